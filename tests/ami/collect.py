@@ -194,19 +194,19 @@ def loads(names, kernel):
     It loads what a module needs first, and stops at what refuses: asking again for every module
     above that one would say the same, seconds of an emulated processor later.
     """
-    said = {}
+    results = {}
     refused = {}
     for name in names:
         shown = command("modprobe", "-S", kernel, "--show-depends", name)["out"]
         files = [line.split()[1] for line in shown.splitlines() if line.startswith("insmod ")]
         below = [refused[path] for path in files[:-1] if path in refused]
         if below:
-            said[name] = below[0]
+            results[name] = below[0]
             continue
-        said[name] = command("modprobe", name, timeout=600 if EMULATED else 60)
-        if said[name]["rc"] and files:
-            refused[files[-1]] = said[name]
-    return said
+        results[name] = command("modprobe", name, timeout=600 if EMULATED else 60)
+        if results[name]["rc"] and files:
+            refused[files[-1]] = results[name]
+    return results
 
 
 def result_of(unit):

@@ -39,12 +39,12 @@ def test_every_runtime_on_the_image_knows_it(machine, version_info):
     if not runtimes:
         pytest.skip("there is no container runtime on this image")
     # containerd says itself what it imports: from 1.18 on nvidia-ctk writes a drop-in.
-    told = {
+    facts_given = {
         "docker": machine["text"]["/etc/docker/daemon.json"] or "",
         "containerd": machine["commands"]["containerd-config"]["out"],
     }
     for runtime in runtimes:
-        assert "nvidia-container-runtime" in told[runtime], runtime
+        assert "nvidia-container-runtime" in facts_given[runtime], runtime
 
 
 @of_flavor("ecs")

@@ -100,7 +100,7 @@ class _Request(socketserver.StreamRequestHandler):
             socket.create_connection((self.server.lab.gateway, 443)) as plain,
             context.wrap_socket(plain, server_hostname=vendor) as secure,
         ):
-            lines = [one for one in head if not one.lower().startswith(b"host:")]
+            lines = [field for field in head if not field.lower().startswith(b"host:")]
             asked = [f"Host: {vendor}\r\n".encode(), *lines]
             secure.sendall(f"{method} /{rest} HTTP/1.1\r\n".encode() + _closing(asked))
             _copy(secure, guest)
@@ -115,7 +115,7 @@ def _head(reader) -> list[bytes]:
 
 def _closing(head: list[bytes]) -> bytes:
     """A request's head that asks for one answer on its connection."""
-    kept = [one for one in head if not one.lower().startswith((b"connection:", b"proxy-"))]
+    kept = [field for field in head if not field.lower().startswith((b"connection:", b"proxy-"))]
     return b"".join([*kept, b"Connection: close\r\n\r\n"])
 
 

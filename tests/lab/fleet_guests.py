@@ -60,8 +60,8 @@ def role(client: Callable[[str], Any], *policies: str) -> Iterator[str]:
     yield name
     iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=name)
     iam.delete_instance_profile(InstanceProfileName=name)
-    for one in iam.list_attached_role_policies(RoleName=name)["AttachedPolicies"]:
-        iam.detach_role_policy(RoleName=name, PolicyArn=one["PolicyArn"])
+    for attached in iam.list_attached_role_policies(RoleName=name)["AttachedPolicies"]:
+        iam.detach_role_policy(RoleName=name, PolicyArn=attached["PolicyArn"])
     iam.delete_role_policy(RoleName=name, PolicyName="s3")
     iam.delete_role(RoleName=name)
 
@@ -114,7 +114,11 @@ def until_online(ssm: Any, ids: list[str], seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         listed = ssm.describe_instance_information(Filters=filters)["InstanceInformationList"]
-        if {one["InstanceId"] for one in listed if one["PingStatus"] == "Online"} == wanted:
+        if {
+            association["InstanceId"]
+            for association in listed
+            if association["PingStatus"] == "Online"
+        } == wanted:
             return
         time.sleep(0.3)
     raise AssertionError("not every agent registers")

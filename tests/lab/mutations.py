@@ -66,7 +66,7 @@ class Round:
 
     outcomes: Mapping[str, str]
     messages: Mapping[str, str] = field(default_factory=dict)
-    said: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, str] = field(default_factory=dict)
 
 
 def load(entries: Mapping[str, Mapping[str, Any]], checks: Iterable[str]) -> list[Mutation]:
@@ -121,7 +121,7 @@ def verdict(made: Plan, found: list[Round], check: str) -> str:
     seen = [item.outcomes.get(check, "not run") for item in found]
     for number, colour in enumerate(made.colours(check)):
         if colour == "red" and seen[number] != "failed":
-            output = found[number].said.get(owner.command, "")
+            output = found[number].outputs.get(owner.command, "")
             return (
                 f"{check} {seen[number]} on a guest broken by: {owner.command.strip()}"
                 + (f"\nwhich said: {output}" if output else "")
@@ -168,8 +168,8 @@ def _assigned(
     return filled
 
 
-def _meet_badly(one: Mutation, other: Mutation) -> bool:
-    return bool(one.also & other.checks or other.also & one.checks)
+def _meet_badly(mutation: Mutation, other: Mutation) -> bool:
+    return bool(mutation.also & other.checks or other.also & mutation.checks)
 
 
 def _listed(made: Iterable[Mutation], owner: Mutation) -> str:

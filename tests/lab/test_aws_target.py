@@ -179,17 +179,17 @@ def record(built: Built) -> dict[str, Any]:
 def test_what_will_be_launched_where_and_from_which_setting_is_said_before_anything_is(
     built: Built, checkout: Path
 ) -> None:
-    said = built.done.stderr.splitlines()
-    end = said.index("account: 123456789012")
+    output = built.done.stderr.splitlines()
+    end = output.index("account: 123456789012")
     lines = (checkout / "amis.yaml").read_text().splitlines()
 
     def at(text: str, column: int) -> str:
         (number,) = (number for number, line in enumerate(lines, 1) if line.strip() == text)
         return f"(amis.yaml:{number}:{column})"
 
-    assert said[0] == "target: AWS, region us-east-1 (AWS credentials found: env)"
-    assert said[end - 1] == f"will launch: g5.xlarge or g4dn.xlarge and g4dn.xlarge in us-east-1 for {AL2}"  # fmt: skip  # noqa: E501
-    settings_ = said[1 : end - 1]
+    assert output[0] == "target: AWS, region us-east-1 (AWS credentials found: env)"
+    assert output[end - 1] == f"will launch: g5.xlarge or g4dn.xlarge and g4dn.xlarge in us-east-1 for {AL2}"  # fmt: skip  # noqa: E501
+    settings_ = output[1 : end - 1]
     assert "aws: iam_instance_profile kiln-builder (--iam-instance-profile)" in settings_
     assert "aws: kms_key_id alias/ami (KILN_AWS_KMS_KEY_ID)" in settings_
     team, cost = at("team: ml platform", 13), at("cost-center: '4711'", 20)
@@ -202,11 +202,12 @@ def test_each_launch_is_in_the_record_and_the_report_with_ec2s_answer(built: Bui
     full, *launched = record(built)["tries"]
     assert (full["stage"], full["instance_type"], full["market"]) == ("bake", "g5.xlarge", "on-demand")  # fmt: skip  # noqa: E501
     assert "InsufficientInstanceCapacity" in full["answer"]
-    assert [(one["stage"], one["instance_type"], one["answer"]) for one in launched] == [
+    answers = [(launch["stage"], launch["instance_type"], launch["answer"]) for launch in launched]
+    assert answers == [
         ("bake", "g4dn.xlarge", ""),
         ("verify", "g4dn.xlarge", ""),
     ]
-    assert len({one["subnet_id"] for one in (full, *launched)}) == 1
+    assert len({launch["subnet_id"] for launch in (full, *launched)}) == 1
     report = (Path(record(built)["folder"]) / "report.html").read_text()
     assert "bake: g5.xlarge in subnet-" in report
 
@@ -293,7 +294,7 @@ def test_the_build_leaves_the_lock_file_alone_and_says_how_to_fill_it(
 ) -> None:
     assert f"./invoke lock --from {record(built)['run_id']}" in built.done.stderr
     artifacts = yaml.safe_load((checkout / "amis.lock.yaml").read_text())["artifacts"]
-    assert not [one for one in artifacts if one.get("sha256")]
+    assert not [artifact for artifact in artifacts if artifact.get("sha256")]
 
 
 def test_the_hashes_it_met_are_locked_from_its_record(
@@ -384,7 +385,9 @@ def test_a_build_instance_is_kept_in_aws_and_gone_on_with_and_nothing_else_stays
     assert (built["target"], built["status"]) == ("aws", "unverified")
     assert built["continued"]["on"] == instance
     assert next(iter(built["component_seconds"])) == "version-info"
-    assert [(one["stage"], one["market"]) for one in built["tries"]] == [("verify", reserved)]
+    assert [(attempt["stage"], attempt["market"]) for attempt in built["tries"]] == [
+        ("verify", reserved)
+    ]
     after = inventory(ec2)
     left = {kind: after[kind] - before[kind] for kind in after if after[kind] - before[kind]}
     assert left.pop("amis") == {built["ami_id"]}

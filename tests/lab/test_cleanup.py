@@ -103,12 +103,12 @@ def start_in(checkout: Path, home: Path, *arguments: str) -> Going:
 @pytest.fixture
 def going(lab: Any, tmp_path: Path, new: Callable[[], Any]) -> Iterator[Going]:
     """A build in the middle of its bake, with the home and build folder that `kiln` has."""
-    one = start(tmp_path, *BUILD)
+    build = start(tmp_path, *BUILD)
     try:
-        one.wait_for_log("Instance ID")
-        yield one
+        build.wait_for_log("Instance ID")
+        yield build
     finally:
-        one.stop()
+        build.stop()
 
 
 New = dict[str, set[str]]
@@ -146,7 +146,7 @@ def private_keys(home: Path) -> list[Path]:
 def not_named(made: New, text: str) -> set[str]:
     """The ids that go unsaid in a text. (Volumes go with their instances.)"""
     ids = set().union(*(found for kind, found in made.items() if kind != "volumes"))
-    return {one for one in ids if one not in text}
+    return {instance_id for instance_id in ids if instance_id not in text}
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +176,7 @@ class Ended:
     """A run that did not get to its end: how it was ended, and what it had made until then."""
 
     code: int
-    said: str
+    output: str
     home: Path
     made: New
 
@@ -205,7 +205,7 @@ def ended(
         checked.signal(signal.SIGCONT)
         dark.signal(signal.SIGKILL)
         ends = {"in its checks": checked, "booting": dark}
-        yield {name: Ended(*one.end(), one.home, made) for name, one in ends.items()}
+        yield {name: Ended(*end.end(), end.home, made) for name, end in ends.items()}
     finally:
         checked.stop()
         dark.stop()
@@ -224,13 +224,13 @@ def test_an_interrupted_bake_leaves_nothing_and_says_what_it_removed(
     for number in signals:
         going.signal(number)
         time.sleep(0.5)
-    code, said = going.end()
-    assert code == 1, said
-    assert "interrupted" in said
-    assert not_named(made, said[said.index("cleaned up: ") :]) == set()
+    code, output = going.end()
+    assert code == 1, output
+    assert "interrupted" in output
+    assert not_named(made, output[output.index("cleaned up: ") :]) == set()
     still = "still stopping: not waiting any longer"
-    assert (still in said) == (len(signals) > 1)
-    assert "Traceback" not in said
+    assert (still in output) == (len(signals) > 1)
+    assert "Traceback" not in output
     assert new() == {}
     assert private_keys(going.home) == []
 
@@ -247,17 +247,17 @@ def test_a_second_ctrl_c_ends_a_build_that_ec2_throttles_for_good(
         build.signal(signal.SIGINT)
         build.wait(lambda: "TerminateInstances" in control.call(lab, "status")["calls"], "the end")
         build.signal(signal.SIGINT)
-        code, said = build.end()
+        code, output = build.end()
     finally:
         control.call(lab, "faults/clear")
         build.stop()
-    assert code == 1, said
+    assert code == 1, output
     (log,) = build.files("packer.log")
     (instance,) = re.findall("Instance ID: (i-[0-9a-f]+)", log.read_text())
-    assert f"instance {instance}: told to end, not seen to have ended" in said
+    assert f"instance {instance}: told to end, not seen to have ended" in output
     left = {kind: found for kind, found in new().items() if kind != "volumes"}
-    assert not_named(left, said[said.index("left: ") :]) == set()
-    assert "Traceback" not in said
+    assert not_named(left, output[output.index("left: ") :]) == set()
+    assert "Traceback" not in output
     assert private_keys(build.home) == []
 
 
@@ -275,9 +275,11 @@ def test_the_next_build_removes_what_a_killed_one_left(
     done = kiln(*BUILD)
     assert done.returncode == 1, done.stderr
     assert "VcpuLimitExceeded" in done.stderr
-    (told,) = [line for line in done.stderr.splitlines() if "had not cleaned up; removed " in line]
-    assert f"run {state.parent.name} had not cleaned up" in told
-    assert not_named(left, told) == set()
+    (line_of_removal,) = [
+        line for line in done.stderr.splitlines() if "had not cleaned up; removed " in line
+    ]
+    assert f"run {state.parent.name} had not cleaned up" in line_of_removal
+    assert not_named(left, line_of_removal) == set()
     assert new() == {}
     assert private_keys(going.home) == []
 
@@ -342,13 +344,13 @@ def test_all_rows_are_interrupted_together(
         made = new()
         assert {kind: len(found) for kind, found in made.items()} == dict.fromkeys(KINDS, 2)
         both.signal(signal.SIGINT)
-        code, said = both.end()
+        code, output = both.end()
     finally:
         both.stop()
-    assert code == 1, said
-    assert len(re.findall("error: .*: interrupted\n  cleaned up: ", said)) == 2
-    assert not_named(made, said) == set()
-    assert "Traceback" not in said
+    assert code == 1, output
+    assert len(re.findall("error: .*: interrupted\n  cleaned up: ", output)) == 2
+    assert not_named(made, output) == set()
+    assert "Traceback" not in output
     assert new() == {}
     assert private_keys(tmp_path) == []
 
@@ -362,13 +364,13 @@ def test_checks_are_interrupted_and_the_ami_has_no_verdict(
         made = new()
         assert set(made) == KINDS
         checking.signal(signal.SIGTERM)
-        code, said = checking.end()
+        code, output = checking.end()
     finally:
         checking.stop()
-    assert code == 1, said
-    assert "interrupted" in said
-    assert not_named(made, said[said.index("cleaned up: ") :]) == set()
-    assert "Traceback" not in said
+    assert code == 1, output
+    assert "interrupted" in output
+    assert not_named(made, output[output.index("cleaned up: ") :]) == set()
+    assert "Traceback" not in output
     assert new() == {}
     assert verdict_on(ec2, image) == []
     (record,) = (json.loads(path.read_text()) for path in tmp_path.rglob("record.json"))
@@ -387,11 +389,11 @@ def test_a_boot_is_interrupted_at_once(
     try:
         booting.wait_for_boot(ec2, "g4dn.2xlarge")
         booting.signal(signal.SIGINT)
-        code, said = booting.end()
+        code, output = booting.end()
     finally:
         booting.stop()
-    assert code == 1, said
-    assert re.search("interrupted\n  cleaned up: instance i-", said)
+    assert code == 1, output
+    assert re.search("interrupted\n  cleaned up: instance i-", output)
     assert new() == {}
 
 
@@ -452,9 +454,9 @@ def test_a_run_killed_between_the_verdict_on_the_ami_and_its_record_is_completed
         verify = ("verify", "--ami", image, "--target", "lab")
         at_port = {"KILN_LAB_PORT": str(port)}  # a run belongs to the lab at that port
         victims.append(start(tmp_path, *verify, **at_port))
-        code, said = victims[0].end()
+        code, output = victims[0].end()
         victims.clear()
-        assert code == -signal.SIGKILL, said
+        assert code == -signal.SIGKILL, output
         (verdict,) = verdict_on(ec2, image)
         (path,) = tmp_path.rglob("record.json")
         assert json.loads(path.read_text())["status"] == "unverified"
@@ -462,8 +464,8 @@ def test_a_run_killed_between_the_verdict_on_the_ami_and_its_record_is_completed
         status = {"pass": "verified", "fail": "failed"}[verdict.split(" ")[0]]
         assert json.loads(path.read_text())["status"] == status
         control.order_fault(lab, action="RunInstances", code="VcpuLimitExceeded")
-        said = kiln(*verify, **at_port).stderr
-    assert "had not cleaned up; removed instance i-" in said
+        output = kiln(*verify, **at_port).stderr
+    assert "had not cleaned up; removed instance i-" in output
     assert new() == {}
     assert verdict_on(ec2, image) == [verdict]
     ec2.delete_tags(Resources=[image], Tags=[{"Key": tags.VERIFIED}])
@@ -474,12 +476,12 @@ def test_a_build_interrupted_in_its_checks_removes_its_ami_and_snapshot(
 ) -> None:
     end = ended["in its checks"]
     assert set(end.made) == KINDS | BAKED
-    assert end.code == 1, end.said
-    told = end.said[end.said.index("cleaned up: ") :]
+    assert end.code == 1, end.output
+    removal = end.output[end.output.index("cleaned up: ") :]
     gone = watch_gone(ec2, end.made)
     # The other one's are still there: it was killed.
     assert {kind: len(found) for kind, found in gone.items()} == dict.fromkeys(KINDS | BAKED, 1)
-    assert not_named(gone, told) == set()
+    assert not_named(gone, removal) == set()
     assert private_keys(end.home) == []
 
 
@@ -490,8 +492,12 @@ def test_the_next_run_removes_the_ami_of_a_build_killed_while_it_booted(
     control.order_fault(lab, action="RunInstances", code="VcpuLimitExceeded")
     done = kiln(*BUILD, KILN_BUILD_DIR=str(end.home / "build"))
     assert done.returncode == 1, done.stderr
-    (told,) = [line for line in done.stderr.splitlines() if "had not cleaned up; removed " in line]
-    assert all(f"{kind} " in told for kind in ("instance", "AMI", "snapshot", "key pair"))
+    (line_of_removal,) = [
+        line for line in done.stderr.splitlines() if "had not cleaned up; removed " in line
+    ]
+    assert all(
+        f"{kind} " in line_of_removal for kind in ("instance", "AMI", "snapshot", "key pair")
+    )
     gone = watch_gone(ec2, end.made)
     assert gone == end.made
     assert private_keys(end.home) == []

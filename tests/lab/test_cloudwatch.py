@@ -182,11 +182,11 @@ def test_an_xid_in_a_guest_raises_an_alarm_and_its_message_arrives(guest, client
         AlarmActions=[topic],
     )
     xid(mark)
-    (told,) = until(
+    (notice,) = until(
         lambda: sqs.receive_message(QueueUrl=queue).get("Messages", []), "no message arrives"
     )
-    said = json.loads(json.loads(told["Body"])["Message"])
-    assert (said["AlarmName"], said["NewStateValue"]) == ("xid-79", "ALARM")
+    alarm = json.loads(json.loads(notice["Body"])["Message"])
+    assert (alarm["AlarmName"], alarm["NewStateValue"]) == ("xid-79", "ALARM")
     (event,) = events(f"{{ $.process = {mark} }}")
     assert event["logStreamName"] == guest.id
     assert abs(event["timestamp"] / 1000 - time.time()) < 120
@@ -243,11 +243,11 @@ def test_what_the_machine_measures_arrives_by_the_agents_names(guest, client) ->
         ("net_bytes_sent", {"interface": "eth0"}),
     ):
         until(lambda name=name: own in series(watch, name), f"{name} does not arrive")
-        (whole,) = [one for one in series(watch, name) if len(one) > 1]
+        (whole,) = [dimensions for dimensions in series(watch, name) if len(dimensions) > 1]
         assert {**own, **more}.items() <= whole.items(), name
         assert "host" not in whole
-    said = guest.run("sudo cat /opt/aws/amazon-cloudwatch-agent/logs/amazon-cloudwatch-agent.log")
-    assert "not collected in the lab: collectd" in said.stdout
+    log = guest.run("sudo cat /opt/aws/amazon-cloudwatch-agent/logs/amazon-cloudwatch-agent.log")
+    assert "not collected in the lab: collectd" in log.stdout
 
 
 def test_what_a_program_sends_to_statsd_arrives(guest, client) -> None:
@@ -298,7 +298,7 @@ def test_a_stack_around_the_guest_alarms_and_shows_what_it_reports(
     watch = client("cloudwatch")
     place = LabTarget("a test", endpoint="by the clients above")
     data = template.template_data(StackInputs(SETTINGS, ("g4dn.xlarge",)))
-    groups = {key: one["Value"] for key, one in data["Outputs"].items()}
+    groups = {key: output["Value"] for key, output in data["Outputs"].items()}
     given = telemetry_stack.groups_that_are_there(place, "ml", groups)
     assert given == {"CreateEventLogGroup": "false", "CreateDcgmLogGroup": "false"}
     outputs = stacks.deploy_stack(place, "ml", json.dumps(data), given, print)
@@ -323,7 +323,8 @@ def test_a_stack_around_the_guest_alarms_and_shows_what_it_reports(
 
     def states() -> dict[str, str]:
         return {
-            one["name"]: one["state"] for one in telemetry_stack.stack_state(place, "ml")["alarms"]
+            alarm["name"]: alarm["state"]
+            for alarm in telemetry_stack.stack_state(place, "ml")["alarms"]
         }
 
     until(lambda: states()["ml-row-remap-failure"] == "ALARM", f"no alarm: {states()}")
@@ -331,9 +332,9 @@ def test_a_stack_around_the_guest_alarms_and_shows_what_it_reports(
 
     body = json.loads(watch.get_dashboard(DashboardName=outputs["DashboardName"])["DashboardBody"])
     graphs = {
-        one["properties"]["title"]: one["properties"]["metrics"][0][0]["expression"]
-        for one in body["widgets"]
-        if one["type"] == "metric"
+        widget["properties"]["title"]: widget["properties"]["metrics"][0][0]["expression"]
+        for widget in body["widgets"]
+        if widget["type"] == "metric"
     }
 
     def shown(title: str) -> list[str]:
@@ -342,11 +343,11 @@ def test_a_stack_around_the_guest_alarms_and_shows_what_it_reports(
             StartTime=since - timedelta(minutes=2),
             EndTime=since + timedelta(minutes=5),
         )["MetricDataResults"]
-        return [one["Label"] for one in found if one["Values"]]
+        return [widget["Label"] for widget in found if widget["Values"]]
 
     (machine,) = ec2.describe_instances(InstanceIds=[guest.id])["Reservations"][0]["Instances"]
     by_xid = until(
-        lambda: [one for one in shown("Events by Xid") if "64" in one.split()], "no count"
+        lambda: [row for row in shown("Events by Xid") if "64" in row.split()], "no count"
     )
     assert machine["ImageId"] in by_xid[0]
     assert "g4dn.xlarge" in by_xid[0]
@@ -368,5 +369,5 @@ def test_a_stack_around_the_guest_alarms_and_shows_what_it_reports(
     assert stacks.remove_stack(place, "ml", print)
     assert watch.describe_alarms(AlarmNamePrefix="ml-")["MetricAlarms"] == []
     assert client("ssm").get_parameters(Names=[outputs["ConfigParameterFull"]])["Parameters"] == []
-    roles = [one["RoleName"] for one in client("iam").list_roles()["Roles"]]
+    roles = [role["RoleName"] for role in client("iam").list_roles()["Roles"]]
     assert outputs["InstanceRole"] not in roles

@@ -76,8 +76,8 @@ def test_imdsv2_tells_an_instance_who_it_is_and_refuses_without_a_token(pair):
 
 
 def test_another_instances_token_is_not_accepted(pair):
-    one, other = pair
-    token = one.run(TOKEN).stdout
+    first, other = pair
+    token = first.run(TOKEN).stdout
     answer = other.run(
         f"curl -s -o /dev/null -w '%{{http_code}}' -H 'X-aws-ec2-metadata-token: {token}' "
         "http://169.254.169.254/latest/meta-data/instance-id"
@@ -88,10 +88,10 @@ def test_another_instances_token_is_not_accepted(pair):
 def test_user_data_runs_through_real_cloud_init(pair):
     guest, _ = pair
     deadline = time.monotonic() + 120
-    said = ""
-    while time.monotonic() < deadline and not said:
-        said = guest.run("cat /var/tmp/said 2>/dev/null").stdout.strip()
-    assert said == "baked-by-user-data"
+    content = ""
+    while time.monotonic() < deadline and not content:
+        content = guest.run("cat /var/tmp/said 2>/dev/null").stdout.strip()
+    assert content == "baked-by-user-data"
 
 
 def test_instance_tags_reach_the_guest_only_when_asked_for(pair):
@@ -173,8 +173,8 @@ def test_a_key_of_instance_connect_opens_the_instance_for_a_minute(ec2, client, 
 
 
 def test_guests_do_not_reach_each_other(pair):
-    one, other = pair
-    answer = one.run(
+    first, other = pair
+    answer = first.run(
         f"timeout 2 bash -c '</dev/tcp/{other.address}/22' && echo open || echo closed"
     )
     assert answer.stdout.strip() == "closed"
@@ -212,8 +212,8 @@ def test_an_image_holds_what_its_instance_had_on_disk_and_the_instance_starts_ag
     ]
     assert public != guest.address, "EC2 gives another one"
     reached = dataclasses.replace(guest, address=public)
-    told = "curl -sf http://169.254.169.254/latest/meta-data/public-ipv4"
-    assert reached.run(told).stdout == public
+    command = "curl -sf http://169.254.169.254/latest/meta-data/public-ipv4"
+    assert reached.run(command).stdout == public
 
 
 def test_a_reboot_brings_the_same_machine_back(ec2, lasting):

@@ -82,7 +82,7 @@ class Walked:
     canary and the rest; status, uninstall. The trees are those of `mute` and `bare`."""
 
     failed: dict[str, Any]
-    said: str
+    output: str
     canary: dict[str, Any]
     rest: dict[str, Any]
     status: dict[str, dict[str, Any]]
@@ -98,7 +98,7 @@ class Walked:
 @pytest.fixture(scope="module")
 def walked(fleet: Fleet, client: Any, lab: Any, tmp_path_factory: pytest.TempPathFactory) -> Walked:
     home = tmp_path_factory.mktemp("fleet")
-    targets = ",".join(one.id for one in fleet.both)
+    targets = ",".join(guest.id for guest in fleet.both)
 
     def invoke(task: str, *flags: str, rc: int = 0) -> tuple[Any, str]:
         done = commands.invoke(
@@ -109,13 +109,13 @@ def walked(fleet: Fleet, client: Any, lab: Any, tmp_path_factory: pytest.TempPat
         return json.loads(done.stdout), done.stderr
 
     def each(command: str) -> list[str]:
-        return [did(one, command).strip() for one in fleet.both]
+        return [did(guest, command).strip() for guest in fleet.both]
 
     # A quick agent, so that a wave takes seconds.
     install = ("fleet.install", "--flush-interval", "2", *PLACE)
-    before, jobs, agents = [tree(one) for one in fleet.both], [each(JOB)], [each(AGENT_STATE)]
-    failed, said = invoke(*install, "--waves", "1,1", "--patience", "0.3", rc=1)
-    after_failure = [tree(one) for one in fleet.both]
+    before, jobs, agents = [tree(guest) for guest in fleet.both], [each(JOB)], [each(AGENT_STATE)]
+    failed, output = invoke(*install, "--waves", "1,1", "--patience", "0.3", rc=1)
+    after_failure = [tree(guest) for guest in fleet.both]
     agents.append(each(AGENT_STATE))
     client("iam").attach_role_policy(RoleName=fleet.role_of_mute, PolicyArn=REPORTS)
     aws = AwsTarget("a test", "us-east-1", account="123456789012")
@@ -129,11 +129,11 @@ def walked(fleet: Fleet, client: Any, lab: Any, tmp_path_factory: pytest.TempPat
         removed, _ = invoke("fleet.uninstall")
         account = remove_stored(aws, fleet_bucket(aws))
     agents.append(each(AGENT_STATE))
-    after = [tree(one) for one in fleet.both]
-    status = {one["instance_id"]: one for one in rows}
+    after = [tree(guest) for guest in fleet.both]
+    status = {row["instance_id"]: row for row in rows}
     return Walked(
         failed,
-        said,
+        output,
         canary,
         rest,
         status,
@@ -155,23 +155,23 @@ def test_an_instance_that_does_not_report_is_put_back_and_the_next_wave_does_not
     assert wave["rolled_back"] == [fleet.mute.id]
     assert walked.failed["stopped"] is True
     assert walked.failed["left"] == [fleet.bare.id]
-    assert f"{fleet.mute.id}: no GPU metric in Fleet and no test event in {GROUP}" in walked.said
+    assert f"{fleet.mute.id}: no GPU metric in Fleet and no test event in {GROUP}" in walked.output
     assert walked.after_failure == walked.before
     assert walked.agents[1] == walked.agents[0] == ["active", "inactive"]
 
 
 def test_the_same_command_goes_on_where_it_stopped(fleet: Fleet, walked: Walked) -> None:
-    assert [one["ok"] for one in walked.canary["waves"]] == [[fleet.mute.id]]
+    assert [wave["ok"] for wave in walked.canary["waves"]] == [[fleet.mute.id]]
     assert (walked.canary["left"], walked.canary["stopped"]) == ([fleet.bare.id], False)
     assert walked.rest["already"] == [fleet.mute.id]
-    assert [one["ok"] for one in walked.rest["waves"]] == [[fleet.bare.id]]
+    assert [wave["ok"] for wave in walked.rest["waves"]] == [[fleet.bare.id]]
 
 
 def test_status_tells_driver_agent_and_whose_configuration_there_is(
     fleet: Fleet, walked: Walked
 ) -> None:
     mute, bare = walked.status[fleet.mute.id], walked.status[fleet.bare.id]
-    assert [(one["reports"], one["missing"]) for one in (mute, bare)] == [(True, [])] * 2
+    assert [(guest["reports"], guest["missing"]) for guest in (mute, bare)] == [(True, [])] * 2
     assert bare["driver"] == mute["driver"] == "580.95.05"
     assert (mute["agent_version"], bare["agent_version"]) == (OLD_AGENT, "1.300072.0b1766")
     ours = f"fleet.install {walked.rest['bundle_sha256'][:12]}"
@@ -183,13 +183,15 @@ def test_status_tells_driver_agent_and_whose_configuration_there_is(
 def test_uninstall_brings_everything_back_and_leaves_nothing_in_the_account(
     fleet: Fleet, walked: Walked, client: Any
 ) -> None:
-    assert sorted(walked.removed["ok"]) == sorted(one.id for one in fleet.both)
+    assert sorted(walked.removed["ok"]) == sorted(guest.id for guest in fleet.both)
     assert walked.after == walked.before
     assert walked.agents[2] == walked.agents[0]
     listed = client("ssm").list_documents(Filters=[{"Key": "Owner", "Values": ["Self"]}])
-    assert "AMIKiln-InstallTelemetry" not in [one["Name"] for one in listed["DocumentIdentifiers"]]
+    assert "AMIKiln-InstallTelemetry" not in [
+        identifier["Name"] for identifier in listed["DocumentIdentifiers"]
+    ]
     assert walked.removed_in_account[0] == "document AMIKiln-InstallTelemetry"
-    buckets = [one["Name"] for one in client("s3").list_buckets()["Buckets"]]
+    buckets = [bucket["Name"] for bucket in client("s3").list_buckets()["Buckets"]]
     assert not [name for name in buckets if name.startswith("ami-kiln-fleet-")]
 
 

@@ -62,7 +62,7 @@ def test_packers_ansible_provisioner_bakes_with_the_playbook(
     lab: Any, client: Any, ec2: Any, playbook: str, tmp_path: Path
 ) -> None:
     """Debian's Packer has the provisioner built in; newer ones have it as a plugin of its own."""
-    packer = next((one.path for one in packers.usable() if not one.has_plugins), None)
+    packer = next((packer.path for packer in packers.usable() if not packer.has_plugins), None)
     if not packer:
         pytest.skip("needs Packer 1.6, with its provisioners built in")
     ami = client("ssm").get_parameter(Name=UBUNTU)["Parameter"]["Value"]

@@ -133,7 +133,7 @@ def test_todays_packer_builds_on_spot_instances_and_on_a_second_disk(
 ):
     """What Debian's Packer 1.6.6 cannot: a fleet with tags of its own, and an AMI that is made of a
     disk of the build instance."""
-    packer = next((one.path for one in packers.usable() if one.has_plugins), None)
+    packer = next((packer.path for packer in packers.usable() if packer.has_plugins), None)
     if not packer:
         pytest.skip("a Packer with the amazon plugin: KILN_SECOND_PACKER")
     parameter = client("ssm").get_parameter(Name="/aws/service/debian/release/12/latest/amd64")
@@ -159,7 +159,7 @@ def test_todays_packer_builds_on_spot_instances_and_on_a_second_disk(
     found = ec2.describe_images(Filters=[{"Name": "name", "Values": [f"{name}-*"]}])["Images"]
     disk, made, spot = sorted(found, key=lambda image: image["Name"])
     assert (spot["Description"], spot["ImdsSupport"]) == ("built on a spot instance", "v2.0")
-    assert [one["DeviceName"] for one in spot["BlockDeviceMappings"]][1:] == ["/dev/xvdg"]
+    assert [disk["DeviceName"] for disk in spot["BlockDeviceMappings"]][1:] == ["/dev/xvdg"]
     snapshot = spot["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
     shared = ec2.describe_snapshot_attribute(
         SnapshotId=snapshot, Attribute="createVolumePermission"
@@ -174,7 +174,7 @@ def test_todays_packer_builds_on_spot_instances_and_on_a_second_disk(
     for image in (disk, made):
         assert (image["RootDeviceName"], image["Architecture"]) == ("/dev/xvda", "x86_64")
         assert (image["Description"], image["EnaSupport"]) == ("made on a second disk", True)
-        assert [one["Ebs"]["VolumeSize"] for one in image["BlockDeviceMappings"]] == [3]
+        assert [disk["Ebs"]["VolumeSize"] for disk in image["BlockDeviceMappings"]] == [3]
     with launching(ec2, key, disk["ImageId"]) as launch:
         for image, maker in ((disk, "disk"), (made, "disk"), (spot, "spot")):
             guest = launch(image["ImageId"], user="admin", InstanceType="t3.micro")

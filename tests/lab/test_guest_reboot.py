@@ -71,7 +71,7 @@ def _is_as_asked(ec2: Any, name: str) -> None:
     """What the template says of its AMI besides is on it, and nothing of it was lost."""
     (image,) = ec2.describe_images(Filters=[{"Name": "name", "Values": [name]}])["Images"]
     assert (image["Description"], image["EnaSupport"]) == ("rebooted twice", True)
-    disks = {one["DeviceName"]: one["Ebs"] for one in image["BlockDeviceMappings"]}
+    disks = {disk["DeviceName"]: disk["Ebs"] for disk in image["BlockDeviceMappings"]}
     assert disks["/dev/sdf"]["VolumeSize"] == 1
     friend = [{"UserId": "210987654321"}]
     ask = {"ImageId": image["ImageId"], "Attribute": "launchPermission"}

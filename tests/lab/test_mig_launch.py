@@ -46,9 +46,9 @@ def archive() -> bytes:
     with tarfile.open(fileobj=out, mode="w:gz") as tar:
 
         def add(path: str, content: bytes, mode: int = 0o644) -> None:
-            one = tarfile.TarInfo(path.lstrip("/"))
-            one.size, one.mode = len(content), mode
-            tar.addfile(one, io.BytesIO(content))
+            member = tarfile.TarInfo(path.lstrip("/"))
+            member.size, member.mode = len(content), mode
+            tar.addfile(member, io.BytesIO(content))
 
         for path, file in install.payload().items():
             add(path, file.content, file.mode)
@@ -107,7 +107,7 @@ def ran(guest: Guest) -> Guest:
     """The guest, when its unit has run."""
     deadline = time.monotonic() + 120
     while unit(guest) not in ("active", "failed"):
-        assert time.monotonic() < deadline, said(guest)
+        assert time.monotonic() < deadline, unit_log(guest)
         time.sleep(0.2)
     return guest
 
@@ -116,7 +116,7 @@ def unit(guest: Guest) -> str:
     return guest.run("systemctl is-active aws-gpu-mig.service").stdout.strip()
 
 
-def said(guest: Guest) -> str:
+def unit_log(guest: Guest) -> str:
     return guest.run("sudo journalctl -b -o cat -u aws-gpu-mig.service").stdout
 
 
@@ -128,37 +128,37 @@ def slices(guest: Guest) -> list[list[str]]:
 
 
 def holds(guest: Guest, label: str) -> None:
-    assert slices(guest) == [SLICES[label]] * 8, said(guest)
+    assert slices(guest) == [SLICES[label]] * 8, unit_log(guest)
 
 
 def test_without_a_word_the_images_own_layout_is_made(start):
     guest = start()
     holds(guest, IMAGES_OWN)
-    assert f"layout {IMAGES_OWN} (MIG_CONFIG in /etc/default/gpu-mig)" in said(guest)
+    assert f"layout {IMAGES_OWN} (MIG_CONFIG in /etc/default/gpu-mig)" in unit_log(guest)
 
 
 def test_a_tag_chooses_other_slices_and_wins_over_user_data(start):
     guest = start(BY_TAG, MetadataOptions=SEEN_TAGS, UserData=USER_DATA)
     holds(guest, BY_TAG)
-    assert f"layout {BY_TAG} (instance tag kiln:mig-config)" in said(guest)
+    assert f"layout {BY_TAG} (instance tag kiln:mig-config)" in unit_log(guest)
 
 
 def test_user_data_chooses_other_slices(start):
     guest = start(UserData=USER_DATA)
     holds(guest, BY_USER_DATA)
-    assert f"layout {BY_USER_DATA} (user-data)" in said(guest)
+    assert f"layout {BY_USER_DATA} (user-data)" in unit_log(guest)
 
 
 def test_a_tag_that_imds_may_not_show_is_not_seen_and_the_journal_says_so(start):
     guest = start(BY_TAG)  # InstanceMetadataTags is disabled unless asked for
     holds(guest, IMAGES_OWN)
-    assert "no tag kiln:mig-config and no such line in user-data" in said(guest)
+    assert "no tag kiln:mig-config and no such line in user-data" in unit_log(guest)
 
 
 def test_with_imds_disabled_the_images_own_layout_is_made(start):
     guest = start(BY_TAG, MetadataOptions={**SEEN_TAGS, "HttpEndpoint": "disabled"})
     holds(guest, IMAGES_OWN)
-    assert "IMDS refused a token (HTTP 403)" in said(guest)
+    assert "IMDS refused a token (HTTP 403)" in unit_log(guest)
 
 
 def test_an_imds_that_never_answers_does_not_hold_the_boot_up(start):
@@ -172,7 +172,7 @@ def test_an_imds_that_never_answers_does_not_hold_the_boot_up(start):
     restart = "sudo systemctl restart aws-gpu-mig.service"
     guest.run(f"sudo systemctl daemon-reload; {restart}; {restart}")
     holds(guest, IMAGES_OWN)
-    assert "IMDS did not answer" in said(guest)
+    assert "IMDS did not answer" in unit_log(guest)
     times = guest.run(
         "systemctl show aws-gpu-mig.service -pExecMainStartTimestampMonotonic "
         "-pExecMainExitTimestampMonotonic --value"
@@ -188,9 +188,9 @@ def test_a_label_that_is_not_there_fails_the_unit_and_leaves_the_gpus_alone(star
         start(**more) if where == "user-data" else start("all-1g.5bg", MetadataOptions=SEEN_TAGS)
     )
     assert unit(guest) == "failed"
-    assert "no label 'all-1g.5bg' in the MIG configuration" in said(guest)
-    assert "did you mean 'all-1g.5gb'?" in said(guest)
-    assert "Traceback" not in said(guest)
+    assert "no label 'all-1g.5bg' in the MIG configuration" in unit_log(guest)
+    assert "did you mean 'all-1g.5gb'?" in unit_log(guest)
+    assert "Traceback" not in unit_log(guest)
     holds(guest, "")
     assert "Enabled" not in guest.run("nvidia-smi --query-gpu=mig.mode.pending --format=csv").stdout
 
@@ -302,7 +302,7 @@ def test_the_user_data_of_a_karpenter_node_starts_the_layout(start: Callable[...
         **{"tag": nodes["spec"]["tags"]["kiln:mig-config"]}, UserData=f"{message}--//--\n"
     )
     holds(guest, BY_USER_DATA)
-    assert f"layout {BY_USER_DATA} (user-data)" in said(guest)
+    assert f"layout {BY_USER_DATA} (user-data)" in unit_log(guest)
 
 
 def test_a_tag_changed_to_a_bad_one_leaves_the_slices_that_are_there(start, ec2):

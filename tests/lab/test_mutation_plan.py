@@ -104,7 +104,8 @@ def test_a_check_that_stays_green_is_named_with_the_mutation_and_its_words():
     plan = mutations.plan([A, B, C])
     planned = as_planned(plan)
     result = [
-        Round({**item.outcomes, "check b": "passed"}, said={"b": "no b here"}) for item in planned
+        Round({**item.outcomes, "check b": "passed"}, outputs={"b": "no b here"})
+        for item in planned
     ]
     output = mutations.verdict(plan, result, "check b")
     assert output.startswith("check b passed on a guest broken by: b\nwhich said: no b here")

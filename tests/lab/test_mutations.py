@@ -111,7 +111,7 @@ def broken(
     group = ec2.describe_security_groups(GroupNames=["default"])["SecurityGroups"][0]["GroupId"]
     network = find_network(Account(), targets.choose("lab"))
     access = resources.Access(key[0], key[1], (group,), network)
-    (recipe,) = [one for one in load.load_recipes() if one.name == request.param]
+    (recipe,) = [recipe for recipe in load.load_recipes() if recipe.name == request.param]
 
     def guest(name: str, made: tuple[Mutation, ...]) -> Round:
         folder = home / name
@@ -129,14 +129,14 @@ def broken(
             stop=stop,
         ) as instance:
             try:
-                said = _break(instance, made)
+                outputs = _break(instance, made)
                 expected = ami_checks.expectations(
                     recipe.as_json(), INSTANCE_TYPE, where, {"id": ami}
                 )
                 checks = ami_checks.run_checks(instance, expected, folder, stop=stop).checks
             finally:
                 ec2.terminate_instances(InstanceIds=[instance.instance_id])
-        return _round([dataclasses.asdict(one) for one in checks], said)
+        return _round([dataclasses.asdict(check) for check in checks], outputs)
 
     if (request.param, INSTANCE_TYPE) == (AL2, "p4d.24xlarge"):
         verified: Verified = request.getfixturevalue("on_p4d")
@@ -203,12 +203,12 @@ def _ami(request: pytest.FixtureRequest, home: Path) -> str:
     return str(json.loads(done.stdout)[0]["ami_id"])
 
 
-def _round(checks: list[dict[str, Any]], said: dict[str, str]) -> Round:
+def _round(checks: list[dict[str, Any]], outputs: dict[str, str]) -> Round:
     names = [f"{check['file']}.py::{check['name']}" for check in checks]
     return Round(
         {name: check["outcome"] for name, check in zip(names, checks, strict=True)},
         {name: check["message"] for name, check in zip(names, checks, strict=True)},
-        said,
+        outputs,
     )
 
 
@@ -217,8 +217,8 @@ def _break(instance: machine.Machine, made: tuple[Mutation, ...]) -> dict[str, s
     if not made:
         return {}
     steps = "\n".join(
-        f"(\n{one.command.rstrip()}\n) </dev/null >/dev/null 2>/run/mutation-{number}"
-        for number, one in enumerate(made)
+        f"(\n{mutation.command.rstrip()}\n) </dev/null >/dev/null 2>/run/mutation-{number}"
+        for number, mutation in enumerate(made)
     )
     # A boot that is not over yet would undo some of them.
     script = (
@@ -238,6 +238,6 @@ def _break(instance: machine.Machine, made: tuple[Mutation, ...]) -> dict[str, s
         timeout=300,
         check=False,
     )
-    said = done.stdout.split("END\n")
-    assert len(said) == len(made) + 1, f"the mutations did not get to their end: {done.stderr}"
-    return {one.command: text.strip() for one, text in zip(made, said, strict=False)}
+    parts = done.stdout.split("END\n")
+    assert len(parts) == len(made) + 1, f"the mutations did not get to their end: {done.stderr}"
+    return {mutation.command: text.strip() for mutation, text in zip(made, parts, strict=False)}

@@ -97,15 +97,15 @@ def failed(environment: dict[str, str], script: Path) -> Failed:
         error["hint"],
         json.loads(path.read_text()),
         there.stdout,
-        [one["id"] for one in json.loads(swept.stdout)["found"]],
+        [resource["id"] for resource in json.loads(swept.stdout)["found"]],
     )
 
 
 @pytest.fixture(scope="module")
 def continued(environment: dict[str, str], failed: Failed) -> tuple[int, dict[str, Any]]:
     """The build that went on where the script had failed."""
-    status, built, said = build(environment)
-    assert status == 0, said
+    status, built, output = build(environment)
+    assert status == 0, output
     return status, built[0]
 
 
@@ -115,8 +115,8 @@ def record(
 ) -> dict[str, Any]:
     """The build of the page's own row, from the state before its component."""
     script.write_text(script.read_text() + "# one more change\n")
-    status, built, said = build(environment)
-    assert status == 0, said
+    status, built, output = build(environment)
+    assert status == 0, output
     only: dict[str, Any] = built[0]
     return only
 
@@ -196,8 +196,8 @@ def test_its_row_is_verified_with_the_driver_of_its_facts(record: dict[str, Any]
 
 
 def test_its_checks_ran_and_count(record: dict[str, Any]) -> None:
-    own = [one for one in record["checks"]["checks"] if one["file"] == "test_acme_baseline"]
-    assert [one["outcome"] for one in own] == ["passed"] * 3
+    own = [check for check in record["checks"]["checks"] if check["file"] == "test_acme_baseline"]
+    assert [check["outcome"] for check in own] == ["passed"] * 3
     assert len(own) < record["checks"]["passed"]
 
 
@@ -216,4 +216,6 @@ def test_it_is_in_the_bill_of_materials(
     (tmp_path / "version-info.json").write_text(json.dumps(record["versions"]))
     done = commands.invoke("sbom", str(tmp_path / "version-info.json"), env=environment)
     parts = {part["name"]: part for part in json.loads(done.stdout)["components"]}
-    assert any("/etc/acme/banner" in one["value"] for one in parts["acme-baseline"]["properties"])
+    assert any(
+        "/etc/acme/banner" in entry["value"] for entry in parts["acme-baseline"]["properties"]
+    )

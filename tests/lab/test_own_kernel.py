@@ -118,7 +118,9 @@ def test_the_image_passes_all_its_checks_on_its_own_kernel(own: Own) -> None:
 def test_each_check_of_an_own_kernel_fails_on_a_machine_that_is_broken_so(
     own: Own, check: str
 ) -> None:
-    outcomes = {one.outcome for one in own.broken.checks if one.name.partition("[")[0] == check}
+    outcomes = {
+        outcome.outcome for outcome in own.broken.checks if outcome.name.partition("[")[0] == check
+    }
     assert "failed" in outcomes
 
 

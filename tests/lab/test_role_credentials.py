@@ -100,13 +100,13 @@ def test_a_program_in_a_guest_is_the_instances_role(launch, profile) -> None:
 
 
 def test_a_profile_comes_changes_and_goes_while_the_instance_runs(ec2, launch, profile) -> None:
-    one, other = profile("one"), profile("other")
+    first, other = profile("one"), profile("other")
     guest = launch()
     assert imds(guest, "iam/") == ""
     made = ec2.associate_iam_instance_profile(
-        InstanceId=guest.id, IamInstanceProfile={"Name": one}
+        InstanceId=guest.id, IamInstanceProfile={"Name": first}
     )["IamInstanceProfileAssociation"]
-    assert imds(guest, "iam/security-credentials/") == one
+    assert imds(guest, "iam/security-credentials/") == first
     changed = ec2.replace_iam_instance_profile_association(
         AssociationId=made["AssociationId"], IamInstanceProfile={"Name": other}
     )["IamInstanceProfileAssociation"]

@@ -89,7 +89,8 @@ def started(ssm: Any, guest: Guest, port: int = 22, local: int = 0) -> dict[str,
 def states(ssm: Any, guest: Guest, state: str) -> list[str]:
     filters = [{"key": "Target", "value": guest.id}]
     return [
-        one["SessionId"] for one in ssm.describe_sessions(State=state, Filters=filters)["Sessions"]
+        session["SessionId"]
+        for session in ssm.describe_sessions(State=state, Filters=filters)["Sessions"]
     ]
 
 
@@ -142,10 +143,10 @@ def test_a_forwarded_port_takes_several_connections_until_it_is_terminated(
     try:
         banners = []
         with (
-            until(lambda: _connected(local), "the port does not open") as one,
+            until(lambda: _connected(local), "the port does not open") as connection,
             until(lambda: _connected(local), "no second connection") as other,
         ):
-            banners = [made.recv(4) for made in (other, one)]
+            banners = [made.recv(4) for made in (other, connection)]
         assert banners == [b"SSH-", b"SSH-"]
         assert states(ssm, guest, "Active") == [opened["SessionId"]]
         ssm.terminate_session(SessionId=opened["SessionId"])
@@ -203,7 +204,7 @@ def test_the_documented_policy_reaches_instances_of_runs_and_ends_its_own_sessio
     made.create_role(RoleName=name, AssumeRolePolicyDocument=trust)
     whole = documented.policy("settings")
     wanted = {"ReachItsOwnBySession", "ReachBySshOnly", "EndItsOwnSessionsAsRole"}
-    kept = [one for one in whole["Statement"] if one["Sid"] in wanted]
+    kept = [statement for statement in whole["Statement"] if statement["Sid"] in wanted]
     policy = json.dumps({**whole, "Statement": kept})
     made.put_role_policy(RoleName=name, PolicyName="p", PolicyDocument=policy)
     try:
@@ -241,7 +242,9 @@ def test_a_row_that_asks_for_session_manager_is_baked_and_verified_by_it(
     lab: Any, ssm: Any, profile: str, plugin: str, tmp_path: Path, target: str
 ) -> None:
     """In the lab, and as in AWS, by AWS's names alone."""
-    before = {one["SessionId"] for one in ssm.describe_sessions(State="History")["Sessions"]}
+    before = {
+        session["SessionId"] for session in ssm.describe_sessions(State="History")["Sessions"]
+    }
     checkout = bare_checkout(tmp_path)
     path = checkout / "amis.yaml"
     aws = {"ssh_interface": "session_manager", "iam_instance_profile": profile}
@@ -268,6 +271,8 @@ def test_a_row_that_asks_for_session_manager_is_baked_and_verified_by_it(
     assert done.returncode == 0, done.stdout + done.stderr
     # Packer's and ours: no connection of this machine's to the guest.
     used = ssm.describe_sessions(State="History")["Sessions"]
-    documents = {one["DocumentName"] for one in used if one["SessionId"] not in before}
+    documents = {
+        parameter["DocumentName"] for parameter in used if parameter["SessionId"] not in before
+    }
     assert {FORWARDING, "AWS-StartSSHSession"} <= documents
     assert ssm.describe_sessions(State="Active")["Sessions"] == []

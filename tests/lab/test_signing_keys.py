@@ -174,12 +174,14 @@ def test_a_bake_stops_at_the_component_whose_key_is_refused(
     script = (ROOT / "provisioners/nvidia-repo.sh").read_text().splitlines()
     call = next(line for line in script if "$CUDA_RPM_KEY_FINGERPRINT" in line)
     # The last lines that a user sees: component, line, command, the library's place, the log.
-    said = done.stderr[done.stderr.index("error: ") :].splitlines()
-    assert said[0].startswith(f"error: {AL2}: packer build failed in nvidia-repo: ")
-    assert message in said[0]
-    assert said[1] == f"  provisioners/nvidia-repo.sh line {script.index(call) + 1}: {call.strip()}"
-    assert re.fullmatch(r"  in provisioners/lib/downloads\.sh line \d+, _kiln_import", said[2])
-    assert said[-1] == f"  the whole log: {log}"
+    lines = done.stderr[done.stderr.index("error: ") :].splitlines()
+    assert lines[0].startswith(f"error: {AL2}: packer build failed in nvidia-repo: ")
+    assert message in lines[0]
+    assert (
+        lines[1] == f"  provisioners/nvidia-repo.sh line {script.index(call) + 1}: {call.strip()}"
+    )
+    assert re.fullmatch(r"  in provisioners/lib/downloads\.sh line \d+, _kiln_import", lines[2])
+    assert lines[-1] == f"  the whole log: {log}"
     record = json.loads((log.parent / "record.json").read_text())
     assert record["failure"]["component"] == "nvidia-repo"
     assert record["failure"]["command"] == call.strip()

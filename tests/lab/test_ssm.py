@@ -121,23 +121,23 @@ def test_a_command_runs_in_the_guest_and_its_end_is_told(ssm, guest) -> None:
         sent = ssm.send_command(DocumentName=SHELL, Parameters=parameters, **more)["Command"]
         return ended(ssm, sent["CommandId"], guest.id)
 
-    told = send("cd /tmp", "echo one $PWD > made", "cat made", "id -un", "echo two >&2")
-    assert told["StandardOutputContent"] == "one /tmp\nroot\n"
-    assert (told["StandardErrorContent"], told["ResponseCode"]) == ("two\n", 0)
-    assert (told["Status"], told["PluginName"]) == ("Success", "aws:runShellScript")
+    answer = send("cd /tmp", "echo one $PWD > made", "cat made", "id -un", "echo two >&2")
+    assert answer["StandardOutputContent"] == "one /tmp\nroot\n"
+    assert (answer["StandardErrorContent"], answer["ResponseCode"]) == ("two\n", 0)
+    assert (answer["Status"], answer["PluginName"]) == ("Success", "aws:runShellScript")
     assert guest.run("cat /tmp/made").stdout == "one /tmp\n"
 
-    told = send("cat /wrong/file", Targets=[{"Key": "tag:fleet", "Values": ["canary"]}])
-    assert (told["Status"], told["ResponseCode"]) == ("Failed", 1)
+    answer = send("cat /wrong/file", Targets=[{"Key": "tag:fleet", "Values": ["canary"]}])
+    assert (answer["Status"], answer["ResponseCode"]) == ("Failed", 1)
     wrong = "cat: /wrong/file: No such file or directory\nfailed to run commands: exit status 1"
-    assert told["StandardErrorContent"] == wrong
+    assert answer["StandardErrorContent"] == wrong
 
-    told = send("sleep 600", Parameters={"executionTimeout": ["1"]})
-    assert (told["Status"], told["StatusDetails"]) == ("TimedOut", "ExecutionTimedOut")
+    answer = send("sleep 600", Parameters={"executionTimeout": ["1"]})
+    assert (answer["Status"], answer["StatusDetails"]) == ("TimedOut", "ExecutionTimedOut")
 
-    told = send("head -c 30000 /dev/zero | tr '\\0' a")
-    assert len(told["StandardOutputContent"]) == 24_000
-    assert told["StandardOutputContent"].endswith("a--output truncated--")
+    answer = send("head -c 30000 /dev/zero | tr '\\0' a")
+    assert len(answer["StandardOutputContent"]) == 24_000
+    assert answer["StandardOutputContent"].endswith("a--output truncated--")
 
     sleeping = ssm.send_command(
         DocumentName=SHELL, Parameters={"commands": ["sleep 600"]}, InstanceIds=[guest.id]
@@ -181,8 +181,8 @@ def test_an_own_document_runs_the_steps_of_the_platform(ssm, guest) -> None:
             DocumentName=name, Parameters={"word": ["hello"]}, InstanceIds=[guest.id]
         )["Command"]["CommandId"]
         assert ended(ssm, sent, guest.id)["Status"] == "Failed"
-        (told,) = ssm.list_command_invocations(CommandId=sent, Details=True)["CommandInvocations"]
-        shown = [(one["Name"], one["Status"]) for one in told["CommandPlugins"]]
+        (answer,) = ssm.list_command_invocations(CommandId=sent, Details=True)["CommandInvocations"]
+        shown = [(plugin["Name"], plugin["Status"]) for plugin in answer["CommandPlugins"]]
         assert shown == [("elsewhere", "Success"), ("first", "Failed"), ("second", "Success")]
         first = ssm.get_command_invocation(CommandId=sent, InstanceId=guest.id, PluginName="first")
         assert (first["StandardOutputContent"], first["ResponseCode"]) == ("hello\n", 3)
@@ -209,12 +209,12 @@ def test_output_goes_to_s3_and_logs_and_targets_may_be_a_resource_group(ssm, cli
         OutputS3KeyPrefix="runs",
         CloudWatchOutputConfig={"CloudWatchOutputEnabled": True},
     )["Command"]["CommandId"]
-    told = ended(ssm, sent, guest.id)
+    answer = ended(ssm, sent, guest.id)
     folder = f"runs/{sent}/{guest.id}/awsrunShellScript/0.awsrunShellScript"
-    assert told["StandardOutputUrl"].endswith(f"/{bucket}/{folder}/stdout")
+    assert answer["StandardOutputUrl"].endswith(f"/{bucket}/{folder}/stdout")
     for name, text in (("stdout", b"one\n"), ("stderr", b"two\n")):
         assert s3.get_object(Bucket=bucket, Key=f"{folder}/{name}")["Body"].read() == text
-    group = told["CloudWatchOutputConfig"]["CloudWatchLogGroupName"]
+    group = answer["CloudWatchOutputConfig"]["CloudWatchLogGroupName"]
     assert group == "/aws/ssm/AWS-RunShellScript"
     (event,) = logs.get_log_events(
         logGroupName=group, logStreamName=f"{sent}/{guest.id}/aws-runShellScript/stdout"
@@ -253,8 +253,8 @@ def test_a_script_that_asks_for_it_goes_on_after_a_restart_with_what_it_download
     booted = guest.run("cat /proc/sys/kernel/random/boot_id").stdout
     sent = ssm.send_command(DocumentName=name, InstanceIds=[guest.id])["Command"]["CommandId"]
     assert ended(ssm, sent, guest.id)["Status"] == "Success"
-    told = ssm.get_command_invocation(CommandId=sent, InstanceId=guest.id, PluginName="twice")
-    assert told["StandardOutputContent"] == "hello again\n"
+    answer = ssm.get_command_invocation(CommandId=sent, InstanceId=guest.id, PluginName="twice")
+    assert answer["StandardOutputContent"] == "hello again\n"
     assert guest.run("cat /proc/sys/kernel/random/boot_id").stdout != booted
 
 
@@ -266,11 +266,11 @@ def test_the_cloudwatch_agent_is_installed_and_managed_by_awss_documents(ssm, gu
 
         def over() -> Any:
             listed = ssm.list_command_invocations(CommandId=command, Details=True)
-            (told,) = listed["CommandInvocations"]
-            return told if told["Status"] in ("Success", "Failed") else None
+            (answer,) = listed["CommandInvocations"]
+            return answer if answer["Status"] in ("Success", "Failed") else None
 
-        told = until(over, f"{document} does not end")
-        return f"{told['Status']}: {told['CommandPlugins'][0]['Output']}"
+        answer = until(over, f"{document} does not end")
+        return f"{answer['Status']}: {answer['CommandPlugins'][0]['Output']}"
 
     def manage(action: str, **more: str) -> str:
         return run("AmazonCloudWatch-ManageAgent", action=action, **more)
@@ -294,8 +294,8 @@ def test_the_cloudwatch_agent_is_installed_and_managed_by_awss_documents(ssm, gu
     assert guest.run(files).stdout.split() == [f"ssm_{first}"]
     assert manage("configure (append)", optionalConfigurationLocation=second).startswith("Success")
     assert guest.run(files).stdout.split() == [f"ssm_{first}", f"ssm_{second}"]
-    told = json.loads(manage("status").removeprefix("Success: "))
-    assert (told["status"], told["configstatus"]) == ("running", "configured")
+    answer = json.loads(manage("status").removeprefix("Success: "))
+    assert (answer["status"], answer["configstatus"]) == ("running", "configured")
     assert manage("configure (remove)", optionalConfigurationLocation=first).startswith("Success")
     assert guest.run(files).stdout.split() == [f"ssm_{second}"]
     assert "Failed" in manage("configure", optionalConfigurationLocation="nobodys")
@@ -327,8 +327,10 @@ def test_awss_documents_set_up_the_cloudwatch_agent_on_each_distribution(
         )
         assert done.returncode == 0, done.stderr
         ids = [guest.id for guest in made]
-        for one in made:
-            until(lambda one=one: ping(ssm, one.id) == "Online", f"{one.user}: no agent", 120)
+        for fresh in made:
+            until(
+                lambda fresh=fresh: ping(ssm, fresh.id) == "Online", f"{fresh.user}: no agent", 120
+            )
         for document, parameters in (
             ("AWS-ConfigureAWSPackage", {"action": "Install", "name": "AmazonCloudWatchAgent"}),
             (
@@ -340,14 +342,14 @@ def test_awss_documents_set_up_the_cloudwatch_agent_on_each_distribution(
             sent = ssm.send_command(DocumentName=document, Parameters=given, InstanceIds=ids)
 
             def over(command: str = sent["Command"]["CommandId"]) -> Any:
-                (told,) = ssm.list_commands(CommandId=command)["Commands"]
-                return told if told["Status"] in ("Success", "Failed") else None
+                (answer,) = ssm.list_commands(CommandId=command)["Commands"]
+                return answer if answer["Status"] in ("Success", "Failed") else None
 
-            told = until(over, f"{document} does not end", 180)
+            answer = until(over, f"{document} does not end", 180)
             details = ssm.list_command_invocations(
                 CommandId=sent["Command"]["CommandId"], Details=True
             )
-            assert told["Status"] == "Success", details["CommandInvocations"]
+            assert answer["Status"] == "Success", details["CommandInvocations"]
         for guest in made:
             guest.run("echo hello | sudo tee -a /var/log/kiln-test.log")
 
@@ -440,27 +442,30 @@ def test_a_command_goes_to_as_many_at_once_as_asked_and_ends_after_too_many_erro
                 InstanceIds=list(guests),
                 **limits,
             )["Command"]["CommandId"]
-            told = {instance_id: ended(ssm, sent, instance_id) for instance_id in guests}
+            answers = {instance_id: ended(ssm, sent, instance_id) for instance_id in guests}
             (over,) = ssm.list_commands(CommandId=sent)["Commands"]
-            return {"over": over, "told": told}
+            return {"over": over, "answers": answers}
 
-        def spans(told: dict[str, Any]) -> list[tuple[float, float]]:
+        def spans(answers: dict[str, Any]) -> list[tuple[float, float]]:
             return sorted(
-                tuple(map(float, each["StandardOutputContent"].split())) for each in told.values()
+                tuple(map(float, each["StandardOutputContent"].split()))
+                for each in answers.values()
             )
 
         stamp = "a=$(date +%s.%N); sleep 0.5; echo $a $(date +%s.%N)"
         in_turn = send(stamp, MaxConcurrency="1")
-        first, second, third = spans(in_turn["told"])
+        first, second, third = spans(in_turn["answers"])
         assert first[1] <= second[0] and second[1] <= third[0]
-        together = spans(send(stamp, MaxConcurrency="100%")["told"])
+        together = spans(send(stamp, MaxConcurrency="100%")["answers"])
         assert max(begun for begun, _ in together) < min(end for _, end in together)
 
         failing = send("exit 3", MaxConcurrency="1", MaxErrors="0")
-        ends = Counter((each["Status"], each["StatusDetails"]) for each in failing["told"].values())
+        ends = Counter(
+            (each["Status"], each["StatusDetails"]) for each in failing["answers"].values()
+        )
         assert ends == {("Failed", "Failed"): 1, ("Cancelled", "Terminated"): 2}
         assert failing["over"]["MaxErrors"] == "0"
 
         allowed = send("exit 3", MaxConcurrency="1", MaxErrors="1")
-        ends = Counter(each["Status"] for each in allowed["told"].values())
+        ends = Counter(each["Status"] for each in allowed["answers"].values())
         assert ends == {"Failed": 2, "Cancelled": 1}

@@ -57,7 +57,7 @@ def builder(ec2: Any, client: Any, key: Any, lab: Any) -> Iterator[SimpleNamespa
 
 def volume_at(ec2: Any, instance: str, device: str) -> str:
     found = ec2.describe_instances(InstanceIds=[instance])["Reservations"][0]["Instances"][0]
-    at = {one["DeviceName"]: one["Ebs"]["VolumeId"] for one in found["BlockDeviceMappings"]}
+    at = {disk["DeviceName"]: disk["Ebs"]["VolumeId"] for disk in found["BlockDeviceMappings"]}
     return str(at[device])
 
 
@@ -118,7 +118,7 @@ def test_an_ami_of_a_second_disk_boots_and_has_its_own_further_disks(
     )["ImageId"]
     image = available(ec2, registered)
     assert image["State"] == "available"
-    shown = {one["DeviceName"]: one["Ebs"] for one in image["BlockDeviceMappings"]}
+    shown = {disk["DeviceName"]: disk["Ebs"] for disk in image["BlockDeviceMappings"]}
     assert {device: ebs["VolumeSize"] for device, ebs in shown.items()} == {
         "/dev/xvda": 4,
         "/dev/sdf": 3,
@@ -135,7 +135,7 @@ def test_an_image_keeps_what_is_on_the_second_disk(ec2: Any, builder: SimpleName
     made = ec2.create_image(InstanceId=builder.guest.id, Name="with-a-disk", NoReboot=True)
     image = available(ec2, made["ImageId"])
     (ebs,) = [
-        one["Ebs"] for one in image["BlockDeviceMappings"] if one["DeviceName"] == "/dev/xvdf"
+        disk["Ebs"] for disk in image["BlockDeviceMappings"] if disk["DeviceName"] == "/dev/xvdf"
     ]
     # The snapshot outlives the AMI.
     ec2.deregister_image(ImageId=made["ImageId"])

@@ -113,7 +113,7 @@ class Fleet:
         with ThreadPoolExecutor(4) as pool:
             names = [name for name in FLEET if name != "dies"]
             return dict(
-                zip(names, pool.map(lambda one: tree(self.guests[one]), names), strict=True)
+                zip(names, pool.map(lambda name: tree(self.guests[name]), names), strict=True)
             )
 
 
@@ -157,7 +157,9 @@ def fleet(
     with launching(ec2, key, source_ami) as launch:
         profile = outputs["InstanceProfile"]
         with ThreadPoolExecutor(4) as pool:
-            made = pool.map(lambda one: _prepared(launch, amis[FLEET[one][0]], profile, one), FLEET)
+            made = pool.map(
+                lambda name: _prepared(launch, amis[FLEET[name][0]], profile, name), FLEET
+            )
             guests = dict(zip(FLEET, made, strict=True))
         until_online(ssm, [*(guest.id for guest in guests.values()), *of_stack(outputs)])
         found = Fleet(guests, home, outputs)
@@ -193,7 +195,7 @@ def _alarm(fleet: Fleet) -> dict[str, Any]:
     deadline = time.monotonic() + 60
     while True:
         shown = _task(fleet.home, "stack.status", "--name", STACK)["alarms"]
-        (found,) = [one for one in shown if one["name"] == f"{STACK}-fatal-xid"]
+        (found,) = [row for row in shown if row["name"] == f"{STACK}-fatal-xid"]
         if found["state"] == "ALARM" or time.monotonic() > deadline:
             return dict(found)
         time.sleep(1)
@@ -219,7 +221,7 @@ def _graphs(watch: Any, dashboard: str) -> dict[str, list[str]]:
         )  # fmt: skip
         results = answer["MetricDataResults"]
         title = widget["properties"]["title"]
-        found[title] = [one["Label"] for one in results if one["Values"]]
+        found[title] = [result["Label"] for result in results if result["Values"]]
     return found
 
 
@@ -241,16 +243,20 @@ def _left(client: Any) -> list[str]:
     named = [{"Name": "tag:Name", "Values": [STACK]}]
     running = [*named, {"Name": "instance-state-name", "Values": ["pending", "running"]}]
     return [
-        *(one["VpcId"] for one in client("ec2").describe_vpcs(Filters=named)["Vpcs"]),
+        *(vpc["VpcId"] for vpc in client("ec2").describe_vpcs(Filters=named)["Vpcs"]),
         *map(str, client("ec2").describe_instances(Filters=running)["Reservations"]),
-        *(one["Name"] for one in documents["DocumentIdentifiers"]),
-        *(one["Name"] for one in client("s3").list_buckets()["Buckets"]),
-        *(one["Name"] for one in parameters if one["Name"].startswith("AmazonCloudWatch-kiln")),
-        *(one["RoleName"] for one in roles if one["RoleName"].startswith(STACK)),
-        *(one["TopicArn"] for one in topics if STACK in one["TopicArn"]),
-        *(one["AlarmName"] for one in (*alarms["MetricAlarms"], *alarms["CompositeAlarms"])),
-        *(one["DashboardName"] for one in watch.list_dashboards()["DashboardEntries"]),
-        *(one["logGroupName"] for one in groups if "accelerated" in one["logGroupName"]),
+        *(identifier["Name"] for identifier in documents["DocumentIdentifiers"]),
+        *(bucket["Name"] for bucket in client("s3").list_buckets()["Buckets"]),
+        *(
+            parameter["Name"]
+            for parameter in parameters
+            if parameter["Name"].startswith("AmazonCloudWatch-kiln")
+        ),
+        *(role["RoleName"] for role in roles if role["RoleName"].startswith(STACK)),
+        *(topic["TopicArn"] for topic in topics if STACK in topic["TopicArn"]),
+        *(alarm["AlarmName"] for alarm in (*alarms["MetricAlarms"], *alarms["CompositeAlarms"])),
+        *(dashboard["DashboardName"] for dashboard in watch.list_dashboards()["DashboardEntries"]),
+        *(group["logGroupName"] for group in groups if "accelerated" in group["logGroupName"]),
     ]
 
 
@@ -259,7 +265,7 @@ def _end_when_it_begins(client: Any, ec2: Any, instance_id: str) -> None:
     ssm, deadline = client("ssm"), time.monotonic() + 300
     while time.monotonic() < deadline:
         listed = ssm.list_command_invocations(InstanceId=instance_id)["CommandInvocations"]
-        if any(one["DocumentName"].startswith("AMIKiln-") for one in listed):
+        if any(resource["DocumentName"].startswith("AMIKiln-") for resource in listed):
             ec2.terminate_instances(InstanceIds=[instance_id])
             return
         time.sleep(0.2)
@@ -277,7 +283,7 @@ def walked(fleet: Fleet, client: Any, ec2: Any) -> Walked:
     wait_for(ec2, fleet.id("dies"), "terminated")
     did(guests["full"], "sudo umount /opt/kiln && sudo rmdir /opt/kiln")
     after_failure = tree(guests["full"])
-    again = fleet.invoke("fleet.install", [one for one in names if one != "dies"], *QUICK)
+    again = fleet.invoke("fleet.install", [name for name in names if name != "dies"], *QUICK)
     did(guests["ubuntu"], f"sudo python3 -c '{XID}'")
     alarm = _alarm(fleet)
     graphs = _graphs(client("cloudwatch"), fleet.stack["DashboardName"])
@@ -295,7 +301,7 @@ def walked(fleet: Fleet, client: Any, ec2: Any) -> Walked:
     replaced = fleet.invoke("fleet.install", other, *QUICK, "--replace")
     jobs = {name: did(guests[name], JOB) for name in REPORTING}
     fleet.before[other[0]] = before
-    removed = fleet.invoke("fleet.uninstall", [one for one in names if one != "dies"], "--clean")
+    removed = fleet.invoke("fleet.uninstall", [name for name in names if name != "dies"], "--clean")
     after = fleet.trees()
     done = commands.invoke(
         *("stack.delete", "--name", STACK, "--target", "lab", "--with-logs"),
@@ -303,7 +309,7 @@ def walked(fleet: Fleet, client: Any, ec2: Any) -> Walked:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return Walked(
-        first, after_failure, again, {one["instance_id"]: one for one in rows}, trial, alarm,
+        first, after_failure, again, {row["instance_id"]: row for row in rows}, trial, alarm,
         graphs, events, refused, replaced, jobs, removed, after, _left(client),
     )  # fmt: skip
 

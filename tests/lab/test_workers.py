@@ -90,7 +90,7 @@ def night(worker: Callable[..., Worker], ec2: Any) -> Night:
     before = inventory(ec2)
     seconds = {"plan to the last item": time.monotonic()}
     items = [item["command"] for item in plan["items"]]
-    running = [one.start(item) for one, item in zip(three, items, strict=True)]
+    running = [worker.start(item) for worker, item in zip(three, items, strict=True)]
     first = plan["items"][0]["row"]
     while not _launched(ec2, first):
         if running[0].poll() is not None:
@@ -124,7 +124,7 @@ def test_each_row_is_an_item_of_its_own(night: Night) -> None:
 
 
 def test_after_a_machine_was_lost_the_night_ends_as_on_one(night: Night, client: Any) -> None:
-    assert [(one["row"], one["action"]) for one in night.finish] == [
+    assert [(entry["row"], entry["action"]) for entry in night.finish] == [
         (item["row"], "built") for item in night.plan["items"]
     ]
     for result in night.finish:
@@ -143,7 +143,7 @@ def test_the_next_night_has_nothing_to_do(night: Night) -> None:
 
 def test_each_run_that_ended_has_its_record_in_the_bucket(night: Night, client: Any) -> None:
     listed = client("s3").list_objects_v2(Bucket=BUCKET, Prefix="runs/")["Contents"]
-    rows = sorted(str(Path(one["Key"]).parts[1]) for one in listed)
+    rows = sorted(str(Path(image["Key"]).parts[1]) for image in listed)
     assert rows == sorted(item["row"] for item in night.plan["items"])
 
 
@@ -151,9 +151,9 @@ def test_a_sweep_removes_what_the_lost_machine_left(night: Night, ec2: Any, lab:
     assert len(night.left_by_the_lost) == 1, "the build instance of the item that was lost"
     place = LabTarget("a test", "us-east-1", lab.endpoint)
     swept = sweep(place, leftovers(place, ["us-east-1"], timedelta()))
-    assert not [one.error for one in swept if one.error]
-    assert night.left_by_the_lost <= {one.id for one in swept}
-    assert {"key pair", "security group"} <= {one.kind for one in swept}
+    assert not [resource.error for resource in swept if resource.error]
+    assert night.left_by_the_lost <= {resource.id for resource in swept}
+    assert {"key pair", "security group"} <= {resource.kind for resource in swept}
     tagged = {"Name": "tag-key", "Values": ["kiln:run-id"]}
     running = {"Name": "instance-state-name", "Values": ["running"]}
     assert ec2.describe_instances(Filters=[tagged, running])["Reservations"] == []
@@ -181,10 +181,10 @@ def test_how_time_falls_from_one_worker_to_three(
         seconds.append(time.monotonic() - began)
         names = [f"/ami-kiln/{line}/nightly/image_id" for line in LINES]
         parameters = client("ssm").get_parameters(Names=names)["Parameters"]
-        held.append({one["Value"] for one in parameters})
+        held.append({parameter["Value"] for parameter in parameters})
     print(
         f"\n{len(items)} items: {seconds[0]:.0f} s on one worker, {seconds[1]:.0f} s on three, "
         f"{seconds[1] / seconds[0]:.2f} of it, on {os.cpu_count()} cores"
     )
-    assert [len(one) for one in held] == [3, 3]
+    assert [len(parameter) for parameter in held] == [3, 3]
     assert not held[0] & held[1], "each night built and published each row"

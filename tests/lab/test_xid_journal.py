@@ -156,7 +156,7 @@ def test_every_event_of_the_corpus_is_found_in_a_journal_of_the_last_boot(
     # systemd says that it is started when all of the last boot is in the log.
     result = event_log.rows(guest.root / "var/log")
     result = [row for row in result if row.get("previous_boot") and row["event"] != "gpu-lost"]
-    wanted = [row for text in messages for row in said(text.decode())]
+    wanted = [row for text in messages for row in events_of(text.decode())]
     assert len(wanted) > 300
     assert [(row["xid"], row["sxid"], row["pci"], row["pid"]) for row in result] == wanted
     assert not any(row.get("injected") for row in result)
@@ -169,7 +169,7 @@ def corpus_messages() -> list[bytes]:
     return [strip(line).text.encode() for line in lines if "\n" not in line]
 
 
-def said(text: str) -> list[tuple[Any, ...]]:
+def events_of(text: str) -> list[tuple[Any, ...]]:
     """(xid, sxid, pci, pid) of each event in a message."""
     result = runtime_import.runtime_module("gpu_xid.pipeline").messages(text)
     events = [row for row in result if row["kind"] in ("xid", "sxid")]

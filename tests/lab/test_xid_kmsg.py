@@ -191,8 +191,8 @@ def test_kill_9_in_the_middle_of_a_burst_loses_and_repeats_nothing(monitor: Moni
 def lost(monitor: Monitor) -> int:
     """Records that the kernel overwrote before they were read, as the log says; those that were
     gone before the first start are none of a test's."""
-    told = [row for row in monitor.rows() if row["event"] == "overrun"]
-    return sum(row["lost"] for row in told if row["lost_from"] > 0)
+    overruns = [row for row in monitor.rows() if row["event"] == "overrun"]
+    return sum(row["lost"] for row in overruns if row["lost_from"] > 0)
 
 
 def test_a_burst_of_10000_lines_is_folded_and_all_of_it_is_accounted_for(monitor: Monitor) -> None:

@@ -74,7 +74,11 @@ def repository(folder: Path, rows: list[dict[str, Any]]) -> Path:
 def roles(client: Any) -> tuple[str, str]:
     """The profiles of a worker and of a planner: what the documentation gives each, no more."""
     settings = iam.policy("settings")
-    records = [one for one in settings["Statement"] if one["Sid"] in ("KeepRecords", "ListRecords")]
+    records = [
+        statement
+        for statement in settings["Statement"]
+        if statement["Sid"] in ("KeepRecords", "ListRecords")
+    ]
     shared = {**settings, "Statement": records}
     worker = {
         "build": iam.policy(),
@@ -130,8 +134,8 @@ def image(ec2: Any, key: tuple[str, Path], bundle: Path) -> Iterator[str]:
         made = ec2.create_image(InstanceId=machine.id, Name="worker")["ImageId"]
         ec2.get_waiter("image_available").wait(ImageIds=[made], WaiterConfig={"Delay": 1})
     yield made
-    for one in (made, parent):
-        ec2.deregister_image(ImageId=one)
+    for ami_id in (made, parent):
+        ec2.deregister_image(ImageId=ami_id)
 
 
 @contextmanager

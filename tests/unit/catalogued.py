@@ -112,8 +112,8 @@ def published(count: int = 2, name: str | None = None, trust: str = "verified") 
     why = "" if trust == "verified" else "nothing verified it"
     images[0] = replace(images[0], trust=trust, why_not=why)  # type: ignore[arg-type]
     known = {
-        one.key: record("580.178.04" if at == 0 else "570.211.01")
-        for at, one in enumerate(images[:2])
+        image.key: record("580.178.04" if at == 0 else "570.211.01")
+        for at, image in enumerate(images[:2])
     }
     if len(images) > 1:
         changes = changes_between(known[images[1].key], known[images[0].key]) or []
@@ -145,10 +145,10 @@ def published(count: int = 2, name: str | None = None, trust: str = "verified") 
         channels += (replace(before, ami_name=images[1].ami_name, parameter=parameter),)
     moves = tuple(
         ChannelMove(
-            "stable", one.built, "arn:aws:iam::123456789012:role/ci", "publish", one.ami_name,
-            one.key, "a <b>reason</b>",
+            "stable", image.built, "arn:aws:iam::123456789012:role/ci", "publish", image.ami_name,
+            image.key, "a <b>reason</b>",
         )
-        for one in images
+        for image in images
     )  # fmt: skip
     lines = tuple(
         replace(line, channels=channels, images=tuple(images), history=moves)

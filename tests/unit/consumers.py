@@ -32,11 +32,11 @@ def of_every_line() -> dict[str, str]:
         by_channel = wanted_launch(recipe.channel_line, "stable", "us-east-1")
         pinned = Wanted(**{**vars(by_channel), "image_id": AMI})
         for kind in KINDS.values():
-            for how, one in (("follows", by_channel), ("pinned", pinned)):
-                if kind.needs_id and one.image_id is None:
+            for how, wanted in (("follows", by_channel), ("pinned", pinned)):
+                if kind.needs_id and wanted.image_id is None:
                     continue
                 try:
-                    text = write_document(kind, one)
+                    text = write_document(kind, wanted)
                 except KilnError:
                     continue
                 found[f"{kind.name} {recipe.channel_line.replace('/', '-')} {how}"] = text

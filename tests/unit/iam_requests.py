@@ -236,4 +236,4 @@ def questions() -> list[Check]:
     """Everything that the simulator is asked."""
     calls = recorded()
     asked = [*checks(with_the_plugin(calls)), *checks(calls), *ATTACKS.values()]
-    return list({json.dumps(one, sort_keys=True): one for one in asked}.values())
+    return list({json.dumps(call, sort_keys=True): call for call in asked}.values())

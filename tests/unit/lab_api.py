@@ -89,7 +89,7 @@ class MachineWithoutGuest:
     def reboot(self) -> None:
         pass
 
-    def attach(self, one: Any) -> None:
+    def attach(self, volume: Any) -> None:
         pass
 
     def detach(self, volume_id: str) -> None:

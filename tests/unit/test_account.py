@@ -274,7 +274,7 @@ def test_key_pair_and_group_carry_your_tags_and_the_group_lets_all_blocks_in(
     wanted = Account(tags={"team": "ml"}, ssh_source_cidrs=("10.0.0.0/8", "192.0.2.0/24"))
     access = resources.make_access(run, AWS, wanted)
     (group,) = ec2.describe_security_groups(GroupIds=list(access.security_groups))["SecurityGroups"]
-    blocks = [one["CidrIp"] for one in group["IpPermissions"][0]["IpRanges"]]
+    blocks = [block["CidrIp"] for block in group["IpPermissions"][0]["IpRanges"]]
     (key,) = ec2.describe_key_pairs()["KeyPairs"]
     assert blocks == ["10.0.0.0/8", "192.0.2.0/24"]
     for tags in (group["Tags"], key["Tags"]):

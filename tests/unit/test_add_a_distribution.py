@@ -45,15 +45,15 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def findings(environment: dict[str, str], *flags: str) -> tuple[int, dict[str, Any]]:
     """The exit status of `check`, and the findings of the row by rule."""
     done = commands.invoke("check", "--json", *flags, env=environment)
-    mine = [one for one in json.loads(done.stdout)["findings"] if NAME in one["rows"]]
-    return done.returncode, {one["rule"]: one for one in mine}
+    mine = [finding for finding in json.loads(done.stdout)["findings"] if NAME in finding["rows"]]
+    return done.returncode, {finding["rule"]: finding for finding in mine}
 
 
 def test_the_row_is_untried_and_never_without_a_finding(environment: dict[str, str]) -> None:
     status, found = findings(environment)
     assert status == 0
     assert "never baked on Debian 13" in found["UNTRIED"]["message"]
-    assert {one["level"] for one in found.values()} == {"warning"}
+    assert {files["level"] for files in found.values()} == {"warning"}
     status, found = findings(environment, "--strict")
     assert (status, found["UNTRIED"]["level"]) == (2, "error")
 

@@ -61,10 +61,10 @@ def test_the_corpus_sees_a_traceback_and_counts_it(
     monkeypatch.setattr("kiln.matrix.load.load_recipes", crash)
     result = bad_inputs.run(GOOD)
     assert "ZeroDivisionError" in result.traceback
-    said: list[str] = []
+    messages: list[str] = []
     book = Book(tmp_path / "inputs.jsonl")
-    assert inputs.campaign([GOOD], 1, said.append, book) == (1, 1, 0)
-    assert said[0].startswith("good: traceback:")
+    assert inputs.campaign([GOOD], 1, messages.append, book) == (1, 1, 0)
+    assert messages[0].startswith("good: traceback:")
 
 
 def test_the_corpus_sees_a_control_character(monkeypatch: pytest.MonkeyPatch) -> None:

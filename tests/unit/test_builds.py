@@ -64,11 +64,11 @@ def test_a_build_says_in_one_line_that_packer_is_stale_and_leaves_it_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path))
-    said = io.StringIO()
-    build.say_if_stale(ROWS[:2], Progress(said))
+    output = io.StringIO()
+    build.say_if_stale(ROWS[:2], Progress(output))
     build_row.prepare(SimpleNamespace(recipe=ROWS[0]))
-    assert said.getvalue().count("\n") == 1
-    assert "packer/ is stale" in said.getvalue()
+    assert output.getvalue().count("\n") == 1
+    assert "packer/ is stale" in output.getvalue()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -77,9 +77,9 @@ def test_a_build_of_a_fresh_row_says_nothing_of_other_rows(
 ) -> None:
     monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path))
     render.write_all(ROWS[:1])
-    said = io.StringIO()
-    build.say_if_stale(ROWS[:1], Progress(said))
-    assert said.getvalue() == ""
+    output = io.StringIO()
+    build.say_if_stale(ROWS[:1], Progress(output))
+    assert output.getvalue() == ""
 
 
 def test_a_build_that_breaks_the_policy_is_refused_before_anything_is_launched(

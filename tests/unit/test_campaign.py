@@ -48,14 +48,14 @@ def test_the_parts_run_in_their_order_and_another_name_is_refused_with_all_names
 def test_what_a_part_found_is_the_exit_status_and_what_it_did_not_try_is_said(
     bad: int, status: int
 ) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     figures = [
         Figure("points 3 / leaks 0", 0, 400, "2026-11-23 13:00"),
         Figure(f"faults 4 / clean {4 - bad}", bad),
     ]
-    assert run.verdict(figures, said.append) == status
+    assert run.verdict(figures, messages.append) == status
     first = "points 3 / leaks 0 (NOT TRIED: 400) [2026-11-23 13:00]"
-    assert said == [first, f"faults 4 / clean {4 - bad}"]
+    assert messages == [first, f"faults 4 / clean {4 - bad}"]
 
 
 def test_a_run_goes_on_where_the_one_before_was_cut_off(tmp_path: Path) -> None:

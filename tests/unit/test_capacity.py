@@ -44,7 +44,7 @@ class LaunchedError(Exception):
 def tries(client: Ec2, monkeypatch: pytest.MonkeyPatch) -> list[Try]:
     """What is told of launching an AMI's fresh instance in two subnets; raises what that raises."""
     monkeypatch.setattr(aws, "ec2", lambda target: client)
-    told: list[Try] = []
+    attempts: list[Try] = []
 
     def launched(instance_id: str) -> None:
         raise LaunchedError
@@ -62,13 +62,15 @@ def tries(client: Ec2, monkeypatch: pytest.MonkeyPatch) -> list[Try]:
             target=AWS,
             stop=Stop(),
             launched=launched,
-            tried=told.append,
+            tried=attempts.append,
         ):
             pass
     except LaunchedError:
-        return told
+        return attempts
     except KilnError as error:
-        raise KilnError(str([(one.subnet_id, one.answer) for one in told])) from error
+        raise KilnError(
+            str([(attempt.subnet_id, attempt.answer) for attempt in attempts])
+        ) from error
     raise AssertionError("nothing was launched")
 
 
@@ -173,7 +175,9 @@ def test_subnets_of_two_vpcs_are_refused_before_anything_is_made(
 ) -> None:
     class Subnets:
         def describe_subnets(self, **asked: Any) -> Any:
-            found = [{"SubnetId": one, "VpcId": f"vpc-{one[-1]}"} for one in asked["SubnetIds"]]
+            found = [
+                {"SubnetId": subnet, "VpcId": f"vpc-{subnet[-1]}"} for subnet in asked["SubnetIds"]
+            ]
             return {"Subnets": found[::-1]}
 
     monkeypatch.setattr(aws, "ec2", lambda target: Subnets())

@@ -30,9 +30,9 @@ PAGE = f"lines/{EKS.replace('/', '-')}.html"
 
 
 def made(gathered: Gathered) -> dict[str, str]:
-    said: list[str] = []
-    files = dict(site_files(gathered, said.append))
-    assert said == []
+    messages: list[str] = []
+    files = dict(site_files(gathered, messages.append))
+    assert messages == []
     return files
 
 
@@ -82,8 +82,8 @@ def test_an_image_that_is_not_verified_is_never_shown_as_verified(trust: str) ->
         assert trust in Tags(files[name]).text, name
     warned = {"gone": "AMI is not there any more", "not verified": "AMI is not verified"}
     assert warned[trust] in Tags(files[PAGE]).text
-    (line,) = [one for one in json.loads(files["catalogue.json"])["lines"] if one["channels"]]
-    assert {one["trust"] for one in (*line["channels"], *line["images"])} == {trust}
+    (line,) = [line for line in json.loads(files["catalogue.json"])["lines"] if line["channels"]]
+    assert {entry["trust"] for entry in (*line["channels"], *line["images"])} == {trust}
 
 
 def test_the_published_schema_takes_the_json() -> None:
@@ -198,9 +198,9 @@ def test_a_line_that_the_matrix_dropped_is_still_shown() -> None:
 
 def test_the_feed_has_each_move_newest_first() -> None:
     feed = ET.fromstring(made(catalogued.published(count=3))["feed.xml"])
-    times = [one.text for one in feed.findall("{*}entry/{*}updated")]
+    times = [element.text for element in feed.findall("{*}entry/{*}updated")]
     assert len(times) == 3 and times == sorted(times, key=str, reverse=True)
-    assert len({one.text for one in feed.findall("{*}entry/{*}id")}) == 3
+    assert len({element.text for element in feed.findall("{*}entry/{*}id")}) == 3
 
 
 def test_a_record_tells_nobody_how_to_reach_a_machine() -> None:
@@ -275,7 +275,7 @@ def test_a_lab_that_is_not_up_is_said(tmp_path: Path) -> None:
 def test_an_image_with_a_damaged_record_is_shown_without_its_sbom() -> None:
     gathered = catalogued.published()
     key = (
-        gathered.catalogue.lines[[one.line for one in gathered.catalogue.lines].index(EKS)]
+        gathered.catalogue.lines[[line.line for line in gathered.catalogue.lines].index(EKS)]
         .images[0]
         .key
     )
@@ -283,8 +283,8 @@ def test_an_image_with_a_damaged_record_is_shown_without_its_sbom() -> None:
     # Half a surrogate pair, which JSON may hold and UTF-8 may not.
     odd["packages"] = [{**odd["packages"][0], "name": "odd \ud800"}]
     known = {**gathered.records, key: replace(gathered.records[key], versions=odd)}
-    said: list[str] = []
-    files = dict(site_files(replace(gathered, records=known), said.append))
-    assert len(said) == 1 and "its record is left out" in said[0]
+    messages: list[str] = []
+    files = dict(site_files(replace(gathered, records=known), messages.append))
+    assert len(messages) == 1 and "its record is left out" in messages[0]
     assert f"images/{key}.sbom.json" not in files and f"images/{key}." not in files[PAGE]
     assert "The record of this image is not here" in files[PAGE]

@@ -79,7 +79,7 @@ def test_an_instance_type_brings_the_lines_that_serve_it_best_first(
     page.open((site / "index.html").as_uri())
     assert len(shown(page)) == 4
     choose(page, "type", "p5.48xlarge")
-    served = next(one for one in catalogued.types() if one.type == "p5.48xlarge").lines
+    served = next(kind for kind in catalogued.types() if kind.type == "p5.48xlarge").lines
     lines = [line.line for line in catalogued.known_lines()]
     assert shown(page) == [lines[index] for index, _, _ in served]
     assert "US$" in page.run("document.querySelector('#lines li .telemetry').textContent")
@@ -145,8 +145,8 @@ def test_a_document_is_copied_for_the_region_that_was_chosen(
     assert "--region eu-west-1" in copied and catalogued.HOME not in copied
     eksctl = page.run(script.replace("KIND", "eksctl"))
     assert catalogued.image(IMAGES).images[catalogued.OTHER] in eksctl
-    said = page.run("document.getElementById('copied').textContent")
-    assert said == "eksctl is copied"
+    text = page.run("document.getElementById('copied').textContent")
+    assert text == "eksctl is copied"
 
 
 def test_the_channel_that_is_chosen_has_its_documents(page: chromium.Page, site: Path) -> None:
@@ -183,8 +183,8 @@ def test_two_images_differ_as_diff_says(page: chromium.Page, site: Path) -> None
     )
     before, after = (catalogued.record(driver).versions for driver in ("570.211.01", "580.178.04"))
     expected = [
-        [one.severity, f"{one.kind} {one.name}", one.old or "–", one.new or "–"]
-        for one in compare_records(before or {}, after or {})
+        [record.severity, f"{record.kind} {record.name}", record.old or "–", record.new or "–"]
+        for record in compare_records(before or {}, after or {})
     ]
     assert rows == expected and rows[0][0] == "high"
 

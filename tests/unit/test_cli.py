@@ -129,11 +129,11 @@ def refused(run: Run, tmp_path: Path) -> Refused:
 
     def call(code: int, *arguments: str, **environment: str) -> str:
         done = run(*arguments, **environment)
-        said = done.stdout + done.stderr
-        assert done.returncode == code, said
-        assert "Traceback" not in said
+        output = done.stdout + done.stderr
+        assert done.returncode == code, output
+        assert "Traceback" not in output
         assert done.stderr.count("error: ") == 1, done.stderr
-        assert "\x1b" not in said
+        assert "\x1b" not in output
         left = [path for path in tmp_path.glob("build/*/*") if path.name != ".lock"]
         assert left == []
         assert not (tmp_path / "lab").exists()
@@ -280,8 +280,8 @@ def test_a_machine_or_place_that_cannot_be(run: Run, flag: str, value: str, says
 
 
 def test_an_ami_to_verify_that_is_none(refused: Refused) -> None:
-    said = refused(2, "verify", "--ami", "al2-mine")
-    assert "error: --ami al2-mine is not an AMI's id such as ami-" in said
+    message = refused(2, "verify", "--ami", "al2-mine")
+    assert "error: --ami al2-mine is not an AMI's id such as ami-" in message
 
 
 def test_a_lab_that_cannot_be(refused: Refused) -> None:
@@ -448,8 +448,8 @@ def test_verify_says_what_it_launches_before_anything_is(run: Run, aws: Aws) -> 
         **aws.environment,
     )
     assert done.returncode == 1  # this AWS answers no more
-    said = done.stderr.splitlines()
-    assert "will launch: g5.xlarge in eu-central-1 for ami-0123456789abcdef0" in said
+    lines = done.stderr.splitlines()
+    assert "will launch: g5.xlarge in eu-central-1 for ami-0123456789abcdef0" in lines
     assert "Traceback" not in done.stderr
 
 

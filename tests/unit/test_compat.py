@@ -27,7 +27,9 @@ def classic(**changes):
 
 def lts(**changes):
     recipe = next(
-        one for one in RECIPES.values() if (one.distro.id, one.stack) == ("al2023", "lts")
+        recipe
+        for recipe in RECIPES.values()
+        if (recipe.distro.id, recipe.stack) == ("al2023", "lts")
     )
     return replace(recipe, **changes)
 
@@ -176,8 +178,8 @@ def test_blackwell_is_served_by_open_modules_of_a_new_enough_driver_only():
     closed = check_combination("al2023", "595.112.07", kernel_module="proprietary", today=TODAY)
     blackwell = {
         name
-        for name, one in instances().items()
-        if (one.gpu_arch, one.arch) == ("blackwell", "x86_64")
+        for name, instance_type in instances().items()
+        if (instance_type.gpu_arch, instance_type.arch) == ("blackwell", "x86_64")
     }
     assert blackwell <= set(open_["instance_types"])
     assert not blackwell & set(closed["instance_types"])
@@ -198,7 +200,7 @@ def test_both_modules_are_the_way_out_where_targets_want_different_ones():
     found = check_combination(
         "al2023", "580.178.04", kernel_module="open", instance_types=types, today=TODAY
     )["findings"]
-    assert [one["rule"] for one in found if one["level"] == "error"] == ["GPU-OPEN-OLD"]
+    assert [finding["rule"] for finding in found if finding["level"] == "error"] == ["GPU-OPEN-OLD"]
     assert "kernel_module: both" in found[-1]["hint"]
 
 
@@ -206,7 +208,7 @@ def test_on_old_g_families_both_modules_warn_of_nothing():
     found = check_combination(
         "al2023", "580.178.04", kernel_module="both", instance_type="g5.xlarge", today=TODAY
     )["findings"]
-    assert "GPU-OPEN-G" not in {one["rule"] for one in found}
+    assert "GPU-OPEN-G" not in {finding["rule"] for finding in found}
 
 
 def test_a_combination_that_does_not_work_serves_nothing():
@@ -300,7 +302,7 @@ def test_the_names_that_components_ask_for_are_the_vendors_names():
                 changed = replace(recipe, driver=driver, driver_source=source, imex=True)
                 imex = replace(changed, components=(*recipe.components, "nvidia-imex"))
                 found = clashes(recipe_combination(imex, TODAY))
-                assert [one for one in found if one.rule.id == "FM-NAME"] == []
+                assert [finding for finding in found if finding.rule.id == "FM-NAME"] == []
 
 
 def test_nccl_without_cuda_is_refused_in_a_row():
@@ -333,13 +335,13 @@ def asked(**more: str) -> dict:
 
 def test_a_kubernetes_version_eks_has_no_more_is_an_error():
     answer = asked(flavor="eks", kubernetes="1.30")
-    assert [one["rule"] for one in answer["findings"]] == ["EKS-OS"]
+    assert [finding["rule"] for finding in answer["findings"]] == ["EKS-OS"]
     assert not asked(flavor="eks", kubernetes="1.35")["findings"]
 
 
 def test_what_a_parallelcluster_release_brings_is_minded():
     found = asked(flavor="parallelcluster", parallelcluster="3.16.3")["findings"]
-    assert "PC-EFA-DUP" in {one["rule"] for one in found}
+    assert "PC-EFA-DUP" in {finding["rule"] for finding in found}
 
 
 @pytest.mark.parametrize(
@@ -382,7 +384,7 @@ def test_what_is_no_whole_version_on_the_command_line_is_bad_input(flag, wrong, 
 
 def test_cudnn_8_and_cuda_13_do_not_go_together_and_that_is_certain():
     result = check_combination("al2023", "580.178.04", cuda="13.0.2", cudnn="8.9.7.29", today=TODAY)
-    (error,) = [one for one in result["findings"] if one["level"] == "error"]
+    (error,) = [finding for finding in result["findings"] if finding["level"] == "error"]
     assert error["rule"] == "CUDNN-CUDA"
     assert error["hint"].startswith("for CUDA 13 choose cuDNN 9.12.0 or newer")
 
@@ -430,7 +432,7 @@ def test_a_driver_that_fails_on_an_older_kernel_is_doubted_on_a_newer_one():
 
 
 @pytest.mark.parametrize(
-    ("distro", "driver", "said"),
+    ("distro", "driver", "message"),
     [
         ("ubuntu2204", "580.105.08", "does not compile"),  # measured
         ("ubuntu2204", "580.119.02", "driver 580.119.02 was not measured"),
@@ -441,23 +443,29 @@ def test_a_driver_that_fails_on_an_older_kernel_is_doubted_on_a_newer_one():
         ("debian12", "580.126.09", ""),  # has the mend
     ],
 )
-def test_a_driver_newer_than_the_last_that_failed_is_doubted_until_one_builds(distro, driver, said):
+def test_a_driver_newer_than_the_last_that_failed_is_doubted_until_one_builds(
+    distro, driver, message
+):
     found = check_combination(distro, driver, driver_source="repo", today=TODAY)["findings"]
-    messages = [one["message"] for one in found if one["rule"] == "KERN-BUILD"]
-    assert bool(messages) == bool(said)
-    assert not said or said in messages[0]
-    assert said == "does not compile" or "error" not in {one["level"] for one in found}
+    messages = [finding["message"] for finding in found if finding["rule"] == "KERN-BUILD"]
+    assert bool(messages) == bool(message)
+    assert not message or message in messages[0]
+    assert message == "does not compile" or "error" not in {finding["level"] for finding in found}
 
 
 def test_the_driver_proposed_from_a_distribution_is_the_one_it_packages():
     result = check_combination("debian12", "580.178.04", driver_source="distro", today=TODAY)
-    hint = next(one["hint"] for one in result["findings"] if one["rule"] == "OS-DRV-REPO")
+    hint = next(
+        finding["hint"] for finding in result["findings"] if finding["rule"] == "OS-DRV-REPO"
+    )
     assert "nearest that works: driver 535.309.01, or driver_source: runfile" in hint
 
 
 def test_no_driver_is_proposed_that_may_not_compile_there():
     result = check_combination("debian12", "580.105.08", today=TODAY)
-    hint = next(one["hint"] for one in result["findings"] if one["rule"] == "KERN-BUILD")
+    hint = next(
+        finding["hint"] for finding in result["findings"] if finding["rule"] == "KERN-BUILD"
+    )
     assert hint.endswith("nearest that works: driver 580.126.09")
 
 

@@ -19,7 +19,7 @@ RECIPES = load_recipes()
 
 def recipe(distro: str, arch: str = "x86_64", **fields: Any) -> Recipe:
     """A recipe of the matrix for that distribution, with some fields changed."""
-    base = next(one for one in RECIPES if one.distro.id == distro)
+    base = next(recipe for recipe in RECIPES if recipe.distro.id == distro)
     return replace(base, arch=arch, **fields)
 
 

@@ -88,7 +88,7 @@ def karpenters_own() -> dict[str, Any]:
 def unknown(data: Any, schema: dict[str, Any], place: str = "") -> list[str]:
     """Fields that a definition lacks; the API server drops or refuses them."""
     if isinstance(data, list):
-        return [name for one in data for name in unknown(one, schema.get("items", {}), place)]
+        return [name for item in data for name in unknown(item, schema.get("items", {}), place)]
     fields = schema.get("properties")
     if not isinstance(data, dict) or fields is None:
         return []
@@ -106,11 +106,11 @@ def test_karpenters_own_definitions_take_the_node_class_and_the_pool() -> None:
     texts = [*of_kinds("karpenter").values(), made("karpenter", asked(label="all-1g.5gb"))]
     for text in texts:
         documents = list(yaml.safe_load_all(text))
-        assert [one["kind"] for one in documents] == ["EC2NodeClass", "NodePool"]
-        for one in documents:
-            schema = crds[one["kind"]]
-            jsonschema.Draft202012Validator(schema).validate(one)
-            assert unknown(one, schema) == []
+        assert [document["kind"] for document in documents] == ["EC2NodeClass", "NodePool"]
+        for document in documents:
+            schema = crds[document["kind"]]
+            jsonschema.Draft202012Validator(schema).validate(document)
+            assert unknown(document, schema) == []
 
 
 def test_nodeadm_takes_the_user_data_of_every_kind_of_node() -> None:
@@ -156,7 +156,7 @@ def astray(workflow: dict[str, Any]) -> list[str]:
         if "$ref" in schema:
             schema = definitions[schema["$ref"].removeprefix("#/definitions/")]
         if isinstance(data, list):
-            return [name for one in data for name in fields(one, schema.get("items", {}), place)]
+            return [name for item in data for name in fields(item, schema.get("items", {}), place)]
         known = schema.get("properties")
         if not isinstance(data, dict) or known is None:
             return []
@@ -170,11 +170,11 @@ def astray(workflow: dict[str, Any]) -> list[str]:
 
     wrong = fields(workflow, {"$ref": WORKFLOW}, "")
     spec = workflow["spec"]
-    templates = {one["name"]: one for one in spec["templates"]}
+    templates = {template["name"]: template for template in spec["templates"]}
     if spec["entrypoint"] not in templates:
         wrong.append(f"entrypoint {spec['entrypoint']}")
-    for one in templates.values():
-        for step in (step for group in one.get("steps", []) for step in group):
+    for template in templates.values():
+        for step in (step for group in template.get("steps", []) for step in group):
             called = templates.get(step["template"])
             given = {each["name"] for each in step.get("arguments", {}).get("parameters", [])}
             takes = {
@@ -182,9 +182,9 @@ def astray(workflow: dict[str, Any]) -> list[str]:
             }
             if called is None or given != takes:
                 wrong.append(f"step {step['name']}")
-        used = set(re.findall(r"\{\{inputs\.parameters\.([\w-]+)\}\}", json.dumps(one)))
+        used = set(re.findall(r"\{\{inputs\.parameters\.([\w-]+)\}\}", json.dumps(template)))
         wrong += sorted(
-            used - {each["name"] for each in one.get("inputs", {}).get("parameters", [])}
+            used - {each["name"] for each in template.get("inputs", {}).get("parameters", [])}
         )
     return wrong
 
@@ -328,12 +328,12 @@ def test_the_command_launches_as_the_launch_template_does(tmp_path: Path) -> Non
     asked_for = replace(
         asked(BASE, label="all-1g.5gb"), around=Around("role", capacity_block=BLOCK)
     )
-    for one in (asked_for, asked(BASE, "g4dn.xlarge")):
-        text = made("cli", one)
+    for launch in (asked_for, asked(BASE, "g4dn.xlarge")):
+        text = made("cli", launch)
         done = subprocess.run(["bash"], input=text, text=True, env=env | given, check=False)
         assert done.returncode == 0
         launched = json.loads((tmp_path / "asked").read_text())
-        template = json.loads(made("launch-template-json", one))["LaunchTemplateData"]
+        template = json.loads(made("launch-template-json", launch))["LaunchTemplateData"]
         cards = launched.get("NetworkInterfaces", [launched])
         assert {(card["SubnetId"], *card.get("Groups", ["sg-1"])) for card in cards} == {
             ("subnet-1", "sg-1")
@@ -411,9 +411,9 @@ def test_names_are_their_own_for_each_line_and_channel() -> None:
     names: dict[str, str] = {}
     for recipe in load_recipes():
         for channel in ("nightly", "stable"):
-            one = wanted_launch(recipe.channel_line, channel, "us-east-1")
-            assert re.fullmatch("[a-z][a-z0-9-]*", one.name)
-            assert names.setdefault(one.name, one.line + channel) == one.line + channel
+            launch = wanted_launch(recipe.channel_line, channel, "us-east-1")
+            assert re.fullmatch("[a-z][a-z0-9-]*", launch.name)
+            assert names.setdefault(launch.name, launch.line + channel) == launch.line + channel
 
 
 def test_an_image_is_followed_by_the_parameter_unless_it_is_pinned() -> None:
@@ -438,9 +438,12 @@ def test_every_card_with_efa_gets_an_interface_for_it() -> None:
         line = "al2023/production/base/x86_64"
         found = network_interfaces(asked(line, instance_type))
         assert found[0] == {"NetworkCardIndex": 0, "DeviceIndex": 0, "InterfaceType": "interface"}
-        assert [one["NetworkCardIndex"] for one in found[1:]] == list(cards)
-        assert {one["InterfaceType"] for one in found[1:]} == {"efa-only"}
-    places = [(one["NetworkCardIndex"], one["DeviceIndex"]) for one in network_interfaces(asked())]
+        assert [interface["NetworkCardIndex"] for interface in found[1:]] == list(cards)
+        assert {interface["InterfaceType"] for interface in found[1:]} == {"efa-only"}
+    places = [
+        (interface["NetworkCardIndex"], interface["DeviceIndex"])
+        for interface in network_interfaces(asked())
+    ]
     assert places == [(0, 0), (0, 1), (1, 0), (2, 0), (3, 0)]
 
 
@@ -470,7 +473,9 @@ def test_what_a_node_offers_is_what_its_type_has() -> None:
 def smallest(instance_type: str) -> str:
     """The profile of which most fit."""
     every = profiles_for(instance_type)["profiles"]
-    return str(max(every, key=lambda one: ("+" not in one["profile"], one["per_gpu"]))["profile"])
+    return str(
+        max(every, key=lambda entry: ("+" not in entry["profile"], entry["per_gpu"]))["profile"]
+    )
 
 
 def test_no_type_gets_two_interfaces_in_one_place_or_more_than_it_has() -> None:
@@ -480,26 +485,26 @@ def test_no_type_gets_two_interfaces_in_one_place_or_more_than_it_has() -> None:
             found = network_interfaces(asked(line, kind.type))
         except KilnError:
             continue
-        places = [(one["NetworkCardIndex"], one["DeviceIndex"]) for one in found]
+        places = [(entry["NetworkCardIndex"], entry["DeviceIndex"]) for entry in found]
         assert len(places) == len(set(places))
         assert len(found) == (kind.efa_interfaces + 1 if kind.efa else 0), kind.type
 
 
 def test_a_mig_layout_reaches_the_instance_and_the_charts() -> None:
-    one = asked(label="all-1g.5gb")
-    data = json.loads(made("launch-template-json", one))["LaunchTemplateData"]
+    wanted = asked(label="all-1g.5gb")
+    data = json.loads(made("launch-template-json", wanted))["LaunchTemplateData"]
     instance = data["TagSpecifications"][0]["Tags"]
     assert {"Key": "kiln:mig-config", "Value": "all-1g.5gb"} in instance
     assert data["MetadataOptions"]["InstanceMetadataTags"] == "enabled"
-    (node_class, _) = yaml.safe_load_all(made("karpenter", one))
+    (node_class, _) = yaml.safe_load_all(made("karpenter", wanted))
     assert "# kiln:mig-config=all-1g.5gb\n" in node_class["spec"]["userData"]
     assert yaml.safe_load(node_class["spec"]["userData"])["kind"] == "NodeConfig"
     of_batch = yaml.safe_load(made("batch", asked(ECS, label="all-1g.5gb")))["Resources"]
     seen = of_batch["LaunchTemplate"]["Properties"]["LaunchTemplateData"]["MetadataOptions"]
     assert seen["InstanceMetadataTags"] == "enabled"
-    assert yaml.safe_load(made("gpu-operator", one))["mig"] == {"strategy": "mixed"}
-    assert yaml.safe_load(made("device-plugin", one))["migStrategy"] == "mixed"
-    assert "nvidia.com/mig-1g.5gb: 56, vpc.amazonaws.com/efa: 4" in made("karpenter", one)
+    assert yaml.safe_load(made("gpu-operator", wanted))["mig"] == {"strategy": "mixed"}
+    assert yaml.safe_load(made("device-plugin", wanted))["migStrategy"] == "mixed"
+    assert "nvidia.com/mig-1g.5gb: 56, vpc.amazonaws.com/efa: 4" in made("karpenter", wanted)
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_eksctl_keeps_the_layout_in_user_data() -> None:
 def leaves(values: Any, at: str = "") -> set[str]:
     if not isinstance(values, dict) or not values:
         return {at}
-    return {p for key, one in values.items() for p in leaves(one, f"{at}.{key}".lstrip("."))}
+    return {p for key, value in values.items() for p in leaves(value, f"{at}.{key}".lstrip("."))}
 
 
 def unknown(paths: set[str], chart: str) -> list[str]:

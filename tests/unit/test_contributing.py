@@ -169,7 +169,7 @@ def checkout(tmp_path: Path) -> Checkout:
 
 def findings(printed: str) -> dict[str, list[str]]:
     """Rule → the AMIs it holds for, from `./invoke check --json`."""
-    return {one["rule"]: one["rows"] for one in json.loads(printed)["findings"]}
+    return {finding["rule"]: finding["rows"] for finding in json.loads(printed)["findings"]}
 
 
 CHECK = ["check", "--json"]

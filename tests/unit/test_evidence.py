@@ -158,6 +158,8 @@ def test_a_row_can_accept_what_is_only_assumed_until_a_day() -> None:
     row = replace(ARM64, row=replace(ARM64.row, accepted=(entry,)))
     for strict in (False, True):
         findings = check_recipe(row, today=date(2027, 5, 31), strict=strict)
-        assert {one.level for one in findings if one.rule == RULE} == {"accepted"}
+        assert {finding.level for finding in findings if finding.rule == RULE} == {"accepted"}
     late = check_recipe(row, today=date(2027, 6, 1), strict=True)
-    assert {one.level for one in late if one.rule in (RULE, "ACCEPT-EXPIRED")} == {"error"}
+    assert {finding.level for finding in late if finding.rule in (RULE, "ACCEPT-EXPIRED")} == {
+        "error"
+    }

@@ -206,9 +206,9 @@ def caller(checkout: Path, wheels: Path, uv_calls: Path, home: Path) -> Call:
 
 def test_uv_makes_the_venv_and_the_call_goes_on(first: First) -> None:
     assert first.done.stdout == "it runs\n"
-    said = first.done.stderr
-    assert said.startswith("ami-kiln: making .venv from requirements.lock with Python 3")
-    assert said.count("\n") == 1
+    output = first.done.stderr
+    assert output.startswith("ami-kiln: making .venv from requirements.lock with Python 3")
+    assert output.count("\n") == 1
     assert "pip install" in first.uv_calls
 
 

@@ -76,7 +76,7 @@ def test_waves_are_numbers_and_percent_of_all(total: int, waves: str, sizes: lis
     ids = [f"i-{number}" for number in range(total)]
     planned = plan_waves(ids, parse_waves(waves))
     assert [len(wave) for wave in planned] == sizes
-    assert [one for wave in planned for one in wave] == ids[: sum(sizes)]
+    assert [machine for wave in planned for machine in wave] == ids[: sum(sizes)]
 
 
 @pytest.mark.parametrize("text", ["", "0", "0%", "1,,2", "101%", "one", "-1", "1;2", "10 %%"])
@@ -297,8 +297,8 @@ def test_a_bundle_that_was_installed_by_hand_is_left_alone(machine: Path) -> Non
 def test_what_a_machine_says_is_read(tmp_path: Path) -> None:
     found = status.read_state(on_a_machine(tmp_path, "look").stdout)
     assert (found.bundle, found.by_hand, found.image) == ("", False, False)
-    said = "driver=580.1\nagent=1.3b1\nbundle=\nimage=yes\nfiles=ssm_a,b.json\nbundle_by_hand=\n"
-    found = status.read_state(said)
+    answer = "driver=580.1\nagent=1.3b1\nbundle=\nimage=yes\nfiles=ssm_a,b.json\nbundle_by_hand=\n"
+    found = status.read_state(answer)
     assert (found.driver, found.agent, found.image) == ("580.1", "1.3b1", True)
     assert found.files == ("ssm_a", "b.json")
 

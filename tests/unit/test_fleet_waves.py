@@ -37,10 +37,10 @@ class Account:
     metric_before: datetime | None = None
     done: list[tuple[str, str, tuple[str, ...]]] = field(default_factory=list)
 
-    def status(self, one: str) -> FleetStatus:
-        agent = "" if one in self.bare else "1.300031.0b313"
+    def status(self, instance_id: str) -> FleetStatus:
+        agent = "" if instance_id in self.bare else "1.300031.0b313"
         return FleetStatus(
-            one, "ami-1", "g4dn.xlarge", "", "running", "", "580.1", agent, "none",
+            instance_id, "ami-1", "g4dn.xlarge", "", "running", "", "580.1", agent, "none",
             self.metric_before, None, {},
             reports=False, missing=(), machine_state=MachineState(), online=True,
         )  # fmt: skip
@@ -52,9 +52,9 @@ class Account:
             (package,) = parameters.get("package", ["Keep"])
             if ids:
                 self.done.append((action, package, tuple(ids)))
-            for one in ids:
-                bad = action == "install" and one in self.broken
-                answers[one] = CommandAnswer(not bad, why="it broke" if bad else "")
+            for instance_id in ids:
+                bad = action == "install" and instance_id in self.broken
+                answers[instance_id] = CommandAnswer(not bad, why="it broke" if bad else "")
         return answers
 
 
@@ -67,18 +67,18 @@ def account() -> Account:
 
 
 @pytest.fixture
-def said() -> list[str]:
+def messages() -> list[str]:
     return []
 
 
 @pytest.fixture
-def installing(account: Account, said: list[str], monkeypatch: pytest.MonkeyPatch) -> Install:
+def installing(account: Account, messages: list[str], monkeypatch: pytest.MonkeyPatch) -> Install:
     fakes: dict[str, Any] = {
         "bundle_script": lambda settings: "",
         "publish_document": lambda target: CommandDocument("ours", "1", "0"),
         "store_bundle": lambda *_: StoredBundle("https://bucket/key", BUNDLE),
-        "fleet_status": lambda target, some, *_, **__: [
-            account.status(m.instance_id) for m in some
+        "fleet_status": lambda target, machines, *_, **__: [
+            account.status(m.instance_id) for m in machines
         ],
         "run_command": account.run,
         "lost_machines": lambda target, ids: {k: v for k, v in account.lost.items() if k in ids},
@@ -93,11 +93,13 @@ def installing(account: Account, said: list[str], monkeypatch: pytest.MonkeyPatc
         seen, "arrived_tests", lambda *_: {key for key in IDS if key not in account.unheard}
     )
     monkeypatch.setattr(install.time, "sleep", lambda seconds: None)
-    machines = [FleetMachine(one, "ami-1", "g4dn.xlarge", "running", "gpu", "") for one in IDS]
+    machines = [
+        FleetMachine(machine, "ami-1", "g4dn.xlarge", "running", "gpu", "") for machine in IDS
+    ]
 
     def run(waves: str = "1,2,100%", **more: Any) -> install.Installation:
         how = install.HowToInstall(Telemetry(), parse_waves(waves), patience=0.05, **more)
-        return install.install_fleet(AWS, machines, how, said.append)
+        return install.install_fleet(AWS, machines, how, messages.append)
 
     return run
 
@@ -188,9 +190,9 @@ def test_what_ends_a_wave_says_how_to_go_on(
 
 
 def test_what_is_waited_for_is_said(
-    account: Account, installing: Install, said: list[str], monkeypatch: pytest.MonkeyPatch
+    account: Account, installing: Install, messages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account.unheard = IDS[:1]
     monkeypatch.setattr(install, "reminding", lambda say: say)
     installing()
-    assert f"{IDS[0]}: no test event in /ec2/accelerated/accel-event-log" in said
+    assert f"{IDS[0]}: no test event in /ec2/accelerated/accel-event-log" in messages

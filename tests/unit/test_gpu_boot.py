@@ -282,7 +282,7 @@ def program(folder: Path, name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("failing", "status", "told"),
+    ("failing", "status", "message"),
     [
         ("nvidia", 1, "<3>modprobe nvidia failed"),
         ("nvidia-uvm", 0, "<4>modprobe nvidia-uvm failed"),
@@ -291,7 +291,7 @@ def program(folder: Path, name: str, text: str) -> None:
     ],
 )
 def test_a_module_that_does_not_load_is_said_unless_it_is_not_on_every_image(
-    failing: str, status: int, told: str, tmp_path: Path, monkeypatch, capsys
+    failing: str, status: int, message: str, tmp_path: Path, monkeypatch, capsys
 ):
     from gpu_boot import __main__ as main
 
@@ -300,9 +300,9 @@ def test_a_module_that_does_not_load_is_said_unless_it_is_not_on_every_image(
     program(tmp_path, "modprobe", f'for last; do :; done; [ "$last" != {failing} ]')
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert main.load(decision) == status
-    said = capsys.readouterr().out
-    assert told in said
-    assert told or not said
+    output = capsys.readouterr().out
+    assert message in output
+    assert message or not output
 
 
 def test_a_modinfo_that_fails_is_not_a_missing_module(tmp_path: Path, monkeypatch, capsys):
@@ -330,5 +330,5 @@ def test_a_depmod_that_fails_is_an_error(image: Image, tmp_path: Path, monkeypat
 
 def test_an_archive_without_an_installed_module_is_said(image: Image):
     decision = decision_for("p2.xlarge", image.sysfs)
-    said = act.select(decision, str(image.archive), str(image.modules), one_kind(None))
-    assert said == [f"<4>modinfo finds no nvidia module for kernel {KERNEL}"]
+    message = act.select(decision, str(image.archive), str(image.modules), one_kind(None))
+    assert message == [f"<4>modinfo finds no nvidia module for kernel {KERNEL}"]

@@ -66,7 +66,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def wait(console: Console, clock: Clock, *, up: bool = True) -> tuple[list[str], list[str]]:
     """The keys, and what was said."""
-    said: list[str] = []
+    messages: list[str] = []
     stop = Stop()
     stop.sleep = clock.sleep  # type: ignore[method-assign]
     target: Any = SimpleNamespace(poll_seconds=2.0)
@@ -75,19 +75,19 @@ def wait(console: Console, clock: Clock, *, up: bool = True) -> tuple[list[str],
         "i-1",
         target,
         is_up=lambda: up,
-        waits_for=said.append,
-        say=said.append,
+        waits_for=messages.append,
+        say=messages.append,
         stop=stop,
         timeout=600,
     )
-    return keys, said
+    return keys, messages
 
 
 def test_keys_that_come_later_are_waited_for(clock: Clock) -> None:
     console = Console("!InvalidInstanceID.NotFound", "", "booting", BLOCK.format(ED, EC))
-    keys, said = wait(console, clock)
+    keys, messages = wait(console, clock)
     assert keys == [ED, EC]
-    assert said == ["the host key of i-1 on its console"]
+    assert messages == ["the host key of i-1 on its console"]
     assert all(asked == {"InstanceId": "i-1", "Latest": True} for asked in console.asked)
 
 
@@ -98,21 +98,23 @@ def test_an_instance_that_is_not_on_nitro_is_asked_for_what_was_posted(clock: Cl
 
 
 def test_a_console_that_never_shows_them_is_left_with_a_warning(clock: Clock) -> None:
-    keys, said = wait(Console("login:"), clock)
+    keys, messages = wait(Console("login:"), clock)
     assert keys == []
     assert host_key.PATIENCE <= clock.now < host_key.PATIENCE + 5
-    assert said[-1].startswith("warning: the host key of i-1 is not known (its console does not")
+    assert messages[-1].startswith(
+        "warning: the host key of i-1 is not known (its console does not"
+    )
 
 
 def test_who_may_not_read_the_console_does_not_wait(clock: Clock) -> None:
-    keys, said = wait(Console("!UnauthorizedOperation"), clock)
+    keys, messages = wait(Console("!UnauthorizedOperation"), clock)
     assert (keys, clock.now) == ([], 0)
-    assert "(GetConsoleOutput answered UnauthorizedOperation)" in said[-1]
+    assert "(GetConsoleOutput answered UnauthorizedOperation)" in messages[-1]
 
 
 def test_an_instance_that_does_not_answer_at_all_is_not_blamed_on_its_key(clock: Clock) -> None:
-    keys, said = wait(Console(""), clock, up=False)
-    assert (keys, said) == ([], [])
+    keys, messages = wait(Console(""), clock, up=False)
+    assert (keys, messages) == ([], [])
     assert clock.now >= 600
 
 

@@ -120,7 +120,7 @@ def verdicts() -> dict[str, dict[str, str]]:
 
 
 def denied(verdicts: dict[str, str], asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [one for one in asked if verdicts[json.dumps(one, sort_keys=True)] != "Allowed"]
+    return [call for call in asked if verdicts[json.dumps(call, sort_keys=True)] != "Allowed"]
 
 
 def test_each_call_of_a_build_is_allowed(verdicts: dict[str, dict[str, str]]) -> None:
@@ -133,7 +133,7 @@ def test_each_call_of_a_build_is_allowed(verdicts: dict[str, dict[str, str]]) ->
 
 def test_packer_1_6_needs_the_second_policy(verdicts: dict[str, dict[str, str]]) -> None:
     refused = denied(verdicts["main"], iam_requests.checks(iam_requests.recorded()))
-    assert {one["action"] for one in refused} == {
+    assert {call["action"] for call in refused} == {
         "ec2:CreateImage",
         "ec2:CreateTags",
         "ec2:ModifyImageAttribute",
@@ -197,7 +197,10 @@ def seen(
         self: AmiBackend, instance: str, name: str, about: str, tag_specifications: list[Any]
     ) -> Any:
         """moto's, which answers the plugin's tags of a snapshot with 500."""
-        of = {one["ResourceType"]: one["Tags"] for one in tag_specifications}
+        of = {
+            specification["ResourceType"]: specification["Tags"]
+            for specification in tag_specifications
+        }
         image = [{"ResourceType": "image", "Tags": of.get("image", [])}]
         ami = make_image(self, instance, name, about, image)
         for tag in of.get("snapshot", []):

@@ -102,8 +102,10 @@ def test_sweep_takes_it_after_its_deadline_however_young_it_is(
 ) -> None:
     kept, late = keeps(2), keeps(-1)
     found = leftovers(AWS, ["eu-central-1"], timedelta(hours=24))
-    assert late in {one.id for one in found}
-    assert kept not in {one.id for one in leftovers(AWS, ["eu-central-1"], -timedelta(hours=1))}
+    assert late in {resource.id for resource in found}
+    assert kept not in {
+        leftover.id for leftover in leftovers(AWS, ["eu-central-1"], -timedelta(hours=1))
+    }
 
 
 def test_another_place_has_no_kept_instance_of_the_row(keeps: Callable[[int], str]) -> None:

@@ -239,8 +239,8 @@ def test_a_policy_decides_about_a_call_and_its_resources(name: str) -> None:
     service, call, allowed, *statements = CASES[name]
     whole = [{"Effect": "Allow", "Resource": "*", **statement} for statement in statements]
     whole = [
-        {k: v for k, v in one.items() if k != "Resource" or "NotResource" not in one}
-        for one in whole
+        {k: v for k, v in statement.items() if k != "Resource" or "NotResource" not in statement}
+        for statement in whole
     ]
     assert (refused(service, call, *whole) == "") is allowed
 
@@ -371,7 +371,7 @@ def test_the_table_of_resources_is_awss() -> None:
 
 def test_every_call_that_a_documented_policy_narrows_is_judged_by_its_resources() -> None:
     described = plain_yaml.read_plain(ROOT / "lab" / "access" / "resources.yaml")["services"]
-    known = {f"{name}:{call}" for name, one in described.items() for call in one["actions"]}
+    known = {f"{name}:{call}" for name, fields in described.items() for call in fields["actions"]}
     known |= {f"ec2:{call}" for call in of_ec2.ACTIONS}
     known |= {f"s3:{call}" for call in (*of_s3.BUCKETS.values(), *of_s3.OBJECTS.values())}
     # Permissions that no call has the name of, and one that only EC2 asks for.
@@ -384,8 +384,8 @@ def test_every_call_that_a_documented_policy_narrows_is_judged_by_its_resources(
     ]
     narrowed = {
         action
-        for one in documents
-        for statement in one["Statement"]
+        for document in documents
+        for statement in document["Statement"]
         if statement["Resource"] != "*"
         for action in statement["Action"]
     }

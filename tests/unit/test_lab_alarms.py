@@ -38,7 +38,7 @@ def test_missing_data_are_treated_as_documented(
     to_alarm: int, values: str, treatment: str, state: str
 ) -> None:
     rule = alarms.Rule("GreaterThanThreshold", 5, 3, to_alarm, treatment)
-    listed = [{"0": 5.0, "X": 6.0, "-": None}[one] for one in values]
+    listed = [{"0": 5.0, "X": 6.0, "-": None}[value] for value in values]
     assert (alarms.state(rule, listed) or "") == state
 
 

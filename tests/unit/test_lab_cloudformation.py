@@ -54,9 +54,9 @@ def client(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Client:
 
 def deployed(name: str, data: dict[str, Any], **given: str) -> tuple[dict[str, str], list[str]]:
     """The outputs of a stack, and what was told."""
-    told: list[str] = []
+    messages: list[str] = []
     place: Target = OneLab()  # type: ignore[assignment]
-    return stacks.deploy_stack(place, name, json.dumps(data), given, told.append), told
+    return stacks.deploy_stack(place, name, json.dumps(data), given, messages.append), messages
 
 
 def removed(name: str) -> None:
@@ -69,8 +69,8 @@ def whole(endpoint: str) -> Iterator[dict[str, str]]:
     """The outputs of the stack, which is there for some tests."""
     with pytest.MonkeyPatch.context() as patch:
         for service in ("cloudformation", "cloudwatch", "logs"):
-            one = lab_api.client(endpoint, service)
-            patch.setattr(aws, service, lambda target, one=one: one)
+            served = lab_api.client(endpoint, service)
+            patch.setattr(aws, service, lambda target, served=served: served)
         key = lab_api.client(endpoint, "kms").create_key()["KeyMetadata"]["Arn"]
         bounds = {"Effect": "Allow", "Action": "*", "Resource": "*"}
         boundary = lab_api.client(endpoint, "iam").create_policy(
@@ -79,14 +79,14 @@ def whole(endpoint: str) -> Iterator[dict[str, str]]:
         )["Policy"]["Arn"]
         given = {"Email": "a@example.com", "PowerLimit": "300"}
         given |= {"LogsKeyArn": key, "PermissionsBoundary": boundary}
-        outputs, told = deployed("ml", template.template_data(INPUTS), **given)
-        assert all("FAILED" not in line for line in told)
+        outputs, messages = deployed("ml", template.template_data(INPUTS), **given)
+        assert all("FAILED" not in line for line in messages)
         yield outputs
         removed("ml")
 
 
 def test_the_lab_makes_every_type_of_the_template_and_refuses_others() -> None:
-    used = {one["Type"] for one in template.template_data(INPUTS)["Resources"].values()}
+    used = {resource["Type"] for resource in template.template_data(INPUTS)["Resources"].values()}
     assert used <= {*identity.KINDS, *machines.KINDS, *watching.KINDS}
 
 
@@ -129,10 +129,10 @@ def search(client: Client, title: str, whole: dict[str, str]) -> list[dict[str, 
     body = json.loads(
         client("cloudwatch").get_dashboard(DashboardName=whole["DashboardName"])["DashboardBody"]
     )
-    (widget,) = [one for one in body["widgets"] if one["properties"].get("title") == title]
+    (widget,) = [widget for widget in body["widgets"] if widget["properties"].get("title") == title]
     queries = [
-        {"Id": one["id"], "Expression": one["expression"]}
-        for (one,) in widget["properties"]["metrics"]
+        {"Id": metric["id"], "Expression": metric["expression"]}
+        for (metric,) in widget["properties"]["metrics"]
     ]
     now = datetime.now(timezone.utc)
     found = client("cloudwatch").get_metric_data(
@@ -170,7 +170,7 @@ def test_a_fatal_xid_raises_the_alarm_pages_and_is_on_the_dashboard(
             StateValue="ALARM", AlarmTypes=["MetricAlarm", "CompositeAlarm"]
         )
         listed = [*found["MetricAlarms"], *found["CompositeAlarms"]]
-        return {one["AlarmName"] for one in listed if one["StateValue"] == "ALARM"}
+        return {stream["AlarmName"] for stream in listed if stream["StateValue"] == "ALARM"}
 
     wanted = {"ml-fatal-xid", "ml-gpu-lost", "ml-events-dropped", "ml-paging", "ml-all-silent"}
     assert until(lambda: wanted <= alarmed()), alarmed()
@@ -179,8 +179,8 @@ def test_a_fatal_xid_raises_the_alarm_pages_and_is_on_the_dashboard(
 
     def paged() -> set[str]:
         got = client("sqs").receive_message(QueueUrl=queue, MaxNumberOfMessages=10)
-        for one in got.get("Messages", []):
-            heard.add(json.loads(json.loads(one["Body"])["Message"])["AlarmName"])
+        for notice in got.get("Messages", []):
+            heard.add(json.loads(json.loads(notice["Body"])["Message"])["AlarmName"])
         return heard
 
     heard: set[str] = set()
@@ -190,13 +190,15 @@ def test_a_fatal_xid_raises_the_alarm_pages_and_is_on_the_dashboard(
         AlarmName="ml-paging", HistoryItemType="Action"
     )["AlarmHistoryItems"]
     assert "Successfully executed action" in history[0]["HistorySummary"]
-    by_xid = {one["Label"]: sum(one["Values"]) for one in search(client, "Events by Xid", whole)}
+    by_xid = {
+        series["Label"]: sum(series["Values"]) for series in search(client, "Events by Xid", whole)
+    }
     assert {label.split()[-1]: total for label, total in by_xid.items()} != {}
     assert sorted(by_xid.values()) == [1, 7], "a folded storm counts as many as it stands for"
     counts = {
-        word: sum(one["Values"])
-        for one in search(client, "Events by severity", whole)
-        for word in one["Label"].split()
+        word: sum(series["Values"])
+        for series in search(client, "Events by severity", whole)
+        for word in series["Label"].split()
     }
     assert (counts["fatal"], counts["warning"]) == (8, 3)
 
@@ -307,7 +309,9 @@ def test_a_gpu_that_stopped_reporting_is_found_and_named(
     place: Target = OneLab()  # type: ignore[assignment]
 
     def state() -> dict[str, dict[str, Any]]:
-        return {one["name"]: one for one in telemetry_stack.stack_state(place, "ml")["alarms"]}
+        return {
+            alarm["name"]: alarm for alarm in telemetry_stack.stack_state(place, "ml")["alarms"]
+        }
 
     silent = "ml-gpu-silent-p4d.24xlarge"
     assert until(lambda: state()[silent]["state"] == "ALARM"), state()[silent]
@@ -315,7 +319,9 @@ def test_a_gpu_that_stopped_reporting_is_found_and_named(
     assert state()[silent]["reason"] == "1 out of 2 time series evaluated to ALARM"
     memory = search(client, "Memory in use (MB)", whole)
     assert len(memory) == 15, "each GPU once, with and without the dimension arch, and no sums"
-    (idle,) = [one for one in search(client, title_of_cost(client, whole), whole) if one["Values"]]
+    (idle,) = [
+        series for series in search(client, title_of_cost(client, whole), whole) if series["Values"]
+    ]
     # Eight GPUs at 90 %: a tenth of the instance's price.
     assert idle["Values"][0] == pytest.approx(21.957642 / 10, rel=1e-3)
 
@@ -331,18 +337,18 @@ def test_heat_power_and_idleness_raise_an_alarm_that_names_the_instance(
         "ml-row-remap-failure-dcgm": sample("DCGM_FI_DEV_ROW_REMAP_FAILURE", 1.0, 1, "i-remap"),
     }
     for name, data in sent.items():
-        cool = [{**one, "Value": 50.0} for one in data] if name == "ml-hot" else []
+        cool = [{**series, "Value": 50.0} for series in data] if name == "ml-hot" else []
         others = [{"Name": "InstanceId", "Value": "i-cool"}]
-        data += [{**one, "Dimensions": others} for one in cool]
+        data += [{**value, "Dimensions": others} for value in cool]
         client("cloudwatch").put_metric_data(Namespace="CWAgent", MetricData=data)
     place: Target = OneLab()  # type: ignore[assignment]
 
     def raised() -> dict[str, list[str]]:
         found = telemetry_stack.stack_state(place, "ml")["alarms"]
         return {
-            one["name"]: [each["InstanceId"] for each in one["about"]]
-            for one in found
-            if one["name"] in sent and one["state"] == "ALARM"
+            series["name"]: [each["InstanceId"] for each in series["about"]]
+            for series in found
+            if series["name"] in sent and series["state"] == "ALARM"
         }
 
     wanted = {
@@ -370,7 +376,7 @@ def test_efas_graphs_show_each_device_whatever_its_name(
         ("EFA bytes a minute", "efa_rx_bytes"),
         ("EFA drops, retransmissions, errors", "efa_retrans_pkts"),
     ):
-        words = [set(one["Label"].split()) for one in search(client, title, whole)]
+        words = [set(series["Label"].split()) for series in search(client, title, whole)]
         assert len(words) == len(devices), "each device once, and no sums"
         for device in ("rdmap16s27", "efa_0"):
             assert any({"i-efa", device, metric} <= each for each in words), device
@@ -378,7 +384,9 @@ def test_efas_graphs_show_each_device_whatever_its_name(
 
 def title_of_cost(client: Client, whole: dict[str, str]) -> str:
     body = client("cloudwatch").get_dashboard(DashboardName=whole["DashboardName"])
-    titles = [one["properties"]["title"] for one in json.loads(body["DashboardBody"])["widgets"]]
+    titles = [
+        widget["properties"]["title"] for widget in json.loads(body["DashboardBody"])["widgets"]
+    ]
     return str(next(title for title in titles if title.startswith("Idle cost")))
 
 
@@ -386,20 +394,20 @@ def test_an_update_shows_what_it_changes_and_does_only_that(
     whole: dict[str, str], client: Client
 ) -> None:
     before = client("cloudformation").list_stack_resources(StackName="ml")
-    _, told = deployed("ml", template.template_data(INPUTS), TemperatureLimit="80")
-    modified = [line for line in told if line.startswith("Modify")]
+    _, messages = deployed("ml", template.template_data(INPUTS), TemperatureLimit="80")
+    modified = [line for line in messages if line.startswith("Modify")]
     assert modified == [
         "Modify  AWS::CloudWatch::Alarm  Hot  (Threshold)",
         "Modify  AWS::CloudWatch::Alarm  HotByDcgm  (Threshold)",
     ]
     after = client("cloudformation").list_stack_resources(StackName="ml")
     ids = [
-        {one["LogicalResourceId"]: one["PhysicalResourceId"] for one in seen}
+        {state["LogicalResourceId"]: state["PhysicalResourceId"] for state in seen}
         for seen in (before["StackResourceSummaries"], after["StackResourceSummaries"])
     ]
     assert ids[0] == ids[1]
-    _, told = deployed("ml", template.template_data(INPUTS))
-    assert told == ["ml is as the template says: nothing to change"]
+    _, messages = deployed("ml", template.template_data(INPUTS))
+    assert messages == ["ml is as the template says: nothing to change"]
 
 
 def small(**resources: Any) -> dict[str, Any]:
@@ -458,7 +466,7 @@ def test_an_update_that_fails_is_rolled_back(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (small(A={"Type": "AWS::Lambda::Function"}), "Lambda::Function is not implemented"),
         (small(A={**GROUP, "CreationPolicy": {}}), "CreationPolicy of A is not implemented"),
@@ -470,9 +478,9 @@ def test_an_update_that_fails_is_rolled_back(client: Client) -> None:
     ],
 )  # fmt: skip
 def test_what_the_lab_cannot_do_is_refused_before_anything_is_made(
-    client: Client, data: dict[str, Any], said: str
+    client: Client, data: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(KilnError, match=said):
+    with pytest.raises(KilnError, match=message):
         deployed("refused", data)
 
 
@@ -486,8 +494,8 @@ def test_the_network_and_its_instances_come_and_go(client: Client) -> None:
     data = template.template_data(INPUTS)
     names = [
         name
-        for name, one in data["Resources"].items()
-        if one.get("Condition") == "WithInfra" and one["Type"].startswith("AWS::EC2")
+        for name, resource in data["Resources"].items()
+        if resource.get("Condition") == "WithInfra" and resource["Type"].startswith("AWS::EC2")
     ]
     kept = {*names, "Role", "InstanceProfile", "BundlePolicy"}
     data["Resources"] = {k: v for k, v in data["Resources"].items() if k in kept}
@@ -498,7 +506,9 @@ def test_the_network_and_its_instances_come_and_go(client: Client) -> None:
     outputs, _ = deployed("trial", data, DeployInfra="true", Image=public)
     ids = [outputs["FirstInstance"], outputs["SecondInstance"]]
     found = client("ec2").describe_instances(InstanceIds=ids)["Reservations"]
-    (group,) = {one["GroupId"] for each in found for one in each["Instances"][0]["SecurityGroups"]}
+    (group,) = {
+        group["GroupId"] for each in found for group in each["Instances"][0]["SecurityGroups"]
+    }
     (shown,) = client("ec2").describe_security_groups(GroupIds=[group])["SecurityGroups"]
     assert shown["IpPermissions"] == []
     profiles = {each["Instances"][0]["IamInstanceProfile"]["Arn"] for each in found}

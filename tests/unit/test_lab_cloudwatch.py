@@ -93,6 +93,6 @@ def test_each_series_is_listed_once_by_the_dimensions_it_has() -> None:
     of.put("Kiln", [{"MetricName": "used", "Value": 1, "Dimensions": GPU}])
     of.put("Other", [{"MetricName": "used", "Value": 1}])
     listed = reading.listed(of, {"Namespace": "Kiln", "Dimensions": [{"Name": "index"}]})
-    assert [len(one["Dimensions"]) for one in listed["Metrics"]] == [2, 1]
+    assert [len(metric["Dimensions"]) for metric in listed["Metrics"]] == [2, 1]
     named = reading.listed(of, {"Dimensions": [{"Name": "InstanceId", "Value": "i-2"}]})
     assert named["Metrics"] == []

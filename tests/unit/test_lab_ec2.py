@@ -285,10 +285,12 @@ def test_public_images_are_found_as_everyone_finds_them(
         ],
     )["Images"]
     assert found
-    for one in found:
-        assert (one["OwnerId"], one["RootDeviceName"]) == (account, device)
-        assert one["ImageLocation"] == f"amazon/{one['Name']}"
-        assert one["Architecture"] == ("arm64" if "arm64" in one["Name"] else "x86_64")
+    for listed_image in found:
+        assert (listed_image["OwnerId"], listed_image["RootDeviceName"]) == (account, device)
+        assert listed_image["ImageLocation"] == f"amazon/{listed_image['Name']}"
+        assert listed_image["Architecture"] == (
+            "arm64" if "arm64" in listed_image["Name"] else "x86_64"
+        )
 
 
 def test_a_public_image_looks_as_on_ec2_and_says_what_it_is(ec2: Any, parent: str) -> None:
@@ -319,8 +321,8 @@ def test_ubuntu_pro_is_billed_as_such_and_says_why_it_cannot_be_launched(
     assert (pro["PlatformDetails"], pro["UsageOperation"]) == ("Ubuntu Pro", "RunInstances:0g00")
     by_operation = [{"Name": "usage-operation", "Values": ["RunInstances:0g00"]}]
     listed = ec2.describe_images(Owners=["099720109477"], Filters=by_operation)["Images"]
-    assert pro["ImageId"] in {one["ImageId"] for one in listed}
-    assert {one["Name"].split("-")[1] for one in listed} == {"pro"}
+    assert pro["ImageId"] in {entry["ImageId"] for entry in listed}
+    assert {entry["Name"].split("-")[1] for entry in listed} == {"pro"}
     with pytest.raises(ClientError, match=r"UnsupportedOperation.*of Ubuntu Pro the lab has"):
         launched(ec2, InstanceType="t3.micro", ImageId=pro["ImageId"])
 
@@ -412,19 +414,23 @@ def test_a_public_parameter_names_an_image_in_every_region(
 
 
 def test_public_parameters_tell_names_and_versions_besides_ids(client: Callable[..., Any]) -> None:
-    def told(name: str) -> str:
+    def parameter(name: str) -> str:
         return str(client("ssm").get_parameter(Name=f"/aws/service/{name}")["Parameter"]["Value"])
 
     ecs = "ecs/optimized-ami/amazon-linux-2023/recommended"
-    about = json.loads(told(ecs))
-    assert about["image_id"] == told(f"{ecs}/image_id")
-    assert about["image_name"] == told(f"{ecs}/image_name")
+    about = json.loads(parameter(ecs))
+    assert about["image_id"] == parameter(f"{ecs}/image_id")
+    assert about["image_name"] == parameter(f"{ecs}/image_name")
     eks = "eks/optimized-ami/1.33/amazon-linux-2023/x86_64/standard/recommended/release_version"
-    assert told(eks).startswith("1.33.")
-    assert told("canonical/meta/publisher-id") == "099720109477"
+    assert parameter(eks).startswith("1.33.")
+    assert parameter("canonical/meta/publisher-id") == "099720109477"
     assert (
-        "v" + told("bottlerocket/aws-k8s-1.33/x86_64/latest/image_version")
-        in (image(client("ec2"), told("bottlerocket/aws-k8s-1.33/x86_64/latest/image_id"))["Name"])
+        "v" + parameter("bottlerocket/aws-k8s-1.33/x86_64/latest/image_version")
+        in (
+            image(client("ec2"), parameter("bottlerocket/aws-k8s-1.33/x86_64/latest/image_id"))[
+                "Name"
+            ]
+        )
     )
 
 
@@ -563,11 +569,11 @@ def test_three_images_in_a_row_are_all_made(ec2: Any, parent: str) -> None:
         ec2.create_image(InstanceId=instance, Name=f"row-{number}")["ImageId"]
         for number in range(3)
     ]
-    for one in made:
-        until(lambda one=one: image(ec2, one)["State"], "available", "failed")
-    assert [image(ec2, one)["State"] for one in made] == ["available"] * 3
-    for one in made:
-        assert launched(ec2, ImageId=one, InstanceType="t3.micro")
+    for image_id in made:
+        until(lambda image_id=image_id: image(ec2, image_id)["State"], "available", "failed")
+    assert [image(ec2, image_id)["State"] for image_id in made] == ["available"] * 3
+    for image_id in made:
+        assert launched(ec2, ImageId=image_id, InstanceType="t3.micro")
 
 
 def test_an_instance_that_is_off_can_be_imaged_twice(ec2: Any, parent: str) -> None:
@@ -594,7 +600,7 @@ def test_who_waits_for_a_named_instance_is_answered_when_it_has_got_on(
 
     def states(**asked: Any) -> list[str]:
         found = ec2.describe_instances(**asked)["Reservations"]
-        return [instance["State"]["Name"] for one in found for instance in one["Instances"]]
+        return [instance["State"]["Name"] for image in found for instance in image["Instances"]]
 
     until(lambda: states(InstanceIds=ids)[0], "running")
     ec2.stop_instances(InstanceIds=ids)

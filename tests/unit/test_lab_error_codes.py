@@ -49,4 +49,4 @@ def test_only_one_code_is_assumed(known: dict[str, Any]) -> None:
 
 def test_a_source_can_be_opened(known: dict[str, Any]) -> None:
     sources = [known["page"], *known["elsewhere"].values(), *known["answers"].values()]
-    assert [one for one in sources if not one.startswith("https://")] == []
+    assert [source for source in sources if not source.startswith("https://")] == []

@@ -22,15 +22,15 @@ def made(pattern: str, **more: Any) -> metric_filters.MetricFilter:
     )
 
 
-def given(one: metric_filters.MetricFilter, *events: dict[str, Any] | str) -> list[Any]:
+def given(metric_filter: metric_filters.MetricFilter, *events: dict[str, Any] | str) -> list[Any]:
     """(second, value, dimensions) of each datum; the events came 40 seconds apart."""
     texts = [event if isinstance(event, str) else json.dumps(event) for event in events]
-    found = metric_filters.data(one, [(n * 40_000, text) for n, text in enumerate(texts)])
+    found = metric_filters.data(metric_filter, [(n * 40_000, text) for n, text in enumerate(texts)])
     return [
         (
             int(datum["Timestamp"].timestamp()),
             datum["Value"],
-            {one["Name"]: one["Value"] for one in datum["Dimensions"]},
+            {dimension["Name"]: dimension["Value"] for dimension in datum["Dimensions"]},
         )
         for datum in found
     ]
@@ -42,10 +42,10 @@ def test_each_event_that_matches_counts_at_its_time() -> None:
 
 
 def test_the_value_and_dimensions_come_from_the_event() -> None:
-    one = made("{ $.watts = * }", metricValue="$.watts", dimensions={"Gpu": "$.gpu.index"})
+    by_gpu = made("{ $.watts = * }", metricValue="$.watts", dimensions={"Gpu": "$.gpu.index"})
     event = {"watts": 70.5, "gpu": {"index": 0}}
     without = {"watts": 70.5}  # an event without the dimension gives no metric
-    assert given(one, event, without, {"watts": "many"}) == [(0, 70.5, {"Gpu": "0"})]
+    assert given(by_gpu, event, without, {"watts": "many"}) == [(0, 70.5, {"Gpu": "0"})]
 
 
 def test_a_field_of_a_line_is_a_value() -> None:
@@ -53,9 +53,13 @@ def test_a_field_of_a_line_is_a_value() -> None:
 
 
 def test_a_minute_without_a_match_gives_the_default() -> None:
-    one = made("fatal", defaultValue=0.0)
+    counted = made("fatal", defaultValue=0.0)
     # The events come at 0, 40, 80 and 120 seconds.
-    assert given(one, "fatal", "fine", "fine", "fatal") == [(0, 1, {}), (120, 1, {}), (60, 0, {})]
+    assert given(counted, "fatal", "fine", "fine", "fatal") == [
+        (0, 1, {}),
+        (120, 1, {}),
+        (60, 0, {}),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -35,15 +35,15 @@ NOTHING = document()
 
 
 def on_bucket(principal: Any, effect: str = "Allow", **more: Any) -> Attached:
-    one = allow("s3:GetObject", BUCKET, Principal=principal, **more)
-    return Attached(document({**one, "Effect": effect}))
+    statement = allow("s3:GetObject", BUCKET, Principal=principal, **more)
+    return Attached(document({**statement, "Effect": effect}))
 
 
 def trust(*principals: Any, **more: Any) -> Attached:
     """A trust policy. Its statements have no resource."""
     statements = [
-        {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": one, **more}
-        for one in principals
+        {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": principal, **more}
+        for principal in principals
     ]
     return Attached(document(*statements), alone=True)
 
@@ -86,8 +86,8 @@ def test_a_deny_of_the_buckets_policy_wins(principal: Any) -> None:
 
 
 def test_a_bucket_only_for_one_role_is_denied_to_all_others() -> None:
-    one = {**deny("s3:*", BUCKET), "NotPrincipal": WORKER}
-    only = Attached(document(one))
+    statement = {**deny("s3:*", BUCKET), "NotPrincipal": WORKER}
+    only = Attached(document(statement))
     assert refused("s3", get("x"), allow("s3:*"), attached=only) == ""
     stranger = dataclasses.replace(ROLE, principal=OTHER)
     assert "explicit deny" in refused("s3", get("x"), allow("s3:*"), attached=only, caller=stranger)

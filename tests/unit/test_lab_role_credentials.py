@@ -68,8 +68,8 @@ def test_the_key_stays_the_same_and_is_renewed_before_it_expires() -> None:
 
 
 def test_two_instances_have_two_keys() -> None:
-    one, other = (document(instance("worker", number=number), NOW) for number in ("i-3", "i-4"))
-    assert one["AccessKeyId"] != other["AccessKeyId"]
+    first, other = (document(instance("worker", number=number), NOW) for number in ("i-3", "i-4"))
+    assert first["AccessKeyId"] != other["AccessKeyId"]
 
 
 def test_a_profile_without_a_role_has_no_credentials() -> None:

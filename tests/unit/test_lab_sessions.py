@@ -99,11 +99,11 @@ def echo() -> Iterator[tuple[int, list[socket.socket]]]:
     server = socket.create_server(("127.0.0.1", 0))
     made: list[socket.socket] = []
 
-    def serve(one: socket.socket) -> None:
+    def serve(connection: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            one.sendall(b"hello ")
-            while data := one.recv(65536):
-                one.sendall(data)
+            connection.sendall(b"hello ")
+            while data := connection.recv(65536):
+                connection.sendall(data)
 
     def accept() -> None:
         while True:
@@ -117,8 +117,8 @@ def echo() -> Iterator[tuple[int, list[socket.socket]]]:
     yield server.getsockname()[1], made
     server.shutdown(socket.SHUT_RDWR)
     server.close()
-    for one in made:
-        one.close()
+    for connection in made:
+        connection.close()
 
 
 Open = Callable[..., tuple[Session, Plugin]]

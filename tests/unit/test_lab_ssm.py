@@ -92,15 +92,15 @@ class Fleet:
         self.go_on()
 
     def go_on(self) -> None:
-        commands.advance(self.command, lambda one, _: not self.sent.append(one))
+        commands.advance(self.command, lambda invocation, _: not self.sent.append(invocation))
 
     def end(self, instance_id: str, status: str) -> None:
-        said = {"Status": status, "Details": status}
-        commands.reply(self.command, instance_id, said)
+        result = {"Status": status, "Details": status}
+        commands.reply(self.command, instance_id, result)
         self.go_on()
 
     def states(self) -> list[tuple[str, str]]:
-        return [(one.status, one.details) for one in self.command.invocations]
+        return [(invocation.status, invocation.details) for invocation in self.command.invocations]
 
 
 def test_so_many_run_at_once_as_max_concurrency_says() -> None:

@@ -64,8 +64,8 @@ def test_a_killed_run_does_not_use_the_lab(lab: Lab) -> None:
 
 def test_force_ends_the_run_as_ctrl_c_does_and_says_which(lab: Lab) -> None:
     process = started(lab)
-    said: list[str] = []
-    users.end(lab, said.append)
+    messages: list[str] = []
+    users.end(lab, messages.append)
     assert process.wait(timeout=60) == -signal.SIGTERM
-    assert said == [f"ending run 20260101T000000Z-0000 of al2, process {process.pid}"]
+    assert messages == [f"ending run 20260101T000000Z-0000 of al2, process {process.pid}"]
     assert users.users(lab) == []

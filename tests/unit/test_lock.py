@@ -19,7 +19,9 @@ from kiln.packer import lock, render
 from kiln.pipeline.record import Record
 
 RECIPES = load_recipes(ROOT / "amis.yaml")
-CLASSIC = next(one for one in RECIPES if (one.distro.id, one.stack) == ("al2", "classic"))
+CLASSIC = next(
+    recipe for recipe in RECIPES if (recipe.distro.id, recipe.stack) == ("al2", "classic")
+)
 EMPTY = {"artifacts": [], "packages": []}
 # Nobody has published its hash.
 PLUGIN = (
@@ -73,8 +75,8 @@ PUBLISHED = [
     for files in table("checksums")["files"]
     for version in files["sha256"]
 ]
-DEBIAN = next(one for one in RECIPES if one.distro.id == "debian12")
-UBUNTU = next(one for one in RECIPES if one.distro.id == "ubuntu2404")
+DEBIAN = next(recipe for recipe in RECIPES if recipe.distro.id == "debian12")
+UBUNTU = next(recipe for recipe in RECIPES if recipe.distro.id == "ubuntu2404")
 
 
 VERSIONED = ("efa", "gdrcopy", "mig_parted", "driver", "cloudwatch_agent")
@@ -84,7 +86,7 @@ def of_version(version, arch):
     """Recipes for which every component would be asked for that version."""
     recipe = replace(CLASSIC, arch=arch, **dict.fromkeys(VERSIONED, version))
     newest = {"cuda": "13.0.2", "driver_source": "repo"}
-    return recipe, *(replace(recipe, distro=one.distro, **newest) for one in (DEBIAN, UBUNTU))
+    return recipe, *(replace(recipe, distro=row.distro, **newest) for row in (DEBIAN, UBUNTU))
 
 
 @pytest.mark.parametrize(("files", "version"), PUBLISHED)
@@ -194,7 +196,11 @@ def test_a_package_that_was_seen_in_a_signed_index_is_told_from_one_that_will_be
     tmp_path, monkeypatch
 ):
     def of(data):
-        (entry,) = [one for one in data["packages"] if one["repository"] == "archive of ubuntu2004"]
+        (entry,) = [
+            package
+            for package in data["packages"]
+            if package["repository"] == "archive of ubuntu2004"
+        ]
         return entry
 
     seen = lock.wanted(RECIPES, EMPTY)
@@ -202,16 +208,16 @@ def test_a_package_that_was_seen_in_a_signed_index_is_told_from_one_that_will_be
     monkeypatch.setenv("KILN_INDEXES", str(tmp_path))
     unseen = lock.wanted(RECIPES, EMPTY)
     assert "infiniband-diags" in of(unseen)["unseen"]
-    told = lock.compare_locks(seen, unseen).changed["archive of ubuntu2004  infiniband-diags"]
+    change = lock.compare_locks(seen, unseen).changed["archive of ubuntu2004  infiniband-diags"]
     keys = "the distribution's own keys"
-    assert told == (f"signed by {keys}", f"will be signed by {keys}")
-    before, after = (int(lock.signed_line(one).split()[0]) for one in (seen, unseen))
+    assert change == (f"signed by {keys}", f"will be signed by {keys}")
+    before, after = (int(lock.signed_line(lock_of).split()[0]) for lock_of in (seen, unseen))
     assert before > after == 0
 
 
 def test_a_signature_counts_as_seen_when_a_bake_has_had_the_file_that_it_signs(locked):
     entries = {entry["url"]: entry for entry in lock.load_lock(locked)["artifacts"]}
-    url, signature = next((url, one) for url, one in entries.items() if "signs" in one)
+    url, signature = next((url, entry) for url, entry in entries.items() if "signs" in entry)
     seen = {"url": signature["signs"], "sha256": "ab" * 32}
     before = lock.load_lock(locked)
     lock.record_hashes([seen], target="aws", when="run 1", path=locked)
@@ -334,13 +340,13 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize(("text", "said"), BROKEN.values(), ids=BROKEN.keys())
-def test_what_is_wrong_in_the_lock_file_is_told_with_its_line(tmp_path, text, said):
+@pytest.mark.parametrize(("text", "message"), BROKEN.values(), ids=BROKEN.keys())
+def test_what_is_wrong_in_the_lock_file_is_told_with_its_line(tmp_path, text, message):
     path = tmp_path / "amis.lock.yaml"
     path.write_text(text)
     with pytest.raises(KilnError) as error:
         lock.load_lock(path)
-    assert error.value.message.startswith(f"amis.lock.yaml{said}")
+    assert error.value.message.startswith(f"amis.lock.yaml{message}")
     assert error.value.exit_status == 2
 
 

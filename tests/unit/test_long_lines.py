@@ -45,8 +45,11 @@ def test_user_data_of_blanks_does_not_hold_up_the_boot() -> None:
 def test_a_line_of_a_provisioner_without_a_blank_does_not_hold_up_the_message() -> None:
     for line in ("/" * LONG, "/script_1" * (LONG // 9)):
         assert ends(partial(failure._UPLOADED.sub, "x", line))
-    said = "bash: /tmp/script_12.sh: line 7: x: unbound variable"
-    assert failure._UPLOADED.sub(r"a.sh line \1", said) == "bash: a.sh line 7: x: unbound variable"
+    last_words = "bash: /tmp/script_12.sh: line 7: x: unbound variable"
+    assert (
+        failure._UPLOADED.sub(r"a.sh line \1", last_words)
+        == "bash: a.sh line 7: x: unbound variable"
+    )
 
 
 def test_a_console_full_of_beginnings_does_not_hold_up_the_connection() -> None:

@@ -253,14 +253,14 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize(("edit", "said"), MISTAKES.values(), ids=MISTAKES.keys())
+@pytest.mark.parametrize(("edit", "message"), MISTAKES.values(), ids=MISTAKES.keys())
 def test_a_mistake_is_answered_with_its_place_and_the_nearest_right_value(
-    tmp_path: Path, edit: tuple[str, str], said: str
+    tmp_path: Path, edit: tuple[str, str], message: str
 ) -> None:
     with pytest.raises(KilnError) as caught:
         load(tmp_path, edit)
     lines = caught.value.message.splitlines()
-    assert any(line.startswith(said) for line in lines), caught.value.message
+    assert any(line.startswith(message) for line in lines), caught.value.message
     assert caught.value.exit_status == 2
     findings = caught.value.findings
     assert [f"{finding.place}: {finding.message}" for finding in findings] == lines

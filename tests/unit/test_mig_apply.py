@@ -424,10 +424,10 @@ def test_a_client_is_named_with_its_unit(p4d):
     p4d.write("/proc/4712/comm", "bash\n")
     (p4d.root / "sys/module/nvidia_drm").mkdir(parents=True)
     p4d.faults(busy=[{"pid": 4711, "name": "python3"}])
-    said = p4d.run("apply", "all-balanced").stderr
-    assert "stop python3 (pid 4711, train.service), then run gpu-mig apply again" in said
-    assert "nvidia_drm is loaded" in said
-    assert "4712" not in said
+    output = p4d.run("apply", "all-balanced").stderr
+    assert "stop python3 (pid 4711, train.service), then run gpu-mig apply again" in output
+    assert "nvidia_drm is loaded" in output
+    assert "4712" not in output
 
 
 def test_a_listed_service_is_stopped_for_the_change_and_started_again(p4d):
@@ -587,8 +587,8 @@ def test_fabric_manager_is_neither_stopped_nor_named_as_what_to_stop(p4d):
     (p4d.root / "proc/4711/fd").mkdir()
     (p4d.root / "proc/4711/fd/3").symlink_to("/dev/nvidia0")
     p4d.faults(busy=[{"pid": 4711, "name": "nv-fabricmanage"}])
-    said = p4d.run("apply", "all-balanced").stderr
-    assert "only fabric manager has the GPU open" in said
+    output = p4d.run("apply", "all-balanced").stderr
+    assert "only fabric manager has the GPU open" in output
     assert not [line for line in p4d.systemctl_log() if "fabric" in line]
 
 

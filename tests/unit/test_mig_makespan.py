@@ -117,7 +117,7 @@ def test_the_drawings_have_each_way_and_say_what_is_assumed() -> None:
     )
     assert text.splitlines()[2].split()[:4] == ["all-1g.5gb", "56", "1", "87.1"]
     assert "all-2g.10gb*" in text and "* assumed" in text
-    drawn = {"".join(one.itertext()) for one in ET.fromstring(makespan_svg(answer))}
+    drawn = {"".join(element.itertext()) for element in ET.fromstring(makespan_svg(answer))}
     assert {way["name"] for way in answer["ways"]} <= drawn
 
 

@@ -45,9 +45,9 @@ def _in_function(function: ast.FunctionDef, of_moto: dict[str, str]) -> Iterator
             of_moto[target.id] = of_moto[ast.unparse(value)]
     for node in ast.walk(function):
         if isinstance(node, ast.For) and isinstance(node.target, ast.Name):
-            loops = [ast.unparse(one) for one in getattr(node.iter, "elts", [])]
-            if loops and all(one in of_moto for one in loops):
-                of_moto[node.target.id] = " and ".join(of_moto[one] for one in loops)
+            loops = [ast.unparse(element) for element in getattr(node.iter, "elts", [])]
+            if loops and all(loop in of_moto for loop in loops):
+                of_moto[node.target.id] = " and ".join(of_moto[loop] for loop in loops)
     for target, _ in assigned:
         root, _, rest = ast.unparse(target).partition(".")
         if isinstance(target, ast.Attribute) and root in of_moto:

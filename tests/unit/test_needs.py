@@ -38,9 +38,9 @@ def test_what_is_missing_is_named_with_its_package_and_reason(machine: Path) -> 
 
 def test_nothing_is_said_or_run_when_nothing_is_missing(machine: Path) -> None:
     program(machine, "packer")
-    said: list[str] = []
-    needs.ensure("packer", install=True, say=said.append)
-    assert said == []
+    messages: list[str] = []
+    needs.ensure("packer", install=True, say=messages.append)
+    assert messages == []
 
 
 def test_no_install_gives_the_line_to_run(machine: Path) -> None:
@@ -61,9 +61,9 @@ def test_before_installing_it_says_what_and_why_and_then_asks_apt(
     machine: Path, tmp_path: Path
 ) -> None:
     program(machine, "apt-get", f'echo "$DEBIAN_FRONTEND $*" >> {tmp_path}/asked')
-    said: list[str] = []
-    needs.ensure("packer", install=True, say=said.append)
-    assert said[0].startswith("installing with apt-get:\n  packer: ")
+    messages: list[str] = []
+    needs.ensure("packer", install=True, say=messages.append)
+    assert messages[0].startswith("installing with apt-get:\n  packer: ")
     assert (tmp_path / "asked").read_text().splitlines() == [
         "noninteractive -q install -y --no-install-recommends packer",
     ]

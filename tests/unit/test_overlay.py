@@ -121,7 +121,7 @@ def test_the_rendered_hcl_finds_its_files_where_they_are(
     monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path / "packer"))
     row = al2023(load_recipes())
     folder = render.write_folders([row])[row.name]
-    assert [str(one) for one in policy.check_policy(folder)] == []
+    assert [str(finding) for finding in policy.check_policy(folder)] == []
     text = (folder / "build.pkr.hcl").read_text()
     for name in ("provisioners/acme-baseline.sh", "runtime"):
         (place,) = re.findall(rf'"\$\{{local\.checkout\}}/(\S*acme/{name})"', text)

@@ -81,10 +81,10 @@ def test_a_row_whose_parent_cannot_be_asked_for_still_passes(
     (answer,) = answers(UBUNTU, target=target)
     assert answer.state is State.PUBLISHED
     assert answer.parent.state is None
-    said = rows_text([answer])
-    assert "not asked" in said.splitlines()[1]
+    text = rows_text([answer])
+    assert "not asked" in text.splitlines()[1]
     why = "GetParameter answered AccessDeniedException" if refused else "no AWS credentials"
-    assert why in said
+    assert why in text
 
 
 def test_metadata_by_another_key_than_the_pinned_one_is_refused(

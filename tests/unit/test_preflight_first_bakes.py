@@ -62,8 +62,8 @@ def cudnn_of_amzn2023_only(repository: Repository, packages: list[Pkg]) -> list[
 
 def together(*edits: Edit) -> Edit:
     def edit(repository: Repository, packages: list[Pkg]) -> list[Pkg]:
-        for one in edits:
-            packages = one(repository, packages)
+        for change in edits:
+            packages = change(repository, packages)
         return packages
 
     return edit
@@ -134,6 +134,6 @@ def test_preflight_finds_what_would_have_stopped_a_first_bake(
 ) -> None:
     vendors.publish(row(name), edit)
     (answer,) = answers(name)
-    said = "\n".join(answer.problems())
-    assert [problem for problem in problems if problem not in said] == []
+    listed = "\n".join(answer.problems())
+    assert [problem for problem in problems if problem not in listed] == []
     assert answer.state is State.MISSING

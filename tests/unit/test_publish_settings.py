@@ -26,7 +26,7 @@ def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("setting", "place", "said"),
+    ("setting", "place", "message"),
     [
         ("keep: {stable: 0}", "7:20", "keep.stable: must be at least 1, not 0"),
         ("keep: {stabel: 2}", "7:20", "there is no channel 'stabel': did you mean 'stable'?"),
@@ -49,7 +49,7 @@ def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_a_wrong_setting_is_one_message_with_its_place(
-    matrix: Path, setting: str, place: str, said: str
+    matrix: Path, setting: str, place: str, message: str
 ) -> None:
     matrix.write_text(f"{MATRIX}{setting}\n")
     with pytest.raises(KilnError) as refused:
@@ -57,4 +57,4 @@ def test_a_wrong_setting_is_one_message_with_its_place(
     assert refused.value.exit_status == 2
     (line,) = refused.value.message.splitlines()
     assert line.startswith(f"amis.yaml:{place}: defaults.publish.")
-    assert said in line
+    assert message in line

@@ -121,7 +121,7 @@ def test_both_packers_get_the_same_but_for_the_builder(
 def test_only_the_new_packer_is_told_what_the_old_one_refuses(
     recipes: list[Recipe], tmp_path: Path
 ) -> None:
-    new, old = ["".join(d.text for d in one.documents) for one in both(recipes[0], tmp_path)]
+    new, old = ["".join(d.text for d in folder.documents) for folder in both(recipes[0], tmp_path)]
     for word in ("metadata_options", "imds_support", "required_version", "required_plugins {"):
         assert word in new
         assert word not in old
@@ -223,10 +223,10 @@ def test_an_unknown_signing_key_is_named() -> None:
 
 
 def test_what_the_machine_learns_is_the_recipe(recipes: list[Recipe]) -> None:
-    told = json.loads(render.render_files(recipes[0])["files/etc/kiln/recipe.json"])
-    assert told["driver"] == recipes[0].driver
-    assert told["components"] == list(recipes[0].components)
-    assert "row" not in told
+    shipped = json.loads(render.render_files(recipes[0])["files/etc/kiln/recipe.json"])
+    assert shipped["driver"] == recipes[0].driver
+    assert shipped["components"] == list(recipes[0].components)
+    assert "row" not in shipped
 
 
 def test_a_first_render_writes_everything_and_a_second_nothing(
@@ -375,9 +375,11 @@ def test_the_digest_changes_with_every_file_that_is_baked_in(
 
 
 def test_a_run_is_told_to_the_hcl_in_variables_it_has(recipes: list[Recipe]) -> None:
-    told = render.variables(recipes[0], run_id="r1", git_commit="c", target="lab", input_digest="i")
+    given = render.variables(
+        recipes[0], run_id="r1", git_commit="c", target="lab", input_digest="i"
+    )
     variables = hcl2.loads(render.shared()["variables.pkr.hcl"], serialization_options=PLAIN)
-    assert set(told) <= {name for block in variables["variable"] for name in block}
+    assert set(given) <= {name for block in variables["variable"] for name in block}
 
 
 def test_a_new_driver_version_is_a_change_of_a_few_lines_per_row(

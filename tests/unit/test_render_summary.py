@@ -76,8 +76,8 @@ def test_a_row_whose_line_is_renamed_has_moved(repository: Path) -> None:
 def test_a_component_that_goes_takes_its_packages_and_files_with_it(repository: Path) -> None:
     left = tuple(name for name in BASE.components if name not in ("nccl", "tuning"))
     (line,) = summary_lines([replace(BASE, components=left), ARM64], "HEAD")
-    said = line.removeprefix("al2023 lts base: ").split(", ")
-    assert {"- nccl", "- tuning", "- libnccl", "/etc/sysctl.d/60-kiln.conf gone"} <= set(said)
+    changes = line.removeprefix("al2023 lts base: ").split(", ")
+    assert {"- nccl", "- tuning", "- libnccl", "/etc/sysctl.d/60-kiln.conf gone"} <= set(changes)
 
 
 def test_a_changed_provisioner_is_named_for_each_ami_that_runs_it(repository: Path) -> None:

@@ -84,11 +84,14 @@ def an_image(ec2: Any, instance: str, name: str, tags: list[Any] | None) -> tupl
 def there(ec2: Any) -> set[str]:
     """The ids of all that a run may leave, whoever's it is."""
     pages = ec2.describe_instances()["Reservations"]
-    instances = [one for page in pages for one in page["Instances"]]
+    instances = [instance for page in pages for instance in page["Instances"]]
     return {
         *(i["InstanceId"] for i in instances if i["State"]["Name"] != "terminated"),
         *(image["ImageId"] for image in ec2.describe_images(Owners=["self"])["Images"]),
-        *(one["SnapshotId"] for one in ec2.describe_snapshots(OwnerIds=["self"])["Snapshots"]),
+        *(
+            snapshot["SnapshotId"]
+            for snapshot in ec2.describe_snapshots(OwnerIds=["self"])["Snapshots"]
+        ),
         *(key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]),
         *(group["GroupId"] for group in ec2.describe_security_groups()["SecurityGroups"]),
         *(volume["VolumeId"] for volume in ec2.describe_volumes()["Volumes"]),
@@ -104,7 +107,7 @@ def test_only_this_machine_gets_in_and_only_to_ssh(ec2: Any, tmp_path: Path) -> 
     (group,) = ec2.describe_security_groups(GroupIds=list(access.security_groups))["SecurityGroups"]
     (rule,) = group["IpPermissions"]
     assert (rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) == ("tcp", 22, 22)
-    assert [one["CidrIp"] for one in rule["IpRanges"]] == ["192.0.2.7/32"]
+    assert [block["CidrIp"] for block in rule["IpRanges"]] == ["192.0.2.7/32"]
     assert rule["Ipv6Ranges"] == []
 
 

@@ -615,8 +615,10 @@ def test_what_a_hint_calls_working_works(rule, case):
     for finding in check_combination(**case, today=TODAY)["findings"]:
         for change in ways_out(finding["hint"]):
             again = check_combination(**{**case, **change}, today=TODAY)
-            assert not [one for one in again["findings"] if one["level"] == "error"], change
-            assert finding["message"] not in {one["message"] for one in again["findings"]}
+            assert not [finding for finding in again["findings"] if finding["level"] == "error"], (
+                change
+            )
+            assert finding["message"] not in {finding["message"] for finding in again["findings"]}
 
 
 def test_most_errors_that_a_version_can_mend_name_one():

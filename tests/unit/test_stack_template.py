@@ -37,7 +37,9 @@ def inputs(**settings: Any) -> StackInputs:
 def resources(kind: str, **settings: Any) -> dict[str, dict[str, Any]]:
     """The properties of the template's resources of a type, by their names."""
     found = template.template_data(inputs(**settings))["Resources"]
-    return {name: one["Properties"] for name, one in found.items() if one["Type"] == kind}
+    return {
+        name: resource["Properties"] for name, resource in found.items() if resource["Type"] == kind
+    }
 
 
 def test_cloudformation_takes_the_template_in_every_region(tmp_path: Path) -> None:
@@ -58,9 +60,9 @@ def test_the_template_in_deploy_is_small_enough_to_be_sent() -> None:
 @pytest.mark.parametrize("profile", ["compute", "graphics", "full"])
 def test_each_profile_is_a_parameter_that_the_agent_takes(profile: str) -> None:
     (found,) = [
-        one
-        for one in resources("AWS::SSM::Parameter", dimensions=["InstanceId"]).values()
-        if one["Name"] == f"AmazonCloudWatch-kiln-{profile}"
+        resource
+        for resource in resources("AWS::SSM::Parameter", dimensions=["InstanceId"]).values()
+        if resource["Name"] == f"AmazonCloudWatch-kiln-{profile}"
     ]
     config = json.loads(found["Value"])
     assert validate_agent_config(config) == []
@@ -103,9 +105,9 @@ def test_a_configuration_above_4_kb_is_an_advanced_parameter_and_above_8_refused
         return [["arch", *names] for names in every[: count // 2]] + every[: count // 2]
 
     found = resources("AWS::SSM::Parameter", aggregate_by=sets(90))
-    assert {one["Tier"] for one in found.values()} == {"Advanced"}
-    one, *_ = found.values()
-    assert 4096 < len(one["Value"]) <= 8192
+    assert {resource["Tier"] for resource in found.values()} == {"Advanced"}
+    first, *_ = found.values()
+    assert 4096 < len(first["Value"]) <= 8192
     many = Telemetry(aggregate_by=sets(90), namespace="n" * 200, log_group="g" * 500)
     long = StackInputs(many.model_copy(update={"log_group": "g" * 5000}))
     with pytest.raises(KilnError, match="a parameter takes 8192"):
@@ -132,15 +134,15 @@ def test_the_role_may_do_on_everything_only_what_knows_no_resources() -> None:
             # Of PutMetricData a dataset, which the agent does not name: its namespace is limited.
             limited = bool(known.get("Resources")) and action != "cloudwatch:PutMetricData"
             assert limited == (statement["Resource"] != "*"), action
-    (metrics,) = [one for one in policy["Statement"] if one["Sid"] == "Metrics"]
+    (metrics,) = [statement for statement in policy["Statement"] if statement["Sid"] == "Metrics"]
     assert metrics["Condition"] == {"StringEquals": {"cloudwatch:namespace": "CWAgent"}}
 
 
 def test_an_alarm_asks_for_one_thing_and_searches_for_nothing() -> None:
     """CloudWatch refuses alarms on SEARCH, and one with both a metric and a query."""
-    for name, one in resources("AWS::CloudWatch::Alarm").items():
-        assert ("MetricName" in one) != ("Metrics" in one), name
-        for query in one.get("Metrics", []):
+    for name, alarm in resources("AWS::CloudWatch::Alarm").items():
+        assert ("MetricName" in alarm) != ("Metrics" in alarm), name
+        for query in alarm.get("Metrics", []):
             text = query["Expression"]
             assert text.startswith("SELECT "), name
             assert ("GROUP BY" in text) == ("ORDER BY" in text), "an alarm needs both or none"
@@ -148,7 +150,7 @@ def test_an_alarm_asks_for_one_thing_and_searches_for_nothing() -> None:
 
 def test_no_alarm_looks_back_further_than_a_query_can() -> None:
     hours = int(facts.table("telemetry-stack")["alarms"]["insights_hours"])
-    longest = max(one["Count"] for one in alarms.MAPPINGS["PeriodsOfHours"].values())
+    longest = max(hour["Count"] for hour in alarms.MAPPINGS["PeriodsOfHours"].values())
     assert longest * 300 <= hours * 3600
 
 
@@ -165,9 +167,9 @@ def test_a_gpu_of_many_that_stops_reporting_is_too_few_samples() -> None:
 
 
 def test_a_watched_instance_that_is_silent_breaches() -> None:
-    one = resources("AWS::CloudWatch::Alarm")["Silenti0123456789abcdef0"]
-    assert one["TreatMissingData"] == "breaching"
-    assert one["Dimensions"] == [{"Name": "InstanceId", "Value": WATCHED}]
+    alarm = resources("AWS::CloudWatch::Alarm")["Silenti0123456789abcdef0"]
+    assert alarm["TreatMissingData"] == "breaching"
+    assert alarm["Dimensions"] == [{"Name": "InstanceId", "Value": WATCHED}]
 
 
 def test_alarms_that_would_see_nothing_are_named() -> None:
@@ -224,8 +226,12 @@ def test_a_fleet_with_hundreds_of_alarms_has_a_dashboard_of_cloudwatchs_form() -
     names = [f"Silent{number}" for number in range(230)]
     found = dashboard.dashboard_body(inputs(), names)
     assert refusals(found) == []
-    shown = [one["properties"]["alarms"] for one in found["widgets"] if one["type"] == "alarm"]
-    assert [arn for some in shown for arn in some] == [f"${{{name}.Arn}}" for name in names]
+    shown = [
+        widget["properties"]["alarms"] for widget in found["widgets"] if widget["type"] == "alarm"
+    ]
+    assert [arn for widget_metrics in shown for arn in widget_metrics] == [
+        f"${{{name}.Arn}}" for name in names
+    ]
 
 
 @pytest.mark.parametrize(
@@ -251,7 +257,7 @@ def test_where_only_sums_are_sent_the_graphs_search_for_sums() -> None:
 
 def test_instances_to_replace_are_those_of_gpu_xid_summary() -> None:
     """The same event in more boots than restarts are allowed; a drill is none."""
-    (table,) = [one["properties"] for one in body()["widgets"] if "Replace" in str(one)]
+    (table,) = [widget["properties"] for widget in body()["widgets"] if "Replace" in str(widget)]
     wanted = runtime_module("gpu_xid.config").RESTART_DEFAULTS["replace_after"]
     assert f"| filter boots > {wanted} |" in table["query"]
     assert "count_distinct(boot_id) as boots" in table["query"]
@@ -260,21 +266,25 @@ def test_instances_to_replace_are_those_of_gpu_xid_summary() -> None:
 
 def test_no_two_widgets_overlap() -> None:
     taken: set[tuple[int, int]] = set()
-    for one in body()["widgets"]:
+    for widget in body()["widgets"]:
         cells = {
             (x, y)
-            for x in range(one["x"], one["x"] + one["width"])
-            for y in range(one["y"], one["y"] + one["height"])
+            for x in range(widget["x"], widget["x"] + widget["width"])
+            for y in range(widget["y"], widget["y"] + widget["height"])
         }
-        assert not cells & taken, one["properties"]["title"]
-        assert one["x"] + one["width"] <= 24
+        assert not cells & taken, widget["properties"]["title"]
+        assert widget["x"] + widget["width"] <= 24
         taken |= cells
 
 
 def test_idle_cost_is_the_list_price_of_the_gpus_that_do_nothing() -> None:
-    (widget,) = [one for one in body()["widgets"] if "Idle cost" in one["properties"]["title"]]
+    (widget,) = [
+        widget for widget in body()["widgets"] if "Idle cost" in widget["properties"]["title"]
+    ]
     hourly = float(facts.table("ec2-prices")["instances"]["hourly"]["p4d.24xlarge"])
-    (line,) = [one[0] for one in widget["properties"]["metrics"] if "p4d" in one[0]["label"]]
+    (line,) = [
+        metric[0] for metric in widget["properties"]["metrics"] if "p4d" in metric[0]["label"]
+    ]
     assert line["expression"].endswith(f"/ 100 * {hourly / 8:.6f}")
 
 
@@ -282,7 +292,7 @@ PARAMETERS = template.template_data(StackInputs(Telemetry()))["Parameters"]
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ("Email", "expected Name=value"),
         ("IdleHour=1", "no such parameter"),
@@ -292,8 +302,8 @@ PARAMETERS = template.template_data(StackInputs(Telemetry()))["Parameters"]
         ("DeployInfra=yes", "not one of true, false"),
     ],
 )
-def test_a_wrong_parameter_is_refused_before_anything_is_asked(given: str, said: str) -> None:
-    with pytest.raises(KilnError, match=said) as refused:
+def test_a_wrong_parameter_is_refused_before_anything_is_asked(given: str, message: str) -> None:
+    with pytest.raises(KilnError, match=message) as refused:
         parameters_given([given], PARAMETERS)
     assert refused.value.exit_status == 2
 

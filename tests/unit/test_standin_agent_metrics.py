@@ -154,7 +154,7 @@ def test_a_measurement_has_its_sections_name_and_the_agents_unit() -> None:
     section = made.sections["mem"]
     reading = [({}, {"used_percent": 60.0, "used": 5.0, "free": 1.0}, NOW)]
     found = metrics.datums(made, section, reading, {}, "ip-10-0-0-1")
-    assert [(one["MetricName"], one["Unit"]) for one in found] == [
+    assert [(datum["MetricName"], datum["Unit"]) for datum in found] == [
         ("mem_used_percent", "Percent"),
         ("mem_used", "Bytes"),
     ]
@@ -172,14 +172,14 @@ def test_what_the_lab_does_not_measure_is_named() -> None:
 
 @pytest.fixture
 def statsd() -> Any:
-    said: list[str] = []
-    server = Server({"service_address": "127.0.0.1:0"}, said.append)
-    yield server, said
+    messages: list[str] = []
+    server = Server({"service_address": "127.0.0.1:0"}, messages.append)
+    yield server, messages
     server.socket.close()
 
 
 def test_statsd_lines_become_one_datum_per_series_and_interval(statsd: Any) -> None:
-    server, said = statsd
+    server, messages = statsd
     client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     address = server.socket.getsockname()
     lines = [
@@ -203,23 +203,25 @@ def test_statsd_lines_become_one_datum_per_series_and_interval(statsd: Any) -> N
     made = configured(statsd={})
     assert metrics.aggregated(made, aggregator, "ip-10-0-0-1", NOW + 59) == []
     found = {
-        one["MetricName"]: one
-        for one in metrics.aggregated(made, aggregator, "ip-10-0-0-1", NOW + 60)
+        datum["MetricName"]: datum
+        for datum in metrics.aggregated(made, aggregator, "ip-10-0-0-1", NOW + 60)
     }
-    dimensions = {one["Name"]: one["Value"] for one in found["jobs_done"]["Dimensions"]}
+    dimensions = {
+        dimension["Name"]: dimension["Value"] for dimension in found["jobs_done"]["Dimensions"]
+    }
     assert dimensions == {
         "host": "ip-10-0-0-1",
         "metric_type": "counter",
         "queue": "a",
         "x": "<empty>",
     }
-    assert {name: (one["Values"], one["Counts"]) for name, one in found.items()} == {
+    assert {name: (datum["Values"], datum["Counts"]) for name, datum in found.items()} == {
         "jobs_done": ([5.0], [1.0]),
         "load": ([5.0], [1.0]),
         "users": ([2.0], [1.0]),
         "wait": ([10.0, 20.0], [2.0, 1.0]),
     }
-    assert len(said) == 2
+    assert len(messages) == 2
     assert server.rows() == []
 
 
@@ -271,13 +273,13 @@ def test_scraped_samples_become_events_of_which_cloudwatch_makes_metrics(tmp_pat
     made = scraper(tmp_path)
     own = {"job": "dcgm", "instance": "127.0.0.1:9400", "InstanceId": "i-1"}
     events = made.events(SCRAPED, own, NOW)
-    found = [one for event in events for one in emf.data(event, header=True)]
-    shown = [(space, one["MetricName"], one["Unit"], one["Values"]) for space, one in found]
+    found = [datum for event in events for datum in emf.data(event, header=True)]
+    shown = [(space, datum["MetricName"], datum["Unit"], datum["Values"]) for space, datum in found]
     assert shown == [
         ("Kiln", "DCGM_FI_DEV_FB_USED", "Megabytes", [5.0]),
         ("Kiln", "DCGM_FI_DEV_FB_USED", "Megabytes", [7.0]),
     ]
-    dimensions = [{d["Name"]: d["Value"] for d in one["Dimensions"]} for _, one in found]
+    dimensions = [{d["Name"]: d["Value"] for d in datum["Dimensions"]} for _, datum in found]
     assert dimensions == [
         {"InstanceId": "i-1", "gpu": "0"},
         {"InstanceId": "i-1", "gpu": "1", "GPU_I_ID": "2"},
@@ -328,7 +330,7 @@ def test_an_event_in_the_embedded_metric_format_holds_metrics(
 ) -> None:
     found = list(emf.data(json.dumps({**EVENT, **change}), header=False))
     assert len(found) == count
-    assert all(one["Unit"] == "Milliseconds" for _, one in found)
+    assert all(datum["Unit"] == "Milliseconds" for _, datum in found)
 
 
 def test_the_older_form_counts_only_where_the_request_names_the_format() -> None:

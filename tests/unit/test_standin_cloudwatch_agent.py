@@ -31,14 +31,19 @@ def sent(made: Plan, fields: dict[str, float], **dimensions: str) -> list[dict[s
     reading = [({"index": "0", **dimensions}, fields, 1.0)]
     appended = {"ImageId": "ami-1", "InstanceId": "i-1", "InstanceType": "g4dn.xlarge"}
     return [
-        datum | {"Dimensions": {one["Name"]: one["Value"] for one in datum["Dimensions"]}}
+        datum
+        | {
+            "Dimensions": {
+                dimension["Name"]: dimension["Value"] for dimension in datum["Dimensions"]
+            }
+        }
         for datum in metrics.datums(made, made.gpu, reading, appended, "ip-10-0-0-1")
     ]
 
 
 def test_a_series_has_the_appended_dimensions_and_one_for_each_aggregation() -> None:
     made = plan({"append_dimensions": EVERY, "aggregation_dimensions": [["InstanceId"], []]})
-    found = [one["Dimensions"] for one in sent(made, {"memory_used": 5}, name="Tesla T4")]
+    found = [datum["Dimensions"] for datum in sent(made, {"memory_used": 5}, name="Tesla T4")]
     own = {"ImageId": "ami-1", "InstanceId": "i-1", "InstanceType": "g4dn.xlarge", "index": "0"}
     assert found == [own | {"name": "Tesla T4"}, {"InstanceId": "i-1"}, {}]
 
@@ -55,8 +60,8 @@ def test_the_host_is_a_dimension_only_without_appended_ones() -> None:
 
 def test_an_aggregation_with_as_many_dimensions_as_the_series_is_left_out() -> None:
     made = plan({"aggregation_dimensions": [["index", "host"], ["index", "nobody"], ["index"]]})
-    found = [one["Dimensions"] for one in sent(made, {"memory_used": 5})]
-    assert [sorted(one) for one in found] == [["host", "index"], ["index"]]
+    found = [datum["Dimensions"] for datum in sent(made, {"memory_used": 5})]
+    assert [sorted(datum) for datum in found] == [["host", "index"], ["index"]]
 
 
 def test_what_append_dimensions_cannot_look_up_is_left_out() -> None:
@@ -74,7 +79,7 @@ def test_a_measurement_is_renamed_has_its_unit_and_is_dropped_where_only_sums_ar
         drop_original_metrics=["memory_used"],
     )
     found = sent(made, {"memory_used": 5, "power_draw": 70.5, "fan_speed": 3})
-    assert [(one["MetricName"], one["Unit"], len(one["Dimensions"])) for one in found] == [
+    assert [(datum["MetricName"], datum["Unit"], len(datum["Dimensions"])) for datum in found] == [
         ("Used", "Megabytes", 0),
         ("nvidia_smi_power_draw", "None", 2),
         ("nvidia_smi_power_draw", "None", 0),
@@ -196,8 +201,8 @@ def test_group_and_stream_are_made_when_they_are_missing_and_retention_is_set(
     source = tail(
         tmp_path, log_group_name="/g", log_group_class="infrequent_access", retention_in_days=14
     ).source
-    service, said = Logs(), []
-    stream = Stream(source, service, 5, said.append)  # type: ignore[arg-type]
+    service, messages = Logs(), []
+    stream = Stream(source, service, 5, messages.append)  # type: ignore[arg-type]
     stream.add(None, "late", 100.0)
     stream.add(90.0, "early", 101.0)
     assert not stream.send(104.9)
@@ -212,7 +217,7 @@ def test_group_and_stream_are_made_when_they_are_missing_and_retention_is_set(
     assert put["logStreamName"] == "i-1"
     assert [event["message"] for event in put["logEvents"]] == ["early", "late"]
     stream.add(-15 * 86400.0, "too old", 100.0)
-    assert "out of accepted time range" in said[0]
+    assert "out of accepted time range" in messages[0]
 
 
 def test_an_event_without_a_time_has_that_of_the_one_before(tmp_path: Path) -> None:

@@ -158,18 +158,18 @@ def with_nvlsm(guest: Guest) -> None:
 
 
 def test_fabric_manager_does_not_start_on_b200_without_ib_umad(make: Make) -> None:
-    said = make("p6-b200.48xlarge").run("nvidia-fabricmanager-start.sh", "--mode", "precheck")
-    assert said.code == 1
-    assert "Detected NVL5+ system" in said.err
-    assert 'Kernel module "ib_umad" has not been loaded' in said.err
+    done = make("p6-b200.48xlarge").run("nvidia-fabricmanager-start.sh", "--mode", "precheck")
+    assert done.code == 1
+    assert "Detected NVL5+ system" in done.err
+    assert 'Kernel module "ib_umad" has not been loaded' in done.err
 
 
 def test_fabric_manager_does_not_start_on_b200_without_nvlsm(make: Make) -> None:
     guest = make("p6-b200.48xlarge")
     with_ib_umad(guest)
-    said = guest.run(*START)
-    assert said.code == 1
-    assert '"/opt/nvidia/nvlsm/sbin/nvlsm" does not exist' in said.err
+    done = guest.run(*START)
+    assert done.code == 1
+    assert '"/opt/nvidia/nvlsm/sbin/nvlsm" does not exist' in done.err
 
 
 def test_fabric_manager_starts_nvlsm_itself_and_bears_no_second_one(make: Make) -> None:
@@ -188,5 +188,5 @@ def test_fabric_manager_starts_nvlsm_itself_and_bears_no_second_one(make: Make) 
 
 
 def test_older_switches_need_neither(make: Make) -> None:
-    said = make("p4d.24xlarge").run("nvidia-fabricmanager-start.sh", "--mode", "precheck")
-    assert (said.code, "Detected Pre-NVL5 system" in said.err) == (0, True)
+    done = make("p4d.24xlarge").run("nvidia-fabricmanager-start.sh", "--mode", "precheck")
+    assert (done.code, "Detected Pre-NVL5 system" in done.err) == (0, True)

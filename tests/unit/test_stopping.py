@@ -132,6 +132,6 @@ def test_what_a_crashed_run_left_running_is_ended_and_nothing_of_another_run() -
         time.sleep(0.3)
         assert both[1].poll() is None
     finally:
-        for one in both:
-            one.kill()
-            one.wait()
+        for call in both:
+            call.kill()
+            call.wait()

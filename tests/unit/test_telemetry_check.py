@@ -115,7 +115,7 @@ def test_what_the_agent_takes_has_no_error(tmp_path: Path, config: dict[str, Any
 def test_what_stops_the_agent_is_named_with_its_line(
     tmp_path: Path, config: dict[str, Any], rule: str, line: int, path: str
 ) -> None:
-    (found,) = [one for one in checked(tmp_path, config) if one.level == "error"]
+    (found,) = [finding for finding in checked(tmp_path, config) if finding.level == "error"]
     assert (found.rule, found.line, found.path) == (rule, line, path)
     assert found.file == str(tmp_path / "0.json")
 
@@ -189,7 +189,7 @@ def test_the_task_takes_any_number_of_files_and_ends_with_2_for_an_error(
     assert run([*here, str(good), "--json", str(bad)]) == 2
     answer = json.loads(capsys.readouterr().out)
     assert answer["files"] == [str(good), str(bad)]
-    assert [one["rule"] for one in answer["findings"]] == ["cloudwatch-measurement"]
+    assert [finding["rule"] for finding in answer["findings"]] == ["cloudwatch-measurement"]
 
 
 # Go's verdict on each: `regexp.Compile`, Go 1.26.

@@ -61,12 +61,12 @@ def start(machine: Path, **env: str) -> tuple[list[str], str]:
 
 
 def test_without_hardware_the_agent_has_its_events_and_each_reason_is_said(machine):
-    found, said = start(machine)
+    found, output = start(machine)
     assert found == []
     assert (machine / MERGED / "kiln-events.json").exists()
-    assert "gpu metrics off: /usr/bin/nvidia-smi is missing" in said
-    assert "efa metrics off: no EFA device" in said
-    assert "dcgm metrics off: dcgm-exporter is not installed" in said
+    assert "gpu metrics off: /usr/bin/nvidia-smi is missing" in output
+    assert "efa metrics off: no EFA device" in output
+    assert "dcgm metrics off: dcgm-exporter is not installed" in output
 
 
 def test_with_hardware_everything_is_on(machine):
@@ -79,18 +79,18 @@ def test_with_hardware_everything_is_on(machine):
 
 def test_a_driver_without_a_gpu_is_off_and_says_why(machine):
     put(machine / "usr/bin/nvidia-smi", "#!/bin/sh\necho No devices were found; exit 6\n", 0o755)
-    found, said = start(machine)
+    found, output = start(machine)
     assert found == []
-    assert "No devices were found" in said
+    assert "No devices were found" in output
 
 
 def test_an_nvidia_smi_that_hangs_holds_the_agent_up_only_so_long(machine):
     put(machine / "usr/bin/nvidia-smi", "#!/bin/sh\ntrap '' TERM\nsleep 600\n", 0o755)
     began = time.monotonic()
-    found, said = start(machine, KILN_NVIDIA_SMI_SECONDS="1")
+    found, output = start(machine, KILN_NVIDIA_SMI_SECONDS="1")
     assert time.monotonic() - began < 60
     assert found == []
-    assert "did not answer in 1 s" in said
+    assert "did not answer in 1 s" in output
 
 
 def test_a_gpu_that_is_gone_since_the_last_start_is_off(machine):
@@ -104,20 +104,20 @@ def test_a_configuration_of_somebody_elses_is_left_alone(machine):
     give(machine, "gpu")
     (machine / MERGED / "kiln-events.json").unlink()
     put(machine / MERGED / "ssm_AmazonCloudWatch-ours", "{}")
-    found, said = start(machine)
+    found, output = start(machine)
     assert found == ["ssm_AmazonCloudWatch-ours"]
-    assert "not ours" in said
+    assert "not ours" in output
 
 
 @pytest.mark.parametrize("place", [f"{MERGED}/theirs.json", f"{ETC}/amazon-cloudwatch-agent.json"])
 def test_a_second_nvidia_gpu_section_would_stop_the_agent_so_ours_stays_out(machine, place):
     give(machine, "gpu", "efa", "exporter")
     put(machine / place, '{"metrics": {"metrics_collected": {"nvidia_gpu": {}}}}')
-    found, said = start(machine)
+    found, output = start(machine)
     assert [name for name in found if name.startswith("kiln-")] == [
         "kiln-dcgm.json", "kiln-efa.json",
     ], "only what clashes stays out"  # fmt: skip
-    assert f"/{place} has a section nvidia_gpu of its own" in said
+    assert f"/{place} has a section nvidia_gpu of its own" in output
 
 
 def give_translator(machine: Path) -> None:
@@ -136,9 +136,9 @@ def test_a_clash_that_only_the_agents_translator_sees_keeps_ours_out(machine):
     give(machine, "gpu")
     give_translator(machine)
     put(machine / MERGED / "theirs.json", '{"metrics": {"namespace": "Theirs"}}\n')
-    found, said = start(machine)
+    found, output = start(machine)
     assert found == ["theirs.json"]
-    assert "Different values are specified for namespace" in said
+    assert "Different values are specified for namespace" in output
 
 
 def test_files_of_others_that_fit_change_nothing(machine):
@@ -178,10 +178,10 @@ def test_only_the_file_that_clashes_stays_out(machine):
     give(machine, "gpu", "efa", "exporter")
     give_real_rules(machine)
     foreign(machine, "theirs.json", metrics={"namespace": "Theirs"})
-    found, said = start(machine)
+    found, output = start(machine)
     assert found == ["kiln-dcgm.json", "theirs.json"], "EFA's has a namespace too, DCGM's has none"
-    assert "gpu metrics off: the agent refuses them beside the files that are not ours" in said
-    assert "Different values are specified for namespace" in said
+    assert "gpu metrics off: the agent refuses them beside the files that are not ours" in output
+    assert "Different values are specified for namespace" in output
 
 
 def test_the_machines_own_metrics_need_no_gpu_and_give_way_to_a_section_of_others(machine):
@@ -209,9 +209,9 @@ def test_events_go_to_a_log_group_to_which_another_file_gave_its_retention(machi
     baked = read_entry(machine)
     foreign(machine, "theirs.json", logs=log_of_theirs(retention_in_days=7))
     for _ in range(2):
-        found, said = start(machine)
+        found, output = start(machine)
         assert found == ["kiln-gpu.json", "theirs.json"]
-        assert "events on, with the retention and the class that another file gives" in said
+        assert "events on, with the retention and the class that another file gives" in output
         assert "retention_in_days" not in read_entry(machine)
     (machine / MERGED / "theirs.json").unlink()
     start(machine)
@@ -229,10 +229,10 @@ def test_events_that_clash_in_any_form_stay_out_until_the_clash_is_gone(machine)
     before = (machine / MERGED / "kiln-events.json").read_text()
     foreign(machine, "theirs.json", agent={})
     for _ in range(2):
-        found, said = start(machine)
+        found, output = start(machine)
         assert found == ["kiln-gpu.json", "theirs.json"]
         assert not (machine / MERGED / "kiln-events.json").exists()
-        assert "events off: the agent refuses them" in said
+        assert "events off: the agent refuses them" in output
     (machine / MERGED / "theirs.json").unlink()
     assert start(machine)[0] == ["kiln-gpu.json"]
     assert (machine / MERGED / "kiln-events.json").read_text() == before
@@ -243,9 +243,9 @@ def test_a_translator_that_does_not_answer_has_refused_nothing(machine):
     path = machine / "opt/aws/amazon-cloudwatch-agent/bin/config-translator"
     put(path, "#!/bin/sh\nexec sleep 600\n", 0o755)
     foreign(machine, "theirs.json", agent={})
-    found, said = start(machine, KILN_NVIDIA_SMI_SECONDS="1")
+    found, output = start(machine, KILN_NVIDIA_SMI_SECONDS="1")
     assert found == ["kiln-gpu.json", "theirs.json"]
-    assert "the agent's translator did not answer in 1 s" in said
+    assert "the agent's translator did not answer in 1 s" in output
 
 
 def test_what_the_agent_refuses_without_any_file_of_others_stays_out_too(machine):
@@ -262,10 +262,10 @@ def test_files_that_the_agent_refuses_without_ours_are_not_laid_to_us(machine):
     give(machine, "gpu")
     give_real_rules(machine)
     foreign(machine, "theirs.json", nonsense={})
-    found, said = start(machine)
+    found, output = start(machine)
     assert found == ["theirs.json"]
     assert (machine / MERGED / "kiln-events.json").exists()
-    assert "refuses the files that are not ours by themselves" in said
+    assert "refuses the files that are not ours by themselves" in output
 
 
 def test_the_scrape_target_carries_the_instance(machine):
@@ -306,14 +306,14 @@ def test_a_program_that_fails_is_not_taken_for_an_answer(machine, program):
     path = f"{machine}/tools:{os.environ['PATH']}"
     assert start(machine, PATH=path)[0] == ["kiln-dcgm.json", "kiln-efa.json", "kiln-gpu.json"]
     put(machine / MERGED / "theirs.json", '{"metrics": {"metrics_collected": {"nvidia_gpu": {}}}}')
-    found, said = start(machine, PATH=path)
+    found, output = start(machine, PATH=path)
     assert "kiln-gpu.json" not in found
-    assert "has a section nvidia_gpu of its own" in said
+    assert "has a section nvidia_gpu of its own" in output
 
 
 def test_a_scrape_target_that_cannot_be_written_is_named(machine):
     give(machine, "gpu", "exporter")
     (machine / "run/kiln/dcgm-target.json").mkdir(parents=True)
-    found, said = start(machine)
+    found, output = start(machine)
     assert found == ["kiln-gpu.json"]
-    assert "dcgm-target.json cannot be written" in said
+    assert "dcgm-target.json cannot be written" in output

@@ -106,9 +106,9 @@ def test_every_lab_goes_and_what_is_left_is_named_with_the_command_that_removes_
         f"folder {labs}",
     )
     assert not labs.exists()
-    said = uninstall.text(done).splitlines()
-    assert "  to remove them: apt-get purge --autoremove mmdebstrap packer" in said
-    assert any(line.startswith("left: ") and ".venv, which goes with" in line for line in said)
+    lines = uninstall.text(done).splitlines()
+    assert "  to remove them: apt-get purge --autoremove mmdebstrap packer" in lines
+    assert any(line.startswith("left: ") and ".venv, which goes with" in line for line in lines)
 
 
 def test_nothing_is_removed_while_a_build_uses_one_of_them(

@@ -98,13 +98,13 @@ def test_a_target_that_is_gone_ends_the_run_without_patience(
 
 def test_one_run_is_given_up_and_the_others_go_on() -> None:
     build = Stop()
-    one, other = build.of_run(), build.of_run()
-    one.give_up(operation_failed("first"), grace=1)
-    one.give_up(operation_failed("second"), grace=2)
-    assert (one.is_set(), other.is_set(), build.is_set()) == (True, False, False)
+    first, other = build.of_run(), build.of_run()
+    first.give_up(operation_failed("first"), grace=1)
+    first.give_up(operation_failed("second"), grace=2)
+    assert (first.is_set(), other.is_set(), build.is_set()) == (True, False, False)
     with pytest.raises(KilnError, match="first"):
-        one.check()
-    assert one.grace == 1
+        first.check()
+    assert first.grace == 1
     build.set()
     with pytest.raises(StoppedError):
         other.check()

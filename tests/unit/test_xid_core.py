@@ -66,7 +66,7 @@ class Corpus(unittest.TestCase):
                 lost = [row["note"]] if row.get("note", {}).get("kind") == "gpu-lost" else []
                 with self.subTest(row["line"]):
                     found = list(events(row["line"].split("\n")))
-                    kinds = [{"kind": one["event"], "pci": one["pci"]} for one in found]
+                    kinds = [{"kind": event["event"], "pci": event["pci"]} for event in found]
                     self.assertEqual(kinds, lost)
 
     def test_uuid_serial_and_lost_gpu_lines_are_understood(self):
@@ -375,13 +375,13 @@ class Forms(unittest.TestCase):
             self.assertEqual([row["raw"] for row in events([form % LINE, "--"])], [LINE], form)
 
     def test_a_gpu_that_is_lost_without_an_xid_is_an_event_with_its_address(self):
-        one = "[ 7.0] NVRM: GPU 0000:29:00.0: GPU has fallen off the bus."
+        line = "[ 7.0] NVRM: GPU 0000:29:00.0: GPU has fallen off the bus."
         three = [
             "[ 8.0] NVRM: The NVIDIA GPU 0000:b3:00.0",
             "[ 8.0] NVRM: (PCI ID: 10de:26b5) installed in this system has",
             "[ 8.0] NVRM: fallen off the bus and is not responding to commands.",
         ]
-        found = list(events([one, *three, one, XID_79, one.replace("29", "3b")]))
+        found = list(events([line, *three, line, XID_79, line.replace("29", "3b")]))
         self.assertEqual(
             [(row["event"], row["pci"], row["xid"], row["severity"]) for row in found],
             [

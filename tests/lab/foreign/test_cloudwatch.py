@@ -83,8 +83,8 @@ def message(client: Any, url: str) -> dict[str, Any]:
 
     (found,) = until(received, "no message")
     sqs.delete_message(QueueUrl=url, ReceiptHandle=found["ReceiptHandle"])
-    said: dict[str, Any] = json.loads(json.loads(found["Body"])["Message"])
-    return said
+    notice: dict[str, Any] = json.loads(json.loads(found["Body"])["Message"])
+    return notice
 
 
 def test_a_log_event_raises_an_alarm_whose_message_arrives(logs, watch, queue, client) -> None:
@@ -101,16 +101,16 @@ def test_a_log_event_raises_an_alarm_whose_message_arrives(logs, watch, queue, c
     until(lambda: state(watch, "Fatal") == "OK", "it is not judged")
     write(logs, '{"severity": "warning"}', "NVRM: no JSON")
     write(logs, '{"severity": "fatal", "xid": 79}')
-    said = message(client, url)
-    assert (said["AlarmName"], said["NewStateValue"], said["OldStateValue"]) == (
+    notice = message(client, url)
+    assert (notice["AlarmName"], notice["NewStateValue"], notice["OldStateValue"]) == (
         "Fatal",
         "ALARM",
         "OK",
     )
-    assert "[1.0 (" in said["NewStateReason"]
-    assert said["Trigger"]["Statistic"] == "SUM"
+    assert "[1.0 (" in notice["NewStateReason"]
+    assert notice["Trigger"]["Statistic"] == "SUM"
     history = watch.describe_alarm_history(AlarmName="Fatal")["AlarmHistoryItems"]
-    kinds = [one["HistoryItemType"] for one in history]
+    kinds = [entry["HistoryItemType"] for entry in history]
     assert kinds == ["Action", "StateUpdate", "StateUpdate", "ConfigurationUpdate"]
 
 
@@ -118,8 +118,8 @@ def test_set_alarm_state_tells_too_and_is_judged_again(watch, queue, client) -> 
     alarm(watch, "Quiet", OKActions=[queue[0]], TreatMissingData="notBreaching")
     until(lambda: message(client, queue[1])["AlarmName"] == "Quiet", "it was never OK")
     watch.set_alarm_state(AlarmName="Quiet", StateValue="ALARM", StateReason="a test")
-    said = message(client, queue[1])
-    assert (said["OldStateValue"], said["NewStateValue"]) == ("ALARM", "OK")
+    notice = message(client, queue[1])
+    assert (notice["OldStateValue"], notice["NewStateValue"]) == ("ALARM", "OK")
 
 
 def test_a_composite_alarm_follows_its_rule(watch) -> None:
@@ -130,7 +130,7 @@ def test_a_composite_alarm_follows_its_rule(watch) -> None:
 
     def composite() -> dict[str, Any]:
         shown = watch.describe_alarms(AlarmTypes=["CompositeAlarm"])["CompositeAlarms"]
-        return {one["AlarmName"]: one for one in shown}["Page"]
+        return {alarm["AlarmName"]: alarm for alarm in shown}["Page"]
 
     assert composite()["AlarmRule"] == 'ALARM("One") AND NOT ALARM(Two)'
     until(lambda: composite()["StateValue"] == "OK", "it is not judged")
@@ -164,7 +164,7 @@ def test_metric_math_and_search_are_computed(watch) -> None:
         EndTime=moment + timedelta(minutes=2),
         ScanBy="TimestampAscending",
     )["MetricDataResults"]
-    shown = [(one["Id"], one["Label"], one["Values"]) for one in found]
+    shown = [(metric["Id"], metric["Label"], metric["Values"]) for metric in found]
     assert shown == [
         ("all", "i-9 0 used", [10.0]),
         ("all", "i-9 1 used", [30.0]),
@@ -184,7 +184,7 @@ def test_filters_are_kept_by_name_and_end_with_their_group(logs) -> None:
             metricTransformations=[transformation],
         )
     found = logs.describe_metric_filters(logGroupName=GROUP, filterNamePrefix="one")
-    assert [one["filterPattern"] for one in found["metricFilters"]] == ["second"]
+    assert [pattern["filterPattern"] for pattern in found["metricFilters"]] == ["second"]
     with pytest.raises(ClientError, match="Invalid metric filter"):
         logs.put_metric_filter(
             logGroupName=GROUP,
@@ -204,6 +204,6 @@ def test_filters_are_kept_by_name_and_end_with_their_group(logs) -> None:
     tested = logs.test_metric_filter(
         filterPattern="[..., xid = 79]", logEventMessages=["Xid 13", "Xid 79"]
     )
-    assert [one["eventNumber"] for one in tested["matches"]] == [2]
+    assert [match["eventNumber"] for match in tested["matches"]] == [2]
     found = logs.filter_log_events(logGroupName=GROUP, filterPattern="{ $.xid >= 79 }")
-    assert [json.loads(one["message"])["xid"] for one in found["events"]] == [79]
+    assert [json.loads(event["message"])["xid"] for event in found["events"]] == [79]

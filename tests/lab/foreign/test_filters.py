@@ -74,7 +74,7 @@ IMAGES: list[tuple[str, str, bool]] = [
 @pytest.mark.parametrize(("name", "value", "there"), IMAGES)
 def test_images_are_found_by(ec2: Any, image: Any, name: str, value: str, there: bool) -> None:
     found = ec2.describe_images(Filters=[{"Name": name, "Values": [value]}])["Images"]
-    assert (image["ImageId"] in {one["ImageId"] for one in found}) is there
+    assert (image["ImageId"] in {image["ImageId"] for image in found}) is there
 
 
 def test_a_copy_is_found_by_what_it_was_copied_from(client: Any, image: Any) -> None:
@@ -83,14 +83,14 @@ def test_a_copy_is_found_by_what_it_was_copied_from(client: Any, image: Any) -> 
     made = ec2.copy_image(SourceImageId=source, SourceRegion="us-east-1", Name="copy")["ImageId"]
     for name, value in (("source-image-id", source), ("source-image-region", "us-east-1")):
         found = ec2.describe_images(Filters=[{"Name": name, "Values": [value]}])["Images"]
-        assert [one["ImageId"] for one in found] == [made]
+        assert [image["ImageId"] for image in found] == [made]
 
 
 def test_values_are_any_of_and_filters_all_of(ec2: Any, image: Any) -> None:
     def found(*chosen: tuple[str, list[str]]) -> bool:
         how = [{"Name": name, "Values": values} for name, values in chosen]
         images = ec2.describe_images(Owners=["self"], Filters=how)["Images"]
-        return image["ImageId"] in {one["ImageId"] for one in images}
+        return image["ImageId"] in {image["ImageId"] for image in images}
 
     assert found(("architecture", ["arm64", "x86_64"]))
     assert found(("architecture", ["x86_64"]), ("tag:team", ["ml"]))
@@ -149,7 +149,7 @@ def test_instances_are_found_by(
     ec2: Any, instance: Any, name: str, value: str, there: bool
 ) -> None:
     found = ec2.describe_instances(Filters=[{"Name": name, "Values": [value]}])["Reservations"]
-    ids = {one["InstanceId"] for reservation in found for one in reservation["Instances"]}
+    ids = {instance["InstanceId"] for reservation in found for instance in reservation["Instances"]}
     assert (instance["InstanceId"] in ids) is there
 
 
@@ -158,7 +158,7 @@ def test_a_spot_instance_is_found_by_its_lifecycle(walk: Any, ec2: Any) -> None:
     found = ec2.describe_instances(Filters=[{"Name": "instance-lifecycle", "Values": ["spot"]}])[
         "Reservations"
     ]
-    assert [one["Instances"][0]["InstanceId"] for one in found] == [made["InstanceId"]]
+    assert [image["Instances"][0]["InstanceId"] for image in found] == [made["InstanceId"]]
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_pages_hold_everything_once(walk: Any, ec2: Any, refused: Any) -> None:
         if not ec2.can_paginate(call) or call == "describe_key_pairs":
             continue
         pages = list(ec2.get_paginator(call).paginate(PaginationConfig={"PageSize": 5}))
-        assert [one for page in pages for one in page[key]] == every, call
+        assert [entry for page in pages for entry in page[key]] == every, call
         assert all(len(page[key]) == 5 for page in pages[:-1]), call
     code, _ = refused(ec2.describe_images, MaxResults=5, NextToken="forged")
     assert code == "InvalidPaginationToken"

@@ -77,7 +77,7 @@ def test_launch_permissions_are_given_taken_and_reset(ec2: Any, walk: Any) -> No
     ec2.modify_image_attribute(ImageId=image, LaunchPermission={"Remove": [SOMEBODY]})
     assert permissions(ec2, image) == expected[1:]
     mine = {"Owners": ["self"], "ExecutableUsers": ["111122223333"]}
-    assert [one["ImageId"] for one in ec2.describe_images(**mine)["Images"]] == [image]
+    assert [image["ImageId"] for image in ec2.describe_images(**mine)["Images"]] == [image]
     ec2.reset_image_attribute(ImageId=image, Attribute="launchPermission")
     assert permissions(ec2, image) == []
 
@@ -196,7 +196,9 @@ def test_a_disabled_image_is_not_listed_shared_or_launched(
     ec2.modify_image_attribute(ImageId=image, LaunchPermission={"Add": [SOMEBODY]})
     ec2.disable_image(ImageId=image)
     assert ec2.describe_images(ImageIds=[image])["Images"] == []
-    assert image not in {one["ImageId"] for one in ec2.describe_images(Owners=["self"])["Images"]}
+    assert image not in {
+        entry["ImageId"] for entry in ec2.describe_images(Owners=["self"])["Images"]
+    }
     assert walk.image(image, IncludeDisabled=True)["State"] == "disabled"
     assert permissions(ec2, image) == []
     assert refused(walk.launched, ImageId=image)[0] == "InvalidAMIID.Unavailable"
@@ -208,7 +210,7 @@ def test_a_deregistered_image_is_gone_and_its_snapshots_when_asked(
     ec2: Any, walk: Any, refused: Any
 ) -> None:
     kept, gone = walk.baked(), walk.baked()
-    snapshots = [one["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"] for one in (kept, gone)]
+    snapshots = [image["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"] for image in (kept, gone)]
     ec2.deregister_image(ImageId=kept["ImageId"])
     assert ec2.describe_snapshots(SnapshotIds=snapshots[:1])["Snapshots"]
     answer = ec2.deregister_image(ImageId=gone["ImageId"], DeleteAssociatedSnapshots=True)
@@ -253,12 +255,12 @@ def test_allowed_images_hide_the_others_but_not_ones_own(
     ec2.replace_image_criteria_in_allowed_images_settings(**names)
     ec2.enable_allowed_images_settings(AllowedImagesSettingsState="audit-mode")
     every = ec2.describe_images()["Images"]
-    allowed = {one["Name"] for one in every if one["ImageAllowed"]}
+    allowed = {image_id["Name"] for image_id in every if image_id["ImageAllowed"]}
     assert allowed
     assert all(name.startswith("al2023-") for name in allowed)
     assert len(allowed) < len(every)
     ec2.enable_allowed_images_settings(AllowedImagesSettingsState="enabled")
-    assert {one["Name"] for one in ec2.describe_images()["Images"]} == allowed
+    assert {image["Name"] for image in ec2.describe_images()["Images"]} == allowed
     assert ec2.run_instances(**launch)["Instances"]
     ec2.replace_image_criteria_in_allowed_images_settings(
         ImageCriteria=[{"ImageProviders": ["111122223333"]}]

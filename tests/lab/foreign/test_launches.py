@@ -114,7 +114,7 @@ def test_an_auto_scaling_group_goes_out_and_in_and_takes_its_instances_with_it(
         (found,) = groups.describe_auto_scaling_groups(AutoScalingGroupNames=["breathing"])[
             "AutoScalingGroups"
         ]
-        return [one["InstanceId"] for one in found["Instances"]]
+        return [instance["InstanceId"] for instance in found["Instances"]]
 
     (first,) = members()
     tags = {tag["Key"]: tag["Value"] for tag in walk.until(first, "running")["Tags"]}
@@ -123,15 +123,17 @@ def test_an_auto_scaling_group_goes_out_and_in_and_takes_its_instances_with_it(
         **named, LaunchTemplate={"LaunchTemplateName": template, "Version": "2"}
     )
     groups.set_desired_capacity(**named, DesiredCapacity=3)
-    added = [one for one in members() if one != first]
-    assert [walk.until(one, "running")["InstanceType"] for one in added] == ["t3.small"] * 2
+    added = [member for member in members() if member != first]
+    assert [walk.until(instance_id, "running")["InstanceType"] for instance_id in added] == [
+        "t3.small"
+    ] * 2
     how = {"InstanceId": first, "ShouldDecrementDesiredCapacity": True}
     groups.terminate_instance_in_auto_scaling_group(**how)
     walk.until(first, "terminated")
     assert sorted(members()) == sorted(added)
     groups.delete_auto_scaling_group(**named, ForceDelete=True)
-    for one in added:
-        walk.until(one, "terminated")
+    for instance_id in added:
+        walk.until(instance_id, "terminated")
 
 
 TWO = [
@@ -141,7 +143,7 @@ TWO = [
 
 
 def devices(thing: Any) -> list[str]:
-    return sorted(one["DeviceName"] for one in thing["BlockDeviceMappings"])
+    return sorted(disk["DeviceName"] for disk in thing["BlockDeviceMappings"])
 
 
 def test_an_image_keeps_the_second_volume_and_gives_it_to_its_instances(
@@ -149,9 +151,9 @@ def test_an_image_keeps_the_second_volume_and_gives_it_to_its_instances(
 ) -> None:
     made = walk.launched(BlockDeviceMappings=TWO)
     image = walk.baked(InstanceId=made["InstanceId"])
-    sizes = {one["DeviceName"]: one["Ebs"]["VolumeSize"] for one in image["BlockDeviceMappings"]}
+    sizes = {disk["DeviceName"]: disk["Ebs"]["VolumeSize"] for disk in image["BlockDeviceMappings"]}
     assert sizes == {ROOT: 20, "/dev/sdb": 5}
-    snapshots = [one["Ebs"]["SnapshotId"] for one in image["BlockDeviceMappings"]]
+    snapshots = [disk["Ebs"]["SnapshotId"] for disk in image["BlockDeviceMappings"]]
     assert len(ec2.describe_snapshots(SnapshotIds=snapshots)["Snapshots"]) == 2
     again = walk.launched(ImageId=image["ImageId"])
     assert devices(again) == ["/dev/sdb", ROOT]
@@ -183,7 +185,7 @@ def test_a_copy_has_the_second_volume_too(client: Any, walk: Any) -> None:
     )["ImageId"]
     found = there.describe_images(ImageIds=[copied])["Images"][0]
     assert devices(found) == ["/dev/sdb", ROOT]
-    assert all(one["Ebs"]["Encrypted"] for one in found["BlockDeviceMappings"])
+    assert all(disk["Ebs"]["Encrypted"] for disk in found["BlockDeviceMappings"])
 
 
 def test_volumes_go_with_their_instance_unless_they_are_kept(ec2: Any, walk: Any) -> None:
@@ -194,9 +196,9 @@ def test_volumes_go_with_their_instance_unless_they_are_kept(ec2: Any, walk: Any
             {"DeviceName": "/dev/sdb", "Ebs": kept},
         ]
     )
-    ids = {one["DeviceName"]: one["Ebs"]["VolumeId"] for one in made["BlockDeviceMappings"]}
+    ids = {disk["DeviceName"]: disk["Ebs"]["VolumeId"] for disk in made["BlockDeviceMappings"]}
     walk.terminated(made["InstanceId"])
-    left = {one["VolumeId"] for one in ec2.describe_volumes()["Volumes"]}
+    left = {volume["VolumeId"] for volume in ec2.describe_volumes()["Volumes"]}
     assert ids["/dev/sdb"] in left
     assert ids[ROOT] not in left
 
@@ -268,7 +270,9 @@ def test_references_and_a_report_say_who_uses_an_image(
     client("ssm").put_parameter(Name="/golden/it", Value=image, Type="String")
     begin = "arn:aws:ec2:us-east-1:123456789012"
     found = ec2.describe_image_references(ImageIds=[image], IncludeAllResourceTypes=True)
-    assert [(one["ResourceType"], one["Arn"]) for one in found["ImageReferences"]] == [
+    assert [
+        (reference["ResourceType"], reference["Arn"]) for reference in found["ImageReferences"]
+    ] == [
         ("ec2:Instance", f"{begin}:instance/{made}"),
         ("ec2:LaunchTemplate", f"{begin}:launch-template/{lt}"),
         ("ssm:Parameter", "arn:aws:ssm:us-east-1:123456789012:parameter/golden/it"),
@@ -276,9 +280,11 @@ def test_references_and_a_report_say_who_uses_an_image(
     kinds = [{"ResourceType": "ec2:Instance"}, {"ResourceType": "ec2:LaunchTemplate"}]
     report = ec2.create_image_usage_report(ImageId=image, ResourceTypes=kinds)["ReportId"]
     shown = ec2.describe_image_usage_reports(ReportIds=[report])["ImageUsageReports"]
-    assert [(one["ImageId"], one["State"]) for one in shown] == [(image, "available")]
+    assert [(entry["ImageId"], entry["State"]) for entry in shown] == [(image, "available")]
     entries = ec2.describe_image_usage_report_entries(ReportIds=[report])
-    counts = {one["ResourceType"]: one["UsageCount"] for one in entries["ImageUsageReportEntries"]}
+    counts = {
+        entry["ResourceType"]: entry["UsageCount"] for entry in entries["ImageUsageReportEntries"]
+    }
     assert counts == {"ec2:Instance": 1, "ec2:LaunchTemplate": 1}
     ec2.delete_image_usage_report(ReportId=report)
     assert ec2.describe_image_usage_reports()["ImageUsageReports"] == []

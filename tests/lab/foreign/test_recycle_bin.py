@@ -87,7 +87,7 @@ def test_tags_decide_what_a_rule_keeps(
     snapshot = ec2.create_snapshot(VolumeId=volume, TagSpecifications=tags)["SnapshotId"]
     ec2.delete_snapshot(SnapshotId=snapshot)
     waiting = ec2.list_snapshots_in_recycle_bin()["Snapshots"]
-    assert [one["SnapshotId"] for one in waiting] == ([snapshot] if days else [])
+    assert [entry["SnapshotId"] for entry in waiting] == ([snapshot] if days else [])
     if days:
         back = ec2.restore_snapshot_from_recycle_bin(SnapshotId=snapshot)
         assert (back["SnapshotId"], back["VolumeSize"]) == (snapshot, 1)

@@ -68,7 +68,7 @@ FILTERS = [
 def filled(how: dict[str, Any], parent: str) -> dict[str, Any]:
     text = {"PARENT": parent}
     return {
-        key: [text.get(one, one) for one in value] if isinstance(value, list) else value
+        key: [text.get(item, item) for item in value] if isinstance(value, list) else value
         for key, value in how.items()
     }
 
@@ -156,8 +156,8 @@ def test_user_data_of_16_kilobytes_is_accepted(walk: Any, ec2: Any) -> None:
 
 
 def test_the_same_client_token_launches_once(walk: Any, ec2: Any, refused: Any) -> None:
-    one = walk.launched(ClientToken="once")
-    assert walk.launched(ClientToken="once")["InstanceId"] == one["InstanceId"]
+    first = walk.launched(ClientToken="once")
+    assert walk.launched(ClientToken="once")["InstanceId"] == first["InstanceId"]
     other = {"ImageId": walk.parent, "InstanceType": "t3.nano", "MinCount": 1, "MaxCount": 1}
     code, _ = refused(ec2.run_instances, ClientToken="once", **other)
     assert code == "IdempotentParameterMismatch"
@@ -169,9 +169,9 @@ def test_an_ami_is_copied_once_by_a_client_that_asks_again_before_it_was_answere
     how = {"SourceImageId": parent, "SourceRegion": "us-east-1", "ClientToken": "a copy"}
     with ThreadPoolExecutor(3) as clients:
         asked = [clients.submit(ec2.copy_image, Name="once", **how) for _ in range(3)]
-        made = {one.result()["ImageId"] for one in asked}
+        made = {request.result()["ImageId"] for request in asked}
     named = ec2.describe_images(Filters=[{"Name": "name", "Values": ["once"]}])["Images"]
-    assert {one["ImageId"] for one in named} == made
+    assert {instance["ImageId"] for instance in named} == made
     code, _ = refused(ec2.copy_image, Name="another", **how)
     assert code == "IdempotentParameterMismatch"
 
@@ -186,7 +186,7 @@ def test_a_refused_call_can_be_asked_again_with_its_token(ec2: Any, refused: Any
 
 def test_as_many_as_at_most_are_launched(ec2: Any, parent: str) -> None:
     made = ec2.run_instances(ImageId=parent, InstanceType="t3.micro", MinCount=1, MaxCount=3)
-    assert [one["AmiLaunchIndex"] for one in made["Instances"]] == [0, 1, 2]
+    assert [instance["AmiLaunchIndex"] for instance in made["Instances"]] == [0, 1, 2]
 
 
 def test_a_dry_run_is_only_tried(ec2: Any, walk: Any, refused: Any) -> None:

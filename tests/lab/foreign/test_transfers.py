@@ -224,8 +224,8 @@ def test_a_stored_image_is_restored_after_it_is_gone(
     assert key == f"{image['ImageId']}.bin"
     (task,) = ec2.describe_store_image_tasks(ImageIds=[image["ImageId"]])["StoreImageTaskResults"]
     assert (task["StoreTaskState"], task["ProgressPercentage"]) == ("Completed", 100)
-    for one in (image, first):
-        ec2.deregister_image(ImageId=one["ImageId"], DeleteAssociatedSnapshots=True)
+    for image_id in (image, first):
+        ec2.deregister_image(ImageId=image_id["ImageId"], DeleteAssociatedSnapshots=True)
     walk.terminated(instance)
     made = ec2.create_restore_image_task(Bucket=BUCKET, ObjectKey=key, Name="again")["ImageId"]
     found = walk.image(made)

@@ -58,7 +58,7 @@ def _credentials(
         pages = ssm.get_paginator("get_parameters_by_path").paginate(
             Path=channels.ROOT, Recursive=True
         )
-        for name in [one["Name"] for page in pages for one in page["Parameters"]]:
+        for name in [parameter["Name"] for page in pages for parameter in page["Parameters"]]:
             ssm.delete_parameter(Name=name)
 
 

@@ -59,10 +59,10 @@ def test_a_line_has_its_channels_images_and_moves(bake: Bake) -> None:
     promoted("candidate")
     published(OTHER, ami_id=second)
     line = the_line()
-    held = {(one.channel, one.region): one for one in line.channels}
+    held = {(channel.channel, channel.region): channel for channel in line.channels}
     assert held["nightly", HOME].ami_id == second and held["candidate", HOME].ami_id == first
     assert held["nightly", OTHER].ami_id != second and len(held) == 4
-    assert {one.trust for one in line.channels} == {"verified"}
+    assert {channel.trust for channel in line.channels} == {"verified"}
     newest, oldest = line.images
     assert (newest.images[HOME], newest.before) == (second, oldest.key)
     assert newest.changes == {"high": 1, "medium": 0, "low": 0}, "a driver of another branch"
@@ -74,7 +74,10 @@ def test_a_line_has_its_channels_images_and_moves(bake: Bake) -> None:
         ("candidate", "promote"), ("nightly", "publish"), ("nightly", "publish"),
     ]  # fmt: skip
     back("nightly")
-    assert next(one for one in the_line().history if one.channel == "nightly").action == "rollback"
+    assert (
+        next(entry for entry in the_line().history if entry.channel == "nightly").action
+        == "rollback"
+    )
 
 
 def test_only_what_the_amis_own_tag_says_is_verified(
@@ -85,7 +88,7 @@ def test_only_what_the_amis_own_tag_says_is_verified(
     tags = [{"Key": "kiln:verified", "Value": "fail 2026-11-02T00:00:00Z c0ffee0"}]
     client("ec2").create_tags(Resources=[ami_id], Tags=tags)
     line = the_line()
-    trust = {one.region: one.trust for one in line.channels}
+    trust = {channel.region: channel.trust for channel in line.channels}
     assert trust == {HOME: "not verified", OTHER: "verified"}
     assert line.images[0].trust == "not verified"
     assert "fail 2026-11-02" in line.images[0].why_not
@@ -101,7 +104,7 @@ def test_an_image_that_is_not_there_is_gone(client: Callable[..., Any], bake: Ba
     ec2 = client("ec2", OTHER)
     ec2.disable_image_deregistration_protection(ImageId=copy)
     ec2.deregister_image(ImageId=copy)
-    assert {one.region: one.trust for one in the_line().channels} == {
+    assert {channel.region: channel.trust for channel in the_line().channels} == {
         HOME: "verified", OTHER: "gone",
     }  # fmt: skip
 
@@ -133,7 +136,7 @@ def test_a_signed_image_matches_until_it_is_changed(
     assert image.signed == "does not match" and "kiln:recipe-digest" in image.signed_why
     for day in range(2, 7):
         published(settings=settings, ami_id=bake(day))
-    signed = [one.signed for one in the_line(settings).images]
+    signed = [image.signed for image in the_line(settings).images]
     assert signed == ["matches"] * 3 + ["unknown"] * 3, "only the newest are asked about"
 
 
@@ -169,7 +172,7 @@ def test_an_image_has_the_xids_of_the_machines_that_run_it(
     assert (seen.xid, seen.count, seen.instances) == (79, 6, 2)
     assert (other.xid, other.count, other.instances) == (31, 1, 1)
     published(OTHER, ami_id=second)
-    assert [one.xid for one in the_line().images[0].xids or ()] == [48]
+    assert [xid.xid for xid in the_line().images[0].xids or ()] == [48]
     for region in (HOME, OTHER):
         client("logs", region).delete_log_group(logGroupName=Telemetry().log_group)
 
@@ -190,16 +193,16 @@ def test_who_may_not_read_the_events_gets_the_catalogue_without_them(
 
     published(OTHER, ami_id=bake())
     monkeypatch.setattr(aws, "logs", lambda target: Refusing())
-    told: list[str] = []
-    made = gather_catalogue(AWS, [RECIPE], {LINE: Publish()}, [OTHER], told.append, types=())
+    messages: list[str] = []
+    made = gather_catalogue(AWS, [RECIPE], {LINE: Publish()}, [OTHER], messages.append, types=())
     assert [image.xids for line in made.catalogue.lines for image in line.images] == [None]
-    assert len(told) == 1 and "left out: us-east-1: the events of" in told[0]
-    assert "(and 1 more)" in told[0]
+    assert len(messages) == 1 and "left out: us-east-1: the events of" in messages[0]
+    assert "(and 1 more)" in messages[0]
 
 
 def test_an_empty_account_has_the_matrixs_lines(tmp_path: Path) -> None:
     found = gathered()
-    line = next(one for one in found.catalogue.lines if one.line == LINE)
+    line = next(line for line in found.catalogue.lines if line.line == LINE)
     assert (line.channels, line.images, line.in_matrix) == ((), (), True)
     assert "Nothing is published yet" in dict(site_files(found, pytest.fail))["index.html"]
 
@@ -212,10 +215,10 @@ def test_the_site_in_s3_takes_the_place_of_the_one_before_and_of_nothing_else(
     s3.create_bucket(Bucket=bucket)
     s3.put_object(Bucket=bucket, Key="site/thesis.txt", Body=b"years of work")
     published(ami_id=bake(1, versions=on("510.47.03")))
-    site, said = tmp_path / "site", []
+    site, messages = tmp_path / "site", []
     write_site(site_files(gathered(), pytest.fail), site)
-    publish_site(site, f"s3://{bucket}/site", AWS, said.append)
-    there = {one["Key"] for one in s3.list_objects_v2(Bucket=bucket)["Contents"]}
+    publish_site(site, f"s3://{bucket}/site", AWS, messages.append)
+    there = {stored["Key"] for stored in s3.list_objects_v2(Bucket=bucket)["Contents"]}
     files = {f"site/{path.relative_to(site)}" for path in site.rglob("*") if path.is_file()}
     assert there == files | {"site/thesis.txt"}
     page = s3.get_object(Bucket=bucket, Key="site/index.html")
@@ -225,11 +228,11 @@ def test_the_site_in_s3_takes_the_place_of_the_one_before_and_of_nothing_else(
     empty = gathered()
     empty = replace(empty, catalogue=replace(empty.catalogue, lines=()))
     write_site(site_files(empty, pytest.fail), site)
-    publish_site(site, f"s3://{bucket}/site/", AWS, said.append)
-    there = {one["Key"] for one in s3.list_objects_v2(Bucket=bucket)["Contents"]}
+    publish_site(site, f"s3://{bucket}/site/", AWS, messages.append)
+    there = {stored["Key"] for stored in s3.list_objects_v2(Bucket=bucket)["Contents"]}
     assert "site/thesis.txt" in there
     assert not any(key.startswith(("site/lines/", "site/images/")) for key in there)
-    assert "of the site before removed" in said[1]
+    assert "of the site before removed" in messages[1]
 
 
 def test_a_bucket_that_is_not_there_is_said(tmp_path: Path) -> None:
@@ -251,5 +254,5 @@ def test_the_end_of_a_night_renews_the_catalogue(
     assert f"files are at s3://{bucket}/catalogue/" in done.stderr, done.stderr
     found = client("s3").get_object(Bucket=bucket, Key="catalogue/catalogue.json")
     lines = json.loads(found["Body"].read())["lines"]
-    held = {one["ami_id"] for line in lines for one in line["channels"]}
+    held = {channel["ami_id"] for line in lines for channel in line["channels"]}
     assert held == {ami_id} and lines[0]["line"] == LINE, "what can be had stands first"

@@ -42,10 +42,10 @@ def test_a_launch_template_launches_what_the_channel_holds_now(
     name = template["LaunchTemplateName"]
     assert launched(client, name)["ImageId"] == first
     published(HOME, ami_id=second)
-    one = launched(client, name)
-    assert one["ImageId"] == second
-    assert one["MetadataOptions"]["HttpTokens"] == "required"
-    assert {"Key": "kiln:line", "Value": LINE} in one["Tags"]
+    instance = launched(client, name)
+    assert instance["ImageId"] == second
+    assert instance["MetadataOptions"]["HttpTokens"] == "required"
+    assert {"Key": "kiln:line", "Value": LINE} in instance["Tags"]
     back("nightly")
     assert launched(client, name)["ImageId"] == first
 
@@ -67,7 +67,7 @@ def settled(client: Callable[..., Any], name: str, status: str) -> None:
         assert time.monotonic() < end
         time.sleep(0.05)
     events = client("cloudformation").describe_stack_events(StackName=name)["StackEvents"]
-    assert found["StackStatus"] == status, [one.get("ResourceStatusReason") for one in events]
+    assert found["StackStatus"] == status, [event.get("ResourceStatusReason") for event in events]
 
 
 def in_group(client: Callable[..., Any]) -> Any:
@@ -75,8 +75,8 @@ def in_group(client: Callable[..., Any]) -> Any:
     (group,) = client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
     ids = [each["InstanceId"] for each in group["Instances"]]
     ((found,),) = (
-        one["Instances"]
-        for one in client("ec2").describe_instances(InstanceIds=ids)["Reservations"]
+        reservation["Instances"]
+        for reservation in client("ec2").describe_instances(InstanceIds=ids)["Reservations"]
     )
     return found
 
@@ -133,9 +133,9 @@ def test_a_stack_takes_the_channels_image_when_it_is_updated(
     stacks = client("cloudformation")
     stacks.create_stack(StackName="follows", TemplateBody=text, Parameters=given)
     settled(client, "follows", "CREATE_COMPLETE")
-    one = in_group(client)
-    assert (one["ImageId"], one["SubnetId"]) == (first, network["Subnets"])
-    assert one["MetadataOptions"]["InstanceMetadataTags"] == "enabled"
+    instance = in_group(client)
+    assert (instance["ImageId"], instance["SubnetId"]) == (first, network["Subnets"])
+    assert instance["MetadataOptions"]["InstanceMetadataTags"] == "enabled"
     with pytest.raises(ClientError, match="No updates are to be performed"):
         stacks.update_stack(StackName="follows", TemplateBody=text, Parameters=given)
     published(HOME, ami_id=second)
@@ -161,10 +161,10 @@ def test_the_command_launches_by_awss_own_cli(
              "SUBNET": network["Subnets"], "GROUP": network["SecurityGroups"]},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    (one,) = json.loads(done.stdout)["Instances"]
-    client("ec2").terminate_instances(InstanceIds=[one["InstanceId"]])
-    assert (one["ImageId"], one["SubnetId"]) == (made, network["Subnets"])
-    assert one["MetadataOptions"]["HttpTokens"] == "required"
+    (instance,) = json.loads(done.stdout)["Instances"]
+    client("ec2").terminate_instances(InstanceIds=[instance["InstanceId"]])
+    assert (instance["ImageId"], instance["SubnetId"]) == (made, network["Subnets"])
+    assert instance["MetadataOptions"]["HttpTokens"] == "required"
 
 
 def test_a_pinned_document_holds_the_id_of_that_moment(bake: Bake) -> None:

@@ -84,5 +84,5 @@ def test_a_run_is_named_by_a_word_and_costs_its_copies_where_they_are(bake: Bake
     published(OTHER)
     done = commands.invoke("cost", RECIPE.name, "--json", "--target", "aws")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["of"], told["images"]) == (RECIPE.name, 2)
+    answer = json.loads(done.stdout)
+    assert (answer["of"], answer["images"]) == (RECIPE.name, 2)

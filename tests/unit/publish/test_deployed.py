@@ -44,22 +44,26 @@ def test_the_stack_of_the_nights_comes_changes_and_goes_but_for_its_bucket(clien
     policy = json.loads(s3.get_bucket_policy(Bucket=bucket)["Policy"])
     assert policy["Statement"][0]["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
     found = codebuild.batch_get_projects(names=[planner, worker])["projects"]
-    told = {one["name"]: one["environment"]["environmentVariables"] for one in found}
-    assert {"name": "KILN_ENGINE_PROJECT", "value": worker} in told[planner]
-    assert {"name": "KILN_AWS_RECORDS_BUCKET", "value": bucket} in told[worker]
-    assert {one["source"]["location"] for one in found} == {REPOSITORY}
+    variables = {
+        project["name"]: project["environment"]["environmentVariables"] for project in found
+    }
+    assert {"name": "KILN_ENGINE_PROJECT", "value": worker} in variables[planner]
+    assert {"name": "KILN_AWS_RECORDS_BUCKET", "value": bucket} in variables[worker]
+    assert {project["source"]["location"] for project in found} == {REPOSITORY}
     # Who works there may do what the documentation says, and what a build in CodeBuild needs.
     role = found[1]["serviceRole"].rpartition("/")[2]
     known = ("iam-policy.json", "iam-publish.json", "iam-policy-packer-1.6.json")
     documented = [json.loads((ROOT / "docs" / name).read_text()) for name in known]
     allowed = policies(client, role)
-    assert [one for one in documented if one not in allowed] == []
+    assert [policy for policy in documented if policy not in allowed] == []
     assert len(allowed) == 4
     (schedule,) = schedules(client)
     assert schedule["Target"]["Arn"] == found[0]["arn"]
     assert schedule["ScheduleExpression"] == "cron(0 2 * * ? *)"
     subscribed = client("sns").list_subscriptions_by_topic(TopicArn=outputs["Topic"])
-    assert [one["Endpoint"] for one in subscribed["Subscriptions"]] == ["team@example.com"]
+    assert [subscription["Endpoint"] for subscription in subscribed["Subscriptions"]] == [
+        "team@example.com"
+    ]
 
     _, events = deploy("--timezone", "Europe/Berlin", "--image", "kiln:1")
     assert [line for line in events if line.startswith(("Add", "Modify", "Remove"))] == [
@@ -102,7 +106,7 @@ def policies(client: Client, role: str) -> list[Any]:
 
 def schedules(client: Client) -> list[Any]:
     found = client("scheduler").list_schedules()["Schedules"]
-    return [client("scheduler").get_schedule(Name=one["Name"]) for one in found]
+    return [client("scheduler").get_schedule(Name=schedule["Name"]) for schedule in found]
 
 
 def test_a_night_on_codebuild_waits_for_no_night_that_is_at_work(client: Client) -> None:

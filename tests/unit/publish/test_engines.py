@@ -46,8 +46,8 @@ def stubbed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def batch(status: str, *rows: str, number: int = 1) -> dict[str, Any]:
     groups = [
-        {"identifier": f"row_{index}", "currentBuildSummary": {"buildStatus": one}}
-        for index, one in enumerate(rows)
+        {"identifier": f"row_{index}", "currentBuildSummary": {"buildStatus": row}}
+        for index, row in enumerate(rows)
     ]
     return {"id": f"worker:{number}", "buildBatchStatus": status, "buildGroups": groups}
 
@@ -103,18 +103,18 @@ def test_a_buildspec_has_the_properties_that_codebuild_documents(name: str) -> N
 def test_a_batch_that_did_not_fail_by_itself_is_not_run_once_more(
     stubbed: Any, status: str
 ) -> None:
-    stub, told = stubbed("codebuild"), []
+    stub, messages = stubbed("codebuild"), []
     stub.add_response("start_build_batch", {"buildBatch": {"id": "worker:1"}})
     look = {"buildBatches": [batch(status, "SUCCEEDED", status)]}
     stub.add_response("batch_get_build_batches", look)
-    ended = codebuild.run_batch(AWS, "worker", COMMANDS, told.append, pause=0)
+    ended = codebuild.run_batch(AWS, "worker", COMMANDS, messages.append, pause=0)
     assert ended == {"row-a": "SUCCEEDED", "row-b": status}
     words = status.lower().replace("_", " ")
-    assert told[-1] == f"CodeBuild ended the batch as {words}: nothing is run once more"
+    assert messages[-1] == f"CodeBuild ended the batch as {words}: nothing is run once more"
 
 
 def test_what_failed_in_a_batch_is_run_once_more(stubbed: Any) -> None:
-    stub, told = stubbed("codebuild"), []
+    stub, messages = stubbed("codebuild"), []
     wanted = {"projectName": "worker", "buildspecOverride": codebuild.batch_buildspec(COMMANDS)}
     stub.add_response("start_build_batch", {"buildBatch": {"id": "worker:1"}}, wanted)
     looks = [
@@ -135,9 +135,9 @@ def test_what_failed_in_a_batch_is_run_once_more(stubbed: Any) -> None:
         {"buildBatches": [batch("SUCCEEDED", "SUCCEEDED", "SUCCEEDED", number=2)]},
         {"ids": ["worker:2"]},
     )
-    ended = codebuild.run_batch(AWS, "worker", COMMANDS, told.append, pause=0)
+    ended = codebuild.run_batch(AWS, "worker", COMMANDS, messages.append, pause=0)
     assert ended == {"row-a": "SUCCEEDED", "row-b": "SUCCEEDED"}
-    assert "row-b: failed" in told
+    assert "row-b: failed" in messages
 
 
 def event(number: int, status: str, resource: str, reason: str = "") -> dict[str, Any]:
@@ -162,7 +162,7 @@ NO_STACK = ("describe_stacks", "ValidationError", "Stack nights does not exist")
 
 
 def test_a_stack_is_created_with_its_events_as_they_come(stubbed: Any) -> None:
-    stub, told = stubbed("cloudformation"), []
+    stub, messages = stubbed("cloudformation"), []
     stub.add_client_error(*NO_STACK)
     stub.add_response("create_stack", {"StackId": "arn:s"})
     stub.add_response("describe_stacks", of_status("CREATE_IN_PROGRESS"))
@@ -174,8 +174,10 @@ def test_a_stack_is_created_with_its_events_as_they_come(stubbed: Any) -> None:
     outputs = [{"OutputKey": "Bucket", "OutputValue": "b"}]
     stub.add_response("describe_stacks", of_status("CREATE_COMPLETE", Outputs=outputs))
     given = {"Repository": "https://x"}
-    assert stacks.deploy_stack(AWS, "nights", "{}", given, told.append, pause=0) == {"Bucket": "b"}
-    assert [line.split()[0] for line in told] == ["CREATE_IN_PROGRESS", "CREATE_COMPLETE"]
+    assert stacks.deploy_stack(AWS, "nights", "{}", given, messages.append, pause=0) == {
+        "Bucket": "b"
+    }
+    assert [line.split()[0] for line in messages] == ["CREATE_IN_PROGRESS", "CREATE_COMPLETE"]
 
 
 def test_a_stack_that_fails_names_the_reason_and_is_removed(stubbed: Any) -> None:
@@ -225,15 +227,15 @@ def proposing(stub: Any, answer: dict[str, Any]) -> None:
 
 
 def test_an_update_keeps_what_was_not_given(stubbed: Any) -> None:
-    stub, told = stubbed("cloudformation"), []
+    stub, messages = stubbed("cloudformation"), []
     proposing(stub, {"Status": "FAILED", "StatusReason": "The template didn't contain changes."})
     stub.add_response("delete_change_set", {}, CHANGES)
-    stacks.deploy_stack(AWS, "nights", TEMPLATE, {"Timezone": "UTC"}, told.append, pause=0)
-    assert told == ["nights is as the template says: nothing to change"]
+    stacks.deploy_stack(AWS, "nights", TEMPLATE, {"Timezone": "UTC"}, messages.append, pause=0)
+    assert messages == ["nights is as the template says: nothing to change"]
 
 
 def test_a_planned_update_shows_its_changes_and_makes_none(stubbed: Any) -> None:
-    stub, told = stubbed("cloudformation"), []
+    stub, messages = stubbed("cloudformation"), []
     change = {
         "Action": "Modify",
         "LogicalResourceId": "Topic",
@@ -247,8 +249,8 @@ def test_a_planned_update_shows_its_changes_and_makes_none(stubbed: Any) -> None
     )
     stub.add_response("delete_change_set", {}, CHANGES)
     given = {"Timezone": "UTC"}
-    stacks.deploy_stack(AWS, "nights", TEMPLATE, given, told.append, plan=True, pause=0)
-    assert told == ["Modify  AWS::SNS::Topic  Topic  (TopicName)  is replaced"]
+    stacks.deploy_stack(AWS, "nights", TEMPLATE, given, messages.append, plan=True, pause=0)
+    assert messages == ["Modify  AWS::SNS::Topic  Topic  (TopicName)  is replaced"]
 
 
 def test_a_stack_that_is_not_there_is_not_deleted(stubbed: Any) -> None:

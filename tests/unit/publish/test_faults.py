@@ -133,7 +133,9 @@ def publishing_elsewhere(world: World) -> Task:
 
     def lose() -> None:
         source["next"] = world.baked()
-        (newest,) = [one for one in record.all_of(RECIPE.name) if one.ami_id == source["next"]]
+        (newest,) = [
+            entry for entry in record.all_of(RECIPE.name) if entry.ami_id == source["next"]
+        ]
         shared_records.keep_record(shelf, newest)
         shutil.rmtree(build_dir())
 
@@ -193,9 +195,9 @@ def retiring(world: World) -> Task:
     def step() -> bool:
         """Whether there was a step to do."""
         planned = plan_retirement(AWS, [OTHER], {LINE: Publish()})
-        assert not {held, kept} & {one.ami_id for one in planned.would}
-        mine = tuple(one for one in planned.would if one.ami_id == old["id"])
-        failed = [one.error for one in retire(AWS, Retirement(mine, ())) if one.error]
+        assert not {held, kept} & {image.ami_id for image in planned.would}
+        mine = tuple(image for image in planned.would if image.ami_id == old["id"])
+        failed = [image.error for image in retire(AWS, Retirement(mine, ())) if image.error]
         if failed:
             raise KilnError("; ".join(failed), exit_status=1)
         return bool(mine)
@@ -240,7 +242,7 @@ def sweeping(world: World) -> Task:
 
     def run() -> None:
         done = sweep(AWS, leftovers(AWS, [HOME, OTHER], timedelta(hours=24)))
-        failed = [one.error for one in done if one.error]
+        failed = [image.error for image in done if image.error]
         if failed:
             raise KilnError("; ".join(failed), exit_status=1)
 
@@ -281,7 +283,7 @@ def a_night(world: World) -> Task:
         run()
         assert resolved(world.client, "nightly") == ami_id
         night = nightly.plan_night([RECIPE], {RECIPE.name: settings}, AWS)
-        assert [one.ami_id for one in night.skipped] == [ami_id]
+        assert [row.ami_id for row in night.skipped] == [ami_id]
         for region in (HOME, OTHER):
             names = [name(LINE, "nightly") for name in NAMES]
             world.client("ssm", region).delete_parameters(Names=names)
@@ -312,10 +314,10 @@ def test_whatever_ends_a_task_the_next_run_goes_on(task: Task) -> None:
         (faults.region_down(OTHER), OTHER),
         (faults.after_writes(1, faults.token_expired()), "Expired"),
     ]
-    for fault, said in ends:
+    for fault, message in ends:
         with faults.as_a_process_that_dies(), faulty(fault):
-            if said:
-                with pytest.raises(KilnError, match=said) as failed:
+            if message:
+                with pytest.raises(KilnError, match=message) as failed:
                     task.run()
                 assert failed.value.exit_status == 1
             else:

@@ -70,7 +70,7 @@ def test_status_says_what_each_one_lacks() -> None:
         ],
         Telemetry(),
     )
-    words = [[text.partition(":")[0] for text in one.missing] for one in rows]
+    words = [[text.partition(":")[0] for text in row.missing] for row in rows]
     assert words == [
         ["no SSM", "no metrics", "no events"],
         ["no role", "no SSM", "no metrics", "no events"],
@@ -78,7 +78,7 @@ def test_status_says_what_each_one_lacks() -> None:
         ["not running"],
     ]
     assert "gpu lacks AmazonSSMManagedInstanceCore" in rows[0].missing[0]
-    assert [one.reports for one in rows] == [False] * 4
+    assert [row.reports for row in rows] == [False] * 4
     assert set(rows[0].as_json()) >= {
         "instance_id",
         "reports",

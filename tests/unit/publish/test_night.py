@@ -61,7 +61,7 @@ def baked(client: Callable[..., Any], bake: Bake) -> Callable[[], str]:
 def test_a_row_is_due_without_an_ami_then_to_be_published_then_skipped(
     baked: Callable[[], str],
 ) -> None:
-    assert [one.why for one in planned().due] == ["it has no verified AMI"]
+    assert [row.why for row in planned().due] == ["it has no verified AMI"]
     ami_id = baked()
     (due,) = planned().due
     assert (due.ami_id, due.why) == (ami_id, f"{ami_id}, built before, was not in nightly yet")
@@ -121,8 +121,8 @@ def test_a_row_is_due_when_its_inputs_have_changed_and_says_which(
     }
     ami_id = bake(1, tags=tags)
     (due,) = planned().due
-    said = words.format(parent=plan.source.ami_id)
-    assert due.why == f"its inputs have changed since {ami_id}: {said}"
+    message = words.format(parent=plan.source.ami_id)
+    assert due.why == f"its inputs have changed since {ami_id}: {message}"
 
 
 def test_a_row_with_a_region_of_its_own_is_planned_where_the_night_looks_for_amis(
@@ -140,7 +140,7 @@ def test_a_row_with_a_region_of_its_own_is_planned_where_the_night_looks_for_ami
     monkeypatch.setattr(parents, "resolve", resolve)
     elsewhere = replace(RECIPE.row.account, region=OTHER)
     recipe = replace(RECIPE, row=replace(RECIPE.row, account=elsewhere))
-    assert [one.row for one in planned(recipe).skipped] == [RECIPE.name]
+    assert [row.row for row in planned(recipe).skipped] == [RECIPE.name]
     assert asked == [AWS.region]
 
 
@@ -387,9 +387,9 @@ def test_the_report_of_a_night_reaches_its_topic(client: Callable[..., Any]) -> 
     sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=known["QueueArn"])
     night_report.send(AWS, topic, RESULTS)
     (message,) = sqs.receive_message(QueueUrl=queue)["Messages"]
-    told = json.loads(message["Body"])
-    assert told["Subject"] == f"AMI Kiln, nightly: {COUNTS}"
-    built = told["Message"].splitlines()[1]
+    notice = json.loads(message["Body"])
+    assert notice["Subject"] == f"AMI Kiln, nightly: {COUNTS}"
+    built = notice["Message"].splitlines()[1]
     assert built.startswith(
         "built   row-a  ami-0a  its inputs <have> changed; kernel 1 → 2; 1 change"
     )

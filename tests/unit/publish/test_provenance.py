@@ -125,7 +125,7 @@ def remove_tag(client: Callable[..., Any], ami_id: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (damage_tag, "its tag kiln:driver is 999.1, signed was missing"),
         (remove_statement, "its statement is missing: there is no parameter /ami-kiln-provenance/"),
@@ -138,18 +138,18 @@ def test_what_does_not_match_is_named_and_not_promoted(
     bake: Bake,
     signed: Publish,
     damage: Callable[..., None],
-    said: str,
+    message: str,
 ) -> None:
     ami_id = bake(3)
     published(settings=signed)
     assert promoted("candidate", signed, dry_run=True).allowed
     damage(client, ami_id)
     (reason,) = wrong_with(signed, ami_id)
-    assert said in reason
+    assert message in reason
     judged = promoted("candidate", signed, accept=True)
     (closed,) = (gate for gate in judged.gates if not gate.open)
     assert closed.name == "signed"
-    assert said in closed.evidence
+    assert message in closed.evidence
 
 
 def test_another_key_and_another_snapshot_are_named(
@@ -228,8 +228,8 @@ def test_who_promotes_needs_the_public_key_only(
 
 def test_a_key_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "no.pem").write_text("-----BEGIN NOTHING-----")
-    for name, said in (("no.pem", "not a key in PEM"), ("missing.pem", "No such file")):
-        with pytest.raises(KilnError, match=said) as refused:
+    for name, message in (("no.pem", "not a key in PEM"), ("missing.pem", "No such file")):
+        with pytest.raises(KilnError, match=message) as refused:
             signatures.key_in_file(tmp_path / name)
         assert refused.value.exit_status == 2
 

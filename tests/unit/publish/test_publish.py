@@ -112,7 +112,7 @@ def test_a_second_run_copies_and_moves_nothing(client: Callable[..., Any], bake:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"tags": {"kiln:verified": "fail 2026-11-05T00:00:00Z c0ffee0"}}, "says fail"),
         ({"tags": {"kiln:verified": ""}}, "no tag kiln:verified"),
@@ -121,10 +121,10 @@ def test_a_second_run_copies_and_moves_nothing(client: Callable[..., Any], bake:
     ],
 )
 def test_an_ami_whose_tags_or_record_deny_it_is_refused(
-    client: Callable[..., Any], bake: Bake, changed: dict[str, Any], said: str
+    client: Callable[..., Any], bake: Bake, changed: dict[str, Any], message: str
 ) -> None:
     ami_id = bake(5, **changed)
-    with pytest.raises(KilnError, match=said) as refused:
+    with pytest.raises(KilnError, match=message) as refused:
         published(OTHER)
     assert (refused.value.exit_status, ami_id in str(refused.value)) == (1, True)
     assert channels.held(AWS, LINE, "nightly") is None
@@ -188,7 +188,7 @@ def test_a_copy_takes_as_long_as_was_asked_for(bake: Bake, monkeypatch: pytest.M
 
     monkeypatch.setattr(BaseClient, "_make_api_call", call)
     published(OTHER, settings=Publish(copy_minutes=60))
-    assert [one["SnapshotCopyCompletionDurationMinutes"] for one in asked] == [60]
+    assert [request["SnapshotCopyCompletionDurationMinutes"] for request in asked] == [60]
 
 
 def test_a_channel_that_somebody_else_moved_is_not_overwritten(
@@ -451,7 +451,7 @@ def test_a_launch_template_of_another_account_follows_by_a_role_and_goes_back(
     roll_back(LINE, "nightly", settings, AWS, to=None, why="", say=lambda text: None)
     assert default()["VersionNumber"] == number
     ours = client("ec2").describe_launch_templates()["LaunchTemplates"]
-    assert "inference" not in [one["LaunchTemplateName"] for one in ours]
+    assert "inference" not in [our["LaunchTemplateName"] for our in ours]
 
 
 def test_channels_show_each_region_with_its_verdict_and_drift(
@@ -491,8 +491,8 @@ def test_the_history_says_who_moved_what_and_why(client: Callable[..., Any], bak
     published(why="weekly bake")
     promoted("candidate", why="good")
     rows = history_rows(AWS, LINE, ["nightly", "candidate", "stable"])
-    told = {(row.channel, row.action, row.ami_id, row.why) for row in rows}
-    assert told == {
+    moves = {(row.channel, row.action, row.ami_id, row.why) for row in rows}
+    assert moves == {
         ("nightly", "publish", ami_id, "weekly bake"),
         ("candidate", "promote", ami_id, "good"),
     }
@@ -500,7 +500,7 @@ def test_the_history_says_who_moved_what_and_why(client: Callable[..., Any], bak
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "message"),
     [
         (lambda: choice.row_of("al2/clasic/base/x86_64"), f"did you mean '{LINE}'"),
         (lambda: choice.row_of(f"/ami-kiln/{LINE}"), "is the name of a parameter, not a line"),
@@ -515,11 +515,11 @@ def test_the_history_says_who_moved_what_and_why(client: Callable[..., Any], bak
     ],
 )
 def test_a_line_or_region_that_there_is_not_is_one_message(
-    asked: Callable[[], Any], said: str
+    asked: Callable[[], Any], message: str
 ) -> None:
     with pytest.raises(KilnError) as refused:
         asked()
-    assert (refused.value.exit_status, said in str(refused.value)) == (2, True), refused.value
+    assert (refused.value.exit_status, message in str(refused.value)) == (2, True), refused.value
 
 
 def test_an_ami_whose_record_has_no_version_info_is_published_without_versions(bake: Bake) -> None:
@@ -537,8 +537,8 @@ def test_a_region_that_the_former_release_never_reached_is_named_by_a_rollback(
     published(ami_id=first)
     published(OTHER, ami_id=bake(2))
     there = resolved(client, "nightly", OTHER)
-    told: list[str] = []
-    rolled = roll_back(LINE, "nightly", Publish(), AWS, to=None, why="", say=told.append)
+    messages: list[str] = []
+    rolled = roll_back(LINE, "nightly", Publish(), AWS, to=None, why="", say=messages.append)
     assert resolved(client, "nightly") == first
     assert rolled.kept == ((OTHER, there),)
-    assert told[-1].startswith(f"{OTHER}: nightly of {LINE} still holds {there}: ")
+    assert messages[-1].startswith(f"{OTHER}: nightly of {LINE} still holds {there}: ")

@@ -23,11 +23,11 @@ def plan(**settings: Any) -> Retirement:
 
 def why_kept(ami_id: str, **settings: Any) -> str:
     """Why an AMI stays; "" if it would go."""
-    return next((one.why for one in plan(**settings).kept if one.ami_id == ami_id), "")
+    return next((image.why for image in plan(**settings).kept if image.ami_id == ami_id), "")
 
 
 def next_step(ami_id: str, **settings: Any) -> str:
-    return next((one.step for one in plan(**settings).would if one.ami_id == ami_id), "none")
+    return next((image.step for image in plan(**settings).would if image.ami_id == ami_id), "none")
 
 
 @pytest.fixture
@@ -57,16 +57,16 @@ def test_an_ami_goes_step_by_step_with_its_snapshots(
     (disk,) = ec2.describe_images(ImageIds=[old])["Images"][0]["BlockDeviceMappings"]
     for step in ("deprecate", "disable", "deregister"):
         planned = plan()
-        mine = Retirement(tuple(one for one in planned.would if one.ami_id == old), ())
-        assert [(one.step, one.error) for one in retire(AWS, mine)] == [(step, "")]
+        mine = Retirement(tuple(image for image in planned.would if image.ami_id == old), ())
+        assert [(image.step, image.error) for image in retire(AWS, mine)] == [(step, "")]
     assert old not in {image.ami_id for image in ours.own_images(AWS)}
     left = ec2.describe_snapshots(OwnerIds=["self"])["Snapshots"]
-    assert disk["Ebs"]["SnapshotId"] not in {one["SnapshotId"] for one in left}
+    assert disk["Ebs"]["SnapshotId"] not in {image["SnapshotId"] for image in left}
 
 
 def test_nothing_changes_while_it_is_only_planned(two: tuple[str, str]) -> None:
     plan()
-    (image,) = (one for one in ours.own_images(AWS) if one.ami_id == two[0])
+    (image,) = (image for image in ours.own_images(AWS) if image.ami_id == two[0])
     assert (image.retiring, image.protected, image.state) == (False, True, "available")
 
 
@@ -93,7 +93,7 @@ def test_a_tag_keeps_an_ami(client: Callable[..., Any], two: tuple[str, str]) ->
 def test_an_ami_that_somebody_protects_on_its_way_out_stays(
     client: Callable[..., Any], two: tuple[str, str]
 ) -> None:
-    mine = Retirement(tuple(one for one in plan().would if one.ami_id == two[0]), ())
+    mine = Retirement(tuple(image for image in plan().would if image.ami_id == two[0]), ())
     retire(AWS, mine)
     client("ec2").enable_image_deregistration_protection(ImageId=two[0])
     assert why_kept(two[0]).startswith("protected from deregistration by somebody")
@@ -132,8 +132,8 @@ def test_requests_of_a_plan_do_not_grow_with_the_amis(bake: Bake, two: tuple[str
             counted.append((len(plan().would), len(sent)))
         bake(day)
         published(OTHER)
-    (some, calls), (more, as_many) = counted
-    assert more > some
+    (few, calls), (more, as_many) = counted
+    assert more > few
     assert as_many == calls
 
 
@@ -171,13 +171,13 @@ def test_an_ami_that_is_not_ours_is_not_even_listed(
 ) -> None:
     foreign = client("ec2").create_image(InstanceId=instance, Name=f"foreign {tmp_path.name}")
     listed = plan()
-    assert foreign["ImageId"] not in {one.ami_id for one in (*listed.would, *listed.kept)}
+    assert foreign["ImageId"] not in {image.ami_id for image in (*listed.would, *listed.kept)}
 
 
 def test_an_ami_that_a_channel_came_to_hold_since_the_plan_stays(two: tuple[str, str]) -> None:
     planned = plan()
     back("nightly")
-    mine = Retirement(tuple(one for one in planned.would if one.ami_id == two[0]), ())
+    mine = Retirement(tuple(image for image in planned.would if image.ami_id == two[0]), ())
     (done,) = retire(AWS, mine)
     assert done.error == f"nightly of {LINE} has come to hold it"
     held = channels.held(AWS, LINE, "nightly")
@@ -205,8 +205,8 @@ def test_what_old_runs_left_is_found_and_removed_and_nothing_else(
         made[run_id] = volume["VolumeId"]
     found = leftovers(AWS, [HOME, OTHER], timedelta(hours=24))
     old = {"kiln-20251102T000000Z-bbbb", made["20251102T000000Z-bbbb"]}
-    assert {one.id for one in found} == old
-    assert {one.id for one in sweep(AWS, found) if not one.error} == old
+    assert {resource.id for resource in found} == old
+    assert {resource.id for resource in sweep(AWS, found) if not resource.error} == old
     left = {key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]}
     assert {f"kiln-{now}", "kiln-somebody's"} <= left
     assert not old & left

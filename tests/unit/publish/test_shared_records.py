@@ -113,14 +113,14 @@ def test_a_file_that_is_no_record_of_that_run_is_left_out_and_said(
     client: Callable[..., Any], shelf: Shelf, what: str
 ) -> None:
     text, why = WRONG[what]
-    s3, told = client("s3"), []
+    s3, messages = client("s3"), []
     s3.put_object(Bucket=shelf.bucket, Key=shelf.key_of(RECIPE.name, RUN), Body=text)
     for key in ("runs/x", f"runs/{RECIPE.name}/{RUN}/notes.txt", f"runs/../{RUN}/record.json"):
         s3.put_object(Bucket=shelf.bucket, Key=key, Body=b"{}")
-    bring_row(shelf, RECIPE.name, told.append)
+    bring_row(shelf, RECIPE.name, messages.append)
     assert records.all_of(RECIPE.name) == []
     assert not (build_dir() / RECIPE.name).exists()
-    (line,) = told
+    (line,) = messages
     assert f"s3://{shelf.bucket}/runs/{RECIPE.name}/{RUN}/record.json" in line
     assert why in line
 
