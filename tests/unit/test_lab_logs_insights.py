@@ -168,6 +168,29 @@ def test_a_glob_and_a_regular_expression_make_fields() -> None:
     assert rows(named)[1] == {}, "an event that does not match stays"
 
 
+def test_the_query_of_awss_example_dashboard_runs() -> None:
+    """Of CloudWatch-Dashboard-Body-Structure.html: no field and no `as` in parse."""
+    text = """filter @message like "[ERROR]"
+    | parse "Error for [*] [*] due to: *" canaryName1, canaryId1, cause1
+    | parse "Executor canary [*] *" canaryName2, cause2
+    | fields coalesce(cause1, cause2) as cause
+    | fields coalesce(canaryName1, canaryName2) as canaryName
+    | fields ispresent(cause) as isP
+    | filter isP
+    | stats count() as errCount by canaryName, substr(cause, 0, 130)
+    | sort errCount DESC"""
+    events = [
+        event(0, "[ERROR] Error for [a] [7] due to: rain"),
+        event(1, "[ERROR] Executor canary [b] snow"),
+        event(2, "[ERROR] Executor canary [b] snow"),
+        event(3, "[ERROR] else"),
+    ]
+    assert rows(text, events) == [
+        {"canaryName": "b", "substr(cause, 0, 130)": "snow", "errCount": "2"},
+        {"canaryName": "a", "substr(cause, 0, 130)": "rain", "errCount": "1"},
+    ]
+
+
 def test_sorting_puts_numbers_after_texts_and_texts_in_natural_order() -> None:
     """The list of CWL_QuerySyntax-Sort.html."""
     listed = ["!", "#", "*%04", "0#", "5A", "111A", "2345_", "@", "@_", "A", "A9876fghj",
