@@ -35,6 +35,7 @@ import platform
 import re
 import stat
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 MODULES = (
@@ -350,27 +351,32 @@ def collect(kernel: str, etc: str) -> dict[str, Any]:
     records = sorted(glob.glob(os.path.join(etc, "components", "*.json")))
     components = {record["component"]: record for record in (load(path, {}) for path in records)}
     runfile = components.get("nvidia-driver", {}).get("runfile")
-    return {
-        "schema": 1,
-        "os": os_release(),
-        "arch": platform.machine(),
-        "kernel": {"boots": kernel, "running": platform.release()},
-        "packages": packages(),
-        "modules": modules(),
-        "runfiles": [{"name": runfile, "version": components["nvidia-driver"].get("version", "")}]
-        if runfile
-        else [],
-        "efa": efa(),
-        "components": components,
-        "downloads": load(os.path.join(etc, "downloads.json"), []),
-        "paths": paths(),
-        "units": units(),
-        "held": held(),
-        "upgradable": upgradable(),
-        "files": installed_files(components),
-        "sysctls": configured_sysctls(),
-        "boot": boot_parameters(),
-    }
+    with ThreadPoolExecutor() as pool:
+        # systemd and the package tool take as long as all the rest.
+        unit_files, newer = pool.submit(units), pool.submit(upgradable)
+        return {
+            "schema": 1,
+            "os": os_release(),
+            "arch": platform.machine(),
+            "kernel": {"boots": kernel, "running": platform.release()},
+            "packages": packages(),
+            "modules": modules(),
+            "runfiles": [
+                {"name": runfile, "version": components["nvidia-driver"].get("version", "")}
+            ]
+            if runfile
+            else [],
+            "efa": efa(),
+            "components": components,
+            "downloads": load(os.path.join(etc, "downloads.json"), []),
+            "paths": paths(),
+            "held": held(),
+            "files": installed_files(components),
+            "sysctls": configured_sysctls(),
+            "boot": boot_parameters(),
+            "units": unit_files.result(),
+            "upgradable": newer.result(),
+        }
 
 
 if __name__ == "__main__":
