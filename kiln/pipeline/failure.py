@@ -27,6 +27,8 @@ _UPLOADED = re.compile(r"(?<!\S)\S*/script_\d+\.sh: line (\d+)")
 _EXIT_STATUS = re.compile(r"Script exited with non-zero exit status: (\d+)")
 # Packer's words before it removes the AMI of a build that failed later.
 _REMOVES = "Deregistering the AMI and deleting associated snapshots because"
+# Between the commands of a pipe; || is something else.
+_PIPE = re.compile(r"(?<!\|)\|&?(?!\|)")
 _IN_THE_LIBRARY = re.compile(r"lib/[\w.]+ line \d+, \w+")
 
 # Exit statuses that say why: https://www.gnu.org/software/bash/manual/html_node/Exit-Status.html,
@@ -76,7 +78,7 @@ class Failure:
         where = f"{place}: {self.command}" if self.command else place
         said = [f"  | {line}" for line in self.said]
         status = [] if self.status is None else [f"exit status {self.status}"]
-        pipe = [f"statuses of the pipe {self.pipe}"] if self.pipe else []
+        pipe = [f"statuses of the pipe {self.pipe}{self._failed_in_pipe()}"] if self.pipe else []
         within = [f"in provisioners/{self.inside}"] if self.inside else []
         return [
             where,
@@ -84,6 +86,15 @@ class Failure:
             *(["its last words:", *said] if said else []),
             *self.hints,
         ]
+
+    def _failed_in_pipe(self) -> str:
+        """`: grep x`, the commands of the pipe that failed; empty where the statement is more than
+        a pipe."""
+        commands, statuses = _PIPE.split(self.command), self.pipe.split()
+        if len(commands) != len(statuses) or "$(" in self.command:
+            return ""
+        pairs = zip(commands, statuses, strict=True)
+        return ": " + "; ".join(command.strip() for command, status in pairs if status != "0")
 
 
 class ProvisionerError(KilnError):
@@ -249,7 +260,9 @@ def _explained(failure: Failure) -> Failure:
     """The failure with hints from its status and from the tool's words."""
     words = "\n".join([failure.message, *failure.said])
     # The status of a test such as [[ … ]] says nothing.
-    plain = failure.message.startswith(("a command failed", "the script ended"))
+    plain = failure.message.startswith(
+        ("a command failed", "a command in a pipe failed", "the script ended")
+    )
     status = failure.status if plain or (failure.status or 0) > 1 else None
     hints = [hint for key, hint in _WORD_HINTS.items() if key in words]
     if failure.status in _STATUS_HINTS:

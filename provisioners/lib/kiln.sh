@@ -146,7 +146,12 @@ _kiln_finish() { # STATUS COMMAND
 # variable, a syntax error. For those bash's own message is in the output before.
 _kiln_report() { # STATUS COMMAND
     if ((${#_kiln_failure[@]})); then
-        kiln_say "ERROR: a command failed with status $1: ${_kiln_failure[2]//$'\n'/; }"
+        # bash names the last command of a pipe, also when another one failed.
+        if [[ ${_kiln_failure[3]} == *' 0' ]]; then
+            kiln_say "ERROR: a command in a pipe failed with status $1"
+        else
+            kiln_say "ERROR: a command failed with status $1: ${_kiln_failure[2]//$'\n'/; }"
+        fi
         kiln_say "  status: $1"
         [[ ${_kiln_failure[3]} != *' '* ]] || kiln_say "  statuses of the pipe: ${_kiln_failure[3]}"
         [[ -z $_kiln_failure_place ]] || printf '%s\n' "$_kiln_failure_place" >&2

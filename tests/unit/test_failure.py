@@ -94,11 +94,23 @@ def test_a_command_in_a_function_of_the_script(machine: Machine) -> None:
     assert "    | ls: cannot access '/nonexistent': No such file or directory" in lines
 
 
-def test_a_pipe_names_the_whole_statement_and_each_status(machine: Machine) -> None:
-    assert message(machine, "printf a \\\n    | grep b \\\n    | sort\n")[1:3] == [
+def test_a_pipe_names_the_command_that_failed_and_not_its_last_one(machine: Machine) -> None:
+    assert message(machine, "printf a \\\n    | grep b \\\n    | sort\n")[:3] == [
+        "row: packer build failed in sample: a command in a pipe failed with status 1",
         "  provisioners/sample.sh line 6: printf a | grep b | sort",
-        "  exit status 1, statuses of the pipe 0 1 0",
+        "  exit status 1, statuses of the pipe 0 1 0: grep b",
     ]
+
+
+def test_a_pipe_whose_last_command_failed_too_names_both(machine: Machine) -> None:
+    lines = message(machine, "grep a </dev/null | grep b\n")
+    assert lines[0].endswith("a command failed with status 1: grep b")
+    assert lines[2] == "  exit status 1, statuses of the pipe 1 1: grep a </dev/null; grep b"
+
+
+def test_a_pipe_in_a_larger_statement_is_shown_with_its_statuses_alone(machine: Machine) -> None:
+    lines = message(machine, "printf a | grep b | sort || false | true\n")
+    assert lines[2] == "  exit status 1, statuses of the pipe 1 0"
 
 
 def test_kiln_die_says_its_hint_and_the_line_that_led_there(machine: Machine) -> None:
