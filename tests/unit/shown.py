@@ -52,3 +52,20 @@ def blocks(page: str) -> dict[str, str]:
     return dict(
         re.findall(rf"{command}\n(?:{text})```\n({text})^```", page, re.MULTILINE | re.DOTALL)
     )
+
+
+_BUILD = re.compile(r"\./invoke build((?: +--[\w-]+(?: +(?!--)[\w.-]+)?)+)")
+_FLAG = re.compile(r"--([\w-]+)(?: +(?!--)([\w.-]+))?")
+_OF_ROWS = ("name", "distro", "driver", "cuda", "kernel-module", "flavor", "arch")
+
+
+def selections(page: str) -> list[dict[str, str]]:
+    """The flags that select a row in each `./invoke build` of a page, as `select` takes them;
+    without those of `--all`, and of placeholders such as NAME."""
+    chosen = []
+    for words in _BUILD.findall(page):
+        flags = dict(_FLAG.findall(words))
+        row = {name.replace("-", "_"): flags[name] for name in _OF_ROWS if name in flags}
+        if row and "all" not in flags and not any(value.isupper() for value in row.values()):
+            chosen.append(row)
+    return chosen

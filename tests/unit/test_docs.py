@@ -13,8 +13,11 @@ from invoke.config import Config
 from invoke.loader import FilesystemLoader
 
 from devel import links
+from kiln.base.errors import KilnError
+from kiln.matrix.load import load_recipes
+from kiln.matrix.select import select
 from kiln.pipeline.record import Record
-from tests.unit import commands
+from tests.unit import commands, shown
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in links.pages(ROOT)}
@@ -322,6 +325,27 @@ def test_the_design_page_names_every_folder_of_the_product():
     page = PAGES["docs/design.md"]
     folders = [path.name for path in (ROOT / "kiln").iterdir() if (path / "__init__.py").exists()]
     assert [name for name in folders if f"`kiln/{name}/`" not in page] == []
+
+
+# The rows of the others are in the overlays that they show; their own tests build or plan them.
+WITH_ROWS_OF_AMIS_YAML = [
+    page
+    for page in PAGES
+    if shown.selections(PAGES[page])
+    and page not in ("docs/overlay.md", "docs/add-a-distribution.md", "CHANGELOG.md")
+]
+
+
+@pytest.mark.parametrize("page", WITH_ROWS_OF_AMIS_YAML)
+def test_a_build_that_a_page_shows_is_of_a_single_row(page):
+    for flags in shown.selections(PAGES[page]):
+        assert len(select(load_recipes(ROOT / "amis.yaml"), **flags)) == 1
+
+
+def test_a_build_that_several_rows_match_would_be_found():
+    (flags,) = shown.selections("then `./invoke build --distro al2023 --dry-run` and --name NAME")
+    with pytest.raises(KilnError, match="rows match"):
+        select(load_recipes(ROOT / "amis.yaml"), **flags)
 
 
 PYTEST = re.compile(r"((?:KILN_\w+=\S+ )*)(\S*)python -m pytest((?: [^\s`]+)+)")

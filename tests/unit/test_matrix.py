@@ -468,3 +468,13 @@ def test_every_documented_key_exists() -> None:
     text = (ROOT / "docs" / "matrix.md").read_text()
     documented = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
     assert documented == {*schema.RowModel.model_fields, *schema.DistroModel.model_fields}
+
+
+def test_the_page_shows_what_a_misspelt_distribution_is_answered_with(tmp_path: Path) -> None:
+    file = tmp_path / "amis.yaml"
+    rows = (ROOT / "amis.yaml").read_text()
+    file.write_text(rows.replace("{distro: al2,", "{distro: al22,", 1))
+    with pytest.raises(KilnError) as refused:
+        matrix.load_recipes(file)
+    answer = str(refused.value).replace(str(tmp_path), "").lstrip("./")
+    assert f"\n{answer}\n" in (ROOT / "docs" / "matrix.md").read_text()

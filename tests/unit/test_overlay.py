@@ -14,9 +14,10 @@ from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.matrix.load import load_recipes
+from kiln.matrix.select import select
 from kiln.packer import policy, render, uploads
 from lab.packages import system
-from tests.unit import commands
+from tests.unit import commands, shown
 
 PAGE = (ROOT / "docs" / "overlay.md").read_text()
 
@@ -66,6 +67,11 @@ def test_its_row_has_the_defaults_of_the_matrix(acme: Path) -> None:
     assert (own.name, own.stack) == ("al2023-580.999.01-open-base-x86_64", "acme")
     assert own.row.file == str(acme / "amis.yaml")
     assert own.volume == others[0].volume
+
+
+def test_the_build_that_the_page_shows_is_of_its_row(acme: Path) -> None:
+    (flags,) = shown.selections(PAGE)
+    assert [recipe.stack for recipe in select(load_recipes(), **flags)] == ["acme"]
 
 
 def test_a_row_may_leave_its_component_out(acme: Path) -> None:
