@@ -10,6 +10,7 @@ import re
 from collections import deque
 from dataclasses import dataclass, replace
 
+from kiln import components
 from kiln.base.errors import OPERATION_FAILED, KilnError
 from kiln.base.findings import Place
 from kiln.base.overlay import provisioner_file, shown_script
@@ -25,6 +26,8 @@ _OTHER = re.compile(r"kiln: [\w-]+: ")
 # The script as Packer uploads it, in bash's own messages.
 _UPLOADED = re.compile(r"(?<!\S)\S*/script_\d+\.sh: line (\d+)")
 _EXIT_STATUS = re.compile(r"Script exited with non-zero exit status: (\d+)")
+# Packer's words when the instance does not answer while a script ends, or after it.
+_LOST = re.compile(r"dial tcp \S+: |Error removing temporary script|handshake failed")
 # Packer's words before it removes the AMI of a build that failed later.
 _REMOVES = "Deregistering the AMI and deleting associated snapshots because"
 # Between the commands of a pipe; || is something else.
@@ -192,11 +195,14 @@ class FailureReader:
             return None
         script = shown_script(provisioner_file(self._component))
         status = _EXIT_STATUS.search(packers_words)
-        if self._rebooting and not self._messages:
+        lost = bool(_LOST.search(packers_words)) and not status
+        if (self._rebooting or lost) and not self._messages:
+            rebooted = self._rebooting or _may_reboot(self._component)
+            what = "did not come back after its reboot" if rebooted else "does not answer any more"
             return Failure(
                 self._component,
                 script,
-                f"{self._instance} did not come back after its reboot: {packers_words}",
+                f"{self._instance} {what}: {packers_words}",
                 hints=(
                     "its console may say why: aws ec2 get-console-output --instance-id "
                     f"{self._instance}; in the lab ./invoke lab.logs --instance {self._instance}",
@@ -215,6 +221,10 @@ class FailureReader:
         for detail in self._details:
             failure = _with_detail(failure, detail)
         return _explained(failure)
+
+
+def _may_reboot(name: str) -> bool:
+    return name in components.names() and components.get(name).reboots
 
 
 def _with_detail(failure: Failure, text: str) -> Failure:

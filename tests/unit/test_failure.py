@@ -240,6 +240,37 @@ def test_an_instance_that_does_not_come_back_after_its_reboot() -> None:
     assert "lab.logs --instance i-e466e73fb8f85c26f" in found.hints[0]
 
 
+@pytest.mark.parametrize(
+    ("component", "what"),
+    [
+        ("kernel", "did not come back after its reboot"),
+        ("tuning", "does not answer any more"),
+    ],
+)
+def test_an_instance_that_is_gone_before_packer_has_removed_the_script(
+    component: str, what: str
+) -> None:
+    # The lines of a bake in the lab whose script disabled sshd and rebooted.
+    reader = FailureReader()
+    for kind, text in (
+        ("message", "Instance ID: i-e466e73fb8f85c26f"),
+        ("say", f"Provisioning with shell script: ../../provisioners/{component}.sh"),
+        ("error", "Created symlink /etc/systemd/system/ssh.service"),
+        ("say", "Provisioning step had errors: Running the cleanup provisioner, if present..."),
+    ):
+        reader.read(Event(0, kind, text))
+    words = (
+        "Error removing temporary script at /tmp/script_4497.sh: dial tcp 10.208.1.41:22: "
+        "connect: connection refused"
+    )
+    failure = reader.failure(words)
+    assert failure is not None
+    assert (failure.component, failure.message) == (
+        component,
+        f"i-e466e73fb8f85c26f {what}: {words}",
+    )
+
+
 def test_words_of_a_step_that_worked_are_not_those_of_the_failure(machine: Machine) -> None:
     lines = message(machine, "echo fine\nkiln_say next\nfalse\n")
     assert "    | fine" not in lines
