@@ -46,8 +46,8 @@ MIG_PAIRS = Profile(
 OWN_KERNEL = Profile("own-kernel", {"KILN_OWN_KERNEL": "1"}, ("tests/lab/test_own_kernel.py",))
 RUNTIMES = Profile(
     "runtimes",
-    {"KILN_REAL_RUNTIMES": "1", "KILN_REAL_SLURM": "1"},
-    ("tests/lab/test_vendors.py", "tests/lab/test_slurm.py"),
+    {"KILN_REAL_RUNTIMES": "1", "KILN_REAL_SLURM": "1", "KILN_REAL_UBUNTU": "1"},
+    ("tests/lab/test_vendors.py", "tests/lab/test_slurm.py", "tests/lab/test_real_ubuntu.py"),
 )
 WORKERS = Profile("workers", {"KILN_WORKERS": "1"}, ("tests/lab/test_workers.py",))
 FLEET = Profile("fleet", {"KILN_FLEET": "1"}, ("tests/lab/test_whole_fleet.py",))

@@ -40,7 +40,20 @@ _CLOUD_INIT = """\
 datasource_list: [Ec2]
 datasource: {Ec2: {strict_id: false, timeout: 5, max_wait: 30}}
 network: {config: disabled}
+# No udev runs in a guest, so cloud-init cannot tell it of a device that is plugged in.
+updates: {network: {when: [boot-new-instance]}}
 """
+# What the lab's own bases have of a guest's machine: its PCI devices, settings of its kernel, and a
+# journal without the host's kernel log.
+_OF_A_GUEST = (
+    "etc/systemd/journald.conf.d",
+    "etc/systemd/system.conf.d",
+    "etc/systemd/system/kiln-gpu-boot.service.d",
+    "etc/systemd/system/kiln-gpu-select.service.d",
+    "etc/systemd/system/systemd-sysctl.service.d",
+    "usr/lib/kiln-lab-pci",
+    "usr/lib/kiln-lab-sysctl",
+)
 
 
 def deb_packages() -> list[str]:
@@ -211,6 +224,8 @@ def _adapt(distro: str, arch: str, root: Path, real: str) -> None:
         (root / name).unlink(missing_ok=True)
     shutil.rmtree(root / "var/lib/cloud", ignore_errors=True)
     bases.replace(root / "etc/cloud/cloud.cfg.d/99_kiln_lab.cfg", _CLOUD_INIT)
+    for name in _OF_A_GUEST:
+        shutil.copytree(distros.FILES / "common" / name, root / name, dirs_exist_ok=True)
     certificate = ca.ensure().certificate.read_text()
     anchors = root / "etc/pki/ca-trust/source/anchors"
     if anchors.is_dir():
@@ -235,7 +250,9 @@ def _adapt(distro: str, arch: str, root: Path, real: str) -> None:
         "lab_only": [
             "SSH accepts ssh-rsa",
             "the lab's CA is trusted",
-            "cloud-init asks Ec2 only",
+            "cloud-init asks Ec2 only, and does not watch for devices",
+            "PCI devices are the instance type's, unless a real driver is installed",
+            "settings of the kernel are files of the guest",
             *changes,
         ],
     }

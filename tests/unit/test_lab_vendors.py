@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
@@ -288,6 +289,25 @@ def test_amazon_linux_is_installed_with_the_key_that_is_pinned_and_no_other(
         with pytest.raises(KilnError, match="none has the pinned fingerprint B21C50FA"):
             real_bases.ensure(row(AL2023), print)
         assert "install" not in words.read_text().splitlines()
+
+
+def test_a_real_root_filesystem_shows_a_guests_machine_and_waits_for_no_device(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path / "state"))
+    monkeypatch.setattr(importer, "run", lambda *words: "")
+    monkeypatch.setattr(bases, "for_processor", lambda root, arch: ([], []))
+    root = tmp_path / "root"
+    (root / "etc/ssh").mkdir(parents=True)
+    (root / "etc/ssh/sshd_config").touch()
+    importer._adapt("ubuntu2404", "x86_64", root, "everything")
+    drop_in = (root / "etc/systemd/system/kiln-gpu-boot.service.d/lab.conf").read_text()
+    (program,) = (line.split()[-1] for line in drop_in.splitlines() if "ExecStartPre" in line)
+    assert (root / program.lstrip("/")).is_file()
+    assert "ReadKMsg=no" in (root / "etc/systemd/journald.conf.d/kiln-lab.conf").read_text()
+    settings_of_cloud_init = (root / "etc/cloud/cloud.cfg.d/99_kiln_lab.cfg").read_text()
+    when = yaml.safe_load(settings_of_cloud_init)["updates"]["network"]["when"]
+    assert "hotplug" not in when
 
 
 def test_debian_on_a_debian_machine_is_the_ordinary_base(
