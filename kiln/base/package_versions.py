@@ -23,18 +23,20 @@ def order(manager: Manager, version: str, other: str) -> int:
     """Below 0, 0 or above 0: `version` is older than `other`, the same, or newer."""
     compare = _order_deb if manager == "dpkg" else _order_rpm
     mine, others = _split(version), _split(other)
-    if mine[0] != others[0]:
-        return mine[0] - others[0]
-    return compare(mine[1], others[1]) or compare(mine[2], others[2])
+    return (
+        _order_numbers(mine[0], others[0])
+        or compare(mine[1], others[1])
+        or compare(mine[2], others[2])
+    )
 
 
-def _split(version: str) -> tuple[int, str, str]:
+def _split(version: str) -> tuple[str, str, str]:
     """Epoch (0 without one), version and release; the release of a version without one is ""."""
     epoch, colon, rest = version.partition(":")
-    if not colon or not epoch.isdecimal():
+    if not colon or not re.fullmatch("[0-9]+", epoch):
         epoch, rest = "0", version
     upstream, _, release = rest.rpartition("-")
-    return int(epoch), upstream or release, release if upstream else ""
+    return epoch, upstream or release, release if upstream else ""
 
 
 def _order_deb(text: str, other: str) -> int:

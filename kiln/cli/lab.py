@@ -135,7 +135,7 @@ def update(c: Context, distro: str, package: str, version: str, advisory: str = 
     from lab.packages.system import VERSION_TEXT
 
     upstream, _, release = VERSION_TEXT.required(version, "--version").rpartition("-")
-    if not upstream:
+    if not upstream or not release:
         raise KilnError(f"--version {version} has no release", hint="for example 8.3.1-1.amzn2")
     if advisory and not ADVISORY.fits(advisory):
         raise KilnError(f"--advisory {advisory!r} is not an id", hint=ADVISORY.what)

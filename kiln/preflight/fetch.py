@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,10 @@ MIRRORS = "KILN_MIRRORS"
 # Seconds to connect, and between two pieces of an answer.
 TIMEOUT = (10, 30)
 _PIECE = 1 << 20
+# Bytes of a file; the largest index has a tenth of it.
+_LARGEST = 1 << 30
+# Python refuses to read a number of thousands of digits.
+_LENGTH = re.compile(r"[0-9]{1,18}")
 # Statuses of a file that is not there. S3 answers 403 to who may not list the bucket.
 _NOT_THERE = {403, 404, 410}
 
@@ -112,7 +117,7 @@ class Fetcher:
         """
         with self._asked("HEAD", url, {"Accept-Encoding": "identity"}) as answer:
             length = answer.headers.get("Content-Length", "")
-            return int(length) if length.isdecimal() else None
+            return int(length) if _LENGTH.fullmatch(length) else None
 
     def _asked(self, method: str, url: str, headers: dict[str, str]) -> requests.Response:
         place = self.place(url)
@@ -152,6 +157,9 @@ class Fetcher:
                     part.write(piece)
                     total.update(piece)
                     size += len(piece)
+                    if size > _LARGEST:
+                        host = urlsplit(self.place(url)).netloc
+                        raise NoAnswerError(host, f"it sends more than {_LARGEST >> 20} MiB")
                 self._whole(answer, size)
             except (requests.RequestException, NoAnswerError) as error:
                 Path(part.name).unlink()
@@ -171,7 +179,7 @@ class Fetcher:
     def _whole(self, answer: requests.Response, size: int) -> None:
         """Raises NoAnswerError if the connection ended before the file did."""
         length = answer.headers.get("Content-Length", "")
-        if length.isdecimal() and int(length) != size:
+        if _LENGTH.fullmatch(length) and int(length) != size:
             host = urlsplit(answer.url).netloc
             raise NoAnswerError(host, f"the connection ended after {size} of {length} bytes")
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kiln.base import vocabulary
 from kiln.components.package_repositories import Repository
 from kiln.preflight.fetch import Fetched, Fetcher, NoAnswerError, NotThereError
 from kiln.preflight.keyrings import NotSignedError, check_signature, make_keyring
@@ -65,7 +67,7 @@ def _resolved(repository: Repository, fetcher: Fetcher) -> Repository:
     if not repository.mirror_list:
         return replace(repository, url=fetcher.place(repository.url))
     lines = fetcher.get(repository.url).path.read_text(encoding="utf-8", errors="replace").split()
-    urls = [line for line in lines if line.startswith(("http://", "https://"))]
+    urls = [line for line in lines if re.fullmatch(vocabulary.URL.pattern, line)]
     if not urls:
         raise NotThereError(f"{fetcher.place(repository.url)}: the mirror list names no mirror")
     return replace(repository, url=fetcher.place(urls[0].rstrip("/")))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import io
 import json
 import lzma
 import tempfile
@@ -20,11 +21,14 @@ from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
+from pydantic import TypeAdapter
+
 from kiln import facts
+from kiln.base.input_file import read_bytes
 from kiln.base.package_versions import Manager, is_newer
+from kiln.base.vocabulary import shown
 from kiln.cloud.target import PackageArchive
 from kiln.components.package_repositories import Repository, security_of
 from kiln.preflight.ask import cache_folder
@@ -35,11 +39,14 @@ from kiln.preflight.keyrings import NotSignedError
 # Requests that wait for the network, not for this machine.
 _AT_ONCE = 16
 _BEGIN, _END = "-----BEGIN PGP SIGNED MESSAGE-----", "-----BEGIN PGP SIGNATURE-----"
+# Bytes of an index, unpacked. Ubuntu's largest has about a hundred million.
+_LARGEST = 1 << 30
+_PIECE = 1 << 20
 # xz first: it is the smallest.
-_UNPACKED: dict[str, Callable[[bytes], bytes]] = {
-    ".xz": lzma.decompress,
-    ".gz": gzip.decompress,
-    "": bytes,
+_UNPACKERS: dict[str, Callable[[Path], contextlib.AbstractContextManager[io.BufferedIOBase]]] = {
+    ".xz": lzma.open,
+    ".gz": gzip.open,
+    "": lambda path: path.open("rb"),
 }
 # Of the kept versions; a change of it makes them anew.
 _FORMAT = 1
@@ -91,6 +98,7 @@ def ask_security(archives: Iterable[PackageArchive]) -> dict[PackageArchive, Sec
 
 
 Versions = dict[str, tuple[str, ...]]
+_VERSIONS = TypeAdapter(Versions)
 
 
 def _ask(archive: PackageArchive, repository: Repository, folder: Path) -> Versions | str:
@@ -127,7 +135,7 @@ def _of_apt(index: Index, fetcher: Fetcher, arch: str) -> Versions:
         sums = _checksums(release.path.read_text(encoding="utf-8", errors="replace"))
         for component in repository.components:
             listed = f"{component}/binary-{arch}/Packages"
-            ending = next((end for end in _UNPACKED if f"{listed}{end}" in sums), None)
+            ending = next((end for end in _UNPACKERS if f"{listed}{end}" in sums), None)
             if ending is None:
                 continue  # A suite need not have every component.
             path = f"dists/{suite}/{listed}{ending}"
@@ -156,12 +164,14 @@ def _checksums(release: str) -> dict[str, str]:
         raise _UnusableError("its InRelease is not one signed text")
     lines = release.partition(_END)[0].splitlines()
     until = next((line for line in lines if line.startswith("Valid-Until:")), None)
-    if until:
-        with contextlib.suppress(ValueError, TypeError):
+    if until is not None:
+        try:
             end = parsedate_to_datetime(until.partition(":")[2].strip())
-            end = end if end.tzinfo else end.replace(tzinfo=timezone.utc)
-            if end < datetime.now(timezone.utc):
-                raise _UnusableError(f"its InRelease was valid until {end:%Y-%m-%d} only")
+        except (ValueError, TypeError, OverflowError):
+            raise _UnusableError(f"its InRelease has {shown(until)}, which is no time") from None
+        end = end if end.tzinfo else end.replace(tzinfo=timezone.utc)
+        if end < datetime.now(timezone.utc):
+            raise _UnusableError(f"its InRelease was valid until {end:%Y-%m-%d} only")
     sums, inside = {}, False
     for line in lines:
         if not line.startswith(" "):
@@ -201,7 +211,7 @@ def _of_rpm(index: Index, fetcher: Fetcher, arch: str) -> Versions:
     if location is None or checksum is None or not checksum.text:
         raise _UnusableError("it lists no advisories (updateinfo)")
     href = location.get("href", "")
-    ending = next(end for end in _UNPACKED if href.endswith(end))
+    ending = next(end for end in _UNPACKERS if href.endswith(end))
     fetched = fetcher.get(f"{base}/{href}")
     _require_checksum(fetched, checksum.text.strip())
     return _newest(fetched, _Listing("rpm", arch, ending, _of_advisories))
@@ -219,13 +229,22 @@ def _of_advisories(text: bytes, arch: str) -> Iterable[tuple[str, str]]:
                 yield package.get("name", ""), full.removeprefix("0:")
 
 
-def _parsed(text: bytes) -> ElementTree.Element:
-    # No such file has a document type; what a definition of entities unpacks to has no limit.
-    if b"<!DOCTYPE" in text:
+class _WithoutDocumentType(ElementTree.TreeBuilder):
+    """No such file has a document type; what a definition of entities unpacks to has no limit.
+
+    The parser says that there is one, in whatever encoding.
+    """
+
+    def doctype(self, name: str, public_id: str, system: str) -> None:
+        """See ElementTree.TreeBuilder."""
         raise _UnusableError("its metadata has a document type")
+
+
+def _parsed(text: bytes) -> ElementTree.Element:
+    parser = ElementTree.XMLParser(target=_WithoutDocumentType())  # noqa: S314 - without entities
     try:
-        return ElementTree.fromstring(text)  # noqa: S314 - without entities
-    except ElementTree.ParseError as error:
+        return ElementTree.fromstring(text, parser)  # noqa: S314
+    except (ElementTree.ParseError, LookupError, ValueError) as error:
         raise _UnusableError(f"its metadata is not readable: {error}") from None
 
 
@@ -246,14 +265,10 @@ def _newest(fetched: Fetched, listing: _Listing) -> Versions:
     """
     kept = fetched.path.with_suffix(".newest")
     same = {"format": _FORMAT, "sha256": fetched.sha256, "arch": listing.arch}
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        data: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
-        if {key: data[key] for key in same} == same:
-            return {name: tuple(versions) for name, versions in data["versions"].items()}
-    try:
-        text = _UNPACKED[listing.ending](fetched.path.read_bytes())
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise _UnusableError(f"an index cannot be unpacked: {error}") from None
+    known_versions = _kept(kept, same)
+    if known_versions is not None:
+        return known_versions
+    text = _unpacked(fetched.path, listing.ending)
     newest: dict[str, dict[str, str]] = {}
     for name, version in listing.read(text, listing.arch):
         known = newest.setdefault(name, {})
@@ -268,6 +283,30 @@ def _newest(fetched: Fetched, listing: _Listing) -> Versions:
         json.dump({**same, "versions": versions}, making)
     Path(making.name).replace(kept)
     return versions
+
+
+def _kept(path: Path, same: Mapping[str, object]) -> Versions | None:
+    """The versions that were kept of an index; None if they are of another one, or damaged."""
+    try:
+        data = json.loads(read_bytes(path))
+        if {key: data[key] for key in same} != same:
+            return None
+        return _VERSIONS.validate_python(data["versions"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _unpacked(path: Path, ending: str) -> bytes:
+    text = bytearray()
+    try:
+        with _UNPACKERS[ending](path) as packed:
+            while piece := packed.read(_PIECE):
+                text += piece
+                if len(text) > _LARGEST:
+                    raise _UnusableError(f"an index unpacks to more than {_LARGEST >> 20} MiB")
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise _UnusableError(f"an index cannot be unpacked: {error}") from None
+    return bytes(text)
 
 
 def series_of(name: str, version: str) -> str:

@@ -7,6 +7,7 @@ The release is written first, so that an id never stands without its description
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +18,7 @@ from kiln.cloud.target import Target
 from kiln.publish.release import Release, read_release
 
 ROOT = "/ami-kiln"
+_IMAGE_PARAMETER = re.compile(rf"{ROOT}/.+/[^/]+/image_id")
 
 
 def image_parameter(line: str, channel: str) -> str:
@@ -83,10 +85,11 @@ def _below(target: Target, path: str) -> list[Held]:
         pages = aws.ssm(target).get_paginator("get_parameters_by_path")
         for page in pages.paginate(Path=path, Recursive=True):
             parameters |= {parameter["Name"]: parameter for parameter in page["Parameters"]}
+    # What somebody else keeps there is no channel.
     holdings = (
         _held(target.region, parameters, name)
         for name in sorted(parameters)
-        if name.endswith("/image_id")
+        if _IMAGE_PARAMETER.fullmatch(name)
     )
     return [holding for holding in holdings if holding is not None]
 

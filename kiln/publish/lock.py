@@ -44,6 +44,8 @@ from kiln.publish import channels, parameters
 _SECONDS = 300
 # Seconds by which the clocks of two machines may differ.
 _SKEW = 60
+# Seconds since 1970 and process numbers that no lock of ours reaches.
+_LAST_SECOND, _LAST_PROCESS = 1 << 33, 1 << 31
 # Of a version that was just written, until it is seen.
 _READS = 3
 
@@ -215,9 +217,11 @@ def _that_counts(versions: dict[int, Holder | None]) -> Holder | None:
 
 
 def _read(value: str) -> Holder | None:
+    """What a version says; None for a damaged one, such as a time or a process that there cannot
+    be: JSON has numbers of any size, and Python reads Infinity and NaN too."""
     try:
         data = json.loads(value)
-        return Holder(
+        holder = Holder(
             str(data["host"]),
             int(data["process"]),
             float(data["until"]),
@@ -226,8 +230,10 @@ def _read(value: str) -> Holder | None:
             int(data.get("after", 0)),
             str(data.get("after_token", "")),
         )
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
+    possible = 0 <= holder.until < _LAST_SECOND and 0 < holder.process < _LAST_PROCESS
+    return holder if possible else None
 
 
 def _delete(target: Target, name: str) -> None:

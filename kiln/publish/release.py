@@ -78,7 +78,7 @@ def read_release(text: str, called: str) -> Release:
     """The release in a parameter's value; `called` names the parameter in messages.
 
     Raises KilnError (exit status 2) for a value that no release of ours has: what reads it sends
-    its ids to EC2.
+    its ids to EC2, and looks for its run's record.
     """
     try:
         data = json.loads(text)
@@ -97,6 +97,9 @@ def read_release(text: str, called: str) -> Release:
         vocabulary.AMI_ID.required(ami_id, f"{called}: `images.{region}`")
     vocabulary.CHANNEL_LINE.required(release.line, f"{called}: `line`")
     vocabulary.CHANNEL.required(release.channel, f"{called}: `channel`")
+    vocabulary.RECIPE_NAME.required(release.recipe, f"{called}: `recipe`")
+    vocabulary.RUN_ID.required(release.run_id, f"{called}: `run_id`")
+    vocabulary.TIME.required(release.moved.at, f"{called}: `moved.at`")
     return release
 
 

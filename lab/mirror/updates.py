@@ -8,13 +8,18 @@ https://github.com/aquasecurity/vuln-list-update/tree/17a2f4ef4e522853d2157dc3b3
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from xml.sax.saxutils import quoteattr
+from xml.sax.saxutils import escape, quoteattr
+
+from pydantic import TypeAdapter, ValidationError
 
 from kiln.base.errors import KilnError, did_you_mean
+from kiln.base.input_file import read_bytes
+from lab import folders
 from lab.packages import system
 from lab.packages.model import Package
 from lab.settings import current
@@ -32,21 +37,32 @@ class PublishedUpdate:
     advisory: str = ""
 
 
+_LIST = TypeAdapter(list[PublishedUpdate])
+
+
 def published(distro_id: str) -> tuple[PublishedUpdate, ...]:
     """The updates of a distribution, oldest first."""
+    return tuple(update for update in _listed() if update.distro == distro_id)
+
+
+def _listed() -> list[PublishedUpdate]:
+    """All updates. Raises KilnError (exit status 2) for a damaged file."""
     try:
-        listed = json.loads(_file().read_text())
+        return _LIST.validate_json(read_bytes(_file()))
     except FileNotFoundError:
-        return ()
-    updates = (PublishedUpdate(**entry) for entry in listed)
-    return tuple(update for update in updates if update.distro == distro_id)
+        return []
+    except (OSError, ValidationError) as error:
+        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+        raise KilnError(
+            f"{_file()} is not a list of published updates: {reason}", hint="remove it"
+        ) from None
 
 
 def add(update: PublishedUpdate) -> None:
     """Publish an update from now on.
 
-    Raises KilnError (exit status 2) for a distribution whose repositories are not the lab's, or a
-    package that they do not have.
+    Raises KilnError (exit status 2) for a distribution whose repositories are not the lab's or do
+    not change, or a package that they do not have.
     """
     if update.distro not in system.amazon_distros():
         raise KilnError(
@@ -60,14 +76,18 @@ def add(update: PublishedUpdate) -> None:
             f"the lab has no package {update.package} of {update.distro}",
             hint=did_you_mean(update.package, names),
         )
-    try:
-        listed = json.loads(_file().read_text())
-    except FileNotFoundError:
-        listed = []
-    _file().parent.mkdir(parents=True, exist_ok=True)
-    fresh = _file().with_suffix(".new")
-    fresh.write_text(json.dumps([*listed, asdict(update)], indent=2) + "\n")
-    fresh.rename(_file())
+    if system.releases(update.distro):
+        raise KilnError(
+            f"{update.distro}: a release's repository does not change, so the lab publishes no "
+            "updates in it"
+        )
+    folders.private(current().root, current().state)
+    with _file().with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        text = json.dumps([asdict(entry) for entry in (*_listed(), update)], indent=2)
+        fresh = _file().with_suffix(".new")
+        fresh.write_text(text + "\n")
+        fresh.rename(_file())
 
 
 def _file() -> Path:
@@ -103,11 +123,11 @@ def _advisory(update: PublishedUpdate, arch: str, epoch: int) -> str:
     package = (
         f'<package name={quoteattr(update.package)} epoch="{epoch}" '
         f"version={quoteattr(update.version)} release={quoteattr(update.release)} "
-        f"arch={quoteattr(arch)}><filename>{full}</filename></package>"
+        f"arch={quoteattr(arch)}><filename>{escape(full)}</filename></package>"
     )
     return (
         f'<update type="{kind}" from="kiln-lab" status="final" version="1.4">'
-        f"<id>{name}</id><title>{name}: {update.package}</title>"
+        f"<id>{escape(name)}</id><title>{escape(f'{name}: {update.package}')}</title>"
         f'<pkglist><collection short="lab"><name>lab</name>{package}</collection></pkglist>'
         "</update>"
     )

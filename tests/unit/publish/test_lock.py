@@ -227,9 +227,34 @@ def test_a_lock_that_may_have_expired_elsewhere_is_freed_and_not_deleted(
     assert not client("ssm").get_parameters(Names=[lock_parameter(NAME)])["Parameters"]
 
 
-def test_a_damaged_lock_is_nobodys(dead: Callable[[], None], client: Callable[..., Any]) -> None:
+FORGED = (
+    '{"host": "h", "process": %s, "until": %s, "space": "", "after": %s, "after_token": "dead"}'
+)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "{",
+        "[]",
+        "[" * 4000,
+        FORGED % (1, "Infinity", 1),
+        FORGED % (1, "NaN", 1),
+        FORGED % (1, "-1", 1),
+        FORGED % (1, 10**300, 1),
+        FORGED % ("Infinity", 4e9, 1),
+        FORGED % (10**30, 4e9, 1),
+        FORGED % (-1, 4e9, 1),
+        FORGED % (0, 4e9, 1),
+        FORGED % (1, 4e9, "Infinity"),
+        FORGED % (1, 4e9, "[]"),
+    ],
+)
+def test_a_damaged_lock_is_nobodys(
+    dead: Callable[[], None], client: Callable[..., Any], value: str
+) -> None:
     dead()
-    client("ssm").put_parameter(Name=lock_parameter(NAME), Value="{", Overwrite=True)
+    client("ssm").put_parameter(Name=lock_parameter(NAME), Value=value, Overwrite=True)
     with exclusively(AWS, NAME):
         pass
 

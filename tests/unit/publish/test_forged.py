@@ -1,0 +1,73 @@
+"""Parameters below /ami-kiln that no channel of ours has: somebody else's, or forged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kiln.base.errors import KilnError
+from kiln.publish import channels
+from kiln.publish.compared import compared
+from kiln.publish.release import read_release
+from tests.unit.publish.channel import AWS, LINE, Bake, published
+
+Client = Callable[..., Any]
+
+
+@pytest.mark.parametrize("name", ["/ami-kiln/image_id", "/ami-kiln/x/image_id"])
+def test_a_parameter_that_no_line_has_is_no_channel(bake: Bake, client: Client, name: str) -> None:
+    bake()
+    published()
+    client("ssm").put_parameter(Name=name, Value="ami-0123456789abcdef0", Type="String")
+    assert [held.line for held in channels.all_held(AWS)] == [LINE]
+
+
+def forged(client: Client, **values: Any) -> str:
+    """The channel's release with other values."""
+    name = channels.release_parameter(LINE, "nightly")
+    value = client("ssm").get_parameter(Name=name)["Parameter"]["Value"]
+    return json.dumps({**json.loads(value), **values})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"recipe": "../../../etc"},
+        {"recipe": "x/../../y"},
+        {"run_id": "../.."},
+        {"run_id": "*"},
+        {"moved": {"at": "yesterday", "by": "me", "action": "rollback"}},
+        {"moved": {"at": "9" * 30, "by": "me", "action": "rollback"}},
+        {"images": {"us-east-1": "*"}},
+        {"images": {"*": "ami-0123456789abcdef0"}},
+    ],
+    ids=str,
+)
+def test_a_forged_release_is_named_before_anything_of_it_is_used(
+    bake: Bake, client: Client, values: dict[str, Any]
+) -> None:
+    bake()
+    published()
+    with pytest.raises(KilnError, match="the parameter: `"):
+        read_release(forged(client, **values), "the parameter")
+
+
+def test_a_forged_release_leads_to_no_file_outside_of_build(
+    bake: Bake, client: Client, tmp_path: Path
+) -> None:
+    bake()
+    published()
+    elsewhere = tmp_path / "elsewhere" / "run"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "record.json").write_text("{}")
+    client("ssm").put_parameter(
+        Name=channels.release_parameter(LINE, "nightly"),
+        Value=forged(client, recipe=str(elsewhere.parent), run_id="run"),
+        Overwrite=True,
+    )
+    with pytest.raises(KilnError, match="`recipe`"):
+        compared(AWS, LINE, "nightly", lambda runs: None)
