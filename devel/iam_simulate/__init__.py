@@ -15,10 +15,13 @@ from kiln.cloud import iam
 HERE = Path(__file__).parent
 # The policy before issue 12, with which the two attacks were allowed.
 BEFORE = HERE / "policy-before.json"
+# The tasks besides builds that may change something in EC2.
+CHANGING = ("publish", "promote", "retire", "stack", "fleet")
 POLICIES = {
     "main": (iam.POLICY_FILE,),
     "packer 1.6": (iam.POLICY_FILE, iam.POLICY_FILE_1_6),
     "before": (BEFORE,),
+    **{role: (iam.publishing_file(role),) for role in CHANGING},
 }
 
 

@@ -232,8 +232,50 @@ ATTACKS: dict[str, Check] = {
 OPENED_BY_1_6 = {"tag any AMI", "tag any snapshot", "describe any AMI", "freeze without a tag"}
 
 
+def _for_cloudformation(asked: Check) -> Check:
+    """The same call, made by CloudFormation for the holder of the policy."""
+    called_via = {"aws:CalledVia": ["cloudformation.amazonaws.com"]}
+    return {**asked, "context": {**asked["context"], **called_via}}
+
+
+COPY = {"aws:RequestTag/kiln:source-image": "us-east-1 ami-0123456789abcdef0", **NEW}
+# On the tasks besides builds.
+MORE_ATTACKS: dict[str, Check] = {
+    **ATTACKS,
+    "take any AMI for one's own by copying it": check("CopyImage", "image", **COPY, **OTHERS),
+    "copy without a tag": check("CopyImage", "image", **OTHERS),
+    "tag any AMI as if it were copied": check("CreateTags", "image", **COPY, **OTHERS),
+    "share any snapshot": check("ModifySnapshotAttribute", "snapshot", **OTHERS),
+    "deprecate any AMI": check("EnableImageDeprecation", "image", **OTHERS),
+    "disable any AMI": check("DisableImage", "image", **OTHERS),
+    **{
+        f"{name}, by CloudFormation": _for_cloudformation(ATTACKS[name])
+        for name in (
+            *("tag any AMI", "tag any snapshot", "tag any instance"),
+            *("delete any AMI", "delete any snapshot", "share any AMI", "terminate any instance"),
+        )
+    },
+}
+# What each of them may do all the same: docs/security.md, What remains.
+OPENED: dict[str, set[str]] = {
+    "publish": {
+        "share an AMI of a run",
+        "weaken IMDS of an AMI of a run",
+        # CopyImage has no condition key for the tags of the AMI that is copied.
+        "take any AMI for one's own by copying it",
+    },
+    "promote": set(),
+    "retire": set(),
+    "stack": {
+        "tag any instance, by CloudFormation",
+        "terminate any instance, by CloudFormation",
+    },
+    "fleet": set(),
+}
+
+
 def questions() -> list[Check]:
     """Everything that the simulator is asked."""
     calls = recorded()
-    asked = [*checks(with_the_plugin(calls)), *checks(calls), *ATTACKS.values()]
+    asked = [*checks(with_the_plugin(calls)), *checks(calls), *MORE_ATTACKS.values()]
     return list({json.dumps(call, sort_keys=True): call for call in asked}.values())

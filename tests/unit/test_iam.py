@@ -149,6 +149,29 @@ def test_an_attack_is_denied(verdicts: dict[str, dict[str, str]], attack: str) -
     assert verdicts["packer 1.6"][question] == ("Allowed" if opened else "ImplicitlyDenied")
 
 
+@pytest.mark.parametrize("role", iam_simulate.CHANGING)
+def test_a_task_besides_builds_is_denied_the_attacks_too(
+    verdicts: dict[str, dict[str, str]], role: str
+) -> None:
+    allowed = {
+        name
+        for name, question in iam_requests.MORE_ATTACKS.items()
+        if verdicts[role][json.dumps(question, sort_keys=True)] != "ImplicitlyDenied"
+    }
+    assert allowed == iam_requests.OPENED[role]
+
+
+def test_the_other_tasks_change_nothing_in_ec2() -> None:
+    for role in {*iam.PUBLISHING} - {*iam_simulate.CHANGING}:
+        for statement in iam.publishing_policy(role)["Statement"]:
+            changing = [
+                action
+                for action in statement["Action"]
+                if action.startswith("ec2:") and not action.startswith("ec2:Describe")
+            ]
+            assert not changing, role
+
+
 def test_the_former_policy_allowed_the_two_attacks(verdicts: dict[str, dict[str, str]]) -> None:
     """The simulator can tell the difference: it allowed them before the policy was mended."""
     for attack in ("tag any AMI", "tag any snapshot", "share any AMI"):
