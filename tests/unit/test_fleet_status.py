@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -16,7 +17,6 @@ from kiln.telemetry import Telemetry
 
 AWS = AwsTarget("a test", "us-east-1", account="123456789012")
 IDS = [f"i-{number:017x}" for number in range(200)]
-NOW = datetime.now(timezone.utc)
 SAID = "driver=580.1\nagent=1.300064.0b1337\nimage=yes\n"
 # What a page holds at most: of each call's API reference.
 PAGE = {
@@ -57,12 +57,12 @@ class Account:
                 {"InstanceId": key, "PingStatus": "Online"} for key in listed
             ]
         if call == "get_metric_data":
-            times = [NOW - timedelta(minutes=1)]
+            times = [datetime.now(timezone.utc) - timedelta(minutes=1)]
             return "MetricDataResults", [
                 {"Id": query["Id"], "Timestamps": times} for query in asked["MetricDataQueries"]
             ]
         if call == "describe_log_streams":
-            newest = int(NOW.timestamp() * 1000)
+            newest = int(time.time() * 1000)
             return "logStreams", [
                 {"logStreamName": key, "lastEventTimestamp": newest} for key in IDS
             ]
