@@ -37,11 +37,14 @@ KERNEL_LOG_TESTS = "tests/lab/test_xid_*.py"
 # search long for a counterexample.
 SLOW = (
     "publish",
+    "test_add_a_distribution.py",
     "test_ami_checks.py",
     "test_bad_inputs.py",
+    "test_campaign.py",
     "test_catalogue.py",
     "test_catalogue_browser.py",
     "test_cli.py",
+    "test_consume.py",
     "test_contributing.py",
     "test_first_call.py",
     "test_front.py",

@@ -358,9 +358,9 @@ def test_a_stack_around_the_guest_alarms_and_shows_what_it_reports(
     assert "1g.5gb" in label
     events = insights.table(client("logs"), body, "Xid, SXid and health events")
     (row,) = [
-        one
-        for one in events
-        if one.get("code") == "64" and one["@timestamp"] >= f"{since:%Y-%m-%d %H:%M:%S}"
+        event
+        for event in events
+        if event.get("code") == "64" and event["@timestamp"] >= f"{since:%Y-%m-%d %H:%M:%S}"
     ]
     # A line that somebody wrote to the kernel's log is a drill.
     assert (row["event"], row["instance"], row["drill"]) == ("xid", guest.id, "1")

@@ -21,7 +21,7 @@ def asked(logs: Any, query: str, groups: Iterable[str], hours: float = 6) -> lis
     while (found := logs.get_query_results(queryId=started["queryId"]))["status"] != "Complete":
         assert time.monotonic() < deadline, found["status"]
         time.sleep(0.1)
-    rows = [{one["field"]: one["value"] for one in row} for row in found["results"]]
+    rows = [{cell["field"]: cell["value"] for cell in row} for row in found["results"]]
     return [{name: text for name, text in row.items() if name != "@ptr"} for row in rows]
 
 
@@ -32,9 +32,9 @@ def table(logs: Any, body: Mapping[str, Any], title: str, hours: float = 6) -> l
     https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/CloudWatch-Dashboard-Body-Structure.html
     """
     (widget,) = [
-        one["properties"]
-        for one in body["widgets"]
-        if one["type"] == "log" and one["properties"]["title"].startswith(title)
+        widget["properties"]
+        for widget in body["widgets"]
+        if widget["type"] == "log" and widget["properties"]["title"].startswith(title)
     ]
     query = widget["query"]
     groups = []

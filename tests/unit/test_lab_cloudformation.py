@@ -257,7 +257,7 @@ def test_the_dashboards_tables_show_the_events_and_the_instances_to_replace(
 
     replace = insights.table(logs, body, "Replace the instance")
     newest = {row["instance"]: row.pop("last") for row in replace}
-    assert {one["instance"]: (one["device"], one["code"], one["boots"]) for one in replace} == {
+    assert {row["instance"]: (row["device"], row["code"], row["boots"]) for row in replace} == {
         "i-falls": ("GPU-7", "79", "3"),
         "i-lost": ("0000:00:1c", "79", "3"),
         "i-both": ("0000:00:1c", "79", "3"),

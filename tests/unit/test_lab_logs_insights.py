@@ -384,8 +384,8 @@ def test_only_a_running_query_can_be_stopped(logs: Logs, monkeypatch: pytest.Mon
     monkeypatch.setattr(calls, "RUNS", 0)
     assert logs(calls.results, queryId=begun)["status"] == "Cancelled"
     listed = logs(calls.described, status="Cancelled", logGroupName="/a")["queries"]
-    assert [one["queryId"] for one in listed] == [begun]
-    assert [one["queryId"] for one in logs(calls.described)["queries"]] == [begun, ended]
+    assert [query["queryId"] for query in listed] == [begun]
+    assert [query["queryId"] for query in logs(calls.described)["queries"]] == [begun, ended]
 
 
 @pytest.mark.parametrize(

@@ -90,9 +90,9 @@ def test_the_summary_counts_gpus_that_were_lost_without_an_xid(
     log = tmp_path / "gpuevent.log"
     log.write_text(json.dumps(lost(1, "a")) + "\n")
     assert cli.main(["summary", "--log", str(log)]) == 0
-    said = capsys.readouterr().out
-    assert "gpu-lost 79" in said
-    assert "no Xid or SXid events" not in said
+    output = capsys.readouterr().out
+    assert "gpu-lost 79" in output
+    assert "no Xid or SXid events" not in output
 
 
 @pytest.mark.parametrize(("before", "says"), [(THRICE[:2], "2 yes"), (THRICE[:1], "1 no")])
