@@ -30,6 +30,8 @@ from kiln.xid import catalogue
 from lab.api import coverage
 from lab.guests import pci
 
+# Whatever KILN_MATRIX says: what is generated is committed with it.
+_MATRIX = ROOT / "amis.yaml"
 _RULES_PAGE = ROOT / "docs" / "compatibility.md"
 _RULES_HEADING = "## The rules\n"
 
@@ -57,7 +59,7 @@ def _proven() -> str:
         f"| {recipe.name} | {_first_blocker(recipe)} | "
         + " | ".join(" / ".join(map(str, counted.values())) for counted in known.values())
         + " |"
-        for recipe in load.load_recipes(ROOT / "amis.yaml")
+        for recipe in load.load_recipes(_MATRIX)
         for known in [evidence.counts(evidence.evidence_of(recipe))]
     ]
     table = ["| row | first blocker | packages | files | units |", "|---|---|---|---|---|", *rows]
@@ -71,7 +73,7 @@ def _proven() -> str:
 def _assumed() -> list[str]:
     """The table of what nobody is known to have seen, and in which rows."""
     rows: dict[tuple[str, str], list[str]] = {}
-    for recipe in load.load_recipes(ROOT / "amis.yaml"):
+    for recipe in load.load_recipes(_MATRIX):
         for known in evidence.evidence_of(recipe):
             if known.known is evidence.Known.ASSUMED:
                 rows.setdefault((known.component, known.what), []).append(recipe.name)
@@ -165,7 +167,7 @@ def stale() -> list[str]:
     outdated = [
         f"{path.relative_to(ROOT)}: differs from {source}" for path, _, source in _outdated()
     ]
-    return outdated + render.stale(load.load_recipes())
+    return outdated + render.stale(load.load_recipes(_MATRIX))
 
 
 def write() -> list[str]:
@@ -175,7 +177,7 @@ def write() -> list[str]:
         path.write_text(text, encoding="utf-8")
         changed.append(str(path.relative_to(ROOT)))
     # Last, because rendering includes the files that ship on an image.
-    return changed + render.write_all(load.load_recipes())
+    return changed + render.write_all(load.load_recipes(_MATRIX))
 
 
 def _outdated() -> Iterator[tuple[Path, str, str]]:

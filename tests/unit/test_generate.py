@@ -6,9 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from devel import generate
 from kiln.base.paths import ROOT
+from kiln.matrix import load
 
 TEXTS = generate.TEXTS
 
@@ -74,3 +76,15 @@ def test_every_file_that_says_it_is_made_by_generate_is_on_the_list() -> None:
     ]
     assert len(marked) == 2
     assert set(marked) <= set(TEXTS)
+
+
+def test_another_matrix_of_the_user_changes_nothing_that_is_committed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It would delete the folder of each row that the user's matrix lacks."""
+    recipe = load.load_recipes()[0]
+    matrix = yaml.safe_load((ROOT / "amis.yaml").read_text())
+    matrix["amis"] = [{"distro": recipe.distro.id, "stack": recipe.stack}]
+    (tmp_path / "amis.yaml").write_text(yaml.safe_dump(matrix, sort_keys=False))
+    monkeypatch.setenv("KILN_MATRIX", str(tmp_path / "amis.yaml"))
+    assert generate.stale() == []
