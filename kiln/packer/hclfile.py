@@ -11,7 +11,6 @@ from typing import Any
 
 from kiln.base import input_file
 from kiln.base.findings import Finding
-from kiln.packer import parsed_before
 from kiln.packer.program import FOLDER_1_6
 
 # Attributes with prose, which may contain text that values must not.
@@ -143,12 +142,8 @@ def read_hcl(path: Path, name: str) -> Document | Finding:
 
 @functools.cache
 def _parsed(text: str) -> dict[str, Any]:
-    """The data of a file. Kept in memory, since all AMIs share most files, and in the folder of
-    the runs, since parsing the same text at each start takes half a second."""
-    return parsed_before.parsed(text, _parse)
-
-
-def _parse(text: str) -> dict[str, Any]:
+    """The data of a file. Kept in memory only, since all AMIs share most files: what the policy
+    judges must not come from a file that somebody else may have written."""
     import hcl2
 
     options = hcl2.SerializationOptions(

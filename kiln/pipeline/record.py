@@ -175,7 +175,7 @@ def find_record(name: str) -> Record:
     path = Path(name)
     if path.suffix == ".json" or path.is_file():
         return read_record(path)
-    rows = sorted(path.name for path in build_dir().glob("[!.]*") if path.is_dir())
+    rows = sorted(path.name for path in build_dir().glob("*") if path.is_dir())
     found: list[Record] = []
     for recipe in rows:
         for record in all_of(recipe):
