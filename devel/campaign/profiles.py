@@ -51,7 +51,8 @@ RUNTIMES = Profile(
 )
 WORKERS = Profile("workers", {"KILN_WORKERS": "1"}, ("tests/lab/test_workers.py",))
 FLEET = Profile("fleet", {"KILN_FLEET": "1"}, ("tests/lab/test_whole_fleet.py",))
-WHOLE = (MIG_ROWS, MIG_PAIRS, OWN_KERNEL, RUNTIMES, WORKERS, FLEET)
+KEYS = Profile("keys", {"KILN_SIGNING_KEYS": "all"}, ("tests/lab/test_signing_keys.py",))
+WHOLE = (MIG_ROWS, MIG_PAIRS, OWN_KERNEL, RUNTIMES, WORKERS, FLEET, KEYS)
 
 
 @dataclass(frozen=True)

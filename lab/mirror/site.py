@@ -21,7 +21,9 @@ def sources_digest() -> str:
     lab = Path(__file__).resolve().parent.parent
     for part in ("mirror", "packages", "standins"):
         for path in sorted((lab / part).rglob("*")):
-            if "__pycache__" not in path.parts and path.is_file():
+            # A linter's cache is no source.
+            caches = {"__pycache__", ".ruff_cache"}
+            if caches.isdisjoint(path.parts) and path.is_file():
                 total.update(str(path.relative_to(lab)).encode() + b"\0" + path.read_bytes())
     return total.hexdigest()[:12]
 
