@@ -148,8 +148,8 @@ def cost_lines(cost: Cost, months: float) -> str:
     if cost.without_price:
         lines.append(f"without a known price, not in the sum: {', '.join(cost.without_price)}")
     lines.append(
-        f"List prices of us-east-1 (transfer: of the region that bakes): instances as of "
-        f"{prices['instances']['as_of']}; the others' date is not confirmed"
+        "List prices of us-east-1 (transfer: of the region that bakes), as of "
+        + ", ".join(f"{part['as_of']} ({name})" for name, part in prices.items())
     )
     return "\n".join(lines)
 

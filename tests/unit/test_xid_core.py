@@ -374,6 +374,13 @@ class Forms(unittest.TestCase):
         for form in ("dmesg-[   12.000005] %s", "dmesg-7-[   12.000005] %s", "dmesg:8:[12.0] %s"):
             self.assertEqual([row["raw"] for row in events([form % LINE, "--"])], [LINE], form)
 
+    def test_a_bare_message_is_read_after_what_grep_puts_before_it(self):
+        for form in ("15:%s", "15-%s", "log/kern.log:%s", "kern.log-%s", "./kern.log:15:%s"):
+            self.assertEqual([row["raw"] for row in events([form % LINE])], [LINE], form)
+        # A program that writes such a line itself names itself so.
+        for form in ("watcher: %s", "watcher:%s", "watcher-%s", "x15:%s"):
+            self.assertEqual(list(events([form % LINE])), [], form)
+
     def test_a_gpu_that_is_lost_without_an_xid_is_an_event_with_its_address(self):
         line = "[ 7.0] NVRM: GPU 0000:29:00.0: GPU has fallen off the bus."
         three = [

@@ -51,6 +51,12 @@ _COLLECTED = _compiled(
     r"|[A-Za-z0-9/][A-Za-z0-9./_-]{0,254}(?::(?:\d{1,9}:)?|-(?:\d{1,9}-)?) ?)"
     r"(?=\[ *\d+\.\d+|\[[A-Z][a-z]{2} |[A-Z][a-z]{2} [ \d]\d \d\d:|\d{4}-\d\d-\d\d[T ])"
 )
+# What grep puts before a bare message, without a space: a line number, or a file, which has a dot
+# or a slash. A word and a space would be the program that wrote the line.
+_GREPPED = _compiled(
+    r"(?:(?=[^:]{0,254}[./])[A-Za-z0-9./][A-Za-z0-9./_-]{0,254}[:-](?:\d{1,9}[:-])?|\d{1,9}[:-])"
+    r"(?=NVRM: |nvidia-nvswitch\d)"
+)
 _TALOS = _compiled(
     r"(?:[A-Za-z0-9][A-Za-z0-9._:-]{0,254}: )?([a-z]{3,8}): {1,8}[a-z]{3,7}: \[(?=\d{4}-\d\d-\d\dT)"
 )
@@ -127,7 +133,7 @@ def strip(line: str) -> Stripped:
         _stamp(when + " ", stripped)
         return stripped
     rest = rest[6:] if rest.startswith("[...] ") else rest
-    match = _COLLECTED.match(rest)
+    match = _COLLECTED.match(rest) or _GREPPED.match(rest)
     rest = rest[match.end() :] if match else rest
     rest = _collected_stamp(rest, stripped)
     if rest.startswith('{"'):
