@@ -34,7 +34,7 @@ def _from_package(recipe: Recipe) -> bool:
     )
 
 
-def serves(arch: str) -> bool:
+def has_nvswitch(arch: str) -> bool:
     """Has any instance type with the processor an NVSwitch of its own? GB200's and GB300's are
     managed on the switch trays (instances.yaml), so no arm64 instance runs fabric manager."""
     return any(machine.nvswitch for machine in facts.instances().values() if machine.arch == arch)
@@ -44,7 +44,7 @@ COMPONENT = Component(
     name="nvidia-fabricmanager",
     what="fabric manager at exactly the driver's version, started only where NVSwitch is present",
     needs="driver",
-    serves=serves,
+    serves=has_nvswitch,
     environment=environment,
     downloads=downloads,
 )

@@ -38,7 +38,8 @@ def on_a_terminal(program: str) -> str:
             shown += os.read(own, 4096).decode()
         except OSError:
             break
-        if "size" in shown and not typed:
+        # Not before the line is whole: the terminal shows what is typed where it stands.
+        if re.search(r"size \d+\r?\n", shown) and not typed:
             os.write(own, b"abc\n")
             typed = True
     os.close(own)
