@@ -197,8 +197,8 @@ def _recipe(
         if time.monotonic() > until:
             counts.no_time += [f"{box.recipe.distro.id} {later}" for later in names[position:]]
             break
-        slice_ = (until - time.monotonic()) / (len(names) - position)
-        counted = script(box, name, time.monotonic() + slice_, say, book, seen)
+        share = (until - time.monotonic()) / (len(names) - position)
+        counted = script(box, name, until, share, say, book, seen)
         counts.add(counted)
         if counted.not_run:
             # The scripts after it would run on a machine that lacks its changes.
@@ -215,11 +215,15 @@ def script(
     box: Sandbox,
     name: str,
     until: float,
+    share: float,
     say: Callable[[str], None],
     book: Book,
     seen: set[Case],
 ) -> Counts:
     """Run a component's script with calls failing, then let it succeed: the next one's state.
+
+    Calls fail for `share` seconds and not after `until` (monotonic). The share begins when the
+    calls are known: a script that takes long to count them would otherwise never be attacked.
 
     Cases that are in `seen`, those of recipes before this one, are left out; new ones are added.
     """
@@ -250,6 +254,7 @@ def script(
     # What a line does is the same in every recipe: one of them tries it.
     distro = box.recipe.distro.id
     named = {case.key if case.place else f"{distro} {case.key}": case for case in whole}
+    until = min(until, time.monotonic() + share)
     for key in book.begin(named, anew=False):
         if time.monotonic() > until:
             break
