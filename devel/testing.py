@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from devel import generate, links, packers, skips
+from devel import generate, links, packers, second_try, skips
 from kiln.base import needs
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
@@ -132,6 +132,7 @@ def test(*, only: str | None = None, lab: bool = True) -> int:
         else:
             status = linters() | _unit_tests(Path(folder), chosen)
         _list_skips(Path(folder))
+        _list_second_tries(Path(folder))
     return status
 
 
@@ -157,7 +158,7 @@ def _all(reports: Path, chosen: list[str], linters: Callable[[], int]) -> int:
         return 1
     other = "arm64" if emulation.host_arch() == "x86_64" else "x86_64"
     needs.ensure("lab", f"emulate_{other}", install=True, say=note)
-    with _Background(reports) as background:
+    with _Background(reports, again=not chosen) as background:
         # Every guest reads the one kernel's log, and the AMI's checks write to it: the tests that
         # count what is in it run while no AMI is checked. They mostly wait: beside the linters.
         background.start("kernel-log", [*map(str, sorted(ROOT.glob(KERNEL_LOG_TESTS))), *chosen])
@@ -169,7 +170,8 @@ def _all(reports: Path, chosen: list[str], linters: Callable[[], int]) -> int:
         status |= background.finish("kernel-log")
         several = ["-n", str(_LABS_AT_ONCE), "--no-loadscope-reorder"]
         in_labs = ["-m", "not beside", f"--ignore-glob={KERNEL_LOG_TESTS}", *several, *chosen]
-        status |= run_pytest(reports / "labs.xml", ["tests/lab", *in_labs])
+        in_labs = ["tests/lab", *in_labs]
+        status |= run_pytest(reports / "labs.xml", in_labs, again=not chosen)
         return status | background.finish("unit") | background.finish("beside")
 
 
@@ -182,8 +184,9 @@ def _files_beside() -> list[str]:
 class _Background:
     """Runs of pytest beside each other; what each one printed is shown when it is finished."""
 
-    def __init__(self, reports: Path) -> None:
+    def __init__(self, reports: Path, *, again: bool) -> None:
         self._reports = reports
+        self._again = again
         self._stack = contextlib.ExitStack()
         self._runs: dict[str, tuple[Future[int], TextIO]] = {}
 
@@ -198,7 +201,7 @@ class _Background:
         """Start pytest with these arguments; its report is `name`.xml."""
         output = self._stack.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115
         report = self._reports / f"{name}.xml"
-        run = self._pool.submit(run_pytest, report, arguments, output, lab)
+        run = self._pool.submit(run_pytest, report, arguments, output, lab, again=self._again)
         self._runs[name] = (run, output)
 
     def finish(self, name: str) -> int:
@@ -218,9 +221,20 @@ def _unit_tests(reports: Path, arguments: list[str]) -> int:
 
 def _list_skips(reports: Path) -> None:
     """Print the skipped tests and what they need."""
-    skipped = skips.as_text(skips.read(sorted(reports.glob("*.xml"))))
+    skipped = skips.as_text(skips.read(_first_reports(reports)))
     if skipped:
         print(skipped, flush=True)
+
+
+def _list_second_tries(reports: Path) -> None:
+    """Print the tests that passed only when they ran by themselves."""
+    if tried := second_try.as_text(_first_reports(reports)):
+        print(tried, flush=True)
+
+
+def _first_reports(reports: Path) -> list[Path]:
+    second = set(map(second_try.report_of, reports.glob("*.xml")))
+    return [report for report in sorted(reports.glob("*.xml")) if report not in second]
 
 
 def run_pytest(
@@ -228,28 +242,38 @@ def run_pytest(
     arguments: list[str],
     output: TextIO | None = None,
     lab: int = _LAB_FOR_TESTS,
+    *,
+    again: bool = False,
 ) -> int:
     """Run pytest; its exit status. Its JUnit report goes into `report`.
 
     `lab` is the index of the first lab that its tests use. KILN_LAB_INDEX moves all of them, so
-    that two runs on one machine do not meet.
+    that two runs on one machine do not meet. With `again`, a few failed tests run once more.
     """
     asked = "KILN_LAB_INDEX" in os.environ
     moved = settings.current().index - _LAB_FOR_TESTS if asked else 0
     environment = {**os.environ, "KILN_LAB_INDEX": str((lab + moved) % _LABS)}
     # The tests start ./invoke hundreds of times, so Python must keep compiled files.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", f"--junitxml={report}", "--durations=5", *arguments],
-        cwd=ROOT,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT if output else None,
-        check=False,
-    )
+
+    def pytest(report: Path, arguments: list[str]) -> int:
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", f"--junitxml={report}", *arguments],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT if output else None,
+            check=False,
+        ).returncode
+
+    cache = ["-o", f"cache_dir={second_try.cache_of(report)}"]
+    status = pytest(report, ["--durations=5", *cache, *arguments])
+    if again and status == 1 and (failed := second_try.tests(report)):
+        pytest(second_try.report_of(report), ["-p", "no:cacheprovider", *failed])
+        status = 0 if second_try.passed(report, len(failed)) else 1
     # 5 means that no test was run: with -k, the other folder may have it.
-    return 0 if done.returncode == 5 and "-k" in arguments else done.returncode
+    return 0 if status == 5 and "-k" in arguments else status
 
 
 def side_by_side(commands: dict[str, list[str]]) -> list[Finished]:

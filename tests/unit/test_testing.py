@@ -94,7 +94,15 @@ def test_no_lab_test_runs_while_the_kernels_log_is_counted(
 
     labs: dict[str, int] = {}
 
-    def run(report: Path, arguments: list[str], output: object = None, lab: int = 9) -> int:
+    def run(
+        report: Path,
+        arguments: list[str],
+        output: object = None,
+        lab: int = 9,
+        *,
+        again: bool = False,
+    ) -> int:
+        assert again
         labs[report.stem] = lab
         events.append(f"{report.stem} starts")
         if report.stem == "kernel-log":
