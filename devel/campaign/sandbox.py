@@ -171,7 +171,8 @@ def sandbox(lab: Lab, recipe: Recipe) -> Iterator[Sandbox]:
         inputs = render.write_inputs(recipe, folder / "inputs")
         for part in ("runtime", "runtime-variants"):
             shutil.copytree(folder / "inputs" / part, upload / part, symlinks=True)
-        shutil.copytree(PROVISIONERS / "lib", upload / "lib", symlinks=True)
+        ignore = shutil.ignore_patterns("__pycache__")  # other processes are writing it
+        shutil.copytree(PROVISIONERS / "lib", upload / "lib", ignore=ignore, symlinks=True)
         shutil.copytree(inputs / "files", upload / "files", symlinks=True)
         base = bases.ensure(recipe.distro.id, recipe.arch)
         yield Sandbox(lab, recipe, folder, [base, first])

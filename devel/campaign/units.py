@@ -285,7 +285,8 @@ def _words(unit: Unit) -> set[str]:
 
 def _files(image: Path) -> Path:
     """What lies over a distribution: the runtime, and stand-ins for what is not there."""
-    shutil.copytree(RUNTIME, image, symlinks=True)
+    ignore = shutil.ignore_patterns("__pycache__")  # other processes are writing it
+    shutil.copytree(RUNTIME, image, ignore=ignore, symlinks=True)
     install.lay_down(image)
     real = image / _REAL.lstrip("/")
     real.mkdir(parents=True)

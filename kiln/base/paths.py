@@ -34,6 +34,11 @@ def build_dir() -> Path:
     return Path(os.environ.get("KILN_BUILD_DIR", ROOT / "build")).absolute()
 
 
+def is_compiled(path: Path) -> bool:
+    """Whether Python made this file: any process may leave one beside a source at any time."""
+    return "__pycache__" in path.parts or path.suffix == ".pyc"
+
+
 def near(path: Path) -> Path:
     """The path relative to the current folder, if it is inside."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

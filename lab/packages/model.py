@@ -18,6 +18,7 @@ from typing import Any
 import jinja2
 
 from kiln.base import plain_yaml
+from kiln.base.paths import is_compiled
 from lab.packages import elf
 
 HERE = Path(__file__).resolve().parent
@@ -85,6 +86,8 @@ def tree(name: str, variables: Mapping[str, Any]) -> dict[str, File]:
         raise FileNotFoundError(f"{home}: a recipe names a tree that does not exist")
     files: dict[str, File] = {}
     for path in sorted(home.rglob("*")):
+        if is_compiled(path):
+            continue
         name = "/" + fill(str(path.relative_to(home)), variables)
         if path.is_symlink():
             files[name] = File(link=fill(str(path.readlink()), variables))

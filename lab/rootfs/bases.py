@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base.errors import operation_failed
+from kiln.base.paths import is_compiled
 from lab import folders, settings
 from lab.mirror import ca, debian, keys
 from lab.rootfs import aptsources, distros, emulation, parents, prune, tree
@@ -101,8 +102,8 @@ def _digest(distro_id: str, kind: str, arch: str, common: str) -> str:
     own = parents.digest(kind, distro_id, emulation.machine(arch)) if kind else ""
     for part in (distro_id, kind, own, arch, common, *trusted, system.digest()):
         total.update(part.encode() + b"\0")
-    inputs = [p for p in distros.FILES.rglob("*") if p.is_file()] + [Path(__file__)]
-    for path in sorted(inputs):
+    files = [p for p in distros.FILES.rglob("*") if p.is_file() and not is_compiled(p)]
+    for path in sorted([*files, Path(__file__)]):
         total.update(
             str(path.relative_to(distros.FILES.parent)).encode() + b"\0" + path.read_bytes()
         )
@@ -313,7 +314,7 @@ def _copy_tree(source: Path, root: Path, placeholders: dict[str, str]) -> None:
     for path in sorted(source.rglob("*")):
         if path.name == ".keep":
             (root / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir() or path.name == ".keep":
+        if path.is_dir() or path.name == ".keep" or is_compiled(path):
             continue
         text = path.read_text()
         for name, value in placeholders.items():

@@ -225,7 +225,9 @@ def _adapt(distro: str, arch: str, root: Path, real: str) -> None:
     shutil.rmtree(root / "var/lib/cloud", ignore_errors=True)
     bases.replace(root / "etc/cloud/cloud.cfg.d/99_kiln_lab.cfg", _CLOUD_INIT)
     for name in _OF_A_GUEST:
-        shutil.copytree(distros.FILES / "common" / name, root / name, dirs_exist_ok=True)
+        source = distros.FILES / "common" / name
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(source, root / name, ignore=ignore, dirs_exist_ok=True)
     certificate = ca.ensure().certificate.read_text()
     anchors = root / "etc/pki/ca-trust/source/anchors"
     if anchors.is_dir():

@@ -140,7 +140,10 @@ def install_ours(node: Node) -> None:
         copied = node.root / name
         copied.parent.mkdir(parents=True, exist_ok=True)
         source = RUNTIME / name
-        (shutil.copytree if source.is_dir() else shutil.copy2)(source, copied)
+        if source.is_dir():
+            shutil.copytree(source, copied, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, copied)
     hooks = RUNTIME / "etc/kiln/xid.d"
     node.write("/etc/kiln/xid.d/50-slurm-drain", (hooks / HOOK).read_text(), 0o755)
     node.write("/etc/kiln/xid.d/60-done", "#!/bin/sh\ncat >> /root/done\n", 0o755)

@@ -506,7 +506,8 @@ class TestRunFile:
 
     def tell_dkms(self, guest: Path) -> None:
         """Make DKMS use the kernel's own compiler, as a provisioner does."""
-        shutil.copytree(PROVISIONERS / "lib", guest / "tmp/lib", dirs_exist_ok=True)
+        skip = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(PROVISIONERS / "lib", guest / "tmp/lib", ignore=skip, dirs_exist_ok=True)
         given = "KILN_DIR=/tmp KILN_ETC=/tmp/etc KILN_DISTRO=al2 KILN_FAMILY=al"
         given += " KILN_PACKAGE_MANAGER=yum KILN_COMPONENT=nvidia-driver"
         done = inside(

@@ -160,7 +160,8 @@ def checkout(tmp_path: Path) -> Path:
         "templates",
         "setup",
     ):
-        shutil.copytree(ROOT / name, copy / name)
+        # Compiled files that other processes are writing have a number behind.
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("*.pyc.*"))
     (copy / ".venv").symlink_to(ROOT / ".venv")
     return copy
 

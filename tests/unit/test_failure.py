@@ -310,7 +310,7 @@ def test_what_fails_in_packers_own_clean_up_is_not_the_cause() -> None:
 @pytest.fixture
 def broken_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     copies = tmp_path / "provisioners"
-    shutil.copytree(overlay.PROVISIONERS, copies)
+    shutil.copytree(overlay.PROVISIONERS, copies, ignore=shutil.ignore_patterns("__pycache__"))
     script = copies / "cuda.sh"
     declared = [line for line in script.read_text().splitlines() if line.startswith("#@")]
     assert len(declared) == 3
