@@ -179,21 +179,31 @@ class Session:
             self._way = Mux(lambda: self.connect(port), self._send_data, self._failed)
             return
         try:
-            self._way = _Direct(self.connect(port), self._send_data, self.end)
+            way = _Direct(self.connect(port), self._send_data, self.end)
         except OSError as error:
             self.end(f"Unable to connect to specified port: {error}")
+            return
+        with self._lock:
+            self._way, ended = way, self.ended
+        if ended:  # while it connected: `end` has not seen this connection
+            way.close()
+        else:
+            way.start()
 
     def _failed(self) -> None:
         self._send(messages.CONNECT_TO_PORT_ERROR.to_bytes(4, "big"), messages.FLAG)
 
 
 class _Direct:
-    """The only connection of a session, which ends with it."""
+    """The only connection of a session, which ends with it. What it reads can end the session, so
+    it reads from `start` on, when the session has it."""
 
     def __init__(
         self, made: socket.socket, send: Callable[[bytes], None], ended: Callable[[], None]
     ) -> None:
         self._socket, self._send, self._ended = made, send, ended
+
+    def start(self) -> None:
         threading.Thread(target=self._read, daemon=True).start()
 
     def feed(self, data: bytes) -> None:

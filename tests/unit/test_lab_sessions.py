@@ -271,6 +271,46 @@ def test_a_session_ends_with_its_flag_its_port_and_its_instance(
     assert session.ended
 
 
+def session_to(port: Callable[[int], socket.socket]) -> Session:
+    return Session(
+        target="i-0123456789abcdef0",
+        region="us-east-1",
+        owner="AROAEXAMPLE:bake",
+        document="AWS-StartSSHSession",
+        properties=SSH,
+        agent="3.3.987.0",
+        connect=port,
+        alive=lambda: True,
+        id="bake-0123456789abcdef0",
+    )
+
+
+def test_a_connection_that_ends_at_once_is_closed_with_its_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, guest = socket.socketpair()
+    session = session_to(lambda port: ours)
+    guest.close()
+    # The thread that reads is as fast as it can be.
+    monkeypatch.setattr(threading.Thread, "start", threading.Thread.run)
+    session._begin()
+    assert session.ended
+    assert ours.fileno() == -1
+
+
+def test_a_connection_is_closed_whose_session_ended_while_it_was_made() -> None:
+    ours, guest = socket.socketpair()
+
+    def connect(port: int) -> socket.socket:
+        session.end()
+        return ours
+
+    session = session_to(connect)
+    session._begin()
+    assert ours.fileno() == -1
+    guest.close()
+
+
 def frame(command: int, number: int, data: bytes = b"") -> bytes:
     return struct.pack("<BBHI", 1, command, len(data), number) + data
 
