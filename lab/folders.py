@@ -22,7 +22,7 @@ def private(root: Path, *below: Path) -> None:
     in it, or is a link.
     """
     if not root.exists():
-        root.mkdir(parents=True, mode=0o700)
+        root.mkdir(parents=True, mode=0o700, exist_ok=True)  # another lab may be starting too
     for folder in below:
         # mkdir's mode applies to the last folder only.
         for path in (*reversed(folder.relative_to(root).parents), folder.relative_to(root)):

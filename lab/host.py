@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from kiln.base.errors import operation_failed
+from lab import folders
 from lab.guests import namespace
 from lab.settings import Lab
 
@@ -34,6 +37,8 @@ SYSCTLS = Path("/proc/sys")
 MACHINE_ID = Path("/etc/machine-id")
 # What the limits were before: a file of labs that share a folder.
 _LIMITS_BEFORE = ".limits"
+# The process of a lab whose guests read the kernel log, from before the lab is up.
+_READS_LOG = "kernel-log.pid"
 
 
 def prepare(lab: Lab) -> None:
@@ -41,18 +46,29 @@ def prepare(lab: Lab) -> None:
 
     A limit is not lowered when a lab goes down: `restore` undoes the second, `lower` the first.
     """
-    before = _raised(lab.root)
-    for name, minimum in _LIMITS.items():
-        path = SYSCTLS / name
-        value = int(path.read_text())
-        if value < minimum:
-            before.setdefault(name, value)
-            path.write_text(str(minimum))
-    if before:
-        (lab.root / _LIMITS_BEFORE).write_text(json.dumps(before))
-    if _DMESG.exists() and _DMESG.read_text().strip() != "0":
-        (lab.root / _DMESG_BEFORE).write_text(_DMESG.read_text())
-        _DMESG.write_text("0")
+    folders.private(lab.root, lab.state)
+    with _alone(lab.root):
+        before = _raised(lab.root)
+        for name, minimum in _LIMITS.items():
+            path = SYSCTLS / name
+            value = int(path.read_text())
+            if value < minimum:
+                before.setdefault(name, value)
+                path.write_text(str(minimum))
+        if before:
+            (lab.root / _LIMITS_BEFORE).write_text(json.dumps(before))
+        (lab.state / _READS_LOG).write_text(str(os.getpid()))
+        if _DMESG.exists() and _DMESG.read_text().strip() != "0":
+            (lab.root / _DMESG_BEFORE).write_text(_DMESG.read_text())
+            _DMESG.write_text("0")
+
+
+@contextlib.contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """Let one lab at a time change the kernel's settings: others start and go down meanwhile."""
+    with (root / ".kernel.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _raised(root: Path) -> dict[str, int]:
@@ -73,22 +89,25 @@ def lower(root: Path) -> list[str]:
     One that somebody else has set since is left alone.
     """
     lowered = []
-    for name, value in _raised(root).items():
-        path = SYSCTLS / name
-        if name in _LIMITS and path.read_text().strip() == str(_LIMITS[name]):
-            path.write_text(str(value))
-            lowered.append(f"kernel setting {name.replace('/', '.')}, {value} again")
-    (root / _LIMITS_BEFORE).unlink(missing_ok=True)
+    with _alone(root):
+        for name, value in _raised(root).items():
+            path = SYSCTLS / name
+            if name in _LIMITS and path.read_text().strip() == str(_LIMITS[name]):
+                path.write_text(str(value))
+                lowered.append(f"kernel setting {name.replace('/', '.')}, {value} again")
+        (root / _LIMITS_BEFORE).unlink(missing_ok=True)
     return lowered
 
 
 def restore(lab: Lab) -> None:
     """Close the kernel log again, if the lab opened it and no other lab of this machine runs."""
     before = lab.root / _DMESG_BEFORE
-    others = [pid for pid in lab.root.glob("lab*/lab.pid") if pid != lab.pid_file and _runs(pid)]
-    if before.exists() and not others:
-        _DMESG.write_text(before.read_text())
-        before.unlink(missing_ok=True)
+    with _alone(lab.root):
+        (lab.state / _READS_LOG).unlink(missing_ok=True)
+        pids = [pid for pid in lab.root.glob("lab*/*.pid") if pid.parent != lab.state]
+        if before.exists() and not any(map(_runs, pids)):
+            _DMESG.write_text(before.read_text())
+            before.unlink(missing_ok=True)
 
 
 def _runs(pid_file: Path) -> bool:

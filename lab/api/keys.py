@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import string
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,7 +105,7 @@ def _new(lab: Lab) -> Key:
 
 def _write(path: Path, key: Key) -> None:
     """Write the file with its final mode from the start; another process may be first."""
-    making = path.with_name(f".{path.name}.{os.getpid()}")
+    making = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     making.unlink(missing_ok=True)
     with open(making, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         json.dump({"id": key.id, "secret": key.secret, "principal": key.principal}, file)

@@ -50,6 +50,12 @@ class Keyring:
         quiet = ("--batch", "--yes", "--quiet", "--no-tty", "--pinentry-mode=loopback")
         return run("gpg", "--homedir", str(self.home), *quiet, *arguments, text=text)
 
+    def _write(self, target: Path, *arguments: str) -> None:
+        """Have gpg write a file, which is there when it is whole. The caller is `_alone`."""
+        making = target.with_name(f".{target.name}.making")
+        self._gpg("-o", str(making), *arguments)
+        making.replace(target)
+
     def fingerprint(self, name: str) -> str:
         """The key's fingerprint, 40 hex digits."""
         return (self.home / f"{name}.fpr").read_text().strip()
@@ -68,7 +74,7 @@ class Keyring:
         options = ["--armor"] if armor else []
         key = self.fingerprint(name)
         with self._alone():
-            self._gpg(*options, "-u", key, "-o", str(signature), "-b", str(file))
+            self._write(signature, *options, "-u", key, "-b", str(file))
         return signature
 
     def sign_inline(self, name: str, text: str) -> str:
@@ -103,9 +109,9 @@ class Keyring:
             line.split(":")[9] for line in listing.splitlines() if line.startswith("fpr:")
         )
         (self.home / f"{name}.fpr").write_text(fingerprint + "\n")
-        self._gpg("--armor", "-o", str(self.home / f"{name}.asc"), "--export", fingerprint)
+        self._write(self.home / f"{name}.asc", "--armor", "--export", fingerprint)
         # Written last: when it exists, the key is complete.
-        self._gpg("-o", str(self.home / f"{name}.gpg"), "--export", fingerprint)
+        self._write(self.home / f"{name}.gpg", "--export", fingerprint)
 
 
 def ensure(state: Path | None = None) -> Keyring:

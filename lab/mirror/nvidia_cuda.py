@@ -346,7 +346,10 @@ def _keyring(site: Site, url: re.Match[str]) -> Path | None:
     )
 
     def make(target: Path) -> bool:
-        deb.build([package], target.parent)[0].replace(target)
+        folder = target.with_name(f"{target.name}.d")
+        (built,) = deb.build([package], folder)
+        built.replace(target)
+        folder.rmdir()
         return True
 
     key = site.keyring.fingerprint(repo.key)[-8:]

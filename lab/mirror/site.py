@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,20 +65,26 @@ class Site:
         data = content.encode() if isinstance(content, str) else content
         if not file.exists() or file.read_bytes() != data:
             file.parent.mkdir(parents=True, exist_ok=True)
-            making = file.with_name(f".{file.name}.{threading.get_ident()}")
+            making = _making(file)
             making.write_bytes(data)
             making.replace(file)
         return file
 
     def made(self, name: str, make: Callable[[Path], bool]) -> Path | None:
-        """A file kept under that name. `make` writes it, or returns False when there is none."""
+        """A file kept under that name. `make` writes it, or returns False when there is none.
+
+        It is made once: who has its hash or signature already must never find other bytes.
+        """
         file = self.home / "files" / self.digest / name
-        if not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            making = file.with_name(f".{threading.get_ident()}.{file.name}")
-            if not make(making):
-                return None
-            making.replace(file)
+        if file.exists():
+            return file
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(file):
+            if not file.exists():
+                making = _making(file)
+                if not make(making):
+                    return None
+                making.replace(file)
         return file
 
     def signature(self, key: str, file: Path | None, *, armor: bool = False) -> Path | None:
@@ -84,7 +93,9 @@ class Site:
             return None
         signature = file.with_name(file.name + (".asc" if armor else ".sig"))
         if not signature.exists():
-            self.keyring.sign_detached(key, file, armor=armor)
+            with _alone(signature):
+                if not signature.exists():
+                    self.keyring.sign_detached(key, file, armor=armor)
         return signature
 
 
@@ -104,6 +115,19 @@ def route(pattern: str) -> Callable[[Answer], Answer]:
 def hosts() -> list[str]:
     """Every host name that a route begins with."""
     return sorted({_host(pattern.pattern) for pattern, _ in ROUTES})
+
+
+@contextmanager
+def _alone(file: Path) -> Iterator[None]:
+    """Let one thread of one process make a file at a time."""
+    with file.with_name(f".lock-{file.name}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _making(file: Path) -> Path:
+    """Where this thread of this process writes a file before it gets its name."""
+    return file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}")
 
 
 def _host(pattern: str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
+import threading
 from pathlib import Path
 
 import boto3
@@ -38,6 +40,38 @@ def test_a_key_is_made_once_and_only_its_owner_reads_it(lab: Lab) -> None:
     other = keys.ensure(Lab(8, lab.root))
     assert (other.id, other.secret) != (key.id, key.secret)
     assert len({*keys.ensure(lab).secret}) > 15
+
+
+def test_two_threads_that_need_the_first_key_get_the_same(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others: list[keys.Key] = []
+    dump = json.dump
+
+    def interrupted(*arguments: object) -> None:
+        monkeypatch.setattr(json, "dump", dump)
+        other = threading.Thread(target=lambda: others.append(keys.ensure(lab)))
+        other.start()
+        other.join()
+        dump(*arguments)
+
+    monkeypatch.setattr(json, "dump", interrupted)
+    assert [keys.ensure(lab)] == others
+
+
+def test_a_lab_starts_whose_folder_another_lab_makes_at_the_same_moment(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exists = Path.exists
+
+    def a_moment_ago(path: Path) -> bool:
+        was = exists(path)
+        path.mkdir(parents=True, exist_ok=True)
+        return was
+
+    monkeypatch.setattr(Path, "exists", a_moment_ago)
+    folders.private(lab.root, lab.state)
+    assert lab.state.is_dir()
 
 
 def test_a_damaged_file_is_one_message(lab: Lab) -> None:
