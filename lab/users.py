@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from kiln.base.errors import operation_failed
 from lab.settings import Lab
@@ -36,14 +37,33 @@ def using(lab: Lab, run_id: str, recipe: str) -> Iterator[None]:
     folder = _folder(lab)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / run_id
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.write(f"run {run_id} of {recipe}, process {os.getpid()}")
-        file.flush()
+    with _locked(path, f"run {run_id} of {recipe}, process {os.getpid()}"):
         try:
             yield
         finally:
             path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _locked(path: Path, text: str) -> Iterator[None]:
+    """A file with that text, locked. Until it is, `users` takes it for a killed run's: then another
+    is made."""
+    while True:
+        with path.open("w") as file:
+            file.write(text)
+            file.flush()
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if _is(file, path):
+                yield
+                return
+
+
+def _is(file: IO[str], path: Path) -> bool:
+    """Whether an open file is still the one at its path."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def users(lab: Lab) -> list[User]:

@@ -45,14 +45,20 @@ class Run:
     def keeps_its_ami(self) -> None:
         """Make a later clean-up leave the run's AMI alone."""
         with contextlib.suppress(ValueError):  # damaged meanwhile: `dead` refuses it then
-            state = json.loads(self.state.read_text())
-            self.state.write_text(json.dumps({**state, "amis": False}))
+            self._write_state({**json.loads(self.state.read_text()), "amis": False})
 
     def keeps(self, instance_id: str, until: str) -> None:
         """Make a later clean-up leave all of the run alone until then."""
         state = json.loads(self.state.read_text())
         more = {"kept_instance": instance_id, "kept_until": until, "amis": False}
-        self.state.write_text(json.dumps({**state, **more}))
+        self._write_state({**state, **more})
+
+    def _write_state(self, state: dict[str, Any]) -> None:
+        """Write the state; other processes, which look for dead runs, find it whole."""
+        fresh = self.state.with_name(f".run.json.{os.getpid()}")
+        fresh.touch(mode=0o644)
+        fresh.write_text(json.dumps(state))
+        fresh.replace(self.state)
 
     def settled(self) -> None:
         """Record that nothing of the run remains to be removed."""
@@ -105,8 +111,7 @@ def started(recipe: str, target: Target) -> Iterator[Run]:
             "amis": True,
         }
         try:
-            run.state.touch(mode=0o644)
-            run.state.write_text(json.dumps(state))
+            run._write_state(state)
         except OSError:
             shutil.rmtree(run.folder)
             raise

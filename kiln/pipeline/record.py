@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -150,7 +151,7 @@ _ADAPTER = TypeAdapter(Record)
 
 def write_record(run: Run, record: Record) -> None:
     """Write a run's record atomically."""
-    fresh = run.record.with_suffix(".new")
+    fresh = run.record.with_suffix(f".{os.getpid()}.new")  # a killed run's may be repaired by two
     fresh.write_text(as_text(record), encoding="utf-8")
     fresh.rename(run.record)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +62,22 @@ def test_a_killed_run_does_not_use_the_lab(lab: Lab) -> None:
     process.wait()
     assert users.users(lab) == []
     assert [path for path in lab.root.rglob("*") if path.is_file()] == []
+
+
+def test_who_looks_while_a_run_begins_does_not_take_it_for_a_killed_one(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock = fcntl.flock
+
+    def looked_at_before(file: Any, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        assert users.users(lab) == []
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", looked_at_before)
+    with users.using(lab, "20260101T000000Z-abcd", "al2-510"):
+        assert [user.process for user in users.users(lab)] == [os.getpid()]
+    assert users.users(lab) == []
 
 
 def test_force_ends_the_run_as_ctrl_c_does_and_says_which(lab: Lab) -> None:

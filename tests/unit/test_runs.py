@@ -103,6 +103,27 @@ def test_a_torn_file_of_a_run_stops_nobody(build_dir: Path) -> None:
     assert runs.dead(print) == []
 
 
+def test_who_reads_a_runs_file_while_it_is_written_finds_it_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[str] = []
+    write_text = Path.write_text
+
+    def half(path: Path, text: str) -> int:
+        write_text(path, text[: len(text) // 2])
+        seen.extend(state.read_text() for state in path.parent.glob("run.json"))
+        return write_text(path, text)
+
+    with runs.started(ROW, LAB) as run:
+        monkeypatch.setattr(Path, "write_text", half)
+        run.keeps_its_ami()
+        run.keeps("i-0123456789abcdef0", "2026-01-01T00:00:00Z")
+    assert [json.loads(text)["amis"] for text in seen] == [True, False]
+    with runs.started(ROW, LAB) as run:
+        pass
+    assert len(seen) == 2, "a run has no file until it is whole"
+
+
 def test_somebody_who_only_looks_for_dead_runs_keeps_no_new_one_from_starting(
     build_dir: Path,
 ) -> None:
