@@ -44,6 +44,11 @@ def main() -> None:
         status = run(sys.argv)
     except KeyboardInterrupt:
         status = OPERATION_FAILED
+    except RuntimeError as error:
+        # Before 3.12 Python wraps what a signal raises in a __set_name__; each dataclass has some.
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+        status = OPERATION_FAILED
     # Python is about to exit, and would print a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     raise SystemExit(status)

@@ -26,10 +26,25 @@ front.run = run
 front.main()
 """
 
+IN_A_CLASS_STATEMENT = """
+import signal
+from kiln.cli import front
+class Field:
+    def __set_name__(self, owner, name):
+        signal.raise_signal(signal.SIGTERM)
+def run(argv):
+    class Row:
+        account = Field()
+    return 0
+front.run = run
+front.main()
+"""
 
-def test_a_signal_that_comes_while_python_ignores_exceptions_ends_it_too() -> None:
+
+@pytest.mark.parametrize("program", [IN_A_FINALIZER, IN_A_CLASS_STATEMENT])
+def test_a_signal_that_python_ignores_or_wraps_ends_it_without_a_traceback(program: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", IN_A_FINALIZER],
+        [sys.executable, "-c", program],
         cwd=ROOT,
         capture_output=True,
         text=True,
