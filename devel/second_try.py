@@ -2,7 +2,8 @@
 
 In a whole run five processes share two cores for a quarter of an hour. A test that a neighbour's
 load made fail passes by itself; one that is broken fails again. Either way it is named, so that
-nobody takes a test that fails now and then for a sound one.
+nobody takes a test that fails now and then for a sound one. What fails when a test is over (a
+traceback in the lab's log, something left behind) is the whole run's, and is not tried again.
 """
 
 from __future__ import annotations
@@ -27,9 +28,12 @@ def report_of(report: Path) -> Path:
 
 
 def tests(report: Path) -> list[str]:
-    """The ids of the tests that failed in that run; empty if they are of too many files."""
+    """The ids of the tests of that run to try again: of few files, and none failed at its end."""
     failures = cache_of(report) / "v" / "cache" / "lastfailed"
-    if not failures.exists():
+    if not failures.exists() or not report.exists():
+        return []
+    errors = [error.get("message", "") for error in _cases(report, "testcase/error")]
+    if any(message.startswith("failed on teardown") for message in errors):
         return []
     ids = sorted(json.loads(failures.read_text()))
     return ids if len({name.split("::")[0] for name in ids}) <= MOST_FILES else []
@@ -40,7 +44,7 @@ def passed(report: Path, tried: int) -> bool:
     again = report_of(report)
     if not again.exists():
         return False
-    cases = list(ElementTree.parse(again).iter("testcase"))  # noqa: S314 - pytest wrote it
+    cases = _cases(again, "testcase")
     ends = {"failure", "error", "skipped"}
     return len(cases) >= tried and not any(part.tag in ends for case in cases for part in case)
 
@@ -57,3 +61,8 @@ def as_text(reports: Iterable[Path]) -> str:
         return ""
     lines = ["FAILED beside other tests, and passed by themselves (the load, or a race?):"]
     return "\n".join([*lines, *(f"  {name}" for name in names)])
+
+
+def _cases(report: Path, path: str) -> list[ElementTree.Element]:
+    """The elements of a JUnit report with that path."""
+    return ElementTree.parse(report).findall(f".//{path}")  # noqa: S314 - pytest wrote it

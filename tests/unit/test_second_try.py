@@ -68,3 +68,21 @@ def test_failures_all_over_the_place_are_not_bad_luck(folder: Path) -> None:
 def test_a_run_of_chosen_tests_tries_nothing_again(folder: Path) -> None:
     unlucky(folder)
     assert whole_run(folder, again=False)[0] == 1
+
+
+LEFT_BEHIND = """
+import pytest
+
+@pytest.fixture(scope="session")
+def lab():
+    yield
+    pytest.fail("a traceback in the lab's log")
+
+def test_x(lab): pass
+"""
+
+
+def test_what_fails_when_the_tests_are_over_is_not_tried_again(folder: Path) -> None:
+    (folder / "test_x.py").write_text(LEFT_BEHIND)
+    assert whole_run(folder) == (1, "")
+    assert not second_try.report_of(folder / "unit.xml").exists()
