@@ -16,6 +16,7 @@ from moto.logs.exceptions import LogsClientError
 from moto.logs.models import LogsBackend
 
 from lab.cloudwatch.logs_insights import calls, parse, run
+from lab.cloudwatch.logs_insights.query import QueryError
 
 START = 1_800_000_000_000  # 2027-01-15 08:00:00
 
@@ -286,7 +287,7 @@ def test_a_function_gives(function: str, found: str | None) -> None:
     ],
 )
 def test_a_query_is_refused_with_the_place(text: str, message: str, at: tuple[int, int]) -> None:
-    with pytest.raises(parse.QueryError) as refused:
+    with pytest.raises(QueryError) as refused:
         parse.parse(text)
     assert str(refused.value).startswith(message)
     assert (refused.value.start, refused.value.end) == at

@@ -23,6 +23,7 @@ from moto.logs.exceptions import (
 from moto.logs.responses import LogsResponse
 
 from lab.cloudwatch.logs_insights import parse, run
+from lab.cloudwatch.logs_insights.query import MOST_ROWS, ROWS, QueryError
 
 # Seconds that a query runs; the lab's choice.
 RUNS = 0.3
@@ -31,7 +32,7 @@ MOST_AT_ONCE, MOST_GROUPS, MOST_CHARACTERS = 100, 50, 10_000
 NAMES = ("StartQuery", "GetQueryResults", "StopQuery", "DescribeQueries")
 
 
-def malformed(error: parse.QueryError) -> Exception:
+def malformed(error: QueryError) -> Exception:
     """MalformedQueryException with the place of what is wrong, which the message ends with:
     https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_MalformedQueryException.html
     """
@@ -102,13 +103,13 @@ def start(response: Any, class_of: Callable[[Any], str]) -> str:
         raise InvalidParameterException(msg=f"The lab does not have the query language {language}")
     if len(text) > MOST_CHARACTERS:
         raise InvalidParameterException(msg=f"queryString is over {MOST_CHARACTERS} characters")
-    if limit is not None and not 1 <= int(limit) <= parse.MOST_ROWS:
-        raise InvalidParameterException(msg=f"limit is not from 1 to {parse.MOST_ROWS}")
+    if limit is not None and not 1 <= int(limit) <= MOST_ROWS:
+        raise InvalidParameterException(msg=f"limit is not from 1 to {MOST_ROWS}")
     try:
         query = parse.parse(text)
         groups = _groups(response, query.source, class_of)
         _refuse_what_is_too_early(groups, first, last, len(text))
-    except parse.QueryError as error:
+    except QueryError as error:
         raise malformed(_of_class(response, error, class_of)) from None
     if sum(one.status == "Running" for one in _queries(response).values()) >= MOST_AT_ONCE:
         raise LimitExceededException()
@@ -119,15 +120,13 @@ def start(response: Any, class_of: Callable[[Any], str]) -> str:
     return json.dumps({"queryId": started.id})
 
 
-def _of_class(
-    response: Any, error: parse.QueryError, class_of: Callable[[Any], str]
-) -> parse.QueryError:
+def _of_class(response: Any, error: QueryError, class_of: Callable[[Any], str]) -> QueryError:
     """Of a command that a log group's class lacks: that; the words are the lab's."""
     if error.lacks in parse.NOT_INFREQUENT:
         for group in _groups(response, None, class_of):
             if class_of(group) == "INFREQUENT_ACCESS":
                 message = f"{error.lacks} is not supported by the log class of {group.name}"
-                return parse.QueryError(message, error.start, error.end)
+                return QueryError(message, error.start, error.end)
     return error
 
 
@@ -179,7 +178,7 @@ def _refuse_what_is_too_early(groups: Sequence[Any], start: int, end: int, lengt
     if groups and all(
         end < max(made // 1000, gone) for made, gone in zip(created, past, strict=True)
     ):
-        raise parse.QueryError(
+        raise QueryError(
             "Query's end date and time is either before the log groups creation time or exceeds "
             "the log groups log retention settings",
             0,
@@ -214,9 +213,9 @@ def _known(response: Any) -> _Run:
 def results(response: Any) -> str:
     """GetQueryResults."""
     query = _known(response)
-    most = int(response._get_param("maxItems") or parse.ROWS)
+    most = int(response._get_param("maxItems") or ROWS)
     token = response._get_param("nextToken") or "0"
-    if most > parse.ROWS or not token.isdecimal():
+    if most > ROWS or not token.isdecimal():
         raise InvalidParameterException()
     begin, found = int(token), query.results
     rows = found.rows if query.status == "Complete" else []

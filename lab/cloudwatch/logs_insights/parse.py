@@ -8,8 +8,8 @@ named where it is checked. What the lab does not have is refused too, and the me
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from lark import Lark, Token
 from lark.exceptions import LarkError, UnexpectedInput
 
 from lab.cloudwatch.logs_insights import values
+from lab.cloudwatch.logs_insights.check import check
+from lab.cloudwatch.logs_insights.query import MOST_ROWS, Command, Item, Node, Query, QueryError
 
 # Commands that CloudWatch has and the lab has not.
 ABSENT = (
@@ -26,66 +28,6 @@ ABSENT = (
 )
 # https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/CWL_AnalyzeLogData_Classes.html
 NOT_INFREQUENT = ("pattern", "diff", "filterIndex", "unmask")
-# https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/CWL_QuerySyntax-Limit.html
-MOST_ROWS, ROWS = 100_000, 10_000
-# statsStatements of https://docs.aws.amazon.com/cdk/api/v2/docs/aws-cdk-lib.aws_logs.QueryString.html
-_MOST_STATS = 2
-
-
-class QueryError(ValueError):
-    """A query that is refused: where what is wrong stands, and which command the lab lacks."""
-
-    def __init__(self, message: str, start: int, end: int, lacks: str = "") -> None:
-        super().__init__(message)
-        self.start, self.end, self.lacks = start, end, lacks
-
-
-# An expression is a tree: a field, a literal, a call, an operation on others.
-@dataclass(frozen=True)
-class Node:
-    """An expression: its kind, its name or value, its parts, and where it stands in the query."""
-
-    kind: str
-    name: str
-    parts: tuple[Node, ...]
-    start: int
-    end: int
-    value: values.Value = None
-    pattern: re.Pattern[str] = re.compile("")
-
-
-@dataclass(frozen=True)
-class Item:
-    """A column: an expression and its name, the alias or the expression as it is written."""
-
-    node: Node
-    name: str
-    is_alias: bool
-
-
-@dataclass(frozen=True)
-class Command:
-    """A command; what it has depends on its name."""
-
-    name: str
-    start: int
-    end: int
-    items: tuple[Item, ...] = ()
-    by: tuple[Item, ...] = ()
-    node: Node = Node("none", "", (), 0, 0)
-    keys: tuple[tuple[Node, bool], ...] = ()  # descending
-    names: tuple[str, ...] = ()
-    pattern: re.Pattern[str] = re.compile("")
-    number: int = 0
-
-
-@dataclass(frozen=True)
-class Query:
-    """A query; `source` chooses log groups where the request names none."""
-
-    text: str
-    commands: tuple[Command, ...]
-    source: Mapping[str, tuple[str, ...]] | None
 
 
 @lru_cache(maxsize=256)
@@ -104,7 +46,7 @@ def parse(text: str) -> Query:
         tuple(reader.command(command) for command in commands),
         None if source is None else reader.source(source),
     )
-    _check(query)
+    check(query)
     return query
 
 
@@ -309,103 +251,3 @@ def _glob(token: Token, names: int) -> re.Pattern[str]:
     last = parts[-1] if parts else ""
     groups.append(f"(.*?){last}" if last else "(.*)")
     return re.compile(first + "".join(groups), re.DOTALL)
-
-
-# What a query's commands may be together.
-
-
-def _check(query: Query) -> None:
-    projected: set[str] = set()
-    shadowed: set[str] = set()
-    left: set[str] | None = None  # the names that a stats command leaves
-    counted = 0
-    for number, command in enumerate(query.commands):
-        if number and query.commands[number - 1].name == "dedup" and command.name != "limit":
-            # https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/CWL_QuerySyntax-Dedup.html
-            raise QueryError(f"unexpected symbol found {command.name}", command.start, command.end)
-        if command.name == "stats":
-            counted += 1
-            if counted > _MOST_STATS:
-                message = f"a query has up to {_MOST_STATS} stats commands"
-                raise QueryError(message, command.start, command.end)
-            left = _check_stats(command, left, shadowed)
-            continue
-        for node in _nodes_of(command):
-            _refuse_aggregates(node)
-            if left is not None:
-                _refuse_unknown(node, left)
-        for item in command.items:
-            if item.is_alias and item.name in projected:
-                shadowed.add(item.name)
-            projected.add(item.name)
-            if left is not None:
-                left.add(item.name)
-        if left is not None and command.name == "parse":
-            left.update(command.names)
-
-
-def _check_stats(command: Command, left: set[str] | None, shadowed: set[str]) -> set[str]:
-    """The names that it leaves. A name that it cannot know is refused in CloudWatch's words, and so
-    is an alias of the name that `fields` has already:
-    https://github.com/trade-tariff/trade-tariff-backend/pull/3465"""
-    known = {item.name for item in command.by}
-    for item in command.by:
-        _refuse_aggregates(item.node)
-        if left is not None:
-            _refuse_unknown(item.node, left)
-    for item in command.items:
-        for node in _outside_aggregates(item.node):
-            if node.kind == "field" and node.name not in known:
-                raise _unknown(node)
-        for node in _walk(item.node):
-            if node.kind == "aggregate":
-                for arg in node.parts:
-                    _refuse_aggregates(arg)
-                    if left is not None:
-                        _refuse_unknown(arg, left)
-        known.add(item.name)
-    for node in [each for item in (*command.items, *command.by) for each in _walk(item.node)]:
-        if node.kind == "field" and node.name in shadowed:
-            raise _unknown(node)
-    return known
-
-
-def _nodes_of(command: Command) -> list[Node]:
-    fields = [Node("field", name, (), command.start, command.end) for name in command.names]
-    return [
-        command.node,
-        *(item.node for item in command.items),
-        *(node for node, _ in command.keys),
-        *(fields if command.name == "dedup" else []),
-    ]
-
-
-def _walk(node: Node) -> Iterable[Node]:
-    yield node
-    for part in node.parts:
-        yield from _walk(part)
-
-
-def _outside_aggregates(node: Node) -> Iterable[Node]:
-    if node.kind == "aggregate":
-        return
-    yield node
-    for part in node.parts:
-        yield from _outside_aggregates(part)
-
-
-def _refuse_aggregates(node: Node) -> None:
-    for part in _walk(node):
-        if part.kind == "aggregate":
-            raise QueryError(f"{part.name} stands in stats only", part.start, part.end)
-
-
-def _refuse_unknown(node: Node, left: set[str]) -> None:
-    for part in _walk(node):
-        if part.kind == "field" and part.name not in left:
-            raise _unknown(part)
-
-
-def _unknown(node: Node) -> QueryError:
-    message = f"Unknown symbols found in or after stats: {node.name}"
-    return QueryError(message, node.start, node.end)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from lab.cloudwatch.logs_insights import values
-from lab.cloudwatch.logs_insights.parse import ROWS, Command, Item, Node, Query
+from lab.cloudwatch.logs_insights.query import ROWS, Command, Item, Node, Query
 from lab.cloudwatch.logs_insights.values import Moment, Row, Value
 
 _MOMENT = "@timestamp"
