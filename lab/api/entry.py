@@ -17,7 +17,7 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 
 from lab.amis import known_images
-from lab.api import auth, one_meaning, refusals, unsupported
+from lab.api import auth, bodies, one_meaning, refusals, unsupported
 from lab.api.faults import KNOWN, Fault, Faults
 from lab.api.keys import Key, Lookup
 from lab.ec2 import retention
@@ -162,8 +162,7 @@ def wrap(moto: Application, faults: Faults, admin: Admin) -> Application:
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
-        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-        environ["wsgi.input"] = io.BytesIO(body)
+        body = bodies.peeked(environ)
         if path.startswith("/_lab/"):
             return _admin(admin, path[len("/_lab/") :], body, start_response)
         action, parameters = _request(body)

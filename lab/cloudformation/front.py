@@ -7,7 +7,6 @@ policies do not allow fails there, as it does on AWS.
 from __future__ import annotations
 
 import functools
-import io
 import logging
 import re
 import uuid
@@ -21,6 +20,7 @@ from xml.sax.saxutils import escape
 from moto.core import DEFAULT_ACCOUNT_ID
 
 from lab.access import asked
+from lab.api import bodies
 from lab.api.keys import Key, Lookup
 from lab.cloudformation import calls
 from lab.cloudformation.errors import CloudFormationError
@@ -47,8 +47,7 @@ class CloudFormation:
             scope = _SCOPE.search(str(environ.get("HTTP_AUTHORIZATION", "")))
             if scope is None:
                 return moto(environ, start_response)
-            body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-            environ["wsgi.input"] = io.BytesIO(body)
+            body = bodies.peeked(environ)
             status, text = self._answer(scope[1], scope[2], environ, body)
             data = text.encode()
             start_response(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import io
 import json
 import re
 import threading
@@ -15,6 +14,8 @@ from typing import Any
 import botocore.session
 from botocore.validate import ParamValidator
 from moto.core import DEFAULT_ACCOUNT_ID
+
+from lab.api import bodies
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 _SCOPE = re.compile(r"Credential=[^/]+/[0-9]+/([^/]+)/codebuild/")
@@ -48,8 +49,7 @@ class CodeBuild:
             call = str(environ.get("HTTP_X_AMZ_TARGET", ""))
             if scope is None or not call.startswith(_TARGET):
                 return moto(environ, start_response)
-            body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-            environ["wsgi.input"] = io.BytesIO(body)
+            body = bodies.peeked(environ)
             status, answer = self._answer(call.removeprefix(_TARGET), scope[1], body)
             data = json.dumps(answer).encode()
             headers = [("Content-Type", "application/x-amz-json-1.1")]

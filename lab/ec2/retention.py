@@ -5,7 +5,6 @@ Locks of rules are refused. https://docs.aws.amazon.com/recyclebin/latest/APIRef
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import secrets
@@ -15,6 +14,7 @@ from typing import Any
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 
+from lab.api import bodies
 from lab.ec2 import recycle_bin
 from lab.ec2.recycle_bin import Rule
 
@@ -39,8 +39,7 @@ def over(moto: Application) -> Application:
         scope = _SCOPE.search(str(environ.get("HTTP_AUTHORIZATION", "")))
         if scope is None:
             return moto(environ, start_response)
-        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-        environ["wsgi.input"] = io.BytesIO(body)
+        body = bodies.peeked(environ)
         backend = ec2_backends[DEFAULT_ACCOUNT_ID][scope[1]]
         headers = [("Content-Type", "application/json")]
         try:
