@@ -23,8 +23,8 @@ def short_path(name: str, folder: Path) -> Iterator[Path]:
     `$`, `[`) or cannot read what is not ASCII, and a checkout may lie anywhere.
     That of a killed process is removed by `remove_short_paths`.
     """
-    short = _SHORT / f"kiln-{name}"
-    shutil.rmtree(short, ignore_errors=True)
+    remove_short_path(name)
+    short = _of(name)
     short.mkdir(mode=0o700)
     try:
         with (short / "lock").open("w") as lock:
@@ -36,8 +36,16 @@ def short_path(name: str, folder: Path) -> Iterator[Path]:
         shutil.rmtree(short, ignore_errors=True)
 
 
+def remove_short_path(name: str) -> None:
+    """Remove the short path of this name, however little of it a killed process has left."""
+    shutil.rmtree(_of(name), ignore_errors=True)
+
+
 def remove_short_paths() -> None:
-    """Remove the short paths that killed processes of this checkout have left."""
+    """Remove the short paths that killed processes of this checkout have left.
+
+    One of which the link to the build folder is gone belongs to nobody known, and stays.
+    """
     for short in _SHORT.glob("kiln-*"):
         with contextlib.suppress(OSError):
             # Where it led may be gone.
@@ -46,6 +54,10 @@ def remove_short_paths() -> None:
             here = build_dir() in (folder, *folder.parents)
             if mine and here and not _held(short / "lock"):
                 shutil.rmtree(short)
+
+
+def _of(name: str) -> Path:
+    return _SHORT / f"kiln-{name}"
 
 
 def _held(lock: Path) -> bool:

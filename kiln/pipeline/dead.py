@@ -7,7 +7,7 @@ import shutil
 from kiln.base import stopping
 from kiln.base.errors import KilnError
 from kiln.base.progress import Progress
-from kiln.base.short_path import remove_short_paths
+from kiln.base.short_path import remove_short_path, remove_short_paths
 from kiln.cloud import resources, runs
 from kiln.cloud.target import Target
 from kiln.pipeline import kept, repair
@@ -33,6 +33,8 @@ def clean_dead_runs(target: Target, progress: Progress, shelf: Shelf | None = No
                 progress.say(f"kept until {dead.kept.until}: {dead.kept.instance_id} of {row}")
                 continue
             stopping.end_processes(dead.run_id)
+            # Killed while it made or removed its folder, it left one that leads nowhere.
+            remove_short_path(dead.run_id)
             # Without `amis` the run was past its record.
             judged = repair.settle(dead, there) if dead.amis else None
             if judged and shelf:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -320,6 +321,21 @@ def test_what_a_filter_matches_by_a_wildcard_is_not_of_the_run(ec2: Any, make: M
         assert list(resources._alive(ec2, pattern)) == []
         for find in resources._finders(True).values():
             assert find(ec2, pattern) == []
+
+
+def test_the_folder_of_a_run_that_was_killed_while_it_removed_it_goes_too(
+    ec2: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
+    run = f"20260701T120000Z-{secrets.token_hex(2)}"
+    state = {"run_id": run, "target": "aws", "place": AWS.place, "where": "AWS", "amis": True}
+    folder = tmp_path / "build" / "row" / run
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({**state, "region": "eu-central-1"}))
+    short = Path(f"/tmp/kiln-{run}")
+    short.mkdir()  # the link to the run's folder is gone already
+    clean_dead_runs(AWS, Progress())
+    assert not short.exists()
 
 
 @pytest.mark.parametrize("forged", [{"run_id": "*"}, {"run_id": OTHERS}, {"region": "*"}])
