@@ -223,11 +223,11 @@ class _Admin:
                     "address": instance.address,
                     "distro": instance.distro,
                 }
-                for instance in self._machines.by_address.values()
+                for instance in list(self._machines.by_address.values())
             ],
             "amis": [
                 {"id": image.id, "name": image.name, "region": image.region}
-                for image in self._machines.made.values()
+                for image in list(self._machines.made.values())
             ],
             "public_amis": [
                 {"id": image.id, "name": image.name, "ssm_parameters": image.parameters}

@@ -201,9 +201,9 @@ def _per_gb_from(region: str) -> float:
     return float(transfer["usd_per_gb_from"].get(region, transfer["usd_per_gb_elsewhere"]))
 
 
-# DescribeSnapshots takes at most 1,000 ids:
-# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeSnapshots.html
-_AT_ONCE = 1000
+# A filter takes at most 200 values:
+# https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Filtering.html
+_AT_ONCE = 200
 
 
 def _sizes(target: Target, images: Sequence[OwnImage]) -> dict[str, float]:
@@ -212,9 +212,9 @@ def _sizes(target: Target, images: Sequence[OwnImage]) -> dict[str, float]:
     sizes: dict[str, float] = {}
     with aws.explained(f"the snapshots could not be listed in {target.region}"):
         for first in range(0, len(wanted), _AT_ONCE):
-            answer: Any = aws.ec2(target).describe_snapshots(
-                SnapshotIds=wanted[first : first + _AT_ONCE]
-            )
+            # By a filter: an id of an AMI that was retired meanwhile would be an error.
+            some: Any = {"Name": "snapshot-id", "Values": wanted[first : first + _AT_ONCE]}
+            answer: Any = aws.ec2(target).describe_snapshots(OwnerIds=["self"], Filters=[some])
             for snapshot in answer["Snapshots"]:
                 stored = snapshot.get("FullSnapshotSizeInBytes")
                 size = stored / _GIB if stored else float(snapshot["VolumeSize"])

@@ -54,7 +54,14 @@ def images_there(target: Target, **query: Any) -> Iterator[Image]:
             ids = [disk["SnapshotId"] for disk in disks]
             keys: dict[str, str | None] = {}
             if ids and image["State"] == "available":
-                for snapshot in ec2.describe_snapshots(SnapshotIds=ids)["Snapshots"]:
+                try:
+                    snapshots = ec2.describe_snapshots(SnapshotIds=ids)["Snapshots"]
+                except ClientError as error:
+                    # EC2 deletes no snapshot of an AMI: this one was deregistered meanwhile.
+                    if error.response["Error"].get("Code") == "InvalidSnapshot.NotFound":
+                        continue
+                    raise
+                for snapshot in snapshots:
                     keys[snapshot["SnapshotId"]] = snapshot.get("KmsKeyId")
             yield Image(
                 region=target.region,

@@ -67,10 +67,17 @@ def own_images(target: Target) -> list[OwnImage]:
 
 def own_image(target: Target, ami_id: str) -> OwnImage | None:
     """One of them as it is now; None if it is gone. Raises KilnError (exit status 1)."""
+    from botocore.exceptions import ClientError
+
     with aws.explained(f"{ami_id} could not be looked up in {target.region}"):
-        answer = aws.ec2(target).describe_images(
-            ImageIds=[ami_id], IncludeDeprecated=True, IncludeDisabled=True
-        )
+        try:
+            answer = aws.ec2(target).describe_images(
+                ImageIds=[ami_id], IncludeDeprecated=True, IncludeDisabled=True
+            )
+        except ClientError as error:
+            if error.response["Error"].get("Code", "").startswith("InvalidAMIID"):
+                return None
+            raise
     return next((_own(target.region, image) for image in answer["Images"]), None)
 
 

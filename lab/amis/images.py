@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from dataclasses import asdict, dataclass, field
@@ -56,7 +57,10 @@ def save(lab: Lab, image: Image) -> None:
 
 def load(lab: Lab) -> list[Image]:
     """The AMIs that were made in this lab, oldest first."""
-    images = [Image(**json.loads(path.read_text())) for path in lab.images.glob("ami-*/image.json")]
+    images = []
+    for path in lab.images.glob("ami-*/image.json"):
+        with contextlib.suppress(FileNotFoundError):  # deregistered meanwhile
+            images.append(Image(**json.loads(path.read_text())))
     return sorted(images, key=lambda image: image.created)
 
 

@@ -51,7 +51,7 @@ def deregistering(original: Callable[..., None]) -> Callable[..., None]:
 
 def restore(backend: Any) -> None:
     """Register the AMIs of earlier lab processes in a new moto backend of their region."""
-    for image in LabInstance.machines.made.values():
+    for image in list(LabInstance.machines.made.values()):
         if image.region != backend.region_name or image.id in backend.amis:
             continue
         registered(backend, image)

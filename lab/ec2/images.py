@@ -96,9 +96,8 @@ def _by_id(backend: Any, wanted: list[str]) -> list[Any]:
         shown = ", ".join(unknown)
         ids, verb = ("ids", "do") if len(unknown) > 1 else ("id", "does")
         raise error("InvalidAMIID.NotFound", f"The image {ids} '[{shown}]' {verb} not exist")
-    return [
-        backend.amis[image_id] for image_id in dict.fromkeys(wanted) if image_id in backend.amis
-    ]
+    found = (backend.amis.get(image_id) for image_id in dict.fromkeys(wanted))
+    return [ami for ami in found if ami is not None]
 
 
 def _may_launch(backend: Any, ami: Any, users: list[str]) -> bool:
@@ -314,7 +313,7 @@ def _deregister(request: Request) -> dict[str, Any]:
     if request.asked.get("DeleteAssociatedSnapshots"):
         others = {
             device["Ebs"].get("SnapshotId")
-            for other in backend.amis.values()
+            for other in list(backend.amis.values())
             for device in other.block_device_mappings
         }
         result["DeleteSnapshotResults"] = [

@@ -27,7 +27,9 @@ def _register(request: Request) -> dict[str, Any]:
     if root not in devices:
         raise error("InvalidBlockDeviceMapping", f"The block devices lack the root device {root}")
     snapshot = snapshots.find(backend, devices[root].get("SnapshotId"))
-    source = next((ami for ami in backend.amis.values() if ami.ebs_snapshot is snapshot), None)
+    source = next(
+        (ami for ami in list(backend.amis.values()) if ami.ebs_snapshot is snapshot), None
+    )
     is_disk = snapshot.id in LabInstance.machines.contents
     if source is None and not is_disk:
         raise error(

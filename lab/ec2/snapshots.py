@@ -31,7 +31,8 @@ def _describe(request: Request) -> dict[str, Any]:
     owners = asked.get("OwnerIds") or []
     if owners:
         mine = [backend.account_id if owner == "self" else owner for owner in owners]
-        amazon = {ami.owner_id for ami in backend.amis.values() if ami.owner_alias == "amazon"}
+        amis = list(backend.amis.values())
+        amazon = {ami.owner_id for ami in amis if ami.owner_alias == "amazon"}
         chosen = [
             snapshot
             for snapshot in chosen
@@ -44,7 +45,7 @@ def _describe(request: Request) -> dict[str, Any]:
 def _delete(request: Request) -> None:
     backend = request.backend
     snapshot = find(backend, request.asked.get("SnapshotId"))
-    for ami in backend.amis.values():
+    for ami in list(backend.amis.values()):
         used = [device["Ebs"].get("SnapshotId") for device in ami.block_device_mappings]
         if snapshot.id in used:
             raise error(

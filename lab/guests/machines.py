@@ -113,7 +113,7 @@ class Machines:
         snapshot = backend.snapshots.get(snapshot_id)
         if snapshot is None or snapshot_id in self.contents:
             return False
-        roots = [ami.ebs_snapshot for ami in backend.amis.values()]
+        roots = [ami.ebs_snapshot for ami in list(backend.amis.values())]
         return snapshot in roots or bool(getattr(snapshot.volume, "is_root", False))
 
     def forget_snapshot(self, snapshot_id: str) -> None:
@@ -123,4 +123,5 @@ class Machines:
 
     def in_use(self) -> set[str]:
         """The frozen layers that instances use."""
-        return {layer for instance in self.by_address.values() for layer in instance.layers}
+        instances = list(self.by_address.values())
+        return {layer for instance in instances for layer in instance.layers}

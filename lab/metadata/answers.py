@@ -128,7 +128,7 @@ def _interface(instance: LabInstance) -> dict[str, str | dict[str, str]]:
 
 
 def _public_key(instance: LabInstance) -> str | None:
-    for pair in instance.ec2_backend.key_pairs.values():
+    for pair in list(instance.ec2_backend.key_pairs.values()):
         if pair.key_name == instance.key_name:
             return str(pair.public_key).strip() + f" {pair.key_name}"
     return None

@@ -64,7 +64,7 @@ def instance_of(key_id: str) -> tuple[LabInstance, str] | None:
             if session.access_key_id == key_id
         ]
     for (instance_id, role), _ in holders:
-        for instance in LabInstance.machines.by_address.values():
+        for instance in list(LabInstance.machines.by_address.values()):
             if instance.id == instance_id:
                 return instance, role.rpartition("/")[2]
     return None

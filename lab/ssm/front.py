@@ -146,7 +146,7 @@ class Manager:
         return _page("InstanceInformationList", listed, asked)
 
     def _alive(self, region: str) -> list[agents.Agent]:
-        there = {machine.id: machine for machine in LabInstance.machines.by_address.values()}
+        there = {machine.id: machine for machine in list(LabInstance.machines.by_address.values())}
         for agent in self.agents.of(region):
             if agent.instance_id not in there:
                 self.agents.forget(agent.instance_id)
@@ -319,7 +319,7 @@ def _document(region: str, name: str, asked: Asked) -> documents.Content:
 
 
 def _tags(instance_id: str) -> dict[str, str]:
-    for machine in LabInstance.machines.by_address.values():
+    for machine in list(LabInstance.machines.by_address.values()):
         if machine.id == instance_id:
             return {tag["key"]: tag["value"] for tag in machine.get_tags()}
     return {}

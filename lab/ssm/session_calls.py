@@ -44,7 +44,11 @@ def start(
     properties = _properties(str(asked.get("DocumentName", "")), asked.get("Parameters", {}))
     agent = find(target)
     instance = next(
-        (machine for machine in LabInstance.machines.by_address.values() if machine.id == target),
+        (
+            machine
+            for machine in list(LabInstance.machines.by_address.values())
+            if machine.id == target
+        ),
         None,
     )
     if agent is None or instance is None or agent.region != region or not _connected(agent):

@@ -250,7 +250,7 @@ class Sessions:
         }
 
     def of(self, region: str) -> list[Session]:
-        return [session for session in self._sessions.values() if session.region == region]
+        return [session for session in list(self._sessions.values()) if session.region == region]
 
     def channel(self, environ: dict[str, Any]) -> None:
         """Serve the WebSocket of a session: the first message must have its token."""
