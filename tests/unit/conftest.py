@@ -6,13 +6,17 @@ No setting here changes what a program does, and a process that a test starts ha
 from __future__ import annotations
 
 import gc
+import os
 import signal
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 
+from kiln.cloud import aws
 from kiln.cloud.aws_target import AwsTarget
 from lab.api import botocore_data
 
@@ -24,11 +28,35 @@ botocore_data.read_once()
 # A shell ignores SIGINT for what it starts in the background, and so would the programs that the
 # tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# The signals that `./invoke` takes.
+_TAKEN = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 
 
 def pytest_collection_finish() -> None:
     """What was collected is no garbage either; pytest searches it five times at its end."""
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _process_as_before() -> Iterator[None]:
+    """A test leaves the process as it was, whichever file comes next: a program that runs in it
+    takes signals, and has a folder and a umask of its own."""
+    handlers = {number: signal.getsignal(number) for number in _TAKEN}
+    hook, folder, mask = sys.unraisablehook, Path.cwd(), os.umask(0o022)
+    os.umask(mask)
+    yield
+    os.umask(mask)
+    os.chdir(folder)
+    sys.unraisablehook = hook
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_clients_of_another_file() -> Iterator[None]:
+    """A client keeps the keys and the endpoint of the environment in which it was made."""
+    yield
+    aws._client.cache_clear()
 
 
 @pytest.fixture

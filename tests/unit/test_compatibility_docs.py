@@ -7,12 +7,12 @@ from datetime import date
 import pytest
 import yaml
 
-from kiln import facts
 from kiln.base.paths import KNOWLEDGE, ROOT
 from kiln.compat.engine import check_combination, check_matrix
 from kiln.compat.rules.registry import rules
 from kiln.facts import tables
 from kiln.matrix import load
+from tests.unit import caches
 
 DOC = (ROOT / "docs" / "compatibility.md").read_text()
 NEW = "580.190.01"
@@ -24,12 +24,9 @@ def knowledge(tmp_path, monkeypatch):
     copy = tmp_path / "knowledge"
     shutil.copytree(KNOWLEDGE, copy)
     monkeypatch.setattr(tables, "KNOWLEDGE", copy)
-    caches = (facts.table, facts.branches)
-    for cached in caches:
-        cached.cache_clear()
+    caches.forget()
     yield copy
-    for cached in caches:
-        cached.cache_clear()
+    caches.forget()
 
 
 def rules_of(driver):
@@ -46,8 +43,7 @@ def test_a_driver_version_is_added_by_the_line_the_page_shows(knowledge):
     before, after = tail.split("    versions:\n", 1)
     line = "      " + shown.strip() + "\n"
     path.write_text(f"{head}  '580':\n{before}    versions:\n{line}{after}")
-    facts.table.cache_clear()
-    facts.branches.cache_clear()
+    caches.forget()
     assert rules_of(NEW) == set()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from kiln.matrix.load import load_recipes
 from kiln.matrix.select import select
 from kiln.packer import policy, render, uploads
 from lab.packages import system
-from tests.unit import commands, shown
+from tests.unit import caches, commands, shown
 
 PAGE = (ROOT / "docs" / "overlay.md").read_text()
 
@@ -35,10 +36,12 @@ def written(top: Path) -> Path:
 
 
 @pytest.fixture
-def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The page's overlay, in use."""
     monkeypatch.setenv("KILN_OVERLAY", str(tmp_path / "acme"))
-    return written(tmp_path / "acme")
+    caches.forget()
+    yield written(tmp_path / "acme")
+    caches.forget()
 
 
 def al2023(rows: list[Recipe]) -> Recipe:

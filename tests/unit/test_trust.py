@@ -12,6 +12,7 @@ from kiln.compat import trust
 from kiln.compat.engine import check_recipe
 from kiln.facts import tables
 from kiln.matrix.load import load_recipes
+from tests.unit import caches
 
 RECIPES = {recipe.name: recipe for recipe in load_recipes()}
 
@@ -125,10 +126,10 @@ def marked(monkeypatch):
         monkeypatch.setattr(
             tables, "read_table", lambda path: data if path.stem == table else read_table(path)
         )
-        tables.table.cache_clear()
+        caches.forget()
 
     yield change
-    tables.table.cache_clear()
+    caches.forget()
 
 
 def test_a_row_whose_package_names_are_unconfirmed_is_warned_and_told_where_they_stand(marked):
