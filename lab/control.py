@@ -101,7 +101,7 @@ def _up(lab: Lab, wanted: str | None) -> dict[str, Any]:
     running = status(lab)
     has = (running or {}).get("vendors", vendors.STAND_INS)  # older labs do not say it
     others = bool(running) and wanted not in (None, has)
-    if running and others and (running.get("in_use") or users.users(lab)):
+    if running and others and (running.get("in_use") or users.runs(lab)):
         raise operation_failed(
             f"{running['lab']} is in use, and its guests talk to the vendors' "
             f"{'hosts' if has == vendors.REAL else 'stand-ins'}",
@@ -117,7 +117,8 @@ def _up(lab: Lab, wanted: str | None) -> dict[str, Any]:
                 hint="./invoke lab.down removes its instances; its AMIs stay",
             )
         return running
-    if running and users.users(lab) and not others:
+    # Who prepares a run, as this process may, has no use for a lab of other code.
+    if running and users.runs(lab) and not others:
         return running
     if running:
         _down(lab)
@@ -192,10 +193,10 @@ def down(
     which; without it, raises operation_failed while there are any.
     """
     lab = lab or current()
+    if force:  # not `_alone`: who prepares a run may be waiting to start the lab
+        users.end(lab, say)
     with _alone(lab):
-        if force:
-            users.end(lab, say)
-        else:
+        if not force:
             users.refuse_if_used(lab)
         return _down(lab)
 

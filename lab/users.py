@@ -1,4 +1,5 @@
-"""The runs that use a lab: it is not taken down under them unless somebody insists."""
+"""The runs that use a lab, and builds that prepare theirs: it is not taken down under them unless
+somebody insists."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import contextlib
 import fcntl
 import os
 import re
+import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -14,18 +16,21 @@ from pathlib import Path
 from typing import IO
 
 from kiln.base.errors import operation_failed
+from lab import folders
 from lab.settings import Lab
 
 # Seconds for a run to remove what it created: an instance, a key pair, an AMI.
 _GRACE = 60.0
+_PREPARING = "preparing-"
 
 
 @dataclass(frozen=True)
 class User:
-    """A run in progress: its process, and what it is in words."""
+    """A run in progress, or the preparation of one: its process, and what it is in words."""
 
     process: int
     text: str
+    prepares: bool = False
 
 
 @contextlib.contextmanager
@@ -42,6 +47,22 @@ def using(lab: Lab, run_id: str, recipe: str) -> Iterator[None]:
             yield
         finally:
             path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def preparing(lab: Lab, what: str) -> Iterator[None]:
+    """While inside, this process counts as a user of the lab, also before it has a run.
+
+    Where that cannot be noted, as on a full disk, what it prepares says so better.
+    """
+    text = f"{what} in preparation, process {os.getpid()}"
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            folders.private(lab.root, _folder(lab))
+            path = _folder(lab) / f"{_PREPARING}{secrets.token_hex(8)}"
+            stack.callback(path.unlink, missing_ok=True)
+            stack.enter_context(_locked(path, text))
+        yield
 
 
 @contextlib.contextmanager
@@ -66,8 +87,14 @@ def _is(file: IO[str], path: Path) -> bool:
         return False
 
 
+def runs(lab: Lab) -> list[User]:
+    """The runs that use the lab now."""
+    return [user for user in users(lab) if not user.prepares]
+
+
 def users(lab: Lab) -> list[User]:
-    """The runs that use the lab now. Files that killed runs have left are removed."""
+    """The runs that use the lab now, and the processes that have none yet. Files that killed ones
+    have left are removed."""
     running = []
     for path in sorted(_folder(lab).glob("*")):
         with contextlib.suppress(FileNotFoundError), path.open() as file:
@@ -76,10 +103,12 @@ def users(lab: Lab) -> list[User]:
             except BlockingIOError:
                 text = file.read()
                 match = re.search(r"process ([0-9]+)$", text)
-                running.append(User(int(match[1]) if match else 0, text or f"run {path.name}"))
+                process, prepares = int(match[1]) if match else 0, path.name.startswith(_PREPARING)
+                running.append(User(process, text or f"run {path.name}", prepares))
             else:
                 path.unlink(missing_ok=True)
-    return running
+    with_runs = {user.process for user in running if not user.prepares}
+    return [user for user in running if not (user.prepares and user.process in with_runs)]
 
 
 def end(lab: Lab, say: Callable[[str], None]) -> None:

@@ -76,6 +76,10 @@ class AwsTarget:
         """See `Target`: AWS need not know."""
         return nullcontext()
 
+    def preparing(self, recipes: Sequence[str]) -> AbstractContextManager[None]:
+        """See `Target`: AWS need not know."""
+        return nullcontext()
+
     def gone(self) -> str:
         """See `Target`: a lost connection may come back."""
         return ""

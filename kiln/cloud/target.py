@@ -129,6 +129,9 @@ class Target(Protocol):
     def in_use(self, run_id: str, recipe: str) -> AbstractContextManager[None]:
         """While inside, this process's run of a recipe uses the target."""
 
+    def preparing(self, recipes: Sequence[str]) -> AbstractContextManager[None]:
+        """While inside, this process is going to run these recipes (or AMIs) on the target."""
+
     def gone(self) -> str:
         """Why the target can never answer again, in words; empty as long as it may."""
 

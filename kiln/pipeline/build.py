@@ -137,21 +137,26 @@ def build_recipes(
         failures.update({row.name: error for row in rows})
         on_failure(error)
 
-    for turn, together in enumerate(in_turns(recipes, target, progress)):
-        try:
-            planned, packer = _set_up(together, options, target, progress, rebuilt, install=install)
-        except KilnError as error:
-            if turn == 0:
-                raise
-            failed(error, *together)
-            break
-        with on_signals(stop):
-            if len(recipes) == 1:
-                built = [build_row.build_recipe(planned[0], packer, progress, stop)]
-            else:
-                built += _several(planned, packer, stop, failed)
-        if stop.is_set():
-            break
+    runs.check_folders()
+    target.check_host()
+    with target.preparing([recipe.name for recipe in recipes]):
+        for turn, together in enumerate(in_turns(recipes, target, progress)):
+            try:
+                planned, packer = _set_up(
+                    together, options, target, progress, rebuilt, install=install
+                )
+            except KilnError as error:
+                if turn == 0:
+                    raise
+                failed(error, *together)
+                break
+            with on_signals(stop):
+                if len(recipes) == 1:
+                    built = [build_row.build_recipe(planned[0], packer, progress, stop)]
+                else:
+                    built += _several(planned, packer, stop, failed)
+            if stop.is_set():
+                break
     return Outcome(len(recipes), tuple(built), failures)
 
 
@@ -164,8 +169,6 @@ def _ready(
     own_kernel: bool,
 ) -> program.Packer:
     """Install what is missing here, and let the target prepare what the recipes need."""
-    runs.check_folders()
-    target.check_host()
     groups = ("packer", "ssh", *target.host_packages([recipe.arch for recipe in recipes]))
     if own_kernel:
         groups += ("own_kernel",)

@@ -48,31 +48,32 @@ def verify_by_id(
     progress.say(str(target))
     runs.check_folders()
     target.check_host()
-    needs.ensure("ssh", *target.host_packages([]), install=install, say=progress.say)
-    target.prepare([], progress.say)
-    image = verdict.describe(target, ami_id)
-    shelf = _shelf(image["tags"].get(RECIPE, ""), given, target)
-    if shelf:
-        shared_records.bring_row(shelf, image["tags"][RECIPE], progress.say)
-    known = baked(ami_id, image["tags"], load.load_recipes())
-    progress.say(f"checked against: {known.recipe_from}")
-    account = overridden(load.load_account(known.name), given, known.arch)
-    for line in account.shown():
-        progress.say(f"aws: {line}")
-    if own_kernel:
-        target.check_own_kernel(known.recipe or {})
-    groups = (*target.host_packages([known.arch]), *(["own_kernel"] if own_kernel else []))
-    needs.ensure(*groups, install=install, say=progress.say)
-    kind = instance_type or known.verify_instance_type
-    if target.bills:
-        progress.say(f"will launch: {kind} in {target.region} for {ami_id}")
-        target = target.identified()
-    clean_dead_runs(target, progress, shelf)
-    stop = Stop()
-    with on_signals(stop):
-        return verify_ami(
-            image, known, kind, target, progress, stop, own_kernel, account, shelf, keyword
-        )
+    with target.preparing([ami_id]):
+        needs.ensure("ssh", *target.host_packages([]), install=install, say=progress.say)
+        target.prepare([], progress.say)
+        image = verdict.describe(target, ami_id)
+        shelf = _shelf(image["tags"].get(RECIPE, ""), given, target)
+        if shelf:
+            shared_records.bring_row(shelf, image["tags"][RECIPE], progress.say)
+        known = baked(ami_id, image["tags"], load.load_recipes())
+        progress.say(f"checked against: {known.recipe_from}")
+        account = overridden(load.load_account(known.name), given, known.arch)
+        for line in account.shown():
+            progress.say(f"aws: {line}")
+        if own_kernel:
+            target.check_own_kernel(known.recipe or {})
+        groups = (*target.host_packages([known.arch]), *(["own_kernel"] if own_kernel else []))
+        needs.ensure(*groups, install=install, say=progress.say)
+        kind = instance_type or known.verify_instance_type
+        if target.bills:
+            progress.say(f"will launch: {kind} in {target.region} for {ami_id}")
+            target = target.identified()
+        clean_dead_runs(target, progress, shelf)
+        stop = Stop()
+        with on_signals(stop):
+            return verify_ami(
+                image, known, kind, target, progress, stop, own_kernel, account, shelf, keyword
+            )
 
 
 def _shelf(row: str, given: Mapping[str, str], target: Target) -> Shelf | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kiln.base import needs
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.progress import Progress
@@ -17,8 +19,10 @@ from kiln.cli.summary import summary
 from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
-from kiln.packer import render
-from kiln.pipeline import build, build_row
+from kiln.packer import program, render
+from kiln.pipeline import build, build_row, verify
+from kiln.pipeline import plan as planning
+from lab import settings, users
 from lab.rootfs import emulation
 from lab.target import LabTarget
 from tests.unit.records import a_record
@@ -58,6 +62,46 @@ def test_rows_of_one_processor_that_is_emulated_are_announced_alone() -> None:
 
 def test_aws_has_machines_of_both_processors_and_nothing_is_emulated() -> None:
     assert in_turn(MIXED, AWS) == ([{"x86_64", "arm64"}], "")
+
+
+class TakenDown(LabTarget):
+    """A lab that somebody takes down while a build prepares."""
+
+    def check_host(self) -> None:
+        """Any machine."""
+
+    def prepare(self, recipes: Any, say: Any) -> None:
+        users.refuse_if_used(settings.current())
+
+
+def test_the_lab_is_not_taken_down_while_a_build_prepares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
+    monkeypatch.setattr(needs, "ensure", lambda *groups, **more: None)
+    monkeypatch.setattr(program, "find_packer", lambda: None)
+    target = TakenDown("a test")
+
+    def build_it() -> None:
+        build.build_recipes(
+            ROWS[:1],
+            planning.Options(),
+            target,
+            Progress(io.StringIO()),
+            install=False,
+            on_failure=lambda error: None,
+        )
+
+    def verify_it() -> None:
+        ami_id = "ami-0123456789abcdef0"
+        progress = Progress(io.StringIO())
+        verify.verify_by_id(ami_id, None, target=target, progress=progress, install=False)
+
+    for what, do in ((ROWS[0].name, build_it), ("ami-0123456789abcdef0", verify_it)):
+        with pytest.raises(KilnError, match="is in use") as refused:
+            do()
+        assert f"{what} in preparation, process {os.getpid()}" in refused.value.message
+    assert users.users(settings.current()) == []
 
 
 def test_a_build_says_in_one_line_that_packer_is_stale_and_leaves_it_alone(
