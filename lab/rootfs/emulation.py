@@ -69,11 +69,12 @@ def ensure(arch: str) -> None:
     try:
         if not (_BINFMT / "register").exists():
             run("mount", "-t", "binfmt_misc", "binfmt_misc", str(_BINFMT))
-        forget(arch)
-        (_BINFMT / "register").write_text(rule(arch, interpreter))
+        try:
+            (_BINFMT / "register").write_text(rule(arch, interpreter))
+        except FileExistsError:
+            # Another build was faster, whose guests may run already, or somebody switched it off.
+            (_BINFMT / _name(arch)).write_text("1")
     except (CommandError, OSError) as failure:
-        if _is_set(arch):  # another build was faster
-            return
         raise operation_failed(
             f"the lab cannot run {arch} guests on this {host_arch()} machine: its kernel rejects "
             f"the binfmt_misc setting ({failure})",
