@@ -29,11 +29,11 @@ from lab import folders, host, own_terminal, sweep, users, vendors
 from lab.api import keys
 from lab.settings import Lab, current
 
-_START_TIMEOUT = 30.0
+_START_TIMEOUT = 120.0
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def call(lab: Lab, path: str, body: dict[str, Any] | None = None, timeout: float = 5.0) -> Any:
+def call(lab: Lab, path: str, body: dict[str, Any] | None = None, timeout: float = 60.0) -> Any:
     """Make one of the lab's own calls, signed with its key.
 
     Raises OSError when the lab does not answer, ValueError with the lab's message when it refuses
@@ -204,9 +204,9 @@ def down(
 def _down(lab: Lab) -> list[str]:
     pid = _pid(lab)
     with contextlib.suppress(OSError, ValueError):
-        call(lab, "down")
+        call(lab, "down", timeout=30)
     if pid:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while _runs(pid) and time.monotonic() < deadline:
             time.sleep(0.05)
         with contextlib.suppress(ProcessLookupError):

@@ -120,11 +120,17 @@ def started(recipe: str, target: Target) -> Iterator[Run]:
 
 
 def _locked(lock: IO[str]) -> bool:
-    """Take the lock. Retries for half a second, since `_alive` holds it only for a moment."""
-    for _ in range(10):
+    """Take the lock; false if a run has it. Who only looks (`_alive`) shares it for a moment, which
+    is long on a busy machine."""
+    for _ in range(1200):
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        fcntl.flock(lock, fcntl.LOCK_UN)
         time.sleep(0.05)
     return False
 

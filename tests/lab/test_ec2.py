@@ -275,7 +275,7 @@ def test_an_instance_that_boots_slowly_runs_meanwhile_and_can_be_terminated(ec2,
     status = ec2.describe_instance_status(InstanceIds=[slow.id])["InstanceStatuses"][0]
     assert status["InstanceStatus"]["Status"] == "initializing"
     ec2.terminate_instances(InstanceIds=[slow.id])
-    wait_for(ec2, slow.id, "terminated", timeout=30)
+    wait_for(ec2, slow.id, "terminated", timeout=60)
 
 
 def test_an_instance_that_this_machine_cannot_start_is_terminated_with_ec2s_reason(

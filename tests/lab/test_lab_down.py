@@ -132,7 +132,7 @@ def test_logs_and_shell_reach_the_only_running_guest(
     leader = leader_of(int((own.instances / instance / "nspawn.pid").read_text()))
     assert leader
     enter = control.inside(leader, "--all")
-    done = subprocess.run([*enter, "sh", "-c", stopped], timeout=30, check=False)
+    done = subprocess.run([*enter, "sh", "-c", stopped], timeout=120, check=False)
     assert done.returncode == 128 + signal.SIGKILL
     running.ec2.terminate_instances(InstanceIds=[instance])
     wait_for(running.ec2, instance, "terminated")

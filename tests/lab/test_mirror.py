@@ -71,7 +71,7 @@ def asked(port: int, url: str, method: str = "GET", **headers: str) -> http.clie
         def connect(self) -> None:
             import socket
 
-            plain = socket.create_connection(("127.0.0.1", port), timeout=30)
+            plain = socket.create_connection(("127.0.0.1", port), timeout=60)
             self.sock = context.wrap_socket(plain, server_hostname=host)
 
     connection = Here(host, context=context)

@@ -150,7 +150,7 @@ def test_a_forwarded_port_takes_several_connections_until_it_is_terminated(
         assert banners == [b"SSH-", b"SSH-"]
         assert states(ssm, guest, "Active") == [opened["SessionId"]]
         ssm.terminate_session(SessionId=opened["SessionId"])
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         assert opened["SessionId"] in states(ssm, guest, "History")
     finally:
         process.kill()
@@ -158,7 +158,7 @@ def test_a_forwarded_port_takes_several_connections_until_it_is_terminated(
 
 def _connected(port: int) -> socket.socket | None:
     try:
-        return socket.create_connection(("127.0.0.1", port), timeout=20)
+        return socket.create_connection(("127.0.0.1", port), timeout=60)
     except OSError:
         return None
 

@@ -189,7 +189,7 @@ def test_no_loop_device_stays_when_the_guest_is_gone(ec2: Any, builder: SimpleNa
     own = volume_at(ec2, builder.guest.id, "/dev/xvdf")
     assert own in loop_devices()
     ec2.terminate_instances(InstanceIds=[builder.guest.id])
-    for _ in range(100):
+    for _ in range(600):
         if own not in loop_devices():
             return
         time.sleep(0.1)

@@ -17,7 +17,7 @@ def asked(logs: Any, query: str, groups: Iterable[str], hours: float = 6) -> lis
         endTime=now + 60,
         queryString=query,
     )
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while (found := logs.get_query_results(queryId=started["queryId"]))["status"] != "Complete":
         assert time.monotonic() < deadline, found["status"]
         time.sleep(0.1)

@@ -48,7 +48,7 @@ def test_a_signal_that_python_ignores_or_wraps_ends_it_without_a_traceback(progr
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert (done.returncode, done.stderr) == (1, "")

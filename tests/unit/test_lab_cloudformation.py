@@ -117,7 +117,7 @@ def event(**more: Any) -> str:
     return json.dumps({**line, **machine, **more})
 
 
-def until(done: Callable[[], Any], seconds: float = 30) -> Any:
+def until(done: Callable[[], Any], seconds: float = 120) -> Any:
     end = time.monotonic() + seconds
     while not (found := done()) and time.monotonic() < end:
         time.sleep(0.1)

@@ -35,7 +35,7 @@ def server() -> Iterator[Any]:
 
 @pytest.fixture
 def connection(server: Any) -> Iterator[http.client.HTTPConnection]:
-    opened = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    opened = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
     opened.connect()
     yield opened
     opened.close()

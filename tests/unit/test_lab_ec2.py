@@ -48,7 +48,7 @@ def parent(client: Callable[..., Any]) -> str:
 
 def until(ask: Callable[[], str], *wanted: str) -> None:
     """Ask until the answer is the wanted one."""
-    for _ in range(1000):
+    for _ in range(6000):
         if ask() in wanted:
             return
         time.sleep(0.01)

@@ -59,7 +59,7 @@ def test_vendors_files_are_made_while_the_root_filesystem_is(
     target: LabTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each waits until the other has begun, so running them in sequence would never end."""
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=120)
     monkeypatch.setattr(bases, "ensure", lambda *_, progress: both.wait())
     monkeypatch.setattr(lab_target, "_make_vendor_files", lambda recipes: both.wait())
     target.prepare([row("al2")], lambda line: None)

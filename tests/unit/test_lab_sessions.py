@@ -157,7 +157,7 @@ def opened(echo: tuple[int, list[socket.socket]]) -> Iterator[Open]:
 
 def connected(kept: Sessions, session: Session) -> Plugin:
     ours, theirs = socket.socketpair()
-    theirs.settimeout(10)
+    theirs.settimeout(60)
     environ = {
         "PATH_INFO": f"{sessions.PATH}{session.id}",
         "HTTP_SEC_WEBSOCKET_KEY": "dGhlIHNhbXBsZSBub25jZQ==",

@@ -58,7 +58,7 @@ def serve(monkeypatch) -> Iterator[Callable[..., list[str]]]:
         with contextlib.suppress(OSError):
             item.shutdown(socket.SHUT_RDWR)
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     for item in served:
         item.close()
 

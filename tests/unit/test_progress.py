@@ -66,7 +66,7 @@ def test_a_terminal_sees_what_the_tool_says_while_it_runs() -> None:
     reader.start()
     with os.fdopen(follower, "w") as terminal, Progress(terminal).stage("packer build") as stage:
         stage.line("==> one\ntwo")
-    reader.join(timeout=10)
+    reader.join(timeout=60)
     os.close(leader)
     text = seen.decode()
     assert "packer build …" in text

@@ -420,7 +420,7 @@ def test_a_keyring_that_cannot_be_removed_leaves_no_agent_of_gpg_behind(
     machine.command("rm", f'echo "$TMPDIR" >"{tmp_path}/folder"; exit 1')
     machine.bash(f"kiln_check_key '{signed['key']}' {signed['fingerprint']}")
     folder = (tmp_path / "folder").read_text().strip()
-    for _ in range(100):
+    for _ in range(600):
         agents = [path for path in Path("/proc").glob("[0-9]*/cmdline") if folder in read(path)]
         if not agents:
             break

@@ -124,14 +124,14 @@ def test_who_reads_a_runs_file_while_it_is_written_finds_it_whole(
     assert len(seen) == 2, "a run has no file until it is whole"
 
 
-def test_somebody_who_only_looks_for_dead_runs_keeps_no_new_one_from_starting(
+def test_somebody_who_looks_for_dead_runs_for_long_keeps_no_new_one_from_starting(
     build_dir: Path,
 ) -> None:
     with runs.started(ROW, LAB):
         pass
     lock = (build_dir / ROW / ".lock").open()
     fcntl.flock(lock, fcntl.LOCK_SH)
-    threading.Timer(0.15, lock.close).start()
+    threading.Timer(1, lock.close).start()
     with runs.started(ROW, LAB):
         pass
 

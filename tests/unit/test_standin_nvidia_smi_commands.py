@@ -260,7 +260,7 @@ def test_parallel_changes_lose_nothing(make: Make) -> None:
                          env=guest.env, stdout=subprocess.DEVNULL)
         for n in range(8)
     ]  # fmt: skip
-    assert [call.wait(30) for call in calls] == [0] * 8
+    assert [call.wait(120) for call in calls] == [0] * 8
     assert guest.ok("mig", "-lgi").count("MIG 1g.10gb") == 16
 
 

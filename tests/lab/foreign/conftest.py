@@ -69,7 +69,7 @@ class Walk:
         return self.until(made["Instances"][0]["InstanceId"], "running")
 
     def until(self, instance_id: str, state: str) -> Any:
-        for _ in range(1000):
+        for _ in range(6000):
             found = self.instance(instance_id)
             if found["State"]["Name"] == state:
                 return found
@@ -92,7 +92,7 @@ class Walk:
         instance = how.pop("InstanceId", None) or self.launched()["InstanceId"]
         how.setdefault("Name", f"baked-{next(self._names)}")
         made = self.ec2.create_image(InstanceId=instance, **how)["ImageId"]
-        for _ in range(1000):
+        for _ in range(6000):
             if self.image(made)["State"] != "pending":
                 return self.image(made)
             time.sleep(0.01)

@@ -15,7 +15,7 @@ GROUP = "/kiln/events"
 
 
 def until(found: Callable[[], Any], what: str) -> Any:
-    for _ in range(300):
+    for _ in range(1200):
         result = found()
         if result:
             return result

@@ -197,7 +197,7 @@ def test_a_disk_without_a_file_system_ends_its_import_and_says_so(
 ) -> None:
     begun = ec2.import_image(DiskContainers=[disk()], Architecture="x86_64")
     assert begun["ImportTaskId"].startswith("import-ami-")
-    for _ in range(300):
+    for _ in range(3000):
         (task,) = ec2.describe_import_image_tasks(ImportTaskIds=[begun["ImportTaskId"]])[
             "ImportImageTasks"
         ]
