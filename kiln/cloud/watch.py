@@ -2,7 +2,7 @@
 
 Packer 1.6.6 asks EC2 again after every error while it waits for an instance or an AMI, 240 times at
 15 s: with expired credentials that is an hour. (aws-sdk-go's waiters end only at answers that they
-list: https://github.com/aws/aws-sdk-go/blob/main/aws/request/waiter.go)
+list: https://github.com/aws/aws-sdk-go/blob/v1.55.6/aws/request/waiter.go)
 """
 
 from __future__ import annotations

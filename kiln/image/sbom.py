@@ -132,7 +132,7 @@ def _packages(info: dict[str, Any]) -> Iterator[Component]:
 def _split_epoch(package: Package) -> tuple[str, str]:
     """Epoch and version of a package URL: rpm's epoch is a qualifier, dpkg's part of the version.
 
-    https://github.com/package-url/purl-spec/blob/main/types/rpm-definition.json
+    https://github.com/package-url/purl-spec/blob/ab4f7c9559e7d92af017a520c2ede7d1bdb76446/types/rpm-definition.json
     """
     epoch, colon, version = package.version.partition(":")
     if package.manager == "rpm" and colon:

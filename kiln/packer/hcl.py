@@ -13,7 +13,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
 
 # What HCL's strings must escape besides the quote and the backslash, and comments cannot hold:
-# https://github.com/hashicorp/hcl/blob/main/hclsyntax/spec.md#quoted-templates
+# https://github.com/hashicorp/hcl/blob/03587e0ffae6eaaf8e9f65766411e8b41262174f/hclsyntax/spec.md#quoted-templates
 _CONTROL = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )

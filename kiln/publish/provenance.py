@@ -3,7 +3,7 @@ its image in a region is, what it was built from and by whom, and what its check
 
 An AMI's tag names its statement, which is kept in its region's SSM beside the channels and with the
 run's record. Formats: https://slsa.dev/spec/v1.0/provenance,
-https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md
+https://github.com/in-toto/attestation/blob/7bfb269c6eb5fe8ca56edf5e1cc17776a294457a/spec/v1/statement.md
 """
 
 from __future__ import annotations

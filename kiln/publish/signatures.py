@@ -17,7 +17,7 @@ from kiln.matrix.publishing import Sign
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
-# https://github.com/in-toto/attestation/blob/main/spec/v1/envelope.md
+# https://github.com/in-toto/attestation/blob/7bfb269c6eb5fe8ca56edf5e1cc17776a294457a/spec/v1/envelope.md
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 _KMS_ALGORITHMS = {
     "ECDSA_SHA_256": "ecdsa-sha2-nistp256",

@@ -6,7 +6,7 @@ test_unit_exposure.py.
 
 The first release that has an option was read in the program's own news: NEWS of systemd, coreutils,
 tar, sed, grep, GnuPG, bash and OpenSSL as Debian 12 has them in /usr/share/doc, and for util-linux
-https://github.com/util-linux/util-linux/tree/master/Documentation/releases. What was not found
+https://github.com/util-linux/util-linux/tree/v2.38.1/Documentation/releases. What was not found
 there is `unconfirmed`. Amazon Linux 2's release is by
 https://docs.aws.amazon.com/linux/al2023/release-notes/vercmp-AL2-AL2023.9.html
 """

@@ -7,7 +7,8 @@ A source is one or more references, separated by "; ". A reference begins with
   measured: …                         our own measurement, described so that it can be repeated
   ours: …                             our own decision, not a fact about the world
   seen by …                           a bake of ours on AWS, which recorded it
-and may go on with words. A word alone is a name in the `sources` of the same file. An entry whose
+and may go on with words. A page of a repository is at a commit or at a release's tag: a branch says
+something else tomorrow, and a repository's front page is its branch. A word alone is a name in the `sources` of the same file. An entry whose
 source is none of these says `confirmed: false`; `check` then warns where a row rests on it.
 """
 
@@ -36,6 +37,17 @@ _VAGUE = re.compile(
     r"find_string|stored (index|copy|GitHub)|public (script|consumer|note|inventory|record)s?"
     r"|from memory|source: memory|source\b.*(?<![\w.-])\d{9,12}(?![\w.])"
 )
+
+# A file or folder of a repository at a commit, tag or branch, which are the group.
+_AT = re.compile(
+    r"https?://github\.com/[\w.-]+/[\w.-]+/(?:blob|tree|raw|blame|edit|commits)/([^\s/#?)]+)"
+    r"|https?://raw\.githubusercontent\.com/[\w.-]+/[\w.-]+/([^\s/#?)]+)/"
+    r"|https?://[\w.-]+/\S+/-/(?:blob|tree|raw|blame)/([^\s/#?)]+)"
+    r"|https?://[\w.-]+/\S+/src/(?:branch/)?([^\s/#?)]+)/"
+    r"|https?://[\w.-]+/\S*[?&;]h=([^\s&;#)]+)"
+)
+_FIXED = re.compile(r"[0-9a-f]{12,40}|[a-zA-Z_-]*v?\d+(\.\d+)+[\w.-]*|\{.*")
+_FRONT_PAGE = re.compile(r"https?://(?:github|gitlab)\.com/[\w.-]+/[\w.-]+/?(?:[#?]\S*)?(?=[\s;,)]|$)")
 
 # What is called `source` and is none: Packer's plugin, and fields of a recipe.
 _OTHER = {"/plugin/source"}
@@ -78,7 +90,13 @@ def followable(text: str, named: Any = ()) -> bool:
             return False
         if match and match["path"] and not (ROOT / match["path"]).exists():
             return False
-    return True
+    return not branches(text) and not _FRONT_PAGE.search(text)
+
+
+def branches(text: str) -> list[str]:
+    """The branches whose pages a text cites."""
+    cited = (next(filter(None, match.groups())) for match in _AT.finditer(text))
+    return [name for name in cited if not _FIXED.fullmatch(name)]
 
 
 def sources(data: Any, at: str = "") -> Iterator[tuple[str, Any, bool]]:
@@ -224,20 +242,29 @@ def _origin(text: str) -> str:
     return re.match(r"https?://[^/]+|github:\S+|\S+", text)[0]
 
 
-def test_no_text_cites_what_nobody_can_open():
+def lines_of_all_texts() -> Iterator[tuple[str, str]]:
+    """(file and number, line) of each text that git knows here, besides this one."""
     kinds = [f"*.{kind}" for kind in ("yaml", "json", "jsonl", "py", "sh", "md", "j2", "conf")]
     listed = subprocess.run(
         ["git", "ls-files", *kinds],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
+    for path in listed:
+        if path != name(Path(__file__)) and (ROOT / path).is_file():
+            text = (ROOT / path).read_text(encoding="utf-8")
+            for number, line in enumerate(text.splitlines(), 1):
+                yield f"{path}:{number}", line
+
+
+def test_no_text_cites_what_nobody_can_open():
     vague = [
-        f"{path}:{number}: {line.strip()[:120]}"
-        for path in listed
-        if path != name(Path(__file__)) and (ROOT / path).is_file()
-        for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), 1)
-        if _VAGUE.search(line)
+        f"{at}: {line.strip()[:120]}" for at, line in lines_of_all_texts() if _VAGUE.search(line)
     ]
     assert vague == []
+
+
+def test_no_text_cites_a_branch_which_says_something_else_tomorrow():
+    assert [(at, branches(line)) for at, line in lines_of_all_texts() if branches(line)] == []
 
 
 @pytest.mark.parametrize(
@@ -249,6 +276,9 @@ def test_no_text_cites_what_nobody_can_open():
         "measured: compiled on 2026-11-20",
         "ours: a wording",
         "this repository: docs/design.md",
+        "https://github.com/hashicorp/packer/blob/v1.15.1/CHANGELOG.md",
+        "https://github.com/a/b/tree/17a2f4ef4e522853d2157dc3b31a444197f1a68b/c (the folder)",
+        "https://github.com/a/b/issues/4; https://github.com/a/b/tags",
     ],
 )
 def test_a_source_that_can_be_followed_is_accepted(text):
@@ -269,6 +299,15 @@ def test_a_source_that_can_be_followed_is_accepted(text):
         "this repository: docs/nowhere.md",
         "memory",
         "",
+        "https://github.com/a/b/blob/main/c.md",
+        "https://github.com/a/b/blob/535/c.md",
+        "https://example.com/a; https://github.com/a/b/tree/master/c (the folder)",
+        "https://raw.githubusercontent.com/a/b/HEAD/c.md",
+        "https://gitlab.com/a/b/-/blob/main/c.md",
+        "https://git.example.com/a/b/src/branch/trunk/c.md",
+        "https://git.example.com/a.git/tree/c?h=stable",
+        "https://github.com/a/b#build",
+        "https://github.com/a/b",
     ],
 )
 def test_a_source_that_nobody_can_open_is_refused(text):
