@@ -66,8 +66,8 @@ locals {
     }
     "cudnn" = {
       env = {
-        CUDNN_VERSION  = "9.25.1.1"
-        CUDNN_PACKAGES = "libcudnn9-cuda-13=9.25.1.1 libcudnn9-dev-cuda-13=9.25.1.1 libcudnn9-headers-cuda-13=9.25.1.1"
+        CUDNN_VERSION  = "9.20.0.48"
+        CUDNN_PACKAGES = "libcudnn9-cuda-13=9.20.0.48 libcudnn9-dev-cuda-13=9.20.0.48 libcudnn9-headers-cuda-13=9.20.0.48"
       }
     }
     "nccl" = {

@@ -52,7 +52,7 @@ locals {
       env = {
         NVIDIA_DRIVER_VERSION         = "580.178.04"
         NVIDIA_FABRICMANAGER_PACKAGES = "nvidia-fabricmanager=580.178.04"
-        NVLSM_PACKAGES                = "nvlsm=2025.10.14"
+        NVLSM_PACKAGES                = "nvlsm=2025.06.5"
         NVLSM_OS_PACKAGES             = "libibumad3 infiniband-diags"
         NVLSM_PROGRAM                 = "/opt/nvidia/nvlsm/sbin/nvlsm"
       }

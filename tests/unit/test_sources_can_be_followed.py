@@ -8,8 +8,9 @@ A source is one or more references, separated by "; ". A reference begins with
   ours: …                             our own decision, not a fact about the world
   seen by …                           a bake of ours on AWS, which recorded it
 and may go on with words. A page of a repository is at a commit or at a release's tag: a branch says
-something else tomorrow, and a repository's front page is its branch. A word alone is a name in the `sources` of the same file. An entry whose
-source is none of these says `confirmed: false`; `check` then warns where a row rests on it.
+something else tomorrow, and a repository's front page is its branch. A word alone is a name in the
+`sources` of the same file. An entry whose source is none of these says `confirmed: false`; `check`
+then warns where a row rests on it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ _AT = re.compile(
     r"|https?://[\w.-]+/\S*[?&;]h=([^\s&;#)]+)"
 )
 _FIXED = re.compile(r"[0-9a-f]{12,40}|[a-zA-Z_-]*v?\d+(\.\d+)+[\w.-]*|\{.*")
-_FRONT_PAGE = re.compile(r"https?://(?:github|gitlab)\.com/[\w.-]+/[\w.-]+/?(?:[#?]\S*)?(?=[\s;,)]|$)")
+_FRONT_PAGE = re.compile(
+    r"https?://(?:github|gitlab)\.com/[\w.-]+/[\w.-]+/?(?:[#?]\S*)?(?=[\s;,)]|$)"
+)
 
 # What is called `source` and is none: Packer's plugin, and fields of a recipe.
 _OTHER = {"/plugin/source"}
