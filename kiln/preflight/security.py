@@ -42,10 +42,10 @@ _BEGIN, _END = "-----BEGIN PGP SIGNED MESSAGE-----", "-----BEGIN PGP SIGNATURE--
 # Bytes of an index, unpacked. Ubuntu's largest has about a hundred million.
 _LARGEST = 1 << 30
 _PIECE = 1 << 20
-# xz first: it is the smallest.
+# gz first: it takes a fifth of xz's time, and is half as large again.
 _UNPACKERS: dict[str, Callable[[Path], contextlib.AbstractContextManager[io.BufferedIOBase]]] = {
-    ".xz": lzma.open,
     ".gz": gzip.open,
+    ".xz": lzma.open,
     "": lambda path: path.open("rb"),
 }
 # Of the kept versions; a change of it makes them anew.
@@ -189,14 +189,22 @@ def _require_checksum(fetched: Fetched, expected: str) -> None:
 
 def _of_packages(text: bytes, arch: str) -> Iterable[tuple[str, str]]:
     """Name and version of each package of the processor in a Packages file."""
-    for stanza in text.decode("utf-8", "replace").split("\n\n"):
-        fields = {}
-        for line in stanza.splitlines():
-            name, colon, value = line.partition(": ")
-            if colon and name in ("Package", "Version", "Architecture"):
-                fields[name] = value
-        if fields.get("Architecture") in (arch, "all") and "Package" in fields:
-            yield fields["Package"], fields.get("Version", "")
+    # Of a hundred million bytes three lines in each stanza count: the others are not looked at.
+    for lines in text.split(b"\n\n"):
+        stanza = b"\n" + lines
+        name = _field(stanza, b"Package")
+        if name and _field(stanza, b"Architecture") in (arch, "all"):
+            yield name, _field(stanza, b"Version")
+
+
+def _field(stanza: bytes, name: bytes) -> str:
+    """The value of a field of a stanza, whose lines begin with a newline; "" without it."""
+    start = stanza.find(b"\n" + name + b": ")
+    if start < 0:
+        return ""
+    start += len(name) + 3
+    end = stanza.find(b"\n", start)
+    return stanza[start : end if end >= 0 else None].decode("utf-8", "replace").strip()
 
 
 _REPO = "{http://linux.duke.edu/metadata/repo}"
@@ -280,7 +288,7 @@ def _newest(fetched: Fetched, listing: _Listing) -> Versions:
     with tempfile.NamedTemporaryFile(
         "w", dir=kept.parent, delete=False, encoding="utf-8"
     ) as making:
-        json.dump({**same, "versions": versions}, making)
+        making.write(json.dumps({**same, "versions": versions}))
     Path(making.name).replace(kept)
     return versions
 
