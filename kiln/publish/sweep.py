@@ -18,13 +18,17 @@ from kiln.publish.regions import in_regions
 
 @dataclass(frozen=True)
 class Leftover:
-    """A resource of a run that has ended long ago. `error` is why it could not be removed."""
+    """A resource of a run that has ended long ago. `error` is why it could not be removed.
+
+    `kept_until`, a UTC time, is of one that `build --on-error keep` keeps; "" for one to remove.
+    """
 
     region: str
     kind: str
     id: str
     run_id: str
     error: str = ""
+    kept_until: str = ""
 
 
 def regions_of_account(target: Target) -> list[str]:
@@ -36,8 +40,8 @@ def regions_of_account(target: Target) -> list[str]:
 
 def leftovers(target: Target, regions: Sequence[str], older_than: timedelta) -> list[Leftover]:
     """What runs that began before then have left: instances, key pairs, security groups, free
-    volumes, snapshots without an image, copies that failed. What is kept until a later time is not
-    left over; what was kept until an earlier one is, however young.
+    volumes, snapshots without an image, copies that failed. What is kept until a later time is
+    named with that time; what was kept until an earlier one is left over, however young.
 
     A complete AMI is not left over: `retire` decides about it. Raises KilnError (exit status 1)
     if a region does not answer.
@@ -51,9 +55,10 @@ def leftovers(target: Target, regions: Sequence[str], older_than: timedelta) -> 
 
 def sweep(target: Target, left: Sequence[Leftover]) -> list[Leftover]:
     """Remove them, instances first; each with its error if EC2 refused. One's failure stops no
-    other."""
+    other. What is kept is not touched, and not among the results."""
     done = []
-    for leftover in sorted(left, key=lambda leftover: _ORDER.index(leftover.kind)):
+    due = [leftover for leftover in left if not leftover.kept_until]
+    for leftover in sorted(due, key=lambda leftover: _ORDER.index(leftover.kind)):
         error = ""
         try:
             with aws.explained(
@@ -77,6 +82,7 @@ def _found(target: Target, now: datetime, before: datetime) -> Iterator[Leftover
                 run_id, until = values.get(RUN_ID), values.get(KEPT_UNTIL)
                 limit = before if until is None else now
                 if until is not None and vocabulary.TIME.fits(until) and until > _text(now):
+                    yield Leftover(target.region, kind, resource_id, run_id or "", kept_until=until)
                     continue
                 if run_id is not None and _began_before(run_id, limit):
                     yield Leftover(target.region, kind, resource_id, run_id)

@@ -15,6 +15,7 @@ from kiln.base.account import Account
 from kiln.base.errors import KilnError
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop
+from kiln.cli.channel_tables import sweep_text
 from kiln.cloud import resources, runs
 from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.runs import Run
@@ -24,7 +25,7 @@ from kiln.packer import uploads
 from kiln.pipeline import build, starting, states
 from kiln.pipeline.dead import clean_dead_runs
 from kiln.pipeline.plan import Options, Plan
-from kiln.publish.sweep import leftovers
+from kiln.publish.sweep import leftovers, sweep
 from tests.unit import commands
 
 AWS = AwsTarget("a test", "eu-central-1", account="123456789012")
@@ -97,15 +98,21 @@ def test_what_it_leaves_when_it_has_ended_itself_is_removed_before_its_deadline(
     assert not list((tmp_path / "build").glob("*/*/run.json"))
 
 
-def test_sweep_takes_it_after_its_deadline_however_young_it_is(
+def test_sweep_names_it_until_its_deadline_and_takes_it_then_however_young_it_is(
     ec2: Any, keeps: Callable[[int], str]
 ) -> None:
     kept, late = keeps(2), keeps(-1)
-    found = leftovers(AWS, ["eu-central-1"], timedelta(hours=24))
-    assert late in {resource.id for resource in found}
-    assert kept not in {
-        leftover.id for leftover in leftovers(AWS, ["eu-central-1"], -timedelta(hours=1))
-    }
+    listed = leftovers(AWS, ["eu-central-1"], timedelta(hours=24))
+    until = {resource.id: resource.kept_until for resource in listed}
+    assert until[kept] > in_hours(1)
+    assert until[late] == ""
+    shown = sweep_text(listed, [], applied=False)
+    assert f"kept until {until[kept]}" in shown
+    done = sweep(AWS, listed)
+    assert late in {resource.id for resource in done}
+    assert kept not in {resource.id for resource in done}
+    assert state_of(ec2, kept) == "running"
+    assert f"kept until {until[kept]}" in sweep_text(listed, done, applied=True)
 
 
 def test_another_place_has_no_kept_instance_of_the_row(keeps: Callable[[int], str]) -> None:
