@@ -28,7 +28,7 @@ from kiln.matrix import load
 from kiln.matrix.publishing import Publish
 from kiln.pipeline import plan as planning
 from kiln.pipeline.record import Record, write_record
-from kiln.publish.nightly import plan_night
+from kiln.publish.night_plan import plan_night
 from kiln.publish.overview import channel_rows
 from kiln.publish.promote import roll_back
 from kiln.publish.publish import publish_row

@@ -19,7 +19,7 @@ from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
 from kiln.pipeline import plan as planning
 from kiln.publish import channels
-from kiln.publish.nightly import plan_night
+from kiln.publish.night_plan import plan_night
 from kiln.publish.overview import channel_rows
 from kiln.publish.release import Moved, Release
 from kiln.publish.retire import plan_retirement

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kiln.base.printable import printable
+from kiln.publish.night_plan import Night
 from kiln.publish.overview import ChannelRow, HistoryRow
 from kiln.publish.retire import Going, Kept
 from kiln.publish.sweep import Leftover
@@ -89,3 +90,13 @@ def _fate(leftover: Leftover, applied: bool) -> str:
     if leftover.kept_until:
         return f"kept until {leftover.kept_until}"
     return leftover.error or ("removed" if applied else "")
+
+
+def plan_text(night: Night, commands: Mapping[str, str]) -> str:
+    """What is due in a night, each with its reason and command, and what is not."""
+    lines = [
+        f"build  {due.recipe.name}: {due.why}\n       {commands[due.recipe.name]}"
+        for due in night.due
+    ]
+    lines += [f"skip   {row.row}: {row.why}" for row in night.skipped]
+    return "\n".join(lines)

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from kiln.pipeline.record import Record
     from kiln.pipeline.shared_records import Shelf
     from kiln.publish.compared import Comparison
-    from kiln.publish.nightly import Due, Night, RowResult
+    from kiln.publish.night_plan import Due, Night
+    from kiln.publish.night_results import RowResult
     from kiln.publish.pending import Bring
 
 # What the holder of the night's lock does.
@@ -79,6 +80,7 @@ def nightly_(
     from kiln.publish import cost as costs
     from kiln.publish import nightly as nights
     from kiln.publish.lock import exclusively
+    from kiln.publish.night_plan import plan_night
     from kiln.publish.publish import Publication, publish_row
 
     recipes, sent = _chosen(selection), Sent(out, topic, catalogue, given).checked()
@@ -118,7 +120,7 @@ def nightly_(
 
     with exclusively(place, nights.LOCK, nights.LOCK_SECONDS, NIGHT):
         bring = _bringing(recipes, given, place)
-        night = nights.plan_night(recipes, settings, place, bring)
+        night = plan_night(recipes, settings, place, bring)
         if limit is not None:
             baked = [due.recipe for due in night.due if due.ami_id is None]
             costs.require_below(baked, settings, place.region, limit)
@@ -139,9 +141,10 @@ def plan(
 ) -> None:
     """What a night would do: one command for each row, which any machine can run."""
     from kiln.cli import targets
+    from kiln.cli.channel_tables import plan_text
     from kiln.matrix import load
     from kiln.publish import choice
-    from kiln.publish.nightly import plan_night
+    from kiln.publish.night_plan import plan_night
 
     recipes = _chosen(selection)
     place = choice.answering(targets.choose(target, region))
@@ -169,7 +172,7 @@ def plan(
             for row in night.skipped
         ],
     }
-    show(data, as_json=json, text=lambda plan: _plan_text(night, commands))
+    show(data, as_json=json, text=lambda plan: plan_text(night, commands))
 
 
 @task(
@@ -200,7 +203,8 @@ def finish(
     from kiln.cli import targets
     from kiln.matrix import load
     from kiln.publish import choice
-    from kiln.publish.nightly import after_night, plan_night, read_plan
+    from kiln.publish.night_end import after_night
+    from kiln.publish.night_plan import plan_night, read_plan
 
     recipes, sent = _chosen(selection), Sent(out, topic, catalogue, given).checked()
     planned = read_plan(Path(plan)) if plan else None
@@ -243,7 +247,9 @@ def codebuild_(
     from kiln.publish import choice
     from kiln.publish.codebuild import run_batch
     from kiln.publish.lock import exclusively
-    from kiln.publish.nightly import LOCK, LOCK_SECONDS, Planned, after_night, plan_night
+    from kiln.publish.night_end import after_night
+    from kiln.publish.night_plan import Planned, plan_night
+    from kiln.publish.nightly import LOCK, LOCK_SECONDS
 
     sent = Sent(out, topic, catalogue, given).checked()
     recipes, settings = _chosen(selection), load.load_publishing()
@@ -344,7 +350,7 @@ def _of_the_night(
     """The newest build of each row, if it began in the last hours."""
     from kiln.cli import shared
     from kiln.pipeline import shared_records
-    from kiln.publish.nightly import builds_of_the_night
+    from kiln.publish.night_end import builds_of_the_night
 
     shelves: dict[Shelf, list[str]] = {}
     for recipe in recipes:
@@ -383,12 +389,3 @@ def _comparing(target: Target, bring: Bring) -> Callable[[str, str], Comparison 
     from kiln.publish.compared import compared
 
     return lambda line, channel: compared(target, line, channel, bring)
-
-
-def _plan_text(night: Night, commands: Mapping[str, str]) -> str:
-    lines = [
-        f"build  {due.recipe.name}: {due.why}\n       {commands[due.recipe.name]}"
-        for due in night.due
-    ]
-    lines += [f"skip   {row.row}: {row.why}" for row in night.skipped]
-    return "\n".join(lines)

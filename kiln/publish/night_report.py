@@ -15,7 +15,7 @@ from kiln.base.paths import TEMPLATES, build_dir
 from kiln.base.printable import printable
 from kiln.cloud import aws
 from kiln.cloud.target import Target
-from kiln.publish.nightly import RowResult
+from kiln.publish.night_results import RowResult
 
 # https://docs.aws.amazon.com/sns/latest/api/API_Publish.html
 _SUBJECT, _MESSAGE = 100, 262144

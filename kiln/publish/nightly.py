@@ -1,260 +1,21 @@
-"""`nightly`: builds the rows whose inputs have changed, and publishes them to the first channel.
-
-What a row was built from stands on its AMI's tags, so any machine decides alike.
-"""
+"""`nightly`: builds the rows whose inputs have changed, and publishes them to the first channel."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
-from pathlib import Path
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
-from kiln.base.tags import INPUT_DIGEST, RECIPE, RECIPE_DIGEST, SOURCE_AMI, VERIFIED
-from kiln.cloud import parents
-from kiln.cloud.target import Target
-from kiln.matrix.publishing import Publish
-from kiln.pipeline import plan as planning
 from kiln.pipeline.build import Outcome
-from kiln.pipeline.plan import Options, Plan
-from kiln.pipeline.record import Record, all_of, document
-from kiln.publish import channels
-from kiln.publish.channels import Held
-from kiln.publish.compared import Comparison
-from kiln.publish.cost import run_cost
-from kiln.publish.ours import OwnImage, moment, own_images
-from kiln.publish.pending import Bring, Lacking, lacking_updates
+from kiln.publish.night_plan import Due, Night
+from kiln.publish.night_results import Compare, RowResult, comparison_of, of_skipped, result_of
 from kiln.publish.publish import Publication
 
-Compare = Callable[[str, str], Comparison | None]
-Action = Literal["built", "skipped", "failed"]
 LOCK = "nightly"
 # A night may take long; whoever was killed in one blocks the next no longer than this.
 LOCK_SECONDS = 12 * 3600
-
-
-@dataclass(frozen=True)
-class Due:
-    """A row that must be built, or only published (`ami_id`: its verified AMI), and why.
-
-    `unknown` says why it is not known whether that AMI lacks security updates; "" if it is.
-    `outdated` is the verified AMI whose missing security updates are the reason, if they are.
-    """
-
-    recipe: Recipe
-    why: str
-    ami_id: str | None = None
-    unknown: str = ""
-    outdated: str | None = None
-
-
-@dataclass(frozen=True)
-class Planned:
-    """What the plan of a night says of a row that was due; the fields are those of `Due`."""
-
-    why: str
-    outdated: str | None = None
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """A row that needs nothing: its channel holds an AMI of the same inputs. `unknown` as in `Due`:
-    such a row is not built, and nothing says that it is up to date."""
-
-    row: str
-    why: str
-    ami_id: str
-    line: str
-    channel: str
-    unknown: str = ""
-    verdict: str | None = None
-
-
-@dataclass(frozen=True)
-class Night:
-    """What a night has to do."""
-
-    due: tuple[Due, ...]
-    skipped: tuple[Skipped, ...]
-
-
-@dataclass(frozen=True)
-class RowResult:
-    """What became of a row.
-
-    `seconds` of its build and its publication; None where neither began here. `usd` is the list
-    price of its instances, None if it is not known. `verdict` is the value of the AMI's tag
-    `kiln:verified`. `diff` compares with the release before, `changed` are its grave differences.
-    `unknown` says why it is not known whether the AMI lacks security updates.
-    """
-
-    row: str
-    action: Action
-    why: str
-    ami_id: str | None = None
-    line: str | None = None
-    channel: str | None = None
-    seconds: float | None = None
-    checks: str | None = None
-    changed: tuple[str, ...] = ()
-    usd: float | None = None
-    verdict: str | None = None
-    diff: Comparison | None = None
-    unknown: str = ""
-
-
-def _nothing(runs: Mapping[str, str]) -> None:
-    """There is no bucket of records."""
-
-
-def plan_night(
-    recipes: Sequence[Recipe],
-    settings: Mapping[str, Publish],
-    target: Target,
-    bring: Bring = _nothing,
-    planned: Mapping[str, Planned] | None = None,
-) -> Night:
-    """Which of the recipes are due. `settings` are by the recipe's name; starts nothing.
-
-    A night has one region, the target's: where its rows are built, and where it looks for what was
-    built. Requests grow with the parent AMIs, each of which is looked up once; images and channels
-    are listed once. Each distribution's security repositories are asked once, and only if a row's
-    newest AMI has its inputs. `bring` fetches the records of such rows that are not here (row → run
-    id). `planned`, at the end of a night: what was due in it, by row; an update
-    that was published since then makes nothing due. Raises KilnError (exit status 1) if a parent
-    AMI is not found or AWS refuses.
-    """
-    images = own_images(target)
-    held = {(holding.line, holding.channel): holding for holding in channels.all_held(target)}
-    find = parents.once()
-    due: list[Due] = []
-    # Rows whose newest AMI has the same inputs, and what their channel holds.
-    same: dict[str, tuple[Recipe, OwnImage, Held | None]] = {}
-    for recipe in recipes:
-        chosen = settings[recipe.name]
-        options = Options(given={"region": target.region})
-        plan = planning.plan_build(recipe, target, options, find=find)
-        judged = _judge(plan, images, chosen)
-        if isinstance(judged, Due):
-            due.append(judged)
-        else:
-            now = held.get((recipe.channel_line, chosen.channels[0]))
-            same[recipe.name] = (recipe, judged, now)
-    lacking = lacking_updates([(row, image) for row, image, _ in same.values()], target, bring)
-    skipped: list[Skipped] = []
-    for recipe, image, now in same.values():
-        missing = lacking.get(recipe.name)
-        since = ""
-        if missing and planned is not None and not _is_for(planned.get(recipe.name), image):
-            since = f"; published since the plan: {missing}" if missing.updates else ""
-            missing = replace(missing, updates=())
-        row = _row(recipe, image, now, settings[recipe.name], missing)
-        row = replace(row, why=row.why + since)
-        if isinstance(row, Due):
-            due.append(row)
-        else:
-            skipped.append(row)
-    order = {recipe.name: number for number, recipe in enumerate(recipes)}
-    due.sort(key=lambda row: order[row.recipe.name])
-    return Night(tuple(due), tuple(skipped))
-
-
-def _judge(plan: Plan, images: Sequence[OwnImage], settings: Publish) -> Due | OwnImage:
-    """Why the row must be built, or its newest verified AMI, which has the same inputs."""
-    recipe = plan.recipe
-    verified = [
-        image
-        for image in images
-        if image.tags.get(RECIPE) == recipe.name
-        and image.tags.get(VERIFIED, "").startswith("pass ")
-        and image.state == "available"
-    ]
-    if not verified:
-        return Due(recipe, "it has no verified AMI")
-    newest = max(verified, key=lambda image: image.created)
-    if newest.tags.get(INPUT_DIGEST) != plan.input_digest:
-        return Due(
-            recipe, f"its inputs have changed since {newest.ami_id}: {_changed(plan, newest)}"
-        )
-    age = _age(newest)
-    if age > timedelta(days=settings.max_age):
-        return Due(recipe, f"{newest.ami_id} is {age.days} days old, more than {settings.max_age}")
-    return newest
-
-
-def _was_rolled_back(now: Held, image: OwnImage) -> bool:
-    """Has somebody taken the channel back to another AMI since this one was built?"""
-    release = now.release
-    return (
-        release is not None
-        and not now.moving
-        and release.moved.action == "rollback"
-        and now.image_id != image.ami_id
-        and moment(release.moved.at) > image.created
-    )
-
-
-def _changed(plan: Plan, image: OwnImage) -> str:
-    """Which inputs differ from those that the image's tags name."""
-    recipe = image.tags.get(RECIPE_DIGEST) != plan.recipe_digest
-    before, now = image.tags.get(SOURCE_AMI), plan.source.ami_id
-    words = ["the recipe, the lock or a script"] if recipe else []
-    if before != now:
-        words.append(f"the parent AMI ({before or 'unknown'} → {now})")
-    return " and ".join(words) or "the package snapshot"
-
-
-def _is_for(planned: Planned | None, image: OwnImage) -> bool:
-    """Was the row due because this image lacked updates?"""
-    return planned is not None and planned.outdated == image.ami_id
-
-
-def _age(image: OwnImage) -> timedelta:
-    return datetime.now(timezone.utc) - image.created
-
-
-def _row(
-    recipe: Recipe,
-    image: OwnImage,
-    now: Held | None,
-    settings: Publish,
-    lacking: Lacking | None,
-) -> Due | Skipped:
-    """A row whose newest AMI has its inputs. `lacking` is None where a bake of today would bring no
-    update."""
-    if lacking and lacking.updates:
-        return Due(recipe, f"{image.ami_id} has {lacking}", outdated=image.ami_id)
-    unknown = lacking.unknown if lacking else ""
-    doubt = f"; whether it lacks security updates is not known: {unknown}" if unknown else ""
-    channel = settings.channels[0]
-    if now is not None and now.release is not None and _was_rolled_back(now, image):
-        release = now.release
-        why = (
-            f"{channel} was rolled back to {now.image_id} at {release.moved.at}, after "
-            f"{image.ami_id} was built, which is not published again: ./invoke publish --name "
-            f"{recipe.name} does that{doubt}"
-        )
-        line, verdict = recipe.channel_line, release.verdict
-        return Skipped(recipe.name, why, now.image_id, line, channel, unknown, verdict)
-    if now is None or now.image_id != image.ami_id or now.moving:
-        why = f"{image.ami_id}, built before, was not in {channel} yet{doubt}"
-        return Due(recipe, why, image.ami_id, unknown)
-    known = ", lacks no published security update" if lacking and not unknown else ""
-    why = f"{image.ami_id} has the same inputs{known} and is {_age(image).days} days old{doubt}"
-    return Skipped(
-        recipe.name,
-        why,
-        image.ami_id,
-        recipe.channel_line,
-        channel,
-        unknown,
-        image.tags.get(VERIFIED),
-    )
 
 
 def run_night(
@@ -268,7 +29,7 @@ def run_night(
     `build` builds recipes; `publish` publishes an AMI of a recipe to its first channel; `compare`
     compares what a channel of a line holds with what it held before.
     """
-    results = [_of_skipped(row) for row in night.skipped]
+    results = [of_skipped(row) for row in night.skipped]
     built = _built([due for due in night.due if due.ami_id is None], build)
     for due in night.due:
         name = due.recipe.name
@@ -284,7 +45,7 @@ def run_night(
         except KilnError as error:
             results.append(replace(made, action="failed", why=f"not published: {error.message}"))
             continue
-        diff = _compared(compare, done.release.line, done.release.channel)
+        diff = comparison_of(compare, done.release.line, done.release.channel)
         results.append(
             replace(
                 made,
@@ -296,27 +57,6 @@ def run_night(
             )
         )
     return results
-
-
-def _compared(compare: Compare, line: str, channel: str) -> Comparison | None:
-    """What is published is published, whether or not it can be compared."""
-    try:
-        return compare(line, channel)
-    except KilnError as error:
-        return Comparison("the release before", (), {}, (), f"not compared: {error.message}")
-
-
-def _of_skipped(row: Skipped) -> RowResult:
-    return RowResult(
-        row.row,
-        "skipped",
-        row.why,
-        ami_id=row.ami_id,
-        line=row.line,
-        channel=row.channel,
-        verdict=row.verdict,
-        unknown=row.unknown,
-    )
 
 
 def _built(due: Sequence[Due], build: Callable[[list[Recipe]], Outcome]) -> dict[str, RowResult]:
@@ -339,104 +79,4 @@ def _built(due: Sequence[Due], build: Callable[[list[Recipe]], Outcome]) -> dict
             results[name] = RowResult(
                 name, "failed", reason.message if reason else "it was stopped"
             )
-    return results
-
-
-def builds_of_the_night(rows: Sequence[str]) -> dict[str, Record]:
-    """The newest build of each row of which there is a record here and that began in a night's
-    time, by row."""
-    earliest = datetime.now(timezone.utc) - timedelta(seconds=LOCK_SECONDS)
-    builds = {}
-    for row in rows:
-        newest = next((record for record in all_of(row) if record.kind == "build"), None)
-        if newest and newest.run_id >= earliest.strftime("%Y%m%dT%H%M%SZ"):
-            builds[row] = newest
-    return builds
-
-
-def read_plan(path: Path) -> dict[str, Planned]:
-    """What was due, by row, of what `nightly.plan --json` printed.
-
-    Raises KilnError (exit status 2) for another file.
-    """
-    items = document(path).get("items")
-    if not isinstance(items, list):
-        raise KilnError(f"{path}: not a plan of a night: it has no list `items`", hint=_PLAN)
-    for index, item in enumerate(items):
-        fields = item if isinstance(item, dict) else {}
-        if not vocabulary.RECIPE_NAME.fits(fields.get("row")) or not isinstance(
-            fields.get("why"), str
-        ):
-            raise KilnError(
-                f"{path}: not a plan of a night: `items[{index}]` has no row and why", hint=_PLAN
-            )
-        if not isinstance(fields.get("outdated"), str | None):
-            raise KilnError(
-                f"{path}: not a plan of a night: `items[{index}].outdated` is not the id of an AMI",
-                hint=_PLAN,
-            )
-    return {item["row"]: Planned(item["why"], item.get("outdated")) for item in items}
-
-
-_PLAN = "./invoke nightly.plan --json > plan.json writes one"
-
-
-def result_of(record: Record, why: str) -> RowResult:
-    """What the record of a build says of its row."""
-    name, checks, spent = str(record.recipe["name"]), record.checks, run_cost(record)
-    counts = f"{checks.passed} passed, {checks.failed} failed" if checks else None
-    good = record.status == "verified" and not record.left
-    return RowResult(
-        name,
-        "built" if good else "failed",
-        why
-        if good
-        else record.error or (f"its checks: {counts}" if counts else "it was not verified"),
-        record.ami_id,
-        seconds=round(sum(record.seconds.values()), 1) if record.seconds else None,
-        checks=counts,
-        usd=None if spent.without_price else round(spent.total, 4),
-    )
-
-
-def after_night(
-    night: Night,
-    planned: Mapping[str, Planned],
-    records: Mapping[str, Record],
-    compare: Compare,
-) -> list[RowResult]:
-    """What a night looks like when its items have ended, wherever they ran: what is still due has
-    failed, and what was `planned`, by row, and is due no more was built.
-
-    `records` are those of the night's builds, by row; `compare` as in `run_night`.
-    """
-    results = []
-    for row in night.skipped:
-        record = records.get(row.row)
-        ours = record is not None and record.ami_id == row.ami_id
-        if not ours and row.row not in planned:
-            results.append(_of_skipped(row))
-            continue
-        made = result_of(record, row.why) if record and ours else RowResult(row.row, "built", "")
-        was_due = planned.get(row.row)
-        diff = _compared(compare, row.line, row.channel)
-        results.append(
-            replace(
-                _of_skipped(row),
-                action="built",
-                why=was_due.why if was_due else row.why,
-                seconds=made.seconds,
-                checks=made.checks,
-                usd=made.usd,
-                changed=diff.grave if diff else (),
-                diff=diff,
-            )
-        )
-    for due in night.due:
-        record = records.get(due.recipe.name)
-        if record is None or record.status == "verified":
-            result = RowResult(due.recipe.name, "failed", due.why, due.ami_id)
-        else:
-            result = result_of(record, due.why)
-        results.append(replace(result, line=due.recipe.channel_line))
     return results

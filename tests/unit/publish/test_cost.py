@@ -11,7 +11,7 @@ from kiln.base.errors import KilnError
 from kiln.base.tags import LINE as LINE_TAG
 from kiln.matrix.publishing import Publish
 from kiln.publish import cost, night_report
-from kiln.publish.nightly import RowResult
+from kiln.publish.night_results import RowResult
 from tests.unit import commands
 from tests.unit.publish.channel import AWS, HOME, LINE, OTHER, RECIPE, Bake, published
 from tests.unit.records import a_record

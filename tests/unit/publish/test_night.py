@@ -24,7 +24,10 @@ from kiln.pipeline import plan as planning
 from kiln.pipeline.build import Outcome
 from kiln.publish import night_report
 from kiln.publish.compared import Comparison, compared
-from kiln.publish.nightly import Due, Night, Planned, RowResult, after_night, plan_night, run_night
+from kiln.publish.night_end import after_night
+from kiln.publish.night_plan import Due, Night, Planned, plan_night
+from kiln.publish.night_results import RowResult
+from kiln.publish.nightly import run_night
 from kiln.publish.ours import own_images
 from kiln.publish.pending import Lacking, Update
 from kiln.publish.publish import Publication
@@ -81,7 +84,7 @@ def test_a_night_does_not_undo_a_rollback(
     # EC2 dates images to the second.
     hour = timedelta(hours=1)
     monkeypatch.setattr(
-        "kiln.publish.nightly.own_images",
+        "kiln.publish.night_plan.own_images",
         lambda target: [
             replace(
                 image, created=datetime.now(timezone.utc) - hour * (2 - (image.ami_id == ami_id))
@@ -167,7 +170,7 @@ def lacking(
 ) -> dict[str, Lacking]:
     """What every image is found to lack from now on."""
     found = {RECIPE.name: Lacking(updates, unknown)}
-    monkeypatch.setattr("kiln.publish.nightly.lacking_updates", lambda *asked: found)
+    monkeypatch.setattr("kiln.publish.night_plan.lacking_updates", lambda *asked: found)
     return found
 
 

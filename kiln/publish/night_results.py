@@ -1,0 +1,81 @@
+"""What became of a row in a night."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from kiln.base.errors import KilnError
+from kiln.pipeline.record import Record
+from kiln.publish.compared import Comparison
+from kiln.publish.cost import run_cost
+from kiln.publish.night_plan import Skipped
+
+Compare = Callable[[str, str], Comparison | None]
+Action = Literal["built", "skipped", "failed"]
+
+
+@dataclass(frozen=True)
+class RowResult:
+    """What became of a row.
+
+    `seconds` of its build and its publication; None where neither began here. `usd` is the list
+    price of its instances, None if it is not known. `verdict` is the value of the AMI's tag
+    `kiln:verified`. `diff` compares with the release before, `changed` are its grave differences.
+    `unknown` says why it is not known whether the AMI lacks security updates.
+    """
+
+    row: str
+    action: Action
+    why: str
+    ami_id: str | None = None
+    line: str | None = None
+    channel: str | None = None
+    seconds: float | None = None
+    checks: str | None = None
+    changed: tuple[str, ...] = ()
+    usd: float | None = None
+    verdict: str | None = None
+    diff: Comparison | None = None
+    unknown: str = ""
+
+
+def of_skipped(row: Skipped) -> RowResult:
+    """The result of a row that needs nothing."""
+    return RowResult(
+        row.row,
+        "skipped",
+        row.why,
+        ami_id=row.ami_id,
+        line=row.line,
+        channel=row.channel,
+        verdict=row.verdict,
+        unknown=row.unknown,
+    )
+
+
+def result_of(record: Record, why: str) -> RowResult:
+    """What the record of a build says of its row."""
+    name, checks, spent = str(record.recipe["name"]), record.checks, run_cost(record)
+    counts = f"{checks.passed} passed, {checks.failed} failed" if checks else None
+    good = record.status == "verified" and not record.left
+    return RowResult(
+        name,
+        "built" if good else "failed",
+        why
+        if good
+        else record.error or (f"its checks: {counts}" if counts else "it was not verified"),
+        record.ami_id,
+        seconds=round(sum(record.seconds.values()), 1) if record.seconds else None,
+        checks=counts,
+        usd=None if spent.without_price else round(spent.total, 4),
+    )
+
+
+def comparison_of(compare: Compare, line: str, channel: str) -> Comparison | None:
+    """The comparison; what is published is published, whether or not it can be compared."""
+    try:
+        return compare(line, channel)
+    except KilnError as error:
+        return Comparison("the release before", (), {}, (), f"not compared: {error.message}")
