@@ -17,7 +17,7 @@ from kiln.publish import channels
 from kiln.publish.channels import Held
 from kiln.publish.ours import OwnImage, own_image, own_images, users_of
 from kiln.publish.regions import in_regions
-from kiln.publish.usage import used_elsewhere
+from kiln.publish.usage import shared_with, used_elsewhere
 
 RetireStep = Literal["deprecate", "disable", "deregister"]
 _KEEP = 2
@@ -181,7 +181,8 @@ def _next(image: OwnImage) -> Going:
 def retire(target: Target, plan: Retirement) -> list[Going]:
     """Do the steps of a plan; each with its error if EC2 refused it. One's failure stops no other.
 
-    Whatever a channel has come to hold since the plan was made stays.
+    Whatever a channel has come to hold since the plan was made stays, and what others may launch
+    until a report says that none does: the matrix may not share its line any more, or not have it.
     """
     done = []
     for going in plan.would:
@@ -194,7 +195,9 @@ def retire(target: Target, plan: Retirement) -> list[Going]:
             held = [holding for holding in now if holding.image_id == going.ami_id]
             if held:
                 error = f"{held[0].channel} of {held[0].line} has come to hold it"
-            else:
+            elif shared_with(there, going.ami_id):
+                error = used_elsewhere(there, going.ami_id, ask=True)
+            if not error:
                 _do(there, going, image)
         except KilnError as refused:
             error = refused.message

@@ -147,6 +147,18 @@ def test_a_shared_ami_stays_until_a_report_says_that_no_account_uses_it(
     assert next_step(two[0], **shared) == "deprecate"
 
 
+def test_an_ami_that_is_still_shared_stays_though_the_matrix_shares_its_line_no_more(
+    client: Callable[..., Any], two: tuple[str, str]
+) -> None:
+    permission = {"Add": [{"UserId": "111122223333"}]}
+    client("ec2").modify_image_attribute(ImageId=two[0], LaunchPermission=permission)
+    planned = plan()
+    (first,) = [done for done in retire(AWS, planned) if done.ami_id == two[0]]
+    assert first.error == "shared: EC2 makes a report of its users; run retire again later"
+    (second,) = [done for done in retire(AWS, planned) if done.ami_id == two[0]]
+    assert second.error == ""
+
+
 def test_a_shared_ami_that_another_account_uses_stays(
     client: Callable[..., Any], two: tuple[str, str]
 ) -> None:
