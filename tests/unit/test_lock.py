@@ -31,6 +31,12 @@ EFA = "https://efa-installer.amazonaws.com/aws-efa-installer-1.34.0.tar.gz"
 EFA_KEY = "https://efa-installer.amazonaws.com/aws-efa-installer.key"
 EFA_SHA256 = "bd68839e741b0afd3ec2e37d50603803cfa7a279c120f0a736cc57c2ff2d7fdc"
 
+INSTALLER = "https://efa-installer.amazonaws.com/aws-efa-installer-{}.tar.gz"
+FABRIC = (
+    "https://developer.download.nvidia.com/compute/nvidia-driver/redist/fabricmanager/"
+    "linux-x86_64/fabricmanager-linux-x86_64-{}-archive.tar.xz"
+)
+
 
 @pytest.fixture
 def locked(tmp_path):
@@ -49,6 +55,24 @@ def downloads(url, sha256):
 
 def test_the_committed_lock_is_what_the_matrix_downloads():
     assert lock.plan_lock(RECIPES, lock.load_lock()).as_text() == "amis.lock.yaml is up to date"
+
+
+@pytest.mark.parametrize(
+    ("url", "own"),
+    [
+        (
+            INSTALLER.format("1.34.0"),
+            ["https://docs.aws.amazon.com", "github:aws/aws-parallelcluster"],
+        ),
+        (INSTALLER.format("1.42.0"), ["https://docs.aws.amazon.com"]),
+        (FABRIC.format("580.178.04"), ["github:siderolabs/extensions"]),
+        (FABRIC.format("550.163.01"), ["https://developer.download.nvidia.com"]),
+    ],
+)
+def test_the_source_of_a_hash_is_what_has_that_version(url, own):
+    parts = known_sha256(url).source.split("; ")
+    assert len(parts) == len(own)
+    assert all(part.startswith(start) for part, start in zip(parts, own, strict=True))
 
 
 def test_every_download_of_a_recipe_is_in_the_lock(locked):
