@@ -20,7 +20,8 @@ def programs() -> list[Path]:
     return [
         path
         for path in RUNTIME.rglob("*")
-        if path.is_file()
+        if "__pycache__" not in path.parts  # other processes are writing it
+        and path.is_file()
         and (path.suffix == ".py" or path.read_bytes()[:40].startswith(b"#!/usr/bin/python3"))
     ]
 
