@@ -25,6 +25,7 @@ from kiln.pipeline import record, shared_records
 from kiln.publish import channels, copies, images, nightly, ours
 from kiln.publish.compared import compared
 from kiln.publish.lock import exclusively
+from kiln.publish.night_plan import plan_night
 from kiln.publish.publish import Publication
 from kiln.publish.retire import Retirement, plan_retirement, retire
 from kiln.publish.sweep import leftovers, sweep
@@ -273,7 +274,7 @@ def a_night(world: World) -> Task:
 
     def run() -> None:
         with exclusively(AWS, nightly.LOCK):
-            night = nightly.plan_night([RECIPE], {RECIPE.name: settings}, AWS)
+            night = plan_night([RECIPE], {RECIPE.name: settings}, AWS)
             compare = partial(compared, AWS, bring=lambda runs: None)
             for result in nightly.run_night(night, build, publish, compare):
                 if result.action == "failed":
@@ -282,7 +283,7 @@ def a_night(world: World) -> Task:
     def finish() -> None:
         run()
         assert resolved(world.client, "nightly") == ami_id
-        night = nightly.plan_night([RECIPE], {RECIPE.name: settings}, AWS)
+        night = plan_night([RECIPE], {RECIPE.name: settings}, AWS)
         assert [row.ami_id for row in night.skipped] == [ami_id]
         for region in (HOME, OTHER):
             names = [name(LINE, "nightly") for name in NAMES]

@@ -25,7 +25,10 @@ from kiln.pipeline import plan as planning
 from kiln.pipeline import record as records
 from kiln.pipeline.draft import Draft, cleaned_up
 from kiln.pipeline.shared_records import Shelf, bring_row, bring_runs, keep_record
-from kiln.publish import channels, nightly
+from kiln.publish import channels
+from kiln.publish.night_end import after_night, builds_of_the_night
+from kiln.publish.night_plan import Planned, plan_night, read_plan
+from kiln.publish.night_results import RowResult
 from tests.unit.publish import faults
 from tests.unit.publish.channel import AWS, HOME, LINE, RECIPE, Bake, published, resolved
 from tests.unit.publish.faults import faulty
@@ -215,10 +218,10 @@ def moved_to_tonight(shelf: Shelf) -> None:
     keep_record(shelf, records.parse_record(data, "x"))
 
 
-def finished(planned: dict[str, nightly.Planned]) -> nightly.RowResult:
-    night = nightly.plan_night([RECIPE], {RECIPE.name: Publish()}, AWS)
-    builds = nightly.builds_of_the_night([RECIPE.name])
-    (result,) = nightly.after_night(night, planned, builds, lambda line, channel: None)
+def finished(planned: dict[str, Planned]) -> RowResult:
+    night = plan_night([RECIPE], {RECIPE.name: Publish()}, AWS)
+    builds = builds_of_the_night([RECIPE.name])
+    (result,) = after_night(night, planned, builds, lambda line, channel: None)
     return result
 
 
@@ -229,7 +232,7 @@ def test_the_end_of_a_night_says_what_other_machines_have_built(bake: Bake, shel
     on_another_machine()
     assert finished({}).action == "skipped"
     bring_row(shelf, RECIPE.name, pytest.fail)
-    result = finished({RECIPE.name: nightly.Planned("it has no verified AMI")})
+    result = finished({RECIPE.name: Planned("it has no verified AMI")})
     assert (result.action, result.ami_id) == ("built", ami_id)
     assert (result.why, result.checks) == ("it has no verified AMI", "1 passed, 0 failed")
     assert (result.line, result.channel, result.seconds) == (LINE, "nightly", 68.3)
@@ -243,7 +246,7 @@ def test_the_end_of_a_night_says_why_a_row_failed_elsewhere(shelf: Shelf) -> Non
     )
     keep_record(shelf, failed)
     bring_row(shelf, RECIPE.name, pytest.fail)
-    result = finished({RECIPE.name: nightly.Planned("x")})
+    result = finished({RECIPE.name: Planned("x")})
     assert (result.action, result.why) == ("failed", "no capacity")
 
 
@@ -264,5 +267,5 @@ def test_what_is_no_plan_is_refused(tmp_path: Path, text: str, why: str) -> None
     path = tmp_path / "plan.json"
     path.write_text(text)
     with pytest.raises(KilnError, match=why) as refused:
-        nightly.read_plan(path)
+        read_plan(path)
     assert refused.value.exit_status == 2
