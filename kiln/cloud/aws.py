@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import KilnError, operation_failed
@@ -242,14 +243,33 @@ def _bad_configuration(error: Exception) -> KilnError:
 @cache
 def _client(service: str, target: Target, attempts: int = 6) -> Any:
     """One client per service and target: creating a client costs more than most calls."""
-    import boto3
     from botocore.config import Config
+    from botocore.session import Session
 
     config = Config(retries={"mode": "standard", "max_attempts": attempts}, connect_timeout=10)
-    session: Any = boto3.Session()
-    return session.client(
-        service, region_name=target.region, config=config, **target.client_settings()
-    )
+    # Side by side each of them would read what one reads for all.
+    with _CREATING:
+        # A session of its own: it takes the credentials that are set when it is made.
+        session: Any = Session()
+        data = _botocore_data(session.get_config_variable("data_path"))
+        session.register_component("data_loader", data)
+        return session.create_client(
+            service, region_name=target.region, config=config, **target.client_settings()
+        )
+
+
+_CREATING = Lock()
+
+
+@cache
+def _botocore_data(search_path: str | None) -> Any:
+    """botocore's descriptions of AWS, read once for all sessions: EC2's is 3 MB of JSON.
+
+    `search_path` is the user's setting `data_path`.
+    """
+    from botocore.loaders import create_loader
+
+    return create_loader(search_path)
 
 
 def _on_ec2() -> bool:

@@ -1,12 +1,19 @@
-"""AWS's errors as one message."""
+"""AWS's errors as one message, and the clients."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from botocore.exceptions import ClientError
+from botocore.loaders import JSONFileLoader
 
 from kiln.base.errors import KilnError
 from kiln.cloud import aws
+from kiln.cloud.aws_target import AwsTarget
+from kiln.publish.regions import in_regions
+
+REGIONS = ["us-east-1", "eu-west-1", "ap-south-1"]
 
 
 def test_a_web_page_in_the_place_of_an_answer_is_not_printed() -> None:
@@ -18,3 +25,24 @@ def test_a_web_page_in_the_place_of_an_answer_is_not_printed() -> None:
         raise ClientError(page, "GetParameter")  # type: ignore[arg-type]
     assert "<html" not in str(e.value)
     assert e.value.exit_status == 1
+
+
+def test_clients_of_several_regions_read_a_description_of_aws_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[str] = []
+
+    def counted(loader: JSONFileLoader, path: str) -> Any:
+        read.append(path)
+        return real(loader, path)
+
+    real = JSONFileLoader.load_file
+    monkeypatch.setattr(JSONFileLoader, "load_file", counted)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "KILN")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    aws._botocore_data.cache_clear()
+    aws._client.cache_clear()
+    target = AwsTarget("a test", "us-east-1")
+    clients = in_regions(REGIONS, lambda region: aws.sts(target.in_region(region)))
+    assert [clients[region].meta.region_name for region in REGIONS] == REGIONS
+    assert len(read) == len(set(read))
