@@ -25,7 +25,7 @@ from kiln.base import overlay
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import KNOWLEDGE, ROOT, matrix_file
 from kiln.cloud.target import DEFAULT_REGION
-from lab import folders, host, own_terminal, sweep, users, vendors
+from lab import folders, host, locks, own_terminal, sweep, users, vendors
 from lab.api import keys
 from lab.settings import Lab, current
 
@@ -324,8 +324,7 @@ def inside(leader: int, *namespaces: str) -> list[str]:
 def _alone(lab: Lab) -> Iterator[None]:
     """Let one process at a time start or stop this lab; a second build finds the lab running."""
     folders.private(lab.root)
-    with (lab.root / f".{lab.bridge}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locks.alone(lab.root / f".{lab.bridge}.lock"):
         yield
 
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from kiln.base.errors import operation_failed
-from lab import folders
+from lab import folders, locks
 from lab.guests import namespace
 from lab.settings import Lab
 
@@ -47,7 +45,7 @@ def prepare(lab: Lab) -> None:
     A limit is not lowered when a lab goes down: `restore` undoes the second, `lower` the first.
     """
     folders.private(lab.root, lab.state)
-    with _alone(lab.root):
+    with locks.alone(_lock(lab.root)):
         before = _raised(lab.root)
         for name, minimum in _LIMITS.items():
             path = SYSCTLS / name
@@ -63,12 +61,9 @@ def prepare(lab: Lab) -> None:
             _DMESG.write_text("0")
 
 
-@contextlib.contextmanager
-def _alone(root: Path) -> Iterator[None]:
-    """Let one lab at a time change the kernel's settings: others start and go down meanwhile."""
-    with (root / ".kernel.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def _lock(root: Path) -> Path:
+    """One lab at a time changes the kernel's settings: others start and go down meanwhile."""
+    return root / ".kernel.lock"
 
 
 def _raised(root: Path) -> dict[str, int]:
@@ -89,7 +84,7 @@ def lower(root: Path) -> list[str]:
     One that somebody else has set since is left alone.
     """
     lowered = []
-    with _alone(root):
+    with locks.alone(_lock(root)):
         for name, value in _raised(root).items():
             path = SYSCTLS / name
             if name in _LIMITS and path.read_text().strip() == str(_LIMITS[name]):
@@ -102,7 +97,7 @@ def lower(root: Path) -> list[str]:
 def restore(lab: Lab) -> None:
     """Close the kernel log again, if the lab opened it and no other lab of this machine runs."""
     before = lab.root / _DMESG_BEFORE
-    with _alone(lab.root):
+    with locks.alone(_lock(lab.root)):
         (lab.state / _READS_LOG).unlink(missing_ok=True)
         pids = [pid for pid in lab.root.glob("lab*/*.pid") if pid.parent != lab.state]
         if before.exists() and not any(map(_runs, pids)):

@@ -141,7 +141,7 @@ def cost_lines(cost: Cost, months: float) -> str:
     usd, prices = data["usd"], data["prices"]
     lines = [
         f"instances  ${usd['instances']:,.4f}",
-        f"snapshots  ${usd['snapshots']:,.4f} in {months:g} months",
+        f"snapshots  ${usd['snapshots']:,.4f} in {months:g} month{'s' if months != 1 else ''}",
         f"transfer   ${usd['transfer']:,.4f} for the copies",
         f"total      ${usd['total']:,.4f}",
     ]

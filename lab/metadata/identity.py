@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import datetime
-import fcntl
 import os
 import textwrap
 from functools import cache
@@ -22,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.serialization import pkcs7
 from cryptography.x509.oid import NameOID
 
+from lab import locks
 from lab.settings import Lab
 
 _NAME = "AMI Kiln lab instance identity (rehearsals only)"
@@ -33,8 +33,7 @@ def _key(home: Path) -> tuple[rsa.RSAPrivateKey, x509.Certificate]:
     """The key and its certificate, made when they are missing."""
     home.mkdir(parents=True, exist_ok=True)
     key_file, certificate_file = home / "identity.key", home / "identity.pem"
-    with (home / ".identity.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locks.alone(home / ".identity.lock"):
         if not certificate_file.exists():
             _make(key_file, certificate_file)
     key = serialization.load_pem_private_key(key_file.read_bytes(), password=None)

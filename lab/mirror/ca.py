@@ -6,7 +6,6 @@ It is made on the machine that runs the lab; its key never leaves the state fold
 from __future__ import annotations
 
 import datetime
-import fcntl
 import os
 import ssl
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from lab import settings
+from lab import locks, settings
 
 _NAME = "AMI Kiln lab CA (rehearsals only)"
 _VALID = datetime.timedelta(days=3650)
@@ -38,8 +37,7 @@ def ensure(state: Path | None = None) -> Authority:
     if not authority.certificate.exists():
         home.mkdir(parents=True, exist_ok=True)
         # A starting lab and the making of a root filesystem may both find none.
-        with (home / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locks.alone(home / ".lock"):
             if not authority.certificate.exists():
                 _make(authority)
     return authority

@@ -6,13 +6,12 @@ the same signature checks. The secret keys stay in the state folder.
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import settings
+from lab import locks, settings
 from lab.shell import run
 
 # The names in kiln/facts/knowledge/keys.yaml, and two for the distributions' repositories.
@@ -39,8 +38,7 @@ class Keyring:
 
         Ending the agent while another process signs would break that signature.
         """
-        with (self.home / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locks.alone(self.home / ".lock"):
             try:
                 yield
             finally:

@@ -6,7 +6,6 @@ to the catalogue or the matrix, a new folder is made, and a guest keeps reading 
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import hashlib
 import shutil
@@ -14,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab import locks
 from lab.mirror.keys import Keyring
 from lab.packages import deb, rpm
 from lab.packages.model import Package
@@ -48,8 +48,7 @@ def ensure(repo: Repo, home: Path, keyring: Keyring) -> Path:
     if folder.is_dir():
         return folder
     home.mkdir(parents=True, exist_ok=True)
-    with (home / f".lock-{folder.name}").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locks.alone(home / f".lock-{folder.name}"):
         if not folder.is_dir():
             making = home / f".making-{folder.name}"
             shutil.rmtree(making, ignore_errors=True)

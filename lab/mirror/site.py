@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lab import locks
 from lab.mirror import repos
 from lab.mirror.keys import Keyring
 
@@ -79,7 +78,7 @@ class Site:
         if file.exists():
             return file
         file.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(file):
+        with locks.alone(_lock(file)):
             if not file.exists():
                 making = _making(file)
                 if not make(making):
@@ -93,7 +92,7 @@ class Site:
             return None
         signature = file.with_name(file.name + (".asc" if armor else ".sig"))
         if not signature.exists():
-            with _alone(signature):
+            with locks.alone(_lock(signature)):
                 if not signature.exists():
                     self.keyring.sign_detached(key, file, armor=armor)
         return signature
@@ -117,12 +116,8 @@ def hosts() -> list[str]:
     return sorted({_host(pattern.pattern) for pattern, _ in ROUTES})
 
 
-@contextmanager
-def _alone(file: Path) -> Iterator[None]:
-    """Let one thread of one process make a file at a time."""
-    with file.with_name(f".lock-{file.name}").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def _lock(file: Path) -> Path:
+    return file.with_name(f".lock-{file.name}")
 
 
 def _making(file: Path) -> Path:

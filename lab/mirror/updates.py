@@ -8,7 +8,6 @@ https://github.com/aquasecurity/vuln-list-update/tree/17a2f4ef4e522853d2157dc3b3
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.input_file import read_bytes
-from lab import folders
+from lab import folders, locks
 from lab.packages import system
 from lab.packages.model import Package
 from lab.settings import current
@@ -82,8 +81,7 @@ def add(update: PublishedUpdate) -> None:
             "updates in it"
         )
     folders.private(current().root, current().state)
-    with _file().with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locks.alone(_file().with_suffix(".lock")):
         text = json.dumps([asdict(entry) for entry in (*_listed(), update)], indent=2)
         fresh = _file().with_suffix(".new")
         fresh.write_text(text + "\n")

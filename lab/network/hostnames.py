@@ -7,12 +7,12 @@ lab's mark; other lines are not touched.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from lab import locks
 from lab.settings import Lab
 
 log = logging.getLogger("lab.hostnames")
@@ -55,8 +55,7 @@ def _change(lab: Lab, change: Callable[[list[str]], list[str]]) -> bool:
     is read-only the names lead nowhere and addresses work as before.
     """
     try:
-        with (lab.root / ".hosts.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locks.alone(lab.root / ".hosts.lock"):
             before = HOSTS.read_bytes()
             lines = change(before.decode("utf-8", "surrogateescape").splitlines())
             after = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")

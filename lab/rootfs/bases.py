@@ -10,20 +10,18 @@ above it.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from kiln.base.errors import operation_failed
 from kiln.base.paths import is_compiled
-from lab import folders, settings
+from lab import folders, locks, settings
 from lab.mirror import ca, debian, keys
 from lab.rootfs import aptsources, distros, emulation, parents, prune, tree
 from lab.rootfs.tree import Progress
@@ -54,7 +52,7 @@ def ensure(distro_id: str, arch: str = "x86_64", progress: Progress | None = Non
     emulation.ensure(arch)
     home = bases_dir()
     folders.private(settings.current().root, home)
-    with _locked(home / ".lock"):
+    with locks.alone(home / ".lock"):
         common = tree.ensure(home, arch, spec["family"], say)
         digest = _digest(distro_id, kind, arch, common.name)
         name = f"{distro_id}-{kind}" if kind else distro_id
@@ -82,14 +80,6 @@ def bases_dir() -> Path:
 def imported_link(distro_id: str, arch: str) -> Path:
     """The link that `lab.import` makes. When it exists, it points to the base."""
     return bases_dir() / f"{distro_id}-{arch}-imported"
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Let one process build at a time; a second waits and then finds the work done."""
-    with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 def _digest(distro_id: str, kind: str, arch: str, common: str) -> str:
