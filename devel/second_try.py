@@ -8,18 +8,12 @@ traceback in the lab's log, something left behind) is the whole run's, and is no
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from xml.etree import ElementTree
 
 # More than that is not one test's bad luck: nothing is tried again.
 MOST_FILES = 3
-
-
-def cache_of(report: Path) -> Path:
-    """The folder of pytest's cache for the run with this JUnit report."""
-    return report.with_suffix(".cache")
 
 
 def report_of(report: Path) -> Path:
@@ -29,14 +23,26 @@ def report_of(report: Path) -> Path:
 
 def tests(report: Path) -> list[str]:
     """The ids of the tests of that run to try again: of few files, and none failed at its end."""
-    failures = cache_of(report) / "v" / "cache" / "lastfailed"
-    if not failures.exists() or not report.exists():
+    if not report.exists():  # pytest ended before writing it
         return []
-    errors = [error.get("message", "") for error in _cases(report, "testcase/error")]
-    if any(message.startswith("failed on teardown") for message in errors):
-        return []
-    ids = sorted(json.loads(failures.read_text()))
-    return ids if len({name.split("::")[0] for name in ids}) <= MOST_FILES else []
+    ids = set()
+    for case in _cases(report):
+        failures = [part for part in case if part.tag in ("failure", "error")]
+        if any(part.get("message", "").startswith("failed on teardown") for part in failures):
+            return []
+        if failures:
+            ids.add(_id(case))
+    files = {name.partition("::")[0] for name in ids}
+    return sorted(ids) if len(files) <= MOST_FILES and "" not in files else []
+
+
+def _id(case: ElementTree.Element) -> str:
+    """A test's id by its file, class and name; "" for what is no test, such as a file that cannot
+    be imported."""
+    file = case.get("file", "")
+    module = file.removesuffix(".py").replace("/", ".")
+    groups = case.get("classname", "").removeprefix(module).strip(".").split(".")
+    return "::".join(filter(None, [file, *groups, case.get("name", "")])) if file else ""
 
 
 def passed(report: Path, tried: int) -> bool:
@@ -44,7 +50,7 @@ def passed(report: Path, tried: int) -> bool:
     again = report_of(report)
     if not again.exists():
         return False
-    cases = _cases(again, "testcase")
+    cases = _cases(again)
     ends = {"failure", "error", "skipped"}
     return len(cases) >= tried and not any(part.tag in ends for case in cases for part in case)
 
@@ -63,6 +69,6 @@ def as_text(reports: Iterable[Path]) -> str:
     return "\n".join([*lines, *(f"  {name}" for name in names)])
 
 
-def _cases(report: Path, path: str) -> list[ElementTree.Element]:
-    """The elements of a JUnit report with that path."""
-    return ElementTree.parse(report).findall(f".//{path}")  # noqa: S314 - pytest wrote it
+def _cases(report: Path) -> list[ElementTree.Element]:
+    """The tests of a JUnit report."""
+    return list(ElementTree.parse(report).iter("testcase"))  # noqa: S314 - pytest wrote it

@@ -278,10 +278,10 @@ def run_pytest(
             check=False,
         ).returncode
 
-    cache = ["-o", f"cache_dir={second_try.cache_of(report)}"]
-    status = pytest(report, ["--durations=5", *cache, *arguments])
+    # A report of this family says in which file a test is.
+    status = pytest(report, ["--durations=5", "-o", "junit_family=xunit1", *arguments])
     if again and status == 1 and (failed := second_try.tests(report)):
-        pytest(second_try.report_of(report), ["-p", "no:cacheprovider", *failed])
+        pytest(second_try.report_of(report), failed)
         status = 0 if second_try.passed(report, len(failed)) else 1
     # 5 means that no test was run: with -k, the other folder may have it.
     return 0 if status == 5 and "-k" in arguments else status

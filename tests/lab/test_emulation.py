@@ -104,13 +104,6 @@ def test_a_kernel_that_takes_no_setting_is_said_to_be_the_reason() -> None:
     assert raised.value.exit_status == 1
 
 
-@pytest.mark.usefixtures("refusing")
-def test_two_builds_that_set_it_at_once_both_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter([False, True])  # the other one sets it in between
-    monkeypatch.setattr(emulation, "_is_set", lambda arch: next(answers))
-    emulation.ensure(OTHER)
-
-
 def test_nothing_is_set_for_this_machines_own_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emulation, "_interpreter", lambda arch: pytest.fail("asked for qemu"))
     emulation.ensure(emulation.host_arch())

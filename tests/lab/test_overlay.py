@@ -66,13 +66,13 @@ def client_of(environment: dict[str, str]) -> Any:
 @dataclass
 class Failed:
     """A bake whose script failed, and whose instance was kept; `on_it` is what a command said that
-    was sent there as the message has it."""
+    was sent there as the message has it, `swept` what sweep lists and until when it is kept."""
 
     status: int
     hint: str
     record: dict[str, Any]
     on_it: str
-    swept: list[str]
+    swept: dict[str, str]
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def failed(environment: dict[str, str], script: Path) -> Failed:
         error["hint"],
         json.loads(path.read_text()),
         there.stdout,
-        [resource["id"] for resource in json.loads(swept.stdout)["found"]],
+        {found["id"]: found["kept_until"] for found in json.loads(swept.stdout)["found"]},
     )
 
 
@@ -129,7 +129,7 @@ def test_a_bake_that_fails_leaves_its_instance_with_a_deadline(failed: Failed) -
     assert f"--name {ROW} --from acme-baseline" in failed.hint
     assert "Property of Acme" in failed.on_it
     assert "kiln-kept.service" in failed.on_it
-    assert kept["instance_id"] not in failed.swept
+    assert failed.swept[kept["instance_id"]] == kept["until"]
 
 
 def test_a_package_that_the_lab_lacks_is_named_alone_and_told_from_one_that_nobody_has(

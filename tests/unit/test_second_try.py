@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,15 @@ ONCE = """
 from pathlib import Path
 import pytest
 
-@pytest.mark.xdist_group("browser")
-def test_unlucky():
-    before = Path(__file__).with_suffix(".before")
-    if not before.exists():
-        before.touch()
-        {first}
-    {then}
+class TestBusy:
+    @pytest.mark.xdist_group("browser")
+    @pytest.mark.parametrize("word", ["a@b::c.d [e]"])
+    def test_unlucky(self, word):
+        before = Path(__file__).with_suffix(".before")
+        if not before.exists():
+            before.touch()
+            pytest.fail("busy")
+        {then}
 
 def test_sound(): pass
 """
@@ -26,6 +29,7 @@ def test_sound(): pass
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copy(testing.ROOT / "pyproject.toml", tmp_path)  # pytest's options are there
     monkeypatch.setattr(testing, "ROOT", tmp_path)
     return tmp_path
 
@@ -39,7 +43,7 @@ def whole_run(folder: Path, *options: str, again: bool = True) -> tuple[int, str
 
 
 def unlucky(folder: Path, name: str = "test_x", then: str = "pass") -> None:
-    (folder / f"{name}.py").write_text(ONCE.format(first="pytest.fail('busy')", then=then))
+    (folder / f"{name}.py").write_text(ONCE.format(then=then))
 
 
 @pytest.mark.parametrize("options", [(), ("-n", "2", "--dist", "loadgroup")])
@@ -49,7 +53,7 @@ def test_a_test_that_passes_by_itself_is_named_and_the_run_has_passed(
     unlucky(folder)
     status, listed = whole_run(folder, *options)
     assert status == 0
-    assert listed.splitlines()[1:] == ["  test_x.py::test_unlucky"]
+    assert listed.splitlines()[1:] == ["  test_x.py::TestBusy::test_unlucky[a@b::c.d [e]]"]
 
 
 @pytest.mark.parametrize("then", ["assert False", "pytest.skip('no time')"])
