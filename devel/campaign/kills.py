@@ -18,6 +18,8 @@ from lab import control
 
 # Between calls: the local work of a build. They divide its time evenly.
 _MOMENTS = 12
+# Builds for a point: one may be faster than the one that was measured, or than a look at its calls.
+_TRIES = 4
 _SOFT = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -78,7 +80,12 @@ def campaign(
     whole = {str(point): point for point in points(calls)}
 
     def attempt(place: World, name: str) -> None:
-        ended = kill(place, whole[name], seconds)
+        lasts = seconds
+        for _ in range(_TRIES):
+            ended = kill(place, whole[name], lasts)
+            if ended.reached:
+                break
+            lasts = min(lasts, ended.seconds)
         if not ended.reached:
             say(f"NOT TRIED {name}: the build ended before it")
             return
@@ -110,8 +117,9 @@ def kill(world: World, point: Point, seconds: float) -> Ended:
     reached = build.goes_on()
     if reached:
         build.signal(point.number)
+    lasted = time.monotonic() - began
     ended = world.end(build)
-    ended.reached = reached
+    ended.reached, ended.seconds = reached, lasted
     if ended.status is None:
         ended.left.append("it did not end")
     if point.number is signal.SIGKILL or ended.status is None:

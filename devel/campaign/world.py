@@ -148,8 +148,9 @@ class Ended:
     status: int | None
     text: str
     left: list[str] = field(default_factory=list)
-    # False: it was over before the moment of the attack.
+    # False: it was over before the moment of the attack, after so many seconds.
     reached: bool = True
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
