@@ -66,9 +66,14 @@ def retirement_text(going: Sequence[Going], kept: Sequence[Kept], *, applied: bo
     ] + [("keep", step.ami_id, step.region, step.why) for step in kept]
     if not rows:
         return "there is no AMI of AMI Kiln here"
-    last = f"{len(going)} of {len(rows)} AMIs " + (
-        "have gone one step" if applied else "would go one step; --apply does it"
-    )
+    failed = sum(bool(step.error) for step in going)
+    if not going:
+        last = "nothing would go" if not applied else "nothing had to go"
+    elif applied:
+        last = f"{len(going) - failed} of {len(rows)} AMIs have gone one step"
+        last += f", {failed} could not" if failed else ""
+    else:
+        last = f"{len(going)} of {len(rows)} AMIs would go one step; --apply does it"
     return f"{_table(heading, rows)}\n{last}"
 
 

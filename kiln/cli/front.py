@@ -155,6 +155,9 @@ def _refused_by_parser(error: ParseError, tasks: Sequence[str]) -> KilnError:
     # Where parsing stopped: None at the start of the line, and for `--help nosuch`.
     context = error.context
     name = context.name if context else None
+    group, _, last = (name or "").partition(".")
+    if group == last:
+        name = group  # as it was typed: a group's default task goes by the group's name
     hint = f"see ./invoke --help {name}" if name else SEE_LIST
     if missing := (context.missing_positional_args if context else []):
         flags = " and ".join(_flag(str(argument.name)) for argument in missing)

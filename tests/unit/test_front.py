@@ -134,6 +134,11 @@ def test_arguments_mean_what_invoke_says_they_mean(monkeypatch: pytest.MonkeyPat
     ("arguments", "message"),
     [
         (
+            ["nightly", "al2"],
+            "nightly does not take 'al2', and no task has that name\n"
+            "  see ./invoke --help nightly",
+        ),
+        (
             ["lab.shell", "i-0123"],
             "lab.shell does not take 'i-0123', and no task has that name\n"
             "  see ./invoke --help lab.shell\n",

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from kiln.cli.channel_tables import retirement_text
 from kiln.matrix.publishing import Publish
 from kiln.publish import channels, ours
-from kiln.publish.retire import Retirement, plan_retirement, retire
+from kiln.publish.retire import Going, Kept, Retirement, plan_retirement, retire
 from kiln.publish.sweep import leftovers, sweep
 from tests.unit.publish.channel import AWS, HOME, LINE, OTHER, Bake, back, published, resolved
 from tests.unit.publish.faults import faulty
@@ -223,3 +224,16 @@ def test_what_old_runs_left_is_found_and_removed_and_nothing_else(
     assert {f"kiln-{now}", "kiln-somebody's"} <= left
     assert not old & left
     assert not leftovers(AWS, [HOME, OTHER], timedelta(hours=24))
+
+
+def test_the_last_line_counts_what_has_gone_and_what_could_not() -> None:
+    stays = Kept("ami-1", HOME, "stable of x holds it")
+    goes, refused = (Going(f"ami-{number}", HOME, "disable", "unused") for number in (2, 3))
+    refused = replace(refused, error="EC2 refused")
+
+    def last(*going: Going, applied: bool) -> str:
+        return retirement_text(going, [stays], applied=applied).splitlines()[-1]
+
+    assert last(applied=False) == "nothing would go"
+    assert last(goes, applied=False) == "1 of 2 AMIs would go one step; --apply does it"
+    assert last(goes, refused, applied=True) == "1 of 3 AMIs have gone one step, 1 could not"
