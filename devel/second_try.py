@@ -1,7 +1,7 @@
-"""A few tests that failed beside others run once more by themselves, and are named at the end.
+"""A few tests that failed beside others run once more, one at a time, and are named at the end.
 
 In a whole run five processes share two cores for a quarter of an hour. A test that a neighbour's
-load made fail passes by itself; one that is broken fails again. Either way it is named, so that
+load made fail passes then; one that is broken fails again. Either way it is named, so that
 nobody takes a test that fails now and then for a sound one. What fails when a test is over (a
 traceback in the lab's log, something left behind) is the whole run's, and is not tried again.
 """
@@ -65,7 +65,7 @@ def as_text(reports: Iterable[Path]) -> str:
     ]
     if not names:
         return ""
-    lines = ["FAILED beside other tests, and passed by themselves (the load, or a race?):"]
+    lines = ["FAILED at first, and passed at a second try (the load, or a race?):"]
     return "\n".join([*lines, *(f"  {name}" for name in names)])
 
 

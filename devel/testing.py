@@ -238,7 +238,7 @@ def _list_skips(reports: Path) -> None:
 
 
 def _list_second_tries(reports: Path) -> None:
-    """Print the tests that passed only when they ran by themselves."""
+    """Print the tests that passed only at the second try."""
     if tried := second_try.as_text(_first_reports(reports)):
         print(tried, flush=True)
 

@@ -193,12 +193,15 @@ def down(
     which; without it, raises operation_failed while there are any.
     """
     lab = lab or current()
-    if force:  # not `_alone`: who prepares a run may be waiting to start the lab
-        users.end(lab, say)
-    with _alone(lab):
-        if not force:
-            users.refuse_if_used(lab)
-        return _down(lab)
+    while True:
+        if force:  # not `_alone`: who prepares a run may be waiting to start the lab
+            users.end(lab, say)
+        with _alone(lab):
+            if not force:
+                users.refuse_if_used(lab)
+            elif users.runs(lab):  # one has begun meanwhile
+                continue
+            return _down(lab)
 
 
 def _down(lab: Lab) -> list[str]:

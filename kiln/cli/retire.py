@@ -38,13 +38,17 @@ def retire(
     if regions is None:
         shown = choice.with_published(shown, place)
     plan = retiring.plan_retirement(place, shown, choice.settings_by_line(), ask=apply)
-    done = retiring.retire(place, plan) if apply else list(plan.would)
+    if apply:
+        plan = retiring.retire(place, plan)
     show(
-        {"would": [asdict(step) for step in done], "kept": [asdict(step) for step in plan.kept]},
+        {
+            "would": [asdict(step) for step in plan.would],
+            "kept": [asdict(step) for step in plan.kept],
+        },
         as_json=json,
-        text=lambda data: retirement_text(done, plan.kept, applied=apply),
+        text=lambda data: retirement_text(plan.would, plan.kept, applied=apply),
     )
-    return 1 if any(step.error for step in done) else 0
+    return 1 if any(step.error for step in plan.would) else 0
 
 
 @task(

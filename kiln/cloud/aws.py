@@ -247,15 +247,17 @@ def _client(service: str, target: Target, attempts: int = 6) -> Any:
     from botocore.session import Session
 
     config = Config(retries={"mode": "standard", "max_attempts": attempts}, connect_timeout=10)
+    given = target.client_settings()
+    # A session of its own: it takes the credentials that are set when it is made.
+    session: Any = Session()
+    if "aws_access_key_id" not in given:
+        # Side by side, for a program or IMDS may be asked for them; the session keeps them.
+        session.get_credentials()
     # Side by side each of them would read what one reads for all.
     with _CREATING:
-        # A session of its own: it takes the credentials that are set when it is made.
-        session: Any = Session()
         data = _botocore_data(session.get_config_variable("data_path"))
         session.register_component("data_loader", data)
-        return session.create_client(
-            service, region_name=target.region, config=config, **target.client_settings()
-        )
+        return session.create_client(service, region_name=target.region, config=config, **given)
 
 
 _CREATING = Lock()

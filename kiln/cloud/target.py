@@ -109,7 +109,7 @@ class Target(Protocol):
         """Another possible reason why a parent AMI is not found; may be empty."""
 
     def client_settings(self) -> Mapping[str, str]:
-        """Keyword arguments of `boto3.Session.client` besides the region: endpoint, keys."""
+        """What botocore's `create_client` is given besides the region: endpoint, keys."""
 
     def in_region(self, region: str) -> Target:
         """The same target in another region."""

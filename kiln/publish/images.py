@@ -8,6 +8,7 @@ from typing import Any
 
 from kiln.cloud import aws
 from kiln.cloud.target import Target
+from kiln.publish.ours import own_image
 from kiln.publish.regions import in_regions
 
 
@@ -57,8 +58,10 @@ def images_there(target: Target, **query: Any) -> Iterator[Image]:
                 try:
                     snapshots = ec2.describe_snapshots(SnapshotIds=ids)["Snapshots"]
                 except ClientError as error:
-                    # EC2 deletes no snapshot of an AMI: this one was deregistered meanwhile.
-                    if error.response["Error"].get("Code") == "InvalidSnapshot.NotFound":
+                    # EC2 deletes no snapshot of an AMI: this one was deregistered meanwhile, or
+                    # EC2's lists of images and snapshots differ for a moment.
+                    missing = error.response["Error"].get("Code") == "InvalidSnapshot.NotFound"
+                    if missing and own_image(target, image["ImageId"]) is None:
                         continue
                     raise
                 for snapshot in snapshots:

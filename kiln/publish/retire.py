@@ -178,34 +178,46 @@ def _next(image: OwnImage) -> Going:
     return Going(image.ami_id, image.region, "deregister", f"{name}; disabled{disks}")
 
 
-def retire(target: Target, plan: Retirement) -> list[Going]:
-    """Do the steps of a plan; each with its error if EC2 refused it. One's failure stops no other.
+def retire(target: Target, plan: Retirement) -> Retirement:
+    """Do the steps of a plan: those that were due, each with its error if EC2 refused it, and what
+    stays. One's failure stops no other.
 
     Whatever a channel has come to hold since the plan was made stays, and what others may launch
     until a report says that none does: the matrix may not share its line any more, or not have it.
     """
-    done = []
+    done: list[Going] = []
+    kept = list(plan.kept)
     for going in plan.would:
         there = target.in_region(going.region)
-        error = ""
         try:
             image = own_image(there, going.ami_id)
-            line = image.line if image else None
-            now = channels.held_by_line(there, line) if line else channels.all_held(there)
-            held = [holding for holding in now if holding.image_id == going.ami_id]
-            if held:
-                error = f"{held[0].channel} of {held[0].line} has come to hold it"
-            elif shared_with(there, going.ami_id):
-                error = used_elsewhere(there, going.ami_id, ask=True)
-            if not error:
-                _do(there, going, image)
+            if image is None:  # somebody else was faster
+                continue
+            why = _held_since(there, image) or _shared_still(there, going.ami_id)
+            if why:
+                kept.append(Kept(going.ami_id, going.region, why))
+                continue
+            _do(there, going, image)
+            done.append(going)
         except KilnError as refused:
-            error = refused.message
-        done.append(replace(going, error=error))
-    return done
+            done.append(replace(going, error=refused.message))
+    return Retirement(tuple(done), tuple(kept))
 
 
-def _do(target: Target, going: Going, image: OwnImage | None) -> None:
+def _held_since(target: Target, image: OwnImage) -> str:
+    line = image.line
+    held = channels.held_by_line(target, line) if line else channels.all_held(target)
+    for holding in held:
+        if holding.image_id == image.ami_id:
+            return f"{holding.channel} of {holding.line} has come to hold it"
+    return ""
+
+
+def _shared_still(target: Target, ami_id: str) -> str:
+    return used_elsewhere(target, ami_id, ask=True) if shared_with(target, ami_id) else ""
+
+
+def _do(target: Target, going: Going, image: OwnImage) -> None:
     ec2 = aws.ec2(target)
     now = datetime.now(timezone.utc)
     with aws.explained(f"{going.ami_id} could not be retired in {going.region}"):
@@ -214,7 +226,7 @@ def _do(target: Target, going: Going, image: OwnImage | None) -> None:
             ec2.enable_image_deprecation(
                 ImageId=going.ami_id, DeprecateAt=now + timedelta(minutes=1)
             )
-            if image and image.protected:
+            if image.protected:
                 ec2.disable_image_deregistration_protection(ImageId=going.ami_id)
             when = now.strftime("%Y-%m-%dT%H:%M:%SZ")
             ec2.create_tags(Resources=[going.ami_id], Tags=[{"Key": RETIRING, "Value": when}])
@@ -222,5 +234,5 @@ def _do(target: Target, going: Going, image: OwnImage | None) -> None:
             ec2.disable_image(ImageId=going.ami_id)
         else:
             ec2.deregister_image(ImageId=going.ami_id)
-            for snapshot in image.snapshots if image else ():
+            for snapshot in image.snapshots:
                 ec2.delete_snapshot(SnapshotId=snapshot)

@@ -67,10 +67,15 @@ def ensure(arch: str) -> None:
         return
     interpreter = _interpreter(arch)
     try:
-        if not (_BINFMT / "register").exists():
-            run("mount", "-t", "binfmt_misc", "binfmt_misc", str(_BINFMT))
+        register = _BINFMT / "register"
+        if not register.exists():
+            try:
+                run("mount", "-t", "binfmt_misc", "binfmt_misc", str(_BINFMT))
+            except CommandError:
+                if not register.exists():  # otherwise another build was faster
+                    raise
         try:
-            (_BINFMT / "register").write_text(rule(arch, interpreter))
+            register.write_text(rule(arch, interpreter))
         except FileExistsError:
             # Another build was faster, whose guests may run already, or somebody switched it off.
             (_BINFMT / _name(arch)).write_text("1")

@@ -45,4 +45,5 @@ def test_clients_of_several_regions_read_a_description_of_aws_once(
     target = AwsTarget("a test", "us-east-1")
     clients = in_regions(REGIONS, lambda region: aws.sts(target.in_region(region)))
     assert [clients[region].meta.region_name for region in REGIONS] == REGIONS
+    assert read
     assert len(read) == len(set(read))

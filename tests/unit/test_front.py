@@ -135,8 +135,7 @@ def test_arguments_mean_what_invoke_says_they_mean(monkeypatch: pytest.MonkeyPat
     [
         (
             ["nightly", "al2"],
-            "nightly does not take 'al2', and no task has that name\n"
-            "  see ./invoke --help nightly",
+            "nightly does not take 'al2', and no task has that name\n  see ./invoke --help nightly",
         ),
         (
             ["lab.shell", "i-0123"],

@@ -1,4 +1,4 @@
-"""A whole `./invoke test` runs a few failed tests once more, by themselves, and names them."""
+"""A whole `./invoke test` runs a few failed tests once more and names them."""
 
 from __future__ import annotations
 

@@ -47,7 +47,9 @@ _AT = re.compile(
     r"|https?://[\w.-]+/\S+/src/(?:branch/)?([^\s/#?)]+)/"
     r"|https?://[\w.-]+/\S*[?&;]h=([^\s&;#)]+)"
 )
-_FIXED = re.compile(r"[0-9a-f]{12,40}|[a-zA-Z_-]*v?\d+(\.\d+)+[\w.-]*|\{.*")
+# A release's branch looks like a tag: release-1.30, v1.2-stable.
+_BRANCH = r"(?:release|rel|branch|stable)[-_/]?v?\d+(?:\.\d+)?$|[\w.-]*[-_](?:stable|branch|dev|x)$"
+_FIXED = re.compile(rf"(?!{_BRANCH})(?:[0-9a-f]{{12,40}}|[a-zA-Z_-]*v?\d+(\.\d+)+[\w.-]*|\{{.*)")
 _FRONT_PAGE = re.compile(
     r"https?://(?:github|gitlab)\.com/[\w.-]+/[\w.-]+/?(?:[#?]\S*)?(?=[\s;,)]|$)"
 )
@@ -303,6 +305,8 @@ def test_a_source_that_can_be_followed_is_accepted(text):
         "memory",
         "",
         "https://github.com/a/b/blob/main/c.md",
+        "https://github.com/a/b/blob/release-1.30/c.md",
+        "https://github.com/a/b/tree/v1.2-stable/c",
         "https://github.com/a/b/blob/535/c.md",
         "https://example.com/a; https://github.com/a/b/tree/master/c (the folder)",
         "https://raw.githubusercontent.com/a/b/HEAD/c.md",

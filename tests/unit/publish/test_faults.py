@@ -198,7 +198,8 @@ def retiring(world: World) -> Task:
         planned = plan_retirement(AWS, [OTHER], {LINE: Publish()})
         assert not {held, kept} & {image.ami_id for image in planned.would}
         mine = tuple(image for image in planned.would if image.ami_id == old["id"])
-        failed = [image.error for image in retire(AWS, Retirement(mine, ())) if image.error]
+        done = retire(AWS, Retirement(mine, ()))
+        failed = [image.error for image in done.would if image.error]
         if failed:
             raise KilnError("; ".join(failed), exit_status=1)
         return bool(mine)
