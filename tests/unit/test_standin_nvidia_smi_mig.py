@@ -169,14 +169,14 @@ def test_a_gpu_instance_holds_several_compute_instances(make: Make) -> None:
     guest.ok("mig", "-i", "0", "-gi", "2", "-cci", "1c.3g.20gb,0,0")
     full = guest.smi("mig", "-i", "0", "-gi", "2", "-cci", "0")
     assert full.code == 23
-    assert guest.ok("-L", "-i", "0").count("MIG 1c.3g.20gb") == 3
+    assert guest.ok("-L").count("MIG 1c.3g.20gb") == 3
     guest.ok("mig", "-dci", "-ci", "0,1", "-gi", "2")
-    assert guest.ok("-L", "-i", "0").count("MIG 1c.3g.20gb") == 1
+    assert guest.ok("-L").count("MIG 1c.3g.20gb") == 1
 
 
 def test_mig_off_and_no_mig_are_told_apart(make: Make) -> None:
     off = make("p5.48xlarge").smi("mig", "-lgi")
-    assert (off.out, off.code) == ("No MIG-enabled devices found.\n", 6)
+    assert (off.out, off.code) == ("No MIG-enabled devices found.\n", 0)
 
 
 def test_a_card_without_mig_says_so_and_is_no_error(make: Make) -> None:

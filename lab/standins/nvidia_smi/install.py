@@ -183,12 +183,17 @@ def _rows(text: str) -> list[str]:
 
 
 def _spans(text: str) -> list[list[int]]:
-    """'535-575, 590-' -> [[535, 575], [590, 9999]]"""
+    """'535-575, 580.159-' -> [[535000, 575999], [580159, 9999999]]: branch and second number."""
     out = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         low, _, high = part.partition("-")
-        out.append([int(low or 0), int(high or 9999)])
+        out.append([_version(low or "0", 0), _version(high or "9999", 999)])
     return out
+
+
+def _version(text: str, second: int) -> int:
+    branch, _, minor = text.partition(".")
+    return int(branch) * 1000 + int(minor or second)
 
 
 def _attributes(text: str) -> list[list[Any]]:

@@ -16,23 +16,27 @@ if TYPE_CHECKING:
     # XML tag ("-": text only), text label ("-": XML only), (XML, text) value or None, children.
     Node = tuple[str, str, Any, Any]
 
-# What each -d type shows, by top-level XML tag. Source: nvidia-smi's man page, -d.
+# What each -d type shows, by top-level XML tag. Source: nvidia-smi's man page, -d, and our own
+# recording of 580.159.04 (tests/data/nvidia-smi).
 DISPLAY = {
     "MEMORY": ("fb_memory_usage", "bar1_memory_usage", "cc_protected_memory_usage"),
-    "UTILIZATION": ("utilization", "encoder_stats", "fbc_stats"),
+    "UTILIZATION": ("utilization", "-gpu_util_samples", "-memory_util_samples",
+                    "-encoder_util_samples", "-decoder_util_samples", "-jpeg_util_samples",
+                    "-ofa_util_samples"),
     "ECC": ("ecc_mode", "ecc_errors"),
     "TEMPERATURE": ("temperature",),
-    "POWER": ("power_readings", "gpu_power_readings", "gpu_memory_power_readings",
-              "module_power_readings", "power_smoothing", "power_profiles"),
+    "POWER": ("power_readings", "gpu_power_readings", "-power_samples",
+              "gpu_memory_power_readings", "module_power_readings"),
     "CLOCK": ("clocks", "applications_clocks", "default_applications_clocks", "deferred_clocks",
-              "max_clocks", "max_customer_boost_clocks", "clock_policy"),
+              "max_clocks", "max_customer_boost_clocks", "-sm_clock_samples", "-mem_clock_samples",
+              "clock_policy"),
     "COMPUTE": ("compute_mode",),
     "PIDS": ("processes",),
     "PERFORMANCE": ("performance_state", "clocks_throttle_reasons", "clocks_event_reasons",
                     "clocks_event_reasons_counters", "sparse_operation_mode"),
     "SUPPORTED_CLOCKS": ("supported_clocks",),
     "PAGE_RETIREMENT": ("retired_pages",),
-    "ACCOUNTING": ("accounting_mode", "accounting_mode_buffer_size"),
+    "ACCOUNTING": ("accounting_mode", "accounting_mode_buffer_size", "accounted_processes"),
     "ENCODER_STATS": ("encoder_stats",),
     "SUPPORTED_GPU_TARGET_TEMP": ("supported_gpu_target_temp",),
     "VOLTAGE": ("voltage",),
@@ -43,6 +47,13 @@ DISPLAY = {
     "POWER_SMOOTHING": ("power_smoothing",),
     "POWER_PROFILES": ("power_profiles",),
 }  # fmt: skip
+# What -q shows only when -d asks for it.
+ASKED = {"supported_clocks", "supported_gpu_target_temp", "accounted_processes"}
+
+
+def display(branch: int) -> dict[str, tuple[str, ...]]:
+    """The -d types of a driver: 580 has no RESET_STATUS any more."""
+    return {k: v for k, v in DISPLAY.items() if branch < 580 or k != "RESET_STATUS"}
 
 
 def tree(lab: Lab, gpu: Gpu) -> list[Node]:
@@ -61,7 +72,7 @@ def _fill(
 ) -> list[Node]:
     out: list[Node] = []
     for tag, label, value, spans, prefix, flag, children in layout:
-        if not _covers(spans, lab.branch) or (flag and flag not in flags):
+        if not box.covers(spans, lab.version) or (flag and flag not in flags):
             continue
         if value.startswith("@"):
             out.extend(PARTS[value[1:]](lab, gpu, tag, label))
@@ -72,10 +83,6 @@ def _fill(
             shown = prefix + text if prefix and text != "N/A" else text
             out.append((tag, label, (text, shown), ()))
     return out
-
-
-def _covers(spans: list[list[int]], branch: int) -> bool:
-    return not spans or any(low <= branch <= high for low, high in spans)
 
 
 def _text(value: str, values: dict[str, Any]) -> str:
@@ -175,7 +182,7 @@ PARTS: dict[str, Callable[[Lab, Gpu, str, str], list[Node]]] = {
     "retired_pagelist": _pagelist,
     "supported_clocks": _supported_clocks,
     "processes": _processes,
-    "empty": lambda _lab, _gpu, tag, _label: [(tag, "-", ("\n", ""), ())],
+    "empty": lambda _lab, _gpu, tag, label: [(tag, label, ("\n", "None"), ())],
 }
 
 
@@ -194,8 +201,10 @@ def text(lab: Lab, gpus: list[Gpu], kinds: list[str]) -> str:
     for gpu in gpus:
         lines.append(f"GPU {gpu.bus_id}")
         for node in tree(lab, gpu):
-            if node[0] in wanted or (not kinds and node[0] != "supported_clocks"):
-                lines += _lines(node, 4, 42 if node[0] == "processes" else width)
+            asked_only = node[0] in ASKED or node[0].startswith("-")
+            if node[0] in wanted if kinds else not asked_only:
+                listed = node[0] == "processes" and node[3]
+                lines += _lines(node, 4, 42 if listed else width)
         lines.append("")
     return "\n".join(lines) + "\n"
 
@@ -236,7 +245,7 @@ def xml(lab: Lab, gpus: list[Gpu]) -> str:
 
 def _element(node: Node, indent: str, out: list[str]) -> None:
     tag, _label, value, children = node
-    if tag == "-":
+    if tag.startswith("-"):
         return
     if value is None:
         # The real tool does not indent the elements of mig_devices further.

@@ -62,6 +62,11 @@ def driver() -> dict[str, Any] | None:
     }
 
 
+def covers(spans: list[list[int]], version: int) -> bool:
+    """Is this driver (`Lab.version`) in one of the ranges? No range is every driver."""
+    return not spans or any(low <= version <= high for low, high in spans)
+
+
 def machine() -> dict[str, str]:
     """instance_type and instance_id of this guest, from the lab's file or from IMDSv2.
 

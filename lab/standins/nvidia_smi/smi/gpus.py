@@ -57,6 +57,8 @@ class Lab:
         self.gpus = gpus
         self.root = root
         self.branch = int(driver["branch"])  # such as 580
+        # Branch and second number, such as 580159 for 580.159.04.
+        self.version = self.branch * 1000 + int((driver["version"] + ".0").split(".")[1])
 
     def save(self) -> None:
         """Write both state files. Raises OSError for a user without permission."""

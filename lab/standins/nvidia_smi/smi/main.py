@@ -42,6 +42,12 @@ SETTINGS = {"mig": "mig", "r": "gpu-reset", "pm": "pm", "ac": "ac", "rac": "rac"
             "e": "e", "c": "c", "lgc": "lgc", "rgc": "rgc"}  # fmt: skip
 SIGKILL = 9  # importing signal takes as long as a command
 INVALID = "Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n"
+HELP = " Please run 'nvidia-smi -h' for help.\n\n"
+# What these options say when the option they belong to is missing.
+NEEDED = {"x": "-x/--xml-format to run an XML query", "u": "-u/--unit to run a unit query",
+          "d": "-d/--display to run a filtered query"}  # fmt: skip
+# Options that take no other option, only a file to write to.
+ALONE = {"L": ("f",), "h": ()}
 
 
 class Stop(Exception):
@@ -60,31 +66,36 @@ def parse(words: list[str]) -> dict[str, str]:
         word = words[at]
         name, equals, value = word.lstrip("-").partition("=")
         known = OPTIONS.get(name) if word.startswith("-") else None
-        # Several short flags may share a dash: -qx, -Lq.
-        if known is None and word[:1] == "-" and word[1:2] != "-" and set(word[1:]) <= set("qxLu"):
-            options.update(dict.fromkeys(word[1:], ""))
-            at += 1
-            continue
+        alone = next((name for name in ALONE if name in options), None)
+        if alone and (known is None or known[0] not in (alone, *ALONE[alone])):
+            raise not_valid(word)
         if known is None:
             raise Stop(
-                f"ERROR: Option {word} is not recognized. Please run 'nvidia-smi -h' for help.\n", 2
+                f"ERROR: Option {word} is not recognized. Please run 'nvidia-smi -h'.\n\n", 255
             )
         short, takes = known
+        if options and short in ALONE:
+            raise not_valid(next(w for w in words if w.startswith("-")))
         if takes and not equals:
             at += 1
             if at >= len(words) or (short not in "l" and words[at].startswith("-")):
-                raise Stop(
-                    f"ERROR: Option {word} requires an argument. Please run 'nvidia-smi -h' for help.\n",
-                    2,
-                )
+                raise Stop(f"ERROR: Option {word} is missing its value.{HELP}", 255)
             value = words[at]
         options[short] = value
         at += 1
     return options
 
 
+def not_valid(word: str) -> Stop:
+    """The refusal of an option beside one that stands alone."""
+    return Stop(f"ERROR: Option {word} is not valid for this command.{HELP}", 2)
+
+
 def pick(lab: Lab, wanted: str | None) -> list[Gpu]:
-    """The GPUs of an -i list (index, UUID or bus id), or all. Raises Stop with code 6."""
+    """The GPUs of an -i list (index, UUID or bus id), or all.
+
+    An unknown GPU is passed over beside a known one. Raises Stop with code 6 when none is known.
+    """
     if not lab.gpus:
         raise Stop("No devices were found\n", 6)
     if wanted is None:
@@ -96,8 +107,8 @@ def pick(lab: Lab, wanted: str | None) -> list[Gpu]:
             if name in (str(gpu.index), gpu.uuid) or gpu.bus_id.endswith(bus):
                 chosen.append(gpu)
                 break
-        else:
-            raise Stop("No devices were found\n", 6)
+    if not chosen:
+        raise Stop("No devices were found\n", 6)
     return chosen
 
 
@@ -105,6 +116,8 @@ def command(words: list[str]) -> tuple[Result, bool]:
     """Run the command: (text, exit code), and whether it is a command that changes state."""
     driver = box.driver()
     if words[:1] and words[0] in ("-h", "--help"):
+        if len(words) > 1:
+            raise not_valid(words[1])
         from . import usage
 
         return (usage.main(driver), 0), False
@@ -134,15 +147,22 @@ def subcommand(lab: Lab, words: list[str]) -> tuple[Result, bool]:
     """mig, topo and nvlink."""
     kind, rest = words[0], words[1:]
     if kind == "topo":
-        from . import topo
+        from . import topo, usage
 
+        if not rest:
+            return (usage.topo(), 0), False
+        if {"-i", "--id"} & set(rest):
+            raise Stop("The -i command line argument must be used in conjunction with -n or -p.\n\n",
+                       255)  # fmt: skip
         if rest[:1] in (["-m"], ["--matrix"]):
             pick(lab, None)
             return (topo.matrix(lab), 0), False
-        raise Stop(INVALID, 2)
+        raise not_recognized(rest[0])
     if kind == "nvlink":
-        from . import topo
+        from . import topo, usage
 
+        if not rest:
+            return (usage.nvlink(), 0), False
         options = _short_options(rest, {"s": False, "i": True}, {"status": "s", "id": "i"})
         if "s" not in options:
             raise Stop(INVALID, 2)
@@ -152,7 +172,7 @@ def subcommand(lab: Lab, words: list[str]) -> tuple[Result, bool]:
     takes = {**dict.fromkeys(mig_cli.ACTIONS, False), "cgi": True, "i": True, "gi": True,
              "ci": True, "C": False, "h": False}  # fmt: skip
     options = _short_options(rest, takes, mig_cli.LONG, optional=("cci",))
-    if "h" in options:
+    if "h" in options or not rest:
         return (usage.mig(), 0), False
     actions = [name for name in options if name in mig_cli.ACTIONS]
     if len(actions) != 1:
@@ -165,6 +185,11 @@ def subcommand(lab: Lab, words: list[str]) -> tuple[Result, bool]:
     return result, changing
 
 
+def not_recognized(word: str) -> Stop:
+    """The refusal of an option by mig, topo and nvlink."""
+    return Stop(f'Option "{word}" is not recognized.\n', 2)
+
+
 def _short_options(
     words: list[str], takes: dict[str, bool], long: dict[str, str], optional: tuple[str, ...] = ()
 ) -> dict[str, str]:
@@ -174,14 +199,11 @@ def _short_options(
         name, equals, value = words[at].lstrip("-").partition("=")
         name = long.get(name, name) if words[at].startswith("-") else ""
         if name not in takes:
-            raise Stop(
-                f"ERROR: Option {words[at]} is not recognized. Please run 'nvidia-smi -h' for help.\n",
-                2,
-            )
+            raise not_recognized(words[at])
         follows = at + 1 < len(words) and not words[at + 1].startswith("-")
         if not equals and (takes[name] or (name in optional and follows)):
             if not follows:
-                raise Stop(INVALID, 2)
+                raise Stop(f'Option "{words[at]}" is missing its value.\n', 2)
             at += 1
             value = words[at]
         options[name] = value
@@ -203,28 +225,39 @@ def show(lab: Lab, options: dict[str, str]) -> Result:
         return "No excluded devices found.\n", 0
     chosen = pick(lab, options.get("i"))
     queries = [name for name in options if name.startswith("query-")]
+    if len(queries) > 1:
+        raise Stop("Only one --query-* switch can be used at a time.\n", 2)
     if queries:
         return csv(lab, chosen, queries[0], options)
     if "format" in options:
-        raise Stop(INVALID, 2)
+        word = f"--format={options['format']}"
+        raise Stop(f"ERROR: Option {word} is not recognized. Please run 'nvidia-smi -h'.\n\n", 255)
     if "L" in options:
         return listing(lab, chosen), 0
-    if "q" in options or "x" in options:
-        from . import attributes
-
-        if "x" in options:
-            return attributes.xml(lab, chosen), 0
-        kinds = [kind for kind in options.get("d", "").upper().split(",") if kind]
-        for kind in kinds:
-            if kind not in attributes.DISPLAY:
-                raise Stop(
-                    f"\"{kind}\" is not a valid display type. Please run 'nvidia-smi -h' for help.\n",
-                    2,
-                )
-        return attributes.text(lab, chosen, kinds), 0
+    for name, does in NEEDED.items():
+        if name in options and "q" not in options:
+            told = f" Specify -q/--query and {does}.  Please"
+            raise Stop(INVALID.replace(" Please", told) + "\n", 2)
+    if "q" in options:
+        return report(lab, chosen, options), 0
     from . import table
 
     return table.render(lab, chosen), 0
+
+
+def report(lab: Lab, chosen: list[Gpu], options: dict[str, str]) -> str:
+    """-q, with -d or -x"""
+    from . import attributes
+
+    if "x" in options and "d" in options:
+        raise Stop("Invalid combination of input arguments: --display/-d flags can not be combined "
+                   "with -x/--xml-format flags.\n", 2)  # fmt: skip
+    if "x" in options:
+        return attributes.xml(lab, chosen)
+    kinds = [kind for kind in options.get("d", "").upper().split(",") if kind]
+    if not set(kinds) <= set(attributes.display(lab.branch)):
+        raise Stop("Failed to parse --display/-d flags\n", 2)
+    return attributes.text(lab, chosen, kinds)
 
 
 def listing(lab: Lab, chosen: list[Gpu]) -> str:
@@ -244,11 +277,13 @@ def csv(lab: Lab, chosen: list[Gpu], name: str, options: dict[str, str]) -> Resu
     """--query-...=FIELDS --format=csv[,noheader][,nounits]"""
     from . import query
 
-    form = {part.strip() for part in options.get("format", "").split(",")}
-    if "csv" not in form:
-        raise Stop('"--format=" switch is missing. Default to "csv" or run \'nvidia-smi -h\' for help.\n'
-                   if "format" not in options else INVALID, 2)  # fmt: skip
-    fields = [field.strip() for field in options[name].split(",")]
+    if "format" not in options and lab.branch < 580:  # seen: 580 needs no --format
+        raise Stop('"--format=" switch is missing. Default to "csv" or run \'nvidia-smi -h\' for help.\n',
+                   2)  # fmt: skip
+    form = {part.strip() for part in options.get("format", "csv").split(",")}
+    if not form <= {"csv", "noheader", "nounits"}:
+        raise Stop("Format modifier is not recognized.\n", 2)
+    fields = [field.strip() for field in options[name].split(",") if options[name]]
     try:
         if name == "query-gpu":
             return query.query_gpu(lab, chosen, fields, form), 0

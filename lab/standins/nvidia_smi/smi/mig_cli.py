@@ -295,5 +295,5 @@ LONG = {
 def run(lab: Lab, action: str, gpus: list[Gpu], options: dict[str, Any]) -> Result:
     """Run an `nvidia-smi mig` action; returns text and exit code."""
     if action not in ("lgip", "lgipp") and not any(gpu.state["mig"] for gpu in gpus):
-        return "No MIG-enabled devices found.\n", NOT_FOUND
+        return "No MIG-enabled devices found.\n", 0
     return ACTIONS[action](lab, gpus, options)

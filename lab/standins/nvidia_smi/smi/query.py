@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 # The fields of the smaller query options → their unit in the heading.
 REMAPPED = {
     "timestamp": "", "gpu_name": "", "gpu_bus_id": "", "gpu_serial": "", "gpu_uuid": "",
-    "remapped_rows.correctable": "", "remapped_rows.uncorrectable": "",
+    "remapped_rows.correctable": "", "remapped_rows.correctable_inactive": "",
+    "remapped_rows.uncorrectable": "", "remapped_rows.uncorrectable_inactive": "",
     "remapped_rows.pending": "", "remapped_rows.failure": "", "remapped_rows.histogram.max": "",
     "remapped_rows.histogram.high": "", "remapped_rows.histogram.partial": "",
     "remapped_rows.histogram.low": "", "remapped_rows.histogram.none": "",
@@ -22,7 +23,17 @@ APPS = {
     "timestamp": "", "gpu_name": "", "gpu_bus_id": "", "gpu_serial": "", "gpu_uuid": "",
     "pid": "", "process_name": "", "used_gpu_memory": "MiB",
 }  # fmt: skip
-APP_ALIASES = {"name": "process_name", "used_memory": "used_gpu_memory"}
+ALIASES = {
+    "compute-apps": {"name": "process_name", "used_memory": "used_gpu_memory"},
+    "remapped-rows": {"remapped_rows.sbe": "remapped_rows.correctable",
+                      "remapped_rows.dbe": "remapped_rows.uncorrectable"},
+}  # fmt: skip
+# What 580's --query-gpu says of an H100's place, where -q says N/A.
+PLATFORM = {
+    "platform.chassis_serial_number": "", "platform.slot_number": 0, "platform.tray_index": 0,
+    "platform.host_id": 1, "platform.peer_type": "Direct Connected",
+    "platform.gpu_fabric_guid": "0x0000000000000000",
+}  # fmt: skip
 RETIRED = {
     "timestamp": "", "gpu_name": "", "gpu_bus_id": "", "gpu_serial": "", "gpu_uuid": "",
     "retired_pages.address": "", "retired_pages.cause": "",
@@ -41,26 +52,26 @@ class BadField(Exception):
     """A field that this driver's nvidia-smi does not have."""
 
 
-def known_fields(branch: int) -> dict[str, tuple[str, str]]:
-    """Field of --query-gpu → name and unit of its column."""
+def known_fields(version: int) -> dict[str, tuple[str, str]]:
+    """Field of --query-gpu → name and unit of its column. `version`: that of Lab."""
     fields: dict[str, tuple[str, str]] = {}
     for names, unit, spans in box.data("query_fields"):
-        if not spans or any(low <= branch <= high for low, high in spans):
+        if box.covers(spans, version):
             for name in names:
-                fields[name] = (_spelling(names, name, branch), unit)
+                fields[name] = (_spelling(names, name, version // 1000), unit)
     return fields
 
 
 def _spelling(names: list[str], asked: str, branch: int) -> str:
-    # The throttle reasons were renamed in 535; the old name became an alias.
-    if len(names) > 1 and "throttle" in names[1]:
+    # The throttle reasons were renamed in 535; the old name is an alias, which 580 does not show.
+    if len(names) > 1 and "throttle" in names[1] and branch < 580:
         return names[1] if branch < 535 else asked if "throttle" in asked else names[0]
     return names[0]
 
 
 def query_gpu(lab: Lab, gpus: list[Gpu], names: list[str], options: set[str]) -> str:
     """The CSV of --query-gpu. Raises BadField."""
-    known = known_fields(lab.branch)
+    known = known_fields(lab.version)
     columns = []
     for name in names:
         if name not in known:
@@ -74,6 +85,11 @@ def query_gpu(lab: Lab, gpus: list[Gpu], names: list[str], options: set[str]) ->
         aliases = {
             alias: group[0] for group, _, _ in box.data("query_fields") for alias in group[1:]
         }
+        if lab.branch >= 580:
+            plain = {f: "N/A" for f in known if f.startswith("fabric.") and values.get(f) is None}
+            values.update(plain)
+            if gpu.model["arch"] == "Hopper":
+                values = {**PLATFORM, **values}
         row = [
             _cell(values.get(aliases.get(name, name)), unit, options) for name, _, unit in columns
         ]
@@ -83,8 +99,8 @@ def query_gpu(lab: Lab, gpus: list[Gpu], names: list[str], options: set[str]) ->
 
 def query_other(lab: Lab, gpus: list[Gpu], kind: str, names: list[str], options: set[str]) -> str:
     """The CSV of --query-remapped-rows, --query-compute-apps and the like. Raises BadField."""
-    fields = KINDS[kind]
-    names = [APP_ALIASES.get(name, name) if kind == "compute-apps" else name for name in names]
+    fields = {f: u for f, u in KINDS[kind].items() if "inactive" not in f or lab.version >= 580159}
+    names = [ALIASES.get(kind, {}).get(name, name) for name in names]
     for name in names:
         if name not in fields:
             raise BadField(name)
@@ -96,20 +112,24 @@ def query_other(lab: Lab, gpus: list[Gpu], kind: str, names: list[str], options:
         for short in ("name", "serial", "uuid"):
             values["gpu_" + short] = values[short]
         values["gpu_bus_id"] = values["pci.bus_id"]
-        for row in _rows(kind, gpu):
+        for row in _rows(kind, gpu, lab.branch):
             full = dict(values, **row)
             out.append(", ".join(_cell(full.get(n), fields[n], options) for n in names))
     return "\n".join(out) + "\n" if out else ""
 
 
-def _rows(kind: str, gpu: Gpu) -> list[dict[str, Any]]:
+def _rows(kind: str, gpu: Gpu, branch: int) -> list[dict[str, Any]]:
     if kind == "compute-apps":
         return [
             {"pid": client["pid"], "process_name": client["name"], "used_gpu_memory": 4}
             for client in box.clients(gpu.index) if client["compute"]
         ]  # fmt: skip
     if kind == "retired-pages":
-        return []
+        causes = ("Single Bit ECC", "Double Bit ECC")
+        none = (
+            gpu.model.get("remapper") and branch >= 580
+        )  # a card that remaps rows retires no page
+        return [{"retired_pages.cause": cause} for cause in causes] if none else []
     if kind == "supported-clocks":
         low, high, idle, top = gpu.model["mhz"][:4]
         return [

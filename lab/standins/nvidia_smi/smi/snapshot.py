@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 from . import box, mig
@@ -45,7 +44,7 @@ def snapshot(lab: Lab, gpu: Gpu) -> dict[str, Any]:
         "timestamp": now(), "driver_version": lab.driver["version"], "count": len(lab.gpus),
         "name": m["product"], "brand": "NVIDIA", "architecture": m["arch"],
         "serial": gpu.serial, "uuid": gpu.uuid, "index": gpu.index, "minor_number": gpu.index,
-        "pdi": "0x" + gpu.uuid.replace("-", "")[3:19], "hostname": os.uname().nodename,
+        "pdi": "0x" + gpu.uuid.replace("-", "")[3:19], "hostname": None,
         "board_id": "0x" + f"{int(bus + device, 16):x}", "board_part_number": m["board"],
         "gpu_part_number": m["part"], "vbios_version": m["vbios"],
         "inforom.img": m["board"].split("-")[1][1:] + ".0200.00.05" if "-" in m["board"] else None,
@@ -80,8 +79,10 @@ def snapshot(lab: Lab, gpu: Gpu) -> dict[str, Any]:
         "temperature.gpu": heat[0], "temperature.shutdown": heat[1],
         "temperature.slowdown": heat[2], "temperature.max": heat[3], "temperature.memory": heat[4],
         "temperature.memory.max": heat[5], "temperature.gpu.tlimit": margin,
-        "power.management": "Supported", "power.draw": power, "power.draw.instant": power,
+        "power.management": "Enabled" if branch >= 580 else "Supported",
+        "power.draw": power, "power.draw.instant": power,
         "power.draw.average": power if averages else None,
+        "power.draw.memory": m.get("memory_watts"),
         "power.limit": limit, "enforced.power.limit": limit, "power.default_limit": watts[1],
         "power.min_limit": watts[2], "power.max_limit": watts[3],
         "power_state": "P0" if branch < 590 else DEPRECATED,
@@ -154,7 +155,8 @@ def _errors(v: dict[str, Any], model: dict[str, Any], ecc: int | None) -> None:
 
 
 def _remapped_rows(v: dict[str, Any], banks: int) -> None:
-    v["remapped_rows.correctable"] = v["remapped_rows.uncorrectable"] = 0
+    for kind in ("correctable", "uncorrectable"):
+        v[f"remapped_rows.{kind}"] = v[f"remapped_rows.{kind}_inactive"] = 0
     v["remapped_rows.pending"] = v["remapped_rows.failure"] = "No"
     v["remapped_rows.histogram.max"] = banks
     for part in ("high", "partial", "low", "none"):

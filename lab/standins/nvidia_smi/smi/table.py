@@ -150,10 +150,9 @@ def _process_box(lab: Lab, gpus: list[Gpu], era: int, rule: str) -> list[str]:
     ]
     clients = [(g, c) for g in gpus for c in box.clients(g.index) if c["compute"]]
     for gpu, client in clients:
-        lines.append(
-            f"|{gpu.index:>5}   N/A  N/A{client['pid']:>{10 + wide}}      C   "
-            f"{client['name'][: names - 1]:<{names}}{4:>7}MiB |"
-        )
+        left = f"{gpu.index:>5}   N/A  N/A{client['pid']:>{10 + wide}}      C   "
+        room = inner - len(left) - 10
+        lines.append(f"|{left}{client['name'][: room - 1]:<{room}}{4:>6}MiB |")
     if not clients:
         lines.append(f"|{'  No running processes found':<{inner}}|")
     return [*lines, rule]

@@ -23,6 +23,8 @@ def matrix(lab: Lab) -> str:
     numa = lab.branch >= 530
     names = [f"GPU{gpu.index}" for gpu in gpus]
     head = ["", *names, "CPU Affinity", "NUMA Affinity"] + (["GPU NUMA ID"] if numa else [])
+    if numa:  # underlined, whether a terminal reads it or not
+        head[1], head[-1] = f"\x1b[4m{head[1]}", f"{head[-1]}\x1b[0m"
     lines = ["\t".join(head)]
     for row in gpus:
         cells = [f"GPU{row.index}", *(_link(row, column, len(gpus)) for column in gpus)]

@@ -41,6 +41,22 @@ MIG = """
 """
 
 
+TOPO = """
+    topo -- Topology.
+
+    Usage: nvidia-smi topo [options]
+
+    -m                          The matrix of the GPUs' connections.
+"""
+NVLINK = """
+    nvlink -- NVLink.
+
+    Usage: nvidia-smi nvlink [options]
+
+    -s [-i <GPU IDs>]           State of the links.
+"""
+
+
 def main(driver: dict[str, Any] | None) -> str:
     """-h"""
     return f"{NAME}\nDriver: {driver['version'] if driver else 'none installed'}\n{MAIN}"
@@ -49,6 +65,16 @@ def main(driver: dict[str, Any] | None) -> str:
 def mig() -> str:
     """mig -h"""
     return f"{NAME}\n{MIG}"
+
+
+def topo() -> str:
+    """topo without an option"""
+    return f"{NAME}\n{TOPO}"
+
+
+def nvlink() -> str:
+    """nvlink without an option"""
+    return f"{NAME}\n{NVLINK}"
 
 
 def version(driver: dict[str, Any]) -> str:
@@ -66,7 +92,7 @@ def fields(lab: Lab, switch: str) -> str:
     out = f'List of valid properties to query for the switch "--{kind}":\n\n'
     if kind == "query-gpu":
         groups: dict[str, list[str]] = {}
-        for name, (title, _unit) in query.known_fields(lab.branch).items():
+        for name, (title, _unit) in query.known_fields(lab.version).items():
             groups.setdefault(title, []).append(name)
         lines = [" or ".join(f'"{n}"' for n in names) for names in groups.values()]
     else:

@@ -1,0 +1,152 @@
+"""The stand-in answers as nvidia-smi 580.159.04 did on a real H100, message by message."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import recorded_h100 as recorded
+from standin_nvidia_smi_guest import Guest
+
+BUSY = {"gpu": 0, "name": "/tmp/xid", "pid": 833}  # the program that ran while it was asked
+# What is that card's, that machine's or that moment's: the label or element stays, the value goes.
+OWN = {
+    "Timestamp", "Addressing Mode", "Serial Number", "GPU UUID", "GPU PDI", "VBIOS Version",
+    "Board ID", "Board Part Number", "Module Id", "Bus", "Device", "Bus Id", "Replays Since Reset",
+    "Tx Throughput", "Rx Throughput", "GPU Current Temp", "GPU T.Limit Temp", "Memory Current Temp",
+    "Average Power Draw", "Instantaneous Power Draw", "Max", "Min", "Avg", "Process ID",
+    "Used GPU Memory",
+    "timestamp", "addressing_mode", "serial", "uuid", "pdi", "vbios_version", "board_id",
+    "board_part_number", "module_id", "pci_bus", "pci_device", "pci_bus_id", "latest_timestamp",
+    "latest_duration", "replay_counter", "tx_util", "rx_util", "clocks_event_reason_gpu_idle",
+    "used", "free", "gpu_util", "gpu_temp", "gpu_temp_tlimit", "memory_temp", "average_power_draw",
+    "instant_power_draw", "graphics_clock", "sm_clock", "video_clock", "used_memory",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def guest(tmp_path_factory: pytest.TempPathFactory) -> Guest:
+    """A p5 with one H100 and the recording's driver, in persistence mode, as it was there."""
+    made = Guest(tmp_path_factory.mktemp("guest"), "p5.4xlarge", recorded.DRIVER)
+    made.ok("-pm", "1")
+    return made
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Guest:
+    """The same while a program works on the GPU."""
+    made = Guest(tmp_path_factory.mktemp("busy"), "p5.4xlarge", recorded.DRIVER)
+    made.ok("-pm", "1")
+    made.faults(busy=[BUSY])
+    return made
+
+
+def without_own(text: str) -> list[str]:
+    """The lines of -q or -q -x without the values of OWN."""
+    text = re.sub(r'gpu id="[^"]*"|^GPU 0000.*', "gpu", text, flags=re.M)
+    text = re.sub(
+        r"^(\s*)<(\w+)>[^<\n]*<",
+        lambda m: m[0] if m[2] not in OWN else f"{m[1]}<{m[2]}><",
+        text,
+        flags=re.M,
+    )
+    return [
+        head if (head := line.split(" : ")[0]).strip() in OWN else line
+        for line in text.splitlines()
+    ]
+
+
+def test_the_report_is_the_real_one_but_for_what_is_the_cards_own(guest: Guest) -> None:
+    assert without_own(guest.ok("-q")) == without_own(recorded.answer("q", "-q"))
+
+
+def test_xml_is_the_real_one_but_for_what_is_the_cards_own(busy: Guest) -> None:
+    lines = without_own(busy.ok("-q", "-x"))
+    clocks = [n for n, line in enumerate(lines) if "<supported_graphics_clock>" in line]
+    del lines[clocks[1] : clocks[-1]]  # as in the recording
+    assert lines == without_own(recorded.answer("q-x", "-q", "-x"))
+
+
+@pytest.mark.parametrize(
+    "kind", ["ACCOUNTING", "CLOCK", "POWER", "UTILIZATION", "PIDS", "SUPPORTED_GPU_TARGET_TEMP"]
+)
+def test_a_part_of_the_report_is_the_real_one(guest: Guest, busy: Guest, kind: str) -> None:
+    output = (busy if kind == "PIDS" else guest).ok("-q", "-d", kind)
+    body = output[re.search(r"^GPU 0000.*\n", output, re.M).end() :]  # type: ignore[union-attr]
+    assert without_own(body) == without_own(recorded.answer("q-d", "-q", "-d", kind))
+
+
+def test_every_part_of_the_report_has_the_real_sections(guest: Guest) -> None:
+    for line in (recorded.FOLDER / "q-d-sections").read_text().splitlines():
+        kind, _, sections = line.partition(":")
+        shown = re.findall(r"^    (\S.*?) *(?::.*)?$", guest.ok("-q", "-d", kind), re.M)
+        assert ", ".join(shown) == sections.strip(), kind
+
+
+def test_the_table_is_the_real_one_but_for_readings(busy: Guest) -> None:
+    def mask(line: str) -> str:
+        line = re.sub(r"[ \d]+(?=MiB|W |C {4}|%)", lambda m: "#" * len(m[0]), line)
+        return re.sub(r"0000:[0-9A-F]{2}:[0-9A-F]{2}", "0000:xx:xx", line)
+
+    real = recorded.answer("table").splitlines()
+    ours = busy.ok().splitlines()[:-1]  # the last line names the stand-in
+    assert [mask(line) for line in ours[1:]] == [mask(line) for line in real[1:]]
+
+
+def test_mig_lists_are_the_real_ones_while_mig_is_off(guest: Guest) -> None:
+    for words, out, code in recorded.answers("mig"):
+        result = guest.smi(*words)
+        assert (result.out, result.code) == (out, code), words
+
+
+def test_every_field_has_the_real_names_unit_and_form(guest: Guest) -> None:
+    lines = guest.ok("--help-query-gpu").splitlines()
+    helped = [re.findall(r'"(\S+)"', line) for line in lines if line.startswith('"')]
+    real = recorded.fields()
+    assert helped == [field.names for field in real]
+    asked = ",".join(field.names[0] for field in real)
+    head, row = guest.ok(f"--query-gpu={asked}", "--format=csv").splitlines()
+    assert head.split(", ") == [field.title for field in real]
+    differ = {
+        field.names[0]: (value, field.value)
+        for field, value in zip(real, row.split(", "), strict=True)
+        if value != field.value
+    }
+    assert set(differ) == {
+        "timestamp", "serial", "uuid", "pci.bus_id", "pci.bus", "pci.device", "addressing_mode",
+        "vbios_version", "temperature.gpu", "temperature.gpu.tlimit", "temperature.memory",
+        "power.draw", "power.draw.average", "power.draw.instant", "platform.module_id",
+    }  # fmt: skip
+
+
+def test_units_go_where_nounits_is_asked(guest: Guest) -> None:
+    asked = ",".join(f.names[0] for f in recorded.fields() if "draw" not in f.names[0] and f.unit)
+    row = guest.ok(f"--query-gpu={asked}", "--format=csv,noheader,nounits")
+    assert row == recorded.query(asked, "csv,noheader,nounits")
+
+
+def test_what_is_refused_or_unknown_gets_the_real_words_and_status(guest: Guest) -> None:
+    """Everything that goes wrong goes to the standard output there too."""
+    uuid = guest.ok("--query-gpu=uuid", "--format=csv,noheader").strip()
+    own = {recorded.UUID: uuid, "00:06.0": "53:00.0", recorded.DRIVER: recorded.DRIVER}
+
+    def here(text: str) -> str:
+        for there, name in own.items():
+            text = text.replace(there, name)
+        return re.sub(r"165\d{10}", "165", text)
+
+    for words, out, code in recorded.answers("answers"):
+        if words[0].startswith("--query-compute-apps=pid,name"):
+            guest.faults(busy=[BUSY])
+        result = guest.smi(*map(here, words))
+        guest.faults()
+        mine = re.sub(r"Stand-in.*\n", "", result.out).replace(" 4 MiB", " 612 MiB")
+        assert (mine, result.code, result.err) == (here(out), code, ""), words
+
+
+def test_a_masked_recording_names_no_card() -> None:
+    for path in Path(recorded.FOLDER).iterdir():
+        text = path.read_text()
+        assert set(re.findall(r"GPU-[0-9a-f]{8}-[0-9a-f-]+", text)) <= {recorded.UUID}, path.name
+        assert set(re.findall(r"\b165\d{10}\b", text)) <= {"1650000000000"}, path.name
