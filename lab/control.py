@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import signal
@@ -16,16 +15,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 import psutil
 
-from kiln.base import overlay
 from kiln.base.errors import KilnError, operation_failed
-from kiln.base.paths import KNOWLEDGE, ROOT, matrix_file
+from kiln.base.paths import ROOT
 from kiln.cloud.target import DEFAULT_REGION
-from lab import folders, host, locks, own_terminal, sweep, users, vendors
+from lab import folders, host, locks, origin, sweep, users, vendors
 from lab.api import keys
 from lab.settings import Lab, current
 
@@ -88,7 +85,7 @@ def up(lab: Lab | None = None, kind_of_vendors: str | None = None) -> dict[str, 
     other is restarted; raises operation_failed if it is in use.
 
     A running lab that was started from other code or another matrix is restarted, unless a run uses
-    it or it has instances or key pairs: `difference` says what such a lab runs.
+    it or it has instances or key pairs: `lab.origin.difference` says what such a lab runs.
     Raises operation_failed, with the reason from the log, when the lab does not come up, and for a
     lab in use whose checkout was deleted: what it loads on demand is gone.
     """
@@ -108,12 +105,12 @@ def _up(lab: Lab, wanted: str | None) -> dict[str, Any]:
             hint="wait for the run that uses it, ./invoke lab.down, or take another lab: "
             "KILN_LAB_INDEX=7",
         )
-    if running and not others and running.get("started_from") == started_from():
+    if running and not others and running.get("started_from") == origin.started_from():
         return running
     if running and running.get("in_use") and not others:
-        if _is_deleted(running):
+        if origin.is_deleted(running):
             raise operation_failed(
-                f"{running['lab']} has instances or key pairs, and {difference(running)}",
+                f"{running['lab']} has instances or key pairs, and {origin.difference(running)}",
                 hint="./invoke lab.down removes its instances; its AMIs stay",
             )
         return running
@@ -150,38 +147,6 @@ def _up(lab: Lab, wanted: str | None) -> dict[str, Any]:
         time.sleep(0.05)
     process.terminate()
     raise _did_not_start(lab, start)
-
-
-def difference(running: dict[str, Any]) -> str:
-    """How a running lab differs from the one that this checkout would start; empty if it does not.
-
-    `running` is its status.
-    """
-    if running.get("started_from") == started_from():
-        return ""
-    checkout = running.get("checkout", "a checkout that it does not name")
-    if _is_deleted(running):
-        return f"it was started from {checkout}, which no longer exists"
-    if checkout != str(ROOT):
-        return f"it was started from another checkout: {checkout}"
-    return "it was started before the lab's code, the facts or the matrix changed in this checkout"
-
-
-def _is_deleted(running: dict[str, Any]) -> bool:
-    return "checkout" in running and not (Path(running["checkout"]) / "lab" / "server.py").exists()
-
-
-def started_from() -> str:
-    """A digest of what a lab is made from: its code and stand-ins, the facts, the matrix."""
-    # Other processes may be writing compiled files.
-    files = [path for path in (ROOT / "lab").rglob("*") if "__pycache__" not in path.parts]
-    total = hashlib.sha256()
-    own = [*overlay.own_files("facts/*"), *overlay.own_files("amis.yaml")]
-    own += overlay.own_files("lab/*")
-    for path in sorted([*files, *KNOWLEDGE.glob("*.yaml"), matrix_file(), *own]):
-        if path.is_file():
-            total.update(f"{path}\0".encode() + path.read_bytes())
-    return total.hexdigest()
 
 
 def down(
@@ -290,37 +255,6 @@ def environment(lab: Lab) -> dict[str, str]:
         "AWS_SECRET_ACCESS_KEY": key.secret,
         "AWS_DEFAULT_REGION": os.environ.get("AWS_DEFAULT_REGION", "us-east-1"),
     }
-
-
-def shell(lab: Lab, instance_id: str, command: list[str] | None = None) -> int:
-    """Run a root shell (or `command`) in a guest, without SSH; returns its exit status.
-
-    Raises KilnError when no such guest is running.
-    """
-    from lab.guests.guest import leader_of
-
-    pid_file = lab.instances / instance_id / "nspawn.pid"
-    leader = leader_of(int(pid_file.read_text())) if pid_file.exists() else None
-    if leader is None:
-        running = [instance["id"] for instance in (status(lab) or {"instances": []})["instances"]]
-        raise KilnError(
-            f"no guest {instance_id} is running in {lab.bridge}",
-            hint=f"running: {', '.join(running)}" if running else "none is running: see lab.status",
-        )
-    enter = inside(leader, "--user", "--mount", "--uts", "--ipc", "--net", "--pid")
-    whole = [*enter, *(command or ["/bin/bash", "-l"])]
-    return own_terminal.call(whole) if own_terminal.can_be_used() else subprocess.call(whole)
-
-
-def inside(leader: int, *namespaces: str) -> list[str]:
-    """The command prefix that runs a command in the guest whose PID 1 is `leader`.
-
-    A guest that shuts down sends SIGSTOP to its processes before it kills them; an nsenter that
-    waits for such a child then stops too and never continues. Therefore nsenter does not fork, and
-    a shell outside the guest waits for it.
-    """
-    enter = ["nsenter", f"--target={leader}", *namespaces, "--no-fork", "--"]
-    return [*enter, "/bin/sh", "-c", '"$@"; exit $?', "sh"]
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kiln import components
 from kiln.base.recipe import Recipe
-from lab import control, mirror, settings
+from lab import mirror, origin, settings
 
 # Of a file: time (ns) and size. What has another of these was made again.
 _Seen = list[int]
@@ -32,7 +32,7 @@ def hashes(recipe: Recipe) -> dict[str, str]:
 
 def _note(recipe: Recipe) -> Path:
     """Where it is noted; the name says what the files are made from."""
-    of = [control.started_from(), mirror.key_fingerprints(), recipe.as_json()]
+    of = [origin.started_from(), mirror.key_fingerprints(), recipe.as_json()]
     key = hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:12]
     return settings.current().shared / "mirror" / "prepared" / f"{recipe.name}.{key}.json"
 

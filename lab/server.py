@@ -20,7 +20,7 @@ from typing import Any
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from lab import control, folders, host, sweep, vendors
+from lab import folders, host, origin, sweep, vendors
 from lab.amis import public_images
 from lab.api import botocore_data, faults, keys
 from lab.api.faults import Faults
@@ -186,7 +186,7 @@ class _Admin:
         self._faults = ordered
         self._stop = stop
         self._since = time.time()
-        self._started_from = control.started_from()
+        self._started_from = origin.started_from()
 
     def __call__(self, path: str, body: dict[str, Any]) -> Any:
         if path == "status":

@@ -29,7 +29,7 @@ from kiln.cloud.target import (
     PackerInputs,
     ParentAmi,
 )
-from lab import control, host, mirror, prepared, users
+from lab import control, host, mirror, origin, prepared, users
 from lab.amis import images, public_images
 from lab.api import keys
 from lab.mirror import updates as published_updates
@@ -57,7 +57,7 @@ class LabTarget:
     kind = "lab"
     bills = False
     # The lab answers at once and has no rate limit.
-    poll_seconds = 0.1
+    poll_seconds = 0.05
     missing_parent_hint = (
         "the lab may have been started before the matrix changed: ./invoke lab.down"
     )
@@ -149,7 +149,7 @@ class LabTarget:
             for recipe in recipes:
                 made = bases.ensure(recipe.distro.id, recipe.arch, progress=say)
                 _MADE[(recipe.distro.id, recipe.arch)] = made
-            differs = control.difference(lab.result())
+            differs = origin.difference(lab.result())
             if differs:
                 say(f"the lab runs and is in use; {differs} (./invoke lab.down ends it)")
             vendors.result()

@@ -21,7 +21,7 @@ from lab.settings import Lab
 
 # Seconds for a run to remove what it created: an instance, a key pair, an AMI.
 _GRACE = 60.0
-_PREPARING = "preparing-"
+_RUNS, _PREPARING = "runs", "preparing"
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def using(lab: Lab, run_id: str, recipe: str) -> Iterator[None]:
 
     A locked file says so: the lock goes with the process, however it ends.
     """
-    folder = _folder(lab)
+    folder = _folder(lab, _RUNS)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / run_id
     with _locked(path, f"run {run_id} of {recipe}, process {os.getpid()}"):
@@ -58,8 +58,9 @@ def preparing(lab: Lab, what: str) -> Iterator[None]:
     text = f"{what} in preparation, process {os.getpid()}"
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
-            folders.private(lab.root, _folder(lab))
-            path = _folder(lab) / f"{_PREPARING}{secrets.token_hex(8)}"
+            folder = _folder(lab, _PREPARING)
+            folders.private(lab.root, folder)
+            path = folder / secrets.token_hex(8)
             stack.callback(path.unlink, missing_ok=True)
             stack.enter_context(_locked(path, text))
         yield
@@ -95,20 +96,27 @@ def runs(lab: Lab) -> list[User]:
 def users(lab: Lab) -> list[User]:
     """The runs that use the lab now, and the processes that have none yet. Files that killed ones
     have left are removed."""
-    running = []
-    for path in sorted(_folder(lab).glob("*")):
+    # In this order: a run begins before its preparation ends, and would be missed in the other.
+    waiting = _those_of(lab, _PREPARING)
+    running = _those_of(lab, _RUNS)
+    with_runs = {user.process for user in running}
+    return [*running, *(user for user in waiting if user.process not in with_runs)]
+
+
+def _those_of(lab: Lab, kind: str) -> list[User]:
+    found = []
+    for path in sorted(_folder(lab, kind).glob("*")):
         with contextlib.suppress(FileNotFoundError), path.open() as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 text = file.read()
                 match = re.search(r"process ([0-9]+)$", text)
-                process, prepares = int(match[1]) if match else 0, path.name.startswith(_PREPARING)
-                running.append(User(process, text or f"run {path.name}", prepares))
+                process = int(match[1]) if match else 0
+                found.append(User(process, text or f"run {path.name}", kind == _PREPARING))
             else:
                 path.unlink(missing_ok=True)
-    with_runs = {user.process for user in running if not user.prepares}
-    return [user for user in running if not (user.prepares and user.process in with_runs)]
+    return found
 
 
 def end(lab: Lab, say: Callable[[str], None]) -> None:
@@ -134,5 +142,5 @@ def refuse_if_used(lab: Lab) -> None:
         )
 
 
-def _folder(lab: Lab) -> Path:
-    return lab.root / f".{lab.bridge}.runs"
+def _folder(lab: Lab, kind: str) -> Path:
+    return lab.root / f".{lab.bridge}.{kind}"

@@ -20,11 +20,11 @@ FORCE = {"force": "first end the builds that use the lab, and say which"}
 def up(c: Context, no_install: bool = False, json: bool = False) -> None:
     """Start the lab and print the endpoint that any AWS client can use."""
     from kiln.base import needs
-    from lab import control, host, settings, target
+    from lab import control, host, origin, settings, target
 
     host.can_run()
     needs.ensure("packer", "ssh", "lab", install=not no_install, say=note)
-    differs = control.difference(control.up())
+    differs = origin.difference(control.up())
     if differs:
         note(f"the lab runs and is in use; {differs} (./invoke lab.down ends it)")
     lab = settings.current()
@@ -47,11 +47,11 @@ def down(c: Context, force: bool = False) -> None:
 @task(help=JSON)
 def status(c: Context, json: bool = False) -> int:
     """The lab's instances and AMIs; exit status 1 when the lab is down."""
-    from lab import control
+    from lab import control, origin
 
     state = control.status()
     if state:
-        state["differs"] = control.difference(state)
+        state["differs"] = origin.difference(state)
     show(state, as_json=json, text=_state)
     return 0 if state else 1
 
@@ -59,9 +59,10 @@ def status(c: Context, json: bool = False) -> int:
 @task(help={"instance": "instance id (default: the only one that runs): --instance i-0123"})
 def shell(c: Context, instance: str | None = None) -> int:
     """A root shell in a guest; its exit status is the shell's."""
-    from lab import control, settings
+    from lab import settings
+    from lab.guests import root_shell
 
-    return control.shell(settings.current(), instance or _running_instance())
+    return root_shell.shell(settings.current(), instance or _running_instance())
 
 
 @task(help={"instance": "a guest's console instead of the lab's log: --instance i-0123"})

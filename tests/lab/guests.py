@@ -17,8 +17,7 @@ from typing import ClassVar, TypeVar
 
 import pytest
 
-from lab import control
-from lab.guests import cgroups
+from lab.guests import cgroups, root_shell
 from lab.guests.guest import REBOOT, leader_of
 from lab.rootfs import bases
 
@@ -103,7 +102,7 @@ class Guest:
     def run(self, *command: str, check: bool = True, rc: int = 0) -> str:
         """The output of a command in the guest; with `check` its exit status must be `rc`."""
         done = subprocess.run(
-            [*control.inside(self.leader, "--all"), "env", "-i", _PATH, *command],
+            [*root_shell.entering(self.leader, "--all"), "env", "-i", _PATH, *command],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         output = f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"

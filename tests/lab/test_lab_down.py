@@ -21,7 +21,7 @@ from conftest import ROOT, inventory, lab_of_the_tests, plain_client, users_envi
 
 from devel.remains import nothing, on_this_machine
 from kiln.base.errors import KilnError
-from lab import control
+from lab.guests import root_shell
 from lab.guests.guest import leader_of
 from lab.rootfs import tree
 from lab.settings import Lab
@@ -131,7 +131,7 @@ def test_logs_and_shell_reach_the_only_running_guest(
     stopped = "(sleep 1; kill -KILL $$) & kill -STOP $$"
     leader = leader_of(int((own.instances / instance / "nspawn.pid").read_text()))
     assert leader
-    enter = control.inside(leader, "--all")
+    enter = root_shell.entering(leader, "--all")
     done = subprocess.run([*enter, "sh", "-c", stopped], timeout=120, check=False)
     assert done.returncode == 128 + signal.SIGKILL
     running.ec2.terminate_instances(InstanceIds=[instance])

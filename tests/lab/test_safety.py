@@ -19,6 +19,7 @@ from conftest import launching
 from kiln.base.errors import KilnError
 from kiln.cloud import host_key
 from lab import control, host
+from lab.guests import root_shell
 from lab.guests.guest import leader_of
 from lab.settings import Lab
 
@@ -137,7 +138,7 @@ def test_a_process_that_this_machine_starts_in_a_guest_has_the_guests_rights(
     """A guest may have replaced its shell: `lab.shell` must not run it as root of this machine."""
     asked = []
     monkeypatch.setattr(subprocess, "call", lambda command: asked.extend(command) or 0)
-    control.shell(lab, guest.id, ["cat", "/proc/self/uid_map", "/proc/self/status"])
+    root_shell.shell(lab, guest.id, ["cat", "/proc/self/uid_map", "/proc/self/status"])
     done = subprocess.run(asked, capture_output=True, text=True, check=True)
     assert done.stdout.split()[1] == str(lab.first_id(guest.address))
 
@@ -200,7 +201,7 @@ def test_a_guest_cannot_take_anothers_address(lab: Lab, ec2, guest, launch) -> N
     own = guest.run("cat /sys/class/net/eth0/address").stdout.strip()
     assert mac == own, "EC2 shows the MAC that the guest has"
     done = subprocess.run(
-        [*control.inside(leader(lab, thief), "--all"), "bash", "-s",
+        [*root_shell.entering(leader(lab, thief), "--all"), "bash", "-s",
          lab.gateway, guest.address, mac],
         input=_IMPERSONATE, capture_output=True, text=True, check=True,
     )  # fmt: skip

@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 
 from kiln.base.errors import KilnError
-from lab import control
+from lab import control, origin
 from lab.settings import Lab
 
 
 def test_only_its_own_files_tell_a_lab_from_another_not_what_python_is_compiling(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "ROOT", tmp_path)
+    monkeypatch.setattr(origin, "ROOT", tmp_path)
     compiled = tmp_path / "lab" / "__pycache__"
     compiled.mkdir(parents=True)
     (tmp_path / "lab" / "guest.py").write_text("one = 1\n")
-    before = control.started_from()
+    before = origin.started_from()
     (compiled / "guest.cpython-311.pyc.140234").write_bytes(b"half of it")
-    assert control.started_from() == before
+    assert origin.started_from() == before
     (tmp_path / "lab" / "guest.py").write_text("one = 2\n")
-    assert control.started_from() != before
+    assert origin.started_from() != before
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     here = tmp_path / "here"
     (here / "lab").mkdir(parents=True)
     (here / "lab" / "server.py").write_text("")
-    monkeypatch.setattr(control, "ROOT", here)
+    monkeypatch.setattr(origin, "ROOT", here)
     return here
 
 
@@ -44,17 +44,17 @@ def running(checkout: Path, **more: Any) -> dict[str, Any]:
 
 
 def test_a_lab_of_this_code_does_not_differ(checkout: Path) -> None:
-    assert control.difference(running(checkout, started_from=control.started_from())) == ""
+    assert origin.difference(running(checkout, started_from=origin.started_from())) == ""
 
 
 def test_what_another_lab_runs_and_from_where_is_said(checkout: Path, tmp_path: Path) -> None:
-    assert "before the lab's code" in control.difference(running(checkout))
+    assert "before the lab's code" in origin.difference(running(checkout))
     other = tmp_path / "other"
-    gone = control.difference(running(other))
+    gone = origin.difference(running(other))
     assert gone == f"it was started from {other}, which no longer exists"
     (other / "lab").mkdir(parents=True)
     (other / "lab" / "server.py").write_text("")
-    assert control.difference(running(other)) == f"it was started from another checkout: {other}"
+    assert origin.difference(running(other)) == f"it was started from another checkout: {other}"
 
 
 def test_a_lab_in_use_whose_checkout_is_gone_is_not_taken_as_up(

@@ -109,7 +109,7 @@ def test_a_preparation_that_cannot_be_noted_goes_on(
     with users.preparing(lab, "al2-510"):
         went_on = True
     assert went_on
-    assert not list((lab.root / ".lab7.runs").iterdir())
+    assert not list((lab.root / ".lab7.preparing").iterdir())
 
 
 def test_force_ends_the_run_as_ctrl_c_does_and_says_which(lab: Lab) -> None:

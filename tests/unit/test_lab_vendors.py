@@ -17,7 +17,7 @@ from kiln.cli.targets import choose
 from kiln.components.package_repositories import Repository
 from kiln.matrix import load
 from kiln.preflight.indexes import SIGNED, UNSIGNED, WRONG, Index
-from lab import control, mirror, prepared, settings, users, vendors
+from lab import control, mirror, origin, prepared, settings, users, vendors
 from lab.network import dns
 from lab.rootfs import bases, importer, real_bases
 from lab.target import LabTarget
@@ -94,7 +94,7 @@ def running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, object
     monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
     state: dict[str, object] = {
         **{"lab": "lab0", "vendors": "stand-ins", "in_use": False},
-        "started_from": control.started_from(),
+        "started_from": origin.started_from(),
     }
     monkeypatch.setattr(control, "status", lambda lab: state)
     monkeypatch.setattr(users, "users", lambda lab: [])
