@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 
@@ -23,16 +22,15 @@ def known_sha256(url: str) -> Checksum | None:
     for files in table("checksums")["files"]:
         for version, sha256 in files["sha256"].items():
             if url == files["url"].format(version=version):
-                source = _of_version(files["source"], version, files["sha256"])
+                source = _of_version(files["source"], version)
                 return Checksum(sha256, source, confirmed(files))
     return None
 
 
-def _of_version(source: str, version: str, versions: Collection[str]) -> str:
-    """A source without the parts that another version's hash is from: they end with `(1.34.0)`."""
-    others = tuple(f"({other})" for other in versions if other != version)
-    own = [part for part in source.split("; ") if not part.endswith(others)]
-    return "; ".join(own).replace("{version}", version)
+def _of_version(source: str | dict[str, str], version: str) -> str:
+    """The source of a version's hash: the same for all, or one for each."""
+    own = source if isinstance(source, str) else source[version]
+    return own.replace("{version}", version)
 
 
 @dataclass(frozen=True)
