@@ -26,6 +26,8 @@ KINDS: Mapping[str, Kind] = {
 }
 _FAILURES = (ResourceError, ClientError, BotoCoreError, CloudFormationError, KeyError, ValueError)
 STACK = "AWS::CloudFormation::Stack"
+# Seconds in which what has no guest to wait for is done.
+_MOMENT = 2
 
 
 @dataclass
@@ -130,8 +132,13 @@ def present(wanted: Wanted, scope: Scope) -> dict[str, Any]:
 
 
 def start(work: Callable[[Stack], None], stack: Stack) -> None:
-    """Do it in the background."""
-    threading.Thread(target=work, args=(stack,), daemon=True, name=f"stack {stack.name}").start()
+    """Do it in the background; returns when it is done or after a moment.
+
+    AWS's own CLI asks for the state at once, and then only every half minute.
+    """
+    working = threading.Thread(target=work, args=(stack,), daemon=True, name=f"stack {stack.name}")
+    working.start()
+    working.join(_MOMENT)
 
 
 def create(stack: Stack) -> None:

@@ -417,6 +417,15 @@ def small(**resources: Any) -> dict[str, Any]:
 GROUP = {"Type": "AWS::Logs::LogGroup", "Properties": {"LogGroupName": "/a"}}
 
 
+def test_a_stack_that_waits_for_no_guest_is_there_when_its_creation_answers(client: Client) -> None:
+    formation = client("cloudformation")
+    formation.create_stack(StackName="quick", TemplateBody=json.dumps(small(Group=GROUP)))
+    assert formation.describe_stacks(StackName="quick")["Stacks"][0]["StackStatus"] == (
+        "CREATE_COMPLETE"
+    )
+    removed("quick")
+
+
 def test_a_creation_that_fails_says_why_and_leaves_nothing(client: Client) -> None:
     bad = {
         "Type": "AWS::CloudWatch::Alarm",
