@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,13 +65,35 @@ def query(asked: str, modifiers: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+# Fields of --query-remapped-rows whose name differs from that of --query-gpu.
+_OF_THE_GPU = {"gpu_bus_id": "pci.bus_id", "gpu_serial": "serial"}
+
+
 def said(*words: str) -> tuple[int, str]:
-    """Exit status and output of a command on that machine. Raises LookupError if nobody asked."""
+    """Exit status and output of a command on that machine. Raises LookupError if nobody asked.
+
+    A query is put together from the recorded fields; `-i 0` adds nothing to a `mig` with one GPU.
+    """
+    asked = [w for w in words if w not in ("-i", "0")] if words[:1] == ("mig",) else list(words)
     for name in ("answers", "mig", "q", "q-x"):
-        for asked, out, code in answers(name):
-            if asked == list(words):
+        for recorded, out, code in answers(name):
+            if recorded == asked:
                 return code, out
     options = dict(word.partition("=")[::2] for word in words)
-    if set(options) == {"--query-gpu", "--format"}:
-        return 0, query(options["--query-gpu"], options["--format"])
+    for option in ("--query-gpu", "--query-remapped-rows"):
+        if set(options) == {option, "--format"}:
+            names = (_OF_THE_GPU.get(name, name) for name in options[option].split(","))
+            return 0, query(",".join(names), options["--format"])
     raise LookupError(words)
+
+
+def program(folder: Path) -> Path:
+    """An nvidia-smi in `folder` that says what that machine's said."""
+    path = folder / "nvidia-smi"
+    path.write_text(
+        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "import recorded_h100\ncode, out = recorded_h100.said(*sys.argv[1:])\n"
+        "sys.stdout.write(out)\nsys.exit(code)\n"
+    )
+    path.chmod(0o755)
+    return path
