@@ -60,7 +60,7 @@ def test_a_fatal_xid_drains_the_node_while_its_job_runs_on_and_the_node_returns_
     strike(node, FIRST)
     drained = controller.state()
     assert drained["State"] == "ALLOCATED+DRAIN+REBOOT_REQUESTED"
-    assert drained["Reason"].startswith(f"Xid {FIRST} on 0000:00:1e.0: ")
+    assert drained["Reason"].startswith(f"Xid {FIRST} on 0000:00:1e: ")
     # A second one changes nothing: not the reason, not since when.
     strike(node, SECOND)
     again = controller.state()
