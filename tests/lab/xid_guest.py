@@ -67,7 +67,8 @@ class Guest(guests.Guest):
 
     def xid(self, first: int, last: int, code: int = 31) -> None:
         """Xid lines with pids first..last, written to /dev/kmsg from inside the guest."""
-        line = f"NVRM: Xid (PCI:0000:00:1e): {code}, pid=$n, name=t, channel 0x0000000a {self.marker}"
+        fault = f"{code}, pid=$n, name=t, channel 0x0000000a {self.marker}"
+        line = f"NVRM: Xid (PCI:0000:00:1e): {fault}"
         loop = f'for n in $(seq {first} {last}); do echo "{line}" > /dev/kmsg; done'
         self.run("bash", "-c", loop)
 
