@@ -118,10 +118,10 @@ class LabTarget:
         """See `Target`: `lab.down` refuses while a run is inside."""
         return users.using(current(), run_id, recipe)
 
-    def preparing(self, recipes: Sequence[str]) -> AbstractContextManager[None]:
+    def preparing(self, what: Sequence[str]) -> AbstractContextManager[None]:
         """See `Target`: `lab.down` refuses from here on."""
-        more = f" and {len(recipes) - 1} more" if len(recipes) > 1 else ""
-        return users.preparing(current(), f"{recipes[0] if recipes else 'a run'}{more}")
+        more = f" and {len(what) - 1} more" if len(what) > 1 else ""
+        return users.preparing(current(), f"{what[0] if what else 'a run'}{more}")
 
     def gone(self) -> str:
         """See `Target`: a lab that was taken down or has died keeps none of its instances."""

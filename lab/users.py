@@ -51,11 +51,12 @@ def using(lab: Lab, run_id: str, recipe: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def preparing(lab: Lab, what: str) -> Iterator[None]:
-    """While inside, this process counts as a user of the lab, also before it has a run.
+    """While inside, this process counts as a user of the lab, also without a run.
 
-    Where that cannot be noted, as on a full disk, what it prepares says so better.
+    `what` is what it works on, or is going to. Where that cannot be noted, as on a full disk, what
+    it prepares says so better.
     """
-    text = f"{what} in preparation, process {os.getpid()}"
+    text = f"{what}, process {os.getpid()}"
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             folder = _folder(lab, _PREPARING)

@@ -78,10 +78,11 @@ def codebuild(
         "PermissionsBoundary": permissions_boundary or account.permissions_boundary,
     }
     given = {name: value for name, value in flags.items() if value is not None}
-    place.prepare([], note)
-    outputs = stacks.deploy_stack(
-        place, stack, engines.codebuild_template(), given, note, tags=account.tags
-    )
+    with place.preparing([f"stack {stack}"]):
+        place.prepare([], note)
+        outputs = stacks.deploy_stack(
+            place, stack, engines.codebuild_template(), given, note, tags=account.tags
+        )
     show(
         {"stack": stack, "outputs": outputs},
         as_json=json,

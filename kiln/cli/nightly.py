@@ -91,8 +91,6 @@ def nightly_(
     records = {name: text for name, text in given.items() if name in RECORDS}
     options = Options(given={**records, "region": place.region})  # as plan_night plans
     place = builds.announce(recipes, options, place, progress.say)
-    if place.preparation and place.gone():
-        place.prepare([], progress.say)
 
     def build(due: list[Recipe]) -> builds.Outcome:
         return builds.build_recipes(
@@ -118,13 +116,16 @@ def nightly_(
             shelf=shelf,
         )
 
-    with exclusively(place, nights.LOCK, nights.LOCK_SECONDS, NIGHT):
-        bring = _bringing(recipes, given, place)
-        night = plan_night(recipes, settings, place, bring)
-        if limit is not None:
-            baked = [due.recipe for due in night.due if due.ami_id is None]
-            costs.require_below(baked, settings, place.region, limit)
-        results = nights.run_night(night, build, publish, _comparing(place, bring))
+    with place.preparing(["a night"]):
+        if place.preparation and place.gone():
+            place.prepare([], progress.say)
+        with exclusively(place, nights.LOCK, nights.LOCK_SECONDS, NIGHT):
+            bring = _bringing(recipes, given, place)
+            night = plan_night(recipes, settings, place, bring)
+            if limit is not None:
+                baked = [due.recipe for due in night.due if due.ami_id is None]
+                costs.require_below(baked, settings, place.region, limit)
+            results = nights.run_night(night, build, publish, _comparing(place, bring))
     return _reported(results, place, sent, as_json=json)
 
 

@@ -92,14 +92,15 @@ def deploy(
         given.setdefault("PermissionsBoundary", account.permissions_boundary)
     place = targets.choose(target, region)
     note(str(place))
-    place.prepare([], note)
     groups = {key: value["Value"] for key, value in data["Outputs"].items()}
-    for key, value in telemetry_stack.groups_that_are_there(place, name, groups).items():
-        if key not in given:
-            note(f"{key}=false: the log group is there already, and stays as it is")
-            given[key] = value
     text = as_text.dumps(data, separators=(",", ":"))
-    outputs = stacks.deploy_stack(place, name, text, given, note, tags=account.tags, plan=plan)
+    with place.preparing([f"stack {name}"]):
+        place.prepare([], note)
+        for key, value in telemetry_stack.groups_that_are_there(place, name, groups).items():
+            if key not in given:
+                note(f"{key}=false: the log group is there already, and stays as it is")
+                given[key] = value
+        outputs = stacks.deploy_stack(place, name, text, given, note, tags=account.tags, plan=plan)
     show(outputs, as_json=json, text=_lines)
 
 

@@ -76,7 +76,7 @@ class AwsTarget:
         """See `Target`: AWS need not know."""
         return nullcontext()
 
-    def preparing(self, recipes: Sequence[str]) -> AbstractContextManager[None]:
+    def preparing(self, what: Sequence[str]) -> AbstractContextManager[None]:
         """See `Target`: AWS need not know."""
         return nullcontext()
 

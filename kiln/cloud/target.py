@@ -129,8 +129,9 @@ class Target(Protocol):
     def in_use(self, run_id: str, recipe: str) -> AbstractContextManager[None]:
         """While inside, this process's run of a recipe uses the target."""
 
-    def preparing(self, recipes: Sequence[str]) -> AbstractContextManager[None]:
-        """While inside, this process is going to run these recipes (or AMIs) on the target."""
+    def preparing(self, what: Sequence[str]) -> AbstractContextManager[None]:
+        """While inside, this process works on the target, or is going to: on these recipes, AMIs or
+        stacks."""
 
     def gone(self) -> str:
         """Why the target can never answer again, in words; empty as long as it may."""

@@ -15,6 +15,7 @@ from kiln.base import needs
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.progress import Progress
+from kiln.cli import front, targets
 from kiln.cli.summary import summary
 from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.target import Target
@@ -73,6 +74,10 @@ class TakenDown(LabTarget):
     def prepare(self, recipes: Any, say: Any) -> None:
         users.refuse_if_used(settings.current())
 
+    def gone(self) -> str:
+        """It is down."""
+        return "it is down"
+
 
 def test_the_lab_is_not_taken_down_while_a_build_prepares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -100,7 +105,32 @@ def test_the_lab_is_not_taken_down_while_a_build_prepares(
     for what, do in ((ROWS[0].name, build_it), ("ami-0123456789abcdef0", verify_it)):
         with pytest.raises(KilnError, match="is in use") as refused:
             do()
-        assert f"{what} in preparation, process {os.getpid()}" in refused.value.message
+        assert f"{what}, process {os.getpid()}" in refused.value.message
+    assert users.users(settings.current()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        (("nightly", "--name", ROWS[0].name), "a night"),
+        (("stack.deploy", "--name", "kiln-fleet"), "stack kiln-fleet"),
+        (
+            ("deploy.codebuild", "--stack", "nights", "--repository", "https://git.example.com/a"),
+            "stack nights",
+        ),
+    ],
+)
+def test_the_lab_is_not_taken_down_under_a_night_or_a_stack(
+    command: tuple[str, ...],
+    what: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
+    monkeypatch.setattr(targets, "choose", lambda *_, **__: TakenDown("a test"))
+    assert front.run(["./invoke", *command]) == 1
+    assert f"is in use: {what}, process {os.getpid()}" in capsys.readouterr().err
     assert users.users(settings.current()) == []
 
 

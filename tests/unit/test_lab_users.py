@@ -85,7 +85,7 @@ def test_a_build_that_prepares_uses_the_lab_and_is_named_with_its_process(lab: L
     with users.preparing(lab, "al2-510 and 2 more"):
         with pytest.raises(KilnError, match="lab7 is in use") as error:
             users.refuse_if_used(lab)
-        assert f"al2-510 and 2 more in preparation, process {os.getpid()}" in error.value.message
+        assert f"al2-510 and 2 more, process {os.getpid()}" in error.value.message
         assert users.runs(lab) == [], "a lab of other code is still started anew for it"
     assert users.users(lab) == []
 
