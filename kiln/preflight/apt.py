@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -12,7 +13,7 @@ from kiln.base.wanted_package import WantedPackage
 from kiln.preflight import world
 from kiln.preflight.demand import Install
 from kiln.preflight.indexes import Index
-from kiln.preflight.world import Offer, Relations, Resolved, UnusableError, most_like
+from kiln.preflight.world import Offer, Relations, Resolved, UnusableError
 
 # Of this machine's own configuration only how the network is reached.
 _KEPT = ("Acquire::http::Proxy", "Acquire::https::Proxy", "Acquire::http::Timeout")
@@ -50,11 +51,6 @@ class AptWorld:
                     known.append(offer)
         return by_name
 
-    def like(self, name: str) -> str:
-        """As World.like."""
-        start = name.split("-", maxsplit=1)[0]
-        return most_like(name, self._run("apt-cache", "pkgnames", start).stdout.split())
-
     def resolve(self, install: Install, offers: dict[str, list[Offer]]) -> Resolved:
         """As World.resolve, with the flags of kiln_install."""
         words = [_exact(package, offers) for package in install.packages]
@@ -64,7 +60,8 @@ class AptWorld:
         installed = re.findall(r"^Inst (\S+) \((\S+) ", done.stdout, re.MULTILINE)
         return Resolved(tuple(f"{name}={version}" for name, version in installed))
 
-    def names(self) -> list[str]:
+    @functools.cached_property
+    def names(self) -> Sequence[str]:
         """As World.names."""
         return self._run("apt-cache", "pkgnames").stdout.split()
 

@@ -29,7 +29,7 @@ from kiln.preflight.dnf import DnfWorld
 from kiln.preflight.fetch import Fetcher, NoAnswerError, NotThereError
 from kiln.preflight.indexes import SILENT, Index, ask_repository
 from kiln.preflight.parents import ask_parents
-from kiln.preflight.world import Offer, UnusableError, World
+from kiln.preflight.world import Offer, UnusableError, World, most_like
 
 # Requests that wait for the network, not for this machine.
 _AT_ONCE = 16
@@ -258,7 +258,7 @@ def _package(
             nearest=nearest,
             detail=f"not at {package.version}{built}; the nearest published is {nearest}",
         )
-    like = world.like(package.name)
+    like = most_like(package.name, world.names)
     hint = f"; published is {like}" if like else ""
     return PackageAnswer(package, State.MISSING, detail=f"no package of this name{hint}")
 

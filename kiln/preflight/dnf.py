@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
@@ -13,7 +14,7 @@ from kiln.base.wanted_package import WantedPackage
 from kiln.preflight import world
 from kiln.preflight.demand import Install
 from kiln.preflight.indexes import Index
-from kiln.preflight.world import Offer, Relations, Resolved, UnusableError, most_like
+from kiln.preflight.world import Offer, Relations, Resolved, UnusableError
 
 _ALL_STREAMS = "--setopt=*.module_hotfixes=1"
 _FIELDS = "%{name}|%{epoch}:%{version}-%{release}|%{repoid}"
@@ -30,6 +31,8 @@ class DnfWorld:
         self, folder: Path, cache: Path, distro: str, arch: str, indexes: Sequence[Index]
     ) -> None:
         self._root = folder / "root"
+        # The stream of each module that is enabled.
+        self._streams: dict[str, str] = {}
         repositories = folder / "repos"
         for path in (self._root, repositories, cache):
             path.mkdir(parents=True, exist_ok=True)
@@ -73,20 +76,16 @@ class DnfWorld:
                 known.append(offer)
         return by_name
 
-    def like(self, name: str) -> str:
-        """As World.like."""
-        start = name.split("-", maxsplit=1)[0]
-        words = ["--available", "--queryformat", "%{name}", _ALL_STREAMS]
-        listed = self._run("repoquery", *words, f"{start}*").stdout
-        return most_like(name, listed.split())
-
     def resolve(self, install: Install, offers: dict[str, list[Offer]]) -> Resolved:
         """As World.resolve; the module stream is enabled first, as nvidia-driver.sh does."""
-        if install.stream:
-            self._run("module", "reset", install.stream.partition(":")[0])
+        module, _, stream = install.stream.partition(":")
+        if self._streams.get(module, "") != stream:
+            if self._streams.pop(module, ""):
+                self._run("module", "reset", module)
             done = self._run("module", "enable", install.stream)
             if done.returncode:
                 return Resolved(problem=_words(done))
+            self._streams[module] = stream
         words = [_exact(package, offers) for package in install.packages]
         done = self._run("install", "--assumeno", "--verbose", *words)
         resolved = r"^---> Package (\S+)\.\S+ (\S+) will be installed$"
@@ -96,7 +95,8 @@ class DnfWorld:
             return Resolved(problem=_words(done))
         return Resolved(tuple(f"{name}={version}" for name, version in installed))
 
-    def names(self) -> list[str]:
+    @functools.cached_property
+    def names(self) -> Sequence[str]:
         """As World.names."""
         words = ["--available", "--queryformat", "%{name}", _ALL_STREAMS]
         return self._run("repoquery", *words).stdout.split()

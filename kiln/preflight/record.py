@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -34,16 +35,44 @@ def record_worlds(worlds: Iterable[AskedWorld], today: date) -> list[Path]:
     written = []
     for distro, arch, same in _by_machine(worlds):
         demanded = {answer.package.name for w in same for r in w.rows for answer in r.packages}
-        for world, index in _each_repository(same):
-            path = index_file(distro, arch, index.asked.name)
-            before = recorded_index(distro, arch, index.asked.name)
-            asked_for = demanded | (before.absent if before else frozenset())
-            # The lab serves a vendor's repository as it is recorded, and nothing else.
-            needed = _needed(same) if index.asked.name in _VENDORS else set()
-            data = _recorded(distro, arch, world, index, asked_for, needed, today)
-            if _save(path, data):
-                written.append(path)
+        for world, indexes in _each_repository(same).items():
+            parts = [_part(distro, arch, world, index, demanded, same) for index in indexes]
+            for part, data in _recorded(world, parts, today):
+                if _save(part.path, data):
+                    written.append(part.path)
     return written
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A repository, and the packages of its world that may be recorded of it."""
+
+    distro: str
+    arch: str
+    index: Index
+    demanded: frozenset[str]
+    names: tuple[str, ...]
+
+    @property
+    def path(self) -> Path:
+        return index_file(self.distro, self.arch, self.index.asked.name)
+
+
+def _part(
+    distro: str,
+    arch: str,
+    world: World,
+    index: Index,
+    demanded: Iterable[str],
+    same: Iterable[AskedWorld],
+) -> _Part:
+    before = recorded_index(distro, arch, index.asked.name)
+    asked_for = frozenset(demanded) | (before.absent if before else frozenset())
+    # The lab serves a vendor's repository as it is recorded, and nothing else.
+    wanted = asked_for | (_needed(same) if index.asked.name in _VENDORS else set())
+    forms = _forms(distro)
+    names = {name for name in world.names if name in wanted or forms.fullmatch(name)}
+    return _Part(distro, arch, index, asked_for, tuple(sorted(names)))
 
 
 def _by_machine(
@@ -55,14 +84,16 @@ def _by_machine(
     return [(distro, arch, group) for (distro, arch), group in sorted(groups.items())]
 
 
-def _each_repository(worlds: Sequence[AskedWorld]) -> list[tuple[World, Index]]:
+def _each_repository(worlds: Sequence[AskedWorld]) -> dict[World, list[Index]]:
     """Each repository that answered, with a world that has it."""
-    known: dict[str, tuple[World, Index]] = {}
+    known: dict[World, list[Index]] = {}
+    names: set[str] = set()
     for asked in worlds:
         for index in asked.indexes:
-            if asked.world is not None:
-                known.setdefault(index.asked.name, (asked.world, index))
-    return list(known.values())
+            if asked.world is not None and index.asked.name not in names:
+                names.add(index.asked.name)
+                known.setdefault(asked.world, []).append(index)
+    return known
 
 
 def _needed(worlds: Iterable[AskedWorld]) -> set[str]:
@@ -77,21 +108,27 @@ def _needed(worlds: Iterable[AskedWorld]) -> set[str]:
 
 
 def _recorded(
-    distro: str,
-    arch: str,
-    world: World,
-    index: Index,
-    demanded: set[str],
-    needed: set[str],
+    world: World, parts: Sequence[_Part], today: date
+) -> Iterator[tuple[_Part, dict[str, Any]]]:
+    """What is to be written of each repository: the package tool is asked once for all of them."""
+    names = sorted({name for part in parts for name in part.names})
+    offers = world.offers(names) if names else {}
+    versions = [
+        {name: _versions(offers.get(name, []), part.index) for name in part.names} for part in parts
+    ]
+    listed = {(name, one): None for of in versions for name, many in of.items() for one in many}
+    relations = world.relations(listed) if listed else {}
+    for part, here in zip(parts, versions, strict=True):
+        yield part, _data(part, here, relations, today)
+
+
+def _data(
+    part: _Part,
+    here: Mapping[str, Sequence[str]],
+    relations: Mapping[tuple[str, str], Relations],
     today: date,
 ) -> dict[str, Any]:
-    forms = _forms(distro)
-    wanted = demanded | needed
-    names = sorted(name for name in world.names() if name in wanted or forms.fullmatch(name))
-    offers = world.offers(names) if names else {}
-    here = {name: _versions(offers.get(name, []), index) for name in names}
-    listed = [(name, version) for name, versions in here.items() for version in versions]
-    relations = world.relations(listed) if listed else {}
+    index = part.index
     return {
         "schema": _SCHEMA,
         "repository": index.asked.name,
@@ -99,12 +136,12 @@ def _recorded(
         "source": index.asked.release_files()[0]
         if index.asked.kind == "apt"
         else f"{index.asked.url}/repodata/repomd.xml",
-        "distro": distro,
-        "arch": arch,
+        "distro": part.distro,
+        "arch": part.arch,
         "recorded": today.isoformat(),
         "signed": index.state == SIGNED,
         "checksums": dict(index.checksums),
-        "absent": sorted(name for name in demanded if not here.get(name)),
+        "absent": sorted(name for name in part.demanded if not here.get(name)),
         "packages": {
             name: [
                 _entry(version, relations.get((name, version), Relations())) for version in versions

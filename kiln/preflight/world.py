@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,10 +47,8 @@ class World(Protocol):
     def offers(self, names: Iterable[str]) -> dict[str, list[Offer]]:
         """The versions of each package, newest first; no entry for a name that nobody has."""
 
-    def like(self, name: str) -> str:
-        """The name most like this one that a repository has; empty if there is none."""
-
-    def names(self) -> list[str]:
+    @property
+    def names(self) -> Sequence[str]:
         """The names of all packages."""
 
     def relations(self, packages: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Relations]:
@@ -61,6 +59,8 @@ class World(Protocol):
 
 
 def most_like(name: str, known: Iterable[str]) -> str:
-    """The known name that is most like this one; empty if none is."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)
+    """The known name with the same first word that is most like this one; empty if none is."""
+    start = name.split("-", maxsplit=1)[0]
+    alike = [entry for entry in known if entry.startswith(start)]
+    close = difflib.get_close_matches(name, alike, n=1, cutoff=0.75)
     return close[0] if close else ""

@@ -295,7 +295,14 @@ class Recorded:
         return data
 
 
-@pytest.fixture(scope="module", params=[UBUNTU, AL2023])
+# Its tests stay together: each process of the tests would ask again.
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=pytest.mark.xdist_group(f"record of {name}"))
+        for name in (UBUNTU, AL2023)
+    ],
+)
 def record_of(
     request: pytest.FixtureRequest, signer: Signer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Recorded]:
