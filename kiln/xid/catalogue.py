@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -28,6 +29,7 @@ def page_text(knowledge: Path = KNOWLEDGE) -> str:
     return page(_read(knowledge))
 
 
+@functools.cache
 def _read(knowledge: Path) -> dict[str, Any]:
     data: dict[str, Any] = plain_yaml.read_plain(knowledge)
     return data

@@ -10,6 +10,8 @@ import functools
 import inspect
 from typing import Any
 
+from lab.api import botocore_data
+
 # moto's calls behind which the lab's machines, disks and metadata service stand. The lab's own
 # calls say themselves what they are (`lab.ec2.calls.call`).
 _THROUGH_MOTO = frozenset(
@@ -48,6 +50,7 @@ def table() -> dict[str, str]:
 
     Calls of other services come after them as `service:Call`.
     """
+    botocore_data.read_once()
     from moto.ec2.responses import EC2Response
 
     from lab.api import services
