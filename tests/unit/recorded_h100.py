@@ -1,4 +1,7 @@
-"""What nvidia-smi 580.159.04 said on a real H100 (tests/data/nvidia-smi/580.159.04-h100)."""
+"""What nvidia-smi 580.159.04 said on a real H100 (tests/data/nvidia-smi/580.159.04-h100).
+
+Of an H200 there is what differs (580.159.04-h200).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 FOLDER = Path(__file__).parents[1] / "data/nvidia-smi/580.159.04-h100"
+H200 = FOLDER.with_name("580.159.04-h200")
 DRIVER = "580.159.04"
 UUID = "GPU-00000000-0000-0000-0000-000000000000"  # as it was masked
 
@@ -38,9 +42,9 @@ class Field(NamedTuple):
         return self.value.removesuffix(" " + self.unit) if self.unit else self.value
 
 
-def answers(name: str) -> list[Answer]:
+def answers(name: str, folder: Path = FOLDER) -> list[Answer]:
     """The commands in one of the files, in order."""
-    text = (FOLDER / name).read_text()
+    text = (folder / name).read_text()
     parts = re.findall(r"^\$ nvidia-smi ?(.*)\n((?:.*\n)*?)rc (\d+)\n", text, re.M)
     return [Answer(shlex.split(words), out, int(code)) for words, out, code in parts]
 

@@ -60,6 +60,21 @@ def test_the_driver_lists_the_profiles_that_we_know(nvidia_smi: str) -> None:
     assert listed.engines == known.engines
 
 
+def test_an_h200_lists_the_profiles_that_we_know() -> None:
+    class Recorded(smi.Smi):  # type: ignore[misc,name-defined]  # a module of the runtime
+        def run(self, *words: object) -> tuple[int, str]:
+            asked = [word for word in words if word not in ("-i", "0")]
+            return next(
+                (a.code, a.out) for a in recorded.answers("mig", recorded.H200) if a.words == asked
+            )
+
+    gpu = smi.Gpu(0, recorded.UUID, "", "0x233510DE", "0x18BF10DE", "NVIDIA H200", False, False)
+    known = facts.by_device_id(facts.load(), gpu.device_id)
+    listed = Recorded().gpu_type(gpu).profiles
+    assert known.name == "H200-141GB"
+    assert listed == {name: p._replace(ce=None) for name, p in known.profiles.items()}
+
+
 def test_the_clocks_are_the_highest_already(capsys: pytest.CaptureFixture[str]) -> None:
     assert clocks.main(["--show"], run=recorded.said) == 0
     assert capsys.readouterr().out == (
