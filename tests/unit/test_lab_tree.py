@@ -123,3 +123,104 @@ def test_nothing_of_the_hook_is_left_in_the_tree_and_no_disk_is_synced(root: Pat
     assert "sync" not in script
     (command,) = (root.parent / "in-the-tree").read_text().splitlines()
     assert command.endswith("--remove /usr/bin/dpkg")
+
+
+FILES = "what dpkg unpacks"
+
+
+@pytest.fixture
+def fetched(tmp_path: Path) -> Path:
+    """What fetch.sh leaves in a root of an archive with two packages: the second one is forged."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    uris = "\n".join(
+        f"'http://debian.example/{name}%2b1.deb' {name}_1+1.deb 20 SHA256:{hash_}"
+        for name, hash_ in (("bash", "aa"), ("jq", "bb"))
+    )
+    script = f'#!/bin/sh\necho "$APT_CONFIG: $*" >> {tmp_path}/asked\n'
+    (programs / "apt-get").write_text(
+        f'{script}case "$*" in *--print-uris*) cat <<E\n{uris}\nE\nesac\n'
+    )
+    (programs / "dpkg-deb").write_text(f'#!/bin/sh\nprintf "{FILES} of $2"\n')
+    helper = tmp_path / "apt-helper"
+    helper.write_text(
+        "#!/bin/sh\nwhile [ $1 != download-file ]; do shift; done; shift\n"
+        'while [ $# -gt 0 ]; do echo "from $1" > $2; [ $3 = SHA256:aa ] || exit 1; shift 3; done\n'
+    )
+    for program in (*programs.iterdir(), helper):
+        program.chmod(0o755)
+    fetch = (tree.HOOKS / "fetch.sh").read_text()
+    # One file at a time, so that only the forged one is refused.
+    fetch = fetch.replace("/usr/lib/apt/apt-helper", str(helper)).replace("-n 24", "-n 3")
+    root = tmp_path / "root"
+    (root / "var/cache/apt/archives").mkdir(parents=True)
+    path = f"{programs}:{os.environ['PATH']}"
+    environment = {**os.environ, "MMDEBSTRAP_APT_CONFIG": "the tree's", "PATH": path}
+    subprocess.run(["sh", "-c", fetch, "fetch", root, "jq"], env=environment, check=False)
+    return root
+
+
+def test_packages_are_there_and_decompressed_before_mmdebstrap_asks_for_them(fetched: Path) -> None:
+    archives = fetched / "var/cache/apt/archives"
+    assert (archives / "bash_1+1.deb").read_text() == "from http://debian.example/bash%2b1.deb\n"
+    assert (archives / "unpacked/bash_1+1.deb").read_text() == f"{FILES} of bash_1+1.deb"
+    update, listing = (fetched.parent / "asked").read_text().splitlines()
+    assert update == "the tree's: -qq update --error-on=any"
+    assert listing.startswith("the tree's: -qq --print-uris ")
+    assert listing.endswith(" install ?essential jq")
+
+
+def test_a_package_whose_hash_is_not_that_of_the_signed_index_is_not_used(fetched: Path) -> None:
+    archives = fetched / "var/cache/apt/archives"
+    assert [path.name for path in archives.glob("*.deb")] == ["bash_1+1.deb"]
+    assert [path.name for path in archives.glob("unpacked/*")] == ["bash_1+1.deb"]
+
+
+def dpkg_deb(root: Path, *words: str) -> str:
+    """What dpkg reads in a tree while it is made."""
+    itself = root.parent / "dpkg-deb-itself"
+    itself.write_text('#!/bin/sh\necho "itself: $*"\n')
+    itself.chmod(0o755)
+    script = (tree.HOOKS / "dpkg-deb.sh").read_text()
+    script = script.replace("/usr/lib/kiln-lab-dpkg-deb", str(itself))
+    return subprocess.run(
+        ["sh", "-c", script, "dpkg-deb", *words], capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_dpkg_reads_what_is_decompressed_and_decompresses_the_rest_itself(fetched: Path) -> None:
+    archive = fetched / "var/cache/apt/archives/bash_1+1.deb"
+    link = fetched / "000-bash_1+1.deb"  # as apt passes it
+    link.symlink_to(archive)
+    for name in (archive, link):
+        assert dpkg_deb(fetched, "--fsys-tarfile", str(name)) == f"{FILES} of bash_1+1.deb"
+        assert dpkg_deb(fetched, "--control", str(name), "to") == f"itself: --control {name} to\n"
+    other = archive.with_name("jq_1+1.deb")
+    other.touch()
+    assert dpkg_deb(fetched, "--fsys-tarfile", str(other)) == f"itself: --fsys-tarfile {other}\n"
+
+
+def test_nothing_decompressed_is_left_in_the_tree_and_dpkg_has_its_own_program(root: Path) -> None:
+    for option in tree.in_parallel(["jq"]):
+        kind, script = option.split("=", 1)
+        if kind != "--setup-hook":
+            programs = f"{root.parent / 'bin'}:{os.environ['PATH']}"
+            (root / "var/cache/apt/archives/unpacked").mkdir(parents=True, exist_ok=True)
+            subprocess.run(
+                ["sh", "-c", script, "exec", str(root)],
+                env={**os.environ, "PATH": programs},
+                check=True,
+            )
+    assert sorted(path.name for path in (root / "usr/bin").iterdir()) == ["bash"]
+    assert not any((root / "var/cache/apt/archives").iterdir())
+    aside, back = (root.parent / "in-the-tree").read_text().splitlines()
+    assert aside.endswith(" --add /usr/bin/dpkg-deb")
+    assert back == aside.replace("--add", "--remove")
+
+
+def test_a_tree_is_made_although_nothing_could_be_fetched_before(tmp_path: Path) -> None:
+    """mmdebstrap then downloads and says what is wrong with the archive."""
+    (option,) = (o for o in tree.in_parallel(["jq"]) if o.startswith("--setup-hook="))
+    script = option.split("=", 1)[1]
+    environment = {**os.environ, "MMDEBSTRAP_APT_CONFIG": "/nothing", "PATH": str(tmp_path)}
+    subprocess.run(["/bin/sh", "-c", script, "exec", tmp_path], env=environment, check=True)
