@@ -9,6 +9,7 @@ from kiln.base.errors import KilnError
 from kiln.consume.kinds import KINDS, write_document
 from kiln.consume.wanted import Wanted, wanted_launch
 from kiln.matrix.load import load_recipes
+from kiln.publish.choice import LineRow, line_rows
 
 EKS = "al2023/lts/eks/x86_64"
 ECS = "al2023/lts/ecs/x86_64"
@@ -16,8 +17,15 @@ BASE = "al2023/lts/base/x86_64"
 AMI = "ami-0123456789abcdef0"
 
 
+@cache
+def _rows() -> dict[str, LineRow]:
+    """Those of the matrix, which many tests ask for."""
+    return line_rows()
+
+
 def asked(line: str = EKS, instance_type: str = "p4d.24xlarge", **more: Any) -> Wanted:
-    return wanted_launch(line, "stable", "us-east-1", instance_type=instance_type, **more)
+    row = _rows().get(line)
+    return wanted_launch(line, "stable", "us-east-1", instance_type=instance_type, row=row, **more)
 
 
 def made(kind: str, for_: Wanted) -> str:
@@ -29,7 +37,8 @@ def of_every_line() -> dict[str, str]:
     """A document of each kind for each line that the kind takes, by a name for a file."""
     found = {}
     for recipe in load_recipes():
-        by_channel = wanted_launch(recipe.channel_line, "stable", "us-east-1")
+        line = recipe.channel_line
+        by_channel = wanted_launch(line, "stable", "us-east-1", row=_rows()[line])
         pinned = Wanted(**{**vars(by_channel), "image_id": AMI})
         for kind in KINDS.values():
             for how, wanted in (("follows", by_channel), ("pinned", pinned)):
