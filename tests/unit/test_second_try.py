@@ -31,6 +31,8 @@ def test_sound(): pass
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copy(testing.ROOT / "pyproject.toml", tmp_path)  # pytest's options are there
     monkeypatch.setattr(testing, "ROOT", tmp_path)
+    # No test of the folder uses them, and each process would import them.
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-pno:hypothesispytest -pno:pytest11.testinfra")
     return tmp_path
 
 
