@@ -33,8 +33,8 @@ from kiln.matrix.publishing import Publish
 from kiln.pipeline import record as records
 from kiln.pipeline.record import Record
 from kiln.publish import channels, provenance, signatures
-from kiln.publish.ours import OwnImage, own_images
 from kiln.publish.overview import ChannelRow, channel_rows
+from kiln.publish.own_images import OwnImage, own_images
 from kiln.publish.release import Release
 
 if TYPE_CHECKING:

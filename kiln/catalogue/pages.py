@@ -32,8 +32,8 @@ from kiln.facts import table
 from kiln.image import diff, sbom
 from kiln.image.version_info import reading
 from kiln.pipeline.record import Record, as_text
-from kiln.publish import choice
-from kiln.publish.ours import moment
+from kiln.publish import line_flags
+from kiln.publish.own_images import moment
 
 FOLDER = TEMPLATES / "catalogue"
 STATIC = ("catalogue.css", "catalogue.js", "line.js", "compare.js")
@@ -115,7 +115,7 @@ def _pages(gathered: Gathered) -> Iterator[tuple[str, str]]:
             **more,
         )
 
-    rows = choice.line_rows()
+    rows = line_flags.line_rows()
     for line in catalogue.lines:
         told = _of_line(line, gathered, rows.get(line.line))
         yield line.page, page("line.html.j2", here=line.page, up="../", **told)
@@ -208,7 +208,7 @@ def _data(catalogue: Catalogue) -> dict[str, Any]:
 
 
 def _of_line(
-    line: CataloguedLine, gathered: Gathered, row: choice.LineRow | None
+    line: CataloguedLine, gathered: Gathered, row: line_flags.LineRow | None
 ) -> dict[str, Any]:
     image = line.images[0] if line.images else None
     record = gathered.records.get(image.key) if image else None

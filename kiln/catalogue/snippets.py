@@ -8,7 +8,7 @@ from kiln.base.errors import KilnError
 from kiln.catalogue.model import CataloguedLine, ChannelInRegion
 from kiln.consume.kinds import KINDS, write_document
 from kiln.consume.wanted import wanted_launch
-from kiln.publish.choice import LineRow
+from kiln.publish.line_flags import LineRow
 
 
 @dataclass(frozen=True)

@@ -45,14 +45,14 @@ def catalogue_(
     from kiln.catalogue.serve import serve_site
     from kiln.cli import targets
     from kiln.cli.making_catalogue import make_catalogue
-    from kiln.publish import choice
+    from kiln.publish import line_flags
 
     if not 0 <= port <= _PORTS:
         raise KilnError(f"--port {port} is not a port", hint="--port 8000")
     if publish:
         site.bucket_and_prefix(publish)
-    shown = choice.regions_to_show(regions)
-    place = choice.answering(targets.choose(target, region))
+    shown = line_flags.regions_to_show(regions)
+    place = line_flags.answering(targets.choose(target, region))
     folder = Path(out) if out else build_dir() / "catalogue"
     made = make_catalogue(place, shown, given, folder)
     if publish:

@@ -60,12 +60,12 @@ def consume(
     """Write what launches a channel's image: for EKS, ECS, Batch, ParallelCluster, Terraform …"""
     from kiln.cli import targets
     from kiln.consume.argo import walk_through
-    from kiln.consume.around import checked_around
     from kiln.consume.kinds import KINDS, kind_of, pinned, suits, takes, write_document
+    from kiln.consume.launch_options import checked_options
     from kiln.consume.wanted import wanted_launch
     from kiln.matrix import load
     from kiln.mig.makespan import whole_jobs
-    from kiln.publish import choice
+    from kiln.publish import line_flags
 
     if list_:
         names = {kind.name: kind.summary for kind in KINDS.values()}
@@ -80,14 +80,14 @@ def consume(
     kind = kind_of(for_)
     _only_for(kind.name, owner=owner, jobs=jobs, walkthrough=walkthrough)
     where = region or load.default_region() or "us-east-1"
-    around = checked_around(
+    options = checked_options(
         instance_profile=instance_profile,
         placement_group=placement_group,
         capacity_reservation=capacity_reservation,
         capacity_block=capacity_block,
     )
     types = instance_type.split(",") if instance_type is not None else [None]
-    takes(kind, around, len(types))
+    takes(kind, options, len(types))
     asked, *more = (
         wanted_launch(line, channel, where, instance_type=each, label=label, strategy=strategy)
         for each in types
@@ -97,11 +97,11 @@ def consume(
         asked,
         owner=owner,
         jobs=whole_jobs(jobs) if jobs is not None else 0,
-        around=around,
+        options=options,
         others=tuple(other.instance_type for other in more),
     )
     if pin or kind.needs_id:
-        asked = pinned(choice.answering(targets.choose(target, region)), asked)
+        asked = pinned(line_flags.answering(targets.choose(target, region)), asked)
     text = walk_through(asked) if walkthrough else write_document(kind, asked)
     if out is None:
         say(text.removesuffix("\n"))

@@ -38,8 +38,8 @@ def cost_(
     from kiln.base.tags import LINE, RUN_ID
     from kiln.cli import shared, targets
     from kiln.pipeline import record as records
-    from kiln.publish import choice
     from kiln.publish import cost as costs
+    from kiln.publish import line_flags
 
     if run and line:
         raise KilnError("a run and --line exclude each other", hint="give one of them")
@@ -47,13 +47,15 @@ def cost_(
     if run:
         shared.bring_for_names(given, run)
     record = records.find_record(run) if run else None
-    only = {LINE: choice.row_of(line).line} if line else {}
+    only = {LINE: line_flags.row_of(line).line} if line else {}
     if record:
         only = {RUN_ID: record.run_id}
-    shown = choice.regions_to_show(regions)
-    place = choice.answering(targets.choose(target, region or (record.region if record else None)))
+    shown = line_flags.regions_to_show(regions)
+    place = line_flags.answering(
+        targets.choose(target, region or (record.region if record else None))
+    )
     if regions is None:
-        shown = choice.with_published(shown, place)
+        shown = line_flags.with_published(shown, place)
     total, number = costs.images_cost(place, shown, kept, only=only)
     whole = total + (costs.run_cost(record) if record else costs.Cost())
     show(

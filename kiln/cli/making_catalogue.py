@@ -29,13 +29,13 @@ def make_catalogue(
     from kiln.cli import shared
     from kiln.matrix import load
     from kiln.pipeline.shared_records import bring_newest
-    from kiln.publish import choice
+    from kiln.publish import line_flags
 
     recipes = load.load_recipes()
     shelf = shared.shelf_for(given, place)
     if shelf:
         bring_newest(shelf, [recipe.name for recipe in recipes], note, each=_RECORDS)
-    gathered = gather_catalogue(place, recipes, choice.settings_by_line(), regions, note)
+    gathered = gather_catalogue(place, recipes, line_flags.settings_by_line(), regions, note)
     write_site(site_files(gathered, note), folder)
     return gathered.catalogue
 

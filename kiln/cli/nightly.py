@@ -144,11 +144,11 @@ def plan(
     from kiln.cli import targets
     from kiln.cli.channel_tables import plan_text
     from kiln.matrix import load
-    from kiln.publish import choice
+    from kiln.publish import line_flags
     from kiln.publish.night_plan import plan_night
 
     recipes = _chosen(selection)
-    place = choice.answering(targets.choose(target, region))
+    place = line_flags.answering(targets.choose(target, region))
     night = plan_night(recipes, load.load_publishing(), place, _bringing(recipes, given, place))
     commands = _commands(night, place, given)
     data = {
@@ -203,13 +203,13 @@ def finish(
     """What a night's items have done, wherever they ran: a row that is still due has failed."""
     from kiln.cli import targets
     from kiln.matrix import load
-    from kiln.publish import choice
+    from kiln.publish import line_flags
     from kiln.publish.night_end import after_night
     from kiln.publish.night_plan import plan_night, read_plan
 
     recipes, sent = _chosen(selection), Sent(out, topic, catalogue, given).checked()
     planned = read_plan(Path(plan)) if plan else None
-    place = choice.answering(targets.choose(target, region))
+    place = line_flags.answering(targets.choose(target, region))
     bring = _bringing(recipes, given, place)
     night = plan_night(recipes, load.load_publishing(), place, bring, planned)
     compare = _comparing(place, bring)
@@ -245,7 +245,7 @@ def codebuild_(
     """A night on CodeBuild: a build for each row that is due, then the report of nightly.finish."""
     from kiln.cli import targets
     from kiln.matrix import load
-    from kiln.publish import choice
+    from kiln.publish import line_flags
     from kiln.publish.codebuild import run_batch
     from kiln.publish.lock import exclusively
     from kiln.publish.night_end import after_night
@@ -254,7 +254,7 @@ def codebuild_(
 
     sent = Sent(out, topic, catalogue, given).checked()
     recipes, settings = _chosen(selection), load.load_publishing()
-    place = choice.answering(targets.choose(target, region))
+    place = line_flags.answering(targets.choose(target, region))
     bring = _bringing(recipes, given, place)
     with exclusively(place, LOCK, LOCK_SECONDS, NIGHT):
         night = plan_night(recipes, settings, place, bring)
@@ -297,13 +297,13 @@ class Sent:
 def _reported(results: list[RowResult], place: Target, sent: Sent, *, as_json: bool) -> int:
     """Write, send and show the report of a night, and renew the catalogue; the exit status."""
     from kiln.cli.making_catalogue import publish_catalogue
-    from kiln.publish import choice, night_report
+    from kiln.publish import line_flags, night_report
 
     night_report.write(results, sent.out)
     if sent.topic:
         night_report.send(place, sent.topic, results)
     if sent.catalogue:
-        publish_catalogue(sent.catalogue, place, sent.given, choice.regions_to_show(None))
+        publish_catalogue(sent.catalogue, place, sent.given, line_flags.regions_to_show(None))
     show(
         [asdict(result) for result in results],
         as_json=as_json,

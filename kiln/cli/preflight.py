@@ -55,7 +55,7 @@ def preflight(
     with tempfile.TemporaryDirectory(prefix="kiln-preflight-") as folder:
         asked = ask(recipes, Path(folder), whole_files=download, say=note, target=target)
         if record:
-            files = recording.record_worlds(asked.worlds, date.today())
+            files = recording.record_roots(asked.roots, date.today())
             note("\n".join(map(_recorded, files)) or "recorded: nothing has changed")
     rows = asked.rows
     show([row.as_json() for row in rows], as_json=json, text=lambda _: answers.rows_text(rows))

@@ -58,16 +58,16 @@ def _verified(ami: str, key: str | None, target: str, region: str | None, *, as_
     from kiln.base.tags import LINE
     from kiln.cli import targets
     from kiln.matrix import flags
-    from kiln.publish import choice, provenance, signatures
+    from kiln.publish import line_flags, provenance, signatures
     from kiln.publish.images import describe_image
 
     flags.ami(ami)
     trusted = signatures.key_in_file(Path(key)) if key else None
-    place = choice.answering(targets.choose(target, region))
+    place = line_flags.answering(targets.choose(target, region))
     if trusted is None:
         image = describe_image(place, ami)
         line = image.tags.get(LINE, "") if image else ""
-        settings = choice.settings_by_line().get(line)
+        settings = line_flags.settings_by_line().get(line)
         if settings is None or settings.sign is None:
             raise KilnError(
                 f"{ami}: no key is known that must have signed it",

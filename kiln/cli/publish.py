@@ -49,11 +49,11 @@ def publish(
     from kiln.cli import shared, targets
     from kiln.matrix import flags, load, select
     from kiln.pipeline import verify
-    from kiln.publish import choice
+    from kiln.publish import line_flags
     from kiln.publish.publish import publish_row
 
     (recipe,) = select.select(load.load_recipes(), name=name)
-    settings = choice.with_regions(load.load_publishing()[recipe.name], regions)
+    settings = line_flags.with_regions(load.load_publishing()[recipe.name], regions)
     if ami is not None:
         flags.ami(ami)
     place = targets.choose(target, region)
@@ -100,10 +100,10 @@ def promote(
 ) -> int:
     """Let a channel hold what the channel before it holds, if every gate is open."""
     from kiln.cli import targets
-    from kiln.publish import choice
+    from kiln.publish import line_flags
     from kiln.publish.promote import promote_line
 
-    row = choice.row_of(line)
+    row = line_flags.row_of(line)
     promotion = promote_line(
         row.line,
         to,
@@ -142,10 +142,10 @@ def rollback(
     """Let a channel hold the image before its present one again, in all regions."""
     from kiln.base import vocabulary
     from kiln.cli import targets
-    from kiln.publish import choice
+    from kiln.publish import line_flags
     from kiln.publish.promote import roll_back
 
-    row = choice.row_of(line)
+    row = line_flags.row_of(line)
     if to is not None:
         vocabulary.AMI_ID.required(to, "--to")
     back = roll_back(
@@ -185,12 +185,12 @@ def channels_(
     """Which AMI each channel of each line holds, in each region."""
     from kiln.cli import targets
     from kiln.cli.channel_tables import channels_table
-    from kiln.publish import choice
+    from kiln.publish import line_flags
     from kiln.publish.overview import channel_rows
 
-    wanted = choice.row_of(line).line if line else None
-    shown, settings = choice.regions_to_show(regions), choice.settings_by_line()
-    place = choice.answering(targets.choose(target, region))
+    wanted = line_flags.row_of(line).line if line else None
+    shown, settings = line_flags.regions_to_show(regions), line_flags.settings_by_line()
+    place = line_flags.answering(targets.choose(target, region))
     listed = channel_rows(place, shown, settings, only=regions is not None)
     rows = [row for row in listed if wanted in (None, row.line)]
     show([asdict(row) for row in rows], as_json=json, text=lambda data: channels_table(rows))
@@ -215,12 +215,12 @@ def history(
     """Who moved the channels of a line when, to which AMI, and why."""
     from kiln.cli import targets
     from kiln.cli.channel_tables import history_table
-    from kiln.publish import choice
+    from kiln.publish import line_flags
     from kiln.publish.overview import history_rows
 
-    row = choice.row_of(line)
-    names = [choice.channel_of(row, channel)] if channel else list(row.settings.channels)
-    rows = history_rows(choice.answering(targets.choose(target, region)), row.line, names)
+    row = line_flags.row_of(line)
+    names = [line_flags.channel_of(row, channel)] if channel else list(row.settings.channels)
+    rows = history_rows(line_flags.answering(targets.choose(target, region)), row.line, names)
     show([asdict(row) for row in rows], as_json=json, text=lambda data: history_table(rows))
 
 

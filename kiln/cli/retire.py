@@ -30,14 +30,14 @@ def retire(
     """Which AMIs no channel holds and nothing uses; with --apply, their next step."""
     from kiln.cli import targets
     from kiln.cli.channel_tables import retirement_text
-    from kiln.publish import choice
+    from kiln.publish import line_flags
     from kiln.publish import retire as retiring
 
-    shown = choice.regions_to_show(regions)
-    place = choice.answering(targets.choose(target, region))
+    shown = line_flags.regions_to_show(regions)
+    place = line_flags.answering(targets.choose(target, region))
     if regions is None:
-        shown = choice.with_published(shown, place)
-    plan = retiring.plan_retirement(place, shown, choice.settings_by_line(), ask=apply)
+        shown = line_flags.with_published(shown, place)
+    plan = retiring.plan_retirement(place, shown, line_flags.settings_by_line(), ask=apply)
     if apply:
         plan = retiring.retire(place, plan)
     show(
@@ -74,7 +74,7 @@ def sweep(
 
     from kiln.cli import targets
     from kiln.cli.channel_tables import sweep_text
-    from kiln.publish import choice
+    from kiln.publish import line_flags
     from kiln.publish import sweep as sweeping
 
     if older_than < 1:
@@ -82,8 +82,8 @@ def sweep(
             f"--older-than {older_than}: runs that began less than an hour ago may be at work",
             hint="give at least 1",
         )
-    named = choice.regions_to_show(regions) if regions is not None else None
-    place = choice.answering(targets.choose(target, region))
+    named = line_flags.regions_to_show(regions) if regions is not None else None
+    place = line_flags.answering(targets.choose(target, region))
     everywhere = named or sweeping.regions_of_account(place)
     left = sweeping.leftovers(place, everywhere, timedelta(hours=older_than))
     done = sweeping.sweep(place, left) if apply else []

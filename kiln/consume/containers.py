@@ -35,7 +35,7 @@ def ecs(wanted: Wanted) -> str:
                 if name != "InstanceProfile"
             },
             "InstanceProfile": text_parameter(
-                "name of the container instances' profile", wanted.around.instance_profile or None
+                "name of the container instances' profile", wanted.options.instance_profile or None
             ),
             "Subnets": SUBNETS,
             "MostInstances": {"Type": "Number", "Default": 4, "MinValue": 1},

@@ -47,24 +47,24 @@ def template_resource(wanted: Wanted, image: Any, **more: Any) -> dict[str, Any]
 
 def optional(wanted: Wanted) -> dict[str, Any]:
     """The parameters that a launch template's resource reads."""
-    around = wanted.around
-    block = "yes" if around.capacity_block else "no"
+    options = wanted.options
+    block = "yes" if options.capacity_block else "no"
     return {
         "SecurityGroups": GROUPS,
         "InstanceProfile": text_parameter(
             "name of an instance profile, such as that of stack.deploy; empty for none",
-            around.instance_profile,
+            options.instance_profile,
         ),
         "CapacityReservation": text_parameter(
             "id of a capacity reservation or capacity block; empty for none",
-            around.reservation,
+            options.reservation,
         ),
         "CapacityBlock": {
             **text_parameter("whether the reservation is a capacity block", block),
             "AllowedValues": ["yes", "no"],
         },
         "PlacementGroup": text_parameter(
-            "name of a placement group; empty for none", around.placement_group
+            "name of a placement group; empty for none", options.placement_group
         ),
     }
 
@@ -90,7 +90,7 @@ def launch_template_json(wanted: Wanted) -> str:
         "VersionDescription": f"{wanted.line} {wanted.channel}",
         "LaunchTemplateData": launch_data(wanted, wanted.image, groups=["sg-0123456789abcdef0"]),
     }
-    made["LaunchTemplateData"] |= wanted.around.launch_data()
+    made["LaunchTemplateData"] |= wanted.options.launch_data()
     return as_json(made)
 
 
@@ -156,7 +156,7 @@ def group(least: str, size: str, most: str) -> dict[str, Any]:
 
 def command_line(wanted: Wanted) -> str:
     """A command that launches one instance."""
-    data = launch_data(wanted, wanted.image, groups=["$GROUP"]) | wanted.around.launch_data()
+    data = launch_data(wanted, wanted.image, groups=["$GROUP"]) | wanted.options.launch_data()
     if "NetworkInterfaces" in data:
         data["NetworkInterfaces"] = [
             card | {"SubnetId": "$SUBNET"} for card in data["NetworkInterfaces"]

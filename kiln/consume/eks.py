@@ -145,13 +145,13 @@ def _one_of(key: str, *values: str) -> dict[str, Any]:
 
 
 def _account_of_karpenter(wanted: Wanted) -> dict[str, Any]:
-    around = wanted.around
-    profile = around.instance_profile
+    options = wanted.options
+    profile = options.instance_profile
     found: dict[str, Any] = {"instanceProfile": profile} if profile else {"role": "NODE-ROLE"}
-    if around.placement_group:
-        found["placementGroupSelector"] = {"name": around.placement_group}
-    if around.reservation:
-        found["capacityReservationSelectorTerms"] = [{"id": around.reservation}]
+    if options.placement_group:
+        found["placementGroupSelector"] = {"name": options.placement_group}
+    if options.reservation:
+        found["capacityReservationSelectorTerms"] = [{"id": options.reservation}]
     return found
 
 

@@ -61,16 +61,16 @@ def cluster_config(wanted: Wanted) -> dict[str, Any]:
 
 
 def _launch(wanted: Wanted) -> dict[str, Any]:
-    around = wanted.around
+    options = wanted.options
     launch: dict[str, Any] = {"efaEnabled": bool(network_interfaces(wanted))}
     if launch["efaEnabled"]:
         # eksctl makes a placement group then, which lies in one zone.
         launch["availabilityZones"] = [f"{wanted.region}a"]
-    if around.placement_group:
-        launch["placement"] = {"groupName": around.placement_group}
-    if around.reservation:
-        target = {"capacityReservationID": around.reservation}
+    if options.placement_group:
+        launch["placement"] = {"groupName": options.placement_group}
+    if options.reservation:
+        target = {"capacityReservationID": options.reservation}
         launch["capacityReservation"] = {"capacityReservationTarget": target}
-    if around.capacity_block:
+    if options.capacity_block:
         launch["instanceMarketOptions"] = {"marketType": "capacity-block"}
     return launch

@@ -35,7 +35,7 @@ def _rendered(wanted: Wanted, template: str, what: str) -> str:
             size=wanted.recipe.volume.size,
             user=wanted.recipe.distro.ssh_user,
             cards=network_interfaces(wanted),
-            around=wanted.around,
+            options=wanted.options,
             tags=dict(sorted(instance_tags(wanted).items())),
         )
     )

@@ -9,7 +9,7 @@ from kiln.base import vocabulary
 from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.cloud.target import Target
 from kiln.consume import argo, containers, ec2, eks, eksctl, hcl_documents, slurm
-from kiln.consume.around import Around, flags_given
+from kiln.consume.launch_options import LaunchOptions, flags_given
 from kiln.consume.wanted import Wanted
 from kiln.publish import channels
 
@@ -19,8 +19,8 @@ class Kind:
     """A kind of document. `flavors` and `distros` are those it takes; empty: all.
 
     With `needs_id` the tool resolves no parameter, so the document always holds an AMI's id.
-    `around` are the flags of `Around` that it takes, `several` whether it can have more instance
-    types than one. `note` is for who applies it, where the document's form has no comments.
+    `options` are the flags of `LaunchOptions` that it takes, `several` whether it can have more
+    instance types than one. `note` is for who applies it, where the document's form has no comments.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Kind:
     flavors: tuple[str, ...] = ()
     distros: tuple[str, ...] = ()
     needs_id: bool = False
-    around: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     several: bool = False
     note: str = ""
 
@@ -42,25 +42,25 @@ _EKS, _ECS, _CLUSTER = ("eks",), ("ecs",), ("parallelcluster",)
 _NODEADM = ("al2023",)
 _CFN = "CloudFormation"
 _KINDS = (
-    Kind("launch-template", f"EC2 launch template ({_CFN})", ec2.launch_template, around=_ALL),
+    Kind("launch-template", f"EC2 launch template ({_CFN})", ec2.launch_template, options=_ALL),
     Kind(
         "launch-template-json",
         "the same for aws ec2 create-launch-template --cli-input-json",
         ec2.launch_template_json,
-        around=_ALL,
+        options=_ALL,
         note="change the security group, then: "
         "aws ec2 create-launch-template --cli-input-json file://FILE",
     ),
-    Kind("cloudformation", f"Auto Scaling group ({_CFN})", ec2.scaling_group, around=_ALL),
-    Kind("cli", "aws ec2 run-instances", ec2.command_line, around=_ALL),
+    Kind("cloudformation", f"Auto Scaling group ({_CFN})", ec2.scaling_group, options=_ALL),
+    Kind("cli", "aws ec2 run-instances", ec2.command_line, options=_ALL),
     Kind(
         "terraform",
         "launch template and Auto Scaling group",
         hcl_documents.terraform,
-        around=_ALL,
+        options=_ALL,
     ),
     Kind("packer", "a template on top of the image", hcl_documents.packer_child),
-    Kind("karpenter", "EC2NodeClass and NodePool", eks.karpenter, _EKS, _NODEADM, around=_ALL),
+    Kind("karpenter", "EC2NodeClass and NodePool", eks.karpenter, _EKS, _NODEADM, options=_ALL),
     Kind(
         "eksctl",
         "managed node group of eksctl",
@@ -68,7 +68,7 @@ _KINDS = (
         _EKS,
         _NODEADM,
         needs_id=True,
-        around=(_PLACEMENT, *_RESERVED),
+        options=(_PLACEMENT, *_RESERVED),
     ),
     Kind(
         "eks-managed-nodegroup",
@@ -76,7 +76,7 @@ _KINDS = (
         eks.managed_node_group,
         _EKS,
         _NODEADM,
-        around=(_PLACEMENT, *_RESERVED),
+        options=(_PLACEMENT, *_RESERVED),
     ),
     Kind(
         "eks-self-managed",
@@ -84,19 +84,19 @@ _KINDS = (
         eks.self_managed,
         _EKS,
         _NODEADM,
-        around=_ALL,
+        options=_ALL,
     ),
     Kind("gpu-operator", "values of the chart gpu-operator", eks.gpu_operator, _EKS),
     Kind("device-plugin", "values of nvidia-device-plugin", eks.device_plugin, _EKS),
     Kind("argo", "Argo Workflow over the slices", argo.workflow, _EKS, _NODEADM),
-    Kind("ecs", f"capacity provider and task ({_CFN})", containers.ecs, _ECS, around=_ALL),
+    Kind("ecs", f"capacity provider and task ({_CFN})", containers.ecs, _ECS, options=_ALL),
     Kind(
         "batch",
         f"compute environment and queue ({_CFN})",
         containers.batch,
         _ECS,
         ("al2", "al2023"),
-        around=(_PLACEMENT,),
+        options=(_PLACEMENT,),
     ),
     Kind(
         "parallelcluster",
@@ -132,11 +132,11 @@ def suits(kind: Kind, wanted: Wanted) -> None:
             )
 
 
-def takes(kind: Kind, around: Around, types: int) -> None:
+def takes(kind: Kind, options: LaunchOptions, types: int) -> None:
     """Raises KilnError (exit status 2) for what the kind's document has no place for."""
-    refused = [flag for flag in flags_given(around) if flag not in kind.around]
+    refused = [flag for flag in flags_given(options) if flag not in kind.options]
     if refused:
-        takers = [one.name for one in KINDS.values() if refused[0] in one.around]
+        takers = [one.name for one in KINDS.values() if refused[0] in one.options]
         raise KilnError(
             f"{kind.name} takes no {refused[0]}", hint=f"those that do: {', '.join(takers)}"
         )

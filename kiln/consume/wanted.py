@@ -8,10 +8,10 @@ from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.compat.which import rows_for
-from kiln.consume.around import NOTHING_AROUND, Around
+from kiln.consume.launch_options import NO_OPTIONS, LaunchOptions
 from kiln.facts import InstanceType
 from kiln.mig.k8s import k8s_configuration
-from kiln.publish import channels, choice
+from kiln.publish import channels, line_flags
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Wanted:
     image_id: str | None = None
     owner: str = "ami"
     jobs: int = 0
-    around: Around = NOTHING_AROUND
+    options: LaunchOptions = NO_OPTIONS
     others: tuple[InstanceType, ...] = ()
 
     @property
@@ -68,7 +68,7 @@ def wanted_launch(
     instance_type: str | None = None,
     label: str | None = None,
     strategy: str = "mixed",
-    row: choice.LineRow | None = None,
+    row: line_flags.LineRow | None = None,
 ) -> Wanted:
     """What the flags ask for. Without an instance type it is the one that the row is verified on.
 
@@ -76,8 +76,8 @@ def wanted_launch(
     Raises KilnError (exit status 2) for an unknown line, channel, instance type or label, a type
     whose processor or GPU the image is not for, and a layout that its GPUs cannot hold.
     """
-    row = row or choice.row_of(line)
-    choice.channel_of(row, channel)
+    row = row or line_flags.row_of(line)
+    line_flags.channel_of(row, channel)
     recipe = row.recipe
     kind = facts.instance(instance_type or recipe.verify_instance_type)
     if kind.arch != recipe.arch:

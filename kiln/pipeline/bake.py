@@ -22,9 +22,9 @@ from kiln.packer.output import Event, waits_for
 from kiln.packer.part import Part
 from kiln.packer.program import Packer
 from kiln.packer.running import BuildResult, run_build
-from kiln.pipeline.draft import Draft
 from kiln.pipeline.failure import FailureReader, ProvisionerError
 from kiln.pipeline.plan import Plan
+from kiln.pipeline.record_draft import Draft
 
 
 @dataclass(frozen=True)

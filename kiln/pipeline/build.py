@@ -23,7 +23,7 @@ from kiln.packer import program, render
 from kiln.pipeline import build_row, states
 from kiln.pipeline import plan as planning
 from kiln.pipeline.build_row import Built
-from kiln.pipeline.dead import clean_dead_runs
+from kiln.pipeline.dead_runs import clean_dead_runs
 from kiln.pipeline.plan import Options, Plan, Rebuilt
 from kiln.pipeline.shared_records import kept_runs, shelf_of
 

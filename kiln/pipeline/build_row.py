@@ -17,9 +17,9 @@ from kiln.packer import lock, plugins, policy, render
 from kiln.packer.program import Packer
 from kiln.packer.scripts import check_scripts
 from kiln.pipeline import starting, verdict
-from kiln.pipeline.draft import Draft, cleaned_up, now
 from kiln.pipeline.plan import Plan
 from kiln.pipeline.record import KnownFrom, Record
+from kiln.pipeline.record_draft import Draft, cleaned_up, now
 from kiln.pipeline.shared_records import shelf_of
 
 

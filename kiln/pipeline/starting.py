@@ -15,12 +15,12 @@ from kiln.cloud.resources import Access
 from kiln.cloud.runs import KeptRun
 from kiln.packer.part import Part
 from kiln.packer.program import Packer
-from kiln.pipeline import bake, continued, kept, states
+from kiln.pipeline import bake, continued_bake, kept_instance, states
 from kiln.pipeline.bake import BakedAmi
-from kiln.pipeline.draft import Draft
 from kiln.pipeline.failure import ProvisionerError
 from kiln.pipeline.plan import Plan
 from kiln.pipeline.record import Continued, Record
+from kiln.pipeline.record_draft import Draft
 from kiln.pipeline.states import BakeState
 
 
@@ -50,7 +50,7 @@ class Start:
             start = str(plan.options.start)
             on = Continued(start, self.on.instance_id, same_inputs=False, run_id=self.on.run_id)
             draft.note(continued=on, recipe_digest=None, input_digest=None)
-            return continued.bake_on(plan, packer, draft, self.on, stage, stop)
+            return continued_bake.bake_on(plan, packer, draft, self.on, stage, stop)
         if self.state:
             order = plan.recipe.components
             part = Part(order[order.index(self.state.start) :], again=True)
@@ -66,14 +66,18 @@ class Start:
                     Resources=[ami_id], Tags=[{"Key": SOURCE_AMI, "Value": plan.source.ami_id}]
                 )
         if self.on:
-            continued.ended(plan, self.on, draft)
+            continued_bake.ended(plan, self.on, draft)
 
     def keeps(self, plan: Plan, draft: Draft) -> Callable[[ProvisionerError], bool]:
         """Whether all of the run is kept when a provisioner fails: for `cleaned_up`."""
 
         def keep(error: ProvisionerError) -> bool:
             # What goes on on a kept instance has launched nothing itself.
-            return plan.options.keep_instance and not self.on and kept.keep(plan, draft, error)
+            return (
+                plan.options.keep_instance
+                and not self.on
+                and kept_instance.keep(plan, draft, error)
+            )
 
         return keep
 
@@ -86,7 +90,7 @@ def start_of(plan: Plan, packer: Packer, first: Record, progress: Progress, stop
     name = plan.options.start
     if name is None:
         return Start()
-    on = kept.kept_of(plan)
+    on = kept_instance.kept_of(plan)
     if on:
         progress.say(f"from {name}: on {on.instance_id}, which run {on.run_id} has left")
         return Start(on=on)

@@ -31,11 +31,11 @@ from kiln.facts import lock_file
 from kiln.packer import render, settings, template_values, uploads
 from kiln.packer.part import Part
 from kiln.packer.program import Packer
-from kiln.pipeline import bake, kept
-from kiln.pipeline.draft import Draft, cleaned_up
+from kiln.pipeline import bake, kept_instance
 from kiln.pipeline.failure import ProvisionerError
 from kiln.pipeline.plan import Plan
 from kiln.pipeline.record import Record
+from kiln.pipeline.record_draft import Draft, cleaned_up
 
 # A state holds what its bake has installed, some hundred megabytes.
 _MOST = 6
@@ -116,7 +116,7 @@ def _make(
         draft = Draft(record, run, target, progress, stop)
 
         def keeps(error: ProvisionerError) -> bool:
-            return plan.options.keep_instance and kept.keep(plan, draft, error)
+            return plan.options.keep_instance and kept_instance.keep(plan, draft, error)
 
         with cleaned_up(draft, half_made=True, keeps=keeps):
             access = resources.make_access(run, target, plan.account)

@@ -17,8 +17,8 @@ from kiln.cloud.target import OwnKernel, Target
 from kiln.pipeline import ami_checks
 from kiln.pipeline.ami_checks import Verdict
 from kiln.pipeline.baked import ON_THE_IMAGE
-from kiln.pipeline.draft import Draft, now
 from kiln.pipeline.record import Checks
+from kiln.pipeline.record_draft import Draft, now
 
 _GONE = ("InvalidAMIID.NotFound", "InvalidAMIID.Unavailable")
 

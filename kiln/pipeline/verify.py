@@ -19,9 +19,9 @@ from kiln.matrix.overrides import NOTHING, overridden, records_bucket
 from kiln.pipeline import shared_records, verdict
 from kiln.pipeline.baked import Baked, baked
 from kiln.pipeline.build_row import Built
-from kiln.pipeline.dead import clean_dead_runs
-from kiln.pipeline.draft import Draft, cleaned_up, now
+from kiln.pipeline.dead_runs import clean_dead_runs
 from kiln.pipeline.record import Record
+from kiln.pipeline.record_draft import Draft, cleaned_up, now
 from kiln.pipeline.shared_records import Shelf, shelf_of
 
 

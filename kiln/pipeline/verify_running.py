@@ -25,9 +25,9 @@ from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
 from kiln.pipeline import ami_checks, record, report, verdict
 from kiln.pipeline.build_row import Built
-from kiln.pipeline.draft import now
-from kiln.pipeline.reached import Running, connected
 from kiln.pipeline.record import Checks, Record
+from kiln.pipeline.record_draft import now
+from kiln.pipeline.running_machine import Running, connected
 
 _HOST = re.compile(r"(?P<user>[a-z_][a-z0-9_-]*)@(?P<address>[A-Za-z0-9][A-Za-z0-9.:-]*)")
 _ASK_TYPE = (

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from kiln.base.wanted_package import WantedPackage
-from kiln.preflight import world
+from kiln.preflight import package_root
 from kiln.preflight.demand import Install
 from kiln.preflight.indexes import Index
-from kiln.preflight.world import Offer, Relations, Resolved, UnusableError
+from kiln.preflight.package_root import Offer, Relations, Resolved, UnusableError
 
 # Of this machine's own configuration only how the network is reached.
 _KEPT = ("Acquire::http::Proxy", "Acquire::https::Proxy", "Acquire::http::Timeout")
@@ -22,7 +22,7 @@ _KEPT = ("Acquire::http::Proxy", "Acquire::https::Proxy", "Acquire::http::Timeou
 class AptWorld:
     """An empty machine of one architecture with these repositories in its sources.list.
 
-    The package lists in `lists` are shared with other worlds: apt asks again only for what changed.
+    The package lists in `lists` are shared with other roots: apt asks again only for what changed.
     Raises UnusableError if apt cannot read the repositories.
     """
 
@@ -39,7 +39,7 @@ class AptWorld:
             raise UnusableError(_words(done))
 
     def offers(self, names: Iterable[str]) -> dict[str, list[Offer]]:
-        """As World.offers."""
+        """As PackageRoot.offers."""
         listed = self._run("apt-cache", "madison", *names).stdout
         by_name: dict[str, list[Offer]] = {}
         for line in listed.splitlines():
@@ -52,7 +52,7 @@ class AptWorld:
         return by_name
 
     def resolve(self, install: Install, offers: dict[str, list[Offer]]) -> Resolved:
-        """As World.resolve, with the flags of kiln_install."""
+        """As PackageRoot.resolve, with the flags of kiln_install."""
         words = [_exact(package, offers) for package in install.packages]
         done = self._run("apt-get", "-s", "-y", "install", "--no-install-recommends", *words)
         if done.returncode:
@@ -62,11 +62,11 @@ class AptWorld:
 
     @functools.cached_property
     def names(self) -> Sequence[str]:
-        """As World.names."""
+        """As PackageRoot.names."""
         return self._run("apt-cache", "pkgnames").stdout.split()
 
     def relations(self, packages: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Relations]:
-        """As World.relations: Pre-Depends and Depends; Provides."""
+        """As PackageRoot.relations: Pre-Depends and Depends; Provides."""
         words = [f"{name}={version}" for name, version in packages]
         text = self._run("apt-cache", "show", *words).stdout
         by_package = {}
@@ -127,12 +127,12 @@ def _configuration(folder: Path, lists: Path, sources: Path, arch: str) -> str:
         "Dir::Cache::archives": folder / "cache",
         "Dir::Cache::pkgcache": folder / "cache" / "pkgcache.bin",
         "APT::Architecture": arch,
-        # Lists of other worlds.
+        # Lists of other roots.
         "APT::Get::List-Cleanup": "false",
         "Acquire::Retries": "1",
         "Acquire::Languages": "none",
-        "Acquire::http::Timeout": str(world.TIMEOUT),
-        "Acquire::https::Timeout": str(world.TIMEOUT),
+        "Acquire::http::Timeout": str(package_root.TIMEOUT),
+        "Acquire::https::Timeout": str(package_root.TIMEOUT),
         # The caller's, when the lists belong to root.
         "APT::Sandbox::User": "root",
         "Debug::NoLocking": "true",

@@ -28,8 +28,8 @@ from kiln.preflight.demand import Demand, File, Install, demand
 from kiln.preflight.dnf import DnfWorld
 from kiln.preflight.fetch import Fetcher, NoAnswerError, NotThereError
 from kiln.preflight.indexes import SILENT, Index, ask_repository
+from kiln.preflight.package_root import Offer, PackageRoot, UnusableError, most_like
 from kiln.preflight.parents import ask_parents
-from kiln.preflight.world import Offer, UnusableError, World, most_like
 
 # Requests that wait for the network, not for this machine.
 _AT_ONCE = 16
@@ -43,23 +43,23 @@ def cache_folder() -> Path:
 
 @dataclass(frozen=True)
 class Asked:
-    """Answers per row, and the worlds that gave them, for `record`."""
+    """Answers per row, and the roots that gave them, for `record`."""
 
     rows: tuple[RowAnswer, ...]
-    worlds: tuple[AskedWorld, ...]
+    roots: tuple[AskedRoot, ...]
 
 
 @dataclass(frozen=True)
-class AskedWorld:
+class AskedRoot:
     """The repositories of some rows that answered, and what was asked of them.
 
-    `world` is None if none of them answered or the package tool cannot read them.
+    `root` is None if none of them answered or the package tool cannot read them.
     """
 
     distro: str
     arch: str
     indexes: tuple[Index, ...]
-    world: World | None
+    root: PackageRoot | None
     rows: tuple[RowAnswer, ...]
 
 
@@ -82,7 +82,7 @@ def ask(
 ) -> Asked:
     """Ask the vendors' hosts for everything that bakes of the recipes fetch. Nothing is launched.
 
-    The worlds of the answer work as long as `folder`, an empty one, exists. `whole_files` fetches
+    The roots of the answer work as long as `folder`, an empty one, exists. `whole_files` fetches
     each file whose hash is known, and compares it. `target` is AWS where there are credentials: it
     is asked for the parent AMIs. Raises KilnError for a recipe that is incomplete and for bad
     KILN_MIRRORS.
@@ -100,7 +100,7 @@ def ask(
     machines = _machines(demands, fetches)
     say(f"asking apt and dnf for the packages of {len(demands)} rows")
 
-    def of_machine(machine: _Machine) -> list[AskedWorld]:
+    def of_machine(machine: _Machine) -> list[AskedRoot]:
         return [
             _ask_world(machine, usable, asked, fetches, folder / f"{machine}-{number}", cache)
             for number, (usable, asked) in enumerate(machines[machine].items())
@@ -108,8 +108,8 @@ def ask(
 
     # Worlds of one machine share its package lists: they are made one after the other.
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        asked = [world for worlds in pool.map(of_machine, machines) for world in worlds]
-    rows = {row.recipe.name: row for world in asked for row in world.rows}
+        asked = [root for roots in pool.map(of_machine, machines) for root in roots]
+    rows = {row.recipe.name: row for root in asked for row in root.rows}
     return Asked(tuple(rows[recipe.name] for recipe in recipes), tuple(asked))
 
 
@@ -189,21 +189,23 @@ def _ask_world(
     fetches: _Fetches,
     folder: Path,
     cache: Path,
-) -> AskedWorld:
+) -> AskedRoot:
     names = sorted({package.name for asked in demands for package in asked.packages})
-    world: World | None = None
+    root: PackageRoot | None = None
     problem, offers = "", dict[str, list[Offer]]()
     if usable:
         try:
-            world = _world(machine, usable, folder, cache)
-            offers = world.offers(names)
+            root = _package_root(machine, usable, folder, cache)
+            offers = root.offers(names)
         except UnusableError as error:
             problem = str(error)
-    rows = tuple(_row(asked, fetches, world, offers, problem) for asked in demands)
-    return AskedWorld(machine.distro, machine.arch, usable, world, rows)
+    rows = tuple(_row(asked, fetches, root, offers, problem) for asked in demands)
+    return AskedRoot(machine.distro, machine.arch, usable, root, rows)
 
 
-def _world(machine: _Machine, usable: tuple[Index, ...], folder: Path, cache: Path) -> World:
+def _package_root(
+    machine: _Machine, usable: tuple[Index, ...], folder: Path, cache: Path
+) -> PackageRoot:
     names = facts.table("downloads")["processors"][machine.arch]
     if usable[0].repository.kind == "apt":
         return AptWorld(folder, cache / "apt" / str(machine), names["deb"], usable)
@@ -213,14 +215,14 @@ def _world(machine: _Machine, usable: tuple[Index, ...], folder: Path, cache: Pa
 def _row(
     asked: Demand,
     fetches: _Fetches,
-    world: World | None,
+    root: PackageRoot | None,
     offers: dict[str, list[Offer]],
     problem: str,
 ) -> RowAnswer:
     known = [fetches.indexes[repository] for repository in asked.repositories]
     silent = tuple(index.host for index in known if index.state == SILENT)
     packages = {
-        package: _package(package, world, offers, silent, problem) for package in asked.packages
+        package: _package(package, root, offers, silent, problem) for package in asked.packages
     }
     return RowAnswer(
         recipe=asked.recipe,
@@ -229,14 +231,14 @@ def _row(
         repositories=tuple(known),
         packages=tuple(packages.values()),
         resolved=tuple(
-            _resolve(install, packages, world, offers, problem) for install in asked.installs
+            _resolve(install, packages, root, offers, problem) for install in asked.installs
         ),
     )
 
 
 def _package(
     package: WantedPackage,
-    world: World | None,
+    root: PackageRoot | None,
     offers: dict[str, list[Offer]],
     silent: Sequence[str],
     problem: str,
@@ -247,7 +249,7 @@ def _package(
         return PackageAnswer(package, State.PUBLISHED, fitting.version, fitting.repository)
     if silent:
         return PackageAnswer(package, State.SILENT, hosts=tuple(dict.fromkeys(silent)))
-    if world is None or problem:
+    if root is None or problem:
         return PackageAnswer(package, State.MISSING, detail=problem)
     nearest = nearest_published(package.version, (offer.version for offer in have))
     if nearest:
@@ -258,7 +260,7 @@ def _package(
             nearest=nearest,
             detail=f"not at {package.version}{built}; the nearest published is {nearest}",
         )
-    like = most_like(package.name, world.names)
+    like = most_like(package.name, root.names)
     hint = f"; published is {like}" if like else ""
     return PackageAnswer(package, State.MISSING, detail=f"no package of this name{hint}")
 
@@ -266,16 +268,16 @@ def _package(
 def _resolve(
     install: Install,
     packages: Mapping[WantedPackage, PackageAnswer],
-    world: World | None,
+    root: PackageRoot | None,
     offers: dict[str, list[Offer]],
     problem: str,
 ) -> ResolveAnswer:
     """Do the packages that were found fit together, with all that they depend on?"""
     there = [p for p in install.packages if packages[p].state is State.PUBLISHED]
-    if world is None or problem or not there:
+    if root is None or problem or not there:
         state = State.MISSING if problem else State.SILENT
         return ResolveAnswer(state, install, detail=problem)
-    resolved = world.resolve(Install(tuple(there), install.stream), offers)
+    resolved = root.resolve(Install(tuple(there), install.stream), offers)
     if resolved.problem:
         waits = any(packages[p].state is State.SILENT for p in install.packages)
         # A dependency may be in a repository that does not answer.

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from kiln.base.wanted_package import WantedPackage
-from kiln.preflight import world
+from kiln.preflight import package_root
 from kiln.preflight.demand import Install
 from kiln.preflight.indexes import Index
-from kiln.preflight.world import Offer, Relations, Resolved, UnusableError
+from kiln.preflight.package_root import Offer, Relations, Resolved, UnusableError
 
 _ALL_STREAMS = "--setopt=*.module_hotfixes=1"
 _FIELDS = "%{name}|%{epoch}:%{version}-%{release}|%{repoid}"
@@ -46,7 +46,7 @@ class DnfWorld:
             # As PLATFORM_ID in its os-release; module streams depend on it.
             f"--setopt=module_platform_id=platform:{distro}",
             *(
-                f"--setopt=timeout={world.TIMEOUT}",
+                f"--setopt=timeout={package_root.TIMEOUT}",
                 "--setopt=retries=1",
                 "--setopt=skip_if_unavailable=0",
             ),
@@ -62,7 +62,7 @@ class DnfWorld:
         self._command += ["--cacheonly"]
 
     def offers(self, names: Iterable[str]) -> dict[str, list[Offer]]:
-        """As World.offers."""
+        """As PackageRoot.offers."""
         # Packages of a module stream are hidden until it is enabled; resolve() enables it.
         words = ["--available", "--showduplicates", "--queryformat", _FIELDS, _ALL_STREAMS]
         listed = self._run("repoquery", *words, *names).stdout
@@ -77,7 +77,7 @@ class DnfWorld:
         return by_name
 
     def resolve(self, install: Install, offers: dict[str, list[Offer]]) -> Resolved:
-        """As World.resolve; the module stream is enabled first, as nvidia-driver.sh does."""
+        """As PackageRoot.resolve; the module stream is enabled first, as nvidia-driver.sh does."""
         module, _, stream = install.stream.partition(":")
         if self._streams.get(module, "") != stream:
             if self._streams.pop(module, ""):
@@ -97,12 +97,12 @@ class DnfWorld:
 
     @functools.cached_property
     def names(self) -> Sequence[str]:
-        """As World.names."""
+        """As PackageRoot.names."""
         words = ["--available", "--queryformat", "%{name}", _ALL_STREAMS]
         return self._run("repoquery", *words).stdout.split()
 
     def relations(self, packages: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Relations]:
-        """As World.relations."""
+        """As PackageRoot.relations."""
         words = ["--available", "--queryformat", _RELATIONS, _ALL_STREAMS]
         specs = [f"{name}-{version}" for name, version in packages]
         by_package = {}

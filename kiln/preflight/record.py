@@ -14,9 +14,9 @@ import yaml
 from kiln import facts
 from kiln.facts.indexes import index_file, recorded_index
 from kiln.facts.tables import read_table
-from kiln.preflight.ask import AskedWorld
+from kiln.preflight.ask import AskedRoot
 from kiln.preflight.indexes import SIGNED, Index
-from kiln.preflight.world import Offer, Relations, World
+from kiln.preflight.package_root import Offer, PackageRoot, Relations
 
 _HEAD = """\
 # What one repository has of the packages that a component may ask for, and a vendor's repository of
@@ -27,17 +27,17 @@ _SCHEMA = "kiln/index v1"
 _VENDORS = {entry["name"] for entry in facts.table("archives")["vendors"].values()}
 
 
-def record_worlds(worlds: Iterable[AskedWorld], today: date) -> list[Path]:
+def record_roots(roots: Iterable[AskedRoot], today: date) -> list[Path]:
     """Write what each repository that answered has; the files that changed.
 
     A repository that did not answer keeps what was recorded of it before.
     """
     written = []
-    for distro, arch, same in _by_machine(worlds):
+    for distro, arch, same in _by_machine(roots):
         demanded = {answer.package.name for w in same for r in w.rows for answer in r.packages}
-        for world, indexes in _each_repository(same).items():
-            parts = [_part(distro, arch, world, index, demanded, same) for index in indexes]
-            for part, data in _recorded(world, parts, today):
+        for root, indexes in _each_repository(same).items():
+            parts = [_part(distro, arch, root, index, demanded, same) for index in indexes]
+            for part, data in _recorded(root, parts, today):
                 if _save(part.path, data):
                     written.append(part.path)
     return written
@@ -45,7 +45,7 @@ def record_worlds(worlds: Iterable[AskedWorld], today: date) -> list[Path]:
 
 @dataclass(frozen=True)
 class _Part:
-    """A repository, and the packages of its world that may be recorded of it."""
+    """A repository, and the packages of its root that may be recorded of it."""
 
     distro: str
     arch: str
@@ -61,44 +61,44 @@ class _Part:
 def _part(
     distro: str,
     arch: str,
-    world: World,
+    root: PackageRoot,
     index: Index,
     demanded: Iterable[str],
-    same: Iterable[AskedWorld],
+    same: Iterable[AskedRoot],
 ) -> _Part:
     before = recorded_index(distro, arch, index.asked.name)
     asked_for = frozenset(demanded) | (before.absent if before else frozenset())
     # The lab serves a vendor's repository as it is recorded, and nothing else.
     wanted = asked_for | (_needed(same) if index.asked.name in _VENDORS else set())
     forms = _forms(distro)
-    names = {name for name in world.names if name in wanted or forms.fullmatch(name)}
+    names = {name for name in root.names if name in wanted or forms.fullmatch(name)}
     return _Part(distro, arch, index, asked_for, tuple(sorted(names)))
 
 
 def _by_machine(
-    worlds: Iterable[AskedWorld],
-) -> list[tuple[str, str, list[AskedWorld]]]:
-    groups: dict[tuple[str, str], list[AskedWorld]] = {}
-    for world in worlds:
-        groups.setdefault((world.distro, world.arch), []).append(world)
+    roots: Iterable[AskedRoot],
+) -> list[tuple[str, str, list[AskedRoot]]]:
+    groups: dict[tuple[str, str], list[AskedRoot]] = {}
+    for root in roots:
+        groups.setdefault((root.distro, root.arch), []).append(root)
     return [(distro, arch, group) for (distro, arch), group in sorted(groups.items())]
 
 
-def _each_repository(worlds: Sequence[AskedWorld]) -> dict[World, list[Index]]:
-    """Each repository that answered, with a world that has it."""
-    known: dict[World, list[Index]] = {}
+def _each_repository(roots: Sequence[AskedRoot]) -> dict[PackageRoot, list[Index]]:
+    """Each repository that answered, with a root that has it."""
+    known: dict[PackageRoot, list[Index]] = {}
     names: set[str] = set()
-    for asked in worlds:
+    for asked in roots:
         for index in asked.indexes:
-            if asked.world is not None and index.asked.name not in names:
+            if asked.root is not None and index.asked.name not in names:
                 names.add(index.asked.name)
-                known.setdefault(asked.world, []).append(index)
+                known.setdefault(asked.root, []).append(index)
     return known
 
 
-def _needed(worlds: Iterable[AskedWorld]) -> set[str]:
-    """The names of all packages that the solver would install on the rows of these worlds."""
-    rows = [row for world in worlds for row in world.rows]
+def _needed(roots: Iterable[AskedRoot]) -> set[str]:
+    """The names of all packages that the solver would install on the rows of these roots."""
+    rows = [row for root in roots for row in root.rows]
     return {
         package.partition("=")[0]
         for row in rows
@@ -108,16 +108,16 @@ def _needed(worlds: Iterable[AskedWorld]) -> set[str]:
 
 
 def _recorded(
-    world: World, parts: Sequence[_Part], today: date
+    root: PackageRoot, parts: Sequence[_Part], today: date
 ) -> Iterator[tuple[_Part, dict[str, Any]]]:
     """What is to be written of each repository: the package tool is asked once for all of them."""
     names = sorted({name for part in parts for name in part.names})
-    offers = world.offers(names) if names else {}
+    offers = root.offers(names) if names else {}
     versions = [
         {name: _versions(offers.get(name, []), part.index) for name in part.names} for part in parts
     ]
     listed = {(name, one): None for of in versions for name, many in of.items() for one in many}
-    relations = world.relations(listed) if listed else {}
+    relations = root.relations(listed) if listed else {}
     for part, here in zip(parts, versions, strict=True):
         yield part, _data(part, here, relations, today)
 

@@ -15,7 +15,7 @@ from kiln.facts import table
 from kiln.matrix.publishing import Publish
 from kiln.pipeline import record as records
 from kiln.pipeline.record import Record
-from kiln.publish.ours import OwnImage, own_images
+from kiln.publish.own_images import OwnImage, own_images
 from kiln.publish.regions import in_regions
 
 # The stages of a record during which an instance runs.

@@ -8,7 +8,7 @@ from typing import Any
 
 from kiln.cloud import aws
 from kiln.cloud.target import Target
-from kiln.publish.ours import own_image
+from kiln.publish.own_images import own_image
 from kiln.publish.regions import in_regions
 
 

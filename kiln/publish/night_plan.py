@@ -22,7 +22,7 @@ from kiln.pipeline.plan import Options, Plan
 from kiln.pipeline.record import document
 from kiln.publish import channels
 from kiln.publish.channels import Held
-from kiln.publish.ours import OwnImage, moment, own_images
+from kiln.publish.own_images import OwnImage, moment, own_images
 from kiln.publish.pending import Bring, Lacking, lacking_updates
 
 

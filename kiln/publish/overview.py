@@ -12,7 +12,7 @@ from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
 from kiln.publish import channels
 from kiln.publish.channels import Held
-from kiln.publish.ours import moment
+from kiln.publish.own_images import moment
 from kiln.publish.regions import in_regions
 
 

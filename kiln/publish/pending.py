@@ -24,7 +24,7 @@ from kiln.image import version_info
 from kiln.image.version_info import Package
 from kiln.pipeline import record
 from kiln.preflight.security import SecurityUpdates, ask_security, series_of
-from kiln.publish.ours import OwnImage
+from kiln.publish.own_images import OwnImage
 
 # Named in a reason; the rest is counted.
 _NAMED = 3

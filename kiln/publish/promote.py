@@ -10,8 +10,8 @@ from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
 from kiln.publish import channels, images, moving
 from kiln.publish.channels import Held
-from kiln.publish.choice import answering
 from kiln.publish.gates import Gate, gates
+from kiln.publish.line_flags import answering
 from kiln.publish.moving import Move, move_everywhere
 from kiln.publish.release import Release
 

@@ -17,7 +17,7 @@ from kiln.pipeline.shared_records import Shelf, bring_named, bring_row, keep_rec
 from kiln.publish import copies, moving
 from kiln.publish import images as amis
 from kiln.publish.attestation import attest
-from kiln.publish.choice import answering
+from kiln.publish.line_flags import answering
 from kiln.publish.moving import Move, move_everywhere
 from kiln.publish.regions import in_regions
 from kiln.publish.release import Release, on_image

@@ -15,7 +15,7 @@ from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
 from kiln.publish import channels
 from kiln.publish.channels import Held
-from kiln.publish.ours import OwnImage, own_image, own_images, users_of
+from kiln.publish.own_images import OwnImage, own_image, own_images, users_of
 from kiln.publish.regions import in_regions
 from kiln.publish.usage import shared_with, used_elsewhere
 

@@ -24,9 +24,9 @@ from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT, RUNTIME
 from kiln.consume.argo import slice_resource, walk_through
-from kiln.consume.around import Around
 from kiln.consume.eks import node_resources
 from kiln.consume.kinds import KINDS, kind_of
+from kiln.consume.launch_options import LaunchOptions
 from kiln.consume.machine import network_interfaces
 from kiln.consume.wanted import wanted_launch
 from kiln.matrix.load import load_recipes
@@ -326,7 +326,7 @@ def test_the_command_launches_as_the_launch_template_does(tmp_path: Path) -> Non
     given = {"SUBNET": "subnet-1", "GROUP": "sg-1", "KEY": "me"}
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "ASKED": str(tmp_path / "asked")}
     asked_for = replace(
-        asked(BASE, label="all-1g.5gb"), around=Around("role", capacity_block=BLOCK)
+        asked(BASE, label="all-1g.5gb"), options=LaunchOptions("role", capacity_block=BLOCK)
     )
     for launch in (asked_for, asked(BASE, "g4dn.xlarge")):
         text = made("cli", launch)
@@ -355,8 +355,8 @@ def test_bash_takes_the_command() -> None:
 
 def test_an_account_of_its_own_is_in_the_documents() -> None:
     """Profile, placement group and block; kinds without a place for one refuse the flag."""
-    around = Around("gpu-role", "near", capacity_block=BLOCK)
-    data = json.loads(made("launch-template-json", replace(asked(BASE), around=around)))
+    options = LaunchOptions("gpu-role", "near", capacity_block=BLOCK)
+    data = json.loads(made("launch-template-json", replace(asked(BASE), options=options)))
     assert data["LaunchTemplateData"]["IamInstanceProfile"] == {"Name": "gpu-role"}
     assert data["LaunchTemplateData"]["InstanceMarketOptions"] == {"MarketType": "capacity-block"}
     for kind in KINDS.values():
@@ -365,9 +365,9 @@ def test_an_account_of_its_own_is_in_the_documents() -> None:
         )
         given = {"--instance-profile": "gpu-role", "--placement-group": "near"}
         given |= {"--capacity-block": BLOCK}
-        whole = replace(asked(line or EKS, "g4dn.xlarge"), around=around, image_id=AMI)
+        whole = replace(asked(line or EKS, "g4dn.xlarge"), options=options, image_id=AMI)
         for flag, value in given.items():
-            if flag in kind.around:
+            if flag in kind.options:
                 assert value in made(kind.name, whole), (kind.name, flag)
 
 

@@ -15,13 +15,13 @@ import yaml
 
 from kiln import facts
 from kiln.consume.argo import walk_through, workflow
-from kiln.consume.around import Around
+from kiln.consume.launch_options import LaunchOptions
 from tests.unit.consumers import AMI, asked, made, of_kinds
 
 RECORDED = Path(__file__).parents[1] / "data/consumers"
 EKSCTL = json.loads((RECORDED / "eksctl.json").read_text())["definitions"]
 CHARTS = json.loads((RECORDED / "charts.json").read_text())
-AROUND = Around(placement_group="training", capacity_block="cr-0123456789abcdef0")
+OPTIONS = LaunchOptions(placement_group="training", capacity_block="cr-0123456789abcdef0")
 TYPES = {"string": str, "integer": int, "boolean": bool, "object": dict}
 
 
@@ -49,7 +49,7 @@ def astray(value: Any, kind: Any, place: str) -> list[str]:
 
 
 def clusters() -> list[dict[str, Any]]:
-    sliced = replace(asked(label="all-1g.5gb"), image_id=AMI, around=AROUND)
+    sliced = replace(asked(label="all-1g.5gb"), image_id=AMI, options=OPTIONS)
     texts = [*of_kinds("eksctl").values(), made("eksctl", sliced)]
     return [yaml.safe_load(text) for text in texts]
 

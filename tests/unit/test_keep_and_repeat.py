@@ -23,7 +23,7 @@ from kiln.cloud.target import ParentAmi
 from kiln.matrix.load import load_recipes
 from kiln.packer import uploads
 from kiln.pipeline import build, starting, states
-from kiln.pipeline.dead import clean_dead_runs
+from kiln.pipeline.dead_runs import clean_dead_runs
 from kiln.pipeline.plan import Options, Plan
 from kiln.publish.sweep import leftovers, sweep
 from tests.unit import commands

@@ -24,7 +24,7 @@ from kiln.pipeline.record import write_record
 from kiln.preflight import security
 from kiln.preflight.indexes import Index
 from kiln.preflight.security import ask_security
-from kiln.publish.ours import OwnImage
+from kiln.publish.own_images import OwnImage
 from kiln.publish.pending import Lacking, lacking_updates
 from tests.unit.records import a_record
 

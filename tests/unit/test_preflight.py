@@ -48,7 +48,7 @@ from kiln.preflight.ask import ask
 from kiln.preflight.demand import demand
 from kiln.preflight.fetch import Fetcher, NoAnswerError, mirrors
 from kiln.preflight.keyrings import NotSignedError
-from kiln.preflight.record import record_worlds
+from kiln.preflight.record import record_roots
 from lab.mirror import nvidia_cuda
 from lab.mirror.repos import Repo
 
@@ -262,7 +262,7 @@ def with_a_driver_in_parts(repository: Repository, packages: list[Pkg]) -> list[
 def recorded(name: str, today: date) -> list[Path]:
     with tempfile.TemporaryDirectory() as folder:
         asked = ask([row(name)], Path(folder), whole_files=False, say=lambda _: None)
-        return record_worlds(asked.worlds, today)
+        return record_roots(asked.roots, today)
 
 
 def states(name: str) -> dict[str, Judged]:

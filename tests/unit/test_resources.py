@@ -19,7 +19,7 @@ from kiln.base.progress import Progress
 from kiln.cloud import resources
 from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.runs import Run
-from kiln.pipeline.dead import clean_dead_runs
+from kiln.pipeline.dead_runs import clean_dead_runs
 
 AWS = AwsTarget("a test", "eu-central-1", account="123456789012")
 MINE = "20261121T000000Z-aaaa"

@@ -16,7 +16,7 @@ import pytest
 from kiln.base import stopping
 from kiln.base.stopping import Stop, StoppedError
 from kiln.cloud import resources
-from kiln.pipeline import draft
+from kiln.pipeline import record_draft
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -60,11 +60,11 @@ def test_a_clean_up_that_has_begun_goes_on_waiting_after_the_first_signal(
             seen.append(given["hurried"]())
         return resources.Removal()
 
-    monkeypatch.setattr(draft.resources, "remove", remove)
-    monkeypatch.setattr(draft.resources, "forget_key", lambda run: None)
+    monkeypatch.setattr(record_draft.resources, "remove", remove)
+    monkeypatch.setattr(record_draft.resources, "forget_key", lambda run: None)
     made = MagicMock(stop=stop.of_run())
     made.target.gone.return_value = ""
-    draft._remove(made, amis=False)
+    record_draft._remove(made, amis=False)
     assert seen == [False, True]
 
 

@@ -22,7 +22,7 @@ from kiln.cloud import aws
 from kiln.matrix.publishing import Publish
 from kiln.pipeline import plan as planning
 from kiln.pipeline import record, shared_records
-from kiln.publish import channels, copies, images, nightly, ours
+from kiln.publish import channels, copies, images, nightly, own_images
 from kiln.publish.compared import compared
 from kiln.publish.lock import exclusively
 from kiln.publish.night_plan import plan_night
@@ -184,7 +184,7 @@ def rolling_back(world: World) -> Task:
 def retiring(world: World) -> Task:
     """An AMI that goes all three steps, beside one that a channel holds and one tagged to stay."""
     for region in (HOME, OTHER):
-        for image in ours.own_images(AWS.in_region(region)):
+        for image in own_images.own_images(AWS.in_region(region)):
             ec2 = world.client("ec2", region)
             ec2.disable_image_deregistration_protection(ImageId=image.ami_id)
             ec2.deregister_image(ImageId=image.ami_id)
@@ -211,7 +211,7 @@ def retiring(world: World) -> Task:
     def finish() -> None:
         while step():
             pass
-        assert old["id"] not in {image.ami_id for image in ours.own_images(AWS)}
+        assert old["id"] not in {image.ami_id for image in own_images.own_images(AWS)}
         sweep(AWS, leftovers(AWS, [HOME, OTHER], timedelta(hours=24)))
         disks = world.client("ec2").describe_snapshots(OwnerIds=["self"])["Snapshots"]
         assert not [disk for disk in disks if old["id"] in disk["Description"]], "snapshots leaked"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kiln.cloud import aws
-from kiln.publish import cost, images, ours
+from kiln.publish import cost, images, own_images
 from lab.amis import images as lab_images
 from lab.settings import Lab
 from tests.unit.publish.channel import AWS, Bake
@@ -51,14 +51,14 @@ def test_a_list_of_amis_leaves_out_one_that_is_deregistered_meanwhile(
 def test_an_ami_that_is_gone_is_none_and_no_error(client: Callable[..., Any], bake: Bake) -> None:
     image = client("ec2").copy_image(SourceImageId=bake(1), SourceRegion="us-east-1", Name="gone")
     deregister(client("ec2"), image["ImageId"])
-    assert ours.own_image(AWS, image["ImageId"]) is None
+    assert own_images.own_image(AWS, image["ImageId"]) is None
 
 
 def test_the_cost_of_amis_is_summed_when_one_of_them_has_gone(
     client: Callable[..., Any], bake: Bake
 ) -> None:
     going, staying = bake(1), bake(2)
-    known = {image.ami_id: image for image in ours.own_images(AWS)}
+    known = {image.ami_id: image for image in own_images.own_images(AWS)}
     deregister(client("ec2"), going)
     sizes = cost._sizes(AWS, [known[going], known[staying]])
     assert set(sizes) == set(known[staying].snapshots)

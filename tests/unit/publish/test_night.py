@@ -28,7 +28,7 @@ from kiln.publish.night_end import after_night
 from kiln.publish.night_plan import Due, Night, Planned, plan_night
 from kiln.publish.night_results import RowResult
 from kiln.publish.nightly import run_night
-from kiln.publish.ours import own_images
+from kiln.publish.own_images import own_images
 from kiln.publish.pending import Lacking, Update
 from kiln.publish.publish import Publication
 from tests.unit.publish.channel import (

@@ -13,7 +13,7 @@ from botocore.client import BaseClient
 
 from kiln.base.errors import KilnError
 from kiln.matrix.publishing import Publish
-from kiln.publish import channels, choice, images
+from kiln.publish import channels, images, line_flags
 from kiln.publish.lock import exclusively, lock_parameter
 from kiln.publish.moving import move_one
 from kiln.publish.overview import channel_rows, history_rows
@@ -502,14 +502,14 @@ def test_the_history_says_who_moved_what_and_why(client: Callable[..., Any], bak
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        (lambda: choice.row_of("al2/clasic/base/x86_64"), f"did you mean '{LINE}'"),
-        (lambda: choice.row_of(f"/ami-kiln/{LINE}"), "is the name of a parameter, not a line"),
-        (lambda: choice.row_of("/aws/service/eks"), "is the name of a parameter, not a line"),
-        (lambda: choice.regions_to_show("us-eest-1"), "AWS has no region"),
-        (lambda: choice.regions_to_show("mars"), "is not a region"),
-        (lambda: choice.regions_to_show(","), "names no region"),
+        (lambda: line_flags.row_of("al2/clasic/base/x86_64"), f"did you mean '{LINE}'"),
+        (lambda: line_flags.row_of(f"/ami-kiln/{LINE}"), "is the name of a parameter, not a line"),
+        (lambda: line_flags.row_of("/aws/service/eks"), "is the name of a parameter, not a line"),
+        (lambda: line_flags.regions_to_show("us-eest-1"), "AWS has no region"),
+        (lambda: line_flags.regions_to_show("mars"), "is not a region"),
+        (lambda: line_flags.regions_to_show(","), "names no region"),
         (
-            lambda: choice.with_regions(Publish(regions=("eu-west-11",)), None),
+            lambda: line_flags.with_regions(Publish(regions=("eu-west-11",)), None),
             "`publish.regions` of the row: eu-west-11",
         ),
     ],

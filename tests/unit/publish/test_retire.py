@@ -11,7 +11,7 @@ import pytest
 
 from kiln.cli.channel_tables import retirement_text
 from kiln.matrix.publishing import Publish
-from kiln.publish import channels, ours
+from kiln.publish import channels, own_images
 from kiln.publish.retire import Going, Kept, Retirement, plan_retirement, retire
 from kiln.publish.sweep import leftovers, sweep
 from tests.unit.publish.channel import AWS, HOME, LINE, OTHER, Bake, back, published, resolved
@@ -60,14 +60,14 @@ def test_an_ami_goes_step_by_step_with_its_snapshots(
         planned = plan()
         mine = Retirement(tuple(image for image in planned.would if image.ami_id == old), ())
         assert [(image.step, image.error) for image in retire(AWS, mine).would] == [(step, "")]
-    assert old not in {image.ami_id for image in ours.own_images(AWS)}
+    assert old not in {image.ami_id for image in own_images.own_images(AWS)}
     left = ec2.describe_snapshots(OwnerIds=["self"])["Snapshots"]
     assert disk["Ebs"]["SnapshotId"] not in {image["SnapshotId"] for image in left}
 
 
 def test_nothing_changes_while_it_is_only_planned(two: tuple[str, str]) -> None:
     plan()
-    (image,) = (image for image in ours.own_images(AWS) if image.ami_id == two[0])
+    (image,) = (image for image in own_images.own_images(AWS) if image.ami_id == two[0])
     assert (image.retiring, image.protected, image.state) == (False, True, "available")
 
 
@@ -108,7 +108,7 @@ def test_an_ami_that_was_launched_lately_stays(
     two: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hours = datetime.now(timezone.utc) + timedelta(hours=2)
-    known = [replace(image, launched=hours) for image in ours.own_images(AWS)]
+    known = [replace(image, launched=hours) for image in own_images.own_images(AWS)]
     monkeypatch.setattr("kiln.publish.retire.own_images", lambda target: known)
     assert why_kept(two[0]) == f"launched on {hours:%Y-%m-%d}"
 
@@ -116,11 +116,11 @@ def test_an_ami_that_was_launched_lately_stays(
 def test_what_ec2_says_of_the_last_launch_is_read_with_the_ami(
     client: Callable[..., Any], two: tuple[str, str]
 ) -> None:
-    assert not (own := ours.own_image(AWS, two[0])) or own.launched is None
+    assert not (own := own_images.own_image(AWS, two[0])) or own.launched is None
     ec2 = client("ec2")
     made = ec2.run_instances(ImageId=two[0], InstanceType="t3.micro", MinCount=1, MaxCount=1)
     ec2.terminate_instances(InstanceIds=[made["Instances"][0]["InstanceId"]])
-    own = ours.own_image(AWS, two[0])
+    own = own_images.own_image(AWS, two[0])
     assert own
     assert own.launched
 

@@ -23,7 +23,7 @@ from kiln.image import diff
 from kiln.matrix.publishing import Publish
 from kiln.pipeline import plan as planning
 from kiln.pipeline import record as records
-from kiln.pipeline.draft import Draft, cleaned_up
+from kiln.pipeline.record_draft import Draft, cleaned_up
 from kiln.pipeline.shared_records import Shelf, bring_row, bring_runs, keep_record
 from kiln.publish import channels
 from kiln.publish.night_end import after_night, builds_of_the_night

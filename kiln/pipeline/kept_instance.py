@@ -17,11 +17,11 @@ from kiln.base.tags import KEPT_UNTIL, RUN_ID
 from kiln.cloud import aws, resources, runs
 from kiln.cloud.runs import KeptRun
 from kiln.cloud.target import Target
-from kiln.pipeline.draft import Draft
 from kiln.pipeline.failure import ProvisionerError
 from kiln.pipeline.plan import Plan
-from kiln.pipeline.reached import Running, connected
 from kiln.pipeline.record import KeptInstance
+from kiln.pipeline.record_draft import Draft
+from kiln.pipeline.running_machine import Running, connected
 
 _FOR = timedelta(hours=4)
 _TIMER = "kiln-kept"

@@ -19,11 +19,11 @@ from kiln.cloud.target import Target
 from kiln.packer import template_values
 from kiln.packer.part import Part
 from kiln.packer.program import Packer
-from kiln.pipeline import bake, kept
+from kiln.pipeline import bake, kept_instance
 from kiln.pipeline.bake import BakedAmi
-from kiln.pipeline.draft import Draft
 from kiln.pipeline.failure import ProvisionerError
 from kiln.pipeline.plan import Plan
+from kiln.pipeline.record_draft import Draft
 
 # In the place of digests, in tags.
 NO_DIGEST = "none: continued on a kept instance"
@@ -41,8 +41,8 @@ def bake_on(
     """
     order = plan.recipe.components
     part = Part(order[order.index(str(plan.options.start)) :], again=True, builder="null")
-    running = kept.running_machine(plan, on)
-    if not kept.stop_timer(running, on.run_id, on.key_file):
+    running = kept_instance.running_machine(plan, on)
+    if not kept_instance.stop_timer(running, on.run_id, on.key_file):
         raise operation_failed(
             f"{running.user}@{running.address} cannot be reached over SSH",
             hint=f"the key is {on.key_file}",
@@ -50,10 +50,10 @@ def bake_on(
     try:
         seconds = bake.go_on(plan, packer, draft, part, running.address, on.key_file, stage, stop)
     except ProvisionerError as error:
-        kept.keep_on(plan, on, running, error)
+        kept_instance.keep_on(plan, on, running, error)
         raise
     except BaseException:
-        kept.set_timer(running, on.run_id, on.key_file)
+        kept_instance.set_timer(running, on.run_id, on.key_file)
         raise
     ami_id = _image(plan, draft, on, stage, stop)
     return BakedAmi(ami_id, plan.instance_type, seconds)
@@ -130,7 +130,7 @@ def _wait(state: Any, wanted: str, what: str, timeout: float, target: Target, st
 def ended(plan: Plan, on: KeptRun, draft: Draft) -> None:
     """Remove the kept instance, whose AMI is made; what stays is reported and tried again."""
     try:
-        removal = kept.end(plan.target, on)
+        removal = kept_instance.end(plan.target, on)
     except KilnError as error:
         draft.progress.say(f"{on.instance_id} was not removed: {error}")
         return

@@ -18,7 +18,7 @@ _FORMS: dict[str, Form] = {
 
 
 @dataclass(frozen=True)
-class Around:
+class LaunchOptions:
     """An instance profile, a placement group, a capacity reservation or a capacity block; "" for
     none. A capacity block is a reservation that instances must ask for as a market of its own.
     """
@@ -51,22 +51,24 @@ class Around:
         return data
 
 
-NOTHING_AROUND = Around()
+NO_OPTIONS = LaunchOptions()
 
 
-def flags_given(around: Around) -> list[str]:
+def flags_given(options: LaunchOptions) -> list[str]:
     """The flags of what is not empty."""
     return [
-        f"--{each.name.replace('_', '-')}" for each in fields(around) if getattr(around, each.name)
+        f"--{each.name.replace('_', '-')}"
+        for each in fields(options)
+        if getattr(options, each.name)
     ]
 
 
-def checked_around(**given: str | None) -> Around:
+def checked_options(**given: str | None) -> LaunchOptions:
     """From flags. Raises KilnError (exit status 2) for what cannot be such a name or id."""
     for name, value in given.items():
         if value is not None:
             _FORMS[name].required(value, f"--{name.replace('_', '-')}")
-    around = Around(**{name: value for name, value in given.items() if value})
-    if around.capacity_reservation and around.capacity_block:
+    options = LaunchOptions(**{name: value for name, value in given.items() if value})
+    if options.capacity_reservation and options.capacity_block:
         raise KilnError("instances start in a capacity reservation or in a block, not both")
-    return around
+    return options

@@ -10,7 +10,7 @@ from kiln.base.progress import Progress
 from kiln.base.short_path import remove_short_path, remove_short_paths
 from kiln.cloud import resources, runs
 from kiln.cloud.target import Target
-from kiln.pipeline import kept, repair
+from kiln.pipeline import kept_instance, repair
 from kiln.pipeline.shared_records import Shelf, keep_record
 
 
@@ -28,7 +28,7 @@ def clean_dead_runs(target: Target, progress: Progress, shelf: Shelf | None = No
             continue
         there = target.in_region(dead.region)
         try:
-            if dead.kept and not kept.has_ended(dead.kept, there):
+            if dead.kept and not kept_instance.has_ended(dead.kept, there):
                 row = dead.state.parent.parent.name
                 progress.say(f"kept until {dead.kept.until}: {dead.kept.instance_id} of {row}")
                 continue

@@ -41,7 +41,7 @@ class Relations:
     provides: tuple[str, ...] = ()
 
 
-class World(Protocol):
+class PackageRoot(Protocol):
     """A throwaway root of one distribution and processor."""
 
     def offers(self, names: Iterable[str]) -> dict[str, list[Offer]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln.pipeline.reached import Running, connected
+from kiln.pipeline.running_machine import Running, connected
 
 RUNNING = Running("a machine", "ec2-user", "192.0.2.1")
 RUN = f"20261124T000000Z-{os.getpid() % 65536:04x}"
