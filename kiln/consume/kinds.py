@@ -20,7 +20,7 @@ class Kind:
 
     With `needs_id` the tool resolves no parameter, so the document always holds an AMI's id.
     `options` are the flags of `LaunchOptions` that it takes, `several` whether it can have more
-    instance types than one. `note` is for who applies it, where the document's form has no comments.
+    instance types than one. `note` is for who applies it, where the document cannot have comments.
     """
 
     name: str

@@ -9,7 +9,7 @@ from kiln.base.errors import KilnError
 from kiln.consume.kinds import KINDS, write_document
 from kiln.consume.wanted import Wanted, wanted_launch
 from kiln.matrix.load import load_recipes
-from kiln.publish.choice import LineRow, line_rows
+from kiln.publish.line_flags import LineRow, line_rows
 
 EKS = "al2023/lts/eks/x86_64"
 ECS = "al2023/lts/ecs/x86_64"
