@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from kiln.pipeline.record import Record
     from kiln.pipeline.shared_records import Shelf
     from kiln.publish.compared import Comparison
-    from kiln.publish.night_plan import Due, Night
     from kiln.publish.night_results import RowResult
     from kiln.publish.pending import Bring
 
@@ -143,6 +142,7 @@ def plan(
     """What a night would do: one command for each row, which any machine can run."""
     from kiln.cli import targets
     from kiln.cli.channel_tables import plan_text
+    from kiln.cli.night_commands import commands_of
     from kiln.matrix import load
     from kiln.publish import line_flags
     from kiln.publish.night_plan import plan_night
@@ -150,7 +150,7 @@ def plan(
     recipes = _chosen(selection)
     place = line_flags.answering(targets.choose(target, region))
     night = plan_night(recipes, load.load_publishing(), place, _bringing(recipes, given, place))
-    commands = _commands(night, place, given)
+    commands = commands_of(night, place, given)
     data = {
         "items": [
             {
@@ -244,6 +244,7 @@ def codebuild_(
 ) -> int:
     """A night on CodeBuild: a build for each row that is due, then the report of nightly.finish."""
     from kiln.cli import targets
+    from kiln.cli.night_commands import commands_of
     from kiln.matrix import load
     from kiln.publish import line_flags
     from kiln.publish.codebuild import run_batch
@@ -258,7 +259,7 @@ def codebuild_(
     bring = _bringing(recipes, given, place)
     with exclusively(place, LOCK, LOCK_SECONDS, NIGHT):
         night = plan_night(recipes, settings, place, bring)
-        commands = _commands(night, place, given)
+        commands = commands_of(night, place, given)
         planned = {due.recipe.name: Planned(due.why, due.outdated) for due in night.due}
         if commands:
             run_batch(place, project, commands, note)
@@ -310,39 +311,6 @@ def _reported(results: list[RowResult], place: Target, sent: Sent, *, as_json: b
         text=lambda data: night_report.text(results),
     )
     return 1 if any(result.action == "failed" for result in results) else 0
-
-
-def _commands(night: Night, target: Target, given: Mapping[str, str]) -> dict[str, str]:
-    """What a machine that shares nothing with this one runs for each row that is due."""
-    from kiln.cli import shared
-
-    return {
-        due.recipe.name: _command(due, target, shared.shelf_for(given, target, due.recipe))
-        for due in night.due
-    }
-
-
-def _command(due: Due, target: Target, shelf: Shelf | None) -> str:
-    name, where = due.recipe.name, f"--target {target.kind} --region {target.region}"
-    if shelf:
-        where += f" --records-bucket {shelf.bucket}"
-    if not due.ami_id:
-        return f"./invoke build --name {name} {where} && ./invoke publish --name {name} {where}"
-    publish = f"./invoke publish --name {name} --ami {due.ami_id} {where}"
-    if shelf and _is_kept(shelf, name, due.ami_id):
-        return publish
-    return f"./invoke verify --ami {due.ami_id} {where} && {publish}"
-
-
-def _is_kept(shelf: Shelf, row: str, ami_id: str) -> bool:
-    """Whether other machines find the record of a verification of the AMI."""
-    from kiln.pipeline import record, shared_records
-
-    kept = shared_records.bring_row(shelf, row, note)
-    return any(
-        build.run_id in kept and build.ami_id == ami_id and build.status == "verified"
-        for build in record.all_of(row)
-    )
 
 
 def _of_the_night(

@@ -1,0 +1,41 @@
+"""What a machine that shares nothing with the planner of a night runs for each of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kiln.cli import shared
+from kiln.cli.front import note
+from kiln.cloud.target import Target
+from kiln.pipeline import record, shared_records
+from kiln.pipeline.shared_records import Shelf
+from kiln.publish.night_plan import Due, Night
+
+
+def commands_of(night: Night, target: Target, given: Mapping[str, str]) -> dict[str, str]:
+    """What a machine that shares nothing with this one runs for each row that is due."""
+    return {
+        due.recipe.name: _command(due, target, shared.shelf_for(given, target, due.recipe))
+        for due in night.due
+    }
+
+
+def _command(due: Due, target: Target, shelf: Shelf | None) -> str:
+    name, where = due.recipe.name, f"--target {target.kind} --region {target.region}"
+    if shelf:
+        where += f" --records-bucket {shelf.bucket}"
+    if not due.ami_id:
+        return f"./invoke build --name {name} {where} && ./invoke publish --name {name} {where}"
+    publish = f"./invoke publish --name {name} --ami {due.ami_id} {where}"
+    if shelf and _is_kept(shelf, name, due.ami_id):
+        return publish
+    return f"./invoke verify --ami {due.ami_id} {where} && {publish}"
+
+
+def _is_kept(shelf: Shelf, row: str, ami_id: str) -> bool:
+    """Whether other machines find the record of a verification of the AMI."""
+    kept = shared_records.bring_row(shelf, row, note)
+    return any(
+        build.run_id in kept and build.ami_id == ami_id and build.status == "verified"
+        for build in record.all_of(row)
+    )
