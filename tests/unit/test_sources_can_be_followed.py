@@ -58,6 +58,8 @@ _FRONT_PAGE = re.compile(
 _OTHER = {"/plugin/source"}
 _FIELDS = {"cuda", "driver"}
 
+LOCK = ROOT / "amis.lock.yaml"
+
 # What holds facts: kiln's knowledge, the lab's tables, the lock, and what ships on an AMI.
 DATA = [
     *sorted(
@@ -68,7 +70,7 @@ DATA = [
         # Templates of packages and payloads of stand-ins hold no facts and are not plain YAML.
         if not {"recipes", "payloads"} & set(path.parts)
     ),
-    ROOT / "amis.lock.yaml",
+    LOCK,
 ]
 
 
@@ -124,13 +126,16 @@ def sources(data: Any, at: str = "") -> Iterator[tuple[str, Any, bool]]:
             yield from sources(value, f"{at}/{index}")
 
 
-def wrong(document: Any) -> list[str]:
-    """The sources of a document that cannot be followed and are not marked, one line each."""
+def wrong(document: Any, unpublished: bool = False) -> list[str]:
+    """The sources of a document that cannot be followed and are not marked, one line each.
+
+    `unpublished`: null is accepted, with which the lock says that nothing was published.
+    """
     named = document.get("sources", {}) if isinstance(document, dict) else {}
     lines = []
     for at, value, unconfirmed in sources(document):
-        if unconfirmed or value is None:
-            continue  # null: nothing was published, which the lock says with `sha256: null`
+        if unconfirmed or (unpublished and value is None):
+            continue
         if isinstance(value, dict):  # the file's own names, or one source per field
             bad = [
                 f"{key}: {text}"
@@ -151,7 +156,7 @@ def load(path: Path) -> Any:
 
 @pytest.mark.parametrize("path", DATA, ids=name)
 def test_every_source_can_be_followed_or_is_marked_unconfirmed(path):
-    assert wrong(load(path)) == []
+    assert wrong(load(path), unpublished=path == LOCK) == []
 
 
 @pytest.mark.parametrize("path", sorted(KNOWLEDGE.glob("*.yaml")), ids=name)
@@ -174,21 +179,23 @@ FACTS = [
 def unsourced(value: Any, at: str = "") -> list[str]:
     """The parts of a document that neither name a source nor say `confirmed: false`.
 
-    A `source` counts for all that stands beside and below it, `x_source` and `x_confirmed` for x.
+    A `source` counts for all that stands beside and below it, `x_source` and `x_confirmed` for x;
+    null counts for nothing.
     """
     if isinstance(value, list) and value:
         return [line for n, item in enumerate(value) for line in unsourced(item, f"{at}/{n}")]
     if not isinstance(value, dict) or not value:
         return [at]
     own = {"source", "default_source"} | ({"sources"} if at else set())
-    if own & set(value) or value.get("confirmed") is False:
+    if any(value.get(key) for key in own) or value.get("confirmed") is False:
         return []
     return [
         line
         for key, item in value.items()
         if (at or key not in _ABOUT_THE_FILE)
+        and key not in own
         and not str(key).endswith(("_source", "_confirmed"))
-        and f"{key}_source" not in value
+        and not value.get(f"{key}_source")
         and value.get(f"{key}_confirmed") is not False
         for line in unsourced(item, f"{at}/{key}")
     ]
@@ -223,6 +230,8 @@ def test_a_source_counts_for_all_that_stands_beside_and_below_it(document):
         ({"block": [{"x": 1, "source": "https://example.com/a"}, {"x": 2}]}, "/block/1/x"),
         ({"block": 1, "block_confirmed": True}, "/block"),
         ({"block": 1, "other_source": "https://example.com/a"}, "/block"),
+        ({"block": {"x": 1, "source": None}}, "/block/x"),
+        ({"block": 1, "block_source": None}, "/block"),
     ],
 )
 def test_a_block_without_a_source_is_named(document, where):
@@ -328,6 +337,23 @@ def test_an_entry_without_a_followable_source_passes_only_when_it_is_marked():
     assert wrong({"facts": [{"value": 1, "source": "hearsay", "confirmed": False}]}) == []
     assert wrong({"sources": {"notes": "https://example.com/n"}, "a": {"source": "notes"}}) == []
     assert wrong({"sources": {"notes": "somebody"}}) == ["/sources: notes: somebody"]
+
+
+@pytest.mark.parametrize(
+    ("document", "line"),
+    [
+        ({"al2023": {"first": "1.25.0", "source": None}}, "/al2023/source: None"),
+        ({"floors": {"12.4": "550"}, "floors_source": None}, "/floors_source: None"),
+        ({"key": {"sources": [None]}}, "/key/sources: None"),
+        ({"sources": {"notes": None}}, "/sources: notes: None"),
+    ],
+)
+def test_a_source_that_is_null_is_refused(document, line):
+    assert wrong(document) == [line]
+
+
+def test_the_lock_may_say_with_null_that_no_hash_was_published():
+    assert wrong({"artifacts": [{"sha256": None, "source": None}]}, unpublished=True) == []
 
 
 @pytest.mark.parametrize(
