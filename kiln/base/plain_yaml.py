@@ -78,7 +78,8 @@ def parse_plain(
 ) -> Any:
     """Like `read_plain`, from text. `name` is how errors call the file.
 
-    `tagged` says what local tags mean; without it they are refused.
+    `tagged` gives the values of local tags; without it they are refused. Raises KilnError (exit
+    status 2) with file and line for invalid YAML and a duplicate key.
     """
     loader: Any = _TextLoader if versions_as_text else _Loader
     if tagged is not None:

@@ -18,7 +18,8 @@ def check_answer(given: dict[str, str | None], *, strict: bool) -> dict[str, Any
     """Findings for a combination, or for the whole matrix if nothing is given.
 
     Returns {"findings": [Finding as JSON], "instance_types": [str]}; for the matrix also "amis",
-    their number, and "packages", how many are published as far as it is recorded.
+    their number, and "packages", how many are published as far as it is recorded. Raises KilnError
+    (exit status 2) for a combination without --distro or --driver, and for an invalid version.
     """
     asked = {name: value for name, value in given.items() if value is not None}
     if asked:

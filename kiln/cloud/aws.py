@@ -203,7 +203,10 @@ def as_error(what: str, error: ClientError) -> KilnError:
 
 
 def find_credentials() -> str | None:
-    """Where boto3 finds credentials (env, shared-credentials-file, sso, iam-role, …), or None."""
+    """Where boto3 finds credentials (env, shared-credentials-file, sso, iam-role, …), or None.
+
+    Raises KilnError (exit status 2) for a configuration that botocore does not accept.
+    """
     import boto3
     from botocore.exceptions import BotoCoreError
 

@@ -92,7 +92,7 @@ class AwsTarget:
         return None
 
     def check_own_kernel(self, recipe: Mapping[str, Any]) -> None:
-        """See `Target`: there is no other kernel to boot."""
+        """Raises KilnError (exit status 2): see `Target`; there is no other kernel to boot."""
         raise KilnError(
             "every instance in AWS boots its AMI's own kernel",
             hint="leave out --own-kernel, which is for the lab (--target lab)",
@@ -116,7 +116,7 @@ class AwsTarget:
         return PackageArchive(recipe.distro.id, recipe.arch, mirrors)
 
     def own_cidr(self) -> str:
-        """See `Target`."""
+        """See `Target`: asks AWS. Raises KilnError (exit status 1) if it does not answer."""
         try:
             with urllib.request.urlopen(_CHECK_IP, timeout=10) as answer:
                 return f"{ipaddress.ip_address(answer.read().decode().strip())}/32"

@@ -57,7 +57,11 @@ _NEEDED = ("what", "after")
 def with_own(
     ours: Mapping[str, Component], folders: Sequence[Path], known: Sequence[str]
 ) -> dict[str, Component]:
-    """Our components with those of overlays at their places; `known` are the recipe's fields."""
+    """Our components with those of overlays at their places; `known` are the recipe's fields.
+
+    Raises KilnError (exit status 2) with the file for a name that exists already, an unknown
+    place, an invalid component, and a script that no component runs.
+    """
     waiting: dict[str, tuple[Path, Component, str]] = {}
     for folder in folders:
         for path in sorted((folder / "components").glob("*")):

@@ -23,7 +23,10 @@ _ZONE, _OTHER_ZONE = "ZONE-OF-THE-GPUS", "OTHER-ZONE"
 
 
 def workflow(wanted: Wanted) -> str:
-    """A Workflow with a job for each slice of a node, or as many as are wanted."""
+    """A Workflow with a job for each slice of a node, or as many as are wanted.
+
+    Raises KilnError (exit status 2) for more jobs than one Workflow fans out over.
+    """
     resource, places = slice_resource(wanted)
     jobs = wanted.jobs or places
     if not 1 <= jobs <= _MOST_JOBS:

@@ -53,7 +53,7 @@ def first_match(
     """The first row whose `when` holds; None if there is none.
 
     `from` and `below` compare `version`; any other condition compares a field, and a list holds
-    alternatives.
+    alternatives. Raises KilnError (exit status 2) for a condition that is not a field.
     """
 
     def holds(condition: str, value: str | list[str]) -> bool:
@@ -75,7 +75,10 @@ def first_match(
 
 
 def fill(file: str, key: str, text: str, version: str, fields: dict[str, str]) -> str:
-    """A name or URL from a table with its `{placeholders}` filled in."""
+    """A name or URL from a table with its `{placeholders}` filled in.
+
+    Raises KilnError (exit status 2) for an unknown placeholder.
+    """
     known = {"version": version, "branch": versions.major(version), **fields}
     try:
         return text.format(**known)

@@ -69,7 +69,10 @@ def channel_of(row: LineRow, channel: str) -> str:
 
 
 def with_regions(settings: Publish, regions: str | None) -> Publish:
-    """The settings with the regions of `--regions a,b` instead of their own, if it was given."""
+    """The settings with the regions of `--regions a,b` instead of their own, if it was given.
+
+    Raises KilnError (exit status 2) for an unknown region, and for `--regions` without a name.
+    """
     if regions is None:
         for region in settings.regions:
             _require_region(region, "`publish.regions` of the row:")
@@ -78,7 +81,10 @@ def with_regions(settings: Publish, regions: str | None) -> Publish:
 
 
 def regions_to_show(regions: str | None) -> list[str]:
-    """The regions of `--regions`, otherwise every region that a row is published to."""
+    """The regions of `--regions`, otherwise every region that a row is published to.
+
+    Raises KilnError (exit status 2) for an unknown region, and for `--regions` without a name.
+    """
     if regions is not None:
         return _regions(regions)
     every = (region for settings in load_publishing().values() for region in settings.regions)

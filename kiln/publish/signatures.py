@@ -90,6 +90,7 @@ def key_path(sign: Sign) -> Path:
 
 
 def read_key(path: Path) -> bytes:
+    """The bytes of a key's file. Raises KilnError (exit status 2) if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -97,7 +98,10 @@ def read_key(path: Path) -> bytes:
 
 
 def kms_key(key_id: str, target: Target) -> tuple[SSlibKey, str]:
-    """The public part of a KMS key, and the algorithm with which KMS signs."""
+    """The public part of a KMS key, and the algorithm with which KMS signs.
+
+    Raises KilnError: exit status 2 for a key that cannot sign a statement, 1 if KMS refuses.
+    """
     from cryptography.hazmat.primitives.serialization import load_der_public_key
     from securesystemslib.signer import SSlibKey
 

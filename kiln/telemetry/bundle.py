@@ -50,7 +50,7 @@ def write_bundle(out: Path, settings: Telemetry, packages: Iterable[AgentPackage
 
 
 def bundle_script(settings: Telemetry, packages: Iterable[AgentPackage] = ()) -> str:
-    """The installer's text."""
+    """The installer's text. Raises KilnError (exit status 2) as `write_bundle` does."""
     payload = _tar(_members(settings, list(packages)))
     encoded = base64.b64encode(payload).decode("ascii")
     lines = [encoded[i : i + _BASE64_WIDTH] for i in range(0, len(encoded), _BASE64_WIDTH)]

@@ -62,7 +62,10 @@ _MACHINE = {"ImageId": "$.image_id", "InstanceType": "$.instance_type"}
 
 
 def event_log_resources(settings: Telemetry) -> dict[str, Resource]:
-    """Both log groups, and the filters of the event log."""
+    """Both log groups, and the filters of the event log.
+
+    Raises KilnError (exit status 2) for a log class without metric filters.
+    """
     wanted = telemetry_facts()["logs"]["class_with_metric_filters"]
     if settings.log_class != wanted:
         raise KilnError(

@@ -158,7 +158,10 @@ def _policy(settings: Telemetry) -> dict[str, Any]:
 
 
 def configuration_resources(settings: Telemetry) -> dict[str, Resource]:
-    """A parameter of Systems Manager for each profile."""
+    """A parameter of Systems Manager for each profile.
+
+    Raises KilnError (exit status 2) for a configuration that is too long for a parameter.
+    """
     resources = {}
     for profile in stack_facts()["parameters"]["profiles"]:
         text = configuration(settings, profile)
