@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -95,9 +96,9 @@ def _without(gathered: Gathered, damaged: Set[str]) -> Gathered:
     return Gathered(replace(gathered.catalogue, lines=lines), records)
 
 
-def _pages(gathered: Gathered) -> Iterator[tuple[str, str]]:
-    catalogue = gathered.catalogue
-    environment = Environment(
+@cache
+def _templates() -> Environment:
+    return Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
         trim_blocks=True,
@@ -105,14 +106,22 @@ def _pages(gathered: Gathered) -> Iterator[tuple[str, str]]:
         undefined=StrictUndefined,
     )
 
+
+def _pages(gathered: Gathered) -> Iterator[tuple[str, str]]:
+    catalogue = gathered.catalogue
+
     def page(template: str, *, here: str, up: str = "", **more: Any) -> str:
-        return environment.get_template(template).render(
-            catalogue=catalogue,
-            policy=POLICY,
-            today=catalogue.made[:10],
-            here=here,
-            up=up,
-            **more,
+        return (
+            _templates()
+            .get_template(template)
+            .render(
+                catalogue=catalogue,
+                policy=POLICY,
+                today=catalogue.made[:10],
+                here=here,
+                up=up,
+                **more,
+            )
         )
 
     rows = line_flags.line_rows()

@@ -24,6 +24,8 @@ from kiln.telemetry.stack.inputs import StackInputs
 from lab.cloudformation.kinds import identity, machines, watching
 from tests.unit import insights, lab_api
 
+# One lab for all tests of this file, wherever they run.
+pytestmark = pytest.mark.xdist_group("lab_cloudformation")
 Client = Callable[[str], Any]
 stream = runtime_import.runtime_module("gpu_xid.stream")
 INPUTS = StackInputs(Telemetry(), ("p4d.24xlarge",), ("i-0123456789abcdef0",))

@@ -20,6 +20,8 @@ from kiln.preflight.answers import State
 from kiln.preflight.parents import ask_parents
 from tests.unit import lab_api
 
+# One lab for all tests of this file, wherever they run.
+pytestmark = pytest.mark.xdist_group("lab_ec2")
 AL2023 = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-6.1-x86_64"
 
 

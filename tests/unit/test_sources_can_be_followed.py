@@ -19,6 +19,7 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +75,13 @@ DATA = [
 ]
 
 
-class _Text(yaml.SafeLoader):
+class _Text(yaml.CSafeLoader):
     """Scalars stay text, so that 2.10 is not 2.1."""
 
 
 _Text.yaml_implicit_resolvers = {
     letter: [pair for pair in pairs if not pair[0].endswith((":float", ":timestamp"))]
-    for letter, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    for letter, pairs in yaml.CSafeLoader.yaml_implicit_resolvers.items()
 }
 
 
@@ -149,6 +150,7 @@ def wrong(document: Any, unpublished: bool = False) -> list[str]:
     return lines
 
 
+@cache
 def load(path: Path) -> Any:
     text = path.read_text(encoding="utf-8")
     return json.loads(text) if path.suffix == ".json" else yaml.load(text, _Text)

@@ -225,7 +225,7 @@ class Hostile(unittest.TestCase):
 
     def test_a_line_without_an_end_is_not_held_in_memory(self):
         class Endless(io.RawIOBase):
-            left = 200 << 20
+            left = 40 << 20
 
             def readable(self):
                 return True
