@@ -53,16 +53,19 @@ def render(c: Context, check: bool = False, summary: bool = False, against: str 
     }
 )
 def validate(c: Context, each: bool = False, no_install: bool = False, json: bool = False) -> int:
-    """Render, policy-check, `packer fmt -check` and `packer validate`, all rows in parallel."""
+    """Hold what the matrix renders to the policy, `packer fmt -check` and `packer validate`."""
     from kiln.base import needs
     from kiln.matrix import load
     from kiln.packer import program
+    from kiln.packer import render as rendering
     from kiln.packer import validate as validation
 
     recipes = load.load_recipes()
     needs.ensure("packer", install=not no_install, say=note)
     results = validation.validate_recipes(recipes, program.find_packer(), each=each)
     show([result.as_json() for result in results], as_json=json, text=lambda _: _lines(results))
+    if rendering.stale(recipes):
+        note("packer/ is stale, and was not judged: ./invoke render brings it up to date")
     return 0 if all(result.valid for result in results) else INVALID_INPUT
 
 

@@ -88,9 +88,12 @@ def shared(checkout: str = HERE, *, apart: bool = True, part: Part | None = None
     return _shared(checkout, known, template_values.locked(), keys, apart=apart, part=part)
 
 
-def write_folders(recipes: Sequence[Recipe]) -> dict[str, Path]:
-    """Bring the recipes' folders and `shared` in `packer/` up to date; a recipe's name → folder."""
-    root = packer_dir()
+def write_folders(recipes: Sequence[Recipe], root: Path | None = None) -> dict[str, Path]:
+    """Bring the recipes' folders and `shared` in `root` up to date; a recipe's name → folder.
+
+    `root` is `packer/`, or a folder that stands for it anywhere on this machine.
+    """
+    root = root or packer_dir()
     lines = [recipe.line for recipe in recipes]
     _write(root, _tree(recipes, _checkout(root)), _present(root, [SHARED, *lines]))
     return {recipe.name: root / recipe.line for recipe in recipes}

@@ -69,7 +69,8 @@ class Validation:
 def validate_recipes(
     recipes: Sequence[Recipe], packer: Packer, *, each: bool = False
 ) -> list[Validation]:
-    """Check every recipe's folder in `packer/`, which is brought up to date first.
+    """Check every recipe's folder as the matrix renders it now, in a temporary folder: what is
+    committed stays as it is.
 
     With `each`, `packer validate` runs in every folder. Packer's processes run in parallel, and the
     policy is checked meanwhile.
@@ -77,7 +78,14 @@ def validate_recipes(
     """
     if not recipes:
         return []
-    folders = render.write_folders(recipes)
+    with tempfile.TemporaryDirectory(prefix="kiln-validate-") as temporary:
+        folders = render.write_folders(recipes, Path(temporary, "packer"))
+        return _validations(recipes, folders, packer, each=each)
+
+
+def _validations(
+    recipes: Sequence[Recipe], folders: Mapping[str, Path], packer: Packer, *, each: bool
+) -> list[Validation]:
     plugins.install_plugins(packer, next(iter(folders.values())))
     like = {} if each or not packer.has_plugins else _alike(folders)
     # One more than cores: Packer spends part of its time waiting for the processes it starts.

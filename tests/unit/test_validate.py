@@ -12,6 +12,7 @@ import pytest
 from invoke import Context
 
 from devel import packers
+from kiln.base import needs
 from kiln.base.recipe import Recipe
 from kiln.cli import packer as tasks
 from kiln.matrix import load
@@ -110,6 +111,48 @@ def test_it_is_valid_from_any_directory(
         [*argv[:-1], str(template)], cwd="/", capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.fixture
+def accepting(recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """The task validates two rows; Packer accepts all. Line → the folder that it was shown."""
+    shown: dict[str, Path] = {}
+
+    def accepts(packer: Packer, folder: Path, *_: object) -> str:
+        assert (folder / render.RECIPE).is_file()
+        shown[folder.name] = folder
+        return ""
+
+    monkeypatch.setattr(load, "load_recipes", lambda: recipes)
+    monkeypatch.setattr(needs, "ensure", lambda *_, **__: None)
+    monkeypatch.setattr(program, "find_packer", lambda: Packer(Path("/nowhere"), (1, 6, 6)))
+    monkeypatch.setattr(plugins, "install_plugins", lambda *_: "1.0.0")
+    monkeypatch.setattr(validation, "packer_validate", accepts)
+    monkeypatch.setattr(validation, "badly_formatted", lambda *_: [])
+    return shown
+
+
+def test_a_stale_packer_folder_is_named_and_left_as_it_is(
+    recipes: list[Recipe], accepting: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    committed = render.write_folders(recipes)
+    edited_file = committed[recipes[0].name] / render.RECIPE
+    edited_file.write_text("not what the matrix says")
+    assert tasks.validate.body.__wrapped__(Context()) == 0
+    assert edited_file.read_text() == "not what the matrix says"
+    assert capsys.readouterr().err == (
+        "packer/ is stale, and was not judged: ./invoke render brings it up to date\n"
+    )
+    assert accepting.keys() == {recipe.line for recipe in recipes}
+    assert not any(folder.exists() for folder in accepting.values()), "left behind"
+
+
+def test_a_fresh_packer_folder_needs_no_word(
+    recipes: list[Recipe], accepting: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    render.write_folders(recipes)
+    assert tasks.validate.body.__wrapped__(Context()) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_no_row_is_no_error(real: Packer) -> None:
