@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from devel import generate, links, packers, second_try, skips
+from devel import generate, links, packers, scripts, second_try, skips
 from kiln.base import needs
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
@@ -22,7 +22,6 @@ from kiln.cli.front import note
 from lab import host, settings
 from lab.rootfs import emulation
 
-_SHELL = ("*.sh", "*.bash", "invoke", ".ci/run")
 # Lab tests use labs of their own, not the user's: one for each process, from this index on. What
 # runs beside them has others: a lab is not taken down while a run of somebody else's is in it.
 _LAB_FOR_TESTS = 9
@@ -99,14 +98,14 @@ def lint(*, install: bool = True) -> int:
     """Run all linters in parallel; returns the exit status."""
     needs.ensure("lint", "packer", install=install, say=note)
     python = [sys.executable, "-m"]
-    scripts = _shell_files()
+    files = scripts.committed()
+    shell = scripts.of_language("shell", files)
     commands = {
         # The slowest first, and split in two, to keep both cores busy.
-        "shellcheck (1/2)": ["shellcheck", "-x", *scripts[::2]],
-        "shellcheck (2/2)": ["shellcheck", "-x", *scripts[1::2]],
+        "shellcheck (1/2)": ["shellcheck", "-x", *shell[::2]],
+        "shellcheck (2/2)": ["shellcheck", "-x", *shell[1::2]],
         "mypy --strict": [*python, "mypy"],
-        "ruff": [*python, "ruff", "check", "--no-cache", "."],
-        "ruff format": [*python, "ruff", "format", "--check", "--no-cache", "."],
+        **_ruff(files, "--no-cache"),
         "import-linter": [_tool("lint-imports"), "--no-cache"],
     }
     return _report([*side_by_side(commands), _generated(), _links()])
@@ -122,8 +121,7 @@ def quick(*, only: str | None = None) -> int:
     left_out = [f"--ignore=tests/unit/{name}" for name in SLOW]
     linters = {
         "mypy --strict": [*python, "mypy"],
-        "ruff": [*python, "ruff", "check", "."],
-        "ruff format": [*python, "ruff", "format", "--check", "."],
+        **_ruff(scripts.committed()),
         # They are not run, but an import that fails is seen.
         "tests/lab imports": [*python, "pytest", "--collect-only", "-q", "tests/lab"],
     }
@@ -324,15 +322,15 @@ def _links() -> Finished:
     return Finished("links", not broken, time.monotonic() - started, "\n".join(broken))
 
 
-def _shell_files() -> list[str]:
-    listed = subprocess.run(
-        ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-co", "--exclude-standard", *_SHELL],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return listed.stdout.split()
+def _ruff(files: list[str], *flags: str) -> dict[str, list[str]]:
+    python = scripts.of_language("python", files)
+    # Ruff finds files by suffix, and takes the others by name.
+    chosen = [".", *(file for file in python if not file.endswith(".py"))]
+    ruff = [sys.executable, "-m", "ruff"]
+    return {
+        "ruff": [*ruff, "check", *flags, *chosen],
+        "ruff format": [*ruff, "format", "--check", *flags, *chosen],
+    }
 
 
 def _report(finished: list[Finished]) -> int:
