@@ -17,10 +17,10 @@ LONGEST = 64 << 20
 def read_bytes(path: Path) -> bytes:
     """What is in a file. Raises OSError, also for one of more than 64 MiB."""
     with path.open("rb") as file:
-        found = file.read(LONGEST + 1)
-    if len(found) > LONGEST:
+        content = file.read(LONGEST + 1)
+    if len(content) > LONGEST:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
-    return found
+    return content
 
 
 def read_text(path: Path) -> str:

@@ -42,7 +42,7 @@ def xids_by_ami(
         list(dict.fromkeys(regions)),
         lambda region: [_asked(target.in_region(region), group, since) for group in groups],
     )
-    found: dict[str, dict[int, _Count]] = defaultdict(lambda: defaultdict(_Count))
+    by_ami: dict[str, dict[int, _Count]] = defaultdict(lambda: defaultdict(_Count))
     there, refused = False, []
     for region, answers in asked.items():
         for group, answer in zip(groups, answers, strict=True):
@@ -55,13 +55,13 @@ def xids_by_ami(
             if len(answer) >= _MOST_EVENTS:
                 say(f"{region}: {group} has more than {_MOST_EVENTS} Xids; the first are counted")
             for event in filter(None, map(_event, answer)):
-                found[event["image_id"]][event["xid"]].add(event)
+                by_ami[event["image_id"]][event["xid"]].add(event)
     if refused:
         more = f" (and {len(refused) - 1} more)" if refused[1:] else ""
         say(f"Xids of the fleet are left out: {refused[0]}{more}")
     if not there:
         return None
-    return {ami: tuple(_in_order(counts)) for ami, counts in found.items()}
+    return {ami: tuple(_in_order(counts)) for ami, counts in by_ami.items()}
 
 
 class _Count:

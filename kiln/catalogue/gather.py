@@ -162,10 +162,13 @@ def _trust(image: OwnImage | None) -> tuple[Trust, str]:
         return "gone", "the AMI is not there any more"
     if image.state != "available":
         return "gone", f"the AMI is {image.state}"
-    said = image.tags.get(VERIFIED, "")
-    if said.startswith("pass "):
+    verdict = image.tags.get(VERIFIED, "")
+    if verdict.startswith("pass "):
         return "verified", ""
-    return "not verified", f"its tag {VERIFIED} says {said!r}" if said else "nothing verified it"
+    return (
+        "not verified",
+        f"its tag {VERIFIED} says {verdict!r}" if verdict else "nothing verified it",
+    )
 
 
 def _channel(row: ChannelRow, past: Sequence[Release]) -> ChannelInRegion:
@@ -301,15 +304,15 @@ def _with_xids(
             yield image
             continue
         codes: dict[int, SeenXid] = {}
-        for one in (one for ami in set(image.images.values()) for one in seen.get(ami, ())):
-            other = codes.get(one.xid, SeenXid(one.xid, 0, 0, ""))
-            codes[one.xid] = SeenXid(
-                one.xid,
-                one.count + other.count,
-                one.instances + other.instances,
-                max(one.last, other.last),
+        for entry in (entry for ami in set(image.images.values()) for entry in seen.get(ami, ())):
+            other = codes.get(entry.xid, SeenXid(entry.xid, 0, 0, ""))
+            codes[entry.xid] = SeenXid(
+                entry.xid,
+                entry.count + other.count,
+                entry.instances + other.instances,
+                max(entry.last, other.last),
             )
-        ordered = sorted(codes.values(), key=lambda one: (-one.count, one.xid))
+        ordered = sorted(codes.values(), key=lambda entry: (-entry.count, entry.xid))
         yield replace(image, xids=tuple(ordered))
 
 

@@ -126,8 +126,8 @@ def _pages(gathered: Gathered) -> Iterator[tuple[str, str]]:
 
     rows = line_flags.line_rows()
     for line in catalogue.lines:
-        told = _of_line(line, gathered, rows.get(line.line))
-        yield line.page, page("line.html.j2", here=line.page, up="../", **told)
+        values = _of_line(line, gathered, rows.get(line.line))
+        yield line.page, page("line.html.j2", here=line.page, up="../", **values)
     comparable = sum(image.record is not None for line in catalogue.lines for image in line.images)
     yield "compare.html", page("compare.html.j2", here="compare.html", comparable=comparable)
     yield "mig.html", page("mig.html.j2", here="mig.html", gpus=mig_gpus())
@@ -276,8 +276,8 @@ def _image_files(image: CataloguedImage, record: Record) -> Iterator[tuple[str, 
             facts = diff.facts_of(record.versions)
             bill = sbom.cyclonedx({"versions": record.versions}, record.recipe)
         yield f"images/{image.key}.sbom.json", bill
-    told = _script({"name": image.ami_name, "facts": facts})
+    script = _script({"name": image.ami_name, "facts": facts})
     yield (
         f"images/{image.key}.js",
-        f"(window.kilnImages ||= {{}})[{_script(image.key)}] = {told};\n",
+        f"(window.kilnImages ||= {{}})[{_script(image.key)}] = {script};\n",
     )

@@ -54,9 +54,9 @@ def _of_channel(
     for kind in KINDS.values():
         if kind.needs_id and held is None:
             continue
-        one = replace(asked, image_id=held.ami_id) if kind.needs_id and held else asked
+        launch = replace(asked, image_id=held.ami_id) if kind.needs_id and held else asked
         try:
-            documents.append(SnippetText(kind.name, kind.summary, write_document(kind, one)))
+            documents.append(SnippetText(kind.name, kind.summary, write_document(kind, launch)))
         except KilnError:
             continue  # the kind is not for this line
     places = {each.region: each.ami_id for each in line.channels if each.channel == channel}

@@ -30,8 +30,8 @@ _TRY_AGAIN = ("RequestLimitExceeded", "InternalError", "Unavailable", "InvalidIn
 def in_console(text: str) -> list[str]:
     """The keys on a console, each as `type base64`; of several boots those of the last."""
     before, _, _ = text.rpartition(_END)
-    _, found, block = before.rpartition(_BEGIN)
-    return [f"{kind} {key}" for kind, key in _KEY.findall(block)] if found else []
+    _, begin, block = before.rpartition(_BEGIN)
+    return [f"{kind} {key}" for kind, key in _KEY.findall(block)] if begin else []
 
 
 def wait(

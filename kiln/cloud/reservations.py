@@ -30,13 +30,13 @@ def launches_of(
     if kind not in types:
         return plain
     inside = _in_zone(reservation, target, subnets)
-    found: list[Launch] = []
+    launches: list[Launch] = []
     for each in types:
         if each == kind:
-            found += [Launch(kind, subnet, wanted) for subnet in inside]
+            launches += [Launch(kind, subnet, wanted) for subnet in inside]
         else:
-            found += capacity.launches([each], subnets)
-    return found
+            launches += capacity.launches([each], subnets)
+    return launches
 
 
 def _active(wanted: str, target: Target) -> Any:

@@ -147,12 +147,12 @@ def _one_of(key: str, *values: str) -> dict[str, Any]:
 def _account_of_karpenter(wanted: Wanted) -> dict[str, Any]:
     options = wanted.options
     profile = options.instance_profile
-    found: dict[str, Any] = {"instanceProfile": profile} if profile else {"role": "NODE-ROLE"}
+    fields: dict[str, Any] = {"instanceProfile": profile} if profile else {"role": "NODE-ROLE"}
     if options.placement_group:
-        found["placementGroupSelector"] = {"name": options.placement_group}
+        fields["placementGroupSelector"] = {"name": options.placement_group}
     if options.reservation:
-        found["capacityReservationSelectorTerms"] = [{"id": options.reservation}]
-    return found
+        fields["capacityReservationSelectorTerms"] = [{"id": options.reservation}]
+    return fields
 
 
 def _disk_of_karpenter(wanted: Wanted) -> dict[str, Any]:

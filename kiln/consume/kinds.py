@@ -136,7 +136,7 @@ def takes(kind: Kind, options: LaunchOptions, types: int) -> None:
     """Raises KilnError (exit status 2) for what the kind's document has no place for."""
     refused = [flag for flag in flags_given(options) if flag not in kind.options]
     if refused:
-        takers = [one.name for one in KINDS.values() if refused[0] in one.options]
+        takers = [other.name for other in KINDS.values() if refused[0] in other.options]
         raise KilnError(
             f"{kind.name} takes no {refused[0]}", hint=f"those that do: {', '.join(takers)}"
         )

@@ -37,7 +37,7 @@ def parallelcluster(wanted: Wanted) -> str:
             "Imds": {"Secured": True},
         },
         "Imds": {"ImdsSupport": "v2.0"},
-        "Scheduling": {"Scheduler": "slurm", "SlurmQueues": [_queue(one) for one in each]},
+        "Scheduling": {"Scheduler": "slurm", "SlurmQueues": [_queue(queue) for queue in each]},
         "Tags": pairs(tags),
     }
     notes = [

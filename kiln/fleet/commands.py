@@ -60,17 +60,17 @@ def run_command(
     is waited for. Raises KilnError (exit status 1) if Systems Manager refuses.
     """
     deadline = time.monotonic() + patience
-    ids = [item for some, _ in batches for item in some]
+    ids = [item for batch, _ in batches for item in batch]
     sent = {
-        _send(target, document, some, parameters): list(some)
+        _send(target, document, batch, parameters): list(batch)
         for all_of_it, parameters in batches
-        for some in in_pages(all_of_it, _AT_ONCE)
+        for batch in in_pages(all_of_it, _AT_ONCE)
     }
     answers: dict[str, CommandAnswer] = {}
     looked = time.monotonic()
     while True:
-        for command, some in sent.items():
-            if any(item not in answers for item in some):
+        for command, batch in sent.items():
+            if any(item not in answers for item in batch):
                 answers |= _ended(target, command)
         pending = [instance_id for instance_id in ids if instance_id not in answers]
         if pending and time.monotonic() - looked > _LOOK:
@@ -94,12 +94,12 @@ def run_command(
 
 def reminding(say: Callable[[str], None]) -> Callable[[str], None]:
     """A function that tells what is waited for: the first time after a moment, then every 30 s."""
-    told = time.monotonic() - _REMINDER + _MOMENT
+    last_message = time.monotonic() - _REMINDER + _MOMENT
 
     def waits(text: str) -> None:
-        nonlocal told
-        if time.monotonic() - told >= _REMINDER:
-            told = time.monotonic()
+        nonlocal last_message
+        if time.monotonic() - last_message >= _REMINDER:
+            last_message = time.monotonic()
             say(f"  waiting for {text}")
 
     return waits

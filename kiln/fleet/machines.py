@@ -97,8 +97,8 @@ def find_machines(target: Target, selected: Selected) -> list[FleetMachine]:
     if selected.ids:
         by_id = {
             machine.instance_id: machine
-            for some in in_pages(selected.ids, _PER_FILTER)
-            for machine in _described(target, [{"Name": "instance-id", "Values": list(some)}])
+            for batch in in_pages(selected.ids, _PER_FILTER)
+            for machine in _described(target, [{"Name": "instance-id", "Values": list(batch)}])
         }
         unknown = [instance_id for instance_id in selected.ids if instance_id not in by_id]
         if unknown:
@@ -117,8 +117,8 @@ def lost_machines(target: Target, ids: Sequence[str]) -> dict[str, str]:
     """
     reasons = {
         machine.instance_id: machine.state
-        for some in in_pages(ids, _PER_FILTER)
-        for machine in _described(target, [{"Name": "instance-id", "Values": list(some)}])
+        for batch in in_pages(ids, _PER_FILTER)
+        for machine in _described(target, [{"Name": "instance-id", "Values": list(batch)}])
     }
     states = {instance_id: reasons.get(instance_id, "gone") for instance_id in ids}
     return {key: state for key, state in states.items() if state not in ("pending", _RUNNING)}
@@ -133,9 +133,9 @@ def managed_machines(target: Target, ids: Sequence[str]) -> dict[str, Managed]:
         client: Any = aws.ssm(target)
         answers = [
             info
-            for some in in_pages(ids, _MANAGED_PER_PAGE)
+            for batch in in_pages(ids, _MANAGED_PER_PAGE)
             for page in client.get_paginator("describe_instance_information").paginate(
-                Filters=[{"Key": "InstanceIds", "Values": list(some)}],
+                Filters=[{"Key": "InstanceIds", "Values": list(batch)}],
                 PaginationConfig={"PageSize": _MANAGED_PER_PAGE},
             )
             for info in page["InstanceInformationList"]

@@ -33,8 +33,8 @@ def last_metrics(
     """
     client: Any = aws.cloudwatch(target)
     newest: dict[str, datetime] = {}
-    for some in in_pages(ids, _QUERIES):
-        queries = [_query(settings, number, item) for number, item in enumerate(some)]
+    for batch in in_pages(ids, _QUERIES):
+        queries = [_query(settings, number, item) for number, item in enumerate(batch)]
         with aws.explained("CloudWatch could not be asked for metrics"):
             pages = client.get_paginator("get_metric_data").paginate(
                 MetricDataQueries=queries,
@@ -46,8 +46,10 @@ def last_metrics(
                 for result in page["MetricDataResults"]:
                     times = [_aware(moment) for moment in result["Timestamps"]]
                     if times:
-                        one = some[int(result["Id"][1:])]
-                        newest[one] = max([*times, *([newest[one]] if one in newest else [])])
+                        instance_id = batch[int(result["Id"][1:])]
+                        newest[instance_id] = max(
+                            [*times, *([newest[instance_id]] if instance_id in newest else [])]
+                        )
     return newest
 
 

@@ -151,15 +151,15 @@ def ask_machines(
 
 def read_state(output: str) -> MachineState:
     """What `look` of machine.sh prints."""
-    said = dict(line.partition("=")[::2] for line in output.splitlines() if "=" in line)
+    fields = dict(line.partition("=")[::2] for line in output.splitlines() if "=" in line)
     return MachineState(
-        driver=said.get("driver", ""),
-        agent=said.get("agent", ""),
-        bundle=said.get("bundle", ""),
-        image=said.get("image") == "yes",
-        by_hand=said.get("bundle_by_hand") == "yes",
-        agent_package=said.get("agent_package", ""),
-        files=tuple(name for name in said.get("files", "").split(",") if name),
+        driver=fields.get("driver", ""),
+        agent=fields.get("agent", ""),
+        bundle=fields.get("bundle", ""),
+        image=fields.get("image") == "yes",
+        by_hand=fields.get("bundle_by_hand") == "yes",
+        agent_package=fields.get("agent_package", ""),
+        files=tuple(name for name in fields.get("files", "").split(",") if name),
     )
 
 

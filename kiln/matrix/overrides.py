@@ -91,7 +91,7 @@ def _of_flags(flags: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
 
 def _read(origin: str, name: str, text: str, arch: str) -> Aws:
     """The block that a setting's text means. Raises KilnError (exit status 2)."""
-    data = _PARSERS.get(name, _one)(text, arch)
+    data = _PARSERS.get(name, _text_as_is)(text, arch)
     try:
         return Aws.model_validate({name: data})
     except ValidationError as error:
@@ -105,7 +105,7 @@ def _read(origin: str, name: str, text: str, arch: str) -> Aws:
         raise KilnError(f"{origin}: {why}", hint=form) from None
 
 
-def _one(text: str, arch: str) -> Any:
+def _text_as_is(text: str, arch: str) -> Any:
     del arch
     return text
 

@@ -91,11 +91,11 @@ def makespan_svg(answer: dict[str, Any]) -> str:
         fill = _FILL_ASSUMED if way["assumed"] else _FILL
         usd = "" if way["usd"] is None else f", US$ {way['usd']:.2f}"
         many = "waves" if way["waves"] > 1 else "wave"
-        said = f"{way['seconds']:.1f} s, {way['waves']} {many}{usd}"
+        label = f"{way['seconds']:.1f} s, {way['waves']} {many}{usd}"
         parts += [
             f'<text x="10" y="{y + 14}">{escape(way["name"])}</text>',
             f'<rect x="{left}" y="{y}" width="{bar}" height="{high}" rx="3" fill="{fill}"/>',
-            f'<text x="{left + bar + 8}" y="{y + 14}" {SMALL}>{escape(said)}</text>',
+            f'<text x="{left + bar + 8}" y="{y + 14}" {SMALL}>{escape(label)}</text>',
         ]
     for line, remark in enumerate(remarks):
         y = top + step * len(ways) + 16 + 20 * line

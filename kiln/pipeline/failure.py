@@ -17,7 +17,7 @@ from kiln.base.overlay import provisioner_file, shown_script
 from kiln.packer.output import Event
 
 # The last lines of a tool's output that are shown.
-_SAID = 6
+_LAST_LINES = 6
 _LONGEST_COMMAND = 300
 
 _ERROR = re.compile(r"kiln: ([\w-]+): ERROR: (.*)", re.DOTALL)
@@ -79,14 +79,14 @@ class Failure:
         """The lines below the message: place and command, status, the tool's words, hints."""
         place = f"{self.script} line {self.line}" if self.line else self.script
         where = f"{place}: {self.command}" if self.command else place
-        said = [f"  | {line}" for line in self.said]
+        last_words = [f"  | {line}" for line in self.said]
         status = [] if self.status is None else [f"exit status {self.status}"]
         pipe = [f"statuses of the pipe {self.pipe}{self._failed_in_pipe()}"] if self.pipe else []
         within = [f"in provisioners/{self.inside}"] if self.inside else []
         return [
             where,
             *filter(None, [", ".join([*within, *status, *pipe])]),
-            *(["its last words:", *said] if said else []),
+            *(["its last words:", *last_words] if last_words else []),
             *self.hints,
         ]
 
@@ -132,7 +132,7 @@ class FailureReader:
         self._component = component
         self._messages: list[str] = []
         self._details: list[str] = []
-        self._said: deque[str] = deque(maxlen=_SAID)
+        self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._rebooting = False
         self._over = False
 
@@ -169,10 +169,10 @@ class FailureReader:
             self._details.append(detail[1])
         elif _OTHER.match(line) and not self._messages:
             # What was printed before this step belongs to another.
-            self._said.clear()
+            self._last_lines.clear()
             self._details.clear()
-        elif line.strip() and not self._messages and line not in self._said:
-            self._said.append(line)
+        elif line.strip() and not self._messages and line not in self._last_lines:
+            self._last_lines.append(line)
 
     def seconds(self) -> dict[str, float]:
         """Component → the seconds from its start to the next one's, or to the end of the bake.
@@ -216,7 +216,7 @@ class FailureReader:
             script,
             "; ".join(dict.fromkeys(self._messages)) or first,
             status=int(status[1]) if status else None,
-            said=tuple(_UPLOADED.sub(rf"{script} line \1", line) for line in self._said),
+            said=tuple(_UPLOADED.sub(rf"{script} line \1", line) for line in self._last_lines),
         )
         for detail in self._details:
             failure = _with_detail(failure, detail)

@@ -177,7 +177,7 @@ def find_record(name: str) -> Record:
     if path.suffix == ".json" or path.is_file():
         return read_record(path)
     rows = sorted(path.name for path in build_dir().glob("*") if path.is_dir())
-    found: list[Record] = []
+    records: list[Record] = []
     for recipe in rows:
         for record in all_of(recipe):
             names = {record.run_id, record.ami_id, *record.amis.values()}
@@ -185,9 +185,9 @@ def find_record(name: str) -> Record:
             if name in names or (name == recipe and record.versions):
                 if record.kind == "build":
                     return record
-                found.append(record)
-    if found:
-        return found[0]
+                records.append(record)
+    if records:
+        return records[0]
     raise KilnError(
         f"{name}: no record of such a build in {build_dir()}",
         hint=did_you_mean(name, rows) if rows else "./invoke build writes one",

@@ -42,7 +42,7 @@ def report_html(record: Record, before: Record | None = None) -> str:
         longest=max(record.component_seconds.values(), default=0) or 1,
         before=before,
         changed=_changed(before, record) if before else [],
-        launches="; ".join(map(_told, record.tries)),
+        launches="; ".join(map(_launch_text, record.tries)),
         begun=_begun(record),
     )
 
@@ -64,7 +64,7 @@ def _begun(record: Record) -> str | None:
     return f"{on.start}, on {what} ({on.on})"
 
 
-def _told(launch: Try) -> str:
+def _launch_text(launch: Try) -> str:
     """A launch that EC2 was asked for, in words."""
     where = f" in {launch.subnet_id}" if launch.subnet_id else ""
     what = f"{launch.stage}: {launch.instance_type}{where}, {launch.market}"

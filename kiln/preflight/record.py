@@ -116,7 +116,9 @@ def _recorded(
     versions = [
         {name: _versions(offers.get(name, []), part.index) for name in part.names} for part in parts
     ]
-    listed = {(name, one): None for of in versions for name, many in of.items() for one in many}
+    listed = {
+        (name, version): None for of in versions for name, many in of.items() for version in many
+    }
     relations = root.relations(listed) if listed else {}
     for part, here in zip(parts, versions, strict=True):
         yield part, _data(part, here, relations, today)

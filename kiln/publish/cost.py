@@ -213,8 +213,8 @@ def _sizes(target: Target, images: Sequence[OwnImage]) -> dict[str, float]:
     with aws.explained(f"the snapshots could not be listed in {target.region}"):
         for first in range(0, len(wanted), _AT_ONCE):
             # By a filter: an id of an AMI that was retired meanwhile would be an error.
-            some: Any = {"Name": "snapshot-id", "Values": wanted[first : first + _AT_ONCE]}
-            answer: Any = aws.ec2(target).describe_snapshots(OwnerIds=["self"], Filters=[some])
+            by_id: Any = {"Name": "snapshot-id", "Values": wanted[first : first + _AT_ONCE]}
+            answer: Any = aws.ec2(target).describe_snapshots(OwnerIds=["self"], Filters=[by_id])
             for snapshot in answer["Snapshots"]:
                 stored = snapshot.get("FullSnapshotSizeInBytes")
                 size = stored / _GIB if stored else float(snapshot["VolumeSize"])

@@ -138,7 +138,7 @@ def _fleet(
     answers = in_regions(list(release.images), health)
     count = sum(number for number, _, _ in answers.values())
     fatal = sum(xids for _, xids, _ in answers.values())
-    silent = [instance for _, _, some in answers.values() for instance in some]
+    silent = [instance for _, _, instances in answers.values() for instance in instances]
     if not count:
         return Gate("fleet", False, "no instance runs this image", acceptable=True)
     evidence = f"{count} instances, {fatal} fatal Xids (at most {limit})"

@@ -76,10 +76,10 @@ def verify_image(target: Target, ami_id: str, key: SSlibKey) -> Provenance:
     except _UnprovenError as missing:
         return Provenance(ami_id, target.region, names, {}, (str(missing),))
     try:
-        said, wrong = _said(statement), tuple(_differences(image, statement))
+        summary, wrong = _summary(statement), tuple(_differences(image, statement))
     except (KeyError, TypeError, AttributeError):
-        said, wrong = {}, ("its statement is not one of AMI Kiln's, though the key signed it",)
-    return Provenance(ami_id, target.region, names, said, wrong)
+        summary, wrong = {}, ("its statement is not one of AMI Kiln's, though the key signed it",)
+    return Provenance(ami_id, target.region, names, summary, wrong)
 
 
 def provenance_text(provenance: Provenance) -> str:
@@ -143,7 +143,7 @@ def _differences(image: Image, statement: Any) -> Iterator[str]:
         yield "the statement's digest of the image is not that of its snapshots and tags"
 
 
-def _said(statement: Any) -> dict[str, Any]:
+def _summary(statement: Any) -> dict[str, Any]:
     """Who built it from what, for a person."""
     build = statement["predicate"]["buildDefinition"]
     run = statement["predicate"]["runDetails"]

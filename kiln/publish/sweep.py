@@ -48,7 +48,7 @@ def leftovers(target: Target, regions: Sequence[str], older_than: timedelta) -> 
     """
     now = datetime.now(timezone.utc)
     by_region = in_regions(
-        regions, lambda region: list(_found(target.in_region(region), now, now - older_than))
+        regions, lambda region: list(_leftovers(target.in_region(region), now, now - older_than))
     )
     return [leftover for region in regions for leftover in by_region[region]]
 
@@ -74,7 +74,7 @@ def sweep(target: Target, left: Sequence[Leftover]) -> list[Leftover]:
 _ORDER = ("instance", "AMI", "snapshot", "volume", "key pair", "security group")
 
 
-def _found(target: Target, now: datetime, before: datetime) -> Iterator[Leftover]:
+def _leftovers(target: Target, now: datetime, before: datetime) -> Iterator[Leftover]:
     with aws.explained(f"what runs have left could not be listed in {target.region}"):
         for kind, find in _FINDERS.items():
             for resource_id, tags in find(aws.ec2(target)):

@@ -22,7 +22,7 @@ _REFUSED = {
 }
 # What RE2 takes and Python refuses or reads in another way, with something alike.
 _ALIKE = (
-    (r"\\Q(.*?)(?:\\E|$)", lambda found: re.escape(found[1])),
+    (r"\\Q(.*?)(?:\\E|$)", lambda match: re.escape(match[1])),
     (r"\[\[:\^?\w+:\]", "[a"),
     (r"\[:\^?\w+:\]", "a"),
     (r"\\[pP](\{\^?\w+\}|\w)", "a"),
