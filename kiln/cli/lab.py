@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from invoke import Context
 
-from kiln.base.errors import KilnError, operation_failed
+from kiln.base.errors import OPERATION_FAILED, KilnError, operation_failed
 from kiln.base.vocabulary import Form
 from kiln.cli.flags import JSON, NO_INSTALL
 from kiln.cli.front import note, say, show, task
+
+if TYPE_CHECKING:
+    from lab.settings import Lab
 
 ADVISORY = Form(r"^[A-Z0-9][A-Za-z0-9._-]{0,60}$", "an id such as ALAS2-2026-0001")
 FORCE = {"force": "first end the builds that use the lab, and say which"}
@@ -47,13 +50,21 @@ def down(c: Context, force: bool = False) -> None:
 @task(help=JSON)
 def status(c: Context, json: bool = False) -> int:
     """The lab's instances and AMIs; exit status 1 when the lab is down."""
-    from lab import control, origin
+    from lab import control, origin, settings
 
     state = control.status()
-    if state:
-        state["differs"] = origin.difference(state)
+    if state is None:
+        lab = settings.current()
+        died_of = control.died_of(lab) or None
+        show(
+            {"running": False, "died_of": died_of},
+            as_json=json,
+            text=lambda _: _down(lab, died_of),
+        )
+        return OPERATION_FAILED
+    state = {"running": True, **state, "differs": origin.difference(state)}
     show(state, as_json=json, text=_state)
-    return 0 if state else 1
+    return 0
 
 
 @task(help={"instance": "instance id (default: the only one that runs): --instance i-0123"})
@@ -230,16 +241,15 @@ def _faults(left: list[dict[str, Any]]) -> str:
     return "\n".join(lines) or "no failure is left"
 
 
-def _state(state: dict[str, Any] | None) -> str:
-    """`lab.status` for a person."""
-    from lab import control, settings
+def _down(lab: Lab, died_of: str | None) -> str:
+    """`lab.status` for a person when the lab does not run."""
+    if died_of:
+        return f"the lab has died: {died_of} ({lab.log}); ./invoke lab.up starts it again"
+    return "the lab is down; start it with ./invoke lab.up"
 
-    if state is None:
-        lab = settings.current()
-        cause = control.died_of(lab)
-        if cause:
-            return f"the lab has died: {cause} ({lab.log}); ./invoke lab.up starts it again"
-        return "the lab is down; start it with ./invoke lab.up"
+
+def _state(state: dict[str, Any]) -> str:
+    """`lab.status` for a person."""
     instances = [
         f"  {item['id']}  {item['state']:<13} {item['instance_type']:<14} {item['address']:<12} "
         f"{item['distro']}  from {item['ami']}"

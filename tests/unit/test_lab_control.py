@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from invoke import Context
 
 from kiln.base.errors import KilnError
+from kiln.cli import lab as lab_tasks
 from lab import control, origin
 from lab.settings import Lab
 
@@ -110,3 +113,30 @@ def test_how_a_lab_ended_is_read_from_its_log(log: str | None, says: str, tmp_pa
     if log is not None:
         lab.log.write_text(log)
     assert control.how_it_ended(lab).startswith(says)
+
+
+def status_of_the_task(as_json: bool) -> int:
+    status: int = lab_tasks.status.body.__wrapped__(Context(), json=as_json)
+    return status
+
+
+def test_a_lab_that_is_down_is_an_object_for_a_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(control, "status", lambda: None)
+    monkeypatch.setattr(control, "died_of", lambda _: "")
+    assert status_of_the_task(as_json=True) == 1
+    assert json.loads(capsys.readouterr().out) == {"running": False, "died_of": None}
+    monkeypatch.setattr(control, "died_of", lambda _: "killed")
+    assert status_of_the_task(as_json=True) == 1
+    assert json.loads(capsys.readouterr().out) == {"running": False, "died_of": "killed"}
+
+
+def test_a_lab_that_runs_says_so_to_a_program(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = running(checkout, started_from=origin.started_from(), instances=[])
+    monkeypatch.setattr(control, "status", lambda: answer)
+    assert status_of_the_task(as_json=True) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == {"running": True, **answer, "differs": ""}
