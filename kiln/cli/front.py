@@ -220,6 +220,7 @@ def task(
         def run_task(context: Context, *args: Any, **kwargs: Any) -> None:
             def checked() -> int | None:
                 _refuse_empty(parameters, kwargs)
+                _refuse_flags(parameters, kwargs)
                 return body(context, *args, **kwargs)
 
             status = guarded(checked, as_json=bool(kwargs.get("json")))
@@ -239,6 +240,18 @@ def _refuse_empty(parameters: Mapping[str, inspect.Parameter], values: Mapping[s
                 f"{_flag(name)} is empty",
                 hint="give it a value, or leave it out (is a variable unset?)",
             )
+
+
+def _refuse_flags(parameters: Mapping[str, inspect.Parameter], values: Mapping[str, Any]) -> None:
+    """Raises KilnError for an unknown flag in the place of a word that the task needs: Invoke takes
+    the next word for it, whatever that is."""
+    flags = [_flag(name) for name in parameters]
+    for name, value in values.items():
+        needed = parameters[name].default is inspect.Parameter.empty
+        if needed and isinstance(value, str) and value.startswith("--"):
+            close = nearest(value, flags, likeness=0.7)
+            text = f"unknown flag {value}" + (f"; did you mean {close}?" if close else "")
+            raise KilnError(text, hint=f"{SEE_LIST}; a file of that name is ./{value}")
 
 
 def guarded(body: Callable[[], int | None], *, as_json: bool = False) -> int:

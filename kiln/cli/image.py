@@ -29,10 +29,14 @@ def diff(c: Context, a: str, b: str, given: dict[str, str], json: bool = False) 
 
 @task(
     positional=["ami"],
-    help={"ami": "AMI name, AMI id, record.json or version-info.json", **account_help(RECORDS)},
+    help={
+        "ami": "AMI name, AMI id, record.json or version-info.json",
+        "json": "print errors as JSON too; the SBOM is JSON anyway",
+        **account_help(RECORDS),
+    },
 )
 @replaces_settings(RECORDS)
-def sbom(c: Context, ami: str, given: dict[str, str]) -> None:
+def sbom(c: Context, ami: str, given: dict[str, str], json: bool = False) -> None:
     """The CycloneDX SBOM of a built AMI, as JSON on standard output."""
     from kiln.cli import shared
     from kiln.image import sbom as bom

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from invoke import Context
 
-from kiln.base.errors import INVALID_INPUT, KilnError, operation_failed
+from kiln.base.errors import INVALID_INPUT, OPERATION_FAILED, KilnError, operation_failed
 from kiln.cli.flags import JSON, NO_INSTALL
-from kiln.cli.front import note, say, show, task
+from kiln.cli.front import note, show, task
 
 if TYPE_CHECKING:
     from kiln.base.findings import Finding
@@ -22,27 +22,51 @@ if TYPE_CHECKING:
         "check": "write nothing; fail if what is committed is stale",
         "summary": "write nothing; print a line for each AMI that differs, for a pull request",
         "against": "with --summary: the commit to compare with: --against origin/main",
+        **JSON,
     }
 )
-def render(c: Context, check: bool = False, summary: bool = False, against: str = "HEAD") -> None:
+def render(
+    c: Context,
+    check: bool = False,
+    summary: bool = False,
+    against: str = "HEAD",
+    json: bool = False,
+) -> int:
     """Write packer/: what all AMIs share, and a folder for each."""
     from kiln.matrix import load
     from kiln.packer import render as rendering
 
     recipes = load.load_recipes()
+    number = len(recipes)
     if summary:
-        from kiln.packer.summary import summary_lines
+        from kiln.packer import summary as differences
 
-        say("\n".join(summary_lines(recipes, against)) or f"no AMI differs from {against}")
+        changes = differences.changes(recipes, against)
+        lines = differences.summary_lines(changes)
+        show(
+            {"against": against, "amis": number, "changes": changes},
+            as_json=json,
+            text=lambda _: "\n".join(lines) or f"no AMI differs from {against}",
+        )
     elif check:
         stale = rendering.stale(recipes)
-        if stale:
+        if stale and not json:
             note("\n".join(stale))
             raise operation_failed("packer/ is stale", hint="run ./invoke render, and commit")
-        say(f"packer/ matches the matrix ({len(recipes)} AMIs)")
+        show(
+            {"amis": number, "stale": stale},
+            as_json=json,
+            text=lambda _: f"packer/ matches the matrix ({number} AMIs)",
+        )
+        return OPERATION_FAILED if stale else 0
     else:
-        changed = rendering.write_all(recipes)
-        say("\n".join(changed) or f"nothing to change ({len(recipes)} AMIs)")
+        written = rendering.write_all(recipes)
+        show(
+            {"amis": number, "written": written},
+            as_json=json,
+            text=lambda _: "\n".join(written) or f"nothing to change ({number} AMIs)",
+        )
+    return 0
 
 
 @task(
@@ -70,7 +94,7 @@ def validate(c: Context, each: bool = False, no_install: bool = False, json: boo
 
 
 def _lines(results: list[Validation]) -> str:
-    """A line for each row, then each distinct finding once, with the rows that have it."""
+    """A line for each row, each distinct finding once with its rows, and what was judged."""
     lines = []
     causes: dict[tuple[str, str], Finding] = {}
     for result in results:
@@ -82,7 +106,12 @@ def _lines(results: list[Validation]) -> str:
             rows = causes[key].rows if key in causes else ()
             names = tuple(dict.fromkeys([*rows, result.name]))
             causes[key] = replace(causes.get(key, finding), rows=names)
-    return "\n".join([*lines, *(str(finding) for finding in causes.values())])
+    count = sum(result.valid for result in results)
+    judged = (
+        f"{count} of {len(results)} AMIs have valid HCL; not judged here: whether their versions "
+        "exist and work together (./invoke check)"
+    )
+    return "\n".join([*lines, *(str(finding) for finding in causes.values()), judged])
 
 
 @task(

@@ -27,23 +27,28 @@ _SILENT = ("name", "line", "components", "row")
 _NONE = "none"
 
 
-def summary_lines(recipes: Sequence[Recipe], against: str) -> list[str]:
-    """One line per AMI that differs from the commit `against`, in the matrix's order.
+def summary_lines(changed: Mapping[str, Sequence[str]]) -> list[str]:
+    """What `changes` returns for a person: one line per AMI."""
+    return [f"{ami}: {', '.join(what)}" for ami, what in changed.items()]
+
+
+def changes(recipes: Sequence[Recipe], against: str) -> dict[str, list[str]]:
+    """Each AMI that differs from the commit `against`, in the matrix's order → its changes.
 
     Raises KilnError (exit status 2) for a commit that git does not know.
     """
     before = _at_commit(against)
-    changed = _changed_scripts(against)
-    lines = []
+    scripts = _changed_scripts(against)
+    changed = {}
     for recipe in recipes:
         old = before.pop(recipe.line, None)
         now = render.render_files(recipe)
         what = _differences(old, now) if old else [f"new, driver {recipe.driver}"]
-        what += [f"{name}.sh changed" for name in recipe.components if name in changed]
+        what += [f"{name}.sh changed" for name in recipe.components if name in scripts]
         if what:
-            lines.append(f"{_called(recipe.as_json())}: {', '.join(what)}")
+            changed[_called(recipe.as_json())] = what
     gone = [_called(json.loads(old[render.RECIPE_JSON])) for old in before.values()]
-    return [*lines, *(f"{name}: removed" for name in gone)]
+    return changed | {name: ["removed"] for name in gone}
 
 
 def _called(recipe: Mapping[str, Any]) -> str:

@@ -161,6 +161,8 @@ def test_arguments_mean_what_invoke_says_they_mean(monkeypatch: pytest.MonkeyPat
         (["build", "--distor", "al2"], "unknown flag --distor; did you mean --distro?\n"),
         (["--bogus"], "unknown flag --bogus\n  see ./invoke --list"),
         (["nosuch"], "unknown task nosuch\n  see ./invoke --list"),
+        (["sbom", "--bogus"], "unknown flag --bogus\n  see ./invoke --list"),
+        (["sbom", "--josn"], "unknown flag --josn; did you mean --json?\n"),
         (["biuld"], "unknown task biuld; did you mean build?\n  see ./invoke --list"),
         (["--help", "biuld"], "unknown task biuld; did you mean build?\n  see ./invoke --list"),
     ],
@@ -185,6 +187,12 @@ def test_a_refused_flag_is_json_for_a_program_that_asked_for_json(
         "exit_status": 2,
     }
     assert captured.err.startswith("error: unknown flag --bogus\n")
+
+
+def test_the_errors_of_sbom_are_json_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert front.run(["./invoke", "--search-root", str(ROOT), "sbom", "nosuch", "--json"]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["message"].startswith("nosuch: no record of such a build")
 
 
 FINDING = Finding("error", "DRV-1", "too old", rows=("al2",), file="amis.yaml", line=7)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from invoke import Context
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
+from kiln.cli.packer import render as render_task
+from kiln.matrix import load
 from kiln.matrix.load import load_recipes
 from kiln.packer import render
-from kiln.packer.summary import summary_lines
+from kiln.packer.summary import changes, summary_lines
 from tests.unit import commands
 
 ROWS = {row.line: row for row in load_recipes(ROOT / "amis.yaml")}
@@ -41,7 +45,7 @@ def moved(row: Recipe, driver: str) -> Recipe:
 def test_a_driver_bump_is_a_line_per_ami_with_what_follows(repository: Path) -> None:
     rows = [moved(row, "580.167.08") for row in (BASE, ARM64)]
     bump = "driver 580.178.04 → 580.167.08"
-    assert summary_lines(rows, "HEAD") == [
+    assert summary_lines(changes(rows, "HEAD")) == [
         f"al2023 lts base: {bump}, nvidia-fabricmanager follows",
         f"al2023 lts base arm64: {bump}",
     ]
@@ -56,7 +60,7 @@ def test_a_driver_bump_changes_a_rows_folder_in_place(repository: Path) -> None:
 
 def test_a_row_that_comes_and_one_that_goes(repository: Path) -> None:
     eks = ROWS["al2023-lts-eks-x86_64"]
-    assert summary_lines([BASE, eks], "HEAD") == [
+    assert summary_lines(changes([BASE, eks], "HEAD")) == [
         f"al2023 lts eks: new, driver {eks.driver}",
         "al2023 lts base arm64: removed",
     ]
@@ -75,26 +79,28 @@ def test_a_row_whose_line_is_renamed_has_moved(repository: Path) -> None:
 
 def test_a_component_that_goes_takes_its_packages_and_files_with_it(repository: Path) -> None:
     left = tuple(name for name in BASE.components if name not in ("nccl", "tuning"))
-    (line,) = summary_lines([replace(BASE, components=left), ARM64], "HEAD")
-    changes = line.removeprefix("al2023 lts base: ").split(", ")
-    assert {"- nccl", "- tuning", "- libnccl", "/etc/sysctl.d/60-kiln.conf gone"} <= set(changes)
+    (line,) = summary_lines(changes([replace(BASE, components=left), ARM64], "HEAD"))
+    differences = line.removeprefix("al2023 lts base: ").split(", ")
+    assert {"- nccl", "- tuning", "- libnccl", "/etc/sysctl.d/60-kiln.conf gone"} <= set(
+        differences
+    )
 
 
 def test_a_changed_provisioner_is_named_for_each_ami_that_runs_it(repository: Path) -> None:
     (repository / "provisioners/cuda.sh").write_text("false\n")
-    assert summary_lines([BASE, ARM64], "HEAD") == [
+    assert summary_lines(changes([BASE, ARM64], "HEAD")) == [
         "al2023 lts base: cuda.sh changed",
         "al2023 lts base arm64: cuda.sh changed",
     ]
 
 
 def test_nothing_changed_is_said(repository: Path) -> None:
-    assert summary_lines([BASE, ARM64], "HEAD") == []
+    assert summary_lines(changes([BASE, ARM64], "HEAD")) == []
 
 
 def test_a_commit_that_git_does_not_know_is_bad_input(repository: Path) -> None:
     with pytest.raises(KilnError, match="git knows no packer/ at nowhere"):
-        summary_lines([BASE], "nowhere")
+        changes([BASE], "nowhere")
 
 
 def test_the_command_line_prints_the_summary(tmp_path: Path) -> None:
@@ -104,3 +110,32 @@ def test_the_command_line_prints_the_summary(tmp_path: Path) -> None:
     done = commands.invoke("render", "--summary", env=env)
     assert done.returncode == 0, done.stderr
     assert "debian12 lts base: driver 580.178.04 → 580.167.08" in done.stdout
+
+
+def test_with_json_the_summary_is_data(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(load, "load_recipes", lambda: [moved(BASE, "580.167.08"), ARM64])
+    assert render_task.body.__wrapped__(Context(), summary=True, json=True) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "against": "HEAD",
+        "amis": 2,
+        "changes": {
+            "al2023 lts base": [
+                "driver 580.178.04 → 580.167.08",
+                "nvidia-fabricmanager follows",
+            ]
+        },
+    }
+
+
+def test_with_json_a_stale_folder_is_data_and_exit_status_1(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(load, "load_recipes", lambda: [BASE, ARM64])
+    assert render_task.body.__wrapped__(Context(), check=True, json=True) == 0
+    assert json.loads(capsys.readouterr().out) == {"amis": 2, "stale": []}
+    (repository / "packer" / BASE.line / render.RECIPE).unlink()
+    assert render_task.body.__wrapped__(Context(), check=True, json=True) == 1
+    missing = f"packer/{BASE.line}/{render.RECIPE}: missing"
+    assert json.loads(capsys.readouterr().out) == {"amis": 2, "stale": [missing]}

@@ -147,6 +147,16 @@ def test_a_stale_packer_folder_is_named_and_left_as_it_is(
     assert not any(folder.exists() for folder in accepting.values()), "left behind"
 
 
+def test_the_last_line_says_what_was_not_judged(
+    accepting: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks.validate.body.__wrapped__(Context())
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "2 of 2 AMIs have valid HCL; not judged here: whether their versions exist and work "
+        "together (./invoke check)"
+    )
+
+
 def test_a_fresh_packer_folder_needs_no_word(
     recipes: list[Recipe], accepting: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
