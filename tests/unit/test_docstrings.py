@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from itertools import chain
 
 from kiln.base.paths import ROOT
 
-MODULES = {
-    path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-    for path in sorted((ROOT / "kiln").rglob("*.py"))
-}
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    return {
+        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted((ROOT / "kiln").rglob("*.py"))
+    }
 
 
+@cache
 def makers_of_errors() -> set[str]:
     """KilnError, the classes derived from it, and the functions that return one."""
     names = {"KilnError"}
-    for node in chain.from_iterable(map(ast.walk, MODULES.values())):
+    for node in chain.from_iterable(map(ast.walk, modules().values())):
         if isinstance(node, ast.ClassDef) and "KilnError" in map(ast.unparse, node.bases):
             names.add(node.name)
         if isinstance(node, ast.FunctionDef) and node.returns is not None:
             returned = ast.unparse(node.returns)
             names |= {node.name} if returned in {"KilnError", "errors.KilnError"} else set()
     return names
-
-
-MAKERS = makers_of_errors()
 
 
 def escaping(node: ast.AST) -> Iterator[ast.AST]:
@@ -56,7 +58,8 @@ def raises(function: ast.FunctionDef, private: dict[str, ast.FunctionDef]) -> bo
     others = dict(private)
     others.pop(function.name, None)
     for node in escaping(function):
-        if isinstance(node, ast.Raise) and node.exc is not None and last_word(node.exc) in MAKERS:
+        raised = node.exc if isinstance(node, ast.Raise) else None
+        if raised is not None and last_word(raised) in makers_of_errors():
             return True
         if isinstance(node, ast.Call):
             called = others.get(last_word(node))
@@ -84,7 +87,7 @@ def silent() -> Iterator[str]:
 
     `See X` refers to a protocol, whose docstring says it.
     """
-    for place, module in MODULES.items():
+    for place, module in modules().items():
         functions = list(members(module))
         private = {node.name: node for node in functions if node.name.startswith("_")}
         for function in functions:
