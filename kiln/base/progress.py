@@ -9,7 +9,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -23,14 +23,21 @@ _REMINDER = 30.0
 class Progress:
     """Stages and their durations. A terminal shows the running stage live (Rich).
 
-    `reminder`: seconds between two lines about what the running stage waits for.
+    `reminder`: seconds between two lines about what the running stage waits for. `clock` gives the
+    seconds of a monotonic clock.
     """
 
     def __init__(
-        self, out: TextIO | None = None, label: str = "", *, reminder: float = _REMINDER
+        self,
+        out: TextIO | None = None,
+        label: str = "",
+        *,
+        reminder: float = _REMINDER,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._out = out or sys.stderr
         self._reminder = reminder
+        self._clock = clock
         self._label = f"[{label}] " if label else ""
         self._live = self._out.isatty() and not label
         self.seconds: dict[str, float] = {}
@@ -42,15 +49,15 @@ class Progress:
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[Stage]:
         """A stage; its duration goes into `seconds` even if it fails."""
-        stage = Stage(self, name, self._live)
-        started = time.monotonic()
+        stage = Stage(self, name, self._live, self._clock)
+        started = self._clock()
         failed = True
         try:
             with self._spinner(name), self._reminding(stage):
                 yield stage
             failed = False
         finally:
-            took = time.monotonic() - started
+            took = self._clock() - started
             self.seconds[name] = round(took, 3)
             mark = "failed" if failed else "ok"
             note = f"  {stage.note}" if stage.note else ""
@@ -103,22 +110,25 @@ class _Waiting:
 class Stage:
     """A running stage: its lines, what it waits for, and a note that is printed at its end."""
 
-    def __init__(self, progress: Progress, name: str, live: bool) -> None:
+    def __init__(
+        self, progress: Progress, name: str, live: bool, clock: Callable[[], float]
+    ) -> None:
         self._progress = progress
         self._live = live
+        self._clock = clock
         self.name = name
         self.note = ""
-        self._waiting = _Waiting(f"`{name}` to end", time.monotonic(), None)
+        self._waiting = _Waiting(f"`{name}` to end", clock(), None)
 
     def waits_for(self, what: str, *, limit: float | None = None) -> None:
         """Say from now on that the stage waits for this, at most `limit` seconds."""
         if what != self._waiting.what:
-            self._waiting = _Waiting(what, time.monotonic(), limit)
+            self._waiting = _Waiting(what, self._clock(), limit)
 
-    def reminder(self, now: float | None = None) -> str:
+    def reminder(self) -> str:
         """What the stage waits for at the moment, for how long already, and its limit."""
         waiting = self._waiting
-        seconds = (time.monotonic() if now is None else now) - waiting.since
+        seconds = self._clock() - waiting.since
         limit = f" (limit {_duration(waiting.limit)})" if waiting.limit is not None else ""
         return f"waiting for {waiting.what} for {seconds:.0f} s{limit}"
 

@@ -55,7 +55,7 @@ def seconds(row: dict[str, str]) -> float:
 def test_a_clock_that_jumps_either_way_moves_the_times_and_loses_or_repeats_nothing(
     guest: Guest,
 ) -> None:
-    written: dict[int, float] = {}
+    written: dict[int, tuple[float, float]] = {}
     shift: dict[int, int] = {}
 
     def events(first: int, last: int, ahead: int) -> None:
@@ -63,7 +63,7 @@ def test_a_clock_that_jumps_either_way_moves_the_times_and_loses_or_repeats_noth
         for pid in range(first, last + 1, 10):
             at = time.time()
             guest.xid(pid, pid + 9)
-            written.update(dict.fromkeys(range(pid, pid + 10), at))
+            written.update(dict.fromkeys(range(pid, pid + 10), (at, time.time())))
             shift.update(dict.fromkeys(range(pid, pid + 10), ahead))
         assert guest.until(lambda: len(guest.mine()) >= last)
 
@@ -78,17 +78,19 @@ def test_a_clock_that_jumps_either_way_moves_the_times_and_loses_or_repeats_noth
     assert guest.pids() == Counter(range(1, 151))
     assert [row["seq"] for row in rows] == sorted(row["seq"] for row in rows)
     for row in rows:
-        late = seconds(row) - (written[row["pid"]] + shift[row["pid"]])
-        assert -1 < late < 60, (row["pid"], late)
+        before, after = written[row["pid"]]
+        assert before - 1 < seconds(row) - shift[row["pid"]] < after + 1, row
 
 
 def test_the_clock_was_really_moved_for_the_program_and_only_the_wall_clock(guest: Guest) -> None:
     set_clock(guest, 5 * HOUR)
+    before, monotonic_before = time.time(), time.monotonic()
     output = guest.run(
         "env", "LD_PRELOAD=/opt/libfaketime.so", "FAKETIME_NO_CACHE=1",
         "FAKETIME_TIMESTAMP_FILE=/opt/clock", "FAKETIME_DONT_FAKE_MONOTONIC=1",
         "python3", "-c", "import time; print(time.time(), time.clock_gettime(1))",
     )  # fmt: skip
     wall, monotonic = map(float, output.split())
-    assert abs(wall - time.time() - 5 * HOUR) < 60
-    assert abs(monotonic - time.monotonic()) < 60
+    after, monotonic_after = time.time(), time.monotonic()
+    assert before - 1 < wall - 5 * HOUR < after + 1
+    assert monotonic_before < monotonic < monotonic_after

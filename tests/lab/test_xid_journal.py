@@ -118,6 +118,7 @@ def test_what_the_last_boot_left_unread_is_picked_up_once_after_a_reboot(guest: 
     guest.run("systemctl", "stop", UNIT)
     before, boot = time.time(), guest.run("cat", "/proc/sys/kernel/random/boot_id").strip()
     guest.xid(11, 30)
+    after = time.time()
     # The next boot's journal must not read the same kernel's log again: a real one is new.
     journal_reads_the_kernel(guest, "no")
     guest.reboot()
@@ -130,7 +131,7 @@ def test_what_the_last_boot_left_unread_is_picked_up_once_after_a_reboot(guest: 
         assert row["previous_boot"]
         assert row["boot_id"] == boot.replace("-", "")
         at = datetime.strptime(row["time"], "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
-        assert -1 < at.timestamp() - before < 60
+        assert before - 1 < at.timestamp() < after + 1
 
 
 def test_every_event_of_the_corpus_is_found_in_a_journal_of_the_last_boot(

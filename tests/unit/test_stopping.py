@@ -76,28 +76,45 @@ def test_afterwards_signals_do_what_they_did_before() -> None:
         time.sleep(1)
 
 
-def test_a_sleep_ends_when_the_end_is_asked_for() -> None:
+class Clock:
+    """A clock that only sleeping moves; at `ends` seconds the stop is set."""
+
+    def __init__(self, stop: Stop, ends: float) -> None:
+        self.seconds = 0.0
+        self._stop = stop
+        self._ends = ends
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+        if self.seconds >= self._ends:
+            self._stop.set()
+
+
+def test_a_sleep_ends_when_the_end_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     stop = Stop()
-    threading.Timer(0.05, stop.set).start()
-    began = time.monotonic()
+    clock = Clock(stop, ends=5)
+    monkeypatch.setattr(stopping, "time", clock)
     with pytest.raises(StoppedError):
         stop.sleep(600)
-    assert time.monotonic() - began < 60
+    assert 5 <= clock.seconds < 6
 
 
-def test_a_sleep_that_nobody_disturbs_takes_its_time() -> None:
-    began = time.monotonic()
-    Stop().sleep(0.15)
-    assert time.monotonic() - began >= 0.15
+def test_a_sleep_that_nobody_disturbs_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(Stop(), ends=600)
+    monkeypatch.setattr(stopping, "time", clock)
+    Stop().sleep(7.25)
+    assert clock.seconds == pytest.approx(7.25)
 
 
 def test_a_process_that_says_nothing_ends_at_once_with_its_children() -> None:
     stop = Stop()
     threading.Timer(0.1, stop.set).start()
-    began = time.monotonic()
     with (
         subprocess.Popen(
-            ["sh", "-c", "sleep 600 & sleep 600"],
+            ["sh", "-c", "(sleep 600; echo the child) & sleep 600; echo the process"],
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
@@ -107,7 +124,6 @@ def test_a_process_that_says_nothing_ends_at_once_with_its_children() -> None:
         assert process.stdout
         assert process.stdout.read() == ""
     assert process.returncode == -signal.SIGKILL
-    assert time.monotonic() - began < 60
 
 
 def test_a_process_that_ends_by_itself_is_left_alone() -> None:

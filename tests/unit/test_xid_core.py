@@ -1224,7 +1224,20 @@ class Machine(unittest.TestCase):
         monitor.work()
         at = [unix_us(row) for row in self.rows() if row["event"] == "xid"]
         self.assertEqual((at[1] - at[0], at[2] - at[1]), (5000000, 1))
-        self.assertLess(abs(time.time() * 1000000 - at[1] - 4000000), 1000000)
+
+    def test_the_time_of_an_event_is_as_long_ago_as_the_kernel_had_it(self):
+        class Clock:
+            CLOCK_MONOTONIC, gmtime = time.CLOCK_MONOTONIC, time.gmtime
+            clock_gettime = staticmethod(lambda clock: 500.0)
+            time = staticmethod(lambda: 1700000000.0)
+
+        event.time = Clock
+        self.addCleanup(setattr, event, "time", time)
+        monitor = self.monitor()
+        self.ring.say(XID_79, usec=496000000)
+        monitor.work()
+        at = [unix_us(row) for row in self.rows() if row["event"] == "xid"]
+        self.assertEqual(at, [1699999996000000])
 
     def test_an_event_of_a_kernel_clock_that_runs_fast_is_not_in_the_future(self):
         monitor = self.monitor()

@@ -89,9 +89,7 @@ def test_a_hook_that_hangs_is_killed_with_its_children_and_the_next_runs(
     hook(tmp_path, "10-hang", f"sleep 60 & echo $! > {tmp_path}/child; wait")
     hook(tmp_path, "20-next", f"touch {tmp_path}/next")
     hooks.Spool(settings, str(tmp_path / "spool")).put(event())
-    start = time.monotonic()
     assert hooks_run.run(settings, str(tmp_path / "spool")) == 1
-    assert time.monotonic() - start < 40
     assert (tmp_path / "next").exists()
     assert "killed after 1 s" in capfd.readouterr().err
     child = Path("/proc", (tmp_path / "child").read_text().strip(), "status")
