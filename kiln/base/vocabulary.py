@@ -200,45 +200,4 @@ LAUNCH_TEMPLATE = Form(r"^[A-Za-z0-9().\-/_]{3,128}$", "a launch template's name
 STACK = Form(r"^[A-Za-z][A-Za-z0-9-]{0,127}$", "a stack's name of letters, digits and dashes")
 
 # The schema's formats: regular expression → description, for messages about text that differs.
-DESCRIBED = {
-    form.pattern: form.what
-    for form in (
-        VERSION,
-        DRIVER,
-        RELEASE,
-        CUDNN,
-        KUBERNETES,
-        PACKAGE,
-        USER,
-        DEVICE,
-        ID,
-        LINE,
-        INSTANCE_TYPE,
-        OWNER,
-        PARAMETER,
-        AMI_NAME,
-        NAME,
-        CUDA_REPO,
-        LABEL,
-        REGION,
-        CHANNEL,
-        ACCOUNT,
-        ORGANIZATION,
-        ORGANIZATIONAL_UNIT,
-        KMS_KEY,
-        ROLE,
-        LAUNCH_TEMPLATE,
-        SUBNET_ID,
-        SECURITY_GROUP_ID,
-        RESERVATION_ID,
-        INSTANCE_PROFILE,
-        POLICY_ARN,
-        TAG_KEY,
-        TAG_VALUE,
-        FILTER,
-        PROXY,
-        NO_PROXY,
-        URL,
-        BUCKET,
-    )
-}
+DESCRIBED = {form.pattern: form.what for form in tuple(globals().values()) if isinstance(form, Form)}
