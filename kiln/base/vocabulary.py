@@ -200,4 +200,6 @@ LAUNCH_TEMPLATE = Form(r"^[A-Za-z0-9().\-/_]{3,128}$", "a launch template's name
 STACK = Form(r"^[A-Za-z][A-Za-z0-9-]{0,127}$", "a stack's name of letters, digits and dashes")
 
 # The schema's formats: regular expression → description, for messages about text that differs.
-DESCRIBED = {form.pattern: form.what for form in tuple(globals().values()) if isinstance(form, Form)}
+DESCRIBED = {
+    form.pattern: form.what for form in tuple(globals().values()) if isinstance(form, Form)
+}
