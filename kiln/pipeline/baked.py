@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kiln import components
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
@@ -55,6 +56,22 @@ def baked(ami_id: str, tags: Mapping[str, str], recipes: Sequence[Recipe]) -> Ba
         return _of_row(name, same_name, same_name.as_json(), "amis.yaml, by the tagged digest")
     like = same_name or _same_kind(ami_id, tags, recipes)
     return _of_row(name, like, None, ON_THE_IMAGE)
+
+
+def require_components(recipe: Mapping[str, Any], image: str) -> None:
+    """Refuse an image with components that this checkout does not have: what checks them is not
+    here either, and the rest would pass without it.
+
+    Raises KilnError (exit status 2), naming them.
+    """
+    own = {component.name for component in components.everything()}
+    unknown = [str(name) for name in recipe.get("components") or () if name not in own]
+    if unknown:
+        raise KilnError(
+            f"{image} has {', '.join(map(vocabulary.shown, unknown))}: nothing here checks that",
+            hint="KILN_OVERLAY=DIR names the overlay with it; else verify it in the checkout that "
+            "built it",
+        )
 
 
 def _of_record(name: str, built: record.Record) -> Baked:

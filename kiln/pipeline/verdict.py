@@ -16,7 +16,7 @@ from kiln.cloud.machine import booted
 from kiln.cloud.target import OwnKernel, Target
 from kiln.pipeline import ami_checks
 from kiln.pipeline.ami_checks import Verdict
-from kiln.pipeline.baked import ON_THE_IMAGE
+from kiln.pipeline.baked import ON_THE_IMAGE, require_components
 from kiln.pipeline.record import Checks
 from kiln.pipeline.record_draft import Draft, now
 
@@ -80,6 +80,7 @@ def judge(
                     f"{image['id']} has no readable /etc/kiln/recipe.json, and there is no "
                     "record of its build here: there is nothing to check it against"
                 )
+            require_components(recipe, image["id"])
             draft.note(recipe=recipe)
         with progress.stage("checks") as stage:
             stage.waits_for(f"the checks of {machine.instance_id}")

@@ -17,7 +17,7 @@ from kiln.cloud.target import OwnKernel, ParentAmi, Target
 from kiln.matrix import flags, load
 from kiln.matrix.overrides import NOTHING, overridden, records_bucket
 from kiln.pipeline import shared_records, verdict
-from kiln.pipeline.baked import Baked, baked
+from kiln.pipeline.baked import Baked, baked, require_components
 from kiln.pipeline.build_row import Built
 from kiln.pipeline.dead_runs import clean_dead_runs
 from kiln.pipeline.record import Record
@@ -57,6 +57,7 @@ def verify_by_id(
             shared_records.bring_row(shelf, image["tags"][RECIPE], progress.say)
         known = baked(ami_id, image["tags"], load.load_recipes())
         progress.say(f"checked against: {known.recipe_from}")
+        require_components(known.recipe or {}, ami_id)
         account = overridden(load.load_account(known.name), given, known.arch)
         for line in account.shown():
             progress.say(f"aws: {line}")

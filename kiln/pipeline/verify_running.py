@@ -24,6 +24,7 @@ from kiln.cloud.machine import Machine
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
 from kiln.pipeline import ami_checks, record, report, verdict
+from kiln.pipeline.baked import require_components
 from kiln.pipeline.build_row import Built
 from kiln.pipeline.record import Checks, Record
 from kiln.pipeline.record_draft import now
@@ -100,6 +101,7 @@ def verify_running(
     folder = build_dir() / _MACHINES / run_id
     with on_signals(stop), connected(running, run_id, folder, key) as machine:
         recipe = _recipe(machine, running)
+        require_components(recipe, running.name)
         # Not among the row's runs: what became of one machine says nothing about the row.
         run = Run(run_id, recipe["name"], folder)
         run.folder.mkdir(parents=True)

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
+from kiln.base import needs
+from kiln.base.account import Account
 from kiln.base.errors import KilnError
+from kiln.base.progress import Progress
 from kiln.base.stopping import Stop, StoppedError
 from kiln.cloud.machine import Machine
 from kiln.matrix import load
 from kiln.packer import render
-from kiln.pipeline import ami_checks
+from kiln.pipeline import ami_checks, verify, verify_running
 from kiln.pipeline.ami_checks import Check, Verdict
 from kiln.pipeline.baked import ON_THE_IMAGE, baked
 from kiln.pipeline.record import Checks
@@ -197,3 +205,76 @@ def test_an_ami_that_ami_kiln_did_not_build_is_refused() -> None:
     with pytest.raises(KilnError, match="has no tag kiln:recipe") as caught:
         baked("ami-00000001", {}, [ROW])
     assert caught.value.exit_status == 2
+
+
+WITH_OVERLAY = {**OLD, "components": [*OLD["components"], "acme-baseline"]}
+
+
+class Ready(LabTarget):
+    """A lab that is up, whose machines are never reached."""
+
+    def check_host(self) -> None:
+        """Any machine."""
+
+    def prepare(self, recipes: Any, say: Any) -> None:
+        """Nothing."""
+
+
+def refused_for_its_overlay(verifies: Callable[[], object]) -> None:
+    with pytest.raises(KilnError, match="has acme-baseline: nothing here checks that") as error:
+        verifies()
+    assert error.value.exit_status == 2
+    assert "KILN_OVERLAY=DIR" in error.value.hint
+
+
+def test_an_ami_with_a_component_whose_checks_are_not_here_is_not_booted(
+    build_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path / "lab"))
+    monkeypatch.setattr(needs, "ensure", lambda *groups, **more: None)
+    folder = build_dir / ROW.name / "20261121T000001Z-aaaa"
+    folder.mkdir(parents=True)
+    ami_id = "ami-00000001"
+    built = a_record(recipe=WITH_OVERLAY, ami_id=ami_id, amis={"us-east-1": ami_id})
+    (folder / "record.json").write_text(json.dumps(built.as_json()))
+    image = {"id": ami_id, "tags": tags()}
+    monkeypatch.setattr(verify.verdict, "describe", lambda target, ami_id: image)
+    monkeypatch.setattr(verify, "verify_ami", lambda *_: pytest.fail("it is booted"))
+    progress = Progress(io.StringIO())
+    refused_for_its_overlay(
+        lambda: verify.verify_by_id(
+            ami_id, None, target=Ready("a test"), progress=progress, install=False
+        )
+    )
+
+
+def test_what_is_read_on_the_image_must_be_here_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Booted(Machine):
+        def read_json(self, path: str) -> Any:
+            return WITH_OVERLAY
+
+        def ssh(self, *_: Any, **__: Any) -> tuple[int, str, str]:
+            return 0, "", ""
+
+    booted = Booted("i-0", "192.0.2.1", "nobody", tmp_path / "config", "run-1", tmp_path)
+    monkeypatch.setattr(ami_checks, "run_checks", lambda *_, **__: pytest.fail("it is checked"))
+    draft = MagicMock()
+    draft.record.recipe_from = ON_THE_IMAGE
+    monkeypatch.setattr(verify.verdict, "booted", lambda *_, **__: nullcontext(booted))
+    image = {"id": "ami-00000001", "tags": tags()}
+    refused_for_its_overlay(
+        lambda: verify.verdict.judge(
+            draft, MagicMock(), image, user="nobody", stop=Stop(), account=Account()
+        )
+    )
+    running = verify_running.of_host("nobody@192.0.2.1")
+    monkeypatch.setattr(needs, "ensure", lambda *groups, **more: None)
+    monkeypatch.setattr(verify_running, "connected", lambda *_, **__: nullcontext(booted))
+    progress = Progress(io.StringIO())
+    refused_for_its_overlay(
+        lambda: verify_running.verify_running(
+            running, Ready("a test"), progress, key=None, keyword=None, install=False
+        )
+    )
