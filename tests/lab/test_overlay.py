@@ -219,3 +219,12 @@ def test_it_is_in_the_bill_of_materials(
     assert any(
         "/etc/acme/banner" in entry["value"] for entry in parts["acme-baseline"]["properties"]
     )
+
+
+def test_without_its_overlay_it_is_neither_booted_nor_verified(
+    environment: dict[str, str], record: dict[str, Any]
+) -> None:
+    without = {**environment, "KILN_OVERLAY": ""}
+    done = commands.invoke("verify", "--ami", record["ami_id"], env=without)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "has acme-baseline: nothing here checks that" in done.stderr
