@@ -146,7 +146,7 @@ class Aws(_Block):
 
 _MERGED = ("tags", "mirrors")
 # Ways to name the subnet, and what each is when another one is used.
-_SUBNETS: dict[str, Any] = {"subnet_id": None, "subnet_ids": (), "subnet_filter": None}
+SUBNETS: dict[str, Any] = {"subnet_id": None, "subnet_ids": (), "subnet_filter": None}
 
 
 def layered(
@@ -171,8 +171,8 @@ def layered(
             values[name] = _plain(value)
             origins[name] = origin((name,))
     # A subnet of a closer layer takes the place of a filter of a farther one.
-    if any(values.get(name) for name in _SUBNETS):
-        for name, nothing in _SUBNETS.items():
+    if any(values.get(name) for name in SUBNETS):
+        for name, nothing in SUBNETS.items():
             if name not in values:
                 values[name] = nothing
                 origins.pop(name, None)

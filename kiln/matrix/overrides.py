@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from kiln.base.account import FORMS, SETTINGS, Account
 from kiln.base.errors import KilnError
-from kiln.matrix.account import Aws, layered, unfit
+from kiln.matrix.account import SUBNETS, Aws, layered, unfit
 from kiln.matrix.schema import reason
 
 # Setting → variables of the environment, of which the first that is set counts. boto3 reads those
@@ -46,6 +46,8 @@ def overridden(account: Account, flags: Mapping[str, str], arch: str) -> Account
     Raises KilnError (exit status 2) naming the flag or variable whose text cannot be one, and for
     settings that do not fit together.
     """
+    for given in (list(_of_environment()), list(_of_flags(flags))):
+        _require_one_subnet(given)
     for origin, name, text in (*_of_environment(), *_of_flags(flags)):
         block = _read(origin, name, text, arch)
         account = layered(account, block, partial(_say, origin), arch)
@@ -59,6 +61,15 @@ def overridden(account: Account, flags: Mapping[str, str], arch: str) -> Account
             hint="docs/your-account.md shows how to make one",
         )
     return account
+
+
+def _require_one_subnet(given: Iterable[tuple[str, str, str]]) -> None:
+    """Raises KilnError (exit status 2) if flags, or variables, name the subnet in several ways."""
+    origins = [origin for origin, name, _ in given if name in SUBNETS]
+    if len(origins) > 1:
+        raise KilnError(
+            f"{' and '.join(origins)} both name the subnet", hint="leave one of the two out"
+        )
 
 
 def records_bucket(account: Account, flags: Mapping[str, str]) -> str | None:

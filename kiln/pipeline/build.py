@@ -257,16 +257,18 @@ def _check_kept(account: Account) -> None:
 def _compatible(recipes: list[Recipe], options: Options) -> None:
     """Refuse recipes and options that cannot work, before anything is launched."""
     # A value from the command line has no place in the matrix.
-    asked = [name for name in ("instance_type", "verify_instance_type") if getattr(options, name)]
-    chosen = [
-        replace(
-            recipe,
-            instance_type=options.instance_type or recipe.instance_type,
-            verify_instance_type=options.verify_instance_type or recipe.verify_instance_type,
-            row=recipe.row.without(*asked),
+    types = ("instance_type", "verify_instance_type")
+    given = any(getattr(options, name) for name in types) or "instance_types" in options.given
+    asked = types if given else ()
+    chosen = []
+    for recipe in recipes:
+        account = overridden(recipe.row.account, options.given, recipe.arch)
+        bakes = planning.types_in_order(recipe, account, options)
+        row = replace(recipe.row.without(*asked), account=replace(account, instance_types=bakes))
+        verifies = options.verify_instance_type or recipe.verify_instance_type
+        chosen.append(
+            replace(recipe, instance_type=bakes[0], verify_instance_type=verifies, row=row)
         )
-        for recipe in recipes
-    ]
     clashes = errors(engine.check_matrix(chosen))
     if clashes:
         raise KilnError("\n".join(map(str, clashes)), findings=clashes)

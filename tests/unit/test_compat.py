@@ -324,8 +324,17 @@ def test_a_flavour_without_its_version_is_judged_in_a_row_only():
 
 
 def test_a_build_machine_of_another_processor_is_an_error():
-    found = errors(check_recipe(lts(instance_type="g5g.xlarge"), today=TODAY))
-    assert [finding.rule for finding in found] == ["ARCH-INSTANCE"]
+    (finding,) = errors(check_recipe(lts(instance_type="g5g.xlarge"), today=TODAY))
+    assert finding.rule == "ARCH-BUILD"
+    assert finding.message.startswith("g5g.xlarge is arm64, the image x86_64")
+    assert "g4dn.xlarge" in finding.hint
+
+
+def test_a_build_machine_of_the_account_settings_is_judged_too():
+    row = lts()
+    account = replace(row.row.account, instance_types=("g4dn.xlarge", "g5g.xlarge"))
+    recipe = replace(row, row=replace(row.row, account=account))
+    assert [finding.rule for finding in errors(check_recipe(recipe, today=TODAY))] == ["ARCH-BUILD"]
 
 
 def asked(**more: str) -> dict:

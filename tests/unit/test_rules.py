@@ -447,6 +447,10 @@ CASES = {
             "instance_type": "g5g.xlarge",
         },
     ),
+    "ARCH-BUILD": (
+        {"distro": "al2023", "driver": "580.178.04", "build_instances": ("g5g.xlarge",)},
+        {"distro": "al2023", "driver": "580.178.04", "build_instances": ("g4dn.xlarge",)},
+    ),
     "INST-GONE": (
         {"distro": "al2", "driver": "550.163.01", "instance_type": "p3.2xlarge"},
         {"distro": "al2", "driver": "550.163.01", "instance_type": "p3dn.24xlarge"},

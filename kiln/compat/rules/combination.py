@@ -258,7 +258,12 @@ def recipe_combination(recipe: Recipe, today: date, **more: Any) -> Combination:
         "complete": True,
         "instance_types": tuple(facts.instance(name) for name in recipe.target_instance_types),
         "build_instances": tuple(
-            dict.fromkeys((recipe.instance_type, recipe.verify_instance_type))
+            dict.fromkeys(
+                (
+                    *(recipe.row.account.instance_types or (recipe.instance_type,)),
+                    recipe.verify_instance_type,
+                )
+            )
         ),
     }
     return Combination(**{**values, **more})

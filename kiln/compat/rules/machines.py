@@ -23,12 +23,17 @@ def same_arch(c: Combination, instance_type: InstanceType) -> Iterator[Objection
         )
 
 
-@rule("ARCH-INSTANCE")
+@rule("ARCH-BUILD")
 def bakes_on_same_arch(c: Combination) -> Iterator[Objection]:
     """The instances that bake and check the image boot it too."""
+    like = "g5g.xlarge" if c.arch == "arm64" else "g4dn.xlarge"
     for name in c.build_instances:
-        if name in facts.instances():
-            yield from same_arch(c, facts.instance(name))
+        known = facts.instances().get(name)
+        if known and known.arch != c.arch:
+            yield Objection(
+                f"{name} is {known.arch}, the image {c.arch}",
+                hint=f"bake and check it on a type such as {like}",
+            )
 
 
 @rule("INST-GONE", by_instance_type=True)
