@@ -167,7 +167,7 @@ def test_packages_are_there_and_decompressed_before_mmdebstrap_asks_for_them(fet
     update, listing = (fetched.parent / "asked").read_text().splitlines()
     assert update == "the tree's: -qq update --error-on=any"
     assert listing.startswith("the tree's: -qq --print-uris ")
-    assert listing.endswith(" install ?essential jq")
+    assert listing.endswith(" install ?essential ?priority(required) jq")
 
 
 def test_a_package_whose_hash_is_not_that_of_the_signed_index_is_not_used(fetched: Path) -> None:
