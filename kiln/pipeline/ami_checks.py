@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kiln.base import overlay, stopping
-from kiln.base.errors import operation_failed
+from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.base.paths import ROOT
 from kiln.base.stopping import Stop
 from kiln.cloud.machine import Machine
@@ -24,6 +24,7 @@ Outcome = Literal["passed", "failed", "skipped"]
 
 # pytest's exit statuses 0 and 1 mean that all checks ran.
 _RAN = (0, 1)
+_NOTHING_TO_RUN = 5
 
 
 # Plugins that no check uses take a third of pytest's time here: the last two search all objects,
@@ -99,6 +100,38 @@ def units_that_need_a_cluster(flavor: str) -> list[str]:
     return units
 
 
+def require_match(keyword: str | None) -> None:
+    """Refuse a `-k` that chooses no check, before anything is booted.
+
+    Raises KilnError (exit status 2) with the files' names, or with pytest's words for what is not
+    an expression.
+    """
+    if keyword is None:
+        return
+    status, lines = _collected("-k", keyword)
+    if status == _NOTHING_TO_RUN:
+        files = {Path(line.split("::")[0]).stem for line in _collected()[1] if "::" in line}
+        hint = did_you_mean(keyword, {name.removeprefix("test_") for name in files})
+        raise KilnError(f"no check, nor its file, has {keyword!r} in its name", hint=hint)
+    if status != 0:
+        raise KilnError(f"-k {keyword!r}: {lines[-1].removeprefix('ERROR: ')}")
+
+
+def _collected(*arguments: str) -> tuple[int, list[str]]:
+    """pytest's exit status, and its lines: one for each check that it would run."""
+    done = subprocess.run(
+        [*_pytest(), "-o", "addopts=", "--collect-only", "-q", *arguments, *_folders()],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
+    return done.returncode, (done.stdout + done.stderr).strip().splitlines()
+
+
 def run_checks(
     machine: Machine,
     expected: dict[str, Any],
@@ -113,28 +146,21 @@ def run_checks(
 
     `keyword` is pytest's -k. The JUnit file and the log are kept in `folder`.
 
-    Raises KilnError (exit status 1) if they did not all run, so that there is no verdict, and
-    StoppedError as soon as `stop` is set.
+    Raises KilnError (exit status 1) if they did not all run, so that there is no verdict, or (2)
+    if the image has no check with that keyword, and StoppedError as soon as `stop` is set.
     """
     expect_file = folder / "expect.json"
     expect_file.write_text(json.dumps(expected, indent=2) + "\n")
     junit = folder / "checks.junit.xml"
     junit.unlink(missing_ok=True)
     command = [
-        sys.executable,
-        "-m",
-        "pytest",
+        *_pytest(),
         "-rs",
-        *(f"-pno:{name}" for name in UNUSED_PLUGINS),
-        # An overlay elsewhere must not make pytest look for its configuration there. Relative to
-        # the checkout, since pytest expands a $ in these paths.
-        *("--rootdir=.", "--config-file=pyproject.toml"),
         f"--hosts=ssh://{machine.user}@{machine.address}",
         f"--ssh-config={machine.ssh_config}",
         f"--junitxml={machine.folder / junit.name}",
         *(("-k", keyword) if keyword else ()),
-        # pytest reads [ in an argument as the beginning of a parameter.
-        *(os.path.relpath(path, ROOT) for path in tests or overlay.ami_check_folders()),
+        *_folders(tests),
     ]
     environment = {
         **os.environ,
@@ -163,6 +189,8 @@ def run_checks(
             on_line(line.rstrip("\n"))
     (folder / "checks.log").write_text("".join(output), encoding="utf-8")
     stop.check()
+    if keyword and process.returncode == _NOTHING_TO_RUN:
+        raise KilnError(f"no check of this image has {keyword!r} in its name")
     checks = read_junit(junit) if process.returncode in _RAN and junit.exists() else []
     failed = any(check.outcome == "failed" for check in checks)
     # Exit status and report must agree: a crash in between must not look like a pass.
@@ -173,6 +201,23 @@ def run_checks(
             hint=f"see {folder / 'checks.log'}",
         )
     return Verdict(tuple(checks))
+
+
+def _pytest() -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "pytest",
+        *(f"-pno:{name}" for name in UNUSED_PLUGINS),
+        # An overlay elsewhere must not make pytest look for its configuration there. Relative to
+        # the checkout, since pytest expands a $ in these paths.
+        *("--rootdir=.", "--config-file=pyproject.toml"),
+    ]
+
+
+def _folders(tests: Sequence[Path] | None = None) -> list[str]:
+    # pytest reads [ in an argument as the beginning of a parameter.
+    return [os.path.relpath(path, ROOT) for path in tests or overlay.ami_check_folders()]
 
 
 def read_junit(path: Path) -> list[Check]:

@@ -16,7 +16,7 @@ from kiln.cloud.runs import Run
 from kiln.cloud.target import OwnKernel, ParentAmi, Target
 from kiln.matrix import flags, load
 from kiln.matrix.overrides import NOTHING, overridden, records_bucket
-from kiln.pipeline import shared_records, verdict
+from kiln.pipeline import ami_checks, shared_records, verdict
 from kiln.pipeline.baked import Baked, baked, require_components
 from kiln.pipeline.build_row import Built
 from kiln.pipeline.dead_runs import clean_dead_runs
@@ -45,6 +45,7 @@ def verify_by_id(
     flags.ami(ami_id)
     flags.instance_type("instance-type", instance_type)
     ssh_timeout()
+    ami_checks.require_match(keyword)
     progress.say(str(target))
     runs.check_folders()
     target.check_host()

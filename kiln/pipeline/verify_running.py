@@ -94,6 +94,7 @@ def verify_running(
     """
     if key and not Path(key).is_file():
         raise KilnError(f"--key {key}: no such file")
+    ami_checks.require_match(keyword)
     runs.check_folders()
     needs.ensure("ssh", install=install, say=progress.say)
     run_id = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"

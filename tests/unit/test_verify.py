@@ -64,11 +64,19 @@ def machine(tmp_path: Path) -> Machine:
     return Machine("i-0", "192.0.2.1", "nobody", tmp_path / "config", "run-1", tmp_path)
 
 
-def run(machine: Machine, tmp_path: Path, checks: str, stop: Stop | None = None) -> Verdict:
+def run(
+    machine: Machine,
+    tmp_path: Path,
+    checks: str,
+    stop: Stop | None = None,
+    keyword: str | None = None,
+) -> Verdict:
     """Run checks that are this text, by the real pytest."""
     tests = tmp_path / "test_some.py"
     tests.write_text(f"import os\nimport time\n\nimport pytest\n\n\n{checks}\n")
-    return ami_checks.run_checks(machine, {}, tmp_path, stop=stop or Stop(), tests=[tests.parent])
+    return ami_checks.run_checks(
+        machine, {}, tmp_path, stop=stop or Stop(), tests=[tests.parent], keyword=keyword
+    )
 
 
 def test_each_check_is_kept_with_its_outcome_and_why(machine: Machine, tmp_path: Path) -> None:
@@ -111,6 +119,12 @@ def test_checks_that_do_not_get_to_their_end_are_no_verdict(
     assert caught.value.exit_status == 1
     assert says in caught.value.message
     assert "checks.log" in caught.value.hint
+
+
+def test_a_keyword_of_no_check_of_the_image_is_said_so(machine: Machine, tmp_path: Path) -> None:
+    with pytest.raises(KilnError, match="no check of this image has 'mig' in its name") as caught:
+        run(machine, tmp_path, "def test_a(): pass", keyword="mig")
+    assert caught.value.exit_status == 2
 
 
 def test_a_report_of_an_earlier_run_is_not_taken_for_this_one(
