@@ -85,8 +85,8 @@ def _strictly(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _environment(recipe: Recipe) -> list[Finding]:
-    """Errors where the variables that a component gives are not those that its script declares,
-    at the script; and a component that the recipe cannot have, at the row."""
+    """Findings where the variables that a component gives are not those that its script declares
+    and reads, at the script; and a component that the recipe cannot have, at the row."""
     findings: list[Finding] = []
     for name in recipe.components:
         try:
@@ -96,7 +96,7 @@ def _environment(recipe: Recipe) -> list[Finding]:
             findings.append(finding.at(recipe.row.place))
             continue
         findings += environment.environment_problems(name, environment.given(step))
-    return findings
+    return [*findings, *environment.library_problems()]
 
 
 def _telemetry(recipe: Recipe) -> list[Finding]:

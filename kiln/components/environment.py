@@ -1,4 +1,5 @@
-"""The environment that a provisioner declares in its header, and whether a component gives it.
+"""The environment that a provisioner declares in its header, whether a component gives it, and
+whether the script reads no other.
 
 A header is the leading comment block of a script; its `#@` lines declare variables:
 
@@ -14,16 +15,17 @@ build instance.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from kiln.base.errors import KilnError, nearest
 from kiln.base.findings import Finding
-from kiln.base.overlay import provisioner_file, shown_path
+from kiln.base.overlay import component_files, provisioner_file, shown_path
 from kiln.base.paths import PROVISIONERS
 from kiln.components.component import Step
+from kiln.components.script_variables import readings
 
 LIBRARY = PROVISIONERS / "lib" / "kiln.sh"
 RULE = "environment"
@@ -102,11 +104,13 @@ def given(step: Step) -> dict[str, str]:
 
 
 def environment_problems(component: str, given: Mapping[str, str]) -> list[Finding]:
-    """Errors where a component's variables are not those that its script declares.
+    """Findings where the variables that a component gives, its script declares and its script reads
+    are not the same.
 
     `given`: name → value of what the component gives, without the common variables. A variable
-    given and not declared is an error, so is a required one that is missing or empty; each names
-    the script and a line. Raises KilnError for a header that cannot be read.
+    given and not declared is an error, so is a required one that is missing or empty, and one that
+    the script reads and nobody declares; an optional one that the component never gives is a
+    warning. Each names the script and a line. Raises KilnError for a header that cannot be read.
     """
     script = provisioner_file(component)
     variables = {variable.name: variable for variable in declared(script)}
@@ -128,7 +132,55 @@ def environment_problems(component: str, given: Mapping[str, str]) -> list[Findi
             message = f"component {component} {state} {variable.name}, which the script requires"
             hint = f"{variable.name}: {variable.description}"
             findings.append(_finding(script, variable.line, message, hint))
+    own = [variable for variable in variables.values() if variable.name not in known]
+    return [*findings, *_undeclared(script, {*variables, *known}), *_never(component, own, given)]
+
+
+def library_problems() -> list[Finding]:
+    """Errors where a file of the library reads a variable that its header does not declare."""
+    known = {variable.name for variable in common()}
+    return [
+        finding
+        for path in sorted(LIBRARY.parent.glob("*.sh"))
+        for finding in _undeclared(path, known)
+    ]
+
+
+# Of a variable that may be set elsewhere, only such a likeness to a declared one is a mistake.
+_MISSPELT = 0.85
+
+
+def _undeclared(script: Path, known: Collection[str]) -> list[Finding]:
+    findings = []
+    for reading in readings(script):
+        close = nearest(reading.name, known, likeness=_MISSPELT)
+        if reading.own or reading.name in known or not (reading.certain or close):
+            continue
+        message = f"the script reads {reading.name}, which its header does not declare"
+        hint = f"did you mean {close}? " if close else ""
+        hint += f"A new variable needs a line in the script's header: {_FORM}"
+        findings.append(_finding(script, reading.line, message, hint))
     return findings
+
+
+def _never(
+    component: str, variables: Iterable[Variable], given: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Warnings for optional variables that no row gets: the component's file does not name them."""
+    text = "".join(path.read_text(encoding="utf-8") for path in component_files(component))
+    for variable in variables:
+        download = re.sub("_(URL|SHA256|VERSION)$", "", variable.name)
+        names = [variable.name, f'"{download}"']
+        if variable.required or variable.name in given or any(name in text for name in names):
+            continue
+        yield Finding(
+            "warning",
+            RULE,
+            f"component {component} never gives {variable.name}, which its script declares",
+            f"remove the line, or let the component give it: {variable.description}",
+            file=shown_path(provisioner_file(component)),
+            line=variable.line,
+        )
 
 
 def _variables(match: re.Match[str], line: int) -> list[Variable]:

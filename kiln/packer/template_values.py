@@ -8,6 +8,7 @@ from typing import Any
 from kiln import components
 from kiln.base import tags
 from kiln.base.errors import KilnError
+from kiln.base.findings import errors
 from kiln.base.overlay import provisioner_file, shown_path
 from kiln.base.recipe import Recipe
 from kiln.components import Component, Step, environment
@@ -149,11 +150,11 @@ def _require_provisioners(recipe: Recipe, chosen: Iterable[Step]) -> None:
 
 
 def _require_environment(recipe: Recipe, chosen: Iterable[Step]) -> None:
-    findings = [
+    findings = errors(
         finding
         for step in chosen
         for finding in environment.environment_problems(step.name, environment.given(step))
-    ]
+    )
     if findings:
         lines = [f"{finding.file}:{finding.line}: {finding.message}" for finding in findings]
         raise KilnError(f"{recipe.name}: " + "\n".join(lines), hint=findings[0].hint)

@@ -15,23 +15,12 @@ from kiln.base.errors import KilnError
 from kiln.base.paths import PROVISIONERS
 from kiln.compat import engine
 from kiln.components import environment
+from kiln.components.script_variables import readings
 from kiln.matrix.load import load_recipes
 from kiln.packer import render
 
 SCRIPTS = sorted(PROVISIONERS.glob("*.sh"))
 PARTS = sorted((PROVISIONERS / "lib").glob("*.sh"))
-# Set by bash, or written for a user's shell (PATH) and for DKMS (MAKE).
-NOT_GIVEN = {"BASH_REMATCH", "BASH_COMMAND", "BASH_LINENO", "BASH_SOURCE", "BASH_SUBSHELL"}
-NOT_GIVEN |= {"FUNCNAME", "LINENO", "PIPESTATUS", "IFS", "PATH", "MAKE"}
-
-
-def read_variables(script: Path) -> set[str]:
-    """The upper-case variables that a script reads and does not set itself."""
-    code = re.sub(r"(^|\s)#.*$", "", script.read_text(), flags=re.MULTILINE)
-    used = set(re.findall(r"\$\{?[#!]?([A-Z][A-Z0-9_]+)", code))
-    for name in re.findall(r"kiln_download ([A-Z0-9_]+)", code):
-        used |= {f"{name}_URL", f"{name}_SHA256"}
-    return used - set(re.findall(r"\bexport ([A-Z][A-Z0-9_]+)=", code)) - NOT_GIVEN
 
 
 @pytest.fixture
@@ -123,6 +112,74 @@ def test_a_component_may_not_give_a_common_variable(cuda):
 
 
 @pytest.fixture
+def changed(tmp_path, monkeypatch):
+    """Change the script of the component cuda: old text → new."""
+
+    def change(old: str, new: str) -> Path:
+        text = (PROVISIONERS / "cuda.sh").read_text()
+        assert old in text
+        path = tmp_path / "cuda.sh"
+        path.write_text(text.replace(old, new, 1))
+        monkeypatch.setattr(
+            environment,
+            "provisioner_file",
+            lambda name: path if name == "cuda" else PROVISIONERS / f"{name}.sh",
+        )
+        return path
+
+    return change
+
+
+def test_a_misspelt_use_is_an_error_at_its_line_before_anything_is_launched(changed):
+    path = changed('"$CUDA_PACKAGES"', '"$CUDA_PAKAGES"')
+    recipe = next(recipe for recipe in load_recipes() if recipe.cuda)
+    (finding,) = [
+        finding for finding in engine.check_recipe(recipe) if finding.rule == environment.RULE
+    ]
+    assert finding.level == "error"
+    assert "reads CUDA_PAKAGES, which its header does not declare" in finding.message
+    assert "did you mean CUDA_PACKAGES?" in finding.hint
+    assert "$CUDA_PAKAGES" in path.read_text().splitlines()[finding.line - 1]
+    with pytest.raises(KilnError, match="CUDA_PAKAGES"):
+        render.render_files(recipe)
+
+
+def test_an_optional_variable_that_no_row_is_given_is_a_warning_at_its_line(changed, cuda):
+    changed("#@ env CUDA_SERIES", "#@ env CUDA_FOO optional nothing\n#@ env CUDA_SERIES")
+    (finding,) = environment.environment_problems("cuda", cuda)
+    assert (finding.level, finding.line) == ("warning", 5)
+    assert "component cuda never gives CUDA_FOO" in finding.message
+
+
+def test_an_optional_variable_that_other_rows_are_given_is_no_finding():
+    recipe = next(recipe for recipe in load_recipes() if recipe.driver_source == "repo")
+    given = environment.given(components.get("nvidia-driver").for_recipe(recipe))
+    assert "NVIDIA_DRIVER_URL" not in given
+    assert environment.environment_problems("nvidia-driver", given) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "reads"),
+    [
+        ('echo "$FOO ${BAR} ${BAZ:-1}"', {"FOO": True, "BAR": True, "BAZ": False}),
+        ("x=\"$(echo \"a '$FOO'\" '$BAR')\"", {"FOO": True}),
+        ("awk '{print $NF}' <<<\"$FOO\"", {"FOO": True}),
+        ("echo \\$FOO # $BAR", {}),
+        ("cat <<'END'\n$FOO\nEND\necho $BAR", {"BAR": True}),
+        ("cat <<END\nit's $FOO\nEND\necho $BAR", {"FOO": True, "BAR": True}),
+        ("kiln_download FOO", {"FOO_URL": True, "FOO_SHA256": True}),
+        ('FOO=1; for BAR in 1; do read -r BAZ; echo "$FOO$BAR$BAZ$HOME"; done', {}),
+        (". /etc/os-release\necho $VERSION_ID", {"VERSION_ID": False}),
+        ("echo ${#FOO} ${BAR[0]} ${x#'$BAZ'}", {"FOO": True, "BAR": True}),
+    ],
+)
+def test_what_a_script_reads_is_seen_as_bash_reads_it(script, line, reads):
+    path = script(below=line)
+    seen = {reading.name: reading.certain for reading in readings(path) if not reading.own}
+    assert seen == reads
+
+
+@pytest.fixture
 def misspelt(monkeypatch):
     """The component cuda gives CUDA_PAKAGES."""
     good = components.get("cuda")
@@ -174,16 +231,17 @@ def test_the_build_gives_every_script_the_common_variables():
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_a_script_reads_what_it_declares_and_nothing_else(path):
     declared = {variable.name for variable in environment.declared(path)}
+    read = {reading.name for reading in readings(path)}
     common = {variable.name for variable in environment.common()}
-    assert read_variables(path) - declared - common == set(), "not declared"
-    assert declared - read_variables(path) == set(), "declared and not read"
+    others = {reading.name for reading in readings(path) if not reading.own}
+    assert others - declared - common == set(), "not declared"
+    assert declared - read == set(), "declared and not read"
 
 
 def test_the_library_reads_the_common_variables_and_nothing_else():
+    assert environment.library_problems() == []
     common = {variable.name for variable in environment.common()}
-    used = {name for part in PARTS for name in read_variables(part)}
-    assert used - common == set(), "not declared"
-    readers = used | {name for path in SCRIPTS for name in read_variables(path)}
+    readers = {reading.name for path in (*PARTS, *SCRIPTS) for reading in readings(path)}
     assert common - readers == set(), "declared and not read"
 
 
