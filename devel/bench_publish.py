@@ -76,8 +76,8 @@ def _measured() -> Iterator[tuple[str, float, str, float | None, str]]:
         settings = {row.name: Publish() for row in rows}
         seconds, calls = _timed(lambda: plan_night(rows, settings, target))
         yield f"a night with nothing to do, {len(rows)} rows", seconds, "s", 5.0, _calls(calls)
-        _, some = _timed(lambda: plan_night(rows[:7], settings, target))
-        per_row = (sum(calls.values()) - sum(some.values())) / (len(rows) - 7)
+        _, fewer = _timed(lambda: plan_night(rows[:7], settings, target))
+        per_row = (sum(calls.values()) - sum(fewer.values())) / (len(rows) - 7)
         yield "API calls per row of a night's plan", per_row, "calls", None, ""
 
         row = rows[0]
@@ -114,9 +114,9 @@ def _api(folder: Path) -> Iterator[AwsTarget]:
         text=True,
     )
     try:
-        said: Any = process.stdout
-        ready, _, _ = select.select([said], [], [], 120)
-        port = said.readline().strip() if ready else ""
+        stdout: Any = process.stdout
+        ready, _, _ = select.select([stdout], [], [], 120)
+        port = stdout.readline().strip() if ready else ""
         if not port:
             raise operation_failed(f"the lab's API did not start: {folder / 'log'}")
         os.environ |= {

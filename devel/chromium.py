@@ -136,17 +136,17 @@ class Browser:
         page = self._pages.get(message.get("sessionId", ""))
         if page is None:
             return
-        method, told = message["method"], message["params"]
+        method, params = message["method"], message["params"]
         if method == "Page.loadEventFired":
             page.loaded += 1
         elif method == "Network.requestWillBeSent":
-            page.requests.append(told["request"]["url"])
+            page.requests.append(params["request"]["url"])
         elif method == "Runtime.exceptionThrown":
-            page.errors.append(json.dumps(told["exceptionDetails"])[:500])
-        elif method == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
-            page.errors.append(told["entry"]["text"])
-        elif method == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning"):
-            page.errors.append(json.dumps(told["args"])[:500])
+            page.errors.append(json.dumps(params["exceptionDetails"])[:500])
+        elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
+            page.errors.append(params["entry"]["text"])
+        elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning"):
+            page.errors.append(json.dumps(params["args"])[:500])
 
 
 @contextmanager

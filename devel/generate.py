@@ -63,11 +63,11 @@ def _proven() -> str:
         for known in [evidence.counts(evidence.evidence_of(recipe))]
     ]
     table = ["| row | first blocker | packages | files | units |", "|---|---|---|---|---|", *rows]
-    told = (
+    legend = (
         "First blocker: the first error of `./invoke check`, which knows what of each row is "
         "recorded as not published. Packages, files and units: recorded / seen / assumed."
     )
-    return "\n".join([head + _PROVEN_HEADING, told, "", *table, "", *_assumed()]) + "\n"
+    return "\n".join([head + _PROVEN_HEADING, legend, "", *table, "", *_assumed()]) + "\n"
 
 
 def _assumed() -> list[str]:

@@ -53,16 +53,16 @@ def _made(recipe: Recipe, note: Path) -> dict[str, str]:
         for name in recipe.components
         for download in components.get(name).for_recipe(recipe).downloads
     ]
-    found = {url: mirror.sha256(url) for url in urls}
+    hashes = {url: mirror.sha256(url) for url in urls}
     files = {str(path): _seen(path) for path in filter(None, map(mirror.find, urls))}
     repositories = [str(folder) for folder in mirror.prepare(recipe)]
     note.parent.mkdir(parents=True, exist_ok=True)
     for old in note.parent.glob(f"{recipe.name}.*.json"):
         old.unlink(missing_ok=True)
     making = note.with_suffix(f".{os.getpid()}.making")
-    making.write_text(json.dumps({"hashes": found, "files": files, "repositories": repositories}))
+    making.write_text(json.dumps({"hashes": hashes, "files": files, "repositories": repositories}))
     making.replace(note)
-    return found
+    return hashes
 
 
 def _seen(path: Path) -> _Seen:

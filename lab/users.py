@@ -105,7 +105,7 @@ def users(lab: Lab) -> list[User]:
 
 
 def _those_of(lab: Lab, kind: str) -> list[User]:
-    found = []
+    users = []
     for path in sorted(_folder(lab, kind).glob("*")):
         with contextlib.suppress(FileNotFoundError), path.open() as file:
             try:
@@ -114,10 +114,10 @@ def _those_of(lab: Lab, kind: str) -> list[User]:
                 text = file.read()
                 match = re.search(r"process ([0-9]+)$", text)
                 process = int(match[1]) if match else 0
-                found.append(User(process, text or f"run {path.name}", kind == _PREPARING))
+                users.append(User(process, text or f"run {path.name}", kind == _PREPARING))
             else:
                 path.unlink(missing_ok=True)
-    return found
+    return users
 
 
 def end(lab: Lab, say: Callable[[str], None]) -> None:

@@ -44,9 +44,9 @@ class Book:
         left = [case for case in whole if not self._passed(case)]
         return [left[index] for index in spread(len(left), random.random())]
 
-    def note(self, case: str, found: str = "", *, excuse: str = "") -> None:
-        """Write down how a case ended: `found` is what is wrong, `excuse` why it may be."""
-        result = {"case": case, "found": found[-_CHARACTERS:], "commit": _commit(), "at": _now()}
+    def note(self, case: str, failure: str = "", *, excuse: str = "") -> None:
+        """Write down how a case ended: `failure` is what is wrong, `excuse` why it may be."""
+        result = {"case": case, "found": failure[-_CHARACTERS:], "commit": _commit(), "at": _now()}
         result |= {"excuse": excuse} if excuse else {}
         with _WRITING:
             self.results[case] = result

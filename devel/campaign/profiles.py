@@ -57,10 +57,10 @@ WHOLE = (MIG_ROWS, MIG_PAIRS, OWN_KERNEL, RUNTIMES, WORKERS, FLEET, KEYS)
 
 @dataclass(frozen=True)
 class Test:
-    """How a test of a run ended; `found` is what failed."""
+    """How a test of a run ended; `failure` is what it reported."""
 
     name: str
-    found: str = ""
+    failure: str = ""
     skipped: bool = False
 
 
@@ -78,7 +78,7 @@ def campaign(
         ended = _pytest(profile.arguments, profile.environment, until, say)
     for test in ended:
         if not test.skipped:
-            book.note(test.name, test.found)
+            book.note(test.name, test.failure)
     whole = {test.name for test in ended} | {*passed}
     return book.tried(whole), book.bad(whole), len(whole)
 
@@ -94,7 +94,7 @@ def fuzz(
         seed = str(random.randrange(1 << 30))
         given = {"KILN_FUZZ_INPUTS": str(_INPUTS), "KILN_FUZZ_SEED": seed}
         ended = _pytest(("tests/unit/test_runtime_fuzz.py",), given, until, say)
-        failures = "\n".join(test.found for test in ended if test.found)
+        failures = "\n".join(test.failure for test in ended if test.failure)
         # A run counts when all of its programs have had their inputs.
         if failures or not any(test.skipped for test in ended):
             book.note(run, f"KILN_FUZZ_SEED={seed}\n{failures}" if failures else "")
@@ -132,7 +132,7 @@ def _pytest(
     # Also when pytest could not collect the tests, or fails for a reason that is no test's.
     if done.returncode not in (0, 5):
         say(f"pytest {' '.join(arguments)}: exit status {done.returncode}\n{done.stdout[-3000:]}")
-        if not any(test.found for test in ended):
+        if not any(test.failure for test in ended):
             ended.append(Test("pytest", done.stdout))
     return ended
 

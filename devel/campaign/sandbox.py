@@ -132,8 +132,8 @@ class Sandbox:
                     check=False,
                 )
             except subprocess.TimeoutExpired as late:
-                said = late.stdout or b""
-                text = said if isinstance(said, str) else said.decode(errors="replace")
+                output = late.stdout or b""
+                text = output if isinstance(output, str) else output.decode(errors="replace")
                 return Done(124, f"{text}\nended after {_PATIENCE} s", upper)
             finally:
                 if watching and over:

@@ -210,8 +210,8 @@ def _unit(
         status, text, _ = _attack(folder, layers, unit, case)
         new = [line for line in text.splitlines() if line not in usual and _NOISE not in line]
         told_of = re.compile(rf"\b({re.escape(case.command)}|status {STATUS})\b")
-        told = (status and status != clean) or any(told_of.search(line) for line in new)
-        if told and "Traceback" not in text:
+        reported = (status and status != clean) or any(told_of.search(line) for line in new)
+        if reported and "Traceback" not in text:
             book.note(key)
         elif why := excuse(unit.name, case.line):
             book.note(key, excuse=why)

@@ -208,10 +208,10 @@ class World:
         """What a build left: in EC2, on the disk and among the processes. A judged AMI may stay."""
         now = inventory(self.ec2)
         left = [
-            f"{kind}: {one}"
+            f"{kind}: {name}"
             for kind, names in now.items()
             if kind not in ("amis", "snapshots")
-            for one in sorted(names - before[kind])
+            for name in sorted(names - before[kind])
         ]
         left += [
             f"AMI {ami}"

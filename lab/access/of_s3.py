@@ -115,5 +115,5 @@ def _keys(body: bytes) -> list[str | None]:
         tree = ElementTree.fromstring(body)  # noqa: S314 - expat limits what entities become
     except ElementTree.ParseError:
         return [None]
-    found = [node.text for node in tree.iter() if node.tag.rpartition("}")[2] == "Key"]
-    return found or [None]
+    keys = [node.text for node in tree.iter() if node.tag.rpartition("}")[2] == "Key"]
+    return keys or [None]

@@ -130,10 +130,10 @@ def _attached(
         meant = principals.named(statement, caller)
         if statement.get("Effect") != effect or meant is None:
             continue
-        one = _fits(_whole(statement), question)
-        if one:
+        fits = _fits(_whole(statement), question)
+        if fits:
             means.add(meant)
-        elif one is None:
+        elif fits is None:
             result = None
     kind = next((kind for kind in (SELF, ROLE, ACCOUNT) if kind in means), None)
     return (True if means else result), kind

@@ -43,8 +43,8 @@ def packed(lab: Lab, image: Image) -> bytes:
 
 def _is_stored(given: Path) -> bool:
     try:
-        with tarfile.open(given) as found:
-            first = found.next()
+        with tarfile.open(given) as archive:
+            first = archive.next()
     except tarfile.TarError:
         return False
     return first is not None and first.name == _ENTRY

@@ -314,39 +314,41 @@ def _change_set(region: Region, asked: Asked) -> tuple[Stack, change_sets.Change
 
 
 def _describe_change_set(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
-    stack, one = _change_set(region, asked)
+    stack, change_set = _change_set(region, asked)
     return {
-        "ChangeSetName": one.name,
-        "ChangeSetId": one.id,
+        "ChangeSetName": change_set.name,
+        "ChangeSetId": change_set.id,
         "StackId": stack.id,
         "StackName": stack.name,
-        "Status": "CREATE_COMPLETE" if one.changes else "FAILED",
-        **({} if one.changes else {"StatusReason": change_sets.NOTHING}),
-        "ExecutionStatus": "AVAILABLE" if one.changes else "UNAVAILABLE",
-        "Changes": [{"Type": "Resource", "ResourceChange": change} for change in one.changes],
+        "Status": "CREATE_COMPLETE" if change_set.changes else "FAILED",
+        **({} if change_set.changes else {"StatusReason": change_sets.NOTHING}),
+        "ExecutionStatus": "AVAILABLE" if change_set.changes else "UNAVAILABLE",
+        "Changes": [
+            {"Type": "Resource", "ResourceChange": change} for change in change_set.changes
+        ],
     }
 
 
 def _execute(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
-    stack, one = _change_set(region, asked)
-    if not one.changes:
+    stack, change_set = _change_set(region, asked)
+    if not change_set.changes:
         raise CloudFormationError(
-            f"ChangeSet [{one.id}] cannot be executed in its current status of [FAILED]",
+            f"ChangeSet [{change_set.id}] cannot be executed in its current status of [FAILED]",
             "InvalidChangeSetStatus",
         )
     if stack.status == _REVIEW:
-        stack.wanted = one.wanted
+        stack.wanted = change_set.wanted
         stack.become("CREATE_IN_PROGRESS", "User Initiated")
         stacks.start(stacks.create, stack)
     else:
-        _begin_update(_settled(stack), one.wanted)
+        _begin_update(_settled(stack), change_set.wanted)
     stack.change_sets.clear()
     return {}
 
 
 def _delete_change_set(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
-    stack, one = _change_set(region, asked)
-    del stack.change_sets[one.id]
+    stack, change_set = _change_set(region, asked)
+    del stack.change_sets[change_set.id]
     return {}
 
 

@@ -29,9 +29,9 @@ def made(stack: Stack, name: str, wanted: Wanted) -> ChangeSet:
     """A new change set of a stack, remembered there."""
     place = stack.place
     arn = f"arn:aws:cloudformation:{place.region}:{place.account}:changeSet/{name}/{uuid.uuid4()}"
-    one = ChangeSet(arn, name, wanted, tuple(changes(stack, wanted)))
-    stack.change_sets[arn] = one
-    return one
+    change_set = ChangeSet(arn, name, wanted, tuple(changes(stack, wanted)))
+    stack.change_sets[arn] = change_set
+    return change_set
 
 
 def changes(stack: Stack, wanted: Wanted) -> list[dict[str, Any]]:

@@ -209,8 +209,8 @@ def _evaluated(stack: Stack, declared: Mapping[str, Any], wanted: Wanted) -> dic
 def properties_of(scope: Scope, declared: Mapping[str, Any]) -> dict[str, Any]:
     """The properties of a resource with its update policy among them: a type that has none refuses
     it like an unknown property."""
-    found = scope.value(declared.get("Properties", {}))
-    properties = {} if found is NO_VALUE else dict(found)
+    value = scope.value(declared.get("Properties", {}))
+    properties = {} if value is NO_VALUE else dict(value)
     if "UpdatePolicy" in declared:
         properties["UpdatePolicy"] = scope.value(declared["UpdatePolicy"])
     return properties
@@ -291,12 +291,12 @@ def _back(stack: Stack, before: Mapping[str, Resource], touched: list[str]) -> N
 def _delete_all(stack: Stack, *, on_create: bool) -> list[str]:
     failed = []
     for name in reversed(list(stack.resources)):
-        one = stack.resources[name]
+        resource = stack.resources[name]
         kept = ("Retain",) if on_create else ("Retain", "RetainExceptOnCreate")
-        if one.deletion in kept:
-            stack.say("DELETE_SKIPPED", name, one.type, one.made.id)
+        if resource.deletion in kept:
+            stack.say("DELETE_SKIPPED", name, resource.type, resource.made.id)
             del stack.resources[name]
-        elif _delete(stack, one):
+        elif _delete(stack, resource):
             del stack.resources[name]
         else:
             failed.append(name)

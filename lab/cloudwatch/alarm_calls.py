@@ -94,8 +94,8 @@ def _keeps_state(moto: Any) -> Any:
                 before.state_reason_data,
             )
             alarm.state_updated_timestamp = before.state_updated_timestamp
-        said = f'Alarm "{name}" {"updated" if before else "created"}'
-        watch.remember(backend, alarm, "ConfigurationUpdate", said)
+        summary = f'Alarm "{name}" {"updated" if before else "created"}'
+        watch.remember(backend, alarm, "ConfigurationUpdate", summary)
         return alarm
 
     return put_metric_alarm

@@ -202,7 +202,7 @@ _OTHERS: dict[str, Callable[[list[Value], Any], Value]] = {
     "DIFF": lambda given, asked: _differences(given, asked, per_second=False),
     "PERIOD": lambda given, asked: float(asked.period()),
     "REMOVE_EMPTY": lambda given, asked: [line for line in lines(given[0]) if line.values],
-    "DATAPOINT_COUNT": lambda given, asked: _reduced(lambda found: float(len(found)), given[0]),
+    "DATAPOINT_COUNT": lambda given, asked: _reduced(lambda values: float(len(values)), given[0]),
     "FIRST": lambda given, asked: lines(given[0])[0],
     "LAST": lambda given, asked: lines(given[0])[-1],
     "TIME_SERIES": lambda given, asked: Line(

@@ -159,8 +159,8 @@ def _judge_rule(backend: Any, alarm: Any, now: float) -> None:
     new = alarms.ALARM if holds(states) else alarms.OK
     if new == alarm.state_value:
         return
-    said = ", ".join(f"{name} is {states.get(name, 'missing')}" for name in named)
-    change(backend, alarm, new, f"{alarm.rule}: {said}", "{}")
+    members = ", ".join(f"{name} is {states.get(name, 'missing')}" for name in named)
+    change(backend, alarm, new, f"{alarm.rule}: {members}", "{}")
 
 
 def change(backend: Any, alarm: Any, new: str, reason: str, data: str) -> None:

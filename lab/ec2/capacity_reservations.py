@@ -63,13 +63,15 @@ def _create(request: Request) -> dict[str, Any]:
 @call("DescribeCapacityReservations")
 def _describe(request: Request) -> dict[str, Any]:
     wanted = request.asked.get("CapacityReservationIds") or list(_of(request))
-    return {"CapacityReservations": [_shown(request, _found(request, name)) for name in wanted]}
+    return {
+        "CapacityReservations": [_shown(request, _reservation(request, name)) for name in wanted]
+    }
 
 
 @call("CancelCapacityReservation")
 def _cancel(request: Request) -> dict[str, Any]:
     """Its instances go on, outside of it."""
-    _found(request, request.asked.get("CapacityReservationId") or "").state = "cancelled"
+    _reservation(request, request.asked.get("CapacityReservationId") or "").state = "cancelled"
     return {"Return": True}
 
 
@@ -83,7 +85,7 @@ def check_launch(request: Request, count: int) -> str | None:
     name = target.get("CapacityReservationId")
     if not name:
         return None
-    reservation = _found(request, name)
+    reservation = _reservation(request, name)
     subnet = request.asked.get("SubnetId")
     zone = request.backend.get_subnet(subnet).availability_zone if subnet else reservation.zone.name
     asked = (request.asked.get("InstanceType"), zone)
@@ -101,7 +103,7 @@ def _of(request: Request) -> dict[str, _Reservation]:
     return _KEPT.setdefault((request.account, request.region), {})
 
 
-def _found(request: Request, name: str) -> _Reservation:
+def _reservation(request: Request, name: str) -> _Reservation:
     reservation = _of(request).get(name)
     if reservation is None:
         raise error(

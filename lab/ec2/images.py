@@ -96,8 +96,8 @@ def _by_id(backend: Any, wanted: list[str]) -> list[Any]:
         shown = ", ".join(unknown)
         ids, verb = ("ids", "do") if len(unknown) > 1 else ("id", "does")
         raise error("InvalidAMIID.NotFound", f"The image {ids} '[{shown}]' {verb} not exist")
-    found = (backend.amis.get(image_id) for image_id in dict.fromkeys(wanted))
-    return [ami for ami in found if ami is not None]
+    amis = (backend.amis.get(image_id) for image_id in dict.fromkeys(wanted))
+    return [ami for ami in amis if ami is not None]
 
 
 def _may_launch(backend: Any, ami: Any, users: list[str]) -> bool:

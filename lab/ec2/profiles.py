@@ -19,7 +19,7 @@ from lab.ec2.calls import error
 def install() -> None:
     """Correct moto's associations. Call it once per process."""
     for module in (moto_profiles, moto_instances_responses):
-        module.filter_iam_instance_profiles = _found(module.filter_iam_instance_profiles)
+        module.filter_iam_instance_profiles = _with_ec2_error(module.filter_iam_instance_profiles)
     associations = moto_profiles.IamInstanceProfileAssociationBackend
     associations.replace_iam_instance_profile_association = _replacing(
         associations.replace_iam_instance_profile_association
@@ -47,7 +47,7 @@ def associate(
             backend.associate_iam_instance_profile(instance.id, name, arn)
 
 
-def _found(find: Callable[..., Any]) -> Callable[..., Any]:
+def _with_ec2_error(find: Callable[..., Any]) -> Callable[..., Any]:
     """moto: IAM's NoSuchEntity. EC2's error:
     https://github.com/hashicorp/terraform-provider-aws/issues/27516
     """

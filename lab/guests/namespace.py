@@ -80,17 +80,24 @@ class MountAttr(ctypes.Structure):
 
 
 def program(
-    first: int, home: Path | str, layers: Sequence[Path | str], told: str = "-"
+    first: int, home: Path | str, layers: Sequence[Path | str], socket_number: str = "-"
 ) -> list[str]:
     """The beginning of a command that runs the rest of it on a disk, as the module says."""
-    place = [sys.executable, "-I", str(Path(__file__).resolve()), str(first), str(home), told]
+    place = [
+        sys.executable,
+        "-I",
+        str(Path(__file__).resolve()),
+        str(first),
+        str(home),
+        socket_number,
+    ]
     return [*place, *map(str, layers), "--"]
 
 
 def main(arguments: Sequence[str]) -> int:
     """Mount and run the command, which replaces this process; returns where that cannot be."""
     cut = arguments.index("--")
-    first, home, told, *layers = arguments[:cut]
+    first, home, socket_number, *layers = arguments[:cut]
     try:
         merged = mount(int(first), Path(home), layers)
     except OSError as error:
@@ -99,9 +106,9 @@ def main(arguments: Sequence[str]) -> int:
     if not has_init(merged):
         sys.stderr.write("lab: kernel panic: the image has no init\n")
         return NO_INIT
-    if told != "-":
+    if socket_number != "-":
         try:
-            _listen(int(told))
+            _listen(int(socket_number))
         except OSError as error:
             sys.stderr.write(f"lab: mounts of volumes cannot be answered: {error}\n")
     command = list(arguments[cut + 1 :])
@@ -151,15 +158,15 @@ def user_namespace(first: int) -> int:
     Besides the guest's ids it maps this machine's root, as the id after the last one: the kernel
     and systemd-nspawn create files in the disk as root before they give them away.
     """
-    ready, told = os.pipe()
+    reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         failed = _libc.unshare(_CLONE_NEWUSER)
-        os.write(told, b"n" if failed else b"y")
+        os.write(writer, b"n" if failed else b"y")
         signal.pause()
         os._exit(0)
     try:
-        if os.read(ready, 1) != b"y":
+        if os.read(reader, 1) != b"y":
             raise OSError("this machine allows no user namespaces (user.max_user_namespaces)")
         for kind in ("uid_map", "gid_map"):
             Path(f"/proc/{child}/{kind}").write_text(f"0 {first} {IDS}\n{IDS} 0 1\n")
@@ -167,8 +174,8 @@ def user_namespace(first: int) -> int:
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        os.close(ready)
-        os.close(told)
+        os.close(reader)
+        os.close(writer)
 
 
 def _mount_mapped(source: str, point: Path, owners: int, attributes: MountAttr) -> None:
@@ -248,10 +255,10 @@ def numbers() -> tuple[int, int, int, int]:
     return _PROCESSORS[platform.machine()]
 
 
-def _listen(told: int) -> None:
+def _listen(socket_number: int) -> None:
     """Let this process's calls that mount file systems wait for an answer, and its children's.
 
-    The file at which they are answered goes through the socket `told`.
+    The file at which they are answered goes through the socket `socket_number`.
     https://docs.kernel.org/userspace-api/seccomp_filter.html
     """
     arch, seccomp, mount, ioctl = numbers()
@@ -279,7 +286,7 @@ def _listen(told: int) -> None:
     fprog = struct.pack("HxxxxxxP", len(program), ctypes.addressof(kept))
     flags = _NEW_LISTENER | _WAIT_KILLABLE_RECV
     listener = _check(_libc.syscall(seccomp, _SET_MODE_FILTER, flags, fprog), "seccomp")
-    with socket.socket(fileno=told) as sender:
+    with socket.socket(fileno=socket_number) as sender:
         sender.sendmsg(
             [b"l"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [listener]))]
         )

@@ -18,22 +18,22 @@ from typing import Any
 # taken as lost. An agent asks again at once.
 HELD = 5.0
 LOST = 9.0
-# What an agent says of its machine, and DescribeInstanceInformation shows.
-SAID = (
+# What an agent reports of its machine, and DescribeInstanceInformation shows.
+REPORTED = (
     "AgentVersion", "PlatformType", "PlatformName", "PlatformVersion", "IPAddress", "ComputerName",
 )  # fmt: skip
 
 
 @dataclass
 class Agent:
-    """An agent: what it said, when it was last heard of, what waits for it, how often it asked."""
+    """An agent: what it reported and when, what waits for it, how often it asked."""
 
     instance_id: str
     region: str
     registered: float
     role: str
     key: str  # that it registered with
-    said: dict[str, str] = field(default_factory=dict)
+    reported: dict[str, str] = field(default_factory=dict)
     heard: float = 0.0
     messages: queue.SimpleQueue[dict[str, Any]] = field(default_factory=queue.SimpleQueue)
     questions: int = 0
@@ -51,7 +51,7 @@ class Agents:
         self._lock = threading.Lock()
 
     def hear(
-        self, instance_id: str, region: str, role: str, said: dict[str, Any], key: str = ""
+        self, instance_id: str, region: str, role: str, fields: dict[str, Any], key: str = ""
     ) -> None:
         """An agent says who it is."""
         with self._lock:
@@ -59,7 +59,7 @@ class Agents:
             if agent is None:
                 agent = Agent(instance_id, region, time.time(), role, key)
                 self._agents[instance_id] = agent
-            agent.said |= {name: str(said[name]) for name in SAID if said.get(name)}
+            agent.reported |= {name: str(fields[name]) for name in REPORTED if fields.get(name)}
             agent.role, agent.key = role, key
             agent.heard = time.monotonic()
 
@@ -99,7 +99,7 @@ class Agents:
 def described(agent: Agent) -> dict[str, Any]:
     """An agent as DescribeInstanceInformation shows it."""
     return {
-        **agent.said,
+        **agent.reported,
         "InstanceId": agent.instance_id,
         "PingStatus": "Online" if agent.online else "ConnectionLost",
         "LastPingDateTime": time.time() - (time.monotonic() - agent.heard),

@@ -178,22 +178,22 @@ def output(asked: dict[str, Any]) -> dict[str, str]:
     return answer
 
 
-def reply(command: Command, instance_id: str, said: dict[str, Any]) -> None:
+def reply(command: Command, instance_id: str, result: dict[str, Any]) -> None:
     """Take what an agent says of one step, or of the whole invocation."""
     with command.lock:
         invocation = of_instance(command, instance_id)
         if invocation.status in FINAL:
             return
-        number = said.get("Step")
+        number = result.get("Step")
         if number is None:
-            invocation.status, invocation.details = str(said["Status"]), str(said["Details"])
+            invocation.status, invocation.details = str(result["Status"]), str(result["Details"])
             return
         plugin = invocation.plugins[int(number)]
         invocation.status = invocation.details = "InProgress"
-        plugin.status, plugin.details = str(said["Status"]), str(said["Details"])
-        plugin.code = int(said["Code"])
-        plugin.out, plugin.err = str(said["Out"]), str(said["Err"])
-        plugin.started, plugin.ended = float(said["Started"]), float(said["Ended"])
+        plugin.status, plugin.details = str(result["Status"]), str(result["Details"])
+        plugin.code = int(result["Code"])
+        plugin.out, plugin.err = str(result["Out"]), str(result["Err"])
+        plugin.started, plugin.ended = float(result["Started"]), float(result["Ended"])
 
 
 def of_instance(command: Command, instance_id: str) -> Invocation:

@@ -64,7 +64,7 @@ def start(
         owner=owner,
         document=str(asked["DocumentName"]),
         properties=properties,
-        agent=agent.said.get("AgentVersion", ""),
+        agent=agent.reported.get("AgentVersion", ""),
         connect=lambda port: inside.connect(instance, port),
         alive=lambda: agent.online and inside.boot_of(instance) == boot is not None,
         id=f"{name}-{secrets.token_hex(9)[:17]}",

@@ -257,8 +257,8 @@ class Sessions:
         session = self.find(str(environ.get("PATH_INFO", "")).removeprefix(PATH))
         client = WebSocket(environ)
         try:
-            said = json.loads(client.receive())
-            token = str(said.get("TokenValue", "")) if isinstance(said, dict) else ""
+            message = json.loads(client.receive())
+            token = str(message.get("TokenValue", "")) if isinstance(message, dict) else ""
         except (ClosedError, ValueError):
             token = ""
         if session is None or not session.opens(token):

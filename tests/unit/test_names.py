@@ -1,10 +1,11 @@
-"""A reader who greps for a function or class of kiln/ finds one definition."""
+"""Names: a function or class of kiln/ has one definition, and what a name holds is a noun."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
+from devel import scripts
 from kiln.base.paths import ROOT
 
 # The functions that components have in common (kiln/components/component.py).
@@ -36,3 +37,35 @@ def test_no_two_public_functions_or_classes_share_a_name() -> None:
     for name, place in definitions():
         places.setdefault(name, []).append(place)
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+# A reader does not learn from them what they hold: recipe, matches, message, answer do that.
+NOT_NOUNS = {"found", "one", "said", "some", "told"}
+# Fields of a record and of `provenance.verify --json`, which others read by these names.
+PUBLISHED = {
+    "kiln/pipeline/failure.py: said",
+    "kiln/publish/provenance.py: said",
+}
+
+
+def given_names(module: ast.Module) -> Iterator[str]:
+    """Names of variables, attributes, arguments and functions, without leading underscores."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield (node.id if isinstance(node, ast.Name) else node.attr).lstrip("_")
+        elif isinstance(node, ast.arg):
+            yield node.arg.lstrip("_")
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.ExceptHandler):
+            yield (node.name or "").lstrip("_")
+
+
+def test_names_say_what_they_hold() -> None:
+    folders = ("kiln/", "lab/", "devel/", "runtime/")
+    files = [file for file in scripts.committed() if file.startswith(folders)]
+    wrong = {
+        f"{file}: {name}"
+        for file in scripts.of_language("python", files)
+        for name in given_names(ast.parse((ROOT / file).read_bytes()))
+        if name in NOT_NOUNS
+    }
+    assert wrong == PUBLISHED

@@ -66,7 +66,11 @@ def _gone(place: Place, made: Made) -> None:
     end = time.monotonic() + _PATIENCE
     while instances and time.monotonic() < end:
         reservations = place.client("ec2").describe_instances(InstanceIds=instances)["Reservations"]
-        states = {each["State"]["Name"] for one in reservations for each in one["Instances"]}
+        states = {
+            each["State"]["Name"]
+            for reservation in reservations
+            for each in reservation["Instances"]
+        }
         if states == {"terminated"}:
             return
         time.sleep(0.2)
@@ -78,8 +82,8 @@ def _instances(place: Place, group: str) -> list[str]:
     groups = place.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[group])
     return [
         each["InstanceId"]
-        for one in groups["AutoScalingGroups"]
-        for each in one.get("Instances", [])
+        for entry in groups["AutoScalingGroups"]
+        for each in entry.get("Instances", [])
     ]
 
 

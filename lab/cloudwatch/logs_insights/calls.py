@@ -111,7 +111,7 @@ def start(response: Any, class_of: Callable[[Any], str]) -> str:
         _refuse_what_is_too_early(groups, first, last, len(text))
     except QueryError as error:
         raise malformed(_of_class(response, error, class_of)) from None
-    if sum(one.status == "Running" for one in _queries(response).values()) >= MOST_AT_ONCE:
+    if sum(other.status == "Running" for other in _queries(response).values()) >= MOST_AT_ONCE:
         raise LimitExceededException()
     events = [event for group in groups for event in _events(group, first * 1000, last * 1000)]
     rows = run.run(query, events, None if limit is None else int(limit))
@@ -217,17 +217,17 @@ def results(response: Any) -> str:
     token = response._get_param("nextToken") or "0"
     if most > ROWS or not token.isdecimal():
         raise InvalidParameterException()
-    begin, found = int(token), query.results
-    rows = found.rows if query.status == "Complete" else []
+    begin, results = int(token), query.results
+    rows = results.rows if query.status == "Complete" else []
     page = rows[begin : begin + most]
     answer: dict[str, Any] = {
         "queryLanguage": "CWLI",
         "status": query.status,
         "results": [[{"field": name, "value": text} for name, text in row] for row in page],
         "statistics": {
-            "recordsMatched": float(found.matched),
-            "recordsScanned": float(found.scanned),
-            "bytesScanned": float(found.bytes_scanned),
+            "recordsMatched": float(results.matched),
+            "recordsScanned": float(results.scanned),
+            "bytesScanned": float(results.bytes_scanned),
             "logGroupsScanned": float(len(query.groups)),
             "resultCount": float(len(rows)),
             "estimatedRecordsSkipped": 0.0,

@@ -102,7 +102,7 @@ def compared(operator: str, left: Value, right: Value) -> Value:
     if left is None or right is None:
         return None
     numbers = (number(left), number(right))
-    one, other = numbers if None not in numbers else (text(left), text(right))
+    first, second = numbers if None not in numbers else (text(left), text(right))
     holds: dict[str, Callable[[Any, Any], bool]] = {
         "=": lambda a, b: a == b,
         "!=": lambda a, b: a != b,
@@ -111,7 +111,7 @@ def compared(operator: str, left: Value, right: Value) -> Value:
         ">": lambda a, b: a > b,
         ">=": lambda a, b: a >= b,
     }
-    return int(holds[operator](one, other))
+    return int(holds[operator](first, second))
 
 
 def calculated(operator: str, left: Value, right: Value) -> Value:
@@ -146,7 +146,10 @@ def order(value: Value) -> tuple[Any, ...]:
     chunks = re.findall(r"[0-9]+|[^0-9]", text(value))
     return (
         1,
-        *((ord("0"), len(one), int(one)) if one.isdigit() else (ord(one), 0, 0) for one in chunks),
+        *(
+            (ord("0"), len(chunk), int(chunk)) if chunk.isdigit() else (ord(chunk), 0, 0)
+            for chunk in chunks
+        ),
     )
 
 
@@ -226,9 +229,9 @@ def _of_texts(name: str, args: Sequence[Value]) -> Value:
 
 def _of_numbers(name: str, args: Sequence[Value]) -> Value:
     numbers = [number(arg) for arg in args]
-    if any(one is None for one in numbers):
+    if any(value is None for value in numbers):
         return None
-    known = [one for one in numbers if one is not None]
+    known = [value for value in numbers if value is not None]
     first = known[0]
     period = int(known[-1]) or 1
     made: dict[str, Callable[[], Value]] = {
@@ -266,7 +269,7 @@ def aggregated(name: str, listed: Sequence[Value], moments: Sequence[int]) -> Va
     if name in _PICKS and pairs:
         pick, by = _PICKS[name]
         return _undated(pick(pairs, key=by)[1])
-    numbers = [one for one in map(number, there) if one is not None]
+    numbers = [value for value in map(number, there) if value is not None]
     if name in _PICKS or not numbers:
         return None
     return sum(numbers) if name == "sum" else sum(numbers) / len(numbers)
@@ -293,7 +296,7 @@ _PICKS: dict[str, tuple[Any, Callable[[tuple[int, Value]], Any]]] = {
 
 def percentile(listed: Sequence[Value], percent: float) -> Value:
     """The smallest value that `percent` of the values do not exceed (nearest rank: assumed)."""
-    numbers = sorted(one for one in map(number, listed) if one is not None)
+    numbers = sorted(value for value in map(number, listed) if value is not None)
     if not numbers:
         return None
     return numbers[min(len(numbers), max(1, math.ceil(len(numbers) * percent / 100))) - 1]

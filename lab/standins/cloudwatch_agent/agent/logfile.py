@@ -91,7 +91,7 @@ class Tail:
 
     def _starts(self, line: str) -> bool:
         if self.source.starts_with_time:
-            return self.clock is not None and self.clock.found.search(line) is not None
+            return self.clock is not None and self.clock.pattern.search(line) is not None
         return bool(self.source.start and self.source.start.search(line))
 
     def _event(self) -> list[Event]:

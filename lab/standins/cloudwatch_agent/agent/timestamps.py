@@ -47,11 +47,11 @@ class Clock:
         pattern = _CODE.sub(lambda code: _CODES.get(code[0], code[0]), text)
         if pattern.startswith(r"\s{0,1}"):
             pattern = pattern[len(r"\s{0,1}") :]
-        self.found = re.compile("(" + pattern + ")")
+        self.pattern = re.compile("(" + pattern + ")")
 
     def read(self, line: str) -> tuple[float | None, tuple[int, int] | None]:
         """Seconds since 1970 and the matched span; (None, None) when the line has no time."""
-        match = self.found.search(line)
+        match = self.pattern.search(line)
         if not match:
             return None, None
         text, layout = match[1], self.layout.replace("%-", "%")

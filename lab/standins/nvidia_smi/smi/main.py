@@ -236,8 +236,8 @@ def show(lab: Lab, options: dict[str, str]) -> Result:
         return listing(lab, chosen), 0
     for name, does in NEEDED.items():
         if name in options and "q" not in options:
-            told = f" Specify -q/--query and {does}.  Please"
-            raise Stop(INVALID.replace(" Please", told) + "\n", 2)
+            advice = f" Specify -q/--query and {does}.  Please"
+            raise Stop(INVALID.replace(" Please", advice) + "\n", 2)
     if "q" in options:
         return report(lab, chosen, options), 0
     from . import table

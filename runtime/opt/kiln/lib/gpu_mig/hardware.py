@@ -42,7 +42,7 @@ def find(
         return written._replace(entries=written.entries + tuple(added))
     if added:
         return Label(name, "the GPUs of this machine", tuple(added))
-    given = {one: Label(one, "", ()) for one in labels_of(_kinds(gpus, types))}
+    given = {other: Label(other, "", ()) for other in labels_of(_kinds(gpus, types))}
     return choose({**given, **labels}, name)  # raises, with the nearest of both
 
 

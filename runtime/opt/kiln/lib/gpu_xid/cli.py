@@ -284,10 +284,10 @@ def _summary(options: Namespace) -> int:
     for row in rows:
         print("{count:6}  {kind:<4} {code:<6} {severity:<7} {pci:<13} {name}".format(**row))
         print("        from {first} to {last}".format(**row))
-    for one in repeats.advice():
+    for advice in repeats.advice():
         print(
             "{kind} {code} on {gpu} came again after {restarts} restarts: replace the instance "
-            "(stop and start it, or end it) instead of restarting it once more".format(**one)
+            "(stop and start it, or end it) instead of restarting it once more".format(**advice)
         )
     if lost:
         print(f"{lost} kernel records were overwritten before they could be read")
