@@ -51,22 +51,22 @@ def readings(script: Path) -> tuple[Reading, ...]:
     own = set(_ASSIGNED.findall(code))
     for words in _NAMED.findall(code):
         own |= set(_WORD.findall(words))
-    found: dict[str, Reading] = {}
+    reads: dict[str, Reading] = {}
     for match in _READ.finditer(code):
-        _add(found, match[1] or match[2], _line(code, match), certain=not (apart or match[3]))
+        _add(reads, match[1] or match[2], _line(code, match), certain=not (apart or match[3]))
     for match in _DOWNLOAD.finditer(code):
         for part in ("URL", "SHA256"):
-            _add(found, f"{match[1]}_{part}", _line(code, match), certain=not apart)
+            _add(reads, f"{match[1]}_{part}", _line(code, match), certain=not apart)
     return tuple(
         replace(reading, own=reading.name in own)
-        for reading in found.values()
+        for reading in reads.values()
         if not _AMBIENT.fullmatch(reading.name)
     )
 
 
-def _add(found: dict[str, Reading], name: str, line: int, *, certain: bool) -> None:
-    if name not in found or (certain and not found[name].certain):
-        found[name] = Reading(name, line, certain)
+def _add(reads: dict[str, Reading], name: str, line: int, *, certain: bool) -> None:
+    if name not in reads or (certain and not reads[name].certain):
+        reads[name] = Reading(name, line, certain)
 
 
 def _line(code: str, match: re.Match[str]) -> int:
