@@ -163,9 +163,10 @@ def _refused_by_parser(error: ParseError, tasks: Sequence[str]) -> KilnError:
     if group == last:
         name = group  # as it was typed: a group's default task goes by the group's name
     hint = f"see ./invoke --help {name}" if name else SEE_LIST
-    if missing := (context.missing_positional_args if context else []):
+    if context and (missing := context.missing_positional_args):
+        words = [str(argument.name).upper() for argument in context.positional_args]
         flags = " and ".join(_flag(str(argument.name)) for argument in missing)
-        return KilnError(f"{name} needs {flags}", hint=hint)
+        return KilnError(f"{name} needs {flags}: ./invoke {name} {' '.join(words)}", hint=hint)
     if match := re.fullmatch(r"Flag <Argument: ([\w.-]+).*> needed value.*", str(error)):
         return KilnError(f"{_flag(match.group(1))} needs a value", hint=hint)
     match = re.fullmatch(r"No idea what '(.*)' is!", str(error))

@@ -11,8 +11,8 @@ from kiln.cli.front import say, show, task
 @task(
     positional=["a", "b"],
     help={
-        "a": "AMI name or record",
-        "b": "the newer AMI or record",
+        "a": "AMI id, AMI name or record of a build: ./invoke diff A B",
+        "b": "the newer build",
         **account_help(RECORDS),
         **JSON,
     },

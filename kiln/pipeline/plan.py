@@ -79,9 +79,20 @@ class Plan:
     @property
     def steps(self) -> list[str]:
         """The steps of the build in words, in order."""
-        baked = [f"bake {name}: {components.get(name).what}" for name in self.recipe.components]
+        names = self.recipe.components
+        baked = [f"bake {name}: {components.get(name).what}" for name in names]
+        launch = f"launch {self.instance_type} from {self.source.ami_id}"
+        start = self.options.start
+        if start not in (None, names[0]):
+            baked = baked[names.index(start) :]
+            launch = (
+                f"go on from {start}: on the instance that is kept"
+                if self.target.bills
+                else f"launch {self.instance_type} from the state before {start}, or go on on the "
+                "instance that is kept; without either, that state is baked first"
+            )
         return [
-            f"launch {self.instance_type} from {self.source.ami_id}",
+            launch,
             *baked,
             "stop the instance and make the AMI",
             f"boot a fresh {self.verify_instance_type} from the AMI"

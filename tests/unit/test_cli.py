@@ -515,3 +515,13 @@ def test_a_group_of_tasks_is_a_module_of_its_own() -> None:
     for name, task in tasks.ns.tasks.items():
         module = ROOT / f"{task.body.__module__.replace('.', '/')}.py"
         assert name.rstrip("_") in module.read_text().splitlines()[0], f"{name}: {module}"
+
+
+def test_a_dry_run_from_a_component_shows_the_steps_that_are_left(run: Run) -> None:
+    flags = ("--distro", "al2", "--driver", "510.47.03", "--dry-run", "--json")
+    (plan,) = json.loads(run("build", *flags, "--from", "cloudwatch-agent").stdout)
+    first, *others = plan["steps"]
+    assert "from the state before cloudwatch-agent" in first
+    assert others[0].startswith("bake cloudwatch-agent: ")
+    (whole,) = json.loads(run("build", *flags).stdout)
+    assert others == whole["steps"][-len(others) :]

@@ -152,8 +152,15 @@ def test_arguments_mean_what_invoke_says_they_mean(monkeypatch: pytest.MonkeyPat
             ["telemetry.cost", "p5.48xlarge", "--instances=x"],
             "--instances needs a whole number, not 'x'\n",
         ),
-        (["xid.explain"], "xid.explain needs --code\n  see ./invoke --help xid.explain\n"),
-        (["mig.plan"], "mig.plan needs --instance-type and --want\n"),
+        (
+            ["xid.explain"],
+            "xid.explain needs --code: ./invoke xid.explain CODE\n"
+            "  see ./invoke --help xid.explain\n",
+        ),
+        (
+            ["mig.plan"],
+            "mig.plan needs --instance-type and --want: ./invoke mig.plan INSTANCE_TYPE WANT\n",
+        ),
         (["list", "--config", "x.txt"], "Config files of type 'txt'"),
         (["build", "--distro"], "--distro needs a value\n  see ./invoke --help build\n"),
         (["--list-format"], "--list-format needs a value\n"),
