@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -37,6 +37,7 @@ class Finding:
 
     `message` fits on the first line; `why` says more. `rows` names the affected AMIs. `file`,
     `line`, `column` and `path` locate the wrong value, `also_at` lists other places that have it.
+    `component` is what it is about, if that is a component.
     """
 
     level: Level
@@ -51,6 +52,7 @@ class Finding:
     why: str = ""
     source: str = ""
     also_at: tuple[Place, ...] = ()
+    component: str = ""
 
     @property
     def place(self) -> Place | None:
@@ -73,37 +75,108 @@ class Finding:
 
         `width` is the terminal's width in columns; by default lines are not folded.
         """
-        place = f"{self.place}: " if self.place else ""
-        head = f"{place}{self.level}: {self.rule}: {self.message}"
-        lines = textwrap.wrap(
-            head,
-            width,
-            subsequent_indent=" " * _INDENT,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        details = {
-            "value": self.path,
-            "why": self.why,
-            "fix": self.hint,
-            "source": self.source,
-            "AMIs": ", ".join(self.rows),
-            "also at": ", ".join(map(str, self.also_at)),
-        }
-        for label, text in details.items():
-            if text:
-                lines += textwrap.wrap(
-                    text,
-                    width,
-                    initial_indent=" " * _INDENT + f"{label:<{_LABEL}}",
-                    subsequent_indent=" " * (_INDENT + _LABEL),
-                    break_long_words=False,
-                    break_on_hyphens=False,
-                )
+        details = {"value": self.path, **self.reasons(), **self._where()}
+        lines = [*_head(self.head(self.message), width), *_labelled(details, width)]
         return "\n".join(lines)
+
+    def head(self, message: str) -> str:
+        """Place, level and rule before a message."""
+        place = f"{self.place}: " if self.place else ""
+        return f"{place}{self.level}: {self.rule}: {message}"
+
+    def reasons(self) -> dict[str, str]:
+        """What findings of one rule may share, by its label."""
+        return {"why": self.why, "fix": self.hint, "source": self.source}
+
+    def _where(self) -> dict[str, str]:
+        return {"AMIs": ", ".join(self.rows), "also at": ", ".join(map(str, self.also_at))}
 
     def __str__(self) -> str:
         return self.text()
+
+
+def grouped_text(findings: Iterable[Finding], width: int = _UNWRAPPED) -> list[str]:
+    """The findings for a person, a paragraph per level and rule, in the order of their first.
+
+    What all findings of a rule share is printed once, above them; those about one component at one
+    place are one entry.
+    """
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.level, finding.rule), []).append(finding)
+    return ["\n".join(_group_lines(group, width)) for group in groups.values()]
+
+
+def _group_lines(group: list[Finding], width: int) -> list[str]:
+    first = group[0]
+    if len(group) == 1:
+        return [first.text(width)]
+    shared = {
+        label: text
+        for label, text in first.reasons().items()
+        if all(finding.reasons()[label] == text for finding in group)
+    }
+    count = f"{len(group)} {first.level}" + ("" if first.level == "accepted" else "s")
+    lines = [f"{first.rule}: {count}", *_labelled(shared, width)] if any(shared.values()) else []
+    entries: dict[object, list[Finding]] = {}
+    for number, finding in enumerate(group):
+        about = (finding.place, finding.component) if finding.component else number
+        entries.setdefault(about, []).append(finding)
+    for entry in entries.values():
+        lines += _entry_lines(entry, shared.keys(), width)
+    return lines
+
+
+def _entry_lines(entry: list[Finding], shared: Collection[str], width: int) -> list[str]:
+    """One or several findings about one component at one place, without what is `shared`."""
+    first = entry[0]
+    alike = _beginning([finding.message for finding in entry])
+    lines = _head(first.head(alike or first.message), width)
+    for finding in entry:
+        rows, path = ", ".join(finding.rows), finding.path if finding is first else ""
+        folded = alike or finding is not first
+        details = {
+            "what": finding.message.removeprefix(f"{alike}: ") if folded else "",
+            "value": f"{path}; AMIs {rows}" if path and rows else path,
+            "AMIs": "" if path else rows,
+            **{label: text for label, text in finding.reasons().items() if label not in shared},
+            "also at": ", ".join(map(str, finding.also_at)),
+        }
+        lines += _labelled(details, width)
+    return lines
+
+
+def _beginning(messages: list[str]) -> str:
+    """What several messages say before their last colon, if it is the same; else empty."""
+    beginnings = {message.rpartition(": ")[0] for message in messages}
+    return beginnings.pop() if len(messages) > 1 and len(beginnings) == 1 else ""
+
+
+def _head(text: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        text,
+        width,
+        subsequent_indent=" " * _INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _labelled(details: Mapping[str, str], width: int) -> list[str]:
+    """A line, or a folded one, for each text that is not empty, behind its label."""
+    return [
+        line
+        for label, text in details.items()
+        if text
+        for line in textwrap.wrap(
+            text,
+            width,
+            initial_indent=" " * _INDENT + f"{label:<{_LABEL}}",
+            subsequent_indent=" " * (_INDENT + _LABEL),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    ]
 
 
 def errors(findings: Iterable[Finding]) -> list[Finding]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from kiln.base import vocabulary
 from kiln.base.errors import INVALID_INPUT, KilnError
-from kiln.base.findings import Finding, Place, errors, gravest_last
+from kiln.base.findings import Finding, Place, errors, gravest_last, grouped_text
 from kiln.compat import engine, evidence, published
 from kiln.compat.evidence import evidence_of
 from kiln.matrix import load
@@ -78,7 +78,7 @@ def _versions(asked: dict[str, str]) -> None:
 
 
 def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
-    """The findings for a person, one paragraph each, errors last.
+    """The findings for a person, one paragraph per rule, errors last.
 
     `width` is the terminal's width in columns; a pipe gets unfolded lines.
     """
@@ -86,7 +86,8 @@ def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
         width = shutil.get_terminal_size().columns
     findings = gravest_last(Finding(**_places(entry)) for entry in answer["findings"])
     count = len(errors(findings))
-    lines = [f"{finding.text(width) if width else finding}\n" for finding in findings]
+    paragraphs = grouped_text(findings, width) if width else grouped_text(findings)
+    lines = [f"{paragraph}\n" for paragraph in paragraphs]
     subject = f"{answer['amis']} AMIs" if "amis" in answer else "this combination"
     untried = "amis" not in answer and any(finding.rule == "UNTRIED" for finding in findings)
     verdict = "cannot work" if count else "untried" if untried else "valid"

@@ -94,6 +94,7 @@ def assumed_things(recipe: Recipe) -> list[Finding]:
             hint="./invoke preflight --record where the vendors' hosts answer, or add where it was "
             "seen to kiln/facts/knowledge/evidence.yaml",
             source="this repository: kiln/facts/knowledge/evidence.yaml",
+            component=component,
         ).at(place)
         for (component, place), things in assumed.items()
     ]

@@ -59,6 +59,7 @@ def _fact_finding(component: str, row: facts.UsedRow) -> Finding:
         hint="compare the entry with the vendor's own index and give it a source, or leave "
         f"{component} out",
         source=_shown(row.source, row.file),
+        component=component,
     )
 
 
@@ -94,6 +95,7 @@ def _findings(recipe: Recipe) -> Iterator[tuple[str, Finding]]:
                     hint=f"compare it with the vendor's own statement and name two sources under "
                     f"{key.name} in kiln/facts/knowledge/keys.yaml, or leave {name} out",
                     source="; ".join(key.sources),
+                    component=name,
                 )
                 yield name, finding
         for download in component.downloads:
@@ -108,6 +110,7 @@ def _findings(recipe: Recipe) -> Iterator[tuple[str, Finding]]:
                     hint="compare amis.lock.yaml with the source; a bake on AWS that downloads the "
                     "file confirms it too",
                     source=source,
+                    component=name,
                 )
                 yield name, finding
 

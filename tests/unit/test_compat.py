@@ -78,7 +78,7 @@ def test_the_json_has_the_fields_a_script_reads():
     result = check_combination("al2", "510.47.03", cuda="12.2", today=TODAY)
     assert list(result) == ["findings", "instance_types"]
     fields = {"level", "rule", "message", "why", "hint", "rows", "source"}
-    fields |= {"file", "line", "column", "path", "also_at"}
+    fields |= {"file", "line", "column", "path", "also_at", "component"}
     assert all(set(finding) == fields for finding in result["findings"])
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import pytest
 
-from kiln.base.findings import Finding, Place, by_cause, gravest_last
+from kiln.base.findings import Finding, Place, by_cause, gravest_last, grouped_text
 from kiln.cli import checks
 from kiln.compat import engine
 from kiln.matrix import load
@@ -83,6 +84,57 @@ def test_the_first_line_is_place_rule_and_message_and_the_rest_is_labelled() -> 
         "    source  a page",
         "    AMIs    row",
     ]
+
+
+def test_what_the_findings_of_a_rule_share_is_printed_once_above_them() -> None:
+    old = Finding("warning", "X", "1 is old", "take 3", ("a", "b"), why="no fixes", source="page")
+    older = replace(old, message="0 is old", rows=("c",), source="another page")
+    findings = [old.at(Place("m.yaml", 5, 13, "s.driver")), older.at(Place("m.yaml", 7))]
+    other = Finding("warning", "Y", "odd", "change it", ("a",))
+    assert grouped_text([findings[0], other, findings[1]]) == [
+        "X: 2 warnings\n"
+        "    why     no fixes\n"
+        "    fix     take 3\n"
+        "m.yaml:5:13: warning: X: 1 is old\n"
+        "    value   s.driver; AMIs a, b\n"
+        "    source  page\n"
+        "m.yaml:7: warning: X: 0 is old\n"
+        "    AMIs    c\n"
+        "    source  another page",
+        str(other),
+    ]
+
+
+def test_findings_about_one_component_at_one_place_are_one_entry() -> None:
+    place = Place("m.yaml", 5, 13, "s.driver")
+    first = Finding("warning", "X", "nccl needs: p=1", rows=("a",), component="nccl").at(place)
+    second = replace(first, message="nccl needs: q=2", rows=("b",), also_at=(Place("m.yaml", 9),))
+    third = replace(first, message="cuda needs: r=3", component="cuda")
+    (text,) = grouped_text([first, third, second])
+    assert text.splitlines() == [
+        "m.yaml:5:13: warning: X: nccl needs",
+        "    what    p=1",
+        "    value   s.driver; AMIs a",
+        "    what    q=2",
+        "    AMIs    b",
+        "    also at m.yaml:9",
+        "m.yaml:5:13: warning: X: cuda needs: r=3",
+        "    value   s.driver; AMIs a",
+    ]
+
+
+def test_the_text_of_todays_matrix_repeats_no_reason_and_its_json_keeps_every_finding() -> None:
+    answer = checks.check_answer({}, strict=False)
+    lines = checks.findings_text(answer).splitlines()
+    reasons = [line for line in lines if line.startswith(("    why", "    fix"))]
+    shared = {
+        (finding["level"], finding["rule"], finding["why"], finding["hint"])
+        for finding in answer["findings"]
+    }
+    assert len(reasons) <= 2 * len(shared)
+    for finding in answer["findings"]:
+        assert all(any(row in line for line in lines) for row in finding["rows"])
+    assert len(lines) < 5 * len(answer["findings"])
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
