@@ -3,7 +3,8 @@
 A mapping is merged key by key. A list of entries that have a name (`type`, `id`, …) is merged by
 that name. In other lists of entries the first that fits counts, so the overlay's come first. Any
 other value takes the place of the table's. There is no schema of tables: a new entry must look like
-its neighbours, have the keys that all of them have, and none that none of them has.
+its neighbours, have the keys that all of them have, and none that none of them has. `forms` has
+the fields for which that is not enough.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kiln.base import plain_yaml
 from kiln.base.errors import KilnError, did_you_mean
-from kiln.base.located import Path_, dotted, load_yaml
+from kiln.base.located import Located, Path_, dotted, load_yaml
 from kiln.base.overlay import overlay_mistake, shown_path
 from kiln.base.paths import KNOWLEDGE
+from kiln.facts.forms import Read, UnlikeError, check_forms, is_day
 
 # Keys that name an entry of a list.
 _NAMES = ("type", "id", "gpu", "name")
@@ -27,32 +28,27 @@ _ANYWHERE = ("source", "confirmed", "unsure")
 _NOT_YOURS = {"host-packages", "iam", "iam_publish", "packer", "xid"}
 
 
-def with_overrides(table: dict[str, Any], name: str, folders: Sequence[Path]) -> dict[str, Any]:
-    """A table with what overlays say of it.
+def with_overrides(
+    table: dict[str, Any], name: str, folders: Sequence[Path], read: Read
+) -> dict[str, Any]:
+    """A table with what overlays say of it; `read` gives the other tables.
 
-    Raises KilnError (exit status 2) with file and line for what does not look like the table, and
-    for a file of an overlay that is named like no table.
+    Raises KilnError (exit status 2) with file and line for what does not look like the table or
+    cannot be right, and for a file of an overlay that is named like no table.
     """
     for folder in folders:
         _check_names(folder / "facts")
         path = folder / "facts" / f"{name}.yaml"
-        if path.is_file():
-            text = path.read_text(encoding="utf-8")
-            data = plain_yaml.parse_plain(text, shown_path(path), versions_as_text=True) or {}
+        if path.exists():
+            document = load_yaml(path, shown_path(path))
+            data = {} if document.data is None else document.data
             try:
                 _fits(data, table, [table], ())
-            except _UnlikeError as wrong:
-                raise _at(path, wrong) from None
-            table = _over(table, data)
+                table = _over(table, data)
+                check_forms(data, table, name, read)
+            except UnlikeError as wrong:
+                raise _at(path, document, wrong) from None
     return table
-
-
-class _UnlikeError(Exception):
-    """A value that does not look like the table's."""
-
-    def __init__(self, path: Path_, message: str, hint: str = "", *, at_key: bool = False) -> None:
-        super().__init__(message)
-        self.path, self.message, self.hint, self.at_key = path, message, hint, at_key
 
 
 def _check_names(facts: Path) -> None:
@@ -63,8 +59,7 @@ def _check_names(facts: Path) -> None:
             raise overlay_mistake(path, f"there is no table of facts {path.name}", hint)
 
 
-def _at(path: Path, wrong: _UnlikeError) -> KilnError:
-    located = load_yaml(path, shown_path(path))
+def _at(path: Path, located: Located, wrong: UnlikeError) -> KilnError:
     place = (located.key_place if wrong.at_key else located.place)(wrong.path)
     where = f"{dotted(wrong.path)}: " if wrong.path else ""
     return overlay_mistake(
@@ -73,27 +68,30 @@ def _at(path: Path, wrong: _UnlikeError) -> KilnError:
 
 
 def _fits(value: Any, base: Any, like: Sequence[Any], path: Path_) -> None:
-    """Raise _UnlikeError where a value looks unlike `like`, the values at its place and beside it.
+    """Raise UnlikeError where a value looks unlike `like`, the values at its place and beside it.
 
     `base` is the value that it overrides; None for a new one, which must be complete.
     """
     kinds = {_kind(other) for other in like if other is not None}
+    if value is None and kinds and None not in like:
+        raise UnlikeError(path, "is empty: give it a value, or remove the line")
     if value is None or not kinds:
         return
     if _kind(value) not in kinds:
         hint = "put it in quotes" if kinds == {"text"} else ""
-        raise _UnlikeError(path, f"must be {' or '.join(sorted(kinds))}, not {_kind(value)}", hint)
+        raise UnlikeError(path, f"must be {' or '.join(sorted(kinds))}, not {_kind(value)}", hint)
     if isinstance(value, dict):
         _fits_mapping(value, base, [other for other in like if isinstance(other, dict)], path)
     elif isinstance(value, list):
         lists = [other for other in like if isinstance(other, list)]
         items = [item for other in lists for item in other]
+        _check_twins(value, base or items, path)
         for index, item in enumerate(value):
             _fits(item, _same(item, base or []), items, (*path, index))
-    elif isinstance(value, str) and not _DAY.fullmatch(value):
+    elif isinstance(value, str) and not is_day(value):
         days = [other for other in like if isinstance(other, str)]
         if days and all(_DAY.fullmatch(other) for other in days):
-            raise _UnlikeError(path, f"{value!r} is not a day or a month such as {days[0]}")
+            raise UnlikeError(path, f"{value!r} is not a day or a month such as {days[0]}")
 
 
 def _fits_mapping(
@@ -111,7 +109,7 @@ def _fits_mapping(
         extra = name in _ANYWHERE or name.endswith(("_source", "_confirmed"))
         if name not in known and not extra:
             what = f"there is no key {name!r} here"
-            raise _UnlikeError((*path, name), what, did_you_mean(name, known), at_key=True)
+            raise UnlikeError((*path, name), what, did_you_mean(name, known), at_key=True)
         beside = [other[key] for other in like if key in other]
         _fits(entry, here.get(key), beside, (*path, name))
     if base is None:
@@ -119,7 +117,18 @@ def _fits_mapping(
         missing = sorted(always - set(map(str, value)))
         if missing:
             what = f"lacks {', '.join(missing)}, which all entries beside it have"
-            raise _UnlikeError(path, what, at_key=True)
+            raise UnlikeError(path, what, at_key=True)
+
+
+def _check_twins(value: list[Any], base: list[Any], path: Path_) -> None:
+    """Refuse a second entry of the same name in one list."""
+    key = _name_key(base)
+    names: list[Any] = [
+        item.get(key) for item in value if isinstance(item, Mapping) and key in item
+    ]
+    for name in names:
+        if names.count(name) > 1:
+            raise UnlikeError(path, f"{key} {name!r} is there twice", "keep one of them")
 
 
 def _is_collection(path: Path_, like: list[dict[Any, Any]]) -> bool:
@@ -144,7 +153,11 @@ def _over(base: Any, own: Any) -> Any:
     """A value of the table with an overlay's over it."""
     if isinstance(base, dict) and isinstance(own, dict):
         return {**base, **{key: _over(base.get(key), entry) for key, entry in own.items()}}
-    if isinstance(base, list) and isinstance(own, list) and own and isinstance(own[0], dict):
+    if (
+        isinstance(base, list)
+        and isinstance(own, list)
+        and isinstance((own or base or [0])[0], dict)
+    ):
         return _over_list(base, own)
     return own
 

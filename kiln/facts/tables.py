@@ -18,9 +18,8 @@ from kiln.facts import overrides
 @cache
 def table(name: str) -> dict[str, Any]:
     """The plain data of `knowledge/<name>.yaml`, with the overlays' facts. Versions are text."""
-    return overrides.with_overrides(
-        read_table(KNOWLEDGE / f"{name}.yaml"), name, overlay.overlays()
-    )
+    ours = read_table(KNOWLEDGE / f"{name}.yaml")
+    return overrides.with_overrides(ours, name, overlay.overlays(), table)
 
 
 def read_table(path: Path) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from lab.packages import system
 from tests.unit import caches, commands, shown
 
 PAGE = (ROOT / "docs" / "overlay.md").read_text()
+DISTRIBUTION = (ROOT / "docs" / "add-a-distribution.md").read_text()
 
 
 def written(top: Path) -> Path:
@@ -226,6 +227,28 @@ MISTAKES = {
         "3:18: branches.580.end_of_life: 'soon' is not a day",
     ),
     "a number": ("facts/instances.yaml", "count: 2", "count: two", "must be a number, not text"),
+    "a GPU": (
+        "facts/instances.yaml", "gpu: H100-80GB", "gpu: H100-80", "2:28: types.0.gpu: 'H100-80': "
+        "there is no such GPU",
+    ),
+    "a day of a driver": (
+        "facts/drivers.yaml", "'2026-11-20'", "soon",
+        "4:19: branches.580.versions.580.999.01: 'soon' is not a day",
+    ),
+    "a day that is in no calendar": (
+        "facts/drivers.yaml", "'2026-11-20'", "2026-11-31", "'2026-11-31' is not a day",
+    ),
+    "a driver of another branch": (
+        "facts/drivers.yaml", "580.999.01:", "590.999.01:", "4:7: branches.580.versions.590.999.01",
+    ),
+    "nothing": ("facts/drivers.yaml", "\n      580.999.01: '2026-11-20'", "", "versions: is empty"),
+    "a source": ("facts/drivers.yaml", "versions:", "source: lifecicle\n    versions:", "3:13: "),
+    "twice in a list": (
+        "facts/instances.yaml", "types:\n", "types:\n- {type: p5.12xlarge, efa: 1}\n",
+        "type 'p5.12xlarge' is there twice",
+    ),
+    "bytes": ("facts/efa.yaml", "", b"\xff\n", "cannot be read"),
+    "a list of facts": ("facts/efa.yaml", "", "- 1\n", "1:1: must be a mapping, not a list"),
     "a table": ("facts/driver.yaml", "", "", "there is no table of facts driver.yaml"),
     "a stack": ("amis.yaml", "stack: acme,", "stack: acne,", "4:27: stack 'acne' is not among"),
     "a key of a row": ("amis.yaml", "target_", "taget_", "4:33: amis.0.taget_instance_types"),
@@ -242,15 +265,58 @@ def test_a_mistake_is_one_message_with_the_overlays_file_and_line(acme: Path, wh
     path.parent.mkdir(exist_ok=True)
     text = path.read_text() if path.exists() else ""
     assert old in text
-    path.write_text(text.replace(old, new) if old else new)
+    path.write_bytes(
+        new if isinstance(new, bytes) else (text.replace(old, new) if old else new).encode()
+    )
     with pytest.raises(KilnError) as caught:
         load_recipes()
-        for name in ("drivers", "instances"):
-            table(name)
+        for facts_file in (acme / "facts").iterdir():
+            table(facts_file.stem)
     where = str(path if path.parent.name != "provisionners" else path.parent)
     assert caught.value.message.startswith(f"{where}:")
     assert message in caught.value.message
     assert caught.value.exit_status == 2
+
+
+# What is replaced in the distribution of docs/add-a-distribution.md, by what → what is said.
+WRONG_DISTRIBUTION = {
+    "family": ("family: debian", "family: redhat", "3:13: distros.debian13.family: 'redhat'"),
+    "no family": ("    family: debian\n", "", "2:3: distros.debian13: lacks family"),
+    "no user": ("    ssh_user: admin\n", "", "2:3: distros.debian13: lacks ssh_user"),
+    "no device": ("    root_device: /dev/xvda\n", "", "2:3: distros.debian13: lacks root_device"),
+    "no codename": ("    codename: trixie\n", "", "2:3: distros.debian13: lacks codename"),
+    "a user": ("ssh_user: admin", "ssh_user: a b", "4:15: distros.debian13.ssh_user: 'a b'"),
+    "a device": ("/dev/xvda", "xvda", "5:18: distros.debian13.root_device: 'xvda'"),
+    "a kernel": ("default: linux-", "default: linus-", "11:16: distros.debian13.kernels.default: "),
+    "a proxy": ("proxy: 6.12.117", "proxy: 6.12.118", "proxy: '6.12.118+deb12-amd64'"),
+    "a number": ("series: '6.12'", "series: 6", "series: must be text, not a number"),
+    "a source": ("source: debian}", "source: debain}", "source: 'debain'"),
+    "a flavour": ("base: {", "bases: {", "7:7: distros.debian13.parents.bases: 'bases'"),
+    "half a parent": ("{ssm_parameter: ", "{name: ", "7:7: distros.debian13.parents.base: must"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WRONG_DISTRIBUTION)
+def test_a_mistake_in_a_distribution_is_one_message_with_its_line(acme: Path, what: str) -> None:
+    old, new, message = WRONG_DISTRIBUTION[what]
+    (text,) = re.findall(
+        r"^`overlay/facts/distros.yaml`\n\n```yaml\n(.*?)^```$", DISTRIBUTION, re.M | re.S
+    )
+    path = acme / "facts/distros.yaml"
+    path.write_text(text)
+    table("distros")
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(KilnError) as caught:
+        load_recipes()
+    assert caught.value.message.startswith(f"{path}:")
+    assert message in caught.value.message
+    assert caught.value.exit_status == 2
+
+
+def test_an_empty_list_of_entries_takes_none_of_ours_away(acme: Path) -> None:
+    (acme / "facts/instances.yaml").write_text("types: []\n")
+    assert table("instances")["types"]
 
 
 def test_an_error_in_a_module_names_its_line(acme: Path) -> None:
