@@ -45,6 +45,11 @@ _NEEDS_GIB = 4
 _MADE: dict[tuple[str, str], Path] = {}
 
 
+def is_guest(ssh: Callable[[str], tuple[int, str, str]]) -> bool:
+    """Whether what `ssh` runs commands on (exit status, output, errors) is a guest of a lab."""
+    return ssh("test -e /usr/lib/kiln-lab")[0] == 0
+
+
 @dataclass(frozen=True)
 class LabTarget:
     """The lab on this machine. See `kiln.cloud.target.Target`."""

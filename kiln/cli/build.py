@@ -205,6 +205,7 @@ def verify(
             running.of_host(host) if host else running.of_instance(str(instance), place),
             place,
             Progress(),
+            kind_of_machine=targets.kind_of_machine,
             key=key,
             keyword=k,
             install=not no_install,

@@ -160,4 +160,4 @@ def _locked_from(name: str) -> LockDiff:
             f"{run} has no versions: it ended before its AMI was checked",
             hint="choose a run whose status is verified",
         )
-    return locking.record_hashes(build.versions["downloads"], target=build.target, when=run)
+    return locking.record_hashes(build.versions["downloads"], note=build.image_note, when=run)

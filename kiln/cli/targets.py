@@ -1,4 +1,5 @@
-"""Chooses between AWS and the lab. This is the only module of `kiln/` that imports the lab."""
+"""Chooses between AWS and the lab. Only this module and the lab's own tasks (`lab.py` beside it)
+import the lab."""
 
 from __future__ import annotations
 
@@ -10,11 +11,12 @@ from kiln.base import vocabulary
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.cloud import aws
 from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud.machine import Machine
 from kiln.cloud.target import DEFAULT_REGION, Target
 from kiln.matrix import flags, load
 from lab import settings
 from lab import vendors as lab_vendors
-from lab.target import LabTarget
+from lab.target import LabTarget, is_guest
 
 KINDS = ("auto", "aws", "lab")
 
@@ -35,6 +37,12 @@ def choose(wanted: str = "auto", region: str | None = None, vendors: str | None 
     if vendors == lab_vendors.STAND_INS:
         raise KilnError("--vendors stand-ins: the stand-ins are the lab's", hint="add --target lab")
     return chosen  # AWS's instances talk to nobody else
+
+
+def kind_of_machine(machine: Machine) -> str:
+    """The kind of target that a machine runs in, as the machine itself shows: it may be another one
+    than what `choose` finds, which asks where this machine's credentials are for."""
+    return (LabTarget if is_guest(machine.ssh) else AwsTarget).kind
 
 
 def _place(wanted: str, region: str | None) -> Target:

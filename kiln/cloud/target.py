@@ -1,7 +1,8 @@
 """Where a build happens: the protocol that AWS and the lab both implement.
 
 `kiln/cloud/aws_target.py` is AWS, `lab/target.py` is the lab on this machine, and
-`kiln/cli/targets.py` chooses between them. Nothing else in `kiln/` knows which of the two it has.
+`kiln/cli/targets.py` chooses between them. Nothing else in `kiln/` knows which of the two it has,
+but the lab's own tasks (`kiln/cli/lab.py`).
 """
 
 from __future__ import annotations

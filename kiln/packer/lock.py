@@ -152,17 +152,18 @@ def first_seen(downloads: Iterable[Mapping[str, Any]], path: Path | None = None)
 
 
 def record_hashes(
-    downloads: Iterable[Mapping[str, Any]], *, target: str, when: str, path: Path | None = None
+    downloads: Iterable[Mapping[str, Any]], *, note: str, when: str, path: Path | None = None
 ) -> LockDiff:
     """Merge a bake's `downloads` (of its version-info) into the lock file.
 
-    `when` names the build, for the entry's source. Only a bake on AWS counts: the lab's mirror
-    serves stand-ins. Raises KilnError: exit status 2 for a lab bake or entries without URL or
-    sha256, 1 if a sha256 differs from the locked one.
+    `when` names the build, for the entry's source. `note` is its record's `image_note`: a build
+    with one is not of AWS, and what it downloaded may be a stand-in. Raises KilnError: exit
+    status 2 for such a build or entries without URL or sha256, 1 if a sha256 differs from the
+    locked one.
     """
-    if target != "aws":
+    if note:
         raise KilnError(
-            f"{when}: the hashes of a build with target {target} are not locked",
+            f"{when} is of {note}: its hashes are not locked",
             hint="the lab serves stand-ins: only a build on AWS downloads the vendors' own files",
         )
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -81,14 +82,16 @@ def verify_running(
     target: Target,
     progress: Progress,
     *,
+    kind_of_machine: Callable[[Machine], str],
     key: str | None,
     keyword: str | None,
     install: bool,
 ) -> Built:
     """Run the checks on a machine; its record and report are kept as those of `verify --ami`.
 
-    `key` is the file of a private key; without it ssh uses what it is configured to use. `keyword`
-    is pytest's -k: such a run has looked at a part only, and verifies nothing.
+    `kind_of_machine` says in what kind of target a machine runs: `target` is only where EC2 was
+    asked. `key` is the file of a private key; without it ssh uses what it is configured to use.
+    `keyword` is pytest's -k: such a run has looked at a part only, and verifies nothing.
     Raises KilnError: exit status 2 for a key that is not there, 1 if the machine does not answer or
     is not of an image of AMI Kiln.
     """
@@ -109,9 +112,8 @@ def verify_running(
         kind = running.instance_type or _instance_type(machine)
         _say_what_it_is(recipe, kind, running, progress)
         with progress.stage("checks") as stage:
-            in_lab = machine.ssh("test -e /usr/lib/kiln-lab")[0] == 0
             expected = ami_checks.expectations(recipe, kind, target, {"id": running.ami_id})
-            expected["target"] = "lab" if in_lab else "aws"
+            expected["target"] = kind_of_machine(machine)
             checked = ami_checks.run_checks(
                 machine, expected, run.folder, stop=stop, on_line=stage.line, keyword=keyword
             )

@@ -17,6 +17,7 @@ from kiln.facts import known_sha256, table
 from kiln.matrix.load import load_recipes
 from kiln.packer import lock, render
 from kiln.pipeline.record import Record
+from lab.target import LabTarget
 
 RECIPES = load_recipes(ROOT / "amis.yaml")
 CLASSIC = next(
@@ -244,7 +245,7 @@ def test_a_signature_counts_as_seen_when_a_bake_has_had_the_file_that_it_signs(l
     url, signature = next((url, entry) for url, entry in entries.items() if "signs" in entry)
     seen = {"url": signature["signs"], "sha256": "ab" * 32}
     before = lock.load_lock(locked)
-    lock.record_hashes([seen], target="aws", when="run 1", path=locked)
+    lock.record_hashes([seen], note="", when="run 1", path=locked)
     old, new = lock.compare_locks(before, lock.load_lock(locked)).changed[url]
     assert ", will be signed by " in old
     assert ", signed by " in new
@@ -267,7 +268,7 @@ def test_a_new_version_shows_as_a_readable_diff(locked):
 
 
 def test_what_a_build_on_aws_saw_is_recorded_and_kept(locked):
-    lock.record_hashes(downloads(PLUGIN, "a" * 64), target="aws", when="build 7", path=locked)
+    lock.record_hashes(downloads(PLUGIN, "a" * 64), note="", when="build 7", path=locked)
     assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
     assert artifact(locked, PLUGIN)["source"] == "seen by build 7"
     assert not lock.update_lock([CLASSIC], locked)
@@ -279,7 +280,7 @@ def test_a_build_on_aws_confirms_a_hash_that_nobody_had_confirmed(locked):
     lock.update_lock([recipe], locked)
     url = next(e["url"] for e in lock.load_lock(locked)["artifacts"] if e.get("confirmed") is False)
     sha256 = artifact(locked, url)["sha256"]
-    lock.record_hashes(downloads(url, sha256), target="aws", when="build 7", path=locked)
+    lock.record_hashes(downloads(url, sha256), note="", when="build 7", path=locked)
     for again in range(2):
         entry = artifact(locked, url)
         assert "confirmed" not in entry, f"after update {again}"
@@ -298,13 +299,13 @@ def test_an_update_tells_a_better_source_of_the_same_hash(locked):
 def test_a_download_that_the_lock_has_no_checksum_of_is_first_seen(locked):
     seen = downloads(PLUGIN, "a" * 64) + downloads(EFA, EFA_SHA256) + downloads(EFA_KEY, "d" * 64)
     assert lock.first_seen(seen, locked) == [PLUGIN]
-    lock.record_hashes(seen, target="aws", when="build 7", path=locked)
+    lock.record_hashes(seen, note="", when="build 7", path=locked)
     assert lock.first_seen(seen, locked) == []
 
 
 def test_a_checksum_that_differs_stops_with_both(locked):
     with pytest.raises(KilnError) as error:
-        lock.record_hashes(downloads(EFA, "b" * 64), target="aws", when="build 8", path=locked)
+        lock.record_hashes(downloads(EFA, "b" * 64), note="", when="build 8", path=locked)
     assert error.value.exit_status == 1
     assert EFA_SHA256 in error.value.message
     assert "b" * 64 in error.value.message
@@ -312,15 +313,20 @@ def test_a_checksum_that_differs_stops_with_both(locked):
 
 
 def test_the_labs_stand_ins_are_never_recorded(locked):
-    with pytest.raises(KilnError, match="lab"):
-        lock.record_hashes(downloads(PLUGIN, "c" * 64), target="lab", when="run 1", path=locked)
+    note = LabTarget("for the test").image_note
+    with pytest.raises(KilnError) as error:
+        lock.record_hashes(downloads(PLUGIN, "c" * 64), note=note, when="run 1", path=locked)
+    assert error.value.exit_status == 2
+    assert error.value.message == (
+        "run 1 is of an AMI of the lab on this machine: its hashes are not locked"
+    )
     assert artifact(locked, PLUGIN)["sha256"] is None
 
 
 @pytest.mark.parametrize("url", [EFA_KEY, f"{EFA}.sig"])
 def test_the_checksum_of_a_key_or_a_signature_is_not_recorded(locked, url):
     seen = downloads(url, "d" * 64) + downloads(PLUGIN, "e" * 64)
-    lock.record_hashes(seen, target="aws", when="build 9", path=locked)
+    lock.record_hashes(seen, note="", when="build 9", path=locked)
     assert artifact(locked, PLUGIN)["sha256"] == "e" * 64
     assert "sha256" not in artifact(locked, url)
 
@@ -388,7 +394,7 @@ def test_a_locked_checksum_that_is_not_the_published_one_is_told_with_both(locke
 @pytest.mark.parametrize("entries", ["text", [1], [{"url": "x"}]])
 def test_broken_downloads_are_bad_input(locked, entries):
     with pytest.raises(KilnError, match="malformed"):
-        lock.record_hashes(entries, target="aws", when="x", path=locked)
+        lock.record_hashes(entries, note="", when="x", path=locked)
 
 
 def locking(*, update, run):
@@ -436,9 +442,10 @@ def test_a_hash_that_is_locked_changes_no_other_line(builds, locked):
 
 def test_the_checksums_of_a_build_in_the_lab_are_refused(builds, locked):
     before = locked.read_text()
-    written(builds, "20261121T000001Z-aaaa", target="lab")
+    note = LabTarget("for the test").image_note
+    written(builds, "20261121T000001Z-aaaa", target="lab", image_note=note)
     with pytest.raises(
-        KilnError, match="run 20261121T000001Z-aaaa: the hashes of a build with target lab"
+        KilnError, match="run 20261121T000001Z-aaaa is of an AMI of the lab on this machine"
     ) as error:
         locking(update=False, run="20261121T000001Z-aaaa")
     assert error.value.exit_status == 2

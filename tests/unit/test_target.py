@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 from kiln.base.errors import KilnError
-from kiln.cli.targets import choose
+from kiln.base.paths import ROOT
+from kiln.cli.targets import KINDS, choose, kind_of_machine
 
 ENDPOINT = "http://127.0.0.1:4602"
 
@@ -104,3 +107,47 @@ def test_a_configuration_that_cannot_be_used_does_not_concern_the_lab(
 ) -> None:
     monkeypatch.setenv("AWS_PROFILE", "nobodys")
     assert choose("lab").region == "us-east-1"
+
+
+@pytest.mark.parametrize(("status", "kind"), [(0, "lab"), (1, "aws")])
+def test_a_machine_shows_where_it_runs_whatever_target_is_chosen(status: int, kind: str) -> None:
+    machine = MagicMock()
+    machine.ssh.return_value = (status, "", "")
+    assert choose("auto").kind == "lab"  # without credentials, also beside a machine in AWS
+    assert kind_of_machine(machine) == kind
+    machine.ssh.assert_called_once_with("test -e /usr/lib/kiln-lab")
+
+
+def knows_the_target(source: str) -> list[int]:
+    """The lines that compare with a target's kind, or name a file of the lab's guests."""
+    lines = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare):
+            compared = {ast.unparse(side).strip("'\"") for side in (node.left, *node.comparators)}
+            known = bool(compared & (set(KINDS) - {"auto"}))
+        else:
+            text = node.value if isinstance(node, ast.Constant) else None
+            known = isinstance(text, str) and "/kiln-lab" in text
+        if known:
+            lines.append(node.lineno)
+    return lines
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["if target != 'aws': pass", "x = y.kind == 'lab'", "machine.ssh('test -e /usr/lib/kiln-lab')"],
+)
+def test_a_line_that_knows_the_target_is_seen(source: str) -> None:
+    assert knows_the_target(source) == [1]
+
+
+def test_nothing_in_kiln_but_the_choice_knows_which_target_it_has() -> None:
+    lines = {
+        path.relative_to(ROOT).as_posix(): at
+        for path in (ROOT / "kiln").rglob("*.py")
+        if (at := knows_the_target(path.read_text(encoding="utf-8")))
+    }
+    lines.pop("kiln/cli/targets.py")
+    # Records of schema 1 had no note about the lab.
+    assert len(lines.pop("kiln/pipeline/record.py")) == 1
+    assert lines == {}
