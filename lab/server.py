@@ -136,9 +136,7 @@ def _root_filesystems(lock: threading.Lock, *, real: bool) -> Callable[[str, str
 
     def base(distro: str, arch: str) -> Path:
         with lock:
-            # Parents of flavours, and what no build with the real vendors has asked for.
-            own = real_bases.find(distro, arch) if real and distro in bases.ids() else None
-            return own or bases.ensure(distro, arch)
+            return real_bases.of_guest(distro, arch) if real else bases.ensure(distro, arch)
 
     return base
 

@@ -60,6 +60,9 @@ LINE = tag("line")
 SOURCE_IMAGE = tag("source-image")
 # Of an instance that a document of `consume` launches: the channel that it follows.
 CHANNEL = tag("channel")
+# Of an AMI that a template of `consume` bakes on top of one of ours: where its parent came from.
+PARENT_LINE = tag("parent-line")
+PARENT_CHANNEL = tag("parent-channel")
 # Any value: `retire` leaves the AMI alone.
 KEEP = tag("keep")
 # Where the signed statement of a published AMI is: region, run, SHA-256 of its envelope.

@@ -105,7 +105,6 @@ RUN_ID = Form(r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{4}$", "a run id such as 20260801T12
 TIME = Form(r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$", "a time in UTC")
 AMI_ID = Form(r"^ami-[0-9a-f]{8,17}$", "an AMI's id such as ami-0123456789abcdef0")
 INSTANCE_ID = Form(r"^i-[0-9a-f]{8,17}$", "an instance's id such as i-0123456789abcdef0")
-SNAPSHOT_ID = Form(r"^snap-[0-9a-f]{8,17}$", "a snapshot's id such as snap-0123456789abcdef0")
 SUBNET_ID = Form(r"^subnet-[0-9a-f]{8,17}$", "a subnet's id such as subnet-0123456789ab")
 SECURITY_GROUP_ID = Form(
     r"^sg-[0-9a-f]{8,17}$", "a security group's id such as sg-0123456789abcdef0"

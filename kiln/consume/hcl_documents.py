@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kiln.base.tags import PARENT_CHANNEL, PARENT_LINE
 from kiln.consume.documents import title
 from kiln.consume.machine import instance_tags, network_interfaces
 from kiln.consume.wanted import Wanted
@@ -36,6 +37,8 @@ def _rendered(wanted: Wanted, template: str, what: str) -> str:
             user=wanted.recipe.distro.ssh_user,
             cards=network_interfaces(wanted),
             options=wanted.options,
+            parent_line=PARENT_LINE,
+            parent_channel=PARENT_CHANNEL,
             tags=dict(sorted(instance_tags(wanted).items())),
         )
     )

@@ -50,7 +50,7 @@ PENDING, RUNNING, SHUTTING_DOWN, STOPPING = (
 class LabInstance(moto_instances.Instance):  # type: ignore[misc]
     """An EC2 instance with a guest. States change as on EC2; a thread follows the guest."""
 
-    # Set by lab.moto_fixes.install: moto makes the instances and passes no arguments of ours.
+    # Set by lab.api.moto_fixes.install: moto makes the instances and passes no arguments of ours.
     machines: ClassVar[Machines]
 
     def __init__(self, ec2_backend: Any, image_id: str, *args: Any, **kwargs: Any) -> None:
@@ -59,7 +59,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         super().__init__(ec2_backend, image_id, *args, **kwargs)
         self.guest: Guest | QemuMachine | None = None
         self.reachable = "initializing"
-        self.connect_keys: list[Any] = []  # of lab.instance_connect
+        self.connect_keys: list[Any] = []  # of lab.metadata.instance_connect
         self.hosts = 0  # so many it has been on: a stop and start goes to another one
         self.address = self.machines.address(self)
         nic = self.nics[0]

@@ -12,7 +12,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from devel import iam_simulate, packers
+from devel import iam_calls, iam_simulate, packers
 from kiln.cloud import iam
 from kiln.matrix import load
 from kiln.packer import program, render, running
@@ -22,14 +22,14 @@ from tests.unit import iam_requests
 def test_every_aws_call_of_the_program_is_allowed() -> None:
     missing = {
         action: place
-        for action, place in iam.called_in_builds().items()
-        if action not in iam.allowed("kiln") | set(iam.iam_facts()["free"])
+        for action, place in iam_calls.called_in_builds().items()
+        if action not in iam_calls.allowed("kiln") | set(iam.iam_facts()["free"])
     }
     assert not missing, f"add to kiln/facts/knowledge/iam.yaml, then ./invoke generate: {missing}"
 
 
 def test_nothing_is_allowed_that_the_program_does_not_call() -> None:
-    assert iam.allowed("kiln") - set(iam.called_in_builds()) == set()
+    assert iam_calls.allowed("kiln") - set(iam_calls.called_in_builds()) == set()
 
 
 @pytest.mark.parametrize("role", iam.PUBLISHING)
@@ -40,7 +40,7 @@ def test_a_publishing_task_may_do_what_it_calls_and_nothing_else(role: str) -> N
         for action, callers in statement["actions"].items()
         if "kiln" in callers
     }
-    assert may == set(iam.called_in(role)), iam.called_in(role)
+    assert may == set(iam_calls.called_in(role)), iam_calls.called_in(role)
 
 
 @pytest.mark.parametrize("role", iam.PUBLISHING)
@@ -78,7 +78,7 @@ def test_a_call_is_seen_however_it_is_written(tmp_path: Path) -> None:
     )
     assert {
         action: place.rpartition(":")[2]
-        for action, place in iam.called(tmp_path.rglob("*.py")).items()
+        for action, place in iam_calls.called(tmp_path.rglob("*.py")).items()
     } == {
         "ec2:CopyImage": "1",
         "ec2:RunInstances": "2",
@@ -300,7 +300,7 @@ def seen(
 def test_packer_calls_what_is_allowed_to_it_and_no_more(seen: dict[str, Any]) -> None:
     assert seen["result"].exit_status == 0
     called = {action for action, _ in seen["calls"]}
-    assert called == iam.allowed("packer") - set(iam.iam_facts()["unseen"])
+    assert called == iam_calls.allowed("packer") - set(iam.iam_facts()["unseen"])
 
 
 def test_packer_tags_the_instance_and_its_volume_in_the_launch_itself(

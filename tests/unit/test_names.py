@@ -1,9 +1,12 @@
-"""Names: a function or class of kiln/ has one definition, and what a name holds is a noun."""
+"""Names: a function or class of kiln/ has one definition and a use; what a name holds is a noun."""
 
 from __future__ import annotations
 
 import ast
+import re
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 from devel import scripts
 from kiln.base.paths import ROOT
@@ -69,3 +72,43 @@ def test_names_say_what_they_hold() -> None:
         if name in NOT_NOUNS
     }
     assert wrong == PUBLISHED
+
+
+CODE = ("kiln", "lab", "devel", "setup", "provisioners", "runtime", "templates")
+# Imported for what their import does: it registers handlers.
+FOR_THE_IMPORT = {"lab/ec2/layer.py: HANDLERS"}
+
+
+def sources() -> Iterator[Path]:
+    """What is written in this checkout and is no test."""
+    yield ROOT / "tasks.py"
+    for folder in CODE:
+        for path in (ROOT / folder).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield path
+
+
+def undecorated(tree: ast.Module) -> Iterator[str]:
+    """The names that a module defines at its top level; a decorator may register one for use."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            if not node.decorator_list:
+                yield node.name
+        elif isinstance(node, ast.Assign):
+            yield from (name.id for name in node.targets if isinstance(name, ast.Name))
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+
+
+def test_nothing_of_kiln_or_the_lab_is_there_for_tests_alone() -> None:
+    uses: Counter[str] = Counter()
+    for path in sources():
+        uses.update(re.findall(r"[A-Za-z_]\w*", path.read_text(errors="replace")))
+    unused = {
+        f"{path.relative_to(ROOT).as_posix()}: {name}"
+        for folder in ("kiln", "lab")
+        for path in (ROOT / folder).rglob("*.py")
+        for name in undecorated(ast.parse(path.read_text(encoding="utf-8")))
+        if uses[name] == 1
+    }
+    assert unused == FOR_THE_IMPORT

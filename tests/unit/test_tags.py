@@ -8,7 +8,11 @@ from kiln.base import tags
 from kiln.base.paths import ROOT
 from kiln.base.runtime_import import runtime_module
 
-NAMES = (*tags.OF_A_BAKE, tags.VERIFIED, tags.MIG_CONFIG)
+NAMES = {
+    value
+    for value in vars(tags).values()
+    if isinstance(value, str) and value.startswith(tags.PREFIX) and value != tags.PREFIX
+}
 
 
 def test_the_image_reads_the_tag_that_sets_the_mig_layout() -> None:
@@ -36,4 +40,11 @@ def test_no_module_of_kiln_or_the_lab_writes_a_tags_name_out() -> None:
     files = [*(ROOT / "kiln").rglob("*.py"), *(ROOT / "lab").rglob("*.py")]
     assert len(files) > 100
     written = re.compile("|".join(f"[\"']{name}[\"']" for name in NAMES))
+    assert [path.name for path in files if written.search(path.read_text())] == []
+
+
+def test_no_template_writes_a_tags_name_out() -> None:
+    files = [path for path in (ROOT / "templates").rglob("*") if path.is_file()]
+    assert len(files) > 20
+    written = re.compile(rf"\b{tags.PREFIX}[a-z]")
     assert [path.name for path in files if written.search(path.read_text())] == []
