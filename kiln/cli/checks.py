@@ -95,6 +95,11 @@ def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
     counts = f"{_counted(count, 'error')}, {_counted(len(findings) - count - accepted, 'warning')}"
     counts += f", {accepted} accepted" if accepted else ""
     lines.append(f"{subject}: {verdict} ({counts})")
+    if "amis" not in answer and not count:
+        lines.append(
+            "not judged: whether its packages are published; that is told of rows (./invoke check, "
+            "./invoke preflight)"
+        )
     if "packages" in answer:
         counts = ", ".join(f"{number} {state}" for state, number in answer["packages"].items())
         lines.append(f"packages: {counts}")

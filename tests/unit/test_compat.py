@@ -112,7 +112,19 @@ def test_no_distribution_is_proposed_whose_kernel_nobody_knows():
 def test_no_nccl_is_proposed_of_which_nobody_knows_the_cuda():
     result = check_combination("al2023", "580.178.04", cuda="12.9.1", nccl="2.12.7", today=TODAY)
     (finding,) = result["findings"]
-    assert finding["hint"].endswith("nearest that works: NCCL 2.16.2")
+    assert finding["hint"].endswith("nearest that works: NCCL 2.26.2")
+
+
+def test_a_combination_is_told_which_nccl_has_packages_for_exactly_its_cuda():
+    def answer(nccl: str) -> list[dict]:
+        more = {"cuda": "13.2.2", "nccl": nccl, "today": TODAY}
+        return check_combination("al2023", "595.91.07", **more)["findings"]
+
+    (warning,) = answer("2.30.7")
+    assert (warning["level"], warning["rule"]) == ("warning", "NCCL-CUDA")
+    assert "2.30.7" not in warning["hint"]
+    proposed = warning["hint"].split(" choose NCCL ")[1].split(";")[0].split(" or ")
+    assert [answer(version) for version in proposed] == [[], [], []]
 
 
 def test_a_flavour_without_a_parent_of_the_distribution_names_one_that_has_it():

@@ -174,3 +174,10 @@ def test_the_last_line_counts_what_was_found() -> None:
     )
     last = checks.findings_text(answer).splitlines()[-1]
     assert last == "this combination: cannot work (1 error, 2 warnings)"
+
+
+def test_a_combination_is_said_not_to_be_asked_for_its_packages() -> None:
+    answer = {"findings": [], "instance_types": ["g5.xlarge"]}
+    assert "not judged: whether its packages are published" in findings_text(answer)
+    matrix = {**answer, "amis": 1}
+    assert "not judged" not in findings_text(matrix)

@@ -67,6 +67,12 @@ def nccl_packaged(c: Combination) -> Iterator[Objection]:
                 # Only a list with a source of its own was read in a repository's index.
                 unsure="source" not in entry or "cuda" in entry.get("unsure", ()),
             )
+        elif not (c.complete or any(_fits(cuda, packaged_for, True) for packaged_for in built)):
+            yield Objection(
+                f"NCCL {nccl} was packaged for CUDA {', '.join(built)}, not for {cuda}",
+                hint=f"{_nccl_for(cuda, exact=True)}; a row that installs the packages is refused",
+                advice=True,
+            )
 
 
 def _fits(cuda: str, built: str, exact: bool) -> bool:
@@ -83,7 +89,7 @@ def _nccl_for(cuda: str, exact: bool) -> str:
         for version, entry in table("nccl")["versions"].items()
         if entry["cuda"] and any(_fits(cuda, built, exact) for built in entry["cuda"])
     ]
-    return f"for CUDA {cuda} choose NCCL {fitting[0]} to {fitting[-1]}" if fitting else ""
+    return f"for CUDA {cuda} choose NCCL {' or '.join(fitting[-3:])}" if fitting else ""
 
 
 @rule("NCCL-ARCH", by_instance_type=True)
