@@ -178,6 +178,6 @@ def test_the_last_line_counts_what_was_found() -> None:
 
 def test_a_combination_is_said_not_to_be_asked_for_its_packages() -> None:
     answer = {"findings": [], "instance_types": ["g5.xlarge"]}
-    assert "not judged: whether its packages are published" in findings_text(answer)
+    assert "not judged: whether its packages are published" in checks.findings_text(answer)
     matrix = {**answer, "amis": 1}
-    assert "not judged" not in findings_text(matrix)
+    assert "not judged" not in checks.findings_text(matrix)
