@@ -1,6 +1,6 @@
 """`./invoke bench --what first`: the first build in a fresh clone.
 
-It starts without anything of ours, with the exceptions named here.
+It starts without files of AMI Kiln, with the exceptions named here.
 
 Cold: the clone (no .venv), the home folder (no cache of pip or uv), the lab's state (no keys, root
 filesystems or packages). Not cold: system packages that this machine already has, apt's lists, and

@@ -37,7 +37,7 @@ def tests(report: Path) -> list[str]:
 
 
 def _id(case: ElementTree.Element) -> str:
-    """A test's id by its file, class and name; "" for what is no test, such as a file that cannot
+    """A test's id by its file, class and name; "" if it is not a test, such as a file that cannot
     be imported."""
     file = case.get("file", "")
     module = file.removesuffix(".py").replace("/", ".")

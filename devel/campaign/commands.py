@@ -132,7 +132,7 @@ class Case:
 
 @dataclass
 class Counts:
-    """What a part of the campaign did; `lost` are the failures that nobody was told of."""
+    """What a part of the campaign did; `lost` are the failures that were not reported."""
 
     tried: int = 0
     whole: int = 0

@@ -129,7 +129,7 @@ def _pytest(
             check=False,
         )
         ended = read(report) if report.exists() else []
-    # Also when pytest could not collect the tests, or fails for a reason that is no test's.
+    # Also when pytest could not collect the tests, or fails outside of the tests.
     if done.returncode not in (0, 5):
         say(f"pytest {' '.join(arguments)}: exit status {done.returncode}\n{done.stdout[-3000:]}")
         if not any(test.failure for test in ended):

@@ -1,7 +1,7 @@
 """Asks IAM's simulator about the policies, and records its verdicts for tests/unit/test_iam.py.
 
 @cloud-copilot/iam-simulate evaluates conditions and knows the resources and condition keys of each
-EC2 action (it refuses a question with others). It needs Node, which is no dependency of AMI Kiln:
+EC2 action (it refuses a question with others). It needs Node, which AMI Kiln does not depend on:
 who changes a policy runs `python -m devel.iam_simulate` once, after `npm install` in this folder.
 """
 

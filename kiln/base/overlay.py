@@ -34,7 +34,7 @@ def _folders(named: str | None) -> tuple[Path, ...]:
     for folder in folders:
         if not folder.is_dir():
             raise KilnError(
-                f"KILN_OVERLAY names {folder}, which is no folder",
+                f"KILN_OVERLAY names {folder}, which is not a folder",
                 hint="make it (docs/overlay.md), or correct the variable",
             )
         for path in sorted(folder.iterdir()):

@@ -34,7 +34,7 @@ def xids_by_ami(
     """AMI → the Xids of the last `DAYS` days on machines that run it, most frequent first, without
     drills. None where no region has such a log group, which is where no telemetry is set up.
 
-    `say` is told of what cannot be read or is too much. An event that does not name its AMI, as
+    `say` gets what cannot be read or is too much. An event that does not name its AMI, as
     those of older images, is not counted.
     """
     since = datetime.now(timezone.utc) - timedelta(days=DAYS)

@@ -56,7 +56,7 @@ def gather_catalogue(
     """What the channels of the target's account hold and have held, with the records that are here.
 
     `settings` are the lines' own; `types` the instance types that can be chosen, by default all
-    that are offered. `say` is told what cannot be shown, such as a statement that nobody may read.
+    that are offered. `say` gets what cannot be shown, such as a statement that nobody may read.
     Raises KilnError (exit status 1) if AWS does not answer.
     """
     rows = channel_rows(target, regions, settings)
@@ -157,7 +157,7 @@ def _record(release: Release) -> Record | None:
 
 
 def _trust(image: OwnImage | None) -> tuple[Trust, str]:
-    """Whether an AMI is verified: its own tag says so, and it can be launched."""
+    """Whether an AMI is verified: by its own tag, and it can be launched."""
     if image is None:
         return "gone", "the AMI is not there any more"
     if image.state != "available":

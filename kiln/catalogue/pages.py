@@ -51,7 +51,7 @@ _MOST_CHANGES = 100
 def site_files(gathered: Gathered, say: Say) -> Iterator[tuple[str, str]]:
     """Every file of the site: its path within, and its text. The pages come last.
 
-    `say` is told of an image whose record cannot be read; its page then has no SBOM.
+    `say` gets a line for an image whose record cannot be read; its page then has no SBOM.
     """
     for name in STATIC:
         yield name, (FOLDER / name).read_text(encoding="utf-8")

@@ -49,7 +49,7 @@ def write_site(files: Files, folder: Path) -> list[str]:
         for name, text in files:
             path = fresh / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Half a surrogate pair, which JSON of an image may hold, is no character of UTF-8.
+            # Half a surrogate pair, which JSON of an image may hold, is not a character of UTF-8.
             path.write_text(text, encoding="utf-8", errors="backslashreplace")
             names.append(name)
         (fresh / MANIFEST).write_text(json.dumps(sorted([*names, MANIFEST])) + "\n")

@@ -150,7 +150,7 @@ def uninstall(
         lines += [f"failed  {key}  {why}" for key, why in failed.items()]
         return (
             "\n".join([*lines, *(f"removed {removed}" for removed in gone)])
-            or "nothing of ours is there"
+            or "no instance has AMI Kiln telemetry"
         )
 
     show(data, as_json=json, text=text)

@@ -57,7 +57,7 @@ def bring_for_names(given: Mapping[str, str], *names: str) -> None:
 
 
 def bring_for_rows(given: Mapping[str, str], rows: Sequence[str]) -> None:
-    """Fetch the newest record of each row; says so, and goes on, if AWS does not answer."""
+    """Fetch the newest record of each row; if AWS does not answer, prints that and continues."""
     from kiln.pipeline.shared_records import bring_newest
 
     try:

@@ -47,7 +47,7 @@ def wait(
 ) -> list[str]:
     """The instance's host keys; [] when its console does not show them: `say` gets a warning.
 
-    Waits until SSH answers (`is_up`), and then, as `waits_for` is told, PATIENCE seconds longer or
+    Waits until SSH answers (`is_up`), and then, as `waits_for` reports, PATIENCE seconds longer or
     half of `timeout`; `timeout` seconds at most.
     Raises StoppedError as soon as `stop` is set.
     """

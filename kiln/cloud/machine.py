@@ -76,7 +76,7 @@ class WaitsFor(Protocol):
 
 
 def _silent(what: str, *, limit: float | None = None) -> None:
-    """Nobody is told."""
+    """Prints nothing."""
 
 
 _PLAIN = Account()
@@ -102,9 +102,9 @@ def booted(
 ) -> Iterator[Machine]:
     """A fresh instance of an AMI that answers over SSH; the connection is closed at the end.
 
-    `tags` are given to it besides the run's. `waits_for` is told what is waited for, and its limit
+    `tags` are given to it besides the run's. `waits_for` gets what is waited for, and its limit
     in seconds; `say` gets a warning when the instance's host key is not known. The run's clean-up
-    removes the instance itself; `launched` is told its id, `tried` each launch.
+    removes the instance itself; `launched` gets its id, `tried` each launch.
     Raises KilnError (exit status 1) if the launch fails or SSH does not answer within ten minutes,
     StoppedError as soon as `stop` is set.
     """

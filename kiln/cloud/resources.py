@@ -198,9 +198,9 @@ def _of_run(described: Iterable[Any], run_id: str) -> list[Any]:
 
 @contextmanager
 def _noted(done: Removal, *left: str) -> Iterator[None]:
-    """Collect AWS's errors instead of raising them, with what is left then.
+    """Collect AWS's errors instead of raising them, and `left`, the resources that remain then.
 
-    One that no longer exists is no failure.
+    A resource that no longer exists is not a failure.
     """
     from botocore.exceptions import ClientError
 
@@ -236,10 +236,10 @@ def _end_instances(
     if not ids:
         return
     asked = False
-    with _noted(done, *(f"instance {instance}: not told to end" for instance in ids)):
+    with _noted(done, *(f"instance {instance}: termination not requested" for instance in ids)):
         client.terminate_instances(InstanceIds=ids)
         asked = True
-    unseen = [f"instance {instance}: told to end, not seen to have ended" for instance in ids]
+    unseen = [f"instance {instance}: termination requested, not confirmed" for instance in ids]
     if asked and alive is None:
         done.left += unseen
     elif asked:

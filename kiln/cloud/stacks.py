@@ -31,8 +31,8 @@ def deploy_stack(
 ) -> dict[str, str]:
     """Create a stack, or update it; its outputs. A parameter that is not given keeps its value.
 
-    An update's changes are told before it begins; with `plan` nothing is done after that. What a
-    creation that fails has made is removed. Raises KilnError (exit status 1) if CloudFormation
+    An update's changes are printed before it begins; with `plan` nothing is done after that. The
+    resources of a failed creation are removed. Raises KilnError (exit status 1) if CloudFormation
     refuses, or with the reasons of the resources that failed.
     """
     if len(template.encode()) > _LONGEST:

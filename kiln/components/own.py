@@ -89,7 +89,7 @@ def _placed(
             path, _, after = next(iter(left.values()))
             raise overlay_mistake(
                 path,
-                f"after: {after!r} is no component that is baked before it",
+                f"after: {after!r} is not a component that is baked before it",
                 did_you_mean(after, [*names, *left]),
             )
         # The last one first: each goes directly behind, so they stand in the order of their names.
@@ -191,7 +191,7 @@ def _packages(document: Located) -> dict[str, list[str]] | None:
     for name, listed in by_name.items():
         path: Path_ = ("packages", name) if isinstance(value, dict) else ("packages",)
         if name not in valid:
-            what = f"{name!r} is no distribution, family or `default`"
+            what = f"{name!r} is not a distribution, family or `default`"
             raise _at(document, path, what, did_you_mean(name, valid))
         if not isinstance(listed, list):
             raise _at(document, path, "must be a list of packages")

@@ -172,7 +172,7 @@ def _over_list(base: list[Any], own: list[Any]) -> list[Any]:
 
 
 def _name_key(entries: list[Any]) -> str | None:
-    """The key by which the entries of a list are told apart, if they have one."""
+    """The key that identifies the entries of a list, if they have one."""
     if not entries or not all(isinstance(entry, Mapping) for entry in entries):
         return None
     for key in _NAMES:

@@ -27,7 +27,7 @@ _ERRORS_BEGIN = "----------ERROR-------"
 
 @dataclass(frozen=True)
 class CommandDocument:
-    """What runs: a document of AWS, or one version of ours by its hash."""
+    """The document that runs: one of AWS's, or a version of our own, by its hash."""
 
     name: str
     version: str = ""
@@ -56,8 +56,8 @@ def run_command(
 ) -> dict[str, CommandAnswer]:
     """Run a document on instances, each batch with its own parameters; the answer of each one.
 
-    `patience`: seconds after which what has not answered is taken as failed; `waits` is told what
-    is waited for. Raises KilnError (exit status 1) if Systems Manager refuses.
+    `patience`: seconds after which an instance without an answer counts as failed; `waits` gets
+    what is waited for. Raises KilnError (exit status 1) if Systems Manager refuses.
     """
     deadline = time.monotonic() + patience
     ids = [item for batch, _ in batches for item in batch]
@@ -93,7 +93,7 @@ def run_command(
 
 
 def reminding(say: Callable[[str], None]) -> Callable[[str], None]:
-    """A function that tells what is waited for: the first time after a moment, then every 30 s."""
+    """A function that prints what is waited for: first after a moment, then every 30 s."""
     last_message = time.monotonic() - _REMINDER + _MOMENT
 
     def waits(text: str) -> None:

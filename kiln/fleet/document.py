@@ -205,7 +205,7 @@ def _ensure_bucket(client: Any, target: Target, bucket: str) -> None:
     else:
         return
     where = {"LocationConstraint": target.region}
-    # us-east-1 is no location constraint.
+    # us-east-1 is not a location constraint.
     client.create_bucket(
         Bucket=bucket,
         **({} if target.region == "us-east-1" else {"CreateBucketConfiguration": where}),

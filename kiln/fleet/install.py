@@ -151,10 +151,10 @@ def install_fleet(
 def uninstall_fleet(
     target: Target, machines: Sequence[FleetMachine], say: Say
 ) -> dict[str, CommandAnswer]:
-    """Take telemetry out of these instances again; the answer of each one that has ours, or may.
+    """Remove telemetry from these instances; the answer of each instance that has it, or may.
 
-    One that never registered with Systems Manager has none of ours. Raises KilnError (exit status
-    1) if AWS refuses.
+    An instance that never registered with Systems Manager does not have it. Raises KilnError (exit
+    status 1) if AWS refuses.
     """
     running = [machine.instance_id for machine in machines if machine.runs]
     managed = managed_machines(target, running)

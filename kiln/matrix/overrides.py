@@ -74,7 +74,7 @@ def _require_one_subnet(given: Iterable[tuple[str, str, str]]) -> None:
 
 def records_bucket(account: Account, flags: Mapping[str, str]) -> str | None:
     """The bucket of records that flags, the environment or the settings name, for tasks that use
-    no other setting. Raises KilnError (exit status 2) for what is no bucket's name."""
+    no other setting. Raises KilnError (exit status 2) for an invalid bucket name."""
     name = "records_bucket"
     for origin, setting, text in (*_of_flags(flags), *_of_environment((name,))):
         if setting == name:
@@ -158,7 +158,7 @@ def _words(parts: Iterable[str]) -> list[str]:
 def _split(parts: Iterable[str]) -> Any:
     pairs = _words(parts)
     if not all("=" in pair for pair in pairs):
-        return pairs  # not a mapping: the schema's message says so
+        return pairs  # not a mapping: the schema reports it
     return {key.strip(): value.strip() for key, _, value in (pair.partition("=") for pair in pairs)}
 
 

@@ -39,7 +39,7 @@ def _syntax_error(path: Path, _changed: int) -> Finding | None:
         errors="replace",
         check=False,
     )
-    # Of an unclosed [[ bash says so, and ends with 0.
+    # bash reports an unclosed [[, but its exit status is 0.
     if done.returncode == 0 and not done.stderr.strip():
         return None
     messages = [line.removeprefix(f"{path}: ") for line in done.stderr.splitlines()]

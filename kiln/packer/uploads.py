@@ -11,7 +11,7 @@ from kiln.base.recipe import Recipe
 
 # Each is uploaded to /var/tmp/kiln under its base name, beside the recipe's `files`.
 FOLDERS = ("provisioners/lib", "runtime", "runtime-variants")
-# What an overlay has more of; its files take the place of ours.
+# Folders that an overlay can add to; its files replace ours.
 _OF_OVERLAYS = ("runtime",)
 
 

@@ -47,8 +47,8 @@ def bake(
     source_ami: str = "",
     ami_name: str = "",
 ) -> BakedAmi:
-    """Run Packer on a plan's HCL, on the first of its instance types that EC2 has. The draft is
-    told what is launched.
+    """Run Packer on a plan's HCL, on the first of its instance types that EC2 has. The draft
+    gets the launches.
 
     With `part` only that is baked, on an instance of `source_ami` if it is not the parent AMI;
     `ami_name` is the AMI's, otherwise the recipe's with the run's id.

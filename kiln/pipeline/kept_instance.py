@@ -75,7 +75,7 @@ def how_to_go_on(plan: Plan, kept: KeptInstance, component: str) -> list[str]:
     """The lines that say what is kept, until when, and what can be done with it."""
     key_file = near(Path(kept.key_file))
     key, known = (shlex.quote(str(path)) for path in (key_file, key_file.with_name("known_hosts")))
-    ends = "then it ends itself" if kept.ends_itself else "it could not be told to end itself then"
+    ends = "then it ends itself" if kept.ends_itself else "its own end could not be scheduled"
     return [
         f"kept: {kept.instance_id} until {kept.until}, {ends}",
         f"  ssh -i {key} -o IdentitiesOnly=yes -o UserKnownHostsFile={known} "

@@ -65,7 +65,7 @@ class KnownFrom:
 class KeptInstance:
     """The build instance of a failed bake, kept `until` a time in UTC, and how ssh reaches it.
 
-    `ends_itself`: it was told to power off then, which terminates it.
+    `ends_itself`: its power-off is scheduled for then, which terminates it.
     """
 
     instance_id: str

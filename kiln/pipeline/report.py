@@ -19,7 +19,7 @@ from kiln.pipeline.record import Record
 
 def write_report(path: Path, record: Record, before: Record | None = None) -> None:
     """Write the report of a run's record; `before` is the build to compare it with."""
-    # Half a surrogate pair, which JSON of an image may hold, is no character of UTF-8.
+    # Half a surrogate pair, which JSON of an image may hold, is not a character of UTF-8.
     path.write_text(report_html(record, before), encoding="utf-8", errors="backslashreplace")
 
 

@@ -86,7 +86,7 @@ def keep_record(shelf: Shelf, record: Record) -> None:
 def kept_runs(shelf: Shelf, row: str | None = None) -> list[tuple[str, str]]:
     """Row and run id of each record in the bucket, of one row or of all, newest first.
 
-    What is not named as a record is, is not one. Raises KilnError (exit status 1) if S3 refuses.
+    Other objects in the bucket are ignored. Raises KilnError (exit status 1) if S3 refuses.
     """
     prefix = f"{_FOLDER}/{row}/" if row else f"{_FOLDER}/"
     with aws.explained(f"the records in s3://{shelf.bucket}/{prefix} could not be listed"):
@@ -114,7 +114,8 @@ Refused = Callable[[str], None]
 def bring_row(shelf: Shelf, row: str, refused: Refused, newest: int = _NEWEST) -> set[str]:
     """Fetch the newest records of a row that are not here; the ids of all that the bucket has.
 
-    `refused` is told why a file there is not used. Raises KilnError (exit status 1) if S3 refuses.
+    `refused` gets the reason why a file there is not used. Raises KilnError (exit status 1) if S3
+    refuses.
     """
     kept = kept_runs(shelf, row)
     _bring(shelf, kept[:newest], refused)

@@ -79,7 +79,7 @@ def verify_by_id(
 
 
 def _shelf(row: str, given: Mapping[str, str], target: Target) -> Shelf | None:
-    """Where records of a row are shared; None if nowhere, or for what is no row's name."""
+    """Where records of a row are shared; None if nowhere, or if `row` is not a row's name."""
     if not vocabulary.RECIPE_NAME.fits(row):
         return None
     return shelf_of(records_bucket(load.load_account(row), given), target)

@@ -168,7 +168,7 @@ def _checksums(release: str) -> dict[str, str]:
         try:
             end = parsedate_to_datetime(until.partition(":")[2].strip())
         except (ValueError, TypeError, OverflowError):
-            raise _UnusableError(f"its InRelease has {shown(until)}, which is no time") from None
+            raise _UnusableError(f"its InRelease has {shown(until)}, which is not a time") from None
         end = end if end.tzinfo else end.replace(tzinfo=timezone.utc)
         if end < datetime.now(timezone.utc):
             raise _UnusableError(f"its InRelease was valid until {end:%Y-%m-%d} only")

@@ -85,7 +85,7 @@ def _below(target: Target, path: str) -> list[Held]:
         pages = aws.ssm(target).get_paginator("get_parameters_by_path")
         for page in pages.paginate(Path=path, Recursive=True):
             parameters |= {parameter["Name"]: parameter for parameter in page["Parameters"]}
-    # What somebody else keeps there is no channel.
+    # Other parameters below this path are not channels.
     holdings = (
         _held(target.region, parameters, name)
         for name in sorted(parameters)

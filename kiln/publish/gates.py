@@ -20,7 +20,7 @@ from kiln.publish.release import Release
 
 @dataclass(frozen=True)
 class Gate:
-    """Whether a condition holds, and what says so. `accept` opens one that a person may accept."""
+    """Whether a condition holds, and the evidence. `accept` opens one that a person may accept."""
 
     name: str
     open: bool

@@ -44,7 +44,7 @@ from kiln.publish import channels, parameters
 _SECONDS = 300
 # Seconds by which the clocks of two machines may differ.
 _SKEW = 60
-# Seconds since 1970 and process numbers that no lock of ours reaches.
+# Seconds since 1970 and process numbers above those of any valid lock.
 _LAST_SECOND, _LAST_PROCESS = 1 << 33, 1 << 31
 # Of a version that was just written, until it is seen.
 _READS = 3

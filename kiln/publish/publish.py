@@ -53,7 +53,7 @@ def publish_row(
 
     What is there already is not done again, so a second run goes on where the first one ended.
     Raises KilnError: exit status 2 for another channel than the first, 1 if an operation failed;
-    no channel has moved then unless the message says so.
+    no channel has moved then unless the message reports it.
     """
     _require_first(channel, settings)
     target = answering(target)

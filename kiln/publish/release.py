@@ -77,8 +77,8 @@ _ADAPTER = TypeAdapter(Release)
 def read_release(text: str, called: str) -> Release:
     """The release in a parameter's value; `called` names the parameter in messages.
 
-    Raises KilnError (exit status 2) for a value that no release of ours has: what reads it sends
-    its ids to EC2, and looks for its run's record.
+    Raises KilnError (exit status 2) for an invalid value: callers send its ids to EC2 and look up
+    its run's record.
     """
     try:
         data = json.loads(text)

@@ -29,7 +29,7 @@ _KMS_ALGORITHMS = {
 def opened(envelope: str, key: SSlibKey) -> bytes:
     """The statement in an envelope that `key` has signed.
 
-    Raises KilnError (exit status 1) for what is no envelope, and for another signature.
+    Raises KilnError (exit status 1) if it is not an envelope, or if another key signed it.
     """
     from securesystemslib.dsse import Envelope
     from securesystemslib.exceptions import UnverifiedSignatureError

@@ -28,8 +28,8 @@ class VerifiedAmi:
 def verified_ami(recipe: Recipe, ami_id: str | None, target: Target) -> VerifiedAmi:
     """The AMI with that id, or the recipe's newest verified one of this target and region.
 
-    Raises KilnError (exit status 1) if it is not verified, with what says so: the record, the
-    tag, or both because they differ.
+    Raises KilnError (exit status 1) if it is not verified, and names the evidence: the record, the
+    tag, or both if they differ.
     """
     record = _newest(recipe, target, ami_id)
     if record is None or record.ami_id is None:

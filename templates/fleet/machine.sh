@@ -136,7 +136,7 @@ test_event() {
 bring_back_configuration() {
     local file
     [[ -d $home/agent-before ]] || return 0
-    # File by file: a copy of the folders would give / and /opt the mode of ours.
+    # File by file: a copy of the folders would change the modes of / and /opt.
     while IFS= read -r file; do
         mkdir -p "${file%/*}"
         cp -a "$home/agent-before$file" "$file" || die "$file cannot be brought back"

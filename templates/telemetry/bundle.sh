@@ -283,7 +283,7 @@ note_edited() {
 
 edited() { [[ $edited_paths == *$'\n'"$1"$'\n'* ]]; }
 
-# What stands in a place of ours and is not from us is kept for --uninstall to bring back.
+# A file that others put where ours goes is kept, and --uninstall puts it back.
 keep_foreign() {
     local source path placed=''
     [[ ! -e $state/manifest ]] || placed=$(<"$state/manifest")
@@ -343,7 +343,7 @@ put_files() {
     done <"$work/gone"
 }
 
-# Units of ours that say where they belong, into the array `units`.
+# Puts our units that have an [Install] section into the array `units`.
 list_units() {
     local path
     units=()
@@ -450,7 +450,7 @@ remove_agent() {
     rmdir "${agent_home%/*}" 2>/dev/null || true
 }
 
-# File by file: a copy of the folders would give / and others the mode of ours.
+# File by file: a copy of the folders would change the modes of / and others.
 bring_back() {
     local path paths
     paths=$(cd "$state/before" && find . ! -type d) || die 1 "$state/before cannot be listed"

@@ -254,7 +254,7 @@ def test_a_second_ctrl_c_ends_a_build_that_ec2_throttles_for_good(
     assert code == 1, output
     (log,) = build.files("packer.log")
     (instance,) = re.findall("Instance ID: (i-[0-9a-f]+)", log.read_text())
-    assert f"instance {instance}: told to end, not seen to have ended" in output
+    assert f"instance {instance}: termination requested, not confirmed" in output
     left = {kind: found for kind, found in new().items() if kind != "volumes"}
     assert not_named(left, output[output.index("left: ") :]) == set()
     assert "Traceback" not in output

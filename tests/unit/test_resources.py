@@ -239,7 +239,7 @@ def test_an_instance_that_the_run_knows_is_ended_though_ec2_does_not_say_what_th
         at_each_call(patch, throttle)
         done = resources.remove(MINE, AWS, amis=True, launched=[mine["instance"]])
     assert done.left == [
-        f"instance {mine['instance']}: told to end, not seen to have ended",
+        f"instance {mine['instance']}: termination requested, not confirmed",
         "snapshots: EC2 does not say whether there are any",
     ]
     assert there(ec2) & set(mine.values()) == {mine["snapshot"]}
@@ -269,7 +269,7 @@ def test_who_asks_again_does_not_wait_for_the_instances_end(
 
     at_each_call(monkeypatch, keep_alive)
     done = resources.remove(MINE, AWS, amis=True, hurried=lambda: True)
-    assert f"instance {mine['instance']}: told to end, not seen to have ended" in done.left
+    assert f"instance {mine['instance']}: termination requested, not confirmed" in done.left
 
 
 def test_what_somebody_else_removed_meanwhile_is_no_failure(

@@ -71,7 +71,7 @@ PARAMETERS: dict[str, Any] = {
         "Type": "String",
         "AllowedValues": ["true", "false"],
         "Default": "true",
-        "Description": "false where no GPU machine may be running: then silence is no alarm",
+        "Description": "false if no GPU machine may be running: then missing data raises no alarm",
     },
 }
 CONDITIONS = {

@@ -26,7 +26,7 @@ _COLUMNS = 24
 _PERIOD = 60
 # `gpu-xid summary` calls for another instance after as many restarts: restarts.replace_after.
 _REPLACE_AFTER = 2
-# A GPU that is lost without an Xid has the code of the Xid that says so.
+# A GPU that is lost without an Xid has the code of the Xid for a lost GPU.
 _CODE = "coalesce(xid, sxid, implied_xid) as code"
 
 

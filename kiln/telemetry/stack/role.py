@@ -186,13 +186,13 @@ def configuration_key(profile: str) -> str:
 def configuration(settings: Telemetry, profile: str) -> str:
     """The agent's configuration of a profile: the event log, and the GPU metrics.
 
-    Appended to an image of ours it repeats what is there, which the agent takes; EFA, DCGM and
-    `host` depend on the machine and are left to the image.
+    On an AMI Kiln image it repeats sections that are there already, which the agent accepts. EFA,
+    DCGM and `host` depend on the machine and are left to the image.
     """
     chosen = settings.model_copy(update={"profile": profile})
     files = agent_files(chosen, driver="any")
     parts = {name: json.loads(files[name]) for name in (EVENTS, f"{STAGED}/gpu.json")}
-    whole, _ = merged(parts)  # two files of ours, which have no clash
+    whole, _ = merged(parts)  # our own two files do not conflict
     return json.dumps(whole, separators=(",", ":"))
 
 

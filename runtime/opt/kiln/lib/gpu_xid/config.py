@@ -79,7 +79,7 @@ def load(path: str = PATH, missing_ok: bool = True, **overrides: str | None) -> 
 
 
 def remember(conf: dict[str, Any], path: str) -> None:
-    """Keep a valid configuration for a start with an invalid one; a full disk is no trouble."""
+    """Keep a valid configuration for a start with an invalid one; a full disk is not an error."""
     text = json.dumps(conf)
     try:
         with open(path, encoding="utf-8") as file:

@@ -49,7 +49,7 @@ def _former(path: str, options: dict[str, str]) -> dict[str, Any] | None:
             conf = config.check({k: v for k, v in options.items() if v is not None}, "command line")
         except config.BadConfigError:
             return None
-    say(4, f"{what} in force until it is mended")
+    say(4, f"{what} in force until it is corrected")
     conf["log"] = os.path.realpath(conf["log"])
     return conf
 

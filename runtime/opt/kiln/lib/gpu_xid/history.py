@@ -92,7 +92,7 @@ def is_gpu_event(row: dict[str, Any]) -> bool:
 
 
 def as_xid(row: dict[str, Any]) -> dict[str, Any]:
-    """A GPU that was lost without an Xid as the Xid that says so; other rows as they are."""
+    """A GPU that was lost without an Xid, as the Xid for a lost GPU; other rows unchanged."""
     if row["event"] != "gpu-lost":
         return row
     return dict(row, event="xid", xid=row.get("implied_xid"))

@@ -183,7 +183,7 @@ def _strip_csv(line: str) -> Stripped:
     except csv.Error:
         cells = []
     texts = [cell for cell in cells if cell.startswith("{") or "NVRM: " in cell or "SXid" in cell]
-    # No second time as CSV: a cell of a row is no row.
+    # Not as CSV a second time: a cell of a row is not a row.
     text = texts[0] if texts and not _CSV.match(texts[0]) else ""
     stripped = strip(text)
     stripped.is_json = True
