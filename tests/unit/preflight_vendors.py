@@ -16,23 +16,26 @@ import pytest
 from vendor_site import Pkg, Signer, Site, deb_repository, rpm_repository, served
 
 from kiln import facts
+from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.base.wanted_package import WantedPackage
 from kiln.cloud.target import Target
 from kiln.components.package_repositories import Repository
-from kiln.matrix import load
 from kiln.preflight.answers import RowAnswer
 from kiln.preflight.ask import ask
 from kiln.preflight.demand import demand
+from tests.unit import rows
 
-UBUNTU = "ubuntu2404-580.178.04-open-cuda13.0-base-x86_64"
-AL2023 = "al2023-580.178.04-open-cuda13.0-base-x86_64"
+# A matrix of their own: the versions that tests name are what a vendor has or lacks.
+MATRIX = ROOT / "tests" / "data" / "preflight" / "amis.yaml"
+UBUNTU = "ubuntu2404/lts/base/x86_64"
+AL2023 = "al2023/lts/base/x86_64"
 
 Edit = Callable[[Repository, list[Pkg]], list[Pkg]]
 
 
-def row(name: str) -> Recipe:
-    return next(recipe for recipe in load.load_recipes() if recipe.name == name)
+def row(line: str) -> Recipe:
+    return rows.row(line, MATRIX)
 
 
 class Vendors:
@@ -154,9 +157,9 @@ def serving(folder: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 def answers(
-    *names: str, whole_files: bool = False, target: Target | None = None
+    *lines: str, whole_files: bool = False, target: Target | None = None
 ) -> list[RowAnswer]:
-    recipes = [row(name) for name in names]
+    recipes = [row(line) for line in lines]
     with tempfile.TemporaryDirectory() as folder:
         asked = ask(
             recipes, Path(folder), whole_files=whole_files, say=lambda _: None, target=target

@@ -32,9 +32,9 @@ from tests.unit.records import a_record
 __all__ = ["signer", "vendors"]
 
 AWS = AwsTarget("a test", "us-east-1", account="123456789012")
-DEBIAN = row("debian12-535.309.01-base-x86_64")
-AL2 = row("al2-510.47.03-cuda11.6-base-x86_64")
-AL2023 = row("al2023-580.178.04-open-cuda13.0-base-x86_64")
+DEBIAN = row("debian12/debian/base/x86_64")
+AL2 = row("al2/classic/base/x86_64")
+AL2023 = row("al2023/lts/base/x86_64")
 RUN, AMI = "20261101T000000Z-aaaa", "ami-0fade000"
 MIRROR_LISTS = [
     "/cdn.amazonlinux.com/2/core/latest/x86_64/mirror.list",

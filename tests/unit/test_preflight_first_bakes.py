@@ -28,10 +28,10 @@ from kiln.preflight.answers import State
 # The fixtures that tests name.
 __all__ = ["signer", "vendors"]
 
-PRODUCTION = "ubuntu2404-595.91.07-open-cuda13.2-base-x86_64"
-FOCAL = "ubuntu2004-570.211.01-open-cuda12.8-base-x86_64"
-DEBIAN = "debian12-580.178.04-open-cuda13.0-base-x86_64"
-ARM64 = "al2023-580.178.04-open-cuda13.0-base-arm64"
+PRODUCTION = "ubuntu2404/production/base/x86_64"
+FOCAL = "ubuntu2004/focal_last/base/x86_64"
+DEBIAN = "debian12/lts/base/x86_64"
+ARM64 = "al2023/lts/base/arm64"
 
 
 def renamed(old: str, new: str) -> Edit:
@@ -70,7 +70,7 @@ def together(*edits: Edit) -> Edit:
 
 
 @pytest.mark.parametrize(
-    ("name", "edit", "problems"),
+    ("line", "edit", "problems"),
     [
         pytest.param(
             PRODUCTION,
@@ -130,10 +130,10 @@ def together(*edits: Edit) -> Edit:
     ],
 )
 def test_preflight_finds_what_would_have_stopped_a_first_bake(
-    vendors: Vendors, name: str, edit: Edit, problems: list[str]
+    vendors: Vendors, line: str, edit: Edit, problems: list[str]
 ) -> None:
-    vendors.publish(row(name), edit)
-    (answer,) = answers(name)
+    vendors.publish(row(line), edit)
+    (answer,) = answers(line)
     listed = "\n".join(answer.problems())
     assert [problem for problem in problems if problem not in listed] == []
     assert answer.state is State.MISSING
