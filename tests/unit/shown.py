@@ -14,14 +14,21 @@ _VARIES = (
     (r"\b\d+ (passed|skipped|recorded|seen|assumed)\b", r"N \1"),
     (r"\S*/([a-z0-9]+-[\w.-]+/RUN/)", r"build/\1"),
 )
+# What changes with the matrix: its versions, and how many steps a bake has.
+_OF_THE_MATRIX = (
+    (r"(?<![\d.])\d+(\.\d+)+(?![\d.])", "VERSION"),
+    (r"^ *\d+\. ", "N. "),
+    (r" {2,}", "  "),
+)
 GAP = "…"
 
 
-def plain(text: str) -> list[str]:
+def plain(text: str, *, any_version: bool = False) -> list[str]:
     """The lines of an output without what differs from run to run, and without a run's remark that
-    it is still waiting, which only a busy machine makes."""
-    for pattern, word in _VARIES:
-        text = re.sub(pattern, word, text)
+    it is still waiting, which only a busy machine makes; with `any_version` also without what a
+    new version of a stack, or a new component, changes."""
+    for pattern, word in (*_VARIES, *(_OF_THE_MATRIX if any_version else ())):
+        text = re.sub(pattern, word, text, flags=re.MULTILINE)
     return [
         line.rstrip()
         for line in text.splitlines()
@@ -29,10 +36,12 @@ def plain(text: str) -> list[str]:
     ]
 
 
-def difference(shown: str, printed: str) -> str:
+def difference(shown: str, printed: str, *, any_version: bool = False) -> str:
     """The first line of a page's block that the output does not have at that place; empty if it has
-    all. A line `…` stands for any number of lines."""
-    wanted, lines = plain(shown), plain(printed)
+    all. A line `…` stands for any number of lines; with `any_version` a page may show the versions
+    of an earlier day."""
+    wanted = plain(shown, any_version=any_version)
+    lines = plain(printed, any_version=any_version)
     at, gap = 0, False
     for line in wanted:
         if line.strip() == GAP:

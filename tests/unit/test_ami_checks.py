@@ -17,8 +17,8 @@ import yaml
 
 from kiln import components
 from kiln.base.paths import AMI_TESTS, ROOT
-from kiln.matrix import load
 from kiln.pipeline.ami_checks import UNUSED_PLUGINS, units_that_need_a_cluster
+from tests.unit.rows import row
 
 MUTATIONS = yaml.safe_load((AMI_TESTS / "mutations.yaml").read_text())
 
@@ -134,13 +134,8 @@ FULL: dict[str, Any] = {
 KNOWN_CLOCKS = {"clocks": [1, 2]}
 
 
-def a_recipe(name: str) -> dict[str, Any]:
-    (recipe,) = [recipe for recipe in load.load_recipes() if recipe.name == name]
-    return recipe.as_json()
-
-
 def test_checks_of_components_that_are_not_part_of_the_image_are_not_run():
-    debian = a_recipe("debian12-535.309.01-base-x86_64")
+    debian = row("debian12/debian/base/x86_64").as_json()
     files = {check.split("::")[0] for check in selected(debian)}
     assert {"test_nvidia_driver.py", "test_boot.py", "test_hygiene.py"} <= files
     assert not {"test_cuda.py", "test_efa.py", "test_nccl.py", "test_dcgm.py"} & files

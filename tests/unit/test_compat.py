@@ -16,22 +16,19 @@ from kiln.compat.judge import clashes
 from kiln.compat.rules.combination import recipe_combination
 from kiln.facts import instances, table
 from kiln.matrix.load import load_recipes
+from tests.unit.rows import row
 
 TODAY = date(2026, 11, 21)
 RECIPES = {recipe.name: recipe for recipe in load_recipes(ROOT / "amis.yaml")}
+NEWEST_580 = max(table("drivers")["branches"]["580"]["versions"], key=versions.key)
 
 
 def classic(**changes):
-    return replace(RECIPES["al2-510.47.03-cuda11.6-base-x86_64"], **changes)
+    return replace(row("al2/classic/base/x86_64"), **changes)
 
 
 def lts(**changes):
-    recipe = next(
-        recipe
-        for recipe in RECIPES.values()
-        if (recipe.distro.id, recipe.stack) == ("al2023", "lts")
-    )
-    return replace(recipe, **changes)
+    return replace(row("al2023/lts/base/x86_64"), **changes)
 
 
 def levels(result):
@@ -95,10 +92,10 @@ def test_with_two_clashes_a_hint_says_what_mends_one_and_what_mends_both():
     # 570 is too old for CUDA 13, Ubuntu 20.04 has neither CUDA 13 nor support.
     result = check_combination("ubuntu2004", "570.211.01", cuda="13.0", today=TODAY)
     hints = {finding["rule"]: finding["hint"] for finding in result["findings"]}
-    assert "resolves this one: driver 580.178.04, or CUDA 12.8.1; " in hints["DRV-CUDA-MAJOR"]
+    assert f"resolves this one: driver {NEWEST_580}, or CUDA 12.8.1; " in hints["DRV-CUDA-MAJOR"]
     for rule in ("DRV-CUDA-MAJOR", "OS-CUDA-REPO"):
-        assert hints[rule].endswith("nearest that works: driver 580.178.04 with distro ubuntu2204")
-    again = check_combination("ubuntu2204", "580.178.04", cuda="13.0", today=TODAY)
+        assert hints[rule].endswith(f"works: driver {NEWEST_580} with distro ubuntu2204")
+    again = check_combination("ubuntu2204", NEWEST_580, cuda="13.0", today=TODAY)
     assert "error" not in levels(again).values()
 
 
@@ -106,7 +103,7 @@ def test_no_distribution_is_proposed_whose_kernel_nobody_knows():
     result = check_combination("ubuntu2004", "570.211.01", today=TODAY)
     hint = next(f["hint"] for f in result["findings"] if f["rule"] == "OS-EOL")
     assert "ubuntu2604" not in hint
-    assert hint.endswith("nearest that works: distro ubuntu2204 with driver 580.178.04")
+    assert hint.endswith(f"nearest that works: distro ubuntu2204 with driver {NEWEST_580}")
 
 
 def test_no_nccl_is_proposed_of_which_nobody_knows_the_cuda():
@@ -383,7 +380,7 @@ def test_a_flavours_version_has_to_fit_the_flavour(more: dict[str, str], message
 @pytest.mark.parametrize(
     ("flag", "wrong", "meant"),
     [
-        ("driver", "580", "580.178.04"),
+        ("driver", "580", NEWEST_580),
         ("driver", "v580.178.04", "580.178.04"),
         ("driver", "580.178.04-1", "580.178.04"),
         ("driver", " 580.178.04", "580.178.04"),
@@ -411,8 +408,10 @@ def test_cudnn_8_and_cuda_13_do_not_go_together_and_that_is_certain():
 
 
 def test_a_driver_of_tomorrow_is_not_taken_for_an_old_one():
-    (found,) = check_combination("al2023", "580.190.01", today=TODAY)["findings"]
-    assert found["message"] == "580.190.01 is not an NVIDIA release; did you mean 580.178.04?"
+    (found,) = check_combination("al2023", "580.999.01", today=TODAY)["findings"]
+    message, _, meant = found["message"].partition("; did you mean ")
+    assert message == "580.999.01 is not an NVIDIA release"
+    assert meant.removesuffix("?") in table("drivers")["branches"]["580"]["versions"]
 
 
 def test_a_driver_nobody_ever_heard_of_gets_no_silly_guess():
@@ -424,8 +423,7 @@ def test_a_driver_nobody_ever_heard_of_gets_no_silly_guess():
 def test_a_branch_alone_is_no_version():
     result = check_combination("al2023", "580", today=TODAY)
     message = next(f["message"] for f in result["findings"] if f["rule"] == "DRV-UNKNOWN")
-    newest = max(table("drivers")["branches"]["580"]["versions"], key=versions.key)
-    assert f"did you mean {newest}?" in message
+    assert f"did you mean {NEWEST_580}?" in message
 
 
 def test_an_nccl_nobody_released_is_pointed_out():

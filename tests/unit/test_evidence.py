@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from records import a_record
+from rows import row
 
 from devel import generate
 from kiln.base.findings import Place
@@ -24,9 +25,10 @@ from kiln.pipeline.record import KnownFrom
 from kiln.pipeline.report import report_html
 
 ROWS = {recipe.name: recipe for recipe in load_recipes(ROOT / "amis.yaml")}
-DEBIAN = ROWS["debian12-535.309.01-base-x86_64"]
-AL2023 = ROWS["al2023-580.178.04-open-cuda13.0-base-x86_64"]
-ARM64 = ROWS["al2023-580.178.04-open-cuda13.0-base-arm64"]
+# At versions that were seen, or not: those of the rows move on.
+DEBIAN = replace(row("debian12/debian/base/x86_64"), driver="535.309.01")
+AL2023 = replace(row("al2023/lts/base/x86_64"), dcgm="4.6.0")
+ARM64 = row("al2023/lts/base/arm64")
 
 
 def known(recipe: Recipe, what: str) -> Known:
@@ -44,21 +46,25 @@ def test_a_package_counts_as_seen_only_at_the_version_and_in_the_repository_wher
     assert known(AL2023, "datacenter-gpu-manager-4-core=4.6.0") is Known.SEEN
     other = replace(AL2023, dcgm="4.5.3")
     assert known(other, "datacenter-gpu-manager-4-core=4.5.3") is Known.ASSUMED
-    ubuntu = replace(ROWS["ubuntu2204-580.178.04-open-cuda13.0-base-x86_64"], dcgm="4.6.0")
+    ubuntu = replace(row("ubuntu2204/lts/base/x86_64"), dcgm="4.6.0")
     assert known(ubuntu, "datacenter-gpu-manager-4-core=4.6.0") is Known.ASSUMED
 
 
 def test_a_package_that_the_parent_has_was_seen_at_the_parents_version_only() -> None:
-    row = ROWS["al2023-595.112.07-open-cuda13.2-parallelcluster-x86_64"]
-    assert known(row, "nvidia-driver=595.112.07") is Known.SEEN
-    assert known(replace(row, flavor="base"), "nvidia-driver=595.112.07") is Known.ASSUMED
-    assert known(replace(row, driver="595.99.02"), "nvidia-driver=595.99.02") is Known.ASSUMED
+    cluster = replace(
+        row("al2023/production/parallelcluster/x86_64"),
+        driver="595.112.07",
+        parallelcluster="3.16.3",
+    )
+    assert known(cluster, "nvidia-driver=595.112.07") is Known.SEEN
+    assert known(replace(cluster, flavor="base"), "nvidia-driver=595.112.07") is Known.ASSUMED
+    assert known(replace(cluster, driver="595.99.02"), "nvidia-driver=595.99.02") is Known.ASSUMED
 
 
 def test_a_build_of_nccl_for_another_cuda_was_not_seen() -> None:
-    row = ROWS["al2023-595.91.07-open-cuda13.2-base-x86_64"]
-    assert known(row, "libnccl=2.30.4@cuda13.2") is Known.SEEN
-    assert known(replace(row, cuda="13.3.1"), "libnccl=2.30.4@cuda13.3") is Known.ASSUMED
+    newest = replace(row("al2023/production/base/x86_64"), cuda="13.2.2", nccl="2.30.4")
+    assert known(newest, "libnccl=2.30.4@cuda13.2") is Known.SEEN
+    assert known(replace(newest, cuda="13.3.1"), "libnccl=2.30.4@cuda13.3") is Known.ASSUMED
 
 
 def test_a_file_that_a_build_in_aws_downloaded_is_recorded(
@@ -73,10 +79,10 @@ def test_a_file_that_a_build_in_aws_downloaded_is_recorded(
 
 
 def test_a_file_whose_hash_is_published_was_seen() -> None:
-    row = ROWS["al2-510.47.03-cuda11.6-base-x86_64"]
-    assert known(row, "https://efa-installer.amazonaws.com/aws-efa-installer-1.34.0.tar.gz") is (
-        Known.SEEN
-    )
+    classic = replace(row("al2/classic/base/x86_64"), efa="1.34.0")
+    assert known(
+        classic, "https://efa-installer.amazonaws.com/aws-efa-installer-1.34.0.tar.gz"
+    ) is (Known.SEEN)
 
 
 def test_a_signature_was_seen_where_its_file_was_and_the_vendor_says_that_it_lies_beside() -> None:
@@ -155,11 +161,11 @@ def test_every_unit_of_a_package_that_a_provisioner_enables_is_counted(recipe: R
 
 def test_a_row_can_accept_what_is_only_assumed_until_a_day() -> None:
     entry = Acceptance(RULE, "first bake in May", date(2027, 5, 31), Place("amis.yaml", 9))
-    row = replace(ARM64, row=replace(ARM64.row, accepted=(entry,)))
+    accepting = replace(ARM64, row=replace(ARM64.row, accepted=(entry,)))
     for strict in (False, True):
-        findings = check_recipe(row, today=date(2027, 5, 31), strict=strict)
+        findings = check_recipe(accepting, today=date(2027, 5, 31), strict=strict)
         assert {finding.level for finding in findings if finding.rule == RULE} == {"accepted"}
-    late = check_recipe(row, today=date(2027, 6, 1), strict=True)
+    late = check_recipe(accepting, today=date(2027, 6, 1), strict=True)
     assert {finding.level for finding in late if finding.rule in (RULE, "ACCEPT-EXPIRED")} == {
         "error"
     }

@@ -10,26 +10,21 @@ from pathlib import Path
 
 import pytest
 import yaml
+from rows import row
 
 from kiln.base.errors import KilnError
-from kiln.base.recipe import Recipe
 from kiln.cli.targets import choose
 from kiln.components.package_repositories import Repository
-from kiln.matrix import load
 from kiln.preflight.indexes import SIGNED, UNSIGNED, WRONG, Index
 from lab import control, mirror, origin, prepared, settings, users, vendors
 from lab.network import dns
 from lab.rootfs import bases, importer, real_bases
 from lab.target import LabTarget
 
-AL2023 = "al2023-580.178.04-open-cuda13.0-base-x86_64"
-UBUNTU = "ubuntu2404-580.178.04-open-cuda13.0-base-x86_64"
-EKS = "al2023-580.178.04-open-cuda13.0-eks-x86_64"
-DEBIAN = "debian12-535.309.01-base-x86_64"
-
-
-def row(name: str) -> Recipe:
-    return next(recipe for recipe in load.load_recipes() if recipe.name == name)
+AL2023 = "al2023/lts/base/x86_64"
+UBUNTU = "ubuntu2404/lts/base/x86_64"
+EKS = "al2023/lts/eks/x86_64"
+DEBIAN = "debian12/debian/base/x86_64"
 
 
 # ---------------------------------------------------------------- the flag

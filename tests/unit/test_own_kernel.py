@@ -17,9 +17,10 @@ from lab.own_kernel import accelerator, dhcp
 from lab.settings import Lab
 from lab.target import LabTarget
 from tests.unit.records import a_record
+from tests.unit.rows import row
 
 LAB = LabTarget("a test", "us-east-1", endpoint="http://127.0.0.1:4599")
-OWN = "debian12-535.309.01-base-x86_64"
+OWN = row("debian12/debian/base/x86_64").name
 
 
 def test_only_the_row_with_the_distributions_own_driver_boots_its_own_kernel() -> None:

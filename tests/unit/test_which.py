@@ -12,17 +12,11 @@ from kiln.compat.judge import general_clashes
 from kiln.compat.rules.combination import recipe_combination
 from kiln.compat.which import judged_rows, rows_for, rows_on, which_text
 from kiln.matrix.load import load_recipes
+from tests.unit.rows import row
 
 TODAY = date(2026, 11, 21)
 RECIPES = load_recipes(ROOT / "amis.yaml")
-CLASSIC = next(
-    recipe for recipe in RECIPES if (recipe.distro.id, recipe.stack) == ("al2", "classic")
-)
-LTS = next(
-    recipe
-    for recipe in RECIPES
-    if (recipe.distro.id, recipe.stack, recipe.arch) == ("al2023", "lts", "x86_64")
-)
+CLASSIC, LTS = row("al2/classic/base/x86_64"), row("al2023/lts/base/x86_64")
 
 
 def rows(answer, key):
@@ -91,21 +85,23 @@ def test_an_unknown_type_is_bad_input():
 def test_rows_for_a_purpose_without_an_instance_type_best_first():
     answer = rows_for(None, RECIPES, distro="al2023", flavor="base", arch="x86_64", today=TODAY)
     assert rows(answer, "serves") == [
-        "al2023-580.178.04-open-cuda13.0-base-x86_64",
-        "al2023-580.178.04-both-cuda12.9-base-x86_64",
-        "al2023-595.91.07-open-cuda13.2-base-x86_64",
+        LTS.name,
+        row("al2023/lts-both/base/x86_64").name,
+        row("al2023/production/base/x86_64").name,
     ]
     assert answer["left_out"] == len(RECIPES) - 3
     assert "p5" in answer["serves"][0]["reasons"][1].removeprefix("serves ").split(", ")
     text = which_text(answer)
-    assert text.startswith("1. al2023-580.178.04-open-cuda13.0-base-x86_64\n")
-    assert text.endswith("18 rows are of another distribution, flavour or processor")
+    assert text.startswith(f"1. {LTS.name}\n")
+    assert text.endswith(
+        f"{len(RECIPES) - 3} rows are of another distribution, flavour or processor"
+    )
 
 
 def test_a_purpose_and_an_instance_type_together():
     answer = rows_for("p5.48xlarge", RECIPES, flavor="eks", today=TODAY)
-    assert rows(answer, "serves") == ["al2023-580.178.04-open-cuda13.0-eks-x86_64"]
-    assert rows(answer, "does_not") == ["al2023-580.178.04-open-cuda13.0-eks-arm64"]
+    assert rows(answer, "serves") == [row("al2023/lts/eks/x86_64").name]
+    assert rows(answer, "does_not") == [row("al2023/lts/eks/arm64").name]
 
 
 def test_rows_that_were_judged_once_are_answered_for_each_type():
