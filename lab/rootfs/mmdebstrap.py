@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from kiln.base.errors import operation_failed
@@ -19,9 +21,31 @@ OPTIONS = (
 )
 
 
-def make(archive: Archive, arch: str, options: Sequence[str], tree: Path, log: Path) -> None:
+@contextmanager
+def alone(home: Path, say: Callable[[str], None]) -> Iterator[int]:
+    """Wait until no mmdebstrap makes a tree in `home`; the lock's file, for `make`.
+
+    mmdebstrap outlives a build that is killed with SIGKILL, and goes on writing. It inherits the
+    lock, which is held until it has ended.
+    """
+    with (home / ".mmdebstrap.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for the mmdebstrap that a killed build has left, a minute at most")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield lock.fileno()
+        finally:
+            fcntl.flock(lock, fcntl.LOCK_UN)
+
+
+def make(
+    archive: Archive, arch: str, options: Sequence[str], tree: Path, log: Path, lock: int
+) -> None:
     """Make `tree` with the given options and OPTIONS; mmdebstrap's output goes to `log`.
 
+    `lock` is the file of `alone`.
     Raises operation_failed when mmdebstrap is missing or fails; `tree` is left as it is then.
     """
     command = [
@@ -35,7 +59,13 @@ def make(archive: Archive, arch: str, options: Sequence[str], tree: Path, log: P
     ]
     try:
         with log.open("w") as output:
-            done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
+            done = subprocess.run(
+                command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=(lock,),
+                check=False,
+            )
     except FileNotFoundError:
         raise operation_failed(
             "mmdebstrap is not installed", hint="apt-get install mmdebstrap"

@@ -56,14 +56,15 @@ def _common(home: Path, arch: str, say: Progress) -> Path:
     duration = "about eight minutes" if emulation.needed(arch) else "about half a minute"
     say(f"common {archive.origin} {archive.suite} {arch} tree: mmdebstrap, {duration}, once")
     making = home / f".making-{tree.name}"
-    delete(making)
-    try:
-        how = [*in_parallel(recipe["include"]), *options, *without_syncs()]
-        mmdebstrap.make(archive, arch, how, making, home / "mmdebstrap.log")
-    except KilnError:
+    with mmdebstrap.alone(home, say) as lock:
         delete(making)
-        raise
-    making.rename(tree)
+        try:
+            how = [*in_parallel(recipe["include"]), *options, *without_syncs()]
+            mmdebstrap.make(archive, arch, how, making, home / "mmdebstrap.log", lock)
+        except KilnError:
+            delete(making)
+            raise
+        making.rename(tree)
     return tree
 
 

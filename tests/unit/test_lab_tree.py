@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from lab.rootfs import tree
+from lab.rootfs import mmdebstrap, tree
+from lab.rootfs.aptsources import Archive
 
+ARCHIVE = Archive("debian", "bookworm", ())
 EXCLUDED = ("/usr/share/man/*", "/usr/share/doc/*")
 
 
@@ -224,3 +227,37 @@ def test_a_tree_is_made_although_nothing_could_be_fetched_before(tmp_path: Path)
     script = option.split("=", 1)[1]
     environment = {**os.environ, "MMDEBSTRAP_APT_CONFIG": "/nothing", "PATH": str(tmp_path)}
     subprocess.run(["/bin/sh", "-c", script, "exec", tmp_path], env=environment, check=True)
+
+
+def test_a_tree_waits_for_the_mmdebstrap_that_a_killed_build_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    # It writes until it is told to end, whatever becomes of who has started it.
+    (programs / "mmdebstrap").write_text(
+        f"#!/bin/sh\nmkdir -p {tmp_path}/tree\nuntil [ -e {tmp_path}/end ]; do\n"
+        f"    touch {tmp_path}/tree/$(date +%N)\ndone\n"
+    )
+    (programs / "mmdebstrap").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    killed = os.fork()
+    if not killed:
+        with mmdebstrap.alone(tmp_path, print) as lock:
+            mmdebstrap.make(ARCHIVE, "x86_64", (), tmp_path / "tree", tmp_path / "log", lock)
+    while not (tmp_path / "tree").exists():
+        assert os.waitpid(killed, os.WNOHANG) == (0, 0), (tmp_path / "log").read_text()
+    os.kill(killed, signal.SIGKILL)
+    os.waitpid(killed, 0)
+    waits: list[str] = []
+
+    def say(line: str) -> None:
+        waits.append(line)
+        (tmp_path / "end").touch()
+
+    with mmdebstrap.alone(tmp_path, say):
+        tree.delete(tmp_path / "tree")
+    assert len(waits) == 1
+    assert not (tmp_path / "tree").exists()
+    with mmdebstrap.alone(tmp_path, say):
+        assert len(waits) == 1
