@@ -86,12 +86,16 @@ def _placed(
         names = [component.name for component in order]
         ready = [name for name, (_, _, after) in left.items() if after in names]
         if not ready:
-            path, _, after = next(iter(left.values()))
-            raise overlay_mistake(
-                path,
-                f"after: {after!r} is not a component that is baked before it",
-                did_you_mean(after, [*names, *left]),
+            path, _, after = next(
+                (entry for entry in left.values() if entry[2] not in left),
+                next(iter(left.values())),
             )
+            what = f"after: {after!r} is not a component that is baked before it"
+            hint = did_you_mean(after, names)
+            if after in left:
+                what = f"after: {after!r} is never baked: components wait for each other"
+                hint = "name one that does not wait for this one"
+            raise _after_mistake(path, what, hint)
         # The last one first: each goes directly behind, so they stand in the order of their names.
         for name in reversed(ready):
             _, component, after = left.pop(name)
@@ -127,12 +131,23 @@ def _read(path: Path, known: Sequence[str]) -> tuple[Component, str]:
         hint = did_you_mean(component.needs, known)
         raise overlay_mistake(path, f"needs: a recipe has no field {component.needs!r}", hint)
     if after in _LAST:
-        raise overlay_mistake(
+        raise _after_mistake(
             path,
             f"after: nothing is installed after {after}: the list of what is on the image is made",
             "the last place is `after: cloudwatch-agent`",
         )
     return component, after
+
+
+def _after_mistake(path: Path, message: str, hint: str) -> KilnError:
+    """The error for a wrong place of a component, at the line that names it."""
+    if path.suffix == ".yaml":
+        document = load_yaml(path, shown_path(path))
+        line, column = document.mark(("after",))
+        return overlay_mistake(path, message, hint, line, column)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    at = [number for number, line in enumerate(lines, 1) if line.startswith("AFTER")]
+    return overlay_mistake(path, message, hint, (at or [1])[-1])
 
 
 def _from_yaml(path: Path, name: str) -> tuple[Component, str]:
