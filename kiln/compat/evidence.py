@@ -92,12 +92,19 @@ def assumed_things(recipe: Recipe) -> list[Finding]:
             f"{component} needs what is only assumed to exist: {', '.join(things)}",
             why="no index that was recorded has it, and nobody was seen using it",
             hint="./invoke preflight --record where the vendors' hosts answer, or add where it was "
-            "seen to kiln/facts/knowledge/evidence.yaml",
+            f"seen to {_table_for(component)}",
             source="this repository: kiln/facts/knowledge/evidence.yaml",
             component=component,
         ).at(place)
         for (component, place), things in assumed.items()
     ]
+
+
+def _table_for(component: str) -> str:
+    """Where the owner of a component adds what was seen."""
+    if components.is_ours(component):
+        return "kiln/facts/knowledge/evidence.yaml"
+    return "overlay/facts/evidence.yaml (docs/overlay.md)"
 
 
 def _packages(recipe: Recipe, steps: tuple[Step, ...]) -> Iterator[Evidence]:
