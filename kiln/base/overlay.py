@@ -15,7 +15,9 @@ from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.findings import Place
 from kiln.base.paths import AMI_TESTS, PROVISIONERS, ROOT
 
-# What an overlay may have; anything else with one of the endings is a mistake in its name.
+# What an overlay may have; anything else with one of the endings is a mistake in its name. So it is
+# in the folders of which only some content is read.
+_INSIDE = {"lab": ("packages.yaml",), "tests": ("ami",)}
 CONTENT = ("amis.yaml", "components", "facts", "lab", "provisioners", "runtime", "tests")
 _ENDINGS = (".yaml", ".yml", ".py", ".sh")
 
@@ -48,10 +50,16 @@ def own_files(pattern: str) -> list[Path]:
 
 
 def provisioner_file(component: str) -> Path:
-    """The script of a component: an overlay's, otherwise the checkout's. It may not exist."""
+    """The script of a component: an overlay's, otherwise the checkout's. It may not exist; then it
+    is where it should be, beside the component."""
     name = f"{component}.sh"
     own = [path for path in own_files(f"provisioners/{name}") if path.is_file()]
-    return own[-1] if own else PROVISIONERS / name
+    if own:
+        return own[-1]
+    for stem in {component, component.replace("-", "_")}:
+        for path in own_files(f"components/{stem}.*"):
+            return path.parents[1] / "provisioners" / name
+    return PROVISIONERS / name
 
 
 def component_files(component: str) -> list[Path]:
@@ -86,14 +94,43 @@ def overlay_mistake(
     return KilnError(f"{place}: {message}", hint=hint, place=place)
 
 
+def _looks_like_content(path: Path) -> bool:
+    """Is it what people mean something to be read of? Notes, hidden files and caches are not."""
+    if path.name.startswith((".", "__")):
+        return False
+    return path.is_dir() or path.name.endswith(_ENDINGS)
+
+
 def _check_entry(path: Path) -> None:
     """Refuse what nothing would read, and a check that would hide one of the checkout's."""
     name = path.name
-    if name.startswith("."):
-        return
-    if name not in CONTENT and (path.is_dir() or name.endswith(_ENDINGS)):
+    if name not in CONTENT and _looks_like_content(path):
         raise overlay_mistake(path, f"an overlay has no {name}", did_you_mean(name, CONTENT))
-    for check in sorted(path.glob("ami/test_*.py")) if name == "tests" else ():
-        if (AMI_TESTS / check.name).exists():
+    if name in CONTENT and path.is_dir() != (not name.endswith(".yaml")):
+        kind = "a file" if name.endswith(".yaml") else "a folder"
+        raise overlay_mistake(path, f"{name} must be {kind}", "docs/overlay.md lists what it has")
+    inside = _INSIDE.get(name)
+    for entry in sorted(path.iterdir()) if inside else ():
+        if entry.name not in (inside or ()) and _looks_like_content(entry):
+            what = f"nothing reads {name}/{entry.name} of an overlay"
+            raise overlay_mistake(entry, what, did_you_mean(entry.name, inside or ()))
+    for entry in sorted(path.glob("ami/*.y*ml")) if name == "tests" else ():
+        if entry.name != "mutations.yaml":
+            what = f"nothing reads tests/ami/{entry.name} of an overlay"
+            raise overlay_mistake(entry, what, did_you_mean(entry.name, ["mutations.yaml"]))
+    for check in sorted(path.glob("ami/*.py")) if name == "tests" else ():
+        if check.name.startswith("test_") and (AMI_TESTS / check.name).exists():
             hint = "give it the name of your component: test_acme_baseline.py for acme-baseline"
             raise overlay_mistake(check, f"tests/ami/{check.name} exists already", hint)
+        _compile(check)
+
+
+def _compile(check: Path) -> None:
+    """Refuse a check that is no Python: pytest would find that after the machine has booted."""
+    try:
+        compile(check.read_bytes(), str(check), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        what = f"not valid Python: {error.msg}"
+        raise overlay_mistake(check, what, line=error.lineno or 1) from None
+    except (OSError, ValueError) as error:
+        raise overlay_mistake(check, f"Python cannot read it: {error}") from None

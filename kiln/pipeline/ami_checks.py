@@ -101,11 +101,12 @@ def units_that_need_a_cluster(flavor: str) -> list[str]:
 
 
 def require_match(keyword: str | None) -> None:
-    """Refuse a `-k` that chooses no check, before anything is booted.
+    """Refuse a `-k` that chooses no check, and overlays with mistakes, before anything is booted.
 
     Raises KilnError (exit status 2) with the files' names, or with pytest's words for what is not
     an expression.
     """
+    overlay.overlays()
     if keyword is None:
         return
     status, lines = _collected("-k", keyword)

@@ -14,6 +14,7 @@ from kiln import components, facts
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
+from kiln.compat import evidence
 from kiln.matrix.load import load_recipes
 from kiln.matrix.select import select
 from kiln.packer import policy, render, uploads
@@ -200,8 +201,9 @@ MISTAKES = {
     # file, what is replaced, by what → what the message says
     "a key": (BASELINE, "env:", "enviroment:", "4:1: there is no key 'enviroment' here"),
     "no place": (BASELINE, "after: tuning\n", "", "1: after is missing"),
-    "a place that is not": (BASELINE, "after: tuning", "after: tunning", "after: 'tunning' is no"),
-    "after the last": (BASELINE, "after: tuning", "after: cleanup", "installed after cleanup"),
+    "a place that is not": (BASELINE, "after: tuning", "after: tunning", "2:8: after: 'tunning'"),
+    "after the last": (BASELINE, "after: tuning", "after: cleanup", "2:8: after: nothing is"),
+    "a circle": (BASELINE, "after: tuning", "after: acme-baseline", "is never baked: components"),
     "a package": (BASELINE, "jq,", "jq; rm,", "3:12: 'jq; rm' is not a package"),
     "packages": (BASELINE, "[jq, tmux]", "jq", "3:1: packages must be a list"),
     "a distribution": (BASELINE, "[jq, tmux]", "{al2024: [jq]}", "3:12: 'al2024' is no"),
@@ -213,6 +215,13 @@ MISTAKES = {
     "ours": ("provisioners/tuning.sh", "", "", "1: tuning is a component of AMI Kiln"),
     "twice": ("components/tuning.yaml", "", "{what: a, after: kernel}", "'tuning' exists already"),
     "a check of ours": ("tests/ami/test_tuning.py", "", "", "test_tuning.py exists already"),
+    "a check that is no Python": (
+        "tests/ami/test_acme_baseline.py", "@pytest.mark.boot", "def x(:", "18: not valid Python: ",
+    ),
+    "a folder of checks": ("tests/amis/test_x.py", "", "", "1: nothing reads tests/amis"),
+    "mutations": ("tests/ami/mutation.yaml", "", "", "1: nothing reads tests/ami/mutation.yaml"),
+    "the lab's packages": ("lab/package.yaml", "", "", "1: nothing reads lab/package.yaml"),
+    "a file for a folder": ("facts.yaml", "", "", "1: an overlay has no facts.yaml"),
     "no Python": ("components/x.py", "", "a b\n", "1: not valid Python"),
     "half a module": ("components/x.py", "", "\n", "1: it needs COMPONENT"),
     "Python that fails": ("components/x.py", "", "\n1 / 0\n", "2: ZeroDivisionError"),
@@ -262,7 +271,7 @@ MISTAKES = {
 def test_a_mistake_is_one_message_with_the_overlays_file_and_line(acme: Path, what: str) -> None:
     file, old, new, message = MISTAKES[what]
     path = acme / file
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     text = path.read_text() if path.exists() else ""
     assert old in text
     path.write_bytes(
@@ -272,7 +281,7 @@ def test_a_mistake_is_one_message_with_the_overlays_file_and_line(acme: Path, wh
         load_recipes()
         for facts_file in (acme / "facts").iterdir():
             table(facts_file.stem)
-    where = str(path if path.parent.name != "provisionners" else path.parent)
+    where = str(path if path.parent.name not in ("provisionners", "amis") else path.parent)
     assert caught.value.message.startswith(f"{where}:")
     assert message in caught.value.message
     assert caught.value.exit_status == 2
@@ -325,6 +334,21 @@ def test_an_error_in_a_module_names_its_line(acme: Path) -> None:
     row = al2023(load_recipes())
     with pytest.raises(KilnError, match=r"acme-driver\.py:5: AttributeError"):
         components.get("acme-driver").for_recipe(row)
+
+
+def test_a_missing_script_is_named_where_it_should_be(acme: Path) -> None:
+    path = acme / "provisioners/acme-baseline.sh"
+    path.unlink()
+    with pytest.raises(KilnError, match=f"{path} does not exist"):
+        render.render_files(al2023(load_recipes()))
+
+
+def test_what_is_only_assumed_of_its_component_is_added_to_its_own_facts(acme: Path) -> None:
+    row = al2023(load_recipes())
+    (mine,) = [
+        finding for finding in evidence.assumed_things(row) if finding.component == "acme-baseline"
+    ]
+    assert "seen to overlay/facts/evidence.yaml" in mine.hint
 
 
 def test_a_variable_that_the_script_does_not_declare_is_named_with_its_file(acme: Path) -> None:
