@@ -86,10 +86,10 @@ def run(case: Case) -> Result:
         for name, content in case.files.items():
             _write(Path(folder) / name, content)
         command = [word.replace("{folder}", folder) for word in case.command]
-        return _judged(case, *_invoked(command, _environment(case, folder), case.stdin), folder)
+        return _judged(case, *_invoked(command, environment_of(case, folder), case.stdin), folder)
 
 
-def _environment(case: Case, folder: str) -> dict[str, str]:
+def environment_of(case: Case, folder: str) -> dict[str, str]:
     """A bare environment: no AWS configuration, no lab, the case's files."""
     own = {name: f"{folder}/{file}" for name, file in _PLACES.items() if file in case.files}
     return {

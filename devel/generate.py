@@ -56,7 +56,7 @@ def _proven() -> str:
     """docs/proven.md with what `check` knows against each row, and the count of its evidence."""
     head = _PROVEN_PAGE.read_text(encoding="utf-8").split(_PROVEN_HEADING)[0]
     rows = [
-        f"| {recipe.name} | {_first_blocker(recipe)} | "
+        f"| {recipe.name} | {first_blocker(recipe)} | "
         + " | ".join(" / ".join(map(str, counted.values())) for counted in known.values())
         + " |"
         for recipe in load.load_recipes(_MATRIX)
@@ -92,7 +92,7 @@ def _assumed() -> list[str]:
     ]
 
 
-def _first_blocker(recipe: Recipe) -> str:
+def first_blocker(recipe: Recipe) -> str:
     """The first reason known why a bake of the row would fail, as of the day of the evidence."""
     day = date.fromisoformat(facts.table("evidence")["as_of"])
     known = errors(engine.check_recipe(recipe, today=day))

@@ -240,11 +240,11 @@ class LabTarget:
     def packer_inputs(self, folder: Path, recipe: Recipe) -> PackerInputs:
         """See `Target`: lab.pkrvars.json, and the lab's credentials instead of the user's."""
         path = folder / "lab.pkrvars.json"
-        path.write_text(json.dumps(self._variables(recipe), indent=2) + "\n")
+        path.write_text(json.dumps(self.variables(recipe), indent=2) + "\n")
         own = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
         return PackerInputs((path,), {**own, **control.environment(current())})
 
-    def _variables(self, recipe: Recipe) -> dict[str, object]:
+    def variables(self, recipe: Recipe) -> dict[str, object]:
         if self.vendors == REAL:
             return _of_the_lab(self.endpoint)
         return {**_of_all_rows(self.endpoint), "sha256": prepared.hashes(recipe)}

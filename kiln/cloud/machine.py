@@ -148,7 +148,7 @@ def booted(
     )
     with short_path(run_id, folder) as short:
         proxy = session.proxy_command(target, short) if access.network.by_session else ""
-        ssh_config = _ssh_config(access.key_file, short, address, host_keys, proxy)
+        ssh_config = write_ssh_config(access.key_file, short, address, host_keys, proxy)
         machine = Machine(instance["InstanceId"], address, user, ssh_config, run_id, short / "run")
         try:
             _wait_for_ssh(
@@ -302,7 +302,7 @@ def _port_open(address: str) -> bool:
     return True
 
 
-def _ssh_config(
+def write_ssh_config(
     key: Path, folder: Path, address: str, host_keys: Sequence[str], proxy: str = ""
 ) -> Path:
     """Write an ssh configuration with one multiplexed connection for all checks; its path.

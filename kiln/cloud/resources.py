@@ -119,7 +119,7 @@ def remove(
     done = Removal()
     _end_instances(client, run_id, target, launched, hurried, done)
     resources: list[Resource] = []
-    for kind, find in _finders(amis).items():
+    for kind, find in resource_finders(amis).items():
         with _noted(done, f"{kind}s: EC2 does not say whether there are any"):
             resources += find(client, run_id)
     untagged = [resource.id for resource in resources if not resource.tagged]
@@ -173,7 +173,7 @@ def _mine(run_id: str) -> list[Any]:
     return [{"Name": f"tag:{RUN_ID}", "Values": [run_id]}]
 
 
-def _alive(client: EC2Client, run_id: str) -> Iterable[Any]:
+def live_instances(client: EC2Client, run_id: str) -> Iterable[Any]:
     states = ["pending", "running", "stopping", "stopped", "shutting-down"]
     pages = client.get_paginator("describe_instances").paginate(
         Filters=[*_mine(run_id), {"Name": "instance-state-name", "Values": states}]
@@ -229,7 +229,7 @@ def _end_instances(
     """Terminate the run's instances and wait until they have ended; adds to `done`."""
     alive: list[str] | None = None
     with _noted(done, *([] if launched else ["instances: EC2 does not say whether there are any"])):
-        alive = [instance["InstanceId"] for instance in _alive(client, run_id)]
+        alive = [instance["InstanceId"] for instance in live_instances(client, run_id)]
         # What Packer has ended itself is the run's as well.
         done.removed += [f"instance {instance}" for instance in launched if instance not in alive]
     ids = list(launched) if alive is None else alive
@@ -253,7 +253,7 @@ def _wait_until_ended(
 ) -> None:
     """Raises KilnError if the instances have not ended in time, or nobody wants to wait."""
     deadline = time.monotonic() + _TERMINATE_TIMEOUT
-    while any(instance["InstanceId"] in ids for instance in _alive(client, run_id)):
+    while any(instance["InstanceId"] in ids for instance in live_instances(client, run_id)):
         if hurried():
             raise operation_failed(f"{', '.join(ids)} not waited for until terminated")
         if time.monotonic() > deadline:
@@ -261,7 +261,7 @@ def _wait_until_ended(
         time.sleep(target.poll_seconds)
 
 
-def _finders(amis: bool) -> dict[str, Callable[[EC2Client, str], list[Resource]]]:
+def resource_finders(amis: bool) -> dict[str, Callable[[EC2Client, str], list[Resource]]]:
     """Kind → the function that finds a run's resources of it, in the order of removal.
 
     Instances are not among them.

@@ -130,7 +130,7 @@ def read_hcl(path: Path, name: str) -> Document | Finding:
     except OSError as error:
         return Finding("error", "hcl-missing", error.strerror or str(error), _AGAIN, (), name, 1)
     try:
-        return Document(name, text, _parsed(text))
+        return Document(name, text, parse_hcl(text))
     except LarkError as error:
         line = getattr(error, "line", None) or 1
         reason = str(error).splitlines()[0]
@@ -141,7 +141,7 @@ def read_hcl(path: Path, name: str) -> Document | Finding:
 
 
 @functools.cache
-def _parsed(text: str) -> dict[str, Any]:
+def parse_hcl(text: str) -> dict[str, Any]:
     """The data of a file. Kept in memory only, since all AMIs share most files: what the policy
     judges must not come from a file that somebody else may have written."""
     import hcl2
@@ -155,7 +155,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 @functools.cache
 def _values(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(_texts(_parsed(text))))
+    return tuple(dict.fromkeys(_texts(parse_hcl(text))))
 
 
 def value_with(pattern: str) -> str:

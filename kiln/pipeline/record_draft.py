@@ -110,7 +110,7 @@ def cleaned_up(
         if isinstance(error, ProvisionerError):
             draft.note(failure=error.failure)
         kept = isinstance(error, ProvisionerError) and keeps(error)
-        removal = Removal() if kept else _remove(draft, amis=half_made)
+        removal = Removal() if kept else remove_resources(draft, amis=half_made)
         _note_ami_after_failure(draft, half_made)
         try:
             # Who stops a run does not wait for S3 as well.
@@ -123,7 +123,7 @@ def cleaned_up(
             raise _interrupted(draft, removal) from None
         raise
     else:
-        _remove(draft, amis=False)
+        remove_resources(draft, amis=False)
 
 
 def _note_ami_after_failure(draft: Draft, half_made: bool) -> None:
@@ -145,7 +145,7 @@ def _interrupted(draft: Draft, removal: Removal) -> KilnError:
     return operation_failed(f"{draft.record.recipe['name']}: interrupted", hint=hint)
 
 
-def _remove(draft: Draft, *, amis: bool) -> Removal:
+def remove_resources(draft: Draft, *, amis: bool) -> Removal:
     """Remove the run's resources; those that remain go into `left` of its record."""
     run, target, progress = draft.run, draft.target, draft.progress
     if not amis:

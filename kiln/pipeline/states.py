@@ -76,20 +76,20 @@ def state_before(
     order = plan.recipe.components
     if name == order[0]:
         return None
-    there = _there(plan.target)
+    there = kept_states(plan.target)
     wanted = digest_before(plan, name)
     if wanted in there:
         progress.say(f"from {name}: what the components before it made is kept ({there[wanted]})")
         return BakeState(name, there[wanted])
-    begin = _latest(plan, order[1 : order.index(name)], there) or BakeState(order[0], "")
+    begin = latest_state(plan, order[1 : order.index(name)], there) or BakeState(order[0], "")
     since = f"as before {begin.start} it is kept" if begin.ami_id else "nothing fitting is kept"
     progress.say(f"from {name}: the state before it is baked first ({since})")
     made = _make(plan, begin, BakeState(name, wanted), packer, first, progress, stop)
-    _bound(plan.target, progress)
+    remove_old_states(plan.target, progress)
     return made
 
 
-def _latest(plan: Plan, names: Sequence[str], there: Mapping[str, str]) -> BakeState | None:
+def latest_state(plan: Plan, names: Sequence[str], there: Mapping[str, str]) -> BakeState | None:
     """The latest of the states before these components that is kept; each digest takes its time."""
     for each in reversed(names if there else ()):
         key = digest_before(plan, each)
@@ -214,7 +214,7 @@ def _only_later(path: str, earlier: _Named, later: _Named) -> bool:
     return bool(ways & later.whole) and not read_before
 
 
-def _there(target: Target) -> dict[str, str]:
+def kept_states(target: Target) -> dict[str, str]:
     """Digest → AMI of the states that are kept and not too old."""
     return {
         image["state"]: image["id"]
@@ -240,7 +240,7 @@ def _images(target: Target) -> list[dict[str, Any]]:
     return sorted(states, key=lambda image: image["created"])
 
 
-def _bound(target: Target, progress: Progress) -> None:
+def remove_old_states(target: Target, progress: Progress) -> None:
     """Remove the states that are too old, or more than are kept."""
     images = _images(target)
     oldest = datetime.now(timezone.utc) - _OLDEST

@@ -113,7 +113,7 @@ def images_cost(
     def stored(region: str) -> list[tuple[bool, float]]:
         there = target.in_region(region)
         images = [image for image in own_images(there) if only.items() <= image.tags.items()]
-        sizes = _sizes(there, images)
+        sizes = snapshot_sizes(there, images)
         return [
             (
                 SOURCE_IMAGE in image.tags,
@@ -206,7 +206,7 @@ def _per_gb_from(region: str) -> float:
 _AT_ONCE = 200
 
 
-def _sizes(target: Target, images: Sequence[OwnImage]) -> dict[str, float]:
+def snapshot_sizes(target: Target, images: Sequence[OwnImage]) -> dict[str, float]:
     """GiB that each snapshot stores; where EC2 does not say it, the size of its volume."""
     wanted = [snapshot for image in images for snapshot in image.snapshots]
     sizes: dict[str, float] = {}

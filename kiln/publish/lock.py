@@ -133,7 +133,7 @@ def exclusively(
 def _taken(target: Target, name: str, mine: Holder, doing: str) -> Holder:
     """Take a lock whose parameter is there, if nobody holds it; as which version."""
     versions = _versions(target, name)
-    holder = _that_counts(versions)
+    holder = counting_holder(versions)
     if holder is not None and not holder.is_dead:
         left = max(1, round(holder.until - time.time()))
         ends = f"{left} s" if left < 3600 else f"{left / 3600:.1f} h"
@@ -149,7 +149,7 @@ def _taken(target: Target, name: str, mine: Holder, doing: str) -> Holder:
             break
         time.sleep(target.poll_seconds)  # what was written may be seen late
         versions = _versions(target, name)
-    if _that_counts(versions) != mine:
+    if counting_holder(versions) != mine:
         raise operation_failed(f"{name}: somebody else took its lock at this moment; try again")
     return mine
 
@@ -158,7 +158,7 @@ def _release_lock(target: Target, name: str, mine: Holder) -> None:
     with aws.explained(f"the lock of {name} could not be released"):
         versions = _versions(target, name)
         # It may have expired meanwhile, and be somebody else's now.
-        if _that_counts(versions) != mine:
+        if counting_holder(versions) != mine:
             return
         if mine.ends_soon:
             _written(target, name, replace(mine, until=0).following(versions), anew=False)
@@ -201,7 +201,7 @@ def _versions(target: Target, name: str) -> dict[int, Holder | None]:
     return {int(entry["Version"]): _read(str(entry["Value"])) for entry in entries}
 
 
-def _that_counts(versions: dict[int, Holder | None]) -> Holder | None:
+def counting_holder(versions: dict[int, Holder | None]) -> Holder | None:
     """The newest version that follows the one that it says it follows; None if nobody ever held the
     lock, or what did was deleted."""
     for number in sorted(versions, reverse=True):

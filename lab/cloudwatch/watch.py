@@ -186,7 +186,7 @@ def _done(backend: Any, alarm: Any, action: str, old: str) -> str:
         log.warning("alarm %s: actions of %s are not implemented", alarm.name, action)
         return f"Failed to execute action {action}: AMI Kiln lab: not implemented"
     subject, message = notices.message(alarm, backend.account_id, old)
-    if refusal := _key_refuses(backend, action, region):
+    if refusal := key_refuses(backend, action, region):
         log.warning("alarm %s: %s: %s", alarm.name, action, refusal)
         return f'Failed to execute action {action}. Received error: "{refusal}"'
     try:
@@ -197,7 +197,7 @@ def _done(backend: Any, alarm: Any, action: str, old: str) -> str:
     return f"Successfully executed action {action}"
 
 
-def _key_refuses(backend: Any, topic: str, region: str) -> str:
+def key_refuses(backend: Any, topic: str, region: str) -> str:
     """Why an alarm cannot use the key of an encrypted topic; "" where it can.
 
     https://repost.aws/knowledge-center/cloudwatch-configure-alarm-sns

@@ -97,9 +97,9 @@ class Keyring:
         with self._alone():
             for name in (*VENDORS, *DISTRIBUTIONS):
                 if not (self.home / f"{name}.gpg").exists():
-                    self._make(name)
+                    self.make(name)
 
-    def _make(self, name: str) -> None:
+    def make(self, name: str) -> None:
         owner = f"{name} (AMI Kiln lab stand-in)"
         self._gpg("--passphrase", "", "--quick-gen-key", owner, "rsa2048", "sign", "never")
         listing = self._gpg("--with-colons", "--list-keys", owner)

@@ -109,7 +109,7 @@ def _identify(
     try:
         _common(making, spec)
         for name in spec["trees"]:
-            _copy_tree(distros.FILES / name, making, _placeholders(spec, arch))
+            copy_tree(distros.FILES / name, making, _placeholders(spec, arch))
         for name, leads_to in spec.get("links", {}).items():
             (making / name.lstrip("/")).unlink(missing_ok=True)
             (making / name.lstrip("/")).symlink_to(leads_to)
@@ -122,12 +122,12 @@ def _identify(
             system.install(distro_id, emulation.machine(arch), making)
             run("chroot", str(making), "rpm", "--import", f"/{_RPM_KEYS}/{spec['rpm_key']}")
             if kind:
-                _copy_tree(parents.folder(kind), making, _placeholders(spec, arch))
+                copy_tree(parents.folder(kind), making, _placeholders(spec, arch))
                 parents.install(kind, distro_id, emulation.machine(arch), making)
         else:
             _as_debian_family(distro_id, making, spec, arch)
             if kind:
-                _copy_tree(parents.folder(kind), making, _placeholders(spec, arch))
+                copy_tree(parents.folder(kind), making, _placeholders(spec, arch))
                 parents.install(kind, distro_id, emulation.machine(arch), making)
         _mark(making, distro_id, spec, arch)
         making.rename(base)
@@ -254,7 +254,7 @@ def for_processor(root: Path, arch: str) -> tuple[list[str], list[str]]:
     """
     if not emulation.needed(arch):
         return [], []
-    _copy_tree(distros.FILES / "emulated", root, {})
+    copy_tree(distros.FILES / "emulated", root, {})
     return (
         [f"{arch} processors ({emulation.by(arch)})"],
         ["services without LoadCredential= and PrivateNetwork="],
@@ -299,7 +299,7 @@ def _placeholders(spec: dict[str, Any], arch: str) -> dict[str, str]:
     }
 
 
-def _copy_tree(source: Path, root: Path, placeholders: dict[str, str]) -> None:
+def copy_tree(source: Path, root: Path, placeholders: dict[str, str]) -> None:
     """Copy a tree of files and fill in placeholders; programs and scripts are executable."""
     for path in sorted(source.rglob("*")):
         if path.name == ".keep":

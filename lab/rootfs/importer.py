@@ -106,7 +106,7 @@ def install(distro: str, link: Path | None, fill: Callable[[Path], None], real: 
         check(distro, distros.spec(distro), making)
         arch = _processor(making)
         emulation.ensure(arch)
-        _adapt(distro, arch, making, real)
+        adapt(distro, arch, making, real)
     except BaseException:
         shutil.rmtree(making, ignore_errors=True)
         raise
@@ -215,7 +215,7 @@ def _dnf(release: str, mirror: str, target: Path) -> None:
             "install", *AL_PACKAGES)  # fmt: skip
 
 
-def _adapt(distro: str, arch: str, root: Path, real: str) -> None:
+def adapt(distro: str, arch: str, root: Path, real: str) -> None:
     """Make the few changes that a guest of the lab needs."""
     for key in (root / "etc/ssh").glob("ssh_host_*"):
         key.unlink()

@@ -167,13 +167,13 @@ class Session:
             self._send(
                 messages.handshake_complete(time.time() - self.started), messages.HANDSHAKE_COMPLETE
             )
-            self._begin()
+            self.begin()
         elif message.payload_type == messages.DATA and self._way:
             self._way.feed(message.payload)
         elif (message.payload_type, message.payload) == (messages.FLAG, _TERMINATE):
             self.end()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         port = int(self.properties["portNumber"])
         if "type" in self.properties:
             self._way = Mux(lambda: self.connect(port), self._send_data, self._failed)

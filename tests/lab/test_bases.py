@@ -218,7 +218,7 @@ class TestImport:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         adapted: list[str] = []
-        monkeypatch.setattr(importer, "_adapt", lambda distro, arch, *_: adapted.append(arch))
+        monkeypatch.setattr(importer, "adapt", lambda distro, arch, *_: adapted.append(arch))
         monkeypatch.setattr(emulation, "ensure", lambda arch: None)
         base = importer.import_rootfs("debian12", self.for_machine(183, tmp_path / "root"), None)
         assert adapted == ["arm64"]

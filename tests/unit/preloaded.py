@@ -39,7 +39,7 @@ plain_yaml.parse_plain = _parse_plain
 load_yaml(ROOT / "amis.yaml")
 lock.read_lock_file(lock_file())
 for _path in sorted((ROOT / "packer" / "shared").rglob("*.hcl")):
-    hclfile._parsed(_path.read_text(encoding="utf-8"))
+    hclfile.parse_hcl(_path.read_text(encoding="utf-8"))
 report.pages().get_template("report.html.j2")
 for _name in render.hcl_templates().list_templates():
     render.hcl_templates().get_template(_name)

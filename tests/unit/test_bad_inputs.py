@@ -74,6 +74,6 @@ def test_the_corpus_sees_a_control_character(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_cases_leave_the_checkout_alone(tmp_path: Path) -> None:
-    environment = bad_inputs._environment(GOOD, str(tmp_path))
+    environment = bad_inputs.environment_of(GOOD, str(tmp_path))
     for name in ("KILN_BUILD_DIR", "KILN_PACKER_DIR", "KILN_LAB_STATE", "KILN_MATRIX", "HOME"):
         assert environment[name].startswith(str(tmp_path))

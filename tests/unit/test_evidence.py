@@ -110,8 +110,8 @@ def test_check_warns_of_what_is_only_assumed_at_the_line_that_asks_for_it_and_st
 
 
 def test_the_page_of_proofs_names_the_first_reason_why_a_bake_would_fail() -> None:
-    assert generate._first_blocker(DEBIAN) == "none known"
-    blocker = generate._first_blocker(replace(DEBIAN, driver="535.1.1"))
+    assert generate.first_blocker(DEBIAN) == "none known"
+    blocker = generate.first_blocker(replace(DEBIAN, driver="535.1.1"))
     assert "535.1.1" in blocker
 
 

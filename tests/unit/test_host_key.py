@@ -120,13 +120,13 @@ def test_an_instance_that_does_not_answer_at_all_is_not_blamed_on_its_key(clock:
 
 def test_ssh_accepts_only_the_keys_of_the_console(tmp_path: Path) -> None:
     (tmp_path / "known").mkdir()
-    config = machine._ssh_config(tmp_path / "key", tmp_path / "known", "192.0.2.1", [ED, EC])
+    config = machine.write_ssh_config(tmp_path / "key", tmp_path / "known", "192.0.2.1", [ED, EC])
     text = config.read_text()
     assert "StrictHostKeyChecking yes\n" in text
     assert f"UserKnownHostsFile {tmp_path}/known/known_hosts\n" in text
     assert (tmp_path / "known/known_hosts").read_text() == f"192.0.2.1 {ED}\n192.0.2.1 {EC}\n"
     (tmp_path / "unknown").mkdir()
-    config = machine._ssh_config(tmp_path / "key", tmp_path / "unknown", "192.0.2.1", [])
+    config = machine.write_ssh_config(tmp_path / "key", tmp_path / "unknown", "192.0.2.1", [])
     text = config.read_text()
     assert "StrictHostKeyChecking accept-new\n" in text
 

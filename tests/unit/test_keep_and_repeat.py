@@ -243,8 +243,8 @@ def test_a_bake_begins_at_the_latest_state_that_fits(
     monkeypatch.setattr(states, "digest_before", lambda plan, name: f"digest of {name}")
     kept = {"digest of cuda": "ami-1", "digest of efa": "ami-2", "of another row": "ami-3"}
     names = ("cuda", "efa", "tuning")
-    assert states._latest(plan, names, kept) == states.BakeState("efa", "ami-2")
-    assert states._latest(plan, ("tuning",), kept) is None
+    assert states.latest_state(plan, names, kept) == states.BakeState("efa", "ami-2")
+    assert states.latest_state(plan, ("tuning",), kept) is None
 
 
 def test_in_aws_a_bake_goes_on_only_on_an_instance_that_is_kept_here(
@@ -269,13 +269,13 @@ def test_six_states_are_kept_and_none_for_more_than_a_week(
         image = ec2.create_image(InstanceId=instance, Name=f"state {number}")["ImageId"]
         ec2.create_tags(Resources=[image], Tags=[{"Key": "kiln:state", "Value": str(number)}])
     ec2.create_image(InstanceId=instance, Name="no state")
-    states._bound(AWS, Progress())
-    assert len(states._there(AWS)) == 6
+    states.remove_old_states(AWS, Progress())
+    assert len(states.kept_states(AWS)) == 6
     assert len(ec2.describe_images(Owners=["self"])["Images"]) == 7
     assert len(ec2.describe_snapshots(OwnerIds=["self"])["Snapshots"]) <= 7
     monkeypatch.setattr(states, "_OLDEST", timedelta(seconds=-1))
-    assert states._there(AWS) == {}
-    states._bound(AWS, Progress())
+    assert states.kept_states(AWS) == {}
+    states.remove_old_states(AWS, Progress())
     assert len(ec2.describe_images(Owners=["self"])["Images"]) == 1
 
 

@@ -120,5 +120,5 @@ def test_an_alarm_cannot_tell_a_topic_whose_key_it_may_not_use(
     keys = {"1": {"r": SimpleNamespace(keys={"own": SimpleNamespace(policy=policy)})}}
     monkeypatch.setattr(watch, "sns_backends", of_account)
     monkeypatch.setattr(watch, "kms_backends", keys)
-    why = watch._key_refuses(SimpleNamespace(account_id="1"), "arn", "r")
+    why = watch.key_refuses(SimpleNamespace(account_id="1"), "arn", "r")
     assert ("encryption key" in why) == refused

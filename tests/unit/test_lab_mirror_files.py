@@ -84,7 +84,7 @@ def test_a_signature_and_a_key_are_there_when_they_are_whole(
     monkeypatch.setattr(Keyring, "_gpg", gpg)
     monkeypatch.setattr(keys, "run", run)
     keyring = Keyring(tmp_path)
-    keyring._make("efa")
+    keyring.make("efa")
     keyring.sign_detached("efa", tmp_path / "file")
     assert while_making == [
         {"efa.fpr"},

@@ -36,5 +36,5 @@ def test_a_root_filesystem_is_made_without_what_python_compiled_beside_its_files
     imported: Path, tmp_path: Path
 ) -> None:
     root = tmp_path / "root"
-    bases._copy_tree(imported, root, {})
+    bases.copy_tree(imported, root, {})
     assert [path.name for path in root.rglob("*") if path.is_file()] == ["tool"]

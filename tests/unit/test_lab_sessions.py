@@ -293,7 +293,7 @@ def test_a_connection_that_ends_at_once_is_closed_with_its_session(
     guest.close()
     # The thread that reads is as fast as it can be.
     monkeypatch.setattr(threading.Thread, "start", threading.Thread.run)
-    session._begin()
+    session.begin()
     assert session.ended
     assert ours.fileno() == -1
 
@@ -306,7 +306,7 @@ def test_a_connection_is_closed_whose_session_ended_while_it_was_made() -> None:
         return ours
 
     session = session_to(connect)
-    session._begin()
+    session.begin()
     assert ours.fileno() == -1
     guest.close()
 

@@ -140,8 +140,8 @@ def test_packer_gets_the_pinned_keys_and_hashes_not_the_labs(
 ) -> None:
     monkeypatch.setattr(prepared, "hashes", lambda recipe: {"https://a": "1"})
     monkeypatch.setattr(mirror, "key_fingerprints", lambda: {"a": "F"})
-    stand_ins = LabTarget("a test")._variables(row(UBUNTU))
-    real = LabTarget("a test", vendors="real")._variables(row(UBUNTU))
+    stand_ins = LabTarget("a test").variables(row(UBUNTU))
+    real = LabTarget("a test", vendors="real").variables(row(UBUNTU))
     assert set(stand_ins) - set(real) == {"signing_keys", "sha256"}
 
 
@@ -295,7 +295,7 @@ def test_a_real_root_filesystem_shows_a_guests_machine_and_waits_for_no_device(
     root = tmp_path / "root"
     (root / "etc/ssh").mkdir(parents=True)
     (root / "etc/ssh/sshd_config").touch()
-    importer._adapt("ubuntu2404", "x86_64", root, "everything")
+    importer.adapt("ubuntu2404", "x86_64", root, "everything")
     drop_in = (root / "etc/systemd/system/kiln-gpu-boot.service.d/lab.conf").read_text()
     (program,) = (line.split()[-1] for line in drop_in.splitlines() if "ExecStartPre" in line)
     assert (root / program.lstrip("/")).is_file()

@@ -318,8 +318,8 @@ def test_what_a_filter_matches_by_a_wildcard_is_not_of_the_run(ec2: Any, make: M
     wild = [{"Name": "tag:kiln:run-id", "Values": ["*"]}]
     assert ec2.describe_images(Owners=["self"], Filters=wild)["Images"], "EC2 matches it"
     for pattern in ("*", MINE[:-4] + "*", "?" * len(MINE)):
-        assert list(resources._alive(ec2, pattern)) == []
-        for find in resources._finders(True).values():
+        assert list(resources.live_instances(ec2, pattern)) == []
+        for find in resources.resource_finders(True).values():
             assert find(ec2, pattern) == []
 
 

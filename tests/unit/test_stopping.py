@@ -64,7 +64,7 @@ def test_a_clean_up_that_has_begun_goes_on_waiting_after_the_first_signal(
     monkeypatch.setattr(record_draft.resources, "forget_key", lambda run: None)
     made = MagicMock(stop=stop.of_run())
     made.target.gone.return_value = ""
-    record_draft._remove(made, amis=False)
+    record_draft.remove_resources(made, amis=False)
     assert seen == [False, True]
 
 

@@ -297,11 +297,11 @@ def test_a_start_with_a_mistake_takes_the_former_configuration_or_the_defaults(
     config = runtime_import.runtime_module("gpu_xid.config")
     former = str(tmp_path / "former-config.json")
     config.remember(config.check({"keep": 3}, "test"), former)
-    assert daemon._former(former, {})["keep"] == 3
-    assert daemon._former(former, {"format": "raw"})["format"] == "raw"
+    assert daemon.former_configuration(former, {})["keep"] == 3
+    assert daemon.former_configuration(former, {"format": "raw"})["format"] == "raw"
     Path(former).write_text("")
-    assert daemon._former(former, {}) == config.check({}, "test")
-    assert daemon._former(former, {"log": "relative"}) is None
+    assert daemon.former_configuration(former, {}) == config.check({}, "test")
+    assert daemon.former_configuration(former, {"log": "relative"}) is None
     assert "the former configuration is in force" in capfd.readouterr().err
 
 

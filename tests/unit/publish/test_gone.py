@@ -60,7 +60,7 @@ def test_the_cost_of_amis_is_summed_when_one_of_them_has_gone(
     going, staying = bake(1), bake(2)
     known = {image.ami_id: image for image in own_images.own_images(AWS)}
     deregister(client("ec2"), going)
-    sizes = cost._sizes(AWS, [known[going], known[staying]])
+    sizes = cost.snapshot_sizes(AWS, [known[going], known[staying]])
     assert set(sizes) == set(known[staying].snapshots)
 
 

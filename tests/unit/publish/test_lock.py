@@ -261,8 +261,8 @@ def test_a_damaged_lock_is_nobodys(
 
 def test_the_version_after_one_that_ssm_has_forgotten_still_counts() -> None:
     holder = lock.Holder("here", 1, 4e9, after=99, after_token="forgotten")
-    assert lock._that_counts({100: holder}) == holder
-    assert lock._that_counts({101: holder}) is None
+    assert lock.counting_holder({100: holder}) == holder
+    assert lock.counting_holder({101: holder}) is None
 
 
 def test_who_has_the_nights_lock_is_said_and_until_when() -> None:

@@ -35,7 +35,7 @@ def open_reader(path: str) -> KmsgReader | JournalReader:
     return journal.JournalReader()
 
 
-def _former(path: str, options: dict[str, str]) -> dict[str, Any] | None:
+def former_configuration(path: str, options: dict[str, str]) -> dict[str, Any] | None:
     """The last valid configuration, else the defaults; None where the command line is invalid.
 
     Events must be logged, also after a restart or a reboot with a mistake in the configuration.
@@ -76,7 +76,7 @@ def main(options: dict[str, str]) -> int:
         conf = load()
     except config.BadConfigError as error:
         say(3, str(error))
-        substitute = None if path else _former(former, options)
+        substitute = None if path else former_configuration(former, options)
         if substitute is None:
             return 2
         conf = substitute
