@@ -13,7 +13,7 @@ from kiln.cli.front import show, task
     name="cost",
     positional=[],
     help={
-        "run": "a run: its record, id, AMI or AMI name; otherwise all AMIs: NAME or --run NAME",
+        "run": "a run: its record, id, AMI or AMI name; otherwise all AMIs: --run NAME",
         "line": "the AMIs of a line instead: --line al2023/lts/base/x86_64",
         "months": "how long the snapshots are kept: --months 6 (default: 1)",
         "regions": "instead of all that are published to: --regions eu-west-1,us-west-2",

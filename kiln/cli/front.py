@@ -79,7 +79,6 @@ def _steps(program: Program, argv: Sequence[str]) -> None:
     Raises KilnError for arguments that Invoke refuses, Exit when Invoke or a task ends early.
     """
     _refuse_other_digits(argv)
-    argv = _spread(argv)
     program.create_config()
     with _refused_by_invoke(program, argv):
         program.parse_core(list(argv))
@@ -91,30 +90,6 @@ def _steps(program: Program, argv: Sequence[str]) -> None:
         program.parse_cleanup()
         program.update_config()
     program.execute()
-
-
-# Tasks that take words but need none, each with the flag that one word stands for.
-_MANY = {"bench": "--what", "cost": "--run", "telemetry.check": "--file"}
-
-
-def _spread(argv: Sequence[str]) -> Sequence[str]:
-    """`TASK a b` as `TASK --file a --file b`: Invoke gives a task one word for each argument, and
-    none to one that has a default."""
-    own = (word for before, word in itertools.pairwise(argv) if before != "--search-root")
-    task = next((word for word in own if not word.startswith("-")), "")
-    if task not in _MANY:
-        return argv
-    start = argv.index(task) + 1
-    result = list(argv[:start])
-    words = iter(argv[start:])
-    for word in words:
-        if not word.startswith("-"):
-            result += [_MANY[task], word]
-            continue
-        result.append(word)
-        if "=" not in word and word not in ("--json", "--help", "-h"):
-            result += [value for value in [next(words, None)] if value is not None]
-    return result
 
 
 def _refuse_other_digits(argv: Sequence[str]) -> None:

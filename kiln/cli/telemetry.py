@@ -58,16 +58,19 @@ def bundle(c: Context, out: str = "build/install-telemetry.sh", profile: str = "
 
 
 @task(
-    iterable=["file"],
+    iterable=["also"],
+    positional=["file"],
     help={
-        "file": "a JSON file of the agent; all that it reads together: telemetry.check a.json",
+        "file": "a JSON file of the agent: telemetry.check agent.json",
+        "also": "a file that the agent reads together with it, can be repeated: --also more.json",
         "instance-type": "the EC2 GPU instance type they are for: --instance-type p4d.24xlarge",
         **JSON,
     },
 )
 def check(
     c: Context,
-    file: list[str],
+    file: str,
+    also: list[str],
     instance_type: str | None = None,
     json: bool = False,
 ) -> int:
@@ -75,14 +78,13 @@ def check(
     from kiln.base.findings import errors, gravest_last
     from kiln.telemetry.check_files import check_files
 
-    if not file:
-        raise KilnError("no file given", hint="./invoke telemetry.check agent.json")
-    findings = gravest_last(check_files([Path(name) for name in file], instance_type))
-    answer = {"files": file, "findings": [finding.as_json() for finding in findings]}
+    files = [file, *also]
+    findings = gravest_last(check_files([Path(name) for name in files], instance_type))
+    answer = {"files": files, "findings": [finding.as_json() for finding in findings]}
 
     def text(_: object) -> str:
         counts = f"{len(errors(findings))} errors, {len(findings) - len(errors(findings))} warnings"
-        return "\n".join([*map(str, findings), f"{', '.join(file)}: {counts}"])
+        return "\n".join([*map(str, findings), f"{', '.join(files)}: {counts}"])
 
     show(answer, as_json=json, text=text)
     return INVALID_INPUT if errors(findings) else 0

@@ -130,6 +130,20 @@ def test_arguments_mean_what_invoke_says_they_mean(monkeypatch: pytest.MonkeyPat
     assert (test, flags["k"], lint) == ("test", "bench", "lint")
 
 
+@pytest.mark.parametrize("first", [["telemetry.check", "a.json"], ["bench"], ["cost"]])
+def test_no_task_takes_another_tasks_name_for_a_word_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, first: list[str]
+) -> None:
+    names: list[str] = []
+    monkeypatch.setattr(
+        Program,
+        "execute",
+        lambda program: names.extend(task.name for task in program.tasks),
+    )
+    assert front.run(["./invoke", "--search-root", str(ROOT), *first, "list"]) == 0
+    assert names == [first[0], "list"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -142,6 +156,15 @@ def test_arguments_mean_what_invoke_says_they_mean(monkeypatch: pytest.MonkeyPat
             "lab.shell does not take 'i-0123', and no task has that name\n"
             "  see ./invoke --help lab.shell\n",
         ),
+        (
+            ["telemetry.check", "a.json", "b.json"],
+            "telemetry.check does not take 'b.json', and no task has that name\n"
+            "  see ./invoke --help telemetry.check\n",
+        ),
+        (["telemetry.check"], "telemetry.check needs --file: ./invoke telemetry.check FILE\n"),
+        (["cost", "runX"], "cost does not take 'runX', and no task has that name\n"),
+        (["list", "cost", "runX"], "cost does not take 'runX', and no task has that name\n"),
+        (["bench", "xid"], "bench does not take 'xid', and no task has that name\n"),
         (["--list", "nothing"], "Sub-collection 'nothing' not found!\n  see ./invoke --list"),
         (["--list-depth", "many"], "--list-depth needs a whole number, not 'many'\n"),
         (

@@ -186,7 +186,7 @@ def test_the_task_takes_any_number_of_files_and_ends_with_2_for_an_error(
     here = ["./invoke", "--search-root", str(Path(__file__).parents[2]), "telemetry.check"]
     assert run([*here, str(good)]) == 0
     capsys.readouterr()
-    assert run([*here, str(good), "--json", str(bad)]) == 2
+    assert run([*here, str(good), "--json", "--also", str(bad)]) == 2
     answer = json.loads(capsys.readouterr().out)
     assert answer["files"] == [str(good), str(bad)]
     assert [finding["rule"] for finding in answer["findings"]] == ["cloudwatch-measurement"]

@@ -82,7 +82,7 @@ def test_a_run_is_named_by_a_word_and_costs_its_copies_where_they_are(bake: Bake
     """Also in a region that only the publish named."""
     bake(1)
     published(OTHER)
-    done = commands.invoke("cost", RECIPE.name, "--json", "--target", "aws")
+    done = commands.invoke("cost", "--run", RECIPE.name, "--json", "--target", "aws")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert (answer["of"], answer["images"]) == (RECIPE.name, 2)
