@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -96,14 +97,19 @@ class Finding:
 
 
 def grouped_text(findings: Iterable[Finding], width: int = _UNWRAPPED) -> list[str]:
-    """The findings for a person, a paragraph per level and rule, in the order of their first.
+    """The findings for a person, a paragraph per level, rule and shared reason, in the order of
+    their first.
 
     What all findings of a rule share is printed once, above them; those about one component at one
     place are one entry.
     """
-    groups: dict[tuple[str, str], list[Finding]] = {}
-    for finding in findings:
-        groups.setdefault((finding.level, finding.rule), []).append(finding)
+    listed = list(findings)
+    alike = Counter((item.level, item.rule, item.why, item.hint) for item in listed)
+    groups: dict[tuple[str, ...], list[Finding]] = {}
+    for finding in listed:
+        key = (finding.level, finding.rule, finding.why, finding.hint)
+        # Findings of one rule may have several reasons, each of which is printed once.
+        groups.setdefault(key if alike[key] > 1 else key[:2], []).append(finding)
     return ["\n".join(_group_lines(group, width)) for group in groups.values()]
 
 

@@ -13,7 +13,7 @@ from kiln.base import versions, vocabulary
 from kiln.base.errors import KilnError, did_you_mean, nearest
 from kiln.base.findings import Finding, by_cause, errors
 from kiln.base.recipe import Recipe
-from kiln.compat import evidence, published, trust
+from kiln.compat import evidence, published, trust, used_facts
 from kiln.compat.accepted import with_accepted
 from kiln.compat.alternatives import Rebuild, Suggestion, suggest, together
 from kiln.compat.judge import Clash, clashes, served
@@ -66,6 +66,11 @@ def check_recipe(
     ]
     findings += [finding.at(recipe.row.place_of("telemetry")) for finding in _telemetry(recipe)]
     findings += trust.findings(recipe, combination.boot_kernel)
+    used = [*used_facts.used_by_combination(combination), *used_facts.used_by_recipe(recipe)]
+    findings += [
+        finding.at(recipe.row.place_of(*fact.fields))
+        for fact, finding in used_facts.unconfirmed_facts(used)
+    ]
     findings += published.unpublished_packages(recipe)
     findings += evidence.assumed_things(recipe)
     if not errors(findings):
@@ -172,6 +177,8 @@ def check_combination(
         **{name: value for name, value in given.items() if value != LATEST},
     )
     findings = list(dict.fromkeys(finding for _, finding in _findings(combination)))
+    used = used_facts.used_by_combination(combination)
+    findings += [finding for _, finding in used_facts.unconfirmed_facts(used)]
     if strict:
         findings = _strictly(findings)
     return {

@@ -3,7 +3,7 @@
 A key needs two independent sources, a hash needs one that shows it; otherwise keys.yaml and
 checksums.yaml have `confirmed: false`. The bake enforces unconfirmed keys and hashes as well. The
 other facts are names of packages, URLs of downloads and repositories, and the kernel that the
-parent AMI boots. A fact that only a rule uses is not here: that rule then warns by itself.
+parent AMI boots; what the rules use is in `used_facts`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from kiln.base.errors import KilnError
 from kiln.base.findings import Finding
 from kiln.base.recipe import Recipe
 from kiln.compat.rules.combination import Kernel
+from kiln.compat.used_facts import RULE, shown_source
 from kiln.facts import lock_file
 
 _WHAT = {
@@ -39,12 +40,12 @@ def _kernel_finding(recipe: Recipe, kernel: Kernel) -> Finding:
     distro = recipe.distro.id
     return Finding(
         "warning",
-        "FACT-UNCONFIRMED",
+        RULE,
         f"{distro} boots kernel {kernel.name} ({kernel}) as far as known, which is not confirmed",
         why="no source shows it, and the rules about kernels rest on it",
         hint=f"compare it with `uname -r` on the parent AMI and give the entry under {distro} in "
         "kiln/facts/knowledge/distros.yaml a source, or pin another kernel",
-        source=_shown(
+        source=shown_source(
             facts.full_source(kernel.source, facts.table("distros")["sources"]), "distros.yaml"
         ),
     )
@@ -53,21 +54,14 @@ def _kernel_finding(recipe: Recipe, kernel: Kernel) -> Finding:
 def _fact_finding(component: str, row: facts.UsedRow) -> Finding:
     return Finding(
         "warning",
-        "FACT-UNCONFIRMED",
+        RULE,
         f"{component} {_WHAT[row.file]}: {row.key} in kiln/facts/knowledge/{row.file}",
         why="they were not compared with the vendor's own index, so the bake may not find them",
         hint="compare the entry with the vendor's own index and give it a source, or leave "
         f"{component} out",
-        source=_shown(row.source, row.file),
+        source=shown_source(row.source, row.file),
         component=component,
     )
-
-
-def _shown(source: str, file: str) -> str:
-    """The source that a finding shows: the unconfirmed entry itself if it names none."""
-    if source in {"", "none"}:
-        return f"this repository: kiln/facts/knowledge/{file} (confirmed: false, no source)"
-    return source
 
 
 def _fields(component: str) -> tuple[str, ...]:

@@ -5,20 +5,24 @@ No setting here changes what a program does, and a process that a test starts ha
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 
+from kiln import facts
 from kiln.cloud import aws
 from kiln.cloud.aws_target import AwsTarget
+from kiln.facts import tables
 from lab.api import botocore_data
+from tests.unit import caches
 
 # The modules that tests import are no garbage; searching them again and again took a twentieth of
 # the whole run.
@@ -73,3 +77,25 @@ def ec2(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(AwsTarget, "own_cidr_towards", lambda target, block: f"10.0.0.9/32<{block}")
     with mock_aws():
         yield boto3.client("ec2", "eu-central-1")
+
+
+@pytest.fixture
+def marked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Change fields of a table of facts for one test: of the mapping that `keys` lead to, or of
+    each entry of the list."""
+
+    def change(table: str, *keys: str | int, **fields: Any) -> None:
+        data = copy.deepcopy(facts.table(table))
+        rows: Any = data
+        for key in keys:
+            rows = rows[key]
+        for row in rows if isinstance(rows, list) else [rows]:
+            row.update(fields)
+        read_table = tables.read_table
+        monkeypatch.setattr(
+            tables, "read_table", lambda path: data if path.stem == table else read_table(path)
+        )
+        caches.forget()
+
+    yield change
+    caches.forget()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 
 import pytest
@@ -10,9 +9,7 @@ import pytest
 from kiln import facts
 from kiln.compat import trust
 from kiln.compat.engine import check_recipe
-from kiln.facts import tables
 from kiln.matrix.load import load_recipes
-from tests.unit import caches
 
 RECIPES = {recipe.name: recipe for recipe in load_recipes()}
 
@@ -109,27 +106,6 @@ def test_a_hash_that_a_bake_has_seen_is_confirmed(locked):
 
 def unconfirmed_facts(recipe):
     return [item for item in check_recipe(recipe) if item.rule == "FACT-UNCONFIRMED"]
-
-
-@pytest.fixture
-def marked(monkeypatch):
-    """Change the rows of a table for one test."""
-
-    def change(table: str, *keys: str, **fields) -> None:
-        data = copy.deepcopy(facts.table(table))
-        rows = data
-        for key in keys:
-            rows = rows[key]
-        for row in rows if isinstance(rows, list) else [rows]:
-            row.update(fields)
-        read_table = tables.read_table
-        monkeypatch.setattr(
-            tables, "read_table", lambda path: data if path.stem == table else read_table(path)
-        )
-        caches.forget()
-
-    yield change
-    caches.forget()
 
 
 def test_a_row_whose_package_names_are_unconfirmed_is_warned_and_told_where_they_stand(marked):

@@ -175,6 +175,11 @@ def gdrcopy_knows(c: Combination) -> Iterator[Objection]:
                 yield Objection(f"GDRCopy {c.gdrcopy} is too old for {subject}: {need['why']}")
 
 
+def has_need(c: Combination, need: dict[str, str]) -> bool:
+    """Does a part of the combination have this need of GDRCopy (an entry of services.yaml)?"""
+    return _subject_of(c, need) is not None
+
+
 def _subject_of(c: Combination, need: dict[str, str]) -> str | None:
     """The part of the combination that has this need, or None."""
     kernel = c.boot_kernel

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from kiln import facts
 from kiln.base import versions
@@ -37,6 +37,13 @@ def accepts_distro(c: Combination) -> Iterator[Objection]:
             f"EFA installer {c.efa} dropped {c.about['name']}; the last for it is {window['last']}",
             unsure=unsure,
         )
+
+
+def accepted_by_installer(installer: str, window: Mapping[str, str]) -> bool:
+    """Is an installer between the first and the last that accept a distribution?"""
+    return versions.at_least(installer, window.get("first", "0")) and (
+        "last" not in window or versions.at_least(window["last"], installer)
+    )
 
 
 @rule("EFA-LATEST")
