@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -71,6 +71,15 @@ def _launch_text(launch: Try) -> str:
     return f"{what}: {launch.answer}" if launch.answer else what
 
 
+# Lists of version-info, and how many names of each are shown; `./invoke diff` shows all.
+_THINGS = {
+    "packages": "packages by name",
+    "files": "files",
+    "units": "units",
+    "sysctls": "kernel parameters",
+    "boot": "boot parameters",
+}
+_NAMED = 8
 _COMPARED = ("driver", "kernel_module", "cuda", "cudnn", "nccl", "efa", "dcgm", "container_toolkit")
 
 
@@ -91,7 +100,30 @@ def _changed(before: Record, record: Record) -> list[tuple[str, str, str]]:
             round(each_record.seconds.get("packer build", 0)) for each_record in (before, record)
         )
         rows.append(("seconds of the bake", old, new))
-    return [(name, _word(old), _word(new)) for name, old, new in rows if old != new]
+    changed = [(name, _word(old), _word(new)) for name, old, new in rows if old != new]
+    return changed + list(_other_things(before.versions or {}, record.versions or {}))
+
+
+def _other_things(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """(kind, "", names) of the things on the image that are new, gone or otherwise."""
+    for kind, title in _THINGS.items():
+        if kind not in before or kind not in now:
+            continue  # an older bake did not list them
+        old, new = _by_name(before[kind]), _by_name(now[kind])
+        names = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+        if names:
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            yield title, "", f"{len(names)} differ: {', '.join(names[:_NAMED])}{more}"
+
+
+def _by_name(things: Any) -> dict[str, Any]:
+    """What version-info lists, by name: there may be several packages of one name."""
+    if isinstance(things, dict):
+        return things
+    by_name: dict[str, Any] = {}
+    for entry in things:
+        by_name.setdefault(str(entry["name"]), []).append(entry)
+    return by_name
 
 
 def _word(value: object) -> str:
