@@ -108,6 +108,11 @@ _VALUES: dict[str, dict[str, Form | _Known]] = {
         "branches.*.modules.*": _MODULES,
         "gpus.*.first_branch": _BRANCH,
     },
+    "mig": {
+        "gpus.*.arch": _Known(
+            "entry of `mode_change`", lambda whole, path, read: whole["mode_change"]
+        )
+    },
     "keys": {"keys.*.fingerprint": _FINGERPRINT},
     "checksums": {"files.*.sha256.*": vocabulary.SHA256},
 }

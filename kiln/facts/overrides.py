@@ -25,7 +25,7 @@ _NAMES = ("type", "id", "gpu", "name")
 # May stand in every entry.
 _ANYWHERE = ("source", "confirmed", "unsure")
 # Tables that are not facts about images: what this program itself needs or asks for.
-_NOT_YOURS = {"host-packages", "iam", "iam_publish", "packer", "xid"}
+TABLES_OF_THE_PROGRAM = {"host-packages", "iam", "iam_publish", "packer", "xid"}
 
 
 def with_overrides(
@@ -52,7 +52,7 @@ def with_overrides(
 
 
 def _check_names(facts: Path) -> None:
-    known = {path.stem for path in KNOWLEDGE.glob("*.yaml")} - _NOT_YOURS
+    known = {path.stem for path in KNOWLEDGE.glob("*.yaml")} - TABLES_OF_THE_PROGRAM
     for path in sorted(facts.glob("*")):
         if path.suffix != ".yaml" or path.stem not in known:
             hint = did_you_mean(path.name, [f"{name}.yaml" for name in known])

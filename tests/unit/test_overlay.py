@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from devel import bad_inputs
+from devel.bad_inputs import Case
 from kiln import components, facts
 from kiln.base.errors import KilnError
-from kiln.base.paths import ROOT
+from kiln.base.paths import KNOWLEDGE, ROOT
 from kiln.base.recipe import Recipe
 from kiln.compat import evidence
+from kiln.facts import overrides
+from kiln.facts.tables import read_table
 from kiln.matrix.load import load_recipes
 from kiln.matrix.select import select
 from kiln.packer import policy, render, uploads
@@ -256,6 +261,9 @@ MISTAKES = {
         "facts/instances.yaml", "types:\n", "types:\n- {type: p5.12xlarge, efa: 1}\n",
         "type 'p5.12xlarge' is there twice",
     ),
+    "an architecture": (
+        "facts/mig.yaml", "", "gpus:\n- {gpu: GB300, arch: nope}\n", "2:22: gpus.0.arch: 'nope': ",
+    ),
     "bytes": ("facts/efa.yaml", "", b"\xff\n", "cannot be read"),
     "a list of facts": ("facts/efa.yaml", "", "- 1\n", "1:1: must be a mapping, not a list"),
     "a table": ("facts/driver.yaml", "", "", "there is no table of facts driver.yaml"),
@@ -321,6 +329,85 @@ def test_a_mistake_in_a_distribution_is_one_message_with_its_line(acme: Path, wh
     assert caught.value.message.startswith(f"{path}:")
     assert message in caught.value.message
     assert caught.value.exit_status == 2
+
+
+# What a whole file of facts may be by mistake; TABLE is a key of the table.
+WRONG_FILES = {
+    "a list": "- 1\n",
+    "a word": "word\n",
+    "a second key": "TABLE: {}\nTABLE: {}\n",
+    "an empty value": "TABLE:\n",
+    "a word for entries": "TABLE: word\n",
+    "an unknown key": "TABLEx: 1\n",
+    "lists in lists": "TABLE: [[]]\n",
+    "an empty entry": "TABLE: [~]\n",
+    "half a list": "TABLE: [\n",
+    "a merge key": "<<: {TABLE: {}}\n",
+    "an alias of itself": "TABLE: &a [*a]\n",
+    "bytes": "TABLE: \udcff\n",
+}
+TABLES = sorted(
+    path for path in KNOWLEDGE.glob("*.yaml") if path.stem not in overrides.TABLES_OF_THE_PROGRAM
+)
+
+
+@pytest.mark.parametrize("what", WRONG_FILES)
+def test_a_wrong_file_of_any_facts_is_one_message_with_its_line(tmp_path: Path, what: str) -> None:
+    assert len(TABLES) > 20
+    (tmp_path / "facts").mkdir()
+    for ours in TABLES:
+        known = ours_of(ours)
+        key = next(name for name, value in known.items() if isinstance(value, dict | list))
+        path = tmp_path / "facts" / ours.name
+        text = WRONG_FILES[what].replace("TABLE", key)
+        path.write_text(text, errors="surrogateescape")
+        with pytest.raises(KilnError) as caught:
+            overrides.with_overrides(known, ours.stem, [tmp_path], facts.table)
+        assert caught.value.message.startswith(str(path))
+        assert caught.value.exit_status == 2
+        path.unlink()
+
+
+@pytest.mark.parametrize("empty", ["", "# nothing yet\n", "~\n", "---\n"])
+def test_an_empty_file_of_facts_changes_nothing(tmp_path: Path, empty: str) -> None:
+    (tmp_path / "facts").mkdir()
+    (tmp_path / "facts/efa.yaml").write_text(empty)
+    known = ours_of(KNOWLEDGE / "efa.yaml")
+    assert overrides.with_overrides(known, "efa", [tmp_path], facts.table) == known
+
+
+@cache
+def ours_of(path: Path) -> dict[str, Any]:
+    return read_table(path)
+
+
+COMMANDS = (
+    ("check",),
+    ("check", "--distro", "debian12", "--driver", "580.178.04", "--instance-type", "p5.48xlarge"),
+    ("list",),
+    ("which", "--instance-type", "p5.48xlarge"),
+    ("render", "--summary"),
+    ("mig.profiles", "--instance-type", "p5.48xlarge"),
+)
+WRONG_FACTS = {
+    "instances": "types:\n- {type: p5.48xlarge, gpu: H999}\n",
+    "distros": "distros: {debian12: {kernels: {default: nope}}}\n",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_each_command_says_what_is_wrong_in_an_overlays_facts(
+    acme: Path, command: tuple[str, ...]
+) -> None:
+    for name, text in WRONG_FACTS.items():
+        caches.forget()
+        files = {f"overlay/facts/{name}.yaml": text, "amis.yaml": {"from": "amis.yaml"}}
+        case = Case("facts", name, command, files, {"KILN_OVERLAY": "{folder}/overlay"})
+        result = bad_inputs.run(case)
+        assert not result.traceback
+        if name == "instances" or command[0] != "mig.profiles":
+            assert result.status == 2
+            assert f"/overlay/facts/{name}.yaml:" in result.output
 
 
 def test_an_empty_list_of_entries_takes_none_of_ours_away(acme: Path) -> None:
