@@ -114,7 +114,7 @@ def _up(lab: Lab, wanted: str | None) -> dict[str, Any]:
                 hint="./invoke lab.down removes its instances; its AMIs stay",
             )
         return running
-    # Who prepares a run, as this process may, has no use for a lab of other code.
+    # A process that prepares a run, as this one may, cannot use a lab of other code.
     if running and users.runs(lab) and not others:
         return running
     if running:
@@ -154,8 +154,8 @@ def down(
 ) -> list[str]:
     """Stop the lab and remove all of it from the host; returns what a crashed lab had left.
 
-    AMIs stay: `clean` deletes them. `force` first ends the runs that use the lab, and `say` is told
-    which; without it, raises operation_failed while there are any.
+    AMIs stay: `clean` deletes them. `force` first ends the runs that use the lab, and `say` gets
+    their names; without it, raises operation_failed while there are any.
     """
     lab = lab or current()
     while True:

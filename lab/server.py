@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def serve(lab: Lab) -> None:
-    """Start everything, serve until told to stop, stop everything."""
+    """Start everything, serve until a request to stop, stop everything."""
     from kiln.matrix.load import load_recipes
 
     # What is imported here stays: nothing of it is garbage, now or later.

@@ -266,7 +266,7 @@ def _no_own_kernel(recipe: Mapping[str, Any]) -> str:
         return "neither a record of its build nor a row of the matrix says what is on it"
     spec = distros.spec(recipe["distro"]["id"])
     if spec["stand_in"]:
-        return f"in the lab the kernel of {spec['name']} is a stand-in, which is no program"
+        return f"in the lab the kernel of {spec['name']} is a stand-in and not a program"
     if recipe["arch"] != "x86_64" or emulation.needed(recipe["arch"]):
         return f"{recipe['arch']}: only an x86_64 machine starts one, for x86_64 images"
     if recipe["driver_source"] != "distro":

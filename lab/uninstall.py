@@ -29,7 +29,7 @@ def remove_all_labs(*, force: bool, say: Callable[[str], None]) -> Uninstalled:
     """Take down and delete every lab below the folder of labs, what they share, and the kernel
     settings that they raised.
 
-    `force` first ends the builds that use one, and `say` is told which. Raises KilnError (exit
+    `force` first ends the builds that use one, and `say` gets their names. Raises KilnError (exit
     status 1) while a build uses one.
     """
     root = current().root

@@ -37,7 +37,7 @@ class User:
 def using(lab: Lab, run_id: str, recipe: str) -> Iterator[None]:
     """While inside, this process's run counts as a user of the lab.
 
-    A locked file says so: the lock goes with the process, however it ends.
+    A locked file records it: the lock goes with the process, however it ends.
     """
     folder = _folder(lab, _RUNS)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -53,8 +53,8 @@ def using(lab: Lab, run_id: str, recipe: str) -> Iterator[None]:
 def preparing(lab: Lab, what: str) -> Iterator[None]:
     """While inside, this process counts as a user of the lab, also without a run.
 
-    `what` is what it works on, or is going to. Where that cannot be noted, as on a full disk, what
-    it prepares says so better.
+    `what` is what it works on, or is going to. If it cannot be noted, as on a full disk, the
+    error comes from the preparation, which explains it better.
     """
     text = f"{what}, process {os.getpid()}"
     with contextlib.ExitStack() as stack:

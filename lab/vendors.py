@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 STAND_INS = "stand-ins"
 REAL = "real"
 KINDS = (STAND_INS, REAL)
-# How the lab's process is told.
+# Tells the lab's process which of them to use.
 VARIABLE = "KILN_LAB_VENDORS"
 
 
 def wanted() -> str:
-    """What this process was told. Raises KilnError (exit status 2) for another word."""
+    """The word in the environment. Raises KilnError (exit status 2) for an unknown one."""
     return known(os.environ.get(VARIABLE, STAND_INS), VARIABLE)
 
 

@@ -52,7 +52,7 @@ by_nvidia_ctk() {
 }
 
 # By a file that Amazon's docker package turns into a flag of dockerd. When daemon.json names the runtime
-# too, dockerd takes that one. The ECS agent looks for GPUs only if its configuration says so.
+# too, dockerd takes that one. The ECS agent looks for GPUs only if its configuration enables that.
 by_docker_runtimes() {
     local file=/etc/docker/daemon.json config=/var/lib/ecs/ecs.config
     [[ -x /usr/libexec/docker/docker-setup-runtimes.sh ]] || kiln_die "the parent has no docker of Amazon's" \

@@ -42,7 +42,7 @@ _GLOBAL = frozenset(
 )
 
 
-# What the lab's CloudFormation makes with its caller's key says so; nobody else knows the value.
+# Marks calls of the lab's CloudFormation with its caller's key; nobody else knows the value.
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_condition-keys.html#condition-keys-calledvia
 VIA_HEADER, VIA = "X-Kiln-Called-Via", secrets.token_hex(16)
 

@@ -83,7 +83,7 @@ ACTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "StopInstances": (("instance",), ()),
     "TerminateInstances": (("instance",), ()),
 }
-# Parameters of calls that modify something which are no attribute of it.
+# Parameters of calls that modify a resource, which are not its attributes.
 _NO_ATTRIBUTE = ("Action", "Version", "DryRun", "Attribute", "OperationType")
 # Parameters whose values are a client's own words, whatever they look like.
 _TEXTS = re.compile(r"(TagSpecification\.[0-9]+\.)?Tag\.|(Name|Description|UserData|ClientToken)\b")

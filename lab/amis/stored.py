@@ -27,7 +27,7 @@ _ENTRY = "kiln-image.json"
 
 
 class NotStoredError(ValueError):
-    """An object is no stored AMI."""
+    """An object is not a stored AMI."""
 
 
 def packed(lab: Lab, image: Image) -> bytes:

@@ -1,7 +1,7 @@
 """Who may call the lab's API: requests signed with a key of the lab, and nobody else.
 
-A web page can make a browser send requests to 127.0.0.1, and so can any user of this machine. What
-comes from a page (an `Origin`, or a host name that leads here only because a page's owner says so)
+A web page can make a browser send requests to 127.0.0.1, and so can any user of this machine. A
+page's request (an `Origin`, or a host name that leads here only because a page's owner chose that)
 is refused first; everything else must carry AWS's Signature Version 4, as a header or in the query
 (a presigned URL). botocore computes the signature; this module rebuilds the request as it was
 signed.

@@ -15,7 +15,7 @@ from lab.api.keys import Key
 def find(key_id: str) -> Key | None:
     """The active key of an IAM user, or that of a role that somebody assumed; None for others.
 
-    A role's key is found when it has expired too: the answer says so.
+    An expired key of a role is returned too: the answer names the expiry.
     """
     for iam in iam_backends[DEFAULT_ACCOUNT_ID].values():
         for user in iam.users.values():

@@ -153,7 +153,7 @@ def _error(family: str, line: str, code: str, text: str) -> Answer:
 
 
 def plain(status: str, text: str) -> Answer:
-    """An answer that is no service's."""
+    """An answer that does not come from a service."""
     return _answer(status, "text/plain", f"{text}\n".encode())
 
 

@@ -1,7 +1,7 @@
-"""What moto does not implement, or fails in, is refused as the service would refuse it.
+"""Refuses calls that moto does not implement, or fails in, as the service would refuse them.
 
-A call that moto 5.2.5 lacks ends in an exception, which its server makes an HTML page with status
-500 of: clients try that again for a minute and then report a syntax error. Answers are 4xx here.
+A call that moto 5.2.5 lacks ends in an exception, which its server turns into an HTML page with
+status 500: clients retry that for a minute and then report a syntax error. Answers are 4xx here.
 """
 
 from __future__ import annotations

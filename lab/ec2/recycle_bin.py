@@ -77,7 +77,7 @@ def of(backend: Any) -> Bin:
 
 
 def keeps_image(backend: Any, ami: Any) -> bool:
-    """Put an AMI that is deregistered into the bin, if a rule says so."""
+    """Put an AMI that is deregistered into the bin, if a rule applies to it."""
     kept = _kept(backend, IMAGE, ami)
     if kept is None:
         return False
@@ -89,7 +89,7 @@ def keeps_image(backend: Any, ami: Any) -> bool:
 
 
 def keeps_snapshot(backend: Any, snapshot: Any) -> bool:
-    """Put a snapshot that is deleted into the bin, if a rule says so."""
+    """Put a snapshot that is deleted into the bin, if a rule applies to it."""
     kept = _kept(backend, SNAPSHOT, snapshot)
     if kept is None:
         return False

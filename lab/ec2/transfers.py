@@ -77,7 +77,7 @@ def _import_image(request: Request) -> dict[str, Any]:
         if snapshot.id not in LabInstance.machines.contents:
             raise error(
                 "UnsupportedOperation",
-                f"AMI Kiln lab: {snapshot.id} is no disk, but a folder of an AMI's root",
+                f"AMI Kiln lab: {snapshot.id} is not a disk but a folder of an AMI's root",
             )
         detail = {"SnapshotId": snapshot.id, "Status": "completed", "Progress": "100"}
     else:
@@ -229,7 +229,7 @@ def _format_of(container: dict[str, Any], known: list[str]) -> str:
 def _snapshot_of(
     request: Request, container: dict[str, Any], form: str
 ) -> tuple[Any, dict[str, Any]]:
-    """The snapshot of a disk in S3, None for what is no disk, and how a task shows it."""
+    """The snapshot of a disk in S3, None if it is not a disk, and how a task shows it."""
     place = container["UserBucket"]
     bucket, key = place.get("S3Bucket") or "", place.get("S3Key") or ""
     _check_bucket(bucket)
@@ -286,7 +286,7 @@ def _keep(request: Request, disk: Path) -> Any:
 
 
 def _check_role(request: Request, name: str) -> None:
-    """VM Import works with a role of the account's, and says so when there is none."""
+    """VM Import works with a role of the account. Raises the service's error if it is missing."""
     if name not in {role.name for role in iam_backends[request.account]["aws"].roles.values()}:
         raise error(
             "InvalidParameter",

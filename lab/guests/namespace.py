@@ -60,7 +60,7 @@ _FSOPEN = 430
 # <linux/seccomp.h>. Once a call waits for its answer only a fatal signal ends it.
 _SET_MODE_FILTER, _NEW_LISTENER, _WAIT_KILLABLE_RECV = 1, 1 << 3, 1 << 5
 _ALLOW, _USER_NOTIF = 0x7FFF0000, 0x7FC00000
-# Of <linux/fs.h>: the kernel shall read a device's partition table, or be told of a partition.
+# <linux/fs.h>: make the kernel read a device's partition table, or add a partition.
 _BLKRRPART, _BLKPG = 0x125F, 0x1269
 # A mount(2) with one of these changes a mount, or binds one: remount, bind, move, propagation.
 _NO_NEW_MOUNT = 0x20 | 0x1000 | 0x2000 | 0x1E0000

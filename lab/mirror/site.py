@@ -23,7 +23,7 @@ def sources_digest() -> str:
     lab = Path(__file__).resolve().parent.parent
     for part in ("mirror", "packages", "standins"):
         for path in sorted((lab / part).rglob("*")):
-            # A linter's cache is no source.
+            # A linter's cache is not a source.
             caches = {"__pycache__", ".ruff_cache"}
             if caches.isdisjoint(path.parts) and path.is_file():
                 total.update(str(path.relative_to(lab)).encode() + b"\0" + path.read_bytes())

@@ -1,4 +1,4 @@
-"""DHCP for machines with their own kernel: each gets the address that EC2 told of it.
+"""DHCP for machines with their own kernel: each gets the address that EC2 reports for it.
 
 Guests that share this machine's kernel get theirs from outside. RFC 2131 and 2132; the options are
 those of a VPC: https://docs.aws.amazon.com/vpc/latest/userguide/DHCPOptionSet.html

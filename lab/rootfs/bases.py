@@ -239,7 +239,7 @@ def _as_debian_family(distro_id: str, root: Path, spec: dict[str, Any], arch: st
 def _install_boot_loader(root: Path, packages: Sequence[str]) -> None:
     """Install the boot loader's packages, with the base's own program in place of grub-probe.
 
-    The real one looks for the disk of a folder, and that of a guest is no disk.
+    The real one looks for the disk of a folder, and a guest's root is not a disk.
     """
     probe = "/usr/sbin/grub-probe"
     divert = ("dpkg-divert", "--quiet", "--local", "--divert", f"{probe}.distrib", "--add", probe)

@@ -140,7 +140,7 @@ def finish(invocation: Invocation, status: str, details: str) -> None:
 
 
 def message(command: Command, invocation: Invocation) -> dict[str, Any]:
-    """What the agent is told to run."""
+    """The message with the steps that the agent runs."""
     return {
         "Kind": "send",
         "CommandId": command.id,
@@ -208,7 +208,7 @@ def of_instance(command: Command, instance_id: str) -> Invocation:
 
 
 def cut(text: str, longest: int) -> str:
-    """An output, with an end that says so when it was cut."""
+    """An output; one that was cut ends with a note of that."""
     return text if len(text) <= longest else text[: longest - len(CUT)] + CUT
 
 

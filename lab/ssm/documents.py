@@ -144,7 +144,7 @@ def _step(step: Content, parameters: Parameters, platform: str) -> Step:
 
 
 def _script(action: str, given: Content) -> str:
-    """The lines that a step runs; "" for one that is no script."""
+    """The lines that a step runs; "" if it is not a script."""
     if action == PACKAGE:
         values = {
             "action": given.get("action", "Install"),

@@ -22,8 +22,8 @@ from lab.ssm.sessions import Session
 
 Asked = dict[str, Any]
 CALLS = ("StartSession", "ResumeSession", "TerminateSession", "DescribeSessions")
-# AWS's documents that open a port: parameters with their defaults, and what their session is told
-# besides. https://docs.aws.amazon.com/systems-manager/latest/userguide/session-manager-working-with-sessions-start.html
+# AWS's documents that open a port: parameters with their defaults, and what else their session
+# gets. https://docs.aws.amazon.com/systems-manager/latest/userguide/session-manager-working-with-sessions-start.html
 DOCUMENTS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "AWS-StartSSHSession": ({"portNumber": "22"}, {}),
     "AWS-StartPortForwardingSession": (

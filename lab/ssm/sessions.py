@@ -92,7 +92,7 @@ class Session:
         return not self.ended and hmac.compare_digest(token.encode(), self.token.encode())
 
     def end(self, why: str = "") -> None:
-        """End the session; the client is told why."""
+        """End the session; the client gets the reason."""
         with self._lock:
             if self.ended:
                 return

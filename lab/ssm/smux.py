@@ -22,7 +22,7 @@ _PIECE = 16384
 
 class Mux:
     """Connections of a client to one port. `connect` makes one to the port, or raises OSError;
-    `send` takes what goes to the client; `failed` is told when the port does not answer."""
+    `send` takes what goes to the client; `failed` is called when the port does not answer."""
 
     def __init__(
         self,

@@ -142,7 +142,7 @@ _kiln_finish() { # STATUS COMMAND
     exit "$status"
 }
 
-# A command that failed without a message of ours; or an end without any failed command: exit, an unbound
+# A command that failed without our own message; or an end without any failed command: exit, an unbound
 # variable, a syntax error. For those bash's own message is in the output before.
 _kiln_report() { # STATUS COMMAND
     if ((${#_kiln_failure[@]})); then
@@ -205,5 +205,5 @@ source "$KILN_DIR/lib/dkms.sh"
 # shellcheck source=/dev/null
 source "$KILN_DIR/lib/image.sh"
 
-# The last: from here on each line is the script's. Line 1 is no command's: it is what an EXIT trap sees.
+# The last: from here on each line is the script's. Line 1 is not a command: an EXIT trap sees it.
 trap '((LINENO == 1)) || _kiln_line=$LINENO' DEBUG

@@ -213,7 +213,7 @@ _kiln_not_installed() { # STATUS name[=version[@build]]…
 # Sets the status that kiln_die reports.
 _kiln_with() { return "$1"; }
 
-# Is there a package of that name, installed or in a repository? A tool that fails is no answer: yes.
+# Is there a package of that name, installed or in a repository? A tool that fails gives no answer, which counts as yes.
 _kiln_can_be_had() {
     local text
     if [[ $KILN_FAMILY == debian ]]; then

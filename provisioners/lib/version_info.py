@@ -253,7 +253,7 @@ def upgradable() -> list[dict[str, str]]:
     # A locked package counts too, like a held one of apt's; without this the tool leaves it out.
     quiet = ("--quiet", "--cacheonly", "--disableplugin=versionlock")
     listed = run(tool, *quiet, "check-update").split("Obsoleting Packages")[0]
-    # dnf says so of a kernel that is installed and has not booted yet.
+    # dnf prints such a line for a kernel that is installed and has not booted yet.
     lines = [line for line in listed.splitlines() if not line.startswith("Security: ")]
     # Name with architecture, version and repository; yum 3 may wrap a line between them.
     words = " ".join(lines).split()

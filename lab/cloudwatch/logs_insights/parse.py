@@ -2,7 +2,8 @@
 
 The language: https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/CWL_QuerySyntax.html and its
 pages per command. What CloudWatch refuses is from them and from messages that users report; each is
-named where it is checked. What the lab does not have is refused too, and the message says so.
+named where it is checked. Commands that the lab does not have are refused with a message of their
+own.
 """
 
 from __future__ import annotations

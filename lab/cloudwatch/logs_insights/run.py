@@ -105,7 +105,7 @@ def _stats(state: _State, command: Command) -> None:
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in state.rows:
         keys = [evaluated(item.node, row) for item in command.by]
-        # A value that is missing is told from an empty one.
+        # A missing value and an empty one are different groups.
         groups.setdefault(tuple(map(repr, keys)), []).append(row)
     if not command.by and not groups:
         groups[()] = []

@@ -134,7 +134,7 @@ def calculated(operator: str, left: Value, right: Value) -> Value:
 
 
 def order(value: Value) -> tuple[Any, ...]:
-    """By what a sort goes: what is no number comes first, in natural order.
+    """The key of a sort: values that are not numbers come first, in natural order.
 
     https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/CWL_QuerySyntax-Sort.html
     """

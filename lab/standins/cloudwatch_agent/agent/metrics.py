@@ -74,7 +74,7 @@ class Deltas:
         self.before: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
 
     def of(self, dimensions: dict[str, str], fields: dict[str, float], kept: set[str]) -> Fields:
-        """The fields without those that are new; `kept` are no counters."""
+        """The fields without those that are new; `kept` are not counters."""
         deltas = {}
         for name, value in fields.items():
             if name in kept:
