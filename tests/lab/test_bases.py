@@ -231,7 +231,7 @@ class TestImport:
         assert raised.value.exit_status == 2
         assert not list(bases.bases_dir().glob("*debian12*")), "nothing may be left behind"
 
-    def test_a_file_that_is_no_archive_is_named(self, tmp_path: Path) -> None:
+    def test_a_file_that_is_not_an_archive_is_named(self, tmp_path: Path) -> None:
         file = tmp_path / "disk.img"
         file.write_text("no archive")
         with pytest.raises(KilnError, match=r"disk\.img cannot be unpacked") as raised:

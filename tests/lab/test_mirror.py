@@ -86,7 +86,7 @@ class TestServer:
         for host in mirror.vendor_hosts():
             assert fetch(served[0], f"https://{host}/nothing-here")[0] == 404
 
-    def test_a_host_that_is_no_vendors_is_not_impersonated(
+    def test_a_host_that_is_not_a_vendors_is_not_impersonated(
         self, served: tuple[int, int, Path]
     ) -> None:
         with pytest.raises(ssl.SSLCertVerificationError):
@@ -180,7 +180,7 @@ class TestTheMatrixCanBeBaked:
                     if version:
                         assert (name, version) in known, f"{component} asks for {word}"
 
-    def test_so_can_what_no_row_of_ours_asks_for(self) -> None:
+    def test_so_can_packages_that_no_row_needs(self) -> None:
         rows = [row for row in load.load_recipes() if row.stack == "lts"]
         assert {row.distro.family for row in rows} == {"al", "debian"}
         for row in rows:

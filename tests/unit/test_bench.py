@@ -67,7 +67,7 @@ def test_a_build_may_run_over_midnight() -> None:
     assert bench.phases(LOG.format("23:59:58", "00:00:01", "00:00:21")) == (3, 20)
 
 
-def test_a_log_without_the_moments_is_no_figure() -> None:
+def test_a_log_without_the_moments_gives_no_figure() -> None:
     with pytest.raises(KilnError, match=r"packer\.log does not contain 'Connected to SSH!'"):
         bench.phases("03:48:39 Launching a source AWS instance...\n")
 
@@ -127,7 +127,7 @@ def test_another_bench_is_refused_with_the_nearest() -> None:
     assert "did you mean 'pipeline'?" in refused.value.hint
 
 
-def test_a_command_that_fails_is_no_figure(tmp_path: Path) -> None:
+def test_a_command_that_fails_gives_no_figure(tmp_path: Path) -> None:
     program = tmp_path / "fails.py"
     program.write_text("import sys; sys.exit('error: no flour')")
     _, done = bench.timed([sys.executable, str(program)])

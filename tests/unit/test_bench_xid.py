@@ -51,7 +51,7 @@ def test_latency_is_told_beside_the_floors_on_the_same_lines() -> None:
     assert (result["latency_over_floor_p50_ms"], result["latency_over_floor_p99_ms"]) == (0.5, 0.5)
 
 
-def test_a_line_that_somebody_else_wrote_is_no_line_of_the_bench(tmp_path: Path) -> None:
+def test_a_line_that_somebody_else_wrote_does_not_count_for_the_bench(tmp_path: Path) -> None:
     ours = kernel.EVENT.format(n=31, mark="r1234567")
     log = tmp_path / "log"
     log.write_text(f'{{"raw":"{ours}","safe":7}}\nNVRM: Xid (PCI:0000:3b:00): 31, Ch 7\n{ours}\n')

@@ -88,7 +88,7 @@ def test_the_hint_names_a_combination_that_works():
         assert "error" not in levels(again).values()
 
 
-def test_with_two_clashes_a_hint_says_what_mends_one_and_what_mends_both():
+def test_with_two_clashes_a_hint_names_the_fix_of_one_and_of_both():
     # 570 is too old for CUDA 13, Ubuntu 20.04 has neither CUDA 13 nor support.
     result = check_combination("ubuntu2004", "570.211.01", cuda="13.0", today=TODAY)
     hints = {finding["rule"]: finding["hint"] for finding in result["findings"]}
@@ -392,7 +392,7 @@ def test_a_flavours_version_has_to_fit_the_flavour(more: dict[str, str], message
         ("efa", "1.51", "1.51.0"),
     ],
 )
-def test_what_is_no_whole_version_on_the_command_line_is_bad_input(flag, wrong, meant):
+def test_an_incomplete_version_on_the_command_line_is_bad_input(flag, wrong, meant):
     given = {"distro": "al2023", "driver": "580.178.04", flag: wrong}
     with pytest.raises(KilnError, match=f"--{flag} {re.escape(wrong)} is not a version") as error:
         checks.check_answer(given, strict=False)
@@ -420,7 +420,7 @@ def test_a_driver_nobody_ever_heard_of_gets_no_silly_guess():
     assert "the branches: 450, 460" in found["hint"]
 
 
-def test_a_branch_alone_is_no_version():
+def test_a_branch_alone_is_not_a_version():
     result = check_combination("al2023", "580", today=TODAY)
     message = next(f["message"] for f in result["findings"] if f["rule"] == "DRV-UNKNOWN")
     assert f"did you mean {NEWEST_580}?" in message

@@ -87,7 +87,7 @@ def cuda() -> dict[str, str]:
     return {"CUDA_VERSION": "11.6.2", "CUDA_SERIES": "11.6", "CUDA_PACKAGES": "cuda=11.6.2"}
 
 
-def test_what_the_script_declares_and_the_component_gives_is_no_finding(cuda):
+def test_what_the_script_declares_and_the_component_gives_is_not_a_finding(cuda):
     assert environment.environment_problems("cuda", cuda) == []
 
 
@@ -151,7 +151,7 @@ def test_an_optional_variable_that_no_row_is_given_is_a_warning_at_its_line(chan
     assert "component cuda never gives CUDA_FOO" in finding.message
 
 
-def test_an_optional_variable_that_other_rows_are_given_is_no_finding():
+def test_an_optional_variable_that_other_rows_are_given_is_not_a_finding():
     recipe = next(recipe for recipe in load_recipes() if recipe.driver_source == "repo")
     given = environment.given(components.get("nvidia-driver").for_recipe(recipe))
     assert "NVIDIA_DRIVER_URL" not in given

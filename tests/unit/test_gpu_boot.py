@@ -218,7 +218,7 @@ def test_an_old_gpu_beside_a_blackwell_gpu_still_gets_the_open_module():
     assert decide.decide(both, FACTS)["module"] == "open"
 
 
-def test_another_vendors_display_adapter_is_no_gpu():
+def test_another_vendors_display_adapter_is_not_a_gpu():
     vga = pci.Device("0000:00:03.0", "1d0f", "1111", "0300", "")
     assert decide.decide([vga], FACTS)["gpus"] == []
 

@@ -76,7 +76,7 @@ def test_text_that_is_not_json_is_refused() -> None:
         (GOOD, "the lab says no"),
     ],
 )
-def test_the_task_refuses_what_is_no_failure(
+def test_the_task_refuses_an_unknown_failure(
     arguments: dict[str, Any],
     message: str,
     monkeypatch: pytest.MonkeyPatch,

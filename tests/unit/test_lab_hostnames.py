@@ -40,7 +40,7 @@ def test_a_lab_that_goes_down_takes_its_names_and_no_other_labs(hosts: Path, tmp
     assert hostnames.clear(lab(tmp_path)) is False
 
 
-def test_bytes_that_are_no_text_stay_as_they_are(hosts: Path, tmp_path: Path):
+def test_bytes_that_are_not_text_stay_as_they_are(hosts: Path, tmp_path: Path):
     hosts.write_bytes(b"10.0.0.1 caf\xe9\n")
     hostnames.add(lab(tmp_path), "10.204.1.2", ["a.ec2.internal"])
     assert hosts.read_bytes().startswith(b"10.0.0.1 caf\xe9\n")

@@ -39,7 +39,7 @@ def wait_for_handlers() -> None:
             thread.join(120)
 
 
-def test_a_guest_that_is_killed_while_it_asks_is_no_error_of_the_lab(
+def test_a_guest_that_is_killed_while_it_asks_is_not_an_error_of_the_lab(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     with served(machine(lambda: "")) as place:

@@ -67,7 +67,7 @@ def test_a_query_takes_the_series_that_it_names(text: str, found: dict[Any, floa
 @pytest.mark.parametrize(
     "text", ["SELECT use FROM CWAgent", "SELECT P99(use) FROM CWAgent", "SELECT MAX(use)", "SELECT"]
 )
-def test_what_is_no_query_is_refused(text: str) -> None:
+def test_an_invalid_query_is_refused(text: str) -> None:
     with pytest.raises(insights.InsightsError):
         insights.parse(text)
 

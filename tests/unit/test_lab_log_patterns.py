@@ -109,7 +109,7 @@ def test_a_line_of_fields_matches(pattern: str, found: bool) -> None:
         '"open',
     ],
 )
-def test_what_is_no_pattern_is_refused(pattern: str) -> None:
+def test_an_invalid_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(patterns.PatternError):
         patterns.parse(pattern)
 

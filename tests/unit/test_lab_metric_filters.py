@@ -71,6 +71,6 @@ def test_a_minute_without_a_match_gives_the_default() -> None:
         ("a", {"metricNamespace": "AWS/EC2"}, "AWS/"),
     ],
 )
-def test_what_is_no_metric_filter_is_refused(pattern: str, more: dict[str, Any], why: str) -> None:
+def test_an_invalid_metric_filter_is_refused(pattern: str, more: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         made(pattern, **more)

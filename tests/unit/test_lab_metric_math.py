@@ -116,6 +116,6 @@ def test_a_composite_alarms_rule_is_judged_by_states(rule: str, holds: bool) -> 
     assert composite.parse(rule)[0]({"a": "ALARM", "b": "OK"}) is holds
 
 
-def test_what_is_no_rule_is_refused() -> None:
+def test_an_invalid_rule_is_refused() -> None:
     with pytest.raises(composite.RuleError):
         composite.parse("ALARM(a) XOR ALARM(b)")

@@ -153,7 +153,7 @@ def test_concurrency_is_a_number_or_a_share_of_the_targets(text: str, of: int, c
 
 
 @pytest.mark.parametrize("text", ["0", "many", "-1", "5%%"])
-def test_a_concurrency_that_is_no_number_is_refused(text: str) -> None:
+def test_a_concurrency_that_is_not_a_number_is_refused(text: str) -> None:
     with pytest.raises(SsmError, match="MaxConcurrency"):
         commands.number(text, 10, "MaxConcurrency")
 

@@ -60,7 +60,7 @@ def test_a_heading_that_is_not_there_is_named(page, tmp_path):
     ]
 
 
-def test_a_comment_in_a_code_block_is_no_heading(page, tmp_path):
+def test_a_comment_in_a_code_block_is_not_a_heading(page, tmp_path):
     page("```\n# Here\n```\n", "other.md")
     assert links.broken(page("[a](other.md#here)\n"), tmp_path) == [
         "page.md:1: other.md#here: no such heading"

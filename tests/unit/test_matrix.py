@@ -334,7 +334,7 @@ def test_rows_that_share_a_mistake_tell_it_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "- a\n", "hello\n"])
-def test_a_file_that_is_no_matrix_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_a_matrix_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "amis.yaml").write_text(text)
     with pytest.raises(KilnError, match=r"^amis.yaml:1:1: "):
         matrix.load_recipes(tmp_path / "amis.yaml")

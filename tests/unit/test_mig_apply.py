@@ -266,7 +266,7 @@ def test_without_a_selection_the_boot_leaves_the_gpus_alone(p4d):
     assert p4d.journal() == []
 
 
-def test_no_driver_at_boot_is_no_failure(p4d):
+def test_a_missing_driver_at_boot_is_not_a_failure(p4d):
     p4d.settings(MIG_CONFIG="all-balanced")
     (p4d.bin / "nvidia-smi").unlink()
     assert "not installed" in p4d.json("apply", "--boot")["nothing"]
@@ -662,7 +662,7 @@ def test_killed_after_any_single_command_the_next_run_ends_as_wanted(
     assert n > 4  # there was no nth command
 
 
-def test_a_killed_program_leaves_what_the_next_one_mends(p4d):
+def test_the_next_start_repairs_what_a_killed_program_left(p4d):
     """As above with real processes: the stand-in kills its parent."""
     p4d.settings(MIG_CONFIG="all-1g.5gb")
     p4d.json("apply", "all-balanced")

@@ -240,7 +240,7 @@ def test_legacy_partition_ids_become_profiles():
     )  # fmt: skip
 
 
-def test_the_originals_partition_7_is_no_profile_id():
+def test_the_originals_partition_7_is_not_a_profile_id():
     with pytest.raises(MigError) as refused:
         target.from_partition("7", gpus("0x20B010DE", 1), gpu_types())
     assert "7 is not a profile id" in refused.value.message

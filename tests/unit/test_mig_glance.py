@@ -121,7 +121,7 @@ def test_slices_that_leave_room_for_one_nobody_sees_prove_nothing():
     assert not proven(document(three), **{"1g_20gb": 3})
 
 
-def test_an_answer_that_is_no_such_document_proves_nothing():
+def test_an_answer_that_is_not_such_a_document_proves_nothing():
     whole = document(A100_80)
     without_uuid = whole.replace("<uuid>GPU-1</uuid>", "")
     one_is_gone = document(A100_80, attached=2)
@@ -210,7 +210,7 @@ def test_apply_sees_a_gpu_instance_that_no_query_of_devices_shows(p5):
 
 
 @as_root
-def test_apply_mends_an_instance_that_lost_its_compute_instance(p5):
+def test_apply_repairs_an_instance_that_lost_its_compute_instance(p5):
     p5.json("apply", "all-balanced")
     p5.smi("mig", "-dci")
     assert p5.json("apply", "all-balanced")["changed"] == [0]

@@ -110,7 +110,7 @@ def test_an_ipv6_endpoint_is_asked(serve):
         ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "did not answer"),
     ],
 )
-def test_what_is_no_answer_is_a_reason_and_not_a_traceback(serve, answer, why):
+def test_an_invalid_answer_is_a_reason_and_not_a_traceback(serve, answer, why):
     serve(answer)
     label, output = imds.launch_label()
     assert label == ""

@@ -110,7 +110,7 @@ def test_room_on_a_disk_is_asked_of_the_folder_that_is_there(tmp_path: Path) -> 
     assert f"free at {tmp_path}," in caught.value.message
 
 
-def test_a_machine_that_is_no_linux_has_no_lab(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_linux_has_no_lab(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host.sys, "platform", "darwin")
     with pytest.raises(KilnError, match=r"it needs Linux \(this is darwin\)") as caught:
         host.can_run()

@@ -152,7 +152,7 @@ def test_a_driver_of_its_facts_is_beside_ours(acme: Path) -> None:
     assert both["535"] == ours["535"]
 
 
-def test_an_instance_type_of_its_facts_is_added_and_one_of_ours_corrected(acme: Path) -> None:
+def test_an_instance_type_of_its_facts_is_added_and_a_known_one_corrected(acme: Path) -> None:
     path = acme / "facts/instances.yaml"
     path.write_text(path.read_text() + "- {type: p5.48xlarge, efa: 31}\n")
     types = {entry["type"]: entry for entry in table("instances")["types"]}

@@ -106,7 +106,7 @@ def test_a_machine_gets_its_own_address_and_the_labs_gateway(asked: int, answere
 
 
 @pytest.mark.parametrize("packet", [b"", bytes(240), question(4, "02:00:00:00:00:07")])
-def test_what_is_no_question_gets_no_answer(packet: bytes) -> None:
+def test_an_invalid_question_gets_no_answer(packet: bytes) -> None:
     assert dhcp.reply(Lab(3, Path("/nowhere")), packet, "10.204.1.7", "ec2.internal") is None
 
 

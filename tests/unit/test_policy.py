@@ -256,7 +256,7 @@ def test_prose_and_comments_may_name_what_values_may_not(folder: Path) -> None:
     assert policy.check_policy(folder) == []
 
 
-def test_an_empty_folder_is_no_pass(tmp_path: Path) -> None:
+def test_an_empty_folder_is_not_a_pass(tmp_path: Path) -> None:
     assert {f.rule for f in policy.check_policy(tmp_path)} == {"hcl-missing"}
 
 

@@ -177,7 +177,7 @@ def test_a_file_with_other_content_than_the_known_hash_is_named(vendors: Vendors
     assert "expected" in str(answer.problems())
 
 
-def test_a_host_that_does_not_answer_is_no_proof_that_something_is_missing(
+def test_a_host_that_does_not_answer_does_not_prove_that_something_is_missing(
     vendors: Vendors,
 ) -> None:
     vendors.publish(row(UBUNTU))
@@ -226,7 +226,7 @@ def test_a_proxy_of_the_environment_is_used(
         Fetcher(tmp_path / "files").size("https://vendor.example/file")
 
 
-def test_a_word_of_kiln_mirrors_that_is_no_pair_is_refused(
+def test_a_word_of_kiln_mirrors_that_is_not_a_pair_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("KILN_MIRRORS", "https://mirror.example")

@@ -428,7 +428,7 @@ def test_a_key_file_with_a_second_key_is_refused(
     assert verify(machine, signed, key=str(both)).returncode == 1
 
 
-def test_a_missing_fingerprint_is_no_licence_to_trust(machine: Machine, signed: dict[str, str]):
+def test_a_key_without_a_fingerprint_is_not_trusted(machine: Machine, signed: dict[str, str]):
     done = verify(machine, signed, fingerprint="")
     assert done.returncode == 1
     assert "no fingerprint given" in done.stderr

@@ -129,7 +129,7 @@ def test_a_name_that_is_nearly_one_is_answered_with_the_right_one() -> None:
         (None, "no such file"),
     ],
 )
-def test_a_file_that_is_no_record_is_named(tmp_path: Path, text: str | None, says: str) -> None:
+def test_a_file_that_is_not_a_record_is_named(tmp_path: Path, text: str | None, says: str) -> None:
     path = tmp_path / "mine.json"
     if text:
         path.write_text(text)

@@ -266,7 +266,7 @@ def uploaded(template: Template, recipe: Recipe) -> list[Path]:
     return [f.resolve().relative_to(ROOT) for f in files if "__pycache__" not in f.parts]
 
 
-def test_compiled_python_is_no_part_of_what_is_baked(
+def test_compiled_python_is_not_baked(
     recipes: list[Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for path in ("runtime/opt/tool.py", "runtime/opt/__pycache__/tool.pyc"):

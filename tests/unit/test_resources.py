@@ -272,7 +272,7 @@ def test_who_asks_again_does_not_wait_for_the_instances_end(
     assert f"instance {mine['instance']}: termination requested, not confirmed" in done.left
 
 
-def test_what_somebody_else_removed_meanwhile_is_no_failure(
+def test_a_resource_that_somebody_else_removed_meanwhile_is_not_a_failure(
     ec2: Any, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(MINE)

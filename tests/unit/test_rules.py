@@ -576,7 +576,7 @@ def findings(case, rule):
 
 
 @pytest.mark.parametrize("rule", CASES)
-def test_the_rule_speaks_up_and_holds_its_peace(rule):
+def test_the_rule_reports_its_case_and_nothing_else(rule):
     broken, sound = CASES[rule]
     found = findings(broken, rule)
     assert found
@@ -625,7 +625,7 @@ def test_what_a_hint_calls_working_works(rule, case):
             assert finding["message"] not in {finding["message"] for finding in again["findings"]}
 
 
-def test_most_errors_that_a_version_can_mend_name_one():
+def test_most_errors_that_another_version_fixes_name_it():
     hints = [
         finding["hint"]
         for rule, (broken, _) in CASES.items()

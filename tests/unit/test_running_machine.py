@@ -43,7 +43,7 @@ def test_a_connection_ends_while_sshs_master_still_removes_its_socket(
     assert config.exists()
 
 
-def test_a_folder_that_a_killed_process_left_is_no_obstacle(config: Path, tmp_path: Path) -> None:
+def test_a_folder_that_a_killed_process_left_does_not_matter(config: Path, tmp_path: Path) -> None:
     left = Path(f"/tmp/kiln-{RUN}")
     left.mkdir(exist_ok=True)
     (left / "config").touch()

@@ -162,7 +162,7 @@ def test_the_commit_says_when_tracked_files_differ(
     assert runs.git_commit() == git("rev-parse", "HEAD") + "-dirty"
 
 
-def test_what_a_run_notes_is_no_secret(build_dir: Path) -> None:
+def test_what_a_run_notes_is_not_secret(build_dir: Path) -> None:
     with runs.started(ROW, AWS) as run:
         assert set(json.loads(run.state.read_text())) == {
             "run_id", "target", "place", "where", "region", "amis"

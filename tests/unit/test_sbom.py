@@ -114,7 +114,7 @@ def test_what_no_package_manager_knows_is_in_it():
     assert not named("cuda")  # its packages are there
 
 
-def test_a_download_has_its_checksum_and_a_key_is_no_software():
+def test_a_download_has_its_checksum_and_a_key_is_not_software():
     (file,) = [entry for entry in named(RUN) if entry["type"] == "file"]
     assert file["hashes"] == [{"alg": "SHA-256", "content": "a" * 64}]
     assert not named("aws-efa-installer.key")

@@ -73,7 +73,7 @@ def test_an_unknown_driver_is_answered_with_those_there_are(recipes: list[Recipe
     assert "510.47.03" in error.hint and "580" in error.hint
 
 
-def test_half_a_number_is_no_beginning_of_a_version(recipes: list[Recipe]) -> None:
+def test_half_a_number_does_not_begin_a_version(recipes: list[Recipe]) -> None:
     assert "--driver 51" in refused(recipes, driver="51").message
 
 

@@ -279,7 +279,7 @@ def test_no_text_cites_what_nobody_can_open():
     assert vague == []
 
 
-def test_no_text_cites_a_branch_which_says_something_else_tomorrow():
+def test_no_text_cites_a_branch_which_changes_every_day():
     assert [(at, branches(line)) for at, line in lines_of_all_texts() if branches(line)] == []
 
 

@@ -125,7 +125,7 @@ def test_an_instance_goes_where_it_is_told(make: Make) -> None:
     assert guest.smi("mig", "-i", "0", "-cgi", "19:").code == 2
 
 
-def test_a_slice_count_is_no_profile(make: Make) -> None:
+def test_a_slice_count_is_not_a_profile(make: Make) -> None:
     guest = make()
     guest.ok("-i", "0", "-mig", "1")
     output = guest.smi("mig", "-i", "0", "-cgi", "7", "-C")
@@ -179,7 +179,7 @@ def test_mig_off_and_no_mig_are_told_apart(make: Make) -> None:
     assert (off.out, off.code) == ("No MIG-enabled devices found.\n", 0)
 
 
-def test_a_card_without_mig_says_so_and_is_no_error(make: Make) -> None:
+def test_a_card_without_mig_says_so_and_is_not_an_error(make: Make) -> None:
     guest = make("g5.xlarge")
     none = guest.smi("mig", "-lgip")
     assert (none.out, none.code) == ("No MIG-supported devices found.\n", 6)

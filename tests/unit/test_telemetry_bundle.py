@@ -217,7 +217,7 @@ def test_an_edited_file_under_etc_kiln_is_kept(installer, image):
 
 
 @needs_root
-def test_a_damaged_program_is_mended(installer, image):
+def test_a_damaged_program_is_replaced(installer, image):
     run(installer, image)
     program = image / "opt/kiln/lib/kiln-agent-sources"
     program.write_text("")

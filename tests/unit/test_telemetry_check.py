@@ -161,7 +161,7 @@ def test_an_instance_type_without_efa_sends_no_series_of_it(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{'a': 1}", "", '{"agent": {}, "agent": {}}'])
-def test_a_file_that_is_no_configuration_is_refused_with_its_place(
+def test_a_file_that_is_not_a_configuration_is_refused_with_its_place(
     tmp_path: Path, text: str
 ) -> None:
     path = tmp_path / "a.json"

@@ -165,7 +165,7 @@ def test_a_fresh_packer_folder_needs_no_word(
     assert capsys.readouterr().err == ""
 
 
-def test_no_row_is_no_error(real: Packer) -> None:
+def test_an_empty_matrix_is_not_an_error(real: Packer) -> None:
     assert validate_recipes([], real) == []
 
 

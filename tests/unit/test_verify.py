@@ -111,7 +111,7 @@ def test_each_check_is_kept_with_its_outcome_and_why(machine: Machine, tmp_path:
         ("def test_a(): pytest.exit('192.0.2.1 cannot be reached', 3)", "cannot be reached"),
     ],
 )
-def test_checks_that_do_not_get_to_their_end_are_no_verdict(
+def test_checks_that_do_not_finish_give_no_verdict(
     machine: Machine, tmp_path: Path, checks: str, says: str
 ) -> None:
     with pytest.raises(KilnError, match="the checks did not run to their end") as caught:

@@ -54,7 +54,7 @@ def test_efa_counts_where_the_type_has_it():
     assert any("no EFA software" in reason for reason in answer["serves"][1]["reasons"])
 
 
-def test_what_a_type_has_no_use_for_is_no_warning():
+def test_settings_that_a_type_does_not_use_are_not_a_warning():
     # One image serves p5 and g6; on g6.xlarge fabric manager and EFA lie idle.
     (entry,) = rows_for("g6.xlarge", [LTS], today=TODAY)["serves"]
     assert entry["warnings"] == []

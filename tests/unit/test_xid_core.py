@@ -180,7 +180,7 @@ class Meaning(unittest.TestCase):
         self.assertEqual(result["time"], "2026-09-15T00:30:27.000000Z")
         self.assertIsNone(self.one("Nov 20 12:00:00 host kernel: " + XID_79)["time"])
 
-    def test_what_a_program_quotes_is_no_event_and_talos_own_lines_are_marked(self):
+    def test_what_a_program_quotes_is_not_an_event_and_talos_own_lines_are_marked(self):
         for line in (
             "Jan  5 03:04:05 h app: > " + LINE,
             "Jan  5 03:04:05 h app: [0m" + LINE,
@@ -196,11 +196,11 @@ class Meaning(unittest.TestCase):
         line = "10.5.0.2: user: warning: [2026-01-05T03:04:05Z]: " + LINE
         self.assertEqual([row["injected"] for row in events([line])], [True])
 
-    def test_a_number_in_brackets_behind_a_host_is_no_kernel_time(self):
+    def test_a_number_in_brackets_behind_a_host_is_not_a_kernel_time(self):
         result = self.one("2025-01-14 10:00:00.000 gke-node [12345] " + XID_79)
         self.assertIsNone(result["monotonic_us"])
 
-    def test_a_line_of_another_program_in_syslog_is_no_event(self):
+    def test_a_line_of_another_program_in_syslog_is_not_an_event(self):
         self.assertEqual(list(events(["Nov 20 12:00:00 host root: " + XID_79])), [])
 
 
@@ -428,7 +428,7 @@ class Forms(unittest.TestCase):
             (row,) = events([line])
             self.assertEqual((row["count"], row["raw"]), (3, LINE))
 
-    def test_what_is_no_number_in_json_is_taken_for_none(self):
+    def test_a_value_that_is_not_a_number_in_json_is_taken_for_none(self):
         (row,) = events(['{"event":"xid","seq":"7","count":"3","raw":"%s"}' % LINE])
         self.assertEqual((row["seq"], row.get("count")), (None, None))
 
@@ -665,7 +665,7 @@ class Machine(unittest.TestCase):
         self.assertEqual([row["event"] for row in self.rows()].count("gpu-lost"), 1)
         self.assertEqual(len(self.seqs()), 3)
 
-    def test_a_torn_last_line_is_mended(self):
+    def test_a_torn_last_line_is_completed(self):
         first = self.monitor()
         self.ring.say(XID_79)
         self.ring.say(XID_31 % 1)

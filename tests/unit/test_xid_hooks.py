@@ -159,7 +159,7 @@ def test_each_of_many_like_events_reaches_the_hooks(tmp_path: Path) -> None:
     assert len(list((tmp_path / "spool").iterdir())) == 5
 
 
-def test_what_is_no_event_is_put_out_of_systemds_sight(
+def test_a_file_that_is_not_an_event_is_hidden_from_systemd(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """`DirectoryNotEmpty=` looks away from hidden files only; else it starts this for ever."""

@@ -19,7 +19,9 @@ Client = Callable[..., Any]
 
 
 @pytest.mark.parametrize("name", ["/ami-kiln/image_id", "/ami-kiln/x/image_id"])
-def test_a_parameter_that_no_line_has_is_no_channel(bake: Bake, client: Client, name: str) -> None:
+def test_a_parameter_that_no_line_has_is_not_a_channel(
+    bake: Bake, client: Client, name: str
+) -> None:
     bake()
     published()
     client("ssm").put_parameter(Name=name, Value="ami-0123456789abcdef0", Type="String")

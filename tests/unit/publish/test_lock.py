@@ -183,7 +183,7 @@ def test_a_version_that_came_too_late_does_not_hide_who_has_the_lock(
         pass
 
 
-def test_a_version_that_followed_a_lock_that_is_gone_is_no_lock(
+def test_a_version_that_followed_a_lock_that_is_gone_is_not_a_lock(
     dead: Callable[[], None], client: Callable[..., Any]
 ) -> None:
     dead()

@@ -171,7 +171,7 @@ def test_another_key_and_another_snapshot_are_named(
     assert reason.startswith("its snapshots are snap-0ffff0000, signed were snap-")
 
 
-def test_a_signed_text_that_is_no_statement_of_ours_proves_nothing(
+def test_a_signed_text_that_is_not_our_statement_proves_nothing(
     client: Callable[..., Any], bake: Bake, signed: Publish
 ) -> None:
     ami_id = bake(3)

@@ -161,7 +161,7 @@ def test_an_ami_that_is_still_shared_stays_though_the_matrix_shares_its_line_no_
     assert [(step.step, step.error) for step in second.would] == [("deprecate", "")]
 
 
-def test_an_ami_that_somebody_else_removed_since_the_plan_is_no_failure(
+def test_an_ami_that_somebody_else_removed_since_the_plan_is_not_a_failure(
     client: Callable[..., Any], two: tuple[str, str]
 ) -> None:
     mine = Retirement(tuple(image for image in plan().would if image.ami_id == two[0]), ())

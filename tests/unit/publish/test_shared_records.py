@@ -112,7 +112,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_file_that_is_no_record_of_that_run_is_left_out_and_said(
+def test_a_file_that_is_not_a_record_of_that_run_is_left_out_and_reported(
     client: Callable[..., Any], shelf: Shelf, what: str
 ) -> None:
     text, why = WRONG[what]
@@ -179,7 +179,7 @@ def test_without_a_bucket_nothing_of_aws_or_the_lab_is_loaded(
 
 
 @pytest.mark.parametrize("name", ["s3://mine", "Mine", "a/b", "x", "a" * 64])
-def test_what_is_no_bucket_is_refused_with_its_origin(name: str) -> None:
+def test_an_invalid_bucket_name_is_refused_with_its_origin(name: str) -> None:
     with pytest.raises(
         KilnError, match=r"--records-bucket: (.* is not the name of an S3|is longer)"
     ) as refused:
@@ -263,7 +263,7 @@ def test_the_end_of_a_night_says_why_a_row_failed_elsewhere(shelf: Shelf) -> Non
         ("{", "not a JSON"),
     ],
 )
-def test_what_is_no_plan_is_refused(tmp_path: Path, text: str, why: str) -> None:
+def test_an_invalid_plan_is_refused(tmp_path: Path, text: str, why: str) -> None:
     path = tmp_path / "plan.json"
     path.write_text(text)
     with pytest.raises(KilnError, match=why) as refused:
