@@ -263,7 +263,7 @@ def codebuild_(
         planned = {due.recipe.name: Planned(due.why, due.outdated) for due in night.due}
         if commands:
             run_batch(place, project, commands, note)
-            # What is still due has failed, whatever CodeBuild says.
+            # Rows that are still due have failed, whatever CodeBuild reports.
             night = plan_night(recipes, settings, place, bring, planned)
     compare = _comparing(place, bring)
     results = after_night(night, planned, _of_the_night(recipes, given, place), compare)

@@ -188,7 +188,7 @@ def _check(
 
 
 def _check_source(path: Path_, value: str, names: Mapping[str, str]) -> None:
-    """Refuse the misspelt short name of a source; anything that is no single word is a source."""
+    """Refuse the misspelt short name of a source; anything but a single word is a source."""
     for part in value.split("; ") if names else ():
         if part in names or part in ("none", "ours") or any(sign in part for sign in " :/"):
             continue

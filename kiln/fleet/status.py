@@ -232,7 +232,7 @@ def _no_way_in(
 
 
 def _not_there(state: MachineState, gpu: bool) -> list[str]:
-    """What is not on a machine that says what is on it."""
+    """What is missing on a machine that reports what is on it."""
     result = []
     if gpu and not state.driver:
         result.append("no driver: nvidia-smi does not answer")

@@ -148,7 +148,7 @@ def _at(recipe: dict[str, Any], path: str) -> Any:
 
 def _timed(packer: Packer, folder: Path, *, values_only: bool) -> tuple[str, float]:
     started = time.monotonic()
-    # What is wrong is said by `validate`, whose messages name the line.
+    # `validate` reports what is wrong, and its messages name the line.
     complaint = packer_values(packer, folder, _locals(folder)) if values_only else "?"
     if complaint:
         mistake = packer_validate(packer, folder)

@@ -158,7 +158,7 @@ def _run_packer(
                 **stopping.run_environment(run.id),
                 "TMPDIR": str(short),
             },
-            # What is to be kept is not Packer's to remove; the run's clean-up removes the rest.
+            # Packer must not remove what is kept; the run's clean-up removes the rest.
             on_error="abort" if plan.options.keep_instance else "cleanup",
         )
 

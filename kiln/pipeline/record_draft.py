@@ -113,7 +113,7 @@ def cleaned_up(
         removal = Removal() if kept else remove_resources(draft, amis=half_made)
         _note_ami_after_failure(draft, half_made)
         try:
-            # Who stops a run does not wait for S3 as well.
+            # A person who stops a run does not wait for S3 as well.
             draft.write() if interrupted else draft.end()
         except OSError as unwritten:
             draft.progress.say(

@@ -72,7 +72,7 @@ class Start:
         """Whether all of the run is kept when a provisioner fails: for `cleaned_up`."""
 
         def keep(error: ProvisionerError) -> bool:
-            # What goes on on a kept instance has launched nothing itself.
+            # A bake that continues on a kept instance has launched nothing itself.
             return (
                 plan.options.keep_instance
                 and not self.on

@@ -58,7 +58,7 @@ class DnfWorld:
         if done.returncode:
             raise UnusableError(_words(done))
         _compare(cache, indexes)
-        # What makecache has just compared with the repositories is not compared again.
+        # makecache has just compared these with the repositories: not again.
         self._command += ["--cacheonly"]
 
     def offers(self, names: Iterable[str]) -> dict[str, list[Offer]]:

@@ -40,7 +40,7 @@ from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.publish import channels, parameters
 
-# A move takes seconds; whoever was killed in one blocks others no longer than this.
+# A move takes seconds; a process that was killed in one blocks others no longer than this.
 _SECONDS = 300
 # Seconds by which the clocks of two machines may differ.
 _SKEW = 60

@@ -14,7 +14,7 @@ from kiln.publish.night_results import Compare, RowResult, comparison_of, of_ski
 from kiln.publish.publish import Publication
 
 LOCK = "nightly"
-# A night may take long; whoever was killed in one blocks the next no longer than this.
+# A night may take long; a process that was killed in one blocks the next no longer than this.
 LOCK_SECONDS = 12 * 3600
 
 

@@ -1,4 +1,4 @@
-"""What the agent refuses or does not do as written of our own settings, for `check`."""
+"""Settings of ours that the agent refuses or does not follow as written, for `check`."""
 
 from __future__ import annotations
 

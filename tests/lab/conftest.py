@@ -166,7 +166,7 @@ def lab_of_the_tests() -> settings.Lab:
 
 
 def plain_client(lab: settings.Lab, service: str, region: str = "us-east-1") -> Any:
-    """A boto3 client: nothing of ours is between it and the lab."""
+    """A boto3 client: it calls the lab directly."""
     own = keys.ensure(lab)
     return boto3.client(
         service,

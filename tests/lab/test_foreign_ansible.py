@@ -1,4 +1,4 @@
-"""Ansible, which is no dependency of ours, works on a guest as on an instance, by itself and as a
+"""Ansible, on which we do not depend, works on a guest as on an instance, by itself and as a
 provisioner of Packer's."""
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def test_a_node_without_its_mig_layout_does_not_join(idle: Cluster) -> None:
     controller, node = idle
     failed = {"state": "failed", "message": "no such layout", "block_join": True}
     options = node.read("/etc/default/slurmd")
-    # These starts are no boots: Slurm would call the node "unexpectedly rebooted".
+    # These starts are not boots: Slurm would call the node "unexpectedly rebooted".
     node.write("/etc/default/slurmd", "")
     node.run("mkdir", "-p", "/run/gpu-mig")
     node.run("sh", "-c", f"echo '{json.dumps(failed)}' > /run/gpu-mig/result.json")

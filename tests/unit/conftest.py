@@ -24,7 +24,7 @@ from kiln.facts import tables
 from lab.api import botocore_data
 from tests.unit import caches
 
-# The modules that tests import are no garbage; searching them again and again took a twentieth of
+# The modules that tests import are not garbage; searching them again and again took a twentieth of
 # the whole run.
 gc.set_threshold(100_000, 50, 50)
 # moto makes a session for each test.
@@ -37,7 +37,7 @@ _TAKEN = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 
 
 def pytest_collection_finish() -> None:
-    """What was collected is no garbage either; pytest searches it five times at its end."""
+    """What was collected is not garbage either; pytest searches it five times at its end."""
     gc.freeze()
 
 

@@ -459,7 +459,7 @@ def test_a_driver_that_fails_on_an_older_kernel_is_doubted_on_a_newer_one():
         ("ubuntu2204", "580.178.04", ""),  # newer than one that builds
         ("ubuntu2204", "535.309.01", "535.288.01 of the same branch does not compile there"),
         ("debian12", "580.119.02", "was not measured"),
-        ("debian12", "580.126.09", ""),  # has the mend
+        ("debian12", "580.126.09", ""),  # has the fix
     ],
 )
 def test_a_driver_newer_than_the_last_that_failed_is_doubted_until_one_builds(

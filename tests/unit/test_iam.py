@@ -173,7 +173,7 @@ def test_the_other_tasks_change_nothing_in_ec2() -> None:
 
 
 def test_the_former_policy_allowed_the_two_attacks(verdicts: dict[str, dict[str, str]]) -> None:
-    """The simulator can tell the difference: it allowed them before the policy was mended."""
+    """The simulator can tell the difference: it allowed them before the policy was corrected."""
     for attack in ("tag any AMI", "tag any snapshot", "share any AMI"):
         question = json.dumps(iam_requests.ATTACKS[attack], sort_keys=True)
         assert verdicts["before"][question] == "Allowed"

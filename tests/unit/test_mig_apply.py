@@ -287,7 +287,7 @@ def test_a_failed_apply_fails_and_keeps_the_node_out_only_when_told_to(p4d):
         done = p4d.run("gate")
         assert done.returncode == gate
     assert "the MIG layout is not as configured (failed)" in done.stderr
-    p4d.json("apply", "all-balanced")  # mended by hand
+    p4d.json("apply", "all-balanced")  # repaired by hand
     assert p4d.run("gate").returncode == 0
 
 

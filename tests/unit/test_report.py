@@ -102,7 +102,7 @@ def test_only_an_ami_of_the_lab_is_called_one() -> None:
 
 
 def test_what_an_image_says_becomes_neither_markup_nor_a_traceback(tmp_path: Path) -> None:
-    """Half a surrogate pair is valid in JSON, and is no character of UTF-8."""
+    """Half a surrogate pair is valid in JSON, and is not a character of UTF-8."""
     hostile = "<script>alert(1)</script>\ud800"
     failing = checks(("test_boot", "test_x", "failed", hostile))
     report.write_report(tmp_path / "report.html", a_record(error=hostile, checks=failing))

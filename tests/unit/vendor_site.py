@@ -256,7 +256,7 @@ def served(folder: Path) -> Iterator[tuple[Site, Path]]:
         request_queue_size = 128
 
         def handle_error(self, request: object, client_address: object) -> None:
-            """A client that goes away is no failure of the test."""
+            """A client that disconnects does not fail the test."""
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, folder / "key.pem")

@@ -40,7 +40,7 @@ def distro_ended(c: Combination) -> Iterator[Objection]:
 
 @rule("UNTRIED")
 def never_baked(c: Combination) -> Iterator[Objection]:
-    """What no row of this repository bakes is judged by facts alone: nobody saw it work."""
+    """A combination that no row bakes is judged by facts alone: nobody saw it work."""
     tried: dict[str, list[str]] = c.about.get("tried", {})
     if c.arch in tried.get(c.flavor, ()):
         return

@@ -144,7 +144,7 @@ def _restarts_table(settings: Telemetry) -> Widget:
         "by instance, device, code",
         f"filter boots > {_REPLACE_AFTER}",
         "sort newest desc",
-        # What stats gives of a time is a number of milliseconds.
+        # `stats` gives a time as a number of milliseconds.
         "display instance, device, code, boots, fromMillis(newest) as last",
     )
 

@@ -115,7 +115,7 @@ class _Collector:
         self.deltas = metrics.Deltas()
 
     def datums(self, now: float) -> list[dict[str, Any]]:
-        """The datums of a measurement; none when it is not due or fails, which is said."""
+        """The datums of a measurement; none when it is not due or fails, which is logged."""
         if now < self.due:
             return []
         self.due += self.section.interval * (1 + (now - self.due) // self.section.interval)

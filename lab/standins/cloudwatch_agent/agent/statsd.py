@@ -53,7 +53,7 @@ class Server:
                     self.take(line.strip())
 
     def take(self, line: str) -> None:
-        """One line; what cannot be read is said and left out."""
+        """One line; what cannot be read is logged and left out."""
         segments, tags = [], {}
         for segment in line.split("|"):
             if self.tags and segment.startswith("#"):
