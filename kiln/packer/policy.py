@@ -10,6 +10,7 @@ from typing import Any
 
 from kiln.base import tags
 from kiln.base.findings import Finding
+from kiln.facts import table
 from kiln.packer.hclfile import Document, Template, read_folder, value_with
 
 REQUIRED_TAGS = tags.OF_A_BAKE
@@ -277,6 +278,12 @@ _NUMBER = r"\d+\.\d+\.\d+"
 _PINNED = re.compile(rf"=? ?{_NUMBER}|>= ?{_NUMBER}, ?< ?{_NUMBER}")
 
 
+def _plugin_range() -> str:
+    """The versions of the amazon plugin that this pipeline takes, as HCL writes them."""
+    plugin = table("packer")["plugin"]
+    return f">= {plugin['floor']}, < {plugin['ceiling']}"
+
+
 def _plugin_pinned(shown: str, template: Template) -> Iterator[Finding]:
     used = {kind.split("-")[0] for _, kind, _, _ in template.sources()}
     for document, block in template.blocks("packer"):
@@ -287,7 +294,7 @@ def _plugin_pinned(shown: str, template: Template) -> Iterator[Finding]:
                     yield document.finding(
                         "plugin-pinned",
                         f"plugin {name} may change: {plugin.get('version', 'any version')!r}",
-                        'name a floor and a ceiling, such as version = ">= 1.8.2, < 1.9.0", '
+                        f'name a floor and a ceiling, such as version = "{_plugin_range()}", '
                         "or one version",
                         rf"^ *{name} *=",
                         r"^ *version",

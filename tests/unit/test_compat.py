@@ -14,7 +14,7 @@ from kiln.cli import checks
 from kiln.compat.engine import check_combination, check_matrix, check_recipe
 from kiln.compat.judge import clashes
 from kiln.compat.rules.combination import recipe_combination
-from kiln.facts import instances, table
+from kiln.facts import branches, instances, table
 from kiln.matrix.load import load_recipes
 from tests.unit.rows import row
 
@@ -44,6 +44,15 @@ def test_the_classic_stack_is_allowed_on_al2_with_a_warning_of_what_its_end_mean
     assert found["OS-EOL"].level == "warning"
     assert "550.163.01" in found["OS-EOL"].why
     assert "DRV-EOL" in found
+
+
+def test_what_an_end_means_names_the_last_versions_of_the_facts(marked):
+    marked("efa", "os", "al2", last="1.50.0")
+    marked("cuda", "repos", "rhel7", last="12.3.2", drivers={"last": "535"})
+    (ended,) = [item for item in check_recipe(classic(), today=TODAY) if item.rule == "OS-EOL"]
+    newest = branches()["535"].newest
+    assert f"rhel7 repository stops at CUDA 12.3.2 and driver {newest}" in ended.why
+    assert "the EFA installer at 1.50.0" in ended.why
 
 
 def test_a_finding_names_its_row_and_line_and_source():

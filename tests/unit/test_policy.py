@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from kiln.base.findings import Finding
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
+from kiln.facts import table
 from kiln.matrix import load
 from kiln.packer import policy, render
 
@@ -270,3 +272,17 @@ def test_every_rule_is_broken_by_a_test_here() -> None:
     rules = set(re.findall(r'inding\(\s*(?:"error",\s*)?"([a-z0-9-]+)"', source))
     covered = {rule for rule, _, _, _ in EDITS.values()}
     assert rules == covered - {"hcl-syntax"} | {"tags-complete", "plugin-pinned", "hcl-missing"}
+
+
+def test_the_hint_names_the_versions_of_the_plugin_that_the_facts_have(
+    folder: Path, marked: Callable[..., None]
+) -> None:
+    marked("packer", "plugin", floor="1.8.5", ceiling="1.10.0")
+    (finding,) = broken(folder, r'version = ".*"', 'version = "1.8"', "plugins.pkr.hcl")
+    assert '">= 1.8.5, < 1.10.0"' in finding.hint
+
+
+def test_the_page_about_aws_names_the_versions_of_the_plugin_that_the_facts_have() -> None:
+    plugin = table("packer")["plugin"]
+    text = f"({plugin['floor']} up to, not including, {plugin['ceiling']})"
+    assert text in (ROOT / "docs/aws.md").read_text()

@@ -32,10 +32,25 @@ def distro_ended(c: Combination) -> Iterator[Objection]:
     yield Objection(
         f"{about['name']} reached its end of life on {end}",
         hint=hint,
-        why=about.get("end_means", ""),
+        why=_end_means(c),
         advice=bool(allowed),
         source=facts.full_source(about.get("source", ""), table("distros")["sources"]),
     )
+
+
+def _end_means(c: Combination) -> str:
+    """What the end of the distribution's life brings, with the last versions that it gets."""
+    last = c.repo.get("drivers", {}).get("last")
+    known = {
+        "cuda_repo": c.repository,
+        "last_cuda": c.repo.get("last"),
+        "last_driver": facts.branches()[last].newest if last else None,
+        "last_efa": table("efa")["os"].get(c.distro, {}).get("last"),
+    }
+    text: str = c.about.get("end_means", "")
+    for name, version in known.items():
+        text = text.replace(f"{{{name}}}", version or "an unknown version")
+    return text
 
 
 @rule("UNTRIED")
