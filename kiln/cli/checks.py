@@ -100,9 +100,6 @@ def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
             "not judged: whether its packages are published; that is told of rows (./invoke check, "
             "./invoke preflight)"
         )
-    if "packages" in answer:
-        counts = ", ".join(f"{number} {state}" for state, number in answer["packages"].items())
-        lines.append(f"packages: {counts}")
     if "evidence" in answer:
         lines += [
             "known to exist:",

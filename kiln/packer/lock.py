@@ -369,13 +369,13 @@ def _flat(lock: Mapping[str, Any]) -> dict[str, str]:
 
 
 def signed_line(lock: Mapping[str, Any]) -> str:
-    """How much of a lock was seen to be signed by its pinned key, and how much will be."""
+    """Of how much of a lock a pinned key's signature was checked, and of how much it will be."""
     words = _flat(lock).values()
     will = sum("will be signed by" in text for text in words)
     proven = sum("signed by" in text for text in words) - will
     return (
-        f"{proven} packages and files are signed by a pinned key (seen), {will} will be signed by "
-        "one: nobody has seen them yet, and a bake that finds another key stops"
+        f"{proven} packages and files are signed by a pinned key (signature checked), {will} will "
+        "be signed by one: nobody has checked theirs yet, and a bake that finds another key stops"
     )
 
 

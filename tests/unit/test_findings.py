@@ -146,6 +146,12 @@ def test_todays_matrix_fits_a_terminal_of(width: int) -> None:
     ] == []
 
 
+def test_the_packages_of_the_matrix_are_counted_once() -> None:
+    text = checks.findings_text(checks.check_answer({}, strict=False))
+    counts = [line for line in text.splitlines() if line.strip().startswith("packages")]
+    assert len(counts) == 1
+
+
 def test_todays_matrix_says_each_thing_once() -> None:
     findings = checks.check_answer({}, strict=False)["findings"]
     output = [(finding["rule"], finding["message"]) for finding in findings]

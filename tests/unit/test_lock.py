@@ -238,6 +238,8 @@ def test_a_package_that_was_seen_in_a_signed_index_is_told_from_one_that_will_be
     assert change == (f"signed by {keys}", f"will be signed by {keys}")
     before, after = (int(lock.signed_line(lock_of).split()[0]) for lock_of in (seen, unseen))
     assert before > after == 0
+    assert "signature checked" in lock.signed_line(seen)
+    assert "seen" not in lock.signed_line(seen)  # which is `check`'s word for somebody's public use
 
 
 def test_a_signature_counts_as_seen_when_a_bake_has_had_the_file_that_it_signs(locked):
