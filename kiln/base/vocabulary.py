@@ -76,7 +76,7 @@ def _cut(text: str) -> str:
 VERSION = Form(r"^[0-9]+(\.[0-9]+)+([-+~.][A-Za-z0-9.]+)*$", "a version such as 1.20.0")
 DRIVER = Form(r"^[0-9]{3}(\.[0-9]+)+$", "a version such as 510.47.03")
 # Packages and URLs need the full number: CUDA 13.0 is a series, not a release.
-RELEASE = Form(r"^[0-9]+\.[0-9]+\.[0-9]+$", "a whole release such as 13.0.2: three numbers")
+THREE_NUMBERS = Form(r"^[0-9]+\.[0-9]+\.[0-9]+$", "a whole release such as 13.0.2: three numbers")
 CUDNN = Form(
     r"^[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+$", "a whole cuDNN release such as 9.24.1.1: four numbers"
 )
@@ -93,7 +93,7 @@ USER = Form(r"^[a-z_][a-z0-9_-]*$", "a user name such as ec2-user")
 DEVICE = Form(r"^/dev/[a-z0-9]+$", "a device such as /dev/xvda")
 # Part of the names of folders and AMIs.
 ID = Form(r"^[a-z][a-z0-9_]*$", "a name of small letters, digits and underscores")
-LINE = Form(
+STACK_OF_LINE = Form(
     r"^[a-z][a-z0-9_]*(-[a-z0-9_]+)*$",
     "a name of small letters, digits and dashes such as lts-both",
 )

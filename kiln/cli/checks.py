@@ -48,10 +48,10 @@ def check_answer(given: dict[str, str | None], *, strict: bool) -> dict[str, Any
 _VERSIONS = {
     "driver": (vocabulary.DRIVER, "580.178.04"),
     "cuda": (vocabulary.SERIES_OR_RELEASE, "13.0.2"),
-    "nccl": (vocabulary.RELEASE, "2.28.9"),
-    "efa": (vocabulary.RELEASE, "1.51.0"),
+    "nccl": (vocabulary.THREE_NUMBERS, "2.28.9"),
+    "efa": (vocabulary.THREE_NUMBERS, "1.51.0"),
     "kubernetes": (vocabulary.KUBERNETES, "1.35"),
-    "parallelcluster": (vocabulary.RELEASE, "3.16.3"),
+    "parallelcluster": (vocabulary.THREE_NUMBERS, "3.16.3"),
 }
 _OF_FLAVOR = {"kubernetes": "eks", "parallelcluster": "parallelcluster"}
 

@@ -1,4 +1,5 @@
-"""Locks: a line is locked while its channels move, and the night while it lasts.
+"""Locks of processes: a line is locked while its channels move, and the night while it lasts. The
+file amis.lock.yaml is another thing.
 
 A lock is a parameter of SSM. SSM can create one only if there is none, but it cannot replace or
 delete one only if that is still what was read: of two processes that find a dead holder, the second

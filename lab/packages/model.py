@@ -1,8 +1,8 @@
-"""Stand-in packages as data, made from recipes in YAML.
+"""Stand-in packages as data, made from package templates.
 
-A recipe in `recipes/` is a Jinja template of YAML with the versions as variables, so a new version
-is a line in `lab/mirror/catalogue.yaml`. A recipe's files are trees in `payloads/`, laid out as
-they are installed, and links, stub libraries and kernel modules that the recipe names.
+A package template in `recipes/` is YAML for Jinja with the versions as variables, so a new version
+is a line in `lab/mirror/catalogue.yaml`. A template's files are trees in `payloads/`, laid out as
+they are installed, and links, stub libraries and kernel modules that it names.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ class Package:
 Parts = Mapping[str, dict[str, File]]
 
 
-def load(recipe: str, parts: Parts | None = None, /, **variables: Any) -> list[Package]:
-    """The packages of `recipes/<recipe>.yaml`; the variable `arch` is a `uname -m` name.
+def load(template: str, parts: Parts | None = None, /, **variables: Any) -> list[Package]:
+    """The packages of `recipes/<template>.yaml`; the variable `arch` is a `uname -m` name.
 
-    `parts` are files made in Python, which a recipe refers to by name.
+    `parts` are files made in Python, which a template refers to by name.
     """
-    text = _environment().get_template(f"{recipe}.yaml").render(variables)
-    content = plain_yaml.parse_plain(text, f"{recipe}.yaml")
+    text = _environment().get_template(f"{template}.yaml").render(variables)
+    content = plain_yaml.parse_plain(text, f"{template}.yaml")
     return [_package(entry, parts or {}, variables) for entry in content["packages"]]
 
 
@@ -83,7 +83,7 @@ def tree(name: str, variables: Mapping[str, Any]) -> dict[str, File]:
     """The files of `payloads/<name>/`, with `@x@` in names and texts replaced by the variable x."""
     home = HERE / "payloads" / name
     if not home.is_dir():
-        raise FileNotFoundError(f"{home}: a recipe names a tree that does not exist")
+        raise FileNotFoundError(f"{home}: a package template names a tree that does not exist")
     files: dict[str, File] = {}
     for path in sorted(home.rglob("*")):
         if is_compiled(path):
