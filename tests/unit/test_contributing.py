@@ -18,6 +18,9 @@ from typing import Any
 
 import pytest
 
+from kiln.matrix.load import load_recipes
+from tests.unit.rows import row
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 FILE = re.compile(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|sh|yaml))`")
@@ -95,6 +98,13 @@ class Checkout:
         shutil.copytree(ROOT / "docs" / "images", root / "docs" / "images")
         matrix = (ROOT / "amis.yaml").read_text()
         (root / "amis.yaml").write_text(matrix.split("\namis:\n")[0] + "\n" + ROWS)
+
+    def tests_of_all_rows_pass(self, *arguments: str) -> int:
+        """As `tests_pass`, with every row of this checkout on the stacks of the copy."""
+        path = self.root / "amis.yaml"
+        whole = (ROOT / "amis.yaml").read_text().split("\namis:\n")[1]
+        path.write_text(path.read_text().split("\namis:\n")[0] + "\namis:\n" + whole)
+        return self.tests_pass(*arguments)
 
     def walk(self, title: str, edits: dict[str, Edit], *then: list[str]) -> list[str]:
         """Does what the list says: its edits, which must be `edits`, then its commands.
@@ -177,15 +187,19 @@ CURRENT = ["generate", "--check"]
 NAMES = ["list", "--json"]
 
 
+# The row that most tests take.
+LTS = row("al2023/lts/base/x86_64")
+
+
 def test_a_driver_version(checkout: Checkout) -> None:
-    driver = "580.999.01"
+    driver = f"{LTS.driver_branch}.998.01"
     found, names, _ = checkout.walk(
         "Add a driver version",
         {
             "kiln/facts/knowledge/drivers.yaml": after(
-                "      580.178.04:", f"      {driver}: '2026-11-20'\n"
+                f"      {LTS.driver}:", f"      {driver}: '2026-11-20'\n"
             ),
-            "amis.yaml": instead("driver: 580.178.04", f"driver: {driver}"),
+            "amis.yaml": instead(f"driver: {LTS.driver}", f"driver: {driver}"),
         },
         *(CHECK, NAMES, CURRENT),
     )
@@ -193,6 +207,10 @@ def test_a_driver_version(checkout: Checkout) -> None:
     assert {row["driver"] for row in json.loads(names)} == {driver}
     assert driver in checkout.rendered()
     assert driver in (checkout.root / "amis.lock.yaml").read_text()
+    files = ("which", "evidence", "compat", "lab_vendors", "facts", "getting_started")
+    assert checkout.tests_of_all_rows_pass(
+        *(f"tests/unit/test_{name}.py" for name in files), "-k", "not readme"
+    ) > 200  # fmt: skip
 
 
 def test_a_distribution(checkout: Checkout) -> None:
@@ -305,6 +323,8 @@ def test_a_component(checkout: Checkout) -> None:
         *("tests/unit/test_components.py", "tests/unit/test_ami_checks.py", "-k"),
         "acme or has_a_way_to or every_component_has_its",
     ) >= 3  # fmt: skip
+    shown = ("tests/unit/test_getting_started.py", "-k", "prints_what_the_page_shows")
+    assert checkout.tests_of_all_rows_pass(*shown) == 3
 
 
 def test_a_component_whose_script_asks_for_another_variable_is_refused(checkout: Checkout) -> None:
@@ -378,30 +398,48 @@ def test_an_instance_type(checkout: Checkout) -> None:
         "  Q100: {ec2_name: Q100, product: NVIDIA Q100, arch: hopper, compute_capability: '9.0',"
         " memory_mib: 81920, mig: false, open_modules: supported, pci_device_ids: ['ffee']}\n"
     )
-    kind = (
-        "- {type: p5.12xlarge, gpu: Q100, count: 2, arch: x86_64, vcpus: 48, memory_mib: 524288,"
-        " network_cards: 4, efa: 4}\n"
-    )
-    which, _ = checkout.walk(
+    # One with a GPU that is known and has MIG, one with a new GPU.
+    rest = "count: 2, arch: x86_64, vcpus: 48, memory_mib: 524288, network_cards: 4, efa: 4}\n"
+    kinds = f"- {{type: p5.12xlarge, gpu: H100-80GB, {rest}- {{type: q1.12xlarge, gpu: Q100, {rest}"
+    known, new, _ = checkout.walk(
         "Add an instance type",
         {
-            "kiln/facts/knowledge/instances.yaml": lambda text: after("- {type: p5.4xlarge,", kind)(
-                instead("  H100-80GB:", gpu + "  H100-80GB:")(text)
-            ),
+            "kiln/facts/knowledge/instances.yaml": lambda text: after(
+                "- {type: p5.4xlarge,", kinds
+            )(instead("  H100-80GB:", gpu + "  H100-80GB:")(text)),
             "kiln/facts/knowledge/drivers.yaml": after(
                 "  B300: {first_branch:", "  Q100: {first_branch: '580', source: devices}\n"
             ),
         },
         ["which", "--instance-type", "p5.12xlarge"],
+        ["which", "--instance-type", "q1.12xlarge"],
         CURRENT,
     )
-    assert which.startswith("p5.12xlarge: 2 × NVIDIA Q100")
-    assert "1. al2023-580.178.04-open" in which
+    assert known.startswith("p5.12xlarge: 2 × NVIDIA H100")
+    assert new.startswith("q1.12xlarge: 2 × NVIDIA Q100")
+    assert f"1. {LTS.name}" in known
+    assert f"1. {LTS.name}" in new
     for generated in (
         "lab/rootfs/basefiles/common/usr/lib/kiln-lab-pci/pci.json",
         "runtime/opt/kiln/lib/gpu_boot/devices.json",
     ):
         assert "ffee" in (checkout.root / generated).read_text(), generated
+    assert checkout.tests_pass("tests/unit/test_facts.py") > 20
+
+
+# A row that no bump moves: the case that the pipeline was made for, which the README builds.
+STAYS = {row("al2/classic/base/x86_64").name}
+
+
+def test_no_unit_test_takes_a_row_by_a_name_that_a_new_version_changes() -> None:
+    names = {recipe.name for recipe in load_recipes(ROOT / "amis.yaml")} - STAYS
+    named = {
+        f"{path.name}: {name}"
+        for path in (ROOT / "tests" / "unit").rglob("*.py")
+        for name in names
+        if name in path.read_text(encoding="utf-8")
+    }
+    assert not named, "take it by its line (tests/unit/rows.py)"
 
 
 def test_every_list_of_the_page_is_walked() -> None:
