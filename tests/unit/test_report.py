@@ -133,7 +133,7 @@ def test_it_is_compared_with_the_rows_build_before_also_under_another_name(
     line = {"line": "al2023-lts-base-x86_64", "name": "al2023-580", "driver": "580.1.1"}
     for run, recipe, versions in (
         ("20261001T000000Z-aaaa", line, {"packages": []}),
-        ("20261101T000000Z-aaaa", line, {"packages": [{}]}),
+        ("20261101T000000Z-aaaa", line, {"packages": [{"name": "a"}]}),
         ("20261102T000000Z-aaaa", {**line, "line": "another"}, {"packages": []}),
         ("20261103T000000Z-aaaa", line, None),
         ("20261122T000000Z-aaaa", line, {"packages": []}),
@@ -142,13 +142,13 @@ def test_it_is_compared_with_the_rows_build_before_also_under_another_name(
         (tmp_path / "x" / run).mkdir(parents=True)
         (tmp_path / "x" / run / "record.json").write_text(json.dumps(old.as_json()))
     bumped = {**line, "name": "al2023-590", "driver": "590.1.1"}
-    new = a_record(recipe=bumped, versions={"packages": [{}, {}]})
+    new = a_record(recipe=bumped, versions={"packages": [{"name": "a"}, {"name": "b"}]})
     before = build_before(new)
     assert before is not None
     assert before.run_id == "20261101T000000Z-aaaa"
     text = text_of(report.report_html(new, before))
     assert "al2023-580, run 20261101T000000Z-aaaa, verified: ./invoke diff" in text
-    assert "driver 580.1.1 → 590.1.1 packages 1 → 2 Checks:" in text
+    assert "driver 580.1.1 → 590.1.1 packages 1 → 2 packages by name 1 differ: b" in text
     assert build_before(a_record(run_id="20261001T000000Z-aaaa", recipe=line)) is None
 
 

@@ -289,6 +289,12 @@ def test_what_is_read_on_the_image_must_be_here_too(
     progress = Progress(io.StringIO())
     refused_for_its_overlay(
         lambda: verify_running.verify_running(
-            running, Ready("a test"), progress, key=None, keyword=None, install=False
+            running,
+            Ready("a test"),
+            progress,
+            key=None,
+            keyword=None,
+            install=False,
+            kind_of_machine=lambda machine: "lab",
         )
     )
