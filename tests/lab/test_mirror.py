@@ -301,7 +301,9 @@ class TestPackages:
         assert (folder / name.removeprefix("Filename: ")).is_file()
 
     def test_a_recipe_that_names_a_missing_tree_is_found_out(self) -> None:
-        with pytest.raises(FileNotFoundError, match="a recipe names a tree that does not exist"):
+        with pytest.raises(
+            FileNotFoundError, match="a package template names a tree that does not exist"
+        ):
             model.tree("no-such-tree", {})
 
 
