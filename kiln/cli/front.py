@@ -224,6 +224,8 @@ def _refuse_flags(parameters: Mapping[str, inspect.Parameter], values: Mapping[s
     flags = [_flag(name) for name in parameters]
     for name, value in values.items():
         needed = parameters[name].default is inspect.Parameter.empty
+        if needed and value == "--help":
+            raise KilnError("this task needs words, so --help goes before its name", hint=SEE_LIST)
         if needed and isinstance(value, str) and value.startswith("--"):
             close = nearest(value, flags, likeness=0.7)
             text = f"unknown flag {value}" + (f"; did you mean {close}?" if close else "")

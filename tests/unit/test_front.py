@@ -191,6 +191,10 @@ def test_no_task_takes_another_tasks_name_for_a_word_of_its_own(
         (["build", "--distor", "al2"], "unknown flag --distor; did you mean --distro?\n"),
         (["--bogus"], "unknown flag --bogus\n  see ./invoke --list"),
         (["nosuch"], "unknown task nosuch\n  see ./invoke --list"),
+        (
+            ["sbom", "--help"],
+            "this task needs words, so --help goes before its name\n  see ./invoke",
+        ),
         (["sbom", "--bogus"], "unknown flag --bogus\n  see ./invoke --list"),
         (["sbom", "--josn"], "unknown flag --josn; did you mean --json?\n"),
         (["biuld"], "unknown task biuld; did you mean build?\n  see ./invoke --list"),
