@@ -53,6 +53,16 @@ class Located:
         """Where the key at `path` stands; its value if it has no key."""
         return Place(self.file, *self.keys.get(path, self.mark(path)), dotted(path))
 
+    def place_of_text(self, text: str) -> Place | None:
+        """Where this text stands as a value, for the first time; None if it does not."""
+        for path in self.values:
+            value = self.data
+            for part in path:
+                value = value[part]
+            if value == text:
+                return self.place(path)
+        return None
+
     def at(self, path: Path_) -> str:
         """`file:line:column` of the value at `path`."""
         return str(self.place(path))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from kiln import facts
@@ -243,7 +244,7 @@ def download(recipe: Recipe, env: str, version: str = "0", **more: str) -> tuple
     return (Download(env, url, pinned, facts.used_row("downloads.yaml", env, row)),)
 
 
-def written_download(recipe: Recipe, env: str, url: str, file: str) -> Download:
+def written_download(recipe: Recipe, env: str, url: str, file: Path) -> Download:
     """The download of an overlay's component, whose `file` holds the URL with its placeholders."""
     return Download(env, facts.fill(file, env, url, "0", _fields(recipe)))
 

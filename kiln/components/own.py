@@ -33,8 +33,8 @@ def _is_line(value: Any) -> bool:
     return isinstance(value, str) and value.isprintable() and bool(value.strip())
 
 
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, dict)
 
 
 # Each key of a component in YAML, and whether its value is of the right kind.
@@ -45,9 +45,9 @@ _KEYS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: isinstance(value, list | dict),
         "a list of the distribution's packages, or such a list per distribution or family",
     ),
-    "env": (_is_texts, "the script's variables, each with its text"),
-    "downloads": (_is_texts, "the script's downloads, each with its URL"),
-    "keys": (_is_texts, "variables, each with the name of a signing key"),
+    "env": (_is_mapping, "the script's variables, each with its text"),
+    "downloads": (_is_mapping, "the script's downloads, each with its URL"),
+    "keys": (_is_mapping, "variables, each with the name of a signing key"),
     "optional": (lambda value: isinstance(value, bool), "true or false"),
     "reboots": (lambda value: isinstance(value, bool), "true or false"),
 }
@@ -165,7 +165,10 @@ def _from_yaml(path: Path, name: str) -> tuple[Component, str]:
         if key not in data:
             raise overlay_mistake(path, f"{key} is missing: {_KEYS[key][1]}")
     for key in ("env", "downloads", "keys"):
-        for variable in data.get(key, {}):
+        for variable, text in data.get(key, {}).items():
+            if not isinstance(text, str):
+                what = f"{variable} must be text: put it in quotes, or give it a value"
+                raise _at(document, (key, variable), what)
             if not _VARIABLE.fullmatch(variable):
                 what = f"{variable!r} is not a variable such as ACME_SITE"
                 raise _at(document, (key, variable), what)
@@ -180,7 +183,7 @@ def _from_yaml(path: Path, name: str) -> tuple[Component, str]:
 
     def downloads(recipe: Recipe) -> tuple[Download, ...]:
         return tuple(
-            written_download(recipe, variable, url, shown_path(path))
+            written_download(recipe, variable, url, path)
             for variable, url in data.get("downloads", {}).items()
         )
 

@@ -14,6 +14,7 @@ from typing import Any, get_args
 from kiln.base import vocabulary
 from kiln.base.errors import did_you_mean
 from kiln.base.located import Path_
+from kiln.base.placeholders import names_in
 from kiln.base.vocabulary import Form
 
 # Any table of facts by its name.
@@ -131,6 +132,52 @@ _KEYS: dict[str, dict[str, Form | _Known]] = {
         "gpus.*": _Known("GPU in instances.yaml", _entries("instances", "gpus")),
     },
 }
+_OF_ARCHIVE = ("arch", "codename", "deb", "distro", "nvidia", "os", "release", "uname")
+_OF_RECIPE = (
+    *("arch", "archive", "branch", "deb", "distro", "family", "nvidia", "os", "repo"),
+    *("uname", "version"),
+)
+_OF_PACKAGE = (
+    *_OF_RECIPE,
+    *("cuda_major", "cuda_package", "cuda_series", "driver_cuda", "module"),
+)
+_OF_PARENT = ("arch", "deb_arch", "kubernetes", "parallelcluster")
+PLACEHOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
+    "archives": {
+        **{
+            f"{listed}.*.{key}": _OF_ARCHIVE
+            for listed in ("archives", "security")
+            for key in ("url", "mirror_list", "suites.*")
+        },
+        "vendors.*.*.url": (*_OF_ARCHIVE, "url"),
+        "vendors.*.*.suites.*": (*_OF_ARCHIVE, "url"),
+    },
+    "checksums": {"files.*.url": ("version",)},
+    "cuda": {"forward_compatibility.path": ("series",)},
+    "distros": {
+        "package_snapshots.*.lines.*": ("codename", "snapshot"),
+        "distros.*.parents.*.ssm_parameter": _OF_PARENT,
+        "distros.*.parents.*.name": _OF_PARENT,
+        "distros.*.end_means": ("cuda_repo", "last_cuda", "last_driver", "last_efa"),
+    },
+    "downloads": {
+        "repositories.*.*.url": _OF_RECIPE,
+        "downloads.*.*.url": (*_OF_RECIPE, "build"),
+    },
+    "drivers": {"urls.*.url": ("version",)},
+    "nccl": {
+        "packages.*.library": ("series", "version"),
+        "packages.*.headers": ("series", "version"),
+    },
+    "packages": {
+        "packages.*.*.names.*": _OF_PACKAGE,
+        "packages.*.*.unversioned.*": _OF_PACKAGE,
+        "packages.*.*.built_for": _OF_PACKAGE,
+        "streams.*.*": ("branch",),
+    },
+}
+"""What may stand in the `{…}` of a text, by table and pattern; of other texts a brace is itself."""
+
 # What an AMI cannot be built without, and `check` cannot judge it by.
 _OF_A_PARENT = ("family", "ssh_user", "root_device", "compiler", "kernels")
 
@@ -143,8 +190,12 @@ def check_forms(own: Any, whole: dict[str, Any], name: str, read: Read) -> None:
     for path, value, is_key in _walk(own, ()):
         rules = (_KEYS if is_key else _VALUES).get(name, {})
         for pattern, rule in rules.items():
-            if value is not None and _matches(path, pattern):
+            if value is not None and matches(path, pattern):
                 _check(rule, path, value, whole, read, is_key=is_key)
+        if not is_key and isinstance(value, str):
+            for pattern, allowed in PLACEHOLDERS.get(name, {}).items():
+                if matches(path, pattern):
+                    _check_placeholders(path, value, allowed)
         if not is_key and isinstance(value, str) and str(path[-1]).endswith("source"):
             _check_source(path, value, whole.get("sources", {}))
     if name == "distros":
@@ -166,7 +217,8 @@ def _walk(value: Any, path: Path_) -> Iterator[tuple[Path_, Any, bool]]:
         yield path, value, False
 
 
-def _matches(path: Path_, pattern: str) -> bool:
+def matches(path: Path_, pattern: str) -> bool:
+    """Is the path of a value one of the pattern?"""
     parts = pattern.split(".")
     return len(path) == len(parts) and all(
         part in ("*", name) for part, name in zip(parts, path, strict=True)
@@ -185,6 +237,18 @@ def _check(
     if value not in names:
         hint = did_you_mean(str(value), names)
         raise UnlikeError(path, f"{shown}: there is no such {rule.what}", hint, at_key=is_key)
+
+
+def _check_placeholders(path: Path_, value: str, allowed: Iterable[str]) -> None:
+    """Refuse a `{…}` for which nothing is filled in."""
+    try:
+        names = names_in(value)
+    except ValueError as error:
+        raise UnlikeError(path, str(error)) from None
+    for name in names:
+        if name not in allowed:
+            what = f"unknown placeholder {{{name}}}"
+            raise UnlikeError(path, what, did_you_mean(name, allowed))
 
 
 def _check_source(path: Path_, value: str, names: Mapping[str, str]) -> None:

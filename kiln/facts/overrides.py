@@ -78,7 +78,11 @@ def _fits(value: Any, base: Any, like: Sequence[Any], path: Path_) -> None:
     if value is None or not kinds:
         return
     if _kind(value) not in kinds:
-        hint = "put it in quotes" if kinds == {"text"} else ""
+        hint = ""
+        if kinds == {"text"} and isinstance(value, int):
+            # Numbers with a dot are text for the loader, so that 6.10 is not 6.1.
+            like_it = next(other for other in like if isinstance(other, str))
+            hint = f"put it in quotes, like {like_it!r}"
         raise UnlikeError(path, f"must be {' or '.join(sorted(kinds))}, not {_kind(value)}", hint)
     if isinstance(value, dict):
         _fits_mapping(value, base, [other for other in like if isinstance(other, dict)], path)

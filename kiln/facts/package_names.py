@@ -4,11 +4,12 @@ look them up."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kiln.base import versions
 from kiln.base.errors import KilnError, did_you_mean
-from kiln.facts.tables import UsedRow, table, used_row
+from kiln.facts.tables import UsedRow, place_of_text, table, used_row
 
 
 @dataclass(frozen=True)
@@ -74,16 +75,18 @@ def first_match(
     return None
 
 
-def fill(file: str, key: str, text: str, version: str, fields: dict[str, str]) -> str:
-    """A name or URL from a table with its `{placeholders}` filled in.
+def fill(file: str | Path, key: str, text: str, version: str, fields: dict[str, str]) -> str:
+    """A name or URL from a table, or another YAML file, with its `{placeholders}` filled in.
 
-    Raises KilnError (exit status 2) for an unknown placeholder.
+    Raises KilnError (exit status 2), with file and line, for a placeholder without a value.
     """
     known = {"version": version, "branch": versions.major(version), **fields}
     try:
         return text.format(**known)
     except (KeyError, IndexError, ValueError) as error:
+        place = place_of_text(file, text)
         raise KilnError(
-            f"kiln/facts/knowledge/{file}: {key}: {text!r} cannot be filled in: {error}",
+            f"{place}: {key}: {text!r} cannot be filled in: {error}",
             hint=f"its placeholders may be {', '.join(sorted(known))}",
+            place=place,
         ) from None

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base import overlay, plain_yaml
+from kiln.base.findings import Place
+from kiln.base.located import load_yaml
 from kiln.base.paths import KNOWLEDGE
 from kiln.facts import overrides
 
@@ -26,6 +28,21 @@ def read_table(path: Path) -> dict[str, Any]:
     """The plain data of any YAML file of this kind."""
     data: dict[str, Any] = plain_yaml.read_plain(path, versions_as_text=True)
     return data
+
+
+def place_of_text(file: str | Path, text: str) -> Place:
+    """Where a text of a table stands, in the overlay that counts or in ours; `file` is the table's
+    name with `.yaml`, or the path of any other YAML file."""
+    files = [file] if isinstance(file, Path) else _files_of(file)
+    for path in files:
+        place = load_yaml(path, overlay.shown_path(path)).place_of_text(text)
+        if place:
+            return place
+    return Place(overlay.shown_path(files[-1]))
+
+
+def _files_of(file: str) -> list[Path]:
+    return [*reversed(overlay.own_files(f"facts/{file}")), KNOWLEDGE / file]
 
 
 def confirmed(entry: Mapping[str, Any]) -> bool:

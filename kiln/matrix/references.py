@@ -4,13 +4,13 @@ unambiguous."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from string import Formatter
 from typing import Any
 
 from kiln import components, facts
 from kiln.base.errors import did_you_mean
 from kiln.base.findings import Finding, Place
 from kiln.base.located import Located, Path_, dotted
+from kiln.base.placeholders import names_in
 from kiln.base.recipe import Recipe
 from kiln.facts import table
 from kiln.matrix.account import unfit
@@ -166,13 +166,11 @@ def _bad_placeholders(variant: Variant, source: SourceAmiModel) -> list[Finding]
 
 def _bad_text(place: Place, text: str, values: dict[str, Any]) -> list[Finding]:
     try:
-        parts = [part for part in Formatter().parse(text) if part[1] is not None]
+        names = names_in(text)
     except ValueError as error:
-        return [mistake(place, f"{text!r}: {error}")]
-    if any(form or conversion for _, _, form, conversion in parts):
-        return [mistake(place, f"{text!r}: write a placeholder as {{arch}}, without `!` or `:`")]
+        return [mistake(place, str(error))]
     wrong = []
-    for name in sorted({str(name) for _, name, _, _ in parts}):
+    for name in names:
         if name not in values:
             hint = did_you_mean(name, values)
             wrong.append(mistake(place, f"unknown placeholder {{{name}}}: {hint}"))

@@ -13,7 +13,7 @@ from kiln.base import overlay, plain_yaml
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.located import load_yaml
 from kiln.base.recipe import Distro
-from kiln.base.vocabulary import Form
+from kiln.base.vocabulary import Form, quoted
 from lab.packages import deb, model, rpm
 from lab.packages.model import Package
 from lab.shell import run
@@ -35,7 +35,7 @@ def _ubuntu_catalogue() -> dict[str, Any]:
 
 def _distros(file: Path) -> dict[str, Any]:
     """The distributions of a file, without its `source` and `confirmed`."""
-    content: dict[str, Any] = plain_yaml.read_plain(file)
+    content: dict[str, Any] = plain_yaml.read_plain(file, versions_as_text=True)
     return {name: entry for name, entry in content.items() if isinstance(entry, dict)}
 
 
@@ -75,8 +75,14 @@ def overlay_stand_ins() -> dict[str, dict[str, str]]:
                 known = did_you_mean(name, _catalogue())
                 what = "the lab passes on the repositories of all but Amazon Linux"
                 raise KilnError(f"{place}: {name!r}: {what}", hint=known, place=place)
-            if not isinstance(packages, dict) or not all(map(VERSION_TEXT.fits, packages.values())):
+            if not isinstance(packages, dict):
                 raise KilnError(f"{place}: {name}: expected `name: version` lines", place=place)
+            for package, version in packages.items():
+                if not VERSION_TEXT.fits(version):
+                    place = document.key_place((name, package))
+                    text = "" if isinstance(version, str) else ", put in quotes"
+                    what = f"{package}: {quoted(version)} is not {VERSION_TEXT.what}{text}"
+                    raise KilnError(f"{place}: {what}", place=place)
             added.setdefault(name, {}).update(packages)
     return added
 

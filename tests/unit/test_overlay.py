@@ -18,7 +18,7 @@ from kiln.base.errors import KilnError
 from kiln.base.paths import KNOWLEDGE, ROOT
 from kiln.base.recipe import Recipe
 from kiln.compat import evidence
-from kiln.facts import overrides
+from kiln.facts import forms, overrides
 from kiln.facts.tables import read_table
 from kiln.matrix.load import load_recipes
 from kiln.matrix.select import select
@@ -213,7 +213,8 @@ MISTAKES = {
     "packages": (BASELINE, "[jq, tmux]", "jq", "3:1: packages must be a list"),
     "a distribution": (BASELINE, "[jq, tmux]", "{al2024: [jq]}", "3:12: 'al2024' is no"),
     "a variable": (BASELINE, "ACME_SITE", "acme-site", "4:7: 'acme-site' is not a variable"),
-    "a value": (BASELINE, "fra", "1", "4:1: env must be the script's variables"),
+    "a value": (BASELINE, "fra", "1.10.2, X: 2", "4:26: X must be text: put it in quotes"),
+    "no variables": (BASELINE, "{ACME_SITE: fra}", "fra", "4:1: env must be the script's"),
     "YAML": (BASELINE, "[jq", "[[jq", "not valid YAML"),
     "a folder": ("provisionners/x.sh", "", "", "1: an overlay has no provisionners"),
     "a script": ("provisioners/x.sh", "", "", "1: no component runs x.sh"),
@@ -306,7 +307,13 @@ WRONG_DISTRIBUTION = {
     "a device": ("/dev/xvda", "xvda", "5:18: distros.debian13.root_device: 'xvda'"),
     "a kernel": ("default: linux-", "default: linus-", "11:16: distros.debian13.kernels.default: "),
     "a proxy": ("proxy: 6.12.117", "proxy: 6.12.118", "proxy: '6.12.118+deb12-amd64'"),
-    "a number": ("series: '6.12'", "series: 6", "series: must be text, not a number"),
+    "a number": (
+        "series: '6.12'", "series: 6", "series: must be text, not a number",
+    ),
+    "a placeholder": (
+        "latest/{deb_arch}", "latest/{debarch}",
+        "7:29: distros.debian13.parents.base.ssm_parameter: unknown placeholder {debarch}",
+    ),
     "a source": ("source: debian}", "source: debain}", "source: 'debain'"),
     "a flavour": ("base: {", "bases: {", "7:7: distros.debian13.parents.bases: 'bases'"),
     "half a parent": ("{ssm_parameter: ", "{name: ", "7:7: distros.debian13.parents.base: must"),
@@ -329,6 +336,151 @@ def test_a_mistake_in_a_distribution_is_one_message_with_its_line(acme: Path, wh
     assert caught.value.message.startswith(f"{path}:")
     assert message in caught.value.message
     assert caught.value.exit_status == 2
+
+
+# A text with a `{…}` for which nothing is filled in, by table.
+WRONG_PLACEHOLDERS = {
+    "distros": (
+        "package_snapshots:\n  ubuntu:\n    lines:\n    - deb https://a.example {codenam} main\n",
+        "4:7: package_snapshots.ubuntu.lines.0: unknown placeholder {codenam}\n"
+        "  did you mean 'codename'? Known: codename, snapshot",
+    ),
+    "archives": (
+        "archives:\n- {when: {distro: al2}, name: x, kind: rpm, keys: epel-7, source: none,\n"
+        "   url: 'https://a.example/{unam}'}\n",
+        "3:9: archives.0.url: unknown placeholder {unam}\n  did you mean 'uname'?",
+    ),
+    "downloads": (
+        "downloads:\n  GDRCOPY:\n  - {url: 'https://a.example/{version', source: none}\n",
+        "3:11: downloads.GDRCOPY.0.url: 'https://a.example/{version': expected '}'",
+    ),
+    "packages": (
+        "packages:\n  dcgm:\n  - {names: ['dcgm-{version!r}'], source: none}\n",
+        "3:14: packages.dcgm.0.names.0: 'dcgm-{version!r}': write a placeholder as {arch}",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG_PLACEHOLDERS)
+def test_a_wrong_placeholder_is_reported_where_the_overlay_has_it(acme: Path, name: str) -> None:
+    text, message = WRONG_PLACEHOLDERS[name]
+    path = acme / f"facts/{name}.yaml"
+    path.write_text(text)
+    with pytest.raises(KilnError) as caught:
+        table(name)
+    assert caught.value.message.startswith(f"{path}:{message.partition(chr(10))[0]}")
+    assert message in str(caught.value)
+    assert caught.value.exit_status == 2
+
+
+def test_a_placeholder_that_the_component_has_no_value_for_names_its_line_too(acme: Path) -> None:
+    path = acme / "facts/packages.yaml"
+    path.write_text("packages:\n  kernel-tools:\n  - {names: ['x{cuda_major}'], source: none}\n")
+    caches.forget()
+    with pytest.raises(KilnError) as caught:
+        components.get("kernel").for_recipe(al2023(load_recipes()))
+    assert caught.value.message == (
+        f"{path}:3:14: kernel-tools: 'x{{cuda_major}}' cannot be filled in: 'cuda_major'"
+    )
+
+
+def test_a_wrong_placeholder_of_its_component_names_the_components_file(acme: Path) -> None:
+    path = acme / BASELINE
+    path.write_text(path.read_text() + "downloads: {ACME: 'https://a.example/{machine}'}\n")
+    with pytest.raises(KilnError) as caught:
+        components.get("acme-baseline").for_recipe(al2023(load_recipes()))
+    assert caught.value.message.startswith(f"{path}:5:19: ACME: 'https://a.example/{{machine}}'")
+
+
+def test_the_placeholders_of_every_table_are_known() -> None:
+    for path in TABLES:
+        for at, text in texts(ours_of(path), ()):
+            names = set(re.findall(r"(?<!\$)\{([a-z_]+)\}", text))
+            if names and "source" not in at[-1] and at[0] != "sources":
+                rules = forms.PLACEHOLDERS[path.stem]
+                (allowed,) = [rules[pattern] for pattern in rules if forms.matches(at, pattern)]
+                assert names <= set(allowed), (path.stem, at)
+
+
+def texts(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    entries = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
+    for key, entry in entries:
+        yield from texts(entry, (*path, str(key)))
+    if isinstance(value, str):
+        yield path, value
+
+
+# ------------------------------------------------------------------- versions without quotes
+
+# Facts in which a version stands without quotes, and where it is found: as it is written.
+UNQUOTED = {
+    "a kernel's series": (
+        "distros", "distros: {al2023: {kernels: {entries: {6.20: {series: 6.20, source: ssm}}}}}",
+        ("distros", "al2023", "kernels", "entries", "6.20", "series"), "6.20",
+    ),
+    "a driver": (
+        "drivers", "branches: {580: {versions: {580.10: 2026-11-20}}}",
+        ("branches", "580", "versions", "580.10"), "2026-11-20",
+    ),
+    "a CUDA": ("drivers", "branches: {580: {native_cuda: 12.0}}",
+               ("branches", "580", "native_cuda"), "12.0"),
+    "a release": ("distros", "distros: {ubuntu2404: {name: 24.10}}",
+                  ("distros", "ubuntu2404", "name"), "24.10"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", UNQUOTED)
+def test_a_version_without_quotes_is_the_text_that_is_written(acme: Path, what: str) -> None:
+    name, text, path, value = UNQUOTED[what]
+    (acme / f"facts/{name}.yaml").write_text(text)
+    found = table(name)
+    for key in path:
+        found = found[key]
+    assert found == value
+
+
+# A version without a dot is a whole number for YAML, of which a zero may be lost.
+WHOLE_NUMBERS = {
+    "a series": (
+        "distros",
+        "distros: {al2023: {kernels: {entries: {'6.1': {series: 6}}}}}",
+        "1:56: ",
+    ),
+    "a compiler": ("distros", "distros: {al2023: {compiler: 014}}", "1:30: "),
+    "a glibc": ("distros", "distros: {al2023: {glibc: 2}}", "1:27: "),
+    "a branch": ("distros", "distros: {al2023: {open_only_from: 590}}", "1:36: "),
+    "a CUDA": ("drivers", "branches: {580: {native_cuda: 12}}", "1:31: "),
+}
+
+
+@pytest.mark.parametrize("what", WHOLE_NUMBERS)
+def test_a_whole_number_for_a_version_is_refused_with_its_line(acme: Path, what: str) -> None:
+    name, text, place = WHOLE_NUMBERS[what]
+    path = acme / f"facts/{name}.yaml"
+    path.write_text(text)
+    with pytest.raises(KilnError) as caught:
+        table(name)
+    assert str(caught.value).startswith(f"{path}:{place}")
+    assert "must be text, not a number\n  put it in quotes, like '" in str(caught.value)
+
+
+def test_the_labs_package_of_a_whole_number_is_refused_with_its_line(acme: Path) -> None:
+    path = acme / "lab/packages.yaml"
+    path.write_text("al2023:\n  jq: 1.10\n  tmux: 3\n")
+    with pytest.raises(KilnError) as caught:
+        system.overlay_stand_ins()
+    assert caught.value.message == (
+        f"{path}:3:3: tmux: 3 is not a package's version such as 1.7.1, put in quotes"
+    )
+    caches.forget()
+    path.write_text("al2023:\n  jq: 1.10\n")
+    assert system.overlay_stand_ins() == {"al2023": {"jq": "1.10"}}
 
 
 # What a whole file of facts may be by mistake; TABLE is a key of the table.
