@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ from invoke import Context
 
 from kiln.base.errors import INVALID_INPUT, KilnError
 from kiln.cli.flags import JSON
-from kiln.cli.front import say, show, task
+from kiln.cli.front import show, task
 
 if TYPE_CHECKING:
     from kiln.telemetry import Telemetry
@@ -45,16 +44,29 @@ def cost(
 
 @task(
     help={
-        "out": "the script to write: --out install-telemetry.sh",
+        "out": "the script to write: --out kiln-telemetry.sh",
         "profile": "compute, graphics, full or none (events only): --profile compute",
+        **JSON,
     }
 )
-def bundle(c: Context, out: str = "build/install-telemetry.sh", profile: str = "compute") -> None:
+def bundle(
+    c: Context,
+    out: str = "build/kiln-telemetry.sh",
+    profile: str = "compute",
+    json: bool = False,
+) -> None:
     """Write a script that installs Xid events and GPU metrics on a running instance."""
     from kiln.telemetry import bundle as installer
 
     digest = installer.write_bundle(Path(out), _settings(profile), _agent_packages())
-    say(f"{out}  sha256 {digest}\nrun it as root on the instance; --uninstall removes everything")
+    show(
+        {"file": out, "sha256": digest},
+        as_json=json,
+        text=lambda _: (
+            f"{out}  sha256 {digest}\n"
+            "run it as root on the instance; --uninstall removes everything"
+        ),
+    )
 
 
 @task(
@@ -103,22 +115,10 @@ def _settings(profile: str, interval: int = 60) -> Telemetry:
         raise KilnError(message.removeprefix("Value error, ")) from None
 
 
-def _agent_packages() -> Iterable[AgentPackage]:
+def _agent_packages() -> list[AgentPackage]:
     """The CloudWatch agent's packages whose checksum is in amis.lock.yaml."""
     from kiln.packer import lock
-    from kiln.telemetry.bundle import AgentPackage
+    from kiln.telemetry.bundle import agent_packages
 
-    for entry in lock.load_lock()["artifacts"]:
-        url = entry["url"]
-        if (
-            "/amazon-cloudwatch-agent." in url
-            and url.endswith((".rpm", ".deb"))
-            and entry.get("sha256")
-        ):
-            parts = url.split("/")
-            if len(parts) < 4:
-                raise KilnError(
-                    f"amis.lock.yaml: {url} does not name the distribution of the agent's package",
-                    hint="restore it: git checkout amis.lock.yaml",
-                )
-            yield AgentPackage(parts[-4], parts[-3], url, entry["sha256"])
+    files = {entry["url"]: entry.get("sha256") for entry in lock.load_lock()["artifacts"]}
+    return agent_packages({url: sha256 for url, sha256 in files.items() if sha256})

@@ -11,8 +11,9 @@ import base64
 import gzip
 import hashlib
 import io
+import re
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,10 @@ from kiln.telemetry.facts import telemetry_facts, version_parts
 
 _SKIPPED_PARTS = {"__pycache__"}
 _BASE64_WIDTH = 76
+_PACKAGE = re.compile(r"/amazon-cloudwatch-agent\.(?:rpm|deb)$")
+# The folders of its URL: distribution, Debian's word for `uname -m`, version.
+_FOLDERS = re.compile(r"/([a-z_]+)/(amd64|arm64)/([^/]+)/[^/]+$")
+_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,33 @@ class AgentPackage:
     machine: str
     url: str
     sha256: str
+
+
+def agent_packages(files: Mapping[str, str]) -> list[AgentPackage]:
+    """The agent's newest package for each system of the bundle, among files of amis.lock.yaml by
+    URL → SHA-256. Raises KilnError (exit status 2) for a URL that does not say whose it is.
+    """
+    newest: dict[tuple[str, str], tuple[tuple[int, ...], AgentPackage]] = {}
+    for url, sha256 in files.items():
+        if not _PACKAGE.search(url):
+            continue
+        if not (match := _FOLDERS.search(url)):
+            raise KilnError(
+                f"amis.lock.yaml: {url} does not name the distribution and the processor of the "
+                "agent's package",
+                hint="restore it: git checkout amis.lock.yaml",
+            )
+        folder, machine, version = match.groups()
+        for entry in telemetry_facts()["bundle"]["distros"]:
+            if entry["folder"] != folder:
+                continue
+            package = AgentPackage(
+                f"{entry['id']} {entry['version']}", _MACHINES[machine], url, sha256
+            )
+            candidate = (version_parts(version), package)
+            key = (package.distro, package.machine)
+            newest[key] = max(newest.get(key, candidate), candidate, key=lambda known: known[0])
+    return [package for _, package in newest.values()]
 
 
 def write_bundle(out: Path, settings: Telemetry, packages: Iterable[AgentPackage] = ()) -> str:

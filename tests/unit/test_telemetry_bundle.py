@@ -3,17 +3,23 @@
 What needs a running system (start, restart, a real agent) is in tests/lab/test_telemetry_bundle.py.
 """
 
+import base64
 import hashlib
+import io
 import os
 import re
 import shutil
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
+from invoke import Context
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import RUNTIME, RUNTIME_VARIANTS
+from kiln.cli import telemetry as tasks
+from kiln.facts.lock_file import read_lock_file
 from kiln.telemetry import Telemetry, bundle
 from kiln.telemetry.bundle import AgentPackage
 
@@ -119,6 +125,37 @@ def test_every_unit_of_the_bundle_finds_its_program_in_it():
     ours = {program for program in programs if program.startswith(("/opt/kiln", "/usr/local"))}
     assert ours
     assert {program.lstrip("/") for program in ours} <= set(taken)
+
+
+AGENTS = "https://amazoncloudwatch-agent.s3.amazonaws.com"
+
+
+def test_a_package_of_the_lock_is_for_every_version_of_its_distribution():
+    older, newer = (f"{AGENTS}/ubuntu/arm64/1.{n}b1/amazon-cloudwatch-agent.deb" for n in (9, 10))
+    files = {newer: "b" * 64, older: "a" * 64, f"{newer}.sig": "c" * 64}
+    assert bundle.agent_packages(files) == [
+        AgentPackage(f"ubuntu {version}", "aarch64", newer, "b" * 64)
+        for version in ("20.04", "22.04", "24.04")
+    ]
+
+
+def test_a_package_of_a_distribution_that_the_bundle_lacks_is_left_out():
+    files = {f"{AGENTS}/redhat/amd64/1.9b1/amazon-cloudwatch-agent.rpm": "a" * 64}
+    assert bundle.agent_packages(files) == []
+
+
+def test_the_installer_has_each_package_of_the_lock_whose_checksum_is_known(tmp_path):
+    tasks.bundle.body.__wrapped__(Context(), out=str(tmp_path / "installer"))
+    payload = (tmp_path / "installer").read_text().split("<<'EOF'\n")[-1].partition("\nEOF")[0]
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(payload))) as files:
+        rows = files.extractfile("packages.tsv").read().decode().splitlines()
+    known = {
+        entry["url"]: entry["sha256"]
+        for entry in read_lock_file()["artifacts"]
+        if "/amazon-cloudwatch-agent." in entry["url"] and entry.get("sha256")
+    }
+    assert known
+    assert dict(row.split("\t")[2:] for row in rows) == known
 
 
 def test_a_package_for_a_system_that_the_bundle_refuses_is_an_error():
