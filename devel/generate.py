@@ -16,6 +16,7 @@ from kiln.base.findings import errors
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.catalogue import model as catalogue_model
+from kiln.cli.front import show
 from kiln.cloud import iam
 from kiln.compat import engine, evidence
 from kiln.compat.rules import registry
@@ -152,13 +153,16 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
 }
 
 
-def generate(*, check_only: bool) -> int:
+def generate(*, check_only: bool, as_json: bool = False) -> int:
     """Write every generated file, or with `check_only` name stale ones; returns the exit status."""
     if check_only:
         outdated = stale()
-        print("\n".join([*outdated, "run: ./invoke generate"] if outdated else ["all is current"]))
+        lines = [*outdated, "run: ./invoke generate"] if outdated else ["all is current"]
+        show({"stale": outdated}, as_json=as_json, text=lambda _: "\n".join(lines))
         return int(bool(outdated))
-    print("\n".join(write()) or "nothing to change")
+    written = write()
+    text = "\n".join(written) or "nothing to change"
+    show({"written": written}, as_json=as_json, text=lambda _: text)
     return 0
 
 

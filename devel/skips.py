@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from xml.etree import ElementTree
+
+from devel.junit import cases, id_of
 
 # Pattern of a skip's reason → what the test needs to run. The first match counts.
 LIFTED_BY = (
@@ -69,13 +70,11 @@ def read(reports: Iterable[Path]) -> list[Skip]:
     """The skipped tests in pytest's JUnit reports; missing reports are ignored."""
     skips = []
     for report in reports:
-        if not report.exists():  # pytest ended before writing it
-            continue
-        for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - pytest wrote it
+        for case in cases(report):
             skipped = case.find("skipped")
             if skipped is not None:
                 name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
-                skips.append(Skip(name, skipped.get("message", "")))
+                skips.append(Skip(id_of(case) or name, skipped.get("message", "")))
     return skips
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from typing import Any
+
 from invoke import Context
 
 from kiln.cli.flags import JSON, NO_INSTALL
-from kiln.cli.front import note, task
+from kiln.cli.front import note, show, task, tell
 
 
 @task(
@@ -17,6 +21,7 @@ from kiln.cli.front import note, task
         "bad input, and the tests that have a long form in it",
         "minutes": "with --all: how long the campaign lasts: --minutes 60",
         "part": "with --all: only these parts of it: --part kills,faults",
+        **JSON,
     }
 )
 def test(
@@ -27,43 +32,63 @@ def test(
     all: bool = False,  # noqa: A002 - the flag is --all
     minutes: int = 15,
     part: str | None = None,
+    json: bool = False,
 ) -> int:
     """Run the linters, the unit tests, and the lab's tests on real guests."""
     from devel import testing
 
-    if quick:
-        return testing.quick(only=k)
-    if all:
-        from devel.campaign import run
+    with _printing(as_json=json):
+        if quick:
+            answer = testing.quick(only=k)
+        elif all:
+            from devel.campaign import run
 
-        return run.campaign(minutes, note, part)
-    return testing.test(only=k, lab=not no_lab)
+            answer = run.campaign(minutes, note, part)
+        else:
+            answer = testing.test(only=k, lab=not no_lab)
+    return _ended(answer, as_json=json)
 
 
-@task(help=NO_INSTALL)
-def lint(c: Context, no_install: bool = False) -> int:
+@task(help={**NO_INSTALL, **JSON})
+def lint(c: Context, no_install: bool = False, json: bool = False) -> int:
     """ruff, mypy --strict, import-linter, shellcheck, the docs' links, stale generated files."""
     from devel import testing
+    from devel.outcome import linters_as_json
 
-    return testing.lint(install=not no_install)
+    with _printing(as_json=json):
+        answer = linters_as_json(testing.lint(install=not no_install))
+    return _ended(answer, as_json=json)
 
 
-@task(help={"check": "write nothing; fail if what is committed is stale"})
-def generate(c: Context, check: bool = False) -> int:
+def _printing(*, as_json: bool) -> contextlib.AbstractContextManager[object]:
+    """Where linters and pytest print: for a program, stdout has the outcome and nothing else."""
+    return contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
+
+
+def _ended(answer: dict[str, Any], *, as_json: bool) -> int:
+    """The exit status; for a program, the outcome on stdout. A person has read it already."""
+    if as_json:
+        show(answer, as_json=True, text=str)
+    return int(answer["exit_status"])
+
+
+@task(help={"check": "write nothing; fail if what is committed is stale", **JSON})
+def generate(c: Context, check: bool = False, json: bool = False) -> int:
     """Write the generated files that are committed: schemas, policy, catalogues, packer/."""
     from devel import generate as generating
 
-    return generating.generate(check_only=check)
+    return generating.generate(check_only=check, as_json=json)
 
 
-@task(help={"site": "a folder that ./invoke catalogue made: --site build/catalogue"})
-def pictures(c: Context, site: str = "build/catalogue") -> None:
+@task(help={"site": "a folder that ./invoke catalogue made: --site build/catalogue", **JSON})
+def pictures(c: Context, site: str = "build/catalogue", json: bool = False) -> None:
     """Screenshots of a catalogue for the docs: docs/images/catalogue-….png."""
     from pathlib import Path
 
     from devel.pictures import take_pictures
 
-    note("\n".join(map(str, take_pictures(Path(site)))))
+    files = [str(path) for path in take_pictures(Path(site))]
+    tell({"written": files}, as_json=json, text="\n".join(files))
 
 
 @task(

@@ -10,11 +10,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from devel import generate, links, packers, scripts, second_try, skips
+from devel.outcome import Finished, Outcome
 from kiln.base import needs
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
@@ -84,18 +84,8 @@ SLOW = (
 )
 
 
-@dataclass(frozen=True)
-class Finished:
-    """The result of a linter."""
-
-    name: str
-    ok: bool
-    seconds: float
-    output: str
-
-
-def lint(*, install: bool = True) -> int:
-    """Run all linters in parallel; returns the exit status."""
+def lint(*, install: bool = True) -> list[Finished]:
+    """Run all linters in parallel, and print what they found."""
     needs.ensure("lint", "packer", install=install, say=note)
     python = [sys.executable, "-m"]
     files = scripts.committed()
@@ -111,8 +101,8 @@ def lint(*, install: bool = True) -> int:
     return _report([*side_by_side(commands), _generated(), _links()])
 
 
-def quick(*, only: str | None = None) -> int:
-    """Run ruff, mypy and the fast unit tests, import tests/lab; returns the exit status.
+def quick(*, only: str | None = None) -> dict[str, Any]:
+    """Run ruff, mypy and the fast unit tests, import tests/lab; returns the outcome.
 
     `only` selects tests by name, and leaves the linters out.
     """
@@ -125,29 +115,32 @@ def quick(*, only: str | None = None) -> int:
         # They are not run, but an import that fails is seen.
         "tests/lab imports": [*python, "pytest", "--collect-only", "-q", "tests/lab"],
     }
-    status = 0 if only else _report(side_by_side(linters))
     with tempfile.TemporaryDirectory(prefix="kiln-test-") as folder:
-        status |= _unit_tests(Path(folder), [*left_out, *chosen])
-        _list_skips(Path(folder))
+        outcome = Outcome(Path(folder), [] if only else _report(side_by_side(linters)))
+        _unit_tests(outcome, [*left_out, *chosen])
+        _list_skips(outcome)
+        answer = outcome.as_json()
     note(f"left out by --quick: tests/lab, the other linters, and {len(SLOW)} files of tests/unit")
-    return status
+    return answer
 
 
-def test(*, only: str | None = None, lab: bool = True) -> int:
-    """Run linters, unit tests, lab tests; returns the exit status. `only` selects tests by name."""
+def test(*, only: str | None = None, lab: bool = True) -> dict[str, Any]:
+    """Run linters, unit tests, lab tests; returns the outcome. `only` selects tests by name."""
     needs.ensure("lint", "packer", "ssh", "tests", install=True, say=note)
     browser_if_there_is_one()
     note(f"Packer of this run: {packers.in_words()}")
     chosen = ["-k", only] if only else []
-    linters: Callable[[], int] = (lambda: 0) if only else lint
+    linters: Callable[[], list[Finished]] = list if only else lint
     with tempfile.TemporaryDirectory(prefix="kiln-test-") as folder:
+        outcome = Outcome(Path(folder))
         if lab:
-            status = _all(Path(folder), chosen, linters)
+            _all(outcome, chosen, linters)
         else:
-            status = linters() | _unit_tests(Path(folder), chosen)
-        _list_skips(Path(folder))
-        _list_second_tries(Path(folder))
-    return status
+            outcome.linters = linters()
+            _unit_tests(outcome, chosen)
+        _list_skips(outcome)
+        _list_second_tries(outcome)
+        return outcome.as_json()
 
 
 def browser_if_there_is_one() -> None:
@@ -158,35 +151,38 @@ def browser_if_there_is_one() -> None:
         note(f"the catalogue is not opened in a browser: {error}")
 
 
-def _all(reports: Path, chosen: list[str], linters: Callable[[], int]) -> int:
-    """Linters, unit tests and lab tests side by side as far as they may be; the exit status.
+def _all(outcome: Outcome, chosen: list[str], linters: Callable[[], list[Finished]]) -> None:
+    """Linters, unit tests and lab tests side by side as far as they may be.
 
-    The first thing shown is what the linters found. What was skipped is in `reports`.
+    The first thing shown is what the linters found.
     """
     try:
         host.can_run()
     except KilnError as error:
-        linters()
-        _unit_tests(reports, chosen)
+        outcome.linters = linters()
+        _unit_tests(outcome, chosen)
+        outcome.not_run["tests/lab"] = str(error)
         print(f"NOT RUN: tests/lab: {error}", flush=True)
-        return 1
+        return
     other = "arm64" if emulation.host_arch() == "x86_64" else "x86_64"
     needs.ensure("lab", f"emulate_{other}", install=True, say=note)
-    with _Background(reports, again=not chosen) as background:
+    with _Background(outcome, again=not chosen) as background:
         # Every guest reads the one kernel's log, and the AMI's checks write to it: the tests that
         # count what is in it run while no AMI is checked. They mostly wait: beside the linters.
         background.start("kernel-log", [*map(str, sorted(ROOT.glob(KERNEL_LOG_TESTS))), *chosen])
-        status = linters()
+        outcome.linters = linters()
         # By groups: the tests that open a browser share one.
         several = ["-n", "2", "--dist", "loadgroup"]
         background.start("unit", ["tests/unit", *several, *chosen], lab=_LAB_FOR_UNIT_TESTS)
         background.start("beside", [*_files_beside(), "-m", "beside", *chosen], lab=_LAB_BESIDE)
-        status |= background.finish("kernel-log")
+        background.finish("kernel-log")
         several = ["-n", str(_LABS_AT_ONCE), "--no-loadscope-reorder"]
         in_labs = ["-m", "not beside", f"--ignore-glob={KERNEL_LOG_TESTS}", *several, *chosen]
         in_labs = ["tests/lab", *in_labs]
-        status |= run_pytest(reports / "labs.xml", in_labs, again=not chosen)
-        return status | background.finish("unit") | background.finish("beside")
+        report = outcome.reports / "labs.xml"
+        outcome.parts["labs"] = run_pytest(report, in_labs, again=not chosen)
+        background.finish("unit")
+        background.finish("beside")
 
 
 def _files_beside() -> list[str]:
@@ -198,8 +194,8 @@ def _files_beside() -> list[str]:
 class _Background:
     """Runs of pytest beside each other; what each one printed is shown when it is finished."""
 
-    def __init__(self, reports: Path, *, again: bool) -> None:
-        self._reports = reports
+    def __init__(self, outcome: Outcome, *, again: bool) -> None:
+        self._outcome = outcome
         self._again = again
         self._stack = contextlib.ExitStack()
         self._runs: dict[str, tuple[Future[int], TextIO]] = {}
@@ -214,41 +210,35 @@ class _Background:
     def start(self, name: str, arguments: list[str], lab: int = _LAB_FOR_TESTS) -> None:
         """Start pytest with these arguments; its report is `name`.xml."""
         output = self._stack.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115
-        report = self._reports / f"{name}.xml"
+        report = self._outcome.reports / f"{name}.xml"
         run = self._pool.submit(run_pytest, report, arguments, output, lab, again=self._again)
         self._runs[name] = (run, output)
 
-    def finish(self, name: str) -> int:
-        """Wait until that run is over and show what it printed; its exit status."""
+    def finish(self, name: str) -> None:
+        """Wait until that run is over and show what it printed."""
         run, output = self._runs[name]
-        status = run.result()
+        self._outcome.parts[name] = run.result()
         output.seek(0)
         print(output.read(), flush=True)
-        return status
 
 
-def _unit_tests(reports: Path, arguments: list[str]) -> int:
-    several = ["-n", str(os.cpu_count())]
-    report = reports / "unit.xml"
-    return run_pytest(report, ["tests/unit", *several, *arguments], lab=_LAB_FOR_UNIT_TESTS)
+def _unit_tests(outcome: Outcome, arguments: list[str]) -> None:
+    chosen = ["tests/unit", "-n", str(os.cpu_count()), *arguments]
+    report = outcome.reports / "unit.xml"
+    outcome.parts["unit"] = run_pytest(report, chosen, lab=_LAB_FOR_UNIT_TESTS)
 
 
-def _list_skips(reports: Path) -> None:
+def _list_skips(outcome: Outcome) -> None:
     """Print the skipped tests and what they need."""
-    skipped = skips.as_text(skips.read(_first_reports(reports)))
+    skipped = skips.as_text(skips.read(outcome.first_reports))
     if skipped:
         print(skipped, flush=True)
 
 
-def _list_second_tries(reports: Path) -> None:
+def _list_second_tries(outcome: Outcome) -> None:
     """Print the tests that passed only at the second try."""
-    if tried := second_try.as_text(_first_reports(reports)):
+    if tried := second_try.as_text(outcome.first_reports):
         print(tried, flush=True)
-
-
-def _first_reports(reports: Path) -> list[Path]:
-    second = set(map(second_try.report_of, reports.glob("*.xml")))
-    return [report for report in sorted(reports.glob("*.xml")) if report not in second]
 
 
 def run_pytest(
@@ -276,7 +266,8 @@ def run_pytest(
             cwd=ROOT,
             env=environment,
             stdin=subprocess.DEVNULL,
-            stdout=output,
+            # Where print() goes: with --json that is stderr.
+            stdout=output or sys.stdout,
             stderr=subprocess.STDOUT if output else None,
             check=False,
         ).returncode
@@ -333,10 +324,10 @@ def _ruff(files: list[str], *flags: str) -> dict[str, list[str]]:
     }
 
 
-def _report(finished: list[Finished]) -> int:
+def _report(finished: list[Finished]) -> list[Finished]:
     for check in finished:
         verdict = "ok" if check.ok else "FAILED"
         print(f"{verdict:<7}{check.name:<18}{check.seconds:5.1f} s", flush=True)
         if not check.ok:
             print(check.output, flush=True)
-    return int(not all(check.ok for check in finished))
+    return finished

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kiln.base.installed import packages_from_apt
 from kiln.base.paths import ROOT, build_dir
@@ -23,6 +24,11 @@ class Uninstalled:
     removed: tuple[str, ...]
     packages: tuple[str, ...]
     folders: tuple[Path, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        left = {"packages": list(self.packages), "folders": list(map(str, self.folders))}
+        return {"removed": list(self.removed), "left": left}
 
 
 def remove_all_labs(*, force: bool, say: Callable[[str], None]) -> Uninstalled:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Any
 
 from devel import bad_inputs
 from devel.campaign import commands, ec2_faults, inputs, kills, profiles, units
@@ -78,8 +79,9 @@ def chosen(names: str | None) -> list[str]:
     return [part for part in WEIGHTS if part in wanted]
 
 
-def campaign(minutes: float, say: Say, only: str | None = None) -> int:
-    """Run the parts, each for its share of the minutes; 0 if none of them found anything.
+def campaign(minutes: float, say: Say, only: str | None = None) -> dict[str, Any]:
+    """Run the parts, each for its share of the minutes; returns their figures, and the exit status
+    0 if none of them found anything.
 
     Raises KilnError (exit status 2) for an unknown part, (1) where the lab cannot run.
     """
@@ -90,15 +92,17 @@ def campaign(minutes: float, say: Say, only: str | None = None) -> int:
     lab = settings.current()
     # The lab's name is from the environment in every process that the campaign starts.
     lab = replace(lab, index=(lab.index + _OTHER_LAB) % LABS)
-    figures = []
+    figures: dict[str, Figure] = {}
     with settings.chosen(lab):
         for part in parts:
             book = opened(part)
             figure = _PARTS[part](lab, clock.minutes(part), say, book)
-            figures.append(replace(figure, when=book.when()))
-            verdict(figures[-1:], say)
+            figures[part] = replace(figure, when=book.when())
+            verdict([figures[part]], say)
     say("")
-    return verdict(figures, say)
+    status = verdict(list(figures.values()), say)
+    of_parts = [{"part": part, **asdict(figure)} for part, figure in figures.items()]
+    return {"exit_status": status, "parts": of_parts}
 
 
 def verdict(figures: list[Figure], say: Say) -> int:

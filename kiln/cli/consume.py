@@ -9,7 +9,7 @@ from invoke import Context
 
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.cli.flags import JSON, PLACE
-from kiln.cli.front import note, say, show, task
+from kiln.cli.front import note, show, task, tell
 
 
 @task(
@@ -103,11 +103,12 @@ def consume(
     if pin or kind.needs_id:
         asked = pinned(line_flags.answering(targets.choose(target, region)), asked)
     text = walk_through(asked) if walkthrough else write_document(kind, asked)
+    answer = {"line": line, "channel": channel, "kind": kind.name, "file": out, "document": text}
     if out is None:
-        say(text.removesuffix("\n"))
+        show(answer, as_json=json, text=lambda _: text.removesuffix("\n"))
     else:
         Path(out).write_text(text, encoding="utf-8")
-        note(f"wrote {out}")
+        tell(answer, as_json=json, text=f"wrote {out}")
     if kind.note:
         note(kind.note.replace("FILE", out or "FILE"))
     return 0

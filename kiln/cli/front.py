@@ -284,6 +284,14 @@ def show(data: Any, *, as_json: bool, text: Callable[[Any], str]) -> None:
     say(json.dumps(data, indent=2, default=str) if as_json else text(data))
 
 
+def tell(data: Any, *, as_json: bool, text: str) -> None:
+    """Say what a task has done that prints nothing else: a person reads `text` on stderr."""
+    if as_json:
+        show(data, as_json=True, text=str)
+    else:
+        note(text)
+
+
 def say(text: str) -> None:
     """Print a task's output."""
     print(printable(text))

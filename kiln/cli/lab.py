@@ -10,7 +10,7 @@ from invoke import Context
 from kiln.base.errors import OPERATION_FAILED, KilnError, operation_failed
 from kiln.base.vocabulary import Form
 from kiln.cli.flags import JSON, NO_INSTALL
-from kiln.cli.front import note, say, show, task
+from kiln.cli.front import note, show, task, tell
 
 if TYPE_CHECKING:
     from lab.settings import Lab
@@ -38,13 +38,14 @@ def up(c: Context, no_install: bool = False, json: bool = False) -> None:
     show(control.environment(lab), as_json=json, text=_exports)
 
 
-@task(help=FORCE)
-def down(c: Context, force: bool = False) -> None:
+@task(help={**FORCE, **JSON})
+def down(c: Context, force: bool = False, json: bool = False) -> None:
     """Stop the lab: guests, mounts, bridge and NAT are removed, AMIs are kept."""
     from lab import control
 
     swept = control.down(force=force, say=note)
-    note("\n".join(f"took down {item}" for item in swept) or "the lab is down")
+    text = "\n".join(f"took down {item}" for item in swept) or "the lab is down"
+    tell({"took_down": swept}, as_json=json, text=text)
 
 
 @task(help=JSON)
@@ -76,8 +77,8 @@ def shell(c: Context, instance: str | None = None) -> int:
     return root_shell.shell(settings.current(), instance or _running_instance())
 
 
-@task(help={"instance": "a guest's console instead of the lab's log: --instance i-0123"})
-def logs(c: Context, instance: str | None = None) -> None:
+@task(help={"instance": "a guest's console instead of the lab's log: --instance i-0123", **JSON})
+def logs(c: Context, instance: str | None = None, json: bool = False) -> None:
     """The lab's log, or a guest's console."""
     from lab import settings
 
@@ -85,7 +86,9 @@ def logs(c: Context, instance: str | None = None) -> None:
     path = lab.instances / instance / "console.log" if instance else lab.log
     if not path.exists():
         raise KilnError(f"there is no log {path}", hint="./invoke lab.status lists the instances")
-    say(path.read_text(errors="replace").removesuffix("\n"))
+    text = path.read_text(errors="replace").removesuffix("\n")
+    answer = {"instance": instance, "file": str(path), "lines": text.split("\n") if text else []}
+    show(answer, as_json=json, text=lambda _: text)
 
 
 @task(
@@ -139,9 +142,12 @@ def fault(
         "version": "with its release: --version 8.3.1-1.amzn2",
         "advisory": "the id of the security advisory that names it; without one it fixes no "
         "vulnerability: --advisory ALAS2-2026-0001",
+        **JSON,
     }
 )
-def update(c: Context, distro: str, package: str, version: str, advisory: str = "") -> None:
+def update(
+    c: Context, distro: str, package: str, version: str, advisory: str = "", json: bool = False
+) -> None:
     """Publish an update on the lab's mirror, as a vendor does after an AMI was made."""
     from lab.mirror import updates
     from lab.packages.system import VERSION_TEXT
@@ -152,7 +158,11 @@ def update(c: Context, distro: str, package: str, version: str, advisory: str = 
     if advisory and not ADVISORY.fits(advisory):
         raise KilnError(f"--advisory {advisory!r} is not an id", hint=ADVISORY.what)
     updates.add(updates.PublishedUpdate(distro, package, upstream, release, advisory))
-    note(f"the lab's mirror has {package} {version} of {distro} until lab.clean")
+    tell(
+        {"distro": distro, "package": package, "version": version, "advisory": advisory or None},
+        as_json=json,
+        text=f"the lab's mirror has {package} {version} of {distro} until lab.clean",
+    )
 
 
 @task(help=JSON)
@@ -168,6 +178,7 @@ def coverage(c: Context, json: bool = False) -> None:
         "bases": "also delete the root filesystems and packages that labs share",
         "all": "all labs and all that they changed here; names what AMI Kiln installed: --all",
         **FORCE,
+        **JSON,
     }
 )
 def clean(
@@ -175,16 +186,18 @@ def clean(
     bases: bool = False,
     all: bool = False,  # noqa: A002 - the flag's name
     force: bool = False,
+    json: bool = False,
 ) -> None:
     """`lab.down`, and delete the lab's AMIs, disks and logs."""
     from lab import control, uninstall
 
     if all:
         done = uninstall.remove_all_labs(force=force, say=note)
-        say(uninstall.text(done))
+        show(done.as_json(), as_json=json, text=lambda _: uninstall.text(done))
         return
     removed = control.clean(bases=bases, force=force, say=note)
-    note("\n".join(f"removed {item}" for item in removed) or "there was nothing to remove")
+    text = "\n".join(f"removed {item}" for item in removed) or "there was nothing to remove"
+    tell({"removed": removed}, as_json=json, text=text)
 
 
 @task(
@@ -194,6 +207,7 @@ def clean(
         "rootfs": "tar archive or folder: --rootfs al2023.tar.xz",
         "mirror": "package mirror to install from: --mirror https://mirror.example/al2023",
         **NO_INSTALL,
+        **JSON,
     },
 )
 def import_(
@@ -202,6 +216,7 @@ def import_(
     rootfs: str | None = None,
     mirror: str | None = None,
     no_install: bool = False,
+    json: bool = False,
 ) -> None:
     """Replace a stand-in root filesystem by a real one."""
     from kiln.base import needs
@@ -212,7 +227,11 @@ def import_(
     if mirror:
         needs.ensure("lab_import", install=not no_install, say=note)
     base = importer.import_rootfs(distro, Path(rootfs) if rootfs else None, mirror)
-    say(f"{distro} guests now boot from {base}")
+    show(
+        {"distro": distro, "rootfs": str(base)},
+        as_json=json,
+        text=lambda _: f"{distro} guests now boot from {base}",
+    )
 
 
 def _exports(variables: dict[str, str]) -> str:

@@ -11,7 +11,7 @@ from invoke import Context
 
 from kiln.base.errors import KilnError
 from kiln.cli.flags import JSON, PLACE
-from kiln.cli.front import note, say, show, task
+from kiln.cli.front import note, show, task, tell
 
 if TYPE_CHECKING:
     from kiln.telemetry.stack.inputs import StackInputs
@@ -28,7 +28,11 @@ _INPUTS = {
 @task(
     iterable=["gpu_type", "watch"],
     positional=[],
-    help={**_INPUTS, "out": "a file instead of standard output: --out gpu-telemetry.yaml"},
+    help={
+        **_INPUTS,
+        "out": "a file instead of standard output: --out gpu-telemetry.yaml",
+        **JSON,
+    },
 )
 def render(
     c: Context,
@@ -36,16 +40,19 @@ def render(
     watch: list[str],
     row: str | None = None,
     out: str | None = None,
+    json: bool = False,
 ) -> None:
     """Print the CloudFormation template of telemetry for an account, from the images' settings."""
-    from kiln.telemetry.stack.template import stack_template
+    from kiln.telemetry.stack.template import stack_template, template_data
 
-    text = stack_template(_inputs(row, gpu_type, watch))
+    inputs = _inputs(row, gpu_type, watch)
+    text = stack_template(inputs)
+    answer = {"file": out, "template": template_data(inputs)}
     if out is None:
-        say(text.removesuffix("\n"))
+        show(answer, as_json=json, text=lambda _: text.removesuffix("\n"))
         return
     Path(out).write_text(text, encoding="utf-8")
-    note(f"wrote {out}")
+    tell(answer, as_json=json, text=f"wrote {out}")
 
 
 @task(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from devel import skips, testing
+from devel.outcome import Finished
 from devel.skips import Skip
 from kiln.base.paths import ROOT
 
@@ -113,16 +114,16 @@ def test_no_lab_test_runs_while_the_kernels_log_is_counted(
         events.append(f"{report.stem} ends")
         return int(report.stem == "kernel-log")
 
-    def linters() -> int:
+    def linters() -> list[Finished]:
         assert counting.wait(60)
         events.append("linters")
-        return 0
+        return []
 
     monkeypatch.setattr(testing.needs, "ensure", lambda *_, **__: None)
     monkeypatch.setattr(testing.host, "can_run", lambda: None)
     monkeypatch.setattr(testing, "lint", linters)
     monkeypatch.setattr(testing, "run_pytest", run)
-    assert testing.test() == 1
+    assert testing.test()["exit_status"] == 1
     assert {event.split()[0] for event in events} == {
         *("linters", "kernel-log", "unit", "beside", "labs")
     }
@@ -145,7 +146,7 @@ def test_quick_runs_the_unit_tests_without_the_slow_ones(
     testing.quick()
     runs.clear()
     assert any(command[-2:] == ["-q", "tests/lab"] for command in beside[0].values())
-    assert testing.quick(only="matrix") == 1
+    assert testing.quick(only="matrix")["exit_status"] == 1
     (arguments,) = runs
     assert arguments[0] == "tests/unit"
     assert {f"--ignore=tests/unit/{name}" for name in testing.SLOW} < set(arguments)

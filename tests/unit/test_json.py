@@ -1,0 +1,295 @@
+"""`--json`: which tasks have it, and that a program reads one document on standard output."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from invoke import Context, Task
+
+import devel.tasks
+import tasks
+from devel import pictures, testing
+from devel.campaign import run as campaign
+from devel.campaign.book import opened_at
+from devel.outcome import Finished
+from kiln.base.paths import ROOT
+from kiln.cli import consume, lab, stack, telemetry
+from lab import control
+from lab.rootfs import importer
+from lab.settings import current
+
+# Tasks without --json, each with the reason.
+WITHOUT = {"lab.shell": "its output is the guest's: what a person types there answers"}
+
+
+def test_every_task_answers_a_program_or_has_a_reason_not_to() -> None:
+    names = {
+        name
+        for name in tasks.ns.task_names
+        if "json" not in inspect.signature(tasks.ns[name].body).parameters
+    }
+    assert names == set(WITHOUT)
+
+
+def answer(capsys: pytest.CaptureFixture[str], task: Task[Any], **flags: Any) -> Any:
+    """The document that a task prints with --json."""
+    task.body.__wrapped__(Context(), **flags, json=True)
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a lab that is down."""
+    monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path / "labs"))
+    current().state.mkdir(parents=True)
+    return current().state
+
+
+def test_a_log_of_the_lab_is_a_list_of_lines(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    current().log.write_text('up\n"two"\x0c\n')
+    shown = answer(capsys, lab.logs)
+    assert shown == {"instance": None, "file": str(current().log), "lines": ["up", '"two"\x0c']}
+
+
+def test_a_console_without_output_has_no_lines(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    console = current().instances / "i-1" / "console.log"
+    console.parent.mkdir(parents=True)
+    console.touch()
+    shown = answer(capsys, lab.logs, instance="i-1")
+    assert shown == {"instance": "i-1", "file": str(console), "lines": []}
+
+
+def test_an_update_of_the_labs_mirror_is_repeated_to_a_program(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    update = {"distro": "al2", "package": "curl", "version": "8.3.1-1.amzn2"}
+    assert answer(capsys, lab.update, **update) == {**update, "advisory": None}
+
+
+def test_what_the_lab_removes_is_a_list(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "down", lambda **_: ["bridge lab6"])
+    monkeypatch.setattr(control, "clean", lambda **_: [])
+    assert answer(capsys, lab.down) == {"took_down": ["bridge lab6"]}
+    assert answer(capsys, lab.clean) == {"removed": []}
+    lab.down.body.__wrapped__(Context())
+    read = capsys.readouterr()
+    assert (read.out, read.err) == ("", "took down bridge lab6\n")
+
+
+def test_an_imported_root_filesystem_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("lab.host.can_run", lambda: None)
+    monkeypatch.setattr(importer, "import_rootfs", lambda *_: tmp_path)
+    shown = answer(capsys, lab.import_, distro="al2023", rootfs="al2023.tar")
+    assert shown == {"distro": "al2023", "rootfs": str(tmp_path)}
+
+
+def test_the_stacks_template_is_data_beside_the_file_that_has_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "gpu.yaml"
+    flags: dict[str, Any] = {"gpu_type": ["g6.12xlarge"], "watch": []}
+    shown = answer(capsys, stack.render, **flags, out=str(file))
+    assert shown["file"] == str(file)
+    assert shown["template"] == yaml.safe_load(file.read_text())
+    assert answer(capsys, stack.render, **flags) == {**shown, "file": None}
+
+
+def test_a_document_for_consumers_is_a_text_in_the_answer(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "nodes.yaml"
+    flags = {"line": "al2023/lts/eks/x86_64", "for_": "karpenter"}
+    shown = answer(capsys, consume.consume, **flags, out=str(file))
+    assert shown == {
+        "line": flags["line"],
+        "channel": "stable",
+        "kind": "karpenter",
+        "file": str(file),
+        "document": file.read_text(),
+    }
+    assert answer(capsys, consume.consume, **flags) == {**shown, "file": None}
+
+
+def test_the_installer_of_telemetry_is_named_with_its_sha256(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "install.sh"
+    shown = answer(capsys, telemetry.bundle, out=str(file))
+    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert shown == {"file": str(file), "sha256": sha256}
+
+
+def test_the_pictures_that_were_taken_are_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(pictures, "take_pictures", lambda site: [site / "a.png"])
+    shown = answer(capsys, devel.tasks.pictures, site=str(tmp_path))
+    assert shown == {"written": [str(tmp_path / "a.png")]}
+
+
+def test_each_linter_has_its_verdict_time_and_output(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def side_by_side(commands: object) -> list[Finished]:
+        return [Finished("ruff", ok=False, seconds=0.5, output="a.py:1: F401")]
+
+    monkeypatch.setattr(testing, "side_by_side", side_by_side)
+    monkeypatch.setattr(testing.generate, "stale", list)
+    monkeypatch.setattr(testing.links, "pages", lambda root: [])
+    monkeypatch.setattr(testing.needs, "ensure", lambda *_, **__: None)
+    assert devel.tasks.lint.body.__wrapped__(Context(), json=True) == 1
+    read = capsys.readouterr()
+    found = json.loads(read.out)
+    assert found["exit_status"] == 1
+    assert found["linters"][0] == {
+        "name": "ruff",
+        "ok": False,
+        "seconds": 0.5,
+        "output": "a.py:1: F401",
+    }
+    assert {check["name"]: check["ok"] for check in found["linters"][1:]} == {
+        "generated files": True,
+        "links": True,
+    }
+    assert "FAILED ruff" in read.err
+
+
+TESTS = """
+import pytest
+
+class TestBusy:
+    def test_bad(self): assert 1 == 2
+
+@pytest.mark.skipif(True, reason="groups take root")
+def test_root(): pass
+
+def test_good(): print("printed by a test")
+
+@pytest.fixture
+def broken():
+    yield
+    raise ValueError("left behind")
+
+def test_ends_badly(broken): pass
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with a few tests, and linters that find nothing."""
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)  # pytest's options are there
+    (tmp_path / "tests" / "unit").mkdir(parents=True)
+    monkeypatch.setattr(testing, "ROOT", tmp_path)
+    monkeypatch.setattr(testing, "lint", lambda: [Finished("mypy", ok=True, seconds=1, output="")])
+    monkeypatch.setattr(testing, "browser_if_there_is_one", lambda: None)
+    monkeypatch.setattr(testing.needs, "ensure", lambda *_, **__: None)
+    monkeypatch.setattr(testing.packers, "in_words", lambda: "none")
+    # No test of the folder uses them, and each process would import them.
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-pno:hypothesispytest -pno:pytest11.testinfra")
+    return tmp_path
+
+
+def test_the_outcome_of_the_tests_is_one_document_and_pytest_prints_on_stderr(
+    checkout: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (checkout / "tests" / "unit" / "test_x.py").write_text(TESTS)
+    assert devel.tasks.test.body.__wrapped__(Context(), no_lab=True, json=True) == 1
+    read = capfd.readouterr()
+    found = json.loads(read.out)
+    assert "test_bad" in read.err
+    assert "1 test was skipped" in read.err
+    assert (found["exit_status"], found["not_run"]) == (1, [])
+    assert [check["name"] for check in found["linters"]] == ["mypy"]
+    (unit,) = found["parts"]
+    assert {
+        name: unit[name] for name in ("part", "exit_status", "passed", "failed", "skipped")
+    } == {
+        **{"part": "unit", "exit_status": 1},
+        **{"passed": 1, "failed": 2, "skipped": 1},
+    }
+    failures = {failure["test"]: failure["message"] for failure in unit["failures"]}
+    assert failures.keys() == {
+        "tests/unit/test_x.py::TestBusy::test_bad",
+        "tests/unit/test_x.py::test_ends_badly",
+    }
+    assert "assert 1 == 2" in failures["tests/unit/test_x.py::TestBusy::test_bad"]
+    assert unit["skips"] == [
+        {
+            "test": "tests/unit/test_x.py::test_root",
+            "reason": "groups take root",
+            "lifted_by": "root: sudo ./invoke test",
+        }
+    ]
+
+
+def report(path: Path, *cases: str) -> None:
+    path.write_text(f"<testsuites><testsuite>{''.join(cases)}</testsuite></testsuites>")
+
+
+def case(name: str, end: str = "") -> str:
+    return (
+        f'<testcase file="tests/unit/a.py" classname="tests.unit.a" name="{name}">{end}</testcase>'
+    )
+
+
+FAILED = '<failure message="busy"/>'
+
+
+def test_a_test_that_passed_at_its_second_try_is_counted_as_passed_and_named(
+    tmp_path: Path,
+) -> None:
+    found = testing.Outcome(tmp_path, parts={"unit": 0})
+    report(tmp_path / "unit.xml", case("test_a", FAILED), case("test_b"))
+    report(tmp_path / "unit.again.xml", case("test_a"))
+    (unit,) = found.as_json()["parts"]
+    assert (unit["passed"], unit["failed"], unit["failures"]) == (2, 0, [])
+    assert unit["second_tries"] == ["tests/unit/a.py::test_a"]
+
+
+def test_a_part_that_ended_before_its_report_has_its_exit_status_only(tmp_path: Path) -> None:
+    found = testing.Outcome(tmp_path, parts={"labs": 4}).as_json()
+    assert found["exit_status"] == 4
+    assert found["parts"][0]["passed"] == 0
+
+
+def test_what_could_not_run_has_failed_and_says_why(tmp_path: Path) -> None:
+    found = testing.Outcome(tmp_path, not_run={"tests/lab": "root is needed"}).as_json()
+    assert found["exit_status"] == 1
+    assert found["not_run"] == [{"part": "tests/lab", "reason": "root is needed"}]
+
+
+def test_the_campaigns_figures_have_the_parts_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figure = campaign.Figure("inputs 3 / tracebacks 1 / wrong exits 0", 1, not_tried=2)
+    monkeypatch.setitem(campaign._PARTS, "inputs", lambda *_: figure)
+    monkeypatch.setattr(campaign, "opened", lambda part: opened_at(tmp_path / part))
+    monkeypatch.setattr(campaign.host, "can_run", lambda: None)
+    monkeypatch.setattr(campaign.needs, "ensure", lambda *_, **__: None)
+    assert campaign.campaign(1, lambda line: None, "inputs") == {
+        "exit_status": 1,
+        "parts": [
+            {
+                "part": "inputs",
+                "line": figure.line,
+                "bad": 1,
+                "not_tried": 2,
+                "when": "never run",
+            }
+        ],
+    }
