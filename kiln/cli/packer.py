@@ -13,7 +13,7 @@ from kiln.cli.front import note, show, task
 
 if TYPE_CHECKING:
     from kiln.base.findings import Finding
-    from kiln.packer.lock import LockDiff
+    from kiln.packer.lock_diff import LockDiff
     from kiln.packer.validate import Validation
 
 
@@ -125,6 +125,7 @@ def lock(c: Context, update: bool = False, from_: str | None = None, json: bool 
     """Compare what a bake downloads with amis.lock.yaml; --update writes the file."""
     from kiln.matrix import load
     from kiln.packer import lock as locking
+    from kiln.packer.lock_diff import signed_line
 
     if update and from_:
         raise KilnError("lock takes --update or --from, not both", hint="run --update first")
@@ -137,7 +138,7 @@ def lock(c: Context, update: bool = False, from_: str | None = None, json: bool 
             if update
             else locking.plan_lock(recipes, locking.load_lock())
         )
-    signed = locking.signed_line(locking.load_lock())
+    signed = signed_line(locking.load_lock())
     differs = bool(change) and not (update or from_)
     hint = "\nthe lock file differs from the matrix: ./invoke lock --update writes it"
     text = f"{change.as_text()}\n{signed}{hint if differs else ''}"
@@ -150,7 +151,7 @@ def _locked_from(name: str) -> LockDiff:
 
     Raises KilnError for a run in the lab or without an AMI, or a hash that is not the locked one.
     """
-    from kiln.packer import lock as locking
+    from kiln.packer.seen_hashes import record_hashes
     from kiln.pipeline import record
 
     build = record.find_record(name)
@@ -160,4 +161,4 @@ def _locked_from(name: str) -> LockDiff:
             f"{run} has no versions: it ended before its AMI was checked",
             hint="choose a run whose status is verified",
         )
-    return locking.record_hashes(build.versions["downloads"], note=build.image_note, when=run)
+    return record_hashes(build.versions["downloads"], note=build.image_note, when=run)

@@ -13,7 +13,7 @@ from kiln.base.recipe import Recipe
 from kiln.base.stopping import Stop
 from kiln.cloud import resources, runs, watch
 from kiln.compat.evidence import Known, counts, evidence_of
-from kiln.packer import lock, plugins, policy, render
+from kiln.packer import plugins, policy, render, seen_hashes
 from kiln.packer.program import Packer
 from kiln.packer.scripts import check_scripts
 from kiln.pipeline import starting, verdict
@@ -97,7 +97,7 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
             )
         draft.end()
     if target.bills and draft.record.versions:
-        new = lock.first_seen(draft.record.versions["downloads"])
+        new = seen_hashes.first_seen(draft.record.versions["downloads"])
         if new:
             progress.say(
                 f"{len(new)} downloads whose hash amis.lock.yaml does not know for sure: "

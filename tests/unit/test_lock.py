@@ -1,36 +1,17 @@
 """`amis.lock.yaml`: which bytes a bake downloads."""
 
-import json
 import re
 from dataclasses import replace
 
 import hcl2
 import pytest
-from invoke import Context
 
 from kiln import components
 from kiln.base.errors import KilnError
-from kiln.base.paths import PROVISIONERS, ROOT
-from kiln.cli import packer as tasks
 from kiln.components import Download
 from kiln.facts import known_sha256, table
-from kiln.matrix.load import load_recipes
-from kiln.packer import lock, render
-from kiln.pipeline.record import Record
-from lab.target import LabTarget
-
-RECIPES = load_recipes(ROOT / "amis.yaml")
-CLASSIC = next(
-    recipe for recipe in RECIPES if (recipe.distro.id, recipe.stack) == ("al2", "classic")
-)
-EMPTY = {"artifacts": [], "packages": []}
-# Nobody has published its hash.
-PLUGIN = (
-    "https://github.com/aws/aws-ofi-nccl/releases/download/v1.9.2-aws/aws-ofi-nccl-1.9.2-aws.tar.gz"
-)
-EFA = "https://efa-installer.amazonaws.com/aws-efa-installer-1.34.0.tar.gz"
-EFA_KEY = "https://efa-installer.amazonaws.com/aws-efa-installer.key"
-EFA_SHA256 = "bd68839e741b0afd3ec2e37d50603803cfa7a279c120f0a736cc57c2ff2d7fdc"
+from kiln.packer import lock, lock_diff, render, seen_hashes
+from tests.unit.locks import CLASSIC, EFA, EFA_SHA256, EMPTY, PLUGIN, RECIPES, artifact, locked_file
 
 INSTALLER = "https://efa-installer.amazonaws.com/aws-efa-installer-{}.tar.gz"
 FABRIC = (
@@ -41,17 +22,7 @@ FABRIC = (
 
 @pytest.fixture
 def locked(tmp_path):
-    path = tmp_path / "amis.lock.yaml"
-    lock.update_lock([CLASSIC], path)
-    return path
-
-
-def artifact(path, url):
-    return next(entry for entry in lock.load_lock(path)["artifacts"] if entry["url"] == url)
-
-
-def downloads(url, sha256):
-    return [{"url": url, "sha256": sha256, "sha256_was": "first-seen", "component": "x"}]
+    return locked_file(tmp_path)
 
 
 def test_the_committed_lock_is_what_the_matrix_downloads():
@@ -157,66 +128,6 @@ def test_an_artifact_nobody_downloaded_yet_has_no_checksum(locked):
     assert artifact(locked, PLUGIN)["sha256"] is None
 
 
-def test_a_key_file_is_known_by_its_fingerprint(locked):
-    url = "https://developer.download.nvidia.com/compute/cuda/repos/rhel7/x86_64/D42D0685.pub"
-    assert artifact(locked, url)["fingerprint"].endswith("D42D0685")
-
-
-def test_a_signature_is_known_by_the_file_it_signs_and_its_key(locked):
-    signature = artifact(locked, f"{EFA}.sig")
-    assert signature == {
-        "url": f"{EFA}.sig",
-        "signs": EFA,
-        "signed_by": artifact(locked, EFA_KEY)["fingerprint"],
-    }
-
-
-SIGNED = [
-    pytest.param(component, file, other, id=f"{component.name}: {other.env}")
-    for component in (components.get(name).for_recipe(CLASSIC) for name in CLASSIC.components)
-    for file in component.downloads
-    for other in component.downloads
-    if other.url == f"{file.url}.sig"
-]
-
-
-@pytest.mark.parametrize(("component", "file", "signature"), SIGNED)
-def test_what_the_lock_knows_by_its_signature_is_checked_before_it_is_used(
-    component, file, signature
-):
-    lines = (PROVISIONERS / f"{component.name}.sh").read_text().splitlines()
-    variable = {
-        result[2]: result[1]
-        for line in lines
-        if (result := re.fullmatch(r"\s*(\w+)=\$\(kiln_download (\w+)\) \|\| exit 1", line))
-    }
-    (key,) = (name for name in variable if name.endswith("_KEY"))
-    (fingerprint,) = component.keys
-    archive = f'"${variable[file.env]}"'
-    used = next(line.strip() for line in lines if archive in line)
-    assert used == (
-        f'kiln_check_signature {archive} "${variable[signature.env]}" "${variable[key]}" '
-        f'"${fingerprint}"'
-    )
-
-
-@pytest.mark.parametrize("keys", [{}, {"EFA_KEY_FINGERPRINT": "efa", "OTHER": "fsx-lustre"}])
-def test_a_signature_without_the_one_key_to_check_it_with_is_refused(monkeypatch, keys):
-    efa = components.get("efa")
-    bad = replace(efa, keys=keys, downloads=lambda recipe: efa.downloads(recipe)[:2])
-    monkeypatch.setattr(components, "get", lambda name: bad)
-    with pytest.raises(KilnError, match=f"names {len(keys)} keys to check it with") as error:
-        lock.wanted([CLASSIC], EMPTY)
-    assert error.value.exit_status == 2
-
-
-def test_packages_are_locked_by_repository_key_and_version(locked):
-    repositories = {entry["repository"]: entry for entry in lock.load_lock(locked)["packages"]}
-    cuda = repositories["https://developer.download.nvidia.com/compute/cuda/repos/rhel7/x86_64"]
-    assert cuda["signed_by"].endswith("D42D0685")
-    assert "cuda-toolkit-11-6=11.6.2" in cuda["unseen"]
-
-
 def test_a_package_that_was_seen_in_a_signed_index_is_told_from_one_that_will_be(
     tmp_path, monkeypatch
 ):
@@ -233,13 +144,17 @@ def test_a_package_that_was_seen_in_a_signed_index_is_told_from_one_that_will_be
     monkeypatch.setenv("KILN_INDEXES", str(tmp_path))
     unseen = lock.wanted(RECIPES, EMPTY)
     assert "infiniband-diags" in of(unseen)["unseen"]
-    change = lock.compare_locks(seen, unseen).changed["archive of ubuntu2004  infiniband-diags"]
+    change = lock_diff.compare_locks(seen, unseen).changed[
+        "archive of ubuntu2004  infiniband-diags"
+    ]
     keys = "the distribution's own keys"
     assert change == (f"signed by {keys}", f"will be signed by {keys}")
-    before, after = (int(lock.signed_line(lock_of).split()[0]) for lock_of in (seen, unseen))
+    before, after = (int(lock_diff.signed_line(lock_of).split()[0]) for lock_of in (seen, unseen))
     assert before > after == 0
-    assert "signature checked" in lock.signed_line(seen)
-    assert "seen" not in lock.signed_line(seen)  # which is `check`'s word for somebody's public use
+    assert "signature checked" in lock_diff.signed_line(seen)
+    assert "seen" not in lock_diff.signed_line(
+        seen
+    )  # which is `check`'s word for somebody's public use
 
 
 def test_a_signature_counts_as_seen_when_a_bake_has_had_the_file_that_it_signs(locked):
@@ -247,20 +162,10 @@ def test_a_signature_counts_as_seen_when_a_bake_has_had_the_file_that_it_signs(l
     url, signature = next((url, entry) for url, entry in entries.items() if "signs" in entry)
     seen = {"url": signature["signs"], "sha256": "ab" * 32}
     before = lock.load_lock(locked)
-    lock.record_hashes([seen], note="", when="run 1", path=locked)
-    old, new = lock.compare_locks(before, lock.load_lock(locked)).changed[url]
+    seen_hashes.record_hashes([seen], note="", when="run 1", path=locked)
+    old, new = lock_diff.compare_locks(before, lock.load_lock(locked)).changed[url]
     assert ", will be signed by " in old
     assert ", signed by " in new
-
-
-def test_the_distributions_own_driver_is_not_said_to_come_from_nvidia():
-    recipe = replace(CLASSIC, driver_source="distro")
-    (archive,) = [
-        entry
-        for entry in lock.wanted([recipe], EMPTY)["packages"]
-        if entry["repository"] == "archive of al2"
-    ]
-    assert any(package.endswith("=510.47.03") for package in archive["unseen"])
 
 
 def test_a_new_version_shows_as_a_readable_diff(locked):
@@ -269,68 +174,12 @@ def test_a_new_version_shows_as_a_readable_diff(locked):
     assert "+ https://efa-installer.amazonaws.com/aws-efa-installer-1.36.0.tar.gz" in changes
 
 
-def test_what_a_build_on_aws_saw_is_recorded_and_kept(locked):
-    lock.record_hashes(downloads(PLUGIN, "a" * 64), note="", when="build 7", path=locked)
-    assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
-    assert artifact(locked, PLUGIN)["source"] == "seen by build 7"
-    assert not lock.update_lock([CLASSIC], locked)
-    assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
-
-
-def test_a_build_on_aws_confirms_a_hash_that_nobody_had_confirmed(locked):
-    recipe = replace(CLASSIC, driver="550.163.01")
-    lock.update_lock([recipe], locked)
-    url = next(e["url"] for e in lock.load_lock(locked)["artifacts"] if e.get("confirmed") is False)
-    sha256 = artifact(locked, url)["sha256"]
-    lock.record_hashes(downloads(url, sha256), note="", when="build 7", path=locked)
-    for again in range(2):
-        entry = artifact(locked, url)
-        assert "confirmed" not in entry, f"after update {again}"
-        assert (entry["sha256"], entry["source"]) == (sha256, "seen by build 7")
-        lock.update_lock([recipe], locked)
-
-
 def test_an_update_tells_a_better_source_of_the_same_hash(locked):
     before = locked.read_text()
     source = artifact(locked, EFA)["source"]
     locked.write_text(before.replace(source, "an older source"))
     assert not lock.update_lock([CLASSIC], locked)
     assert artifact(locked, EFA)["source"] == source
-
-
-def test_a_download_that_the_lock_has_no_checksum_of_is_first_seen(locked):
-    seen = downloads(PLUGIN, "a" * 64) + downloads(EFA, EFA_SHA256) + downloads(EFA_KEY, "d" * 64)
-    assert lock.first_seen(seen, locked) == [PLUGIN]
-    lock.record_hashes(seen, note="", when="build 7", path=locked)
-    assert lock.first_seen(seen, locked) == []
-
-
-def test_a_checksum_that_differs_stops_with_both(locked):
-    with pytest.raises(KilnError) as error:
-        lock.record_hashes(downloads(EFA, "b" * 64), note="", when="build 8", path=locked)
-    assert error.value.exit_status == 1
-    assert EFA_SHA256 in error.value.message
-    assert "b" * 64 in error.value.message
-    assert artifact(locked, EFA)["sha256"] == EFA_SHA256
-
-
-def test_the_labs_stand_ins_are_never_recorded(locked):
-    note = LabTarget("for the test").image_note
-    with pytest.raises(KilnError) as error:
-        lock.record_hashes(downloads(PLUGIN, "c" * 64), note=note, when="run 1", path=locked)
-    assert error.value.exit_status == 2
-    assert error.value.message == (
-        "run 1 is of an AMI of the lab on this machine: its hashes are not locked"
-    )
-    assert artifact(locked, PLUGIN)["sha256"] is None
-
-
-@pytest.mark.parametrize("url", [EFA_KEY, f"{EFA}.sig"])
-def test_the_checksum_of_a_key_or_a_signature_is_not_recorded(locked, url):
-    seen = downloads(url, "d" * 64) + downloads(PLUGIN, "e" * 64)
-    lock.record_hashes(seen, note="", when="build 9", path=locked)
-    assert artifact(locked, PLUGIN)["sha256"] == "e" * 64
-    assert "sha256" not in artifact(locked, url)
 
 
 def test_a_download_called_latest_is_refused(monkeypatch):
@@ -391,81 +240,3 @@ def test_a_locked_checksum_that_is_not_the_published_one_is_told_with_both(locke
     assert "b" * 64 in error.value.message
     with pytest.raises(KilnError):
         lock.update_lock([CLASSIC], locked)
-
-
-@pytest.mark.parametrize("entries", ["text", [1], [{"url": "x"}]])
-def test_broken_downloads_are_bad_input(locked, entries):
-    with pytest.raises(KilnError, match="malformed"):
-        lock.record_hashes(entries, note="", when="x", path=locked)
-
-
-def locking(*, update, run):
-    """`./invoke lock`; its exit status."""
-    return tasks.lock.body.__wrapped__(Context(), update=update, from_=run)
-
-
-def written(path, run_id, **data):
-    """The record of a run in the build folder."""
-    folder = path / "build" / "al2-classic" / run_id
-    folder.mkdir(parents=True)
-    versions = {"downloads": downloads(PLUGIN, "a" * 64)}
-    known = {"kind": "build", "status": "verified", "recipe": {}, "target": "aws"}
-    where = {"region": "us-east-1", "started": "2026-11-22T00:00:00Z", "folder": str(folder)}
-    record = Record(run_id=run_id, **{**known, **where, "versions": versions, **data})
-    (folder / "record.json").write_text(json.dumps(record.as_json()))
-    return folder / "record.json"
-
-
-@pytest.fixture
-def builds(tmp_path, locked, monkeypatch):
-    """A build folder and a lock file of their own."""
-    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
-    monkeypatch.setenv("KILN_LOCK", str(locked))
-    return tmp_path
-
-
-@pytest.mark.parametrize("by", ["run id", "record"])
-def test_the_checksums_of_a_build_on_aws_are_locked_from_its_record(builds, locked, capsys, by):
-    path = written(builds, "20261122T000000Z-abcd")
-    named = str(path) if by == "record" else "20261122T000000Z-abcd"
-    assert locking(update=False, run=named) == 0
-    assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
-    assert artifact(locked, PLUGIN)["source"] == "seen by run 20261122T000000Z-abcd"
-    assert f"~ {PLUGIN}" in capsys.readouterr().out
-
-
-def test_a_hash_that_is_locked_changes_no_other_line(builds, locked):
-    before = locked.read_text().splitlines()
-    written(builds, "20261121T000004Z-aaaa")
-    locking(update=False, run="20261121T000004Z-aaaa")
-    assert len(set(locked.read_text().splitlines()) - set(before)) == 2
-    assert [line for line in locked.read_text().splitlines() if line in before][:20] == before[:20]
-
-
-def test_the_checksums_of_a_build_in_the_lab_are_refused(builds, locked):
-    before = locked.read_text()
-    note = LabTarget("for the test").image_note
-    written(builds, "20261121T000001Z-aaaa", target="lab", image_note=note)
-    with pytest.raises(
-        KilnError, match="run 20261121T000001Z-aaaa is of an AMI of the lab on this machine"
-    ) as error:
-        locking(update=False, run="20261121T000001Z-aaaa")
-    assert error.value.exit_status == 2
-    assert locked.read_text() == before
-
-
-def test_a_run_that_never_got_to_its_checks_has_nothing_to_lock(builds):
-    written(builds, "20261121T000002Z-aaaa", versions=None)
-    with pytest.raises(KilnError, match="run 20261121T000002Z-aaaa has no versions"):
-        locking(update=False, run="20261121T000002Z-aaaa")
-
-
-def test_a_run_that_nobody_knows_is_bad_input(builds):
-    with pytest.raises(KilnError, match="no record of such a build") as error:
-        locking(update=False, run="20261121T000003Z-aaaa")
-    assert error.value.exit_status == 2
-
-
-def test_update_and_from_are_not_mixed(builds):
-    with pytest.raises(KilnError, match="not both"):
-        locking(update=True, run="20261121T000001Z-aaaa")

@@ -1,0 +1,87 @@
+"""What an update of `amis.lock.yaml` changes, and of what a pinned key's signature was checked.
+
+`signed by` a key: the signature was checked, by `./invoke preflight --record` or by a bake on AWS.
+`will be signed by`: the next bake checks it, and stops if another key signed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kiln.facts.lock_file import BYTES, KEY, SEEN_BY, SIGNATURE
+
+
+@dataclass(frozen=True)
+class LockDiff:
+    """What an update of the lock file would change: entries by name; `changed` has old and new."""
+
+    added: dict[str, str]
+    removed: dict[str, str]
+    changed: dict[str, tuple[str, str]]
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed)
+
+    def as_json(self) -> dict[str, Any]:
+        """The diff as plain data."""
+        return {"added": self.added, "removed": self.removed, "changed": self.changed}
+
+    def as_text(self) -> str:
+        """The diff for a person: + and - for added and removed entries, ~ for changed ones."""
+        lines = [f"+ {name}  {what}" for name, what in sorted(self.added.items())]
+        lines += [f"- {name}  {what}" for name, what in sorted(self.removed.items())]
+        for name, (old, new) in sorted(self.changed.items()):
+            lines += [f"~ {name}", f"    - {old}", f"    + {new}"]
+        return "\n".join(lines) or "amis.lock.yaml is up to date"
+
+
+def compare_locks(old: Mapping[str, Any], new: Mapping[str, Any]) -> LockDiff:
+    """The difference of two locks, by URL and by package in a repository."""
+    before, after = _flat(old), _flat(new)
+    return LockDiff(
+        added={name: after[name] for name in after.keys() - before.keys()},
+        removed={name: before[name] for name in before.keys() - after.keys()},
+        changed={
+            name: (before[name], after[name])
+            for name in before.keys() & after.keys()
+            if before[name] != after[name]
+        },
+    )
+
+
+def signed_line(lock: Mapping[str, Any]) -> str:
+    """Of how much of a lock a pinned key's signature was checked, and of how much it will be."""
+    words = _flat(lock).values()
+    will = sum("will be signed by" in text for text in words)
+    proven = sum("signed by" in text for text in words) - will
+    return (
+        f"{proven} packages and files are signed by a pinned key (signature checked), {will} will "
+        "be signed by one: nobody has checked theirs yet, and a bake that finds another key stops"
+    )
+
+
+def _flat(lock: Mapping[str, Any]) -> dict[str, str]:
+    flat = {}
+    hashes = {entry["url"]: entry for entry in lock["artifacts"] if entry.keys() >= BYTES}
+    for entry in lock["artifacts"]:
+        flat[entry["url"]] = _known(entry, hashes)
+    for repository in lock["packages"]:
+        for kind, words in (("packages", "signed by"), ("unseen", "will be signed by")):
+            for package in repository.get(kind, ()):
+                name, _, version = package.partition("=")
+                where = f"{repository['repository']}  {name} {version}".rstrip()
+                flat[where] = f"{words} {repository['signed_by']}"
+    return flat
+
+
+def _known(entry: Mapping[str, Any], hashes: Mapping[str, Mapping[str, Any]]) -> str:
+    if entry.keys() >= KEY:
+        return f"key {entry['fingerprint']}"
+    if entry.keys() >= SIGNATURE:
+        # Only a bake that had the file has checked its signature.
+        source = str(hashes.get(entry["signs"], {}).get("source") or "")
+        words = "signed by" if source.startswith(SEEN_BY) else "will be signed by"
+        return f"signs {entry['signs']}, {words} {entry['signed_by']}"
+    return f"{entry['version']}  sha256 {entry['sha256'] or 'not known yet'}"
