@@ -18,8 +18,9 @@ from kiln.base.recipe import Acceptance, Distro, Recipe, Row, SourceAmi, Volume
 from kiln.matrix.mistakes import refused
 from kiln.matrix.publishing import Publish
 from kiln.matrix.references import bad_defaults, bad_distros, bad_row, bad_variant, duplicates
-from kiln.matrix.schema import MatrixModel, VolumeModel, validated
+from kiln.matrix.schema import MatrixModel, VolumeModel
 from kiln.matrix.variant import Variant, account_of_defaults
+from kiln.matrix.violations import validated
 from kiln.telemetry.settings import Telemetry
 
 

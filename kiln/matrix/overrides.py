@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from kiln.base.account import FORMS, SETTINGS, Account
 from kiln.base.errors import KilnError
 from kiln.matrix.account import SUBNETS, Aws, layered, unfit
-from kiln.matrix.schema import reason
+from kiln.matrix.violations import reason
 
 # Setting → variables of the environment, of which the first that is set counts. boto3 reads those
 # of the region, the preflight that of the mirrors.

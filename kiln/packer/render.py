@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +22,7 @@ from kiln.base.recipe import Recipe
 from kiln.components import Component, Step
 from kiln.packer import hcl, program, settings, template_values, uploads
 from kiln.packer.part import Builder, Part
+from kiln.packer.tree import Link, Tree, is_there, write_tree
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -34,13 +34,6 @@ RECIPE_JSON = "files/etc/kiln/recipe.json"
 SETTINGS = "settings.auto.pkrvars.hcl"
 AGENT_ETC = "files/opt/aws/amazon-cloudwatch-agent/etc"
 OLD = program.FOLDER_1_6
-
-
-@dataclass(frozen=True)
-class Link:
-    """A symbolic link; `target` is relative to the folder that the link is in."""
-
-    target: str
 
 
 LINKS = {
@@ -57,8 +50,6 @@ LINKS = {
 
 MINE = (RECIPE, *LINKS, "files", SETTINGS, f"{OLD}/{SETTINGS}")
 """What render writes into an AMI's folder; anything else there is left alone."""
-
-Tree = Mapping[str, "str | Link"]
 
 
 def render_files(recipe: Recipe, part: Part | None = None) -> dict[str, str]:
@@ -95,7 +86,7 @@ def write_folders(recipes: Sequence[Recipe], root: Path | None = None) -> dict[s
     """
     root = root or packer_dir()
     lines = [recipe.line for recipe in recipes]
-    _write(root, _tree(recipes, _checkout(root)), _present(root, [SHARED, *lines]))
+    write_tree(root, _tree(recipes, _checkout(root)), _present(root, [SHARED, *lines]))
     return {recipe.name: root / recipe.line for recipe in recipes}
 
 
@@ -110,20 +101,20 @@ def write_all(recipes: Iterable[Recipe]) -> list[str]:
     present = _present(root, [SHARED, *(recipe.line for recipe in chosen), *gone])
     tree = _tree(chosen, _checkout(root))
     lines = _done(root, tree, present, _moved(root, chosen, gone), gone)
-    _write(root, tree, present)
+    write_tree(root, tree, present)
     return lines
 
 
 def _done(
     root: Path, tree: Tree, present: Iterable[str], moved: Mapping[str, str], gone: Iterable[str]
 ) -> list[str]:
-    """What `_write` is about to do, a line for each folder; `moved` maps new folders to old."""
+    """What `write_tree` is about to do, a line for each folder; `moved` maps new folders to old."""
     files: dict[str, list[str]] = {}
     for path in sorted({*tree, *present}):
         folder, _, rest = path.partition("/")
         if path not in tree:
             files.setdefault(folder, []).append(f"without {rest}")
-        elif not _is(root / path, tree[path]):
+        elif not is_there(root / path, tree[path]):
             files.setdefault(folder, []).append(rest)
     lines = []
     for folder, paths in files.items():
@@ -162,7 +153,7 @@ def write_inputs(recipe: Recipe, folder: Path, part: Part | None = None) -> Path
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, folder / path)
     root = folder / "packer"
-    _write(root, _tree([recipe], HERE, apart=False, part=part), [])
+    write_tree(root, _tree([recipe], HERE, apart=False, part=part), [])
     return root / recipe.line
 
 
@@ -181,7 +172,7 @@ def stale(recipes: Iterable[Recipe], *, orphans: bool = True) -> list[str]:
             lines.append(f"packer/{path}: not rendered any more")
         elif path not in present:
             lines.append(f"packer/{path}: missing")
-        elif not _is(root / path, tree[path]):
+        elif not is_there(root / path, tree[path]):
             lines.append(f"packer/{path}: differs from the matrix")
     gone = _orphans(root, chosen) if orphans else []
     return lines + [f"packer/{name}: no row of the matrix makes it" for name in gone]
@@ -299,33 +290,6 @@ def _tree(
             tree[f"{recipe.line}/{OLD}/{SETTINGS}"] = Link(f"../{SETTINGS}")
         tree |= {f"{recipe.line}/{path}": text for path, text in render_files(recipe, part).items()}
     return tree
-
-
-def _write(root: Path, tree: Tree, present: Iterable[str]) -> None:
-    for path in sorted(set(present) - set(tree)):
-        (root / path).unlink()
-        for folder in (root / path).parents:
-            if folder == root or any(folder.iterdir()):
-                break
-            folder.rmdir()
-    for path, content in tree.items():
-        if not _is(root / path, content):
-            _put(root / path, content)
-
-
-def _put(path: Path, content: str | Link) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)  # writing to a link would change what it leads to
-    if isinstance(content, Link):
-        path.symlink_to(content.target)
-    else:
-        path.write_text(content, encoding="utf-8")
-
-
-def _is(path: Path, content: str | Link) -> bool:
-    if isinstance(content, Link) or path.is_symlink():
-        return path.is_symlink() and Link(str(path.readlink())) == content
-    return path.is_file() and path.read_text(encoding="utf-8") == content
 
 
 def _present(root: Path, folders: Iterable[str]) -> list[str]:

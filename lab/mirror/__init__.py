@@ -20,9 +20,9 @@ from lab import settings
 from lab.mirror import (
     amazon,
     ca,
+    cuda_repository,
     debian,
     keys,
-    nvidia_cuda,
     nvidia_toolkit,
     repos,
     routes,
@@ -110,8 +110,8 @@ def _repositories(recipe: Recipe) -> list[repos.Repo]:
         else [debian.repository(distro.id, machine)]
     )
     format_ = "rpm" if distro.family == "al" else "deb"
-    names = [name for name, arch in nvidia_cuda.MACHINES.items() if arch == machine]
-    vendors = [nvidia_cuda.repository(distro.cuda_repo, name) for name in names]
+    names = [name for name, arch in cuda_repository.MACHINES.items() if arch == machine]
+    vendors = [cuda_repository.repository(distro.cuda_repo, name) for name in names]
     if "container-toolkit" in recipe.components:
         vendors.append(nvidia_toolkit.repository(format_, machine))
     return [repository for repository in (*own, *vendors) if repository]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from lab.mirror import catalogue, nvidia_cuda, recorded
+from lab.mirror import catalogue, cuda_repository, recorded
 from lab.mirror.repos import Repo
 from lab.mirror.site import Site, route
 from lab.packages import model
@@ -18,7 +18,7 @@ _MACHINES = {"x86_64": "x86_64", "aarch64": "aarch64", "amd64": "x86_64", "arm64
 
 def repository(format_: str, arch: str) -> Repo:
     """The stable repository for `rpm` or `deb`; `arch` is a `uname -m` name."""
-    folder = nvidia_cuda.libdir(format_, arch)
+    folder = cuda_repository.libdir(format_, arch)
     packages = [
         package
         for version in catalogue.service("container_toolkit")

@@ -15,7 +15,7 @@ from typing import Any
 from kiln import facts
 from kiln.base import plain_yaml, versions
 from kiln.base.errors import KilnError, did_you_mean
-from lab.mirror import catalogue, efa, nvidia_cuda
+from lab.mirror import catalogue, cuda_repository, efa
 from lab.packages import deb, model, rpm, system
 from lab.packages.model import File, Package
 from lab.rootfs import distros, tree
@@ -122,8 +122,8 @@ def _nvidia(entry: dict[str, Any], distro_id: str, arch: str) -> list[Package]:
         return []
     form = _format(distro_id)
     dist = system.dist(distro_id) if form == "rpm" else ""
-    shape = {"format": form, "arch": arch, "libdir": nvidia_cuda.libdir(form, arch)}
-    driver = nvidia_cuda.driver_packages(known, form, dist, arch)
+    shape = {"format": form, "arch": arch, "libdir": cuda_repository.libdir(form, arch)}
+    driver = cuda_repository.driver_packages(known, form, dist, arch)
     parts = ("core", f"cuda{known.cuda.split('.')[0]}")
     dcgm = {f"datacenter-gpu-manager-4-{part}" for part in parts}
     # From 4.7 on core is empty, and its parts are packages.
@@ -137,7 +137,7 @@ def _nvidia(entry: dict[str, Any], distro_id: str, arch: str) -> list[Package]:
     if "container_toolkit" in entry:
         packages += model.load("container-toolkit", toolkit=entry["container_toolkit"], **shape)
     if "cuda" in entry:
-        packages += nvidia_cuda.toolkits(entry["cuda"], shape)
+        packages += cuda_repository.toolkits(entry["cuda"], shape)
         link = {"/usr/local/cuda": File(link=f"cuda-{entry['cuda'][-1]}")}
         packages.append(_note("kiln-lab-cuda-link", entry["cuda"][-1], "the default CUDA", link))
     return packages

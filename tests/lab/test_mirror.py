@@ -29,11 +29,11 @@ from lab.mirror import (
     amazon,
     ca,
     catalogue,
+    cuda_repository,
     debian,
     efa,
     fsx,
     keys,
-    nvidia_cuda,
     nvidia_toolkit,
     repos,
     updates,
@@ -200,9 +200,9 @@ def packages_for(recipe: Recipe) -> list[Package]:
     format_ = "rpm" if recipe.distro.family == "al" else "deb"
     machine = "x86_64" if recipe.arch == "x86_64" else "sbsa"
     result = [
-        nvidia_cuda.repository(recipe.distro.cuda_repo, machine),
+        cuda_repository.repository(recipe.distro.cuda_repo, machine),
         # For cuDNN and NCCL: downloads.yaml.
-        nvidia_cuda.repository("rhel9", machine) if recipe.distro.id == "al2023" else None,
+        cuda_repository.repository("rhel9", machine) if recipe.distro.id == "al2023" else None,
         nvidia_toolkit.repository(format_, arch),
         debian.repository(recipe.distro.id, arch),
         amazon.repository("2" if recipe.distro.id == "al2" else recipe.distro.id, "core", arch),
@@ -384,11 +384,11 @@ class TestCatalogue:
         assert not {"535.43.02", "595.44.02", "525.147.05"} & set(present)
 
     def test_a_repository_holds_the_series_and_branches_that_are_known_of_it(self) -> None:
-        old = nvidia_cuda.holds("ubuntu2004", "x86_64")
+        old = cuda_repository.holds("ubuntu2004", "x86_64")
         assert old
         assert (old.has_cuda("12.9"), old.has_cuda("13.0")) == (True, False)
         assert (old.has_driver(575), old.has_driver(580)) == (True, False)
-        assert nvidia_cuda.holds("debian12", "aarch64") is None
+        assert cuda_repository.holds("debian12", "aarch64") is None
 
     def test_every_cuda_release_has_a_compiler(self) -> None:
         assert catalogue.cuda()["11.6.2"] == "11.6.124"
@@ -444,7 +444,9 @@ class TestCatalogue:
         def names(version: str, format_: str) -> set[str]:
             result = catalogue.driver(version)
             assert result is not None
-            return repos.names(nvidia_cuda.driver_packages(result, format_, "amzn2023", "x86_64"))
+            return repos.names(
+                cuda_repository.driver_packages(result, format_, "amzn2023", "x86_64")
+            )
 
         assert "nvidia-fabric-manager" in names("575.57.08", "rpm")
         assert "nvidia-fabricmanager" in names("580.178.04", "rpm")

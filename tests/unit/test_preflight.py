@@ -50,7 +50,7 @@ from kiln.preflight.demand import demand
 from kiln.preflight.fetch import Fetcher, NoAnswerError, mirrors
 from kiln.preflight.keyrings import NotSignedError
 from kiln.preflight.record import record_roots
-from lab.mirror import nvidia_cuda
+from lab.mirror import cuda_repository
 from lab.mirror.repos import Repo
 
 # The fixtures that tests name.
@@ -309,7 +309,7 @@ def record_of(
 ) -> Iterator[Recorded]:
     name = str(request.param)
     folder = tmp_path_factory.mktemp("record")
-    cuda = partial(nvidia_cuda.repository, row(name).distro.cuda_repo, "x86_64")
+    cuda = partial(cuda_repository.repository, row(name).distro.cuda_repo, "x86_64")
     with pytest.MonkeyPatch.context() as patch:
         # The lab makes stand-ins of the versions that the matrix names.
         patch.setenv("KILN_MATRIX", str(MATRIX))

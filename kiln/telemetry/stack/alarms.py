@@ -1,4 +1,4 @@
-"""Alarms, and the encrypted topic that they report to.
+"""The alarms. What they report to is in `topic.py`.
 
 An alarm watches metrics with fixed dimensions or a query of Metrics Insights; it cannot search. A
 query with GROUP BY judges each instance, says how many breach and not which
@@ -16,7 +16,6 @@ from kiln.telemetry.stack import events
 from kiln.telemetry.stack.inputs import (
     Resource,
     StackInputs,
-    attribute,
     either,
     is_given,
     is_true,
@@ -28,17 +27,6 @@ from kiln.telemetry.stack.network import INFRA, INSTANCES
 
 _FACTS = stack_facts()["alarms"]
 PARAMETERS: dict[str, Any] = {
-    "Email": {
-        "Type": "String",
-        "Default": "",
-        "Description": "who gets the alarms; empty for nobody",
-    },
-    "TopicKeyArn": {
-        "Type": "String",
-        "Default": "",
-        "Description": "KMS key of the topic; it must let cloudwatch.amazonaws.com use it; empty: "
-        "the stack makes one",
-    },
     "PagingTopicArn": {
         "Type": "String",
         "Default": "",
@@ -75,8 +63,6 @@ PARAMETERS: dict[str, Any] = {
     },
 }
 CONDITIONS = {
-    "HasEmail": is_given("Email"),
-    "MakesTopicKey": {"Fn::Not": [is_given("TopicKeyArn")]},
     "HasPagingTopic": is_given("PagingTopicArn"),
     "HasPowerLimit": {"Fn::Not": [{"Fn::Equals": [reference("PowerLimit"), 0]}]},
     "IsAlwaysOn": is_true("AlwaysOn"),
@@ -87,86 +73,10 @@ MAPPINGS = {
         str(hours): {"Count": hours * 12} for hours in range(1, int(_FACTS["insights_hours"]) + 1)
     }
 }
-OUTPUTS = {"TopicArn": reference("Topic"), "PagingAlarm": reference("PagingAlarm")}
+OUTPUTS = {"PagingAlarm": reference("PagingAlarm")}
 _MINUTE, _FIVE = 60, 300
 # Always sent, also with MIG, unlike utilization.
 _ALWAYS = "nvidia_smi_memory_used"
-
-
-def topic_resources() -> dict[str, Resource]:
-    """The topic, its key and policy. With alias/aws/sns no alarm could report to it."""
-    of_account = {"StringEquals": {"aws:SourceAccount": reference("AWS::AccountId")}}
-    cloudwatch = {"Service": "cloudwatch.amazonaws.com"}
-    root = substituted("arn:${AWS::Partition}:iam::${AWS::AccountId}:root")
-    return {
-        "TopicKey": {
-            "Type": "AWS::KMS::Key",
-            "Condition": "MakesTopicKey",
-            "DeletionPolicy": "Delete",
-            "UpdateReplacePolicy": "Delete",
-            "Properties": {
-                "Description": substituted("messages of the alarms of ${AWS::StackName}"),
-                "EnableKeyRotation": True,
-                "PendingWindowInDays": 7,
-                "KeyPolicy": {
-                    "Version": "2012-10-17",
-                    "Statement": [
-                        {
-                            "Sid": "Account",
-                            "Effect": "Allow",
-                            "Principal": {"AWS": root},
-                            "Action": "kms:*",
-                            "Resource": "*",
-                        },
-                        {
-                            "Sid": "Alarms",
-                            "Effect": "Allow",
-                            "Principal": cloudwatch,
-                            "Action": ["kms:Decrypt", "kms:GenerateDataKey*"],
-                            "Resource": "*",
-                            "Condition": of_account,
-                        },
-                    ],
-                },
-            },
-        },
-        "Topic": {
-            "Type": "AWS::SNS::Topic",
-            "Properties": {
-                "KmsMasterKeyId": either(
-                    "MakesTopicKey", attribute("TopicKey", "Arn"), reference("TopicKeyArn")
-                )
-            },
-        },
-        "TopicPolicy": {
-            "Type": "AWS::SNS::TopicPolicy",
-            "Properties": {
-                "Topics": [reference("Topic")],
-                "PolicyDocument": {
-                    "Version": "2012-10-17",
-                    "Statement": [
-                        {
-                            "Sid": "Alarms",
-                            "Effect": "Allow",
-                            "Principal": cloudwatch,
-                            "Action": "sns:Publish",
-                            "Resource": reference("Topic"),
-                            "Condition": of_account,
-                        }
-                    ],
-                },
-            },
-        },
-        "Subscription": {
-            "Type": "AWS::SNS::Subscription",
-            "Condition": "HasEmail",
-            "Properties": {
-                "TopicArn": reference("Topic"),
-                "Protocol": "email",
-                "Endpoint": reference("Email"),
-            },
-        },
-    }
 
 
 def alarm_resources(inputs: StackInputs) -> dict[str, Resource]:

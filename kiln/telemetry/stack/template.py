@@ -7,7 +7,7 @@ from typing import Any
 from kiln.base.paths import ROOT
 from kiln.base.yaml_text import as_yaml
 from kiln.telemetry.settings import Telemetry
-from kiln.telemetry.stack import alarms, dashboard, events, network, role
+from kiln.telemetry.stack import alarms, dashboard, events, network, role, topic
 from kiln.telemetry.stack.inputs import StackInputs, stack_facts
 
 TEMPLATE = ROOT / "deploy" / "gpu-telemetry.yaml"
@@ -39,6 +39,7 @@ def template_data(inputs: StackInputs) -> dict[str, Any]:
     outputs = {
         **role.OUTPUTS,
         **dashboard.OUTPUTS,
+        **topic.OUTPUTS,
         **alarms.OUTPUTS,
         "EventLogGroup": role.log_groups(settings)[0],
         "DcgmLogGroup": role.log_groups(settings)[1],
@@ -53,6 +54,7 @@ def template_data(inputs: StackInputs) -> dict[str, Any]:
         "Parameters": {
             **role.PARAMETERS,
             **events.PARAMETERS,
+            **topic.PARAMETERS,
             **alarms.PARAMETERS,
             **network.PARAMETERS,
         },
@@ -60,6 +62,7 @@ def template_data(inputs: StackInputs) -> dict[str, Any]:
         "Conditions": {
             **role.CONDITIONS,
             **events.CONDITIONS,
+            **topic.CONDITIONS,
             **alarms.CONDITIONS,
             **network.CONDITIONS,
         },
@@ -67,7 +70,7 @@ def template_data(inputs: StackInputs) -> dict[str, Any]:
             **role.role_resources(inputs),
             **role.configuration_resources(settings),
             **events.event_log_resources(settings),
-            **alarms.topic_resources(),
+            **topic.topic_resources(),
             **all_alarms,
             "Dashboard": dashboard.dashboard_resource(inputs, all_alarms),
             **network.network_resources(),

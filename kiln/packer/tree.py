@@ -1,0 +1,47 @@
+"""A tree of files and links on the disk: written where it differs, and nothing else touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Link:
+    """A symbolic link; `target` is relative to the folder that the link is in."""
+
+    target: str
+
+
+# Path in a folder → what is to be there.
+Tree = Mapping[str, "str | Link"]
+
+
+def write_tree(root: Path, tree: Tree, present: Iterable[str]) -> None:
+    """Make the folder `root` hold the tree; `present` are the files in it that may go."""
+    for path in sorted(set(present) - set(tree)):
+        (root / path).unlink()
+        for folder in (root / path).parents:
+            if folder == root or any(folder.iterdir()):
+                break
+            folder.rmdir()
+    for path, content in tree.items():
+        if not is_there(root / path, content):
+            _put(root / path, content)
+
+
+def _put(path: Path, content: str | Link) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)  # writing to a link would change what it leads to
+    if isinstance(content, Link):
+        path.symlink_to(content.target)
+    else:
+        path.write_text(content, encoding="utf-8")
+
+
+def is_there(path: Path, content: str | Link) -> bool:
+    """Whether the file or link is there with this content."""
+    if isinstance(content, Link) or path.is_symlink():
+        return path.is_symlink() and Link(str(path.readlink())) == content
+    return path.is_file() and path.read_text(encoding="utf-8") == content
