@@ -30,7 +30,7 @@ from kiln.catalogue.serves import served_types
 from kiln.cloud.target import Target
 from kiln.image import diff
 from kiln.matrix.publishing import Publish
-from kiln.pipeline import record as records
+from kiln.pipeline import kept_records
 from kiln.pipeline.record import Record
 from kiln.publish import channels, provenance, signatures
 from kiln.publish.overview import ChannelRow, channel_rows
@@ -145,7 +145,7 @@ def _record(release: Release) -> Record | None:
     """The record that judged the image last, otherwise that of its build; None if none is here."""
     if not vocabulary.RECIPE_NAME.fits(release.recipe):
         return None
-    every = records.all_of(release.recipe)
+    every = kept_records.all_of(release.recipe)
     ids = set(release.images.values())
     judged = (
         record

@@ -124,12 +124,12 @@ def rebuild(
     from kiln.base.progress import Progress
     from kiln.cli import shared, targets
     from kiln.pipeline import build as builds
+    from kiln.pipeline import kept_records
     from kiln.pipeline import rebuild as rebuilding
-    from kiln.pipeline import record as records
     from kiln.pipeline.plan import Options
 
     shared.bring_for_names(given, record)
-    built = records.find_record(record)
+    built = kept_records.find_record(record)
     recipe, rebuilt = rebuilding.inputs(built)
     chosen = targets.choose(built.target if target == "auto" else target, region or built.region)
     options = Options(

@@ -37,7 +37,7 @@ def cost_(
     """List prices of a run's instances, of snapshots in all regions, and of their copies."""
     from kiln.base.tags import LINE, RUN_ID
     from kiln.cli import shared, targets
-    from kiln.pipeline import record as records
+    from kiln.pipeline import kept_records
     from kiln.publish import cost as costs
     from kiln.publish import line_flags
 
@@ -46,7 +46,7 @@ def cost_(
     kept = positive_number(months, "--months")
     if run:
         shared.bring_for_names(given, run)
-    record = records.find_record(run) if run else None
+    record = kept_records.find_record(run) if run else None
     only = {LINE: line_flags.row_of(line).line} if line else {}
     if record:
         only = {RUN_ID: record.run_id}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from kiln.cli import shared
 from kiln.cli.front import note
 from kiln.cloud.target import Target
-from kiln.pipeline import record, shared_records
+from kiln.pipeline import kept_records, shared_records
 from kiln.pipeline.shared_records import Shelf
 from kiln.publish.night_plan import Due, Night
 
@@ -37,5 +37,5 @@ def _is_kept(shelf: Shelf, row: str, ami_id: str) -> bool:
     kept = shared_records.bring_row(shelf, row, note)
     return any(
         build.run_id in kept and build.ami_id == ami_id and build.status == "verified"
-        for build in record.all_of(row)
+        for build in kept_records.all_of(row)
     )

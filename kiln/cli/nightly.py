@@ -74,7 +74,7 @@ def nightly_(
     from kiln.cli import shared, targets
     from kiln.matrix import load
     from kiln.pipeline import build as builds
-    from kiln.pipeline import record, shared_records, verify
+    from kiln.pipeline import kept_records, shared_records, verify
     from kiln.pipeline.plan import Options
     from kiln.publish import cost as costs
     from kiln.publish import nightly as nights
@@ -101,7 +101,7 @@ def nightly_(
         shelf = shared.shelf_for(given, place, recipe)
         if shelf:
             shared_records.bring_row(shelf, recipe.name, note)
-        if not any(build.ami_id == ami_id for build in record.all_of(recipe.name)):
+        if not any(build.ami_id == ami_id for build in kept_records.all_of(recipe.name)):
             # Another machine built it: its verdict is not taken on trust.
             verify.smoke_test(install=not no_install)(place, ami_id)
         return publish_row(

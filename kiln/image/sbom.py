@@ -38,7 +38,7 @@ _NOT_SOFTWARE = (".sig", ".pub", ".key", ".gpg", "gpgkey")
 
 
 def of_name(name: str) -> str:
-    """`sbom` of a build by its name: see `kiln.pipeline.record.find_record` for valid names.
+    """`sbom` of a build by its name: see `kiln.pipeline.kept_records.find_record` for valid names.
 
     Raises KilnError (exit status 2) if there is no such build, or if it holds no version-info.
     """

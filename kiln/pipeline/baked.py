@@ -12,7 +12,7 @@ from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.tags import ARCH, DISTRO, RECIPE, RECIPE_DIGEST
 from kiln.packer import render
-from kiln.pipeline import record
+from kiln.pipeline import kept_records, record
 
 ON_THE_IMAGE = "/etc/kiln/recipe.json on the image"
 
@@ -48,7 +48,7 @@ def baked(ami_id: str, tags: Mapping[str, str], recipes: Sequence[Recipe]) -> Ba
             hint="only AMIs that AMI Kiln built can be verified; see ./invoke list",
         )
     vocabulary.RECIPE_NAME.required(name, f"{ami_id}: its tag {RECIPE}")
-    built = record.of_ami(ami_id)
+    built = kept_records.of_ami(ami_id)
     if built:
         return _of_record(name, built)
     same_name = next((recipe for recipe in recipes if recipe.name == name), None)

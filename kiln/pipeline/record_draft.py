@@ -21,7 +21,7 @@ from kiln.cloud.capacity import Try
 from kiln.cloud.resources import Removal
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
-from kiln.pipeline import record, report, shared_records
+from kiln.pipeline import kept_records, record, report, shared_records
 from kiln.pipeline.failure import ProvisionerError
 from kiln.pipeline.record import Record
 from kiln.pipeline.shared_records import Shelf
@@ -81,7 +81,7 @@ class Draft:
     @functools.cached_property
     def _before(self) -> Record | None:
         """The row's build before this one, of which this folder has a record."""
-        return record.build_before(self.record) if self.record.kind == "build" else None
+        return kept_records.build_before(self.record) if self.record.kind == "build" else None
 
 
 def now() -> str:

@@ -17,6 +17,7 @@ from kiln.base.paths import build_dir
 from kiln.cloud import aws
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
+from kiln.pipeline import kept_records
 from kiln.pipeline import record as records
 from kiln.pipeline.record import Record
 
@@ -156,7 +157,7 @@ def _amis_of(row: str, run_id: str) -> set[str | None]:
     return {
         ami_id
         for record in islice(
-            (record for record in records.all_of(row) if record.run_id == run_id), 1
+            (record for record in kept_records.all_of(row) if record.run_id == run_id), 1
         )
         for ami_id in (record.ami_id, *record.amis.values())
     }

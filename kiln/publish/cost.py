@@ -13,7 +13,7 @@ from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.facts import table
 from kiln.matrix.publishing import Publish
-from kiln.pipeline import record as records
+from kiln.pipeline import kept_records
 from kiln.pipeline.record import Record
 from kiln.publish.own_images import OwnImage, own_images
 from kiln.publish.regions import in_regions
@@ -81,7 +81,7 @@ def expected_cost(recipe: Recipe, settings: Publish, home: str) -> Cost:
     """
     built = (
         record
-        for record in records.all_of(recipe.name)
+        for record in kept_records.all_of(recipe.name)
         if record.kind == "build" and record.seconds
     )
     last = next(built, None)

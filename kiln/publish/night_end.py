@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
-from kiln.pipeline.record import Record, all_of
+from kiln.pipeline.kept_records import all_of
+from kiln.pipeline.record import Record
 from kiln.publish.night_plan import Night, Planned
 from kiln.publish.night_results import Compare, RowResult, comparison_of, of_skipped, result_of
 from kiln.publish.nightly import LOCK_SECONDS

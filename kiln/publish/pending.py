@@ -22,7 +22,7 @@ from kiln.cloud.target import Target
 from kiln.components.package_repositories import updated_by_parent
 from kiln.image import version_info
 from kiln.image.version_info import Package
-from kiln.pipeline import record
+from kiln.pipeline import kept_records, record
 from kiln.preflight.security import SecurityUpdates, ask_security, series_of
 from kiln.publish.own_images import OwnImage
 
@@ -117,7 +117,7 @@ def _info_of(recipe: Recipe, image: OwnImage) -> dict[str, Any]:
     path = _record_of(recipe, image)
     if path.exists():
         return version_info.of(record.document(path), str(path))
-    for verified in record.all_of(recipe.name):
+    for verified in kept_records.all_of(recipe.name):
         if verified.ami_id == image.ami_id and verified.versions:
             return version_info.of({"versions": verified.versions})
     raise KilnError(

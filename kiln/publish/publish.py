@@ -12,7 +12,7 @@ from kiln.base.recipe import Recipe
 from kiln.base.tags import VERIFIED
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
-from kiln.pipeline.record import all_of
+from kiln.pipeline.kept_records import all_of
 from kiln.pipeline.shared_records import Shelf, bring_named, bring_row, keep_record
 from kiln.publish import copies, moving
 from kiln.publish import images as amis

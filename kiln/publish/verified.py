@@ -9,8 +9,7 @@ from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
 from kiln.base.tags import RECIPE, RECIPE_DIGEST, VERIFIED
 from kiln.cloud.target import Target
-from kiln.pipeline import record as records
-from kiln.pipeline import verdict
+from kiln.pipeline import kept_records, verdict
 from kiln.pipeline.record import Record
 
 
@@ -52,7 +51,7 @@ def _newest(recipe: Recipe, target: Target, ami_id: str | None) -> Record | None
     """The last run that judged the wanted AMI; without an id the last of the newest verified AMI,
     or, if none is, of the newest AMI."""
     last: dict[str, Record] = {}
-    for record in records.all_of(recipe.name):
+    for record in kept_records.all_of(recipe.name):
         here = (record.target, record.region) == (target.kind, target.region)
         if here and record.ami_id and not record.says_nothing:
             last.setdefault(record.ami_id, record)

@@ -16,7 +16,7 @@ from kiln.base.tags import RUN_ID, VERIFIED
 from kiln.cloud import aws, runs
 from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.runs import DeadRun, Run
-from kiln.pipeline import record, repair
+from kiln.pipeline import kept_records, record, repair
 
 TARGET = AwsTarget("test", "us-east-1")
 ID = "20260101T000000Z-abcd"
@@ -61,7 +61,7 @@ def test_list_does_so_too(dead: DeadRun, monkeypatch: pytest.MonkeyPatch) -> Non
     tagged(monkeypatch, verdict="pass 2026-01-01T00:10:00Z abc")
     monkeypatch.setattr(AwsTarget, "identified", lambda self: self)
     repair.settle_here(lambda found: TARGET)
-    last = record.last("row")
+    last = kept_records.last("row")
     assert last is not None
     assert last.status == "verified"
 

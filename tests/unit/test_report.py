@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from kiln.pipeline import report
-from kiln.pipeline.record import Continued, build_before
+from kiln.pipeline.kept_records import build_before
+from kiln.pipeline.record import Continued
 from tests.unit.records import a_record, checks
 
 

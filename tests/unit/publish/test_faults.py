@@ -20,8 +20,8 @@ from kiln.base.tags import INPUT_DIGEST
 from kiln.base.tags import LINE as LINE_TAG
 from kiln.cloud import aws
 from kiln.matrix.publishing import Publish
+from kiln.pipeline import kept_records, shared_records
 from kiln.pipeline import plan as planning
-from kiln.pipeline import record, shared_records
 from kiln.publish import channels, copies, images, nightly, own_images
 from kiln.publish.compared import compared
 from kiln.publish.lock import exclusively
@@ -135,7 +135,7 @@ def publishing_elsewhere(world: World) -> Task:
     def lose() -> None:
         source["next"] = world.baked()
         (newest,) = [
-            entry for entry in record.all_of(RECIPE.name) if entry.ami_id == source["next"]
+            entry for entry in kept_records.all_of(RECIPE.name) if entry.ami_id == source["next"]
         ]
         shared_records.keep_record(shelf, newest)
         shutil.rmtree(build_dir())

@@ -21,6 +21,7 @@ from kiln.cli import shared
 from kiln.cloud.runs import Run
 from kiln.image import diff
 from kiln.matrix.publishing import Publish
+from kiln.pipeline import kept_records
 from kiln.pipeline import plan as planning
 from kiln.pipeline import record as records
 from kiln.pipeline.record_draft import Draft, cleaned_up
@@ -53,13 +54,13 @@ def test_what_one_machine_has_built_another_one_publishes(
     client: Callable[..., Any], bake: Bake, shelf: Shelf
 ) -> None:
     ami_id = bake(1)
-    keep_record(shelf, records.all_of(RECIPE.name)[0])
+    keep_record(shelf, kept_records.all_of(RECIPE.name)[0])
     on_another_machine()
     with pytest.raises(KilnError, match="no record of a verification"):
         published()
     published(shelf=shelf)
     assert resolved(client, "nightly") == ami_id
-    (here,) = records.all_of(RECIPE.name)
+    (here,) = kept_records.all_of(RECIPE.name)
     assert here.folder == str(build_dir() / RECIPE.name / here.run_id), "another machine's folder"
 
 
@@ -67,7 +68,7 @@ def test_an_ami_that_is_not_among_the_newest_of_another_machine_is_published(
     client: Callable[..., Any], bake: Bake, shelf: Shelf
 ) -> None:
     ami_id = bake(1)
-    (first,) = records.all_of(RECIPE.name)
+    (first,) = kept_records.all_of(RECIPE.name)
     keep_record(shelf, first)
     for day in range(2, 23):
         keep_record(shelf, a_record(run_id=f"202611{day:02}T000000Z-bbbb", recipe=first.recipe))
@@ -87,7 +88,7 @@ def test_a_record_is_kept_before_a_channel_moves(bake: Bake, shelf: Shelf) -> No
     published(shelf=shelf)
     on_another_machine()
     assert len(bring_row(shelf, RECIPE.name, pytest.fail)) == 1
-    assert records.all_of(RECIPE.name)[0].status == "verified"
+    assert kept_records.all_of(RECIPE.name)[0].status == "verified"
 
 
 def other_run() -> bytes:
@@ -121,7 +122,7 @@ def test_a_file_that_is_not_a_record_of_that_run_is_left_out_and_reported(
     for key in ("runs/x", f"runs/{RECIPE.name}/{RUN}/notes.txt", f"runs/../{RUN}/record.json"):
         s3.put_object(Bucket=shelf.bucket, Key=key, Body=b"{}")
     bring_row(shelf, RECIPE.name, messages.append)
-    assert records.all_of(RECIPE.name) == []
+    assert kept_records.all_of(RECIPE.name) == []
     assert not (build_dir() / RECIPE.name).exists()
     (line,) = messages
     assert f"s3://{shelf.bucket}/runs/{RECIPE.name}/{RUN}/record.json" in line
@@ -134,7 +135,7 @@ def test_runs_of_known_ids_are_fetched_without_a_list_of_the_bucket(shelf: Shelf
     wanted = {RECIPE.name: RUN, "al2023-x": RUN}
     with faulty(faults.refuses("ListObjectsV2", "AccessDenied")):
         bring_runs(shelf, wanted, pytest.fail)
-    assert [record.run_id for record in records.all_of(RECIPE.name)] == [RUN]
+    assert [record.run_id for record in kept_records.all_of(RECIPE.name)] == [RUN]
     assert not (build_dir() / "al2023-x").exists()
 
 
@@ -156,7 +157,7 @@ def test_list_shows_the_newest_run_of_any_machine(
     monkeypatch.setattr("kiln.cli.targets.choose", lambda: AWS)
     monkeypatch.setenv("KILN_AWS_RECORDS_BUCKET", shelf.bucket)
     shared.bring_for_rows({}, [RECIPE.name, "al2023-other"])
-    last = records.last(RECIPE.name)
+    last = kept_records.last(RECIPE.name)
     assert last
     assert last.run_id == "20261122T000000Z-aaaa"
 
@@ -196,7 +197,7 @@ def test_the_record_of_a_failed_run_reaches_the_bucket(shelf: Shelf, tmp_path: P
         raise KilnError("yum knows no such package")
     on_another_machine()
     bring_row(shelf, RECIPE.name, pytest.fail)
-    (there,) = records.all_of(RECIPE.name)
+    (there,) = kept_records.all_of(RECIPE.name)
     assert (there.status, there.error) == ("failed", "yum knows no such package")
 
 
@@ -213,7 +214,7 @@ def a_night(bake: Bake) -> str:
 
 def moved_to_tonight(shelf: Shelf) -> None:
     """The bucket has the record with a run id of this night."""
-    made = records.all_of(RECIPE.name)[0]
+    made = kept_records.all_of(RECIPE.name)[0]
     data = {**made.as_json(), "run_id": f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-aaaa"}
     keep_record(shelf, records.parse_record(data, "x"))
 
