@@ -43,6 +43,8 @@ class Account:
     proxy: str | None = None
     no_proxy: tuple[str, ...] = ()
     mirrors: Mapping[str, str] = field(default_factory=dict)
+    # Component, or `all` for those that are not named, → how long its provisioner may take: 90m.
+    time_limits: Mapping[str, str] = field(default_factory=dict)
     # Where records of runs are kept for other machines.
     records_bucket: str | None = None
     # Of the roles of a stack (`deploy.codebuild`): a build makes none.
@@ -95,6 +97,7 @@ FORMS = {
     "proxy": "--proxy http://proxy.example.com:3128",
     "no_proxy": "--no-proxy .example.com,10.0.0.0/8",
     "mirrors": '--mirrors "https://developer.download.nvidia.com=https://mirror.example.com/nvidia"',
+    "time_limits": "--time-limits all=3h,nvidia-driver=4h",
     "records_bucket": "--records-bucket my-kiln-records",
 }
 

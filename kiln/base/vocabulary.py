@@ -193,6 +193,8 @@ BUCKET = Form(
     r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$",
     "the name of an S3 bucket alone: 3 to 63 small letters, digits, dots and dashes",
 )
+# coreutils' sleep and Go's time.ParseDuration read it alike.
+DURATION = Form(r"^[1-9][0-9]{0,4}[smh]$", "a time such as 90m or 4h")
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateLaunchTemplate.html
 LAUNCH_TEMPLATE = Form(r"^[A-Za-z0-9().\-/_]{3,128}$", "a launch template's name")
 # https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_CreateStack.html

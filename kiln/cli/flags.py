@@ -71,6 +71,7 @@ ACCOUNT = {
     "proxy": "proxy of the bake",
     "no_proxy": "what the bake reaches without the proxy",
     "mirrors": "beginnings of vendors' URLs and what takes their place in the bake",
+    "time_limits": "how long a component's provisioner may take; all: each other one",
     "records_bucket": "S3 bucket of the records that machines share",
 }
 # Those that a launch without a bake has.

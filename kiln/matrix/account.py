@@ -7,12 +7,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+)
 from pydantic import model_validator as whole
 
+from kiln import components
 from kiln.base import tags as our_tags
 from kiln.base import vocabulary
 from kiln.base.account import Account, SubnetFilter
+from kiln.base.errors import did_you_mean
 from kiln.base.vocabulary import Arch
 
 
@@ -24,6 +33,13 @@ def _own_key(key: str) -> str:
     if key.lower().startswith(("aws:", our_tags.PREFIX)) or key == "Name":
         raise ValueError(f"{key!r} is not yours to set: AWS or AMI Kiln gives that tag its value")
     return key
+
+
+def _limited(name: str) -> str:
+    known = ["all", *components.names()]
+    if name not in known:
+        raise ValueError(f"there is no component {name!r}: {did_you_mean(name, known)}")
+    return name
 
 
 def _cidr(text: str) -> str:
@@ -57,6 +73,13 @@ Proxy = Annotated[str, _text(vocabulary.PROXY)]
 NoProxy = Annotated[str, _text(vocabulary.NO_PROXY)]
 Bucket = Annotated[str, _text(vocabulary.BUCKET, 63)]
 Url = Annotated[str, _text(vocabulary.URL), AfterValidator(lambda text: text.rstrip("/"))]
+Limited = Annotated[str, AfterValidator(_limited)]
+# A number without its unit is told what it lacks, not that it is no text.
+TimeLimit = Annotated[
+    str,
+    BeforeValidator(lambda value: str(value) if isinstance(value, int) else value),
+    _text(vocabulary.DURATION),
+]
 Cidr = Annotated[str, AfterValidator(_cidr)]
 
 
@@ -118,6 +141,8 @@ class Aws(_Block):
     """Hosts that the bake reaches without the proxy."""
     mirrors: dict[Url, Url] = {}
     """Beginning of a vendor's URL → what takes its place during the bake; hashes and keys stay."""
+    time_limits: dict[Limited, TimeLimit] = {}
+    """Component, or `all` for the others → how long its provisioner may take: 90m, 4h."""
     records_bucket: Bucket | None = None
     """S3 bucket that keeps the record of each run below `runs/`, for machines that share it."""
 
@@ -144,7 +169,7 @@ class Aws(_Block):
         return self
 
 
-_MERGED = ("tags", "mirrors")
+_MERGED = ("tags", "mirrors", "time_limits")
 # Ways to name the subnet, and what each is when another one is used.
 SUBNETS: dict[str, Any] = {"subnet_id": None, "subnet_ids": (), "subnet_filter": None}
 
@@ -153,7 +178,8 @@ def layered(
     below: Account, block: Aws | None, origin: Callable[[tuple[str, ...]], str], arch: str | None
 ) -> Account:
     """The settings below with those of a block: a key replaces a key, a tag a tag, a mirror a
-    mirror. `origin` says where a key of the block stands; `arch` chooses its instance types."""
+    mirror, a limit a limit. `origin` says where a key of the block stands; `arch` chooses its
+    instance types."""
     if block is None:
         return below
     values: dict[str, Any] = {}

@@ -33,6 +33,7 @@ VARIABLES = {
     "proxy": ("KILN_AWS_PROXY",),
     "no_proxy": ("KILN_AWS_NO_PROXY",),
     "mirrors": ("KILN_MIRRORS",),
+    "time_limits": ("KILN_AWS_TIME_LIMITS",),
     "records_bucket": ("KILN_AWS_RECORDS_BUCKET",),
 }
 # No flag was given.
@@ -172,4 +173,5 @@ _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "spot": _switch,
     "no_proxy": _list,
     "mirrors": _urls,
+    "time_limits": _pairs,
 }

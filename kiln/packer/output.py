@@ -59,6 +59,11 @@ def waits_for(event: Event, instance: str) -> Wait | None:
     return None
 
 
+def is_about_a_limit(event: Event) -> bool:
+    """Is it the line before each provisioner that has a time limit?"""
+    return event.kind == "say" and event.text.startswith("Setting a ")
+
+
 # The beginning of Packer's line → what it waits for from then on.
 _WAITS: tuple[tuple[str, str, float | None], ...] = (
     ("Launching a source AWS instance", "EC2 to launch an instance", None),

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from kiln.base.account import Account
+from kiln.packer.program import packer_facts
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
 def of_account(account: Account) -> dict[str, Any]:
@@ -17,7 +20,15 @@ def of_account(account: Account) -> dict[str, Any]:
         "proxy": account.proxy or "",
         "no_proxy": list(account.no_proxy),
         "mirrors": dict(account.mirrors),
+        "time_limits": dict(account.time_limits),
     }
+
+
+def time_limit(account: Account, component: str) -> float:
+    """How long the component's provisioner may take, in seconds."""
+    limits = account.time_limits
+    limit = limits.get(component) or limits.get("all") or packer_facts()["time_limit"]
+    return float(limit[:-1]) * _SECONDS[limit[-1]]
 
 
 def by_hand(account: Account) -> dict[str, Any]:

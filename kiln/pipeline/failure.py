@@ -30,9 +30,19 @@ _EXIT_STATUS = re.compile(r"Script exited with non-zero exit status: (\d+)")
 _LOST = re.compile(r"dial tcp \S+: |Error removing temporary script|handshake failed")
 # Packer's words before it removes the AMI of a build that failed later.
 _REMOVES = "Deregistering the AMI and deleting associated snapshots because"
+# Packer's words when it leaves a script that is still running five minutes after its time limit.
+_LEAVES = "Cancelling provisioner after a timeout"
+# What provisioners/lib/time_limit.sh says, and what bash says of each process that it ends.
+_OVERTIME = "it did not end within its time limit"
+_ENDED = re.compile(r"(\S+: line \d+: +\d+ )?(Terminated|Killed)\b.*")
 # Between the commands of a pipe; || is something else.
 _PIPE = re.compile(r"(?<!\|)\|&?(?!\|)")
 _IN_THE_LIBRARY = re.compile(r"lib/[\w.]+ line \d+, \w+")
+
+_CONSOLE = (
+    "its console may say why: aws ec2 get-console-output --instance-id {instance}; in the lab "
+    "./invoke lab.logs --instance {instance}"
+)
 
 # Exit statuses that say why: https://www.gnu.org/software/bash/manual/html_node/Exit-Status.html,
 # 124 https://www.gnu.org/software/coreutils/manual/html_node/timeout-invocation.html
@@ -134,6 +144,7 @@ class FailureReader:
         self._details: list[str] = []
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._rebooting = False
+        self._left = False
         self._over = False
 
     def read(self, event: Event) -> None:
@@ -156,6 +167,8 @@ class FailureReader:
         elif event.kind == "say":
             # Packer's own line. After a failure it says how it cleans up.
             self._over = not event.text.startswith("Provisioning with shell script")
+        elif event.kind == "error" and event.text.startswith(_LEAVES):
+            self._left = True
         elif event.kind in ("message", "error") and self._component and not self._over:
             self._rebooting = False
             for line in event.text.splitlines():
@@ -196,6 +209,14 @@ class FailureReader:
         script = shown_script(provisioner_file(self._component))
         status = _EXIT_STATUS.search(packers_words)
         lost = bool(_LOST.search(packers_words)) and not status
+        if self._left and not self._messages:
+            return Failure(
+                self._component,
+                script,
+                f"{_OVERTIME}, and {self._instance} did not end it either: Packer left it",
+                said=self._said(script),
+                hints=(_CONSOLE.format(instance=self._instance),),
+            )
         if (self._rebooting or lost) and not self._messages:
             rebooted = self._rebooting or _may_reboot(self._component)
             what = "did not come back after its reboot" if rebooted else "does not answer any more"
@@ -203,10 +224,7 @@ class FailureReader:
                 self._component,
                 script,
                 f"{self._instance} {what}: {packers_words}",
-                hints=(
-                    "its console may say why: aws ec2 get-console-output --instance-id "
-                    f"{self._instance}; in the lab ./invoke lab.logs --instance {self._instance}",
-                ),
+                hints=(_CONSOLE.format(instance=self._instance),),
             )
         if not self._messages and not status:
             return None
@@ -216,11 +234,20 @@ class FailureReader:
             script,
             "; ".join(dict.fromkeys(self._messages)) or first,
             status=int(status[1]) if status else None,
-            said=tuple(_UPLOADED.sub(rf"{script} line \1", line) for line in self._last_lines),
+            said=self._said(script),
         )
         for detail in self._details:
             failure = _with_detail(failure, detail)
         return _explained(failure)
+
+    def _said(self, script: str) -> tuple[str, ...]:
+        """The last lines of the tool, without bash's about a process that the time limit ended."""
+        overtime = any(message.startswith(_OVERTIME) for message in self._messages)
+        return tuple(
+            _UPLOADED.sub(rf"{script} line \1", line)
+            for line in self._last_lines
+            if not (overtime and _ENDED.fullmatch(line))
+        )
 
 
 def _may_reboot(name: str) -> bool:

@@ -50,11 +50,19 @@ locals {
   # The instance itself and its metadata.
   never_by_proxy = ["localhost", "127.0.0.1", "169.254.169.254", "fd00:ec2::254"]
 
-  # ... and its component's own: env as it is, each download as NAME_URL and NAME_SHA256 (empty: not
+  # A provisioner's script ends itself at this limit, and says where it was. One that does not even do
+  # that, Packer leaves five minutes later.
+  time_limit_of = {
+    for name, component in local.components : name => lookup(var.time_limits, name, local.time_limit)
+  }
+  time_limit = lookup(var.time_limits, "all", "2h")
+
+  # ... and its component's own: the limit, env as it is, each download as NAME_URL and NAME_SHA256 (empty: not
   # known yet), each signing key as its fingerprint.
   environment_of = {
     for name, component in local.components : name => concat(
       local.environment,
+      ["KILN_TIME_LIMIT=${local.time_limit_of[name]}"],
       [for key, value in lookup(component, "env", {}) : "${key}=${value}"],
       flatten([for key, url in lookup(component, "downloads", {}) : [
         "${key}_URL=${url}",
@@ -93,6 +101,7 @@ build {
     script           = "${local.checkout}/provisioners/package-snapshot.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "package-snapshot", [])
+    timeout          = "${lookup(local.time_limit_of, "package-snapshot", local.time_limit)}5m"
   }
 
   # current packages, the kernel that will boot and its headers, the compiler that built it
@@ -101,6 +110,7 @@ build {
     script           = "${local.checkout}/provisioners/kernel.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "kernel", [])
+    timeout          = "${lookup(local.time_limit_of, "kernel", local.time_limit)}5m"
 
     expect_disconnect = true
   }
@@ -119,6 +129,7 @@ build {
     script           = "${local.checkout}/provisioners/nvidia-repo.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "nvidia-repo", [])
+    timeout          = "${lookup(local.time_limit_of, "nvidia-repo", local.time_limit)}5m"
   }
 
   # NVIDIA driver, its kernel module built by DKMS for the kernel that boots, persistenced
@@ -127,6 +138,7 @@ build {
     script           = "${local.checkout}/provisioners/nvidia-driver.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "nvidia-driver", [])
+    timeout          = "${lookup(local.time_limit_of, "nvidia-driver", local.time_limit)}5m"
   }
 
   # fabric manager at exactly the driver's version, started only where NVSwitch is present
@@ -135,6 +147,7 @@ build {
     script           = "${local.checkout}/provisioners/nvidia-fabricmanager.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "nvidia-fabricmanager", [])
+    timeout          = "${lookup(local.time_limit_of, "nvidia-fabricmanager", local.time_limit)}5m"
   }
 
   # IMEX for GB200 and GB300 hosts, at exactly the driver's version
@@ -143,6 +156,7 @@ build {
     script           = "${local.checkout}/provisioners/nvidia-imex.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "nvidia-imex", [])
+    timeout          = "${lookup(local.time_limit_of, "nvidia-imex", local.time_limit)}5m"
   }
 
   # CUDA toolkit
@@ -151,6 +165,7 @@ build {
     script           = "${local.checkout}/provisioners/cuda.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "cuda", [])
+    timeout          = "${lookup(local.time_limit_of, "cuda", local.time_limit)}5m"
   }
 
   # cuDNN for that CUDA
@@ -159,6 +174,7 @@ build {
     script           = "${local.checkout}/provisioners/cudnn.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "cudnn", [])
+    timeout          = "${lookup(local.time_limit_of, "cudnn", local.time_limit)}5m"
   }
 
   # NCCL packages for that CUDA
@@ -167,6 +183,7 @@ build {
     script           = "${local.checkout}/provisioners/nccl.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "nccl", [])
+    timeout          = "${lookup(local.time_limit_of, "nccl", local.time_limit)}5m"
   }
 
   # EFA installer (driver, libfabric, Open MPI), its signature checked
@@ -175,6 +192,7 @@ build {
     script           = "${local.checkout}/provisioners/efa.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "efa", [])
+    timeout          = "${lookup(local.time_limit_of, "efa", local.time_limit)}5m"
   }
 
   # NCCL's EFA plugin from source, for installers that do not bundle it
@@ -183,6 +201,7 @@ build {
     script           = "${local.checkout}/provisioners/aws-ofi-nccl.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "aws-ofi-nccl", [])
+    timeout          = "${lookup(local.time_limit_of, "aws-ofi-nccl", local.time_limit)}5m"
   }
 
   # GDRCopy library and kernel module
@@ -191,6 +210,7 @@ build {
     script           = "${local.checkout}/provisioners/gdrcopy.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "gdrcopy", [])
+    timeout          = "${lookup(local.time_limit_of, "gdrcopy", local.time_limit)}5m"
   }
 
   # NVIDIA's nccl-tests in /opt/nccl-tests, built with the image's CUDA, NCCL and Open MPI
@@ -199,6 +219,7 @@ build {
     script           = "${local.checkout}/provisioners/nccl-tests.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "nccl-tests", [])
+    timeout          = "${lookup(local.time_limit_of, "nccl-tests", local.time_limit)}5m"
   }
 
   # DCGM host engine
@@ -207,6 +228,7 @@ build {
     script           = "${local.checkout}/provisioners/dcgm.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "dcgm", [])
+    timeout          = "${lookup(local.time_limit_of, "dcgm", local.time_limit)}5m"
   }
 
   # dcgm-exporter with our fields, on this machine's own address
@@ -215,6 +237,7 @@ build {
     script           = "${local.checkout}/provisioners/dcgm-exporter.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "dcgm-exporter", [])
+    timeout          = "${lookup(local.time_limit_of, "dcgm-exporter", local.time_limit)}5m"
   }
 
   # NVIDIA container toolkit, configured for the runtimes on the image
@@ -223,6 +246,7 @@ build {
     script           = "${local.checkout}/provisioners/container-toolkit.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "container-toolkit", [])
+    timeout          = "${lookup(local.time_limit_of, "container-toolkit", local.time_limit)}5m"
   }
 
   # the Xid event parser and its unit
@@ -231,6 +255,7 @@ build {
     script           = "${local.checkout}/provisioners/aws-hw-monitor.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "aws-hw-monitor", [])
+    timeout          = "${lookup(local.time_limit_of, "aws-hw-monitor", local.time_limit)}5m"
   }
 
   # mig-parted, with which gpu-mig then creates the instances
@@ -239,6 +264,7 @@ build {
     script           = "${local.checkout}/provisioners/mig-parted.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "mig-parted", [])
+    timeout          = "${lookup(local.time_limit_of, "mig-parted", local.time_limit)}5m"
   }
 
   # MIG configuration applied at every boot
@@ -247,6 +273,7 @@ build {
     script           = "${local.checkout}/provisioners/gpu-mig.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "gpu-mig", [])
+    timeout          = "${lookup(local.time_limit_of, "gpu-mig", local.time_limit)}5m"
   }
 
   # the GPUs' highest application clocks, set at every boot where the driver allows it
@@ -255,6 +282,7 @@ build {
     script           = "${local.checkout}/provisioners/boost-clocks.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "boost-clocks", [])
+    timeout          = "${lookup(local.time_limit_of, "boost-clocks", local.time_limit)}5m"
   }
 
   # locked memory, open files and kernel settings for EFA and NCCL
@@ -263,6 +291,7 @@ build {
     script           = "${local.checkout}/provisioners/tuning.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "tuning", [])
+    timeout          = "${lookup(local.time_limit_of, "tuning", local.time_limit)}5m"
   }
 
   # Lustre client, for FSx for Lustre
@@ -271,6 +300,7 @@ build {
     script           = "${local.checkout}/provisioners/lustre-client.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "lustre-client", [])
+    timeout          = "${lookup(local.time_limit_of, "lustre-client", local.time_limit)}5m"
   }
 
   # Systems Manager agent: Amazon Linux's package, Ubuntu's snap, Amazon's package on Debian
@@ -279,6 +309,7 @@ build {
     script           = "${local.checkout}/provisioners/ssm-agent.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "ssm-agent", [])
+    timeout          = "${lookup(local.time_limit_of, "ssm-agent", local.time_limit)}5m"
   }
 
   # CloudWatch agent with GPU metrics and the Xid event log
@@ -287,6 +318,7 @@ build {
     script           = "${local.checkout}/provisioners/cloudwatch-agent.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "cloudwatch-agent", [])
+    timeout          = "${lookup(local.time_limit_of, "cloudwatch-agent", local.time_limit)}5m"
   }
 
   # /etc/kiln/version-info.json, the list of what is on the image
@@ -295,6 +327,7 @@ build {
     script           = "${local.checkout}/provisioners/version-info.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "version-info", [])
+    timeout          = "${lookup(local.time_limit_of, "version-info", local.time_limit)}5m"
   }
 
   # removal of keys, identities, histories, caches and cloud-init state
@@ -303,6 +336,7 @@ build {
     script           = "${local.checkout}/provisioners/cleanup.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "cleanup", [])
+    timeout          = "${lookup(local.time_limit_of, "cleanup", local.time_limit)}5m"
   }
 
   # assertion that the clean-up left nothing behind, right before the snapshot
@@ -311,6 +345,7 @@ build {
     script           = "${local.checkout}/provisioners/hygiene.sh"
     execute_command  = local.run_as_root
     environment_vars = lookup(local.environment_of, "hygiene", [])
+    timeout          = "${lookup(local.time_limit_of, "hygiene", local.time_limit)}5m"
   }
 
   post-processor "manifest" {

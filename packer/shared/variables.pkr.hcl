@@ -141,6 +141,12 @@ variable "mirrors" {
   default     = {}
 }
 
+variable "time_limits" {
+  type        = map(string)
+  description = "How long a component's provisioner may take, 90m or 4h; all: each other one, otherwise 2h."
+  default     = {}
+}
+
 variable "ami_name" {
   type        = string
   description = "Empty: the recipe's name and the time."

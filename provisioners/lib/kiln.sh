@@ -33,6 +33,7 @@
 #@ env KILN_PACKAGE_MANAGER  required  yum, dnf or apt
 #@ env KILN_COMPONENT        required  the script's own name, which each script sets before it sources this file
 #@ env KILN_MIRRORS          optional  beginning of a URL=what takes its place during the bake, separated by spaces
+#@ env KILN_TIME_LIMIT        optional  when the script ends itself: 90m, 2h; never when empty
 #@ env KILN_PROXY            optional  proxy of the bake, which curl and the package tools have as https_proxy too
 #@ env KILN_ETC              optional  where records go, /etc/kiln when empty; tests set it
 #@ env KILN_ROOT             optional  prefix of the paths that are installed to, empty on a machine; tests set it
@@ -129,6 +130,8 @@ _kiln_line=''
 # Runs when the script ends. Packer itself reports only that a script failed.
 _kiln_finish() { # STATUS COMMAND
     local status=$1
+    _kiln_forget_limit
+    ((status == 0)) || [[ ! -e $_kiln_overtime ]] || _kiln_time_is_up "$2"
     if ((status == 0)) && [[ -e $_kiln_reported ]]; then
         kiln_say "ERROR: the script went on after the error above"
         exit 1
@@ -182,7 +185,8 @@ kiln_version_lt() {
 # ---------------------------------------------------------------- start
 
 _kiln_reported=${KILN_DIR:?}/reported-error
-rm -f "$_kiln_reported" || kiln_die "$_kiln_reported cannot be removed"
+_kiln_overtime=$KILN_DIR/overtime
+rm -f "$_kiln_reported" "$_kiln_overtime" || kiln_die "$_kiln_reported cannot be removed"
 # Before the trap: what is wrong with the environment is one message.
 kiln_env "$KILN_DIR/lib/kiln.sh"
 # A shell that was started with -c (tests) has no script and no header.
@@ -204,6 +208,9 @@ source "$KILN_DIR/lib/downloads.sh"
 source "$KILN_DIR/lib/dkms.sh"
 # shellcheck source=/dev/null
 source "$KILN_DIR/lib/image.sh"
+# shellcheck source=/dev/null
+source "$KILN_DIR/lib/time_limit.sh"
 
+_kiln_limit_time
 # The last: from here on each line is the script's. Line 1 is not a command: an EXIT trap sees it.
 trap '((LINENO == 1)) || _kiln_line=$LINENO' DEBUG

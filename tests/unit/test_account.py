@@ -85,6 +85,23 @@ def test_tags_and_mirrors_add_up_and_each_says_where_it_comes_from(tmp_path: Pat
     assert got.mirrors == {"https://a.example": "https://m/a"}
 
 
+def test_a_components_time_limit_counts_before_all_and_the_closest_layer_before_others(
+    tmp_path: Path,
+) -> None:
+    assert settings.time_limit(Account(), "cuda") == 2 * 3600
+    defaults = {"time_limits": {"all": "90m", "nvidia-driver": "3h"}}
+    got = account(tmp_path, defaults, {"time_limits": {"cuda": "45s"}}, time_limits="efa=1h")
+    names = ("all", "nvidia-driver", "cuda", "efa", "tuning")
+    assert [settings.time_limit(got, name) for name in names] == [5400, 10800, 45, 3600, 5400]
+    assert got.shown() == [
+        "time_limits all=90m (amis.yaml:3:32), nvidia-driver=3h (amis.yaml:3:56), "
+        "cuda=45s (amis.yaml:9:33), efa=1h (--time-limits)"
+    ]
+    assert settings.of_account(got)["time_limits"] == {
+        "all": "90m", "nvidia-driver": "3h", "cuda": "45s", "efa": "1h",
+    }  # fmt: skip
+
+
 def test_null_takes_off_what_the_defaults_set(tmp_path: Path) -> None:
     got = account(tmp_path, {"proxy": "http://p:3128"}, {"proxy": None})
     assert got.proxy is None
@@ -134,6 +151,12 @@ WRONG = {
     "a number": ({"tags": {"cost": 42}}, "42 is not text: put it in quotes"),
     "password": ({"proxy": "http://me:pw@p:1"}, "is not a proxy's URL without user and password"),
     "no proxy": ({"no_proxy": ["a b"]}, "'a b' is not a host, a domain such as"),
+    "a limit without a unit": ({"time_limits": {"all": 90}}, "'90' is not a time such as 90m"),
+    "no limit": ({"time_limits": {"cuda": "0m"}}, "'0m' is not a time such as 90m or 4h"),
+    "a component": (
+        {"time_limits": {"cudda": "3h"}},
+        "there is no component 'cudda': did you mean",
+    ),
     "no TLS": (
         {"mirrors": {"https://a.example": "http://m"}},
         "http://m has no TLS, and https://a",
@@ -336,6 +359,7 @@ def test_what_packer_gets() -> None:
         "proxy": "http://p:1",
         "no_proxy": [".a"],
         "mirrors": {},
+        "time_limits": {},
     }
 
 

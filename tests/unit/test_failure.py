@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,133 @@ def test_a_time_limit(machine: Machine) -> None:
         "  exit status 124",
         "  the command ran into its time limit",
     ]
+
+
+@pytest.fixture
+def hanging(machine: Machine) -> Machine:
+    """`hang` never ends, and the two hours of the limit are over when it runs."""
+    real, hangs = shutil.which("sleep"), machine.root / "hangs"
+    machine.environment["KILN_TIME_LIMIT"] = "2h"
+    machine.command("hang", f"touch {hangs}; exec {real} infinity")
+    machine.command(
+        "sleep",
+        f"[[ $1 != 2h ]] || until [[ -e {hangs} ]]; do {real} 0.05; done\nexec {real} 0.3",
+    )
+    return machine
+
+
+LONGER = (
+    "  if it only needs longer: --time-limits sample=4h, or in amis.yaml "
+    "aws: {time_limits: {sample: 4h}}"
+)
+
+
+def test_a_script_that_hangs_names_the_command_its_limit_and_how_to_give_it_longer(
+    hanging: Machine,
+) -> None:
+    assert message(hanging, "echo begin\nhang --now\necho never\n") == [
+        "row: packer build failed in sample: it did not end within its time limit, 2h",
+        "  provisioners/sample.sh line 5: hang --now",
+        "  its last words:",
+        "    | begin",
+        f"  what ran then: {shutil.which('sleep')} infinity",
+        LONGER,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ("build() {\n    hang\n}\nbuild\n", "line 5: hang"),
+        ("build() {\n    hang || true\n}\nbuild || true\n", "line 5: hang || true"),
+        ("build() {\n    hang\n    hang\n}\nbuild || true\n", "line 8: build || true"),
+        ("x=$(hang) || exit 1\n", "line 4: x=$(hang) || exit 1"),
+        ("echo a \\\n    | hang \\\n    | cat\n", "line 6: echo a | hang | cat"),
+        ("hang &\nwait\n", "line 5: wait"),
+        ("hang &\nwhile :; do :; done\n", "line 5: while :; do :; done"),
+    ],
+)
+def test_a_command_that_hangs_is_named_with_its_line_wherever_it_stands(
+    hanging: Machine, body: str, place: str
+) -> None:
+    lines = message(hanging, body)
+    assert lines[1] == f"  provisioners/sample.sh {place}"
+    assert lines[-2:] == [f"  what ran then: {shutil.which('sleep')} infinity", LONGER]
+
+
+def test_a_package_tool_that_hangs_is_not_tried_again(hanging: Machine) -> None:
+    hanging.command("apt-get", "echo asked; exec hang")
+    lines = message(hanging, 'kiln_pm update || kiln_die "no lists"\n')
+    assert lines[0].endswith(": it did not end within its time limit, 2h")
+    assert lines[1].endswith('sample.sh line 4: kiln_pm update || kiln_die "no lists"')
+    assert "".join(lines).count("asked") == 1
+
+
+def test_a_command_of_the_library_that_hangs_names_both_lines(hanging: Machine) -> None:
+    hanging.command("systemctl", "exec hang")
+    lines = message(hanging, "start() {\n    kiln_enable x.service\n}\nstart\n")
+    assert lines[1].endswith("sample.sh line 5: kiln_enable x.service")
+    assert re.fullmatch(r"  in provisioners/lib/image\.sh line \d+, kiln_enable", lines[2])
+
+
+def test_what_does_not_end_by_itself_is_killed(hanging: Machine) -> None:
+    hanging.command("hang", f"trap '' TERM\ntouch {hanging.root}/hangs\nwhile true; do true; done")
+    assert message(hanging, "hang\n")[1].endswith("sample.sh line 4: hang")
+    assert left_of(hanging) == []
+
+
+def test_of_a_script_that_ends_in_time_nothing_goes_on(hanging: Machine) -> None:
+    events, status = ended(hanging, "wait\necho done\n")
+    assert (status, events[-1].text) == (0, "done")
+    assert left_of(hanging) == []
+
+
+def left_of(machine: Machine) -> list[str]:
+    """The command lines of the script's processes that are still there after a while."""
+    for _ in range(600):
+        found = [
+            line
+            for path in Path("/proc").glob("[0-9]*/cmdline")
+            if str(machine.root) in (line := text_of(path))
+        ]
+        if not found:
+            break
+        time.sleep(0.1)
+    return found
+
+
+def text_of(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def test_a_signal_that_somebody_else_sends_is_no_time_limit(hanging: Machine) -> None:
+    lines = message(hanging, "kill $$\ntrue\n")
+    assert lines[0].endswith("in sample: the script ended with status 143: kill $$")
+
+
+def test_a_script_that_not_even_its_limit_ends_is_left_by_packer() -> None:
+    """As Packer 1.6.6 tells it."""
+    reader = FailureReader()
+    for kind, text in (
+        ("message", "Instance ID: i-e466e73fb8f85c26f"),
+        ("say", "Setting a 2h5m0s timeout for the next provisioner..."),
+        ("say", "Provisioning with shell script: ../../provisioners/cuda.sh"),
+        ("message", "Unpacking …"),
+        ("error", "Cancelling provisioner after a timeout..."),
+        ("say", "Provisioning step had errors: Running the cleanup provisioner, if present..."),
+    ):
+        reader.read(Event(0, kind, text))
+    found = reader.failure("Build 'kiln' errored: Error executing script: dial tcp 10.0.0.1:22: x")
+    assert found is not None
+    assert (found.component, found.said) == ("cuda", ("Unpacking …",))
+    assert found.message == (
+        "it did not end within its time limit, and i-e466e73fb8f85c26f did not end it either: "
+        "Packer left it"
+    )
+    assert "get-console-output --instance-id i-e466e73fb8f85c26f" in found.hints[0]
 
 
 def test_a_full_disk(machine: Machine) -> None:

@@ -147,6 +147,21 @@ def test_a_provisioner_runs_only_where_the_row_has_its_component(
             assert attributes["environment_vars"] == environment
 
 
+def test_packer_leaves_a_provisioner_five_minutes_after_its_own_limit(
+    recipes: list[Recipe], tmp_path: Path
+) -> None:
+    new, _ = both(recipes[0], tmp_path)
+    timeouts = {
+        Path(attributes["script"]).stem: attributes["timeout"]
+        for _, _, attributes in new.provisioners()
+        if "script" in attributes
+    }
+    assert timeouts == {
+        name: f'${{lookup(local.time_limit_of, "{name}", local.time_limit)}}5m'
+        for name in components.names()
+    }
+
+
 def test_a_rows_own_file_lists_its_components(recipes: list[Recipe]) -> None:
     for recipe in recipes:
         assert tuple(own(recipe)) == recipe.components

@@ -1,0 +1,96 @@
+# shellcheck shell=bash
+# The time limit of a script. Part of kiln.sh.
+#
+# bash runs a trap only when the command before it has ended. So another process beside the script waits;
+# when the time is up it writes down what runs, signals the script, and ends what runs below the script.
+# A process that not even KILL ends is Packer's to leave: its own limit is five minutes longer.
+# shellcheck disable=SC2154  # kiln.sh sets the variables
+set -euo pipefail
+
+# Starts that process. Without output: as long as somebody has the script's output open, SSH waits. In $(…),
+# so that it is no child of the script, whose `wait` would wait for it.
+_kiln_limit_time() {
+    [[ -n $KILN_TIME_LIMIT ]] || return 0
+    trap '_kiln_time_is_up "$BASH_COMMAND"' TERM
+    _kiln_watcher=$(_kiln_watch </dev/null >/dev/null 2>&1 & printf '%s\n' "$!") || true
+}
+
+# The process's own end, with the script's.
+_kiln_forget_limit() {
+    [[ -z ${_kiln_watcher:-} ]] || kill "$_kiln_watcher" 2>/dev/null || true
+    trap '' TERM
+}
+
+_kiln_watch() {
+    trap - ERR
+    set +eu
+    local sleeper below=() deepest='' word text='' script now
+    read -ra script <"/proc/$$/stat"
+    sleep "$KILN_TIME_LIMIT" &
+    sleeper=$!
+    trap 'kill "$sleeper"; exit' TERM
+    wait "$sleeper" || exit
+    # By its start: a script that was killed is gone, and another process may have its number.
+    read -ra now <"/proc/$$/stat"
+    [[ -n ${now[21]} && ${now[21]} == "${script[21]}" ]] || exit
+    _kiln_find_below "$$"
+    [[ -z $deepest ]] || while IFS= read -r -d '' word; do text+="$word "; done <"/proc/$deepest/cmdline"
+    printf '%s\n' "${text% }" >"$_kiln_overtime"
+    kill "$$" "${below[@]}"
+    sleep 10
+    kill -KILL "${below[@]}"
+}
+
+# Sets `below` of the caller: the processes below PID, each after its parent; and `deepest`, for which the
+# others wait: of several (a pipe) the first.
+_kiln_find_below() { # PID
+    local status key value parent=() level=("$1") next pid child
+    for status in /proc/[0-9]*/status; do
+        while read -r key value; do
+            [[ $key != PPid: ]] || parent[${status//[!0-9]/}]=$value
+        done <"$status"
+    done
+    while ((${#level[@]})); do
+        next=()
+        for pid in "${level[@]}"; do
+            for child in "${!parent[@]}"; do
+                ((parent[child] != pid)) || next+=("$child")
+            done
+        done
+        level=("${next[@]}")
+        below+=("${level[@]}")
+        deepest=${level[0]:-$deepest}
+    done
+}
+
+# Ends the script with the message. This trap does not know the line of a command in a function: it is the
+# only one with that command, or else that of the call.
+_kiln_time_is_up() { # COMMAND
+    # Somebody else's signal, as at a shutdown.
+    [[ -e $_kiln_overtime ]] || exit 143
+    local running number=0 text lines=() amount=${KILN_TIME_LIMIT%[smh]}
+    trap '' TERM
+    # It stays, for what TERM does not end.
+    _kiln_watcher=''
+    running=$(<"$_kiln_overtime") || true
+    rm -f "$_kiln_overtime" || true
+    kiln_say "ERROR: it did not end within its time limit, $KILN_TIME_LIMIT"
+    running=${running:-$1}
+    kiln_say "  what ran then: ${running//$'\n'/; }"
+    if [[ -n $_kiln_failure_place ]]; then
+        printf '%s\n' "$_kiln_failure_place" >&2
+    elif [[ ${FUNCNAME[1]} == main || ${FUNCNAME[1]} == _kiln_finish ]]; then
+        kiln_say "  at: $KILN_COMPONENT.sh line $_kiln_line"
+    else
+        while IFS= read -r text; do
+            ((++number))
+            [[ $text != *"$1"* ]] || lines+=("$number")
+        done <"${BASH_SOURCE[1]}"
+        if ((${#lines[@]} == 1)); then _kiln_place 1 "${lines[0]}"; else _kiln_place 2; fi
+    fi
+    text=$((2 * amount))${KILN_TIME_LIMIT#"$amount"}
+    kiln_say "  if it only needs longer: --time-limits $KILN_COMPONENT=$text, or in amis.yaml" \
+        "aws: {time_limits: {$KILN_COMPONENT: $text}}"
+    : >"$_kiln_reported" || true
+    exit 1
+}
