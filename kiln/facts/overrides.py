@@ -24,6 +24,9 @@ from kiln.facts.forms import Read, UnlikeError, check_forms, is_day
 _NAMES = ("type", "id", "gpu", "name")
 # May stand in every entry.
 _ANYWHERE = ("source", "confirmed", "unsure")
+# May stand in the `when` of a row of names or URLs, also where no other row needs it.
+_VERSIONS = ("from", "below")
+_WITH_VERSIONS = ("packages", "downloads")
 # Tables that are not facts about images: what this program itself needs or asks for.
 TABLES_OF_THE_PROGRAM = {"host-packages", "iam", "iam_publish", "packer", "xid"}
 
@@ -111,6 +114,8 @@ def _fits_mapping(
     for key, entry in value.items():
         name = str(key)
         extra = name in _ANYWHERE or name.endswith(("_source", "_confirmed"))
+        if path[-1:] == ("when",) and path[0] in _WITH_VERSIONS:
+            extra = extra or name in _VERSIONS
         if name not in known and not extra:
             what = f"there is no key {name!r} here"
             raise UnlikeError((*path, name), what, did_you_mean(name, known), at_key=True)

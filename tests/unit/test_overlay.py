@@ -168,6 +168,18 @@ def test_a_package_name_of_its_facts_counts_before_ours(acme: Path) -> None:
     assert ours
 
 
+def test_a_package_name_may_hold_from_a_version_on(acme: Path) -> None:
+    text = "packages: {dcgm: [{when: {from: 4.10}, names: [dcgm-five], source: none}]}\n"
+    (acme / "facts/packages.yaml").write_text(text)
+    caches.forget()
+    fields = {"archive": "rpm", "distro": "al2023", "os": "amazon", "driver_cuda": "13"}
+    of = {version: facts.archive_packages("dcgm", version, **fields) for version in ("4.9", "4.10")}
+    assert of["4.10"] is not None
+    assert of["4.10"].names == ("dcgm-five",)
+    assert of["4.9"] is not None
+    assert of["4.9"].names != ("dcgm-five",)
+
+
 def test_of_two_overlays_the_last_one_counts(
     acme: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
