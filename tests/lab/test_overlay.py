@@ -1,7 +1,7 @@
 """The overlay of docs/overlay.md, baked and booted: what it adds is on the image, and checked.
 
-Its script is written as one writes a script: it fails, its build instance is kept and gone on with,
-and the image is baked anew from the state before it.
+Its script is written as one writes a script: it hangs, it fails, its build instance is kept and
+gone on with, and the image is baked anew from the state before it.
 """
 
 from __future__ import annotations
@@ -64,6 +64,30 @@ def client_of(environment: dict[str, str]) -> Any:
 
 
 @dataclass
+class Hung:
+    """A bake whose script hung; `states` are those of the lab's instances after it."""
+
+    status: int
+    error: dict[str, Any]
+    record: dict[str, Any]
+    states: set[str]
+
+
+@pytest.fixture(scope="module")
+def hung(environment: dict[str, str], script: Path) -> Hung:
+    """The bake of a script that never ends."""
+    right = script.read_text()
+    head, mark, rest = right.partition('lib/kiln.sh"\n')
+    script.write_text(f"{head}{mark}sleep infinity || true\n{rest}")
+    status, answer, _ = build(environment, "--time-limits", "acme-baseline=10s")
+    script.write_text(right)
+    (path,) = Path(environment["KILN_BUILD_DIR"]).glob("*/*/record.json")
+    found = client_of(environment).describe_instances()["Reservations"]
+    states = {instance["State"]["Name"] for entry in found for instance in entry["Instances"]}
+    return Hung(status, answer["error"], json.loads(path.read_text()), states)
+
+
+@dataclass
 class Failed:
     """A bake whose script failed, and whose instance was kept; `on_it` is what a command said that
     was sent there as the message has it, `swept` what sweep lists and until when it is kept."""
@@ -76,7 +100,7 @@ class Failed:
 
 
 @pytest.fixture(scope="module")
-def failed(environment: dict[str, str], script: Path) -> Failed:
+def failed(environment: dict[str, str], script: Path, hung: Hung) -> Failed:
     right = script.read_text()
     script.write_text(right.replace("kiln_enable", "kiln_install jq chrony tmux\nkiln_enable"))
     status, answer, _ = build(environment, "--on-error", "keep")
@@ -90,7 +114,7 @@ def failed(environment: dict[str, str], script: Path) -> Failed:
         text=True,
         check=False,
     )
-    (path,) = Path(environment["KILN_BUILD_DIR"]).glob("*/*/record.json")
+    path = max(Path(environment["KILN_BUILD_DIR"]).glob("*/*/record.json"))
     swept = commands.invoke("sweep", "--regions", "us-east-1", "--json", env=environment)
     return Failed(
         status,
@@ -119,6 +143,19 @@ def record(
     assert status == 0, output
     only: dict[str, Any] = built[0]
     return only
+
+
+def test_a_script_that_hangs_ends_at_its_limit_and_names_what_it_waited_for(hung: Hung) -> None:
+    assert hung.status == 1
+    assert hung.error["message"].endswith(
+        "packer build failed in acme-baseline: it did not end within its time limit, 10s"
+    )
+    lines = hung.error["hint"].splitlines()
+    assert lines[0].endswith("acme-baseline.sh line 9: sleep infinity || true")
+    assert "  what ran then: sleep infinity" in lines
+    assert "--time-limits acme-baseline=20s" in hung.error["hint"]
+    assert (hung.record["status"], hung.record["failure"]["line"]) == ("failed", 9)
+    assert hung.states <= {"terminated"}
 
 
 def test_a_bake_that_fails_leaves_its_instance_with_a_deadline(failed: Failed) -> None:

@@ -271,7 +271,9 @@ def test_a_command_of_the_library_that_hangs_names_both_lines(hanging: Machine) 
 
 
 def test_what_does_not_end_by_itself_is_killed(hanging: Machine) -> None:
-    hanging.command("hang", f"trap '' TERM\ntouch {hanging.root}/hangs\nwhile true; do true; done")
+    hanging.command(
+        "hang", f"trap '' TERM\ntouch {hanging.root}/hangs\nwhile true; do /bin/sleep 1; done"
+    )
     assert message(hanging, "hang\n")[1].endswith("sample.sh line 4: hang")
     assert left_of(hanging) == []
 
