@@ -11,8 +11,9 @@ set -euo pipefail
 # so that it is no child of the script, whose `wait` would wait for it.
 _kiln_limit_time() {
     [[ -n $KILN_TIME_LIMIT ]] || return 0
-    trap '_kiln_time_is_up "$BASH_COMMAND"' TERM
     _kiln_watcher=$(_kiln_watch </dev/null >/dev/null 2>&1 & printf '%s\n' "$!") || true
+    # Later than the fork: until bash has reset it there, the signal would be lost.
+    trap '_kiln_time_is_up "$BASH_COMMAND"' TERM
 }
 
 # The process's own end, with the script's.
@@ -24,12 +25,12 @@ _kiln_forget_limit() {
 _kiln_watch() {
     trap - ERR
     set +eu
-    local sleeper below=() deepest='' word text='' script now
+    local below=() deepest='' word text='' script now
     read -ra script <"/proc/$$/stat"
+    # The script may end at once: before there is a child, or while bash in it still has this trap.
+    trap '[[ -z $! ]] || kill -KILL "$!"; exit' TERM
     sleep "$KILN_TIME_LIMIT" &
-    sleeper=$!
-    trap 'kill "$sleeper"; exit' TERM
-    wait "$sleeper" || exit
+    wait "$!" || exit
     # By its start: a script that was killed is gone, and another process may have its number.
     read -ra now <"/proc/$$/stat"
     [[ -n ${now[21]} && ${now[21]} == "${script[21]}" ]] || exit
