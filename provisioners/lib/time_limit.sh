@@ -71,6 +71,8 @@ _kiln_time_is_up() { # COMMAND
     [[ -e $_kiln_overtime ]] || exit 143
     local running number=0 text lines=() amount=${KILN_TIME_LIMIT%[smh]}
     trap '' TERM
+    # bash 4.2 gives the trap's own command.
+    [[ $1 != _kiln_time_is_up* ]] || set -- 'bash itself'
     # It stays, for what TERM does not end.
     _kiln_watcher=''
     running=$(<"$_kiln_overtime") || true
