@@ -31,6 +31,12 @@ class Event:
         match = re.search(r"Instance ID: (i-[0-9a-f]+)", self.text)
         return match[1] if match else None
 
+    @property
+    def patience(self) -> str:
+        """How long Packer waits for the next provisioner, in its line before that: 2h5m0s."""
+        match = re.match(r"Setting a (\S+) timeout for the next provisioner", self.text)
+        return match[1] if match else ""
+
 
 # `ssh_timeout` of templates/packer/source.pkr.hcl.j2, in seconds.
 SSH_TIMEOUT = 600.0
@@ -57,11 +63,6 @@ def waits_for(event: Event, instance: str) -> Wait | None:
         if event.text.startswith(beginning):
             return Wait(what.format(instance=instance), limit)
     return None
-
-
-def is_about_a_limit(event: Event) -> bool:
-    """Is it the line before each provisioner that has a time limit?"""
-    return event.kind == "say" and event.text.startswith("Setting a ")
 
 
 # The beginning of Packer's line → what it waits for from then on.

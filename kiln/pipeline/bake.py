@@ -18,7 +18,7 @@ from kiln.cloud.capacity import Launch, Try
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
 from kiln.packer import plugins, render, settings
-from kiln.packer.output import Event, is_about_a_limit, waits_for
+from kiln.packer.output import Event, waits_for
 from kiln.packer.part import Part
 from kiln.packer.program import Packer
 from kiln.packer.running import BuildResult, run_build
@@ -183,7 +183,7 @@ class _Watched:
 
     def event(self, event: Event) -> None:
         """Take a line of Packer's."""
-        if event.kind in ("say", "message", "error") and not is_about_a_limit(event):
+        if event.kind in ("say", "message", "error") and not event.patience:
             self._stage.line(event.text)
         wait = waits_for(event, self._instance)
         if wait:

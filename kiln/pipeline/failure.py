@@ -133,6 +133,7 @@ class FailureReader:
     def __init__(self) -> None:
         self.cause = ""
         self._error = ""
+        self._patience = ""
         self._instance = "the build instance"
         self._starts: list[tuple[str, int]] = []
         self._last = 0
@@ -164,11 +165,13 @@ class FailureReader:
         elif event.kind == "say" and event.text.startswith("Stopping the source instance"):
             self._starts.append(("", event.seconds))
             self._start("")
+        elif event.patience:
+            self._patience = event.patience
         elif event.kind == "say":
             # Packer's own line. After a failure it says how it cleans up.
             self._over = not event.text.startswith("Provisioning with shell script")
         elif event.kind == "error" and event.text.startswith(_LEAVES):
-            self._left = True
+            self._left = self._over = True
         elif event.kind in ("message", "error") and self._component and not self._over:
             self._rebooting = False
             for line in event.text.splitlines():
@@ -213,7 +216,8 @@ class FailureReader:
             return Failure(
                 self._component,
                 script,
-                f"{_OVERTIME}, and {self._instance} did not end it either: Packer left it",
+                f"{_OVERTIME}, and {self._instance} did not end it either: Packer left it after "
+                f"{self._patience}",
                 said=self._said(script),
                 hints=(_CONSOLE.format(instance=self._instance),),
             )

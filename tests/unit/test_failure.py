@@ -331,7 +331,8 @@ def test_a_script_that_not_even_its_limit_ends_is_left_by_packer() -> None:
         ("say", "Provisioning with shell script: ../../provisioners/cuda.sh"),
         ("message", "Unpacking …"),
         ("error", "Cancelling provisioner after a timeout..."),
-        ("say", "Provisioning step had errors: Running the cleanup provisioner, if present..."),
+        ("error", 'aborted: skipping cleanup of step "StepKeyPair"'),  # -on-error=abort
+        ("error", "Build 'kiln.amazon-ebs.gpu' errored after 2 hours 5 minutes: context canceled"),
     ):
         reader.read(Event(0, kind, text))
     found = reader.failure("Build 'kiln' errored: Error executing script: dial tcp 10.0.0.1:22: x")
@@ -339,7 +340,7 @@ def test_a_script_that_not_even_its_limit_ends_is_left_by_packer() -> None:
     assert (found.component, found.said) == ("cuda", ("Unpacking …",))
     assert found.message == (
         "it did not end within its time limit, and i-e466e73fb8f85c26f did not end it either: "
-        "Packer left it"
+        "Packer left it after 2h5m0s"
     )
     assert "get-console-output --instance-id i-e466e73fb8f85c26f" in found.hints[0]
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from kiln.base.paths import ROOT
-from kiln.packer.output import SSH_TIMEOUT, Event, Wait, is_about_a_limit, waits_for
+from kiln.packer.output import SSH_TIMEOUT, Event, Wait, waits_for
 
 
 @pytest.mark.parametrize(
@@ -31,8 +31,8 @@ def test_a_line_of_packer_says_what_it_waits_for(line: str, wait: Wait | None) -
 
 def test_the_line_before_each_provisioner_about_its_limit_is_known() -> None:
     limit = Event(0, "say", "Setting a 2h5m0s timeout for the next provisioner...")
-    assert is_about_a_limit(limit)
-    assert not is_about_a_limit(Event(0, "say", "Stopping the source instance..."))
+    assert limit.patience == "2h5m0s"
+    assert Event(0, "say", "Stopping the source instance...").patience == ""
 
 
 def test_other_events_change_nothing() -> None:
