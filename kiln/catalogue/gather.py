@@ -26,7 +26,7 @@ from kiln.catalogue.model import (
     Signed,
     Trust,
 )
-from kiln.catalogue.serves import served_types
+from kiln.catalogue.serving_lines import served_types
 from kiln.cloud.target import Target
 from kiln.image import diff
 from kiln.matrix.publishing import Publish

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from kiln.base.errors import KilnError
 from kiln.catalogue.model import CataloguedLine, ChannelInRegion
 from kiln.consume.kinds import KINDS, write_document
-from kiln.consume.wanted import wanted_launch
+from kiln.consume.launch_request import launch_request
 from kiln.publish.line_flags import LineRow
 
 
@@ -49,7 +49,7 @@ def _of_channel(
 
     A document that cannot follow the channel holds the AMI's id; without one it is left out.
     """
-    asked = wanted_launch(line.line, channel, region, row=row)
+    asked = launch_request(line.line, channel, region, row=row)
     documents = []
     for kind in KINDS.values():
         if kind.needs_id and held is None:

@@ -122,13 +122,13 @@ def rebuild(
 ) -> int:
     """Bake again from a record: its recipe, its parent AMI, its package snapshot."""
     from kiln.base.progress import Progress
-    from kiln.cli import shared, targets
+    from kiln.cli import fetched_records, targets
     from kiln.pipeline import build as builds
     from kiln.pipeline import kept_records
     from kiln.pipeline import rebuild as rebuilding
     from kiln.pipeline.plan import Options
 
-    shared.bring_for_names(given, record)
+    fetched_records.bring_for_names(given, record)
     built = kept_records.find_record(record)
     recipe, rebuilt = rebuilding.inputs(built)
     chosen = targets.choose(built.target if target == "auto" else target, region or built.region)

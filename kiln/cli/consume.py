@@ -62,7 +62,7 @@ def consume(
     from kiln.consume.argo import walk_through
     from kiln.consume.kinds import KINDS, kind_of, pinned, suits, takes, write_document
     from kiln.consume.launch_options import checked_options
-    from kiln.consume.wanted import wanted_launch
+    from kiln.consume.launch_request import launch_request
     from kiln.matrix import load
     from kiln.mig.makespan import whole_jobs
     from kiln.publish import line_flags
@@ -89,7 +89,7 @@ def consume(
     types = instance_type.split(",") if instance_type is not None else [None]
     takes(kind, options, len(types))
     asked, *more = (
-        wanted_launch(line, channel, where, instance_type=each, label=label, strategy=strategy)
+        launch_request(line, channel, where, instance_type=each, label=label, strategy=strategy)
         for each in types
     )
     suits(kind, asked)

@@ -36,7 +36,7 @@ def cost_(
 ) -> None:
     """List prices of a run's instances, of snapshots in all regions, and of their copies."""
     from kiln.base.tags import LINE, RUN_ID
-    from kiln.cli import shared, targets
+    from kiln.cli import fetched_records, targets
     from kiln.pipeline import kept_records
     from kiln.publish import cost as costs
     from kiln.publish import line_flags
@@ -45,7 +45,7 @@ def cost_(
         raise KilnError("a run and --line exclude each other", hint="give one of them")
     kept = positive_number(months, "--months")
     if run:
-        shared.bring_for_names(given, run)
+        fetched_records.bring_for_names(given, run)
     record = kept_records.find_record(run) if run else None
     only = {LINE: line_flags.row_of(line).line} if line else {}
     if record:

@@ -26,13 +26,13 @@ def make_catalogue(
     from kiln.catalogue.gather import gather_catalogue
     from kiln.catalogue.pages import site_files
     from kiln.catalogue.site import write_site
-    from kiln.cli import shared
+    from kiln.cli import fetched_records
     from kiln.matrix import load
     from kiln.pipeline.shared_records import bring_newest
     from kiln.publish import line_flags
 
     recipes = load.load_recipes()
-    shelf = shared.shelf_for(given, place)
+    shelf = fetched_records.shelf_for(given, place)
     if shelf:
         bring_newest(shelf, [recipe.name for recipe in recipes], note, each=_RECORDS)
     gathered = gather_catalogue(place, recipes, line_flags.settings_by_line(), regions, note)

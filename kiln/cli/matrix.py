@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 @replaces_settings(RECORDS)
 def list_(c: Context, given: dict[str, str], json: bool = False) -> None:
     """The matrix as a table, with the result of each AMI's last build."""
-    from kiln.cli import shared, tables
+    from kiln.cli import fetched_records, tables
     from kiln.matrix import load
     from kiln.pipeline import kept_records, repair
 
     recipes = load.load_recipes()
     repair.settle_here(_target_of)
-    shared.bring_for_rows(given, [recipe.name for recipe in recipes])
+    fetched_records.bring_for_rows(given, [recipe.name for recipe in recipes])
     records = {recipe.name: kept_records.last(recipe.name) for recipe in recipes}
     if json:
         show(tables.rows(recipes, records), as_json=True, text=str)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kiln.cli import shared
+from kiln.cli import fetched_records
 from kiln.cli.front import note
 from kiln.cloud.target import Target
 from kiln.pipeline import kept_records, shared_records
@@ -15,7 +15,7 @@ from kiln.publish.night_plan import Due, Night
 def commands_of(night: Night, target: Target, given: Mapping[str, str]) -> dict[str, str]:
     """What a machine that shares nothing with this one runs for each row that is due."""
     return {
-        due.recipe.name: _command(due, target, shared.shelf_for(given, target, due.recipe))
+        due.recipe.name: _command(due, target, fetched_records.shelf_for(given, target, due.recipe))
         for due in night.due
     }
 

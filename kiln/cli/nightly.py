@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from kiln.cloud.target import Target
     from kiln.pipeline.record import Record
     from kiln.pipeline.shared_records import Shelf
-    from kiln.publish.compared import Comparison
     from kiln.publish.night_results import RowResult
-    from kiln.publish.pending import Bring
+    from kiln.publish.pending_updates import Bring
+    from kiln.publish.release_comparison import Comparison
 
 # What the holder of the night's lock does.
 NIGHT = "a night's rows are being built"
@@ -71,7 +71,7 @@ def nightly_(
 ) -> int:
     """Build the rows whose inputs have changed, and publish them to the first channel."""
     from kiln.base.progress import Progress
-    from kiln.cli import shared, targets
+    from kiln.cli import fetched_records, targets
     from kiln.matrix import load
     from kiln.pipeline import build as builds
     from kiln.pipeline import kept_records, shared_records, verify
@@ -98,7 +98,7 @@ def nightly_(
 
     def publish(recipe: Recipe, ami_id: str) -> Publication:
         chosen = settings[recipe.name]
-        shelf = shared.shelf_for(given, place, recipe)
+        shelf = fetched_records.shelf_for(given, place, recipe)
         if shelf:
             shared_records.bring_row(shelf, recipe.name, note)
         if not any(build.ami_id == ami_id for build in kept_records.all_of(recipe.name)):
@@ -317,13 +317,13 @@ def _of_the_night(
     recipes: Sequence[Recipe], given: Mapping[str, str], target: Target
 ) -> dict[str, Record]:
     """The newest build of each row, if it began in the last hours."""
-    from kiln.cli import shared
+    from kiln.cli import fetched_records
     from kiln.pipeline import shared_records
     from kiln.publish.night_end import builds_of_the_night
 
     shelves: dict[Shelf, list[str]] = {}
     for recipe in recipes:
-        shelf = shared.shelf_for(given, target, recipe)
+        shelf = fetched_records.shelf_for(given, target, recipe)
         if shelf:
             shelves.setdefault(shelf, []).append(recipe.name)
     for shelf, rows in shelves.items():
@@ -334,7 +334,7 @@ def _of_the_night(
 def _bringing(recipes: Sequence[Recipe], given: Mapping[str, str], target: Target) -> Bring:
     """Fetches the records of runs that another machine did, where the rows have a bucket for
     them."""
-    from kiln.cli import shared
+    from kiln.cli import fetched_records
     from kiln.pipeline import shared_records
 
     by_name = {recipe.name: recipe for recipe in recipes}
@@ -344,7 +344,7 @@ def _bringing(recipes: Sequence[Recipe], given: Mapping[str, str], target: Targe
         for row, run_id in runs.items():
             # The release before may be of a row that is not in the matrix any more.
             recipe = by_name.get(row)
-            shelf = shared.shelf_for(given, target, recipe)
+            shelf = fetched_records.shelf_for(given, target, recipe)
             if shelf:
                 shelves.setdefault(shelf, {})[row] = run_id
         for shelf, wanted in shelves.items():
@@ -355,6 +355,6 @@ def _bringing(recipes: Sequence[Recipe], given: Mapping[str, str], target: Targe
 
 def _comparing(target: Target, bring: Bring) -> Callable[[str, str], Comparison | None]:
     """What a channel of a line holds, beside what it held before."""
-    from kiln.publish.compared import compared
+    from kiln.publish.release_comparison import compared
 
     return lambda line, channel: compared(target, line, channel, bring)

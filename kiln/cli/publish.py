@@ -46,7 +46,7 @@ def publish(
     json: bool = False,
 ) -> int:
     """Copy a verified AMI to its regions, share it, and let the first channel hold it."""
-    from kiln.cli import shared, targets
+    from kiln.cli import fetched_records, targets
     from kiln.matrix import flags, load, select
     from kiln.pipeline import verify
     from kiln.publish import line_flags
@@ -66,7 +66,7 @@ def publish(
         why=why,
         say=note,
         smoke=verify.smoke_test(install=not no_install) if smoke else None,
-        shelf=shared.shelf_for(given, place, recipe),
+        shelf=fetched_records.shelf_for(given, place, recipe),
     )
     show(
         [asdict(step) for step in done.steps],

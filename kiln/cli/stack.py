@@ -85,7 +85,7 @@ def deploy(
     from kiln.cloud import stacks, telemetry_stack
     from kiln.matrix.load import default_account
     from kiln.telemetry.stack.alarms import alarms_without_data
-    from kiln.telemetry.stack.given import parameters_given
+    from kiln.telemetry.stack.parameters import parameters_given
     from kiln.telemetry.stack.template import template_data
 
     _named(name, "deploy")

@@ -13,8 +13,8 @@ from kiln.base import versions, vocabulary
 from kiln.base.errors import KilnError, did_you_mean, nearest
 from kiln.base.findings import Finding, by_cause, errors
 from kiln.base.recipe import Recipe
-from kiln.compat import evidence, published, trust, used_facts
-from kiln.compat.accepted import with_accepted
+from kiln.compat import evidence, published_packages, trust, used_facts
+from kiln.compat.accepted_warnings import with_accepted
 from kiln.compat.alternatives import Rebuild, Suggestion, suggest, together
 from kiln.compat.judge import Clash, clashes, served
 from kiln.compat.rules.combination import Combination, recipe_combination
@@ -71,7 +71,7 @@ def check_recipe(
         finding.at(recipe.row.place_of(*fact.fields))
         for fact, finding in used_facts.unconfirmed_facts(used)
     ]
-    findings += published.unpublished_packages(recipe)
+    findings += published_packages.unpublished_packages(recipe)
     findings += evidence.assumed_things(recipe)
     if not errors(findings):
         # Components can be checked only for a combination that the rules accept.

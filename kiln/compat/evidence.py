@@ -15,7 +15,7 @@ from kiln import components, facts
 from kiln.base.errors import KilnError
 from kiln.base.findings import Finding, Place
 from kiln.base.recipe import Recipe
-from kiln.compat.published import judged_packages
+from kiln.compat.published_packages import judged_packages
 from kiln.components import Step, package_repositories
 from kiln.facts import lock_file
 from kiln.facts.evidence import (

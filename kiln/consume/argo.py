@@ -10,8 +10,8 @@ from kiln.base.errors import KilnError
 from kiln.base.yaml_text import as_yaml
 from kiln.consume import eks, eksctl
 from kiln.consume.documents import title
+from kiln.consume.launch_request import LaunchRequest
 from kiln.consume.machine import network_interfaces
-from kiln.consume.wanted import Wanted
 
 # Argo makes a list of as many items before it starts the first.
 _MOST_JOBS = 10_000
@@ -22,7 +22,7 @@ _AMI, _CLUSTER = "AMI-OF-THE-CHANNEL", "CLUSTER"
 _ZONE, _OTHER_ZONE = "ZONE-OF-THE-GPUS", "OTHER-ZONE"
 
 
-def workflow(wanted: Wanted) -> str:
+def workflow(wanted: LaunchRequest) -> str:
     """A Workflow with a job for each slice of a node, or as many as are wanted.
 
     Raises KilnError (exit status 2) for more jobs than one Workflow fans out over.
@@ -84,14 +84,14 @@ def workflow(wanted: Wanted) -> str:
     )
 
 
-def slice_resource(wanted: Wanted) -> tuple[str, int]:
+def slice_resource(wanted: LaunchRequest) -> tuple[str, int]:
     """What a pod requests, and how many of it a node has: of a layout, its most frequent slice."""
     offered = eks.node_resources(wanted)
     offered.pop("vpc.amazonaws.com/efa", None)
     return max(offered.items(), key=lambda pair: pair[1])
 
 
-def walk_through(wanted: Wanted) -> str:
+def walk_through(wanted: LaunchRequest) -> str:
     """A script from nothing to the last job and back: cluster, charts, Workflow, clean-up."""
     resource, places = slice_resource(wanted)
     chart = facts.table("mig-kubernetes")["charts"]["gpu-operator"]["version"]

@@ -13,15 +13,15 @@ from kiln.consume.ec2 import (
     optional,
     template_resource,
 )
+from kiln.consume.launch_request import LaunchRequest
 from kiln.consume.machine import instance_tags, launch_data
-from kiln.consume.wanted import Wanted
 
 # Batch's name of the kind of image, which decides how it sets the agent up.
 # https://docs.aws.amazon.com/batch/latest/APIReference/API_Ec2Configuration.html
 _BATCH = {"al2": "ECS_AL2_NVIDIA", "al2023": "ECS_AL2023_NVIDIA"}
 
 
-def ecs(wanted: Wanted) -> str:
+def ecs(wanted: LaunchRequest) -> str:
     """An Auto Scaling group as a cluster's capacity provider, and a task that shows its GPU."""
     agent = "#!/bin/bash\nprintf '%s\\n' ECS_CLUSTER=${Cluster} ECS_ENABLE_GPU_SUPPORT=true"
     return stack(
@@ -105,7 +105,7 @@ def ecs(wanted: Wanted) -> str:
     )
 
 
-def batch(wanted: Wanted) -> str:
+def batch(wanted: LaunchRequest) -> str:
     """A managed compute environment and its queue; both take the image on an update.
 
     The image is not in the launch template, where Batch would not see that it is another one. The

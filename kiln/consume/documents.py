@@ -6,17 +6,17 @@ import json
 from typing import Any
 
 from kiln.base.yaml_text import as_yaml
-from kiln.consume.wanted import Wanted
+from kiln.consume.launch_request import LaunchRequest
 
 
-def title(wanted: Wanted, what: str) -> str:
+def title(wanted: LaunchRequest, what: str) -> str:
     """The first comment of a document."""
     held = f"channel {wanted.channel}" + (f" ({wanted.image_id})" if wanted.image_id else "")
     return f"{what}: {wanted.line}, {held}, on {wanted.instance_type.type}"
 
 
 def stack(
-    wanted: Wanted,
+    wanted: LaunchRequest,
     what: str,
     *,
     parameters: dict[str, Any],

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from kiln.consume.documents import as_json, ref, stack, text_parameter
+from kiln.consume.launch_request import LaunchRequest
 from kiln.consume.machine import launch_data
-from kiln.consume.wanted import Wanted
 
 SUBNETS = {"Type": "List<AWS::EC2::Subnet::Id>", "Description": "where instances start"}
 GROUPS = {
@@ -29,7 +29,7 @@ def only_if(condition: str, value: Any, otherwise: Any = None) -> dict[str, Any]
     return {"Fn::If": [condition, value, otherwise or ref("AWS::NoValue")]}
 
 
-def template_resource(wanted: Wanted, image: Any, **more: Any) -> dict[str, Any]:
+def template_resource(wanted: LaunchRequest, image: Any, **more: Any) -> dict[str, Any]:
     """AWS::EC2::LaunchTemplate with the parameters of `optional`."""
     reserved = {"CapacityReservationTarget": {"CapacityReservationId": ref("CapacityReservation")}}
     data = launch_data(
@@ -45,7 +45,7 @@ def template_resource(wanted: Wanted, image: Any, **more: Any) -> dict[str, Any]
     return {"Type": "AWS::EC2::LaunchTemplate", "Properties": {"LaunchTemplateData": data}}
 
 
-def optional(wanted: Wanted) -> dict[str, Any]:
+def optional(wanted: LaunchRequest) -> dict[str, Any]:
     """The parameters that a launch template's resource reads."""
     options = wanted.options
     block = "yes" if options.capacity_block else "no"
@@ -69,7 +69,7 @@ def optional(wanted: Wanted) -> dict[str, Any]:
     }
 
 
-def launch_template(wanted: Wanted) -> str:
+def launch_template(wanted: LaunchRequest) -> str:
     """A CloudFormation template with the launch template alone, which has a name."""
     named = template_resource(wanted, wanted.image)
     named["Properties"]["LaunchTemplateName"] = wanted.name
@@ -83,7 +83,7 @@ def launch_template(wanted: Wanted) -> str:
     )
 
 
-def launch_template_json(wanted: Wanted) -> str:
+def launch_template_json(wanted: LaunchRequest) -> str:
     """What `aws ec2 create-launch-template --cli-input-json file://…` takes."""
     made: dict[str, Any] = {
         "LaunchTemplateName": wanted.name,
@@ -94,7 +94,7 @@ def launch_template_json(wanted: Wanted) -> str:
     return as_json(made)
 
 
-def scaling_group(wanted: Wanted) -> str:
+def scaling_group(wanted: LaunchRequest) -> str:
     """A group of instances that gets the channel's image when the stack is updated."""
     parameters, image = looked_up(wanted)
     return stack(
@@ -128,7 +128,7 @@ def scaling_group(wanted: Wanted) -> str:
     )
 
 
-def looked_up(wanted: Wanted) -> tuple[dict[str, Any], Any]:
+def looked_up(wanted: LaunchRequest) -> tuple[dict[str, Any], Any]:
     """A template's parameter by which CloudFormation looks the image up in the channel at each
     update (none for a pinned one), and the image.
 
@@ -154,7 +154,7 @@ def group(least: str, size: str, most: str) -> dict[str, Any]:
     }
 
 
-def command_line(wanted: Wanted) -> str:
+def command_line(wanted: LaunchRequest) -> str:
     """A command that launches one instance."""
     data = launch_data(wanted, wanted.image, groups=["$GROUP"]) | wanted.options.launch_data()
     if "NetworkInterfaces" in data:

@@ -19,8 +19,8 @@ from kiln.consume.ec2 import (
     optional,
     template_resource,
 )
+from kiln.consume.launch_request import LaunchRequest
 from kiln.consume.machine import instance_tags, network_interfaces, root_disk
-from kiln.consume.wanted import Wanted
 from kiln.facts import table
 from kiln.mig.k8s import k8s_configuration, operator_values
 
@@ -56,7 +56,7 @@ def _mime(*parts: tuple[str, str]) -> str:
     return f'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="//"\n\n{body}--//--\n'
 
 
-def karpenter(wanted: Wanted) -> str:
+def karpenter(wanted: LaunchRequest) -> str:
     """An EC2NodeClass that follows the channel and a NodePool for the instance type."""
     kind = wanted.instance_type
     term = {"id": wanted.image_id} if wanted.image_id else {"ssmParameter": wanted.parameter}
@@ -144,7 +144,7 @@ def _one_of(key: str, *values: str) -> dict[str, Any]:
     return {"key": key, "operator": "In", "values": list(values)}
 
 
-def _account_of_karpenter(wanted: Wanted) -> dict[str, Any]:
+def _account_of_karpenter(wanted: LaunchRequest) -> dict[str, Any]:
     options = wanted.options
     profile = options.instance_profile
     fields: dict[str, Any] = {"instanceProfile": profile} if profile else {"role": "NODE-ROLE"}
@@ -155,7 +155,7 @@ def _account_of_karpenter(wanted: Wanted) -> dict[str, Any]:
     return fields
 
 
-def _disk_of_karpenter(wanted: Wanted) -> dict[str, Any]:
+def _disk_of_karpenter(wanted: LaunchRequest) -> dict[str, Any]:
     device = root_disk(wanted)
     return {
         "deviceName": device["DeviceName"],
@@ -168,7 +168,7 @@ def _disk_of_karpenter(wanted: Wanted) -> dict[str, Any]:
     }
 
 
-def node_resources(wanted: Wanted) -> dict[str, int]:
+def node_resources(wanted: LaunchRequest) -> dict[str, int]:
     """What a node offers to pods, EFA included."""
     kind = wanted.instance_type
     if wanted.label:
@@ -181,12 +181,12 @@ def node_resources(wanted: Wanted) -> dict[str, int]:
     return resources
 
 
-def _cluster_user_data(wanted: Wanted) -> dict[str, Any]:
+def _cluster_user_data(wanted: LaunchRequest) -> dict[str, Any]:
     text = _mime(("application/node.eks.aws", yaml.safe_dump(_NODE_CONFIG, sort_keys=False)))
     return {"UserData": {"Fn::Base64": {"Fn::Sub": text}}}
 
 
-def managed_node_group(wanted: Wanted) -> str:
+def managed_node_group(wanted: LaunchRequest) -> str:
     """EKS's own node group, which replaces its nodes when the stack takes a newer image."""
     looked, image = looked_up(wanted)
     node_template = template_resource(wanted, image, **_cluster_user_data(wanted))
@@ -239,7 +239,7 @@ def managed_node_group(wanted: Wanted) -> str:
     )
 
 
-def self_managed(wanted: Wanted) -> str:
+def self_managed(wanted: LaunchRequest) -> str:
     """An Auto Scaling group whose instances join by themselves; each launch follows the channel."""
     return stack(
         wanted,
@@ -271,7 +271,7 @@ def self_managed(wanted: Wanted) -> str:
     )
 
 
-def gpu_operator(wanted: Wanted) -> str:
+def gpu_operator(wanted: LaunchRequest) -> str:
     """Values of the chart gpu-operator for nodes of the image."""
     notes = ["Driver and container toolkit are on the image; its gpu-mig makes the slices at boot."]
     if wanted.owner == "operator":
@@ -306,7 +306,7 @@ def gpu_operator(wanted: Wanted) -> str:
     )
 
 
-def device_plugin(wanted: Wanted) -> str:
+def device_plugin(wanted: LaunchRequest) -> str:
     """Values of the chart nvidia-device-plugin, for clusters without the operator."""
     return as_yaml(
         [title(wanted, "helm upgrade --install nvdp nvdp/nvidia-device-plugin -f THIS-FILE")],

@@ -8,15 +8,15 @@ from kiln.base.tags import MIG_CONFIG
 from kiln.base.yaml_text import as_yaml
 from kiln.consume.documents import title
 from kiln.consume.eks import TAINT
+from kiln.consume.launch_request import LaunchRequest
 from kiln.consume.machine import instance_tags, network_interfaces
-from kiln.consume.wanted import Wanted
 
 # eksctl's own plugin counts whole GPUs whatever the layout, beside that of a chart:
 # github:eksctl-io/eksctl pkg/eks/tasks.go @99984adb6164
 NO_PLUGIN = "--install-nvidia-plugin=false"
 
 
-def node_group(wanted: Wanted) -> str:
+def node_group(wanted: LaunchRequest) -> str:
     """A managed node group of a cluster that is there; eksctl takes ids only."""
     return as_yaml(
         [
@@ -29,7 +29,7 @@ def node_group(wanted: Wanted) -> str:
     )
 
 
-def cluster_config(wanted: Wanted) -> dict[str, Any]:
+def cluster_config(wanted: LaunchRequest) -> dict[str, Any]:
     """eksctl's ClusterConfig with one managed node group."""
     made: dict[str, Any] = {
         "name": wanted.name,
@@ -60,7 +60,7 @@ def cluster_config(wanted: Wanted) -> dict[str, Any]:
     }
 
 
-def _launch(wanted: Wanted) -> dict[str, Any]:
+def _launch(wanted: LaunchRequest) -> dict[str, Any]:
     options = wanted.options
     launch: dict[str, Any] = {"efaEnabled": bool(network_interfaces(wanted))}
     if launch["efaEnabled"]:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from kiln.base.tags import PARENT_CHANNEL, PARENT_LINE
 from kiln.consume.documents import title
+from kiln.consume.launch_request import LaunchRequest
 from kiln.consume.machine import instance_tags, network_interfaces
-from kiln.consume.wanted import Wanted
 from kiln.packer.render import hcl_templates
 
 
-def terraform(wanted: Wanted) -> str:
+def terraform(wanted: LaunchRequest) -> str:
     """A launch template and an Auto Scaling group; the image is looked up in the channel."""
     return _rendered(wanted, "terraform.tf.j2", "Terraform")
 
 
-def packer_child(wanted: Wanted) -> str:
+def packer_child(wanted: LaunchRequest) -> str:
     """A template whose parent is the channel's image."""
     return _rendered(wanted, "child.pkr.hcl.j2", "Packer")
 
 
-def _rendered(wanted: Wanted, template: str, what: str) -> str:
+def _rendered(wanted: LaunchRequest, template: str, what: str) -> str:
     return (
         hcl_templates("consume")
         .get_template(template)

@@ -10,7 +10,7 @@ from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.cloud.target import Target
 from kiln.consume import argo, containers, ec2, eks, eksctl, hcl_documents, slurm
 from kiln.consume.launch_options import LaunchOptions, flags_given
-from kiln.consume.wanted import Wanted
+from kiln.consume.launch_request import LaunchRequest
 from kiln.publish import channels
 
 
@@ -25,7 +25,7 @@ class Kind:
 
     name: str
     summary: str
-    write: Callable[[Wanted], str]
+    write: Callable[[LaunchRequest], str]
     flavors: tuple[str, ...] = ()
     distros: tuple[str, ...] = ()
     needs_id: bool = False
@@ -118,7 +118,7 @@ def kind_of(name: str) -> Kind:
     return KINDS[name]
 
 
-def suits(kind: Kind, wanted: Wanted) -> None:
+def suits(kind: Kind, wanted: LaunchRequest) -> None:
     """Raises KilnError (exit status 2) for a line that the kind is not for."""
     for what, value, known in (
         ("flavour", wanted.recipe.flavor, kind.flavors),
@@ -147,13 +147,13 @@ def takes(kind: Kind, options: LaunchOptions, types: int) -> None:
         )
 
 
-def write_document(kind: Kind, wanted: Wanted) -> str:
+def write_document(kind: Kind, wanted: LaunchRequest) -> str:
     """The document. Raises KilnError (exit status 2) for a line that the kind is not for."""
     suits(kind, wanted)
     return kind.write(wanted)
 
 
-def pinned(target: Target, wanted: Wanted) -> Wanted:
+def pinned(target: Target, wanted: LaunchRequest) -> LaunchRequest:
     """With the AMI id that the channel holds in the target's region.
 
     Raises KilnError (exit status 1) if it holds nothing there.

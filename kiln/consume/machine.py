@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from kiln.base.tags import CHANNEL, LINE, MIG_CONFIG
-from kiln.consume.wanted import Wanted
+from kiln.consume.launch_request import LaunchRequest
 
 
-def network_interfaces(wanted: Wanted) -> list[dict[str, Any]]:
+def network_interfaces(wanted: LaunchRequest) -> list[dict[str, Any]]:
     """The cards of an instance type with EFA, as launch templates name their fields; else [].
 
     One interface with an address, and one for EFA alone on each card that can:
@@ -36,13 +36,13 @@ def metadata_options(*, tags: bool = True) -> dict[str, Any]:
     return options | ({"InstanceMetadataTags": "enabled"} if tags else {})
 
 
-def instance_tags(wanted: Wanted) -> dict[str, str]:
+def instance_tags(wanted: LaunchRequest) -> dict[str, str]:
     """The tags of the instances: what they follow, and their MIG layout."""
     own = {"Name": wanted.name, LINE: wanted.line, CHANNEL: wanted.channel}
     return own | ({MIG_CONFIG: wanted.label} if wanted.label else {})
 
 
-def root_disk(wanted: Wanted) -> dict[str, Any]:
+def root_disk(wanted: LaunchRequest) -> dict[str, Any]:
     """The root disk: as large as the image's at least, encrypted."""
     volume = wanted.recipe.volume
     return {
@@ -61,7 +61,7 @@ def pairs(tags_: dict[str, str]) -> list[dict[str, str]]:
     return [{"Key": key, "Value": value} for key, value in tags_.items()]
 
 
-def launch_data(wanted: Wanted, image: Any, *, groups: Any, **more: Any) -> dict[str, Any]:
+def launch_data(wanted: LaunchRequest, image: Any, *, groups: Any, **more: Any) -> dict[str, Any]:
     """LaunchTemplateData. `groups` are the security groups: a list, or what stands for one.
 
     With EFA they must allow all traffic within themselves, or nothing is sent.

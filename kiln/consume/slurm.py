@@ -8,8 +8,8 @@ from typing import Any
 from kiln.base.tags import MIG_CONFIG
 from kiln.base.yaml_text import as_yaml
 from kiln.consume.documents import title
+from kiln.consume.launch_request import LaunchRequest
 from kiln.consume.machine import instance_tags, network_interfaces, pairs
-from kiln.consume.wanted import Wanted
 
 # ParallelCluster's names of the distributions.
 # https://docs.aws.amazon.com/parallelcluster/latest/ug/Image-section-v3.html
@@ -24,7 +24,7 @@ _DRAIN = "cd /etc/kiln/xid.d && install -m 755 slurm-drain.example 50-slurm-drai
 _SCRIPT = "kiln-slurm-drain.sh"
 
 
-def parallelcluster(wanted: Wanted) -> str:
+def parallelcluster(wanted: LaunchRequest) -> str:
     """A cluster file with a queue for each instance type; ParallelCluster takes ids only."""
     each = [replace(wanted, instance_type=kind) for kind in (wanted.instance_type, *wanted.others)]
     tags = {name: value for name, value in instance_tags(wanted).items() if name != MIG_CONFIG}
@@ -60,7 +60,7 @@ def parallelcluster(wanted: Wanted) -> str:
     return as_yaml(notes, config)
 
 
-def _queue(wanted: Wanted) -> dict[str, Any]:
+def _queue(wanted: LaunchRequest) -> dict[str, Any]:
     """A queue of one instance type, called like it."""
     kind = wanted.instance_type
     efa = bool(network_interfaces(wanted))

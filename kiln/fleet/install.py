@@ -16,7 +16,7 @@ from typing import Any
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.cloud.target import Target
-from kiln.fleet import seen
+from kiln.fleet import cloudwatch
 from kiln.fleet.commands import (
     CommandAnswer,
     CommandDocument,
@@ -321,7 +321,7 @@ def _wait_for_reports(
         waits("; ".join(f"{key}: {what}" for key, what in list(missing.items())[:4]))
         time.sleep(max(target.poll_seconds, 1.0))
         metrics |= _fresh_metrics(target, how, {k: states[k] for k in waiting}, began)
-        events |= seen.arrived_tests(target, how.settings.log_group, mark, began)
+        events |= cloudwatch.arrived_tests(target, how.settings.log_group, mark, began)
         if time.monotonic() - looked > _LOOK:
             looked = time.monotonic()
             lost |= {key: f"is {s}" for key, s in lost_machines(target, waiting).items()}
@@ -335,7 +335,7 @@ def _fresh_metrics(
     if not how.settings.metrics:
         return set(states)
     this_minute = began.replace(second=0, microsecond=0)
-    last_seen = seen.last_metrics(target, how.settings, list(states), this_minute)
+    last_seen = cloudwatch.last_metrics(target, how.settings, list(states), this_minute)
     return {
         key
         for key, newest in last_seen.items()

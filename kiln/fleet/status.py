@@ -10,7 +10,7 @@ from typing import Any
 from kiln.base.paths import TEMPLATES
 from kiln.cloud.target import Target
 from kiln.facts.instance_types import instances as gpu_types
-from kiln.fleet import seen
+from kiln.fleet import cloudwatch
 from kiln.fleet.commands import CommandAnswer, CommandDocument, run_command
 from kiln.fleet.machines import FleetMachine, Managed, managed_machines
 from kiln.telemetry import Telemetry
@@ -101,9 +101,9 @@ def fleet_status(
         if instance_id in running and managed.get(instance_id, _NOBODY).ping == _ONLINE
     ]
     answers = ask_machines(target, online, waits)
-    metrics = seen.last_metrics(target, settings, ids, now - seen.RECENT) if ids else {}
-    events = seen.last_events(target, settings.log_group, ids) if ids else {}
-    xids = seen.xids_since(target, settings.log_group, now - timedelta(days=1)) if ids else {}
+    metrics = cloudwatch.last_metrics(target, settings, ids, now - cloudwatch.RECENT) if ids else {}
+    events = cloudwatch.last_events(target, settings.log_group, ids) if ids else {}
+    xids = cloudwatch.xids_since(target, settings.log_group, now - timedelta(days=1)) if ids else {}
     fresh = max(_INTERVALS * timedelta(seconds=settings.interval), _FRESH)
     result = []
     for machine in machines:
@@ -206,7 +206,7 @@ def _missing(
     if not gpu:
         result.insert(0, f"no GPU: {machine.instance_type} is not a type with NVIDIA GPUs")
     if metric is None:
-        result.append(f"no metrics: none in {seen.RECENT.seconds // 3600} hours")
+        result.append(f"no metrics: none in {cloudwatch.RECENT.seconds // 3600} hours")
     elif datetime.now(timezone.utc) - metric >= fresh:
         result.append(f"no metrics: none since {metric:%H:%M} UTC")
     if event is None:

@@ -20,7 +20,7 @@ from kiln import components, facts
 from kiln.base import paths
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
-from kiln.compat.published import judged_packages, unpublished_packages
+from kiln.compat.published_packages import judged_packages, unpublished_packages
 from kiln.components import Step
 from kiln.facts import lock_file
 from kiln.facts.indexes import Published

@@ -16,7 +16,7 @@ from kiln.compat.evidence import Known, counts, evidence_of
 from kiln.packer import plugins, policy, render, seen_hashes
 from kiln.packer.program import Packer
 from kiln.packer.scripts import check_scripts
-from kiln.pipeline import starting, verdict
+from kiln.pipeline import bake_start, verdict
 from kiln.pipeline.plan import Plan
 from kiln.pipeline.record import KnownFrom, Record
 from kiln.pipeline.record_draft import Draft, cleaned_up, now
@@ -65,7 +65,7 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
     stop = stop.of_run()
     shelf = shelf_of(plan.account.records_bucket, target)
     first = _first_facts(plan, packer)
-    start = starting.start_of(plan, packer, first, progress, stop)
+    start = bake_start.start_of(plan, packer, first, progress, stop)
     with runs.started(recipe.name, target) as run, watch.watching(run.id, target, stop):
         first = replace(first, run_id=run.id, folder=str(run.folder), started=now())
         draft = Draft(first, run, target, progress, stop, shelf)

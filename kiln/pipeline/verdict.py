@@ -16,7 +16,7 @@ from kiln.cloud.machine import booted
 from kiln.cloud.target import OwnKernel, Target
 from kiln.pipeline import ami_checks
 from kiln.pipeline.ami_checks import Verdict
-from kiln.pipeline.baked import ON_THE_IMAGE, require_components
+from kiln.pipeline.baked_recipe import ON_THE_IMAGE, require_components
 from kiln.pipeline.record import Checks
 from kiln.pipeline.record_draft import Draft, now
 

@@ -25,7 +25,7 @@ from kiln.cloud.machine import Machine
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
 from kiln.pipeline import ami_checks, record, report, verdict
-from kiln.pipeline.baked import require_components
+from kiln.pipeline.baked_recipe import require_components
 from kiln.pipeline.build_row import Built
 from kiln.pipeline.record import Checks, Record
 from kiln.pipeline.record_draft import now

@@ -15,7 +15,7 @@ from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
 from kiln.publish.images import Image, describe_image, images_there
-from kiln.publish.verified import VerifiedAmi
+from kiln.publish.verified_ami import VerifiedAmi
 
 
 def _copies(target: Target, source: str) -> list[Image]:

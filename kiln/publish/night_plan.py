@@ -23,7 +23,7 @@ from kiln.pipeline.record import document
 from kiln.publish import channels
 from kiln.publish.channels import Held
 from kiln.publish.own_images import OwnImage, moment, own_images
-from kiln.publish.pending import Bring, Lacking, lacking_updates
+from kiln.publish.pending_updates import Bring, Lacking, lacking_updates
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Literal
 
 from kiln.base.errors import KilnError
 from kiln.pipeline.record import Record
-from kiln.publish.compared import Comparison
 from kiln.publish.cost import run_cost
 from kiln.publish.night_plan import Skipped
+from kiln.publish.release_comparison import Comparison
 
 Compare = Callable[[str, str], Comparison | None]
 Action = Literal["built", "skipped", "failed"]

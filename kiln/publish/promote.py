@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
-from kiln.publish import channels, images, moving
+from kiln.publish import channel_move, channels, images
+from kiln.publish.channel_move import Move, move_everywhere
 from kiln.publish.channels import Held
 from kiln.publish.gates import Gate, gates
 from kiln.publish.line_flags import answering
-from kiln.publish.moving import Move, move_everywhere
 from kiln.publish.release import Release
 
 
@@ -62,8 +62,8 @@ def promote_line(
             f"a move of {source} of {line} was interrupted",
             hint="run that publish, promote or rollback again: it goes on",
         )
-    release = came.release.into(to, moving.moved_now(target, "promote", why))
-    before = moving.held_in(target, list(release.images), line, to)
+    release = came.release.into(to, channel_move.moved_now(target, "promote", why))
+    before = channel_move.held_in(target, list(release.images), line, to)
     present = before.get(target.region)
     judged = gates(release, came, present.release if present else None, settings, target, log_group)
     if accept:
@@ -140,8 +140,8 @@ def roll_back(
         say(f"goes on with the rollback to {unfinished.ami_name} that was interrupted")
     former = unfinished or _former(line, channel, now, to, target)
     _require_launchable(former, target)
-    release = former.into(channel, moving.moved_now(target, "rollback", why))
-    before = moving.held_in(target, list(release.images), line, channel)
+    release = former.into(channel, channel_move.moved_now(target, "rollback", why))
+    before = channel_move.held_in(target, list(release.images), line, channel)
     steps = move_everywhere(target, release, before, settings.launch_templates, say)
     present = now.release.images if now.release else {}
     kept = tuple((place, ami) for place, ami in present.items() if place not in release.images)
@@ -161,7 +161,7 @@ def _interrupted(now: Held, target: Target) -> Release | None:
     release = now.release
     if release is None or release.moved.action != "rollback":
         return None
-    held = moving.held_in(target, list(release.images), now.line, now.channel)
+    held = channel_move.held_in(target, list(release.images), now.line, now.channel)
     for region, image_id in release.images.items():
         if region not in held or held[region].image_id != image_id:
             return release

@@ -14,14 +14,14 @@ from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
 from kiln.pipeline.kept_records import all_of
 from kiln.pipeline.shared_records import Shelf, bring_named, bring_row, keep_record
-from kiln.publish import copies, moving
+from kiln.publish import channel_move, copies
 from kiln.publish import images as amis
 from kiln.publish.attestation import attest
+from kiln.publish.channel_move import Move, move_everywhere
 from kiln.publish.line_flags import answering
-from kiln.publish.moving import Move, move_everywhere
 from kiln.publish.regions import in_regions
 from kiln.publish.release import Release, on_image
-from kiln.publish.verified import VerifiedAmi, verified_ami
+from kiln.publish.verified_ami import VerifiedAmi, verified_ami
 
 # Seconds. EC2 documents no limit for a copy; Packer waits as long for an image.
 _COPY_TIMEOUT = 4 * 3600
@@ -65,7 +65,7 @@ def publish_row(
     if shelf and source.record.run_id not in kept:
         keep_record(shelf, source.record)
     regions = [target.region, *(r for r in settings.regions if r != target.region)]
-    before = moving.held_in(target, regions, line, channel)
+    before = channel_move.held_in(target, regions, line, channel)
     images = _copied(source, line, regions, settings, target, say)
     _settled(source, line, images, settings, target)
     if smoke:
@@ -184,6 +184,6 @@ def _release(
         recipe_digest=str(record.recipe_digest),
         git_commit=record.git_commit,
         built=source.built,
-        moved=moving.moved_now(target, "publish", why),
+        moved=channel_move.moved_now(target, "publish", why),
         installed=on_image(record.versions or {}),
     )

@@ -18,7 +18,7 @@ from kiln.catalogue.model import (
     Gathered,
     SeenXid,
 )
-from kiln.catalogue.serves import served_types
+from kiln.catalogue.serving_lines import served_types
 from kiln.matrix.load import load_recipes
 from kiln.pipeline.record import Record
 from tests.unit import records

@@ -7,7 +7,7 @@ from typing import Any
 
 from kiln.base.errors import KilnError
 from kiln.consume.kinds import KINDS, write_document
-from kiln.consume.wanted import Wanted, wanted_launch
+from kiln.consume.launch_request import LaunchRequest, launch_request
 from kiln.matrix.load import load_recipes
 from kiln.publish.line_flags import LineRow, line_rows
 
@@ -23,12 +23,12 @@ def _rows() -> dict[str, LineRow]:
     return line_rows()
 
 
-def asked(line: str = EKS, instance_type: str = "p4d.24xlarge", **more: Any) -> Wanted:
+def asked(line: str = EKS, instance_type: str = "p4d.24xlarge", **more: Any) -> LaunchRequest:
     row = _rows().get(line)
-    return wanted_launch(line, "stable", "us-east-1", instance_type=instance_type, row=row, **more)
+    return launch_request(line, "stable", "us-east-1", instance_type=instance_type, row=row, **more)
 
 
-def made(kind: str, for_: Wanted) -> str:
+def made(kind: str, for_: LaunchRequest) -> str:
     return write_document(KINDS[kind], for_)
 
 
@@ -38,8 +38,8 @@ def of_every_line() -> dict[str, str]:
     found = {}
     for recipe in load_recipes():
         line = recipe.channel_line
-        by_channel = wanted_launch(line, "stable", "us-east-1", row=_rows()[line])
-        pinned = Wanted(**{**vars(by_channel), "image_id": AMI})
+        by_channel = launch_request(line, "stable", "us-east-1", row=_rows()[line])
+        pinned = LaunchRequest(**{**vars(by_channel), "image_id": AMI})
         for kind in KINDS.values():
             for how, wanted in (("follows", by_channel), ("pinned", pinned)):
                 if kind.needs_id and wanted.image_id is None:

@@ -27,8 +27,8 @@ from kiln.consume.argo import slice_resource, walk_through
 from kiln.consume.eks import node_resources
 from kiln.consume.kinds import KINDS, kind_of
 from kiln.consume.launch_options import LaunchOptions
+from kiln.consume.launch_request import launch_request
 from kiln.consume.machine import network_interfaces
-from kiln.consume.wanted import wanted_launch
 from kiln.matrix.load import load_recipes
 from kiln.mig.profiles import profiles_for
 from kiln.packer.program import Packer
@@ -411,7 +411,7 @@ def test_names_are_their_own_for_each_line_and_channel() -> None:
     names: dict[str, str] = {}
     for recipe in load_recipes():
         for channel in ("nightly", "stable"):
-            launch = wanted_launch(recipe.channel_line, channel, "us-east-1")
+            launch = launch_request(recipe.channel_line, channel, "us-east-1")
             assert re.fullmatch("[a-z][a-z0-9-]*", launch.name)
             assert names.setdefault(launch.name, launch.line + channel) == launch.line + channel
 

@@ -11,7 +11,7 @@ import pytest
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.cloud.aws_target import AwsTarget
-from kiln.fleet import install, seen
+from kiln.fleet import cloudwatch, install
 from kiln.fleet.commands import CommandAnswer, CommandDocument
 from kiln.fleet.document import StoredBundle
 from kiln.fleet.machines import FleetMachine
@@ -86,11 +86,11 @@ def installing(account: Account, messages: list[str], monkeypatch: pytest.Monkey
     for name, fake in fakes.items():
         monkeypatch.setattr(install, name, fake)
     monkeypatch.setattr(
-        seen, "last_metrics",
+        cloudwatch, "last_metrics",
         lambda target, settings, ids, since: {k: since for k in ids if k not in account.unseen},
     )  # fmt: skip
     monkeypatch.setattr(
-        seen, "arrived_tests", lambda *_: {key for key in IDS if key not in account.unheard}
+        cloudwatch, "arrived_tests", lambda *_: {key for key in IDS if key not in account.unheard}
     )
     monkeypatch.setattr(install.time, "sleep", lambda seconds: None)
     machines = [

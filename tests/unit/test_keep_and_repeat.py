@@ -22,7 +22,7 @@ from kiln.cloud.runs import Run
 from kiln.cloud.target import ParentAmi
 from kiln.matrix.load import load_recipes
 from kiln.packer import uploads
-from kiln.pipeline import build, starting, states
+from kiln.pipeline import bake_start, build, states
 from kiln.pipeline.dead_runs import clean_dead_runs
 from kiln.pipeline.plan import Options, Plan
 from kiln.publish.sweep import leftovers, sweep
@@ -254,7 +254,7 @@ def test_in_aws_a_bake_goes_on_only_on_an_instance_that_is_kept_here(
     asked = replace(plan, options=Options(start="tuning"))
     nothing: Any = None
     with pytest.raises(KilnError, match=f"no build instance of {ROW} is kept here") as refused:
-        starting.start_of(asked, nothing, nothing, Progress(), Stop())
+        bake_start.start_of(asked, nothing, nothing, Progress(), Stop())
     assert refused.value.exit_status == 2
 
 

@@ -74,6 +74,20 @@ def test_names_say_what_they_hold() -> None:
     assert wrong == PUBLISHED
 
 
+# Participles are no names of modules: a reader cannot tell what lies there. Components have their
+# vendors' names, and a YAML document with places is what `located` reads.
+PARTICIPLES = re.compile(r"(?:.*ed|given|seen|gone|kept|held)$")
+OTHER_WORDS = {"feed", "mig_parted", "installed", "located"}
+
+
+def test_modules_are_named_by_nouns_and_no_two_by_one_letter() -> None:
+    modules = [path for path in sorted((ROOT / "kiln").rglob("*.py")) if path.stem != "__init__"]
+    participles = {path.stem for path in modules if PARTICIPLES.match(path.stem)}
+    assert participles == OTHER_WORDS
+    twins = [path for path in modules if path.with_name(f"{path.stem}s.py").exists()]
+    assert twins == []
+
+
 CODE = ("kiln", "lab", "devel", "setup", "provisioners", "runtime", "templates")
 # Imported for what their import does: it registers handlers.
 FOR_THE_IMPORT = {"lab/ec2/layer.py: HANDLERS"}

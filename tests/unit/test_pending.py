@@ -25,7 +25,7 @@ from kiln.preflight import security
 from kiln.preflight.indexes import Index
 from kiln.preflight.security import ask_security
 from kiln.publish.own_images import OwnImage
-from kiln.publish.pending import Lacking, lacking_updates
+from kiln.publish.pending_updates import Lacking, lacking_updates
 from tests.unit.records import a_record
 
 # The fixtures that tests name.

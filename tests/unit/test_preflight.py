@@ -38,7 +38,7 @@ from vendor_site import Pkg, Signer
 from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.cloud.aws_target import AwsTarget
-from kiln.compat.published import judged_packages, unpublished_packages
+from kiln.compat.published_packages import judged_packages, unpublished_packages
 from kiln.components.package_repositories import Repository
 from kiln.facts.indexes import Judged, Published, index_file, indexes_folder
 from kiln.matrix import load

@@ -23,8 +23,8 @@ from kiln.cloud.iam import iam_facts
 from kiln.telemetry import Telemetry, agent_files, merged, validate_agent_config
 from kiln.telemetry.agent import PLAIN_EVENTS
 from kiln.telemetry.stack import alarms, dashboard, role, template
-from kiln.telemetry.stack.given import parameters_given
 from kiln.telemetry.stack.inputs import StackInputs
+from kiln.telemetry.stack.parameters import parameters_given
 
 TYPES = ("g4dn.xlarge", "p4d.24xlarge")
 WATCHED = "i-0123456789abcdef0"

@@ -24,7 +24,7 @@ from kiln.matrix import load
 from kiln.packer import render
 from kiln.pipeline import ami_checks, verify, verify_running
 from kiln.pipeline.ami_checks import Check, Verdict
-from kiln.pipeline.baked import ON_THE_IMAGE, baked
+from kiln.pipeline.baked_recipe import ON_THE_IMAGE, baked
 from kiln.pipeline.record import Checks
 from lab.target import LabTarget
 from tests.unit.records import a_record

@@ -15,7 +15,7 @@ from kiln.cloud.runs import Run
 from kiln.cloud.target import PackageArchive
 from kiln.pipeline.record import write_record
 from kiln.preflight.security import SecurityUpdates
-from kiln.publish import channels, pending
+from kiln.publish import channels, pending_updates
 from tests.unit import lab_api
 from tests.unit.publish.channel import AL2, HOME, OTHER, RECIPE, Bake, versions_of
 from tests.unit.records import a_record
@@ -118,4 +118,4 @@ def _no_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     def answered(archives: Iterable[PackageArchive]) -> dict[PackageArchive, SecurityUpdates]:
         return {archive: SecurityUpdates("rpm", {}, ()) for archive in archives}
 
-    monkeypatch.setattr(pending, "ask_security", answered)
+    monkeypatch.setattr(pending_updates, "ask_security", answered)

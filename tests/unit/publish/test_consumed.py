@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 
 from kiln.base.errors import KilnError
 from kiln.consume.kinds import KINDS, pinned, write_document
-from kiln.consume.wanted import wanted_launch
+from kiln.consume.launch_request import launch_request
 from tests.unit.publish.channel import AWS, HOME, LINE, Bake, back, published
 
 
@@ -34,7 +34,7 @@ def test_a_launch_template_launches_what_the_channel_holds_now(
     first, second = bake(1), bake(2)
     published(HOME, ami_id=first)
     template = json.loads(
-        write_document(KINDS["launch-template-json"], wanted_launch(LINE, "nightly", HOME))
+        write_document(KINDS["launch-template-json"], launch_request(LINE, "nightly", HOME))
     )
     vpc = client("ec2").describe_security_groups()["SecurityGroups"][0]["GroupId"]
     template["LaunchTemplateData"]["SecurityGroupIds"] = [vpc]
@@ -89,7 +89,7 @@ def test_the_comment_of_a_stack_deploys_it_by_awss_own_cli(
         pytest.skip("needs the AWS CLI on PATH")
     first, second = bake(1), bake(2)
     published(HOME, ami_id=first)
-    text = write_document(KINDS["cloudformation"], wanted_launch(LINE, "nightly", HOME))
+    text = write_document(KINDS["cloudformation"], launch_request(LINE, "nightly", HOME))
     (tmp_path / "group.yaml").write_text(text)
     command = "".join(line.removeprefix("# ") for line in text.splitlines(keepends=True)[:2])
     command = command.replace("THIS-FILE", "group.yaml")
@@ -127,7 +127,7 @@ def test_a_stack_takes_the_channels_image_when_it_is_updated(
     """An Auto Scaling group: the same template again after a promotion replaces its instance."""
     first, second = bake(1), bake(2)
     published(HOME, ami_id=first)
-    text = write_document(KINDS["cloudformation"], wanted_launch(LINE, "nightly", HOME))
+    text = write_document(KINDS["cloudformation"], launch_request(LINE, "nightly", HOME))
     network = groups(client)
     given = [{"ParameterKey": key, "ParameterValue": value} for key, value in network.items()]
     stacks = client("cloudformation")
@@ -151,7 +151,7 @@ def test_the_command_launches_by_awss_own_cli(
     if not shutil.which("aws"):
         pytest.skip("needs the AWS CLI on PATH")
     published(HOME, ami_id=(made := bake()))
-    text = write_document(KINDS["cli"], wanted_launch(LINE, "nightly", HOME))
+    text = write_document(KINDS["cli"], launch_request(LINE, "nightly", HOME))
     network = groups(client)
     client("ec2").create_key_pair(KeyName="of-the-command")
     done = subprocess.run(
@@ -169,12 +169,12 @@ def test_the_command_launches_by_awss_own_cli(
 
 def test_a_pinned_document_holds_the_id_of_that_moment(bake: Bake) -> None:
     published(HOME, ami_id=(made := bake()))
-    asked = wanted_launch(LINE, "nightly", HOME)
+    asked = launch_request(LINE, "nightly", HOME)
     text = write_document(KINDS["launch-template-json"], pinned(AWS, asked))
     assert json.loads(text)["LaunchTemplateData"]["ImageId"] == made
 
 
 def test_an_empty_channel_cannot_be_pinned() -> None:
     with pytest.raises(KilnError, match=f"nightly of {LINE} holds nothing in {HOME}") as refused:
-        pinned(AWS, wanted_launch(LINE, "nightly", HOME))
+        pinned(AWS, launch_request(LINE, "nightly", HOME))
     assert refused.value.exit_status == 1

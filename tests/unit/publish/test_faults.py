@@ -23,10 +23,10 @@ from kiln.matrix.publishing import Publish
 from kiln.pipeline import kept_records, shared_records
 from kiln.pipeline import plan as planning
 from kiln.publish import channels, copies, images, nightly, own_images
-from kiln.publish.compared import compared
 from kiln.publish.lock import exclusively
 from kiln.publish.night_plan import plan_night
 from kiln.publish.publish import Publication
+from kiln.publish.release_comparison import compared
 from kiln.publish.retire import Retirement, plan_retirement, retire
 from kiln.publish.sweep import leftovers, sweep
 from tests.unit.publish import faults

@@ -11,8 +11,8 @@ import pytest
 
 from kiln.base.errors import KilnError
 from kiln.publish import channels
-from kiln.publish.compared import compared
 from kiln.publish.release import read_release
+from kiln.publish.release_comparison import compared
 from tests.unit.publish.channel import AWS, LINE, Bake, published
 
 Client = Callable[..., Any]

@@ -23,14 +23,14 @@ from kiln.matrix.publishing import Publish
 from kiln.pipeline import plan as planning
 from kiln.pipeline.build import Outcome
 from kiln.publish import night_report
-from kiln.publish.compared import Comparison, compared
 from kiln.publish.night_end import after_night
 from kiln.publish.night_plan import Due, Night, Planned, plan_night
 from kiln.publish.night_results import RowResult
 from kiln.publish.nightly import run_night
 from kiln.publish.own_images import own_images
-from kiln.publish.pending import Lacking, Update
+from kiln.publish.pending_updates import Lacking, Update
 from kiln.publish.publish import Publication
+from kiln.publish.release_comparison import Comparison, compared
 from tests.unit.publish.channel import (
     AWS,
     LINE,

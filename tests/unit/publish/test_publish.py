@@ -14,8 +14,8 @@ from botocore.client import BaseClient
 from kiln.base.errors import KilnError
 from kiln.matrix.publishing import Publish
 from kiln.publish import channels, images, line_flags
+from kiln.publish.channel_move import move_one
 from kiln.publish.lock import exclusively, lock_parameter
-from kiln.publish.moving import move_one
 from kiln.publish.overview import channel_rows, history_rows
 from kiln.publish.promote import roll_back
 from kiln.publish.release import Installed, on_image

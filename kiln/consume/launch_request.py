@@ -15,7 +15,7 @@ from kiln.publish import channels, line_flags
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LaunchRequest:
     """`image_id` is the AMI to write down, None where the document follows the channel by itself.
 
     `label` is the MIG layout that the machines make at boot, None for whole GPUs, and `strategy`
@@ -60,7 +60,7 @@ class Wanted:
         return "-".join(parts).replace("_", "-")
 
 
-def wanted_launch(
+def launch_request(
     line: str,
     channel: str,
     region: str,
@@ -69,7 +69,7 @@ def wanted_launch(
     label: str | None = None,
     strategy: str = "mixed",
     row: line_flags.LineRow | None = None,
-) -> Wanted:
+) -> LaunchRequest:
     """What the flags ask for. Without an instance type it is the one that the row is verified on.
 
     `row` is the line's, if it is known already.
@@ -93,4 +93,4 @@ def wanted_launch(
         )
     if label is not None:
         k8s_configuration(label, strategy, instance_type=kind.type)
-    return Wanted(line, channel, recipe, region, kind, label, strategy)
+    return LaunchRequest(line, channel, recipe, region, kind, label, strategy)
