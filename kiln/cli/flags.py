@@ -60,7 +60,7 @@ ACCOUNT = {
     "subnet_id": "subnet of the instances (default: a default subnet)",
     "subnet_ids": "subnets in order: the next when EC2 has no capacity",
     "subnet_filter": "finds the subnet by EC2's filters",
-    "security_group_ids": "groups of yours for the instances, in the place of a temporary one",
+    "security_group_ids": "your own groups for the instances, instead of a temporary one",
     "ssh_interface": "public_ip, private_ip or session_manager (default: as the subnet has it)",
     "ssh_source_cidrs": "who may reach SSH on the instances (default: this machine)",
     "kms_key_id": "KMS key that encrypts volumes and AMI",

@@ -114,7 +114,7 @@ def install_fleet(
     for key, why in skipped.items():
         say(f"skipped {key}: {why}")
     if already:
-        say(f"{len(already)} report already: {named(already)}")
+        say(f"{len(already)} already reporting: {named(already)}")
     if not due and not already:
         raise operation_failed(
             "telemetry can be installed on none of these instances:\n  "
@@ -130,7 +130,7 @@ def install_fleet(
             wave = _run_wave(target, document, stored, how, {key: states[key] for key in ids}, say)
         done.append(wave)
         took = ", ".join(f"{step} {seconds:.0f} s" for step, seconds in wave.seconds.items())
-        say(f"wave {number}: {len(wave.ok)} report, {len(wave.failed)} failed ({took})")
+        say(f"wave {number}: {len(wave.ok)} reporting, {len(wave.failed)} failed ({took})")
         if sum(len(wave.failed) for wave in done) > allowed:
             break
     stopped = sum(len(wave.failed) for wave in done) > allowed

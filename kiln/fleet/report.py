@@ -47,7 +47,7 @@ def installation_text(done: Installation) -> str:
     """For a terminal: each wave, then what was left out."""
     lines = []
     for number, wave in enumerate(done.waves, start=1):
-        lines.append(f"wave {number}: {len(wave.ok)} of {len(wave.instances)} report")
+        lines.append(f"wave {number}: {len(wave.ok)} of {len(wave.instances)} reporting")
         lines += [f"  ok          {key}" for key in wave.ok]
         for key in wave.failed:
             back = "put back as it was" if key in wave.rolled_back else f"left: {wave.kept[key]}"

@@ -105,7 +105,7 @@ class SubnetChoice(_Block):
 
 
 class Aws(_Block):
-    """How builds use your AWS account. null takes off what `defaults` sets."""
+    """How builds use your AWS account. null removes what `defaults` sets."""
 
     region: Region | None = None
     """Where to build; --region and AWS_REGION come before it, the profile's region after it."""
@@ -116,9 +116,9 @@ class Aws(_Block):
     subnet_ids: tuple[Subnet, ...] = ()
     """Of one VPC, in order: the next is tried when EC2 has no capacity in one."""
     subnet_filter: SubnetChoice | None = None
-    """Finds the subnet, in the place of subnet_id."""
+    """Finds the subnet, instead of subnet_id."""
     security_group_ids: tuple[SecurityGroup, ...] = ()
-    """Groups of yours in the place of a temporary one; they must let SSH in from here."""
+    """Your own groups instead of a temporary one; they must admit SSH from here."""
     ssh_interface: Literal["public_ip", "private_ip", "session_manager"] | None = None
     """How instances are reached; otherwise as the subnet has it."""
     ssh_source_cidrs: tuple[Cidr, ...] = ()
@@ -218,7 +218,7 @@ def unfit(account: Account) -> Iterator[tuple[str, str]]:
     if account.security_group_ids and account.ssh_source_cidrs:
         yield (
             "ssh_source_cidrs",
-            "security_group_ids are groups of yours, to which AMI Kiln adds no rule",
+            "security_group_ids are your own groups, to which AMI Kiln adds no rule",
         )
     if len(account.tags) > _MOST_TAGS:
         yield (

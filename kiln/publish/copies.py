@@ -189,14 +189,14 @@ def _not_shared(
             for value in permission.values()
         }
         for missing in sorted(wanted - has):
-            yield f"{missing} may not launch it"
+            yield f"{missing} is not allowed to launch it"
         for snapshot in snapshots if share.accounts else ():
             answer = ec2.describe_snapshot_attribute(
                 SnapshotId=snapshot, Attribute="createVolumePermission"
             )
             readers = {permission.get("UserId") for permission in answer["CreateVolumePermissions"]}
             for account in sorted(set(share.accounts) - readers):
-                yield f"account {account} may not read {snapshot}"
+                yield f"account {account} is not allowed to read {snapshot}"
 
 
 def failed_copy(target: Target, ami_id: str, image: Image | None) -> Exception:

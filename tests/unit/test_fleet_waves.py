@@ -15,6 +15,7 @@ from kiln.fleet import cloudwatch, install
 from kiln.fleet.commands import CommandAnswer, CommandDocument
 from kiln.fleet.document import StoredBundle
 from kiln.fleet.machines import FleetMachine
+from kiln.fleet.report import installation_text
 from kiln.fleet.status import FleetStatus, MachineState
 from kiln.fleet.waves import parse_waves
 from kiln.telemetry import Telemetry
@@ -120,6 +121,20 @@ def test_one_that_fails_is_put_back_alone_and_the_next_wave_does_not_start(
     assert done.waves[1].rolled_back == IDS[1:2]
     assert (done.stopped, done.left) == (True, tuple(IDS[3:]))
     assert account.done[-1] == ("put-back", "Keep", (IDS[1],))
+
+
+def test_each_wave_ends_with_how_many_instances_report_and_how_many_failed(
+    account: Account, installing: Install, messages: list[str]
+) -> None:
+    account.broken = IDS[1:2]
+    done = installing()
+    ends = [text.partition(" (")[0] for text in messages if "failed (" in text]
+    assert ends == ["wave 1: 1 reporting, 0 failed", "wave 2: 1 reporting, 1 failed"]
+    shown = installation_text(done).splitlines()
+    assert [text for text in shown if text.startswith("wave ")] == [
+        "wave 1: 1 of 1 reporting",
+        "wave 2: 1 of 2 reporting",
+    ]
 
 
 def test_so_many_may_fail_over_all_waves(account: Account, installing: Install) -> None:
