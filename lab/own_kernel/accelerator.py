@@ -20,11 +20,12 @@ def options() -> tuple[str, ...]:
     """qemu's options for accelerator and processor.
 
     /dev/kvm alone says little: inside another virtual machine it may be there and start no
-    processor. So a machine of one sector is started with it.
+    processor, or one on which a 64-bit kernel stops without a word. So a machine of one sector is
+    started with it, on the least processor that KVM has for such kernels, whole (`enforce`).
     """
-    kvm = ("-accel", "kvm", "-cpu", "host")
-    if os.access("/dev/kvm", os.R_OK | os.W_OK) and _works(kvm):
-        return kvm
+    kvm = ("-accel", "kvm", "-cpu")
+    if os.access("/dev/kvm", os.R_OK | os.W_OK) and _works((*kvm, "kvm64,enforce")):
+        return (*kvm, "host")
     return ("-accel", "tcg,thread=multi", "-cpu", "max")
 
 
