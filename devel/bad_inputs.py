@@ -3,7 +3,7 @@
 A case is YAML:
 
     what:     one line for the reader
-    files:    name → text, or how to make it (see `_content`); they lie in the case's own folder
+    files:    name → text, or how to make it (see `_content`); they are in the case's own folder
     command:  the arguments of ./invoke; `{folder}` is the case's folder
     env:      variables of the environment, besides a bare one
     stdin:    text
@@ -216,7 +216,7 @@ def _value(given: Any) -> Any:
 
 
 def _repeated(parts: Sequence[Any]) -> Iterator[str]:
-    """[text, times, text, times …]: a text without a number stands once."""
+    """[text, times, text, times …]: a text without a number is there once."""
     for index, part in enumerate(parts):
         if isinstance(part, str):
             following = parts[index + 1] if index + 1 < len(parts) else 1

@@ -2,7 +2,7 @@
 
 A call is one that the script or the library makes itself, not one that a package tool or an
 installer makes. Of the calls that one place makes, in a loop say, the first fails. A failure that
-the script may survive stands in survives.yaml with its reason.
+the script may survive is in survives.yaml with its reason.
 """
 
 from __future__ import annotations

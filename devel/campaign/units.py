@@ -1,7 +1,7 @@
 """Makes each command that a unit's program runs on an instance fail, one call at a time.
 
 The program must end with a status other than 0, or print a line that names the command: systemd
-writes both to the journal. A traceback is not a message. A failure that may go unnoticed stands in
+writes both to the journal. A traceback is not a message. A failure that may go unnoticed is in
 survives.yaml with its reason.
 
 The programs run in a container, as ExecStart names them, on the image's own files: `runtime/` and

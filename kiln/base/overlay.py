@@ -126,7 +126,7 @@ def _check_entry(path: Path) -> None:
 
 
 def _compile(check: Path) -> None:
-    """Refuse a check that is no Python: pytest would find that after the machine has booted."""
+    """Refuse a check that is not valid Python: pytest would say so after the machine has booted."""
     try:
         compile(check.read_bytes(), str(check), "exec", dont_inherit=True)
     except SyntaxError as error:

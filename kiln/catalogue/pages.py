@@ -140,7 +140,7 @@ def _name(line: CataloguedLine) -> str:
 
 
 def _script(data: Any) -> str:
-    """JSON that stands in a script: no `<`, so that no HTML parser could end the script there."""
+    """JSON inside a script: no `<`, so that no HTML parser could end the script there."""
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 

@@ -14,7 +14,7 @@ from kiln.base.errors import KilnError
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 
-# Names every file of the site: what stands beside them is not ours.
+# Names every file of the site: what else is there is not ours.
 MANIFEST = "files.json"
 _KINDS = {
     ".html": "text/html; charset=utf-8",

@@ -219,7 +219,7 @@ def _refuse_empty(parameters: Mapping[str, inspect.Parameter], values: Mapping[s
 
 
 def _refuse_flags(parameters: Mapping[str, inspect.Parameter], values: Mapping[str, Any]) -> None:
-    """Raises KilnError for an unknown flag in the place of a word that the task needs: Invoke takes
+    """Raises KilnError for an unknown flag instead of a word that the task needs: Invoke takes
     the next word for it, whatever that is."""
     flags = [_flag(name) for name in parameters]
     for name, value in values.items():

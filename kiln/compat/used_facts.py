@@ -256,7 +256,7 @@ def unconfirmed_facts(used: Iterable[UsedFact]) -> list[tuple[UsedFact, Finding]
 
 
 def _mark(fact: UsedFact) -> tuple[bool, str]:
-    """Is the entry, or a block that it stands in, marked as unconfirmed? And the nearest source.
+    """Is the entry, or a block around it, marked as unconfirmed? And the nearest source.
 
     An entry that the table lacks is not unconfirmed: a rule says that it is unknown.
     """

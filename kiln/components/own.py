@@ -96,7 +96,7 @@ def _placed(
                 what = f"after: {after!r} is never baked: components wait for each other"
                 hint = "name one that does not wait for this one"
             raise _after_mistake(path, what, hint)
-        # The last one first: each goes directly behind, so they stand in the order of their names.
+        # The last one first: each goes directly behind, so they are in the order of their names.
         for name in reversed(ready):
             _, component, after = left.pop(name)
             order.insert(names.index(after) + 1, component)

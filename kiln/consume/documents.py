@@ -25,7 +25,7 @@ def stack(
     conditions: dict[str, Any] | None = None,
     notes: tuple[str, ...] = (),
 ) -> str:
-    """A CloudFormation template as YAML. Each output is one value; `notes` stand on top as well."""
+    """A CloudFormation template as YAML. Each output is one value; `notes` are comments on top."""
     template: dict[str, Any] = {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Description": title(wanted, what),

@@ -64,7 +64,7 @@ def _launch(wanted: LaunchRequest) -> dict[str, Any]:
     options = wanted.options
     launch: dict[str, Any] = {"efaEnabled": bool(network_interfaces(wanted))}
     if launch["efaEnabled"]:
-        # eksctl makes a placement group then, which lies in one zone.
+        # eksctl makes a placement group then, which is in one zone.
         launch["availabilityZones"] = [f"{wanted.region}a"]
     if options.placement_group:
         launch["placement"] = {"groupName": options.placement_group}

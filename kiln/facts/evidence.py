@@ -74,7 +74,7 @@ def file_source(url: str) -> str:
 
 
 def signed_file(url: str) -> tuple[str, str]:
-    """The file whose signature is at the URL, and where its vendor says that it lies there; two
+    """The file whose signature is at the URL, and where its vendor says that it is there; two
     empty texts for any other URL."""
     data = table("evidence")
     for entry in data["signatures"]:

@@ -176,7 +176,7 @@ PLACEHOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
         "streams.*.*": ("branch",),
     },
 }
-"""What may stand in the `{…}` of a text, by table and pattern; of other texts a brace is itself."""
+"""What may be in the `{…}` of a text, by table and pattern; in other texts a brace is itself."""
 
 # What an AMI cannot be built without, and `check` cannot judge it by.
 _OF_A_PARENT = ("family", "ssh_user", "root_device", "compiler", "kernels")

@@ -22,9 +22,9 @@ from kiln.facts.forms import Read, UnlikeError, check_forms, is_day
 
 # Keys that name an entry of a list.
 _NAMES = ("type", "id", "gpu", "name")
-# May stand in every entry.
+# May appear in every entry.
 _ANYWHERE = ("source", "confirmed", "unsure")
-# May stand in the `when` of a row of names or URLs, also where no other row needs it.
+# May appear in the `when` of a row of names or URLs, also where no other row needs it.
 _VERSIONS = ("from", "below")
 _WITH_VERSIONS = ("packages", "downloads")
 # Tables that are not facts about images: what this program itself needs or asks for.

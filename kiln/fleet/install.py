@@ -96,8 +96,8 @@ def install_fleet(
 ) -> Installation:
     """Install telemetry on these instances.
 
-    Run again, it goes on where it stopped: what reports already is left as it is. Raises KilnError
-    (exit status 1) if AWS refuses, or if nothing can be installed on any of them.
+    Run again, it continues where it stopped: instances that already report are left as they are.
+    Raises KilnError (exit status 1) if AWS refuses, or if nothing can be installed on any of them.
     """
     began = time.monotonic()
     script = bundle_script(how.settings)
@@ -179,7 +179,7 @@ def uninstall_fleet(
 @contextmanager
 def _resumable(ids: Sequence[str]) -> Iterator[None]:
     """What ends the program inside a wave says how to go on."""
-    how = f"the same command goes on here; {named(ids)} may be installed in part"
+    how = f"the same command continues here; {named(ids)} may be installed in part"
     try:
         yield
     except KilnError as error:

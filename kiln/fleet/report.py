@@ -56,7 +56,7 @@ def installation_text(done: Installation) -> str:
     lines += [f"  skipped     {key}  {why}" for key, why in done.skipped.items()]
     lines += [f"  not started {key}" for key in done.left]
     if done.stopped:
-        lines.append("stopped: too many failed; the same command goes on where this one stopped")
+        lines.append("stopped: too many failed; the same command continues where this one stopped")
     return "\n".join(lines)
 
 

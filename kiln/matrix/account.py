@@ -74,7 +74,7 @@ NoProxy = Annotated[str, _text(vocabulary.NO_PROXY)]
 Bucket = Annotated[str, _text(vocabulary.BUCKET, 63)]
 Url = Annotated[str, _text(vocabulary.URL), AfterValidator(lambda text: text.rstrip("/"))]
 Limited = Annotated[str, AfterValidator(_limited)]
-# A number without its unit is told what it lacks, not that it is no text.
+# For a number without its unit the message names the missing unit, not the type.
 TimeLimit = Annotated[
     str,
     BeforeValidator(lambda value: str(value) if isinstance(value, int) else value),

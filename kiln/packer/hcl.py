@@ -21,7 +21,7 @@ _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 class Safe(str):
-    """Text that can stand in HCL where its filter puts it."""
+    """Text that can be used in HCL where its filter puts it."""
 
     __slots__ = ()
 

@@ -259,7 +259,7 @@ def _shared(
 def _settings(recipe: Recipe) -> str:
     """The row's `aws` settings as a file of variables that Packer reads by itself; empty without.
 
-    They are of no image, so they are not in the digest.
+    They belong to no image, so they are not in the digest.
     """
     account = recipe.row.account
     by_pipeline = ["subnet_filter"] if account.subnet_filter else []

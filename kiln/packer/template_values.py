@@ -61,7 +61,7 @@ def _at(data: Mapping[str, Any], path: str) -> str:
 
 
 def recipe_values(recipe: Recipe, only: Iterable[str] | None = None) -> dict[str, Any]:
-    """What stands in the folder of this recipe alone: its components, each with its own part.
+    """What is in the folder of this recipe alone: its components, each with its own part.
 
     Raises KilnError when a component has no provisioner, or gives its script other variables than
     the script declares.
@@ -81,7 +81,7 @@ def of_all(
     *,
     apart: bool,
 ) -> dict[str, Any]:
-    """What stands in packer/shared: a provisioner per component, hashes by URL, keys by name.
+    """What is in packer/shared: a provisioner per component, hashes by URL, keys by name.
 
     `apart`: the overlays' files are where they are, not among the checkout's as in a run's folder.
     """

@@ -32,7 +32,7 @@ class Start:
     on: KeptRun | None = None
 
     def note(self, draft: Draft) -> None:
-        """Note in the record what the bake goes on with."""
+        """Note in the record what the bake continues with."""
         if self.state:
             draft.note(continued=Continued(self.state.start, self.state.ami_id, same_inputs=True))
 

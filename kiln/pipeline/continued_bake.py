@@ -1,4 +1,4 @@
-"""A bake that goes on where another one failed, on the instance that was kept.
+"""A bake that continues where another one failed, on the instance that was kept.
 
 The AMI is what both bakes have made of that machine. Nothing shows that its recipe alone makes the
 same, so the AMI has no digest, is never tagged as verified, and cannot be published.

@@ -39,7 +39,7 @@ class Shelf:
     target: Target
 
     def key_of(self, row: str, run_id: str) -> str:
-        """Where a run's record stands in the bucket."""
+        """Where a run's record is in the bucket."""
         return f"{_FOLDER}/{row}/{run_id}/{_NAME}"
 
     def url_of(self, row: str, run_id: str) -> str:

@@ -130,7 +130,7 @@ def move_everywhere(
     """Let the channel hold the release in each of its regions, one after the other.
 
     `before` is what it held when the move was decided. Raises KilnError (exit status 1) if a
-    region refuses; the message says which regions have moved. A second run goes on.
+    region refuses; the message says which regions have moved. A second run continues.
     """
     home = target.region
     regions = [home, *(region for region in release.images if region != home)]

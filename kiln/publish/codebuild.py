@@ -59,7 +59,7 @@ def run_batch(
     if whole not in (_SUCCEEDED, _FAILED):
         say(f"CodeBuild ended the batch as {_words(whole)}: nothing is run once more")
     elif any(status != _SUCCEEDED for status in ended.values()):
-        say("runs what failed once more: each item goes on where it ended")
+        say("retries what failed: each item continues where it ended")
         with aws.explained(f"the batch {batch} could not be tried again"):
             again = client.retry_build_batch(id=batch, retryType="RETRY_FAILED_BUILDS")
         batch = str(again["buildBatch"]["id"])

@@ -1,6 +1,6 @@
 """The plan of a night: which rows are due, and why.
 
-What a row was built from stands on its AMI's tags, so any machine decides alike.
+The tags of a row's AMI say what it was built from, so every machine decides alike.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def promote_line(
     if came.moving:
         raise operation_failed(
             f"a move of {source} of {line} was interrupted",
-            hint="run that publish, promote or rollback again: it goes on",
+            hint="run that publish, promote or rollback again: it continues",
         )
     release = came.release.into(to, channel_move.moved_now(target, "promote", why))
     before = channel_move.held_in(target, list(release.images), line, to)
@@ -137,7 +137,7 @@ def roll_back(
         raise operation_failed(f"{channel} of {line} holds nothing in {target.region}")
     unfinished = None if to else _interrupted(now, target)
     if unfinished:
-        say(f"goes on with the rollback to {unfinished.ami_name} that was interrupted")
+        say(f"continues the interrupted rollback to {unfinished.ami_name}")
     former = unfinished or _former(line, channel, now, to, target)
     _require_launchable(former, target)
     release = former.into(channel, channel_move.moved_now(target, "rollback", why))
@@ -193,7 +193,7 @@ def _former(line: str, channel: str, now: Held, to: str | None, target: Target) 
 def _arrival(past: Sequence[Release], image_id: str, region: str) -> int:
     """The place in `past` (newest first) of the move that brought an image into the channel.
 
-    A rollback brings nothing: a second one goes on from where the first came to.
+    A rollback brings nothing: a second one continues from where the first ended.
     """
     for index, release in enumerate(past):
         if release.images.get(region) == image_id and release.moved.action != "rollback":

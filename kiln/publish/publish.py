@@ -51,7 +51,7 @@ def publish_row(
     `settings`. `smoke` boots an image of a region and raises if its checks fail; `shelf` is where
     machines share their records.
 
-    What is there already is not done again, so a second run goes on where the first one ended.
+    What is there already is not done again, so a second run continues where the first one ended.
     Raises KilnError: exit status 2 for another channel than the first, 1 if an operation failed;
     no channel has moved then unless the message reports it.
     """

@@ -80,7 +80,7 @@ def _finding(problem: Problem, file: Located) -> Finding:
 
 
 def _origin(problem: Problem, whole: dict[str, Any], files: dict[str, Located]) -> Located:
-    """The file that has the wrong value, which stands at another place in the merged whole."""
+    """The file that has the wrong value, which has another place in the merged whole."""
     entry = _value(whole, problem.path[:5])
     for file in reversed(files.values()):
         entries = _value(file.data, problem.path[:4])

@@ -23,7 +23,7 @@ _MERGED_MAPS = {
     ("logs", "metrics_collected", "kubernetes"),
     ("logs", "metrics_collected", "prometheus"),
 }
-# Lists to which each file adds its entries; a single one may stand there without a list.
+# Lists to which each file adds its entries; a single entry needs no list.
 _MERGED_LISTS = {"collect_list", "procstat", "jmx", "otlp"}
 
 

@@ -1,4 +1,4 @@
-"""Settings of ours that the agent refuses or does not follow as written, for `check`."""
+"""Our settings that the agent refuses or does not follow as written, for `check`."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def unpacked(lab: Lab, content: bytes) -> Image:
         given.write_bytes(content)
         tree.mkdir()
         if not _is_stored(given):
-            raise NotStoredError("the object is no AMI that the lab has stored")
+            raise NotStoredError("the object is not an AMI that the lab has stored")
         run(*_TAR, "-xpf", str(given), "-C", str(tree))
         image = Image(**json.loads((tree / _ENTRY).read_text()))
         if not Path(image.base).is_dir():

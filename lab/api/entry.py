@@ -1,4 +1,4 @@
-"""What stands in front of moto: who may call, injected failures, the lab's own calls."""
+"""What is in front of moto: who may call, injected failures, the lab's own calls."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def guard(
 def _denied(
     environ: dict[str, Any], body: bytes, key: Key, refusal: Refusal | None
 ) -> refusals.Answer | None:
-    """The answer to a call that this key may not make; None for one that it may."""
+    """The answer to a call that this key is not allowed to make; None for an allowed one."""
     if environ.get("PATH_INFO", "").startswith(_OWNERS):
         log.info("refused %r: asked for by %s", environ["PATH_INFO"], key.principal)
         return _NOT_YOURS

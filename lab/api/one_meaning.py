@@ -45,7 +45,7 @@ def _unpacked(environ: dict[str, Any], body: bytes, longest: int) -> bytes:
     except zlib.error:
         raise TwoMeaningsError("the body is not compressed as its header says") from None
     if not unpacking.eof or unpacking.unused_data:
-        raise TwoMeaningsError("the compressed body is cut off or too long, or goes on after it")
+        raise TwoMeaningsError("the compressed body is truncated or too long, or has data after it")
     del environ["HTTP_CONTENT_ENCODING"]
     return unpacked
 

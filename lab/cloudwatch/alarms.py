@@ -19,7 +19,7 @@ _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     "LessThanThreshold": lambda value, limit: value < limit,
     "LessThanOrEqualToThreshold": lambda value, limit: value <= limit,
 }
-# Statistics that can only grow while a period goes on (of values that are not negative), or shrink.
+# Statistics that can only grow while a period lasts (of values that are not negative), or shrink.
 _GROWING = ("Sum", "SampleCount", "Maximum")
 _SHRINKING = ("Minimum",)
 
@@ -39,7 +39,7 @@ class Rule:
         return _OPERATORS[self.operator](value, self.threshold)
 
     def is_final(self, value: float, statistic: str) -> bool:
-        """Whether a period that still goes on breaches for good, whatever else it brings."""
+        """Whether a period that has not ended breaches for good, whatever else it brings."""
         if not self.breaches(value):
             return False
         upwards = self.operator.startswith("Greater")

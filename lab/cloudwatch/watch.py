@@ -1,6 +1,6 @@
 """Looks at all alarms every second, changes their states and does what they are to do then.
 
-CloudWatch looks at the ends of minutes. Here the minute that goes on counts too, as soon as it
+CloudWatch looks at the ends of minutes. Here the current minute counts too, as soon as it
 breaches for good: an alarm comes in seconds, and none that CloudWatch would not raise.
 """
 

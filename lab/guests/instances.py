@@ -307,7 +307,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         return listed
 
     def root_disk(self) -> Path | None:
-        """The file of a volume that was attached in the place of the root volume."""
+        """The file of a volume that was attached instead of the root volume."""
         root = self.block_device_mapping.get(self.root_device_name)
         file = volumes.file(self.machines.lab, root.volume_id) if root else None
         return file if file and file.exists() else None

@@ -38,7 +38,7 @@ class ActiveKey:
 
 
 def send(response: Any) -> str:
-    """SendSSHPublicKey, in the place of moto's, which says yes and does nothing."""
+    """SendSSHPublicKey, instead of moto's, which reports success and does nothing."""
     asked = json.loads(response.body or "{}")
     for name in ("InstanceId", "InstanceOSUser", "SSHPublicKey"):
         if not asked.get(name):

@@ -1,7 +1,7 @@
 """Makes EC2's names of instances lead to the guests on this machine, as they do in a VPC.
 
 A client that connects by PrivateDnsName or PublicDnsName (Packer's `ssh_interface`) asks this
-machine's resolver, so the names stand in /etc/hosts while a guest is on. Each line ends with the
+machine's resolver, so the names are in /etc/hosts while a guest runs. Each line ends with the
 lab's mark; other lines are not touched.
 """
 

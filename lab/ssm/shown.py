@@ -128,7 +128,7 @@ def _log(of: Command) -> dict[str, Any]:
 
 
 def _prefix(of: Command, on_instance: Invocation, plugin: Plugin | None) -> str:
-    """Where a step's output, or the whole invocation's, lies in the bucket."""
+    """Where a step's output, or the whole invocation's, is in the bucket."""
     if not of.asked.get("OutputS3BucketName"):
         return ""
     parts = [of.asked.get("OutputS3KeyPrefix", "").strip("/"), of.id, on_instance.instance_id]

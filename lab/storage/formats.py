@@ -19,7 +19,7 @@ _DRIVERS = {"VMDK": "vmdk", "VHD": "vpc", "VHDX": "vhdx"}
 # Of a raw disk of the lab, as a volume's.
 _LARGEST = 64 << 30
 # A sparse VMDK's header: magic, version, flags, capacity in sectors. Both flags: its grains are
-# compressed, and stand in the file as they are streamed.
+# compressed, and are in the file in the order in which they are streamed.
 _VMDK = struct.Struct("<4sIIQ")
 _STREAMED = 0x30000
 

@@ -83,7 +83,7 @@ class Loop:
         return numbers
 
     def read_partitions(self) -> None:
-        """Tell the kernel the partitions that stand on the device: it may know no partition tables.
+        """Tell the kernel the partitions that are on the device: it may know no partition tables.
 
         partx does nothing where the kernel has found them by itself.
         """

@@ -201,7 +201,7 @@ def test_what_ends_a_wave_says_how_to_go_on(
     with pytest.raises(KilnError, match=r"AWS is away|interrupted") as failed:
         installing()
     assert failed.value.exit_status == 1
-    assert f"the same command goes on here; {IDS[0]} may be installed" in failed.value.hint
+    assert f"the same command continues here; {IDS[0]} may be installed" in failed.value.hint
 
 
 def test_what_is_waited_for_is_said(

@@ -94,7 +94,7 @@ def _outside_aggregates(node: Node) -> Iterable[Node]:
 def _refuse_aggregates(node: Node) -> None:
     for part in _walk(node):
         if part.kind == "aggregate":
-            raise QueryError(f"{part.name} stands in stats only", part.start, part.end)
+            raise QueryError(f"{part.name} is allowed in stats only", part.start, part.end)
 
 
 def _refuse_unknown(node: Node, left: set[str]) -> None:

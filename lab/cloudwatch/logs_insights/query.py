@@ -23,7 +23,7 @@ class QueryError(ValueError):
 # An expression is a tree: a field, a literal, a call, an operation on others.
 @dataclass(frozen=True)
 class Node:
-    """An expression: its kind, its name or value, its parts, and where it stands in the query."""
+    """An expression: its kind, its name or value, its parts, and its place in the query."""
 
     kind: str
     name: str

@@ -238,7 +238,7 @@ def test_a_stored_image_is_restored_after_it_is_gone(
     other = refused(ec2.create_restore_image_task, Bucket=BUCKET, ObjectKey="disk.raw")
     assert other == (
         "InvalidParameterValue",
-        "AMI Kiln lab: the object is no AMI that the lab has stored",
+        "AMI Kiln lab: the object is not an AMI that the lab has stored",
     )
 
 
