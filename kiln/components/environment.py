@@ -25,7 +25,7 @@ from kiln.base.findings import Finding
 from kiln.base.overlay import component_files, provisioner_file, shown_path
 from kiln.base.paths import PROVISIONERS
 from kiln.components.component import Step
-from kiln.components.script_variables import readings
+from kiln.components.script_variables import readings, script_text
 
 LIBRARY = PROVISIONERS / "lib" / "kiln.sh"
 RULE = "environment"
@@ -60,7 +60,7 @@ def declared(script: Path) -> tuple[Variable, ...]:
         )
     variables: dict[str, Variable] = {}
     in_header = True
-    for number, line in enumerate(script.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(script_text(script).splitlines(), 1):
         in_header = in_header and line.startswith("#")
         if not line.startswith("#@"):
             continue

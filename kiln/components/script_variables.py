@@ -11,6 +11,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from kiln.base.errors import KilnError
+from kiln.base.overlay import shown_path
+
 # Set by bash, or by any login.
 _AMBIENT = re.compile(
     "BASH.*|DEBIAN_FRONTEND|DIRSTACK|EUID|FUNCNAME|GROUPS|HOME|HOSTNAME|HOSTTYPE|IFS|LANG|LC_ALL"
@@ -42,10 +45,23 @@ class Reading:
     own: bool = False
 
 
+def script_text(script: Path) -> str:
+    """A script's text. Raises KilnError (exit status 2) with file and line if it is not UTF-8."""
+    content = script.read_bytes()
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise KilnError(
+            f"{shown_path(script)}:{line}: byte {content[error.start]:#04x} is not UTF-8",
+            hint=r"save the file as UTF-8, or write the byte as $'\x..'",
+        ) from None
+
+
 @cache
 def readings(script: Path) -> tuple[Reading, ...]:
     """The variables that a script reads, but for those that bash or a login sets."""
-    code = _code(script.read_text(encoding="utf-8"))
+    code = _code(script_text(script))
     others = any("lib/kiln.sh" not in path for path in _SOURCED.findall(code))
     apart = others or re.search(r"\beval\b", code) is not None
     own = set(_ASSIGNED.findall(code))

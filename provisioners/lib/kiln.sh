@@ -142,6 +142,7 @@ _kiln_finish() { # STATUS COMMAND
     elif ((status != 0)) && [[ ! -e $_kiln_reported ]]; then
         _kiln_report "$status" "$2"
     fi
+    _kiln_release_output "$status"
     exit "$status"
 }
 

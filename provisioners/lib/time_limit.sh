@@ -64,6 +64,56 @@ _kiln_find_below() { # PID
     done
 }
 
+# When the script is over: what it started and left behind may have its output open, and SSH waits for that, so
+# Packer too. It gets half a minute, then it is ended; after a script that succeeded that is an error.
+_kiln_release_output() { # STATUS
+    local holders=() waited=0 word text=''
+    _kiln_find_holders
+    while ((${#holders[@]} && $1 == 0 && waited < 30)); do
+        sleep 1 || true
+        ((++waited))
+        _kiln_find_holders
+    done
+    ((${#holders[@]})) || return 0
+    { while IFS= read -r -d '' word; do text+="$word "; done <"/proc/${holders[0]}/cmdline"; } 2>/dev/null || true
+    kill -KILL "${holders[@]}" 2>/dev/null || true
+    (($1 == 0)) || return 0
+    kiln_say "ERROR: it ended, but a process that it started still has its output open, so SSH would wait"
+    text=${text% }
+    kiln_say "  what ran then: ${text//$'\n'/; }"
+    kiln_say "  make it a unit, or start it with </dev/null >/dev/null 2>&1"
+    exit 1
+}
+
+# Sets `holders` of the caller: processes that have the script's output open, but for those that run the
+# script, and those that read a pipe of it and so end with it (tee). No forks: each would be one.
+_kiln_find_holders() {
+    local own=/proc/$$/fd above=" $$ " pid=$$ key value status output file input
+    holders=()
+    while ((pid > 1)); do
+        while read -r key value; do
+            [[ $key != PPid: ]] || pid=$value
+        done <"/proc/$pid/status" || break
+        above+="$pid "
+    done
+    for status in /proc/[0-9]*; do
+        pid=${status#/proc/}
+        [[ $above != *" $pid "* ]] || continue
+        for output in 1 2; do
+            # A file or /dev/null makes nobody wait.
+            [[ -p $own/$output || -S $own/$output ]] || continue
+            for file in 1 2; do
+                [[ $status/fd/$file -ef $own/$output ]] || continue
+                for input in "$own"/*; do
+                    [[ $input == */0 || ! -p $input || ! $status/fd/0 -ef $input ]] || continue 4
+                done
+                holders+=("$pid")
+                continue 3
+            done
+        done
+    done
+}
+
 # Ends the script with the message. This trap does not know the line of a command in a function: it is the
 # only one with that command, or else that of the call.
 _kiln_time_is_up() { # COMMAND

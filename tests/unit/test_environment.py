@@ -68,6 +68,14 @@ def test_a_line_of_another_form_is_an_error_with_file_and_line(script, line):
     assert raised.value.exit_status == 2
 
 
+def test_a_script_that_is_not_utf_8_is_an_error_with_file_and_line(script):
+    path = script("#@ env X required it")
+    path.write_bytes(path.read_bytes() + b"echo M\xfcnchen\n")
+    with pytest.raises(KilnError, match=f"{path}:5: byte 0xfc is not UTF-8") as raised:
+        environment.declared(path)
+    assert raised.value.exit_status == 2
+
+
 def test_a_name_declared_twice_is_an_error(script):
     path = script("#@ download X required it", "#@ env X_URL optional it")
     with pytest.raises(KilnError, match=":3: X_URL is declared twice, first in line 2"):

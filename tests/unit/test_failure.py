@@ -296,6 +296,47 @@ def test_of_a_script_that_ends_in_time_nothing_goes_on(hanging: Machine) -> None
     assert left_of(hanging) == []
 
 
+def test_a_daemon_that_keeps_the_output_open_is_named_and_ended(machine: Machine) -> None:
+    real = shutil.which("sleep")
+    assert message(machine, f"{real} 300 &\necho started\n") == [
+        "row: packer build failed in sample: it ended, but a process that it started still has its "
+        "output open, so SSH would wait",
+        "  provisioners/sample.sh",
+        "  its last words:",
+        "    | started",
+        f"  what ran then: {real} 300",
+        "  make it a unit, or start it with </dev/null >/dev/null 2>&1",
+    ]
+
+
+def test_a_daemon_in_a_session_of_its_own_is_found_too(machine: Machine) -> None:
+    real = shutil.which("sleep")
+    lines = message(machine, f"(setsid {real} 300 &)\n")
+    assert f"  what ran then: {real} 300" in lines
+
+
+def test_a_script_that_fails_beside_a_daemon_tells_its_own_failure(machine: Machine) -> None:
+    lines = message(machine, f"{shutil.which('sleep')} 300 &\nfalse\n")
+    assert lines[0].endswith("in sample: a command failed with status 1: false")
+    assert not any("what ran then" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "exec > >(tee $TMPDIR/log)\necho done\n",
+        "exec > >(tee $TMPDIR/log) 2>&1\necho done\n",
+        "command -p sleep 2 </dev/null >/dev/null 2>&1 &\necho done\n",
+        "hang=$(command -p sleep 0.2 &) || exit 1\necho done\n",
+    ],
+)
+def test_what_ends_with_the_script_or_has_let_go_of_its_output_is_no_failure(
+    machine: Machine, body: str
+) -> None:
+    events, status = ended(machine, body)
+    assert (status, events[-1].text) == (0, "done")
+
+
 def left_of(machine: Machine) -> list[str]:
     """The command lines of the script's processes that are still there after a while."""
     for _ in range(600):
