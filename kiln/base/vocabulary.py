@@ -68,7 +68,13 @@ def quoted(value: object) -> str:
     return _cut(repr(value))
 
 
+def masked(text: str) -> str:
+    """A message without the user and password of the URLs in it."""
+    return re.sub(r"://[^\s'\"]*@", "://…@", text)
+
+
 def _cut(text: str) -> str:
+    text = masked(text)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
@@ -186,7 +192,8 @@ PROXY = Form(
 )
 NO_PROXY = Form(r"^[A-Za-z0-9.:*/-]+$", "a host, a domain such as .example.com, or an address")
 URL = Form(
-    r"^https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?$", "the beginning of a URL"
+    r"^https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?$",
+    "the beginning of a URL without user and password, such as https://mirror.example.com/nvidia",
 )
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html
 BUCKET = Form(

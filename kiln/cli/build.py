@@ -85,7 +85,7 @@ def build(
     chosen = targets.choose(target, region, vendors)
     place = builds.announce(recipes, options, chosen, progress.say)
     if dry_run:
-        return _show_plans(builds.plans(recipes, options, place), as_json=json)
+        return _show_plans(builds.dry_run(recipes, options, place), as_json=json)
     outcome = builds.build_recipes(
         recipes, options, place, progress, install=not no_install, on_failure=report
     )
@@ -141,7 +141,7 @@ def rebuild(
     progress = Progress()
     place = builds.announce([recipe], options, chosen, progress.say, rebuilt)
     if dry_run:
-        return _show_plans(builds.plans([recipe], options, place, rebuilt), as_json=json)
+        return _show_plans(builds.dry_run([recipe], options, place, rebuilt), as_json=json)
     outcome = builds.build_recipes(
         [recipe],
         options,

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from kiln.base.account import FORMS, SETTINGS, Account
 from kiln.base.errors import KilnError
+from kiln.base.vocabulary import masked
 from kiln.matrix.account import SUBNETS, Aws, layered, unfit
 from kiln.matrix.violations import reason
 
@@ -103,7 +104,10 @@ def _of_flags(flags: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
 
 def _read(origin: str, name: str, text: str, arch: str) -> Aws:
     """The block that a setting's text means. Raises KilnError (exit status 2)."""
-    data = _PARSERS.get(name, _text_as_is)(text, arch)
+    try:
+        data = _PARSERS.get(name, _text_as_is)(text, arch)
+    except ValueError as error:
+        raise KilnError(f"{origin}: {masked(str(error))}") from None
     try:
         return Aws.model_validate({name: data})
     except ValidationError as error:
@@ -114,7 +118,9 @@ def _read(origin: str, name: str, text: str, arch: str) -> Aws:
             else reason(problem, problem.get("input"))
         )
         form = f"its form: {FORMS[name]}" if name in FORMS else ""
-        raise KilnError(f"{origin}: {why}", hint=form) from None
+        if problem["type"] == "dict_type":
+            why = f"{text!r} is not a list of pairs"
+        raise KilnError(f"{origin}: {masked(why)}", hint=form) from None
 
 
 def _text_as_is(text: str, arch: str) -> Any:
@@ -160,7 +166,12 @@ def _split(parts: Iterable[str]) -> Any:
     pairs = _words(parts)
     if not all("=" in pair for pair in pairs):
         return pairs  # not a mapping: the schema reports it
-    return {key.strip(): value.strip() for key, _, value in (pair.partition("=") for pair in pairs)}
+    mapping: dict[str, str] = {}
+    for key, _, value in (pair.partition("=") for pair in pairs):
+        if key.strip() in mapping:
+            raise ValueError(f"{key.strip()} has two values; leave one of them out")
+        mapping[key.strip()] = value.strip()
+    return mapping
 
 
 _PARSERS: dict[str, Callable[[str, str], Any]] = {

@@ -56,7 +56,7 @@ def _explain(document: Located, problem: dict[str, Any]) -> Finding:
         return mistake(document.place(path[:-1]), f"{dotted(path)} is missing")
     is_key = "[key]" in problem["loc"] or problem["type"] == "extra_forbidden"
     place = document.key_place(path) if is_key else document.place(path)
-    return mistake(place, f"{dotted(path)}{_wrong(path, problem)}")
+    return mistake(place, vocabulary.masked(f"{dotted(path)}{_wrong(path, problem)}"))
 
 
 def _wrong(path: Path_, problem: dict[str, Any]) -> str:
@@ -89,7 +89,7 @@ def reason(problem: dict[str, Any], wrong: Any) -> str:
 
 
 def _short(wrong: Any) -> str:
-    text = repr(wrong)
+    text = vocabulary.masked(repr(wrong))
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 

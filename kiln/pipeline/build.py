@@ -20,6 +20,7 @@ from kiln.compat import engine
 from kiln.matrix import flags
 from kiln.matrix.overrides import overridden
 from kiln.packer import program, render
+from kiln.packer.scripts import check_scripts
 from kiln.pipeline import build_row, states
 from kiln.pipeline import plan as planning
 from kiln.pipeline.build_row import Built
@@ -111,6 +112,16 @@ def plans(
     """What builds of these recipes will do; starts nothing. Raises what `plan.plan` raises."""
     find = parents.once()
     return [planning.plan_build(recipe, target, options, rebuilt, find) for recipe in recipes]
+
+
+def dry_run(
+    recipes: list[Recipe], options: Options, target: Target, rebuilt: Rebuilt | None = None
+) -> list[Plan]:
+    """As `plans`; refuses scripts that a build would refuse, too (KilnError, exit status 2)."""
+    broken = check_scripts(dict.fromkeys(name for r in recipes for name in r.components))
+    if broken:
+        raise KilnError("\n".join(map(str, broken)), findings=broken)
+    return plans(recipes, options, target, rebuilt)
 
 
 def build_recipes(

@@ -28,6 +28,8 @@ _UPLOADED = re.compile(r"(?<!\S)\S*/script_\d+\.sh: line (\d+)")
 _EXIT_STATUS = re.compile(r"Script exited with non-zero exit status: (\d+)")
 # Packer's words when the instance does not answer while a script ends, or after it.
 _LOST = re.compile(r"dial tcp \S+: |Error removing temporary script|handshake failed")
+# Packer's words when the SSH session of a script ends without the script's exit status.
+_DISCONNECTED = "Script disconnected unexpectedly"
 # Packer's words before it removes the AMI of a build that failed later.
 _REMOVES = "Deregistering the AMI and deleting associated snapshots because"
 # Packer's words when it leaves a script that is still running five minutes after its time limit.
@@ -229,6 +231,18 @@ class FailureReader:
                 script,
                 f"{self._instance} {what}: {packers_words}",
                 hints=(_CONSOLE.format(instance=self._instance),),
+            )
+        if _DISCONNECTED in packers_words and not self._messages:
+            return Failure(
+                self._component,
+                script,
+                "its SSH session ended before the script did",
+                said=self._said(script),
+                hints=(
+                    "does the script end its session, or restart sshd or the network? A reboot "
+                    "needs `reboots: true` in its component",
+                    _CONSOLE.format(instance=self._instance),
+                ),
             )
         if not self._messages and not status:
             return None

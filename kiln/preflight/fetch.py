@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import requests
 
 from kiln.base.errors import KilnError
+from kiln.base.vocabulary import masked
 
 MIRRORS = "KILN_MIRRORS"
 # Seconds to connect, and between two pieces of an answer.
@@ -60,7 +61,7 @@ def mirrors() -> dict[str, str]:
         vendor, equals, mirror = word.partition("=")
         if not equals or not all(_is_url(url) for url in (vendor, mirror)):
             raise KilnError(
-                f"{MIRRORS}: {word!r} is not a pair of URLs",
+                f"{MIRRORS}: {masked(repr(word))} is not a pair of URLs without user and password",
                 hint="expected: https://vendor.example=https://mirror.example/vendor, several "
                 "separated by spaces",
             )
@@ -70,7 +71,8 @@ def mirrors() -> dict[str, str]:
 
 def _is_url(text: str) -> bool:
     parts = urlsplit(text)
-    return parts.scheme in {"http", "https"} and bool(parts.netloc)
+    # Messages name the URL that was asked, and no message may have a password.
+    return parts.scheme in {"http", "https"} and bool(parts.netloc) and "@" not in parts.netloc
 
 
 class Fetcher:

@@ -196,7 +196,9 @@ def test_a_wrong_setting_is_refused_with_its_line_and_exit_status_2(
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
-        ({"tags": "team"}, "--tags: must be a mapping"),
+        ({"tags": "team"}, "--tags: 'team' is not a list of pairs"),
+        ({"time_limits": "4h"}, "--time-limits: '4h' is not a list of pairs"),
+        ({"time_limits": "all=4h,all=5h"}, "--time-limits: all has two values"),
         ({"subnet_id": "net"}, "--subnet-id: 'net' is not a subnet's id"),
         ({"ssh_interface": "vpn"}, "--ssh-interface: 'vpn' is not allowed: one of 'public_ip'"),
         ({"spot": "maybe"}, "--spot: must be true or false, not 'maybe'"),
@@ -215,6 +217,30 @@ def test_a_wrong_flag_is_refused_by_its_name(typed: dict[str, str], words: str) 
         overridden(Account(), typed, "x86_64")
     assert words in caught.value.message
     assert caught.value.exit_status == 2
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"proxy": "http://me:S3cret@proxy.example:3128"},
+        {"mirrors": {"https://a.example": "https://me:S3cret@mirror.example"}},
+        {"mirrors": {"https://me:S3cret@a.example": "https://mirror.example"}},
+        {"mirrors": "https://me:S3cret@mirror.example"},
+        {"subnet_id": "https://me:S3cret@mirror.example"},
+    ],
+)
+def test_no_message_has_the_password_of_a_url(block: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(KilnError) as in_the_matrix:
+        load.load_recipes(matrix(tmp_path, block, None))
+    ((name, value),) = block.items()
+    pairs = value.items() if isinstance(value, dict) else ()
+    text = " ".join(f"{key}={url}" for key, url in pairs) or value
+    with pytest.raises(KilnError) as in_a_flag:
+        overridden(Account(), {name: text}, "x86_64")
+    for caught in (in_the_matrix, in_a_flag):
+        assert "://…@" in caught.value.message
+        assert "S3cret" not in f"{caught.value.message} {caught.value.hint}"
+        assert "S3cret" not in str(caught.value.findings)
 
 
 def test_a_wrong_variable_of_the_environment_is_refused_by_its_name(

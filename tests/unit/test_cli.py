@@ -517,6 +517,18 @@ def test_a_group_of_tasks_is_a_module_of_its_own() -> None:
         assert name.rstrip("_") in module.read_text().splitlines()[0], f"{name}: {module}"
 
 
+def test_a_dry_run_refuses_a_script_that_bash_cannot_parse(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "components").mkdir()
+    (tmp_path / "components" / "acme.yaml").write_text("what: ours\nafter: tuning\n")
+    (tmp_path / "provisioners").mkdir()
+    script = '#!/usr/bin/env bash\nsource "${KILN_DIR:?}/lib/kiln.sh"\nif true\n'
+    (tmp_path / "provisioners" / "acme.sh").write_text(script)
+    flags = ("--distro", "al2", "--driver", "510.47.03", "--dry-run")
+    done = run("build", *flags, KILN_OVERLAY=str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{tmp_path}/provisioners/acme.sh:4: " in done.stderr
+
+
 def test_a_dry_run_from_a_component_shows_the_steps_that_are_left(run: Run) -> None:
     flags = ("--distro", "al2", "--driver", "510.47.03", "--dry-run", "--json")
     (plan,) = json.loads(run("build", *flags, "--from", "cloudwatch-agent").stdout)

@@ -455,6 +455,28 @@ def test_an_instance_that_is_gone_before_packer_has_removed_the_script(
     )
 
 
+def test_a_script_that_ends_its_own_session_is_named() -> None:
+    reader = FailureReader()
+    for kind, text in (
+        ("message", "Instance ID: i-e466e73fb8f85c26f"),
+        ("say", "Provisioning with shell script: ../../provisioners/tuning.sh"),
+        ("message", "restarting sshd"),
+    ):
+        reader.read(Event(0, kind, text))
+    failure = reader.failure(
+        "Script disconnected unexpectedly. If you expected your script to disconnect, i.e. from a "
+        'restart, you can try adding `"expect_disconnect": true` or `"valid_exit_codes": [0, '
+        "2300218]` to the shell provisioner parameters."
+    )
+    assert failure is not None
+    assert (failure.component, failure.message) == (
+        "tuning",
+        "its SSH session ended before the script did",
+    )
+    assert failure.said == ("restarting sshd",)
+    assert failure.hints[0].startswith("does the script end its session, or restart sshd")
+
+
 def test_words_of_a_step_that_worked_are_not_those_of_the_failure(machine: Machine) -> None:
     lines = message(machine, "echo fine\nkiln_say next\nfalse\n")
     assert "    | fine" not in lines

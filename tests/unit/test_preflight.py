@@ -234,6 +234,15 @@ def test_a_word_of_kiln_mirrors_that_is_not_a_pair_is_refused(
         mirrors()
 
 
+def test_a_password_in_kiln_mirrors_is_refused_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KILN_MIRRORS", "https://a.example=https://me:S3cret@mirror.example")
+    with pytest.raises(KilnError, match="without user and password") as caught:
+        mirrors()
+    assert "S3cret" not in f"{caught.value.message} {caught.value.hint}"
+
+
 def test_every_row_asks_the_distributions_own_repositories() -> None:
     for recipe in load.load_recipes():
         asked = demand(recipe)
