@@ -49,6 +49,8 @@ def ended(machine: Machine, body: str) -> tuple[list[Event], int]:
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
+        # What hangs is a failure, and not a test run that never ends.
+        timeout=120,
     )
     begun = Event(0, "say", "Provisioning with shell script: ../../provisioners/sample.sh")
     return [
