@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from kiln.facts.program_messages import message
+
 
 @dataclass(frozen=True)
 class Event:
@@ -22,20 +24,24 @@ class Event:
     @property
     def component(self) -> str | None:
         """The component whose provisioner starts with this line."""
-        match = re.search(r"Provisioning with shell script: .*/([\w-]+)\.sh$", self.text)
+        match = message("packer", "runs_component").search(self.text)
         return match[1] if match else None
 
     @property
     def instance_id(self) -> str | None:
         """The build instance's id, in the line about its launch."""
-        match = re.search(r"Instance ID: (i-[0-9a-f]+)", self.text)
+        match = message("packer", "instance").search(self.text)
         return match[1] if match else None
 
     @property
     def patience(self) -> str:
         """How long Packer waits for the next provisioner, in its line before that: 2h5m0s."""
-        match = re.match(r"Setting a (\S+) timeout for the next provisioner", self.text)
+        match = message("packer", "limit").search(self.text)
         return match[1] if match else ""
+
+    def says(self, name: str, kind: str = "say") -> bool:
+        """Whether it is Packer's message of that name in program_messages.yaml."""
+        return self.kind == kind and bool(message("packer", name).search(self.text))
 
 
 # `ssh_timeout` of templates/packer/source.pkr.hcl.j2, in seconds.
@@ -59,25 +65,25 @@ def waits_for(event: Event, instance: str) -> Wait | None:
         return None
     if event.component:
         return Wait(f"provisioner {event.component} on {instance}")
-    for beginning, what, limit in _WAITS:
-        if event.text.startswith(beginning):
+    for name, (what, limit) in _WAITS.items():
+        if message("packer", name).search(event.text):
             return Wait(what.format(instance=instance), limit)
     return None
 
 
-# The beginning of Packer's line → what it waits for from then on.
-_WAITS: tuple[tuple[str, str, float | None], ...] = (
-    ("Launching a source AWS instance", "EC2 to launch an instance", None),
-    ("Waiting for instance", "{instance} to start", None),
-    ("Waiting for SSH to become available", "SSH on {instance}", SSH_TIMEOUT),
-    ("Uploading ", "an upload to {instance}", None),
-    ("Pausing ", "{instance} to reboot", None),
-    ("Provisioning with shell script", "a command on {instance}", None),
-    ("Stopping the source instance", "{instance} to stop", None),
-    ("Creating AMI", "EC2 to make the AMI", None),
-    ("Waiting for AMI to become ready", "the AMI to become available", None),
-    ("Terminating the source AWS instance", "{instance} to terminate", None),
-)
+# Packer's message → what it waits for from then on, and the limit in seconds.
+_WAITS: dict[str, tuple[str, float | None]] = {
+    "launches": ("EC2 to launch an instance", None),
+    "waits_for_instance": ("{instance} to start", None),
+    "waits_for_ssh": ("SSH on {instance}", SSH_TIMEOUT),
+    "uploads": ("an upload to {instance}", None),
+    "pauses": ("{instance} to reboot", None),
+    "runs_script": ("a command on {instance}", None),
+    "stops_instance": ("{instance} to stop", None),
+    "creates_ami": ("EC2 to make the AMI", None),
+    "waits_for_ami": ("the AMI to become available", None),
+    "terminates": ("{instance} to terminate", None),
+}
 
 
 def read_manifest(path: Path) -> dict[str, str]:

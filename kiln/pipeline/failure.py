@@ -1,7 +1,8 @@
 """Why a provisioner failed: component, line, command, status and the tool's own last words.
 
-provisioners/lib/kiln.sh prints what bash knows as lines `kiln: COMPONENT: …`; Packer itself only
-says that a script ended with another status than 0.
+provisioners/lib/kiln.sh prints what bash knows as lines `kiln: COMPONENT: …`, and below an error
+indented ones that say what they are (`kind`, `at`, `in`, `status` …) or are a hint; Packer itself
+only says that a script ended with another status than 0.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from kiln import components
 from kiln.base.errors import OPERATION_FAILED, KilnError
 from kiln.base.findings import Place
 from kiln.base.overlay import provisioner_file, shown_script
+from kiln.facts import program_messages
+from kiln.facts.program_messages import message
 from kiln.packer.output import Event
 
 # The last lines of a tool's output that are shown.
@@ -21,22 +24,13 @@ _LAST_LINES = 6
 _LONGEST_COMMAND = 300
 
 _ERROR = re.compile(r"kiln: ([\w-]+): ERROR: (.*)", re.DOTALL)
+_KIND = re.compile(r"kiln: [\w-]+:   kind: ([a-z-]+)$")
 _DETAIL = re.compile(r"kiln: [\w-]+:   (.*)")
 _OTHER = re.compile(r"kiln: [\w-]+: ")
-# The script as Packer uploads it, in bash's own messages.
-_UPLOADED = re.compile(r"(?<!\S)\S*/script_\d+\.sh: line (\d+)")
-_EXIT_STATUS = re.compile(r"Script exited with non-zero exit status: (\d+)")
-# Packer's words when the instance does not answer while a script ends, or after it.
-_LOST = re.compile(r"dial tcp \S+: |Error removing temporary script|handshake failed")
-# Packer's words when the SSH session of a script ends without the script's exit status.
-_DISCONNECTED = "Script disconnected unexpectedly"
-# Packer's words before it removes the AMI of a build that failed later.
-_REMOVES = "Deregistering the AMI and deleting associated snapshots because"
-# Packer's words when it leaves a script that is still running five minutes after its time limit.
-_LEAVES = "Cancelling provisioner after a timeout"
-# What provisioners/lib/time_limit.sh says, and what bash says of each process that it ends.
-_OVERTIME = "it did not end within its time limit"
-_ENDED = re.compile(r"(\S+: line \d+: +\d+ )?(Terminated|Killed)\b.*")
+# What provisioners/lib/kiln.sh calls an end that it noticed itself.
+_TIME_LIMIT = "time-limit"
+# The exit status is that of a command which failed, and not of a test such as [[ … ]].
+_OF_A_COMMAND = {"command", "pipe", "exit"}
 # Between the commands of a pipe; || is something else.
 _PIPE = re.compile(r"(?<!\|)\|&?(?!\|)")
 _IN_THE_LIBRARY = re.compile(r"lib/[\w.]+ line \d+, \w+")
@@ -45,24 +39,6 @@ _CONSOLE = (
     "its console may say why: aws ec2 get-console-output --instance-id {instance}; in the lab "
     "./invoke lab.logs --instance {instance}"
 )
-
-# Exit statuses that say why: https://www.gnu.org/software/bash/manual/html_node/Exit-Status.html,
-# 124 https://www.gnu.org/software/coreutils/manual/html_node/timeout-invocation.html
-_STATUS_HINTS = {
-    124: "the command ran into its time limit",
-    126: "the command is there, but cannot be executed",
-    127: "the build instance has no such command",
-    137: "the command was killed, mostly because memory ran out: bake on an instance type with "
-    "more (--instance-type)",
-}
-# Words of a tool → what to do.
-_WORD_HINTS = {
-    "No space left on device": "the disk of the build instance is full: give the row a larger one "
-    "in amis.yaml, volume: {size: …}",
-    "unbound variable": "nothing sets that variable: declare it in the script's header (#@ env), "
-    "and let its component give it",
-    "syntax error": "./invoke validate finds syntax errors before anything is launched",
-}
 
 
 @dataclass(frozen=True)
@@ -145,6 +121,7 @@ class FailureReader:
         self._component = component
         self._messages: list[str] = []
         self._details: list[str] = []
+        self._kinds: set[str] = set()
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._rebooting = False
         self._left = False
@@ -155,24 +132,24 @@ class FailureReader:
         self._last = max(self._last, event.seconds)
         if event.kind == "error":
             self._error = event.text
-        elif event.kind == "say" and event.text.startswith(_REMOVES):
+        elif event.says("removes_ami"):
             self.cause = self._error
         if event.instance_id:
             self._instance = event.instance_id
         elif event.component:
             self._starts.append((event.component, event.seconds))
             self._start(event.component)
-        elif event.kind == "say" and event.text.startswith("Pausing "):
+        elif event.says("pauses"):
             self._rebooting = True
-        elif event.kind == "say" and event.text.startswith("Stopping the source instance"):
+        elif event.says("stops_instance"):
             self._starts.append(("", event.seconds))
             self._start("")
         elif event.patience:
             self._patience = event.patience
         elif event.kind == "say":
             # Packer's own line. After a failure it says how it cleans up.
-            self._over = not event.text.startswith("Provisioning with shell script")
-        elif event.kind == "error" and event.text.startswith(_LEAVES):
+            self._over = not event.says("runs_script")
+        elif event.says("leaves", "error"):
             self._left = self._over = True
         elif event.kind in ("message", "error") and self._component and not self._over:
             self._rebooting = False
@@ -180,9 +157,11 @@ class FailureReader:
                 self._take(line.rstrip())
 
     def _take(self, line: str) -> None:
-        error, detail = _ERROR.match(line), _DETAIL.match(line)
+        error, kind, detail = (pattern.match(line) for pattern in (_ERROR, _KIND, _DETAIL))
         if error:
             self._messages.append(error[2])
+        elif kind:
+            self._kinds.add(kind[1])
         elif detail:
             self._details.append(detail[1])
         elif _OTHER.match(line) and not self._messages:
@@ -212,14 +191,14 @@ class FailureReader:
         if not self._component:
             return None
         script = shown_script(provisioner_file(self._component))
-        status = _EXIT_STATUS.search(packers_words)
-        lost = bool(_LOST.search(packers_words)) and not status
+        status = message("packer", "exit_status").search(packers_words)
+        lost = bool(message("packer", "lost").search(packers_words)) and not status
         if self._left and not self._messages:
             return Failure(
                 self._component,
                 script,
-                f"{_OVERTIME}, and {self._instance} did not end it either: Packer left it after "
-                f"{self._patience}",
+                f"it did not end within its time limit, and {self._instance} did not end it "
+                f"either: Packer left it after {self._patience}",
                 said=self._said(script),
                 hints=(_CONSOLE.format(instance=self._instance),),
             )
@@ -232,7 +211,7 @@ class FailureReader:
                 f"{self._instance} {what}: {packers_words}",
                 hints=(_CONSOLE.format(instance=self._instance),),
             )
-        if _DISCONNECTED in packers_words and not self._messages:
+        if message("packer", "disconnected").search(packers_words) and not self._messages:
             return Failure(
                 self._component,
                 script,
@@ -256,15 +235,17 @@ class FailureReader:
         )
         for detail in self._details:
             failure = _with_detail(failure, detail)
-        return _explained(failure)
+        of_a_command = not self._messages or bool(self._kinds & _OF_A_COMMAND)
+        return _explained(failure, of_a_command=of_a_command)
 
     def _said(self, script: str) -> tuple[str, ...]:
         """The last lines of the tool, without bash's about a process that the time limit ended."""
-        overtime = any(message.startswith(_OVERTIME) for message in self._messages)
+        ended = message("bash", "ended_process")
+        overtime = _TIME_LIMIT in self._kinds
         return tuple(
-            _UPLOADED.sub(rf"{script} line \1", line)
+            message("bash", "place").sub(rf"{script} line \1", line)
             for line in self._last_lines
-            if not (overtime and _ENDED.fullmatch(line))
+            if not (overtime and ended.search(line))
         )
 
 
@@ -311,15 +292,12 @@ def _continues(line: str, following: str) -> bool:
     return ends or following.lstrip().startswith(("|", "&&"))
 
 
-def _explained(failure: Failure) -> Failure:
-    """The failure with hints from its status and from the tool's words."""
+def _explained(failure: Failure, *, of_a_command: bool) -> Failure:
+    """The failure with hints from its status and from the tool's words.
+
+    A status of 1 that is not a command's is left out: it says nothing.
+    """
     words = "\n".join([failure.message, *failure.said])
-    # The status of a test such as [[ … ]] says nothing.
-    plain = failure.message.startswith(
-        ("a command failed", "a command in a pipe failed", "the script ended")
-    )
-    status = failure.status if plain or (failure.status or 0) > 1 else None
-    hints = [hint for key, hint in _WORD_HINTS.items() if key in words]
-    if failure.status in _STATUS_HINTS:
-        hints.append(_STATUS_HINTS[failure.status])
+    status = failure.status if of_a_command or (failure.status or 0) > 1 else None
+    hints = program_messages.hints(words, failure.status)
     return replace(failure, status=status, hints=(*failure.hints, *hints))

@@ -130,6 +130,14 @@ def test_kiln_die_says_its_hint_and_the_line_that_led_there(machine: Machine) ->
     ]  # fmt: skip
 
 
+def test_the_words_of_a_scripts_own_error_decide_nothing(machine: Machine) -> None:
+    """The status of a test says nothing, though the message begins as the library's own do."""
+    assert message(machine, '[[ -e /nonexistent ]] || kiln_die "a command failed"\n') == [
+        "row: packer build failed in sample: a command failed",
+        '  provisioners/sample.sh line 4: [[ -e /nonexistent ]] || kiln_die "a command failed"',
+    ]
+
+
 def test_a_failure_in_the_library_names_both_lines(machine: Machine) -> None:
     lines = message(machine, "tree=$(kiln_unpack /nonexistent.tar) || exit 1\n")
     assert (

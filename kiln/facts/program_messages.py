@@ -1,0 +1,30 @@
+"""Messages of other programs by which Kiln knows what happened (`program_messages.yaml`)."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from kiln.facts.tables import table
+
+_TABLE = "program_messages"
+
+
+@cache
+def message(program: str, name: str) -> re.Pattern[str]:
+    """The pattern of a program's message, to be searched for in its lines."""
+    return re.compile(table(_TABLE)[program][name]["pattern"])
+
+
+@cache
+def _hints() -> tuple[tuple[re.Pattern[str], str], ...]:
+    return tuple(
+        (re.compile(row["pattern"]), str(row["hint"])) for row in table(_TABLE)["hints"].values()
+    )
+
+
+def hints(words: str, status: int | None) -> tuple[str, ...]:
+    """What to do about a command that failed, by its last words and its exit status."""
+    by_status = table(_TABLE)["exit_statuses"].get(str(status))
+    by_words = [hint for pattern, hint in _hints() if pattern.search(words)]
+    return (*by_words, *([by_status] if by_status else []))
