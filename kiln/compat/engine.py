@@ -21,6 +21,7 @@ from kiln.compat.rules.combination import Combination, recipe_combination
 from kiln.compat.rules.driver import nearest_driver as meant_driver
 from kiln.compat.rules.registry import Rule
 from kiln.components import environment
+from kiln.components.script_commands import command_problems
 
 LATEST = "latest"
 _CHOICES = {
@@ -101,6 +102,7 @@ def _environment(recipe: Recipe) -> list[Finding]:
             findings.append(finding.at(recipe.row.place))
             continue
         findings += environment.environment_problems(name, environment.given(step))
+        findings += command_problems(name)
     return [*findings, *environment.library_problems()]
 
 

@@ -12,6 +12,7 @@ from kiln.base.findings import errors
 from kiln.base.overlay import provisioner_file, shown_path
 from kiln.base.recipe import Recipe
 from kiln.components import Component, Step, environment
+from kiln.components.script_commands import command_problems
 from kiln.facts import lock_file, table
 from kiln.packer import program, uploads
 from kiln.packer.hcl import Expression
@@ -153,7 +154,10 @@ def _require_environment(recipe: Recipe, chosen: Iterable[Step]) -> None:
     findings = errors(
         finding
         for step in chosen
-        for finding in environment.environment_problems(step.name, environment.given(step))
+        for finding in (
+            *environment.environment_problems(step.name, environment.given(step)),
+            *command_problems(step.name),
+        )
     )
     if findings:
         lines = [f"{finding.file}:{finding.line}: {finding.message}" for finding in findings]

@@ -21,7 +21,7 @@ def packages(machine: dict[str, Any], name: str) -> list[dict[str, str]]:
 def recorded(version_info: dict[str, Any], component: str) -> dict[str, Any]:
     """What the component's provisioner recorded at bake time."""
     result: dict[str, Any] = version_info["components"].get(component, {})
-    assert result, f"{component}.sh left no record: was it run?"
+    assert result, f"{component}.sh left no record: it did not run, or an `exec` replaced it"
     return result
 
 
