@@ -6,9 +6,12 @@ It says nothing about what is on an image, so it is not part of a recipe or of i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+# Of AWS's own tools, in the order in which they count.
+REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
 
 
 @dataclass(frozen=True)
@@ -51,12 +54,17 @@ class Account:
     permissions_boundary: str | None = None
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
-    def shown(self) -> list[str]:
+    @property
+    def region_of_caller(self) -> bool:
+        """Whether the region is from a flag or the environment, and not from a file."""
+        return self.origins.get("region") in ("--region", *REGION_VARIABLES)
+
+    def shown(self, without: Collection[str] = ()) -> list[str]:
         """Each setting that is set, as a line: its name, its value, where it comes from."""
         return [
             f"{name} {', '.join(f'{text} ({origin})' for text, origin in parts)}"
             for name in SETTINGS
-            if (parts := list(self._parts(name)))
+            if name not in without and (parts := list(self._parts(name)))
         ]
 
     def as_json(self) -> dict[str, Any]:

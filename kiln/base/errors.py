@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
-from kiln.base.findings import Finding, Place
+from kiln.base.findings import Finding, Place, errors
 
 INVALID_INPUT = 2
 OPERATION_FAILED = 1
@@ -59,6 +59,13 @@ class KilnError(Exception):
 def operation_failed(message: str, *, hint: str = "") -> KilnError:
     """The error of a failed operation: a request to AWS, a download, a guest. Exit status 1."""
     return KilnError(message, hint=hint, exit_status=OPERATION_FAILED)
+
+
+def refuse_errors(findings: Iterable[Finding]) -> None:
+    """Raise KilnError (exit status 2) with the findings that are errors, if there are any."""
+    refused = errors(findings)
+    if refused:
+        raise KilnError("\n".join(map(str, refused)), findings=refused)
 
 
 # Other tools' names of the same processors: difflib cannot match them, they share too few letters.

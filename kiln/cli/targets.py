@@ -8,6 +8,7 @@ import os
 from dataclasses import replace
 
 from kiln.base import vocabulary
+from kiln.base.account import REGION_VARIABLES
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.cloud import aws
 from kiln.cloud.aws_target import AwsTarget
@@ -74,7 +75,7 @@ def _configured_region() -> str:
 
     Raises KilnError (exit status 2) if the value cannot be a region.
     """
-    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+    for name in REGION_VARIABLES:
         if os.environ.get(name):
             return vocabulary.REGION.required(os.environ[name], name)
     if ours := load.default_region():

@@ -197,8 +197,7 @@ def _done(status: FleetStatus, stored: StoredBundle) -> bool:
 
 def _hindrance(status: FleetStatus) -> str:
     """Why telemetry cannot be installed on an instance, "" if it can."""
-    stops = ("not running", "no GPU", "no role", "no SSM", "no driver", "old agent")
-    why = "; ".join(text for text in status.missing if text.startswith(stops))
+    why = "; ".join(str(lack) for lack in status.missing if lack.stops)
     if not why and status.machine_state and status.machine_state.by_hand:
         return "telemetry.bundle was installed by hand: run it there with --uninstall first"
     return why

@@ -38,6 +38,18 @@ class MachineState:
 
 
 @dataclass(frozen=True)
+class Lack:
+    """What an instance lacks, and why; `stops`: telemetry cannot be installed without it."""
+
+    what: str
+    why: str
+    stops: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.why}"
+
+
+@dataclass(frozen=True)
 class FleetStatus:
     """An instance of the fleet. `configuration` is where that of its agent is from; `xids` are
     those of the last day, Xid → how often; times are aware."""
@@ -55,7 +67,7 @@ class FleetStatus:
     last_event: datetime | None
     xids: Mapping[str, int]
     reports: bool
-    missing: tuple[str, ...]
+    missing: tuple[Lack, ...]
     machine_state: MachineState | None = field(default=None, repr=False)
     online: bool = False
 
@@ -75,7 +87,7 @@ class FleetStatus:
             "last_event": _iso(self.last_event),
             "xids": dict(self.xids),
             "reports": self.reports,
-            "missing": list(self.missing),
+            "missing": list(map(str, self.missing)),
         }
 
 
@@ -163,12 +175,12 @@ def read_state(output: str) -> MachineState:
     )
 
 
-def agent_too_old(agent: str) -> str:
-    """Why an agent cannot be configured, "" for one that can."""
+def agent_too_old(agent: str) -> Lack | None:
+    """Why an agent cannot be configured, None for one that can."""
     oldest = telemetry_facts()["agent"]["since"]["nvidia_gpu"]
     if agent and version_parts(agent) < version_parts(oldest):
-        return f"old agent: {agent} does not know GPU metrics, which need {oldest}"
-    return ""
+        return Lack("old agent", f"{agent} does not know GPU metrics, which need {oldest}")
+    return None
 
 
 _NOBODY = Managed("", "")
@@ -197,51 +209,56 @@ def _missing(
     metric: datetime | None,
     event: datetime | None,
     fresh: timedelta,
-) -> list[str]:
+) -> list[Lack]:
     """What an instance lacks, each with why."""
     if not machine.runs:
-        return [f"not running: it is {machine.state}"]
+        return [Lack("not running", f"it is {machine.state}")]
     gpu = machine.instance_type in gpu_types()
     result = [*_no_way_in(machine, managed, answer), *(_not_there(state, gpu) if state else [])]
     if not gpu:
-        result.insert(0, f"no GPU: {machine.instance_type} is not a type with NVIDIA GPUs")
+        why = f"{machine.instance_type} is not a type with NVIDIA GPUs"
+        result.insert(0, Lack("no GPU", why))
     if metric is None:
-        result.append(f"no metrics: none in {cloudwatch.RECENT.seconds // 3600} hours")
+        why = f"none in {cloudwatch.RECENT.seconds // 3600} hours"
+        result.append(Lack("no metrics", why, stops=False))
     elif datetime.now(timezone.utc) - metric >= fresh:
-        result.append(f"no metrics: none since {metric:%H:%M} UTC")
+        result.append(Lack("no metrics", f"none since {metric:%H:%M} UTC", stops=False))
     if event is None:
-        result.append("no events: its stream is not there")
+        result.append(Lack("no events", "its stream is not there", stops=False))
     return result
 
 
 def _no_way_in(
     machine: FleetMachine, managed: Managed | None, answer: CommandAnswer | None
-) -> list[str]:
+) -> list[Lack]:
     """Why an instance can neither report nor be reached."""
     result = []
     if not machine.role:
-        result.append("no role: the instance has no instance profile, so it may report nothing")
+        why = "the instance has no instance profile, so it may report nothing"
+        result.append(Lack("no role", why))
     if managed is None:
         lacks = f"{machine.role} lacks AmazonSSMManagedInstanceCore" if machine.role else "no role"
-        result.append(f"no SSM: it never registered ({lacks}, no agent, or no way to the service)")
+        why = f"it never registered ({lacks}, no agent, or no way to the service)"
+        result.append(Lack("no SSM", why))
     elif managed.ping != _ONLINE:
-        result.append(f"no SSM: its agent is {managed.ping}")
+        result.append(Lack("no SSM", f"its agent is {managed.ping}"))
     if answer and not answer.ok:
-        result.append(f"no SSM: {answer.why}")
+        result.append(Lack("no SSM", answer.why))
     return result
 
 
-def _not_there(state: MachineState, gpu: bool) -> list[str]:
+def _not_there(state: MachineState, gpu: bool) -> list[Lack]:
     """What is missing on a machine that reports what is on it."""
     result = []
     if gpu and not state.driver:
-        result.append("no driver: nvidia-smi does not answer")
+        result.append(Lack("no driver", "nvidia-smi does not answer"))
     if not state.agent:
-        result.append("no agent: the CloudWatch agent is not installed")
+        why = "the CloudWatch agent is not installed"
+        result.append(Lack("no agent", why, stops=False))
     elif old := agent_too_old(state.agent):
         result.append(old)
     elif not (state.bundle or state.image or state.by_hand or state.files):
-        result.append("no configuration: the agent has none")
+        result.append(Lack("no configuration", "the agent has none", stops=False))
     return result
 
 

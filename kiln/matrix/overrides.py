@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kiln.base.account import FORMS, SETTINGS, Account
+from kiln.base.account import FORMS, REGION_VARIABLES, SETTINGS, Account
 from kiln.base.errors import KilnError
 from kiln.base.vocabulary import masked
 from kiln.matrix.account import SUBNETS, Aws, layered, unfit
@@ -18,7 +18,7 @@ from kiln.matrix.violations import reason
 # Setting → variables of the environment, of which the first that is set counts. boto3 reads those
 # of the region, the preflight that of the mirrors.
 VARIABLES = {
-    "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+    "region": REGION_VARIABLES,
     "tags": ("KILN_AWS_TAGS",),
     "subnet_id": ("KILN_AWS_SUBNET_ID",),
     "subnet_ids": ("KILN_AWS_SUBNET_IDS",),

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 from kiln.base import needs, overlay
 from kiln.base.account import Account
-from kiln.base.errors import KilnError, operation_failed
-from kiln.base.findings import errors
+from kiln.base.errors import KilnError, operation_failed, refuse_errors
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
 from kiln.base.stopping import Stop, on_signals
@@ -96,9 +95,8 @@ def _settings(accounts: Mapping[str, Account]) -> list[str]:
     """The `aws` settings of all rows as lines; those that not every row has name their rows."""
     rows: dict[str, list[str]] = {}
     for name, account in accounts.items():
-        for line in account.shown():
-            if (line.startswith("region ") and "(AWS_" in line) or "(--region)" in line:
-                continue  # the target's line says it
+        # The target's line names the caller's region.
+        for line in account.shown(without=("region",) if account.region_of_caller else ()):
             rows.setdefault(line, []).append(name)
     return [
         f"aws: {line}" + (f" for {', '.join(names)}" if len(names) < len(accounts) else "")
@@ -118,9 +116,7 @@ def dry_run(
     recipes: list[Recipe], options: Options, target: Target, rebuilt: Rebuilt | None = None
 ) -> list[Plan]:
     """As `plans`; refuses scripts that a build would refuse, too (KilnError, exit status 2)."""
-    broken = check_scripts(dict.fromkeys(name for r in recipes for name in r.components))
-    if broken:
-        raise KilnError("\n".join(map(str, broken)), findings=broken)
+    refuse_errors(check_scripts(dict.fromkeys(name for r in recipes for name in r.components)))
     return plans(recipes, options, target, rebuilt)
 
 
@@ -280,9 +276,7 @@ def _compatible(recipes: list[Recipe], options: Options) -> None:
         chosen.append(
             replace(recipe, instance_type=bakes[0], verify_instance_type=verifies, row=row)
         )
-    clashes = errors(engine.check_matrix(chosen))
-    if clashes:
-        raise KilnError("\n".join(map(str, clashes)), findings=clashes)
+    refuse_errors(engine.check_matrix(chosen))
 
 
 def say_if_stale(recipes: list[Recipe], progress: Progress) -> None:

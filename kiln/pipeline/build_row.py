@@ -6,8 +6,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kiln.base.errors import KilnError, operation_failed
-from kiln.base.findings import errors
+from kiln.base.errors import operation_failed, refuse_errors
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
 from kiln.base.stopping import Stop
@@ -47,10 +46,8 @@ def prepare(plan: Plan) -> None:
     Raises KilnError (exit status 2) naming file, line and rule.
     """
     with tempfile.TemporaryDirectory(prefix="kiln-policy-") as folder:
-        broken = errors(policy.check_policy(render.write_inputs(plan.recipe, Path(folder))))
-    broken += check_scripts(plan.recipe.components)
-    if broken:
-        raise KilnError("\n".join(map(str, broken)), findings=broken)
+        findings = policy.check_policy(render.write_inputs(plan.recipe, Path(folder)))
+    refuse_errors([*findings, *check_scripts(plan.recipe.components)])
 
 
 def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | None = None) -> Built:

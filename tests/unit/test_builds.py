@@ -54,6 +54,14 @@ def test_rows_that_the_lab_has_to_emulate_come_last_and_it_is_said_how_to_leave_
     assert "--arch x86_64 leaves them out" in output
 
 
+def test_settings_are_announced_but_for_the_callers_region_which_the_target_has() -> None:
+    row = next(row for row in ROWS if row.arch == "x86_64")
+    flags = {"tags": "team=ml", "region": "eu-west-1"}
+    lines: list[str] = []
+    build.announce([row], planning.Options(given=flags), LAB, lines.append)
+    assert [line for line in lines if line.startswith("aws: ")] == ["aws: tags team=ml (--tags)"]
+
+
 def test_rows_of_one_processor_that_is_emulated_are_announced_alone() -> None:
     turns, output = in_turn([row for row in MIXED if row.arch == "arm64"], LAB)
     assert turns == [{"arm64"}]

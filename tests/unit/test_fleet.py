@@ -304,10 +304,10 @@ def test_what_a_machine_says_is_read(tmp_path: Path) -> None:
 
 
 def test_an_agent_from_before_gpu_metrics_is_too_old() -> None:
-    assert "1.247349.0b251399 does not know GPU metrics" in status.agent_too_old(
-        "1.247349.0b251399"
+    assert "1.247349.0b251399 does not know GPU metrics" in str(
+        status.agent_too_old("1.247349.0b251399")
     )
-    assert status.agent_too_old("1.300031.0b313") == ""
+    assert status.agent_too_old("1.300031.0b313") is None
 
 
 def test_a_report_names_each_instance_and_why(
@@ -328,9 +328,10 @@ def test_a_report_names_each_instance_and_why(
 
 def test_the_table_has_a_line_for_each_instance_and_what_it_lacks() -> None:
     now = datetime.now(timezone.utc)
+    lack = status.Lack("no events", "its stream is not there")
     row = status.FleetStatus(
         ONE, "ami-1", "p4d.24xlarge", "", "running", "", "580.1", "1.3", "none",
-        now, None, {"79": 2}, reports=False, missing=("no events: its stream is not there",),
+        now, None, {"79": 2}, reports=False, missing=(lack,),
     )  # fmt: skip
     lines = report.status_text([row]).splitlines()
     assert lines[1].split()[:3] == [ONE, "p4d.24xlarge", "ami-1"]

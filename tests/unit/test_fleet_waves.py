@@ -16,7 +16,7 @@ from kiln.fleet.commands import CommandAnswer, CommandDocument
 from kiln.fleet.document import StoredBundle
 from kiln.fleet.machines import FleetMachine
 from kiln.fleet.report import installation_text
-from kiln.fleet.status import FleetStatus, MachineState
+from kiln.fleet.status import FleetStatus, Lack, MachineState
 from kiln.fleet.waves import parse_waves
 from kiln.telemetry import Telemetry
 
@@ -36,6 +36,7 @@ class Account:
     lost: dict[str, str] = field(default_factory=dict)
     bare: Sequence[str] = ()
     metric_before: datetime | None = None
+    lacks: dict[str, tuple[Lack, ...]] = field(default_factory=dict)
     done: list[tuple[str, str, tuple[str, ...]]] = field(default_factory=list)
 
     def status(self, instance_id: str) -> FleetStatus:
@@ -43,7 +44,8 @@ class Account:
         return FleetStatus(
             instance_id, "ami-1", "g4dn.xlarge", "", "running", "", "580.1", agent, "none",
             self.metric_before, None, {},
-            reports=False, missing=(), machine_state=MachineState(), online=True,
+            reports=False, missing=self.lacks.get(instance_id, ()),
+            machine_state=MachineState(), online=True,
         )  # fmt: skip
 
     def run(self, target: Any, document: Any, batches: Any, **_: Any) -> dict[str, CommandAnswer]:
@@ -110,6 +112,19 @@ def test_all_waves_run_when_everybody_reports(account: Account, installing: Inst
     assert [wave.ok for wave in done.waves] == [IDS[:1], IDS[1:3], IDS[3:]]
     assert (done.stopped, done.left) == (False, ())
     assert {action for action, _, _ in account.done} == {"install"}
+
+
+def test_only_an_instance_that_lacks_what_an_installation_needs_is_skipped(
+    account: Account, installing: Install
+) -> None:
+    why = "nvidia-smi does not answer"
+    account.lacks = {
+        IDS[0]: (Lack("no driver", why), Lack("no agent", "none", stops=False)),
+        IDS[1]: (Lack("no agent", "none", stops=False),),
+    }
+    done = installing()
+    assert done.skipped == {IDS[0]: f"no driver: {why}"}
+    assert IDS[1] in done.waves[0].ok
 
 
 def test_one_that_fails_is_put_back_alone_and_the_next_wave_does_not_start(
