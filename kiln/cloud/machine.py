@@ -20,8 +20,8 @@ from kiln.base.errors import KilnError, operation_failed
 from kiln.base.short_path import short_path
 from kiln.base.stopping import Stop
 from kiln.cloud import aws, capacity, host_key, reservations, resources, session
+from kiln.cloud.access import Access
 from kiln.cloud.capacity import Try
-from kiln.cloud.resources import Access
 from kiln.cloud.target import Target
 
 _BOOT_TIMEOUT = 600.0

@@ -14,6 +14,7 @@ from kiln.base.progress import Stage
 from kiln.base.short_path import short_path
 from kiln.base.stopping import Stop
 from kiln.cloud import aws, capacity, reservations, resources
+from kiln.cloud.access import Access
 from kiln.cloud.capacity import Launch, Try
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
@@ -40,7 +41,7 @@ def bake(
     plan: Plan,
     packer: Packer,
     draft: Draft,
-    access: resources.Access,
+    access: Access,
     stage: Stage,
     stop: Stop,
     part: Part | None = None,
@@ -198,7 +199,7 @@ class _Watched:
             _require_imdsv2(self.plan.target, event.instance_id)
 
 
-def _interface(account: Account, access: resources.Access) -> str:
+def _interface(account: Account, access: Access) -> str:
     """How Packer reaches the instance; empty: by its public address, if it has one."""
     inside = access.network.ssh_interface == "private_ip"
     return account.ssh_interface or ("private_ip" if inside else "")

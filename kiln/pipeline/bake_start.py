@@ -11,7 +11,7 @@ from kiln.base.progress import Progress, Stage
 from kiln.base.stopping import Stop
 from kiln.base.tags import SOURCE_AMI
 from kiln.cloud import aws
-from kiln.cloud.resources import Access
+from kiln.cloud.access import Access
 from kiln.cloud.runs import KeptRun
 from kiln.packer.part import Part
 from kiln.packer.program import Packer

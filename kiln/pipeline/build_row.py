@@ -10,7 +10,8 @@ from kiln.base.errors import operation_failed, refuse_errors
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
 from kiln.base.stopping import Stop
-from kiln.cloud import resources, runs, watch
+from kiln.cloud import runs, watch
+from kiln.cloud.access import make_access
 from kiln.compat.evidence import Known, counts, evidence_of
 from kiln.packer import plugins, policy, render, seen_hashes
 from kiln.packer.program import Packer
@@ -70,7 +71,7 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
         # An AMI without a verdict is removed; one whose checks failed is kept for inspection.
         with cleaned_up(draft, half_made=not plan.options.keep, keeps=start.keeps(plan, draft)):
             with progress.stage("key pair, security group"):
-                access = resources.make_access(run, target, plan.account)
+                access = make_access(run, target, plan.account)
             with progress.stage("packer build") as stage:
                 baked = start.bake(plan, packer, draft, access, stage, stop)
                 ami_id = stage.note = baked.ami_id

@@ -8,7 +8,7 @@ from kiln.base import stopping
 from kiln.base.errors import KilnError
 from kiln.base.progress import Progress
 from kiln.base.short_path import remove_short_path, remove_short_paths
-from kiln.cloud import resources, runs
+from kiln.cloud import clean_up, runs
 from kiln.cloud.target import Target
 from kiln.pipeline import kept_instance, repair
 from kiln.pipeline.shared_records import Shelf, keep_record
@@ -44,7 +44,7 @@ def clean_dead_runs(target: Target, progress: Progress, shelf: Shelf | None = No
             continue
         if judged:
             progress.say(f"run {dead.run_id} was killed after its verdict: {judged.ami_id} is kept")
-        removal = resources.remove(dead.run_id, there, amis=dead.amis and judged is None)
+        removal = clean_up.remove(dead.run_id, there, amis=dead.amis and judged is None)
         shutil.rmtree(dead.state.parent / "ssh", ignore_errors=True)
         if removal.removed:
             what = ", ".join(removal.removed)

@@ -14,7 +14,8 @@ from typing import Any
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import near
 from kiln.base.tags import KEPT_UNTIL, RUN_ID
-from kiln.cloud import aws, resources, runs
+from kiln.cloud import aws, clean_up, runs
+from kiln.cloud.access import forget_key
 from kiln.cloud.runs import KeptRun
 from kiln.cloud.target import Target
 from kiln.pipeline.failure import ProvisionerError
@@ -174,10 +175,10 @@ def _tag(target: Target, run_id: str, instance: dict[str, Any], until: str) -> N
         client.create_tags(Resources=ids, Tags=[{"Key": KEPT_UNTIL, "Value": until}])
 
 
-def end(target: Target, kept: KeptRun) -> resources.Removal:
+def end(target: Target, kept: KeptRun) -> clean_up.Removal:
     """Remove the kept instance and all else of its run."""
-    removal = resources.remove(kept.run_id, target, amis=False, launched=[kept.instance_id])
+    removal = clean_up.remove(kept.run_id, target, amis=False, launched=[kept.instance_id])
     if not removal.failures:
-        resources.forget_key(kept.run)
+        forget_key(kept.run)
         kept.run.settled()
     return removal

@@ -16,9 +16,10 @@ from typing import Any
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop, StoppedError
-from kiln.cloud import resources
+from kiln.cloud import clean_up
+from kiln.cloud.access import forget_key
 from kiln.cloud.capacity import Try
-from kiln.cloud.resources import Removal
+from kiln.cloud.clean_up import Removal
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
 from kiln.pipeline import kept_records, record, report, shared_records
@@ -157,7 +158,7 @@ def remove_resources(draft: Draft, *, amis: bool) -> Removal:
         again = draft.stop.again
         removal = Removal(failures=[gone], left=[f"unknown: {gone}"])
         if not gone:
-            removal = resources.remove(
+            removal = clean_up.remove(
                 run.id,
                 target,
                 amis=amis,
@@ -166,7 +167,7 @@ def remove_resources(draft: Draft, *, amis: bool) -> Removal:
                 hurried=lambda: draft.stop.again > again,
             )
         stage.note = ", ".join(removal.removed)
-    resources.forget_key(run)
+    forget_key(run)
     draft.note(left=tuple(removal.left))
     if gone:
         progress.say("the next build in this checkout and this lab removes what is left")

@@ -24,7 +24,8 @@ from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
 from kiln.base.stopping import Stop
 from kiln.base.tags import RECIPE, STATE
-from kiln.cloud import aws, resources, runs, watch
+from kiln.cloud import aws, runs, watch
+from kiln.cloud.access import make_access
 from kiln.cloud.removal import Resource, delete_resource
 from kiln.cloud.target import Target
 from kiln.facts import lock_file
@@ -119,7 +120,7 @@ def _make(
             return plan.options.keep_instance and kept_instance.keep(plan, draft, error)
 
         with cleaned_up(draft, half_made=True, keeps=keeps):
-            access = resources.make_access(run, target, plan.account)
+            access = make_access(run, target, plan.account)
             with progress.stage(f"state before {wanted.start}") as stage:
                 baked = bake.bake(
                     plan,

@@ -11,7 +11,8 @@ from kiln.base.account import Account
 from kiln.base.errors import operation_failed
 from kiln.base.stopping import Stop
 from kiln.base.tags import CONTINUED, OWN_KERNEL, VERIFIED
-from kiln.cloud import aws, resources
+from kiln.cloud import aws
+from kiln.cloud.access import Access
 from kiln.cloud.machine import booted
 from kiln.cloud.target import OwnKernel, Target
 from kiln.pipeline import ami_checks
@@ -25,7 +26,7 @@ _GONE = ("InvalidAMIID.NotFound", "InvalidAMIID.Unavailable")
 
 def judge(
     draft: Draft,
-    access: resources.Access,
+    access: Access,
     image: dict[str, Any],
     *,
     user: str,

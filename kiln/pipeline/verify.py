@@ -10,7 +10,8 @@ from kiln.base.errors import operation_failed
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop, on_signals
 from kiln.base.tags import INPUT_DIGEST, RECIPE, RECIPE_DIGEST, SOURCE_AMI
-from kiln.cloud import resources, runs, watch
+from kiln.cloud import runs, watch
+from kiln.cloud.access import make_access
 from kiln.cloud.machine import ssh_timeout
 from kiln.cloud.runs import Run
 from kiln.cloud.target import OwnKernel, ParentAmi, Target
@@ -130,7 +131,7 @@ def verify_ami(
         )
         with cleaned_up(draft, half_made=False):
             with progress.stage("key pair, security group"):
-                access = resources.make_access(run, target, account)
+                access = make_access(run, target, account)
             verdict.judge(
                 draft,
                 access,

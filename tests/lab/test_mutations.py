@@ -29,7 +29,8 @@ from kiln.base import overlay
 from kiln.base.account import Account
 from kiln.base.stopping import Stop
 from kiln.cli import targets
-from kiln.cloud import machine, resources
+from kiln.cloud import machine
+from kiln.cloud.access import Access
 from kiln.cloud.network import find_network
 from kiln.matrix import load
 from kiln.pipeline import ami_checks
@@ -110,7 +111,7 @@ def broken(
     ami = _ami(request, home)
     group = ec2.describe_security_groups(GroupNames=["default"])["SecurityGroups"][0]["GroupId"]
     network = find_network(Account(), targets.choose("lab"))
-    access = resources.Access(key[0], key[1], (group,), network)
+    access = Access(key[0], key[1], (group,), network)
     (recipe,) = [recipe for recipe in load.load_recipes() if recipe.name == request.param]
 
     def guest(name: str, made: tuple[Mutation, ...]) -> Round:

@@ -14,7 +14,8 @@ from kiln.base.account import FORMS, SETTINGS, Account, SubnetFilter
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.cli import flags
-from kiln.cloud import machine, network, resources, session
+from kiln.cloud import machine, network, session
+from kiln.cloud.access import Access, make_access
 from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.network import Network
 from kiln.cloud.runs import Run
@@ -321,7 +322,7 @@ def test_key_pair_and_group_carry_your_tags_and_the_group_lets_all_blocks_in(
 ) -> None:
     run = Run("20261121T000000Z-aaaa", "row", tmp_path)
     wanted = Account(tags={"team": "ml"}, ssh_source_cidrs=("10.0.0.0/8", "192.0.2.0/24"))
-    access = resources.make_access(run, AWS, wanted)
+    access = make_access(run, AWS, wanted)
     (group,) = ec2.describe_security_groups(GroupIds=list(access.security_groups))["SecurityGroups"]
     blocks = [block["CidrIp"] for block in group["IpPermissions"][0]["IpRanges"]]
     (key,) = ec2.describe_key_pairs()["KeyPairs"]
@@ -334,7 +335,7 @@ def test_key_pair_and_group_carry_your_tags_and_the_group_lets_all_blocks_in(
 def test_groups_of_yours_are_used_as_they_are(ec2: Any, tmp_path: Path) -> None:
     before = ec2.describe_security_groups()["SecurityGroups"]
     run = Run("20261121T000000Z-aaaa", "row", tmp_path)
-    access = resources.make_access(run, AWS, Account(security_group_ids=("sg-01234567",)))
+    access = make_access(run, AWS, Account(security_group_ids=("sg-01234567",)))
     assert access.security_groups == ("sg-01234567",)
     assert ec2.describe_security_groups()["SecurityGroups"] == before
 
@@ -344,7 +345,7 @@ def test_session_manager_opens_no_port(
 ) -> None:
     monkeypatch.setattr(AwsTarget, "check_session_manager", lambda target: None)
     run = Run("20261121T000000Z-aaaa", "row", tmp_path)
-    access = resources.make_access(run, AWS, Account(ssh_interface="session_manager"))
+    access = make_access(run, AWS, Account(ssh_interface="session_manager"))
     (group,) = ec2.describe_security_groups(GroupIds=list(access.security_groups))["SecurityGroups"]
     assert group["IpPermissions"] == []
 
@@ -357,7 +358,7 @@ def test_session_manager_needs_awss_plugin(monkeypatch: pytest.MonkeyPatch) -> N
 
 def launched_with(wanted: Account, ssh_interface: str = "public_ip") -> dict[str, Any]:
     way = Network("subnet-01234567", "vpc-1", ssh_interface, ())
-    access = resources.Access("key", Path("key"), ("sg-01234567",), way)
+    access = Access("key", Path("key"), ("sg-01234567",), way)
     return machine.launch_settings(access, wanted, wanted.capacity_reservation_id, way.subnet_id)
 
 

@@ -12,7 +12,8 @@ from botocore.exceptions import ClientError
 from kiln.base.account import Account
 from kiln.base.errors import KilnError
 from kiln.base.stopping import Stop
-from kiln.cloud import aws, capacity, machine, network, reservations, resources
+from kiln.cloud import aws, capacity, machine, network, reservations
+from kiln.cloud.access import Access
 from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.capacity import Launch, Try
 from kiln.cloud.network import Network
@@ -50,7 +51,7 @@ def tries(client: Ec2, monkeypatch: pytest.MonkeyPatch) -> list[Try]:
         raise LaunchedError
 
     way = Network(A, "vpc-1", "public_ip", (), (B,))
-    access = resources.Access("key", Path("key"), ("sg-01234567",), way)
+    access = Access("key", Path("key"), ("sg-01234567",), way)
     try:
         with machine.booted(
             "ami-01234567",

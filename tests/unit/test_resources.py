@@ -16,7 +16,8 @@ from botocore.exceptions import ClientError
 from kiln.base.account import Account
 from kiln.base.errors import KilnError
 from kiln.base.progress import Progress
-from kiln.cloud import resources
+from kiln.cloud import clean_up, resources
+from kiln.cloud.access import forget_key, make_access
 from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.runs import Run
 from kiln.pipeline.dead_runs import clean_dead_runs
@@ -35,7 +36,7 @@ def make(ec2: Any, tmp_path: Path) -> Make:
 
     def everything(run_id: str) -> dict[str, str]:
         run = a_run(tmp_path, run_id)
-        access = resources.make_access(run, AWS, Account())
+        access = make_access(run, AWS, Account())
         instance = an_instance(ec2, run_id)
         image, snapshot = an_image(ec2, instance, f"row-{run_id}", resources.tags(run_id))
         volume = ec2.create_volume(
@@ -104,7 +105,7 @@ def words(made: dict[str, str]) -> set[str]:
 
 
 def test_only_this_machine_gets_in_and_only_to_ssh(ec2: Any, tmp_path: Path) -> None:
-    access = resources.make_access(a_run(tmp_path, MINE), AWS, Account())
+    access = make_access(a_run(tmp_path, MINE), AWS, Account())
     (group,) = ec2.describe_security_groups(GroupIds=list(access.security_groups))["SecurityGroups"]
     (rule,) = group["IpPermissions"]
     assert (rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) == ("tcp", 22, 22)
@@ -116,18 +117,18 @@ def test_the_private_key_is_for_its_owner_alone_and_can_be_forgotten(
     ec2: Any, tmp_path: Path
 ) -> None:
     run = a_run(tmp_path, MINE)
-    access = resources.make_access(run, AWS, Account())
+    access = make_access(run, AWS, Account())
     assert access.key_file.read_text().startswith("-----BEGIN")
     assert stat.S_IMODE(access.key_file.stat().st_mode) == 0o600
     assert stat.S_IMODE(access.key_file.parent.stat().st_mode) == 0o700
-    resources.forget_key(run)
+    forget_key(run)
     assert not access.key_file.parent.exists()
 
 
 def test_everything_of_a_run_is_removed_and_nothing_of_another(ec2: Any, make: Make) -> None:
     mine, others = make(MINE), make(OTHERS)
     before = there(ec2)
-    done = resources.remove(MINE, AWS, amis=True)
+    done = clean_up.remove(MINE, AWS, amis=True)
     assert done.failures == []
     assert set(done.removed) == words(mine)
     gone = before - there(ec2)
@@ -137,14 +138,14 @@ def test_everything_of_a_run_is_removed_and_nothing_of_another(ec2: Any, make: M
 
 def test_a_finished_ami_and_its_snapshot_stay(ec2: Any, make: Make) -> None:
     mine = make(MINE)
-    done = resources.remove(MINE, AWS, amis=False)
+    done = clean_up.remove(MINE, AWS, amis=False)
     assert set(done.removed) == words(mine) - words({k: mine[k] for k in ("AMI", "snapshot")})
     assert {mine["AMI"], mine["snapshot"]} <= there(ec2)
 
 
 def test_a_half_made_ami_is_found_by_its_name_before_packer_has_tagged_it(ec2: Any) -> None:
     image, snapshot = an_image(ec2, an_instance(ec2, MINE), f"row-{MINE}", None)
-    done = resources.remove(MINE, AWS, amis=True)
+    done = clean_up.remove(MINE, AWS, amis=True)
     assert done.failures == []
     assert {f"AMI {image}", f"snapshot {snapshot}"} <= set(done.removed)
     assert there(ec2) & {image, snapshot} == set()
@@ -180,7 +181,7 @@ def test_what_is_half_made_is_tagged_first_since_only_that_may_be_removed(
         return call()
 
     at_each_call(monkeypatch, look)
-    resources.remove(MINE, AWS, amis=True)
+    clean_up.remove(MINE, AWS, amis=True)
     assert {(image, "kiln:run-id", MINE), (snapshot, "kiln:run-id", MINE)} <= set(tagged)
 
 
@@ -194,7 +195,7 @@ def test_a_snapshot_without_an_ami_is_found_by_the_instance_it_is_of(ec2: Any) -
         for of in (instance, "i-0123456789abcdef0")
     )
     ec2.terminate_instances(InstanceIds=[instance])
-    done = resources.remove(MINE, AWS, amis=True)
+    done = clean_up.remove(MINE, AWS, amis=True)
     assert f"snapshot {orphan}" in done.removed
     assert orphan not in there(ec2)
     assert strangers in there(ec2)
@@ -213,7 +214,7 @@ def test_what_cannot_be_removed_keeps_none_of_the_rest(
         return call()
 
     at_each_call(monkeypatch, refuse)
-    done = resources.remove(MINE, AWS, amis=True)
+    done = clean_up.remove(MINE, AWS, amis=True)
     assert set(done.removed) == words(mine) - words(kept)
     assert [failure.splitlines()[0] for failure in done.failures] == [
         "not removed: DeleteSecurityGroup answered UnauthorizedOperation: not you",
@@ -237,7 +238,7 @@ def test_an_instance_that_the_run_knows_is_ended_though_ec2_does_not_say_what_th
 
     with monkeypatch.context() as patch:
         at_each_call(patch, throttle)
-        done = resources.remove(MINE, AWS, amis=True, launched=[mine["instance"]])
+        done = clean_up.remove(MINE, AWS, amis=True, launched=[mine["instance"]])
     assert done.left == [
         f"instance {mine['instance']}: termination requested, not confirmed",
         "snapshots: EC2 does not say whether there are any",
@@ -251,7 +252,7 @@ def test_where_ec2_answers_nothing_each_kind_is_named(
 ) -> None:
     make(MINE)
     at_each_call(monkeypatch, lambda operation, parameters, call: unanswered(operation))
-    done = resources.remove(MINE, AWS, amis=True)
+    done = clean_up.remove(MINE, AWS, amis=True)
     assert done.removed == []
     assert [line.split(":")[0] for line in done.left] == [
         "instances", "AMIs", "snapshots", "key pairs", "security groups", "volumes"
@@ -268,7 +269,7 @@ def test_who_asks_again_does_not_wait_for_the_instances_end(
         return {} if operation == "TerminateInstances" else call()
 
     at_each_call(monkeypatch, keep_alive)
-    done = resources.remove(MINE, AWS, amis=True, hurried=lambda: True)
+    done = clean_up.remove(MINE, AWS, amis=True, hurried=lambda: True)
     assert f"instance {mine['instance']}: termination requested, not confirmed" in done.left
 
 
@@ -283,12 +284,12 @@ def test_a_resource_that_somebody_else_removed_meanwhile_is_not_a_failure(
         return call()
 
     at_each_call(monkeypatch, two_at_once)
-    done = resources.remove(MINE, AWS, amis=True)
+    done = clean_up.remove(MINE, AWS, amis=True)
     assert done.failures == []
 
 
 def test_a_run_that_made_nothing_has_nothing_to_remove(ec2: Any) -> None:
-    assert resources.remove(MINE, AWS, amis=True) == resources.Removal()
+    assert clean_up.remove(MINE, AWS, amis=True) == clean_up.Removal()
 
 
 def test_a_region_without_a_default_vpc_asks_for_a_subnet(ec2: Any, tmp_path: Path) -> None:
@@ -299,7 +300,7 @@ def test_a_region_without_a_default_vpc_asks_for_a_subnet(ec2: Any, tmp_path: Pa
     with pytest.raises(ClientError):
         ec2.describe_vpcs(VpcIds=[vpc])
     with pytest.raises(Exception, match="no default VPC") as caught:
-        resources.make_access(a_run(tmp_path, MINE), AWS, Account())
+        make_access(a_run(tmp_path, MINE), AWS, Account())
     assert "--subnet-id" in str(caught.value)
 
 
@@ -308,7 +309,7 @@ def test_an_id_that_is_not_a_runs_removes_nothing(ec2: Any, make: Make) -> None:
     before = there(ec2)
     for forged in ("*", "20261121T*", "????????T??????Z-????", "", MINE + "\n", MINE.upper()):
         with pytest.raises(KilnError, match="is not a run id") as caught:
-            resources.remove(forged, AWS, amis=True)
+            clean_up.remove(forged, AWS, amis=True)
         assert caught.value.exit_status == 2
     assert there(ec2) == before
 

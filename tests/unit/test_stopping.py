@@ -15,7 +15,7 @@ import pytest
 
 from kiln.base import stopping
 from kiln.base.stopping import Stop, StoppedError
-from kiln.cloud import resources
+from kiln.cloud import clean_up
 from kiln.pipeline import record_draft
 
 
@@ -54,14 +54,14 @@ def test_a_clean_up_that_has_begun_goes_on_waiting_after_the_first_signal(
     seen: list[bool] = []
     stop = Stop()
 
-    def remove(run_id: str, target: object, **given: Any) -> resources.Removal:
+    def remove(run_id: str, target: object, **given: Any) -> clean_up.Removal:
         for _ in range(2):
             stop.set()
             seen.append(given["hurried"]())
-        return resources.Removal()
+        return clean_up.Removal()
 
-    monkeypatch.setattr(record_draft.resources, "remove", remove)
-    monkeypatch.setattr(record_draft.resources, "forget_key", lambda run: None)
+    monkeypatch.setattr(record_draft.clean_up, "remove", remove)
+    monkeypatch.setattr(record_draft, "forget_key", lambda run: None)
     made = MagicMock(stop=stop.of_run())
     made.target.gone.return_value = ""
     record_draft.remove_resources(made, amis=False)

@@ -1,0 +1,133 @@
+"""The clean-up of a run: ends its instances and removes its other resources."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kiln.base import vocabulary
+from kiln.base.errors import KilnError, operation_failed
+from kiln.cloud import aws
+from kiln.cloud.removal import Resource, delete_resource
+from kiln.cloud.resources import live_instances, resource_finders, tags
+from kiln.cloud.target import Target
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+# Seconds. EC2 documents no limit for a termination; minutes are usual.
+_TERMINATE_TIMEOUT = 600
+
+
+@dataclass
+class Removal:
+    """What a clean-up removed, AWS's errors for what it could not remove, and what that is."""
+
+    removed: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+
+def remove(
+    run_id: str,
+    target: Target,
+    *,
+    amis: bool,
+    launched: Sequence[str] = (),
+    patient: bool = True,
+    hurried: Callable[[], bool] = lambda: False,
+) -> Removal:
+    """Remove a run's resources; with `amis` also its AMIs and their snapshots.
+
+    `launched`: the instances that the run knows of, which are ended even where EC2 does not say
+    what the run has. Without `patient` EC2 is asked only twice where it throttles or fails; once
+    `hurried` is true, nothing is waited for.
+    A failure does not stop the removal of the rest. AWS's errors are collected, not raised.
+    Raises KilnError (exit status 2) if `run_id` is not a run's id.
+    """
+    vocabulary.RUN_ID.required(run_id, "the run id")
+    client = aws.ec2(target) if patient else aws.ec2(target, attempts=2)
+    done = Removal()
+    _end_instances(client, run_id, target, launched, hurried, done)
+    resources: list[Resource] = []
+    for kind, find in resource_finders(amis).items():
+        with _noted(done, f"{kind}s: EC2 does not say whether there are any"):
+            resources += find(client, run_id)
+    untagged = [resource.id for resource in resources if not resource.tagged]
+    if untagged:
+        # docs/iam-policy.json allows removal only of resources tagged with a run id.
+        with _noted(done):
+            client.create_tags(Resources=untagged, Tags=tags(run_id))
+    for resource in resources:
+        with _noted(done, str(resource)):
+            delete_resource(client, resource)
+            done.removed.append(str(resource))
+    return done
+
+
+@contextmanager
+def _noted(done: Removal, *left: str) -> Iterator[None]:
+    """Collect AWS's errors instead of raising them, and `left`, the resources that remain then.
+
+    A resource that no longer exists is not a failure.
+    """
+    from botocore.exceptions import ClientError
+
+    try:
+        with aws.explained("not removed"):
+            try:
+                yield
+            except ClientError as error:
+                # InvalidGroup.NotFound, InvalidVolume.NotFound, …; InvalidAMIID.Unavailable
+                code = error.response["Error"].get("Code", "")
+                if not code.endswith((".NotFound", "AMIID.Unavailable")):
+                    raise
+    except KilnError as error:
+        done.failures.append(str(error))
+        done.left += left
+
+
+def _end_instances(
+    client: EC2Client,
+    run_id: str,
+    target: Target,
+    launched: Sequence[str],
+    hurried: Callable[[], bool],
+    done: Removal,
+) -> None:
+    """Terminate the run's instances and wait until they have ended; adds to `done`."""
+    alive: list[str] | None = None
+    with _noted(done, *([] if launched else ["instances: EC2 does not say whether there are any"])):
+        alive = [instance["InstanceId"] for instance in live_instances(client, run_id)]
+        # What Packer has ended itself is the run's as well.
+        done.removed += [f"instance {instance}" for instance in launched if instance not in alive]
+    ids = list(launched) if alive is None else alive
+    if not ids:
+        return
+    asked = False
+    with _noted(done, *(f"instance {instance}: termination not requested" for instance in ids)):
+        client.terminate_instances(InstanceIds=ids)
+        asked = True
+    unseen = [f"instance {instance}: termination requested, not confirmed" for instance in ids]
+    if asked and alive is None:
+        done.left += unseen
+    elif asked:
+        with _noted(done, *unseen):
+            _wait_until_ended(client, run_id, target, ids, hurried)
+            done.removed += [f"instance {instance}" for instance in ids]
+
+
+def _wait_until_ended(
+    client: EC2Client, run_id: str, target: Target, ids: list[str], hurried: Callable[[], bool]
+) -> None:
+    """Raises KilnError if the instances have not ended in time, or nobody wants to wait."""
+    deadline = time.monotonic() + _TERMINATE_TIMEOUT
+    while any(instance["InstanceId"] in ids for instance in live_instances(client, run_id)):
+        if hurried():
+            raise operation_failed(f"{', '.join(ids)} not waited for until terminated")
+        if time.monotonic() > deadline:
+            raise operation_failed(f"{', '.join(ids)} not terminated after {_TERMINATE_TIMEOUT} s")
+        time.sleep(target.poll_seconds)
