@@ -59,7 +59,7 @@ def load_recipes(path: Path | None = None) -> list[Recipe]:
 
 def _files(path: Path | None) -> list[_File]:
     """The matrix, then the `amis.yaml` of each overlay; of a `path` only itself."""
-    document = load_yaml(path or matrix_file())
+    document = _matrix(path)
     first = validated(document)
     files = [_File(document, first, first)]
     for own in [] if path else overlay.own_files("amis.yaml"):
@@ -78,6 +78,11 @@ def _files(path: Path | None) -> list[_File]:
         below = tuple((file.document, file.written) for file in files)
         files.append(_File(document, model, written, below))
     return files
+
+
+def _matrix(path: Path | None) -> Located:
+    """The YAML of the matrix, or of a `path`; messages name the one of KILN_MATRIX by its path."""
+    return load_yaml(path) if path else load_yaml(file := matrix_file(), overlay.shown_path(file))
 
 
 def _expanded(file: _File) -> tuple[list[Recipe], list[Finding]]:
@@ -132,7 +137,7 @@ def default_account(path: Path | None = None) -> Account:
 
     Raises KilnError (exit status 2) as `load_recipes` does.
     """
-    document = load_yaml(path or matrix_file())
+    document = _matrix(path)
     return account_of_defaults(document, validated(document), None)
 
 

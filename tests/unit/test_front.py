@@ -292,7 +292,7 @@ def test_a_bad_matrix_is_json_with_its_place(tmp_path: Path) -> None:
     done = invoke(tmp_path, "check", "--json", KILN_MATRIX=str(matrix))
     assert done.returncode == 2
     error = json.loads(done.stdout)["error"]
-    assert (error["file"], error["line"], error["column"]) == ("mine.yaml", 2, 1)
+    assert (error["file"], error["line"], error["column"]) == (str(matrix), 2, 1)
     assert done.stderr.decode() == f"error: {error['message']}\n  {error['hint']}\n"
 
 

@@ -297,12 +297,11 @@ def test_with_json_each_mistake_is_a_finding_with_its_place(
     captured = capsys.readouterr()
     error = json.loads(captured.out)["error"]
     assert [(item["line"], item["column"], item["path"]) for item in error["findings"]] == places
-    assert {item["file"] for item in error["findings"]} == {"amis.yaml"}
+    assert {item["file"] for item in error["findings"]} == {str(path)}
     assert all(item["message"] and item["level"] == "error" for item in error["findings"])
-    assert (error["file"], error["line"], error["column"]) == ("amis.yaml", *places[0][:2])
+    assert (error["file"], error["line"], error["column"]) == (str(path), *places[0][:2])
     lines = [
-        f"amis.yaml:{item['line']}:{item['column']}: {item['message']}"
-        for item in error["findings"]
+        f"{path}:{item['line']}:{item['column']}: {item['message']}" for item in error["findings"]
     ]
     assert captured.err.startswith("error: " + "\n".join(lines))
 

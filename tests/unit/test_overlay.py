@@ -642,5 +642,5 @@ def test_a_setting_of_an_account_is_the_rows_own_or_its_files_or_ours(
     first, *_, own = load_recipes()
     assert (first.row.account.region, own.row.account.region) == ("eu-west-1", "eu-central-1")
     assert own.row.account.kms_key_id == "alias/ami"
-    assert own.row.account.origins["kms_key_id"].startswith("amis.yaml:")
+    assert own.row.account.origins["kms_key_id"].startswith(f"{ours}:")
     assert own.row.account.origins["region"].startswith(str(path))

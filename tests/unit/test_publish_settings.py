@@ -56,5 +56,5 @@ def test_a_wrong_setting_is_one_message_with_its_place(
         load.load_publishing()
     assert refused.value.exit_status == 2
     (line,) = refused.value.message.splitlines()
-    assert line.startswith(f"amis.yaml:{place}: defaults.publish.")
+    assert line.startswith(f"{matrix}:{place}: defaults.publish.")
     assert message in line
