@@ -23,7 +23,8 @@ from kiln.compat.rules import registry
 from kiln.facts import gpu_devices
 from kiln.matrix import load, schema
 from kiln.mig import export, picture
-from kiln.packer import render
+from kiln.packer.folders import write_all
+from kiln.packer.staleness import stale_files
 from kiln.pipeline import record_schema
 from kiln.publish import engines
 from kiln.telemetry.stack import template
@@ -171,7 +172,7 @@ def stale() -> list[str]:
     outdated = [
         f"{path.relative_to(ROOT)}: differs from {source}" for path, _, source in _outdated()
     ]
-    return outdated + render.stale(load.load_recipes(_MATRIX))
+    return outdated + stale_files(load.load_recipes(_MATRIX))
 
 
 def write() -> list[str]:
@@ -181,7 +182,7 @@ def write() -> list[str]:
         path.write_text(text, encoding="utf-8")
         changed.append(str(path.relative_to(ROOT)))
     # Last, because rendering includes the files that ship on an image.
-    return changed + render.write_all(load.load_recipes(_MATRIX))
+    return changed + write_all(load.load_recipes(_MATRIX))
 
 
 def _outdated() -> Iterator[tuple[Path, str, str]]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from kiln import components
 from kiln.base.paths import PROVISIONERS
 from kiln.base.recipe import Recipe
-from kiln.packer import render
+from kiln.packer.folders import write_inputs
 from lab import mirror
 from lab.rootfs import bases
 from lab.settings import Lab
@@ -168,7 +168,7 @@ def sandbox(lab: Lab, recipe: Recipe) -> Iterator[Sandbox]:
         mirror.prepare(recipe)
         first = folder / "upload"
         upload = first / _UPLOAD
-        inputs = render.write_inputs(recipe, folder / "inputs")
+        inputs = write_inputs(recipe, folder / "inputs")
         for part in ("runtime", "runtime-variants"):
             shutil.copytree(folder / "inputs" / part, upload / part, symlinks=True)
         ignore = shutil.ignore_patterns("__pycache__")  # other processes are writing it

@@ -34,7 +34,8 @@ def render(
 ) -> int:
     """Write packer/: what all AMIs share, and a folder for each."""
     from kiln.matrix import load
-    from kiln.packer import render as rendering
+    from kiln.packer.folders import write_all
+    from kiln.packer.staleness import stale_files
 
     recipes = load.load_recipes()
     number = len(recipes)
@@ -49,7 +50,7 @@ def render(
             text=lambda _: "\n".join(lines) or f"no AMI differs from {against}",
         )
     elif check:
-        stale = rendering.stale(recipes)
+        stale = stale_files(recipes)
         if stale and not json:
             note("\n".join(stale))
             raise operation_failed("packer/ is stale", hint="run ./invoke render, and commit")
@@ -60,7 +61,7 @@ def render(
         )
         return OPERATION_FAILED if stale else 0
     else:
-        written = rendering.write_all(recipes)
+        written = write_all(recipes)
         show(
             {"amis": number, "written": written},
             as_json=json,
@@ -81,14 +82,14 @@ def validate(c: Context, each: bool = False, no_install: bool = False, json: boo
     from kiln.base import needs
     from kiln.matrix import load
     from kiln.packer import program
-    from kiln.packer import render as rendering
     from kiln.packer import validate as validation
+    from kiln.packer.staleness import stale_files
 
     recipes = load.load_recipes()
     needs.ensure("packer", install=not no_install, say=note)
     results = validation.validate_recipes(recipes, program.find_packer(), each=each)
     show([result.as_json() for result in results], as_json=json, text=lambda _: _lines(results))
-    if rendering.stale(recipes):
+    if stale_files(recipes):
         note("packer/ is stale, and was not judged: ./invoke render brings it up to date")
     return 0 if all(result.valid for result in results) else INVALID_INPUT
 

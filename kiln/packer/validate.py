@@ -23,7 +23,8 @@ from typing import Any
 
 from kiln.base.findings import Finding
 from kiln.base.recipe import Recipe
-from kiln.packer import plugins, policy, render
+from kiln.packer import plugins, policy
+from kiln.packer.folders import write_folders
 from kiln.packer.hclfile import hcl_files
 from kiln.packer.program import EXAMPLE_VARIABLES, Packer, ask_packer, command
 from kiln.packer.scripts import check_scripts
@@ -79,7 +80,7 @@ def validate_recipes(
     if not recipes:
         return []
     with tempfile.TemporaryDirectory(prefix="kiln-validate-") as temporary:
-        folders = render.write_folders(recipes, Path(temporary, "packer"))
+        folders = write_folders(recipes, Path(temporary, "packer"))
         return _validations(recipes, folders, packer, each=each)
 
 

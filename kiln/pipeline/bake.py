@@ -18,7 +18,9 @@ from kiln.cloud.access import Access
 from kiln.cloud.capacity import Launch, Try
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
-from kiln.packer import plugins, render, settings
+from kiln.packer import plugins, settings
+from kiln.packer.digest import identity_variables
+from kiln.packer.folders import write_inputs
 from kiln.packer.output import Event, waits_for
 from kiln.packer.part import Part
 from kiln.packer.program import Packer
@@ -67,7 +69,7 @@ def bake(
         "ssh_interface": _interface(plan.account, access),
     }
     # In the run's own folder, so that a concurrent edit in the checkout has no effect.
-    folder = render.write_inputs(plan.recipe, run.folder, part)
+    folder = write_inputs(plan.recipe, run.folder, part)
     subnets = access.network.subnets
     left = reservations.launches_of(plan.account, target, plan.instance_types, subnets)
     while True:
@@ -114,7 +116,7 @@ def go_on(
         "machine": address,
     }
     watched = _Watched(plan, packer, stage, draft)
-    folder = render.write_inputs(plan.recipe, draft.run.folder, part)
+    folder = write_inputs(plan.recipe, draft.run.folder, part)
     result = _run_packer(watched, folder, variables, key_file, stop)
     _require_end(watched, result, stop, made=True)
     return watched.provisioners.seconds()
@@ -123,7 +125,7 @@ def go_on(
 def run_variables(plan: Plan, run: Run, git_commit: str) -> dict[str, Any]:
     """The HCL variables that say which run this is, of which commit, where, by which settings."""
     return {
-        **render.variables(
+        **identity_variables(
             plan.recipe,
             run_id=run.id,
             git_commit=git_commit,

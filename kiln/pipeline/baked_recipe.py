@@ -11,7 +11,7 @@ from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.tags import ARCH, DISTRO, RECIPE, RECIPE_DIGEST
-from kiln.packer import render
+from kiln.packer.digest import recipe_digest
 from kiln.pipeline import kept_records, record
 
 ON_THE_IMAGE = "/etc/kiln/recipe.json on the image"
@@ -52,7 +52,7 @@ def baked(ami_id: str, tags: Mapping[str, str], recipes: Sequence[Recipe]) -> Ba
     if built:
         return _of_record(name, built)
     same_name = next((recipe for recipe in recipes if recipe.name == name), None)
-    if same_name and render.digest(same_name) == tags.get(RECIPE_DIGEST):
+    if same_name and recipe_digest(same_name) == tags.get(RECIPE_DIGEST):
         return _of_row(name, same_name, same_name.as_json(), "amis.yaml, by the tagged digest")
     like = same_name or _same_kind(ami_id, tags, recipes)
     return _of_row(name, like, None, ON_THE_IMAGE)

@@ -18,8 +18,9 @@ from kiln.cloud.target import Target
 from kiln.compat import engine
 from kiln.matrix import flags
 from kiln.matrix.overrides import overridden
-from kiln.packer import program, render
+from kiln.packer import program
 from kiln.packer.scripts import check_scripts
+from kiln.packer.staleness import stale_files
 from kiln.pipeline import build_row, states
 from kiln.pipeline import plan as planning
 from kiln.pipeline.build_row import Built
@@ -281,7 +282,7 @@ def _compatible(recipes: list[Recipe], options: Options) -> None:
 
 def say_if_stale(recipes: list[Recipe], progress: Progress) -> None:
     """Report that the committed HCL is not what will be baked."""
-    if render.stale(recipes, orphans=False):
+    if stale_files(recipes, orphans=False):
         progress.say(
             "packer/ is stale: this build bakes what the matrix says now; ./invoke render "
             "brings packer/ up to date"

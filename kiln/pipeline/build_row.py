@@ -13,7 +13,8 @@ from kiln.base.stopping import Stop
 from kiln.cloud import runs, watch
 from kiln.cloud.access import make_access
 from kiln.compat.evidence import Known, counts, evidence_of
-from kiln.packer import plugins, policy, render, seen_hashes
+from kiln.packer import plugins, policy, seen_hashes
+from kiln.packer.folders import write_inputs
 from kiln.packer.program import Packer
 from kiln.packer.scripts import check_scripts
 from kiln.pipeline import bake_start, verdict
@@ -47,7 +48,7 @@ def prepare(plan: Plan) -> None:
     Raises KilnError (exit status 2) naming file, line and rule.
     """
     with tempfile.TemporaryDirectory(prefix="kiln-policy-") as folder:
-        findings = policy.check_policy(render.write_inputs(plan.recipe, Path(folder)))
+        findings = policy.check_policy(write_inputs(plan.recipe, Path(folder)))
     refuse_errors([*findings, *check_scripts(plan.recipe.components)])
 
 

@@ -16,7 +16,7 @@ from kiln.base.recipe import Recipe
 from kiln.cloud import parents
 from kiln.cloud.target import OwnKernel, ParentAmi, Target
 from kiln.matrix.overrides import overridden
-from kiln.packer import render
+from kiln.packer.digest import recipe_digest
 
 _REST = "everything else: AMI Kiln's own (default)"
 
@@ -172,7 +172,7 @@ def plan_build(
         source=source,
         instance_types=types_in_order(recipe, account, options),
         verify_instance_type=options.verify_instance_type or recipe.verify_instance_type,
-        recipe_digest=render.digest(recipe),
+        recipe_digest=recipe_digest(recipe),
         account=account,
         options=options,
         recipe_from=rebuilt.recipe_from if rebuilt else "the matrix",

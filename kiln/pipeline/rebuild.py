@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.matrix import load
-from kiln.packer import render
+from kiln.packer.digest import recipe_digest
 from kiln.pipeline.plan import Rebuilt
 from kiln.pipeline.record import Record
 
@@ -31,7 +31,7 @@ def inputs(record: Record) -> tuple[Recipe, Rebuilt]:
         )
     # How the account is used is today's: the record says what is on the image.
     recipe = replace(recipe, row=replace(recipe.row, account=load.load_account(recipe.name)))
-    digest = render.digest(recipe)
+    digest = recipe_digest(recipe)
     if digest != record.recipe_digest:
         raise KilnError(
             f"this checkout does not bake what run {record.run_id} baked: for the same recipe its "

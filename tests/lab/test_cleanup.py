@@ -24,7 +24,7 @@ from devel.campaign.world import bare_checkout, processes_of
 from kiln.base import tags
 from kiln.base.errors import KilnError
 from kiln.matrix import load
-from kiln.packer import render
+from kiln.packer.digest import recipe_digest
 from lab import control
 from tests.unit import commands
 
@@ -162,7 +162,7 @@ def recipe_tags(name: str) -> list[dict[str, str]]:
     recipe = next(recipe for recipe in load.load_recipes() if recipe.name == name)
     return [
         {"Key": tags.RECIPE, "Value": name},
-        {"Key": tags.RECIPE_DIGEST, "Value": render.digest(recipe)},
+        {"Key": tags.RECIPE_DIGEST, "Value": recipe_digest(recipe)},
     ]
 
 

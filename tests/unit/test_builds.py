@@ -21,6 +21,7 @@ from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
 from kiln.packer import program, render
+from kiln.packer.folders import write_all
 from kiln.pipeline import build, build_row, verify
 from kiln.pipeline import plan as planning
 from lab import settings, users
@@ -158,7 +159,7 @@ def test_a_build_of_a_fresh_row_says_nothing_of_other_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path))
-    render.write_all(ROWS[:1])
+    write_all(ROWS[:1])
     output = io.StringIO()
     build.say_if_stale(ROWS[:1], Progress(output))
     assert output.getvalue() == ""

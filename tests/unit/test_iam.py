@@ -15,7 +15,9 @@ import pytest
 from devel import iam_calls, iam_simulate, packers
 from kiln.cloud import iam
 from kiln.matrix import load
-from kiln.packer import program, render, running
+from kiln.packer import program, running
+from kiln.packer.digest import identity_variables
+from kiln.packer.folders import write_inputs
 from tests.unit import iam_requests
 
 
@@ -235,7 +237,7 @@ def seen(
         return answer(self)
 
     recipe = load.load_recipes()[0]
-    folder = render.write_inputs(recipe, tmp_path_factory.mktemp("run"))
+    folder = write_inputs(recipe, tmp_path_factory.mktemp("run"))
     if not found.has_plugins:
         (folder / "plugins.pkr.hcl").unlink()
     for path in (folder / "../shared").rglob("*.pkr.hcl"):
@@ -270,7 +272,7 @@ def seen(
             log=folder / "packer.log",
             manifest=folder / "manifest.json",
             variables={
-                **render.variables(
+                **identity_variables(
                     recipe, run_id="r1", git_commit="c0", target="lab", input_digest="i0"
                 ),
                 "source_ami": parent,

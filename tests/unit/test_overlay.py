@@ -23,6 +23,8 @@ from kiln.facts.tables import read_table
 from kiln.matrix.load import load_recipes
 from kiln.matrix.select import select
 from kiln.packer import policy, render, uploads
+from kiln.packer.digest import recipe_digest
+from kiln.packer.folders import write_folders
 from lab.packages import system
 from tests.unit import caches, commands, shown
 
@@ -107,19 +109,19 @@ def test_the_script_gets_its_packages_by_distribution(acme: Path) -> None:
 
 @pytest.mark.parametrize("file", ["runtime/etc/acme/banner", "components/acme-baseline.yaml"])
 def test_each_of_its_files_is_in_the_digest(acme: Path, file: str) -> None:
-    before = render.digest(al2023(load_recipes()))
+    before = recipe_digest(al2023(load_recipes()))
     path = acme / file
     path.write_text(path.read_text().replace("fra", "muc").replace("Acme", "Acme Inc"))
     components._known.cache_clear()
-    assert render.digest(al2023(load_recipes())) != before
+    assert recipe_digest(al2023(load_recipes())) != before
 
 
 def test_the_digest_does_not_depend_on_where_the_overlay_lies(
     acme: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = render.digest(al2023(load_recipes()))
+    before = recipe_digest(al2023(load_recipes()))
     monkeypatch.setenv("KILN_OVERLAY", str(acme.rename(acme.parent / "moved")))
-    assert render.digest(al2023(load_recipes())) == before
+    assert recipe_digest(al2023(load_recipes())) == before
 
 
 def test_a_file_of_runtime_takes_the_place_of_ours(acme: Path) -> None:
@@ -136,7 +138,7 @@ def test_the_rendered_hcl_finds_its_files_where_they_are(
 ) -> None:
     monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path / "packer"))
     row = al2023(load_recipes())
-    folder = render.write_folders([row])[row.name]
+    folder = write_folders([row])[row.name]
     assert [str(finding) for finding in policy.check_policy(folder)] == []
     text = (folder / "build.pkr.hcl").read_text()
     for name in ("provisioners/acme-baseline.sh", "runtime"):

@@ -13,7 +13,8 @@ from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.facts import table
 from kiln.matrix import load
-from kiln.packer import policy, render
+from kiln.packer import policy
+from kiln.packer.folders import write_inputs
 
 SOURCE, BUILD, VARIABLES = "source.pkr.hcl", "build.pkr.hcl", "variables.pkr.hcl"
 OWN = "recipe.pkr.hcl"
@@ -28,7 +29,7 @@ def recipe() -> Recipe:
 @pytest.fixture
 def folder(tmp_path: Path, recipe: Recipe) -> Path:
     """The first row's folder, with all that its HCL names."""
-    return render.write_inputs(recipe, tmp_path)
+    return write_inputs(recipe, tmp_path)
 
 
 def broken(folder: Path, pattern: str, by: str, file: str = SOURCE) -> list[Finding]:

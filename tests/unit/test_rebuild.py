@@ -10,7 +10,7 @@ import pytest
 
 from kiln.base.errors import KilnError
 from kiln.matrix.load import load_recipes
-from kiln.packer import render
+from kiln.packer.digest import recipe_digest
 from kiln.pipeline import plan, rebuild
 from kiln.pipeline.plan import Options
 from kiln.pipeline.record import Record
@@ -23,7 +23,7 @@ ROW = load_recipes()[0]
 def of_today(**more: Any) -> Record:
     """The record of a build by this checkout, as it is read from its file."""
     recipe = json.loads(json.dumps(ROW.as_json()))
-    return a_record(**{"recipe": recipe, "recipe_digest": render.digest(ROW), **more})
+    return a_record(**{"recipe": recipe, "recipe_digest": recipe_digest(ROW), **more})
 
 
 def refusal(record: Record) -> KilnError:
@@ -84,7 +84,7 @@ def test_a_plan_of_a_rebuild_has_the_parent_of_the_record(monkeypatch: pytest.Mo
     made = plan.plan_build(recipe, LabTarget("a test"), Options(), other)
     assert made.source.ami_id == "ami-0fedcba9876543210"
     assert made.input_digest == plan.input_digest(
-        render.digest(ROW), "ami-0fedcba9876543210", ROW.package_snapshot
+        recipe_digest(ROW), "ami-0fedcba9876543210", ROW.package_snapshot
     )
     assert made.as_json()["input_digest"] == made.input_digest
     assert made.input_digest in made.as_text()

@@ -19,7 +19,10 @@ from kiln.base.recipe import Recipe
 from kiln.components import Component, Download, environment
 from kiln.matrix import load
 from kiln.packer import hcl, render, template_values, uploads
+from kiln.packer.digest import digested_files, identity_variables, recipe_digest
+from kiln.packer.folders import write_all, write_folders, write_inputs
 from kiln.packer.hclfile import Template, read_folder
+from kiln.packer.staleness import stale_files
 
 PLAIN = hcl2.SerializationOptions(
     with_comments=False, strip_string_quotes=True, explicit_blocks=False
@@ -68,13 +71,13 @@ def own(recipe: Recipe) -> dict[str, Any]:
 
 def both(recipe: Recipe, folder: Path) -> list[Template]:
     """What Packer 1.7 and newer, and what 1.6, read for a recipe rendered into `folder`."""
-    templates, broken = read_folder(render.write_inputs(recipe, folder))
+    templates, broken = read_folder(write_inputs(recipe, folder))
     assert broken == []
     return templates
 
 
 def test_what_is_committed_is_what_the_matrix_says(recipes: list[Recipe]) -> None:
-    assert render.stale(recipes) == []
+    assert stale_files(recipes) == []
 
 
 def test_rendering_twice_gives_the_same(recipes: list[Recipe]) -> None:
@@ -191,12 +194,12 @@ def test_only_a_hash_that_the_recipe_downloads_by_changes_its_digest(
     recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(template_values, "locked", dict)
-    before = render.digest(recipes[0])
+    before = recipe_digest(recipes[0])
     monkeypatch.setattr(template_values, "locked", lambda: {"https://other": "cd34"})
-    assert render.digest(recipes[0]) == before
+    assert recipe_digest(recipes[0]) == before
     urls = [d.url for c in template_values.filled(recipes[0]) for d in c.downloads]
     monkeypatch.setattr(template_values, "locked", lambda: {urls[0]: "ab12"})
-    assert render.digest(recipes[0]) != before
+    assert recipe_digest(recipes[0]) != before
 
 
 def test_two_files_of_one_name_keep_their_own_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,21 +250,21 @@ def test_what_the_machine_learns_is_the_recipe(recipes: list[Recipe]) -> None:
 def test_a_first_render_writes_everything_and_a_second_nothing(
     folder: Path, recipes: list[Recipe]
 ) -> None:
-    assert all(line.startswith("wrote") for line in render.write_all(recipes[:2]))
+    assert all(line.startswith("wrote") for line in write_all(recipes[:2]))
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
-    assert render.write_all(recipes[:2]) == []
+    assert write_all(recipes[:2]) == []
     assert before == {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
 
 
 def test_rendered_elsewhere_it_is_the_same_image(folder: Path, recipes: list[Recipe]) -> None:
-    here = render.digest(recipes[0])
-    render.write_folders(recipes[:1])
-    assert render.digest(recipes[0]) == here
+    here = recipe_digest(recipes[0])
+    write_folders(recipes[:1])
+    assert recipe_digest(recipes[0]) == here
 
 
 def test_every_file_that_the_hcl_uploads_is_in_the_digest(recipes: list[Recipe]) -> None:
     for recipe in recipes:
-        digested = render.digested(recipe)
+        digested = digested_files(recipe)
         templates, _ = read_folder(ROOT / "packer" / recipe.line)
         for template in templates:
             sent = uploaded(template, recipe)
@@ -296,44 +299,44 @@ def test_compiled_python_is_not_baked(
 def test_an_edited_a_lost_and_a_left_over_file_are_stale(
     folder: Path, recipes: list[Recipe]
 ) -> None:
-    render.write_all(recipes[:2])
+    write_all(recipes[:2])
     line = recipes[0].line
     (folder / line / render.RECIPE).write_text("# by hand\n")
     (folder / line / "plugins.pkr.hcl").unlink()
     (folder / line / "files" / "old.json").write_text("{}")
     (folder / "shared" / "old.pkr.hcl").write_text("")
-    assert render.stale(recipes[:2]) == [
+    assert stale_files(recipes[:2]) == [
         f"packer/{line}/files/old.json: not rendered any more",
         f"packer/{line}/plugins.pkr.hcl: missing",
         f"packer/{line}/recipe.pkr.hcl: differs from the matrix",
         "packer/shared/old.pkr.hcl: not rendered any more",
     ]
-    render.write_all(recipes[:2])
-    assert render.stale(recipes[:2]) == []
+    write_all(recipes[:2])
+    assert stale_files(recipes[:2]) == []
 
 
 def test_a_copy_in_the_place_of_a_link_is_stale_and_what_it_led_to_is_kept(
     folder: Path, recipes: list[Recipe]
 ) -> None:
-    render.write_all(recipes[:1])
+    write_all(recipes[:1])
     link = folder / recipes[0].line / "build.pkr.hcl"
     text = link.read_text()
     link.unlink()
     link.write_text(text)
     (folder / recipes[0].line / render.RECIPE).unlink()
     (folder / recipes[0].line / render.RECIPE).symlink_to("../shared/build.pkr.hcl")
-    assert len(render.stale(recipes[:1])) == 2
-    render.write_all(recipes[:1])
+    assert len(stale_files(recipes[:1])) == 2
+    write_all(recipes[:1])
     assert link.is_symlink()
     assert (folder / "shared" / "build.pkr.hcl").read_text() == text
-    assert render.stale(recipes[:1]) == []
+    assert stale_files(recipes[:1]) == []
 
 
 def test_the_folders_of_other_rows_do_not_make_a_row_stale(
     folder: Path, recipes: list[Recipe]
 ) -> None:
-    render.write_all(recipes[:2])
-    assert render.stale(recipes[:1], orphans=False) == []
+    write_all(recipes[:2])
+    assert stale_files(recipes[:1], orphans=False) == []
 
 
 def test_a_folder_of_the_old_layout_goes(folder: Path, recipes: list[Recipe]) -> None:
@@ -341,42 +344,42 @@ def test_a_folder_of_the_old_layout_goes(folder: Path, recipes: list[Recipe]) ->
     for path in ("build.pkr.hcl", "plugins.pkr.hcl", "packer-1.6/build.pkr.hcl", "files/etc/a"):
         (old / path).parent.mkdir(parents=True, exist_ok=True)
         (old / path).touch()
-    assert f"packer/{recipes[0].name}: no row of the matrix makes it" in render.stale(recipes[:1])
-    render.write_all(recipes[:1])
+    assert f"packer/{recipes[0].name}: no row of the matrix makes it" in stale_files(recipes[:1])
+    write_all(recipes[:1])
     assert not old.exists()
 
 
 def test_the_folder_of_a_row_that_is_gone_is_stale_and_goes(
     folder: Path, recipes: list[Recipe]
 ) -> None:
-    render.write_all(recipes[:2])
+    write_all(recipes[:2])
     gone, *kept = recipes[:2]
-    assert render.stale(kept) == [f"packer/{gone.line}: no row of the matrix makes it"]
-    render.write_all(kept)
+    assert stale_files(kept) == [f"packer/{gone.line}: no row of the matrix makes it"]
+    write_all(kept)
     assert {path.name for path in folder.iterdir()} == {"shared", *(r.line for r in kept)}
 
 
 def test_what_render_did_not_write_stays(folder: Path, recipes: list[Recipe]) -> None:
-    render.write_all(recipes[:2])
+    write_all(recipes[:2])
     notes = folder / recipes[0].line / "mine.auto.pkrvars.hcl"
     notes.write_text('region = "eu-west-1"\n')
-    render.write_all(recipes[:2])
-    render.write_all(recipes[1:2])
+    write_all(recipes[:2])
+    write_all(recipes[1:2])
     assert notes.exists()
 
 
 def test_the_digest_names_the_content(recipes: list[Recipe]) -> None:
     first = recipes[0]
-    assert render.digest(first) == render.digest(first)
-    assert len({render.digest(recipe) for recipe in recipes}) == len(recipes)
-    assert render.digest(replace(first, nccl="2.12.12")) != render.digest(first)
+    assert recipe_digest(first) == recipe_digest(first)
+    assert len({recipe_digest(recipe) for recipe in recipes}) == len(recipes)
+    assert recipe_digest(replace(first, nccl="2.12.12")) != recipe_digest(first)
 
 
 @pytest.mark.parametrize("kind", ["provisioner", "library", "runtime"])
 def test_the_digest_changes_with_every_file_that_is_baked_in(
     recipes: list[Recipe], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = render.digest(recipes[0])
+    before = recipe_digest(recipes[0])
     changed = {
         "provisioner": ROOT / "provisioners" / f"{recipes[0].components[0]}.sh",
         "library": ROOT / "provisioners" / "lib" / "kiln.sh",
@@ -386,11 +389,11 @@ def test_the_digest_changes_with_every_file_that_is_baked_in(
     monkeypatch.setattr(
         Path, "read_bytes", lambda path: real(path) + (b"#" if path == changed else b"")
     )
-    assert render.digest(recipes[0]) != before
+    assert recipe_digest(recipes[0]) != before
 
 
 def test_a_run_is_told_to_the_hcl_in_variables_it_has(recipes: list[Recipe]) -> None:
-    given = render.variables(
+    given = identity_variables(
         recipes[0], run_id="r1", git_commit="c", target="lab", input_digest="i"
     )
     variables = hcl2.loads(render.shared()["variables.pkr.hcl"], serialization_options=PLAIN)
@@ -402,14 +405,14 @@ def test_a_new_driver_version_is_a_change_of_a_few_lines_per_row(
 ) -> None:
     lts = [recipe for recipe in recipes if recipe.stack == "lts"]
     assert len(lts) > 5
-    render.write_all(lts)
+    write_all(lts)
     git = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@example.com"]
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "before"]):
         subprocess.run([*git, *command], check=True)
     newer = [
         replace(r, driver="580.999.01", name=r.name.replace(r.driver, "580.999.01")) for r in lts
     ]
-    render.write_all(newer)
+    write_all(newer)
     subprocess.run([*git, "add", "-A"], check=True)
     counted = subprocess.run(
         [*git, "diff", "--cached", "--numstat"], capture_output=True, text=True, check=True

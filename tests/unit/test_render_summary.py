@@ -18,7 +18,8 @@ from kiln.base.recipe import Recipe
 from kiln.cli.packer import render as render_task
 from kiln.matrix import load
 from kiln.matrix.load import load_recipes
-from kiln.packer import render
+from kiln.packer import layout, render
+from kiln.packer.folders import write_all
 from kiln.packer.summary import changes, summary_lines
 from tests.unit import commands
 
@@ -32,7 +33,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path / "packer"))
     (tmp_path / "provisioners").mkdir()
     (tmp_path / "provisioners/cuda.sh").write_text("true\n")
-    render.write_all([BASE, ARM64])
+    write_all([BASE, ARM64])
     author = ("-c", "user.name=a", "-c", "user.email=a@example.com")
     for call in (["init", "-q"], ["add", "."], [*author, "commit", "-qm", "first"]):
         subprocess.run(["git", "-C", str(tmp_path), *call], check=True)
@@ -56,10 +57,10 @@ def test_a_driver_bump_is_a_line_per_ami_with_what_follows(repository: Path) -> 
 
 
 def test_a_driver_bump_changes_a_rows_folder_in_place(repository: Path) -> None:
-    done = render.write_all([moved(BASE, NEWER), ARM64])
+    done = write_all([moved(BASE, NEWER), ARM64])
     files = f"files/etc/kiln/recipe.json, {render.RECIPE}"
     assert done == [f"wrote    packer/{BASE.line}: {files}"]
-    assert render.write_all([moved(BASE, NEWER), ARM64]) == []
+    assert write_all([moved(BASE, NEWER), ARM64]) == []
 
 
 def test_a_row_that_comes_and_one_that_goes(repository: Path) -> None:
@@ -68,17 +69,15 @@ def test_a_row_that_comes_and_one_that_goes(repository: Path) -> None:
         f"al2023 lts eks: new, driver {eks.driver}",
         "al2023 lts base arm64: removed",
     ]
-    assert render.write_all([BASE, eks]) == [
-        f"wrote    packer/{eks.line}: {len(render.LINKS) + len(render.render_files(eks))} files",
+    assert write_all([BASE, eks]) == [
+        f"wrote    packer/{eks.line}: {len(layout.LINKS) + len(render.render_files(eks))} files",
         f"removed  packer/{ARM64.line}",
     ]
 
 
 def test_a_row_whose_line_is_renamed_has_moved(repository: Path) -> None:
     renamed = replace(BASE, line="al2023-lts-2-base-x86_64")
-    assert render.write_all([renamed, ARM64]) == [
-        f"moved    packer/{BASE.line} → packer/{renamed.line}"
-    ]
+    assert write_all([renamed, ARM64]) == [f"moved    packer/{BASE.line} → packer/{renamed.line}"]
 
 
 def test_a_component_that_goes_takes_its_packages_and_files_with_it(repository: Path) -> None:

@@ -18,6 +18,7 @@ from kiln.cli import packer as tasks
 from kiln.matrix import load
 from kiln.packer import plugins, program, render
 from kiln.packer import validate as validation
+from kiln.packer.folders import write_folders, write_inputs
 from kiln.packer.program import Packer
 from kiln.packer.validate import validate_recipes
 
@@ -104,7 +105,7 @@ def test_what_is_wrong_in_all_rows_is_said_once_with_the_rows(
 def test_it_is_valid_from_any_directory(
     real: Packer, recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = render.write_inputs(recipes[0], Path(os.environ["KILN_PACKER_DIR"]).parent)
+    folder = write_inputs(recipes[0], Path(os.environ["KILN_PACKER_DIR"]).parent)
     template = folder if real.has_plugins else folder / program.FOLDER_1_6
     argv = program.command(real, "validate", variables=program.EXAMPLE_VARIABLES)
     done = subprocess.run(
@@ -135,7 +136,7 @@ def accepting(recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch) -> dict[st
 def test_a_stale_packer_folder_is_named_and_left_as_it_is(
     recipes: list[Recipe], accepting: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    committed = render.write_folders(recipes)
+    committed = write_folders(recipes)
     edited_file = committed[recipes[0].name] / render.RECIPE
     edited_file.write_text("not what the matrix says")
     assert tasks.validate.body.__wrapped__(Context()) == 0
@@ -160,7 +161,7 @@ def test_the_last_line_says_what_was_not_judged(
 def test_a_fresh_packer_folder_needs_no_word(
     recipes: list[Recipe], accepting: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    render.write_folders(recipes)
+    write_folders(recipes)
     assert tasks.validate.body.__wrapped__(Context()) == 0
     assert capsys.readouterr().err == ""
 

@@ -21,7 +21,7 @@ from kiln.base.progress import Progress
 from kiln.base.stopping import Stop, StoppedError
 from kiln.cloud.machine import Machine
 from kiln.matrix import load
-from kiln.packer import render
+from kiln.packer.digest import recipe_digest
 from kiln.pipeline import ami_checks, verify, verify_running
 from kiln.pipeline.ami_checks import Check, Verdict
 from kiln.pipeline.baked_recipe import ON_THE_IMAGE, baked
@@ -193,7 +193,7 @@ def test_an_ami_that_was_built_here_is_checked_against_its_own_record(build_dir:
 
 
 def test_a_row_counts_only_if_it_has_the_digest_that_the_ami_is_tagged_with() -> None:
-    same = tags(**{"kiln:recipe-digest": render.digest(ROW)})
+    same = tags(**{"kiln:recipe-digest": recipe_digest(ROW)})
     assert baked("ami-00000001", same, [ROW]).recipe == ROW.as_json()
 
 

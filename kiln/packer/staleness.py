@@ -1,0 +1,31 @@
+"""Whether `packer/` is what the matrix says now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kiln.base.paths import packer_dir
+from kiln.base.recipe import Recipe
+from kiln.packer.layout import SHARED, checkout_from, orphan_folders, rendered_paths, tree_of
+from kiln.packer.tree import is_there
+
+
+def stale_files(recipes: Iterable[Recipe], *, orphans: bool = True) -> list[str]:
+    """One line per committed file that differs from what the matrix says now; none when fresh.
+
+    `orphans`: the recipes are the whole matrix, and folders of others are stale too.
+    """
+    chosen = list(recipes)
+    root = packer_dir()
+    tree = tree_of(chosen, checkout_from(root))
+    present = set(rendered_paths(root, [SHARED, *(recipe.line for recipe in chosen)]))
+    lines = []
+    for path in sorted({*tree, *present}):
+        if path not in tree:
+            lines.append(f"packer/{path}: not rendered any more")
+        elif path not in present:
+            lines.append(f"packer/{path}: missing")
+        elif not is_there(root / path, tree[path]):
+            lines.append(f"packer/{path}: differs from the matrix")
+    gone = orphan_folders(root, chosen) if orphans else []
+    return lines + [f"packer/{name}: no row of the matrix makes it" for name in gone]
