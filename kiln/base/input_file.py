@@ -26,3 +26,15 @@ def read_bytes(path: Path) -> bytes:
 def read_text(path: Path) -> str:
     """The same as text, with every line's end as a newline. Raises UnicodeDecodeError too."""
     return read_bytes(path).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def why_unreadable(error: OSError | UnicodeDecodeError) -> str:
+    """Why a file cannot be read, for a message: an error of `read_bytes` or `read_text`."""
+    if isinstance(error, UnicodeDecodeError):
+        line = error.object.count(b"\n", 0, error.start) + 1
+        return f"byte {error.object[error.start]:#04x} in line {line} is not UTF-8"
+    if isinstance(error, IsADirectoryError):
+        return "it is a folder, not a file"
+    if error.errno == errno.EFBIG:
+        return f"it is larger than {LONGEST >> 20} MiB"
+    return str(error.strerror or error)

@@ -89,7 +89,8 @@ def load_yaml(path: Path, shown_as: str | None = None) -> Located:
             place=Place(str(path)),
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise KilnError(f"{path}: cannot be read: {error}", place=Place(str(path))) from None
+        why = input_file.why_unreadable(error)
+        raise KilnError(f"{path}: cannot be read: {why}", place=Place(str(path))) from None
     return parse_yaml(text, name)
 
 

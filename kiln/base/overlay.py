@@ -40,6 +40,8 @@ def _folders(named: str | None) -> tuple[Path, ...]:
                 hint="make it (docs/overlay.md), or correct the variable",
             )
         for path in sorted(folder.iterdir()):
+            if path.name in CONTENT:
+                _check_files(path)
             _check_entry(path)
     return tuple(folders)
 
@@ -123,6 +125,27 @@ def _check_entry(path: Path) -> None:
             hint = "give it the name of your component: test_acme_baseline.py for acme-baseline"
             raise overlay_mistake(check, f"tests/ami/{check.name} exists already", hint)
         _compile(check)
+
+
+def _check_files(top: Path) -> None:
+    """Refuse what would be skipped without a word, or could not be read: a link that leads nowhere,
+    a folder or a device where a file is expected."""
+    on_the_image = top.name == "runtime"
+    for path in [top, *sorted(top.rglob("*"))]:
+        # Editors leave such links beside a file that is open.
+        if path.name.startswith(".") and not on_the_image:
+            continue
+        if path.is_symlink() and not path.exists():
+            what = f"this link leads nowhere: {path.readlink()}"
+            raise overlay_mistake(path, what, "correct the link, or remove it")
+        if on_the_image and path != top and path.is_symlink() and path.is_dir():
+            what = f"this is a link to a folder, of which nothing is installed: {path.readlink()}"
+            raise overlay_mistake(path, what, "make it a folder with the files")
+        if not on_the_image and path != top and path.is_dir() and path.name.endswith(_ENDINGS):
+            what = f"this is a folder, where a file is expected: {path.name}"
+            raise overlay_mistake(path, what, "docs/overlay.md lists what an overlay has")
+        if not (path.is_file() or path.is_dir()):
+            raise overlay_mistake(path, "this is neither a file nor a folder", "remove it")
 
 
 def _compile(check: Path) -> None:

@@ -109,7 +109,7 @@ def _check_scripts(
 ) -> None:
     """Refuse a provisioner that no component would run."""
     for path in sorted((folder / "provisioners").glob("*")):
-        if path.suffix == ".sh" and path.stem in known:
+        if path.name.startswith(".") or (path.suffix == ".sh" and path.stem in known):
             continue
         if path.stem in ours:
             message = f"{path.stem} is a component of AMI Kiln, whose script it cannot replace"

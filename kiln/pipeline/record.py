@@ -237,7 +237,8 @@ def document(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise KilnError(f"{path}: no such file") from None
     except OSError as error:
-        raise KilnError(f"{path}: not a JSON record: {error}") from None
+        why = input_file.why_unreadable(error)
+        raise KilnError(f"{path}: not a JSON record: {why}") from None
 
 
 def mapping(text: bytes, path: str) -> dict[str, Any]:
@@ -248,6 +249,9 @@ def mapping(text: bytes, path: str) -> dict[str, Any]:
     data: Any
     try:
         data = json.loads(text.decode())
+    except UnicodeDecodeError as error:
+        why = input_file.why_unreadable(error)
+        raise KilnError(f"{path}: not a JSON record: {why}") from None
     except ValueError as error:
         raise KilnError(f"{path}: not a JSON record: {error}") from None
     except RecursionError:

@@ -52,8 +52,8 @@ def _located(path: Path) -> Located:
     try:
         text = input_file.read_text(path)
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise KilnError(f"{path}: cannot be read: {reason}", place=Place(str(path))) from None
+        why = input_file.why_unreadable(error)
+        raise KilnError(f"{path}: cannot be read: {why}", place=Place(str(path))) from None
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -581,6 +581,69 @@ def test_an_empty_list_of_entries_takes_none_of_ours_away(acme: Path) -> None:
     assert table("instances")["types"]
 
 
+LINKS = {
+    "runtime/etc/acme/link": "nothing",
+    "runtime/etc/acme/itself": "itself",
+    "provisioners/acme-more.sh": "../../gone.sh",
+    "components/acme-more.yaml": "gone.yaml",
+    "tests/ami/data.json": "gone.json",
+    "tests/ami/test_more.py": "gone.py",
+    "facts/gpus.yaml": "gone.yaml",
+}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_a_link_that_leads_nowhere_is_named(acme: Path, name: str) -> None:
+    path = acme / name
+    path.symlink_to(LINKS[name])
+    with pytest.raises(KilnError) as refused:
+        load_recipes()
+    assert refused.value.message == f"{path}:1: this link leads nowhere: {LINKS[name]}"
+    assert refused.value.exit_status == 2
+
+
+def test_a_matrix_of_the_overlay_that_is_a_link_to_nothing_is_named(acme: Path) -> None:
+    (acme / "amis.yaml").unlink()
+    (acme / "amis.yaml").symlink_to("gone.yaml")
+    with pytest.raises(KilnError, match=r"amis\.yaml:1: this link leads nowhere: gone\.yaml"):
+        load_recipes()
+
+
+def test_a_link_to_a_folder_of_which_nothing_would_be_installed_is_named(acme: Path) -> None:
+    (acme / "runtime/etc/loop").symlink_to("..")
+    with pytest.raises(KilnError, match=r"etc/loop:1: this is a link to a folder, of which"):
+        load_recipes()
+
+
+def test_a_link_to_a_file_and_one_of_an_editor_are_taken(acme: Path) -> None:
+    (acme / "runtime/etc/acme/motd").symlink_to("banner")
+    (acme / "provisioners/.#acme-baseline.sh").symlink_to("me@host.4711")
+    uploaded = uploads.uploaded_files(al2023(load_recipes()))
+    assert uploaded["runtime/etc/acme/motd"].read_text() == "Property of Acme. Access is logged.\n"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "provisioners/acme-baseline.sh", "components/acme-baseline.yaml", "facts/drivers.yaml",
+        "tests/ami/test_acme_baseline.py", "lab/packages.yaml",
+    ],
+)  # fmt: skip
+def test_a_folder_in_the_place_of_a_file_is_named(acme: Path, name: str) -> None:
+    (acme / name).unlink()
+    (acme / name).mkdir()
+    with pytest.raises(KilnError) as refused:
+        load_recipes()
+    message = f"{acme / name}:1: this is a folder, where a file is expected: {Path(name).name}"
+    assert refused.value.message == message
+
+
+def test_a_pipe_in_the_place_of_a_file_is_named_and_not_waited_for(acme: Path) -> None:
+    os.mkfifo(acme / "runtime/etc/acme/pipe")
+    with pytest.raises(KilnError, match="etc/acme/pipe:1: this is neither a file nor a folder"):
+        load_recipes()
+
+
 def test_an_error_in_a_module_names_its_line(acme: Path) -> None:
     (acme / "components/acme-driver.py").write_text(MODULE.replace("recipe.driver", "recipe.x"))
     (acme / "provisioners/acme-driver.sh").write_text("")
