@@ -35,7 +35,7 @@ def render(
     """Write packer/: what all AMIs share, and a folder for each."""
     from kiln.matrix import load
     from kiln.packer.folders import write_all
-    from kiln.packer.staleness import stale_files
+    from kiln.packer.staleness import renewal, stale_files
 
     recipes = load.load_recipes()
     number = len(recipes)
@@ -53,7 +53,7 @@ def render(
         stale = stale_files(recipes)
         if stale and not json:
             note("\n".join(stale))
-            raise operation_failed("packer/ is stale", hint="run ./invoke render, and commit")
+            raise operation_failed("packer/ is stale", hint=f"run {renewal()}, and commit")
         show(
             {"amis": number, "stale": stale},
             as_json=json,
@@ -83,14 +83,14 @@ def validate(c: Context, each: bool = False, no_install: bool = False, json: boo
     from kiln.matrix import load
     from kiln.packer import program
     from kiln.packer import validate as validation
-    from kiln.packer.staleness import stale_files
+    from kiln.packer.staleness import renewal, stale_files
 
     recipes = load.load_recipes()
     needs.ensure("packer", install=not no_install, say=note)
     results = validation.validate_recipes(recipes, program.find_packer(), each=each)
     show([result.as_json() for result in results], as_json=json, text=lambda _: _lines(results))
     if stale_files(recipes):
-        note("packer/ is stale, and was not judged: ./invoke render brings it up to date")
+        note(f"packer/ is stale, and was not judged: {renewal()} brings it up to date")
     return 0 if all(result.valid for result in results) else INVALID_INPUT
 
 

@@ -1,10 +1,11 @@
-"""Whether `packer/` is what the matrix says now."""
+"""Whether `packer/` is what the matrix says now, and what makes it so."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kiln.base.paths import packer_dir
+from kiln.base import overlay
+from kiln.base.paths import ROOT, matrix_file, packer_dir
 from kiln.base.recipe import Recipe
 from kiln.packer.layout import SHARED, checkout_from, orphan_folders, rendered_paths, tree_of
 from kiln.packer.tree import is_there
@@ -29,3 +30,13 @@ def stale_files(recipes: Iterable[Recipe], *, orphans: bool = True) -> list[str]
             lines.append(f"packer/{path}: differs from the matrix")
     gone = orphan_folders(root, chosen) if orphans else []
     return lines + [f"packer/{name}: no row of the matrix makes it" for name in gone]
+
+
+def renewal() -> str:
+    """The command that brings `packer/` up to date.
+
+    From the matrix of the checkout more is generated than packer/, such as docs/proven.md: the
+    command is the one that writes all of it.
+    """
+    own = matrix_file() == ROOT / "amis.yaml" and packer_dir() == ROOT / "packer"
+    return "./invoke generate" if own and not overlay.overlays() else "./invoke render"

@@ -20,7 +20,7 @@ from kiln.matrix import flags
 from kiln.matrix.overrides import overridden
 from kiln.packer import program
 from kiln.packer.scripts import check_scripts
-from kiln.packer.staleness import stale_files
+from kiln.packer.staleness import renewal, stale_files
 from kiln.pipeline import build_row, states
 from kiln.pipeline import plan as planning
 from kiln.pipeline.build_row import Built
@@ -284,8 +284,8 @@ def say_if_stale(recipes: list[Recipe], progress: Progress) -> None:
     """Report that the committed HCL is not what will be baked."""
     if stale_files(recipes, orphans=False):
         progress.say(
-            "packer/ is stale: this build bakes what the matrix says now; ./invoke render "
-            "brings packer/ up to date"
+            f"packer/ is stale: this build bakes what the matrix says now; {renewal()} brings "
+            "packer/ up to date"
         )
 
 

@@ -20,6 +20,7 @@ from kiln.matrix import load
 from kiln.matrix.load import load_recipes
 from kiln.packer import layout, render
 from kiln.packer.folders import write_all
+from kiln.packer.staleness import renewal
 from kiln.packer.summary import changes, summary_lines
 from tests.unit import commands
 
@@ -143,3 +144,30 @@ def test_with_json_a_stale_folder_is_data_and_exit_status_1(
     assert render_task.body.__wrapped__(Context(), check=True, json=True) == 1
     missing = f"packer/{BASE.line}/{render.RECIPE}: missing"
     assert json.loads(capsys.readouterr().out) == {"amis": 2, "stale": [missing]}
+
+
+def test_a_stale_folder_is_an_error_that_names_the_command_for_it(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "load_recipes", lambda: [BASE, ARM64])
+    (repository / "packer" / BASE.line / render.RECIPE).unlink()
+    with pytest.raises(KilnError, match="packer/ is stale") as error:
+        render_task.body.__wrapped__(Context(), check=True)
+    assert error.value.hint == "run ./invoke render, and commit"
+    monkeypatch.setenv("KILN_PACKER_DIR", str(ROOT / "packer"))
+    monkeypatch.setattr(load, "load_recipes", lambda: [moved(BASE, NEWER)])
+    with pytest.raises(KilnError, match="packer/ is stale") as error:
+        render_task.body.__wrapped__(Context(), check=True)
+    assert error.value.hint == "run ./invoke generate, and commit"
+
+
+@pytest.mark.parametrize("variable", ["KILN_PACKER_DIR", "KILN_MATRIX", "KILN_OVERLAY"])
+def test_what_a_team_keeps_elsewhere_is_rendered_and_only_the_checkouts_own_is_generated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """generate also writes what else is made of the checkout's matrix, such as docs/proven.md."""
+    for name in ("KILN_PACKER_DIR", "KILN_MATRIX", "KILN_OVERLAY"):
+        monkeypatch.delenv(name, raising=False)
+    assert renewal() == "./invoke generate"
+    monkeypatch.setenv(variable, str(tmp_path))
+    assert renewal() == "./invoke render"
