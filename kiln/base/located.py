@@ -71,7 +71,7 @@ class Located:
 
 def dotted(path: Path_) -> str:
     """A path as people write it: stacks.lts.driver. A URL in it has no user and password."""
-    return masked(".".join(map(str, path)))
+    return masked(".".join(map(str, path)), whole=True)
 
 
 def load_yaml(path: Path, shown_as: str | None = None) -> Located:

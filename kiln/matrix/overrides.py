@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from kiln.base.account import FORMS, REGION_VARIABLES, SETTINGS, Account
 from kiln.base.errors import KilnError
-from kiln.base.vocabulary import masked
+from kiln.base.vocabulary import masked, quoted
 from kiln.matrix.account import SUBNETS, Aws, layered, unfit
 from kiln.matrix.violations import reason
 
@@ -113,13 +113,13 @@ def _read(origin: str, name: str, text: str, arch: str) -> Aws:
     except ValidationError as error:
         problem: dict[str, Any] = dict(error.errors()[0])
         why = (
-            f"{text!r} is not allowed: one of {problem['ctx']['expected']}"
+            f"{quoted(text)} is not allowed: one of {problem['ctx']['expected']}"
             if problem["type"] == "literal_error"
             else reason(problem, problem.get("input"))
         )
         form = f"its form: {FORMS[name]}" if name in FORMS else ""
         if problem["type"] == "dict_type":
-            why = f"{text!r} is not a list of pairs"
+            why = f"{quoted(text)} is not a list of pairs"
         raise KilnError(f"{origin}: {masked(why)}", hint=form) from None
 
 

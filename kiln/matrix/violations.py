@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -65,11 +66,11 @@ def _wrong(path: Path_, problem: dict[str, Any]) -> str:
     if kind == "extra_forbidden":
         key = str(path[-1])
         hint = did_you_mean(_RENAMED.get(key, key), _known_keys(path[:-1]))
-        return f": there is no key {path[-1]!r} here: {hint}"
+        return f": there is no key {_quoted(path[-1])} here: {hint}"
     if wrong is None:
         return " is empty: give it a value, or remove the line"
     if kind == "literal_error":
-        return f": {wrong!r} is not allowed: {did_you_mean(str(wrong), _literals(problem))}"
+        return f": {_quoted(wrong)} is not allowed: {did_you_mean(str(wrong), _literals(problem))}"
     return f": {reason(problem, wrong)}"
 
 
@@ -77,19 +78,28 @@ def reason(problem: dict[str, Any], wrong: Any) -> str:
     """Pydantic's message in the terms of the file."""
     kind = problem["type"]
     if kind == "string_type" and problem["loc"][-1] in _VERSIONS:
-        return f"{wrong!r} is not text: write the whole version, or put it in quotes"
+        return f"{_quoted(wrong)} is not text: write the whole version, or put it in quotes"
     context = {"wrong": _short(wrong), **problem.get("ctx", {})}
     if kind == "value_error":
         return str(problem["msg"]).removeprefix("Value error, ")
     if kind == "string_pattern_mismatch":
         latest = " (latest is not allowed: name the version)" if wrong == "latest" else ""
-        return f"{wrong!r} is not {vocabulary.DESCRIBED[context['pattern']]}{latest}"
+        described = vocabulary.DESCRIBED[context["pattern"]]
+        return f"{_quoted(wrong, context['pattern'])} is not {described}{latest}"
     known = _WORDS.get(kind, str(problem["msg"]).lower() + " (it is {wrong})")
     return known.format(**context)
 
 
+def _quoted(wrong: Any, pattern: str = "") -> str:
+    """A value in quotes, without the user and password of a URL, also of one without https://."""
+    text = vocabulary.masked(repr(wrong), whole=True)
+    if pattern in (vocabulary.PROXY.pattern, vocabulary.URL.pattern) and "://" not in text:
+        return re.sub(r"^(['\"]).*@", r"\1…@", text)
+    return text
+
+
 def _short(wrong: Any) -> str:
-    text = vocabulary.masked(repr(wrong))
+    text = _quoted(wrong)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 

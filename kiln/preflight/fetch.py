@@ -72,7 +72,7 @@ def mirrors() -> dict[str, str]:
 def _is_url(text: str) -> bool:
     parts = urlsplit(text)
     # Messages name the URL that was asked, and no message may have a password.
-    return parts.scheme in {"http", "https"} and bool(parts.netloc) and "@" not in parts.netloc
+    return parts.scheme in {"http", "https"} and bool(parts.netloc) and masked(text) == text
 
 
 class Fetcher:

@@ -228,6 +228,8 @@ def test_a_wrong_flag_is_refused_by_its_name(typed: dict[str, str], words: str) 
         {"mirrors": {"https://me:S3cret@a.example": "https://mirror.example"}},
         {"mirrors": "https://me:S3cret@mirror.example"},
         {"subnet_id": "https://me:S3cret@mirror.example"},
+        {"proxy": "http://me:a S3cret@proxy.example:3128"},
+        {"proxy": "http://me:3/S3cret@proxy.example:3128"},
     ],
 )
 def test_no_message_has_the_password_of_a_url(block: dict[str, Any], tmp_path: Path) -> None:
@@ -242,6 +244,13 @@ def test_no_message_has_the_password_of_a_url(block: dict[str, Any], tmp_path: P
         assert "://…@" in caught.value.message
         assert "S3cret" not in f"{caught.value.message} {caught.value.hint}"
         assert "S3cret" not in str(caught.value.findings)
+
+
+def test_a_proxy_without_http_is_refused_without_its_password(tmp_path: Path) -> None:
+    with pytest.raises(KilnError) as caught:
+        load.load_recipes(matrix(tmp_path, {"proxy": "me:S3cr@t@proxy.example:3128"}, None))
+    assert "'…@proxy.example:3128' is not a proxy's URL" in caught.value.message
+    assert "S3cr" not in str(caught.value.findings)
 
 
 def test_a_wrong_variable_of_the_environment_is_refused_by_its_name(

@@ -1,0 +1,80 @@
+"""What messages show of the values that somebody wrote."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from kiln.base import vocabulary
+from kiln.base.vocabulary import masked, quoted
+
+SHOWN = [
+    "https://mirror.example.com/npm/@scope/pkg@1.2",
+    "see https://mirror.example.com/a?mail=me@b and https://a.example#x@y",
+    "http://127.0.0.1/a@b http://[2001:db8::7]/a@b",
+    "{'https://v.example.com': 'https://m.example.com/@x'}",
+    "admin@example.com is nobody at https://a.example",
+    "https://proxy.example:3128",
+    "no URL: user:password@host",
+]
+
+
+@pytest.mark.parametrize("text", SHOWN)
+def test_an_at_sign_behind_the_host_hides_nothing(text: str) -> None:
+    assert masked(text) == text
+
+
+MASKED = {
+    "http://me:S3cret@proxy.example:3128": "http://…@proxy.example:3128",
+    "https://t0ken@a.example/x": "https://…@a.example/x",
+    "http://me:S3@a.example/cret@b.example/x": "http://…@b.example/x",
+    "http://me:S3@cret@a.example/x": "http://…@a.example/x",
+    "http://me:S3/cret@a.example/x": "http://…@a.example/x",
+    "http://me:S3://cret@a.example": "http://…@a.example",
+    "http://me:S3'cret@a.example": "http://…@a.example",
+    "http://first.last:33/S3cret@a.example": "http://…@a.example",
+    "http://10.0.0.8:33/S3cret@a.example": "http://…@a.example",
+    "http://S3cret/x@a.example": "http://…@a.example",
+    "https://a.example/x=https://me:S3cret@m.example": "https://a.example/x=https://…@m.example",
+}
+
+
+@pytest.mark.parametrize("text", MASKED)
+def test_only_the_user_of_a_url_is_hidden(text: str) -> None:
+    assert masked(text) == MASKED[text]
+    assert masked(f"a {text}, b@c") == f"a {MASKED[text]}, b@c"
+
+
+def joined(*parts: str) -> st.SearchStrategy[str]:
+    return st.lists(st.sampled_from(parts), max_size=8).map("".join)
+
+
+NASTY = joined(*"@:/?#.,'\"=%[](){}aZ059-é", "\\", "://", "http://", "a.example", "10.0.0.1")
+SPACED = joined(*"@:/?#.'\"= \t\naZ0", "://", "a.example/")
+HOSTS = st.sampled_from(["proxy", "proxy.example", "10.0.0.7", "[2001:db8::7]", "Proxy.Example"])
+TAILS = st.sampled_from(["", ":3128", "/", ":3128/a@b", "/a?b=c@d", "#@"])
+USERS = st.sampled_from(["", "me", "first.last", "ME", "10.0.0.8", "a.example"])
+
+
+@given(USERS, NASTY, NASTY, HOSTS, TAILS)
+@example("first.last", "33/", "", "proxy", "")
+@example("me", "a@b.example/", "", "proxy.example", "/c@d")
+def test_no_message_has_a_password_whatever_its_characters(
+    user: str, before: str, after: str, host: str, tail: str
+) -> None:
+    url = f"http://{user}:{before}S3cret{after}@{host}{tail}"
+    for text in (url, f"{url!r} is wrong", json.dumps({"https://v.example": [url]}), f"{url}: b@c"):
+        assert "S3cret" not in masked(text), text
+        assert masked(masked(text)) == masked(text)
+
+
+@given(USERS, SPACED, SPACED, HOSTS, TAILS)
+def test_a_value_does_not_show_a_password_with_spaces(
+    user: str, before: str, after: str, host: str, tail: str
+) -> None:
+    url = f"http://{user}:{before}S3cret{after}@{host}{tail}"
+    assert "S3cret" not in quoted(url)
+    assert "S3cret" not in vocabulary.shown(url)
