@@ -9,6 +9,9 @@ from pathlib import Path
 
 from devel.junit import cases, id_of
 
+# The version by which a test judges what a MIG file may say.
+MIG_PARTED = "0.15.0"
+
 # Pattern of a skip's reason → what the test needs to run. The first match counts.
 LIFTED_BY = (
     (r"qemu-user-static", "root, binfmt_misc in the kernel, and the package qemu-user-static"),
@@ -24,7 +27,10 @@ LIFTED_BY = (
     (r"KILN_REAL_SLURM", "Debian's mirror: ./invoke test --all, or KILN_REAL_SLURM=1"),
     (r"KILN_ANSIBLE", "ansible-core: KILN_ANSIBLE=/path/to/ansible-playbook"),
     (r"no go on PATH", "the package golang-go, and Go's module proxy"),
-    (r"nvidia-mig-parted", "NVIDIA's mig-parted 0.15.0 on PATH: go build ./cmd/nvidia-mig-parted"),
+    (
+        r"nvidia-mig-parted",
+        f"NVIDIA's mig-parted {MIG_PARTED} on PATH: go build ./cmd/nvidia-mig-parted",
+    ),
     (r"KILN_SECOND_PACKER", "Packer 1.7 or newer: KILN_SECOND_PACKER, PACKER_PLUGIN_PATH"),
     (r"chromium", "the package chromium, or KILN_CHROMIUM=/path/to/chromium"),
     (r"bash 4\.2", "the machine's own bash: without KILN_TEST_BASH"),

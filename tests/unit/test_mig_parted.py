@@ -1,16 +1,20 @@
 """What a MIG file may say, judged by NVIDIA's own nvidia-mig-parted where it is on PATH.
 
-Of https://github.com/NVIDIA/mig-parted at v0.15.0: `go build ./cmd/nvidia-mig-parted`.
+It is https://github.com/NVIDIA/mig-parted at the tag of `devel.skips.MIG_PARTED`, built by
+`go build ./cmd/nvidia-mig-parted`.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from devel.skips import MIG_PARTED
+from kiln.base.paths import ROOT
 from kiln.base.runtime_import import runtime_module
 
 config = runtime_module("gpu_mig.config")
@@ -328,3 +332,17 @@ def accepted(text: str) -> bool:
 @pytest.mark.parametrize("name", sorted(STRICTER))
 def test_what_is_nearly_always_a_mistake_is_refused_though_mig_parted_takes_it(name: str) -> None:
     assert not accepted(FILES[name])
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "docs/mig.md",
+        "docs/lab-stand-ins.md",
+        "lab/packages/payloads/mig-parted/nvidia-mig-parted",
+    ],
+)
+def test_who_names_the_real_programs_version_names_the_one_that_judges_here(path: str) -> None:
+    text = (ROOT / path).read_text(encoding="utf-8")
+    named = re.findall(r"(?:real program \(|the real |@v)(0\.\d+\.\d+)", text)
+    assert set(named) == {MIG_PARTED}

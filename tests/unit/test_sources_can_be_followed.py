@@ -208,6 +208,33 @@ def test_every_block_of_facts_has_a_source_or_is_marked_unconfirmed(path):
     assert unsourced(load(path)) == []
 
 
+# A reference in a comment: no test holds it, no reader of the data sees it. An address with a
+# <name> to fill in is a form.
+_CITED = re.compile(rf"(?:^|\s)#.*(?:https?://(?!\S*<)|github:|\bsource: \S|@{_COMMIT})")
+
+
+def cited_in_comments(text: str) -> list[int]:
+    """The numbers of the lines whose comment cites a source."""
+    lines = enumerate(text.splitlines(), 1)
+    return [number for number, line in lines if _CITED.search(line)]
+
+
+@pytest.mark.parametrize("path", FACTS, ids=name)
+def test_a_source_stands_in_a_field_and_not_in_a_comment(path):
+    assert cited_in_comments(path.read_text(encoding="utf-8")) == []
+
+
+def test_a_source_in_a_comment_is_found():
+    lines = ["# source: a script", "a: 1  # https://example.com/a", "# plain", "# https://a/<b>/"]
+    assert cited_in_comments("\n".join(lines)) == [1, 2]
+
+
+def test_the_sources_of_single_fields_are_those_of_fields_that_exist():
+    data = load(KNOWLEDGE / "instances.yaml")
+    fields = {field for entry in data["gpus"].values() for field in entry}
+    assert set(data["field_sources"]) <= fields
+
+
 @pytest.mark.parametrize(
     "document",
     [
