@@ -17,7 +17,14 @@ from kiln.base.paths import matrix_file
 from kiln.base.recipe import Acceptance, Distro, Recipe, Row, SourceAmi, Volume
 from kiln.matrix.mistakes import refused
 from kiln.matrix.publishing import Publish
-from kiln.matrix.references import bad_defaults, bad_distros, bad_row, bad_variant, duplicates
+from kiln.matrix.references import (
+    bad_defaults,
+    bad_distros,
+    bad_row,
+    bad_variant,
+    duplicates,
+    useless_limits,
+)
 from kiln.matrix.schema import MatrixModel, VolumeModel
 from kiln.matrix.variant import Variant, account_of_defaults
 from kiln.matrix.violations import validated
@@ -47,11 +54,15 @@ def load_recipes(path: Path | None = None) -> list[Recipe]:
     """
     recipes: list[Recipe] = []
     mistakes: list[Finding] = []
-    for file in _files(path):
+    files = _files(path)
+    for file in files:
         of_file, wrong = _expanded(file)
         recipes += of_file
         mistakes += wrong
     mistakes += duplicates(recipes)
+    # A row with a mistake is not among the recipes, and may be the one that has the component.
+    if not mistakes:
+        mistakes += useless_limits([(file.document, file.written) for file in files], recipes)
     if mistakes:
         raise refused(mistakes)
     return recipes

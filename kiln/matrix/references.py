@@ -13,7 +13,7 @@ from kiln.base.located import Located, Path_, dotted
 from kiln.base.placeholders import names_in
 from kiln.base.recipe import Recipe
 from kiln.facts import table
-from kiln.matrix.account import unfit
+from kiln.matrix.account import Aws, unfit
 from kiln.matrix.mistakes import mistake
 from kiln.matrix.publishing import inconsistent
 from kiln.matrix.schema import MatrixModel, RowSettings, SourceAmiModel
@@ -201,6 +201,43 @@ def duplicates(recipes: Sequence[Recipe]) -> Iterator[Finding]:
                 f"{_line(other, recipe)}): give one of the rows its own `line`, such as "
                 f"`line: {recipe.stack}-2`, which replaces the stack in that name",
             )
+
+
+def useless_limits(
+    files: Sequence[tuple[Located, MatrixModel]], recipes: Sequence[Recipe]
+) -> Iterator[Finding]:
+    """`time_limits` of components that no row has for which they hold. The `defaults` of a file
+    hold for its rows and for those of the files after it."""
+    names = [document.file for document, _ in files]
+    for number, (document, model) in enumerate(files):
+        rows = [recipe for recipe in recipes if recipe.row.file in names[number:]]
+        blocks: list[tuple[Path_, Aws | None, list[Recipe]]] = [
+            (("defaults", "aws"), model.defaults.aws, rows)
+        ]
+        blocks += [
+            (
+                ("amis", index, "aws"),
+                row.aws,
+                [own for own in rows if (own.row.file, own.row.index) == (document.file, index)],
+            )
+            for index, row in enumerate(model.amis)
+        ]
+        for path, block, having in blocks:
+            for name in block.time_limits if block and having else ():
+                if why := no_such_component(name, having):
+                    place = (*path, "time_limits", name)
+                    yield mistake(document.key_place(place), f"{dotted(place)}: {why}")
+
+
+def no_such_component(name: str, recipes: Sequence[Recipe]) -> str:
+    """Why a time limit holds for none of the rows, with the components that they have; "" if it
+    does."""
+    known = dict.fromkeys(component for recipe in recipes for component in recipe.components)
+    if name == "all" or name in known:
+        return ""
+    whose = recipes[0].name if len(recipes) == 1 else "none of the rows"
+    has = "has no" if len(recipes) == 1 else "has a"
+    return f"{whose} {has} component {name}: {did_you_mean(name, known)}"
 
 
 def _line(other: Recipe, seen_from: Recipe) -> str:

@@ -18,6 +18,7 @@ from kiln.cloud.target import Target
 from kiln.compat import engine
 from kiln.matrix import flags
 from kiln.matrix.overrides import overridden
+from kiln.matrix.references import no_such_component
 from kiln.packer import program
 from kiln.packer.scripts import check_scripts
 from kiln.packer.staleness import renewal, stale_files
@@ -75,6 +76,7 @@ def announce(
                 hint=f"select one: --name {recipes[0].name}",
             )
     accounts = {r.name: overridden(r.row.account, options.given, r.arch) for r in recipes}
+    _check_limits(recipes, accounts)
     if options.keep_instance or options.start:
         for account in accounts.values():
             _check_kept(account)
@@ -90,6 +92,17 @@ def announce(
         target = target.identified()
         say(f"account: {target.place}")
     return target
+
+
+def _check_limits(recipes: list[Recipe], accounts: Mapping[str, Account]) -> None:
+    """Refuse a time limit of the command line for a component that no chosen row has."""
+    flag = "--time-limits"
+    for name in {name: None for account in accounts.values() for name in account.time_limits}:
+        of_flag = any(
+            account.origins.get(f"time_limits.{name}") == flag for account in accounts.values()
+        )
+        if of_flag and (why := no_such_component(name, recipes)):
+            raise KilnError(f"{flag}: {why}")
 
 
 def _settings(accounts: Mapping[str, Account]) -> list[str]:

@@ -91,16 +91,42 @@ def test_a_components_time_limit_counts_before_all_and_the_closest_layer_before_
 ) -> None:
     assert settings.time_limit(Account(), "cuda") == 2 * 3600
     defaults = {"time_limits": {"all": "90m", "nvidia-driver": "3h"}}
-    got = account(tmp_path, defaults, {"time_limits": {"cuda": "45s"}}, time_limits="efa=1h")
-    names = ("all", "nvidia-driver", "cuda", "efa", "tuning")
+    got = account(tmp_path, defaults, {"time_limits": {"kernel": "45s"}}, time_limits="efa=1h")
+    names = ("all", "nvidia-driver", "kernel", "efa", "tuning")
     assert [settings.time_limit(got, name) for name in names] == [5400, 10800, 45, 3600, 5400]
     assert got.shown() == [
         "time_limits all=90m (amis.yaml:3:32), nvidia-driver=3h (amis.yaml:3:56), "
-        "cuda=45s (amis.yaml:9:33), efa=1h (--time-limits)"
+        "kernel=45s (amis.yaml:9:35), efa=1h (--time-limits)"
     ]
     assert settings.of_account(got)["time_limits"] == {
-        "all": "90m", "nvidia-driver": "3h", "cuda": "45s", "efa": "1h",
+        "all": "90m", "nvidia-driver": "3h", "kernel": "45s", "efa": "1h",
     }  # fmt: skip
+
+
+def test_a_limit_of_a_component_that_the_row_lacks_is_refused_with_those_that_it_has(
+    tmp_path: Path,
+) -> None:
+    for defaults, row, place in (
+        ({"time_limits": {"cuda": "4h"}}, None, "3:25: defaults.aws"),
+        (None, {"time_limits": {"cuda": "4h"}}, "9:25: amis.0.aws"),
+    ):
+        with pytest.raises(KilnError) as caught:
+            load.load_recipes(matrix(tmp_path, defaults, row))
+        start = f"amis.yaml:{place}.time_limits.cuda: al2023-580.178.04-open-base-x86_64 has no "
+        assert caught.value.message.startswith(f"{start}component cuda: known: aws-hw-monitor, ")
+        assert caught.value.exit_status == 2
+
+
+def test_a_limit_of_the_defaults_holds_if_a_single_row_has_the_component(tmp_path: Path) -> None:
+    path = matrix(tmp_path, {"time_limits": {"cuda": "4h", "nvidia-driver": "3h"}}, None)
+    path.write_text(f"{path.read_text()}- {{distro: debian12, stack: lts, cuda: 13.0.2}}\n")
+    assert [recipe.row.account.time_limits["cuda"] for recipe in load.load_recipes(path)] == [
+        "4h",
+        "4h",
+    ]
+    path.write_text(path.read_text().replace(", cuda: 13.0.2", ""))
+    with pytest.raises(KilnError, match="none of the rows has a component cuda: known: "):
+        load.load_recipes(path)
 
 
 def test_null_takes_off_what_the_defaults_set(tmp_path: Path) -> None:

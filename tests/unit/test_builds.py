@@ -63,6 +63,19 @@ def test_settings_are_announced_but_for_the_callers_region_which_the_target_has(
     assert [line for line in lines if line.startswith("aws: ")] == ["aws: tags team=ml (--tags)"]
 
 
+def test_a_time_limit_of_the_command_line_must_be_of_a_component_of_a_row() -> None:
+    lacks = next(row for row in ROWS if not row.cuda and row.arch == "x86_64")
+    has = next(row for row in ROWS if row.cuda and row.arch == "x86_64")
+    options = planning.Options(given={"time_limits": "cuda=4h,all=3h"})
+    build.announce([lacks, has], options, LAB, lambda line: None)
+    with pytest.raises(KilnError) as refused:
+        build.announce([lacks], options, LAB, lambda line: None)
+    assert refused.value.message.startswith(
+        f"--time-limits: {lacks.name} has no component cuda: known: aws-hw-monitor, "
+    )
+    assert refused.value.exit_status == 2
+
+
 def test_rows_of_one_processor_that_is_emulated_are_announced_alone() -> None:
     turns, output = in_turn([row for row in MIXED if row.arch == "arm64"], LAB)
     assert turns == [{"arm64"}]
