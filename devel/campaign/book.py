@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
-from devel.campaign.world import spread
+from devel.campaign.testbed import spread
 from kiln.base.paths import ROOT, build_dir
 
 # What is kept of a message.

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from devel.campaign.book import Book
 from devel.campaign.sandbox import PATH, SHIMS, Done, Sandbox, asked_for, forget, sandbox, words
-from devel.campaign.world import deadline
+from devel.campaign.testbed import deadline
 from kiln.base import plain_yaml
 from kiln.base.recipe import Recipe
 from kiln.matrix.load import load_recipes

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from devel.campaign.book import Book
 from devel.campaign.kills import measured, steps
-from devel.campaign.world import Build, Ended, World, deadline, each, inventory
+from devel.campaign.testbed import Build, Ended, Testbed, deadline, each, inventory
 from lab import control
 from lab.api.faults import LAUNCH
 
@@ -57,7 +57,7 @@ def scenarios(actions: Sequence[str]) -> list[Scenario]:
 
 
 def campaign(
-    places: Sequence[World], minutes: float, say: Callable[[str], None], book: Book
+    places: Sequence[Testbed], minutes: float, say: Callable[[str], None], book: Book
 ) -> tuple[int, int, int]:
     """Try as many scenarios as the minutes allow; returns those tried, those not clean, all."""
     until = deadline(minutes)
@@ -76,7 +76,7 @@ def campaign(
             for name in together:
                 book.note(name)
 
-    def attempt(place: World, name: str) -> None:
+    def attempt(place: Testbed, name: str) -> None:
         ended = fail(place, [whole[name]])
         if not ended.reached:
             say(f"NOT TRIED {name}: the build did not call it")
@@ -89,43 +89,43 @@ def campaign(
     return book.tried(whole), book.bad(whole), len(whole)
 
 
-def fail(world: World, together: Sequence[Scenario]) -> Ended:
+def fail(testbed: Testbed, together: Sequence[Scenario]) -> Ended:
     """A build with these failing requests; `left` is what is wrong with how it ended."""
-    home = world.home()
-    before = inventory(world.ec2)
-    control.call(world.lab, "faults/clear")
+    home = testbed.home()
+    before = inventory(testbed.ec2)
+    control.call(testbed.lab, "faults/clear")
     for fault in together:
-        control.order_fault(world.lab, action=fault.action, code=fault.code, times=fault.times)
-    build = world.start(home)
+        control.order_fault(testbed.lab, action=fault.action, code=fault.code, times=fault.times)
+    build = testbed.start(home)
     if any(fault.action in _OF_CLEANING_UP for fault in together):
-        while build.goes_on() and "RunInstances 2" not in steps(world.calls()):
+        while build.goes_on() and "RunInstances 2" not in steps(testbed.calls()):
             time.sleep(0.05)
         with contextlib.suppress(ProcessLookupError):
             build.signal(signal.SIGTERM)
     waited = all(fault.code in PASSING and fault.times > 1 for fault in together)
     waited = waited and not _ends_or_says(build, _WAITS)
-    called = {*world.calls(), "boot"}
+    called = {*testbed.calls(), "boot"}
     if waited:
         # EC2 answers again.
-        control.call(world.lab, "faults/clear")
-    ended = world.end(build, _PATIENCE)
+        control.call(testbed.lab, "faults/clear")
+    ended = testbed.end(build, _PATIENCE)
     if waited and "waiting for " not in ended.text:
         ended.left.append("it asked again without a word")
-    called |= set(world.calls())
+    called |= set(testbed.calls())
     ended.reached = all(fault.action in called for fault in together)
-    control.call(world.lab, "faults/clear")
+    control.call(testbed.lab, "faults/clear")
     if ended.status is None:
         ended.left.append("it did not end")
     elif ended.status not in (0, 1):
         ended.left.append(f"exit status {ended.status}")
     elif ended.status == 1 and "error: " not in ended.text and "left: " not in ended.text:
         ended.left.append("no message")
-    if ended.status != 0 and world.traces(home, before):
-        ended.text += world.next_build(home)
+    if ended.status != 0 and testbed.traces(home, before):
+        ended.text += testbed.next_build(home)
     if "Traceback" in ended.text:
         ended.left.append("a traceback")
-    ended.left += world.traces(home, before)
-    world.forget_images(before)
+    ended.left += testbed.traces(home, before)
+    testbed.forget_images(before)
     return ended
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from devel import bad_inputs
 from devel.campaign.book import Book
-from devel.campaign.world import deadline, each
+from devel.campaign.testbed import deadline, each
 
 TRACEBACK = "traceback:"
 

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from devel.campaign.book import Book
-from devel.campaign.world import Ended, World, deadline, each, inventory
+from devel.campaign.testbed import Ended, Testbed, deadline, each, inventory
 from lab import control
 
 # Between calls: the local work of a build. They divide its time evenly.
@@ -69,7 +69,7 @@ def points(calls: Sequence[str]) -> list[Point]:
 
 
 def campaign(
-    places: Sequence[World], minutes: float, say: Callable[[str], None], book: Book
+    places: Sequence[Testbed], minutes: float, say: Callable[[str], None], book: Book
 ) -> tuple[int, int, int]:
     """End builds at as many points as the minutes allow; returns points tried, leaks, all."""
     until = deadline(minutes)
@@ -79,7 +79,7 @@ def campaign(
     seconds, calls = max(seconds for seconds, _ in timings), timings[0][1]
     whole = {str(point): point for point in points(calls)}
 
-    def attempt(place: World, name: str) -> None:
+    def attempt(place: Testbed, name: str) -> None:
         lasts = seconds
         for _ in range(_TRIES):
             ended = kill(place, whole[name], lasts)
@@ -97,18 +97,18 @@ def campaign(
     return book.tried(whole), book.bad(whole), len(whole)
 
 
-def kill(world: World, point: Point, seconds: float) -> Ended:
+def kill(testbed: Testbed, point: Point, seconds: float) -> Ended:
     """End a build of so many seconds at a point; what is then left.
 
     What SIGKILL left is looked for after the next build.
     """
-    home = world.home()
-    before = inventory(world.ec2)
-    control.call(world.lab, "faults/clear")
-    build = world.start(home)
+    home = testbed.home()
+    before = inventory(testbed.ec2)
+    control.call(testbed.lab, "faults/clear")
+    build = testbed.start(home)
     began = time.monotonic()
     while build.goes_on():
-        if point.step and point.step in steps(world.calls()):
+        if point.step and point.step in steps(testbed.calls()):
             break
         if not point.step and time.monotonic() - began >= seconds * point.part / _MOMENTS:
             break
@@ -118,34 +118,34 @@ def kill(world: World, point: Point, seconds: float) -> Ended:
     if reached:
         build.signal(point.number)
     lasted = time.monotonic() - began
-    ended = world.end(build)
+    ended = testbed.end(build)
     ended.reached, ended.seconds = reached, lasted
     if ended.status is None:
         ended.left.append("it did not end")
     if point.number is signal.SIGKILL or ended.status is None:
-        if world.traces(home, before):
-            ended.text += world.next_build(home)
+        if testbed.traces(home, before):
+            ended.text += testbed.next_build(home)
     elif ended.status not in (0, 1, -signal.SIGINT, -signal.SIGTERM, 130, 143):
         ended.left.append(f"exit status {ended.status}")
     if "Traceback" in ended.text:
         ended.left.append("a traceback")
-    ended.left += world.traces(home, before)
-    world.forget_images(before)
+    ended.left += testbed.traces(home, before)
+    testbed.forget_images(before)
     return ended
 
 
-def measured(world: World) -> tuple[float, list[str]]:
+def measured(testbed: Testbed) -> tuple[float, list[str]]:
     """The seconds and the calls to EC2 of a build that nobody ends.
 
     Raises RuntimeError if it does not end well: then no attack would show anything.
     """
-    home = world.home()
-    before = inventory(world.ec2)
-    control.call(world.lab, "faults/clear")
+    home = testbed.home()
+    before = inventory(testbed.ec2)
+    control.call(testbed.lab, "faults/clear")
     began = time.monotonic()
-    ended = world.end(world.start(home), patience=600)
-    seconds, calls = time.monotonic() - began, world.calls()
+    ended = testbed.end(testbed.start(home), patience=600)
+    seconds, calls = time.monotonic() - began, testbed.calls()
     if ended.status != 0:
         raise RuntimeError(f"the campaign's build fails without an attack:\n{ended.text}")
-    world.forget_images(before)
+    testbed.forget_images(before)
     return seconds, calls

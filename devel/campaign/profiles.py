@@ -13,7 +13,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from devel.campaign.book import Book
-from devel.campaign.world import deadline, each
+from devel.campaign.testbed import deadline, each
 from kiln.base.paths import ROOT
 
 # Inputs of one run of the fuzz test, and how many runs give 10^6.

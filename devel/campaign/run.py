@@ -12,7 +12,7 @@ from typing import Any
 from devel import bad_inputs
 from devel.campaign import commands, ec2_faults, inputs, kills, profiles, units
 from devel.campaign.book import Book, opened
-from devel.campaign.world import LABS, worlds
+from devel.campaign.testbed import LABS, testbeds
 from kiln.base import needs
 from kiln.base.errors import KilnError
 from lab import control, host, settings
@@ -114,14 +114,14 @@ def verdict(figures: list[Figure], say: Say) -> int:
 
 
 def _kills(lab: Lab, minutes: float, say: Say, book: Book) -> Figure:
-    with worlds(lab, _AT_ONCE) as places:
+    with testbeds(lab, _AT_ONCE) as places:
         tried, leaks, whole = kills.campaign(places, minutes, say, book)
     return Figure(f"points {tried} / leaks {leaks}", leaks, whole - tried)
 
 
 def _faults(lab: Lab, minutes: float, say: Say, book: Book) -> Figure:
     # Most of these builds wait.
-    with worlds(lab, 2 * _AT_ONCE) as places:
+    with testbeds(lab, 2 * _AT_ONCE) as places:
         tried, bad, whole = ec2_faults.campaign(places, minutes, say, book)
     return Figure(f"faults {tried} / clean {tried - bad}", bad, whole - tried)
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from devel.campaign.book import Book
 from devel.campaign.commands import STATUS, Case, Counts, cases, excuse, lay_shims
 from devel.campaign.sandbox import nspawn, overlay
-from devel.campaign.world import deadline
+from devel.campaign.testbed import deadline
 from kiln.base.paths import ROOT, RUNTIME
 from lab.guests import pci
 from lab.rootfs import bases

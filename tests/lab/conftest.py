@@ -25,7 +25,7 @@ import pytest
 from botocore.config import Config
 from xdist.scheduler import LoadFileScheduling
 
-from devel.campaign.world import (
+from devel.campaign.testbed import (
     PRIVATE_KEY,
     inventory,
     slim_checkout,

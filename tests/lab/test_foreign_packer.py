@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT, launching, plain_client
 
 from devel import packers
-from devel.campaign.world import bare_checkout
+from devel.campaign.testbed import bare_checkout
 from kiln.packer import program
 from lab import control
 

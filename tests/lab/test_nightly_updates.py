@@ -16,7 +16,7 @@ import pytest
 import yaml
 from conftest import users_environment
 
-from devel.campaign.world import bare_checkout
+from devel.campaign.testbed import bare_checkout
 from lab import settings
 
 AL2 = "al2-510.47.03-cuda11.6-base-x86_64"

@@ -22,7 +22,7 @@ from conftest import (
     wait_for,
 )
 
-from devel.campaign.world import bare_checkout
+from devel.campaign.testbed import bare_checkout
 from tests.unit import commands
 
 AL2023 = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-6.1-x86_64"

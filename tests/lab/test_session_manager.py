@@ -26,7 +26,7 @@ from botocore.exceptions import ClientError
 from conftest import Guest, launching, users_environment
 from test_ssm import TRUST, ping, until
 
-from devel.campaign.world import bare_checkout
+from devel.campaign.testbed import bare_checkout
 from kiln.cloud import iam as documented
 from kiln.cloud import session
 from lab import control

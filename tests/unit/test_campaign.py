@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from devel.campaign import book, commands, ec2_faults, kills, profiles, run, world
+from devel.campaign import book, commands, ec2_faults, kills, profiles, run, testbed
 from devel.campaign.book import Book
 from devel.campaign.run import Clock, Figure
-from devel.campaign.world import Ended
+from devel.campaign.testbed import Ended
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.matrix.load import load_recipes
@@ -218,9 +218,9 @@ def test_cases_are_tried_in_several_places_at_once_and_each_one_once() -> None:
         tried.append(case)
         both.wait()
 
-    world.each(range(2), "abcd", time.monotonic() + 600, attempt)
+    testbed.each(range(2), "abcd", time.monotonic() + 600, attempt)
     assert sorted(tried) == ["a", "b", "c", "d"]
-    world.each(range(2), "abcd", time.monotonic() - 1, attempt)
+    testbed.each(range(2), "abcd", time.monotonic() - 1, attempt)
     assert len(tried) == 4
 
 

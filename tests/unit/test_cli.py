@@ -295,7 +295,7 @@ def test_a_lab_that_cannot_be(refused: Refused) -> None:
         assert f"KILN_LAB_PORT={port} is not a port" in message
 
 
-# The world failed: exit code 1.
+# An operation failed: exit status 1.
 
 
 def test_no_packer_and_no_leave_to_install_it(refused: Refused, aws: Aws, tmp_path: Path) -> None:

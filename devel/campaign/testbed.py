@@ -154,7 +154,7 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class World:
+class Testbed:
     """A lab that only the campaign uses, and a checkout whose build is short."""
 
     lab: Lab
@@ -264,7 +264,7 @@ def processes_of(run_id: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def world(lab: Lab) -> Iterator[World]:
+def testbed(lab: Lab) -> Iterator[Testbed]:
     """A lab of the campaign's, up, and a checkout with a short build; all of it is removed."""
     import boto3
 
@@ -283,17 +283,17 @@ def world(lab: Lab) -> Iterator[World]:
         # A lab in use is not started anew by a build from another checkout.
         ec2.create_key_pair(KeyName="the-campaign")
         try:
-            yield World(lab, ec2, bare_checkout(folder), folder)
+            yield Testbed(lab, ec2, bare_checkout(folder), folder)
         finally:
             control.clean(lab, force=True)
 
 
 @contextlib.contextmanager
-def worlds(lab: Lab, count: int) -> Iterator[list[World]]:
-    """Several worlds; the first one's lab is `lab`, the others have the numbers after it."""
+def testbeds(lab: Lab, count: int) -> Iterator[list[Testbed]]:
+    """Several testbeds; the first one's lab is `lab`, the others have the numbers after it."""
     with contextlib.ExitStack() as stack:
         labs = [replace(lab, index=(lab.index + number) % LABS) for number in range(count)]
-        yield [stack.enter_context(world(lab)) for lab in labs]
+        yield [stack.enter_context(testbed(lab)) for lab in labs]
 
 
 def each(
@@ -302,7 +302,7 @@ def each(
     until: float,
     attempt: Callable[[Place, str], None],
 ) -> None:
-    """Try the cases, in each place (a world) one at a time, until they are done or it is too late.
+    """Try the cases, on each testbed one at a time, until they are done or it is too late.
 
     Raises the first exception of an attempt, when the other places are done with theirs.
     """
