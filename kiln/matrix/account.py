@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -22,6 +23,7 @@ from kiln.base import tags as our_tags
 from kiln.base import vocabulary
 from kiln.base.account import Account, SubnetFilter
 from kiln.base.errors import did_you_mean
+from kiln.base.located import Path_
 from kiln.base.vocabulary import Arch
 
 
@@ -55,6 +57,13 @@ def _cidr(text: str) -> str:
     return text
 
 
+def _with_port(url: str) -> str:
+    port = re.match(r"https?://[^/:]+:([0-9]+)", url)
+    if port and not 1 <= int(port[1]) <= 65535:
+        raise ValueError(f"{port[1]} is not a port: 1 to 65535")
+    return url
+
+
 _LONGEST_KEY, _LONGEST_VALUE = 128, 256
 # EC2 allows 50 tags on a resource; a bake's own, Name and those that come later take up to 24.
 _MOST_TAGS = 25
@@ -69,10 +78,15 @@ Key = Annotated[str, _text(vocabulary.KMS_KEY)]
 Profile = Annotated[str, _text(vocabulary.INSTANCE_PROFILE, 128)]
 Policy = Annotated[str, _text(vocabulary.POLICY_ARN, 600)]
 InstanceType = Annotated[str, _text(vocabulary.INSTANCE_TYPE)]
-Proxy = Annotated[str, _text(vocabulary.PROXY)]
+Proxy = Annotated[str, _text(vocabulary.PROXY), AfterValidator(_with_port)]
 NoProxy = Annotated[str, _text(vocabulary.NO_PROXY)]
 Bucket = Annotated[str, _text(vocabulary.BUCKET, 63)]
-Url = Annotated[str, _text(vocabulary.URL), AfterValidator(lambda text: text.rstrip("/"))]
+Url = Annotated[
+    str,
+    _text(vocabulary.URL),
+    AfterValidator(_with_port),
+    AfterValidator(lambda text: text.rstrip("/")),
+]
 Limited = Annotated[str, AfterValidator(_limited)]
 # For a number without its unit the message names the missing unit, not the type.
 TimeLimit = Annotated[
@@ -105,7 +119,7 @@ class SubnetChoice(_Block):
 
 
 class Aws(_Block):
-    """How builds use your AWS account. null removes what `defaults` sets."""
+    """How builds use your AWS account. null removes what `defaults` sets, of a list []."""
 
     region: Region | None = None
     """Where to build; --region and AWS_REGION come before it, the profile's region after it."""
@@ -220,8 +234,45 @@ def unfit(account: Account) -> Iterator[tuple[str, str]]:
             "ssh_source_cidrs",
             "security_group_ids are your own groups, to which AMI Kiln adds no rule",
         )
+    if chained := _chained(account.mirrors):
+        yield "mirrors", chained
+    if elsewhere := key_elsewhere(account, account.region):
+        yield "kms_key_id", elsewhere
     if len(account.tags) > _MOST_TAGS:
         yield (
             "tags",
             f"{len(account.tags)} are more than {_MOST_TAGS}, with which EC2's 50 are full",
         )
+
+
+def _chained(mirrors: Mapping[str, str]) -> str:
+    """Why mirrors cannot be taken back: one of them is itself replaced, as in a circle; "" if none
+    is. A bake replaces the URLs in the package sources one after another."""
+    for vendor, mirror in mirrors.items():
+        for other in mirrors:
+            if f"{mirror}/".startswith(f"{other}/"):
+                again = "itself" if other == vendor else f"another mirror's {other}"
+                return f"{mirror}, the mirror of {vendor}, would be replaced again, as {again}"
+    return ""
+
+
+def key_elsewhere(account: Account, region: str | None) -> str:
+    """Why the KMS key cannot encrypt what is made in a region: its ARN names another one; "" if it
+    can, and for a key that is not named by an ARN."""
+    parts = (account.kms_key_id or "").split(":")
+    if region is None or len(parts) < 6 or parts[3] == region:
+        return ""
+    return f"the key is in {parts[3]}, and the build in {region}"
+
+
+def empty_lists(below: Account, block: Aws | None, arch: str) -> Iterator[tuple[Path_, str]]:
+    """Empty settings of a block that change nothing of those below: where in the block, and why."""
+    for name in sorted(block.model_fields_set) if block else ():
+        path: Path_ = (name,)
+        value, there = getattr(block, name), getattr(below, name, None)
+        if name == "instance_types" and arch in value:
+            path, value = (name, arch), value[arch]
+        if value == () and not there:
+            yield path, "is empty: give it a value, or remove the line"
+        elif value == {} and there and name in _MERGED:
+            yield path, "is empty, and takes nothing off: entries are added to those of `defaults`"

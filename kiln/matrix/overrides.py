@@ -54,7 +54,8 @@ def overridden(account: Account, flags: Mapping[str, str], arch: str) -> Account
         block = _read(origin, name, text, arch)
         account = layered(account, block, partial(_say, origin), arch)
     for name, why in unfit(account):
-        origin = account.origins.get(name, name)
+        origins = account.origins.items()
+        origin = ", ".join(dict.fromkeys(at for key, at in origins if key.split(".")[0] == name))
         raise KilnError(f"{name} ({origin}): {why}", hint="leave one of the two out")
     if account.ssh_interface == "session_manager" and not account.iam_instance_profile:
         raise KilnError(

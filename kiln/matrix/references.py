@@ -13,7 +13,7 @@ from kiln.base.located import Located, Path_, dotted
 from kiln.base.placeholders import names_in
 from kiln.base.recipe import Recipe
 from kiln.facts import table
-from kiln.matrix.account import Aws, unfit
+from kiln.matrix.account import Aws, empty_lists, unfit
 from kiln.matrix.mistakes import mistake
 from kiln.matrix.publishing import inconsistent
 from kiln.matrix.schema import MatrixModel, RowSettings, SourceAmiModel
@@ -147,7 +147,11 @@ def bad_publish(variant: Variant) -> Iterator[Finding]:
 
 
 def _bad_aws(variant: Variant) -> Iterator[Finding]:
-    """What does not fit together in a row's `aws`, where it is set."""
+    """What does not fit together in a row's `aws`, where it is set, and what is empty there."""
+    for document, below, block, path in variant.aws_layers:
+        for within, why in empty_lists(below, block, variant.arch):
+            place = (*path, *within)
+            yield mistake(document.place(place), f"{dotted(place)} {why}")
     for name, why in unfit(variant.account):
         own = (*variant.path, "aws", name)
         place = own if own in variant.document.values else ("defaults", "aws", name)

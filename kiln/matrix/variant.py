@@ -12,7 +12,7 @@ from kiln.base.account import Account
 from kiln.base.findings import Place
 from kiln.base.located import Located, Path_
 from kiln.base.vocabulary import DEB_ARCH
-from kiln.matrix.account import layered
+from kiln.matrix.account import Aws, layered
 from kiln.matrix.publishing import Publish
 from kiln.matrix.schema import (
     DistroModel,
@@ -91,11 +91,19 @@ class Variant:
     @cached_property
     def account(self) -> Account:
         """The `aws` settings: those of the row over those of `defaults`."""
+        document, below, block, path = self.aws_layers[-1]
+        return layered(below, block, _place_in(document, path), self.arch)
+
+    @cached_property
+    def aws_layers(self) -> list[tuple[Located, Account, Aws | None, Path_]]:
+        """The blocks that make `account`, the row's last: file, the settings below the block, the
+        block, its path."""
+        layers: list[tuple[Located, Account, Aws | None, Path_]] = []
         settings = Account()
         for document, model in self.below or ((self.document, self.model),):
+            layers.append((document, settings, model.defaults.aws, ("defaults", "aws")))
             settings = account_of_defaults(document, model, self.arch, settings)
-        within = (*self.path, "aws")
-        return layered(settings, self.row.aws, _place_in(self.document, within), self.arch)
+        return [*layers, (self.document, settings, self.row.aws, (*self.path, "aws"))]
 
     def per_arch(self, name: str) -> str | None:
         """A setting that is given per arch."""

@@ -17,6 +17,7 @@ from kiln.cloud.machine import ssh_timeout
 from kiln.cloud.target import Target
 from kiln.compat import engine
 from kiln.matrix import flags
+from kiln.matrix.account import key_elsewhere
 from kiln.matrix.overrides import overridden
 from kiln.matrix.references import no_such_component
 from kiln.packer import program
@@ -85,6 +86,11 @@ def announce(
     if target.bills:
         for recipe in recipes:
             account = accounts[recipe.name]
+            if elsewhere := key_elsewhere(account, account.region or target.region):
+                raise KilnError(
+                    f"kms_key_id ({account.origins['kms_key_id']}): {elsewhere}",
+                    hint="name a key of that region, or alias/NAME, which each region has its own",
+                )
             bakes = " or ".join(planning.types_in_order(recipe, account, options))
             checks = options.verify_instance_type or recipe.verify_instance_type
             kinds = " and ".join(dict.fromkeys([bakes, checks]))

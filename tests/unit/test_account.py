@@ -135,6 +135,31 @@ def test_null_takes_off_what_the_defaults_set(tmp_path: Path) -> None:
     assert got.shown() == ["proxy none (amis.yaml:9:18)"]
 
 
+LISTS = {
+    "subnet_ids": ["subnet-01234567"],
+    "security_group_ids": ["sg-01234567"],
+    "ssh_source_cidrs": ["10.0.0.0/8"],
+    "no_proxy": [".example"],
+    "instance_types": {"x86_64": ["g5.xlarge"]},
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_an_empty_list_of_a_row_takes_off_what_the_defaults_set(tmp_path: Path, name: str) -> None:
+    empty: Any = {"x86_64": []} if name == "instance_types" else []
+    got = account(tmp_path, {name: LISTS[name]}, {name: empty})
+    assert getattr(got, name) == ()
+    assert got.shown() == [f"{name} none ({got.origins[name]})"]
+
+
+def test_an_empty_mapping_of_a_row_which_would_take_nothing_off_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        KilnError, match=r"9:17: amis\.0\.aws\.tags is empty, and takes nothing off"
+    ):
+        account(tmp_path, {"tags": {"a": "b"}}, {"tags": {}})
+    assert account(tmp_path, {"tags": {}}, {"tags": {}}).tags == {}
+
+
 def test_a_subnet_takes_the_place_of_a_filter_that_is_farther_away(tmp_path: Path) -> None:
     choice = {"filters": {"tag:Class": "build"}, "most_free": True}
     got = account(tmp_path, {"subnet_filter": choice}, {"subnet_id": "subnet-01234567"})
@@ -192,6 +217,35 @@ WRONG = {
         {"mirrors": {"https://a.example": "https://m", "https://b.example": "https://m/b"}},
         "https://m takes the place of two vendors' URLs",
     ),
+    "mirrors in a circle": (
+        {
+            "mirrors": {
+                "https://a.example": "https://b.example",
+                "https://b.example": "https://a.example",
+            }
+        },
+        "mirrors: https://b.example, the mirror of https://a.example, would be replaced again, as "
+        "another mirror's https://b.example",
+    ),
+    "a mirror of itself": (
+        {"mirrors": {"https://a.example": "https://a.example/cache"}},
+        "would be replaced again, as itself",
+    ),
+    "a mirror's port": (
+        {"mirrors": {"https://a.example": "https://m:65536/x"}},
+        "65536 is not a port: 1 to 65535",
+    ),
+    "a proxy's port": ({"proxy": "http://p:99999"}, "99999 is not a port: 1 to 65535"),
+    "port 0": ({"proxy": "http://p:0/"}, "0 is not a port"),
+    "a key elsewhere": (
+        {"region": "eu-west-1", "kms_key_id": "arn:aws:kms:us-east-1:123456789012:alias/ami"},
+        "kms_key_id: the key is in us-east-1, and the build in eu-west-1",
+    ),
+    **{
+        name: ({name: []}, f"{name} is empty: give it a value, or remove the line")
+        for name in ("subnet_ids", "security_group_ids", "ssh_source_cidrs", "no_proxy")
+    },
+    "no types": ({"instance_types": {"x86_64": []}}, "instance_types.x86_64 is empty: give it a"),
     "two subnets": (
         {"subnet_id": "subnet-01234567", "subnet_filter": {"filters": {"vpc-id": "v"}}},
         "give either subnet_id, subnet_ids or subnet_filter",
@@ -232,6 +286,10 @@ def test_a_wrong_setting_is_refused_with_its_line_and_exit_status_2(
         (
             {"ssh_interface": "session_manager"},
             "ssh_interface session_manager (--ssh-interface) needs an iam_instance_profile",
+        ),
+        (
+            {"mirrors": "https://a.example=https://b.example https://b.example=https://a.example"},
+            "mirrors (--mirrors): https://b.example, the mirror of https://a.example, would be",
         ),
         (
             {"spot": "true", "capacity_reservation_id": "cr-01234567"},

@@ -76,6 +76,18 @@ def test_a_time_limit_of_the_command_line_must_be_of_a_component_of_a_row() -> N
     assert refused.value.exit_status == 2
 
 
+def test_a_key_of_another_region_than_the_callers_is_refused_before_aws_is_asked() -> None:
+    row = next(row for row in ROWS if row.arch == "x86_64")
+    key = "arn:aws:kms:eu-west-1:123456789012:key/01234567-89ab-cdef-0123-456789abcdef"
+    options = planning.Options(given={"kms_key_id": key})
+    with pytest.raises(KilnError) as refused:
+        build.announce([row], options, AWS, lambda line: None)
+    assert refused.value.message == (
+        "kms_key_id (--kms-key-id): the key is in eu-west-1, and the build in us-east-1"
+    )
+    assert refused.value.exit_status == 2
+
+
 def test_rows_of_one_processor_that_is_emulated_are_announced_alone() -> None:
     turns, output = in_turn([row for row in MIXED if row.arch == "arm64"], LAB)
     assert turns == [{"arm64"}]
