@@ -236,8 +236,6 @@ def unfit(account: Account) -> Iterator[tuple[str, str]]:
         )
     if chained := _chained(account.mirrors):
         yield "mirrors", chained
-    if elsewhere := key_elsewhere(account, account.region):
-        yield "kms_key_id", elsewhere
     if len(account.tags) > _MOST_TAGS:
         yield (
             "tags",

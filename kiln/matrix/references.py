@@ -13,7 +13,7 @@ from kiln.base.located import Located, Path_, dotted
 from kiln.base.placeholders import names_in
 from kiln.base.recipe import Recipe
 from kiln.facts import table
-from kiln.matrix.account import Aws, empty_lists, unfit
+from kiln.matrix.account import Aws, empty_lists, key_elsewhere, unfit
 from kiln.matrix.mistakes import mistake
 from kiln.matrix.publishing import inconsistent
 from kiln.matrix.schema import MatrixModel, RowSettings, SourceAmiModel
@@ -152,7 +152,9 @@ def _bad_aws(variant: Variant) -> Iterator[Finding]:
         for within, why in empty_lists(below, block, variant.arch):
             place = (*path, *within)
             yield mistake(document.place(place), f"{dotted(place)} {why}")
-    for name, why in unfit(variant.account):
+    elsewhere = key_elsewhere(variant.account, variant.account.region)
+    wrong_key = [("kms_key_id", elsewhere)] if elsewhere else []
+    for name, why in (*unfit(variant.account), *wrong_key):
         own = (*variant.path, "aws", name)
         place = own if own in variant.document.values else ("defaults", "aws", name)
         yield mistake(variant.document.place(place), f"{dotted(place)}: {why}")

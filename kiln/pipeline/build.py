@@ -78,6 +78,14 @@ def announce(
             )
     accounts = {r.name: overridden(r.row.account, options.given, r.arch) for r in recipes}
     _check_limits(recipes, accounts)
+    for account in accounts.values():
+        # A key of AWS serves in the lab too, in whatever region that says it is.
+        region = account.region or (target.region if target.bills else None)
+        if elsewhere := key_elsewhere(account, region):
+            raise KilnError(
+                f"kms_key_id ({account.origins['kms_key_id']}): {elsewhere}",
+                hint="name a key of that region, or alias/NAME, of which each region has its own",
+            )
     if options.keep_instance or options.start:
         for account in accounts.values():
             _check_kept(account)
@@ -86,11 +94,6 @@ def announce(
     if target.bills:
         for recipe in recipes:
             account = accounts[recipe.name]
-            if elsewhere := key_elsewhere(account, account.region or target.region):
-                raise KilnError(
-                    f"kms_key_id ({account.origins['kms_key_id']}): {elsewhere}",
-                    hint="name a key of that region, or alias/NAME, which each region has its own",
-                )
             bakes = " or ".join(planning.types_in_order(recipe, account, options))
             checks = options.verify_instance_type or recipe.verify_instance_type
             kinds = " and ".join(dict.fromkeys([bakes, checks]))

@@ -337,6 +337,14 @@ def test_a_proxy_without_http_is_refused_without_its_password(tmp_path: Path) ->
     assert "S3cr" not in str(caught.value.findings)
 
 
+def test_what_is_not_built_may_be_in_another_region_than_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = {"region": "eu-west-1", "kms_key_id": "arn:aws:kms:eu-west-1:123456789012:alias/ami"}
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    assert account(tmp_path, block).region == "us-east-1"
+
+
 def test_a_wrong_variable_of_the_environment_is_refused_by_its_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
