@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kiln import components, facts
+from kiln.base import overlay
 from kiln.base.errors import KilnError
 from kiln.base.findings import Finding, Place
 from kiln.base.recipe import Recipe
@@ -92,19 +93,24 @@ def assumed_things(recipe: Recipe) -> list[Finding]:
             f"{component} needs what is only assumed to exist: {', '.join(things)}",
             why="no index that was recorded has it, and nobody was seen using it",
             hint="./invoke preflight --record where the vendors' hosts answer, or add where it was "
-            f"seen to {_table_for(component)}",
-            source="this repository: kiln/facts/knowledge/evidence.yaml",
+            f"seen to {table}",
+            source=source,
             component=component,
         ).at(place)
         for (component, place), things in assumed.items()
+        for table, source in [_files_for(component)]
     ]
 
 
-def _table_for(component: str) -> str:
-    """Where the owner of a component adds what was seen."""
+def _files_for(component: str) -> tuple[str, str]:
+    """The table to which the owner of a component adds what was seen, and the file that a finding
+    about the component rests on."""
     if components.is_ours(component):
-        return "kiln/facts/knowledge/evidence.yaml"
-    return "overlay/facts/evidence.yaml (docs/overlay.md)"
+        table = "kiln/facts/knowledge/evidence.yaml"
+        return table, f"this repository: {table}"
+    file = overlay.component_files(component)[-1]
+    table = overlay.shown_path(file.parents[1] / "facts" / "evidence.yaml")
+    return f"{table} (docs/overlay.md)", f"the overlay: {overlay.shown_path(file)}"
 
 
 def _packages(recipe: Recipe, steps: tuple[Step, ...]) -> Iterator[Evidence]:

@@ -664,7 +664,8 @@ def test_what_is_only_assumed_of_its_component_is_added_to_its_own_facts(acme: P
     (mine,) = [
         finding for finding in evidence.assumed_things(row) if finding.component == "acme-baseline"
     ]
-    assert "seen to overlay/facts/evidence.yaml" in mine.hint
+    assert f"seen to {acme}/facts/evidence.yaml (docs/overlay.md)" in mine.hint
+    assert mine.source == f"the overlay: {acme}/components/acme-baseline.yaml"
 
 
 def test_a_variable_that_the_script_does_not_declare_is_named_with_its_file(acme: Path) -> None:
