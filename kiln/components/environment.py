@@ -117,16 +117,20 @@ def environment_problems(component: str, given: Mapping[str, str]) -> list[Findi
     variables = {variable.name: variable for variable in declared(script)}
     known = {variable.name for variable in common()}
     findings = []
-    for name in given:
-        if name in known:
-            message = f"component {component} gives {name}, which every script gets already"
-            findings.append(_finding(script, 1, message, f"remove {name} from the component"))
-        elif name not in variables:
-            message = f"component {component} gives {name}, which the script does not declare"
-            close = nearest(name, variables)
-            hint = f"did you mean {close}? " if close else ""
+    # Variable that is not declared → the declared one that was meant.
+    unknown = {name: nearest(name, variables) for name in given if name not in variables}
+    for name in [name for name in unknown if name in known]:
+        del unknown[name]
+        message = f"component {component} gives {name}, which every script gets already"
+        findings.append(_finding(script, 1, message, f"remove {name} from the component"))
+    meant = [[name] for name, close in unknown.items() if close]
+    # Those without a likely meaning are one message.
+    for names in (*meant, [name for name, close in unknown.items() if not close]):
+        if names:
+            message = f"component {component} gives {' and '.join(names)}, which the script does"
+            hint = f"did you mean {close}? " if (close := unknown[names[0]]) else ""
             hint += f"A new variable needs a line in the script's header: {_FORM}"
-            findings.append(_finding(script, 1, message, hint))
+            findings.append(_finding(script, 1, f"{message} not declare", hint))
     for variable in variables.values():
         if variable.required and not given.get(variable.name):
             state = "gives an empty" if variable.name in given else "does not give"

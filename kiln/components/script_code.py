@@ -10,6 +10,8 @@ from pathlib import Path
 from kiln.base.errors import KilnError
 from kiln.base.overlay import shown_path
 
+# A command that sources a file, and the file.
+SOURCED = re.compile(r"(?:^|[;&|({]|\bthen|\bdo|\belse)[ \t]*(?:source|\.)[ \t]+(\S+)", re.M)
 # On one line, as everybody writes it; two subshells begin with the same brackets.
 _ARITHMETIC = re.compile(r"\(\((?:[^()\n]|\([^()\n]*\))*\)\)")
 _HERE = re.compile(r"<<(-?)[ \t]*(\\|'|\"|)(\w+)")

@@ -11,7 +11,7 @@ from kiln.base.errors import nearest
 from kiln.base.findings import Finding
 from kiln.base.overlay import own_files, provisioner_file, shown_path
 from kiln.base.paths import PROVISIONERS, RUNTIME
-from kiln.components.script_code import Code, script_code
+from kiln.components.script_code import SOURCED, Code, script_code
 
 RULE = "provisioner"
 
@@ -35,12 +35,20 @@ _FUNCTION = re.compile(r"(?:\(\)|\bfunction[ \t]+\S+)[ \t\n]*$")
 
 def command_problems(component: str) -> list[Finding]:
     """Errors in the commands of a component's script, each with its line: files of the image that
-    nobody has, and an `exec` that replaces the script. What is only known on the build instance,
-    such as a name with a variable, is not judged. Raises KilnError for a file that is not UTF-8.
+    nobody has, an `exec` that replaces the script, no library. What is only known on the build
+    instance, such as a name with a variable, is not judged. Raises KilnError for a file that is not
+    UTF-8.
     """
     script = provisioner_file(component)
     code = script_code(script)
-    return [*_missing_files(script, code), *_replaced(script, code)]
+    return [*_alone(script, code), *_missing_files(script, code), *_replaced(script, code)]
+
+
+def _alone(script: Path, code: Code) -> Iterator[Finding]:
+    # Ours that has no library says why. Another file that a script sources may source it.
+    if not script.is_relative_to(PROVISIONERS) and not SOURCED.search(code.expanded):
+        message = "the script does not source the library, so nothing records what it did"
+        yield _finding(script, 1, message, 'begin it with source "${KILN_DIR:?}/lib/kiln.sh"')
 
 
 def _missing_files(script: Path, code: Code) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from kiln.components.script_code import script_code
+from kiln.components.script_code import SOURCED, script_code
 
 # Set by bash, or by any login.
 _AMBIENT = re.compile(
@@ -28,7 +28,6 @@ _NAMED = re.compile(
     r"([^\n;|&]*)"
 )
 _WORD = re.compile(rf"(?<![\w$\{{#!]){_NAME}\b")
-_SOURCED = re.compile(r"(?:^|[;&|({]|\bthen|\bdo|\belse)[ \t]*(?:source|\.)[ \t]+(\S+)", re.M)
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Reading:
 def readings(script: Path) -> tuple[Reading, ...]:
     """The variables that a script reads, but for those that bash or a login sets."""
     code = script_code(script).expanded
-    others = any("lib/kiln.sh" not in path for path in _SOURCED.findall(code))
+    others = any("lib/kiln.sh" not in path for path in SOURCED.findall(code))
     apart = others or re.search(r"\beval\b", code) is not None
     own = set(_ASSIGNED.findall(code))
     for words in _NAMED.findall(code):

@@ -109,6 +109,16 @@ def test_a_misspelt_variable_is_an_error_that_names_the_right_one(cuda):
     assert line.startswith("#@ env CUDA_PACKAGES")
 
 
+def test_variables_of_which_the_script_declares_none_are_one_message(changed, cuda):
+    changed((PROVISIONERS / "cuda.sh").read_text(), "")
+    (finding,) = environment.environment_problems("cuda", cuda)
+    assert finding.message == (
+        "component cuda gives CUDA_VERSION and CUDA_SERIES and CUDA_PACKAGES, which the script "
+        "does not declare"
+    )
+    assert finding.hint.startswith("A new variable needs a line in the script's header: ")
+
+
 def test_a_required_variable_that_is_empty_is_an_error(cuda):
     (finding,) = environment.environment_problems("cuda", {**cuda, "CUDA_SERIES": ""})
     assert "gives an empty CUDA_SERIES, which the script requires" in finding.message

@@ -18,6 +18,7 @@ from kiln.matrix.load import load_recipes
 from kiln.packer import render
 
 SCRIPTS = sorted(PROVISIONERS.glob("*.sh"))
+LIBRARY = '. "$KILN_DIR/lib/kiln.sh"\n'
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         for name in ("provisioners/acme.sh", "runtime/etc/acme/banner"):
             (top / name).parent.mkdir(parents=True)
         (top / "runtime/etc/acme/banner").write_text("Acme\n")
-        (top / "provisioners/acme.sh").write_text(f"#!/bin/bash\n{lines}\n")
+        (top / "provisioners/acme.sh").write_text(f"#!/bin/bash\n{lines}\n{LIBRARY}")
         monkeypatch.setenv("KILN_OVERLAY", str(top))
         overlay._folders.cache_clear()
         return script_commands.command_problems("acme")
@@ -152,6 +153,18 @@ def test_bash_goes_on_after_what_is_not_judged(tmp_path, lines):
         timeout=60,
     )
     assert (tmp_path / "ended").exists()
+
+
+# ------------------------------------------------------------------- the library
+
+
+def test_a_script_without_the_library_is_refused(problems, monkeypatch):
+    monkeypatch.setitem(globals(), "LIBRARY", "")
+    (finding,) = problems("touch /etc/acme")
+    assert (finding.level, finding.line) == ("error", 1)
+    assert "does not source the library" in finding.message
+    assert finding.hint == 'begin it with source "${KILN_DIR:?}/lib/kiln.sh"'
+    assert problems('source "$KILN_DIR/runtime/opt/acme/lib.sh"') == []
 
 
 # ------------------------------------------------------------------- where it is said
