@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from lab.packages import deb
 from lab.rootfs import emulation
 from lab.rootfs.aptsources import Archive
 
+HOOKS = Path(__file__).parent / "hooks"
 # Of every tree. Recommended packages and translations are not installed.
 OPTIONS = (
     "--mode=root",
@@ -57,12 +59,14 @@ def make(
         str(tree),
         *archive.lines(wide=False),
     ]
+    path = f"{HOOKS / 'bin'}:{os.environ.get('PATH', os.defpath)}"
     try:
         with log.open("w") as output:
             done = subprocess.run(
                 command,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                env={**os.environ, "PATH": path},
                 pass_fds=(lock,),
                 check=False,
             )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -132,13 +135,23 @@ FILES = "what dpkg unpacks"
 
 
 @pytest.fixture
-def fetched(tmp_path: Path) -> Path:
-    """What fetch.sh leaves in a root of an archive with two packages: the second one is forged."""
+def genuine(tmp_path: Path) -> Path:
+    """A root after fetch.sh, from an archive with two packages."""
+    return fetched(tmp_path, second="aa")
+
+
+@pytest.fixture
+def forged(tmp_path: Path) -> Path:
+    """The same; the hash of the second package is not that of the index."""
+    return fetched(tmp_path, second="bb")
+
+
+def fetched(tmp_path: Path, second: str) -> Path:
     programs = tmp_path / "bin"
     programs.mkdir()
     uris = "\n".join(
         f"'http://debian.example/{name}%2b1.deb' {name}_1+1.deb 20 SHA256:{hash_}"
-        for name, hash_ in (("bash", "aa"), ("jq", "bb"))
+        for name, hash_ in (("bash", "aa"), ("jq", second))
     )
     script = f'#!/bin/sh\necho "$APT_CONFIG: $*" >> {tmp_path}/asked\n'
     (programs / "apt-get").write_text(
@@ -152,55 +165,133 @@ def fetched(tmp_path: Path) -> Path:
     )
     for program in (*programs.iterdir(), helper):
         program.chmod(0o755)
-    fetch = (tree.HOOKS / "fetch.sh").read_text()
+    hooks = tmp_path / "hooks"
+    shutil.copytree(mmdebstrap.HOOKS, hooks, symlinks=True)
+    fetch = hooks / "fetch.sh"
     # One file at a time, so that only the forged one is refused.
-    fetch = fetch.replace("/usr/lib/apt/apt-helper", str(helper)).replace("-n 24", "-n 3")
+    text = fetch.read_text().replace("/usr/lib/apt/apt-helper", str(helper))
+    fetch.write_text(text.replace("-n 72", "-n 3"))
+    trees_own = tmp_path / "dpkg-deb-of-the-tree"
+    trees_own.write_text('#!/bin/sh\necho "itself: $*"\n')
+    trees_own.chmod(0o755)
+    shutil.copy(hooks / "dpkg-deb.sh", hooks / "of-the-tree.sh")
+    itself(hooks / "of-the-tree.sh", "/usr/lib/kiln-lab-dpkg-deb", trees_own)
+    itself(hooks / "dpkg-deb.sh", "/usr/bin/dpkg-deb", programs / "dpkg-deb")
     root = tmp_path / "root"
     (root / "var/cache/apt/archives").mkdir(parents=True)
     path = f"{programs}:{os.environ['PATH']}"
     environment = {**os.environ, "MMDEBSTRAP_APT_CONFIG": "the tree's", "PATH": path}
-    subprocess.run(["sh", "-c", fetch, "fetch", root, "jq"], env=environment, check=False)
+    subprocess.run(["sh", fetch, root, "jq"], env=environment, check=False)
     return root
 
 
-def test_packages_are_there_and_decompressed_before_mmdebstrap_asks_for_them(fetched: Path) -> None:
-    archives = fetched / "var/cache/apt/archives"
+def itself(script: Path, path: str, program: Path) -> Path:
+    """Another program in the place of dpkg's own in the hook; the hook."""
+    text = script.read_text()
+    assert path in text
+    script.write_text(text.replace(path, str(program)))
+    return script
+
+
+def decompressed(root: Path) -> dict[str, str]:
+    """What is in the packages that have been decompressed, when nobody does so any more."""
+    archives = root / "var/cache/apt/archives"
+    subprocess.run(["flock", archives / "unpacked/ahead", "true"], check=True)
+    return {path.stem: path.read_text() for path in archives.glob("unpacked/*.deb")}
+
+
+def test_packages_are_there_before_mmdebstrap_asks_for_them(genuine: Path) -> None:
+    archives = genuine / "var/cache/apt/archives"
     assert (archives / "bash_1+1.deb").read_text() == "from http://debian.example/bash%2b1.deb\n"
-    assert (archives / "unpacked/bash_1+1.deb").read_text() == f"{FILES} of bash_1+1.deb"
-    update, listing = (fetched.parent / "asked").read_text().splitlines()
+    update, listing = (genuine.parent / "asked").read_text().splitlines()
     assert update == "the tree's: -qq update --error-on=any"
     assert listing.startswith("the tree's: -qq --print-uris ")
     assert listing.endswith(" install ?essential ?priority(required) jq")
 
 
-def test_a_package_whose_hash_is_not_that_of_the_signed_index_is_not_used(fetched: Path) -> None:
-    archives = fetched / "var/cache/apt/archives"
+def test_packages_are_decompressed_while_mmdebstrap_goes_on(genuine: Path) -> None:
+    archives = genuine / "var/cache/apt/archives"
+    assert decompressed(genuine) == {
+        name: f"{FILES} of {archives}/{name}.deb" for name in ("bash_1+1", "jq_1+1")
+    }
+
+
+def test_a_package_whose_hash_is_not_that_of_the_signed_index_is_not_used(forged: Path) -> None:
+    archives = forged / "var/cache/apt/archives"
     assert [path.name for path in archives.glob("*.deb")] == ["bash_1+1.deb"]
-    assert [path.name for path in archives.glob("unpacked/*")] == ["bash_1+1.deb"]
+    assert not list(archives.glob("unpacked/*.deb"))
 
 
 def dpkg_deb(root: Path, *words: str) -> str:
     """What dpkg reads in a tree while it is made."""
-    itself = root.parent / "dpkg-deb-itself"
-    itself.write_text('#!/bin/sh\necho "itself: $*"\n')
-    itself.chmod(0o755)
-    script = (tree.HOOKS / "dpkg-deb.sh").read_text()
-    script = script.replace("/usr/lib/kiln-lab-dpkg-deb", str(itself))
     return subprocess.run(
-        ["sh", "-c", script, "dpkg-deb", *words], capture_output=True, text=True, check=True
+        ["sh", root.parent / "hooks/of-the-tree.sh", *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
     ).stdout
 
 
-def test_dpkg_reads_what_is_decompressed_and_decompresses_the_rest_itself(fetched: Path) -> None:
-    archive = fetched / "var/cache/apt/archives/bash_1+1.deb"
-    link = fetched / "000-bash_1+1.deb"  # as apt passes it
+def test_dpkg_reads_what_is_decompressed_and_decompresses_the_rest_itself(genuine: Path) -> None:
+    files = decompressed(genuine)["bash_1+1"]
+    archive = genuine / "var/cache/apt/archives/bash_1+1.deb"
+    link = genuine / "000-bash_1+1.deb"  # as apt passes it
     link.symlink_to(archive)
     for name in (archive, link):
-        assert dpkg_deb(fetched, "--fsys-tarfile", str(name)) == f"{FILES} of bash_1+1.deb"
-        assert dpkg_deb(fetched, "--control", str(name), "to") == f"itself: --control {name} to\n"
-    other = archive.with_name("jq_1+1.deb")
+        assert dpkg_deb(genuine, "--fsys-tarfile", str(name)) == files
+        assert dpkg_deb(genuine, "--control", str(name), "to") == f"itself: --control {name} to\n"
+    other = archive.with_name("curl_1+1.deb")
     other.touch()
-    assert dpkg_deb(fetched, "--fsys-tarfile", str(other)) == f"itself: --fsys-tarfile {other}\n"
+    for _ in range(2):
+        assert dpkg_deb(genuine, "--fsys-tarfile", str(other)) == (
+            f"itself: --fsys-tarfile {other}\n"
+        )
+
+
+def test_dpkg_waits_for_a_package_that_is_being_decompressed(genuine: Path) -> None:
+    decompressed(genuine)
+    archive = genuine / "var/cache/apt/archives/curl_1+1.deb"
+    archive.touch()
+    unpacked = archive.parent / "unpacked" / archive.name
+    with unpacked.with_name(f"{archive.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with ThreadPoolExecutor() as pool:
+            waits = pool.submit(dpkg_deb, genuine, "--fsys-tarfile", str(archive))
+            # Who decompresses ahead does not wait.
+            dpkg_deb(genuine, "--ahead", str(archive))
+            assert not wait([waits], timeout=0.3).done
+            unpacked.write_text("made by somebody else")
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            assert waits.result(60) == "made by somebody else"
+
+
+def test_a_package_that_cannot_be_decompressed_fails_where_dpkg_reads_it(genuine: Path) -> None:
+    decompressed(genuine)
+    hooks = genuine.parent / "hooks"
+    archive = genuine / "var/cache/apt/archives/curl_1+1.deb"
+    archive.touch()
+    script = shutil.copy(mmdebstrap.HOOKS / "dpkg-deb.sh", hooks / "broken.sh")
+    itself(Path(script), "/usr/lib/kiln-lab-dpkg-deb", Path("/bin/false"))
+    read, ahead = (
+        subprocess.run(["sh", script, how, archive], check=False).returncode
+        for how in ("--fsys-tarfile", "--ahead")
+    )
+    assert (read, ahead) == (1, 0)
+    assert not (archive.parent / "unpacked" / archive.name).exists()
+
+
+def test_a_tree_that_is_deleted_half_made_waits_for_what_decompresses(genuine: Path) -> None:
+    archives = genuine / "var/cache/apt/archives"
+    with (archives / "unpacked/ahead").open() as ahead, ThreadPoolExecutor() as pool:
+        fcntl.flock(ahead, fcntl.LOCK_EX)
+        deleted = pool.submit(tree.delete, genuine)
+        while not (archives / "unpacked/stop").exists():
+            assert not deleted.done()
+        assert not wait([deleted], timeout=0.3).done
+        fcntl.flock(ahead, fcntl.LOCK_UN)
+        deleted.result(60)
+    assert not genuine.exists()
 
 
 def test_nothing_decompressed_is_left_in_the_tree_and_dpkg_has_its_own_program(root: Path) -> None:
