@@ -15,6 +15,8 @@ SOURCED = re.compile(r"(?:^|[;&|({]|\bthen|\bdo|\belse)[ \t]*(?:source|\.)[ \t]+
 # On one line, as everybody writes it; two subshells begin with the same brackets.
 _ARITHMETIC = re.compile(r"\(\((?:[^()\n]|\([^()\n]*\))*\)\)")
 _HERE = re.compile(r"<<(-?)[ \t]*(\\|'|\"|)(\w+)")
+# Where something may begin or end that is quoted, expanded or left out.
+_SIGN = re.compile(r"[\\\"'$(){}#<\n]")
 
 
 @dataclass(frozen=True)
@@ -77,13 +79,15 @@ class _Blanked:
     def result(self) -> Code:
         """The whole text, blanked."""
         at = 0
-        while at < len(self._text):
-            before = list(self._open)
+        while sign := _SIGN.search(self._text, at):
+            self._plain(at, sign.start())
+            at, before = sign.start(), list(self._open)
             after = self._next(at)
             outermost = before + self._open
             if outermost and outermost != [self._BRACKET]:
                 self._mask(at, after)
             at = after
+        self._plain(at, len(self._text))
         return Code(self._text, "".join(self._kept), "".join(self._commands))
 
     def _next(self, at: int) -> int:
@@ -171,6 +175,11 @@ class _Blanked:
             if self._text[at] != "\n":
                 self._kept[at] = " "
         return min(end, len(self._text))
+
+    def _plain(self, start: int, end: int) -> None:
+        """Mask text without a sign if it is inside of something."""
+        if self._open:
+            self._mask(start, end)
 
     def _mask(self, start: int, end: int) -> None:
         self._commands[start:end] = "_" * (end - start)
