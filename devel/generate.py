@@ -76,9 +76,9 @@ def _assumed() -> list[str]:
     """The table of what nobody is known to have seen, and in which rows."""
     rows: dict[tuple[str, str], list[str]] = {}
     for recipe in load.load_recipes(_MATRIX):
-        for known in evidence.evidence_of(recipe):
-            if known.known is evidence.Known.ASSUMED:
-                rows.setdefault((known.component, known.what), []).append(recipe.name)
+        for item in evidence.evidence_of(recipe):
+            if item.basis is evidence.Basis.ASSUMED:
+                rows.setdefault((item.component, item.what), []).append(recipe.name)
     together: dict[tuple[str, str], list[str]] = {}
     for (component, what), names in sorted(rows.items()):
         together.setdefault((component, "<br>".join(names)), []).append(what)

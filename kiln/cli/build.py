@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 def build(
     c: Context,
     selection: Selection,
-    given: dict[str, str],
+    aws_flags: dict[str, str],
     target: str = "auto",
     region: str | None = None,
     no_install: bool = False,
@@ -73,7 +73,7 @@ def build(
     options = Options(
         instance_type=instance_type,
         verify_instance_type=verify_instance_type,
-        given=given,
+        aws_flags=aws_flags,
         keep=keep,
         keep_instance=matrix_flags.on_error(on_error),
         start=from_,
@@ -110,7 +110,7 @@ def build(
 def rebuild(
     c: Context,
     record: str,
-    given: dict[str, str],
+    aws_flags: dict[str, str],
     target: str = "auto",
     region: str | None = None,
     no_install: bool = False,
@@ -128,14 +128,14 @@ def rebuild(
     from kiln.pipeline import rebuild as rebuilding
     from kiln.pipeline.plan import Options
 
-    fetched_records.bring_for_names(given, record)
+    fetched_records.bring_for_names(aws_flags, record)
     built = kept_records.find_record(record)
     recipe, rebuilt = rebuilding.inputs(built)
     chosen = targets.choose(built.target if target == "auto" else target, region or built.region)
     options = Options(
         instance_type=instance_type or built.instance_type,
         verify_instance_type=verify_instance_type or built.verify_instance_type,
-        given={"region": chosen.region, **given},
+        aws_flags={"region": chosen.region, **aws_flags},
         keep=keep,
     )
     progress = Progress()
@@ -171,7 +171,7 @@ def rebuild(
 @replaces_settings(LAUNCH)
 def verify(
     c: Context,
-    given: dict[str, str],
+    aws_flags: dict[str, str],
     ami: str | None = None,
     instance: str | None = None,
     host: str | None = None,
@@ -221,7 +221,7 @@ def verify(
         progress=Progress(),
         install=not no_install,
         own_kernel=_own_kernel(own_kernel, disk),
-        given=given,
+        aws_flags=aws_flags,
         keyword=k,
     )
     show(judged.record.as_json(), as_json=json, text=lambda data: summary(judged.record))

@@ -29,7 +29,7 @@ _PORTS = 65535
 @replaces_settings(RECORDS)
 def catalogue_(
     c: Context,
-    given: dict[str, str],
+    aws_flags: dict[str, str],
     out: str | None = None,
     serve: bool = False,
     port: int = 8000,
@@ -54,7 +54,7 @@ def catalogue_(
     shown = line_flags.regions_to_show(regions)
     place = line_flags.answering(targets.choose(target, region))
     folder = Path(out) if out else build_dir() / "catalogue"
-    made = make_catalogue(place, shown, given, folder)
+    made = make_catalogue(place, shown, aws_flags, folder)
     if publish:
         site.publish_site(folder, publish, place, note)
     counts = {

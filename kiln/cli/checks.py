@@ -14,24 +14,24 @@ from kiln.compat.evidence import evidence_of
 from kiln.matrix import load
 
 
-def check_answer(given: dict[str, str | None], *, strict: bool) -> dict[str, Any]:
+def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, Any]:
     """Findings for a combination, or for the whole matrix if nothing is given.
 
     Returns {"findings": [Finding as JSON], "instance_types": [str]}; for the matrix also "amis",
     their number, and "packages", how many are published as far as it is recorded. Raises KilnError
     (exit status 2) for a combination without --distro or --driver, and for an invalid version.
     """
-    asked = {name: value for name, value in given.items() if value is not None}
-    if asked:
+    chosen = {name: value for name, value in versions.items() if value is not None}
+    if chosen:
         for name in ("distro", "driver"):
-            if name not in asked:
+            if name not in chosen:
                 raise KilnError(
                     f"a combination needs --{name}",
                     hint="./invoke check --distro al2 --driver 510.47.03, or no flags to check "
                     "the matrix",
                 )
-        _versions(asked)
-        return engine.check_combination(**asked, strict=strict)  # type: ignore[arg-type]
+        _versions(chosen)
+        return engine.check_combination(**chosen, strict=strict)  # type: ignore[arg-type]
     recipes = load.load_recipes()
     findings = [finding.as_json() for finding in engine.check_matrix(recipes, strict=strict)]
     types = sorted({kind for recipe in recipes for kind in recipe.target_instance_types})
@@ -56,14 +56,14 @@ _VERSIONS = {
 _OF_FLAVOR = {"kubernetes": "eks", "parallelcluster": "parallelcluster"}
 
 
-def _versions(asked: dict[str, str]) -> None:
+def _versions(chosen: dict[str, str]) -> None:
     """Raises KilnError for an incomplete version, and for the version of another flavour."""
     for name, (form, example) in _VERSIONS.items():
-        value = asked.get(name)
+        value = chosen.get(name)
         flavor = _OF_FLAVOR.get(name)
         if value is None:
             continue
-        if flavor and asked.get("flavor") != flavor:
+        if flavor and chosen.get("flavor") != flavor:
             raise KilnError(
                 f"--{name} is valid only for flavour {flavor}",
                 hint=f"add --flavor {flavor}, or leave --{name} out",

@@ -25,7 +25,7 @@ from kiln.cli.front import show, task
 @replaces_settings(RECORDS)
 def cost_(
     c: Context,
-    given: dict[str, str],
+    aws_flags: dict[str, str],
     run: str = "",
     line: str | None = None,
     months: str = "1",
@@ -45,7 +45,7 @@ def cost_(
         raise KilnError("a run and --line exclude each other", hint="give one of them")
     kept = positive_number(months, "--months")
     if run:
-        fetched_records.bring_for_names(given, run)
+        fetched_records.bring_for_names(aws_flags, run)
     record = kept_records.find_record(run) if run else None
     only = {LINE: line_flags.row_of(line).line} if line else {}
     if record:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def shelf_for(
-    given: Mapping[str, str], place: Target | None = None, recipe: Recipe | None = None
+    aws_flags: Mapping[str, str], place: Target | None = None, recipe: Recipe | None = None
 ) -> Shelf | None:
     """The bucket of records that flags, environment, row or `defaults` name; None without one.
 
@@ -33,7 +33,7 @@ def shelf_for(
     if recipe is None:
         with contextlib.suppress(KilnError):  # of a matrix that only other tasks need
             settings = load.default_account()
-    bucket = records_bucket(settings, given)
+    bucket = records_bucket(settings, aws_flags)
     if not bucket:
         return None
     from kiln.cli import targets  # with the lab, which costs a fifth of `list`
@@ -41,7 +41,7 @@ def shelf_for(
     return shelf_of(bucket, place or targets.choose())
 
 
-def bring_for_names(given: Mapping[str, str], *names: str) -> None:
+def bring_for_names(aws_flags: Mapping[str, str], *names: str) -> None:
     """Fetch the records of these builds that are not here: `find_record` then finds them.
 
     Raises what `shelf_for` raises.
@@ -49,19 +49,19 @@ def bring_for_names(given: Mapping[str, str], *names: str) -> None:
     from kiln.pipeline.shared_records import bring_named
 
     asked = [name for name in names if not name.endswith(".json") and not Path(name).is_file()]
-    shelf = shelf_for(given) if asked else None
+    shelf = shelf_for(aws_flags) if asked else None
     if shelf is None:
         return
     for name in asked:
         bring_named(shelf, name, note)
 
 
-def bring_for_rows(given: Mapping[str, str], rows: Sequence[str]) -> None:
+def bring_for_rows(aws_flags: Mapping[str, str], rows: Sequence[str]) -> None:
     """Fetch the newest record of each row; if AWS does not answer, prints that and continues."""
     from kiln.pipeline.shared_records import bring_newest
 
     try:
-        shelf = shelf_for(given)
+        shelf = shelf_for(aws_flags)
         if shelf:
             bring_newest(shelf, rows, note)
     except KilnError as error:

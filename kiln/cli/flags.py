@@ -98,8 +98,9 @@ def account_help(names: Iterable[str] = tuple(ACCOUNT)) -> dict[str, str]:
 
 
 def replaces_settings(names: Iterable[str] = tuple(ACCOUNT)) -> Callable[[Task], Task]:
-    """Give a task's function flags of ACCOUNT. In the place of its parameter `given` it gets what
-    was typed, as `kiln.matrix.overrides.overridden` takes it; `region` too, if the task has it."""
+    """Give a task's function flags of ACCOUNT. In the place of its parameter `aws_flags` it gets
+    what was typed, as `kiln.matrix.overrides.overridden` takes it; `region` too, if the task has
+    it."""
     flags = [
         inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, default=False if name == "spot" else None
@@ -112,14 +113,14 @@ def replaces_settings(names: Iterable[str] = tuple(ACCOUNT)) -> Callable[[Task],
 
         @functools.wraps(body)
         def with_settings(*arguments: Any, **typed: Any) -> int | None:
-            given = {flag.name: typed.pop(flag.name, flag.default) for flag in flags}
-            given = {name: value for name, value in given.items() if value}
+            values = {flag.name: typed.pop(flag.name, flag.default) for flag in flags}
+            values = {name: value for name, value in values.items() if value}
             if typed.get("region"):
-                given["region"] = typed["region"]
-            texts = {name: str(value) for name, value in given.items()}
-            return body(*arguments, given=texts, **typed)
+                values["region"] = typed["region"]
+            texts = {name: str(value) for name, value in values.items()}
+            return body(*arguments, aws_flags=texts, **typed)
 
-        before = [each for each in own if each.default is each.empty and each.name != "given"]
+        before = [each for each in own if each.default is each.empty and each.name != "aws_flags"]
         after = [
             each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
             for each in own
@@ -149,9 +150,9 @@ def selects_rows(body: Callable[..., int | None]) -> Callable[..., int | None]:
     ]
 
     @functools.wraps(body)
-    def with_flags(context: Any, **given: Any) -> int | None:
-        selection = {flag.name: given.pop(flag.name, flag.default) for flag in flags}
-        return body(context, {"every": selection.pop("all"), **selection}, **given)
+    def with_flags(context: Any, **typed: Any) -> int | None:
+        selection = {flag.name: typed.pop(flag.name, flag.default) for flag in flags}
+        return body(context, {"every": selection.pop("all"), **selection}, **typed)
 
     keyword = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
     signature = inspect.Signature([context, *flags, *keyword])

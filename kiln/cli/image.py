@@ -18,12 +18,12 @@ from kiln.cli.front import say, show, task
     },
 )
 @replaces_settings(RECORDS)
-def diff(c: Context, a: str, b: str, given: dict[str, str], json: bool = False) -> None:
+def diff(c: Context, a: str, b: str, aws_flags: dict[str, str], json: bool = False) -> None:
     """What differs between two builds: packages, kernel, driver, CUDA; the riskiest first."""
     from kiln.cli import fetched_records
     from kiln.image import diff as comparison
 
-    fetched_records.bring_for_names(given, a, b)
+    fetched_records.bring_for_names(aws_flags, a, b)
     show(comparison.compare_images(a, b), as_json=json, text=comparison.diff_text)
 
 
@@ -36,10 +36,10 @@ def diff(c: Context, a: str, b: str, given: dict[str, str], json: bool = False) 
     },
 )
 @replaces_settings(RECORDS)
-def sbom(c: Context, ami: str, given: dict[str, str], json: bool = False) -> None:
+def sbom(c: Context, ami: str, aws_flags: dict[str, str], json: bool = False) -> None:
     """The CycloneDX SBOM of a built AMI, as JSON on standard output."""
     from kiln.cli import fetched_records
     from kiln.image import sbom as bom
 
-    fetched_records.bring_for_names(given, ami)
+    fetched_records.bring_for_names(aws_flags, ami)
     say(bom.of_name(ami))

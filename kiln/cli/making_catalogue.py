@@ -17,7 +17,7 @@ _RECORDS = 10
 
 
 def make_catalogue(
-    place: Target, regions: Sequence[str], given: Mapping[str, str], folder: Path
+    place: Target, regions: Sequence[str], aws_flags: Mapping[str, str], folder: Path
 ) -> Catalogue:
     """Gather what the target's channels hold and write the site to `folder`.
 
@@ -32,7 +32,7 @@ def make_catalogue(
     from kiln.publish import line_flags
 
     recipes = load.load_recipes()
-    shelf = fetched_records.shelf_for(given, place)
+    shelf = fetched_records.shelf_for(aws_flags, place)
     if shelf:
         bring_newest(shelf, [recipe.name for recipe in recipes], note, each=_RECORDS)
     gathered = gather_catalogue(place, recipes, line_flags.settings_by_line(), regions, note)
@@ -41,12 +41,12 @@ def make_catalogue(
 
 
 def publish_catalogue(
-    url: str, place: Target, given: Mapping[str, str], regions: Sequence[str]
+    url: str, place: Target, aws_flags: Mapping[str, str], regions: Sequence[str]
 ) -> None:
     """Make the catalogue and copy it to S3. Raises what `make_catalogue` and S3 raise."""
     from kiln.base.paths import build_dir
     from kiln.catalogue.site import publish_site
 
     folder = build_dir() / "catalogue"
-    make_catalogue(place, regions, given, folder)
+    make_catalogue(place, regions, aws_flags, folder)
     publish_site(folder, url, place, note)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @task(name="list", help={**account_help(RECORDS), **JSON})
 @replaces_settings(RECORDS)
-def list_(c: Context, given: dict[str, str], json: bool = False) -> None:
+def list_(c: Context, aws_flags: dict[str, str], json: bool = False) -> None:
     """The matrix as a table, with the result of each AMI's last build."""
     from kiln.cli import fetched_records, tables
     from kiln.matrix import load
@@ -25,7 +25,7 @@ def list_(c: Context, given: dict[str, str], json: bool = False) -> None:
 
     recipes = load.load_recipes()
     repair.settle_here(_target_of)
-    fetched_records.bring_for_rows(given, [recipe.name for recipe in recipes])
+    fetched_records.bring_for_rows(aws_flags, [recipe.name for recipe in recipes])
     records = {recipe.name: kept_records.last(recipe.name) for recipe in recipes}
     if json:
         show(tables.rows(recipes, records), as_json=True, text=str)

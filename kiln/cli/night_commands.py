@@ -12,10 +12,12 @@ from kiln.pipeline.shared_records import Shelf
 from kiln.publish.night_plan import Due, Night
 
 
-def commands_of(night: Night, target: Target, given: Mapping[str, str]) -> dict[str, str]:
+def commands_of(night: Night, target: Target, aws_flags: Mapping[str, str]) -> dict[str, str]:
     """What a machine that shares nothing with this one runs for each row that is due."""
     return {
-        due.recipe.name: _command(due, target, fetched_records.shelf_for(given, target, due.recipe))
+        due.recipe.name: _command(
+            due, target, fetched_records.shelf_for(aws_flags, target, due.recipe)
+        )
         for due in night.due
     }
 

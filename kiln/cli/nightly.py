@@ -59,7 +59,7 @@ _REPORT = {
 def nightly_(
     c: Context,
     selection: Selection,
-    given: dict[str, str],
+    aws_flags: dict[str, str],
     out: str | None = None,
     topic: str | None = None,
     catalogue: str | None = None,
@@ -82,13 +82,13 @@ def nightly_(
     from kiln.publish.night_plan import plan_night
     from kiln.publish.publish import Publication, publish_row
 
-    recipes, sent = _chosen(selection), Sent(out, topic, catalogue, given).checked()
+    recipes, sent = _chosen(selection), Sent(out, topic, catalogue, aws_flags).checked()
     settings = load.load_publishing()
     limit = positive_number(max_cost, "--max-cost") if max_cost is not None else None
     progress = Progress()
     place = targets.choose(target, region)
-    records = {name: text for name, text in given.items() if name in RECORDS}
-    options = Options(given={**records, "region": place.region})  # as plan_night plans
+    records = {name: text for name, text in aws_flags.items() if name in RECORDS}
+    options = Options(aws_flags={**records, "region": place.region})  # as plan_night plans
     place = builds.announce(recipes, options, place, progress.say)
 
     def build(due: list[Recipe]) -> builds.Outcome:
@@ -98,7 +98,7 @@ def nightly_(
 
     def publish(recipe: Recipe, ami_id: str) -> Publication:
         chosen = settings[recipe.name]
-        shelf = fetched_records.shelf_for(given, place, recipe)
+        shelf = fetched_records.shelf_for(aws_flags, place, recipe)
         if shelf:
             shared_records.bring_row(shelf, recipe.name, note)
         if not any(build.ami_id == ami_id for build in kept_records.all_of(recipe.name)):
@@ -119,7 +119,7 @@ def nightly_(
         if place.preparation and place.gone():
             place.prepare([], progress.say)
         with exclusively(place, nights.LOCK, nights.LOCK_SECONDS, NIGHT):
-            bring = _bringing(recipes, given, place)
+            bring = _bringing(recipes, aws_flags, place)
             night = plan_night(recipes, settings, place, bring)
             if limit is not None:
                 baked = [due.recipe for due in night.due if due.ami_id is None]
@@ -134,7 +134,7 @@ def nightly_(
 def plan(
     c: Context,
     selection: Selection,
-    given: dict[str, str],
+    aws_flags: dict[str, str],
     target: str = "auto",
     region: str | None = None,
     json: bool = False,
@@ -149,8 +149,8 @@ def plan(
 
     recipes = _chosen(selection)
     place = line_flags.answering(targets.choose(target, region))
-    night = plan_night(recipes, load.load_publishing(), place, _bringing(recipes, given, place))
-    commands = commands_of(night, place, given)
+    night = plan_night(recipes, load.load_publishing(), place, _bringing(recipes, aws_flags, place))
+    commands = commands_of(night, place, aws_flags)
     data = {
         "items": [
             {
@@ -191,7 +191,7 @@ def plan(
 def finish(
     c: Context,
     selection: Selection,
-    given: dict[str, str],
+    aws_flags: dict[str, str],
     plan: str | None = None,
     out: str | None = None,
     topic: str | None = None,
@@ -207,13 +207,13 @@ def finish(
     from kiln.publish.night_end import after_night
     from kiln.publish.night_plan import plan_night, read_plan
 
-    recipes, sent = _chosen(selection), Sent(out, topic, catalogue, given).checked()
+    recipes, sent = _chosen(selection), Sent(out, topic, catalogue, aws_flags).checked()
     planned = read_plan(Path(plan)) if plan else None
     place = line_flags.answering(targets.choose(target, region))
-    bring = _bringing(recipes, given, place)
+    bring = _bringing(recipes, aws_flags, place)
     night = plan_night(recipes, load.load_publishing(), place, bring, planned)
     compare = _comparing(place, bring)
-    results = after_night(night, planned or {}, _of_the_night(recipes, given, place), compare)
+    results = after_night(night, planned or {}, _of_the_night(recipes, aws_flags, place), compare)
     return _reported(results, place, sent, as_json=json)
 
 
@@ -234,7 +234,7 @@ def codebuild_(
     c: Context,
     selection: Selection,
     project: str,
-    given: dict[str, str],
+    aws_flags: dict[str, str],
     out: str | None = None,
     topic: str | None = None,
     catalogue: str | None = None,
@@ -253,20 +253,20 @@ def codebuild_(
     from kiln.publish.night_plan import Planned, plan_night
     from kiln.publish.nightly import LOCK, LOCK_SECONDS
 
-    sent = Sent(out, topic, catalogue, given).checked()
+    sent = Sent(out, topic, catalogue, aws_flags).checked()
     recipes, settings = _chosen(selection), load.load_publishing()
     place = line_flags.answering(targets.choose(target, region))
-    bring = _bringing(recipes, given, place)
+    bring = _bringing(recipes, aws_flags, place)
     with exclusively(place, LOCK, LOCK_SECONDS, NIGHT):
         night = plan_night(recipes, settings, place, bring)
-        commands = commands_of(night, place, given)
+        commands = commands_of(night, place, aws_flags)
         planned = {due.recipe.name: Planned(due.why, due.outdated) for due in night.due}
         if commands:
             run_batch(place, project, commands, note)
             # Rows that are still due have failed, whatever CodeBuild reports.
             night = plan_night(recipes, settings, place, bring, planned)
     compare = _comparing(place, bring)
-    results = after_night(night, planned, _of_the_night(recipes, given, place), compare)
+    results = after_night(night, planned, _of_the_night(recipes, aws_flags, place), compare)
     return _reported(results, place, sent, as_json=json)
 
 
@@ -284,7 +284,7 @@ class Sent:
     out: str | None
     topic: str | None
     catalogue: str | None
-    given: Mapping[str, str]
+    aws_flags: Mapping[str, str]
 
     def checked(self) -> Sent:
         """The same. Raises KilnError (exit status 2) for a catalogue that is not in S3."""
@@ -304,7 +304,7 @@ def _reported(results: list[RowResult], place: Target, sent: Sent, *, as_json: b
     if sent.topic:
         night_report.send(place, sent.topic, results)
     if sent.catalogue:
-        publish_catalogue(sent.catalogue, place, sent.given, line_flags.regions_to_show(None))
+        publish_catalogue(sent.catalogue, place, sent.aws_flags, line_flags.regions_to_show(None))
     show(
         [asdict(result) for result in results],
         as_json=as_json,
@@ -314,7 +314,7 @@ def _reported(results: list[RowResult], place: Target, sent: Sent, *, as_json: b
 
 
 def _of_the_night(
-    recipes: Sequence[Recipe], given: Mapping[str, str], target: Target
+    recipes: Sequence[Recipe], aws_flags: Mapping[str, str], target: Target
 ) -> dict[str, Record]:
     """The newest build of each row, if it began in the last hours."""
     from kiln.cli import fetched_records
@@ -323,7 +323,7 @@ def _of_the_night(
 
     shelves: dict[Shelf, list[str]] = {}
     for recipe in recipes:
-        shelf = fetched_records.shelf_for(given, target, recipe)
+        shelf = fetched_records.shelf_for(aws_flags, target, recipe)
         if shelf:
             shelves.setdefault(shelf, []).append(recipe.name)
     for shelf, rows in shelves.items():
@@ -331,7 +331,7 @@ def _of_the_night(
     return builds_of_the_night([recipe.name for recipe in recipes])
 
 
-def _bringing(recipes: Sequence[Recipe], given: Mapping[str, str], target: Target) -> Bring:
+def _bringing(recipes: Sequence[Recipe], aws_flags: Mapping[str, str], target: Target) -> Bring:
     """Fetches the records of runs that another machine did, where the rows have a bucket for
     them."""
     from kiln.cli import fetched_records
@@ -344,7 +344,7 @@ def _bringing(recipes: Sequence[Recipe], given: Mapping[str, str], target: Targe
         for row, run_id in runs.items():
             # The release before may be of a row that is not in the matrix any more.
             recipe = by_name.get(row)
-            shelf = fetched_records.shelf_for(given, target, recipe)
+            shelf = fetched_records.shelf_for(aws_flags, target, recipe)
             if shelf:
                 shelves.setdefault(shelf, {})[row] = run_id
         for shelf, wanted in shelves.items():

@@ -34,7 +34,7 @@ WHY = {"why": "a sentence for the history: --why 'CVE-2026-1234'"}
 def publish(
     c: Context,
     name: str,
-    given: dict[str, str],
+    aws_flags: dict[str, str],
     channel: str = "nightly",
     ami: str | None = None,
     regions: str | None = None,
@@ -66,7 +66,7 @@ def publish(
         why=why,
         say=note,
         smoke=verify.smoke_test(install=not no_install) if smoke else None,
-        shelf=fetched_records.shelf_for(given, place, recipe),
+        shelf=fetched_records.shelf_for(aws_flags, place, recipe),
     )
     show(
         [asdict(step) for step in done.steps],

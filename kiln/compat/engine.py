@@ -101,7 +101,7 @@ def _environment(recipe: Recipe) -> list[Finding]:
             finding = Finding("error", environment.RULE, error.message, error.hint)
             findings.append(finding.at(recipe.row.place))
             continue
-        findings += environment.environment_problems(name, environment.given(step))
+        findings += environment.environment_problems(name, environment.component_variables(step))
         findings += command_problems(name)
     return [*findings, *environment.library_problems()]
 

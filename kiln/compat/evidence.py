@@ -32,7 +32,7 @@ RULE = "EVIDENCE-ASSUMED"
 KINDS = ("packages", "files", "units")
 
 
-class Known(Enum):
+class Basis(Enum):
     """Where the existence of something is known from."""
 
     RECORDED = "recorded"
@@ -47,7 +47,7 @@ class Evidence:
     kind: str
     what: str
     component: str
-    known: Known
+    basis: Basis
     source: str
     place: Place
 
@@ -67,14 +67,14 @@ def evidence_of(recipe: Recipe) -> tuple[Evidence, ...]:
 
 def counts(evidence: Iterable[Evidence]) -> dict[str, dict[str, int]]:
     """How many packages, files and units are recorded, seen and assumed."""
-    listed = Counter((item.kind, item.known) for item in evidence)
-    return {kind: {known.value: listed[kind, known] for known in Known} for kind in KINDS}
+    listed = Counter((item.kind, item.basis) for item in evidence)
+    return {kind: {basis.value: listed[kind, basis] for basis in Basis} for kind in KINDS}
 
 
 def counts_lines(counted: Mapping[str, Mapping[str, int]]) -> list[str]:
     """The counts for a person, a line per kind: `packages 9 recorded, 31 seen, 4 assumed`."""
     return [
-        f"{kind:<8} " + ", ".join(f"{number} {known}" for known, number in counted[kind].items())
+        f"{kind:<8} " + ", ".join(f"{number} {basis}" for basis, number in counted[kind].items())
         for kind in KINDS
     ]
 
@@ -84,7 +84,7 @@ def assumed_things(recipe: Recipe) -> list[Finding]:
     `check --strict` refuses them."""
     assumed: dict[tuple[str, Place], list[str]] = {}
     for item in evidence_of(recipe):
-        if item.known is Known.ASSUMED:
+        if item.basis is Basis.ASSUMED:
             assumed.setdefault((item.component, item.place), []).append(item.what)
     return [
         Finding(
@@ -121,12 +121,12 @@ def _packages(recipe: Recipe, steps: tuple[Step, ...]) -> Iterator[Evidence]:
         of_name = "" if package.version else names[package.component]
         on_parent = parent_source(package, recipe.flavor, recipe.distro.id)
         source = package_source(package, urls) or on_parent or of_name
-        known = Known.SEEN if source else Known.ASSUMED
+        basis = Basis.SEEN if source else Basis.ASSUMED
         if judged.state is Published.YES:
-            known, source = Known.RECORDED, f"index of {judged.recorded}"
+            basis, source = Basis.RECORDED, f"index of {judged.recorded}"
         component = package.component
         yield Evidence(
-            "packages", str(package), component, known, source, _place(recipe, component)
+            "packages", str(package), component, basis, source, _place(recipe, component)
         )
 
 
@@ -142,12 +142,12 @@ def _files(recipe: Recipe, steps: tuple[Step, ...]) -> Iterator[Evidence]:
         for download in step.downloads:
             source = locked.get(download.url, "")
             if source.startswith(lock_file.SEEN_BY):
-                known = Known.RECORDED
+                basis = Basis.RECORDED
             else:
                 source = _seen_file(download.url)
-                known = Known.SEEN if source else Known.ASSUMED
+                basis = Basis.SEEN if source else Basis.ASSUMED
             yield Evidence(
-                "files", download.url, step.name, known, source, _place(recipe, step.name)
+                "files", download.url, step.name, basis, source, _place(recipe, step.name)
             )
 
 
@@ -169,10 +169,10 @@ def _units(recipe: Recipe) -> Iterator[Evidence]:
     for unit in known_units():
         wanted = unit.component in recipe.components or (unit.flavor == recipe.flavor != "base")
         if wanted and (not unit.distros or recipe.distro.id in unit.distros):
-            known = Known.SEEN if unit.source else Known.ASSUMED
+            basis = Basis.SEEN if unit.source else Basis.ASSUMED
             component = unit.component or f"the parent AMI of {unit.flavor}"
             yield Evidence(
-                "units", unit.name, component, known, unit.source, _place(recipe, unit.component)
+                "units", unit.name, component, basis, unit.source, _place(recipe, unit.component)
             )
 
 

@@ -90,7 +90,7 @@ def common() -> tuple[Variable, ...]:
     return declared(LIBRARY)
 
 
-def given(step: Step) -> dict[str, str]:
+def component_variables(step: Step) -> dict[str, str]:
     """The variables that a component gives its script for a recipe, apart from the common ones:
     name → value. A hash is empty, since it comes from the lock file; the value of a fingerprint is
     the name of its key.
@@ -104,11 +104,11 @@ def given(step: Step) -> dict[str, str]:
     return {**variables, **step.keys}
 
 
-def environment_problems(component: str, given: Mapping[str, str]) -> list[Finding]:
+def environment_problems(component: str, values: Mapping[str, str]) -> list[Finding]:
     """Findings where the variables that a component gives, its script declares and its script reads
     are not the same.
 
-    `given`: name → value of what the component gives, without the common variables. A variable
+    `values`: name → value of what the component gives, without the common variables. A variable
     given and not declared is an error, so is a required one that is missing or empty, and one that
     the script reads and nobody declares; an optional one that the component never gives is a
     warning. Each names the script and a line. Raises KilnError for a header that cannot be read.
@@ -118,7 +118,7 @@ def environment_problems(component: str, given: Mapping[str, str]) -> list[Findi
     known = {variable.name for variable in common()}
     findings = []
     # Variable that is not declared → the declared one that was meant.
-    unknown = {name: nearest(name, variables) for name in given if name not in variables}
+    unknown = {name: nearest(name, variables) for name in values if name not in variables}
     for name in [name for name in unknown if name in known]:
         del unknown[name]
         message = f"component {component} gives {name}, which every script gets already"
@@ -132,13 +132,13 @@ def environment_problems(component: str, given: Mapping[str, str]) -> list[Findi
             hint += f"A new variable needs a line in the script's header: {_FORM}"
             findings.append(_finding(script, 1, f"{message} not declare", hint))
     for variable in variables.values():
-        if variable.required and not given.get(variable.name):
-            state = "gives an empty" if variable.name in given else "does not give"
+        if variable.required and not values.get(variable.name):
+            state = "gives an empty" if variable.name in values else "does not give"
             message = f"component {component} {state} {variable.name}, which the script requires"
             hint = f"{variable.name}: {variable.description}"
             findings.append(_finding(script, variable.line, message, hint))
     own = [variable for variable in variables.values() if variable.name not in known]
-    return [*findings, *_undeclared(script, {*variables, *known}), *_never(component, own, given)]
+    return [*findings, *_undeclared(script, {*variables, *known}), *_never(component, own, values)]
 
 
 def library_problems() -> list[Finding]:
@@ -169,14 +169,14 @@ def _undeclared(script: Path, known: Collection[str]) -> list[Finding]:
 
 
 def _never(
-    component: str, variables: Iterable[Variable], given: Mapping[str, str]
+    component: str, variables: Iterable[Variable], values: Mapping[str, str]
 ) -> Iterator[Finding]:
     """Warnings for optional variables that no row gets: the component's file does not name them."""
     text = "".join(path.read_text(encoding="utf-8") for path in component_files(component))
     for variable in variables:
         download = re.sub("_(URL|SHA256|VERSION)$", "", variable.name)
         names = [variable.name, f'"{download}"']
-        if variable.required or variable.name in given or any(name in text for name in names):
+        if variable.required or variable.name in values or any(name in text for name in names):
             continue
         yield Finding(
             "warning",

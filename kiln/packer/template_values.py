@@ -155,7 +155,7 @@ def _require_environment(recipe: Recipe, chosen: Iterable[Step]) -> None:
         finding
         for step in chosen
         for finding in (
-            *environment.environment_problems(step.name, environment.given(step)),
+            *environment.environment_problems(step.name, environment.component_variables(step)),
             *command_problems(step.name),
         )
     )

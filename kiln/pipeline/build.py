@@ -35,16 +35,16 @@ _AT_ONCE = 4
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the builds of `asked` recipes ended. `failures` are those without a record, by name."""
+    """How the builds of `expected` recipes ended; `failures` of those without a record, by name."""
 
-    asked: int
+    expected: int
     built: tuple[Built, ...]
     failures: dict[str, KilnError]
 
     @property
     def good(self) -> bool:
         """Every recipe was built and verified, and nothing else of the runs is left."""
-        return len(self.built) == self.asked and all(build.good for build in self.built)
+        return len(self.built) == self.expected and all(build.good for build in self.built)
 
 
 def announce(
@@ -76,7 +76,7 @@ def announce(
                 f"--disk keeps the disk of one AMI, and {len(recipes)} rows match",
                 hint=f"select one: --name {recipes[0].name}",
             )
-    accounts = {r.name: overridden(r.row.account, options.given, r.arch) for r in recipes}
+    accounts = {r.name: overridden(r.row.account, options.aws_flags, r.arch) for r in recipes}
     _check_limits(recipes, accounts)
     for account in accounts.values():
         # A key of AWS serves in the lab too, in whatever region that says it is.
@@ -288,13 +288,13 @@ def _compatible(recipes: list[Recipe], options: Options) -> None:
     """Refuse recipes and options that cannot work, before anything is launched."""
     # A value from the command line has no place in the matrix.
     types = ("instance_type", "verify_instance_type")
-    given = any(getattr(options, name) for name in types) or "instance_types" in options.given
-    asked = types if given else ()
+    typed = any(getattr(options, name) for name in types) or "instance_types" in options.aws_flags
+    replaced = types if typed else ()
     chosen = []
     for recipe in recipes:
-        account = overridden(recipe.row.account, options.given, recipe.arch)
+        account = overridden(recipe.row.account, options.aws_flags, recipe.arch)
         bakes = planning.types_in_order(recipe, account, options)
-        row = replace(recipe.row.without(*asked), account=replace(account, instance_types=bakes))
+        row = replace(recipe.row.without(*replaced), account=replace(account, instance_types=bakes))
         verifies = options.verify_instance_type or recipe.verify_instance_type
         chosen.append(
             replace(recipe, instance_type=bakes[0], verify_instance_type=verifies, row=row)

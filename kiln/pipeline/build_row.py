@@ -12,7 +12,7 @@ from kiln.base.recipe import Recipe
 from kiln.base.stopping import Stop
 from kiln.cloud import runs, watch
 from kiln.cloud.access import make_access
-from kiln.compat.evidence import Known, counts, evidence_of
+from kiln.compat.evidence import Basis, counts, evidence_of
 from kiln.packer import plugins, policy, seen_hashes
 from kiln.packer.folders import write_inputs
 from kiln.packer.program import Packer
@@ -133,5 +133,5 @@ def _first_facts(plan: Plan, packer: Packer) -> Record:
 
 def _known_from(recipe: Recipe) -> KnownFrom:
     evidence = evidence_of(recipe)
-    assumed = tuple(item.what for item in evidence if item.known is Known.ASSUMED)
+    assumed = tuple(item.what for item in evidence if item.basis is Basis.ASSUMED)
     return KnownFrom(**counts(evidence), assumed=assumed)

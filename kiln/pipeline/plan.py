@@ -28,7 +28,7 @@ class Options:
     instance_type: str | None = None
     verify_instance_type: str | None = None
     # Flags that replace `aws` settings, as text.
-    given: Mapping[str, str] = field(default_factory=dict)
+    aws_flags: Mapping[str, str] = field(default_factory=dict)
     keep: bool = False
     # A build instance whose bake fails is kept.
     keep_instance: bool = False
@@ -160,7 +160,7 @@ def plan_build(
     up; plans that are made together share `parents.once()`.
     Raises KilnError if the parent AMI is not found, a provisioner is missing, or AWS refuses.
     """
-    account = overridden(recipe.row.account, options.given, recipe.arch)
+    account = overridden(recipe.row.account, options.aws_flags, recipe.arch)
     target = target.in_region(account.region or target.region)
     if rebuilt is None:
         source = (find or parents.resolve)(recipe, target)

@@ -34,7 +34,7 @@ def verify_by_id(
     progress: Progress,
     install: bool,
     own_kernel: OwnKernel | None = None,
-    given: Mapping[str, str] = NOTHING,
+    aws_flags: Mapping[str, str] = NOTHING,
     keyword: str | None = None,
 ) -> Built:
     """Boot the AMI, with its own kernel if asked to, run its checks, tag it; with `keyword` only
@@ -54,13 +54,13 @@ def verify_by_id(
         needs.ensure("ssh", *target.host_packages([]), install=install, say=progress.say)
         target.prepare([], progress.say)
         image = verdict.describe(target, ami_id)
-        shelf = _shelf(image["tags"].get(RECIPE, ""), given, target)
+        shelf = _shelf(image["tags"].get(RECIPE, ""), aws_flags, target)
         if shelf:
             shared_records.bring_row(shelf, image["tags"][RECIPE], progress.say)
         known = baked(ami_id, image["tags"], load.load_recipes())
         progress.say(f"checked against: {known.recipe_from}")
         require_components(known.recipe or {}, ami_id)
-        account = overridden(load.load_account(known.name), given, known.arch)
+        account = overridden(load.load_account(known.name), aws_flags, known.arch)
         for line in account.shown():
             progress.say(f"aws: {line}")
         if own_kernel:
@@ -79,11 +79,11 @@ def verify_by_id(
             )
 
 
-def _shelf(row: str, given: Mapping[str, str], target: Target) -> Shelf | None:
+def _shelf(row: str, aws_flags: Mapping[str, str], target: Target) -> Shelf | None:
     """Where records of a row are shared; None if nowhere, or if `row` is not a row's name."""
     if not vocabulary.RECIPE_NAME.fits(row):
         return None
-    return shelf_of(records_bucket(load.load_account(row), given), target)
+    return shelf_of(records_bucket(load.load_account(row), aws_flags), target)
 
 
 def smoke_test(*, install: bool) -> Callable[[Target, str], None]:

@@ -64,10 +64,10 @@ class ResolveAnswer:
 
 @dataclass(frozen=True)
 class ParentAnswer:
-    """The parent AMI as `asked` names it. `state` is None if AWS could not be asked; `detail` says
+    """The parent AMI as `name` names it. `state` is None if AWS could not be asked; `detail` says
     why, or names the AMI."""
 
-    asked: str
+    name: str
     state: State | None
     ami: str = ""
     detail: str = ""
@@ -105,7 +105,7 @@ class RowAnswer:
         """What is not published, a sentence each."""
         files = [a.detail for a in self.files if a.state is State.MISSING]
         wrong = [
-            f"repository {index.asked.name} ({index.repository.url}): {index.detail}"
+            f"repository {index.entry.name} ({index.repository.url}): {index.detail}"
             for index in self.repositories
             if index.state == WRONG
         ]
@@ -131,7 +131,7 @@ class RowAnswer:
             "problems": self.problems(),
             "silent_hosts": self.silent_hosts(),
             "parent": {
-                "asked": self.parent.asked,
+                "asked": self.parent.name,
                 "state": self.parent.state.value if self.parent.state else NOT_ASKED,
                 "ami": self.parent.ami or None,
                 "detail": self.parent.detail,
@@ -149,7 +149,7 @@ class RowAnswer:
             ],
             "repositories": [
                 {
-                    "name": index.asked.name,
+                    "name": index.entry.name,
                     "url": index.repository.url,
                     "state": index.state,
                     "detail": index.detail,

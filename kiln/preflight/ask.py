@@ -42,15 +42,15 @@ def cache_folder() -> Path:
 
 
 @dataclass(frozen=True)
-class Asked:
+class PreflightAnswers:
     """Answers per row, and the roots that gave them, for `record`."""
 
     rows: tuple[RowAnswer, ...]
-    roots: tuple[AskedRoot, ...]
+    roots: tuple[RootAnswers, ...]
 
 
 @dataclass(frozen=True)
-class AskedRoot:
+class RootAnswers:
     """The repositories of some rows that answered, and what was asked of them.
 
     `root` is None if none of them answered or the package tool cannot read them.
@@ -79,7 +79,7 @@ def ask(
     whole_files: bool,
     say: Callable[[str], None],
     target: Target | None = None,
-) -> Asked:
+) -> PreflightAnswers:
     """Ask the vendors' hosts for everything that bakes of the recipes fetch. Nothing is launched.
 
     The roots of the answer work as long as `folder`, an empty one, exists. `whole_files` fetches
@@ -100,7 +100,7 @@ def ask(
     machines = _machines(demands, fetches)
     say(f"asking apt and dnf for the packages of {len(demands)} rows")
 
-    def of_machine(machine: _Machine) -> list[AskedRoot]:
+    def of_machine(machine: _Machine) -> list[RootAnswers]:
         return [
             _ask_world(machine, usable, asked, fetches, folder / f"{machine}-{number}", cache)
             for number, (usable, asked) in enumerate(machines[machine].items())
@@ -110,7 +110,7 @@ def ask(
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         asked = [root for roots in pool.map(of_machine, machines) for root in roots]
     rows = {row.recipe.name: row for root in asked for row in root.rows}
-    return Asked(tuple(rows[recipe.name] for recipe in recipes), tuple(asked))
+    return PreflightAnswers(tuple(rows[recipe.name] for recipe in recipes), tuple(asked))
 
 
 def _fetch(
@@ -189,7 +189,7 @@ def _ask_world(
     fetches: _Fetches,
     folder: Path,
     cache: Path,
-) -> AskedRoot:
+) -> RootAnswers:
     names = sorted({package.name for asked in demands for package in asked.packages})
     root: PackageRoot | None = None
     problem, offers = "", dict[str, list[Offer]]()
@@ -200,7 +200,7 @@ def _ask_world(
         except UnusableError as error:
             problem = str(error)
     rows = tuple(_row(asked, fetches, root, offers, problem) for asked in demands)
-    return AskedRoot(machine.distro, machine.arch, usable, root, rows)
+    return RootAnswers(machine.distro, machine.arch, usable, root, rows)
 
 
 def _package_root(

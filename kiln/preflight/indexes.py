@@ -21,14 +21,14 @@ SILENT = "no answer"
 
 @dataclass(frozen=True)
 class Index:
-    """A repository that was asked.
+    """A repository that was asked, `entry` as the row names it.
 
     `state` is one of the above; for WRONG and SILENT `detail` says why, and `host` who did not
     answer. `repository` has the URL of a mirror list's first line and of a mirror of KILN_MIRRORS.
     `checksums`: SHA-256 of the files that name the indexes, by URL.
     """
 
-    asked: Repository
+    entry: Repository
     repository: Repository
     state: str
     keyring: Path | None = None

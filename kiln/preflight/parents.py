@@ -25,13 +25,13 @@ def ask_parents(recipes: Sequence[Recipe], target: Target | None) -> Mapping[str
 
 
 def _ask(recipe: Recipe, target: Target | None) -> ParentAnswer:
-    asked = str(recipe.source_ami)
+    named = str(recipe.source_ami)
     if target is None:
-        return ParentAnswer(asked, None, detail="no AWS credentials")
+        return ParentAnswer(named, None, detail="no AWS credentials")
     try:
         parent = parents.resolve(recipe, target)
     except parents.ParentNotFoundError as error:
-        return ParentAnswer(asked, State.MISSING, detail=error.message)
+        return ParentAnswer(named, State.MISSING, detail=error.message)
     except KilnError as error:
-        return ParentAnswer(asked, None, detail=error.message)
-    return ParentAnswer(asked, State.PUBLISHED, ami=parent.ami_id, detail=parent.name)
+        return ParentAnswer(named, None, detail=error.message)
+    return ParentAnswer(named, State.PUBLISHED, ami=parent.ami_id, detail=parent.name)

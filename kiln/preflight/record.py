@@ -14,7 +14,7 @@ import yaml
 from kiln import facts
 from kiln.facts.indexes import index_file, recorded_index
 from kiln.facts.tables import read_table
-from kiln.preflight.ask import AskedRoot
+from kiln.preflight.ask import RootAnswers
 from kiln.preflight.indexes import SIGNED, Index
 from kiln.preflight.package_root import Offer, PackageRoot, Relations
 
@@ -27,7 +27,7 @@ _SCHEMA = "kiln/index v1"
 _VENDORS = {entry["name"] for entry in facts.table("archives")["vendors"].values()}
 
 
-def record_roots(roots: Iterable[AskedRoot], today: date) -> list[Path]:
+def record_roots(roots: Iterable[RootAnswers], today: date) -> list[Path]:
     """Write what each repository that answered has; the files that changed.
 
     A repository that did not answer keeps what was recorded of it before.
@@ -55,7 +55,7 @@ class _Part:
 
     @property
     def path(self) -> Path:
-        return index_file(self.distro, self.arch, self.index.asked.name)
+        return index_file(self.distro, self.arch, self.index.entry.name)
 
 
 def _part(
@@ -64,39 +64,39 @@ def _part(
     root: PackageRoot,
     index: Index,
     demanded: Iterable[str],
-    same: Iterable[AskedRoot],
+    same: Iterable[RootAnswers],
 ) -> _Part:
-    before = recorded_index(distro, arch, index.asked.name)
+    before = recorded_index(distro, arch, index.entry.name)
     asked_for = frozenset(demanded) | (before.absent if before else frozenset())
     # The lab serves a vendor's repository as it is recorded, and nothing else.
-    wanted = asked_for | (_needed(same) if index.asked.name in _VENDORS else set())
+    wanted = asked_for | (_needed(same) if index.entry.name in _VENDORS else set())
     forms = _forms(distro)
     names = {name for name in root.names if name in wanted or forms.fullmatch(name)}
     return _Part(distro, arch, index, asked_for, tuple(sorted(names)))
 
 
 def _by_machine(
-    roots: Iterable[AskedRoot],
-) -> list[tuple[str, str, list[AskedRoot]]]:
-    groups: dict[tuple[str, str], list[AskedRoot]] = {}
+    roots: Iterable[RootAnswers],
+) -> list[tuple[str, str, list[RootAnswers]]]:
+    groups: dict[tuple[str, str], list[RootAnswers]] = {}
     for root in roots:
         groups.setdefault((root.distro, root.arch), []).append(root)
     return [(distro, arch, group) for (distro, arch), group in sorted(groups.items())]
 
 
-def _each_repository(roots: Sequence[AskedRoot]) -> dict[PackageRoot, list[Index]]:
+def _each_repository(roots: Sequence[RootAnswers]) -> dict[PackageRoot, list[Index]]:
     """Each repository that answered, with a root that has it."""
     known: dict[PackageRoot, list[Index]] = {}
     names: set[str] = set()
     for asked in roots:
         for index in asked.indexes:
-            if asked.root is not None and index.asked.name not in names:
-                names.add(index.asked.name)
+            if asked.root is not None and index.entry.name not in names:
+                names.add(index.entry.name)
                 known.setdefault(asked.root, []).append(index)
     return known
 
 
-def _needed(roots: Iterable[AskedRoot]) -> set[str]:
+def _needed(roots: Iterable[RootAnswers]) -> set[str]:
     """The names of all packages that the solver would install on the rows of these roots."""
     rows = [row for root in roots for row in root.rows]
     return {
@@ -133,11 +133,11 @@ def _data(
     index = part.index
     return {
         "schema": _SCHEMA,
-        "repository": index.asked.name,
-        "url": index.asked.url,
-        "source": index.asked.release_files()[0]
-        if index.asked.kind == "apt"
-        else f"{index.asked.url}/repodata/repomd.xml",
+        "repository": index.entry.name,
+        "url": index.entry.url,
+        "source": index.entry.release_files()[0]
+        if index.entry.kind == "apt"
+        else f"{index.entry.url}/repodata/repomd.xml",
         "distro": part.distro,
         "arch": part.arch,
         "recorded": today.isoformat(),

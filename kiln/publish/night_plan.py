@@ -100,7 +100,7 @@ def plan_night(
     same: dict[str, tuple[Recipe, OwnImage, Held | None]] = {}
     for recipe in recipes:
         chosen = settings[recipe.name]
-        options = Options(given={"region": target.region})
+        options = Options(aws_flags={"region": target.region})
         plan = planning.plan_build(recipe, target, options, find=find)
         judged = _judge(plan, images, chosen)
         if isinstance(judged, Due):

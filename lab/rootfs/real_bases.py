@@ -80,7 +80,7 @@ def _indexes(recipe: Recipe, keys: Path) -> list[Index]:
     for index in asked:
         if not index.usable:
             raise operation_failed(
-                f"--vendors real: {index.asked.name} at {index.asked.url}: "
+                f"--vendors real: {index.entry.name} at {index.entry.url}: "
                 f"{index.detail or index.state}",
                 hint="./invoke preflight says what each repository answers",
             )
@@ -121,7 +121,7 @@ def _amazon(recipe: Recipe, target: Path) -> None:
         home = Path(folder)
         # Debian's rpm keeps its database in $HOME; the new system needs it in /var/lib/rpm.
         (home / ".rpmmacros").write_text("%_dbpath /var/lib/rpm\n")
-        indexes = [index for index in _indexes(recipe, home / "keys") if index.asked.name != "epel"]
+        indexes = [index for index in _indexes(recipe, home / "keys") if index.entry.name != "epel"]
         _repo_file(home, indexes, "gpgcheck=0")
         unpacked = home / "unpacked"
         unpacked.mkdir()
@@ -144,14 +144,14 @@ def _pinned_key(index: Index, home: Path) -> str:
     held = ", ".join(file.name for file in files) or "none"
     raise operation_failed(
         f"--vendors real: of the keys in system-release ({held}) none has the pinned fingerprint "
-        f"{', '.join(index.asked.fingerprints)}"
+        f"{', '.join(index.entry.fingerprints)}"
     )
 
 
 def _if_pinned(index: Index, file: Path, home: Path) -> str:
     """A key file's pinned key as ASCII, or ""."""
     try:
-        held = replace(index.asked, key_file=str(file))
+        held = replace(index.entry, key_file=str(file))
         return armored(make_keyring(held, Fetcher(home / "none"), home / "pinned.gpg"))
     except NotSignedError:
         return ""
@@ -159,7 +159,7 @@ def _if_pinned(index: Index, file: Path, home: Path) -> str:
 
 def _repo_file(home: Path, indexes: Sequence[Index], checks: str) -> None:
     text = "".join(
-        f"[{index.asked.name}]\nname={index.asked.name}\nbaseurl={index.repository.url}\n{checks}\n"
+        f"[{index.entry.name}]\nname={index.entry.name}\nbaseurl={index.repository.url}\n{checks}\n"
         for index in indexes
     )
     (home / "repos").mkdir(exist_ok=True)

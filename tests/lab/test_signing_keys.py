@@ -106,7 +106,7 @@ def provision(guest: Guest, component: str, recipe: Recipe, keys: dict[str, str]
     chosen = components.get(component).for_recipe(recipe)
     fingerprints = {name: keys[key] for name, key in chosen.keys.items()}
     given = {
-        **environment.given(chosen),
+        **environment.component_variables(chosen),
         **fingerprints,
         "KILN_DIR": "/var/tmp/kiln",
         "KILN_DISTRO": recipe.distro.id,

@@ -59,14 +59,14 @@ def test_settings_are_announced_but_for_the_callers_region_which_the_target_has(
     row = next(row for row in ROWS if row.arch == "x86_64")
     flags = {"tags": "team=ml", "region": "eu-west-1"}
     lines: list[str] = []
-    build.announce([row], planning.Options(given=flags), LAB, lines.append)
+    build.announce([row], planning.Options(aws_flags=flags), LAB, lines.append)
     assert [line for line in lines if line.startswith("aws: ")] == ["aws: tags team=ml (--tags)"]
 
 
 def test_a_time_limit_of_the_command_line_must_be_of_a_component_of_a_row() -> None:
     lacks = next(row for row in ROWS if not row.cuda and row.arch == "x86_64")
     has = next(row for row in ROWS if row.cuda and row.arch == "x86_64")
-    options = planning.Options(given={"time_limits": "cuda=4h,all=3h"})
+    options = planning.Options(aws_flags={"time_limits": "cuda=4h,all=3h"})
     build.announce([lacks, has], options, LAB, lambda line: None)
     with pytest.raises(KilnError) as refused:
         build.announce([lacks], options, LAB, lambda line: None)
@@ -79,7 +79,7 @@ def test_a_time_limit_of_the_command_line_must_be_of_a_component_of_a_row() -> N
 def test_a_key_of_another_region_than_the_callers_is_refused_before_aws_is_asked() -> None:
     row = next(row for row in ROWS if row.arch == "x86_64")
     key = "arn:aws:kms:eu-west-1:123456789012:key/01234567-89ab-cdef-0123-456789abcdef"
-    options = planning.Options(given={"kms_key_id": key})
+    options = planning.Options(aws_flags={"kms_key_id": key})
     with pytest.raises(KilnError) as refused:
         build.announce([row], options, AWS, lambda line: None)
     assert refused.value.message == (

@@ -171,7 +171,7 @@ def test_an_optional_variable_that_no_row_is_given_is_a_warning_at_its_line(chan
 
 def test_an_optional_variable_that_other_rows_are_given_is_not_a_finding():
     recipe = next(recipe for recipe in load_recipes() if recipe.driver_source == "repo")
-    given = environment.given(components.get("nvidia-driver").for_recipe(recipe))
+    given = environment.component_variables(components.get("nvidia-driver").for_recipe(recipe))
     assert "NVIDIA_DRIVER_URL" not in given
     assert environment.environment_problems("nvidia-driver", given) == []
 
@@ -232,7 +232,7 @@ def test_check_finds_it_too_at_the_scripts_line(misspelt):
 @pytest.mark.parametrize("recipe", load_recipes(), ids=lambda recipe: recipe.name)
 def test_each_row_gives_its_scripts_what_they_declare(recipe):
     for name in recipe.components:
-        given = environment.given(components.get(name).for_recipe(recipe))
+        given = environment.component_variables(components.get(name).for_recipe(recipe))
         assert environment.environment_problems(name, given) == []
 
 

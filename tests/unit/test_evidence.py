@@ -18,7 +18,7 @@ from kiln.base.paths import ROOT
 from kiln.base.recipe import Acceptance, Recipe
 from kiln.cli.summary import summary
 from kiln.compat.engine import check_recipe
-from kiln.compat.evidence import RULE, Known, counts, evidence_of
+from kiln.compat.evidence import RULE, Basis, counts, evidence_of
 from kiln.facts.evidence import known_units
 from kiln.matrix.load import load_recipes
 from kiln.pipeline.record import KnownFrom
@@ -31,9 +31,9 @@ AL2023 = replace(row("al2023/lts/base/x86_64"), dcgm="4.6.0")
 ARM64 = row("al2023/lts/base/arm64")
 
 
-def known(recipe: Recipe, what: str) -> Known:
+def basis(recipe: Recipe, what: str) -> Basis:
     (item,) = [item for item in evidence_of(recipe) if item.what == what]
-    return item.known
+    return item.basis
 
 
 def test_debians_own_packages_are_all_recorded() -> None:
@@ -43,11 +43,11 @@ def test_debians_own_packages_are_all_recorded() -> None:
 
 
 def test_a_package_counts_as_seen_only_at_the_version_and_in_the_repository_where_it_was() -> None:
-    assert known(AL2023, "datacenter-gpu-manager-4-core=4.6.0") is Known.SEEN
+    assert basis(AL2023, "datacenter-gpu-manager-4-core=4.6.0") is Basis.SEEN
     other = replace(AL2023, dcgm="4.5.3")
-    assert known(other, "datacenter-gpu-manager-4-core=4.5.3") is Known.ASSUMED
+    assert basis(other, "datacenter-gpu-manager-4-core=4.5.3") is Basis.ASSUMED
     ubuntu = replace(row("ubuntu2204/lts/base/x86_64"), dcgm="4.6.0")
-    assert known(ubuntu, "datacenter-gpu-manager-4-core=4.6.0") is Known.ASSUMED
+    assert basis(ubuntu, "datacenter-gpu-manager-4-core=4.6.0") is Basis.ASSUMED
 
 
 def test_a_package_that_the_parent_has_was_seen_at_the_parents_version_only() -> None:
@@ -56,50 +56,50 @@ def test_a_package_that_the_parent_has_was_seen_at_the_parents_version_only() ->
         driver="595.112.07",
         parallelcluster="3.16.3",
     )
-    assert known(cluster, "nvidia-driver=595.112.07") is Known.SEEN
-    assert known(replace(cluster, flavor="base"), "nvidia-driver=595.112.07") is Known.ASSUMED
-    assert known(replace(cluster, driver="595.99.02"), "nvidia-driver=595.99.02") is Known.ASSUMED
+    assert basis(cluster, "nvidia-driver=595.112.07") is Basis.SEEN
+    assert basis(replace(cluster, flavor="base"), "nvidia-driver=595.112.07") is Basis.ASSUMED
+    assert basis(replace(cluster, driver="595.99.02"), "nvidia-driver=595.99.02") is Basis.ASSUMED
 
 
 def test_a_build_of_nccl_for_another_cuda_was_not_seen() -> None:
     newest = replace(row("al2023/production/base/x86_64"), cuda="13.2.2", nccl="2.30.4")
-    assert known(newest, "libnccl=2.30.4@cuda13.2") is Known.SEEN
-    assert known(replace(newest, cuda="13.3.1"), "libnccl=2.30.4@cuda13.3") is Known.ASSUMED
+    assert basis(newest, "libnccl=2.30.4@cuda13.2") is Basis.SEEN
+    assert basis(replace(newest, cuda="13.3.1"), "libnccl=2.30.4@cuda13.3") is Basis.ASSUMED
 
 
 def test_a_file_that_a_build_in_aws_downloaded_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = next(i.what for i in evidence_of(ARM64) if i.what.endswith("amazon-cloudwatch-agent.rpm"))
-    assert known(ARM64, url) is Known.ASSUMED
+    assert basis(ARM64, url) is Basis.ASSUMED
     entry = {"url": url, "version": "1", "sha256": "a" * 64, "source": "seen by run 1"}
     (tmp_path / "lock.yaml").write_text(yaml.safe_dump({"artifacts": [entry]}))
     monkeypatch.setenv("KILN_LOCK", str(tmp_path / "lock.yaml"))
-    assert known(ARM64, url) is Known.RECORDED
+    assert basis(ARM64, url) is Basis.RECORDED
 
 
 def test_a_file_whose_hash_is_published_was_seen() -> None:
     classic = replace(row("al2/classic/base/x86_64"), efa="1.34.0")
-    assert known(
+    assert basis(
         classic, "https://efa-installer.amazonaws.com/aws-efa-installer-1.34.0.tar.gz"
-    ) is (Known.SEEN)
+    ) is (Basis.SEEN)
 
 
 def test_a_signature_was_seen_where_its_file_was_and_the_vendor_says_that_it_lies_beside() -> None:
     signatures = {
-        item.what: item.known for item in evidence_of(ARM64) if item.what.endswith(".sig")
+        item.what: item.basis for item in evidence_of(ARM64) if item.what.endswith(".sig")
     }
     installer, agent = sorted(signatures, key=lambda url: "efa" not in url)
-    assert signatures == {installer: Known.SEEN, agent: Known.ASSUMED}
-    assert known(ARM64, installer.removesuffix(".sig")) is Known.SEEN
-    assert known(ARM64, agent.removesuffix(".sig")) is Known.ASSUMED
+    assert signatures == {installer: Basis.SEEN, agent: Basis.ASSUMED}
+    assert basis(ARM64, installer.removesuffix(".sig")) is Basis.SEEN
+    assert basis(ARM64, agent.removesuffix(".sig")) is Basis.ASSUMED
 
 
 @pytest.mark.parametrize(("strict", "level"), [(False, "warning"), (True, "error")])
 def test_check_warns_of_what_is_only_assumed_at_the_line_that_asks_for_it_and_strict_refuses_it(
     *, strict: bool, level: str
 ) -> None:
-    assumed = {item.what for item in evidence_of(ARM64) if item.known is Known.ASSUMED}
+    assumed = {item.what for item in evidence_of(ARM64) if item.basis is Basis.ASSUMED}
     findings = [f for f in check_recipe(ARM64, strict=strict) if f.rule == RULE]
     named = [thing for f in findings for thing in f.message.partition("exist: ")[2].split(", ")]
     assert sorted(named) == sorted(assumed)

@@ -59,7 +59,7 @@ def test_the_build_that_is_shown_counts_todays_evidence() -> None:
     shown_counts = [line for line in lines if line.endswith(" assumed")]
     assert shown_counts == evidence.counts_lines(evidence.counts(known))
     listed = {line.removeprefix("assumed: ") for line in lines if line.startswith("assumed: ")}
-    assert listed == {item.what for item in known if item.known is evidence.Known.ASSUMED}
+    assert listed == {item.what for item in known if item.basis is evidence.Basis.ASSUMED}
 
 
 def test_the_readme_shows_the_same_run() -> None:

@@ -265,7 +265,7 @@ def test_amazon_linux_is_installed_with_the_key_that_is_pinned_and_no_other(
             real_bases,
             "_indexes",
             lambda recipe, keys: [
-                replace(index, asked=replace(index.asked, fingerprints=(fingerprint,)))
+                replace(index, entry=replace(index.entry, fingerprints=(fingerprint,)))
                 for index in original(recipe, keys)
             ],
         )

@@ -74,6 +74,33 @@ def test_names_say_what_they_hold() -> None:
     assert wrong == PUBLISHED
 
 
+# What has such a name was asked, given or known by somebody: parameters, flags, variables and basis
+# say what it is.
+NOT_PUBLIC = {"asked", "given", "known"}
+
+
+def public_names(module: ast.Module) -> Iterator[str]:
+    """Functions, classes and constants at the top of a module, and the fields of its classes."""
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+        if isinstance(node, ast.ClassDef):
+            fields = (field.target for field in node.body if isinstance(field, ast.AnnAssign))
+            yield from (field.id for field in fields if isinstance(field, ast.Name))
+
+
+def test_public_names_say_what_it_is_and_not_who_asked_for_it() -> None:
+    wrong = {
+        f"{path.relative_to(ROOT).as_posix()}: {name}"
+        for path in sorted((ROOT / "kiln").rglob("*.py"))
+        for name in [path.stem, *public_names(ast.parse(path.read_bytes()))]
+        if name.lower() in NOT_PUBLIC
+    }
+    assert wrong == set()
+
+
 # Participles are no names of modules: a reader cannot tell what lies there. Components have their
 # vendors' names, and a YAML document with places is what `located` reads.
 PARTICIPLES = re.compile(r"(?:.*ed|given|seen|gone|kept|held)$")
