@@ -46,7 +46,7 @@ def command_problems(component: str) -> list[Finding]:
 
 def _alone(script: Path, code: Code) -> Iterator[Finding]:
     # Ours that has no library says why. Another file that a script sources may source it.
-    if not script.is_relative_to(PROVISIONERS) and not SOURCED.search(code.expanded):
+    if not (PROVISIONERS / script.name).exists() and not SOURCED.search(code.expanded):
         message = "the script does not source the library, so nothing records what it did"
         yield _finding(script, 1, message, 'begin it with source "${KILN_DIR:?}/lib/kiln.sh"')
 
@@ -56,7 +56,7 @@ def _missing_files(script: Path, code: Code) -> Iterator[Finding]:
     if re.search(r"KILN_DIR\}?\"?/runtime", code.text):
         return
     tops = [RUNTIME, *own_files("runtime")]
-    for match in _commands(code, "kiln_install_runtime"):
+    for match in commands_named(code, "kiln_install_runtime"):
         for word in _WORD.finditer(code.commands, *match.span("words")):
             literal = _LITERAL.fullmatch(code.text[slice(*word.span())])
             if literal is None:
@@ -77,7 +77,7 @@ def _missing_files(script: Path, code: Code) -> Iterator[Finding]:
 
 def _replaced(script: Path, code: Code) -> Iterator[Finding]:
     functions = _functions(code.commands)
-    for match in _commands(code, "exec"):
+    for match in commands_named(code, "exec"):
         before = code.commands[: match.start("name")].rstrip()
         piped = before.endswith(("|", "|&")) and not before.endswith("||")
         in_the_background = piped or match["end"] in ("&", "|")
@@ -95,7 +95,8 @@ def _replaced(script: Path, code: Code) -> Iterator[Finding]:
         )
 
 
-def _commands(code: Code, name: str) -> Iterator[re.Match[str]]:
+def commands_named(code: Code, name: str) -> Iterator[re.Match[str]]:
+    """The commands of this name in a script, with their `words`."""
     return (match for match in _COMMAND.finditer(code.commands) if match["name"] == name)
 
 

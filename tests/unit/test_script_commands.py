@@ -200,11 +200,13 @@ def test_the_files_of_our_own_scripts_are_seen() -> None:
     names = [
         word
         for script in SCRIPTS
-        for match in script_commands._commands(parsed(script.read_text()), "kiln_install_runtime")
+        for match in script_commands.commands_named(
+            parsed(script.read_text()), "kiln_install_runtime"
+        )
         for word in match["words"].split()
     ]
     written = "\n".join(script.read_text() for script in SCRIPTS)
     assert len(names) > 20
-    assert len(list(script_commands._commands(parsed(written), "kiln_install_runtime"))) == (
+    assert len(list(script_commands.commands_named(parsed(written), "kiln_install_runtime"))) == (
         written.count("kiln_install_runtime ")
     )
