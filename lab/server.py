@@ -106,7 +106,7 @@ def serve(lab: Lab) -> None:
         return endpoints.is_here(name, buckets.exists)
 
     vendor_hosts = [] if real else mirror.vendor_hosts()
-    resolver = dns.Resolver(lab.gateway, dns.known(lab, vendor_hosts, is_here))
+    resolver = dns.Resolver(lab.gateway, dns.addresses(lab, vendor_hosts, is_here))
     metadata_service = imds.serve(lab.gateway, lab.imds_port, answers.of)
     vendor = mirror.serve(lab.gateway, state=lab.shared, api=(lab.port, is_here))
     threading.Thread(target=server.serve_forever, daemon=True).start()

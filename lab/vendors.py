@@ -24,10 +24,10 @@ VARIABLE = "KILN_LAB_VENDORS"
 
 def wanted() -> str:
     """The word in the environment. Raises KilnError (exit status 2) for an unknown one."""
-    return known(os.environ.get(VARIABLE, STAND_INS), VARIABLE)
+    return vendor_kind(os.environ.get(VARIABLE, STAND_INS), VARIABLE)
 
 
-def known(word: str, name: str) -> str:
+def vendor_kind(word: str, name: str) -> str:
     """The word, if it is one of KINDS; `name` is where it came from. Raises KilnError."""
     if word not in KINDS:
         raise KilnError(f"{name} {word!r} is not known", hint=did_you_mean(word, KINDS))

@@ -32,7 +32,7 @@ def choose(wanted: str = "auto", region: str | None = None, vendors: str | None 
     chosen = _place(wanted, region)
     if vendors is None:
         return chosen
-    lab_vendors.known(vendors, "--vendors")
+    lab_vendors.vendor_kind(vendors, "--vendors")
     if isinstance(chosen, LabTarget):
         return replace(chosen, vendors=vendors)
     if vendors == lab_vendors.STAND_INS:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lab.access import asked, policy
+from lab.access import policy, questions
 from lab.access.of_ec2 import Look
 from lab.access.policy import Find, Policies
 from lab.access.principals import Caller
@@ -39,8 +39,8 @@ def refusal(
         caller, policies = Caller("unknown", "", "", "", ""), Policies(())
     else:
         caller, policies = holder
-    questions = asked.questions(environ, body, caller, look)
-    for question in questions:
+    listed = questions.questions(environ, body, caller, look)
+    for question in listed:
         if question.action in _FREE:
             continue
         theirs = attached(question.action, question.resource) if question.resource else None
@@ -50,6 +50,6 @@ def refusal(
             text = f"User: {caller.arn} is not authorized to perform: {question.action}{on} {why}"
             log.info("denied: %s", text)
             # The service that was called refuses a role that must not be passed to it, too.
-            service = questions[0].action.partition(":")[0]
+            service = listed[0].action.partition(":")[0]
             return refusals.denied(service, text, environ, body)
     return None

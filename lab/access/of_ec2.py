@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 # Condition keys of EC2's that the lab gives a value, or knows to be absent.
-KNOWN = frozenset(
+CONDITION_KEYS = frozenset(
     {
         *("aws:RequestTag/", "aws:TagKeys", "aws:ResourceTag/", "ec2:ResourceTag/"),
         *("ec2:CreateAction", "ec2:Region", "ec2:InstanceType", "ec2:InstanceID", "ec2:ImageID"),
@@ -111,7 +111,7 @@ Look = Callable[[str, str, str], Resource]
 
 
 @dataclass(frozen=True)
-class Asked:
+class Permission:
     """One question; `resource` is None where the lab does not know what the call concerns."""
 
     action: str
@@ -119,25 +119,25 @@ class Asked:
     context: dict[str, str | list[str]] = field(default_factory=dict)
 
 
-def asked(
+def permissions(
     action: str, parameters: Mapping[str, str], region: str, account: str, look: Look
-) -> Iterator[Asked]:
+) -> Iterator[Permission]:
     """What IAM is asked about a call of EC2."""
     yield from _itself(action, parameters, region, account, look)
     if action in _PASSES:
         # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/permission-to-pass-iam-roles.html
         for role in _passed(parameters, region, look):
-            yield Asked("iam:PassRole", role, {"iam:PassedToService": "ec2.amazonaws.com"})
+            yield Permission("iam:PassRole", role, {"iam:PassedToService": "ec2.amazonaws.com"})
 
 
 def _itself(
     action: str, parameters: Mapping[str, str], region: str, account: str, look: Look
-) -> Iterator[Asked]:
+) -> Iterator[Permission]:
     here: dict[str, str | list[str]] = {"ec2:Region": region}
     if action not in ACTIONS:
         # Nearly all questions about EC2 have no resources.
         lists = action.startswith("Describe")
-        yield Asked(f"ec2:{action}", "*" if lists else None, here)
+        yield Permission(f"ec2:{action}", "*" if lists else None, here)
         return
     named, made = ACTIONS[action]
     named_resources = {(kind, name) for kind, name in _named(parameters) if kind in named}
@@ -147,7 +147,7 @@ def _itself(
         if kind not in {kind for kind, _ in named_resources}
     }
     if not named_resources and not made:
-        yield Asked(f"ec2:{action}", None, here)
+        yield Permission(f"ec2:{action}", None, here)
     own = _own_tags(parameters) if action in ("CreateTags", "DeleteTags") else {}
     for kind, name in sorted(named_resources):
         there = look(kind, name, region)
@@ -158,7 +158,7 @@ def _itself(
             more |= _changed(parameters)
         if kind in ("image", "instance"):
             more["ec2:ImageID" if kind == "image" else "ec2:InstanceID"] = name
-        yield Asked(f"ec2:{action}", arn(kind, name, region, account), more)
+        yield Permission(f"ec2:{action}", arn(kind, name, region, account), more)
     specified = _specified(parameters)
     for kind in made:
         name = parameters.get("KeyName", "*") if kind == "key-pair" else "*"
@@ -166,10 +166,10 @@ def _itself(
         more = {**here, **_of_request(new)}
         if kind == "instance" and "InstanceType" in parameters:
             more["ec2:InstanceType"] = parameters["InstanceType"]
-        yield Asked(f"ec2:{action}", arn(kind, name, region, account), more)
+        yield Permission(f"ec2:{action}", arn(kind, name, region, account), more)
         if new:
             more["ec2:CreateAction"] = action
-            yield Asked("ec2:CreateTags", arn(kind, name, region, account), more)
+            yield Permission("ec2:CreateTags", arn(kind, name, region, account), more)
 
 
 def arn(kind: str, name: str, region: str, account: str) -> str:

@@ -81,7 +81,7 @@ _OTHER = {
 _UNKNOWN = "unknown-to-the-lab"
 
 
-def asked(environ: Mapping[str, Any], body: bytes) -> list[tuple[str, str | None]]:
+def permissions(environ: Mapping[str, Any], body: bytes) -> list[tuple[str, str | None]]:
     """Action and ARN of each thing that IAM is asked; the ARN is None for what is not known."""
     method = str(environ["REQUEST_METHOD"])
     path = unquote(str(environ.get("PATH_INFO", "/"))).lstrip("/")

@@ -18,7 +18,7 @@ from moto.ec2.models import ec2_backends
 
 from lab.amis import known_images
 from lab.api import auth, bodies, one_meaning, refusals, unsupported
-from lab.api.faults import KNOWN, Fault, Faults
+from lab.api.faults import ERRORS, Fault, Faults
 from lab.api.keys import Key, Lookup
 from lab.ec2 import retention
 
@@ -195,7 +195,7 @@ def _region(environ: dict[str, Any]) -> str:
 def _injected(
     fault: Fault, parameters: dict[str, str], start_response: Callable[..., Any]
 ) -> list[bytes]:
-    status, message = KNOWN.get(fault.code, (400, ""))
+    status, message = ERRORS.get(fault.code, (400, ""))
     text = (fault.message or message).replace("{InstanceType}", parameters.get("InstanceType", ""))
     log.info("injected failure: %s %s", fault.action, fault.code)
     return _error(status, fault.code, text, start_response)

@@ -10,7 +10,7 @@ from typing import Any
 
 # HTTP status and message of EC2's errors, from its API reference:
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
-KNOWN = {
+ERRORS = {
     "InsufficientInstanceCapacity": (
         500,
         "We currently do not have sufficient {InstanceType} capacity in the Availability Zone you "
@@ -96,7 +96,7 @@ class Faults:
         if fault.action == "boot":
             if fault.code not in ("never", *LAUNCH):
                 raise ValueError(f"the code of a boot failure must be: never, {', '.join(LAUNCH)}")
-        elif fault.code not in KNOWN and not fault.message:
+        elif fault.code not in ERRORS and not fault.message:
             raise ValueError(f"unknown error code {fault.code}: it needs a message")
         with self._lock:
             self._open.append(fault)

@@ -14,7 +14,7 @@ from lab.cloudformation.errors import CloudFormationError
 from lab.cloudformation.kinds.kind import Place
 from lab.cloudformation.stacks import Stack, Wanted
 
-Asked = Mapping[str, Any]
+Request = Mapping[str, Any]
 _LONGEST = 51_200
 _IAM = (
     *("AWS::IAM::Role", "AWS::IAM::Policy", "AWS::IAM::ManagedPolicy"),
@@ -69,32 +69,32 @@ class Region:
         return stack
 
 
-def answer(region: Region, call: str, asked: Asked, place: Callable[[Asked], Place]) -> Any:
+def answer(region: Region, call: str, request: Request, place: Callable[[Request], Place]) -> Any:
     """What a call returns. Raises CloudFormationError."""
     if call not in _READ:
         raise CloudFormationError(f"AMI Kiln lab: {call} is not implemented", "InvalidAction")
     # What is so anyway, which the AWS CLI says.
-    asked = {key: value for key, value in asked.items() if (key, value) != _ROLLS_BACK}
-    extra = sorted(set(asked) - set(_READ[call].split()))
+    request = {key: value for key, value in request.items() if (key, value) != _ROLLS_BACK}
+    extra = sorted(set(request) - set(_READ[call].split()))
     if extra:
         raise CloudFormationError(f"AMI Kiln lab: {', '.join(extra)} of {call} is not implemented")
-    return _CALLS[call](region, asked, place)
+    return _CALLS[call](region, request, place)
 
 
-def _create(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
+def _create(region: Region, request: Request, place: Callable[[Request], Place]) -> Any:
     with region.lock:
-        if region.live(asked["StackName"]):
-            name = asked["StackName"]
+        if region.live(request["StackName"]):
+            name = request["StackName"]
             raise CloudFormationError(f"Stack [{name}] already exists", "AlreadyExistsException")
-        stack = _new_stack(region, asked, place(asked), "CREATE_IN_PROGRESS")
+        stack = _new_stack(region, request, place(request), "CREATE_IN_PROGRESS")
     stacks.start(stacks.create, stack)
     return {"StackId": stack.id}
 
 
-def _new_stack(region: Region, asked: Asked, there: Place, status: str) -> Stack:
+def _new_stack(region: Region, request: Request, there: Place, status: str) -> Stack:
     """A stack without resources, remembered in the region."""
-    name = str(asked["StackName"])
-    wanted = _wanted(asked, there, None)
+    name = str(request["StackName"])
+    wanted = _wanted(request, there, None)
     arn = f"arn:aws:cloudformation:{there.region}:{there.account}:stack/{name}/{uuid.uuid4()}"
     stack = Stack(name, arn, there, wanted)
     stack.become(status, "User Initiated")
@@ -102,10 +102,10 @@ def _new_stack(region: Region, asked: Asked, there: Place, status: str) -> Stack
     return stack
 
 
-def _wanted(asked: Asked, place: Place, stack: Stack | None) -> Wanted:
+def _wanted(request: Request, place: Place, stack: Stack | None) -> Wanted:
     """The template and parameters of a request. Raises CloudFormationError."""
-    text = asked.get("TemplateBody")
-    if text is None and stack is not None and asked.get("UsePreviousTemplate") == "true":
+    text = request.get("TemplateBody")
+    if text is None and stack is not None and request.get("UsePreviousTemplate") == "true":
         text = stack.wanted.text
     if not text:
         raise CloudFormationError("Either Template URL or Template Body must be specified.")
@@ -121,7 +121,7 @@ def _wanted(asked: Asked, place: Place, stack: Stack | None) -> Wanted:
                 f"AMI Kiln lab: {name}: {resource['Type']} is not implemented"
             )
     kinds = {resource["Type"] for resource in data["Resources"].values()}
-    capable = {*asked.get("Capabilities", [])} & {"CAPABILITY_IAM", "CAPABILITY_NAMED_IAM"}
+    capable = {*request.get("Capabilities", [])} & {"CAPABILITY_IAM", "CAPABILITY_NAMED_IAM"}
     if kinds & set(_IAM) and not capable:
         raise CloudFormationError(
             "Requires capabilities : [CAPABILITY_IAM]", "InsufficientCapabilitiesException"
@@ -130,9 +130,9 @@ def _wanted(asked: Asked, place: Place, stack: Stack | None) -> Wanted:
         parameter["ParameterKey"]: None
         if parameter.get("UsePreviousValue") == "true"
         else parameter.get("ParameterValue", "")
-        for parameter in asked.get("Parameters", [])
+        for parameter in request.get("Parameters", [])
     }
-    before = stack.wanted.given if stack else {}
+    before = stack.wanted.parameters if stack else {}
     values = template.parameter_values(data, given, before)
     return Wanted(text, data, values, _resolved(data, values, place))
 
@@ -157,9 +157,9 @@ def _resolved(data: Mapping[str, Any], values: Mapping[str, str], place: Place) 
     return resolved
 
 
-def _update(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
-    stack = _settled(region.find(asked["StackName"]))
-    wanted = _wanted(asked, stack.place, stack)
+def _update(region: Region, request: Request, place: Callable[[Request], Place]) -> Any:
+    stack = _settled(region.find(request["StackName"]))
+    wanted = _wanted(request, stack.place, stack)
     if not change_sets.changes(stack, wanted):
         raise CloudFormationError("No updates are to be performed.")
     _begin_update(stack, wanted)
@@ -179,17 +179,17 @@ def _settled(stack: Stack) -> Stack:
     return stack
 
 
-def _delete(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
-    stack = region.live(asked["StackName"])
+def _delete(region: Region, request: Request, place: Callable[[Request], Place]) -> Any:
+    stack = region.live(request["StackName"])
     if stack and not stack.status.startswith("DELETE_IN") and stack.status != "DELETE_COMPLETE":
         stack.become("DELETE_IN_PROGRESS", "User Initiated")
         stacks.start(stacks.delete, stack)
     return None
 
 
-def _describe(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
-    if "StackName" in asked:
-        return {"Stacks": [_shown(region.find(asked["StackName"]))]}
+def _describe(region: Region, request: Request, place: Callable[[Request], Place]) -> Any:
+    if "StackName" in request:
+        return {"Stacks": [_shown(region.find(request["StackName"]))]}
     return {
         "Stacks": [_shown(stack) for stack in region.stacks if stack.status != "DELETE_COMPLETE"]
     }
@@ -202,7 +202,7 @@ def _shown(stack: Stack) -> dict[str, Any]:
         "Description": stack.wanted.data.get("Description", ""),
         "Parameters": [
             {"ParameterKey": key, "ParameterValue": value}
-            for key, value in stack.wanted.given.items()
+            for key, value in stack.wanted.parameters.items()
         ],
         "CreationTime": stack.created,
         "StackStatus": stack.status,
@@ -215,22 +215,22 @@ def _shown(stack: Stack) -> dict[str, Any]:
     }
 
 
-def _events(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
-    newest_first = list(reversed(region.find(asked["StackName"]).events))
-    start = int(asked.get("NextToken") or 0)
+def _events(region: Region, request: Request, place: Callable[[Request], Place]) -> Any:
+    newest_first = list(reversed(region.find(request["StackName"]).events))
+    start = int(request.get("NextToken") or 0)
     more = {"NextToken": str(start + _PAGE)} if len(newest_first) > start + _PAGE else {}
     return {"StackEvents": newest_first[start : start + _PAGE], **more}
 
 
-def _resources(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
-    stack = region.find(asked["StackName"])
+def _resources(region: Region, request: Request, place: Callable[[Request], Place]) -> Any:
+    stack = region.find(request["StackName"])
     return {"StackResources": [{**_resource(resource), "StackName": stack.name, "StackId": stack.id,
                                 "Timestamp": datetime.now(timezone.utc)}
                                for resource in stack.resources.values()]}  # fmt: skip
 
 
-def _listed(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
-    resources = region.find(asked["StackName"]).resources.values()
+def _listed(region: Region, request: Request, place: Callable[[Request], Place]) -> Any:
+    resources = region.find(request["StackName"]).resources.values()
     now = datetime.now(timezone.utc)
     return {"StackResourceSummaries": [
         {**_resource(item), "LastUpdatedTimestamp": now} for item in resources
@@ -246,12 +246,12 @@ def _resource(resource: stacks.Resource) -> dict[str, Any]:
     }
 
 
-def _get_template(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
-    return {"TemplateBody": region.find(asked["StackName"]).wanted.text}
+def _get_template(region: Region, request: Request, place: Callable[[Request], Place]) -> Any:
+    return {"TemplateBody": region.find(request["StackName"]).wanted.text}
 
 
-def _summary(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
-    text = asked.get("TemplateBody") or region.find(asked["StackName"]).wanted.text
+def _summary(region: Region, request: Request, place: Callable[[Request], Place]) -> Any:
+    text = request.get("TemplateBody") or region.find(request["StackName"]).wanted.text
     data = template.read_template(text)
     shown = [
         {
@@ -266,8 +266,8 @@ def _summary(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> A
     return {"Parameters": shown, **about}
 
 
-def _validate(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
-    data = template.read_template(asked["TemplateBody"])
+def _validate(region: Region, request: Request, place: Callable[[Request], Place]) -> Any:
+    data = template.read_template(request["TemplateBody"])
     shown = [
         {"ParameterKey": name, "DefaultValue": str(rules.get("Default", ""))}
         for name, rules in data.get("Parameters", {}).items()
@@ -275,46 +275,48 @@ def _validate(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> 
     return {"Parameters": shown, "Description": data.get("Description", "")}
 
 
-def _create_change_set(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
-    kind = asked.get("ChangeSetType", "UPDATE")
+def _create_change_set(region: Region, request: Request, place: Callable[[Request], Place]) -> Any:
+    kind = request.get("ChangeSetType", "UPDATE")
     if kind == "CREATE":
-        stack = _in_review(region, asked, place(asked))
+        stack = _in_review(region, request, place(request))
     elif kind == "UPDATE":
-        stack = _settled(region.find(asked["StackName"]))
+        stack = _settled(region.find(request["StackName"]))
     else:
         raise CloudFormationError(f"AMI Kiln lab: change sets of {kind} are not implemented")
-    wanted = _wanted(asked, stack.place, stack)
-    made = change_sets.made(stack, str(asked["ChangeSetName"]), wanted)
+    wanted = _wanted(request, stack.place, stack)
+    made = change_sets.made(stack, str(request["ChangeSetName"]), wanted)
     return {"Id": made.id, "StackId": stack.id}
 
 
-def _in_review(region: Region, asked: Asked, there: Place) -> Stack:
+def _in_review(region: Region, request: Request, there: Place) -> Stack:
     """The stack that a change set of a creation makes, which has nothing until it is executed."""
     with region.lock:
-        stack = region.live(asked["StackName"])
+        stack = region.live(request["StackName"])
         if stack is None:
-            return _new_stack(region, asked, there, _REVIEW)
+            return _new_stack(region, request, there, _REVIEW)
     if stack.status != _REVIEW:
         raise CloudFormationError(
             f"Stack [{stack.name}] already exists and cannot be created again with the changeSet "
-            f"[{asked['ChangeSetName']}]."
+            f"[{request['ChangeSetName']}]."
         )
     return stack
 
 
-def _change_set(region: Region, asked: Asked) -> tuple[Stack, change_sets.ChangeSet]:
-    wanted = asked["ChangeSetName"]
+def _change_set(region: Region, request: Request) -> tuple[Stack, change_sets.ChangeSet]:
+    wanted = request["ChangeSetName"]
     for stack in region.stacks:
         for change_set in stack.change_sets.values():
             if change_set.id == wanted or (
-                change_set.name == wanted and asked.get("StackName") == stack.name
+                change_set.name == wanted and request.get("StackName") == stack.name
             ):
                 return stack, change_set
     raise CloudFormationError(f"ChangeSet [{wanted}] does not exist", "ChangeSetNotFound")
 
 
-def _describe_change_set(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
-    stack, change_set = _change_set(region, asked)
+def _describe_change_set(
+    region: Region, request: Request, place: Callable[[Request], Place]
+) -> Any:
+    stack, change_set = _change_set(region, request)
     return {
         "ChangeSetName": change_set.name,
         "ChangeSetId": change_set.id,
@@ -329,8 +331,8 @@ def _describe_change_set(region: Region, asked: Asked, place: Callable[[Asked], 
     }
 
 
-def _execute(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
-    stack, change_set = _change_set(region, asked)
+def _execute(region: Region, request: Request, place: Callable[[Request], Place]) -> Any:
+    stack, change_set = _change_set(region, request)
     if not change_set.changes:
         raise CloudFormationError(
             f"ChangeSet [{change_set.id}] cannot be executed in its current status of [FAILED]",
@@ -346,13 +348,13 @@ def _execute(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> A
     return {}
 
 
-def _delete_change_set(region: Region, asked: Asked, place: Callable[[Asked], Place]) -> Any:
-    stack, change_set = _change_set(region, asked)
+def _delete_change_set(region: Region, request: Request, place: Callable[[Request], Place]) -> Any:
+    stack, change_set = _change_set(region, request)
     del stack.change_sets[change_set.id]
     return {}
 
 
-_CALLS: Mapping[str, Callable[[Region, Asked, Callable[[Asked], Place]], Any]] = {
+_CALLS: Mapping[str, Callable[[Region, Request, Callable[[Request], Place]], Any]] = {
     "CreateStack": _create,
     "UpdateStack": _update,
     "DeleteStack": _delete,

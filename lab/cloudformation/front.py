@@ -19,7 +19,7 @@ from xml.sax.saxutils import escape
 
 from moto.core import DEFAULT_ACCOUNT_ID
 
-from lab.access import asked
+from lab.access import questions
 from lab.api import bodies
 from lab.api.keys import Key, Lookup
 from lab.cloudformation import calls
@@ -60,7 +60,7 @@ class CloudFormation:
     def _answer(self, key: str, region: str, environ: Any, body: bytes) -> tuple[str, str]:
         given = read_query(body.decode("utf-8", "replace"))
         given.pop("Action", None)
-        call = asked.read(environ, body).action
+        call = questions.read(environ, body).action
         given.pop("Version", None)
         endpoint = f"http://127.0.0.1:{environ['SERVER_PORT']}"
         place = functools.partial(self._place, self._find(key), endpoint, region)
@@ -71,7 +71,7 @@ class CloudFormation:
             return "400 Bad Request", _error(error)
         return "200 OK", _xml(call, result)
 
-    def _place(self, key: Key | None, endpoint: str, region: str, given: calls.Asked) -> Place:
+    def _place(self, key: Key | None, endpoint: str, region: str, given: calls.Request) -> Place:
         if key is None:
             raise CloudFormationError("the key is not known", "AccessDenied")
         tags = tuple((tag["Key"], tag["Value"]) for tag in given.get("Tags", []))
@@ -97,7 +97,7 @@ def _client(key: Key, endpoint: str, region: str, service: str) -> Any:
 
 
 def _called_via(request: Any, **_: Any) -> None:
-    request.headers[asked.VIA_HEADER] = asked.VIA
+    request.headers[questions.VIA_HEADER] = questions.VIA
 
 
 def read_query(text: str) -> dict[str, Any]:

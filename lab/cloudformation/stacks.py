@@ -47,7 +47,7 @@ class Wanted:
 
     text: str
     data: Mapping[str, Any]
-    given: Mapping[str, str]
+    parameters: Mapping[str, str]
     resolved: Mapping[str, Any]
 
 

@@ -40,27 +40,27 @@ def _listed(moto: Any) -> Any:
 
 def _checked(moto: Any) -> Any:
     def put_metric_alarm(response: Any) -> Any:
-        asked = response._get_params()
-        operator = asked.get("ComparisonOperator")
+        request = response._get_params()
+        operator = request.get("ComparisonOperator")
         if not alarms.is_operator(str(operator)):
             raise ValidationError(f"AMI Kiln lab: {operator} is not implemented")
-        if asked.get("TreatMissingData", "missing") not in _MISSING:
+        if request.get("TreatMissingData", "missing") not in _MISSING:
             raise ValidationError(
-                f"Option {asked['TreatMissingData']} is not supported. Supported options for "
+                f"Option {request['TreatMissingData']} is not supported. Supported options for "
                 "parameter TreatMissingData are [breaching, notBreaching, ignore, missing]"
             )
-        period, periods = asked.get("Period"), int(asked["EvaluationPeriods"])
-        if asked.get("MetricName") and period not in (10, 20, 30) and (not period or period % 60):
+        period, periods = request.get("Period"), int(request["EvaluationPeriods"])
+        if request.get("MetricName") and period not in (10, 20, 30) and (not period or period % 60):
             raise ValidationError("Period must be 10, 20, 30 or a multiple of 60")
-        if int(asked.get("DatapointsToAlarm") or 1) > periods:
+        if int(request.get("DatapointsToAlarm") or 1) > periods:
             raise ValidationError(
                 "DatapointsToAlarm must be less than or equal to EvaluationPeriods"
             )
-        if asked.get("MetricName") and not (
-            asked.get("Statistic") or asked.get("ExtendedStatistic")
+        if request.get("MetricName") and not (
+            request.get("Statistic") or request.get("ExtendedStatistic")
         ):
             raise ValidationError("Exactly one of Statistic and ExtendedStatistic must be given")
-        for query in asked.get("Metrics") or ():
+        for query in request.get("Metrics") or ():
             _check_expression(str(query.get("Expression") or ""))
         return moto(response)
 
@@ -113,16 +113,16 @@ def _acts(moto: Any) -> Any:
 
 
 def _put_composite(response: Any) -> EmptyResult:
-    asked, backend = response._get_params(), response.cloudwatch_backend
+    request, backend = response._get_params(), response.cloudwatch_backend
     try:
-        _, named = composite.parse(asked["AlarmRule"])
+        _, named = composite.parse(request["AlarmRule"])
     except composite.RuleError as error:
         raise ValidationError(f"Invalid AlarmRule: {error}") from None
     missing = [name for name in named if name not in backend.alarms]
     if missing:
         raise ValidationError(f"Error in AlarmRule: {missing[0]} does not exist")
     backend.put_metric_alarm(
-        name=asked["AlarmName"],
+        name=request["AlarmName"],
         namespace=None,
         metric_name=None,
         comparison_operator=None,
@@ -130,15 +130,15 @@ def _put_composite(response: Any) -> EmptyResult:
         period=None,
         threshold=None,
         statistic=None,
-        description=asked.get("AlarmDescription"),
+        description=request.get("AlarmDescription"),
         dimensions=[],
-        alarm_actions=asked.get("AlarmActions", []),
-        ok_actions=asked.get("OKActions", []),
-        insufficient_data_actions=asked.get("InsufficientDataActions", []),
-        actions_enabled=asked.get("ActionsEnabled", True),
-        rule=asked["AlarmRule"],
-        tags=asked.get("Tags", []),
-    ).alarm_rule = asked["AlarmRule"]
+        alarm_actions=request.get("AlarmActions", []),
+        ok_actions=request.get("OKActions", []),
+        insufficient_data_actions=request.get("InsufficientDataActions", []),
+        actions_enabled=request.get("ActionsEnabled", True),
+        rule=request["AlarmRule"],
+        tags=request.get("Tags", []),
+    ).alarm_rule = request["AlarmRule"]
     return EmptyResult()
 
 
@@ -146,8 +146,8 @@ def _paged(moto: Any) -> Any:
     """Without AlarmTypes only metric alarms are shown."""
 
     def describe_alarms(response: Any) -> ActionResult:
-        asked = response._get_params()
-        kinds = asked.get("AlarmTypes") or ["MetricAlarm"]
+        request = response._get_params()
+        kinds = request.get("AlarmTypes") or ["MetricAlarm"]
         whole = moto(response).result
         chosen = [
             (name, alarm)
@@ -155,8 +155,8 @@ def _paged(moto: Any) -> Any:
             for alarm in whole[name]
             if name.rstrip("s") in kinds
         ]
-        start = int(asked.get("NextToken") or 0)
-        end = start + int(asked.get("MaxRecords") or _PAGE)
+        start = int(request.get("NextToken") or 0)
+        end = start + int(request.get("MaxRecords") or _PAGE)
         shown: dict[str, Any] = {"MetricAlarms": [], "CompositeAlarms": []}
         for name, alarm in chosen[start:end]:
             shown[name].append(alarm)
@@ -174,13 +174,13 @@ def _contributors(response: Any) -> ActionResult:
 
 
 def _history(response: Any) -> ActionResult:
-    asked = response._get_params()
+    request = response._get_params()
     entries = [
         entry
         for entry in watch.history_of(response.cloudwatch_backend)
-        if asked.get("AlarmName") in (None, entry["AlarmName"])
-        and asked.get("HistoryItemType") in (None, entry["HistoryItemType"])
+        if request.get("AlarmName") in (None, entry["AlarmName"])
+        and request.get("HistoryItemType") in (None, entry["HistoryItemType"])
     ]
-    if asked.get("ScanBy") != "TimestampAscending":
+    if request.get("ScanBy") != "TimestampAscending":
         entries.reverse()
-    return ActionResult({"AlarmHistoryItems": entries[: int(asked.get("MaxRecords") or 100)]})
+    return ActionResult({"AlarmHistoryItems": entries[: int(request.get("MaxRecords") or 100)]})

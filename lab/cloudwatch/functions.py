@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Union
 from lab.cloudwatch import search
 
 if TYPE_CHECKING:
-    from lab.cloudwatch.queries import Asked
+    from lab.cloudwatch.queries import Evaluation
 
 # Words that stand without quotes in calls.
 WORDS = ("REPEAT", "LINEAR", "ASC", "DESC", "SUM", "AVG", "MIN", "MAX")
@@ -91,16 +91,16 @@ def _safe(
     return values
 
 
-def call(name: str, given: list[Value], asked: Asked) -> Value:
+def call(name: str, arguments: list[Value], evaluation: Evaluation) -> Value:
     """The result of a function. Raises QueryError."""
     if name in _REDUCE:
-        return _reduced(_REDUCE[name], _first(name, given))
+        return _reduced(_REDUCE[name], _first(name, arguments))
     if name in _ROUND:
         do = _ROUND[name]
-        return each(lambda left, _: do(left), _first(name, given), 0.0)
+        return each(lambda left, _: do(left), _first(name, arguments), 0.0)
     if name not in _OTHERS:
         raise QueryError(f"AMI Kiln lab: {name} is not implemented in metric math")
-    return _OTHERS[name](given, asked)
+    return _OTHERS[name](arguments, evaluation)
 
 
 def _reduced(do: Callable[[Sequence[float]], float], value: Value) -> Value:
@@ -114,15 +114,15 @@ def _reduced(do: Callable[[Sequence[float]], float], value: Value) -> Value:
     return do(list(line.values.values())) if line.values else 0.0
 
 
-def _fill(given: list[Value], asked: Asked) -> Value:
-    value, with_ = _several("FILL", given, 2)
+def _fill(arguments: list[Value], evaluation: Evaluation) -> Value:
+    value, with_ = _several("FILL", arguments, 2)
     if isinstance(value, list):
-        return [_line(_fill([item, with_], asked)) for item in value]
+        return [_line(_fill([item, with_], evaluation)) for item in value]
     (line,) = lines(value)
-    period, values = asked.period(), {}
+    period, values = evaluation.period(), {}
     last: float | None = None
-    for number in range(math.ceil((asked.end - asked.start) / period)):
-        at = asked.start + number * period
+    for number in range(math.ceil((evaluation.end - evaluation.start) / period)):
+        at = evaluation.start + number * period
         there = line.values.get(at)
         if there is None and with_ == "REPEAT":
             there = last
@@ -133,8 +133,8 @@ def _fill(given: list[Value], asked: Asked) -> Value:
     return Line(values, line.label)
 
 
-def _if(given: list[Value], asked: Asked) -> Value:
-    condition, yes, *no = given
+def _if(arguments: list[Value], evaluation: Evaluation) -> Value:
+    condition, yes, *no = arguments
     if not isinstance(condition, Line):
         return yes if _number(condition) else (no[0] if no else Line())
     values: dict[float, float] = {}
@@ -147,21 +147,21 @@ def _if(given: list[Value], asked: Asked) -> Value:
     return Line(values, condition.label)
 
 
-def _metrics(given: list[Value], asked: Asked) -> Value:
+def _metrics(arguments: list[Value], evaluation: Evaluation) -> Value:
     """All series of the request; with a text those whose id has it."""
-    part = str(given[0]) if given else ""
-    names = [name for name, query in asked.queries.items() if "MetricStat" in query]
-    return [line for name in names if part in name for line in lines(asked.result(name))]
+    part = str(arguments[0]) if arguments else ""
+    names = [name for name, query in evaluation.queries.items() if "MetricStat" in query]
+    return [line for name in names if part in name for line in lines(evaluation.result(name))]
 
 
-def _search(given: list[Value], asked: Asked) -> Value:
-    text, statistic, *period = given
-    seconds = int(_number(period[0])) if period else asked.period()
+def _search(arguments: list[Value], evaluation: Evaluation) -> Value:
+    text, statistic, *period = arguments
+    seconds = int(_number(period[0])) if period else evaluation.period()
     try:
-        keys = search.find(str(text), asked.store.all())
+        keys = search.find(str(text), evaluation.store.all())
     except search.SearchError as error:
         raise QueryError(f"SEARCH: {error}") from None
-    listed = [(key, asked.line(key, str(statistic), seconds)) for key in keys]
+    listed = [(key, evaluation.line(key, str(statistic), seconds)) for key in keys]
     return [
         Line(line.values, " ".join([*(value for _, value in key.dimensions), key.name]))
         for key, line in listed
@@ -169,20 +169,20 @@ def _search(given: list[Value], asked: Asked) -> Value:
     ]
 
 
-def _differences(given: list[Value], asked: Asked, *, per_second: bool) -> Value:
+def _differences(arguments: list[Value], evaluation: Evaluation, *, per_second: bool) -> Value:
     values = []
-    for line in lines(given[0]):
+    for line in lines(arguments[0]):
         moments = sorted(line.values)
         made = {}
         for before, at in itertools.pairwise(moments):
             step = line.values[at] - line.values[before]
             made[at] = step / (at - before) if per_second else step
         values.append(Line(made, line.label))
-    return values if isinstance(given[0], list) else values[0]
+    return values if isinstance(arguments[0], list) else values[0]
 
 
-def _sorted(given: list[Value], asked: Asked) -> Value:
-    listed, by, order, *limit = given
+def _sorted(arguments: list[Value], evaluation: Evaluation) -> Value:
+    listed, by, order, *limit = arguments
     do = _REDUCE[str(by)]
     ranked = sorted(
         (line for line in lines(listed) if line.values),
@@ -198,30 +198,36 @@ _OTHERS: dict[str, Callable[[list[Value], Any], Value]] = {
     "METRICS": _metrics,
     "SEARCH": _search,
     "SORT": _sorted,
-    "RATE": lambda given, asked: _differences(given, asked, per_second=True),
-    "DIFF": lambda given, asked: _differences(given, asked, per_second=False),
-    "PERIOD": lambda given, asked: float(asked.period()),
-    "REMOVE_EMPTY": lambda given, asked: [line for line in lines(given[0]) if line.values],
-    "DATAPOINT_COUNT": lambda given, asked: _reduced(lambda values: float(len(values)), given[0]),
-    "FIRST": lambda given, asked: lines(given[0])[0],
-    "LAST": lambda given, asked: lines(given[0])[-1],
-    "TIME_SERIES": lambda given, asked: Line(
+    "RATE": lambda arguments, evaluation: _differences(arguments, evaluation, per_second=True),
+    "DIFF": lambda arguments, evaluation: _differences(arguments, evaluation, per_second=False),
+    "PERIOD": lambda arguments, evaluation: float(evaluation.period()),
+    "REMOVE_EMPTY": lambda arguments, evaluation: [
+        line for line in lines(arguments[0]) if line.values
+    ],
+    "DATAPOINT_COUNT": lambda arguments, evaluation: _reduced(
+        lambda values: float(len(values)), arguments[0]
+    ),
+    "FIRST": lambda arguments, evaluation: lines(arguments[0])[0],
+    "LAST": lambda arguments, evaluation: lines(arguments[0])[-1],
+    "TIME_SERIES": lambda arguments, evaluation: Line(
         {
-            asked.start + number * asked.period(): _number(given[0])
-            for number in range(math.ceil((asked.end - asked.start) / asked.period()))
+            evaluation.start + number * evaluation.period(): _number(arguments[0])
+            for number in range(
+                math.ceil((evaluation.end - evaluation.start) / evaluation.period())
+            )
         }
     ),
 }
 
 
-def _first(name: str, given: list[Value]) -> Value:
-    return _several(name, given, 1)[0]
+def _first(name: str, arguments: list[Value]) -> Value:
+    return _several(name, arguments, 1)[0]
 
 
-def _several(name: str, given: list[Value], count: int) -> list[Value]:
-    if len(given) != count:
+def _several(name: str, arguments: list[Value], count: int) -> list[Value]:
+    if len(arguments) != count:
         raise QueryError(f"{name} takes {count} arguments")
-    return given
+    return arguments
 
 
 def _line(value: Value) -> Line:

@@ -134,14 +134,14 @@ def _put_filter(
     if class_of(group) != "STANDARD":
         # The documentation says that the class has no metric filters; the error's name is assumed.
         raise InvalidParameterException(msg="Metric filters are not supported for this log class")
-    asked = {
+    request = {
         "filterName": name,
         "filterPattern": pattern,
         "logGroupName": group_name,
         "metricTransformations": transformations,
     }
     try:
-        filters_of(backend)[group_name, name] = metric_filters.made(asked)
+        filters_of(backend)[group_name, name] = metric_filters.made(request)
     except ValueError as error:
         raise InvalidParameterException(msg=f"Invalid metric filter: {error}") from None
 

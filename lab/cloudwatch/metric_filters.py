@@ -40,10 +40,10 @@ class MetricFilter:
         }
 
 
-def made(asked: Mapping[str, Any]) -> MetricFilter:
+def made(request: Mapping[str, Any]) -> MetricFilter:
     """The filter that PutMetricFilter asks for. Raises ValueError."""
-    (transformation,) = asked["metricTransformations"]
-    patterns.parse(asked["filterPattern"])
+    (transformation,) = request["metricTransformations"]
+    patterns.parse(request["filterPattern"])
     dimensions = transformation.get("dimensions") or {}
     if len(dimensions) > 3:
         raise ValueError("a metric filter has at most three dimensions")
@@ -52,9 +52,9 @@ def made(asked: Mapping[str, Any]) -> MetricFilter:
     if transformation["metricNamespace"].startswith("AWS/"):
         raise ValueError("metricNamespace must not start with AWS/")
     return MetricFilter(
-        asked["filterName"],
-        asked["filterPattern"],
-        asked["logGroupName"],
+        request["filterName"],
+        request["filterPattern"],
+        request["logGroupName"],
         transformation,
         int(time.time() * 1000),
     )
@@ -106,10 +106,10 @@ def _resolved(text: str, values: Values) -> Any:
     return values.get(text, patterns.MISSING) if text.startswith("$") else text
 
 
-def _dimensions(asked: Mapping[str, str], values: Values) -> list[dict[str, str]] | None:
+def _dimensions(request: Mapping[str, str], values: Values) -> list[dict[str, str]] | None:
     """The dimensions of an event's metric; None when the event lacks one: it gives no metric."""
     named = []
-    for name, text in asked.items():
+    for name, text in request.items():
         value = _resolved(text, values)
         if value is patterns.MISSING or isinstance(value, dict | list):
             return None

@@ -39,7 +39,7 @@ QueryError = functions.QueryError
 
 
 @dataclass
-class Asked:
+class Evaluation:
     """The queries of one request and the time they are about. Results are computed once."""
 
     store: Store
@@ -148,14 +148,14 @@ def _parser() -> Lark:
 
 def period_of(queries: Sequence[Any]) -> int:
     """The period of an alarm's queries, as moto keeps them."""
-    return Asked(Store(), _plain(queries), 0, 0).period()
+    return Evaluation(Store(), _plain(queries), 0, 0).period()
 
 
 def of_alarm(store: Store, queries: Sequence[Any], start: float, end: float) -> dict[float, float]:
     """The values that an alarm's queries return: those of the one with ReturnData."""
-    asked = Asked(store, _plain(queries), start, end)
+    evaluation = Evaluation(store, _plain(queries), start, end)
     (name,) = [query.id for query in queries if query.return_data in (None, True, "true")]
-    value = asked.result(name)
+    value = evaluation.result(name)
     if not isinstance(value, Line):
         raise QueryError(f"{name} is not one series")
     return value.values

@@ -17,7 +17,7 @@ from moto.cloudwatch.exceptions import (
 from lab.cloudwatch import functions, queries, series
 from lab.cloudwatch.series import Key, Store
 
-Asked = Mapping[str, Any]
+Request = Mapping[str, Any]
 _PAGE = 500
 _LISTED = 14 * 86400  # ListMetrics shows what was reported in the last two weeks
 _RECENT = 3 * 3600
@@ -25,11 +25,11 @@ _ASCENDING = "TimestampAscending"
 _PERIOD = "must be 1, 5, 10, 20, 30, or a multiple of 60"
 
 
-def metric_data(store: Store, asked: Asked) -> dict[str, Any]:
+def metric_data(store: Store, request: Request) -> dict[str, Any]:
     """GetMetricData: a result for each series that a query returns."""
-    if series.seconds(asked["StartTime"]) >= series.seconds(asked["EndTime"]):
+    if series.seconds(request["StartTime"]) >= series.seconds(request["EndTime"]):
         raise ValidationError("The parameter StartTime must be less than the parameter EndTime.")
-    listed = {query["Id"]: query for query in asked["MetricDataQueries"]}
+    listed = {query["Id"]: query for query in request["MetricDataQueries"]}
     for name, query in listed.items():
         if not re.fullmatch("[a-z][A-Za-z0-9_]*", name):
             raise ValidationError(f"The value {name} for parameter Id is not valid.")
@@ -37,17 +37,17 @@ def metric_data(store: Store, asked: Asked) -> dict[str, Any]:
             _checked(int(query["MetricStat"]["Period"]))
         elif "Expression" not in query:
             raise ValidationError("A query takes either MetricStat or Expression.")
-    of = queries.Asked(store, listed, 0, series.seconds(asked["EndTime"]))
-    of.start = series.begin(asked["StartTime"], of.period())
+    of = queries.Evaluation(store, listed, 0, series.seconds(request["EndTime"]))
+    of.start = series.begin(request["StartTime"], of.period())
     shown: list[dict[str, Any]] = []
     for name, query in listed.items():
         if query.get("ReturnData", True):
-            shown += _results(of, name, query, descending=asked.get("ScanBy") != _ASCENDING)
+            shown += _results(of, name, query, descending=request.get("ScanBy") != _ASCENDING)
     return {"MetricDataResults": shown, "Messages": []}
 
 
 def _results(
-    of: queries.Asked, name: str, query: Asked, *, descending: bool
+    of: queries.Evaluation, name: str, query: Request, *, descending: bool
 ) -> list[dict[str, Any]]:
     try:
         value = of.result(name)
@@ -78,21 +78,23 @@ def _checked(period: int) -> int:
     return period
 
 
-def statistics(store: Store, asked: Asked) -> dict[str, Any]:
+def statistics(store: Store, request: Request) -> dict[str, Any]:
     """GetMetricStatistics."""
-    basic, extended = asked.get("Statistics") or [], asked.get("ExtendedStatistics") or []
+    basic, extended = request.get("Statistics") or [], request.get("ExtendedStatistics") or []
     if not basic and not extended:
         raise InvalidParameterCombination("Must specify either Statistics or ExtendedStatistics")
-    if series.seconds(asked["StartTime"]) >= series.seconds(asked["EndTime"]):
+    if series.seconds(request["StartTime"]) >= series.seconds(request["EndTime"]):
         raise InvalidParameterValue(
             "The parameter StartTime must be less than the parameter EndTime."
         )
     key = Key(
-        asked["Namespace"], asked["MetricName"], series.dimensions(asked.get("Dimensions") or ())
+        request["Namespace"],
+        request["MetricName"],
+        series.dimensions(request.get("Dimensions") or ()),
     )
-    period = _checked(int(asked["Period"]))
-    start = series.begin(asked["StartTime"], period)
-    points = store.between(key, start, series.seconds(asked["EndTime"]), asked.get("Unit"))
+    period = _checked(int(request["Period"]))
+    start = series.begin(request["StartTime"], period)
+    points = store.between(key, start, series.seconds(request["EndTime"]), request.get("Unit"))
     shown: dict[float, dict[str, Any]] = {}
     for name in (*basic, *extended):
         try:
@@ -105,14 +107,14 @@ def statistics(store: Store, asked: Asked) -> dict[str, Any]:
                 datapoint[name] = value
             else:
                 datapoint.setdefault("ExtendedStatistics", {})[name] = value
-    return {"Label": asked["MetricName"], "Datapoints": list(shown.values())}
+    return {"Label": request["MetricName"], "Datapoints": list(shown.values())}
 
 
-def listed(store: Store, asked: Asked) -> dict[str, Any]:
+def listed(store: Store, request: Request) -> dict[str, Any]:
     """ListMetrics."""
-    since = time.time() - (_RECENT if asked.get("RecentlyActive") else _LISTED)
-    keys = [key for key in store.all() if store.newest(key) >= since and _chosen(key, asked)]
-    token = str(asked.get("NextToken") or "0")
+    since = time.time() - (_RECENT if request.get("RecentlyActive") else _LISTED)
+    keys = [key for key in store.all() if store.newest(key) >= since and _chosen(key, request)]
+    token = str(request.get("NextToken") or "0")
     if not token.isdecimal():
         raise InvalidParameterValue("Request parameter NextToken is invalid")
     start = int(token)
@@ -120,15 +122,15 @@ def listed(store: Store, asked: Asked) -> dict[str, Any]:
     return {"Metrics": [shown(key) for key in keys[start : start + _PAGE]], **more}
 
 
-def _chosen(key: Key, asked: Asked) -> bool:
-    if asked.get("Namespace") not in (None, key.namespace):
+def _chosen(key: Key, request: Request) -> bool:
+    if request.get("Namespace") not in (None, key.namespace):
         return False
-    if asked.get("MetricName") not in (None, key.name):
+    if request.get("MetricName") not in (None, key.name):
         return False
     there = dict(key.dimensions)
     return all(
         dimension["Name"] in there and dimension.get("Value") in (None, there[dimension["Name"]])
-        for dimension in asked.get("Dimensions") or ()
+        for dimension in request.get("Dimensions") or ()
     )
 
 

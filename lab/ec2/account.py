@@ -50,7 +50,7 @@ def of(backend: Any) -> Settings:
 
 @call("EnableImageBlockPublicAccess")
 def _block_images(request: Request) -> dict[str, Any]:
-    state = request.asked.get("ImageBlockPublicAccessState")
+    state = request.parameters.get("ImageBlockPublicAccessState")
     if not state:
         raise missing("ImageBlockPublicAccessState")
     if state != _BLOCKED:
@@ -73,7 +73,7 @@ def _images_blocked(request: Request) -> dict[str, Any]:
 
 @call("EnableSnapshotBlockPublicAccess")
 def _block_snapshots(request: Request) -> dict[str, Any]:
-    state = request.asked.get("State")
+    state = request.parameters.get("State")
     if not state:
         raise missing("State")
     if state not in ("block-all-sharing", _BLOCKED):
@@ -105,7 +105,7 @@ def _allowed(request: Request) -> dict[str, Any]:
 
 @call("EnableAllowedImagesSettings")
 def _enable_allowed(request: Request) -> dict[str, Any]:
-    state = request.asked.get("AllowedImagesSettingsState")
+    state = request.parameters.get("AllowedImagesSettingsState")
     if not state:
         raise missing("AllowedImagesSettingsState")
     if state not in ("enabled", "audit-mode"):
@@ -122,7 +122,7 @@ def _disable_allowed(request: Request) -> dict[str, Any]:
 
 @call("ReplaceImageCriteriaInAllowedImagesSettings")
 def _replace_criteria(request: Request) -> dict[str, Any]:
-    criteria = request.asked.get("ImageCriteria") or []
+    criteria = request.parameters.get("ImageCriteria") or []
     unknown = {"ImageWatermarks", "ScanResultCondition"}
     if any(unknown & set(criterion) for criterion in criteria):
         raise error(
@@ -176,12 +176,12 @@ _DEFAULTS = ("HttpTokens", "HttpEndpoint", "InstanceMetadataTags", "HttpTokensEn
 def _modify_metadata(request: Request) -> dict[str, Any]:
     metadata = of(request.backend).metadata
     for name in _DEFAULTS:
-        value = request.asked.get(name)
+        value = request.parameters.get(name)
         if value == "no-preference":
             metadata.pop(name, None)
         elif value is not None:
             metadata[name] = value
-    hops = request.asked.get("HttpPutResponseHopLimit")
+    hops = request.parameters.get("HttpPutResponseHopLimit")
     if hops is not None:
         if int(hops) != -1 and not 1 <= int(hops) <= 64:
             raise _invalid(hops, "httpPutResponseHopLimit")

@@ -25,7 +25,7 @@ class Request:
     """A call: its parameters by the model's names, and moto's backend of account and region."""
 
     call: str
-    asked: dict[str, Any]
+    parameters: dict[str, Any]
     backend: Any
     response: Any
     moto: Callable[[Any], Any] | None

@@ -34,25 +34,25 @@ _KEPT: dict[tuple[str, str], dict[str, _Reservation]] = {}
 
 @call("CreateCapacityReservation")
 def _create(request: Request) -> dict[str, Any]:
-    asked = request.asked
+    parameters = request.parameters
     for name in ("InstanceType", "InstancePlatform", "InstanceCount"):
-        if asked.get(name) is None:
+        if parameters.get(name) is None:
             raise missing(name)
-    named = asked.get("AvailabilityZone") or asked.get("AvailabilityZoneId")
+    named = parameters.get("AvailabilityZone") or parameters.get("AvailabilityZoneId")
     if not named:
         raise missing("AvailabilityZone")
     zones = request.backend.describe_availability_zones()
     zone = next((zone for zone in zones if named in (zone.name, zone.zone_id)), None)
     if zone is None:
         raise error("InvalidParameterValue", f"Invalid availability zone: [{named}]")
-    specified = asked.get("TagSpecifications") or []
+    specified = parameters.get("TagSpecifications") or []
     made = _Reservation(
         f"cr-{secrets.token_hex(9)[:17]}",
-        asked["InstanceType"],
-        asked["InstancePlatform"],
+        parameters["InstanceType"],
+        parameters["InstancePlatform"],
         zone,
-        int(asked["InstanceCount"]),
-        asked.get("InstanceMatchCriteria") or "open",
+        int(parameters["InstanceCount"]),
+        parameters.get("InstanceMatchCriteria") or "open",
         [tag for entry in specified for tag in entry.get("Tags") or []],
         utcnow(),
     )
@@ -62,7 +62,7 @@ def _create(request: Request) -> dict[str, Any]:
 
 @call("DescribeCapacityReservations")
 def _describe(request: Request) -> dict[str, Any]:
-    wanted = request.asked.get("CapacityReservationIds") or list(_of(request))
+    wanted = request.parameters.get("CapacityReservationIds") or list(_of(request))
     return {
         "CapacityReservations": [_shown(request, _reservation(request, name)) for name in wanted]
     }
@@ -71,7 +71,7 @@ def _describe(request: Request) -> dict[str, Any]:
 @call("CancelCapacityReservation")
 def _cancel(request: Request) -> dict[str, Any]:
     """Its instances go on, outside of it."""
-    _reservation(request, request.asked.get("CapacityReservationId") or "").state = "cancelled"
+    _reservation(request, request.parameters.get("CapacityReservationId") or "").state = "cancelled"
     return {"Return": True}
 
 
@@ -80,16 +80,16 @@ def check_launch(request: Request, count: int) -> str | None:
     serve them, in whose words a wrong type and no room are the same (assumed: a wrong zone, too):
     https://github.com/hashicorp/terraform-provider-aws/issues/32458
     """
-    specified = request.asked.get("CapacityReservationSpecification") or {}
+    specified = request.parameters.get("CapacityReservationSpecification") or {}
     target = specified.get("CapacityReservationTarget") or {}
     name = target.get("CapacityReservationId")
     if not name:
         return None
     reservation = _reservation(request, name)
-    subnet = request.asked.get("SubnetId")
+    subnet = request.parameters.get("SubnetId")
     zone = request.backend.get_subnet(subnet).availability_zone if subnet else reservation.zone.name
-    asked = (request.asked.get("InstanceType"), zone)
-    fits = reservation.state == "active" and asked == (reservation.kind, reservation.zone.name)
+    parameters = (request.parameters.get("InstanceType"), zone)
+    fits = reservation.state == "active" and parameters == (reservation.kind, reservation.zone.name)
     if not fits or _left(request, reservation) < count:
         raise error(
             "ReservationCapacityExceeded",

@@ -64,7 +64,7 @@ def screen(text: str) -> bytes:
 
 
 def _instance(request: Request) -> Any:
-    instance_id = request.asked.get("InstanceId")
+    instance_id = request.parameters.get("InstanceId")
     if not instance_id:
         raise missing("InstanceId")
     return request.backend.get_instance(instance_id)

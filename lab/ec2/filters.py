@@ -125,10 +125,10 @@ def documented(call: str) -> frozenset[str]:
     return frozenset(names | _UNLISTED.get(call, set()) if names else ())
 
 
-def check(call: str, asked: list[dict[str, Any]]) -> None:
+def check(call: str, parameters: list[dict[str, Any]]) -> None:
     """Raise EC2's error for a filter that the call does not have, or that has no values."""
     known = documented(call)
-    for entry in asked:
+    for entry in parameters:
         name = entry.get("Name")
         if not name:
             raise error("InvalidParameterValue", "The filter 'null' is invalid")
@@ -161,25 +161,27 @@ def _camel(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("-"))
 
 
-def keep(call: str, things: list[Any], asked: list[dict[str, Any]]) -> list[Any]:
+def keep(call: str, things: list[Any], parameters: list[dict[str, Any]]) -> list[Any]:
     """The entries of a call's answer that every filter matches."""
     shape = _answers().operation_model(call).output_shape
     for part in LISTS[call].split("."):
         shape = shape.members[part].member
     return [
-        thing for thing in things if all(_matches(call, thing, shape, entry) for entry in asked)
+        thing
+        for thing in things
+        if all(_matches(call, thing, shape, entry) for entry in parameters)
     ]
 
 
-def keep_instances(reservations: list[Any], asked: list[dict[str, Any]]) -> list[Any]:
+def keep_instances(reservations: list[Any], parameters: list[dict[str, Any]]) -> list[Any]:
     """The reservations with the instances that every filter matches.
 
     They are copies of moto's: it makes a new list of them for each call.
     """
     call = "DescribeInstances"
     shape = _answers().operation_model(call).output_shape.members["Reservations"].member
-    of_all = [entry for entry in asked if entry["Name"] in _OF_RESERVATION]
-    rest = [entry for entry in asked if entry["Name"] not in _OF_RESERVATION]
+    of_all = [entry for entry in parameters if entry["Name"] in _OF_RESERVATION]
+    rest = [entry for entry in parameters if entry["Name"] not in _OF_RESERVATION]
     kept = []
     for reservation in reservations:
         if not all(

@@ -31,9 +31,9 @@ _BY_PARAMETER = (
 )
 
 
-def check(call: str, asked: Any) -> None:
+def check(call: str, parameters: Any) -> None:
     """Raise EC2's error for the first malformed id among a call's parameters."""
-    for name, value in _ids(asked):
+    for name, value in _ids(parameters):
         prefix, code = _FORMS[name]
         if name == "ImageId" and call in _BY_PARAMETER and value.startswith("resolve:ssm:"):
             continue
@@ -41,13 +41,13 @@ def check(call: str, asked: Any) -> None:
             raise error(code, f'Invalid id: "{value}" (expecting "{prefix}-...")')
 
 
-def _ids(asked: Any) -> Iterator[tuple[str, str]]:
-    if isinstance(asked, list):
-        for inner in asked:
+def _ids(parameters: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(parameters, list):
+        for inner in parameters:
             yield from _ids(inner)
-    if not isinstance(asked, dict):
+    if not isinstance(parameters, dict):
         return
-    for name, value in asked.items():
+    for name, value in parameters.items():
         if name in _FORMS and isinstance(value, str):
             yield name, value
         elif name.endswith("s") and name[:-1] in _FORMS and isinstance(value, list):

@@ -24,12 +24,12 @@ _ELSEWHERE = ("imagebuilder:ImageRecipe", "imagebuilder:ContainerRecipe")
 
 @call("DescribeImageReferences")
 def _references(request: Request) -> dict[str, Any]:
-    asked = request.asked
-    wanted = asked.get("ImageIds") or []
+    parameters = request.parameters
+    wanted = parameters.get("ImageIds") or []
     if not wanted:
         raise missing("ImageIds")
-    named = [kind.get("ResourceType") for kind in asked.get("ResourceTypes") or []]
-    if bool(named) == bool(asked.get("IncludeAllResourceTypes")):
+    named = [kind.get("ResourceType") for kind in parameters.get("ResourceTypes") or []]
+    if bool(named) == bool(parameters.get("IncludeAllResourceTypes")):
         raise error(
             "InvalidParameterCombination",
             "Give either includeAllResourceTypes or resourceTypes, and not both",
@@ -73,9 +73,9 @@ def _users(request: Request, image_id: str, kind: str) -> Iterator[str]:
 
 @call("CreateImageUsageReport")
 def _create(request: Request) -> dict[str, Any]:
-    asked = request.asked
-    ami = images.own(request.backend, asked.get("ImageId"))
-    kinds = asked.get("ResourceTypes") or []
+    parameters = request.parameters
+    ami = images.own(request.backend, parameters.get("ImageId"))
+    kinds = parameters.get("ResourceTypes") or []
     if not kinds:
         raise missing("ResourceTypes")
     unknown = {kind.get("ResourceType") for kind in kinds} - set(_KINDS[:2])
@@ -85,14 +85,14 @@ def _create(request: Request) -> dict[str, Any]:
     report = f"amiur-{secrets.token_hex(17)[:17]}"
     tags = [
         tag
-        for specification in asked.get("TagSpecifications") or []
+        for specification in parameters.get("TagSpecifications") or []
         for tag in specification.get("Tags", [])
     ]
     account.of(request.backend).reports[report] = {
         "ReportId": report,
         "ImageId": ami.id,
         "ResourceTypes": kinds,
-        "AccountIds": asked.get("AccountIds") or [],
+        "AccountIds": parameters.get("AccountIds") or [],
         "State": "available",
         "CreationTime": now,
         "ExpirationTime": now + _LASTS,
@@ -130,14 +130,14 @@ def _entries(request: Request) -> dict[str, Any]:
 
 
 def _chosen(request: Request) -> list[dict[str, Any]]:
-    asked = request.asked
-    if asked.get("Filters"):
+    parameters = request.parameters
+    if parameters.get("Filters"):
         raise error("UnsupportedOperation", f"AMI Kiln lab: {request.call} takes no filters")
     reports = account.of(request.backend).reports
-    wanted = asked.get("ReportIds") or []
+    wanted = parameters.get("ReportIds") or []
     for report in wanted:
         _find(request, report)
-    ids = asked.get("ImageIds") or []
+    ids = parameters.get("ImageIds") or []
     return [
         report
         for report in reports.values()
@@ -157,7 +157,7 @@ def _find(request: Request, report: str | None) -> dict[str, Any]:
 
 @call("DeleteImageUsageReport")
 def _delete(request: Request) -> dict[str, Any]:
-    report = _find(request, request.asked.get("ReportId"))
+    report = _find(request, request.parameters.get("ReportId"))
     del account.of(request.backend).reports[report["ReportId"]]
     return {"Return": True}
 
@@ -166,7 +166,7 @@ def _delete(request: Request) -> dict[str, Any]:
 def _ancestry(request: Request) -> dict[str, Any]:
     """https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ami-ancestry.html"""
     entries: list[dict[str, Any]] = []
-    image_id: str | None = request.asked.get("ImageId")
+    image_id: str | None = request.parameters.get("ImageId")
     ami = images.find(request.backend, image_id)
     while ami is not None:
         source = getattr(ami, "source_image_id", None)

@@ -40,23 +40,23 @@ def own(backend: Any, image_id: str | None) -> Any:
 
 @call("DescribeImages")
 def _describe(request: Request) -> dict[str, Any]:
-    backend, asked = request.backend, request.asked
+    backend, parameters = request.backend, request.parameters
     amis = list(backend.amis.values())
-    wanted = asked.get("ImageIds") or []
+    wanted = parameters.get("ImageIds") or []
     if wanted:
         amis = _by_id(backend, wanted)
-    owners = asked.get("Owners") or []
+    owners = parameters.get("Owners") or []
     if owners:
         owners = [backend.account_id if owner == "self" else owner for owner in owners]
         amis = [ami for ami in amis if ami.owner_id in owners or ami.owner_alias in owners]
-    users = asked.get("ExecutableUsers") or []
+    users = parameters.get("ExecutableUsers") or []
     if users:
         amis = [ami for ami in amis if _may_launch(backend, ami, users)]
-    if not asked.get("IncludeDisabled"):
+    if not parameters.get("IncludeDisabled"):
         amis = [ami for ami in amis if ami.state != "disabled"]
     if account.of(backend).allowed_images == "enabled":
         amis = [ami for ami in amis if account.allows(backend, ami)]
-    chosen = asked.get("Filters") or []
+    chosen = parameters.get("Filters") or []
     for name in ("image-allowed", "is-public"):
         values = [
             value
@@ -124,10 +124,10 @@ _ATTRIBUTES = {
 
 @call("DescribeImageAttribute")
 def _attribute(request: Request) -> dict[str, Any]:
-    name = request.asked.get("Attribute")
+    name = request.parameters.get("Attribute")
     if not name:
         raise missing("Attribute")
-    ami = own(request.backend, request.asked.get("ImageId"))
+    ami = own(request.backend, request.parameters.get("ImageId"))
     if name == "launchPermission":
         return {"ImageId": ami.id, "LaunchPermissions": ami.launch_permissions}
     if name == "productCodes":
@@ -149,15 +149,15 @@ def _attribute(request: Request) -> dict[str, Any]:
 
 @call("ModifyImageAttribute")
 def _modify(request: Request) -> None:
-    asked = request.asked
-    ami = own(request.backend, asked.get("ImageId"))
-    add, remove = _permissions(asked)
-    description = asked.get("Description")
-    if asked.get("Attribute") == "description":
-        description = {"Value": asked.get("Value", "")}
-    imds = asked.get("ImdsSupport")
-    if asked.get("Attribute") == "imdsSupport":
-        imds = {"Value": asked.get("Value")}
+    parameters = request.parameters
+    ami = own(request.backend, parameters.get("ImageId"))
+    add, remove = _permissions(parameters)
+    description = parameters.get("Description")
+    if parameters.get("Attribute") == "description":
+        description = {"Value": parameters.get("Value", "")}
+    imds = parameters.get("ImdsSupport")
+    if parameters.get("Attribute") == "imdsSupport":
+        imds = {"Value": parameters.get("Value")}
     if not (add or remove or description or imds):
         raise error("InvalidParameterCombination", "No attributes specified.")
     if add or remove:
@@ -171,19 +171,21 @@ def _modify(request: Request) -> None:
         ami.imds_support = "v2.0"
 
 
-def _permissions(asked: dict[str, Any]) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+def _permissions(parameters: dict[str, Any]) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
     """The launch permissions to add and to remove, from both forms of the call.
 
     Packer's amazon plugin 1.8.2 sends both, and the short one without OperationType
     (hashicorp/packer-plugin-amazon, common/step_modify_ami_attributes.go): EC2 takes that.
     """
-    given = asked.get("LaunchPermission") or {}
+    given = parameters.get("LaunchPermission") or {}
     add, remove = list(given.get("Add", [])), list(given.get("Remove", []))
-    operation = asked.get("OperationType")
-    short = [{"Group": group} for group in asked.get("UserGroups") or []]
-    short += [{"UserId": user} for user in asked.get("UserIds") or []]
-    short += [{"OrganizationArn": arn} for arn in asked.get("OrganizationArns") or []]
-    short += [{"OrganizationalUnitArn": arn} for arn in asked.get("OrganizationalUnitArns") or []]
+    operation = parameters.get("OperationType")
+    short = [{"Group": group} for group in parameters.get("UserGroups") or []]
+    short += [{"UserId": user} for user in parameters.get("UserIds") or []]
+    short += [{"OrganizationArn": arn} for arn in parameters.get("OrganizationArns") or []]
+    short += [
+        {"OrganizationalUnitArn": arn} for arn in parameters.get("OrganizationalUnitArns") or []
+    ]
     if operation in ("add", "remove"):
         (add if operation == "add" else remove).extend(short)
     elif short and not given:
@@ -215,8 +217,8 @@ def _share(backend: Any, ami: Any, add: list[dict[str, str]], remove: list[dict[
 
 @call("ResetImageAttribute")
 def _reset(request: Request) -> None:
-    ami = own(request.backend, request.asked.get("ImageId"))
-    if request.asked.get("Attribute") != "launchPermission":
+    ami = own(request.backend, request.parameters.get("ImageId"))
+    if request.parameters.get("Attribute") != "launchPermission":
         raise error(
             "InvalidParameterValue", "The only attribute that can be reset is launchPermission"
         )
@@ -225,8 +227,8 @@ def _reset(request: Request) -> None:
 
 @call("EnableImageDeprecation")
 def _deprecate(request: Request) -> dict[str, Any]:
-    ami = own(request.backend, request.asked.get("ImageId"))
-    when = request.asked.get("DeprecateAt")
+    ami = own(request.backend, request.parameters.get("ImageId"))
+    when = request.parameters.get("DeprecateAt")
     if not when:
         raise missing("DeprecateAt")
     if isinstance(when, str):
@@ -250,14 +252,14 @@ def _deprecate(request: Request) -> dict[str, Any]:
 
 @call("DisableImageDeprecation")
 def _undeprecate(request: Request) -> dict[str, Any]:
-    own(request.backend, request.asked.get("ImageId")).deprecation_time = None
+    own(request.backend, request.parameters.get("ImageId")).deprecation_time = None
     return {"Return": True}
 
 
 @call("EnableImageDeregistrationProtection")
 def _protect(request: Request) -> dict[str, Any]:
-    ami = own(request.backend, request.asked.get("ImageId"))
-    cooldown = request.asked.get("WithCooldown")
+    ami = own(request.backend, request.parameters.get("ImageId"))
+    cooldown = request.parameters.get("WithCooldown")
     ami.deregistration_protection = (
         "enabled-with-cooldown" if cooldown else "enabled-without-cooldown"
     )
@@ -266,7 +268,7 @@ def _protect(request: Request) -> dict[str, Any]:
 
 @call("DisableImageDeregistrationProtection")
 def _unprotect(request: Request) -> dict[str, Any]:
-    ami = own(request.backend, request.asked.get("ImageId"))
+    ami = own(request.backend, request.parameters.get("ImageId"))
     ami.deregistration_protection = "disabled"
     return {"Return": "disabled"}
 
@@ -274,7 +276,7 @@ def _unprotect(request: Request) -> dict[str, Any]:
 @call("DisableImage")
 def _disable(request: Request) -> dict[str, Any]:
     """https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/disable-an-ami.html"""
-    ami = own(request.backend, request.asked.get("ImageId"))
+    ami = own(request.backend, request.parameters.get("ImageId"))
     if ami.state not in ("available", "disabled"):
         raise error("InvalidAMIID.Unavailable", f"The image ID '{ami.id}' is {ami.state}")
     ami.state = "disabled"
@@ -284,7 +286,7 @@ def _disable(request: Request) -> dict[str, Any]:
 
 @call("EnableImage")
 def _enable(request: Request) -> dict[str, Any]:
-    ami = own(request.backend, request.asked.get("ImageId"))
+    ami = own(request.backend, request.parameters.get("ImageId"))
     if ami.state not in ("available", "disabled"):
         raise error("InvalidAMIID.Unavailable", f"The image ID '{ami.id}' is {ami.state}")
     ami.state = "available"
@@ -293,7 +295,7 @@ def _enable(request: Request) -> dict[str, Any]:
 
 @call("DeregisterImage")
 def _deregister(request: Request) -> dict[str, Any]:
-    backend, image_id = request.backend, request.asked.get("ImageId")
+    backend, image_id = request.backend, request.parameters.get("ImageId")
     ami = find(backend, image_id)
     if ami.owner_id != backend.account_id:
         raise error("AuthFailure", f"Not authorized for images: [{image_id}]")
@@ -310,7 +312,7 @@ def _deregister(request: Request) -> dict[str, Any]:
     if not recycle_bin.keeps_image(backend, ami):
         backend.deregister_image(image_id)
     result: dict[str, Any] = {"Return": True}
-    if request.asked.get("DeleteAssociatedSnapshots"):
+    if request.parameters.get("DeleteAssociatedSnapshots"):
         others = {
             device["Ebs"].get("SnapshotId")
             for other in list(backend.amis.values())

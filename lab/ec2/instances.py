@@ -26,15 +26,15 @@ _OPTIONS = {
 @call("ModifyInstanceAttribute", tries=True)
 def _modify(request: Request) -> Any:
     """moto takes a changed shutdown behavior for an empty list of security groups."""
-    instance = request.backend.get_instance(request.asked.get("InstanceId"))
-    stopped = {"InstanceType", "UserData", "Kernel", "Ramdisk"} & set(request.asked)
+    instance = request.backend.get_instance(request.parameters.get("InstanceId"))
+    stopped = {"InstanceType", "UserData", "Kernel", "Ramdisk"} & set(request.parameters)
     if stopped and instance.state != "stopped":
         raise error(
             "IncorrectInstanceState", f"The instance '{instance.id}' is not in the 'stopped' state."
         )
-    value = (request.asked.get(_BEHAVIOR) or {}).get("Value")
-    if request.asked.get("Attribute") == "instanceInitiatedShutdownBehavior":
-        value = request.asked.get("Value")
+    value = (request.parameters.get(_BEHAVIOR) or {}).get("Value")
+    if request.parameters.get("Attribute") == "instanceInitiatedShutdownBehavior":
+        value = request.parameters.get("Value")
     if value is None:
         return request.of_moto().result
     if value not in ("stop", "terminate"):
@@ -49,8 +49,8 @@ def _modify_metadata(request: Request) -> dict[str, Any]:
 
     https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ModifyInstanceMetadataOptions.html
     """
-    instance = request.backend.get_instance(request.asked.get("InstanceId"))
-    given = {name: request.asked[name] for name in _OPTIONS if name in request.asked}
+    instance = request.backend.get_instance(request.parameters.get("InstanceId"))
+    given = {name: request.parameters[name] for name in _OPTIONS if name in request.parameters}
     hops = given.get("HttpPutResponseHopLimit", 1)
     if not 1 <= int(hops) <= 64:
         raise error("InvalidParameterValue", f"The hop limit must be from 1 to 64, and is {hops}")
@@ -66,8 +66,8 @@ def _delete_group(request: Request) -> Any:
 
     https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DeleteSecurityGroup.html
     """
-    backend, asked = request.backend, request.asked
-    group_id, name = asked.get("GroupId"), asked.get("GroupName")
+    backend, parameters = request.backend, request.parameters
+    group_id, name = parameters.get("GroupId"), parameters.get("GroupName")
     sg = backend.get_security_group_by_name_or_id(group_id or name)
     if sg and sg.name == "default":
         raise error(
@@ -88,7 +88,7 @@ def _create_tags(request: Request) -> Any:
 
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html#tag-restrictions
     """
-    for tag in request.asked.get("Tags") or []:
+    for tag in request.parameters.get("Tags") or []:
         if str(tag.get("Key", "")).lower().startswith("aws:"):
             raise error(
                 "InvalidParameterValue",
@@ -101,7 +101,7 @@ def _create_tags(request: Request) -> Any:
 def _volume_status(request: Request) -> dict[str, Any]:
     """https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeVolumeStatus.html"""
     backend = request.backend
-    wanted = request.asked.get("VolumeIds") or []
+    wanted = request.parameters.get("VolumeIds") or []
     volumes = [backend.get_volume(volume_id) for volume_id in wanted] or backend.describe_volumes()
     good = [
         {"Name": "io-enabled", "Status": "passed"},
@@ -124,26 +124,26 @@ def _volume_status(request: Request) -> dict[str, Any]:
 @call("CreateImage", tries=True)
 def _create_image(request: Request) -> Any:
     """moto passes neither NoReboot nor the block devices on."""
-    imaging.no_reboot.set(bool(request.asked.get("NoReboot")))
-    imaging.devices.set(request.asked.get("BlockDeviceMappings") or [])
+    imaging.no_reboot.set(bool(request.parameters.get("NoReboot")))
+    imaging.devices.set(request.parameters.get("BlockDeviceMappings") or [])
     return request.of_moto().result
 
 
 def launch_spot(spot: Any) -> Any:
     """Instead of moto's SpotInstanceRequest.launch_instance, which drops much of a template."""
-    asked = spot.launch_specification
+    parameters = spot.launch_specification
     template = spot.launch_spec.launch_template_spec if spot.launch_spec else None
     reservation = spot.ec2_backend.run_instances(
-        image_id=asked.image_id,
+        image_id=parameters.image_id,
         count=1,
         user_data=spot.user_data,
-        instance_type=asked.instance_type,
-        is_instance_type_default=not asked.instance_type,
-        subnet_id=asked.subnet_id,
-        key_name=asked.key_name,
+        instance_type=parameters.instance_type,
+        is_instance_type_default=not parameters.instance_type,
+        subnet_id=parameters.subnet_id,
+        key_name=parameters.key_name,
         security_group_names=[],
         # A request without groups has the default one; the template's go before it.
-        security_group_ids=[] if template else asked.groups,
+        security_group_ids=[] if template else parameters.groups,
         spot_fleet_id=spot.spot_fleet_id,
         tags=spot.all_tags,
         lifecycle="spot",

@@ -38,16 +38,16 @@ version_of_group: ContextVar[str | None] = ContextVar("version_of_group", defaul
 
 @call("RunInstances", tries=True)
 def _run(request: Request) -> Any:
-    asked, response = request.asked, request.response
-    least, most = (_count(asked, name) for name in ("MinCount", "MaxCount"))
+    parameters, response = request.parameters, request.response
+    least, most = (_count(parameters, name) for name in ("MinCount", "MaxCount"))
     if least > most:
         raise error(
             "InvalidParameterValue",
             f"The minimum count ({least}) must not be greater than the maximum count ({most})",
         )
-    check_user_data(asked.get("UserData"), "InvalidParameterValue")
+    check_user_data(parameters.get("UserData"), "InvalidParameterValue")
     # As many as there is capacity for: here, all. moto makes as many as the least.
-    response.params = asked | {"MinCount": most}
+    response.params = parameters | {"MinCount": most}
     reservation_id = capacity_reservations.check_launch(request, most)
     made: ActionResult = request.of_moto()
     for instance in made.result.instances if reservation_id else []:
@@ -55,8 +55,8 @@ def _run(request: Request) -> Any:
     return made.result
 
 
-def _count(asked: dict[str, Any], name: str) -> int:
-    count = asked.get(name)
+def _count(parameters: dict[str, Any], name: str) -> int:
+    count = parameters.get(name)
     if count is None:
         raise missing(name)
     if int(count) < 1:
@@ -105,32 +105,36 @@ def launching(run_instances: Callable[..., Any]) -> Callable[..., Any]:
     return run_and_launch
 
 
-def _of_template(backend: Any, asked: dict[str, Any]) -> dict[str, Any]:
+def _of_template(backend: Any, parameters: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a launch that moto does not take from its launch template.
 
     moto takes the image too late for its own check and for the lab, and no metadata options.
     """
-    asked.setdefault("metadata_options", {})
-    if not asked.get("launch_template"):
+    parameters.setdefault("metadata_options", {})
+    if not parameters.get("launch_template"):
         return {}
     if version_of_group.get():
-        asked["launch_template"] = asked["launch_template"] | {"Version": version_of_group.get()}
-    data = backend._get_template_from_args(asked["launch_template"]).data
+        parameters["launch_template"] = parameters["launch_template"] | {
+            "Version": version_of_group.get()
+        }
+    data = backend._get_template_from_args(parameters["launch_template"]).data
     behavior = "instance_initiated_shutdown_behavior"
     of_template = {
         "image_id": data.get("ImageId", ""),
-        "metadata_options": data.get("MetadataOptions", {}) | asked["metadata_options"],
-        behavior: asked.get(behavior) or data.get("InstanceInitiatedShutdownBehavior"),
+        "metadata_options": data.get("MetadataOptions", {}) | parameters["metadata_options"],
+        behavior: parameters.get(behavior) or data.get("InstanceInitiatedShutdownBehavior"),
     }
-    if not asked.get("block_device_mappings") and data.get("BlockDeviceMappings"):
+    if not parameters.get("block_device_mappings") and data.get("BlockDeviceMappings"):
         of_template["block_device_mappings"] = data["BlockDeviceMappings"]
     profile = data.get("IamInstanceProfile") or {}
-    if not (asked.get("iam_instance_profile_name") or asked.get("iam_instance_profile_arn")):
+    if not (
+        parameters.get("iam_instance_profile_name") or parameters.get("iam_instance_profile_arn")
+    ):
         of_template |= {
             "iam_instance_profile_name": profile.get("Name"),
             "iam_instance_profile_arn": profile.get("Arn"),
         }
-    if not asked.get("nics") and data.get("NetworkInterfaces"):
+    if not parameters.get("nics") and data.get("NetworkInterfaces"):
         of_template["nics"] = data["NetworkInterfaces"]
     return of_template
 
@@ -211,7 +215,7 @@ def _fits(named: dict[str, Any], template: dict[str, Any], ami: Any) -> None:
         )
 
 
-def _metadata_options(backend: Any, ami: Any, asked: dict[str, Any]) -> dict[str, Any]:
+def _metadata_options(backend: Any, ami: Any, parameters: dict[str, Any]) -> dict[str, Any]:
     """The launch's own options, then the account's defaults, then the AMI's.
 
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-instance-metadata-options.html
@@ -221,10 +225,10 @@ def _metadata_options(backend: Any, ami: Any, asked: dict[str, Any]) -> dict[str
     of_image = {}
     if getattr(ami, "imds_support", None) == "v2.0":
         of_image = {"HttpTokens": "required", "HttpPutResponseHopLimit": 2}
-    hops = asked.get("HttpPutResponseHopLimit")
+    hops = parameters.get("HttpPutResponseHopLimit")
     if hops is not None and not 1 <= int(hops) <= 64:
         raise error("InvalidParameterValue", f"The hop limit must be from 1 to 64, and is {hops}")
-    options = of_image | defaults | asked
+    options = of_image | defaults | parameters
     if enforced and options.get("HttpTokens", "optional") != "required":
         raise error(
             "UnsupportedOperation",
@@ -239,14 +243,14 @@ def _volumes(backend: Any, ami: Any, named: dict[str, Any]) -> list[dict[str, An
 
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/block-device-mapping-concepts.html
     """
-    asked = named.get("block_device_mappings")
-    if asked is None and named.get("launch_config"):
-        asked = named["launch_config"].block_device_mapping_dict
+    parameters = named.get("block_device_mappings")
+    if parameters is None and named.get("launch_config"):
+        parameters = named["launch_config"].block_device_mapping_dict
     volumes = {
         device["DeviceName"]: {"DeviceName": device["DeviceName"], "Ebs": dict(device["Ebs"])}
         for device in ami.block_device_mappings
     }
-    for entry in asked or []:
+    for entry in parameters or []:
         device = entry.get("DeviceName")
         if not device:
             raise error("InvalidBlockDeviceMapping", "A block device mapping has no device name")

@@ -16,25 +16,27 @@ _MALFORMED = "InvalidUserData.Malformed"
 
 @call("CreateLaunchTemplate")
 def _new(request: Request) -> dict[str, Any]:
-    check_user_data((request.asked.get("LaunchTemplateData") or {}).get("UserData"), _MALFORMED)
+    check_user_data(
+        (request.parameters.get("LaunchTemplateData") or {}).get("UserData"), _MALFORMED
+    )
     result: dict[str, Any] = request.of_moto().result
     return result
 
 
 @call("CreateLaunchTemplateVersion")
 def _new_version(request: Request) -> dict[str, Any]:
-    asked = request.asked
-    check_user_data((asked.get("LaunchTemplateData") or {}).get("UserData"), _MALFORMED)
-    if asked.get("SourceVersion"):
-        named, number = asked.get("LaunchTemplateName"), asked.get("LaunchTemplateId")
+    parameters = request.parameters
+    check_user_data((parameters.get("LaunchTemplateData") or {}).get("UserData"), _MALFORMED)
+    if parameters.get("SourceVersion"):
+        named, number = parameters.get("LaunchTemplateName"), parameters.get("LaunchTemplateId")
         backend = request.backend
         template = (
             backend.get_launch_template_by_name(named)
             if named
             else backend.get_launch_template(number)
         )
-        source = template.get_version(asked["SourceVersion"])
-        data = {**source.data, **(asked.get("LaunchTemplateData") or {})}
-        request.response.params = {**asked, "LaunchTemplateData": data}
+        source = template.get_version(parameters["SourceVersion"])
+        data = {**source.data, **(parameters.get("LaunchTemplateData") or {})}
+        request.response.params = {**parameters, "LaunchTemplateData": data}
     result: dict[str, Any] = request.of_moto().result
     return result

@@ -67,33 +67,33 @@ def over(call: str, moto: Method | None) -> Method:
 
     @functools.wraps(moto or _of_nobody)
     def answer(response: Any) -> Any:
-        asked = dict(response.params or {})
-        ids.check(call, asked)
-        chosen = asked.get("Filters") or asked.get("Filter") or []
+        parameters = dict(response.params or {})
+        ids.check(call, parameters)
+        chosen = parameters.get("Filters") or parameters.get("Filter") or []
         if chosen:
             filters.check(call, chosen)
-        pages.check(call, asked)
+        pages.check(call, parameters)
         if call == "DescribeInstances":
-            passing.wait_for_one(asked, response.ec2_backend)
+            passing.wait_for_one(parameters, response.ec2_backend)
         return tokens.once(
-            call, asked, response.ec2_backend, lambda: worked_out(response, asked, chosen)
+            call, parameters, response.ec2_backend, lambda: worked_out(response, parameters, chosen)
         )
 
-    def worked_out(response: Any, asked: dict[str, Any], chosen: list[dict[str, Any]]) -> Any:
+    def worked_out(response: Any, parameters: dict[str, Any], chosen: list[dict[str, Any]]) -> Any:
         if own:
-            if asked.get("DryRun") and not own.tries:
+            if parameters.get("DryRun") and not own.tries:
                 raise DryRunClientError
-            request = calls.Request(call, asked, response.ec2_backend, response, moto)
+            request = calls.Request(call, parameters, response.ec2_backend, response, moto)
             result = own.handler(request)
             answer = EmptyResult() if result is None else ActionResult(result)
         elif moto:
-            answer = _of_moto(call, moto, response, asked)
+            answer = _of_moto(call, moto, response, parameters)
         else:
             raise NotImplementedError(call)
         if isinstance(answer, ActionResult) and isinstance(answer.result, dict):
             if chosen and call in filters.LISTS and call != "DescribeImages":
                 _filter(call, answer.result, chosen)
-            return ActionResult(pages.cut(call, answer.result, asked))
+            return ActionResult(pages.cut(call, answer.result, parameters))
         return answer
 
     return answer
@@ -103,13 +103,13 @@ def _of_nobody(response: Any) -> Any:
     raise NotImplementedError
 
 
-def _of_moto(call: str, moto: Method, response: Any, asked: dict[str, Any]) -> Any:
+def _of_moto(call: str, moto: Method, response: Any, parameters: dict[str, Any]) -> Any:
     """moto's answer, whole: without the page, and the filters that the lab evaluates."""
     hidden = {"MaxResults", "NextToken"} if pages.result_key(call) else set()
     if call in filters.LISTS:
         hidden |= {"Filters"}
     whole = response.params
-    response.params = {name: asked[name] for name in asked if name not in hidden}
+    response.params = {name: parameters[name] for name in parameters if name not in hidden}
     if call == "DescribeInstances":
         # moto's own limit is 100.
         response.params["MaxResults"] = 1 << 30

@@ -44,11 +44,11 @@ def result_key(call: str) -> str | None:
     return lists[0] if len(lists) == 1 else None
 
 
-def check(call: str, asked: dict[str, Any]) -> None:
+def check(call: str, parameters: dict[str, Any]) -> None:
     """Raise EC2's error for a page that cannot be asked for."""
-    most = asked.get("MaxResults")
+    most = parameters.get("MaxResults")
     ids, shown = _NOT_WITH_IDS.get(call, ("", ""))
-    if most is not None and asked.get(ids):
+    if most is not None and parameters.get(ids):
         raise error(
             "InvalidParameterCombination",
             f"The parameter {shown} cannot be used with the parameter maxResults",
@@ -57,18 +57,18 @@ def check(call: str, asked: dict[str, Any]) -> None:
         raise error(
             "InvalidParameterValue", f"Value ( {most} ) for parameter maxResults is invalid"
         )
-    if asked.get("NextToken"):
-        _start(str(asked["NextToken"]))
+    if parameters.get("NextToken"):
+        _start(str(parameters["NextToken"]))
 
 
-def cut(call: str, result: Any, asked: dict[str, Any]) -> Any:
+def cut(call: str, result: Any, parameters: dict[str, Any]) -> Any:
     """The page of a whole result that was asked for."""
     key = result_key(call)
     things = get_value(result, key, None) if key else None
     if things is None or not isinstance(things, list):
         return result
-    start = _start(str(asked.get("NextToken") or ""))
-    most = min(int(asked.get("MaxResults") or _MOST), _MOST)
+    start = _start(str(parameters.get("NextToken") or ""))
+    most = min(int(parameters.get("MaxResults") or _MOST), _MOST)
     end = start + most
     result[key] = things[start:end]
     if end < len(things):

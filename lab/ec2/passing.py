@@ -15,10 +15,11 @@ _PASSING = ("pending", "stopping", "shutting-down")
 _PATIENCE = 1.8
 
 
-def wait_for_one(asked: dict[str, Any], backend: Any) -> None:
+def wait_for_one(parameters: dict[str, Any], backend: Any) -> None:
     """Wait a moment while all of the instances that a DescribeInstances names are on their way."""
     others = [
-        backend.get_instance_by_id(instance_id) for instance_id in asked.get("InstanceIds") or []
+        backend.get_instance_by_id(instance_id)
+        for instance_id in parameters.get("InstanceIds") or []
     ]
     before = [(instance, instance.state) for instance in others if instance is not None]
     deadline = time.monotonic() + _PATIENCE

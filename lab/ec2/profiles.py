@@ -26,17 +26,22 @@ def install() -> None:
     )
 
 
-def named(asked: dict[str, Any]) -> bool:
+def named(parameters: dict[str, Any]) -> bool:
     """Whether a launch names a profile itself: moto then gives it to the first instance, later."""
-    return bool(asked.get("iam_instance_profile_name") or asked.get("iam_instance_profile_arn"))
+    return bool(
+        parameters.get("iam_instance_profile_name") or parameters.get("iam_instance_profile_arn")
+    )
 
 
 def associate(
-    backend: Any, launched: Sequence[Any], asked: dict[str, Any], *, by_call: bool
+    backend: Any, launched: Sequence[Any], parameters: dict[str, Any], *, by_call: bool
 ) -> None:
     """Give each new instance its profile: the call's (`by_call`), its template's or fleet's."""
-    name, arn = asked.get("iam_instance_profile_name"), asked.get("iam_instance_profile_arn")
-    of_fleet = asked.get("iam_instance_profile")
+    name, arn = (
+        parameters.get("iam_instance_profile_name"),
+        parameters.get("iam_instance_profile_arn"),
+    )
+    of_fleet = parameters.get("iam_instance_profile")
     if not (name or arn) and of_fleet:
         if isinstance(of_fleet, str):  # a spot request's
             arn = of_fleet

@@ -133,9 +133,9 @@ def _has(tags: dict[str, str], wanted: dict[str, str]) -> bool:
 @call("ListImagesInRecycleBin")
 def _images(request: Request) -> dict[str, Any]:
     kept = of(request.backend).images
-    for wanted in request.asked.get("ImageIds") or []:
+    for wanted in request.parameters.get("ImageIds") or []:
         _image(request, wanted)
-    wanted_ids = request.asked.get("ImageIds") or list(kept)
+    wanted_ids = request.parameters.get("ImageIds") or list(kept)
     return {
         "Images": [
             {
@@ -164,7 +164,7 @@ def _image(request: Request, image_id: str | None) -> Kept:
 def _restore_image(request: Request) -> dict[str, Any]:
     """It comes back as it was, if its snapshots are there and its name is free."""
     backend = request.backend
-    ami = _image(request, request.asked.get("ImageId")).thing
+    ami = _image(request, request.parameters.get("ImageId")).thing
     for device in ami.block_device_mappings:
         snapshot = device["Ebs"].get("SnapshotId")
         if snapshot and snapshot not in backend.snapshots:
@@ -180,9 +180,9 @@ def _restore_image(request: Request) -> dict[str, Any]:
 @call("ListSnapshotsInRecycleBin")
 def _snapshots(request: Request) -> dict[str, Any]:
     kept = of(request.backend).snapshots
-    for wanted in request.asked.get("SnapshotIds") or []:
+    for wanted in request.parameters.get("SnapshotIds") or []:
         _snapshot(request, wanted)
-    wanted_ids = request.asked.get("SnapshotIds") or list(kept)
+    wanted_ids = request.parameters.get("SnapshotIds") or list(kept)
     return {
         "Snapshots": [
             {
@@ -211,7 +211,7 @@ def _snapshot(request: Request, snapshot_id: str | None) -> Kept:
 @call("RestoreSnapshotFromRecycleBin")
 def _restore_snapshot(request: Request) -> dict[str, Any]:
     backend = request.backend
-    snapshot = _snapshot(request, request.asked.get("SnapshotId")).thing
+    snapshot = _snapshot(request, request.parameters.get("SnapshotId")).thing
     del of(backend).snapshots[snapshot.id]
     backend.snapshots[snapshot.id] = snapshot
     return {

@@ -19,11 +19,11 @@ _DEFAULT_ROOT = "/dev/sda1"
 @call("RegisterImage")
 def _register(request: Request) -> dict[str, Any]:
     """The lab has the disk of an AMI's root snapshot, and that of a volume besides the root."""
-    asked, backend = request.asked, request.backend
-    if not asked.get("Name"):
+    parameters, backend = request.parameters, request.backend
+    if not parameters.get("Name"):
         raise missing("name")
-    root = asked.get("RootDeviceName") or _DEFAULT_ROOT
-    devices = {entry.get("DeviceName"): entry.get("Ebs") or {} for entry in _devices(asked)}
+    root = parameters.get("RootDeviceName") or _DEFAULT_ROOT
+    devices = {entry.get("DeviceName"): entry.get("Ebs") or {} for entry in _devices(parameters)}
     if root not in devices:
         raise error("InvalidBlockDeviceMapping", f"The block devices lack the root device {root}")
     snapshot = snapshots.find(backend, devices[root].get("SnapshotId"))
@@ -37,7 +37,7 @@ def _register(request: Request) -> dict[str, Any]:
             f"AMI Kiln lab: RegisterImage takes the root snapshot of an AMI, or one of a volume "
             f"that a guest has had as a second disk; {snapshot.id} is neither",
         )
-    architecture = asked.get("Architecture") or "i386"
+    architecture = parameters.get("Architecture") or "i386"
     if source and not is_disk and architecture != source.architecture:
         raise error(
             "UnsupportedOperation",
@@ -45,16 +45,16 @@ def _register(request: Request) -> dict[str, Any]:
             f"{source.architecture}",
         )
     attributes = {
-        "boot_mode": asked.get("BootMode"),
-        "tpm_support": asked.get("TpmSupport"),
-        "uefi_data": asked.get("UefiData"),
-        "imds_support": asked.get("ImdsSupport"),
-        "ena_support": bool(asked.get("EnaSupport")),
-        "sriov_net_support": asked.get("SriovNetSupport"),
+        "boot_mode": parameters.get("BootMode"),
+        "tpm_support": parameters.get("TpmSupport"),
+        "uefi_data": parameters.get("UefiData"),
+        "imds_support": parameters.get("ImdsSupport"),
+        "ena_support": bool(parameters.get("EnaSupport")),
+        "sriov_net_support": parameters.get("SriovNetSupport"),
     }
     tags = {
         tag["Key"]: tag["Value"]
-        for specification in asked.get("TagSpecifications") or []
+        for specification in parameters.get("TagSpecifications") or []
         if specification.get("ResourceType") == "image"
         for tag in specification.get("Tags", [])
     }
@@ -66,9 +66,9 @@ def _register(request: Request) -> dict[str, Any]:
     ]
     wanted = Image(
         id="",
-        name=asked["Name"],
+        name=parameters["Name"],
         region=request.region,
-        description=asked.get("Description") or "",
+        description=parameters.get("Description") or "",
         architecture=architecture,
         root_device_name=root,
         distro="",
@@ -87,10 +87,10 @@ def _register(request: Request) -> dict[str, Any]:
     return {"ImageId": registrations.of_image(backend, source, wanted).id}
 
 
-def _devices(asked: dict[str, Any]) -> list[dict[str, Any]]:
+def _devices(parameters: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         mapping
-        for mapping in asked.get("BlockDeviceMappings") or []
+        for mapping in parameters.get("BlockDeviceMappings") or []
         if mapping.get("NoDevice") is None
     ]
 

@@ -19,7 +19,7 @@ from lab.ec2 import recycle_bin
 from lab.ec2.recycle_bin import Rule
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-Asked = dict[str, Any]
+Parameters = dict[str, Any]
 REAL = ("CreateRule", "DeleteRule", "GetRule", "ListRules", "UpdateRule")
 _SCOPE = re.compile(r"Credential=[^/]+/[0-9]+/([^/]+)/rbin/")
 _RULE = re.compile(r"/rules/([^/]+)")
@@ -43,9 +43,9 @@ def over(moto: Application) -> Application:
         backend = ec2_backends[DEFAULT_ACCOUNT_ID][scope[1]]
         headers = [("Content-Type", "application/json")]
         try:
-            asked = json.loads(body or b"{}")
+            parameters = json.loads(body or b"{}")
             status, answer = _answer(
-                backend, scope[1], environ["REQUEST_METHOD"], environ["PATH_INFO"], asked
+                backend, scope[1], environ["REQUEST_METHOD"], environ["PATH_INFO"], parameters
             )
         except _RefusedError as refused:
             status, answer = "400 Bad Request", {"Message": refused.message}
@@ -58,15 +58,15 @@ def over(moto: Application) -> Application:
 
 
 def _answer(
-    backend: Any, region: str, method: str, path: str, asked: Asked
-) -> tuple[str, Asked | None]:
+    backend: Any, region: str, method: str, path: str, parameters: Parameters
+) -> tuple[str, Parameters | None]:
     rules = recycle_bin.of(backend).rules
     if (method, path) == ("POST", "/rules"):
-        rule = _made(asked)
+        rule = _made(parameters)
         rules[rule.id] = rule
-        return "201 Created", _shown(rule, region) | {"Tags": asked.get("Tags", [])}
+        return "201 Created", _shown(rule, region) | {"Tags": parameters.get("Tags", [])}
     if (method, path) == ("POST", "/list-rules"):
-        kind = asked.get("ResourceType")
+        kind = parameters.get("ResourceType")
         shown = [_shown(rule, region) for rule in rules.values() if rule.kind == kind]
         short = ("Identifier", "Description", "RetentionPeriod", "RuleArn")
         return "200 OK", {"Rules": [{key: rule[key] for key in short} for rule in shown]}
@@ -82,41 +82,44 @@ def _answer(
         del rules[rule_found.id]
         return "204 No Content", None
     if method == "PATCH":
-        as_asked = _as_asked(rule_found) | asked
+        as_asked = _as_asked(rule_found) | parameters
         rules[rule_found.id] = rule_found = _made(as_asked, rule_found.id)
     return "200 OK", _shown(rule_found, region)
 
 
-def _made(asked: Asked, rule_id: str = "") -> Rule:
-    kind = asked.get("ResourceType")
+def _made(parameters: Parameters, rule_id: str = "") -> Rule:
+    kind = parameters.get("ResourceType")
     if kind not in (recycle_bin.IMAGE, recycle_bin.SNAPSHOT):
         raise _RefusedError(
             "ValidationException",
             f"AMI Kiln lab: the Recycle Bin keeps {recycle_bin.IMAGE} and {recycle_bin.SNAPSHOT}, "
             f"not {kind}",
         )
-    if "LockConfiguration" in asked:
+    if "LockConfiguration" in parameters:
         raise _RefusedError("ValidationException", "AMI Kiln lab: rules have no locks here")
-    period = asked.get("RetentionPeriod") or {}
+    period = parameters.get("RetentionPeriod") or {}
     days = int(period.get("RetentionPeriodValue", 0))
     if period.get("RetentionPeriodUnit") != "DAYS" or not 1 <= days <= _MOST_DAYS:
         raise _RefusedError(
             "ValidationException", f"The retention period must be from 1 to {_MOST_DAYS} DAYS"
         )
-    tags, excluded = asked.get("ResourceTags") or [], asked.get("ExcludeResourceTags") or []
+    tags, excluded = (
+        parameters.get("ResourceTags") or [],
+        parameters.get("ExcludeResourceTags") or [],
+    )
     if tags and excluded:
         raise _RefusedError("ValidationException", "A rule with tags excludes no tags")
     return Rule(
         id=rule_id or secrets.token_hex(6)[:11],
         kind=kind,
         days=days,
-        description=asked.get("Description") or "",
+        description=parameters.get("Description") or "",
         tags=tags,
         excluded=excluded,
     )
 
 
-def _as_asked(rule: Rule) -> Asked:
+def _as_asked(rule: Rule) -> Parameters:
     return {
         "ResourceType": rule.kind,
         "RetentionPeriod": {"RetentionPeriodValue": rule.days, "RetentionPeriodUnit": "DAYS"},
@@ -126,7 +129,7 @@ def _as_asked(rule: Rule) -> Asked:
     }
 
 
-def _shown(rule: Rule, region: str) -> Asked:
+def _shown(rule: Rule, region: str) -> Parameters:
     return _as_asked(rule) | {
         "Identifier": rule.id,
         "Status": "available",

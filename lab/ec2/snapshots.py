@@ -23,12 +23,12 @@ def find(backend: Any, snapshot_id: str | None) -> Any:
 
 @call("DescribeSnapshots")
 def _describe(request: Request) -> dict[str, Any]:
-    backend, asked = request.backend, request.asked
-    wanted = asked.get("SnapshotIds") or []
+    backend, parameters = request.backend, request.parameters
+    wanted = parameters.get("SnapshotIds") or []
     chosen = [find(backend, snapshot_id) for snapshot_id in wanted] or list(
         backend.snapshots.values()
     )
-    owners = asked.get("OwnerIds") or []
+    owners = parameters.get("OwnerIds") or []
     if owners:
         mine = [backend.account_id if owner == "self" else owner for owner in owners]
         amis = list(backend.amis.values())
@@ -44,7 +44,7 @@ def _describe(request: Request) -> dict[str, Any]:
 @call("DeleteSnapshot")
 def _delete(request: Request) -> None:
     backend = request.backend
-    snapshot = find(backend, request.asked.get("SnapshotId"))
+    snapshot = find(backend, request.parameters.get("SnapshotId"))
     for ami in list(backend.amis.values()):
         used = [device["Ebs"].get("SnapshotId") for device in ami.block_device_mappings]
         if snapshot.id in used:
@@ -65,14 +65,14 @@ def _check_owner(backend: Any, snapshot: Any) -> None:
 
 @call("ModifySnapshotAttribute")
 def _modify(request: Request) -> None:
-    asked = request.asked
-    snapshot = find(request.backend, asked.get("SnapshotId"))
+    parameters = request.parameters
+    snapshot = find(request.backend, parameters.get("SnapshotId"))
     _check_owner(request.backend, snapshot)
-    operation = asked.get("OperationType")
-    given = asked.get("CreateVolumePermission") or {}
+    operation = parameters.get("OperationType")
+    given = parameters.get("CreateVolumePermission") or {}
     add, remove = list(given.get("Add", [])), list(given.get("Remove", []))
-    short = [{"Group": group} for group in asked.get("GroupNames") or []]
-    short += [{"UserId": user} for user in asked.get("UserIds") or []]
+    short = [{"Group": group} for group in parameters.get("GroupNames") or []]
+    short += [{"UserId": user} for user in parameters.get("UserIds") or []]
     if operation in ("add", "remove"):
         (add if operation == "add" else remove).extend(short)
     elif short and not given:
@@ -101,8 +101,8 @@ def _of(snapshot: Any, permission: dict[str, str]) -> set[str]:
 
 @call("DescribeSnapshotAttribute")
 def _attribute(request: Request) -> dict[str, Any]:
-    snapshot = find(request.backend, request.asked.get("SnapshotId"))
-    if request.asked.get("Attribute") == "productCodes":
+    snapshot = find(request.backend, request.parameters.get("SnapshotId"))
+    if request.parameters.get("Attribute") == "productCodes":
         return {"SnapshotId": snapshot.id, "ProductCodes": []}
     public = [{"Group": group} for group in sorted(snapshot.create_volume_permission_groups)]
     if account.of(request.backend).snapshots_public == "block-all-sharing":
@@ -113,7 +113,7 @@ def _attribute(request: Request) -> dict[str, Any]:
 
 @call("ResetSnapshotAttribute")
 def _reset(request: Request) -> None:
-    snapshot = find(request.backend, request.asked.get("SnapshotId"))
+    snapshot = find(request.backend, request.parameters.get("SnapshotId"))
     _check_owner(request.backend, snapshot)
     snapshot.create_volume_permission_groups.clear()
     snapshot.create_volume_permission_userids.clear()

@@ -27,9 +27,9 @@ _IDS = ("BundleIds", "ConversionTaskIds", "ExportImageTaskIds", "ExportTaskIds")
 
 def _empty(key: str) -> Callable[[Request], dict[str, Any]]:
     def answer(request: Request) -> dict[str, Any]:
-        asked = [entry for name in _IDS for entry in request.asked.get(name) or []]
-        if asked:
-            raise error("InvalidParameterValue", f"The task {asked[0]} does not exist")
+        parameters = [entry for name in _IDS for entry in request.parameters.get(name) or []]
+        if parameters:
+            raise error("InvalidParameterValue", f"The task {parameters[0]} does not exist")
         return {key: []}
 
     return answer
@@ -44,7 +44,7 @@ _FEWEST_LAUNCHES = 6
 
 @call("EnableFastLaunch")
 def _enable_fast_launch(request: Request) -> dict[str, Any]:
-    if (request.asked.get("MaxParallelLaunches") or _FEWEST_LAUNCHES) < _FEWEST_LAUNCHES:
+    if (request.parameters.get("MaxParallelLaunches") or _FEWEST_LAUNCHES) < _FEWEST_LAUNCHES:
         raise error("InvalidParameterValue", f"MaxParallelLaunches is {_FEWEST_LAUNCHES} or more")
     raise _not_windows(request)
 
@@ -56,7 +56,7 @@ def _disable_fast_launch(request: Request) -> dict[str, Any]:
 
 def _not_windows(request: Request) -> EC2ClientError:
     """EC2 does this for Windows alone, and the lab has no AMI of it. The code is not confirmed."""
-    image_id = request.asked.get("ImageId")
+    image_id = request.parameters.get("ImageId")
     if not image_id:
         return missing("ImageId")
     (image,) = request.backend.describe_images(ami_ids=[image_id])

@@ -19,29 +19,29 @@ from lab.ec2.calls import error
 class Answered:
     """A token's call: its parameters as text once it succeeded, and its answer."""
 
-    asked: str | None = None
+    parameters: str | None = None
     answer: Any = None
     # A client that was not answered asks again while the first request is still at work.
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-def once(call: str, asked: dict[str, Any], backend: Any, do: Callable[[], Any]) -> Any:
+def once(call: str, parameters: dict[str, Any], backend: Any, do: Callable[[], Any]) -> Any:
     """The answer of `do`; with a token that the account's region knows, the answer that it gave.
 
     Only a call that succeeded is remembered. Raises IdempotentParameterMismatch for a known token
     with other parameters.
     """
-    token = asked.get("ClientToken")
+    token = parameters.get("ClientToken")
     if not token:
         return do()
-    same = json.dumps({**asked, "DryRun": None}, sort_keys=True, default=str)
+    same = json.dumps({**parameters, "DryRun": None}, sort_keys=True, default=str)
     known = account.of(backend).tokens
     before = known.setdefault((call, token), Answered())
     with before.lock:
-        if before.asked is None:
+        if before.parameters is None:
             before.answer = do()
-            before.asked = same
-        elif before.asked != same:
+            before.parameters = same
+        elif before.parameters != same:
             raise error(
                 "IdempotentParameterMismatch",
                 "Arguments on this idempotent request are inconsistent with arguments used in "

@@ -35,21 +35,21 @@ _OF_THE_IMAGE = ("boot_mode", "tpm_support", "uefi_data", "imds_support", "ena_s
 @call("ImportSnapshot")
 def _import_snapshot(request: Request) -> dict[str, Any]:
     """The disk is there when the call is answered; the task tells of it as EC2's do."""
-    asked = request.asked
-    _check_role(request, asked.get("RoleName") or _ROLE)
-    container = asked.get("DiskContainer") or {}
+    parameters = request.parameters
+    _check_role(request, parameters.get("RoleName") or _ROLE)
+    container = parameters.get("DiskContainer") or {}
     form = _format_of(container, ["RAW", *formats.names()])
     snapshot, detail = _snapshot_of(request, container, form)
     if snapshot:
-        snapshot.add_tags(_tags(asked, "snapshot"))
-        if asked.get("Description"):
-            snapshot.description = asked["Description"]
+        snapshot.add_tags(_tags(parameters, "snapshot"))
+        if parameters.get("Description"):
+            snapshot.description = parameters["Description"]
     task_id = f"import-snap-{secrets.token_hex(9)[:17]}"
     task = {
         "ImportTaskId": task_id,
-        "Description": asked.get("Description") or "",
+        "Description": parameters.get("Description") or "",
         "SnapshotTaskDetail": detail,
-        "Tags": _listed(_tags(asked, "import-snapshot-task")),
+        "Tags": _listed(_tags(parameters, "import-snapshot-task")),
     }
     account.of(request.backend).tasks[task_id] = task
     begun = {k: v for k, v in detail.items() if k not in ("SnapshotId", "StatusMessage")}
@@ -65,9 +65,9 @@ def _snapshot_tasks(request: Request) -> dict[str, Any]:
 @call("ImportImage")
 def _import_image(request: Request) -> dict[str, Any]:
     """An AMI of the first disk, by the task's name; the further disks are not taken."""
-    asked, backend = request.asked, request.backend
-    _check_role(request, asked.get("RoleName") or _ROLE)
-    containers = asked.get("DiskContainers") or []
+    parameters, backend = request.parameters, request.backend
+    _check_role(request, parameters.get("RoleName") or _ROLE)
+    containers = parameters.get("DiskContainers") or []
     if not containers:
         raise missing("DiskContainers")
     if len(containers) > 1:
@@ -91,8 +91,8 @@ def _import_image(request: Request) -> dict[str, Any]:
             id="",
             name=task_id,
             region=request.region,
-            description=asked.get("Description") or f"AWS-VMImport service: Linux - {task_id}",
-            architecture=asked.get("Architecture") or "x86_64",
+            description=parameters.get("Description") or f"AWS-VMImport service: Linux - {task_id}",
+            architecture=parameters.get("Architecture") or "x86_64",
             root_device_name="/dev/sda1",
             distro="",
             base="",
@@ -101,19 +101,19 @@ def _import_image(request: Request) -> dict[str, Any]:
             instance_id="",
             volume_size=int(snapshot.volume.size),
             encrypted=bool(snapshot.encrypted),
-            tags=_tags(asked, "image"),
-            attributes={"boot_mode": asked.get("BootMode")},
+            tags=_tags(parameters, "image"),
+            attributes={"boot_mode": parameters.get("BootMode")},
         ),
     )
     task = {
         "ImportTaskId": task_id,
-        "Description": asked.get("Description") or "",
-        "Architecture": asked.get("Architecture") or "x86_64",
+        "Description": parameters.get("Description") or "",
+        "Architecture": parameters.get("Architecture") or "x86_64",
         "LicenseType": "BYOL",
         "Platform": "Linux",
         **({"ImageId": ami.id} if ami else {}),
         "SnapshotDetails": [detail],
-        "Tags": _listed(_tags(asked, "import-image-task")),
+        "Tags": _listed(_tags(parameters, "import-image-task")),
         "ami": ami,
     }
     account.of(backend).tasks[task_id] = task
@@ -140,16 +140,16 @@ def _of_image(task: dict[str, Any]) -> dict[str, Any]:
 
 @call("CreateStoreImageTask")
 def _store(request: Request) -> dict[str, Any]:
-    asked, backend = request.asked, request.backend
-    ami = images.own(backend, asked.get("ImageId"))
-    bucket = asked.get("Bucket")
+    parameters, backend = request.parameters, request.backend
+    ami = images.own(backend, parameters.get("ImageId"))
+    bucket = parameters.get("Bucket")
     if not bucket:
         raise missing("Bucket")
     _check_bucket(bucket)
     if ami.state != "available":
         raise error("InvalidAMIID.Unavailable", f"The image ID '{ami.id}' is {ami.state}")
     key = f"{ami.id}.bin"
-    tags = {tag["Key"]: tag["Value"] for tag in asked.get("S3ObjectTags") or []}
+    tags = {tag["Key"]: tag["Value"] for tag in parameters.get("S3ObjectTags") or []}
     known_images.remember(backend)
     content = stored.packed(LabInstance.machines.lab, LabInstance.machines.made[ami.id])
     buckets.write(bucket, key, content, tags)
@@ -170,25 +170,26 @@ def _store_tasks(request: Request) -> dict[str, Any]:
         task
         for name, task in account.of(request.backend).tasks.items()
         if name.startswith("store-")
-        and task["AmiId"] in (request.asked.get("ImageIds") or [task["AmiId"]])
+        and task["AmiId"] in (request.parameters.get("ImageIds") or [task["AmiId"]])
     ]
     return {"StoreImageTaskResults": tasks}
 
 
 @call("CreateRestoreImageTask")
 def _restore(request: Request) -> dict[str, Any]:
-    asked, backend = request.asked, request.backend
+    parameters, backend = request.parameters, request.backend
     for name in ("Bucket", "ObjectKey"):
-        if not asked.get(name):
+        if not parameters.get(name):
             raise missing(name)
-    _check_bucket(asked["Bucket"])
-    content = buckets.read(asked["Bucket"], asked["ObjectKey"])
+    _check_bucket(parameters["Bucket"])
+    content = buckets.read(parameters["Bucket"], parameters["ObjectKey"])
     if content is None:
         raise error(
-            "InvalidParameterValue", f"The object {asked['ObjectKey']} does not exist in the bucket"
+            "InvalidParameterValue",
+            f"The object {parameters['ObjectKey']} does not exist in the bucket",
         )
-    if asked.get("Name"):
-        imaging.check_name(backend, asked["Name"])
+    if parameters.get("Name"):
+        imaging.check_name(backend, parameters["Name"])
     machines = LabInstance.machines
     try:
         image = stored.unpacked(machines.lab, content)
@@ -196,11 +197,11 @@ def _restore(request: Request) -> dict[str, Any]:
         raise error("InvalidParameterValue", f"AMI Kiln lab: {wrong}") from None
     image = replace(
         image,
-        name=asked.get("Name") or f"{image.name} restored {image.id}",
+        name=parameters.get("Name") or f"{image.name} restored {image.id}",
         region=request.region,
         created=utcnow().isoformat(),
-        tags=image.tags | _tags(asked, "image"),
-        snapshot_tags=_tags(asked, "snapshot"),
+        tags=image.tags | _tags(parameters, "image"),
+        snapshot_tags=_tags(parameters, "snapshot"),
         attributes={
             name: image.attributes[name] for name in _OF_THE_IMAGE if name in image.attributes
         },
@@ -302,7 +303,7 @@ def _check_bucket(name: str) -> None:
 
 def _tasks(request: Request, begin: str) -> list[dict[str, Any]]:
     tasks = account.of(request.backend).tasks
-    wanted = request.asked.get("ImportTaskIds") or []
+    wanted = request.parameters.get("ImportTaskIds") or []
     for task_id in wanted:
         if task_id not in tasks or not task_id.startswith(begin):
             raise error("InvalidParameterValue", f"The task {task_id} does not exist")
@@ -313,10 +314,10 @@ def _tasks(request: Request, begin: str) -> list[dict[str, Any]]:
     ]
 
 
-def _tags(asked: dict[str, Any], kind: str) -> dict[str, str]:
+def _tags(parameters: dict[str, Any], kind: str) -> dict[str, str]:
     return {
         tag["Key"]: tag["Value"]
-        for specification in asked.get("TagSpecifications") or []
+        for specification in parameters.get("TagSpecifications") or []
         if specification.get("ResourceType") == kind
         for tag in specification.get("Tags", [])
     }

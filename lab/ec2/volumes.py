@@ -16,13 +16,13 @@ from lab.storage import loops, volumes
 @call("AttachVolume", tries=True)
 def _attach(request: Request) -> Any:
     """A running guest gets the volume as a block device; a stopped one has it when it starts."""
-    backend, asked = request.backend, request.asked
+    backend, parameters = request.backend, request.parameters
     for name in ("VolumeId", "InstanceId", "Device"):
-        if not asked.get(name):
+        if not parameters.get(name):
             raise missing(name)
-    volume = backend.get_volume(asked["VolumeId"])
-    instance = backend.get_instance(asked["InstanceId"])
-    device = asked["Device"]
+    volume = backend.get_volume(parameters["VolumeId"])
+    instance = backend.get_instance(parameters["InstanceId"])
+    device = parameters["Device"]
     if volume.attachment is not None:
         raise error(
             "VolumeInUse",
@@ -68,7 +68,7 @@ def _attach(request: Request) -> Any:
 @call("DetachVolume", tries=True)
 def _detach(request: Request) -> Any:
     """The reference: the instance's id is only needed for a volume of several instances."""
-    volume_id = request.asked.get("VolumeId")
+    volume_id = request.parameters.get("VolumeId")
     if not volume_id:
         raise missing("VolumeId")
     attachment = request.backend.get_volume(volume_id).attachment
@@ -80,7 +80,7 @@ def _detach(request: Request) -> Any:
             "OperationNotPermitted",
             f"Unable to detach root volume '{device}' from instance '{instance.id}'",
         )
-    request.response.params = {"InstanceId": attachment.instance.id, **request.asked}
+    request.response.params = {"InstanceId": attachment.instance.id, **request.parameters}
     done = request.of_moto().result
     if isinstance(instance.guest, Guest):
         instance.guest.disks.detach(volume_id)
@@ -106,7 +106,7 @@ def _snapshots(request: Request) -> Any:
 def _copy(request: Request) -> Any:
     machines = LabInstance.machines
     made = request.of_moto().result
-    content = machines.contents.get(request.asked["SourceSnapshotId"])
+    content = machines.contents.get(request.parameters["SourceSnapshotId"])
     if content:
         own = volumes.snapshot_file(machines.lab, _id(made))
         volumes.copy(content, own)

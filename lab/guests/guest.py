@@ -82,7 +82,7 @@ class Guest:
         (home / "hypervisor").mkdir(exist_ok=True)
         (home / "hypervisor" / "uuid").write_text(hypervisor_id() + "\n")
         _kernel_settings(lab_files / "sysctl")
-        given = home / namespace.GIVEN
+        given = home / namespace.ETC_FILES
         given.mkdir(exist_ok=True)
         (given / "hosts").write_text("127.0.0.1 localhost\n")
         domain = self.names[0].partition(".")[2]

@@ -40,7 +40,7 @@ NO_INIT = 93
 _LAB_FILES = "etc/kiln-lab"
 # The folder in HOME with files for /etc. At each boot those are written that the disk lacks, or has
 # only empty or as a link; on EC2 DHCP does that.
-GIVEN = "given"
+ETC_FILES = "given"
 
 # <linux/mount.h>, <linux/sched.h>, <sys/mount.h>; the numbers of these system calls are the same on
 # every processor: https://www.kernel.org/doc/html/latest/process/adding-syscalls.html
@@ -141,7 +141,7 @@ def mount(first: int, home: Path, layers: Sequence[str]) -> Path:
         "mounting the overlay",
     )
     _make_folder(merged, _LAB_FILES, first)
-    for source in (home / GIVEN).glob("*"):
+    for source in (home / ETC_FILES).glob("*"):
         _give(merged, f"etc/{source.name}", source.read_bytes(), first)
     return merged
 

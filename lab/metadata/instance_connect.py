@@ -39,19 +39,23 @@ class ActiveKey:
 
 def send(response: Any) -> str:
     """SendSSHPublicKey, instead of moto's, which reports success and does nothing."""
-    asked = json.loads(response.body or "{}")
+    parameters = json.loads(response.body or "{}")
     for name in ("InstanceId", "InstanceOSUser", "SSHPublicKey"):
-        if not asked.get(name):
+        if not parameters.get(name):
             raise _refused("InvalidArgsException", f"{name} is missing")
-    if not _USER.fullmatch(asked["InstanceOSUser"]):
+    if not _USER.fullmatch(parameters["InstanceOSUser"]):
         raise _refused("InvalidArgsException", "InstanceOSUser is not a name of a user")
-    key = _public_key(asked["SSHPublicKey"])
+    key = _public_key(parameters["SSHPublicKey"])
     backend = ec2_backends[response.current_account][response.region]
     instance = next(
-        (instance for instance in backend.all_instances() if instance.id == asked["InstanceId"]),
+        (
+            instance
+            for instance in backend.all_instances()
+            if instance.id == parameters["InstanceId"]
+        ),
         None,
     )
-    zone = asked.get("AvailabilityZone")
+    zone = parameters.get("AvailabilityZone")
     if instance is None or zone not in (None, instance.availability_zone):
         raise _refused("EC2InstanceNotFoundException", "Instance not found.")
     if instance.state != "running":
@@ -61,7 +65,7 @@ def send(response: Any) -> str:
     request = str(uuid.uuid4())
     now = int(time.time())
     kept = [key for key in instance.connect_keys if key.until > now]
-    user = asked["InstanceOSUser"]
+    user = parameters["InstanceOSUser"]
     instance.connect_keys = [*kept, ActiveKey(user, key, now + _SECONDS, request)]
     return json.dumps({"RequestId": request, "Success": True})
 

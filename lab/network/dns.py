@@ -41,10 +41,10 @@ _INSTANCE = re.compile(
     r"ip-([0-9]+)-([0-9]+)-([0-9]+)-([0-9]+)\.(?:ec2|[a-z0-9-]+\.compute)\.internal"
     r"|ec2-([0-9]+)-([0-9]+)-([0-9]+)-([0-9]+)\.(?:compute-1|[a-z0-9-]+\.compute)\.amazonaws\.com"
 )
-Known = Callable[[str], "str | None"]
+Addresses = Callable[[str], "str | None"]
 
 
-def known(lab: Lab, hosts: Iterable[str], is_endpoint: Callable[[str], bool]) -> Known:
+def addresses(lab: Lab, hosts: Iterable[str], is_endpoint: Callable[[str], bool]) -> Addresses:
     """The address of each name that the lab answers for: instances', the vendors' `hosts` and AWS's
     endpoints."""
     vendors = frozenset(hosts)
@@ -106,8 +106,8 @@ def upstream() -> list[str]:
 class Resolver:
     """A resolver on port 53 of one address. `close` stops it."""
 
-    def __init__(self, address: str, known: Known) -> None:
-        self._known = known
+    def __init__(self, address: str, addresses: Addresses) -> None:
+        self._addresses = addresses
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind((address, 53))
         # A query without its id → when its answer expires, and the answer.
@@ -133,7 +133,7 @@ class Resolver:
 
     def _answer_to(self, packet: bytes, query: dns.message.Message) -> bytes:
         name = name_of(query)
-        address = self._known(name)
+        address = self._addresses(name)
         if address:
             return own_answer(query, address)
         return no_such_name(query) if _NEVER.search(name) else self._forward(packet, query)

@@ -59,7 +59,7 @@ class Invocation:
 class Command:
     """A command that was sent."""
 
-    asked: dict[str, Any]
+    request: dict[str, Any]
     document: str
     parameters: dict[str, Any]
     region: str
@@ -145,7 +145,7 @@ def message(command: Command, invocation: Invocation) -> dict[str, Any]:
         "Kind": "send",
         "CommandId": command.id,
         "Document": command.document,
-        "Output": output(command.asked),
+        "Output": output(command.request),
         "Steps": [
             {
                 "Name": plugin.step.name,
@@ -164,15 +164,15 @@ def message(command: Command, invocation: Invocation) -> dict[str, Any]:
     }
 
 
-def output(asked: dict[str, Any]) -> dict[str, str]:
+def output(request: dict[str, Any]) -> dict[str, str]:
     """Where the agent is to put what the steps print. An empty LogGroup is the document's own."""
     answer: dict[str, str] = {}
-    if asked.get("OutputS3BucketName"):
+    if request.get("OutputS3BucketName"):
         answer |= {
-            "Bucket": asked["OutputS3BucketName"],
-            "Prefix": asked.get("OutputS3KeyPrefix", ""),
+            "Bucket": request["OutputS3BucketName"],
+            "Prefix": request.get("OutputS3KeyPrefix", ""),
         }
-    log = asked.get("CloudWatchOutputConfig", {})
+    log = request.get("CloudWatchOutputConfig", {})
     if log.get("CloudWatchOutputEnabled"):
         answer["LogGroup"] = log.get("CloudWatchLogGroupName", "")
     return answer

@@ -66,10 +66,10 @@ def parse(text: str) -> Content:
     return content
 
 
-def values(content: Content, asked: Mapping[str, list[str]]) -> dict[str, str | list[str]]:
+def values(content: Content, request: Mapping[str, list[str]]) -> dict[str, str | list[str]]:
     """The value of each parameter of a document. Raises SsmError for what it does not take."""
     declared = content.get("parameters") or {}
-    unknown = sorted(set(asked) - set(declared))
+    unknown = sorted(set(request) - set(declared))
     if unknown:
         names = ", ".join(unknown)
         raise SsmError(
@@ -77,7 +77,7 @@ def values(content: Content, asked: Mapping[str, list[str]]) -> dict[str, str | 
         )
     filled: dict[str, str | list[str]] = {}
     for name, of in declared.items():
-        given = asked.get(name)
+        given = request.get(name)
         if given is None and "default" not in of:
             raise SsmError("InvalidParameters", f"Parameter {name} is required")
         filled[name] = _value(name, of, given)

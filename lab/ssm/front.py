@@ -24,7 +24,7 @@ from lab.ssm import agents, commands, documents, groups, of_aws, session_calls, 
 from lab.ssm.errors import SsmError
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-Asked = dict[str, Any]
+Request = dict[str, Any]
 # Users' calls that run in guests, or tell of what ran.
 REAL = (
     *("DescribeInstanceInformation", "SendCommand", "CancelCommand", "ListCommands"),
@@ -42,7 +42,7 @@ class Manager:
     def __init__(self) -> None:
         self.agents = agents.Agents()
         self.commands: dict[str, commands.Command] = {}
-        self._calls: dict[str, Callable[[str, Asked], Any]] = {
+        self._calls: dict[str, Callable[[str, Request], Any]] = {
             "AmazonSSM.DescribeInstanceInformation": self._describe,
             "AmazonSSM.SendCommand": self._send,
             "AmazonSSM.CancelCommand": self._cancel,
@@ -50,7 +50,7 @@ class Manager:
             "AmazonSSM.ListCommandInvocations": self._invocations,
             "AmazonSSM.GetCommandInvocation": self._result,
         }
-        self._of_agents: dict[str, Callable[[LabInstance, str, Asked], Any]] = {
+        self._of_agents: dict[str, Callable[[LabInstance, str, Request], Any]] = {
             "AmazonSSM.UpdateInstanceInformation": lambda *_: None,
             f"{_MESSAGES}.GetMessages": self._wait,
             f"{_MESSAGES}.SendReply": self._reply,
@@ -83,45 +83,45 @@ class Manager:
 
         return application
 
-    def _answer(self, target: str, environ: Any, asked: Asked) -> Any:
+    def _answer(self, target: str, environ: Any, request: Request) -> Any:
         scope = re.search(
             r"Credential=([^/]+)/[0-9]+/([^/]+)/", environ.get("HTTP_AUTHORIZATION", "")
         )
         key, region = scope.groups() if scope else ("", "us-east-1")
         if target in self._calls:
-            return self._calls[target](region, asked)
+            return self._calls[target](region, request)
         if target not in self._of_agents:
-            return self._session(target.rpartition(".")[2], key, region, asked, environ)
+            return self._session(target.rpartition(".")[2], key, region, request, environ)
         caller = role_credentials.instance_of(key)
         if caller is None:  # whether its role may has been judged before (lab/access/gate.py)
             raise SsmError("AccessDeniedException", "the key is not that of an instance")
         if target.endswith("UpdateInstanceInformation"):
-            self.agents.hear(caller[0].id, caller[0].region_name, caller[1], asked, key)
+            self.agents.hear(caller[0].id, caller[0].region_name, caller[1], request, key)
             return None
-        return self._of_agents[target](caller[0], caller[1], asked)
+        return self._of_agents[target](caller[0], caller[1], request)
 
-    def _session(self, call: str, key: str, region: str, asked: Asked, environ: Any) -> Asked:
+    def _session(self, call: str, key: str, region: str, request: Request, environ: Any) -> Request:
         host = str(environ.get("HTTP_HOST", ""))
         if call == "StartSession":
-            return session_calls.start(self.agents.find, key, region, asked, host)
+            return session_calls.start(self.agents.find, key, region, request, host)
         if call == "ResumeSession":
-            return session_calls.resume(region, asked, host)
+            return session_calls.resume(region, request, host)
         if call == "TerminateSession":
-            return session_calls.terminate(asked)
-        return _page("Sessions", session_calls.describe(region, asked), asked)
+            return session_calls.terminate(request)
+        return _page("Sessions", session_calls.describe(region, request), request)
 
     # What agents call.
 
-    def _wait(self, instance: LabInstance, role: str, asked: Asked) -> Asked:
+    def _wait(self, instance: LabInstance, role: str, request: Request) -> Request:
         return {"Destination": instance.id, "Messages": self.agents.wait(instance.id)}
 
-    def _reply(self, instance: LabInstance, role: str, asked: Asked) -> None:
-        command = self.commands.get(str(asked.get("CommandId")))
+    def _reply(self, instance: LabInstance, role: str, request: Request) -> None:
+        command = self.commands.get(str(request.get("CommandId")))
         if command:
-            commands.reply(command, instance.id, asked)
+            commands.reply(command, instance.id, request)
             commands.advance(command, self._deliver)
 
-    def _deliver(self, instance_id: str, message: Asked) -> bool:
+    def _deliver(self, instance_id: str, message: Request) -> bool:
         agent = self.agents.find(instance_id)
         if agent:
             agent.messages.put(message)
@@ -129,21 +129,21 @@ class Manager:
 
     # What users call.
 
-    def _describe(self, region: str, asked: Asked) -> Asked:
+    def _describe(self, region: str, request: Request) -> Request:
         listed = [agents.described(agent) for agent in self._alive(region)]
-        for chosen in asked.get("Filters", []):
+        for chosen in request.get("Filters", []):
             listed = [
                 described
                 for described in listed
                 if self._matches(described, chosen["Key"], chosen["Values"])
             ]
-        for chosen in asked.get("InstanceInformationFilterList", []):
+        for chosen in request.get("InstanceInformationFilterList", []):
             listed = [
                 described
                 for described in listed
                 if self._matches(described, chosen["key"], chosen["valueSet"])
             ]
-        return _page("InstanceInformationList", listed, asked)
+        return _page("InstanceInformationList", listed, request)
 
     def _alive(self, region: str) -> list[agents.Agent]:
         there = {machine.id: machine for machine in list(LabInstance.machines.by_address.values())}
@@ -152,7 +152,7 @@ class Manager:
                 self.agents.forget(agent.instance_id)
         return self.agents.of(region)
 
-    def _matches(self, described: Asked, key: str, values: list[str]) -> bool:
+    def _matches(self, described: Request, key: str, values: list[str]) -> bool:
         name = {"InstanceIds": "InstanceId", "PlatformTypes": "PlatformType"}.get(key, key)
         if key.startswith("tag:"):
             return _tags(described["InstanceId"]).get(key[4:]) in values
@@ -162,19 +162,19 @@ class Manager:
             raise SsmError("InvalidInstanceInformationFilterValue", f"the key {key} is not valid")
         return described.get(name) in values
 
-    def _send(self, region: str, asked: Asked) -> Asked:
-        name = str(asked.get("DocumentName", ""))
-        content = _document(region, name, asked)
-        given = asked.get("Parameters", {})
+    def _send(self, region: str, request: Request) -> Request:
+        name = str(request.get("DocumentName", ""))
+        content = _document(region, name, request)
+        given = request.get("Parameters", {})
         parameters = documents.values(content, given)
-        _supported(asked)
-        targets = self._targets(region, asked)
+        _supported(request)
+        targets = self._targets(region, request)
         steps = documents.steps(content, parameters, "Linux")
         concurrency = commands.number(
-            str(asked.get("MaxConcurrency", "50")), len(targets), "MaxConcurrency"
+            str(request.get("MaxConcurrency", "50")), len(targets), "MaxConcurrency"
         )
         command = commands.Command(
-            asked=asked,
+            request=request,
             document=name,
             parameters=given,
             region=region,
@@ -183,8 +183,8 @@ class Manager:
                 for target in targets
             ],
             concurrency=concurrency,
-            errors=commands.number(str(asked.get("MaxErrors", "0")), len(targets), "MaxErrors"),
-            lifetime=float(asked.get("TimeoutSeconds", _LIFETIME)),
+            errors=commands.number(str(request.get("MaxErrors", "0")), len(targets), "MaxErrors"),
+            lifetime=float(request.get("TimeoutSeconds", _LIFETIME)),
         )
         self.commands[command.id] = command
         # SendCommand answers Pending; counts come with ListCommands.
@@ -192,8 +192,8 @@ class Manager:
         commands.advance(command, self._deliver)
         return answer
 
-    def _targets(self, region: str, asked: Asked) -> list[str]:
-        ids, chosen = asked.get("InstanceIds", []), asked.get("Targets", [])
+    def _targets(self, region: str, request: Request) -> list[str]:
+        ids, chosen = request.get("InstanceIds", []), request.get("Targets", [])
         alive = {agent.instance_id: agent for agent in self._alive(region)}
         if bool(ids) == bool(chosen):
             raise SsmError("InvalidInstanceId", "give either InstanceIds or Targets")
@@ -223,13 +223,13 @@ class Manager:
             ]
         return [described["InstanceId"] for described in listed]
 
-    def _cancel(self, region: str, asked: Asked) -> None:
-        command = self._command(str(asked.get("CommandId")))
-        only = asked.get("InstanceIds") or [
+    def _cancel(self, region: str, request: Request) -> None:
+        command = self._command(str(request.get("CommandId")))
+        only = request.get("InstanceIds") or [
             invocation.instance_id for invocation in command.invocations
         ]
         with command.lock:
-            whole = not asked.get("InstanceIds")
+            whole = not request.get("InstanceIds")
             command.cancelled = command.cancelled or whole
             for invocation in command.invocations:
                 if invocation.instance_id not in only or invocation.status in commands.FINAL:
@@ -250,15 +250,15 @@ class Manager:
         commands.advance(command, self._deliver)
         return command
 
-    def _of(self, region: str, asked: Asked) -> list[commands.Command]:
-        if asked.get("CommandId"):
-            chosen = [self._command(str(asked["CommandId"]))]
+    def _of(self, region: str, request: Request) -> list[commands.Command]:
+        if request.get("CommandId"):
+            chosen = [self._command(str(request["CommandId"]))]
         else:
             chosen = [command for command in self.commands.values() if command.region == region]
-        only = asked.get("InstanceId")
+        only = request.get("InstanceId")
         if only:
             chosen = [c for c in chosen if any(i.instance_id == only for i in c.invocations)]
-        for chosen_filter in asked.get("Filters", []):
+        for chosen_filter in request.get("Filters", []):
             key, value = str(chosen_filter["key"]), str(chosen_filter["value"])
             if key == "Status":
                 chosen = [c for c in chosen if value in c.status()]
@@ -268,38 +268,38 @@ class Manager:
                 raise SsmError("InvalidFilterKey", f"AMI Kiln lab: {key} is not implemented")
         return sorted(chosen, key=lambda command: -command.requested)
 
-    def _list(self, region: str, asked: Asked) -> Asked:
-        shown_commands = [shown.command(command) for command in self._of(region, asked)]
-        return _page("Commands", shown_commands, asked)
+    def _list(self, region: str, request: Request) -> Request:
+        shown_commands = [shown.command(command) for command in self._of(region, request)]
+        return _page("Commands", shown_commands, request)
 
-    def _invocations(self, region: str, asked: Asked) -> Asked:
-        only, details = asked.get("InstanceId"), bool(asked.get("Details"))
+    def _invocations(self, region: str, request: Request) -> Request:
+        only, details = request.get("InstanceId"), bool(request.get("Details"))
         listed = [
             shown.invocation(command, invocation, details=details)
-            for command in self._of(region, asked)
+            for command in self._of(region, request)
             for invocation in command.invocations
             if not only or invocation.instance_id == only
         ]
-        return _page("CommandInvocations", listed, asked)
+        return _page("CommandInvocations", listed, request)
 
-    def _result(self, region: str, asked: Asked) -> Asked:
-        command = self._command(str(asked.get("CommandId")))
-        invocation = commands.of_instance(command, str(asked.get("InstanceId")))
-        return shown.result(command, invocation, asked.get("PluginName"))
+    def _result(self, region: str, request: Request) -> Request:
+        command = self._command(str(request.get("CommandId")))
+        invocation = commands.of_instance(command, str(request.get("InstanceId")))
+        return shown.result(command, invocation, request.get("PluginName"))
 
 
-def _supported(asked: Asked) -> None:
+def _supported(request: Request) -> None:
     """Refuse what would be accepted and not happen."""
-    if asked.get("NotificationConfig"):
+    if request.get("NotificationConfig"):
         raise SsmError(
             "UnsupportedOperation", "AMI Kiln lab: NotificationConfig is not implemented"
         )
 
 
-def _document(region: str, name: str, asked: Asked) -> documents.Content:
+def _document(region: str, name: str, request: Request) -> documents.Content:
     if name in of_aws.DOCUMENTS:
         return of_aws.DOCUMENTS[name]
-    version = asked.get("DocumentVersion")
+    version = request.get("DocumentVersion")
     backend = ssm_backends[DEFAULT_ACCOUNT_ID][region]
     try:
         document = backend.get_document(
@@ -310,7 +310,7 @@ def _document(region: str, name: str, asked: Asked) -> documents.Content:
             raise SsmError("InvalidDocumentVersion", "The document version is not valid") from None
         raise SsmError("InvalidDocument", f"Document with name {name} does not exist.") from None
     text = str(document["Content"])
-    wanted = asked.get("DocumentHash")
+    wanted = request.get("DocumentHash")
     # That another hash is refused is the parameter's purpose; the error's name is assumed.
     # https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_SendCommand.html
     if wanted and wanted != hashlib.sha256(text.encode()).hexdigest():
@@ -325,9 +325,9 @@ def _tags(instance_id: str) -> dict[str, str]:
     return {}
 
 
-def _page(name: str, rows: list[Any], asked: Asked) -> Asked:
+def _page(name: str, rows: list[Any], request: Request) -> Request:
     """A page of a list. The token is the place where the next one starts."""
-    start = int(asked.get("NextToken") or 0)
-    end = start + int(asked.get("MaxResults") or 50)
+    start = int(request.get("NextToken") or 0)
+    end = start + int(request.get("MaxResults") or 50)
     more = {"NextToken": str(end)} if end < len(rows) else {}
     return {name: rows[start:end], **more}

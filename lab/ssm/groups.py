@@ -34,9 +34,9 @@ def has(region: str, target: Mapping[str, Any], tags: Mapping[str, str]) -> bool
         raise SsmError(
             "UnsupportedOperation", f"AMI Kiln lab: groups by {query['Type']} are not implemented"
         )
-    asked = json.loads(query["Query"])
-    return bool(set(asked["ResourceTypeFilters"]) & set(_INSTANCES)) and all(
+    request = json.loads(query["Query"])
+    return bool(set(request["ResourceTypeFilters"]) & set(_INSTANCES)) and all(
         filter_["Key"] in tags
         and (not filter_.get("Values") or tags[filter_["Key"]] in filter_["Values"])
-        for filter_ in asked.get("TagFilters", [])
+        for filter_ in request.get("TagFilters", [])
     )

@@ -27,10 +27,10 @@ def _limited(moto: Any) -> Any:
     signature = inspect.signature(moto)
 
     def put_parameter(*given: Any, **named: Any) -> Any:
-        asked = signature.bind(*given, **named).arguments
-        backend, name, value = asked["self"], asked["name"], str(asked["value"] or "")
+        request = signature.bind(*given, **named).arguments
+        backend, name, value = request["self"], request["name"], str(request["value"] or "")
         before = (backend._parameters.get(name) or [None])[-1]
-        tier = asked.get("tier") or (getattr(before, "tier", None) or "Standard")
+        tier = request.get("tier") or (getattr(before, "tier", None) or "Standard")
         if tier == "Standard" and len(value) > _STANDARD:
             raise ValidationException(
                 f"Standard tier parameters support a maximum parameter value of {_STANDARD} "
@@ -42,7 +42,7 @@ def _limited(moto: Any) -> Any:
                 f"Advanced tier parameters support a maximum parameter value of {_ADVANCED} "
                 "characters."
             )
-        if asked.get("data_type") != "aws:ec2:image":
+        if request.get("data_type") != "aws:ec2:image":
             return moto(*given, **named)
         # The error for another format is assumed.
         if not _AMI.fullmatch(value):

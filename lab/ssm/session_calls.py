@@ -20,7 +20,7 @@ from lab.ssm.agents import Agent
 from lab.ssm.errors import SsmError
 from lab.ssm.sessions import Session
 
-Asked = dict[str, Any]
+Request = dict[str, Any]
 CALLS = ("StartSession", "ResumeSession", "TerminateSession", "DescribeSessions")
 # AWS's documents that open a port: parameters with their defaults, and what else their session
 # gets. https://docs.aws.amazon.com/systems-manager/latest/userguide/session-manager-working-with-sessions-start.html
@@ -37,11 +37,11 @@ _OF_AGENTS = ("CreateControlChannel", "CreateDataChannel", "OpenControlChannel",
 
 
 def start(
-    find: Callable[[str], Agent | None], key: str, region: str, asked: Asked, host: str
-) -> Asked:
+    find: Callable[[str], Agent | None], key: str, region: str, request: Request, host: str
+) -> Request:
     """Begin a session. `find` knows the agents; `host` is the name that the API was asked by."""
-    target = str(asked.get("Target", ""))
-    properties = _properties(str(asked.get("DocumentName", "")), asked.get("Parameters", {}))
+    target = str(request.get("Target", ""))
+    properties = _properties(str(request.get("DocumentName", "")), request.get("Parameters", {}))
     agent = find(target)
     instance = next(
         (
@@ -62,7 +62,7 @@ def start(
         target=target,
         region=region,
         owner=owner,
-        document=str(asked["DocumentName"]),
+        document=str(request["DocumentName"]),
         properties=properties,
         agent=agent.reported.get("AgentVersion", ""),
         connect=lambda port: inside.connect(instance, port),
@@ -73,33 +73,35 @@ def start(
     return _opened(session, host)
 
 
-def resume(region: str, asked: Asked, host: str) -> Asked:
+def resume(region: str, request: Request, host: str) -> Request:
     """A new token of a session; none when it is over."""
-    session = sessions.KEPT.find(str(asked.get("SessionId", "")))
+    session = sessions.KEPT.find(str(request.get("SessionId", "")))
     if session is None or session.region != region:
-        raise SsmError("DoesNotExistException", f"Session {asked.get('SessionId')} does not exist.")
+        raise SsmError(
+            "DoesNotExistException", f"Session {request.get('SessionId')} does not exist."
+        )
     if session.ended:
         return {"SessionId": session.id}
     session.resumed()
     return _opened(session, host)
 
 
-def terminate(asked: Asked) -> Asked:
+def terminate(request: Request) -> Request:
     """End a session."""
-    name = str(asked.get("SessionId", ""))
+    name = str(request.get("SessionId", ""))
     session = sessions.KEPT.find(name)
     if session:
         session.end()
     return {"SessionId": name}
 
 
-def describe(region: str, asked: Asked) -> list[Asked]:
+def describe(region: str, request: Request) -> list[Request]:
     """Sessions, the newest first: those that are open (State `Active`), or over (`History`)."""
-    over = str(asked.get("State", "Active")) == "History"
+    over = str(request.get("State", "Active")) == "History"
     listed = [
         _shown(session) for session in sessions.KEPT.of(region) if bool(session.ended) is over
     ]
-    for wanted_filter in asked.get("Filters", []):
+    for wanted_filter in request.get("Filters", []):
         name = {"Target": "Target", "SessionId": "SessionId", "Status": "Status"}.get(
             wanted_filter["key"]
         )
@@ -111,7 +113,7 @@ def describe(region: str, asked: Asked) -> list[Asked]:
     return sorted(listed, key=lambda session: -float(session["StartDate"]))
 
 
-def _properties(document: str, given: Asked) -> dict[str, str]:
+def _properties(document: str, given: Request) -> dict[str, str]:
     if document not in DOCUMENTS:
         names = " and ".join(DOCUMENTS)
         raise SsmError(
@@ -139,7 +141,7 @@ def _connected(agent: Agent) -> bool:
     return not any(policy.refusal(holder[1], question) for question in questions)
 
 
-def _opened(session: Session, host: str) -> Asked:
+def _opened(session: Session, host: str) -> Request:
     name = host.rpartition(":")[0] or host
     # Who asked by AWS's name is directed to AWS's name.
     of_aws = name.endswith(".amazonaws.com")
@@ -151,7 +153,7 @@ def _opened(session: Session, host: str) -> Asked:
     }
 
 
-def _shown(session: Session) -> Asked:
+def _shown(session: Session) -> Request:
     ended = {"EndDate": session.ended} if session.ended else {}
     return {
         "SessionId": session.id,

@@ -21,24 +21,24 @@ def command(of: Command) -> dict[str, Any]:
     states = [invocation.status for invocation in of.invocations]
     late = sum(invocation.details == "DeliveryTimedOut" for invocation in of.invocations)
     return {
-        **{name: of.asked[name] for name in _ASKED if name in of.asked},
+        **{name: of.request[name] for name in _ASKED if name in of.request},
         "CommandId": of.id,
         "DocumentName": of.document,
-        "DocumentVersion": of.asked.get("DocumentVersion", "$DEFAULT"),
+        "DocumentVersion": of.request.get("DocumentVersion", "$DEFAULT"),
         "Parameters": of.parameters,
         "RequestedDateTime": of.requested,
         "ExpiresAfter": of.requested + of.lifetime,
         "TimeoutSeconds": int(of.lifetime),
         "Status": status,
         "StatusDetails": details,
-        "MaxConcurrency": of.asked.get("MaxConcurrency", "50"),
-        "MaxErrors": of.asked.get("MaxErrors", "0"),
+        "MaxConcurrency": of.request.get("MaxConcurrency", "50"),
+        "MaxErrors": of.request.get("MaxErrors", "0"),
         "TargetCount": len(states),
         "CompletedCount": sum(state in commands.FINAL for state in states),
         "ErrorCount": of.failed() - late,
         "DeliveryTimedOutCount": late,
-        "InstanceIds": of.asked.get("InstanceIds", []),
-        "Targets": of.asked.get("Targets", []),
+        "InstanceIds": of.request.get("InstanceIds", []),
+        "Targets": of.request.get("Targets", []),
     }
 
 
@@ -51,9 +51,9 @@ def invocation(of: Command, on_instance: Invocation, *, details: bool) -> dict[s
         "CommandId": of.id,
         "InstanceId": on_instance.instance_id,
         "InstanceName": "",
-        "Comment": of.asked.get("Comment", ""),
+        "Comment": of.request.get("Comment", ""),
         "DocumentName": of.document,
-        "DocumentVersion": of.asked.get("DocumentVersion", "$DEFAULT"),
+        "DocumentVersion": of.request.get("DocumentVersion", "$DEFAULT"),
         "RequestedDateTime": on_instance.requested,
         "Status": on_instance.status,
         "StatusDetails": on_instance.details,
@@ -72,9 +72,9 @@ def _plugin(of: Command, on_instance: Invocation, plugin: Plugin) -> dict[str, A
         "Status": plugin.status,
         "StatusDetails": plugin.details,
         "ResponseCode": plugin.code,
-        "OutputS3BucketName": of.asked.get("OutputS3BucketName", ""),
+        "OutputS3BucketName": of.request.get("OutputS3BucketName", ""),
         "OutputS3KeyPrefix": _prefix(of, on_instance, plugin),
-        "OutputS3Region": of.region if of.asked.get("OutputS3BucketName") else "",
+        "OutputS3Region": of.region if of.request.get("OutputS3BucketName") else "",
         "Output": commands.cut(f"{plugin.out}{mark}{plugin.err}", commands.LONGEST_PLUGIN_OUTPUT),
         **{name: value for name, value in times.items() if value},
     }
@@ -89,9 +89,9 @@ def result(of: Command, on_instance: Invocation, plugin_name: str | None) -> dic
     shown = {
         "CommandId": of.id,
         "InstanceId": on_instance.instance_id,
-        "Comment": of.asked.get("Comment", ""),
+        "Comment": of.request.get("Comment", ""),
         "DocumentName": of.document,
-        "DocumentVersion": of.asked.get("DocumentVersion", "$DEFAULT"),
+        "DocumentVersion": of.request.get("DocumentVersion", "$DEFAULT"),
         "Status": on_instance.status,
         "StatusDetails": on_instance.details,
         "StandardOutputUrl": "",
@@ -120,7 +120,7 @@ def result(of: Command, on_instance: Invocation, plugin_name: str | None) -> dic
 
 def _log(of: Command) -> dict[str, Any]:
     """Where the output went in CloudWatch Logs."""
-    group = commands.output(of.asked).get("LogGroup")
+    group = commands.output(of.request).get("LogGroup")
     if group is None:
         return {"CloudWatchOutputEnabled": False}
     name = group or f"/aws/ssm/{of.document}"
@@ -129,15 +129,15 @@ def _log(of: Command) -> dict[str, Any]:
 
 def _prefix(of: Command, on_instance: Invocation, plugin: Plugin | None) -> str:
     """Where a step's output, or the whole invocation's, is in the bucket."""
-    if not of.asked.get("OutputS3BucketName"):
+    if not of.request.get("OutputS3BucketName"):
         return ""
-    parts = [of.asked.get("OutputS3KeyPrefix", "").strip("/"), of.id, on_instance.instance_id]
+    parts = [of.request.get("OutputS3KeyPrefix", "").strip("/"), of.id, on_instance.instance_id]
     parts += [plugin.step.action.replace(":", ""), plugin.step.key] if plugin else []
     return "/".join(part for part in parts if part)
 
 
 def _url(of: Command, on_instance: Invocation, plugin: Plugin | None, name: str) -> str:
-    bucket = of.asked.get("OutputS3BucketName")
+    bucket = of.request.get("OutputS3BucketName")
     if not bucket:
         return ""
     prefix = _prefix(of, on_instance, plugin)

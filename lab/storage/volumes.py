@@ -33,7 +33,7 @@ class Attached:
 
     volume_id: str
     file: Path
-    asked: str
+    device: str
 
 
 def file(lab: Lab, volume_id: str) -> Path:
@@ -150,18 +150,18 @@ class Disks:
 
     def _add(self, volume: Attached) -> None:
         names = {name for name, _, _ in self._open.values()}
-        wanted = self._name(volume.asked, names)
+        wanted = self._name(volume.device, names)
         loop = loops.open_file(volume.file, self._lab.state)
         loop.read_partitions()
         self._open[volume.volume_id] = (wanted, volume, loop)
 
-    def _name(self, asked: str, taken: set[str]) -> str:
+    def _name(self, device: str, taken: set[str]) -> str:
         """The name of the node below /dev: NVMe's, or Xen's on types that are not Nitro.
 
         https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/device_naming.html
         """
         if self._xen:
-            return re.sub(r"^sd", "xvd", asked.removeprefix("/dev/"))
+            return re.sub(r"^sd", "xvd", device.removeprefix("/dev/"))
         return next(name for number in range(1, 128) if (name := f"nvme{number}n1") not in taken)
 
     def _show(self) -> None:
@@ -180,7 +180,7 @@ class Disks:
             # What the udev rules of Amazon Linux make of the name that the call gave:
             # amazonlinux/amazon-ec2-utils, 70-ec2-nvme-devices.rules and ebsnvme-id at 04abc91.
             changes += [
-                f"{_partition(volume.asked.removeprefix('/dev/'), part)}@{_partition(name, part)}"
+                f"{_partition(volume.device.removeprefix('/dev/'), part)}@{_partition(name, part)}"
                 for name, volume, loop in self._open.values()
                 for part in loop.nodes()
             ]

@@ -17,7 +17,7 @@ sys.path.insert(0, str(RUNTIME / "opt/kiln/lib"))
 
 from gpu_boot import act, decide, kernel_modules, pci
 
-FACTS = decide.known()
+FACTS = decide.device_facts()
 KERNEL = "6.1.0"
 MODULES = ("nvidia", "nvidia-modeset", "nvidia-uvm", "nvidia-peermem")
 

@@ -17,7 +17,7 @@ from moto.ec2.models import ec2_backends
 
 from kiln.base import plain_yaml
 from kiln.base.paths import ROOT
-from lab.access import asked, gate, holders, of_ec2, of_s3, policy
+from lab.access import gate, holders, of_ec2, of_s3, policy, questions
 from lab.access.conditions import Context, hold
 from lab.access.of_ec2 import Resource
 from lab.access.policy import Attached, Policies, Question
@@ -450,7 +450,7 @@ def test_a_request_names_its_call_in_each_protocol() -> None:
 
     def named(signed: str, **environ: str) -> tuple[str, str, str]:
         given = {**environ, "HTTP_AUTHORIZATION": credential.format(signed)}
-        call = asked.read(given, b"")
+        call = questions.read(given, b"")
         return call.service, call.action, call.region
 
     messages = "EC2WindowsMessageDeliveryService.GetMessages"

@@ -75,7 +75,9 @@ def test_a_guest_finds_instances_by_ec2s_names_the_vendors_hosts_and_aws_endpoin
     name: str, address: str
 ):
     lab = Lab(index=3, root=Path("/unused"))
-    known = dns.known(lab, ["developer.download.nvidia.com"], "ssm.us-east-1.amazonaws.com".__eq__)
+    known = dns.addresses(
+        lab, ["developer.download.nvidia.com"], "ssm.us-east-1.amazonaws.com".__eq__
+    )
     assert known(name) == address
 
 

@@ -30,7 +30,7 @@ def result(expression: str) -> Any:
         for name in ("m1", "m2")
     }
     asked["e"] = {"Expression": expression}
-    found = queries.Asked(store, asked, 0, 180).result("e")
+    found = queries.Evaluation(store, asked, 0, 180).result("e")
     if isinstance(found, list):
         return [list(line.values.values()) for line in found]
     return list(found.values.values()) if isinstance(found, Line) else found

@@ -17,7 +17,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from lab.access import asked, gate
+from lab.access import gate, questions
 from lab.access.policy import Policies
 from lab.api import entry
 from lab.api.keys import Key
@@ -42,7 +42,7 @@ def asking(*statements: dict[str, Any]) -> Any:
 
     def inner(environ: dict[str, Any], start_response: Any) -> list[bytes]:
         body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
-        reached.append((environ, asked.read(environ, body)))
+        reached.append((environ, questions.read(environ, body)))
         start_response("200 OK", [])
         return [b""]
 

@@ -80,7 +80,7 @@ class Fleet:
     def __init__(self, size: int, concurrency: int, errors: int) -> None:
         self.sent: list[str] = []
         self.command = Command(
-            asked={},
+            request={},
             document="AWS-RunShellScript",
             parameters={},
             region="us-east-1",

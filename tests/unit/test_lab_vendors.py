@@ -125,7 +125,7 @@ def test_an_idle_lab_with_the_other_vendors_is_started_anew(
 
 
 def test_the_resolver_redirects_aws_but_no_vendor() -> None:
-    known = dns.known(settings.current(), [], "ec2.us-east-1.amazonaws.com".__eq__)
+    known = dns.addresses(settings.current(), [], "ec2.us-east-1.amazonaws.com".__eq__)
     assert known("developer.download.nvidia.com") is None
     assert known("ec2.us-east-1.amazonaws.com") == settings.current().gateway
 

@@ -94,7 +94,8 @@ def public_names(module: ast.Module) -> Iterator[str]:
 def test_public_names_say_what_it_is_and_not_who_asked_for_it() -> None:
     wrong = {
         f"{path.relative_to(ROOT).as_posix()}: {name}"
-        for path in sorted((ROOT / "kiln").rglob("*.py"))
+        for folder in ("kiln", "lab", "devel", "runtime")
+        for path in sorted((ROOT / folder).rglob("*.py"))
         for name in [path.stem, *public_names(ast.parse(path.read_bytes()))]
         if name.lower() in NOT_PUBLIC
     }

@@ -10,24 +10,24 @@ from lab.cloudformation.errors import ResourceError
 from lab.cloudformation.kinds.kind import Kind, Made, Place, Properties, words
 
 
-def _role(place: Place, name: str, given: Properties) -> Made:
+def _role(place: Place, name: str, properties: Properties) -> Made:
     iam = place.client("iam")
-    called = given.get("RoleName") or place.new_name(name)
-    boundary = given.get("PermissionsBoundary")
+    called = properties.get("RoleName") or place.new_name(name)
+    boundary = properties.get("PermissionsBoundary")
     role = iam.create_role(
         RoleName=called,
-        AssumeRolePolicyDocument=json.dumps(given["AssumeRolePolicyDocument"]),
-        Description=given.get("Description", ""),
-        Tags=place.all_tags(given.get("Tags")),
+        AssumeRolePolicyDocument=json.dumps(properties["AssumeRolePolicyDocument"]),
+        Description=properties.get("Description", ""),
+        Tags=place.all_tags(properties.get("Tags")),
         **({"PermissionsBoundary": boundary} if boundary else {}),
     )["Role"]
     attributes = {"Arn": role["Arn"], "RoleId": role["RoleId"], "policies": (), "attached": ()}
-    return _with_policies(iam, Made(called, attributes), given)
+    return _with_policies(iam, Made(called, attributes), properties)
 
 
-def _with_policies(iam: Any, made: Made, given: Properties) -> Made:
+def _with_policies(iam: Any, made: Made, properties: Properties) -> Made:
     wanted = {
-        policy["PolicyName"]: policy["PolicyDocument"] for policy in given.get("Policies", [])
+        policy["PolicyName"]: policy["PolicyDocument"] for policy in properties.get("Policies", [])
     }
     for old in made.attributes["policies"]:
         if old not in wanted:
@@ -35,7 +35,7 @@ def _with_policies(iam: Any, made: Made, given: Properties) -> Made:
     for name, document in wanted.items():
         text = json.dumps(document)
         iam.put_role_policy(RoleName=made.id, PolicyName=name, PolicyDocument=text)
-    attached = tuple(given.get("ManagedPolicyArns", ()))
+    attached = tuple(properties.get("ManagedPolicyArns", ()))
     for arn in set(made.attributes["attached"]) - set(attached):
         iam.detach_role_policy(RoleName=made.id, PolicyArn=arn)
     for arn in attached:
@@ -43,16 +43,16 @@ def _with_policies(iam: Any, made: Made, given: Properties) -> Made:
     return Made(made.id, {**made.attributes, "policies": tuple(wanted), "attached": attached})
 
 
-def _changed_role(place: Place, made: Made, given: Properties) -> Made:
+def _changed_role(place: Place, made: Made, properties: Properties) -> Made:
     iam = place.client("iam")
-    if boundary := given.get("PermissionsBoundary"):
+    if boundary := properties.get("PermissionsBoundary"):
         iam.put_role_permissions_boundary(RoleName=made.id, PermissionsBoundary=boundary)
     else:
         iam.delete_role_permissions_boundary(RoleName=made.id)
     iam.update_assume_role_policy(
-        RoleName=made.id, PolicyDocument=json.dumps(given["AssumeRolePolicyDocument"])
+        RoleName=made.id, PolicyDocument=json.dumps(properties["AssumeRolePolicyDocument"])
     )
-    return _with_policies(iam, made, given)
+    return _with_policies(iam, made, properties)
 
 
 def _without_role(place: Place, made: Made) -> None:
@@ -65,13 +65,15 @@ def _without_role(place: Place, made: Made) -> None:
         iam.delete_role(RoleName=made.id)
 
 
-def _policy(place: Place, name: str, given: Properties) -> Made:
-    made = Made(place.new_name(name), {"roles": given["Roles"], "name": given["PolicyName"]})
-    for role in given["Roles"]:
+def _policy(place: Place, name: str, properties: Properties) -> Made:
+    made = Made(
+        place.new_name(name), {"roles": properties["Roles"], "name": properties["PolicyName"]}
+    )
+    for role in properties["Roles"]:
         place.client("iam").put_role_policy(
             RoleName=role,
-            PolicyName=given["PolicyName"],
-            PolicyDocument=json.dumps(given["PolicyDocument"]),
+            PolicyName=properties["PolicyName"],
+            PolicyDocument=json.dumps(properties["PolicyDocument"]),
         )
     return made
 
@@ -88,11 +90,11 @@ def _without_policy(place: Place, made: Made) -> None:
 _LONGEST = 6144
 
 
-def _managed(place: Place, name: str, given: Properties) -> Made:
+def _managed(place: Place, name: str, properties: Properties) -> Made:
     made = place.client("iam").create_policy(
-        PolicyName=given.get("ManagedPolicyName") or place.new_name(name),
-        PolicyDocument=_short_enough(given["PolicyDocument"]),
-        Description=given.get("Description", ""),
+        PolicyName=properties.get("ManagedPolicyName") or place.new_name(name),
+        PolicyDocument=_short_enough(properties["PolicyDocument"]),
+        Description=properties.get("Description", ""),
         Tags=place.all_tags(),
     )["Policy"]
     return Made(made["Arn"], {"PolicyArn": made["Arn"], "PolicyId": made["PolicyId"]})
@@ -105,9 +107,9 @@ def _short_enough(document: Any) -> str:
     return text
 
 
-def _changed_managed(place: Place, made: Made, given: Properties) -> Made:
+def _changed_managed(place: Place, made: Made, properties: Properties) -> Made:
     iam = place.client("iam")
-    document = _short_enough(given["PolicyDocument"])
+    document = _short_enough(properties["PolicyDocument"])
     (before,) = [
         version["VersionId"]
         for version in iam.list_policy_versions(PolicyArn=made.id)["Versions"]
@@ -124,13 +126,13 @@ def _without_managed(place: Place, made: Made) -> None:
         iam.delete_policy(PolicyArn=made.id)
 
 
-def _profile(place: Place, name: str, given: Properties) -> Made:
+def _profile(place: Place, name: str, properties: Properties) -> Made:
     iam = place.client("iam")
-    called = given.get("InstanceProfileName") or place.new_name(name)
+    called = properties.get("InstanceProfileName") or place.new_name(name)
     profile = iam.create_instance_profile(InstanceProfileName=called)["InstanceProfile"]
-    for role in given["Roles"]:
+    for role in properties["Roles"]:
         iam.add_role_to_instance_profile(InstanceProfileName=called, RoleName=role)
-    return Made(called, {"Arn": profile["Arn"], "roles": given["Roles"]})
+    return Made(called, {"Arn": profile["Arn"], "roles": properties["Roles"]})
 
 
 def _without_profile(place: Place, made: Made) -> None:
@@ -141,25 +143,25 @@ def _without_profile(place: Place, made: Made) -> None:
         iam.delete_instance_profile(InstanceProfileName=made.id)
 
 
-def _key(place: Place, name: str, given: Properties) -> Made:
+def _key(place: Place, name: str, properties: Properties) -> Made:
     kms = place.client("kms")
     key = kms.create_key(
-        Policy=json.dumps(given["KeyPolicy"]),
-        Description=given.get("Description", ""),
+        Policy=json.dumps(properties["KeyPolicy"]),
+        Description=properties.get("Description", ""),
         Tags=[
             {"TagKey": tag["Key"], "TagValue": tag["Value"]}
-            for tag in place.all_tags(given.get("Tags"))
+            for tag in place.all_tags(properties.get("Tags"))
         ],
     )["KeyMetadata"]
-    if given.get("EnableKeyRotation"):
+    if properties.get("EnableKeyRotation"):
         kms.enable_key_rotation(KeyId=key["KeyId"])
-    days = int(given.get("PendingWindowInDays", 30))
+    days = int(properties.get("PendingWindowInDays", 30))
     return Made(key["KeyId"], {"Arn": key["Arn"], "KeyId": key["KeyId"], "days": days})
 
 
-def _changed_key(place: Place, made: Made, given: Properties) -> Made:
+def _changed_key(place: Place, made: Made, properties: Properties) -> Made:
     kms = place.client("kms")
-    document = json.dumps(given["KeyPolicy"])
+    document = json.dumps(properties["KeyPolicy"])
     kms.put_key_policy(KeyId=made.id, PolicyName="default", Policy=document)
     return made
 

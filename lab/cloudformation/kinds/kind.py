@@ -62,9 +62,9 @@ class Kind:
     update: Update | None = None
     replaced_by: frozenset[str] = frozenset()
 
-    def check(self, kind: str, given: Properties) -> None:
+    def check(self, kind: str, properties: Properties) -> None:
         """Raises ResourceError for a property that the lab does not know."""
-        extra = sorted(set(given) - self.properties)
+        extra = sorted(set(properties) - self.properties)
         if extra:
             raise ResourceError(f"AMI Kiln lab: {', '.join(extra)} of {kind} is not implemented")
 

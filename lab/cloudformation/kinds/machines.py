@@ -11,31 +11,33 @@ from lab.cloudformation.kinds.kind import Kind, Made, Place, Properties, without
 _PATIENCE = 300
 
 
-def _tags(place: Place, kind: str, given: Properties) -> list[dict[str, Any]]:
-    tags = place.all_tags(given.get("Tags"))
+def _tags(place: Place, kind: str, properties: Properties) -> list[dict[str, Any]]:
+    tags = place.all_tags(properties.get("Tags"))
     return [{"ResourceType": kind, "Tags": tags}] if tags else []
 
 
-def _vpc(place: Place, name: str, given: Properties) -> Made:
+def _vpc(place: Place, name: str, properties: Properties) -> Made:
     ec2 = place.client("ec2")
     made = ec2.create_vpc(
-        CidrBlock=given["CidrBlock"], TagSpecifications=_tags(place, "vpc", given)
+        CidrBlock=properties["CidrBlock"], TagSpecifications=_tags(place, "vpc", properties)
     )["Vpc"]
     for key in ("EnableDnsSupport", "EnableDnsHostnames"):
-        if key in given:
-            ec2.modify_vpc_attribute(VpcId=made["VpcId"], **{key: {"Value": _truth(given[key])}})
-    return Made(made["VpcId"], {"VpcId": made["VpcId"], "CidrBlock": given["CidrBlock"]})
+        if key in properties:
+            ec2.modify_vpc_attribute(
+                VpcId=made["VpcId"], **{key: {"Value": _truth(properties[key])}}
+            )
+    return Made(made["VpcId"], {"VpcId": made["VpcId"], "CidrBlock": properties["CidrBlock"]})
 
 
-def _gateway(place: Place, name: str, given: Properties) -> Made:
+def _gateway(place: Place, name: str, properties: Properties) -> Made:
     made = place.client("ec2").create_internet_gateway(
-        TagSpecifications=_tags(place, "internet-gateway", given)
+        TagSpecifications=_tags(place, "internet-gateway", properties)
     )["InternetGateway"]
     return Made(made["InternetGatewayId"])
 
 
-def _attachment(place: Place, name: str, given: Properties) -> Made:
-    gateway, vpc = given["InternetGatewayId"], given["VpcId"]
+def _attachment(place: Place, name: str, properties: Properties) -> Made:
+    gateway, vpc = properties["InternetGatewayId"], properties["VpcId"]
     place.client("ec2").attach_internet_gateway(InternetGatewayId=gateway, VpcId=vpc)
     return Made(f"IGW|{vpc}", {"gateway": gateway, "vpc": vpc})
 
@@ -46,28 +48,28 @@ def _detached(place: Place, made: Made) -> None:
     )
 
 
-def _subnet(place: Place, name: str, given: Properties) -> Made:
+def _subnet(place: Place, name: str, properties: Properties) -> Made:
     ec2 = place.client("ec2")
     made = ec2.create_subnet(
-        VpcId=given["VpcId"],
-        CidrBlock=given["CidrBlock"],
-        TagSpecifications=_tags(place, "subnet", given),
+        VpcId=properties["VpcId"],
+        CidrBlock=properties["CidrBlock"],
+        TagSpecifications=_tags(place, "subnet", properties),
     )["Subnet"]
-    if _truth(given.get("MapPublicIpOnLaunch", False)):
+    if _truth(properties.get("MapPublicIpOnLaunch", False)):
         ec2.modify_subnet_attribute(SubnetId=made["SubnetId"], MapPublicIpOnLaunch={"Value": True})
     return Made(made["SubnetId"], {"AvailabilityZone": made["AvailabilityZone"]})
 
 
-def _table(place: Place, name: str, given: Properties) -> Made:
+def _table(place: Place, name: str, properties: Properties) -> Made:
     made = place.client("ec2").create_route_table(
-        VpcId=given["VpcId"], TagSpecifications=_tags(place, "route-table", given)
+        VpcId=properties["VpcId"], TagSpecifications=_tags(place, "route-table", properties)
     )["RouteTable"]
     return Made(made["RouteTableId"], {"RouteTableId": made["RouteTableId"]})
 
 
-def _route(place: Place, name: str, given: Properties) -> Made:
-    place.client("ec2").create_route(**given)
-    target = {key: given[key] for key in ("RouteTableId", "DestinationCidrBlock")}
+def _route(place: Place, name: str, properties: Properties) -> Made:
+    place.client("ec2").create_route(**properties)
+    target = {key: properties[key] for key in ("RouteTableId", "DestinationCidrBlock")}
     return Made("|".join(target.values()), target)
 
 
@@ -75,26 +77,26 @@ def _without_route(place: Place, made: Made) -> None:
     place.client("ec2").delete_route(**made.attributes)
 
 
-def _association(place: Place, name: str, given: Properties) -> Made:
-    return Made(place.client("ec2").associate_route_table(**given)["AssociationId"])
+def _association(place: Place, name: str, properties: Properties) -> Made:
+    return Made(place.client("ec2").associate_route_table(**properties)["AssociationId"])
 
 
-def _group(place: Place, name: str, given: Properties) -> Made:
+def _group(place: Place, name: str, properties: Properties) -> Made:
     ec2 = place.client("ec2")
     made = ec2.create_security_group(
-        GroupName=given.get("GroupName") or place.new_name(name),
-        Description=given["GroupDescription"],
-        VpcId=given["VpcId"],
-        TagSpecifications=_tags(place, "security-group", given),
+        GroupName=properties.get("GroupName") or place.new_name(name),
+        Description=properties["GroupDescription"],
+        VpcId=properties["VpcId"],
+        TagSpecifications=_tags(place, "security-group", properties),
     )["GroupId"]
-    wanted = [_permission(rule) for rule in given.get("SecurityGroupEgress", [])]
+    wanted = [_permission(rule) for rule in properties.get("SecurityGroupEgress", [])]
     if wanted and wanted != [_ALL]:
         ec2.revoke_security_group_egress(GroupId=made, IpPermissions=[_ALL])
         ec2.authorize_security_group_egress(GroupId=made, IpPermissions=wanted)
-    ingress = [_permission(rule) for rule in given.get("SecurityGroupIngress", [])]
+    ingress = [_permission(rule) for rule in properties.get("SecurityGroupIngress", [])]
     if ingress:
         ec2.authorize_security_group_ingress(GroupId=made, IpPermissions=ingress)
-    return Made(made, {"GroupId": made, "VpcId": given["VpcId"]})
+    return Made(made, {"GroupId": made, "VpcId": properties["VpcId"]})
 
 
 _ALL = {"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
@@ -112,18 +114,18 @@ def _permission(rule: Properties) -> dict[str, Any]:
     }
 
 
-def _template(place: Place, name: str, given: Properties) -> Made:
+def _template(place: Place, name: str, properties: Properties) -> Made:
     made = place.client("ec2").create_launch_template(
-        LaunchTemplateName=given.get("LaunchTemplateName") or place.new_name(name),
-        LaunchTemplateData=given["LaunchTemplateData"],
-        TagSpecifications=_tags(place, "launch-template", given),
+        LaunchTemplateName=properties.get("LaunchTemplateName") or place.new_name(name),
+        LaunchTemplateData=properties["LaunchTemplateData"],
+        TagSpecifications=_tags(place, "launch-template", properties),
     )["LaunchTemplate"]
     return Made(made["LaunchTemplateId"], _versions(made))
 
 
-def _new_version(place: Place, made: Made, given: Properties) -> Made:
+def _new_version(place: Place, made: Made, properties: Properties) -> Made:
     version = place.client("ec2").create_launch_template_version(
-        LaunchTemplateId=made.id, LaunchTemplateData=given["LaunchTemplateData"]
+        LaunchTemplateId=made.id, LaunchTemplateData=properties["LaunchTemplateData"]
     )["LaunchTemplateVersion"]
     latest = str(version["VersionNumber"])
     return Made(made.id, {**made.attributes, "LatestVersionNumber": latest})
@@ -137,13 +139,13 @@ def _versions(made: Properties) -> dict[str, str]:
     }
 
 
-def _instance(place: Place, name: str, given: Properties) -> Made:
+def _instance(place: Place, name: str, properties: Properties) -> Made:
     ec2 = place.client("ec2")
     (made,) = ec2.run_instances(
         MinCount=1,
         MaxCount=1,
-        TagSpecifications=_tags(place, "instance", given),
-        **without(given, "Tags"),
+        TagSpecifications=_tags(place, "instance", properties),
+        **without(properties, "Tags"),
     )["Instances"]
     instance = _until(ec2, made["InstanceId"], "running", "terminated")
     if instance["State"]["Name"] != "running":

@@ -32,17 +32,19 @@ def _as_codebuild(value: Any, key: str = "") -> Any:
     return int(value) if key in _NUMBERS else value
 
 
-def _project(place: Place, name: str, given: Properties) -> Made:
-    called = given.get("Name") or place.new_name(name)
-    tags = [{"key": tag["Key"], "value": tag["Value"]} for tag in place.all_tags(given.get("Tags"))]
+def _project(place: Place, name: str, properties: Properties) -> Made:
+    called = properties.get("Name") or place.new_name(name)
+    tags = [
+        {"key": tag["Key"], "value": tag["Value"]} for tag in place.all_tags(properties.get("Tags"))
+    ]
     project = place.client("codebuild").create_project(
-        **_as_codebuild(without(given, "Name", "Tags")), name=called, tags=tags
+        **_as_codebuild(without(properties, "Name", "Tags")), name=called, tags=tags
     )["project"]
     return Made(called, {"Arn": project["arn"], "Id": called})
 
 
-def _changed_project(place: Place, made: Made, given: Properties) -> Made:
-    asked = _as_codebuild(without(given, "Name", "Tags"))
+def _changed_project(place: Place, made: Made, properties: Properties) -> Made:
+    asked = _as_codebuild(without(properties, "Name", "Tags"))
     place.client("codebuild").update_project(**asked, name=made.id)
     return made
 
@@ -51,23 +53,23 @@ def _without_project(place: Place, made: Made) -> None:
     place.client("codebuild").delete_project(name=made.id)
 
 
-def _schedule(place: Place, name: str, given: Properties) -> Made:
-    called = given.get("Name") or place.new_name(name)
-    arn = place.client("scheduler").create_schedule(Name=called, **_of_schedule(given))[
+def _schedule(place: Place, name: str, properties: Properties) -> Made:
+    called = properties.get("Name") or place.new_name(name)
+    arn = place.client("scheduler").create_schedule(Name=called, **_of_schedule(properties))[
         "ScheduleArn"
     ]
     return Made(called, {"Arn": arn})
 
 
-def _of_schedule(given: Properties) -> dict[str, Any]:
-    asked = without(given, "Name")
+def _of_schedule(properties: Properties) -> dict[str, Any]:
+    asked = without(properties, "Name")
     retry = asked["Target"].get("RetryPolicy", {})
     numbers = {key: int(value) for key, value in retry.items()}
     return {**asked, "Target": {**asked["Target"], **({"RetryPolicy": numbers} if retry else {})}}
 
 
-def _changed_schedule(place: Place, made: Made, given: Properties) -> Made:
-    place.client("scheduler").update_schedule(Name=made.id, **_of_schedule(given))
+def _changed_schedule(place: Place, made: Made, properties: Properties) -> Made:
+    place.client("scheduler").update_schedule(Name=made.id, **_of_schedule(properties))
     return made
 
 
@@ -75,32 +77,32 @@ def _without_schedule(place: Place, made: Made) -> None:
     place.client("scheduler").delete_schedule(Name=made.id)
 
 
-def _bucket(place: Place, name: str, given: Properties) -> Made:
+def _bucket(place: Place, name: str, properties: Properties) -> Made:
     s3 = place.client("s3")
     # A bucket's name is in small letters, and at most 63 long.
-    called = given.get("BucketName") or place.new_name(name).lower()[-63:].lstrip("-")
+    called = properties.get("BucketName") or place.new_name(name).lower()[-63:].lstrip("-")
     home = {"LocationConstraint": place.region}
     elsewhere = {} if place.region == "us-east-1" else {"CreateBucketConfiguration": home}
     s3.create_bucket(Bucket=called, **elsewhere)
     arn = f"arn:aws:s3:::{called}"
     domain = f"{called}.s3.amazonaws.com"
-    return _changed_bucket(place, Made(called, {"Arn": arn, "DomainName": domain}), given)
+    return _changed_bucket(place, Made(called, {"Arn": arn, "DomainName": domain}), properties)
 
 
-def _changed_bucket(place: Place, made: Made, given: Properties) -> Made:
+def _changed_bucket(place: Place, made: Made, properties: Properties) -> Made:
     s3, bucket = place.client("s3"), made.id
-    if versions := given.get("VersioningConfiguration"):
+    if versions := properties.get("VersioningConfiguration"):
         s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration=versions)
-    if encryption := given.get("BucketEncryption"):
+    if encryption := properties.get("BucketEncryption"):
         rules = [
             {"ApplyServerSideEncryptionByDefault": rule["ServerSideEncryptionByDefault"]}
             for rule in encryption["ServerSideEncryptionConfiguration"]
         ]
         s3.put_bucket_encryption(Bucket=bucket, ServerSideEncryptionConfiguration={"Rules": rules})
-    if block := given.get("PublicAccessBlockConfiguration"):
+    if block := properties.get("PublicAccessBlockConfiguration"):
         asked = {key: str(value).lower() == "true" for key, value in block.items()}
         s3.put_public_access_block(Bucket=bucket, PublicAccessBlockConfiguration=asked)
-    if controls := given.get("OwnershipControls"):
+    if controls := properties.get("OwnershipControls"):
         s3.put_bucket_ownership_controls(Bucket=bucket, OwnershipControls=controls)
     return made
 
@@ -110,15 +112,15 @@ def _without_bucket(place: Place, made: Made) -> None:
     place.client("s3").delete_bucket(Bucket=made.id)
 
 
-def _bucket_policy(place: Place, name: str, given: Properties) -> Made:
-    return _changed_bucket_policy(place, Made(given["Bucket"]), given)
+def _bucket_policy(place: Place, name: str, properties: Properties) -> Made:
+    return _changed_bucket_policy(place, Made(properties["Bucket"]), properties)
 
 
-def _changed_bucket_policy(place: Place, made: Made, given: Properties) -> Made:
-    document = given["PolicyDocument"]
+def _changed_bucket_policy(place: Place, made: Made, properties: Properties) -> Made:
+    document = properties["PolicyDocument"]
     if not isinstance(document, dict):
         raise ResourceError("PolicyDocument must be an object")
-    place.client("s3").put_bucket_policy(Bucket=given["Bucket"], Policy=json.dumps(document))
+    place.client("s3").put_bucket_policy(Bucket=properties["Bucket"], Policy=json.dumps(document))
     return made
 
 

@@ -12,40 +12,42 @@ _PATIENCE = 300
 _ROLLING = "AutoScalingRollingUpdate"
 
 
-def _sizes(given: Properties) -> dict[str, Any]:
+def _sizes(properties: Properties) -> dict[str, Any]:
     sizes: dict[str, Any] = {
-        key: int(given[key]) for key in ("MinSize", "MaxSize", "DesiredCapacity") if key in given
+        key: int(properties[key])
+        for key in ("MinSize", "MaxSize", "DesiredCapacity")
+        if key in properties
     }
-    template = given["LaunchTemplate"]
+    template = properties["LaunchTemplate"]
     sizes["LaunchTemplate"] = {**template, "Version": str(template["Version"])}
-    sizes["VPCZoneIdentifier"] = ",".join(given["VPCZoneIdentifier"])
-    protected = given.get("NewInstancesProtectedFromScaleIn", False)
+    sizes["VPCZoneIdentifier"] = ",".join(properties["VPCZoneIdentifier"])
+    protected = properties.get("NewInstancesProtectedFromScaleIn", False)
     return sizes | {"NewInstancesProtectedFromScaleIn": str(protected).lower() == "true"}
 
 
-def _group(place: Place, name: str, given: Properties) -> Made:
-    _known(given)
-    group = given.get("AutoScalingGroupName") or place.new_name(name)
+def _group(place: Place, name: str, properties: Properties) -> Made:
+    _known(properties)
+    group = properties.get("AutoScalingGroupName") or place.new_name(name)
     tags = [
         {**tag, "Value": str(tag["Value"]), "ResourceId": group, "ResourceType": _TYPE}
-        for tag in given.get("Tags", [])
+        for tag in properties.get("Tags", [])
     ]
     place.client("autoscaling").create_auto_scaling_group(
-        AutoScalingGroupName=group, Tags=tags, **_sizes(given)
+        AutoScalingGroupName=group, Tags=tags, **_sizes(properties)
     )
-    return Made(group, {"template": _sizes(given)["LaunchTemplate"]})
+    return Made(group, {"template": _sizes(properties)["LaunchTemplate"]})
 
 
 _TYPE = "auto-scaling-group"
 
 
-def _changed(place: Place, made: Made, given: Properties) -> Made:
+def _changed(place: Place, made: Made, properties: Properties) -> Made:
     """As of CloudFormation: instances stay, unless the policy says that they are replaced."""
-    _known(given)
+    _known(properties)
     scaling = place.client("autoscaling")
-    scaling.update_auto_scaling_group(AutoScalingGroupName=made.id, **_sizes(given))
-    template = _sizes(given)["LaunchTemplate"]
-    if template != made.attributes["template"] and _ROLLING in given.get("UpdatePolicy", {}):
+    scaling.update_auto_scaling_group(AutoScalingGroupName=made.id, **_sizes(properties))
+    template = _sizes(properties)["LaunchTemplate"]
+    if template != made.attributes["template"] and _ROLLING in properties.get("UpdatePolicy", {}):
         before = _instances(place, made.id)
         for instance in before:
             scaling.terminate_instance_in_auto_scaling_group(
@@ -87,9 +89,9 @@ def _instances(place: Place, group: str) -> list[str]:
     ]
 
 
-def _known(given: Properties) -> None:
+def _known(properties: Properties) -> None:
     """Raises ResourceError for an update policy that the lab does not do."""
-    policy = given.get("UpdatePolicy", {})
+    policy = properties.get("UpdatePolicy", {})
     rolling = policy.get(_ROLLING, {})
     extra = {*policy} - {_ROLLING} | {*rolling} - {"MinInstancesInService"}
     if extra or int(rolling.get("MinInstancesInService", 0)):

@@ -10,20 +10,20 @@ from lab.cloudformation.errors import ResourceError
 from lab.cloudformation.kinds.kind import Kind, Made, Place, Properties, without, words
 
 
-def _group(place: Place, name: str, given: Properties) -> Made:
+def _group(place: Place, name: str, properties: Properties) -> Made:
     logs = place.client("logs")
-    called = given.get("LogGroupName") or place.new_name(name)
-    more = {"logGroupClass": given["LogGroupClass"]} if "LogGroupClass" in given else {}
-    if "KmsKeyId" in given:
-        more["kmsKeyId"] = given["KmsKeyId"]
+    called = properties.get("LogGroupName") or place.new_name(name)
+    more = {"logGroupClass": properties["LogGroupClass"]} if "LogGroupClass" in properties else {}
+    if "KmsKeyId" in properties:
+        more["kmsKeyId"] = properties["KmsKeyId"]
     logs.create_log_group(logGroupName=called, **more)
     arn = f"arn:aws:logs:{place.region}:{place.account}:log-group:{called}:*"
-    return _changed_group(place, Made(called, {"Arn": arn}), given)
+    return _changed_group(place, Made(called, {"Arn": arn}), properties)
 
 
-def _changed_group(place: Place, made: Made, given: Properties) -> Made:
+def _changed_group(place: Place, made: Made, properties: Properties) -> Made:
     logs = place.client("logs")
-    if days := given.get("RetentionInDays"):
+    if days := properties.get("RetentionInDays"):
         logs.put_retention_policy(logGroupName=made.id, retentionInDays=int(days))
     else:
         logs.delete_retention_policy(logGroupName=made.id)
@@ -36,24 +36,26 @@ def _without_group(place: Place, made: Made) -> None:
         logs.delete_log_group(logGroupName=made.id)
 
 
-def _filter(place: Place, name: str, given: Properties) -> Made:
-    called = given.get("FilterName") or place.new_name(name)
-    return _changed_filter(place, Made(called, {"group": given["LogGroupName"]}), given)
+def _filter(place: Place, name: str, properties: Properties) -> Made:
+    called = properties.get("FilterName") or place.new_name(name)
+    return _changed_filter(place, Made(called, {"group": properties["LogGroupName"]}), properties)
 
 
-def _changed_filter(place: Place, made: Made, given: Properties) -> Made:
-    shown = [_transformation(transformation) for transformation in given["MetricTransformations"]]
+def _changed_filter(place: Place, made: Made, properties: Properties) -> Made:
+    shown = [
+        _transformation(transformation) for transformation in properties["MetricTransformations"]
+    ]
     place.client("logs").put_metric_filter(
-        logGroupName=given["LogGroupName"],
+        logGroupName=properties["LogGroupName"],
         filterName=made.id,
-        filterPattern=given["FilterPattern"],
+        filterPattern=properties["FilterPattern"],
         metricTransformations=shown,
     )
     return made
 
 
-def _transformation(given: Properties) -> dict[str, Any]:
-    renamed = {key[0].lower() + key[1:]: value for key, value in given.items()}
+def _transformation(properties: Properties) -> dict[str, Any]:
+    renamed = {key[0].lower() + key[1:]: value for key, value in properties.items()}
     if "dimensions" in renamed:
         renamed["dimensions"] = {
             dimension["Key"]: dimension["Value"] for dimension in renamed["dimensions"]
@@ -69,32 +71,32 @@ def _without_filter(place: Place, made: Made) -> None:
         logs.delete_metric_filter(logGroupName=made.attributes["group"], filterName=made.id)
 
 
-def _alarm(place: Place, name: str, given: Properties) -> Made:
-    called = given.get("AlarmName") or place.new_name(name)
-    return _changed_alarm(place, Made(called), given)
+def _alarm(place: Place, name: str, properties: Properties) -> Made:
+    called = properties.get("AlarmName") or place.new_name(name)
+    return _changed_alarm(place, Made(called), properties)
 
 
 _WHOLE = ("EvaluationPeriods", "DatapointsToAlarm", "Period")
 
 
-def _changed_alarm(place: Place, made: Made, given: Properties) -> Made:
-    asked = without(given, "AlarmName", "Tags")
+def _changed_alarm(place: Place, made: Made, properties: Properties) -> Made:
+    asked = without(properties, "AlarmName", "Tags")
     asked |= {key: int(asked[key]) for key in _WHOLE if key in asked}
     if "Threshold" in asked:
         asked["Threshold"] = float(asked["Threshold"])
     place.client("cloudwatch").put_metric_alarm(
-        AlarmName=made.id, Tags=place.all_tags(given.get("Tags")), **asked
+        AlarmName=made.id, Tags=place.all_tags(properties.get("Tags")), **asked
     )
     return Made(made.id, {"Arn": _alarm_arn(place, made.id)})
 
 
-def _composite(place: Place, name: str, given: Properties) -> Made:
-    called = given.get("AlarmName") or place.new_name(name)
-    return _changed_composite(place, Made(called), given)
+def _composite(place: Place, name: str, properties: Properties) -> Made:
+    called = properties.get("AlarmName") or place.new_name(name)
+    return _changed_composite(place, Made(called), properties)
 
 
-def _changed_composite(place: Place, made: Made, given: Properties) -> Made:
-    asked = without(given, "AlarmName", "Tags")
+def _changed_composite(place: Place, made: Made, properties: Properties) -> Made:
+    asked = without(properties, "AlarmName", "Tags")
     place.client("cloudwatch").put_composite_alarm(AlarmName=made.id, **asked)
     return Made(made.id, {"Arn": _alarm_arn(place, made.id)})
 
@@ -107,18 +109,18 @@ def _without_alarm(place: Place, made: Made) -> None:
     place.client("cloudwatch").delete_alarms(AlarmNames=[made.id])
 
 
-def _dashboard(place: Place, name: str, given: Properties) -> Made:
-    called = given.get("DashboardName") or place.new_name(name)
-    return _changed_dashboard(place, Made(called), given)
+def _dashboard(place: Place, name: str, properties: Properties) -> Made:
+    called = properties.get("DashboardName") or place.new_name(name)
+    return _changed_dashboard(place, Made(called), properties)
 
 
-def _changed_dashboard(place: Place, made: Made, given: Properties) -> Made:
+def _changed_dashboard(place: Place, made: Made, properties: Properties) -> Made:
     try:
-        json.loads(given["DashboardBody"])
+        json.loads(properties["DashboardBody"])
     except ValueError as error:
         raise ResourceError(f"The field DashboardBody must be valid JSON: {error}") from None
     place.client("cloudwatch").put_dashboard(
-        DashboardName=made.id, DashboardBody=given["DashboardBody"]
+        DashboardName=made.id, DashboardBody=properties["DashboardBody"]
     )
     return made
 
@@ -127,21 +129,21 @@ def _without_dashboard(place: Place, made: Made) -> None:
     place.client("cloudwatch").delete_dashboards(DashboardNames=[made.id])
 
 
-def _topic(place: Place, name: str, given: Properties) -> Made:
-    called = given.get("TopicName") or place.new_name(name)
-    key = given.get("KmsMasterKeyId")
+def _topic(place: Place, name: str, properties: Properties) -> Made:
+    called = properties.get("TopicName") or place.new_name(name)
+    key = properties.get("KmsMasterKeyId")
     attributes = {"KmsMasterKeyId": key} if key else {}
     arn = place.client("sns").create_topic(
-        Name=called, Attributes=attributes, Tags=place.all_tags(given.get("Tags"))
+        Name=called, Attributes=attributes, Tags=place.all_tags(properties.get("Tags"))
     )["TopicArn"]
     return Made(arn, {"TopicArn": arn, "TopicName": called})
 
 
-def _changed_topic(place: Place, made: Made, given: Properties) -> Made:
+def _changed_topic(place: Place, made: Made, properties: Properties) -> Made:
     place.client("sns").set_topic_attributes(
         TopicArn=made.id,
         AttributeName="KmsMasterKeyId",
-        AttributeValue=given.get("KmsMasterKeyId", ""),
+        AttributeValue=properties.get("KmsMasterKeyId", ""),
     )
     return made
 
@@ -150,25 +152,25 @@ def _without_topic(place: Place, made: Made) -> None:
     place.client("sns").delete_topic(TopicArn=made.id)
 
 
-def _topic_policy(place: Place, name: str, given: Properties) -> Made:
-    return _changed_topic_policy(place, Made(place.new_name(name)), given)
+def _topic_policy(place: Place, name: str, properties: Properties) -> Made:
+    return _changed_topic_policy(place, Made(place.new_name(name)), properties)
 
 
-def _changed_topic_policy(place: Place, made: Made, given: Properties) -> Made:
-    for topic in given["Topics"]:
+def _changed_topic_policy(place: Place, made: Made, properties: Properties) -> Made:
+    for topic in properties["Topics"]:
         place.client("sns").set_topic_attributes(
             TopicArn=topic,
             AttributeName="Policy",
-            AttributeValue=json.dumps(given["PolicyDocument"]),
+            AttributeValue=json.dumps(properties["PolicyDocument"]),
         )
     return made
 
 
-def _subscription(place: Place, name: str, given: Properties) -> Made:
+def _subscription(place: Place, name: str, properties: Properties) -> Made:
     arn = place.client("sns").subscribe(
-        TopicArn=given["TopicArn"],
-        Protocol=given["Protocol"],
-        Endpoint=given["Endpoint"],
+        TopicArn=properties["TopicArn"],
+        Protocol=properties["Protocol"],
+        Endpoint=properties["Endpoint"],
         ReturnSubscriptionArn=True,
     )["SubscriptionArn"]
     return Made(arn)
@@ -178,20 +180,20 @@ def _without_subscription(place: Place, made: Made) -> None:
     place.client("sns").unsubscribe(SubscriptionArn=made.id)
 
 
-def _parameter(place: Place, name: str, given: Properties) -> Made:
-    called = given.get("Name") or place.new_name(name)
+def _parameter(place: Place, name: str, properties: Properties) -> Made:
+    called = properties.get("Name") or place.new_name(name)
     ssm = place.client("ssm")
-    _tagless(ssm, called, given, overwrite=False)
-    return Made(called, {"Type": given["Type"], "Value": given["Value"]})
+    _tagless(ssm, called, properties, overwrite=False)
+    return Made(called, {"Type": properties["Type"], "Value": properties["Value"]})
 
 
-def _changed_parameter(place: Place, made: Made, given: Properties) -> Made:
-    _tagless(place.client("ssm"), made.id, given, overwrite=True)
-    return Made(made.id, {"Type": given["Type"], "Value": given["Value"]})
+def _changed_parameter(place: Place, made: Made, properties: Properties) -> Made:
+    _tagless(place.client("ssm"), made.id, properties, overwrite=True)
+    return Made(made.id, {"Type": properties["Type"], "Value": properties["Value"]})
 
 
-def _tagless(ssm: Any, name: str, given: Properties, *, overwrite: bool) -> None:
-    ssm.put_parameter(Name=name, Overwrite=overwrite, **without(given, "Name", "Tags"))
+def _tagless(ssm: Any, name: str, properties: Properties, *, overwrite: bool) -> None:
+    ssm.put_parameter(Name=name, Overwrite=overwrite, **without(properties, "Name", "Tags"))
 
 
 def _without_parameter(place: Place, made: Made) -> None:

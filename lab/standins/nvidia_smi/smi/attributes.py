@@ -48,7 +48,7 @@ DISPLAY = {
     "POWER_PROFILES": ("power_profiles",),
 }  # fmt: skip
 # What -q shows only when -d asks for it.
-ASKED = {"supported_clocks", "supported_gpu_target_temp", "accounted_processes"}
+ON_REQUEST = {"supported_clocks", "supported_gpu_target_temp", "accounted_processes"}
 
 
 def display(branch: int) -> dict[str, tuple[str, ...]]:
@@ -201,7 +201,7 @@ def text(lab: Lab, gpus: list[Gpu], kinds: list[str]) -> str:
     for gpu in gpus:
         lines.append(f"GPU {gpu.bus_id}")
         for node in tree(lab, gpu):
-            asked_only = node[0] in ASKED or node[0].startswith("-")
+            asked_only = node[0] in ON_REQUEST or node[0].startswith("-")
             if node[0] in wanted if kinds else not asked_only:
                 listed = node[0] == "processes" and node[3]
                 lines += _lines(node, 4, 42 if listed else width)

@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> int:
         print((__doc__ or "").strip(), file=sys.stderr)
         return 0 if arguments in (["--help"], ["-h"]) else 2
     sysfs = os.environ.get("KILN_SYSFS", "/sys")
-    decision = decide.decide(pci.devices(sysfs), decide.known())
+    decision = decide.decide(pci.devices(sysfs), decide.device_facts())
     if arguments == ["--show"]:
         print(json.dumps(decision, indent=1, sort_keys=True))
         return 0

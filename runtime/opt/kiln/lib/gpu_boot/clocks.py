@@ -28,7 +28,7 @@ def main(arguments: list[str], run: Callable[..., tuple[int, str]] | None = None
     if code != 0:
         print(f"<3>nvidia-smi failed with {code}: {text.strip()}")
         return 1
-    known = decide.known()["gpus"]
+    known = decide.device_facts()["gpus"]
     status = 0
     for line in text.strip().splitlines():
         words = [word.strip() for word in line.split(",")]

@@ -11,7 +11,7 @@ from gpu_boot import pci
 OPEN, PROPRIETARY, EITHER = "open", "proprietary", "either"
 
 
-def known(path: str | None = None) -> Any:
+def device_facts(path: str | None = None) -> Any:
     """devices.json: {"gpus": {device id: {name, open_modules, prefers, options, needs, clocks,
     auto_boost}},
     "nvswitch": [device id]}."""

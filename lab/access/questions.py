@@ -71,15 +71,17 @@ def questions(
             Question(f"s3:{action}", resource, Context(listed, _GLOBAL | {"s3:prefix"}))
             if action == "ListBucket"
             else Question(f"s3:{action}", resource, Context(context, _GLOBAL))
-            for action, resource in of_s3.asked(environ, body)
+            for action, resource in of_s3.permissions(environ, body)
         ]
     action = f"{call.service}:{call.action}"
     if call.service == "ec2":
         return [
             Question(
-                entry.action, entry.resource, Context({**context, **entry.context}, _known(entry))
+                entry.action,
+                entry.resource,
+                Context({**context, **entry.context}, _condition_keys(entry)),
             )
-            for entry in of_ec2.asked(
+            for entry in of_ec2.permissions(
                 call.action, call.parameters, call.region, caller.account, look
             )
         ]
@@ -119,8 +121,8 @@ def _tags_in_ssm(resource: str | None, look: Look) -> dict[str, str]:
     return keys
 
 
-def _known(entry: of_ec2.Asked) -> frozenset[str]:
-    return _GLOBAL | of_ec2.KNOWN if entry.resource is not None else _GLOBAL
+def _condition_keys(entry: of_ec2.Permission) -> frozenset[str]:
+    return _GLOBAL | of_ec2.CONDITION_KEYS if entry.resource is not None else _GLOBAL
 
 
 def read(environ: Mapping[str, Any], body: bytes) -> Call:
