@@ -13,7 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -69,6 +69,17 @@ def status(lab: Lab | None = None) -> dict[str, Any] | None:
         answer: dict[str, Any] = call(lab, "status", timeout=patience)
     except (OSError, ValueError):
         return None
+    return answer
+
+
+def served_hashes(urls: Sequence[str], lab: Lab | None = None) -> dict[str, str]:
+    """URL → SHA-256 of the files that the running lab serves: its own, whatever this checkout would
+    make. Those that it lacks are left out; {} if it is down or too old to know the call.
+    """
+    try:
+        answer: dict[str, str] = call(lab or current(), "hashes", {"urls": list(urls)})
+    except (OSError, ValueError):
+        return {}
     return answer
 
 

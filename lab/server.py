@@ -177,7 +177,7 @@ def _stop_helpers() -> None:
 
 
 class _Admin:
-    """The lab's own calls: status, injected failures, stop."""
+    """The lab's own calls: status, hashes of what the mirror serves, injected failures, stop."""
 
     def __init__(self, machines: Any, ordered: Faults, stop: Callable[[], None]) -> None:
         self._machines = machines
@@ -189,6 +189,10 @@ class _Admin:
     def __call__(self, path: str, body: dict[str, Any]) -> Any:
         if path == "status":
             return self._status()
+        if path == "hashes":
+            from lab import mirror  # its parts are slow to import
+
+            return {url: mirror.sha256(url) for url in body["urls"] if mirror.find(str(url))}
         if path == "faults":
             self._faults.order(faults.parse(body))
             return self._faults.as_json()

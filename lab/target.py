@@ -43,6 +43,8 @@ from lab.vendors import REAL, STAND_INS, refuse_impossible, refuse_silent
 _NEEDS_GIB = 4
 # Distribution and arch → the root filesystem that `prepare` has found or made.
 _MADE: dict[tuple[str, str], Path] = {}
+# What a lab in use was started from, if that is not what this checkout would start; see `prepare`.
+_OTHER_LAB: list[str] = []
 
 
 def is_guest(ssh: Callable[[str], tuple[int, str, str]]) -> bool:
@@ -154,7 +156,9 @@ class LabTarget:
             for recipe in recipes:
                 made = bases.ensure(recipe.distro.id, recipe.arch, progress=say)
                 _MADE[(recipe.distro.id, recipe.arch)] = made
-            differs = origin.difference(lab.result())
+            running = lab.result()
+            differs = origin.difference(running)
+            _OTHER_LAB[:] = [str(running.get("started_from"))] if differs else []
             if differs:
                 say(f"the lab runs and is in use; {differs} (./invoke lab.down ends it)")
             vendors.result()
@@ -208,13 +212,14 @@ class LabTarget:
         return (system.about_missing(names, recipe.distro, recipe.arch),)
 
     def serves(self, recipe: Recipe) -> str:
-        """See `Target`: the root filesystem, and the code that makes the stand-ins' packages."""
+        """See `Target`: the root filesystem, and what the lab was started from, which makes the
+        stand-ins' packages."""
         if self.vendors == REAL:
             return ""
         kind = (recipe.distro.id, recipe.arch)
         updates = published_updates.published(recipe.distro.id)
         base = (_MADE.get(kind) or bases.ensure(*kind)).name
-        return f"{_digest_of_code()}{base}{updates or ''}"
+        return f"{_digest_of_code()}{''.join(_OTHER_LAB)}{base}{updates or ''}"
 
     def archive_of(self, recipe: Recipe) -> PackageArchive:
         """See `Target`: Amazon Linux's repositories are the lab's; packages of a Debian or Ubuntu
@@ -247,7 +252,10 @@ class LabTarget:
     def variables(self, recipe: Recipe) -> dict[str, object]:
         if self.vendors == REAL:
             return _of_the_lab(self.endpoint)
-        return {**_of_all_rows(self.endpoint), "sha256": prepared.hashes(recipe)}
+        hashes = prepared.hashes(recipe)
+        if _OTHER_LAB:
+            hashes |= control.served_hashes(list(hashes))
+        return {**_of_all_rows(self.endpoint), "sha256": hashes}
 
 
 @cache

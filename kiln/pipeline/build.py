@@ -205,8 +205,8 @@ def _ready(
     needs.ensure(*groups, install=install, say=progress.say)
     packer = program.find_packer()
     if target.preparation:
-        with progress.stage(target.preparation) as stage:
-            target.prepare(recipes, stage.line)
+        with progress.stage(target.preparation):
+            target.prepare(recipes, progress.say)
     return packer
 
 

@@ -11,7 +11,7 @@ import pytest
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.matrix import load
-from lab import control, mirror, prepared
+from lab import control, mirror, origin, prepared
 from lab import target as lab_target
 from lab.mirror import repos
 from lab.rootfs import bases
@@ -50,7 +50,8 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabTarget:
     """A running lab whose root filesystems are ready at once."""
     monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
     monkeypatch.setattr(lab_target, "_NEEDS_GIB", 0)
-    monkeypatch.setattr(control, "up", lambda kind_of_vendors: {})
+    own = {"started_from": origin.started_from()}
+    monkeypatch.setattr(control, "up", lambda kind_of_vendors: own)
     monkeypatch.setattr(bases, "ensure", lambda *_, progress: tmp_path)
     return LabTarget("a test")
 
@@ -100,3 +101,32 @@ def test_what_the_mirror_has_made_is_not_asked_for_again_until_it_is_gone_or_mad
     file.unlink()
     with pytest.raises(KilnError, match="the lab mirror has no"):
         prepared.hashes(recipe)
+
+
+def test_a_bake_in_a_lab_of_other_code_expects_the_files_that_this_lab_serves(
+    target: LabTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lab in use is not started anew when its code or the matrix has changed."""
+    monkeypatch.setattr(lab_target, "_OTHER_LAB", [])
+    monkeypatch.setattr(prepared, "hashes", lambda recipe: {"its.rpm": "ours", "else.rpm": "ours"})
+    monkeypatch.setattr(control, "served_hashes", lambda urls: {"its.rpm": "the lab's"})
+    monkeypatch.setattr(control, "up", lambda kind_of_vendors: {"started_from": "before"})
+    recipe, said = row("al2"), list[str]()
+    own = {"its.rpm": "ours", "else.rpm": "ours"}
+    assert target.variables(recipe)["sha256"] == own
+    target.prepare([recipe], said.append)
+    assert said == [
+        "the lab runs and is in use; it was started from another checkout: a checkout that it does "
+        "not name (./invoke lab.down ends it)"
+    ]
+    assert target.variables(recipe)["sha256"] == {**own, "its.rpm": "the lab's"}
+
+
+def test_what_a_lab_of_other_code_has_baked_is_not_taken_for_this_codes(
+    target: LabTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lab_target, "_OTHER_LAB", [])
+    recipe = row("al2")
+    own = target.serves(recipe)
+    monkeypatch.setattr(lab_target, "_OTHER_LAB", ["before"])
+    assert target.serves(recipe) != own
