@@ -105,7 +105,7 @@ def test_200_instances_are_asked_for_in_pages(monkeypatch: pytest.MonkeyPatch) -
     }  # fmt: skip
     assert [row.instance_id for row in rows] == IDS
     assert all(row.reports for row in rows)
-    assert {text.partition(":")[0] for row in rows for text in row.missing} == {"no SSM"}
+    assert {lack.what for row in rows for lack in row.missing} == {"no SSM"}
 
 
 def test_what_is_on_them_is_asked_of_fifty_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
