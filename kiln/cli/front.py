@@ -16,7 +16,6 @@ import io
 import itertools
 import json
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -131,6 +130,8 @@ def _refused_by_parser(error: ParseError, tasks: Sequence[str]) -> KilnError:
 
     A message that is not known here is passed on as it is.
     """
+    from kiln.facts.program_messages import message
+
     # Where parsing stopped: None at the start of the line, and for `--help nosuch`.
     context = error.context
     name = context.name if context else None
@@ -142,9 +143,9 @@ def _refused_by_parser(error: ParseError, tasks: Sequence[str]) -> KilnError:
         words = [str(argument.name).upper() for argument in context.positional_args]
         flags = " and ".join(_flag(str(argument.name)) for argument in missing)
         return KilnError(f"{name} needs {flags}: ./invoke {name} {' '.join(words)}", hint=hint)
-    if match := re.fullmatch(r"Flag <Argument: ([\w.-]+).*> needed value.*", str(error)):
+    if match := message("invoke", "no_value").search(str(error)):
         return KilnError(f"{_flag(match.group(1))} needs a value", hint=hint)
-    match = re.fullmatch(r"No idea what '(.*)' is!", str(error))
+    match = message("invoke", "unknown").search(str(error))
     if match is None:
         return KilnError(str(error), hint=hint)
     word = match.group(1)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.cloud.target import Target
+from kiln.facts import program_messages
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
@@ -64,8 +65,6 @@ PERMANENT = frozenset(
 )
 
 
-# What a denial by a policy of the organization says: https://github.com/aws/karpenter-provider-aws/issues/7370
-_DENIED_BY_ORGANIZATION = "service control policy"
 _ORGANIZATION = (
     "a policy of your organization denies it, as those do that demand tags on what is made: give "
     "them in `aws: {tags: …}` of amis.yaml, or with --tags"
@@ -76,7 +75,8 @@ _ENCODED = re.compile(r"\s*Encoded authorization failure message: ([\w-]+)\.?")
 def hint_in(text: str) -> str:
     """What to do about the AWS error code in a text, such as Packer's output; "" without one."""
     codes = (hint for code, hint in _HINTS.items() if re.search(rf"\b{code}\b", text))
-    hint = _ORGANIZATION if _DENIED_BY_ORGANIZATION in text else next(codes, "")
+    by_organization = program_messages.message("organizations", "denied").search(text)
+    hint = _ORGANIZATION if by_organization else next(codes, "")
     encoded = _ENCODED.search(text)
     if encoded:
         hint += "\n  what was denied, and by which statement: aws sts decode-authorization-message"

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kiln.base.errors import operation_failed
-
-# What CloudFormation says of a change set that changes nothing.
-_NOTHING = ("didn't contain changes", "No updates are to be performed")
+from kiln.facts.program_messages import message
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ def propose(client: Any, asked: Mapping[str, Any], pause: float) -> Proposed | N
     if answer["Status"] == "FAILED":
         client.delete_change_set(**which)
         reason = answer.get("StatusReason", "")
-        if any(words in reason for words in _NOTHING):
+        if message("cloudformation", "no_changes").search(reason):
             return None
         raise operation_failed(f"the changes of {asked['StackName']} cannot be made: {reason}")
     while True:

@@ -9,6 +9,7 @@ from typing import Any
 from kiln.base.errors import KilnError, operation_failed
 from kiln.cloud import aws, change_sets
 from kiln.cloud.target import Target
+from kiln.facts.program_messages import message
 
 _GOOD = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "DELETE_COMPLETE")
 # A stack whose creation has failed can only be deleted.
@@ -96,7 +97,7 @@ def find_stack(target: Target, name: str) -> Any:
         try:
             return aws.cloudformation(target).describe_stacks(StackName=name)["Stacks"][0]
         except ClientError as error:
-            if "does not exist" in error.response["Error"]["Message"]:
+            if message("cloudformation", "no_stack").search(error.response["Error"]["Message"]):
                 return None
             raise
 

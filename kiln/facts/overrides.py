@@ -28,7 +28,7 @@ _ANYWHERE = ("source", "confirmed", "unsure")
 _VERSIONS = ("from", "below")
 _WITH_VERSIONS = ("packages", "downloads")
 # Tables that are not facts about images: what this program itself needs or asks for.
-TABLES_OF_THE_PROGRAM = {"host-packages", "iam", "iam_publish", "packer", "xid"}
+TABLES_OF_THE_PROGRAM = {"host-packages", "iam", "iam_publish", "packer", "program_messages", "xid"}
 
 
 def with_overrides(

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from typing import Any
 
-from kiln.facts.tables import table
+from kiln.base.paths import KNOWLEDGE
+from kiln.facts.tables import read_table
 
-_TABLE = "program_messages"
+
+@cache
+def _table() -> dict[str, Any]:
+    """Not of overlays: what a program says is no fact about a team's images."""
+    return read_table(KNOWLEDGE / "program_messages.yaml")
 
 
 @cache
 def message(program: str, name: str) -> re.Pattern[str]:
     """The pattern of a program's message, to be searched for in its lines."""
-    return re.compile(table(_TABLE)[program][name]["pattern"])
+    return re.compile(_table()[program][name]["pattern"])
 
 
 @cache
 def _hints() -> tuple[tuple[re.Pattern[str], str], ...]:
     return tuple(
-        (re.compile(row["pattern"]), str(row["hint"])) for row in table(_TABLE)["hints"].values()
+        (re.compile(row["pattern"]), str(row["hint"])) for row in _table()["hints"].values()
     )
 
 
 def hints(words: str, status: int | None) -> tuple[str, ...]:
     """What to do about a command that failed, by its last words and its exit status."""
-    by_status = table(_TABLE)["exit_statuses"].get(str(status))
+    by_status = _table()["exit_statuses"].get(str(status))
     by_words = [hint for pattern, hint in _hints() if pattern.search(words)]
     return (*by_words, *([by_status] if by_status else []))

@@ -9,6 +9,7 @@ from typing import Any
 
 from kiln.cloud import aws
 from kiln.cloud.target import Target
+from kiln.facts.program_messages import message
 from kiln.fleet.machines import in_pages, lost_machines
 
 # https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_SendCommand.html (Targets)
@@ -21,8 +22,6 @@ _LOOK = 3.0
 _POLL = 0.5
 # Seconds between two lines about what is waited for; the first one comes after a moment.
 _REMINDER, _MOMENT = 30.0, 5.0
-# https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_CommandPlugin.html (Output)
-_ERRORS_BEGIN = "----------ERROR-------"
 
 
 @dataclass(frozen=True)
@@ -156,7 +155,8 @@ def _ended(target: Target, command: str) -> dict[str, CommandAnswer]:
 
 def _answer(described: Any) -> CommandAnswer:
     outputs = [(str(p["Status"]), str(p.get("Output", ""))) for p in described["CommandPlugins"]]
-    output = "\n".join(text.partition(_ERRORS_BEGIN)[0].strip() for _, text in outputs).strip()
+    errors = message("systems_manager", "errors_begin")
+    output = "\n".join(errors.split(text)[0].strip() for _, text in outputs).strip()
     if described["Status"] == "Success":
         return CommandAnswer(True, output)
     failed = [text for status, text in outputs if status not in ("Success", "Pending") and text]
@@ -171,9 +171,10 @@ def _last_words(text: str) -> str:
     if marked:
         return "; ".join(dict.fromkeys(marked))
     lines = [line.strip() for line in text.splitlines()]
+    of_the_service = [message("systems_manager", name) for name in ("errors_begin", "failed")]
     kept = [
         line
         for line in lines
-        if line and _ERRORS_BEGIN not in line and not line.startswith("failed to run commands")
+        if line and not any(pattern.search(line) for pattern in of_the_service)
     ]
     return "; ".join(kept[-2:]) or "no output"
