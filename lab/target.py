@@ -43,8 +43,9 @@ from lab.vendors import REAL, STAND_INS, refuse_impossible, refuse_silent
 _NEEDS_GIB = 4
 # Distribution and arch → the root filesystem that `prepare` has found or made.
 _MADE: dict[tuple[str, str], Path] = {}
-# What a lab in use was started from, if that is not what this checkout would start; see `prepare`.
-_OTHER_LAB: list[str] = []
+# What a lab in use was started from, and how that differs from what this checkout would start;
+# empty if it does not. See `prepare`.
+_OTHER_LAB: dict[str, str] = {}
 
 
 def is_guest(ssh: Callable[[str], tuple[int, str, str]]) -> bool:
@@ -158,8 +159,9 @@ class LabTarget:
                 _MADE[(recipe.distro.id, recipe.arch)] = made
             running = lab.result()
             differs = origin.difference(running)
-            _OTHER_LAB[:] = [str(running.get("started_from"))] if differs else []
+            _OTHER_LAB.clear()
             if differs:
+                _OTHER_LAB[str(running.get("started_from"))] = differs
                 say(f"the lab runs and is in use; {differs} (./invoke lab.down ends it)")
             vendors.result()
 
@@ -205,11 +207,18 @@ class LabTarget:
         finally:
             disk.remove(lab, ami_id)
 
-    def about_packages(self, names: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
-        """See `Target`: is it the lab that lacks a package, or the distribution?"""
-        if self.vendors == REAL or not names:
+    def about_failure(self, missing: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
+        """See `Target`: is it the lab that lacks a package, or the distribution? And is it a lab
+        that may not know what the row needs?"""
+        if self.vendors == REAL:
             return ()
-        return (system.about_missing(names, recipe.distro, recipe.arch),)
+        lacks = [system.about_missing(missing, recipe.distro, recipe.arch)] if missing else []
+        other = [
+            f"the lab may not have what the row needs: {differs}; ./invoke lab.down ends it (its "
+            "AMIs stay), then build again"
+            for differs in _OTHER_LAB.values()
+        ]
+        return (*lacks, *other)
 
     def serves(self, recipe: Recipe) -> str:
         """See `Target`: the root filesystem, and what the lab was started from, which makes the

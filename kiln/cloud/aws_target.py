@@ -102,7 +102,7 @@ class AwsTarget:
         """See `Target`: `check_own_kernel` has refused."""
         raise NotImplementedError
 
-    def about_packages(self, names: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
+    def about_failure(self, missing: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
         """See `Target`: the vendors' own repositories were asked, so there is nothing to add."""
         return ()
 

@@ -161,8 +161,9 @@ class Target(Protocol):
         Raises KilnError (exit status 1) if that fails.
         """
 
-    def about_packages(self, names: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
-        """What this place knows of packages that its repositories do not have, for messages."""
+    def about_failure(self, missing: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
+        """What this place knows of why a component of the recipe failed, for messages. `missing`:
+        the packages that the package tool did not find."""
 
     def serves(self, recipe: Recipe) -> str:
         """A digest of what stands in here for the vendors' hosts and the parent AMI; empty if they

@@ -107,7 +107,7 @@ def test_a_bake_in_a_lab_of_other_code_expects_the_files_that_this_lab_serves(
     target: LabTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lab in use is not started anew when its code or the matrix has changed."""
-    monkeypatch.setattr(lab_target, "_OTHER_LAB", [])
+    monkeypatch.setattr(lab_target, "_OTHER_LAB", {})
     monkeypatch.setattr(prepared, "hashes", lambda recipe: {"its.rpm": "ours", "else.rpm": "ours"})
     monkeypatch.setattr(control, "served_hashes", lambda urls: {"its.rpm": "the lab's"})
     monkeypatch.setattr(control, "up", lambda kind_of_vendors: {"started_from": "before"})
@@ -125,8 +125,22 @@ def test_a_bake_in_a_lab_of_other_code_expects_the_files_that_this_lab_serves(
 def test_what_a_lab_of_other_code_has_baked_is_not_taken_for_this_codes(
     target: LabTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lab_target, "_OTHER_LAB", [])
+    monkeypatch.setattr(lab_target, "_OTHER_LAB", {})
     recipe = row("al2")
     own = target.serves(recipe)
-    monkeypatch.setattr(lab_target, "_OTHER_LAB", ["before"])
+    monkeypatch.setattr(lab_target, "_OTHER_LAB", {"before": "it was started before"})
     assert target.serves(recipe) != own
+
+
+def test_a_failure_in_a_lab_of_other_code_says_that_the_lab_may_lack_what_the_row_needs(
+    target: LabTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = row("al2")
+    monkeypatch.setattr(lab_target, "_OTHER_LAB", {})
+    assert target.about_failure((), recipe) == ()
+    monkeypatch.setattr(lab_target, "_OTHER_LAB", {"before": "it was started before the facts"})
+    (hint,) = target.about_failure((), recipe)
+    assert hint == (
+        "the lab may not have what the row needs: it was started before the facts; "
+        "./invoke lab.down ends it (its AMIs stay), then build again"
+    )
