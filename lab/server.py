@@ -69,7 +69,7 @@ def serve(lab: Lab) -> None:
     from werkzeug.serving import make_server
 
     from lab import mirror
-    from lab.access import attached, gate, holders
+    from lab.access import gate, holders, resource_policies
     from lab.api import buckets, entry, moto_fixes, principals, web
     from lab.guests.machines import Machines
     from lab.metadata import answers, imds
@@ -92,7 +92,7 @@ def serve(lab: Lab) -> None:
     managed = front.Manager().over(DomainDispatcherApplication(create_backend_app))
     application = entry.wrap(_services(managed, known), ordered, admin)
     judge = functools.partial(
-        gate.refusal, holders=holders.find, look=holders.look, attached=attached.find
+        gate.refusal, holders=holders.find, look=holders.look, attached=resource_policies.find
     )
     guarded = entry.guard(application, known, owner=own.id, addresses=[lab.gateway], refusal=judge)
     entrance = channel.over(guarded, sessions.KEPT, [lab.gateway])

@@ -29,7 +29,7 @@ from kiln.cloud.target import (
     PackerInputs,
     ParentAmi,
 )
-from lab import control, host, mirror, origin, prepared, users
+from lab import control, host, mirror, origin, recipe_cache, users
 from lab.amis import images, public_images
 from lab.api import keys
 from lab.mirror import updates as published_updates
@@ -261,7 +261,7 @@ class LabTarget:
     def variables(self, recipe: Recipe) -> dict[str, object]:
         if self.vendors == REAL:
             return _of_the_lab(self.endpoint)
-        hashes = prepared.hashes(recipe)
+        hashes = recipe_cache.hashes(recipe)
         if _OTHER_LAB:
             hashes |= control.served_hashes(list(hashes))
         return {**_of_all_rows(self.endpoint), "sha256": hashes}
@@ -355,4 +355,4 @@ def _require_snapshot(recipe: Recipe) -> None:
 def _make_vendor_files(recipes: Sequence[Recipe]) -> None:
     """Make the missing downloads and package repositories of these recipes."""
     for recipe in recipes:
-        prepared.hashes(recipe)
+        recipe_cache.hashes(recipe)

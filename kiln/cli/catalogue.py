@@ -44,7 +44,7 @@ def catalogue_(
     from kiln.catalogue import site
     from kiln.catalogue.serve import serve_site
     from kiln.cli import targets
-    from kiln.cli.making_catalogue import make_catalogue
+    from kiln.cli.catalogue_site import make_catalogue
     from kiln.publish import line_flags
 
     if not 0 <= port <= _PORTS:

@@ -297,7 +297,7 @@ class Sent:
 
 def _reported(results: list[RowResult], place: Target, sent: Sent, *, as_json: bool) -> int:
     """Write, send and show the report of a night, and renew the catalogue; the exit status."""
-    from kiln.cli.making_catalogue import publish_catalogue
+    from kiln.cli.catalogue_site import publish_catalogue
     from kiln.publish import line_flags, night_report
 
     night_report.write(results, sent.out)

@@ -23,8 +23,8 @@ from kiln.packer.digest import identity_variables
 from kiln.packer.folders import write_inputs
 from kiln.packer.output import Event, waits_for
 from kiln.packer.part import Part
+from kiln.packer.process import BuildResult, run_build
 from kiln.packer.program import Packer
-from kiln.packer.running import BuildResult, run_build
 from kiln.pipeline.failure import FailureReader, ProvisionerError
 from kiln.pipeline.plan import Plan
 from kiln.pipeline.record_draft import Draft

@@ -16,7 +16,7 @@ from moto.ec2.models import ec2_backends
 from moto.iam.models import iam_backends
 from moto.sts.models import sts_backends
 
-from lab.access import attached
+from lab.access import resource_policies
 from lab.access.of_ec2 import Resource, arn
 from lab.access.policy import Policies
 from lab.access.principals import Caller
@@ -44,7 +44,7 @@ def look(kind: str, name: str, region: str) -> Resource:
     if kind == "session":
         return Resource(sessions.KEPT.tags(name))
     if kind == "key":
-        return Resource(id=attached.key_id(name, region))
+        return Resource(id=resource_policies.key_id(name, region))
     if kind in ("instance-profile", "launch-template-version"):
         profile = name if kind == "instance-profile" else _profile_of(ec2, *name.rsplit("/", 1))
         return Resource(roles=_roles_of(profile))

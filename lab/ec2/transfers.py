@@ -17,8 +17,8 @@ from typing import Any
 from moto.core.utils import utcnow
 from moto.iam.models import iam_backends
 
+from lab.amis import archives, imaging, known_images, registrations
 from lab.amis import images as entries
-from lab.amis import imaging, known_images, registrations, stored
 from lab.amis.images import Image
 from lab.api import buckets
 from lab.ec2 import account, images, snapshots
@@ -151,7 +151,7 @@ def _store(request: Request) -> dict[str, Any]:
     key = f"{ami.id}.bin"
     tags = {tag["Key"]: tag["Value"] for tag in parameters.get("S3ObjectTags") or []}
     known_images.remember(backend)
-    content = stored.packed(LabInstance.machines.lab, LabInstance.machines.made[ami.id])
+    content = archives.packed(LabInstance.machines.lab, LabInstance.machines.made[ami.id])
     buckets.write(bucket, key, content, tags)
     account.of(backend).tasks[f"store-{ami.id}"] = {
         "AmiId": ami.id,
@@ -192,8 +192,8 @@ def _restore(request: Request) -> dict[str, Any]:
         imaging.check_name(backend, parameters["Name"])
     machines = LabInstance.machines
     try:
-        image = stored.unpacked(machines.lab, content)
-    except stored.NotStoredError as wrong:
+        image = archives.unpacked(machines.lab, content)
+    except archives.NotStoredError as wrong:
         raise error("InvalidParameterValue", f"AMI Kiln lab: {wrong}") from None
     image = replace(
         image,

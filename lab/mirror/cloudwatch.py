@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lab.mirror import catalogue
 from lab.mirror.site import Site, route
-from lab.packages import compiled, deb, model, rpm
+from lab.packages import bytecode, deb, model, rpm
 from lab.standins.cloudwatch_agent import install
 
 _KEY = "cloudwatch-agent"
@@ -26,7 +26,7 @@ def package(build: str, format_: str, arch: str, target: Path) -> bool:
     if build not in catalogue.cloudwatch_agent():
         return False
     program = {path: model.File(content) for path, content in install.files().items()}
-    agent = compiled.with_compiled(program)
+    agent = bytecode.with_compiled(program)
     packages = model.load(
         "cloudwatch-agent", {"agent": agent}, build=build, format=format_, arch=arch
     )

@@ -11,7 +11,7 @@ import yaml
 
 from kiln import facts
 from kiln.base import versions
-from lab.mirror import catalogue, recorded
+from lab.mirror import catalogue, records
 from lab.mirror.catalogue import Driver
 from lab.mirror.repos import Repo
 from lab.packages import driver, model
@@ -32,9 +32,9 @@ def repository(name: str, machine: str) -> Repo | None:
     It has what `./invoke preflight --record` found, or the newest version of each branch or series
     and every version that the matrix names.
     """
-    listed = recorded.records(f"{_REPOSITORIES}/{name}/{machine}", MACHINES.get(machine, ""))
+    listed = records.records(f"{_REPOSITORIES}/{name}/{machine}", MACHINES.get(machine, ""))
     made = _repository(name, machine, catalogue.named())
-    return recorded.as_recorded(made, listed, MACHINES[machine]) if made else None
+    return records.as_recorded(made, listed, MACHINES[machine]) if made else None
 
 
 @cache

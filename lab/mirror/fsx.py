@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from kiln import facts
-from lab.mirror import catalogue, recorded
+from lab.mirror import catalogue, records
 from lab.mirror.repos import Repo
 from lab.mirror.site import Site, route
 from lab.packages import model
@@ -23,9 +23,9 @@ def repository(suite: str, arch: str) -> Repo | None:
         return None
     packages = model.load("lustre", lustre=published["version"], kernels=kernels, arch=arch)
     made = Repo(f"fsx-lustre-{suite}-{arch}", "deb", _KEY, tuple(packages), suite=suite)
-    known = recorded.records(_URL, arch)
+    known = records.records(_URL, arch)
     here = [index for index in known if facts.distro(index.distro).get("codename") == suite]
-    return recorded.as_recorded(made, here, arch)
+    return records.as_recorded(made, here, arch)
 
 
 @route(r"https://fsx-lustre-client-repo-public-keys\.s3\.amazonaws\.com/fsx-ubuntu-public-key\.asc")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from lab.mirror import catalogue, cuda_repository, recorded
+from lab.mirror import catalogue, cuda_repository, records
 from lab.mirror.repos import Repo
 from lab.mirror.site import Site, route
 from lab.packages import model
@@ -29,9 +29,9 @@ def repository(format_: str, arch: str) -> Repo:
     machine = next(
         name for name, same in _MACHINES.items() if same == arch and _fits(name, format_)
     )
-    listed = recorded.records(f"{_URL}/stable/{format_}/{machine}", arch)
+    listed = records.records(f"{_URL}/stable/{format_}/{machine}", arch)
     made = Repo(f"container-toolkit-{format_}-{arch}", format_, _KEY, tuple(packages))
-    return recorded.as_recorded(made, listed, arch)
+    return records.as_recorded(made, listed, arch)
 
 
 def _fits(machine: str, format_: str) -> bool:

@@ -6,7 +6,7 @@ import hashlib
 from functools import cache
 
 from kiln import facts
-from lab.packages import compiled, elf, model
+from lab.packages import bytecode, elf, model
 from lab.packages.model import File
 from lab.standins.nvidia_smi import install
 
@@ -49,7 +49,7 @@ def shared() -> dict[str, File]:
     for path in (*FABRIC_MANAGER, "/usr/bin/kiln-lab-gpu"):
         name = f"/usr/lib/kiln-lab/bin/{path.rsplit('/', 1)[1]}"
         files[name] = payload[path]
-    return compiled.with_compiled(files)
+    return bytecode.with_compiled(files)
 
 
 def programs(*paths: str) -> dict[str, File]:

@@ -15,7 +15,7 @@ import pytest
 from devel import iam_calls, iam_simulate, packers
 from kiln.cloud import iam
 from kiln.matrix import load
-from kiln.packer import program, running
+from kiln.packer import process, program
 from kiln.packer.digest import identity_variables
 from kiln.packer.folders import write_inputs
 from tests.unit import iam_requests
@@ -266,7 +266,7 @@ def seen(
         patch.setenv("AWS_ENDPOINT_URL", endpoint)
         patch.setattr(BaseResponse, "call_action", noted)
         patch.setattr(AmiBackend, "create_image", create_image)
-        result = running.run_build(
+        result = process.run_build(
             found,
             folder,
             log=folder / "packer.log",

@@ -11,7 +11,7 @@ import pytest
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.matrix import load
-from lab import control, mirror, origin, prepared
+from lab import control, mirror, origin, recipe_cache
 from lab import target as lab_target
 from lab.mirror import repos
 from lab.rootfs import bases
@@ -88,19 +88,19 @@ def test_what_the_mirror_has_made_is_not_asked_for_again_until_it_is_gone_or_mad
     monkeypatch.setattr(mirror, "key_fingerprints", dict)
     monkeypatch.setattr(mirror, "prepare", lambda recipe: asked.append(recipe) or [repository])
     recipe = row("al2")
-    first = prepared.hashes(recipe)
+    first = recipe_cache.hashes(recipe)
     assert first
     assert set(first.values()) == {hashlib.sha256(b"as it is").hexdigest()}
-    assert prepared.hashes(recipe) == first
+    assert recipe_cache.hashes(recipe) == first
     assert len(asked) == 1
     file.write_text("made anew")
-    assert set(prepared.hashes(recipe).values()) == {hashlib.sha256(b"made anew").hexdigest()}
+    assert set(recipe_cache.hashes(recipe).values()) == {hashlib.sha256(b"made anew").hexdigest()}
     repository.rmdir()
-    prepared.hashes(recipe)
+    recipe_cache.hashes(recipe)
     assert len(asked) == 3
     file.unlink()
     with pytest.raises(KilnError, match="the lab mirror has no"):
-        prepared.hashes(recipe)
+        recipe_cache.hashes(recipe)
 
 
 def test_a_bake_in_a_lab_of_other_code_expects_the_files_that_this_lab_serves(
@@ -108,7 +108,9 @@ def test_a_bake_in_a_lab_of_other_code_expects_the_files_that_this_lab_serves(
 ) -> None:
     """A lab in use is not started anew when its code or the matrix has changed."""
     monkeypatch.setattr(lab_target, "_OTHER_LAB", {})
-    monkeypatch.setattr(prepared, "hashes", lambda recipe: {"its.rpm": "ours", "else.rpm": "ours"})
+    monkeypatch.setattr(
+        recipe_cache, "hashes", lambda recipe: {"its.rpm": "ours", "else.rpm": "ours"}
+    )
     monkeypatch.setattr(control, "served_hashes", lambda urls: {"its.rpm": "the lab's"})
     monkeypatch.setattr(control, "up", lambda kind_of_vendors: {"started_from": "before"})
     recipe, said = row("al2"), list[str]()

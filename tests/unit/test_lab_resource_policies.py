@@ -17,7 +17,7 @@ from moto.s3.models import s3_backends
 from moto.sns.models import sns_backends
 from moto.sqs.models import sqs_backends
 
-from lab.access import attached, holders, policy
+from lab.access import holders, policy, resource_policies
 from lab.access.of_ec2 import Resource
 from lab.access.policy import Attached
 from lab.access.principals import Caller
@@ -218,19 +218,19 @@ def test_policies_are_those_that_the_services_keep() -> None:
     region, text = "eu-west-2", document(allow("*", Principal="*"))
     # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_condition-keys.html
     topic = sns_backends[ACCOUNT][region].create_topic("t")
-    default = attached.find("sns:Publish", topic.arn)
+    default = resource_policies.find("sns:Publish", topic.arn)
     assert default and "SourceOwner" in default.document
     queue = sqs_backends[ACCOUNT][region].create_queue("q", {})
-    assert attached.find("sqs:SendMessage", queue.queue_arn) is None
+    assert resource_policies.find("sqs:SendMessage", queue.queue_arn) is None
     queue.policy = text
-    assert attached.find("sqs:SendMessage", queue.queue_arn) == Attached(text)
+    assert resource_policies.find("sqs:SendMessage", queue.queue_arn) == Attached(text)
     s3 = s3_backends[ACCOUNT]["aws"]
     s3.create_bucket("kept-here", region)
-    assert attached.find("s3:GetObject", "arn:aws:s3:::kept-here/x") is None
+    assert resource_policies.find("s3:GetObject", "arn:aws:s3:::kept-here/x") is None
     s3.put_bucket_policy("kept-here", text.encode())
-    assert attached.find("s3:GetObject", "arn:aws:s3:::kept-here/x") == Attached(text)
+    assert resource_policies.find("s3:GetObject", "arn:aws:s3:::kept-here/x") == Attached(text)
     key = kms_backends[ACCOUNT][region].create_key(None, "SIGN_VERIFY", "ECC_NIST_P256", "", {})
-    found = attached.find("kms:Sign", key.arn)
+    found = resource_policies.find("kms:Sign", key.arn)
     assert found and found.alone and f"{ACCOUNT}:root" in found.document
     kms_backends[ACCOUNT][region].create_alias(key.id, "alias/sign")
     names = (key.id, "alias/sign", f"arn:aws:kms:{region}:{ACCOUNT}:alias/sign")
@@ -240,7 +240,7 @@ def test_policies_are_those_that_the_services_keep() -> None:
 
 def test_a_topics_own_policy_lets_no_role_publish() -> None:
     topic = sns_backends[ACCOUNT]["us-east-1"].create_topic("alarms")
-    default = attached.find("sns:Publish", topic.arn)
+    default = resource_policies.find("sns:Publish", topic.arn)
     call: Call = lambda sns: sns.publish(TopicArn=topic.arn, Message="m")  # noqa: E731
     assert "no identity-based policy" in refused("sns", call, attached=default)
     assert refused("sns", call, allow("sns:Publish", topic.arn), attached=default) == ""
@@ -260,10 +260,10 @@ def test_the_roles_of_a_launch_are_those_of_its_profile() -> None:
         assert look("launch-template-version", name, "eu-west-2").roles == (role.arn,)
     for name in ("of-a-fleet/$Default", "of-a-fleet/9", "another/1"):
         assert look("launch-template-version", name, "eu-west-2").roles == ()
-    assert attached.find("sts:AssumeRole", role.arn) == Attached(trusted, alone=True)
-    gone = attached.find("sts:AssumeRole", f"arn:aws:iam::{ACCOUNT}:role/gone")
+    assert resource_policies.find("sts:AssumeRole", role.arn) == Attached(trusted, alone=True)
+    gone = resource_policies.find("sts:AssumeRole", f"arn:aws:iam::{ACCOUNT}:role/gone")
     assert gone and gone.alone
-    assert attached.find("iam:PassRole", role.arn) is None
+    assert resource_policies.find("iam:PassRole", role.arn) is None
 
 
 @pytest.mark.parametrize(

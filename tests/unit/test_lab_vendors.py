@@ -16,7 +16,7 @@ from kiln.base.errors import KilnError
 from kiln.cli.targets import choose
 from kiln.components.package_repositories import Repository
 from kiln.preflight.indexes import SIGNED, UNSIGNED, WRONG, Index
-from lab import control, mirror, origin, prepared, settings, users, vendors
+from lab import control, mirror, origin, recipe_cache, settings, users, vendors
 from lab.network import dns
 from lab.rootfs import bases, importer, real_bases
 from lab.target import LabTarget
@@ -138,7 +138,7 @@ def test_other_resolvers_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_packer_gets_the_pinned_keys_and_hashes_not_the_labs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(prepared, "hashes", lambda recipe: {"https://a": "1"})
+    monkeypatch.setattr(recipe_cache, "hashes", lambda recipe: {"https://a": "1"})
     monkeypatch.setattr(mirror, "key_fingerprints", lambda: {"a": "F"})
     stand_ins = LabTarget("a test").variables(row(UBUNTU))
     real = LabTarget("a test", vendors="real").variables(row(UBUNTU))

@@ -103,13 +103,18 @@ def test_public_names_say_what_it_is_and_not_who_asked_for_it() -> None:
 
 
 # Participles are no names of modules: a reader cannot tell what lies there. Components have their
-# vendors' names, and a YAML document with places is what `located` reads.
+# vendors' names, a YAML document with places is what `located` reads, and a testbed is a bed.
 PARTICIPLES = re.compile(r"(?:.*ed|given|seen|gone|kept|held)$")
-OTHER_WORDS = {"feed", "mig_parted", "installed", "located"}
+OTHER_WORDS = {"feed", "mig_parted", "installed", "located", "unsupported", "testbed"}
 
 
 def test_modules_are_named_by_nouns_and_no_two_by_one_letter() -> None:
-    modules = [path for path in sorted((ROOT / "kiln").rglob("*.py")) if path.stem != "__init__"]
+    modules = [
+        path
+        for folder in ("kiln", "lab", "devel")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if path.stem != "__init__"
+    ]
     participles = {path.stem for path in modules if PARTICIPLES.match(path.stem)}
     assert participles == OTHER_WORDS
     twins = [path for path in modules if path.with_name(f"{path.stem}s.py").exists()]

@@ -15,7 +15,7 @@ from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.short_path import remove_short_paths
 from kiln.base.stopping import Stop
-from kiln.packer import output, plugins, program, running, validate
+from kiln.packer import output, plugins, process, program, validate
 from kiln.packer.output import Event
 from kiln.packer.program import Packer
 
@@ -78,8 +78,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "row"
 
 
-def run(real: Packer, folder: Path, script: str, **more: object) -> running.BuildResult:
-    return running.run_build(
+def run(real: Packer, folder: Path, script: str, **more: object) -> process.BuildResult:
+    return process.run_build(
         real,
         folder,
         log=folder.parent / "out" / "packer.log",
@@ -300,10 +300,10 @@ def test_ctrl_c_stops_packer_once_and_waits_for_it(
 import sys; sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
 from kiln.base import stopping
-from kiln.packer import program, running
+from kiln.packer import program, process
 stop = stopping.Stop()
 with stopping.on_signals(stop):
-    result = running.run_build(
+    result = process.run_build(
         program.find_packer(), Path({str(folder)!r}), log=Path({str(folder)!r}, "log"),
         manifest=Path({str(folder)!r}, "manifest.json"),
         variables={{"script": {until(folder / "flag")!r}}},
