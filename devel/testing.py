@@ -31,7 +31,7 @@ _LABS = 255 - settings.FIRST_NETWORK
 # They wait for guests half of the time.
 _LABS_AT_ONCE = 3
 KERNEL_LOG_TESTS = "tests/lab/test_xid_*.py"
-# Files and folders of tests/unit that `./invoke test --quick` leaves out, each with more than three
+# Files and folders of tests/unit that `./invoke test --quick` leaves out, each with more than two
 # seconds of CPU time: they start many processes (./invoke, Packer, shells, other Pythons), or
 # search long for a counterexample.
 SLOW = (
@@ -46,12 +46,17 @@ SLOW = (
     "test_cli.py",
     "test_consume.py",
     "test_contributing.py",
+    "test_failure.py",
+    "test_findings.py",
     "test_first_call.py",
     "test_front.py",
     "test_generate.py",
     "test_hcl_injection.py",
     "test_hostile_updates.py",
+    "test_iam.py",
     "test_interrupted_start.py",
+    "test_json.py",
+    "test_keep_and_repeat.py",
     "test_lab_cloudformation.py",
     "test_lab_ec2.py",
     "test_located.py",
@@ -60,6 +65,8 @@ SLOW = (
     "test_mig_miniyaml.py",
     "test_mig_placement.py",
     "test_mig_properties.py",
+    "test_names.py",
+    "test_overlay.py",
     "test_packer.py",
     "test_pending.py",
     "test_policy.py",
@@ -67,16 +74,23 @@ SLOW = (
     "test_preflight_first_bakes.py",
     "test_printable.py",
     "test_provisioner_failures.py",
+    "test_provisioners.py",
     "test_record.py",
+    "test_recorded_h100_standin.py",
+    "test_render.py",
     "test_render_summary.py",
+    "test_resources.py",
     "test_runtime_fuzz.py",
+    "test_scripts.py",
     "test_second_try.py",
     "test_stack_template.py",
     "test_standin_nvidia_smi_commands.py",
+    "test_standin_nvidia_smi_daemons.py",
     "test_standin_nvidia_smi_mig.py",
     "test_telemetry_bundle.py",
     "test_telemetry_efa.py",
     "test_telemetry_sources.py",
+    "test_used_facts.py",
     "test_validate.py",
     "test_verify.py",
     "test_xid_cli.py",

@@ -158,8 +158,10 @@ _MISSPELT = 0.85
 def _undeclared(script: Path, known: Collection[str]) -> list[Finding]:
     findings = []
     for reading in readings(script):
+        if reading.own or reading.name in known:
+            continue
         close = nearest(reading.name, known, likeness=_MISSPELT)
-        if reading.own or reading.name in known or not (reading.certain or close):
+        if not (reading.certain or close):
             continue
         message = f"the script reads {reading.name}, which its header does not declare"
         hint = f"did you mean {close}? " if close else ""

@@ -37,12 +37,12 @@ class Code:
         return self.text.count("\n", 0, at) + 1
 
 
-@cache
 def script_code(script: Path) -> Code:
     """The code of a script. Raises what `script_text` raises."""
     return parsed(script_text(script))
 
 
+@cache
 def parsed(text: str) -> Code:
     """The code of a script's text."""
     return _Blanked(text).result()

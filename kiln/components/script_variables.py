@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from kiln.components.script_code import SOURCED, script_code
+from kiln.components.script_code import SOURCED, Code, script_code
 
 # Set by bash, or by any login.
 _AMBIENT = re.compile(
@@ -42,10 +42,14 @@ class Reading:
     own: bool = False
 
 
-@cache
 def readings(script: Path) -> tuple[Reading, ...]:
     """The variables that a script reads, but for those that bash or a login sets."""
-    code = script_code(script).expanded
+    return _readings(script_code(script))
+
+
+@cache
+def _readings(parsed: Code) -> tuple[Reading, ...]:
+    code = parsed.expanded
     others = any("lib/kiln.sh" not in path for path in SOURCED.findall(code))
     apart = others or re.search(r"\beval\b", code) is not None
     own = set(_ASSIGNED.findall(code))

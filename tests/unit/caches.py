@@ -8,7 +8,14 @@ import sys
 # Of the lab those that come from facts; the others hold a file of its own, or a key.
 _OF_FACTS = ("kiln.", "lab.amis.", "lab.mirror.", "lab.packages.", "lab.rootfs.")
 # These go by a file's content, or its path and time.
-_BY_CONTENT = ("kiln.base.located", "kiln.facts.indexes", "kiln.facts.lock_file", "kiln.packer.")
+_BY_CONTENT = (
+    "kiln.base.located",
+    "kiln.components.script_code",
+    "kiln.components.script_variables",
+    "kiln.facts.indexes",
+    "kiln.facts.lock_file",
+    "kiln.packer.",
+)
 
 
 def forget() -> None:
