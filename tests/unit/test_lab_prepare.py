@@ -52,7 +52,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabTarget:
     monkeypatch.setattr(lab_target, "_NEEDS_GIB", 0)
     own = {"started_from": origin.started_from()}
     monkeypatch.setattr(control, "up", lambda kind_of_vendors: own)
-    monkeypatch.setattr(bases, "ensure", lambda *_, progress: tmp_path)
+    monkeypatch.setattr(bases, "ensure", lambda *_, progress=None: tmp_path)
     return LabTarget("a test")
 
 

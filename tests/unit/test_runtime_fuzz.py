@@ -407,7 +407,7 @@ def mig_targets(place: Place) -> list[Target]:
         place.file("sys/bus/pci/devices/0000:00:1e.0/vendor", b"0x10de\n")
         m["gpu_mig.boot"].no_mig_here(("1eb8",))
         devices = m["gpu_boot.pci"].devices(f"{place.root}/sys")
-        m["gpu_boot.decide"].decide(devices, m["gpu_boot.decide"].known())
+        m["gpu_boot.decide"].decide(devices, m["gpu_boot.decide"].device_facts())
 
     def clocks(data: bytes) -> None:
         text = data.decode("utf-8", "replace")
