@@ -409,7 +409,7 @@ def test_a_clean_up_that_is_refused_says_what_is_left_and_the_next_run_removes_i
     assert set(left) == {"security groups"}
     (group,) = left["security groups"]
     assert "DeleteSecurityGroup answered UnauthorizedOperation" in done.stderr
-    assert f"left: security group {group}\n" in done.stderr
+    assert f"left: security group {group}\n" in done.stderr, done.stderr
     (record,) = (json.loads(path.read_text()) for path in tmp_path.rglob("record.json"))
     assert record["left"] == [f"security group {group}"]
     control.order_fault(lab, action="RunInstances", code="VcpuLimitExceeded")
