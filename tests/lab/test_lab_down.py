@@ -21,6 +21,7 @@ from conftest import ROOT, inventory, lab_of_the_tests, plain_client, users_envi
 
 from devel.remains import nothing, on_this_machine
 from kiln.base.errors import KilnError
+from lab import control, mirror
 from lab.guests import root_shell
 from lab.guests.guest import leader_of
 from lab.rootfs import tree
@@ -139,6 +140,16 @@ def test_logs_and_shell_reach_the_only_running_guest(
     done = call("lab.shell")
     assert done.returncode == 2
     assert "0 guests are running" in done.stderr
+
+
+def test_a_lab_says_the_hashes_of_the_vendors_files_that_it_serves(
+    running: Running, own: Lab
+) -> None:
+    """A build of other code asks for them: it would make others."""
+    url = "https://efa-installer.amazonaws.com/aws-efa-installer.key"
+    hashes = control.served_hashes([url, "https://efa-installer.amazonaws.com/nothing"], own)
+    assert hashes == {url: mirror.sha256(url)}
+    assert running.instance in str(control.status(own))  # it goes on
 
 
 def test_down_by_force_ends_the_build_that_uses_the_lab_and_leaves_nothing_of_both(
