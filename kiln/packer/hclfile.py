@@ -12,6 +12,7 @@ from typing import Any
 from kiln.base import input_file
 from kiln.base.findings import Finding
 from kiln.packer.program import FOLDER_1_6
+from kiln.packer.staleness import renewal
 
 # Attributes with prose, which may contain text that values must not.
 PROSE = ("condition", "description", "error_message")
@@ -128,7 +129,9 @@ def read_hcl(path: Path, name: str) -> Document | Finding:
     try:
         text = input_file.read_text(path)
     except OSError as error:
-        return Finding("error", "hcl-missing", error.strerror or str(error), _AGAIN, (), name, 1)
+        return Finding(
+            "error", "hcl-missing", error.strerror or str(error), f"run {renewal()}", (), name, 1
+        )
     try:
         return Document(name, text, parse_hcl(text))
     except LarkError as error:
@@ -161,9 +164,6 @@ def _values(text: str) -> tuple[str, ...]:
 def value_with(pattern: str) -> str:
     """Matches `pattern` on a line that is neither a comment nor prose."""
     return rf"^(?! *#| *(?:{'|'.join(PROSE)}) *=).*?{pattern}"
-
-
-_AGAIN = "run ./invoke render"
 
 
 def _shown(path: Path, root: Path) -> str:

@@ -12,6 +12,7 @@ from kiln.base import tags
 from kiln.base.findings import Finding
 from kiln.facts import table
 from kiln.packer.hclfile import Document, Template, read_folder, value_with
+from kiln.packer.staleness import renewal
 
 REQUIRED_TAGS = tags.OF_A_BAKE
 TAGGED = ("tags", "snapshot_tags", "run_tags", "run_volume_tags")
@@ -40,7 +41,7 @@ def _incomplete(template: Template, folder: Path) -> Iterator[Finding]:
     if lacks:
         path = f"{folder.parent.name}/{template.folder.relative_to(folder.parent).as_posix()}"
         message = f"{path} has no block {' and no block '.join(lacks)}"
-        yield Finding("error", "hcl-missing", message, "run ./invoke render")
+        yield Finding("error", "hcl-missing", message, f"run {renewal()}")
 
 
 def _imdsv2(template: Template) -> Iterator[Finding]:
@@ -200,7 +201,7 @@ def _components_baked(template: Template) -> Iterator[Finding]:
             yield document.finding(
                 "components-baked",
                 "no file here lists the AMI's components",
-                "run ./invoke render",
+                f"run {renewal()}",
             )
         return
     baked = {name for name, _ in _scripts(template)}
@@ -304,7 +305,7 @@ def _plugin_pinned(shown: str, template: Template) -> Iterator[Finding]:
             "error",
             "plugin-pinned",
             f"no required_plugins names the plugin {name} that the HCL uses",
-            "run ./invoke render",
+            f"run {renewal()}",
             file=f"{shown}/plugins.pkr.hcl",
             line=1,
         )
