@@ -31,9 +31,9 @@ _LABS = 255 - settings.FIRST_NETWORK
 # They wait for guests half of the time.
 _LABS_AT_ONCE = 3
 KERNEL_LOG_TESTS = "tests/lab/test_xid_*.py"
-# Files and folders of tests/unit that `./invoke test --quick` leaves out, each with more than two
-# seconds of CPU time: they start many processes (./invoke, Packer, shells, other Pythons), or
-# search long for a counterexample.
+# Files and folders of tests/unit that `./invoke test --quick` leaves out, each with about two
+# seconds or more: they start many processes (./invoke, Packer, shells, other Pythons), have
+# hundreds of cases, or search long for a counterexample.
 SLOW = (
     "publish",
     "test_add_a_distribution.py",
@@ -44,8 +44,10 @@ SLOW = (
     "test_catalogue.py",
     "test_catalogue_browser.py",
     "test_cli.py",
+    "test_compat.py",
     "test_consume.py",
     "test_contributing.py",
+    "test_docs.py",
     "test_failure.py",
     "test_findings.py",
     "test_first_call.py",
@@ -59,6 +61,7 @@ SLOW = (
     "test_keep_and_repeat.py",
     "test_lab_cloudformation.py",
     "test_lab_ec2.py",
+    "test_lab_prepare.py",
     "test_located.py",
     "test_mig_apply.py",
     "test_mig_glance.py",
@@ -80,16 +83,19 @@ SLOW = (
     "test_render.py",
     "test_render_summary.py",
     "test_resources.py",
+    "test_rules.py",
     "test_runtime_fuzz.py",
     "test_scripts.py",
     "test_second_try.py",
     "test_stack_template.py",
     "test_standin_nvidia_smi_commands.py",
     "test_standin_nvidia_smi_daemons.py",
+    "test_standin_nvidia_smi_formats.py",
     "test_standin_nvidia_smi_mig.py",
     "test_telemetry_bundle.py",
     "test_telemetry_efa.py",
     "test_telemetry_sources.py",
+    "test_testing.py",
     "test_used_facts.py",
     "test_validate.py",
     "test_verify.py",
