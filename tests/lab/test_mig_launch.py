@@ -10,12 +10,14 @@ import subprocess
 import tarfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from conftest import Guest, wait_for
+from conftest import Guest, Launch, launching, wait_for
 
 from kiln.base.paths import RUNTIME
 from lab import control
@@ -91,16 +93,18 @@ def ami(ec2: Any, key: tuple[str, Path], source_ami: str) -> Iterator[str]:
     ec2.deregister_image(ImageId=image)
 
 
-@pytest.fixture
-def start(launch, ami):
-    def make(tag: str = "", **more: Any) -> Guest:
-        """An instance of the AMI whose unit has run."""
-        if tag:
-            tags = [{"Key": "kiln:mig-config", "Value": tag}]
-            more["TagSpecifications"] = [{"ResourceType": "instance", "Tags": tags}]
-        return ran(launch(ami, InstanceType=TYPE, **more))
+def started(launch: Launch, ami: str, tag: str = "", **more: Any) -> Guest:
+    """An instance of the AMI whose unit has run."""
+    if tag:
+        tags = [{"Key": "kiln:mig-config", "Value": tag}]
+        more["TagSpecifications"] = [{"ResourceType": "instance", "Tags": tags}]
+    return ran(launch(ami, InstanceType=TYPE, **more))
 
-    return make
+
+@pytest.fixture
+def start(launch: Launch, ami: str) -> Callable[..., Guest]:
+    """Start an instance of the AMI for this test alone."""
+    return partial(started, launch, ami)
 
 
 def ran(guest: Guest) -> Guest:
@@ -117,7 +121,10 @@ def unit(guest: Guest) -> str:
 
 
 def unit_log(guest: Guest) -> str:
-    return guest.run("sudo journalctl -b -o cat -u aws-gpu-mig.service").stdout
+    """What the unit has said in its last run."""
+    run = "$(systemctl show aws-gpu-mig.service -p InvocationID --value)"
+    said = guest.run(f"sudo journalctl --sync; sudo journalctl -o cat _SYSTEMD_INVOCATION_ID={run}")
+    return said.stdout
 
 
 def slices(guest: Guest) -> list[list[str]]:
@@ -131,68 +138,150 @@ def holds(guest: Guest, label: str) -> None:
     assert slices(guest) == [SLICES[label]] * 8, unit_log(guest)
 
 
-def test_without_a_word_the_images_own_layout_is_made(start):
-    guest = start()
-    holds(guest, IMAGES_OWN)
-    assert f"layout {IMAGES_OWN} (MIG_CONFIG in /etc/default/gpu-mig)" in unit_log(guest)
+@dataclass(frozen=True)
+class Booted:
+    """An instance, and what its first boot made: each GPU's slices, what the unit said."""
+
+    guest: Guest
+    slices: list[list[str]]
+    said: str
+
+    def again(self) -> str:
+        """Run the unit once more, with what the instance is told now; what it says."""
+        self.guest.run("sudo systemctl restart aws-gpu-mig.service")
+        return unit_log(self.guest)
 
 
-def test_a_tag_chooses_other_slices_and_wins_over_user_data(start):
-    guest = start(BY_TAG, MetadataOptions=SEEN_TAGS, UserData=USER_DATA)
-    holds(guest, BY_TAG)
-    assert f"layout {BY_TAG} (instance tag kiln:mig-config)" in unit_log(guest)
+def booted(guest: Guest) -> Booted:
+    """The guest, when its first boot is over."""
+    return Booted(ran(guest), slices(guest), unit_log(guest))
 
 
-def test_user_data_chooses_other_slices(start):
-    guest = start(UserData=USER_DATA)
-    holds(guest, BY_USER_DATA)
-    assert f"layout {BY_USER_DATA} (user-data)" in unit_log(guest)
+@pytest.fixture(scope="module")
+def starts(ec2: Any, key: tuple[str, Path], ami: str) -> Iterator[Callable[..., Guest]]:
+    """Start an instance of the AMI for several tests; `tag` is its kiln:mig-config."""
+    with launching(ec2, key, ami) as launch:
+        yield partial(started, launch, ami)
 
 
-def test_a_tag_that_imds_may_not_show_is_not_seen_and_the_journal_says_so(start):
-    guest = start(BY_TAG)  # InstanceMetadataTags is disabled unless asked for
-    holds(guest, IMAGES_OWN)
-    assert "no tag kiln:mig-config and no such line in user-data" in unit_log(guest)
+@pytest.fixture(scope="module")
+def plain(starts: Callable[..., Guest]) -> Booted:
+    """An instance that was launched without a word. IMDS does not show its tags."""
+    return booted(starts())
 
 
-def test_with_imds_disabled_the_images_own_layout_is_made(start):
-    guest = start(BY_TAG, MetadataOptions={**SEEN_TAGS, "HttpEndpoint": "disabled"})
-    holds(guest, IMAGES_OWN)
-    assert "IMDS refused a token (HTTP 403)" in unit_log(guest)
+@pytest.fixture(scope="module")
+def chosen(starts: Callable[..., Guest]) -> Booted:
+    """An instance with a layout by tag, and another one by user-data."""
+    return booted(starts(BY_TAG, MetadataOptions=SEEN_TAGS, UserData=USER_DATA))
 
 
-def test_an_imds_that_never_answers_does_not_hold_the_boot_up(start):
-    guest = start(BY_TAG, MetadataOptions=SEEN_TAGS)
-    nobody = "http://" + ".".join([*guest.address.split(".")[:2], "255", "254"])
-    guest.run(
-        "sudo mkdir -p /etc/systemd/system/aws-gpu-mig.service.d && printf '[Service]\\n"
-        f"Environment=AWS_EC2_METADATA_SERVICE_ENDPOINT={nobody}\\n' | sudo tee "
-        "/etc/systemd/system/aws-gpu-mig.service.d/nobody.conf && sync"
+@pytest.fixture
+def tag(ec2: Any, chosen: Booted) -> Iterator[Callable[[str], None]]:
+    """Tags `chosen` with another layout; "" takes its tag away. It is BY_TAG after the test."""
+    name = {"Key": "kiln:mig-config"}
+
+    def change(label: str) -> None:
+        if label:
+            ec2.create_tags(Resources=[chosen.guest.id], Tags=[{**name, "Value": label}])
+        else:
+            ec2.delete_tags(Resources=[chosen.guest.id], Tags=[name])
+
+    yield change
+    change(BY_TAG)
+    chosen.again()
+
+
+def test_without_a_word_the_images_own_layout_is_made(plain: Booted) -> None:
+    assert plain.slices == [SLICES[IMAGES_OWN]] * 8, plain.said
+    assert f"layout {IMAGES_OWN} (MIG_CONFIG in /etc/default/gpu-mig)" in plain.said
+
+
+def test_a_tag_chooses_other_slices_and_wins_over_user_data(chosen: Booted) -> None:
+    assert chosen.slices == [SLICES[BY_TAG]] * 8, chosen.said
+    assert f"layout {BY_TAG} (instance tag kiln:mig-config)" in chosen.said
+
+
+def test_user_data_chooses_other_slices(chosen: Booted, tag: Callable[[str], None]) -> None:
+    """At a first boot: as Karpenter gives it, below."""
+    tag("")
+    said = chosen.again()
+    holds(chosen.guest, BY_USER_DATA)
+    assert f"layout {BY_USER_DATA} (user-data)" in said
+
+
+def test_a_tag_that_imds_may_not_show_is_not_seen_and_the_journal_says_so(
+    plain: Booted, ec2: Any
+) -> None:
+    tags = [{"Key": "kiln:mig-config", "Value": BY_TAG}]
+    ec2.create_tags(Resources=[plain.guest.id], Tags=tags)
+    said = plain.again()
+    ec2.delete_tags(Resources=[plain.guest.id], Tags=tags)
+    holds(plain.guest, IMAGES_OWN)
+    assert f"layout {IMAGES_OWN} (MIG_CONFIG in /etc/default/gpu-mig)" in said
+    assert "no tag kiln:mig-config and no such line in user-data" in said
+
+
+def test_with_imds_disabled_the_images_own_layout_is_made(plain: Booted, ec2: Any) -> None:
+    tags = [{"Key": "kiln:mig-config", "Value": BY_TAG}]
+    ec2.create_tags(Resources=[plain.guest.id], Tags=tags)
+    options = {"InstanceId": plain.guest.id, **SEEN_TAGS}
+    ec2.modify_instance_metadata_options(**options, HttpEndpoint="disabled")
+    said = plain.again()
+    ec2.modify_instance_metadata_options(
+        **{**options, "InstanceMetadataTags": "disabled"}, HttpEndpoint="enabled"
     )
-    restart = "sudo systemctl restart aws-gpu-mig.service"
-    guest.run(f"sudo systemctl daemon-reload; {restart}; {restart}")
-    holds(guest, IMAGES_OWN)
-    assert "IMDS did not answer" in unit_log(guest)
+    ec2.delete_tags(Resources=[plain.guest.id], Tags=tags)
+    holds(plain.guest, IMAGES_OWN)
+    assert f"layout {IMAGES_OWN} (MIG_CONFIG in /etc/default/gpu-mig)" in said
+    assert "IMDS refused a token (HTTP 403)" in said
+
+
+def test_an_imds_that_never_answers_does_not_hold_the_boot_up(plain: Booted) -> None:
+    guest = plain.guest
+    nobody = "http://" + ".".join([*guest.address.split(".")[:2], "255", "254"])
+    settings = "/etc/systemd/system/aws-gpu-mig.service.d"
+    guest.run(
+        f"sudo mkdir -p {settings} && printf '[Service]\\n"
+        f"Environment=AWS_EC2_METADATA_SERVICE_ENDPOINT={nobody}\\n' | "
+        f"sudo tee {settings}/nobody.conf && sudo systemctl daemon-reload"
+    )
+    said = plain.again()
     times = guest.run(
         "systemctl show aws-gpu-mig.service -pExecMainStartTimestampMonotonic "
         "-pExecMainExitTimestampMonotonic --value"
     ).stdout.split()
+    guest.run(f"sudo rm -r {settings} && sudo systemctl daemon-reload")
+    holds(guest, IMAGES_OWN)
+    assert "IMDS did not answer" in said
     # µs. Without a budget, the attempt to connect alone lasts more than two minutes.
     assert int(times[1]) - int(times[0]) < 60e6
 
 
-@pytest.mark.parametrize("where", ["tag", "user-data"])
-def test_a_label_that_is_not_there_fails_the_unit_and_leaves_the_gpus_alone(start, where):
-    more = {"UserData": "#cloud-config\n# kiln:mig-config=all-1g.5bg\n"}
-    guest = (
-        start(**more) if where == "user-data" else start("all-1g.5bg", MetadataOptions=SEEN_TAGS)
-    )
+def assert_left_alone(guest: Guest, said: str) -> None:
+    """The unit has failed by a label that is not there, and did nothing to GPUs without MIG."""
     assert unit(guest) == "failed"
-    assert "no label 'all-1g.5bg' in the MIG configuration" in unit_log(guest)
-    assert "did you mean 'all-1g.5gb'?" in unit_log(guest)
-    assert "Traceback" not in unit_log(guest)
+    assert "no label 'all-1g.5bg' in the MIG configuration" in said
+    assert "did you mean 'all-1g.5gb'?" in said
+    assert "Traceback" not in said
     holds(guest, "")
     assert "Enabled" not in guest.run("nvidia-smi --query-gpu=mig.mode.pending --format=csv").stdout
+
+
+def test_a_label_of_a_tag_that_is_not_there_fails_the_unit_and_leaves_the_gpus_alone(
+    chosen: Booted, tag: Callable[[str], None]
+) -> None:
+    # What another host's GPUs are: as from the factory.
+    chosen.guest.run("sudo rm -r /run/kiln-lab/nvidia-smi /var/lib/kiln-lab/nvidia-smi")
+    tag("all-1g.5bg")
+    assert_left_alone(chosen.guest, chosen.again())
+
+
+def test_a_label_of_user_data_that_is_not_there_fails_the_unit_and_leaves_the_gpus_alone(
+    start: Callable[..., Guest],
+) -> None:
+    guest = start(UserData="#cloud-config\n# kiln:mig-config=all-1g.5bg\n")
+    assert_left_alone(guest, unit_log(guest))
 
 
 LINE, EKS = "al2/al2_last/base/x86_64", "al2023/lts/eks/x86_64"
@@ -305,14 +394,17 @@ def test_the_user_data_of_a_karpenter_node_starts_the_layout(start: Callable[...
     assert f"layout {BY_USER_DATA} (user-data)" in unit_log(guest)
 
 
-def test_a_tag_changed_to_a_bad_one_leaves_the_slices_that_are_there(start, ec2):
-    guest = start(BY_TAG, MetadataOptions=SEEN_TAGS)
-    ec2.create_tags(Resources=[guest.id], Tags=[{"Key": "kiln:mig-config", "Value": "nonsense"}])
-    guest.run("sudo systemctl restart aws-gpu-mig.service")
+def test_a_tag_changed_to_a_bad_one_leaves_the_slices_that_are_there(
+    chosen: Booted, tag: Callable[[str], None]
+) -> None:
+    guest = chosen.guest
+    holds(guest, BY_TAG)
+    tag("nonsense")
+    chosen.again()
     assert unit(guest) == "failed"
     holds(guest, BY_TAG)
-    ec2.create_tags(Resources=[guest.id], Tags=[{"Key": "kiln:mig-config", "Value": BY_USER_DATA}])
-    guest.run("sudo systemctl restart aws-gpu-mig.service")
+    tag(BY_USER_DATA)
+    chosen.again()
     assert unit(guest) == "active"
     holds(guest, BY_USER_DATA)
     answer = json.loads(guest.run("sudo gpu-mig verify --json").stdout)
