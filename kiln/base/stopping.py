@@ -5,15 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
 
 from kiln.base.errors import KilnError
 
-# Marks the environment of every process that a run starts: a later run finds leftovers by it.
-MARK = "KILN_RUN_ID"
 _STEP = 0.1
 
 
@@ -121,37 +118,3 @@ def on_signals(stop: Stop) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def ending(process: subprocess.Popen[str], stop: Stop) -> Iterator[None]:
-    """While inside, kill a process (a session leader) and its group as soon as `stop` is set."""
-
-    def watch() -> None:
-        while process.poll() is None and not over.is_set():
-            if stop.is_set():
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-            over.wait(_STEP)
-
-    over = threading.Event()
-    threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
-
-
-def run_environment(run_id: str) -> dict[str, str]:
-    """The environment variable that marks a process as part of a run."""
-    return {MARK: run_id}
-
-
-def end_processes(run_id: str) -> None:
-    """Kill the processes that a crashed run left: Packer and its plugins, the checks, their SSH."""
-    import psutil
-
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get(MARK) == run_id:
-                process.kill()

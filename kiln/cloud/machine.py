@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from kiln.base import stopping
+from kiln.base import processes
 from kiln.base.account import Account
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.short_path import short_path
@@ -48,7 +48,7 @@ class Machine:
         try:
             done = subprocess.run(
                 ["ssh", "-F", str(self.ssh_config), f"{self.user}@{self.address}", *arguments],
-                env={**os.environ, **stopping.run_environment(self.run_id)},
+                env={**os.environ, **processes.run_environment(self.run_id)},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kiln.base import processes
 from kiln.base.stopping import Stop
 from kiln.packer.output import Event, parse_event, read_manifest
 from kiln.packer.program import Packer, command, quiet
@@ -88,21 +89,7 @@ def _events(
     ended: list[int],
 ) -> Generator[Event, None, None]:
     """Run Packer and yield its lines; its exit status is appended to `ended`."""
-    # In its own session, since the terminal's Ctrl-C besides our signal would make Packer exit
-    # without cleaning up. The signal is SIGTERM because the first Packer process is only a wrapper,
-    # which forwards SIGTERM but ignores SIGINT.
-    process = subprocess.Popen(
-        argv,
-        cwd=folder,
-        env=quiet(environment),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        start_new_session=True,
-    )
+    process = processes.start(argv, folder, quiet(environment))
     lines: queue.Queue[str | None] = queue.Queue()
     reader = threading.Thread(target=_read, args=(process, lines), daemon=True)
     reader.start()
@@ -113,6 +100,8 @@ def _events(
         while True:
             if stop.is_set() and signalled is None:
                 again = stop.again
+                # Not SIGINT: the first Packer process is only a wrapper, which forwards SIGTERM
+                # and ignores SIGINT.
                 process.send_signal(signal.SIGTERM)
                 signalled = time.monotonic()
             # The grace may become shorter meanwhile, when Packer waits for what cannot come.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from kiln.base import overlay, stopping
+from kiln.base import overlay, processes
 from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.base.paths import ROOT
 from kiln.base.stopping import Stop
@@ -165,25 +165,13 @@ def run_checks(
     ]
     environment = {
         **os.environ,
-        **stopping.run_environment(machine.run_id),
+        **processes.run_environment(machine.run_id),
         "KILN_EXPECT": str(expect_file),
     }
     output = []
-    # In its own session, so that Ctrl-C reaches only this process, which then ends the checks.
     with (
-        subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            start_new_session=True,
-        ) as process,
-        stopping.ending(process, stop),
+        processes.start(command, ROOT, environment) as process,
+        processes.ending(process, stop),
     ):
         for line in process.stdout or ():
             output.append(line)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kiln.base import stopping
+from kiln.base import processes
 from kiln.base.account import Account
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.progress import Stage
@@ -158,7 +158,7 @@ def _run_packer(
             stop=stop,
             environment={
                 **inputs.environment,
-                **stopping.run_environment(run.id),
+                **processes.run_environment(run.id),
                 "TMPDIR": str(short),
             },
             # Packer must not remove what is kept; the run's clean-up removes the rest.

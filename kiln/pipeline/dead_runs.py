@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 
-from kiln.base import stopping
+from kiln.base import processes
 from kiln.base.errors import KilnError
 from kiln.base.progress import Progress
 from kiln.base.short_path import remove_short_path, remove_short_paths
@@ -32,7 +32,7 @@ def clean_dead_runs(target: Target, progress: Progress, shelf: Shelf | None = No
                 row = dead.state.parent.parent.name
                 progress.say(f"kept until {dead.kept.until}: {dead.kept.instance_id} of {row}")
                 continue
-            stopping.end_processes(dead.run_id)
+            processes.end_processes(dead.run_id)
             # Killed while it made or removed its folder, it left one that leads nowhere.
             remove_short_path(dead.run_id)
             # Without `amis` the run was past its record.

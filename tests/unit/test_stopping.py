@@ -13,7 +13,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from kiln.base import stopping
+from kiln.base import processes, stopping
 from kiln.base.stopping import Stop, StoppedError
 from kiln.cloud import clean_up
 from kiln.pipeline import record_draft
@@ -119,7 +119,7 @@ def test_a_process_that_says_nothing_ends_at_once_with_its_children() -> None:
             text=True,
             start_new_session=True,
         ) as process,
-        stopping.ending(process, stop),
+        processes.ending(process, stop),
     ):
         assert process.stdout
         assert process.stdout.read() == ""
@@ -129,7 +129,7 @@ def test_a_process_that_says_nothing_ends_at_once_with_its_children() -> None:
 def test_a_process_that_ends_by_itself_is_left_alone() -> None:
     with (
         subprocess.Popen(["true"], text=True, start_new_session=True) as process,
-        stopping.ending(process, Stop()),
+        processes.ending(process, Stop()),
     ):
         pass
     assert process.returncode == 0
@@ -138,12 +138,12 @@ def test_a_process_that_ends_by_itself_is_left_alone() -> None:
 def test_what_a_crashed_run_left_running_is_ended_and_nothing_of_another_run() -> None:
     sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
     both = [
-        subprocess.Popen(sleep, env={**os.environ, **stopping.run_environment(run)})
+        subprocess.Popen(sleep, env={**os.environ, **processes.run_environment(run)})
         for run in ("run-of-test-1", "run-of-test-12")
     ]
     try:
         time.sleep(0.2)
-        stopping.end_processes("run-of-test-1")
+        processes.end_processes("run-of-test-1")
         assert both[0].wait(timeout=60) == -signal.SIGKILL
         time.sleep(0.3)
         assert both[1].poll() is None
