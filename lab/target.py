@@ -43,9 +43,6 @@ from lab.vendors import REAL, STAND_INS, refuse_impossible, refuse_silent
 _NEEDS_GIB = 4
 # Distribution and arch → the root filesystem that `prepare` has found or made.
 _MADE: dict[tuple[str, str], Path] = {}
-# What a lab in use was started from, and how that differs from what this checkout would start;
-# empty if it does not. See `prepare`.
-_OTHER_LAB: dict[str, str] = {}
 
 
 def is_guest(ssh: Callable[[str], tuple[int, str, str]]) -> bool:
@@ -54,13 +51,26 @@ def is_guest(ssh: Callable[[str], tuple[int, str, str]]) -> bool:
 
 
 @dataclass(frozen=True)
+class OtherLab:
+    """A lab in use that was not started from this checkout as it is: a digest of what it was
+    started from, and in words how that differs."""
+
+    started_from: str
+    difference: str
+
+
+@dataclass(frozen=True)
 class LabTarget:
-    """The lab on this machine. See `kiln.cloud.target.Target`."""
+    """The lab on this machine. See `kiln.cloud.target.Target`.
+
+    `other` is known after `prepare`.
+    """
 
     why: str
     region: str = DEFAULT_REGION
     endpoint: str = ""
     vendors: str = STAND_INS
+    other: OtherLab | None = None
 
     kind = "lab"
     bills = False
@@ -137,7 +147,7 @@ class LabTarget:
             return ""
         return f"the lab at {self.endpoint} is down: {control.how_it_ended(current())}"
 
-    def prepare(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> None:
+    def prepare(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> LabTarget:
         """See `Target`: starts the lab, makes root filesystems and the vendors' files.
 
         Making a root filesystem mostly uses one core, so the lab is started and the vendors'
@@ -147,7 +157,7 @@ class LabTarget:
         needs.free_disk(current().root, _NEEDS_GIB)
         if self.vendors == REAL:
             self._prepare_real(recipes, say)
-            return
+            return self
         for recipe in recipes:
             distros.spec(recipe.distro.id)
             _require_snapshot(recipe)
@@ -158,12 +168,13 @@ class LabTarget:
                 made = bases.ensure(recipe.distro.id, recipe.arch, progress=say)
                 _MADE[(recipe.distro.id, recipe.arch)] = made
             running = lab.result()
-            differs = origin.difference(running)
-            _OTHER_LAB.clear()
-            if differs:
-                _OTHER_LAB[str(running.get("started_from"))] = differs
-                say(f"the lab runs and is in use; {differs} (./invoke lab.down ends it)")
+            difference = origin.difference(running)
+            other = None
+            if difference:
+                other = OtherLab(str(running.get("started_from")), difference)
+                say(f"the lab runs and is in use; {difference} (./invoke lab.down ends it)")
             vendors.result()
+        return replace(self, other=other)
 
     def _prepare_real(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> None:
         # Slow to import: it asks vendors.
@@ -212,13 +223,13 @@ class LabTarget:
         that may not know what the row needs?"""
         if self.vendors == REAL:
             return ()
-        lacks = [system.about_missing(missing, recipe.distro, recipe.arch)] if missing else []
-        other = [
-            f"the lab may not have what the row needs: {differs}; ./invoke lab.down ends it (its "
-            "AMIs stay), then build again"
-            for differs in _OTHER_LAB.values()
-        ]
-        return (*lacks, *other)
+        hints = [system.about_missing(missing, recipe.distro, recipe.arch)] if missing else []
+        if self.other:
+            hints.append(
+                f"the lab may not have what the row needs: {self.other.difference}; ./invoke "
+                "lab.down ends it (its AMIs stay), then build again"
+            )
+        return tuple(hints)
 
     def serves(self, recipe: Recipe) -> str:
         """See `Target`: the root filesystem, and what the lab was started from, which makes the
@@ -228,7 +239,8 @@ class LabTarget:
         kind = (recipe.distro.id, recipe.arch)
         updates = published_updates.published(recipe.distro.id)
         base = (_MADE.get(kind) or bases.ensure(*kind)).name
-        return f"{_digest_of_code()}{''.join(_OTHER_LAB)}{base}{updates or ''}"
+        started_from = self.other.started_from if self.other else ""
+        return f"{_digest_of_code()}{started_from}{base}{updates or ''}"
 
     def archive_of(self, recipe: Recipe) -> PackageArchive:
         """See `Target`: Amazon Linux's repositories are the lab's; packages of a Debian or Ubuntu
@@ -262,7 +274,7 @@ class LabTarget:
         if self.vendors == REAL:
             return _of_the_lab(self.endpoint)
         hashes = recipe_cache.hashes(recipe)
-        if _OTHER_LAB:
+        if self.other:
             hashes |= control.served_hashes(list(hashes))
         return {**_of_all_rows(self.endpoint), "sha256": hashes}
 

@@ -79,7 +79,7 @@ def codebuild(
     }
     given = {name: value for name, value in flags.items() if value is not None}
     with place.preparing([f"stack {stack}"]):
-        place.prepare([], note)
+        place = place.prepare([], note)
         outputs = stacks.deploy_stack(
             place, stack, engines.codebuild_template(), given, note, tags=account.tags
         )

@@ -117,7 +117,7 @@ def nightly_(
 
     with place.preparing(["a night"]):
         if place.preparation and place.gone():
-            place.prepare([], progress.say)
+            place = place.prepare([], progress.say)
         with exclusively(place, nights.LOCK, nights.LOCK_SECONDS, NIGHT):
             bring = _bringing(recipes, aws_flags, place)
             night = plan_night(recipes, settings, place, bring)

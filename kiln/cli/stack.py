@@ -102,7 +102,7 @@ def deploy(
     groups = {key: value["Value"] for key, value in data["Outputs"].items()}
     text = as_text.dumps(data, separators=(",", ":"))
     with place.preparing([f"stack {name}"]):
-        place.prepare([], note)
+        place = place.prepare([], note)
         for key, value in telemetry_stack.groups_that_are_there(place, name, groups).items():
             if key not in given:
                 note(f"{key}=false: the log group is there already, and stays as it is")

@@ -84,8 +84,9 @@ class AwsTarget:
         """See `Target`: a lost connection may come back."""
         return ""
 
-    def prepare(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> None:
+    def prepare(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> AwsTarget:
         """See `Target`: there is nothing to prepare."""
+        return self
 
     def parent_without_request(self, recipe: Recipe) -> ParentAmi | None:
         """See `Target`."""

@@ -137,9 +137,10 @@ class Target(Protocol):
     def gone(self) -> str:
         """Why the target can never answer again, in words; empty as long as it may."""
 
-    def prepare(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> None:
+    def prepare(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> Target:
         """Start the target and prepare in advance what builds of `recipes` will use.
 
+        Returns the target with what is known of it from then on.
         Raises KilnError (exit status 1) if that fails, or if the disk is too full for it.
         """
 

@@ -197,7 +197,7 @@ def _ready(
     *,
     install: bool,
     own_kernel: bool,
-) -> program.Packer:
+) -> tuple[program.Packer, Target]:
     """Install what is missing here, and let the target prepare what the recipes need."""
     groups = ("packer", "ssh", *target.host_packages([recipe.arch for recipe in recipes]))
     if own_kernel:
@@ -206,8 +206,8 @@ def _ready(
     packer = program.find_packer()
     if target.preparation:
         with progress.stage(target.preparation):
-            target.prepare(recipes, progress.say)
-    return packer
+            target = target.prepare(recipes, progress.say)
+    return packer, target
 
 
 def in_turns(recipes: list[Recipe], target: Target, progress: Progress) -> list[list[Recipe]]:
@@ -232,7 +232,7 @@ def _set_up(
 ) -> tuple[list[Plan], program.Packer]:
     """Prepare this machine for the recipes, and check their rendered plans."""
     own_kernel = options.own_kernel is not None
-    packer = _ready(recipes, target, progress, install=install, own_kernel=own_kernel)
+    packer, target = _ready(recipes, target, progress, install=install, own_kernel=own_kernel)
     planned = plans(recipes, options, target, rebuilt)
     if rebuilt is None:
         say_if_stale(recipes, progress)

@@ -52,7 +52,7 @@ def verify_by_id(
     target.check_host()
     with target.preparing([ami_id]):
         needs.ensure("ssh", *target.host_packages([]), install=install, say=progress.say)
-        target.prepare([], progress.say)
+        target = target.prepare([], progress.say)
         image = verdict.describe(target, ami_id)
         shelf = _shelf(image["tags"].get(RECIPE, ""), aws_flags, target)
         if shelf:

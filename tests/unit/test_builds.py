@@ -26,7 +26,7 @@ from kiln.pipeline import build, build_row, verify
 from kiln.pipeline import plan as planning
 from lab import settings, users
 from lab.rootfs import emulation
-from lab.target import LabTarget
+from lab.target import LabTarget, OtherLab
 from tests.unit.records import a_record
 
 LAB = LabTarget("--target lab", "us-east-1", "http://127.0.0.1:4602")
@@ -105,8 +105,9 @@ class TakenDown(LabTarget):
     def check_host(self) -> None:
         """Any machine."""
 
-    def prepare(self, recipes: Any, say: Any) -> None:
+    def prepare(self, recipes: Any, say: Any) -> LabTarget:
         users.refuse_if_used(settings.current())
+        return self
 
     def gone(self) -> str:
         """It is down."""
@@ -141,6 +142,40 @@ def test_the_lab_is_not_taken_down_while_a_build_prepares(
             do()
         assert f"{what}, process {os.getpid()}" in refused.value.message
     assert users.users(settings.current()) == []
+
+
+class InUse(LabTarget):
+    """A lab that runs other code, and is in use."""
+
+    def check_host(self) -> None:
+        """Any machine."""
+
+    def prepare(self, recipes: Any, say: Any) -> LabTarget:
+        return replace(self, other=OtherLab("before", "it was started before"))
+
+
+def test_a_build_in_a_lab_of_other_code_plans_with_what_that_lab_was_started_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class PlannedError(Exception):
+        """What is planned is known."""
+
+    def plan_build(recipe: Any, target: LabTarget, *more: Any) -> None:
+        raise PlannedError(target.other)
+
+    monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
+    monkeypatch.setattr(needs, "ensure", lambda *groups, **more: None)
+    monkeypatch.setattr(program, "find_packer", lambda: None)
+    monkeypatch.setattr(planning, "plan_build", plan_build)
+    with pytest.raises(PlannedError, match="it was started before"):
+        build.build_recipes(
+            ROWS[:1],
+            planning.Options(),
+            InUse("a test"),
+            Progress(io.StringIO()),
+            install=False,
+            on_failure=lambda error: None,
+        )
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from lab import control, mirror, origin, recipe_cache
 from lab import target as lab_target
 from lab.mirror import repos
 from lab.rootfs import bases
-from lab.target import LabTarget
+from lab.target import LabTarget, OtherLab
 
 
 def row(distro: str) -> Recipe:
@@ -107,7 +108,6 @@ def test_a_bake_in_a_lab_of_other_code_expects_the_files_that_this_lab_serves(
     target: LabTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lab in use is not started anew when its code or the matrix has changed."""
-    monkeypatch.setattr(lab_target, "_OTHER_LAB", {})
     monkeypatch.setattr(
         recipe_cache, "hashes", lambda recipe: {"its.rpm": "ours", "else.rpm": "ours"}
     )
@@ -116,32 +116,29 @@ def test_a_bake_in_a_lab_of_other_code_expects_the_files_that_this_lab_serves(
     recipe, said = row("al2"), list[str]()
     own = {"its.rpm": "ours", "else.rpm": "ours"}
     assert target.variables(recipe)["sha256"] == own
-    target.prepare([recipe], said.append)
+    prepared = target.prepare([recipe], said.append)
     assert said == [
         "the lab runs and is in use; it was started from another checkout: a checkout that it does "
         "not name (./invoke lab.down ends it)"
     ]
-    assert target.variables(recipe)["sha256"] == {**own, "its.rpm": "the lab's"}
+    assert prepared.variables(recipe)["sha256"] == {**own, "its.rpm": "the lab's"}
 
 
 def test_what_a_lab_of_other_code_has_baked_is_not_taken_for_this_codes(
-    target: LabTarget, monkeypatch: pytest.MonkeyPatch
+    target: LabTarget,
 ) -> None:
-    monkeypatch.setattr(lab_target, "_OTHER_LAB", {})
     recipe = row("al2")
-    own = target.serves(recipe)
-    monkeypatch.setattr(lab_target, "_OTHER_LAB", {"before": "it was started before"})
-    assert target.serves(recipe) != own
+    other = replace(target, other=OtherLab("before", "it was started before"))
+    assert other.serves(recipe) != target.serves(recipe)
 
 
 def test_a_failure_in_a_lab_of_other_code_says_that_the_lab_may_lack_what_the_row_needs(
-    target: LabTarget, monkeypatch: pytest.MonkeyPatch
+    target: LabTarget,
 ) -> None:
     recipe = row("al2")
-    monkeypatch.setattr(lab_target, "_OTHER_LAB", {})
     assert target.about_failure((), recipe) == ()
-    monkeypatch.setattr(lab_target, "_OTHER_LAB", {"before": "it was started before the facts"})
-    (hint,) = target.about_failure((), recipe)
+    other = replace(target, other=OtherLab("before", "it was started before the facts"))
+    (hint,) = other.about_failure((), recipe)
     assert hint == (
         "the lab may not have what the row needs: it was started before the facts; "
         "./invoke lab.down ends it (its AMIs stay), then build again"

@@ -230,8 +230,9 @@ class Ready(LabTarget):
     def check_host(self) -> None:
         """Any machine."""
 
-    def prepare(self, recipes: Any, say: Any) -> None:
+    def prepare(self, recipes: Any, say: Any) -> LabTarget:
         """Nothing."""
+        return self
 
 
 def refused_for_its_overlay(verifies: Callable[[], object]) -> None:
