@@ -72,12 +72,12 @@ def refuse_errors(findings: Iterable[Finding]) -> None:
 _ALSO = {"amd64": "x86_64", "x64": "x86_64", "aarch64": "arm64"}
 
 
-def nearest(wrong: str, known: Iterable[str], *, likeness: float = 0.5) -> str | None:
+def nearest(wrong: str, candidates: Iterable[str], *, likeness: float = 0.5) -> str | None:
     """The known value that a person most likely meant, or None when none is close.
 
     Case and surrounding spaces are ignored; `likeness` is difflib's ratio, 1 for equal texts.
     """
-    options = {str(value).casefold(): str(value) for value in known}
+    options = {str(value).casefold(): str(value) for value in candidates}
     word = str(wrong).strip().casefold()
     if _ALSO.get(word) in options:
         return _ALSO[word]
@@ -85,9 +85,9 @@ def nearest(wrong: str, known: Iterable[str], *, likeness: float = 0.5) -> str |
     return options[close[0]] if close else None
 
 
-def did_you_mean(wrong: str, known: Iterable[str]) -> str:
+def did_you_mean(wrong: str, candidates: Iterable[str]) -> str:
     """A hint: the nearest known value, if one is close, and the list of all."""
-    options = sorted({str(value) for value in known})
+    options = sorted({str(value) for value in candidates})
     best = nearest(wrong, options)
     if best:
         return f"did you mean {best!r}? Known: {', '.join(options)}"

@@ -20,14 +20,14 @@ def packages_from_apt(history: Path = HISTORY) -> list[str]:
 
     Empty where there is no history: apt rotates it monthly and keeps a year.
     """
-    known = {need.package for need in needs.all_needs()} | {_VENV}
+    needed_packages = {need.package for need in needs.all_needs()} | {_VENV}
     names: set[str] = set()
     for path in sorted(history.glob("history.log*")):
         text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         for line in text.decode(errors="replace").splitlines():
             match = _OURS.search(line) if line.startswith("Commandline: ") else None
             names |= set(match["names"].split()) if match else set()
-    return sorted(name for name in names & known if _is_there(name))
+    return sorted(name for name in names & needed_packages if _is_there(name))
 
 
 def _is_there(package: str) -> bool:

@@ -97,9 +97,9 @@ class Row:
         That is the first field which the row itself sets, since stack and defaults serve other
         rows too; otherwise the first that is set anywhere; otherwise the row.
         """
-        known = [name for name in names if name in self.origins]
-        own = [name for name in known if self.has(name)]
-        return self.origins[(own or known)[0]] if known else self.place
+        settings = [name for name in names if name in self.origins]
+        own = [name for name in settings if self.has(name)]
+        return self.origins[(own or settings)[0]] if settings else self.place
 
 
 @dataclass(frozen=True)

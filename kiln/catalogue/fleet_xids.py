@@ -38,13 +38,13 @@ def xids_by_ami(
     those of older images, is not counted.
     """
     since = datetime.now(timezone.utc) - timedelta(days=DAYS)
-    asked = in_regions(
+    answers_by_region = in_regions(
         list(dict.fromkeys(regions)),
         lambda region: [_asked(target.in_region(region), group, since) for group in groups],
     )
     by_ami: dict[str, dict[int, _Count]] = defaultdict(lambda: defaultdict(_Count))
     there, refused = False, []
-    for region, answers in asked.items():
+    for region, answers in answers_by_region.items():
         for group, answer in zip(groups, answers, strict=True):
             if isinstance(answer, KilnError):
                 refused.append(f"{region}: {answer}")

@@ -77,16 +77,25 @@ def gather_catalogue(
     lines = []
     for line in dict.fromkeys([*by_line, *past]):
         releases = _releases(past.get(line, {}))
-        known = {
+        records = {
             key: release
             for key, release in ((k, _record(r)) for k, r in releases.items())
             if release
         }
-        by_run |= known
+        by_run |= records
         here = [row for row in rows if row.line == line]
-        asked = _to_check(releases, {row.ami_id for row in here})
+        keys_to_check = _to_check(releases, {row.ami_id for row in here})
         images = [
-            _image(key, release, mine, known.get(key), target, keys.get(line), key in asked, say)
+            _image(
+                key,
+                release,
+                mine,
+                records.get(key),
+                target,
+                keys.get(line),
+                key in keys_to_check,
+                say,
+            )
             for key, release in releases.items()
         ]
         lines.append(
@@ -94,7 +103,7 @@ def gather_catalogue(
                 line_about(line, by_line.get(line), releases),
                 channels=tuple(_channel(row, past[line][row.channel]) for row in here),
                 history=tuple(_moves(past.get(line, {}))),
-                images=tuple(_with_xids(_with_changes(images, known), seen)),
+                images=tuple(_with_xids(_with_changes(images, records), seen)),
             )
         )
     # What can be had stands before what the matrix only promises.
@@ -280,13 +289,13 @@ def _signed(
 
 
 def _with_changes(
-    images: Sequence[CataloguedImage], known: Mapping[str, Record]
+    images: Sequence[CataloguedImage], records: Mapping[str, Record]
 ) -> Iterator[CataloguedImage]:
     """Each image with the one built before it and the count of what differs."""
     for at, image in enumerate(images):
         before = images[at + 1].key if at + 1 < len(images) else None
         counts = None
-        changes = changes_between(known.get(before or ""), known.get(image.key))
+        changes = changes_between(records.get(before or ""), records.get(image.key))
         if changes is not None:
             counts = {
                 severity: sum(change.severity == severity for change in changes)

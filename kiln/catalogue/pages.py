@@ -247,10 +247,10 @@ def _reported(
     line: CataloguedLine,
 ) -> Iterator[tuple[CataloguedImage, SeenXid, dict[str, Any] | None]]:
     """Each image's Xids of the fleet, the newest image first, with what is known of the code."""
-    known = {code["code"]: code for code in xid_codes()}
+    codes = {code["code"]: code for code in xid_codes()}
     for image in line.images:
         for seen in image.xids or ():
-            yield image, seen, known.get(seen.xid)
+            yield image, seen, codes.get(seen.xid)
 
 
 def _installed(image: CataloguedImage | None, record: Record | None) -> Iterator[tuple[str, str]]:

@@ -49,19 +49,19 @@ def _of_channel(
 
     A document that cannot follow the channel holds the AMI's id; without one it is left out.
     """
-    asked = launch_request(line.line, channel, region, row=row)
+    request = launch_request(line.line, channel, region, row=row)
     documents = []
     for kind in KINDS.values():
         if kind.needs_id and held is None:
             continue
-        launch = replace(asked, image_id=held.ami_id) if kind.needs_id and held else asked
+        launch = replace(request, image_id=held.ami_id) if kind.needs_id and held else request
         try:
             documents.append(SnippetText(kind.name, kind.summary, write_document(kind, launch)))
         except KilnError:
             continue  # the kind is not for this line
     places = {each.region: each.ami_id for each in line.channels if each.channel == channel}
     regions = ((region, places.pop(region, "")), *places.items())
-    return Snippet(channel, _warning(held), asked.instance_type.type, tuple(documents), regions)
+    return Snippet(channel, _warning(held), request.instance_type.type, tuple(documents), regions)
 
 
 def _warning(held: ChannelInRegion | None) -> str:

@@ -88,21 +88,21 @@ def consume(
     )
     types = instance_type.split(",") if instance_type is not None else [None]
     takes(kind, options, len(types))
-    asked, *more = (
+    request, *more = (
         launch_request(line, channel, where, instance_type=each, label=label, strategy=strategy)
         for each in types
     )
-    suits(kind, asked)
-    asked = replace(
-        asked,
+    suits(kind, request)
+    request = replace(
+        request,
         owner=owner,
         jobs=whole_jobs(jobs) if jobs is not None else 0,
         options=options,
         others=tuple(other.instance_type for other in more),
     )
     if pin or kind.needs_id:
-        asked = pinned(line_flags.answering(targets.choose(target, region)), asked)
-    text = walk_through(asked) if walkthrough else write_document(kind, asked)
+        request = pinned(line_flags.answering(targets.choose(target, region)), request)
+    text = walk_through(request) if walkthrough else write_document(kind, request)
     answer = {"line": line, "channel": channel, "kind": kind.name, "file": out, "document": text}
     if out is None:
         show(answer, as_json=json, text=lambda _: text.removesuffix("\n"))
@@ -120,8 +120,8 @@ def _only_for(kind: str, *, owner: str, jobs: str | None, walkthrough: bool) -> 
 
     if owner not in OWNERS:
         raise KilnError(f"unknown owner {owner!r}", hint=did_you_mean(owner, OWNERS))
-    given = {"--owner": owner != "ami", "--jobs": jobs is not None, "--walkthrough": walkthrough}
-    for flag, used in given.items():
+    flags = {"--owner": owner != "ami", "--jobs": jobs is not None, "--walkthrough": walkthrough}
+    for flag, used in flags.items():
         belongs = "gpu-operator" if flag == "--owner" else "argo"
         if used and kind != belongs:
             raise KilnError(f"{flag} is for --for {belongs}, not for {kind}")

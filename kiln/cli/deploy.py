@@ -77,11 +77,11 @@ def codebuild(
         "OldPacker": "false" if image else None,
         "PermissionsBoundary": permissions_boundary or account.permissions_boundary,
     }
-    given = {name: value for name, value in flags.items() if value is not None}
+    parameters = {name: value for name, value in flags.items() if value is not None}
     with place.preparing([f"stack {stack}"]):
         place = place.prepare([], note)
         outputs = stacks.deploy_stack(
-            place, stack, engines.codebuild_template(), given, note, tags=account.tags
+            place, stack, engines.codebuild_template(), parameters, note, tags=account.tags
         )
     show(
         {"stack": stack, "outputs": outputs},

@@ -48,11 +48,11 @@ def bring_for_names(aws_flags: Mapping[str, str], *names: str) -> None:
     """
     from kiln.pipeline.shared_records import bring_named
 
-    asked = [name for name in names if not name.endswith(".json") and not Path(name).is_file()]
-    shelf = shelf_for(aws_flags) if asked else None
+    builds = [name for name in names if not name.endswith(".json") and not Path(name).is_file()]
+    shelf = shelf_for(aws_flags) if builds else None
     if shelf is None:
         return
-    for name in asked:
+    for name in builds:
         bring_named(shelf, name, note)
 
 

@@ -120,10 +120,10 @@ def fault(
     if clear == bool(action or code or match or message):
         raise KilnError("name a failure, or --clear", hint="--action and --code: see docs/lab.md")
     wanted = {"action": action, "code": code, "times": times, "match": _pairs(match)}
-    asked = {name: value for name, value in wanted.items() if value is not None}
+    fault_fields = {name: value for name, value in wanted.items() if value is not None}
     if message:
-        asked["message"] = message
-    path, body = ("faults/clear", {}) if clear else ("faults", asked)
+        fault_fields["message"] = message
+    path, body = ("faults/clear", {}) if clear else ("faults", fault_fields)
     try:
         left = control.call(settings.current(), path, body)
     except ValueError as error:

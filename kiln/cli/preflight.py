@@ -53,11 +53,11 @@ def preflight(
     needs.ensure("preflight", *sorted(families), install=not no_install, say=note)
     target = targets.choose(region=region) if aws.find_credentials() else None
     with tempfile.TemporaryDirectory(prefix="kiln-preflight-") as folder:
-        asked = ask(recipes, Path(folder), whole_files=download, say=note, target=target)
+        result = ask(recipes, Path(folder), whole_files=download, say=note, target=target)
         if record:
-            files = recording.record_roots(asked.roots, date.today())
+            files = recording.record_roots(result.roots, date.today())
             note("\n".join(map(_recorded, files)) or "recorded: nothing has changed")
-    rows = asked.rows
+    rows = result.rows
     show([row.as_json() for row in rows], as_json=json, text=lambda _: answers.rows_text(rows))
     return 0 if all(row.state is answers.State.PUBLISHED for row in rows) else 1
 

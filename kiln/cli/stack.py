@@ -93,10 +93,10 @@ def deploy(
     data = template_data(inputs)
     for line in alarms_without_data(inputs.settings):
         note(line)
-    given = parameters_given(parameter, data["Parameters"])
+    parameters = parameters_given(parameter, data["Parameters"])
     account = default_account()
     if account.permissions_boundary:
-        given.setdefault("PermissionsBoundary", account.permissions_boundary)
+        parameters.setdefault("PermissionsBoundary", account.permissions_boundary)
     place = targets.choose(target, region)
     note(str(place))
     groups = {key: value["Value"] for key, value in data["Outputs"].items()}
@@ -104,10 +104,12 @@ def deploy(
     with place.preparing([f"stack {name}"]):
         place = place.prepare([], note)
         for key, value in telemetry_stack.groups_that_are_there(place, name, groups).items():
-            if key not in given:
+            if key not in parameters:
                 note(f"{key}=false: the log group is there already, and stays as it is")
-                given[key] = value
-        outputs = stacks.deploy_stack(place, name, text, given, note, tags=account.tags, plan=plan)
+                parameters[key] = value
+        outputs = stacks.deploy_stack(
+            place, name, text, parameters, note, tags=account.tags, plan=plan
+        )
     show(outputs, as_json=json, text=_lines)
 
 
@@ -192,8 +194,8 @@ def _inputs(row: str | None, gpu_types: Sequence[str], watch: Sequence[str]) -> 
         for recipe in recipes
         for kind in (*recipe.target_instance_types, recipe.verify_instance_type)
     }
-    known = [facts.instance(kind).type for kind in sorted(types)]
-    return StackInputs(settings, tuple(known), tuple(dict.fromkeys(watch)))
+    instance_types = [facts.instance(kind).type for kind in sorted(types)]
+    return StackInputs(settings, tuple(instance_types), tuple(dict.fromkeys(watch)))
 
 
 def _lines(outputs: dict[str, str]) -> str:

@@ -63,16 +63,16 @@ def _continued(record: Record) -> list[str]:
 
 def _evidence(record: Record) -> list[str]:
     """How many packages, files and units of a bake are known from where; then the assumed ones."""
-    known = record.evidence
-    if known is None:
+    evidence = record.evidence
+    if evidence is None:
         return []
-    kinds = {"packages": known.packages, "files": known.files, "units": known.units}
+    kinds = {"packages": evidence.packages, "files": evidence.files, "units": evidence.units}
     lines = [
         f"  {kind:<8} " + ", ".join(f"{number} {state}" for state, number in counted.items())
         for kind, counted in kinds.items()
         if any(counted.values())
     ]
-    return [*lines, *(f"    assumed: {what}" for what in known.assumed)]
+    return [*lines, *(f"    assumed: {what}" for what in evidence.assumed)]
 
 
 def _first_line(text: str) -> str:

@@ -250,17 +250,17 @@ def _client(service: str, target: Target, attempts: int = 6) -> Any:
     from botocore.session import Session
 
     config = Config(retries={"mode": "standard", "max_attempts": attempts}, connect_timeout=10)
-    given = target.client_settings()
+    settings = target.client_settings()
     # A session of its own: it takes the credentials that are set when it is made.
     session: Any = Session()
-    if "aws_access_key_id" not in given:
+    if "aws_access_key_id" not in settings:
         # Side by side, for a program or IMDS may be asked for them; the session keeps them.
         session.get_credentials()
     # Side by side each of them would read what one reads for all.
     with _CREATING:
         data = _botocore_data(session.get_config_variable("data_path"))
         session.register_component("data_loader", data)
-        return session.create_client(service, region_name=target.region, config=config, **given)
+        return session.create_client(service, region_name=target.region, config=config, **settings)
 
 
 _CREATING = Lock()

@@ -29,10 +29,10 @@ def stack_request(
     present: Any,
 ) -> dict[str, Any]:
     """What CreateStack and CreateChangeSet take; parameters that are not given keep their value."""
-    given: list[dict[str, Any]] = [
+    entries: list[dict[str, Any]] = [
         {"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()
     ]
-    given += [
+    entries += [
         {"ParameterKey": parameter["ParameterKey"], "UsePreviousValue": True}
         for parameter in (present or {}).get("Parameters", [])
         if parameter["ParameterKey"] not in parameters and _has(template, parameter["ParameterKey"])
@@ -40,7 +40,7 @@ def stack_request(
     return {
         "StackName": name,
         "TemplateBody": template,
-        "Parameters": given,
+        "Parameters": entries,
         "Capabilities": ["CAPABILITY_IAM"],
         **({"Tags": [{"Key": k, "Value": v} for k, v in tags.items()]} if tags else {}),
     }
@@ -51,14 +51,14 @@ def _has(template: str, parameter: str) -> bool:
     return re.search(rf'["\s]{re.escape(parameter)}"?\s*:', template) is not None
 
 
-def propose(client: Any, asked: Mapping[str, Any], pause: float) -> Proposed | None:
+def propose(client: Any, request: Mapping[str, Any], pause: float) -> Proposed | None:
     """A change set for an update; None if nothing would change.
 
     Raises KilnError (exit status 1) if CloudFormation cannot make one.
     """
     name = f"kiln-{uuid.uuid4().hex[:12]}"
-    client.create_change_set(**asked, ChangeSetName=name, ChangeSetType="UPDATE")
-    which = {"StackName": asked["StackName"], "ChangeSetName": name}
+    client.create_change_set(**request, ChangeSetName=name, ChangeSetType="UPDATE")
+    which = {"StackName": request["StackName"], "ChangeSetName": name}
     lines: list[str] = []
     while True:
         answer = client.describe_change_set(**which)
@@ -70,7 +70,7 @@ def propose(client: Any, asked: Mapping[str, Any], pause: float) -> Proposed | N
         reason = answer.get("StatusReason", "")
         if message("cloudformation", "no_changes").search(reason):
             return None
-        raise operation_failed(f"the changes of {asked['StackName']} cannot be made: {reason}")
+        raise operation_failed(f"the changes of {request['StackName']} cannot be made: {reason}")
     while True:
         lines += [_line(change["ResourceChange"]) for change in answer.get("Changes", [])]
         if "NextToken" not in answer:

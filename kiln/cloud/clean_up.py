@@ -107,14 +107,14 @@ def _end_instances(
     ids = list(launched) if alive is None else alive
     if not ids:
         return
-    asked = False
+    is_requested = False
     with _noted(done, *(f"instance {instance}: termination not requested" for instance in ids)):
         client.terminate_instances(InstanceIds=ids)
-        asked = True
+        is_requested = True
     unseen = [f"instance {instance}: termination requested, not confirmed" for instance in ids]
-    if asked and alive is None:
+    if is_requested and alive is None:
         done.left += unseen
-    elif asked:
+    elif is_requested:
         with _noted(done, *unseen):
             _wait_until_ended(client, run_id, target, ids, hurried)
             done.removed += [f"instance {instance}" for instance in ids]

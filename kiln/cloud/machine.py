@@ -110,7 +110,7 @@ def booted(
     """
     timeout = ssh_timeout()
     client: Any = aws.ec2(target)  # boto3's type stubs lack newer instance types
-    asked: dict[str, Any] = {
+    request: dict[str, Any] = {
         "ImageId": ami_id,
         "InstanceType": instance_type,
         "MinCount": 1,
@@ -129,7 +129,7 @@ def booted(
         ],
     }
     with aws.explained(f"{instance_type} could not be launched from {ami_id}"):
-        instance = _launched(client, asked, access, account, target, tried)
+        instance = _launched(client, request, access, account, target, tried)
     launched(instance["InstanceId"])
     waits_for(f"{instance['InstanceId']} to start", limit=_BOOT_TIMEOUT)
     ends = _wait_until_running(client, instance["InstanceId"], target, stop)
@@ -162,7 +162,7 @@ def booted(
 
 def _launched(
     client: Any,
-    asked: dict[str, Any],
+    request: dict[str, Any],
     access: Access,
     account: Account,
     target: Target,
@@ -171,14 +171,14 @@ def _launched(
     """The instance, in the first subnet in which EC2 has capacity. Raises its last answer."""
     from botocore.exceptions import ClientError
 
-    kind = str(asked["InstanceType"])
+    kind = str(request["InstanceType"])
     left = reservations.launches_of(account, target, [kind], access.network.subnets)
     while True:
         subnet, reservation = left[0].subnet_id, left[0].reservation
         market = capacity.market_of(account.spot, reservation)
         wanted = launch_settings(access, account, reservation, subnet)
         try:
-            made = client.run_instances(**asked, **wanted)["Instances"][0]
+            made = client.run_instances(**request, **wanted)["Instances"][0]
         except ClientError as error:
             answer = str(error)
             if not capacity.no_capacity(answer):

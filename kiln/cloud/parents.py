@@ -21,9 +21,9 @@ def resolve(recipe: Recipe, target: Target) -> ParentAmi:
     status 1) if AWS did not say.
     """
     source = recipe.source_ami
-    known = target.parent_without_request(recipe)
-    if known:
-        return known
+    parent = target.parent_without_request(recipe)
+    if parent:
+        return parent
     if source.ssm_parameter:
         ami_id = _from_parameter(recipe, target)
         images = _describe(recipe, target, ImageIds=[ami_id])
@@ -51,36 +51,36 @@ def resolve(recipe: Recipe, target: Target) -> ParentAmi:
 
 def once() -> Callable[[Recipe, Target], ParentAmi]:
     """A `resolve` that asks once for each parent AMI in a region, however many recipes share it."""
-    known: dict[object, ParentAmi] = {}
+    parents: dict[object, ParentAmi] = {}
 
     def find(recipe: Recipe, target: Target) -> ParentAmi:
         key = (recipe.source_ami, recipe.arch, target.region)
-        if key not in known:
-            known[key] = resolve(recipe, target)
-        return known[key]
+        if key not in parents:
+            parents[key] = resolve(recipe, target)
+        return parents[key]
 
     return find
 
 
-def again(known: ParentAmi, recipe: Recipe, target: Target) -> ParentAmi:
+def again(parent: ParentAmi, recipe: Recipe, target: Target) -> ParentAmi:
     """The parent AMI of an earlier build, by its id.
 
     Raises KilnError (exit status 1) if it no longer exists.
     """
     if target.parent_without_request(recipe):
-        return known  # the lab answers only while it is up; the build asks again then
+        return parent  # the lab answers only while it is up; the build asks again then
     with aws.explained("the parent AMI could not be looked up"):
-        images = _with_id(known.ami_id, target)
+        images = _with_id(parent.ami_id, target)
     if not images:
         raise operation_failed(
-            f"the parent AMI {known.ami_id} ({known.name or 'of unknown name'}) no longer exists "
+            f"the parent AMI {parent.ami_id} ({parent.name or 'of unknown name'}) no longer exists "
             f"in {target.region}",
             hint="vendors remove their old AMIs: copy a parent that must last into an account of "
             "yours, and name that copy in `distros`"
             + (f"; {target.missing_parent_hint}" if target.missing_parent_hint else ""),
         )
     return ParentAmi(
-        ami_id=known.ami_id,
+        ami_id=parent.ami_id,
         name=str(images[0].get("Name", "")),
         created=str(images[0].get("CreationDate", "")),
         found_by="the id in the record",

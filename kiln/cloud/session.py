@@ -36,9 +36,9 @@ def require_plugin() -> None:
 def is_online(instance_id: str, target: Target) -> bool:
     """Has the instance's SSM agent registered, so that sessions can begin?"""
     wanted: list[Any] = [{"Key": "InstanceIds", "Values": [instance_id]}]
-    known = aws.ssm(target).describe_instance_information(Filters=wanted)
+    answer = aws.ssm(target).describe_instance_information(Filters=wanted)
     return any(
-        instance.get("PingStatus") == "Online" for instance in known["InstanceInformationList"]
+        instance.get("PingStatus") == "Online" for instance in answer["InstanceInformationList"]
     )
 
 
@@ -62,17 +62,17 @@ def carry(region: str, settings: str, instance_id: str, port: str) -> None:
 
     own = json.loads(Path(settings).read_text())
     client: Any = boto3.client("ssm", region_name=region, **own)
-    asked = {
+    parameters = {
         "Target": instance_id,
         "DocumentName": "AWS-StartSSHSession",
         "Parameters": {"portNumber": [port]},
     }
-    answer = client.start_session(**asked)
+    answer = client.start_session(**parameters)
     opened = {name: answer[name] for name in ("SessionId", "TokenValue", "StreamUrl")}
     # Its arguments as the AWS CLI gives them: awscli/customizations/sessionmanager.py (aws/aws-cli)
     plugin = str(Path(shutil.which(PLUGIN) or PLUGIN))
     profile = os.environ.get("AWS_PROFILE", "")
-    request, endpoint = json.dumps(asked), client.meta.endpoint_url
+    request, endpoint = json.dumps(parameters), client.meta.endpoint_url
     # The plugin makes calls of its own, to resume and to end the session.
     keys = {name.upper(): text for name, text in own.items() if name.startswith("aws_")}
     os.execve(  # noqa: S606 - no shell

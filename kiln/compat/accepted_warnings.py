@@ -22,9 +22,9 @@ def with_accepted(
     `plain` are the same findings as they are without `--strict`: what is an error there cannot be
     accepted. An acceptance past its last day is an error, one without its warning a warning.
     """
-    known = {entry.rule: entry for entry in recipe.row.accepted}
+    entries = {entry.rule: entry for entry in recipe.row.accepted}
     judged = [
-        _judged(finding, known.get(finding.rule), easy.level == "error", day)
+        _judged(finding, entries.get(finding.rule), easy.level == "error", day)
         for easy, finding in zip(plain, findings, strict=True)
     ]
     warned = {finding.rule for finding in plain if finding.level != "error"}

@@ -165,18 +165,18 @@ def check_combination(
     types = [facts.instance(name) for name in (instance_type, *instance_types) if name]
     if arch is None:
         arch = types[0].arch if types else "x86_64"
-    given = {"driver": driver, "arch": arch, **more}
-    given = {name: value for name, value in given.items() if value is not None}
-    _known_fields(given)
-    latest = tuple(name for name, value in given.items() if value == LATEST)
-    companions = dict(given.pop("companions", {}))
+    values = {"driver": driver, "arch": arch, **more}
+    values = {name: value for name, value in values.items() if value is not None}
+    _known_fields(values)
+    latest = tuple(name for name, value in values.items() if value == LATEST)
+    companions = dict(values.pop("companions", {}))
     combination = Combination(
         distro=distro,
         today=today or date.today(),
         instance_types=tuple(types),
         latest=latest,
         companions=tuple(companions.items()),
-        **{name: value for name, value in given.items() if value != LATEST},
+        **{name: value for name, value in values.items() if value != LATEST},
     )
     findings = list(dict.fromkeys(finding for _, finding in _findings(combination)))
     used = used_facts.used_by_combination(combination)
@@ -201,12 +201,12 @@ def nearest_version(name: str, wrong: str) -> str | None:
     if name not in tables:
         return None
     file, key = tables[name]
-    known = facts.table(file)[key]
+    known_versions = facts.table(file)[key]
     number = re.search(r"[0-9][0-9.]*", wrong)
-    if number and number[0] in known:  # v2.28.9, 2.28.9-1+cuda13.0
+    if number and number[0] in known_versions:  # v2.28.9, 2.28.9-1+cuda13.0
         return number[0]
-    completed = [version for version in known if version.startswith(f"{wrong}.")]
-    return versions.newest(completed) or nearest(wrong, known, likeness=0.7)
+    completed = [version for version in known_versions if version.startswith(f"{wrong}.")]
+    return versions.newest(completed) or nearest(wrong, known_versions, likeness=0.7)
 
 
 def serves(combination: Combination) -> list[str]:
@@ -216,11 +216,11 @@ def serves(combination: Combination) -> list[str]:
     return [instance_type.type for instance_type in served(combination) if instance_type.offered]
 
 
-def _known_fields(given: dict[str, Any]) -> None:
-    known = {field.name for field in fields(Combination)}
-    for name, value in given.items():
-        if name not in known:
-            raise KilnError(f"`check` has no field {name}", hint=did_you_mean(name, known))
+def _known_fields(values: dict[str, Any]) -> None:
+    names = {field.name for field in fields(Combination)}
+    for name, value in values.items():
+        if name not in names:
+            raise KilnError(f"`check` has no field {name}", hint=did_you_mean(name, names))
         if name in _CHOICES and value not in _CHOICES[name]:
             raise KilnError(
                 f"{name.replace('_', '-')} {value} does not exist",

@@ -74,8 +74,8 @@ def used_by_recipe(recipe: Recipe) -> Iterator[UsedFact]:
 
 
 def _machines(c: Combination) -> Iterator[UsedFact]:
-    known = facts.instances()
-    build = [known[name] for name in c.build_instances if name in known]
+    instance_types = facts.instances()
+    build = [instance_types[name] for name in c.build_instances if name in instance_types]
     listed = [entry["type"] for entry in facts.table("instances")["types"]]
     for types, field in ((c.instance_types, "target_instance_types"), (build, "instance_type")):
         for kind in types:
@@ -105,8 +105,8 @@ def _driver(c: Combination) -> Iterator[UsedFact]:
     what = f"the end, modules and CUDA of driver branch {c.branch_name}"
     yield UsedFact("drivers", ("branches", c.branch_name), what, ("driver",))
     for kind in c.instance_types:
-        known = drivers["gpus"].get(kind.gpu)
-        if known and _first_branch_matters(c.branch_name, known):
+        gpu = drivers["gpus"].get(kind.gpu)
+        if gpu and _first_branch_matters(c.branch_name, gpu):
             what = f"the first driver branch for the {kind.gpu}"
             yield UsedFact("drivers", ("gpus", kind.gpu), what, ("driver", "target_instance_types"))
         what = f"the last driver branch and CUDA for {kind.gpu_arch}"
@@ -129,11 +129,11 @@ def _driver(c: Combination) -> Iterator[UsedFact]:
             yield UsedFact("drivers", ("nvlsm", "versions", version), what, ("nvlsm", "driver"))
 
 
-def _first_branch_matters(branch: str, known: Mapping[str, str]) -> bool:
+def _first_branch_matters(branch: str, gpu: Mapping[str, str]) -> bool:
     """Does a GPU's first branch decide that this one has it? Not below it, where a rule objects,
     nor where a later branch is known to have the GPU."""
-    surely = known.get("known_from")
-    return versions.at_least(branch, known["first_branch"]) and not (
+    surely = gpu.get("known_from")
+    return versions.at_least(branch, gpu["first_branch"]) and not (
         surely and versions.at_least(branch, surely)
     )
 

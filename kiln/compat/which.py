@@ -58,11 +58,11 @@ def rows_for(
     Raises KilnError (exit status 2) if `instance_type` is not a known GPU instance type, or if
     there is no such distribution, flavour or processor.
     """
-    asked = {"distro": distro, "flavor": flavor, "arch": arch}
-    _known(asked)
+    criteria = {"distro": distro, "flavor": flavor, "arch": arch}
+    _known(criteria)
     wanted = facts.instance(instance_type) if instance_type else None
     every = list(recipes)
-    fitting = [recipe for recipe in every if _is(recipe, asked)]
+    fitting = [recipe for recipe in every if _is(recipe, criteria)]
     answer = rows_on(wanted, judged_rows(fitting, today), flavor)
     return {**answer, "left_out": len(every) - len(fitting)}
 
@@ -94,23 +94,23 @@ def rows_on(
     }
 
 
-def _known(asked: dict[str, str | None]) -> None:
-    known = {
+def _known(criteria: dict[str, str | None]) -> None:
+    values = {
         "distro": facts.distro_names(with_parents=True),
         "flavor": vocabulary.FLAVORS,
         "arch": vocabulary.ARCHES,
     }
-    for name, value in asked.items():
-        if value is not None and value not in known[name]:
+    for name, value in criteria.items():
+        if value is not None and value not in values[name]:
             raise KilnError(
                 f"--{name} {value}: there is none to build on",
-                hint=did_you_mean(value, known[name]),
+                hint=did_you_mean(value, values[name]),
             )
 
 
-def _is(recipe: Recipe, asked: dict[str, str | None]) -> bool:
+def _is(recipe: Recipe, criteria: dict[str, str | None]) -> bool:
     has = {"distro": recipe.distro.id, "flavor": recipe.flavor, "arch": recipe.arch}
-    return all(value in (None, has[name]) for name, value in asked.items())
+    return all(value in (None, has[name]) for name, value in criteria.items())
 
 
 def which_text(answer: dict[str, Any]) -> str:

@@ -203,17 +203,20 @@ def packages(recipe: Recipe, component: str, version: str = "0", **more: str) ->
 
     Raises KilnError (exit status 2) if the recipe's archive is not known to have them.
     """
-    known = facts.archive_packages(component, version, **{**_fields(recipe), **more})
-    if known is None:
+    entry = facts.archive_packages(component, version, **{**_fields(recipe), **more})
+    if entry is None:
         raise KilnError(
             f"{recipe.name}: no package of {component} {version} is known for "
             f"{recipe.distro.id} with driver_source {recipe.driver_source}",
             hint="choose another driver_source, or add its name to "
             "kiln/facts/knowledge/packages.yaml",
         )
-    build = f"@cuda{known.built_for}" if known.built_for else ""
-    named = [*(f"{name}={version}{build}" for name in known.names), *known.unversioned]
-    return Fact(" ".join(named), known.row)
+    build = f"@cuda{entry.built_for}" if entry.built_for else ""
+    named = [
+        *(f"{name}={version}{build}" for name in entry.names),
+        *entry.unversioned,
+    ]
+    return Fact(" ".join(named), entry.row)
 
 
 def packaged(recipe: Recipe, component: str, version: str, **more: str) -> bool:

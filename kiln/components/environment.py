@@ -115,11 +115,11 @@ def environment_problems(component: str, values: Mapping[str, str]) -> list[Find
     """
     script = provisioner_file(component)
     variables = {variable.name: variable for variable in declared(script)}
-    known = {variable.name for variable in common()}
+    common_names = {variable.name for variable in common()}
     findings = []
     # Variable that is not declared → the declared one that was meant.
     unknown = {name: nearest(name, variables) for name in values if name not in variables}
-    for name in [name for name in unknown if name in known]:
+    for name in [name for name in unknown if name in common_names]:
         del unknown[name]
         message = f"component {component} gives {name}, which every script gets already"
         findings.append(_finding(script, 1, message, f"remove {name} from the component"))
@@ -137,17 +137,21 @@ def environment_problems(component: str, values: Mapping[str, str]) -> list[Find
             message = f"component {component} {state} {variable.name}, which the script requires"
             hint = f"{variable.name}: {variable.description}"
             findings.append(_finding(script, variable.line, message, hint))
-    own = [variable for variable in variables.values() if variable.name not in known]
-    return [*findings, *_undeclared(script, {*variables, *known}), *_never(component, own, values)]
+    own = [variable for variable in variables.values() if variable.name not in common_names]
+    return [
+        *findings,
+        *_undeclared(script, {*variables, *common_names}),
+        *_never(component, own, values),
+    ]
 
 
 def library_problems() -> list[Finding]:
     """Errors where a file of the library reads a variable that its header does not declare."""
-    known = {variable.name for variable in common()}
+    common_names = {variable.name for variable in common()}
     return [
         finding
         for path in sorted(LIBRARY.parent.glob("*.sh"))
-        for finding in _undeclared(path, known)
+        for finding in _undeclared(path, common_names)
     ]
 
 
@@ -155,12 +159,12 @@ def library_problems() -> list[Finding]:
 _MISSPELT = 0.85
 
 
-def _undeclared(script: Path, known: Collection[str]) -> list[Finding]:
+def _undeclared(script: Path, declared_names: Collection[str]) -> list[Finding]:
     findings = []
     for reading in readings(script):
-        if reading.own or reading.name in known:
+        if reading.own or reading.name in declared_names:
             continue
-        close = nearest(reading.name, known, likeness=_MISSPELT)
+        close = nearest(reading.name, declared_names, likeness=_MISSPELT)
         if not (reading.certain or close):
             continue
         message = f"the script reads {reading.name}, which its header does not declare"

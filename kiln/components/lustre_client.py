@@ -17,9 +17,9 @@ from kiln.components.component import (
 
 def environment(recipe: Recipe) -> Environment:
     """Where the client's packages are: a topic of Amazon Linux 2's extras, or FSx's repository."""
-    known = facts.table("packages")["lustre"]
+    lustre = facts.table("packages")["lustre"]
     return {
-        "LUSTRE_TOPIC": known["topics"].get(recipe.distro.id, ""),
+        "LUSTRE_TOPIC": lustre["topics"].get(recipe.distro.id, ""),
         "LUSTRE_SUITE": _suite(recipe),
         "LUSTRE_REPO_URL": repository(recipe, "LUSTRE_REPO_URL"),
         "LUSTRE_OS_PACKAGES": packages(recipe, "lustre-client"),

@@ -55,10 +55,11 @@ _NEEDED = ("what", "after")
 
 
 def with_own(
-    ours: Mapping[str, Component], folders: Sequence[Path], known: Sequence[str]
+    ours: Mapping[str, Component], folders: Sequence[Path], recipe_fields: Sequence[str]
 ) -> dict[str, Component]:
-    """Our components with those of overlays at their places; `known` are the recipe's fields.
+    """Our components with those of overlays at their places.
 
+    `recipe_fields` are the names of a recipe's fields.
     Raises KilnError (exit status 2) with the file for a name that exists already, an unknown
     place, an invalid component, and a script that no component runs.
     """
@@ -67,7 +68,7 @@ def with_own(
         for path in sorted((folder / "components").glob("*")):
             if path.name.startswith((".", "__")):
                 continue
-            component, after = _read(path, known)
+            component, after = _read(path, recipe_fields)
             name = component.name
             if name in ours or name in waiting:
                 other = shown_path(waiting[name][0]) if name in waiting else "AMI Kiln itself"
@@ -105,11 +106,11 @@ def _placed(
 
 
 def _check_scripts(
-    folder: Path, ours: Mapping[str, Component], known: Mapping[str, object]
+    folder: Path, ours: Mapping[str, Component], all_components: Mapping[str, object]
 ) -> None:
     """Refuse a provisioner that no component would run."""
     for path in sorted((folder / "provisioners").glob("*")):
-        if path.name.startswith(".") or (path.suffix == ".sh" and path.stem in known):
+        if path.name.startswith(".") or (path.suffix == ".sh" and path.stem in all_components):
             continue
         if path.stem in ours:
             message = f"{path.stem} is a component of AMI Kiln, whose script it cannot replace"
@@ -120,15 +121,15 @@ def _check_scripts(
         raise overlay_mistake(path, f"no component runs {path.name}", hint)
 
 
-def _read(path: Path, known: Sequence[str]) -> tuple[Component, str]:
+def _read(path: Path, recipe_fields: Sequence[str]) -> tuple[Component, str]:
     name = path.stem.replace("_", "-")
     if path.suffix not in (".yaml", ".py") or not _NAME.fullmatch(name):
         raise overlay_mistake(
             path, "a component is NAME.yaml or NAME.py, such as acme-baseline.yaml"
         )
     component, after = (_from_yaml if path.suffix == ".yaml" else _from_module)(path, name)
-    if component.needs is not None and component.needs not in known:
-        hint = did_you_mean(component.needs, known)
+    if component.needs is not None and component.needs not in recipe_fields:
+        hint = did_you_mean(component.needs, recipe_fields)
         raise overlay_mistake(path, f"needs: a recipe has no field {component.needs!r}", hint)
     if after in _LAST:
         raise _after_mistake(
@@ -221,19 +222,19 @@ def _packages(document: Located) -> dict[str, list[str]] | None:
 
 
 def _of_distribution(packages: dict[str, list[str]] | None, recipe: Recipe) -> list[str]:
-    known = packages or {}
+    by_distribution = packages or {}
     for name in (recipe.distro.id, recipe.distro.family, "default"):
-        if name in known:
-            return known[name]
+        if name in by_distribution:
+            return by_distribution[name]
     return []
 
 
 def _check_keys(document: Located) -> None:
-    known = facts.table("keys")["keys"]
+    keys = facts.table("keys")["keys"]
     for variable, name in document.data.get("keys", {}).items():
-        if name not in known:
+        if name not in keys:
             what = f"there is no signing key {name!r}"
-            hint = did_you_mean(name, known) + " Yours is an entry in facts/keys.yaml."
+            hint = did_you_mean(name, keys) + " Yours is an entry in facts/keys.yaml."
             raise _at(document, ("keys", variable), what, hint)
 
 
@@ -266,14 +267,14 @@ def _from_module(path: Path, name: str) -> tuple[Component, str]:
 def _guarded_environment(
     path: Path, function: Callable[[Recipe], Any], recipe: Recipe
 ) -> Mapping[str, str | Fact]:
-    given = _guarded(path, function, recipe)
-    if not isinstance(given, Mapping) or not all(
-        isinstance(text, str | Fact) for text in given.values()
+    values = _guarded(path, function, recipe)
+    if not isinstance(values, Mapping) or not all(
+        isinstance(text, str | Fact) for text in values.values()
     ):
         raise overlay_mistake(
             path, "environment(recipe) must return the script's variables, all of text"
         )
-    return given
+    return values
 
 
 def _guarded(path: Path, function: Callable[..., Any], *arguments: Any) -> Any:

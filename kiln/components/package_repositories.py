@@ -131,14 +131,14 @@ def _of_vendor(recipe: Recipe, step: Step) -> Iterator[Repository]:
         shape = layout[kind]
         fields = {**_fields(recipe), "url": url}
         key = next(entry for entry in step.downloads if entry.env.endswith("_KEY"))
-        known = facts.table("keys")["keys"]
+        keys = facts.table("keys")["keys"]
         yield Repository(
             name=layout["name"],
             kind=kind,
             url=shape["url"].format(**fields),
             suites=tuple(suite.format(**fields) for suite in shape.get("suites", ())),
             components=tuple(shape.get("components", ())),
-            fingerprints=tuple(str(known[name]["fingerprint"]) for name in step.keys.values()),
+            fingerprints=tuple(str(keys[name]["fingerprint"]) for name in step.keys.values()),
             signed=True,
             mirror_list=False,
             key_file="",

@@ -163,7 +163,7 @@ def command_line(wanted: LaunchRequest) -> str:
         ]
     else:
         data["SubnetId"] = "$SUBNET"
-    asked = as_json(data | {"KeyName": "$KEY", "MinCount": 1, "MaxCount": 1})
+    request = as_json(data | {"KeyName": "$KEY", "MinCount": 1, "MaxCount": 1})
     return (
         "#!/bin/bash\n"
         f"# One {wanted.instance_type.type} of {wanted.line}, channel {wanted.channel}.\n"
@@ -171,5 +171,5 @@ def command_line(wanted: LaunchRequest) -> str:
         "set -euo pipefail\n"
         ': "${SUBNET:?} ${GROUP:?} ${KEY:?}"\n'
         f"aws ec2 run-instances --region {wanted.region} --cli-input-json "
-        f'"$(cat <<END\n{asked}END\n)"\n'
+        f'"$(cat <<END\n{request}END\n)"\n'
     )

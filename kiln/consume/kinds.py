@@ -120,13 +120,13 @@ def kind_of(name: str) -> Kind:
 
 def suits(kind: Kind, wanted: LaunchRequest) -> None:
     """Raises KilnError (exit status 2) for a line that the kind is not for."""
-    for what, value, known in (
+    for what, value, supported in (
         ("flavour", wanted.recipe.flavor, kind.flavors),
         ("distribution", wanted.recipe.distro.id, kind.distros),
     ):
-        if known and value not in known:
+        if supported and value not in supported:
             raise KilnError(
-                f"{kind.name} takes images of {what} {' or '.join(known)}; "
+                f"{kind.name} takes images of {what} {' or '.join(supported)}; "
                 f"{wanted.line} is of {what} {value}",
                 hint="./invoke channels names the lines.",
             )

@@ -63,12 +63,12 @@ def flags_given(options: LaunchOptions) -> list[str]:
     ]
 
 
-def checked_options(**given: str | None) -> LaunchOptions:
+def checked_options(**flags: str | None) -> LaunchOptions:
     """From flags. Raises KilnError (exit status 2) for what cannot be such a name or id."""
-    for name, value in given.items():
+    for name, value in flags.items():
         if value is not None:
             _FORMS[name].required(value, f"--{name.replace('_', '-')}")
-    options = LaunchOptions(**{name: value for name, value in given.items() if value})
+    options = LaunchOptions(**{name: value for name, value in flags.items() if value})
     if options.capacity_reservation and options.capacity_block:
         raise KilnError("instances start in a capacity reservation or in a block, not both")
     return options

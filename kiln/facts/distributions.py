@@ -16,20 +16,20 @@ def distro(name: str) -> dict[str, Any]:
 
     Raises KilnError (exit status 2) for an unknown distribution, with the nearest known one.
     """
-    known: dict[str, dict[str, Any]] = table("distros")["distros"]
-    if name not in known:
+    distros: dict[str, dict[str, Any]] = table("distros")["distros"]
+    if name not in distros:
         raise KilnError(
             f"{name} is not a known distribution",
-            hint=did_you_mean(name, known)
+            hint=did_you_mean(name, distros)
             + " A new one is an entry in kiln/facts/knowledge/distros.yaml.",
         )
-    return known[name]
+    return distros[name]
 
 
 def distro_names(*, with_parents: bool = False) -> list[str]:
     """The known distributions; with `with_parents` only those that AMIs can be built on."""
-    known: dict[str, dict[str, Any]] = table("distros")["distros"]
-    return [name for name, entry in known.items() if entry.get("parents") or not with_parents]
+    distros: dict[str, dict[str, Any]] = table("distros")["distros"]
+    return [name for name, entry in distros.items() if entry.get("parents") or not with_parents]
 
 
 @dataclass(frozen=True)

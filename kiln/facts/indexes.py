@@ -110,17 +110,17 @@ def _read(path: Path, _changed: int) -> RecordedIndex:
     )
 
 
-def judge_package(package: WantedPackage, known: Sequence[RecordedIndex | None]) -> Judged:
+def judge_package(package: WantedPackage, records: Sequence[RecordedIndex | None]) -> Judged:
     """Is a package published in one of a row's repositories, as far as they are recorded?
 
-    `known` has the index of each of them, None for one that was not recorded.
+    `records` has the index of each of them, None for one that was not recorded.
     """
-    there = [index for index in known if index is not None]
+    there = [index for index in records if index is not None]
     for index in there:
         for version in index.versions(package.name):
             if package.is_met_by(version):
                 return Judged(Published.YES, version, recorded=index.recorded)
-    if not known or len(there) < len(known):
+    if not records or len(there) < len(records):
         return Judged(Published.UNKNOWN)
     offered = [version for index in there for version in index.versions(package.name)]
     if offered or all(package.name in index.absent for index in there):

@@ -129,12 +129,12 @@ def instance(name: str) -> InstanceType:
 
     Raises KilnError (exit status 2) for an unknown type, with the nearest known one.
     """
-    known = instances()
-    if name in known:
-        return known[name]
+    types = instances()
+    if name in types:
+        return types[name]
     family = name.split(".", maxsplit=1)[0]
-    sizes = [other for other in known if known[other].family == family]
-    best = nearest(name, sizes or known)
+    sizes = [other for other in types if types[other].family == family]
+    best = nearest(name, sizes or types)
     hint = f"did you mean {best}?" if best else "all are in kiln/facts/knowledge/instances.yaml"
     if sizes:
         hint = f"{family} has: {', '.join(sizes)}"

@@ -10,11 +10,11 @@ from kiln.facts.tables import table
 
 def cuda_release(version: str) -> str | None:
     """The known toolkit release that a version or series names (12.2 → 12.2.2), or None."""
-    known: dict[str, Any] = table("cuda")["releases"]
-    if version in known:
+    releases: dict[str, Any] = table("cuda")["releases"]
+    if version in releases:
         return version
     return versions.newest(
-        release for release in known if versions.same(versions.series(release), version)
+        release for release in releases if versions.same(versions.series(release), version)
     )
 
 

@@ -55,10 +55,10 @@ def with_overrides(
 
 
 def _check_names(facts: Path) -> None:
-    known = {path.stem for path in KNOWLEDGE.glob("*.yaml")} - TABLES_OF_THE_PROGRAM
+    tables = {path.stem for path in KNOWLEDGE.glob("*.yaml")} - TABLES_OF_THE_PROGRAM
     for path in sorted(facts.glob("*")):
-        if path.suffix != ".yaml" or path.stem not in known:
-            hint = did_you_mean(path.name, [f"{name}.yaml" for name in known])
+        if path.suffix != ".yaml" or path.stem not in tables:
+            hint = did_you_mean(path.name, [f"{name}.yaml" for name in tables])
             raise overlay_mistake(path, f"there is no table of facts {path.name}", hint)
 
 
@@ -110,15 +110,15 @@ def _fits_mapping(
         for key, entry in value.items():
             _fits(entry, here.get(key), beside, (*path, str(key)))
         return
-    known = {str(key) for other in like for key in other}
+    keys = {str(key) for other in like for key in other}
     for key, entry in value.items():
         name = str(key)
         extra = name in _ANYWHERE or name.endswith(("_source", "_confirmed"))
         if path[-1:] == ("when",) and path[0] in _WITH_VERSIONS:
             extra = extra or name in _VERSIONS
-        if name not in known and not extra:
+        if name not in keys and not extra:
             what = f"there is no key {name!r} here"
-            raise UnlikeError((*path, name), what, did_you_mean(name, known), at_key=True)
+            raise UnlikeError((*path, name), what, did_you_mean(name, keys), at_key=True)
         beside = [other[key] for other in like if key in other]
         _fits(entry, here.get(key), beside, (*path, name))
     if base is None:

@@ -80,13 +80,13 @@ def fill(file: str | Path, key: str, text: str, version: str, fields: dict[str, 
 
     Raises KilnError (exit status 2), with file and line, for a placeholder without a value.
     """
-    known = {"version": version, "branch": versions.major(version), **fields}
+    placeholders = {"version": version, "branch": versions.major(version), **fields}
     try:
-        return text.format(**known)
+        return text.format(**placeholders)
     except (KeyError, IndexError, ValueError) as error:
         place = place_of_text(file, text)
         raise KilnError(
             f"{place}: {key}: {text!r} cannot be filled in: {error}",
-            hint=f"its placeholders may be {', '.join(sorted(known))}",
+            hint=f"its placeholders may be {', '.join(sorted(placeholders))}",
             place=place,
         ) from None

@@ -38,8 +38,8 @@ class StoredBundle:
 
 def agent_build() -> str:
     """The CloudWatch agent's build that machines without one get, such as 1.300072.0b1766."""
-    known = table("services")["cloudwatch_agent"]["builds"]
-    return str(known[max(known, key=_numbers)]["build"])
+    builds = table("services")["cloudwatch_agent"]["builds"]
+    return str(builds[max(builds, key=_numbers)]["build"])
 
 
 def document_text() -> str:
@@ -107,7 +107,7 @@ def publish_document(target: Target) -> CommandDocument:
     text = document_text()
     wanted = hashlib.sha256(text.encode()).hexdigest()
     name = f"kiln-{wanted[:16]}"
-    asked = {
+    request = {
         "Name": DOCUMENT, "Content": text, "VersionName": name, "DocumentFormat": "JSON",
     }  # fmt: skip
     with aws.explained(f"the document {DOCUMENT} could not be made in {target.region}"):
@@ -116,7 +116,7 @@ def publish_document(target: Target) -> CommandDocument:
         except client.exceptions.ClientError as error:
             if not error.response["Error"]["Code"].startswith("InvalidDocument"):
                 raise
-            version = _new_version(client, asked)
+            version = _new_version(client, request)
     if version["Hash"] != wanted:
         raise operation_failed(
             f"{DOCUMENT} {name} has the SHA-256 {version['Hash']} in {target.where}, not {wanted}",
@@ -186,13 +186,13 @@ def remove_stored(target: Target, bucket: str) -> list[str]:
     return gone
 
 
-def _new_version(client: Any, asked: dict[str, str]) -> Any:
+def _new_version(client: Any, request: dict[str, str]) -> Any:
     try:
         made = client.create_document(
-            **asked, DocumentType="Command", TargetType="/AWS::EC2::Instance"
+            **request, DocumentType="Command", TargetType="/AWS::EC2::Instance"
         )
     except client.exceptions.DocumentAlreadyExists:
-        made = client.update_document(**asked, DocumentVersion="$LATEST")
+        made = client.update_document(**request, DocumentVersion="$LATEST")
     return made["DocumentDescription"]
 
 

@@ -281,11 +281,13 @@ def _document(
     **parameters: str,
 ) -> dict[str, CommandAnswer]:
     """Run our document; on those that were without the agent its package comes or goes with it."""
-    given = {name: [value] for name, value in {"action": action, **parameters}.items()}
+    document_parameters = {
+        name: [value] for name, value in {"action": action, **parameters}.items()
+    }
     package = "Install" if action == "install" else "Uninstall"
     batches = [
-        ([key for key in ids if key not in bare], given),
-        ([key for key in ids if key in bare], {**given, "package": [package]}),
+        ([key for key in ids if key not in bare], document_parameters),
+        ([key for key in ids if key in bare], {**document_parameters, "package": [package]}),
     ]
     return run_command(target, document, batches, patience=_COMMAND, waits=reminding(say))
 

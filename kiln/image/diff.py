@@ -104,10 +104,10 @@ def _same(answer: dict[str, Any]) -> str:
     old, new = answer["digests"]
     if old == new or not (old and new):
         return "no difference" + ("; they have one recipe digest" if old and old == new else "")
-    asked = [f"{name} {pair[0]} → {pair[1]}" for name, pair in answer["asked"].items()]
+    changes = [f"{name} {pair[0]} → {pair[1]}" for name, pair in answer["asked"].items()]
     why = (
-        f"the recipes differ in {'; '.join(asked)}"
-        if asked
+        f"the recipes differ in {'; '.join(changes)}"
+        if changes
         else (
             "the recipes are the same, but a file that is rendered or uploaded for the bake is not"
         )

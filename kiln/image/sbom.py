@@ -142,7 +142,7 @@ def _split_epoch(package: Package) -> tuple[str, str]:
 
 def _modules(info: dict[str, Any]) -> Iterator[Component]:
     for module in info.get("modules", ()):
-        known = {key: module.get(key) for key in ("srcversion", "vermagic", "kernel", "path")}
+        details = {key: module.get(key) for key in ("srcversion", "vermagic", "kernel", "path")}
         licenses = [DisjunctiveLicense(name=module["license"])] if module.get("license") else []
         yield Component(
             # The path distinguishes the open from the proprietary kernel module.
@@ -151,7 +151,7 @@ def _modules(info: dict[str, Any]) -> Iterator[Component]:
             version=module.get("version") or module["srcversion"],
             type=ComponentType.DEVICE_DRIVER,
             licenses=licenses,
-            properties=[Property(name=f"kiln:{k}", value=v) for k, v in known.items() if v],
+            properties=[Property(name=f"kiln:{k}", value=v) for k, v in details.items() if v],
         )
 
 

@@ -38,9 +38,9 @@ def _own_key(key: str) -> str:
 
 
 def _limited(name: str) -> str:
-    known = ["all", *components.names()]
-    if name not in known:
-        raise ValueError(f"there is no component {name!r}: {did_you_mean(name, known)}")
+    names = ["all", *components.names()]
+    if name not in names:
+        raise ValueError(f"there is no component {name!r}: {did_you_mean(name, names)}")
     return name
 
 

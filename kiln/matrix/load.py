@@ -139,8 +139,8 @@ def load_account(name: str, path: Path | None = None) -> Account:
 
     Raises KilnError (exit status 2) as `load_recipes` does.
     """
-    known = {recipe.name: recipe.row.account for recipe in load_recipes(path)}
-    return known[name] if name in known else default_account(path)
+    accounts = {recipe.name: recipe.row.account for recipe in load_recipes(path)}
+    return accounts[name] if name in accounts else default_account(path)
 
 
 def default_account(path: Path | None = None) -> Account:
@@ -210,9 +210,9 @@ _OF_DISTRO = ("name", "family", "package_manager", "ssh_user", "root_device", "c
 
 def _distro(variant: Variant) -> Distro:
     """A known distribution with the matrix's overrides."""
-    known = {key: facts.distro(variant.row.distro)[key] for key in _OF_DISTRO}
+    entry = {key: facts.distro(variant.row.distro)[key] for key in _OF_DISTRO}
     replaced = variant.distro.model_dump(exclude={"parents"}, exclude_unset=True)
-    return Distro(id=variant.row.distro, **{**known, **replaced})
+    return Distro(id=variant.row.distro, **{**entry, **replaced})
 
 
 def _source_ami(variant: Variant) -> SourceAmi:

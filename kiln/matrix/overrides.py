@@ -48,8 +48,8 @@ def overridden(account: Account, flags: Mapping[str, str], arch: str) -> Account
     Raises KilnError (exit status 2) naming the flag or variable whose text cannot be one, and for
     settings that do not fit together.
     """
-    for given in (list(_of_environment()), list(_of_flags(flags))):
-        _require_one_subnet(given)
+    for settings in (list(_of_environment()), list(_of_flags(flags))):
+        _require_one_subnet(settings)
     for origin, name, text in (*_of_environment(), *_of_flags(flags)):
         block = _read(origin, name, text, arch)
         account = layered(account, block, partial(_say, origin), arch)
@@ -66,9 +66,9 @@ def overridden(account: Account, flags: Mapping[str, str], arch: str) -> Account
     return account
 
 
-def _require_one_subnet(given: Iterable[tuple[str, str, str]]) -> None:
+def _require_one_subnet(settings: Iterable[tuple[str, str, str]]) -> None:
     """Raises KilnError (exit status 2) if flags, or variables, name the subnet in several ways."""
-    origins = [origin for origin, name, _ in given if name in SUBNETS]
+    origins = [origin for origin, name, _ in settings if name in SUBNETS]
     if len(origins) > 1:
         raise KilnError(
             f"{' and '.join(origins)} both name the subnet", hint="leave one of the two out"

@@ -23,13 +23,13 @@ from kiln.matrix.variant import Variant
 def bad_distros(document: Located, model: MatrixModel) -> Iterator[Finding]:
     """Overrides of unknown distributions, and CUDA repositories that NVIDIA does not have."""
     repositories = table("cuda")["repos"]
-    known = facts.distro_names(with_parents=True)
+    distros = facts.distro_names(with_parents=True)
     for name, override in model.distros.items():
-        if name not in known:
+        if name not in distros:
             yield mistake(
                 document.key_place(("distros", name)),
-                f"unknown distribution {name!r}: {did_you_mean(name, known)} A new one is an entry "
-                "in kiln/facts/knowledge/distros.yaml.",
+                f"unknown distribution {name!r}: {did_you_mean(name, distros)} A new one is an "
+                "entry in kiln/facts/knowledge/distros.yaml.",
             )
         if override.cuda_repo is not None and override.cuda_repo not in repositories:
             yield mistake(
@@ -70,11 +70,13 @@ def bad_row(document: Located, model: MatrixModel, index: int) -> list[Finding]:
 
 
 def _bad_without(document: Located, path: Path_, settings: RowSettings) -> Iterator[Finding]:
-    known = components.names()
+    component_names = components.names()
     for index, name in enumerate(settings.without):
         place = document.place((*path, "without", index))
-        if name not in known:
-            yield mistake(place, f"component {name!r} does not exist: {did_you_mean(name, known)}")
+        if name not in component_names:
+            yield mistake(
+                place, f"component {name!r} does not exist: {did_you_mean(name, component_names)}"
+            )
         elif not components.get(name).optional:
             yield mistake(
                 place, f"component {name!r} cannot be left out: the AMI could not be verified"
@@ -121,8 +123,8 @@ def _bad_snapshot(variant: Variant) -> list[Finding]:
     place, shown = variant.document.place(path), dotted(path)
     service = facts.package_snapshots(distro)
     if service is None:
-        known = facts.distro_names(with_parents=True)
-        having = [name for name in known if facts.package_snapshots(name)]
+        distros = facts.distro_names(with_parents=True)
+        having = [name for name in distros if facts.package_snapshots(name)]
         return [
             mistake(
                 place,
@@ -238,12 +240,14 @@ def useless_limits(
 def no_such_component(name: str, recipes: Sequence[Recipe]) -> str:
     """Why a time limit holds for none of the rows, with the components that they have; "" if it
     does."""
-    known = dict.fromkeys(component for recipe in recipes for component in recipe.components)
-    if name == "all" or name in known:
+    component_names = dict.fromkeys(
+        component for recipe in recipes for component in recipe.components
+    )
+    if name == "all" or name in component_names:
         return ""
     whose = recipes[0].name if len(recipes) == 1 else "none of the rows"
     has = "has no" if len(recipes) == 1 else "has a"
-    return f"{whose} {has} component {name}: {did_you_mean(name, known)}"
+    return f"{whose} {has} component {name}: {did_you_mean(name, component_names)}"
 
 
 def _line(other: Recipe, seen_from: Recipe) -> str:

@@ -44,7 +44,7 @@ def select(
     Raises KilnError (exit status 2) if no row matches, naming the nearest, and if several match
     without `every`, naming them and the flags that distinguish them.
     """
-    given = {
+    criteria = {
         "name": name,
         "distro": distro,
         "driver": driver,
@@ -53,12 +53,12 @@ def select(
         "flavor": flavor,
         "arch": arch,
     }
-    flags = {flag: str(value) for flag, value in given.items() if value is not None}
+    flags = {flag: str(value) for flag, value in criteria.items() if value is not None}
     for flag, wanted in flags.items():
         if not any(_fits(recipe, flag, wanted) for recipe in recipes):
-            known = {_READS[flag](recipe) for recipe in recipes}
+            values = {_READS[flag](recipe) for recipe in recipes}
             raise KilnError(
-                f"no row of the matrix has --{flag} {wanted}", hint=did_you_mean(wanted, known)
+                f"no row of the matrix has --{flag} {wanted}", hint=did_you_mean(wanted, values)
             )
     matches = [r for r in recipes if all(_fits(r, flag, wanted) for flag, wanted in flags.items())]
     if not matches:

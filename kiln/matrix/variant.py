@@ -57,9 +57,9 @@ class Variant:
     @cached_property
     def parents(self) -> dict[str, SourceAmiModel]:
         """The distribution's parent AMIs by flavour; those of the matrix override the known."""
-        known = facts.distro(self.row.distro)["parents"]
+        sources = facts.distro(self.row.distro)["parents"]
         return {
-            **{flavor: SourceAmiModel(**source) for flavor, source in known.items()},
+            **{flavor: SourceAmiModel(**source) for flavor, source in sources.items()},
             **self.distro.parents,
         }
 

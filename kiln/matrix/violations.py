@@ -86,8 +86,8 @@ def reason(problem: dict[str, Any], wrong: Any) -> str:
         latest = " (latest is not allowed: name the version)" if wrong == "latest" else ""
         described = vocabulary.DESCRIBED[context["pattern"]]
         return f"{_quoted(wrong, context['pattern'])} is not {described}{latest}"
-    known = _WORDS.get(kind, str(problem["msg"]).lower() + " (it is {wrong})")
-    return known.format(**context)
+    template = _WORDS.get(kind, str(problem["msg"]).lower() + " (it is {wrong})")
+    return template.format(**context)
 
 
 def _quoted(wrong: Any, pattern: str = "") -> str:

@@ -89,18 +89,18 @@ def check_label(
     `labels` is the result of `gpu_mig.config.load`, by default of the shipped map.
     """
     types = [facts.instance(t) for t in instance_types]
-    known = labels if labels is not None else shipped_labels()
+    all_labels = labels if labels is not None else shipped_labels()
     capable = [t for t in types if t.mig]
     try:
         if label not in _hardware.labels_of(gpu_types()[t.gpu] for t in capable):
-            _config.choose(known, label)
+            _config.choose(all_labels, label)
     except _errors.MigError as e:
         return [f"{e.message}: {e.hint}"]
     if not capable:
         return [
             f"MIG label {label!r}: none of {', '.join(t.type for t in types)} has a GPU with MIG"
         ]
-    label_problems = (_label_problem(known, label, t) for t in capable)
+    label_problems = (_label_problem(all_labels, label, t) for t in capable)
     return [problem for problem in label_problems if problem]
 
 
@@ -111,7 +111,7 @@ def shipped_labels() -> dict[str, Any]:
     return labels
 
 
-def _label_problem(known: dict[str, Any], name: str, machine: facts.InstanceType) -> str:
+def _label_problem(labels: dict[str, Any], name: str, machine: facts.InstanceType) -> str:
     kind = gpu_types()[machine.gpu]
     where = f"MIG label {name!r} on {machine.type} ({kind.name})"
     device_id = f"0x{machine.pci_device_ids[0].upper()}10DE"
@@ -120,7 +120,7 @@ def _label_problem(known: dict[str, Any], name: str, machine: facts.InstanceType
         for i in range(machine.gpu_count)
     ]
     try:
-        label = _hardware.find(known, name, gpus, gpu_types())
+        label = _hardware.find(labels, name, gpus, gpu_types())
         for wanted in _target.resolve(label, gpus).values():
             _target.check(wanted, kind)
     except _errors.MigError as e:

@@ -41,12 +41,12 @@ def k8s_configuration(
     that offers nothing, and for `single` with slices that differ or beside whole GPUs.
     """
     table = facts.table("mig-kubernetes")
-    for what, value, known in (
+    for what, value, choices in (
         ("strategy", strategy, table["strategies"]),
         ("owner", owner, OWNERS),
     ):
-        if value not in known:
-            raise KilnError(f"unknown {what} {value!r}", hint=did_you_mean(value, known))
+        if value not in choices:
+            raise KilnError(f"unknown {what} {value!r}", hint=did_you_mean(value, choices))
     known_labels = labels if labels is not None else shipped_labels()
     own = _own_configuration(label, known_labels)
     answer = {

@@ -31,21 +31,25 @@ def gpu_type(name: str) -> Any:
     Raises NoMigError for a GPU without MIG, KilnError for an unknown GPU and for an ambiguous name
     (`A100` has 40 or 80 GB).
     """
-    asked = _squeeze(name)
-    known = gpu_types()
-    for gpu in known.values():
-        if asked in {_squeeze(gpu.name), _squeeze(gpu.product), *map(_squeeze, gpu.pci_device_ids)}:
+    key = _squeeze(name)
+    types = gpu_types()
+    for gpu in types.values():
+        if key in {
+            _squeeze(gpu.name),
+            _squeeze(gpu.product),
+            *map(_squeeze, gpu.pci_device_ids),
+        }:
             return gpu
     without = {_squeeze(n): n for n in facts.table("mig")["not_mig"]}
-    if asked in without:
-        raise NoMigError(f"no MIG on this GPU: {without[asked]} cannot be sliced")
-    fitting = [gpu for gpu in known.values() if asked and _squeeze(gpu.name).startswith(asked)]
+    if key in without:
+        raise NoMigError(f"no MIG on this GPU: {without[key]} cannot be sliced")
+    fitting = [gpu for gpu in types.values() if key and _squeeze(gpu.name).startswith(key)]
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
         names = ", ".join(gpu.name for gpu in fitting)
         raise KilnError(f"{name!r} matches more than one GPU", hint=f"name one of: {names}.")
-    raise KilnError(f"unknown GPU {name!r}", hint=did_you_mean(name, [*known, *without.values()]))
+    raise KilnError(f"unknown GPU {name!r}", hint=did_you_mean(name, [*types, *without.values()]))
 
 
 def _squeeze(name: str) -> str:

@@ -23,12 +23,12 @@ def digested_files(recipe: Recipe) -> dict[str, bytes]:
     Of `shared` only what this recipe uses: its provisioners, its hashes, its keys.
     """
     chosen = template_values.filled(recipe)
-    known = template_values.locked()
+    hashes = template_values.locked()
     urls = [download.url for component in chosen for download in component.downloads]
     own = render.shared_by(
         render.CHECKOUT,
         chosen,
-        {url: known[url] for url in urls if url in known},
+        {url: hashes[url] for url in urls if url in hashes},
         template_values.fingerprints(chosen),
         apart=False,
     )

@@ -91,8 +91,8 @@ class Template:
 
     def path(self, text: str) -> Path:
         """The file that a path in the HCL names, its locals and `path.root` filled in."""
-        known = re.compile(r"\$\{local\.(\w+)\}")
-        while match := known.search(text):
+        reference = re.compile(r"\$\{local\.(\w+)\}")
+        while match := reference.search(text):
             local = self.local(match[1])
             if local is None:
                 break

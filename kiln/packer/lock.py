@@ -53,13 +53,13 @@ def wanted(recipes: Iterable[Recipe], current: Mapping[str, Any]) -> dict[str, A
     Raises KilnError (exit status 2) if a URL contains "latest", and for a package that is recorded
     as not published.
     """
-    known = {entry["url"]: entry for entry in current["artifacts"]}
+    entries = {entry["url"]: entry for entry in current["artifacts"]}
     artifacts: dict[str, dict[str, Any]] = {}
     repositories: dict[str, dict[str, Any]] = {}
     for recipe in recipes:
         filled = [components.get(name).for_recipe(recipe) for name in recipe.components]
         for step in filled:
-            for entry in _artifacts(step, recipe, known):
+            for entry in _artifacts(step, recipe, entries):
                 artifacts.setdefault(entry["url"], entry)
         chosen = _chosen(recipe)
         for url, signed_by, packages in repository_packages(filled, recipe):
@@ -102,7 +102,7 @@ def save_lock(data: Mapping[str, Any], path: Path | None = None) -> None:
 
 
 def _artifacts(
-    step: Step, recipe: Recipe, known: Mapping[str, Mapping[str, Any]]
+    step: Step, recipe: Recipe, entries: Mapping[str, Mapping[str, Any]]
 ) -> Iterable[dict[str, Any]]:
     for download in step.downloads:
         if "latest" in download.url:
@@ -118,7 +118,7 @@ def _artifacts(
         if signed:
             yield {"url": download.url, "signs": signed, "signed_by": file_signer(step, download)}
             continue
-        before = known.get(download.url, {})
+        before = entries.get(download.url, {})
         sha256, source = before.get("sha256"), before.get("source")
         published = facts.known_sha256(download.url)
         if sha256 and published and sha256 != published.sha256:

@@ -161,9 +161,9 @@ def _tagged(template: Template) -> Iterator[Finding]:
     shared = {tag for tag, value in tags.items() if value}
     for document, kind, name, source in template.sources():
         for attribute in TAGGED:
-            given = str(source.get(attribute, ""))
-            present = {tag for tag in REQUIRED_TAGS if tag in given}
-            if "local.tags" in given:
+            expression = str(source.get(attribute, ""))
+            present = {tag for tag in REQUIRED_TAGS if tag in expression}
+            if "local.tags" in expression:
                 present |= shared
             missing = [tag for tag in REQUIRED_TAGS if tag not in present]
             if missing:
@@ -183,8 +183,8 @@ def _files_exist(template: Template) -> Iterator[Finding]:
             continue
         named = {"shell": ["script", "scripts"], "file": ["source", "sources"]}.get(kind, [])
         for attribute in named:
-            given = attributes.get(attribute, [])
-            for path in [given] if isinstance(given, str) else given:
+            files = attributes.get(attribute, [])
+            for path in [files] if isinstance(files, str) else files:
                 if not template.path(path).exists():
                     yield document.finding(
                         "provisioner-exists",

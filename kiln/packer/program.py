@@ -131,8 +131,8 @@ def quiet(environment: Mapping[str, str] | None = None) -> dict[str, str]:
 
     No call to HashiCorp's version check, no colours.
     """
-    given = os.environ if environment is None else environment
-    return {**given, "CHECKPOINT_DISABLE": "1", "NO_COLOR": "1"}
+    variables = os.environ if environment is None else environment
+    return {**variables, "CHECKPOINT_DISABLE": "1", "NO_COLOR": "1"}
 
 
 def _candidates() -> list[Path]:

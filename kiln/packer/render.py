@@ -52,14 +52,16 @@ def shared(
     `part`: on what it bakes, if not on a fresh instance of the parent AMI.
     Raises KilnError when a component names an unknown signing key.
     """
-    known = components.everything()
-    keys = template_values.fingerprints(known)
-    return shared_by(checkout, known, template_values.locked(), keys, apart=apart, part=part)
+    all_components = components.everything()
+    keys = template_values.fingerprints(all_components)
+    return shared_by(
+        checkout, all_components, template_values.locked(), keys, apart=apart, part=part
+    )
 
 
 def shared_by(
     checkout: str,
-    known: Iterable[Component | Step],
+    all_components: Iterable[Component | Step],
     sha256: dict[str, str],
     signing_keys: dict[str, str],
     *,
@@ -73,7 +75,7 @@ def shared_by(
         "checkout": checkout,
         "builder": builder,
         "again": bool(part and part.again),
-        **template_values.of_all(known, sha256, signing_keys, apart=apart),
+        **template_values.of_all(all_components, sha256, signing_keys, apart=apart),
     }
 
     def filled(name: str, **more: bool) -> str:

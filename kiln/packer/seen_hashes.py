@@ -83,8 +83,8 @@ def _merge(seen: Mapping[str, str], when: str, path: Path) -> LockDiff:
         if got and entry.keys() >= BYTES and not entry["sha256"]:
             entry = {**entry, "sha256": got, "source": f"{SEEN_BY}{when}"}  # noqa: PLW2901
         elif got and entry.get("confirmed") is False:  # now the vendor's own server confirms it
-            known = {key: value for key, value in entry.items() if key != "confirmed"}
-            entry = {**known, "source": f"{SEEN_BY}{when}"}  # noqa: PLW2901
+            rest = {key: value for key, value in entry.items() if key != "confirmed"}
+            entry = {**rest, "source": f"{SEEN_BY}{when}"}  # noqa: PLW2901
         entries.append(entry)
     new = {**current, "artifacts": entries}
     changes = compare_locks(current, new)

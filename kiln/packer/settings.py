@@ -34,7 +34,7 @@ def time_limit(account: Account, component: str) -> float:
 def by_hand(account: Account) -> dict[str, Any]:
     """The variables of the settings of a row, for Packer without the pipeline; only those that are
     set. `subnet_filter`, which EC2 is asked for, and further instance types are not among them."""
-    given = {
+    values = {
         "region": account.region,
         "subnet_id": account.subnet_id,
         "security_group_ids": list(account.security_group_ids),
@@ -44,4 +44,4 @@ def by_hand(account: Account) -> dict[str, Any]:
         "capacity_reservation_id": account.capacity_reservation_id,
         **of_account(account),
     }
-    return {name: value for name, value in given.items() if value}
+    return {name: value for name, value in values.items() if value}

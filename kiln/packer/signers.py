@@ -45,8 +45,8 @@ def file_signer(step: Step, download: Download) -> str:
 
 def _fingerprints(step: Step) -> list[str]:
     """The fingerprints of the component's signing keys."""
-    known = table("keys")["keys"]
-    return [str(known[name]["fingerprint"]) for name in step.keys.values()]
+    keys = table("keys")["keys"]
+    return [str(keys[name]["fingerprint"]) for name in step.keys.values()]
 
 
 def repository_packages(filled: list[Step], recipe: Recipe) -> Iterable[tuple[str, str, list[str]]]:

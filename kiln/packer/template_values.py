@@ -76,7 +76,7 @@ def recipe_values(recipe: Recipe, only: Iterable[str] | None = None) -> dict[str
 
 
 def of_all(
-    known: Iterable[Component | Step],
+    all_components: Iterable[Component | Step],
     sha256: dict[str, str],
     signing_keys: dict[str, str],
     *,
@@ -86,7 +86,7 @@ def of_all(
 
     `apart`: the overlays' files are where they are, not among the checkout's as in a run's folder.
     """
-    chosen = list(known)
+    chosen = list(all_components)
     return {
         "packer": program.packer_facts(),
         "tags": _TAGS,
@@ -113,15 +113,15 @@ def fingerprints(chosen: Iterable[Component | Step]) -> dict[str, str]:
 
     Raises KilnError for a name that `knowledge/keys.yaml` does not have.
     """
-    known = table("keys")["keys"]
+    keys = table("keys")["keys"]
     prints = {}
     for name in sorted({key for component in chosen for key in component.keys.values()}):
-        if name not in known:
+        if name not in keys:
             raise KilnError(
                 f"signing key {name!r} is not in kiln/facts/knowledge/keys.yaml",
                 hint="add it with its fingerprint and its source",
             )
-        prints[name] = str(known[name]["fingerprint"])
+        prints[name] = str(keys[name]["fingerprint"])
     return prints
 
 

@@ -133,8 +133,10 @@ def _alike(folders: Mapping[str, Path]) -> dict[str, str]:
         recipe = json.loads((folder / "files/etc/kiln/recipe.json").read_text())
         files = {path.name: path.read_text() for path in folder.glob("*.pkr.hcl")}
         shared = {name: text for name, text in files.items() if name != _OWN}
-        given = [_at(recipe, path) for path in _OF_THE_RECIPE.findall(shared["source.pkr.hcl"])]
-        key = json.dumps([given, sorted(shared.items())])
+        recipe_files = [
+            _at(recipe, path) for path in _OF_THE_RECIPE.findall(shared["source.pkr.hcl"])
+        ]
+        key = json.dumps([recipe_files, sorted(shared.items())])
         if first.setdefault(key, name) != name:
             like[name] = first[key]
     return like

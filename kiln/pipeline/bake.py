@@ -228,8 +228,8 @@ def _failed(watched: _Watched, result: BuildResult) -> KilnError:
     last = watched.provisioners.cause or (messages[-1] if messages else "see its log")
     failure = watched.provisioners.failure(last)
     if failure:
-        known = plan.target.about_failure(failure.missing, plan.recipe)
-        failure = replace(failure, hints=(*failure.hints, *known))
+        hints = plan.target.about_failure(failure.missing, plan.recipe)
+        failure = replace(failure, hints=(*failure.hints, *hints))
         return ProvisionerError(plan.recipe.name, failure, log=str(log))
     with contextlib.suppress(KilnError):
         last = "; ".join([last, *resources.ended_by_ec2(plan.target, run.id)])

@@ -75,11 +75,13 @@ def keep_on(plan: Plan, kept: KeptRun, running: Running, error: ProvisionerError
 def how_to_go_on(plan: Plan, kept: KeptInstance, component: str) -> list[str]:
     """The lines that say what is kept, until when, and what can be done with it."""
     key_file = near(Path(kept.key_file))
-    key, known = (shlex.quote(str(path)) for path in (key_file, key_file.with_name("known_hosts")))
+    key, known_hosts = (
+        shlex.quote(str(path)) for path in (key_file, key_file.with_name("known_hosts"))
+    )
     ends = "then it ends itself" if kept.ends_itself else "its own end could not be scheduled"
     return [
         f"kept: {kept.instance_id} until {kept.until}, {ends}",
-        f"  ssh -i {key} -o IdentitiesOnly=yes -o UserKnownHostsFile={known} "
+        f"  ssh -i {key} -o IdentitiesOnly=yes -o UserKnownHostsFile={known_hosts} "
         f"{kept.user}@{kept.address}",
         f"  go on there: ./invoke build --name {plan.recipe.name} --from {component}",
         "  end it now: sudo poweroff on it; what is left then, the next build here removes",
@@ -140,7 +142,7 @@ def stop_timer(running: Running, run_id: str, key: Path) -> bool:
 
 
 def _ssh(running: Running, run_id: str, key: Path, command: str) -> bool:
-    with connected(running, run_id, key.parent.parent, str(key), known=_KNOWN) as there:
+    with connected(running, run_id, key.parent.parent, str(key), known_hosts=_KNOWN) as there:
         return there.ssh(command, timeout=60)[0] == 0
 
 

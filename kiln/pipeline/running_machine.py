@@ -24,19 +24,19 @@ class Running:
 
 @contextmanager
 def connected(
-    running: Running, run_id: str, folder: Path, key: str | None, *, known: str = ""
+    running: Running, run_id: str, folder: Path, key: str | None, *, known_hosts: str = ""
 ) -> Iterator[Machine]:
     """A machine over one shared connection, with the user's own settings of ssh below ours.
 
-    `folder` is the run's, whose `run_id` names the connection. With `known`, a file in it, the
-    machine is the run's own: its host key is kept there, and the user's files are not asked, which
-    may know its address from a machine that had it before.
+    `folder` is the run's, whose `run_id` names the connection. With `known_hosts`, a file in it,
+    the machine is the run's own: its host key is kept there, and the user's files are not asked,
+    which may know its address from a machine that had it before.
     """
     with short_path(run_id, folder) as short:
         identity = f"  IdentityFile {short}/key\n  IdentitiesOnly yes\n" if key else ""
         if key:
             (short / "key").symlink_to(Path(key).absolute())
-        own = f"  UserKnownHostsFile {short}/run/{known}\n  GlobalKnownHostsFile /dev/null\n"
+        own = f"  UserKnownHostsFile {short}/run/{known_hosts}\n  GlobalKnownHostsFile /dev/null\n"
         users = f"  UserKnownHostsFile {short}/known_hosts ~/.ssh/known_hosts\n"
         config = short / "config"
         config.write_text(
@@ -46,8 +46,8 @@ def connected(
             # A key that is new is kept for this run; one that differs from the known one is
             # refused.
             "  StrictHostKeyChecking accept-new\n"
-            f"{own if known else users}"
-            f"{identity}" + ("" if known else "Include ~/.ssh/config\n")
+            f"{own if known_hosts else users}"
+            f"{identity}" + ("" if known_hosts else "Include ~/.ssh/config\n")
         )
         machine = Machine(
             running.name, running.address, running.user, config, run_id, short / "run"

@@ -152,7 +152,7 @@ def digest_before(plan: Plan, name: str) -> str:
     parts = template_values.recipe_values(recipe, before)["components"]
     urls = {url for part in parts.values() for url in part.get("downloads", {}).values()}
     locked = lock_file.locked_hashes()
-    given = {
+    inputs = {
         "parent": plan.source.ami_id,
         "snapshot": recipe.package_snapshot,
         "distro": asdict(recipe.distro),
@@ -167,7 +167,7 @@ def digest_before(plan: Plan, name: str) -> str:
         },
         "files": _digests(recipe, before, after),
     }
-    return hashlib.sha256(json.dumps(given, sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _digests(recipe: Recipe, before: Sequence[str], after: Sequence[str]) -> dict[str, str]:

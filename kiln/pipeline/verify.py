@@ -57,17 +57,20 @@ def verify_by_id(
         shelf = _shelf(image["tags"].get(RECIPE, ""), aws_flags, target)
         if shelf:
             shared_records.bring_row(shelf, image["tags"][RECIPE], progress.say)
-        known = baked(ami_id, image["tags"], load.load_recipes())
-        progress.say(f"checked against: {known.recipe_from}")
-        require_components(known.recipe or {}, ami_id)
-        account = overridden(load.load_account(known.name), aws_flags, known.arch)
+        baked_recipe = baked(ami_id, image["tags"], load.load_recipes())
+        progress.say(f"checked against: {baked_recipe.recipe_from}")
+        require_components(baked_recipe.recipe or {}, ami_id)
+        account = overridden(load.load_account(baked_recipe.name), aws_flags, baked_recipe.arch)
         for line in account.shown():
             progress.say(f"aws: {line}")
         if own_kernel:
-            target.check_own_kernel(known.recipe or {})
-        groups = (*target.host_packages([known.arch]), *(["own_kernel"] if own_kernel else []))
+            target.check_own_kernel(baked_recipe.recipe or {})
+        groups = (
+            *target.host_packages([baked_recipe.arch]),
+            *(["own_kernel"] if own_kernel else []),
+        )
         needs.ensure(*groups, install=install, say=progress.say)
-        kind = instance_type or known.verify_instance_type
+        kind = instance_type or baked_recipe.verify_instance_type
         if target.bills:
             progress.say(f"will launch: {kind} in {target.region} for {ami_id}")
             target = target.identified()
@@ -75,7 +78,16 @@ def verify_by_id(
         stop = Stop()
         with on_signals(stop):
             return verify_ami(
-                image, known, kind, target, progress, stop, own_kernel, account, shelf, keyword
+                image,
+                baked_recipe,
+                kind,
+                target,
+                progress,
+                stop,
+                own_kernel,
+                account,
+                shelf,
+                keyword,
             )
 
 
@@ -103,7 +115,7 @@ def smoke_test(*, install: bool) -> Callable[[Target, str], None]:
 
 def verify_ami(
     image: dict[str, object],
-    known: Baked,
+    baked_recipe: Baked,
     instance_type: str,
     target: Target,
     progress: Progress,
@@ -120,9 +132,9 @@ def verify_ami(
     """
     account = account or Account()
     stop = (stop or Stop()).of_run()
-    with runs.started(known.name, target) as run, watch.watching(run.id, target, stop):
+    with runs.started(baked_recipe.name, target) as run, watch.watching(run.id, target, stop):
         draft = Draft(
-            _first_facts(image, known, instance_type, target, run),
+            _first_facts(image, baked_recipe, instance_type, target, run),
             run,
             target,
             progress,
@@ -136,7 +148,7 @@ def verify_ami(
                 draft,
                 access,
                 image,
-                user=known.ssh_user,
+                user=baked_recipe.ssh_user,
                 stop=stop,
                 account=account,
                 own_kernel=own_kernel,
@@ -147,7 +159,7 @@ def verify_ami(
 
 
 def _first_facts(
-    image: dict[str, object], known: Baked, instance_type: str, target: Target, run: Run
+    image: dict[str, object], baked_recipe: Baked, instance_type: str, target: Target, run: Run
 ) -> Record:
     tags: dict[str, str] = image["tags"]  # type: ignore[assignment]
     parent = tags.get(SOURCE_AMI)
@@ -155,13 +167,13 @@ def _first_facts(
         run_id=run.id,
         kind="verify",
         status="unverified",
-        recipe=known.recipe or {"name": known.name, "arch": known.arch},
-        recipe_from=known.recipe_from,
+        recipe=baked_recipe.recipe or {"name": baked_recipe.name, "arch": baked_recipe.arch},
+        recipe_from=baked_recipe.recipe_from,
         recipe_digest=tags.get(RECIPE_DIGEST),
         input_digest=tags.get(INPUT_DIGEST),
         target=target.kind,
         image_note=target.image_note,
-        emulated=target.emulates(known.arch),
+        emulated=target.emulates(baked_recipe.arch),
         region=target.region,
         ami_id=str(image["id"]),
         source_ami=ParentAmi(parent, "", "", f"tag {SOURCE_AMI}") if parent else None,

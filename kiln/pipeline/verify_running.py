@@ -172,6 +172,6 @@ def _say_what_it_is(
         progress.say("its instance type is not known: checks of its GPUs are skipped")
         return
     usual = recipe.get("verify_instance_type")
-    known = [usual, *recipe.get("target_instance_types", ())]
-    if kind not in known:
+    instance_types = [usual, *recipe.get("target_instance_types", ())]
+    if kind not in instance_types:
         progress.say(f"the recipe is verified on {usual}; what is checked here is that of {kind}")

@@ -46,9 +46,9 @@ class AptWorld:
             parts = [part.strip() for part in line.split("|")]
             if len(parts) == 3:
                 offer = Offer(parts[1], parts[2].split(" ")[0])
-                known = by_name.setdefault(parts[0], [])
-                if offer not in known:
-                    known.append(offer)
+                of_name = by_name.setdefault(parts[0], [])
+                if offer not in of_name:
+                    of_name.append(offer)
         return by_name
 
     def resolve(self, install: Install, offers: dict[str, list[Offer]]) -> Resolved:

@@ -102,15 +102,15 @@ def ask(
 
     def of_machine(machine: _Machine) -> list[RootAnswers]:
         return [
-            _ask_world(machine, usable, asked, fetches, folder / f"{machine}-{number}", cache)
-            for number, (usable, asked) in enumerate(machines[machine].items())
+            _ask_world(machine, usable, of_world, fetches, folder / f"{machine}-{number}", cache)
+            for number, (usable, of_world) in enumerate(machines[machine].items())
         ]
 
     # Worlds of one machine share its package lists: they are made one after the other.
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        asked = [root for roots in pool.map(of_machine, machines) for root in roots]
-    rows = {row.recipe.name: row for root in asked for row in root.rows}
-    return PreflightAnswers(tuple(rows[recipe.name] for recipe in recipes), tuple(asked))
+        answers = [root for roots in pool.map(of_machine, machines) for root in roots]
+    rows = {row.recipe.name: row for root in answers for row in root.rows}
+    return PreflightAnswers(tuple(rows[recipe.name] for recipe in recipes), tuple(answers))
 
 
 def _fetch(
@@ -123,18 +123,18 @@ def _fetch(
     say: Callable[[str], None],
 ) -> _Fetches:
     """Ask for each file and repository once."""
-    files = {file.url: file for asked in demands for file in asked.files}
-    repositories = list(dict.fromkeys(entry for asked in demands for entry in asked.repositories))
+    files = {file.url: file for needs in demands for file in needs.files}
+    repositories = list(dict.fromkeys(entry for needs in demands for entry in needs.repositories))
     say(f"asking for {len(files)} files and {len(repositories)} repositories")
     ask_file = partial(_file, fetcher=fetcher, whole=whole_files)
     ask_for = partial(ask_repository, fetcher=fetcher, folder=folder / "keys")
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         answered = pool.map(ask_file, files.values())
-        known = pool.map(ask_for, repositories)
+        indexes = pool.map(ask_for, repositories)
         return _Fetches(
             parents,
             dict(zip(files, answered, strict=True)),
-            dict(zip(repositories, known, strict=True)),
+            dict(zip(repositories, indexes, strict=True)),
         )
 
 
@@ -174,11 +174,11 @@ def _machines(
 ) -> dict[_Machine, dict[tuple[Index, ...], list[Demand]]]:
     """The rows of each machine by their repositories, as far as those can be used."""
     machines: dict[_Machine, dict[tuple[Index, ...], list[Demand]]] = {}
-    for asked in demands:
-        known = [fetches.indexes[repository] for repository in asked.repositories]
-        usable = tuple(index for index in known if index.usable)
-        machine = _Machine(asked.recipe.distro.id, asked.recipe.arch)
-        machines.setdefault(machine, {}).setdefault(usable, []).append(asked)
+    for needs in demands:
+        indexes = [fetches.indexes[repository] for repository in needs.repositories]
+        usable = tuple(index for index in indexes if index.usable)
+        machine = _Machine(needs.recipe.distro.id, needs.recipe.arch)
+        machines.setdefault(machine, {}).setdefault(usable, []).append(needs)
     return machines
 
 
@@ -190,7 +190,7 @@ def _ask_world(
     folder: Path,
     cache: Path,
 ) -> RootAnswers:
-    names = sorted({package.name for asked in demands for package in asked.packages})
+    names = sorted({package.name for needs in demands for package in needs.packages})
     root: PackageRoot | None = None
     problem, offers = "", dict[str, list[Offer]]()
     if usable:
@@ -199,7 +199,7 @@ def _ask_world(
             offers = root.offers(names)
         except UnusableError as error:
             problem = str(error)
-    rows = tuple(_row(asked, fetches, root, offers, problem) for asked in demands)
+    rows = tuple(_row(needs, fetches, root, offers, problem) for needs in demands)
     return RootAnswers(machine.distro, machine.arch, usable, root, rows)
 
 
@@ -213,25 +213,25 @@ def _package_root(
 
 
 def _row(
-    asked: Demand,
+    needs: Demand,
     fetches: _Fetches,
     root: PackageRoot | None,
     offers: dict[str, list[Offer]],
     problem: str,
 ) -> RowAnswer:
-    known = [fetches.indexes[repository] for repository in asked.repositories]
-    silent = tuple(index.host for index in known if index.state == SILENT)
+    indexes = [fetches.indexes[repository] for repository in needs.repositories]
+    silent = tuple(index.host for index in indexes if index.state == SILENT)
     packages = {
-        package: _package(package, root, offers, silent, problem) for package in asked.packages
+        package: _package(package, root, offers, silent, problem) for package in needs.packages
     }
     return RowAnswer(
-        recipe=asked.recipe,
-        parent=fetches.parents[asked.recipe.name],
-        files=tuple(fetches.files[file.url] for file in asked.files),
-        repositories=tuple(known),
+        recipe=needs.recipe,
+        parent=fetches.parents[needs.recipe.name],
+        files=tuple(fetches.files[file.url] for file in needs.files),
+        repositories=tuple(indexes),
         packages=tuple(packages.values()),
         resolved=tuple(
-            _resolve(install, packages, root, offers, problem) for install in asked.installs
+            _resolve(install, packages, root, offers, problem) for install in needs.installs
         ),
     )
 

@@ -70,8 +70,8 @@ def _files(step: Step) -> list[File]:
 
 
 def _published(url: str) -> str:
-    known = facts.known_sha256(url)
-    return known.sha256 if known else ""
+    fact = facts.known_sha256(url)
+    return fact.sha256 if fact else ""
 
 
 def _installs(steps: tuple[Step, ...], *, rpm: bool) -> list[Install]:

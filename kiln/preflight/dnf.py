@@ -70,10 +70,10 @@ class DnfWorld:
         for line in reversed(listed.splitlines()):
             name, _, rest = line.partition("|")
             version, _, repository = rest.partition("|")
-            known = by_name.setdefault(name, [])
+            of_name = by_name.setdefault(name, [])
             offer = Offer(version.removeprefix("0:"), repository)
-            if offer not in known:
-                known.append(offer)
+            if offer not in of_name:
+                of_name.append(offer)
         return by_name
 
     def resolve(self, install: Install, offers: dict[str, list[Offer]]) -> Resolved:

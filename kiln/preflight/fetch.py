@@ -99,17 +99,17 @@ class Fetcher:
 
         Raises NotThereError if the host says that there is no such file, NoAnswerError otherwise.
         """
-        kept, known = self._kept(url)
+        kept, metadata = self._kept(url)
         headers = {"Accept-Encoding": "identity"}
-        if known:
+        if metadata:
             headers |= {
-                name: known[key]
+                name: metadata[key]
                 for name, key in (("If-None-Match", "etag"), ("If-Modified-Since", "modified"))
-                if known.get(key)
+                if metadata.get(key)
             }
         with self._asked("GET", url, headers) as answer:
-            if known and answer.status_code == requests.codes.not_modified:
-                return Fetched(kept, known["sha256"], kept.stat().st_size)
+            if metadata and answer.status_code == requests.codes.not_modified:
+                return Fetched(kept, metadata["sha256"], kept.stat().st_size)
             return self._written(url, answer)
 
     def size(self, url: str) -> int | None:
@@ -143,11 +143,11 @@ class Fetcher:
         """Where the copy of a URL is, and what is known of it: nothing if it is not whole."""
         path = self._folder / hashlib.sha256(self.place(url).encode()).hexdigest()
         try:
-            known = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-            whole = known["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+            metadata = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+            whole = metadata["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
         except (OSError, ValueError, KeyError, TypeError):
             return path, {}
-        return path, known if whole else {}
+        return path, metadata if whole else {}
 
     def _written(self, url: str, answer: requests.Response) -> Fetched:
         path, _ = self._kept(url)
@@ -168,15 +168,15 @@ class Fetcher:
                 if isinstance(error, NoAnswerError):
                     raise
                 raise NoAnswerError(urlsplit(self.place(url)).netloc, _reason(error)) from None
-        known = {
+        metadata = {
             "url": self.place(url),
             "sha256": total.hexdigest(),
             "etag": answer.headers.get("ETag", ""),
             "modified": answer.headers.get("Last-Modified", ""),
         }
         Path(part.name).replace(path)
-        path.with_suffix(".json").write_text(json.dumps(known), encoding="utf-8")
-        return Fetched(path, known["sha256"], size)
+        path.with_suffix(".json").write_text(json.dumps(metadata), encoding="utf-8")
+        return Fetched(path, metadata["sha256"], size)
 
     def _whole(self, answer: requests.Response, size: int) -> None:
         """Raises NoAnswerError if the connection ended before the file did."""

@@ -28,10 +28,10 @@ def make_keyring(repository: Repository, fetcher: Fetcher, keyring: Path) -> Pat
         home = Path(folder)
         for part in _key_files(file, home / "package"):
             _gpg(home, "--import", str(part))
-        known = _fingerprints(home)
-        pinned = [entry for entry in repository.fingerprints if entry in known]
+        fingerprints = _fingerprints(home)
+        pinned = [entry for entry in repository.fingerprints if entry in fingerprints]
         if not pinned:
-            held = ", ".join(sorted(known)) or "no key"
+            held = ", ".join(sorted(fingerprints)) or "no key"
             raise NotSignedError(
                 f"the key file holds {held}; pinned: {', '.join(repository.fingerprints)}"
             )

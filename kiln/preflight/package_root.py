@@ -58,9 +58,9 @@ class PackageRoot(Protocol):
         """Let the solver install these packages into an empty machine."""
 
 
-def most_like(name: str, known: Iterable[str]) -> str:
+def most_like(name: str, names: Iterable[str]) -> str:
     """The known name with the same first word that is most like this one; empty if none is."""
     start = name.split("-", maxsplit=1)[0]
-    alike = [entry for entry in known if entry.startswith(start)]
+    alike = [entry for entry in names if entry.startswith(start)]
     close = difflib.get_close_matches(name, alike, n=1, cutoff=0.75)
     return close[0] if close else ""

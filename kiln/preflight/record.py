@@ -86,14 +86,14 @@ def _by_machine(
 
 def _each_repository(roots: Sequence[RootAnswers]) -> dict[PackageRoot, list[Index]]:
     """Each repository that answered, with a root that has it."""
-    known: dict[PackageRoot, list[Index]] = {}
+    indexes: dict[PackageRoot, list[Index]] = {}
     names: set[str] = set()
-    for asked in roots:
-        for index in asked.indexes:
-            if asked.root is not None and index.entry.name not in names:
+    for answers in roots:
+        for index in answers.indexes:
+            if answers.root is not None and index.entry.name not in names:
                 names.add(index.entry.name)
-                known.setdefault(asked.root, []).append(index)
-    return known
+                indexes.setdefault(answers.root, []).append(index)
+    return indexes
 
 
 def _needed(roots: Iterable[RootAnswers]) -> set[str]:

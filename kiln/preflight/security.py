@@ -79,21 +79,21 @@ def ask_security(archives: Iterable[PackageArchive]) -> dict[PackageArchive, Sec
     wanted = {
         archive: security_of(archive.distro, archive.arch) for archive in dict.fromkeys(archives)
     }
-    asked = [(archive, entry) for archive, entries in wanted.items() for entry in entries]
-    if not asked:
+    pairs = [(archive, entry) for archive, entries in wanted.items() for entry in entries]
+    if not pairs:
         return {}
     with tempfile.TemporaryDirectory(prefix="kiln-security-") as folder:
         ask = partial(_ask, folder=Path(folder))
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            answers = list(pool.map(lambda pair: ask(*pair), asked))
+            answers = list(pool.map(lambda pair: ask(*pair), pairs))
     updates = {}
     for archive, entries in wanted.items():
-        own = [answer for (of, _), answer in zip(asked, answers, strict=True) if of == archive]
+        own = [answer for (of, _), answer in zip(pairs, answers, strict=True) if of == archive]
         if entries:
             manager: Manager = "dpkg" if entries[0].kind == "apt" else "rpm"
-            known = [answer for answer in own if isinstance(answer, dict)]
+            versions = [answer for answer in own if isinstance(answer, dict)]
             silent = tuple(answer for answer in own if isinstance(answer, str))
-            updates[archive] = SecurityUpdates(manager, _joined(known), silent)
+            updates[archive] = SecurityUpdates(manager, _joined(versions), silent)
     return updates
 
 
@@ -279,11 +279,11 @@ def _newest(fetched: Fetched, listing: _Listing) -> Versions:
     text = _unpacked(fetched.path, listing.ending)
     newest: dict[str, dict[str, str]] = {}
     for name, version in listing.read(text, listing.arch):
-        known = newest.setdefault(name, {})
+        by_series = newest.setdefault(name, {})
         series = series_of(name, version)
-        if series not in known or is_newer(listing.manager, version, known[series]):
-            known[series] = version
-    versions = {name: tuple(known.values()) for name, known in newest.items()}
+        if series not in by_series or is_newer(listing.manager, version, by_series[series]):
+            by_series[series] = version
+    versions = {name: tuple(by_series.values()) for name, by_series in newest.items()}
     # Several processes may ask: each writes a file of its own.
     with tempfile.NamedTemporaryFile(
         "w", dir=kept.parent, delete=False, encoding="utf-8"

@@ -80,7 +80,7 @@ def _wait(
 ) -> tuple[dict[str, str], str]:
     """The status of each row when the batch has ended, and the batch's; tells each change on the
     way."""
-    known: dict[str, str] = {}
+    reported: dict[str, str] = {}
     while True:
         with aws.explained(f"the batch {batch} could not be looked up"):
             batches = client.batch_get_build_batches(ids=[batch])["buildBatches"]
@@ -88,9 +88,9 @@ def _wait(
             raise operation_failed(f"CodeBuild has no batch {batch} any more")
         statuses = _statuses(batches[0], commands)
         for row, status in statuses.items():
-            if known.get(row) != status:
+            if reported.get(row) != status:
                 say(f"{row}: {_words(status)}")
-        known = statuses
+        reported = statuses
         whole = str(batches[0]["buildBatchStatus"])
         if whole != _RUNNING:
             return {row: statuses.get(row, "NOT_STARTED") for row in commands}, whole

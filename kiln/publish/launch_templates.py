@@ -58,15 +58,15 @@ def _follow(target: Target, release: Release, template: LaunchTemplate) -> int |
 def _ec2_in_role(target: Target, role_arn: str) -> EC2Client:
     """An EC2 client with the credentials of a role, for 15 minutes."""
     with aws.explained(f"the role {role_arn} could not be assumed"):
-        given = aws.sts(target).assume_role(
+        credentials = aws.sts(target).assume_role(
             RoleArn=role_arn, RoleSessionName="ami-kiln", DurationSeconds=900
         )["Credentials"]
     client: EC2Client = aws.session_client(
         "ec2",
         target,
-        aws_access_key_id=given["AccessKeyId"],
-        aws_secret_access_key=given["SecretAccessKey"],
-        aws_session_token=given["SessionToken"],
+        aws_access_key_id=credentials["AccessKeyId"],
+        aws_secret_access_key=credentials["SecretAccessKey"],
+        aws_session_token=credentials["SessionToken"],
     )
     return client
 

@@ -109,9 +109,9 @@ def _regions(text: str) -> list[str]:
 def _require_region(name: str, called: str) -> str:
     """A region that exists: EC2's name for another one would only be a host that is not found."""
     vocabulary.REGION.required(name, called)
-    known = _regions_of_aws()
-    if name not in known:
-        best = nearest(name, known)
+    regions = _regions_of_aws()
+    if name not in regions:
+        best = nearest(name, regions)
         raise KilnError(
             f"{called} {name}: AWS has no region of that name, as far as boto3 here knows",
             hint=f"did you mean {best}?" if best else "",

@@ -207,8 +207,8 @@ def _row(
     if now is None or now.image_id != image.ami_id or now.moving:
         why = f"{image.ami_id}, built before, was not in {channel} yet{doubt}"
         return Due(recipe, why, image.ami_id, unknown)
-    known = ", lacks no published security update" if lacking and not unknown else ""
-    why = f"{image.ami_id} has the same inputs{known} and is {_age(image).days} days old{doubt}"
+    updates = ", lacks no published security update" if lacking and not unknown else ""
+    why = f"{image.ami_id} has the same inputs{updates} and is {_age(image).days} days old{doubt}"
     return Skipped(
         recipe.name,
         why,

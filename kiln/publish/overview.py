@@ -53,10 +53,10 @@ def channel_rows(
         target.region: here,
         **in_regions(everywhere[1:], lambda region: channels.all_held(target.in_region(region))),
     }
-    known = in_regions(everywhere, lambda region: _verdicts(target.in_region(region)))
+    verdicts = in_regions(everywhere, lambda region: _verdicts(target.in_region(region)))
     home = {(holding.line, holding.channel): holding for holding in held[target.region]}
     rows = [
-        _row(holding, home.get((holding.line, holding.channel)), known[region])
+        _row(holding, home.get((holding.line, holding.channel)), verdicts[region])
         for region in everywhere
         for holding in held[region]
     ]

@@ -30,7 +30,7 @@ def tags_of_row(name: str) -> dict[str, str]:
         return {}
 
 
-def put(target: Target, tags: Mapping[str, str], **asked: Any) -> int:
+def put(target: Target, tags: Mapping[str, str], **request: Any) -> int:
     """Write a parameter as PutParameter takes it; its version.
 
     SSM takes tags for a new parameter alone. Its errors are raised as they are.
@@ -42,10 +42,10 @@ def put(target: Target, tags: Mapping[str, str], **asked: Any) -> int:
     if tags:
         wanted = [{"Key": key, "Value": value} for key, value in tags.items()]
         try:
-            new = ssm.put_parameter(**{**asked, "Overwrite": False, "Tags": wanted})
+            new = ssm.put_parameter(**{**request, "Overwrite": False, "Tags": wanted})
             return int(new["Version"])
         except ClientError as error:
             exists = error.response["Error"].get("Code") == "ParameterAlreadyExists"
-            if not exists or not asked.get("Overwrite"):
+            if not exists or not request.get("Overwrite"):
                 raise
-    return int(ssm.put_parameter(**asked)["Version"])
+    return int(ssm.put_parameter(**request)["Version"])

@@ -73,23 +73,23 @@ def lacking_updates(
     that does not answer, and an image without a record, make it `unknown`; nothing is guessed.
     Raises KilnError (exit status 2) for bad KILN_MIRRORS.
     """
-    asked = [
+    pairs = [
         (recipe, image)
         for recipe, image in images
         if recipe.package_snapshot is None and not updated_by_parent(recipe.distro.id)
     ]
     away = {
         recipe.name: image.tags[RUN_ID]
-        for recipe, image in asked
+        for recipe, image in pairs
         if not _record_of(recipe, image).exists()
     }
     if away:
         bring(away)
-    archives = {recipe.name: target.archive_of(recipe) for recipe, _ in asked}
+    archives = {recipe.name: target.archive_of(recipe) for recipe, _ in pairs}
     published = ask_security(archives.values())
     return {
         recipe.name: _lacking(recipe, image, published.get(archives[recipe.name]))
-        for recipe, image in asked
+        for recipe, image in pairs
     }
 
 
@@ -152,8 +152,8 @@ def _newest_installed(
     for package in version_info.installed_packages(info):
         if package.manager != published.manager or package.arch not in arches:
             continue
-        known = newest.get(package.name)
-        if known is None or order(published.manager, package.version, known.version) > 0:
+        other = newest.get(package.name)
+        if other is None or order(published.manager, package.version, other.version) > 0:
             newest[package.name] = package
     return [newest[name] for name in sorted(newest)]
 

@@ -83,14 +83,14 @@ def _closed(gate: Gate) -> bool:
 
 
 def _channel_before(to: str, settings: Publish) -> str:
-    known = settings.channels
-    if to not in known:
-        raise KilnError(f"there is no channel {to!r}: {did_you_mean(to, known)}")
-    if to == known[0]:
+    names = settings.channels
+    if to not in names:
+        raise KilnError(f"there is no channel {to!r}: {did_you_mean(to, names)}")
+    if to == names[0]:
         raise KilnError(
             f"nothing is promoted to {to}, the first channel", hint="./invoke publish fills it"
         )
-    return known[known.index(to) - 1]
+    return names[names.index(to) - 1]
 
 
 def _fills(channel: str, line: str, settings: Publish) -> str:
@@ -175,10 +175,10 @@ def _former(line: str, channel: str, now: Held, to: str | None, target: Target) 
         for release in past:
             if to in release.images.values():
                 return release
-        known = dict.fromkeys(release.images.get(target.region, "") for release in past)
+        past_amis = dict.fromkeys(release.images.get(target.region, "") for release in past)
         raise KilnError(
             f"{channel} of {line} never held {to}",
-            hint=f"it held: {', '.join(filter(None, known))}",
+            hint=f"it held: {', '.join(filter(None, past_amis))}",
         )
     came = _arrival(past, now.image_id, target.region)
     for release in past[came + 1 :]:

@@ -64,7 +64,7 @@ def agent_packages(files: Mapping[str, str]) -> list[AgentPackage]:
             )
             candidate = (version_parts(version), package)
             key = (package.distro, package.machine)
-            newest[key] = max(newest.get(key, candidate), candidate, key=lambda known: known[0])
+            newest[key] = max(newest.get(key, candidate), candidate, key=lambda pair: pair[0])
     return [package for _, package in newest.values()]
 
 
@@ -124,12 +124,12 @@ def _members(settings: Telemetry, packages: list[AgentPackage]) -> Iterator[tupl
         for entry in telemetry_facts()["bundle"]["distros"]
     ]
     yield "distros.tsv", _table(distros), 0o644
-    known = {f"{distro} {number}" for distro, number, _ in distros}
+    systems = {f"{distro} {number}" for distro, number, _ in distros}
     for package in packages:
-        if package.distro not in known:
+        if package.distro not in systems:
             raise KilnError(
                 f"the bundle refuses {package.distro}, so it needs no agent package for it",
-                hint=f"known: {', '.join(sorted(known))}",
+                hint=f"known: {', '.join(sorted(systems))}",
             )
     rows = [(p.distro, p.machine, p.url, p.sha256) for p in packages]
     yield "packages.tsv", _table(sorted(rows)), 0o644

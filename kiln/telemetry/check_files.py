@@ -36,11 +36,11 @@ def check_files(paths: Sequence[Path], instance_type: str | None = None) -> list
     whole, clashes = merged({name: file.data for name, file in files.items()})
     result += [_finding(clash, files[clash.message.split(": ")[0]]) for clash in clashes]
     if len(files) > 1 and not any(finding.level == "error" for finding in result):
-        known = {(finding.rule, finding.message) for finding in result}
+        messages = {(finding.rule, finding.message) for finding in result}
         result += [
             _finding(problem, _origin(problem, whole, files))
             for problem in validate_agent_config(whole)
-            if (problem.rule, problem.message) not in known
+            if (problem.rule, problem.message) not in messages
         ]
     if instance_type:
         result += _on_instance(whole, instance_type, files)

@@ -91,13 +91,13 @@ def _gpu(config: dict[str, Any]) -> Iterator[Problem]:
     prefix = telemetry_facts()["gpu_metrics"]["prefix"]
     for number, item in enumerate(collected.get("nvidia_gpu", {}).get("measurement", [])):
         path = (*here, "nvidia_gpu", "measurement", number)
-        given = item.get("name", "") if isinstance(item, dict) else item
-        name = given.strip().removeprefix(prefix)
+        measurement = item.get("name", "") if isinstance(item, dict) else item
+        name = measurement.strip().removeprefix(prefix)
         if name not in gpu_metric_names():
             yield Problem(
                 "error",
                 "cloudwatch-gpu-metric",
-                f"nvidia_gpu has no measurement {given!r}: the agent would not start",
+                f"nvidia_gpu has no measurement {measurement!r}: the agent would not start",
                 did_you_mean(name, gpu_metric_names()),
                 path,
             )
@@ -105,7 +105,8 @@ def _gpu(config: dict[str, Any]) -> Iterator[Problem]:
             yield Problem(
                 "error",
                 "cloudwatch-unit",
-                f"{given}: {item['unit']!r} is not a CloudWatch unit; CloudWatch refuses the data",
+                f"{measurement}: {item['unit']!r} is not a CloudWatch unit; CloudWatch refuses the "
+                "data",
                 did_you_mean(item["unit"], units),
                 path,
             )
@@ -115,46 +116,48 @@ def _measurements(config: dict[str, Any]) -> Iterator[Problem]:
     """The other sections: the agent does not start for a name that it does not know. It drops an
     unknown EFA counter without a word."""
     collected = config.get("metrics", {}).get("metrics_collected", {})
-    known: dict[str, list[str]] = telemetry_facts()["measurements"]
+    measurements: dict[str, list[str]] = telemetry_facts()["measurements"]
     counters = [counter["agent"] for counter in telemetry_facts()["efa"]["counters"]]
     for section, content in collected.items():
         parts = content if isinstance(content, list) else [content]
         for number, part in enumerate(parts):
-            if not isinstance(part, dict) or (section not in known and section != "efa"):
+            if not isinstance(part, dict) or (section not in measurements and section != "efa"):
                 continue
             inner: Path = (number,) if isinstance(content, list) else ()
             for index, item in enumerate(part.get("measurement", [])):
-                given = item.get("name", "") if isinstance(item, dict) else item
+                measurement = item.get("name", "") if isinstance(item, dict) else item
                 path = ("metrics", "metrics_collected", section, *inner, "measurement", index)
-                name = given.strip().removeprefix(section + "_")
+                name = measurement.strip().removeprefix(section + "_")
                 if section == "efa" and f"efa_{name}" not in counters:
                     yield Problem(
                         "warning",
                         "cloudwatch-efa-counter",
-                        f"efa has no counter {given!r}: the agent drops it",
-                        did_you_mean(given, counters),
+                        f"efa has no counter {measurement!r}: the agent drops it",
+                        did_you_mean(measurement, counters),
                         path,
                     )
-                elif section != "efa" and name not in known[section]:
+                elif section != "efa" and name not in measurements[section]:
                     yield Problem(
                         "error",
                         "cloudwatch-measurement",
-                        f"{section} has no measurement {given!r}: the agent would not start",
-                        did_you_mean(name, known[section]),
+                        f"{section} has no measurement {measurement!r}: the agent would not start",
+                        did_you_mean(name, measurements[section]),
                         path,
                     )
 
 
 def _dimensions(config: dict[str, Any]) -> Iterator[Problem]:
-    known: dict[str, str] = telemetry_facts()["append_dimensions"]
+    dimensions: dict[str, str] = telemetry_facts()["append_dimensions"]
     for name, value in config.get("metrics", {}).get("append_dimensions", {}).items():
-        if known.get(name) != value:
-            best = name if name in known else nearest(name, known)
+        if dimensions.get(name) != value:
+            best = name if name in dimensions else nearest(name, dimensions)
             yield Problem(
                 "warning",
                 "cloudwatch-dimension",
                 f"append_dimensions {name}: the agent silently drops {value!r}",
-                f'write "{best}": "{known[best]}"' if best else f"known: {', '.join(known)}",
+                f'write "{best}": "{dimensions[best]}"'
+                if best
+                else f"known: {', '.join(dimensions)}",
                 ("metrics", "append_dimensions", name),
             )
 

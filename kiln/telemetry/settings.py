@@ -105,11 +105,11 @@ class Telemetry(BaseModel):
     @field_validator("dimensions")
     @classmethod
     def _known_dimensions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        known = telemetry_facts()["append_dimensions"]
+        dimensions = telemetry_facts()["append_dimensions"]
         for name in value:
-            if name not in known:
+            if name not in dimensions:
                 raise ValueError(
-                    f"the agent cannot append dimension {name!r}; {did_you_mean(name, known)}"
+                    f"the agent cannot append dimension {name!r}; {did_you_mean(name, dimensions)}"
                 )
         if len(set(value)) != len(value):
             raise ValueError("a dimension is listed twice")
@@ -118,10 +118,12 @@ class Telemetry(BaseModel):
     @field_validator("host")
     @classmethod
     def _known_sections(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        known = telemetry_facts()["host"]
+        sections = telemetry_facts()["host"]
         for name in value:
-            if name not in known:
-                raise ValueError(f"unknown section {name!r} of host; {did_you_mean(name, known)}")
+            if name not in sections:
+                raise ValueError(
+                    f"unknown section {name!r} of host; {did_you_mean(name, sections)}"
+                )
         if len(set(value)) != len(value):
             raise ValueError("a section of host is listed twice")
         return value
@@ -197,13 +199,14 @@ class Telemetry(BaseModel):
 
     @model_validator(mode="after")
     def _aggregates_are_dimensions(self) -> Telemetry:
-        known = {*self.dimensions, *telemetry_facts()["gpu_metrics"]["dimensions"]}
+        dimensions = {*self.dimensions, *telemetry_facts()["gpu_metrics"]["dimensions"]}
         if self.efa:
-            known |= set(telemetry_facts()["efa"]["dimensions"])
+            dimensions |= set(telemetry_facts()["efa"]["dimensions"])
         for name in (name for names in self.aggregate_by for name in names):
-            if name not in known:
+            if name not in dimensions:
                 raise ValueError(
-                    f"aggregate_by names {name!r}, which no series has; {did_you_mean(name, known)}"
+                    f"aggregate_by names {name!r}, which no series has; "
+                    f"{did_you_mean(name, dimensions)}"
                 )
         return self
 

@@ -167,17 +167,17 @@ class Combination:
     @property
     def boot_kernel(self) -> Kernel | None:
         """The kernel that the image boots: the pinned one, or its parent AMI's; None if unknown."""
-        known = self.about.get("kernels")
-        if known is None:
+        kernels = self.about.get("kernels")
+        if kernels is None:
             return None
-        entries: dict[str, dict[str, Any]] = known["entries"]
+        entries: dict[str, dict[str, Any]] = kernels["entries"]
         if self.kernel:
             return _pinned(self.kernel, entries)
         for name, entry in entries.items():
             parameter = entry.get("parameter")
             if self.ssm_parameter and parameter and f"/{parameter}-" in self.ssm_parameter:
                 return _kernel(name, entry)
-        name = _parent_kernel(self) or known["default"]
+        name = _parent_kernel(self) or kernels["default"]
         return _kernel(name, entries[name])
 
 
@@ -193,11 +193,11 @@ def _pinned(wanted: str, entries: dict[str, dict[str, Any]]) -> Kernel | None:
 
 
 def _kernel(name: str, entry: dict[str, Any]) -> Kernel:
-    known = ("release", "compiler", "measured", "proxy", "rolls", "confirmed", "source")
+    keys = ("release", "compiler", "measured", "proxy", "rolls", "confirmed", "source")
     return Kernel(
         name=name,
         series=entry["series"],
-        **{key: entry[key] for key in known if key in entry},
+        **{key: entry[key] for key in keys if key in entry},
     )
 
 
@@ -206,11 +206,11 @@ def _parent_kernel(combination: Combination) -> str | None:
     if combination.flavor == "base":
         return None
     flavor = table("distros")["flavors"][combination.flavor]
-    known: str | list[dict[str, str]] | None = flavor.get("kernels", {}).get(combination.distro)
-    if known is None or isinstance(known, str):
-        return known
+    kernels: str | list[dict[str, str]] | None = flavor.get("kernels", {}).get(combination.distro)
+    if kernels is None or isinstance(kernels, str):
+        return kernels
     kubernetes = combination.kubernetes or ""
-    reached = [entry for entry in known if versions.at_least(kubernetes, entry["from"])]
+    reached = [entry for entry in kernels if versions.at_least(kubernetes, entry["from"])]
     return reached[-1]["kernel"] if reached else None
 
 

@@ -40,8 +40,8 @@ def nearest_driver(driver: str) -> str | None:
 
     The same version written differently; otherwise the nearest in its branch; otherwise in any.
     """
-    known = _releases()
-    for version in known:
+    releases = _releases()
+    for version in releases:
         if versions.same(version, driver):
             return version
     branch = facts.branch(driver)
@@ -49,7 +49,7 @@ def nearest_driver(driver: str) -> str | None:
         # Two different digits are not a typo: the newest release is the better guess.
         return nearest(driver, branch.versions, likeness=0.85) or branch.newest
     # In an unknown branch only a typo is worth a guess.
-    return nearest(driver, known, likeness=0.8)
+    return nearest(driver, releases, likeness=0.8)
 
 
 @rule("DRV-EOL")
@@ -134,13 +134,13 @@ def forward_compatibility(c: Combination) -> Iterator[Objection]:
     """cuda-compat on an older driver works on some GPUs and branches, and needs a library path."""
     if not c.cuda_compat:
         return
-    known = table("cuda")["forward_compatibility"]
-    path = known["path"].format(series=versions.series(c.cuda) if c.cuda else "<series>")
+    support = table("cuda")["forward_compatibility"]
+    path = support["path"].format(series=versions.series(c.cuda) if c.cuda else "<series>")
     message = (
         "forward compatibility works only on data-centre GPUs and from "
-        f"{' and '.join(known['branches'])} branches; set LD_LIBRARY_PATH to {path}"
+        f"{' and '.join(support['branches'])} branches; set LD_LIBRARY_PATH to {path}"
     )
-    if c.branch and c.branch.kind not in known["branches"]:
+    if c.branch and c.branch.kind not in support["branches"]:
         message += f". Branch {c.branch.name} is {c.branch.kind}"
     yield Objection(message)
 

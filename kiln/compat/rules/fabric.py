@@ -106,9 +106,9 @@ def package_names(c: Combination) -> Iterator[Objection]:
             continue
         version = match[2] if match[2] and "." in match[2] else c.driver
         companion = "nvidia-imex" if "imex" in package else "nvidia-fabricmanager"
-        known = facts.archive_packages(companion, version, archive=kind)
-        if known and match[1] not in known.names:
-            (wanted,) = known.names
+        archive = facts.archive_packages(companion, version, archive=kind)
+        if archive and match[1] not in archive.names:
+            (wanted,) = archive.names
             yield Objection(
                 f"{package}: for driver branch {versions.major(version)} on {c.distro} the package "
                 f"is called {wanted}",

@@ -22,14 +22,14 @@ def eks_parent(c: Combination) -> Iterator[Objection]:
     """Support of a Kubernetes version ends, and EKS no longer publishes AL2 AMIs."""
     if c.flavor != "eks":
         return
-    known = _flavor("eks")
-    if c.distro not in known["os"]:
+    flavor = _flavor("eks")
+    if c.distro not in flavor["os"]:
         yield Objection(
             f"EKS has no optimized AMI of {c.distro}",
-            hint=f"it has AMIs of: {', '.join(known['os'])}",
+            hint=f"it has AMIs of: {', '.join(flavor['os'])}",
         )
         return
-    window = known["os"][c.distro]
+    window = flavor["os"][c.distro]
     if c.kubernetes is None:
         if c.complete:
             yield Objection(
@@ -48,12 +48,12 @@ def eks_parent(c: Combination) -> Iterator[Objection]:
             f"EKS publishes no {c.about['name']} AMIs for Kubernetes {c.kubernetes}: they ended on "
             f"{window['ended']} with {window['last']}",
         )
-    life = known["kubernetes"].get(c.kubernetes)
+    life = flavor["kubernetes"].get(c.kubernetes)
     if life is None:
         yield Objection(
             f"Kubernetes {c.kubernetes} is not known to EKS",
             hint=f"supported today: {', '.join(_living(c))}",
-            unsure=versions.at_least(c.kubernetes, versions.newest(known["kubernetes"]) or ""),
+            unsure=versions.at_least(c.kubernetes, versions.newest(flavor["kubernetes"]) or ""),
         )
         return
     standard, extended = facts.last_day(life["standard"]), facts.last_day(life["extended"])
@@ -83,13 +83,13 @@ def ecs_parent(c: Combination) -> Iterator[Objection]:
     """ECS-optimized GPU AMIs exist for few distributions and processors."""
     if c.flavor != "ecs":
         return
-    known = _flavor("ecs")
-    if c.arch not in known["arches"]:
+    flavor = _flavor("ecs")
+    if c.arch not in flavor["arches"]:
         yield Objection(f"there is no ECS-optimized GPU AMI for {c.arch}")
-    if c.distro not in known["os"]:
+    if c.distro not in flavor["os"]:
         yield Objection(
             f"there is no ECS-optimized GPU AMI of {c.distro}",
-            hint=f"there are GPU AMIs of: {', '.join(known['os'])}",
+            hint=f"there are GPU AMIs of: {', '.join(flavor['os'])}",
         )
 
 
@@ -98,11 +98,11 @@ def parallelcluster_parent(c: Combination) -> Iterator[Objection]:
     """Each ParallelCluster release supports a list of distributions."""
     if c.flavor != "parallelcluster":
         return
-    known = _flavor("parallelcluster")["os"]
-    if c.distro not in known:
+    systems = _flavor("parallelcluster")["os"]
+    if c.distro not in systems:
         yield Objection(
             f"ParallelCluster does not support {c.distro}",
-            hint=f"it supports: {', '.join(known)}",
+            hint=f"it supports: {', '.join(systems)}",
         )
         return
     newest = next(iter(_flavor("parallelcluster")["brings"]))
@@ -118,7 +118,7 @@ def parallelcluster_parent(c: Combination) -> Iterator[Objection]:
             hint=f"if AWS released it, add {release} to kiln/facts/knowledge/distros.yaml",
             unsure=True,
         )
-    window = known[c.distro]
+    window = systems[c.distro]
     if "removed" in window and versions.at_least(release, window["removed"]):
         yield Objection(
             f"ParallelCluster removed {c.about['name']} in {window['removed']}; "

@@ -91,21 +91,21 @@ def too_new_for_driver(c: Combination, instance_type: InstanceType) -> Iterator[
 
 
 def _too_new(c: Combination, instance_type: InstanceType) -> Iterator[Objection]:
-    known = table("drivers")["gpus"].get(instance_type.gpu)
-    if not known or not c.branch_name:
+    gpu = table("drivers")["gpus"].get(instance_type.gpu)
+    if not gpu or not c.branch_name:
         return
-    first = known["first_branch"]
+    first = gpu["first_branch"]
     if versions.below(c.branch_name, first):
         yield Objection(
             f"{instance_type.type} has {instance_type.ec2_name}, first supported by driver branch "
             f"{first}; {c.driver} does not know it",
-            unsure=not facts.confirmed(known) and not _surely_unknown(c, known),
+            unsure=not facts.confirmed(gpu) and not _surely_unknown(c, gpu),
         )
 
 
-def _surely_unknown(c: Combination, known: Mapping[str, str]) -> bool:
+def _surely_unknown(c: Combination, gpu: Mapping[str, str]) -> bool:
     """Is the driver older than the first that supports any GPU of the architecture?"""
-    first = known.get("unknown_before")
+    first = gpu.get("unknown_before")
     return bool(first and c.driver and versions.below(c.driver, first))
 
 

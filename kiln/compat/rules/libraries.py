@@ -29,13 +29,13 @@ def unknown_library(c: Combination) -> Iterator[Objection]:
         ("dcgm", c.dcgm),
         ("container_toolkit", c.container_toolkit),
     ):
-        known = table("services")[name]["versions"]
-        if version and version not in known:
-            guess = nearest(version, known, likeness=0.7)
+        known_versions = table("services")[name]["versions"]
+        if version and version not in known_versions:
+            guess = nearest(version, known_versions, likeness=0.7)
             yield Objection(
                 f"{name} {version} is not a known release"
                 + (f"; did you mean {guess}?" if guess else ""),
-                hint=f"the newest known is {versions.newest(known)}; add others to "
+                hint=f"the newest known is {versions.newest(known_versions)}; add others to "
                 "kiln/facts/knowledge/services.yaml",
             )
 
@@ -126,32 +126,32 @@ def nccl_on_al2(c: Combination) -> Iterator[Objection]:
 @rule("CUDNN-CUDA")
 def cudnn_built_for(c: Combination) -> Iterator[Objection]:
     """cuDNN is built per CUDA major, and not for every distribution."""
-    asked = c.cudnn
+    version = c.cudnn
     for package in c.packages:
         match = re.match(r"libcudnn(\d+)", package)
         if match:
-            asked = asked or match[1]
-    if not asked:
+            version = version or match[1]
+    if not version:
         return
     for entry in table("cuda")["cudnn_missing"]:
-        if entry["repo"] == c.repository and versions.at_least(asked, entry["from"]):
+        if entry["repo"] == c.repository and versions.at_least(version, entry["from"]):
             yield Objection(
                 f"NVIDIA's {entry['repo']} repository ({c.distro}) has no cuDNN >= "
-                f"{entry['from']}; {asked} is missing",
+                f"{entry['from']}; {version} is missing",
                 unsure=not facts.confirmed(entry),
             )
-    known = table("cuda")["cudnn"]
+    builds = table("cuda")["cudnn"]
     reached = [
         entry
-        for entry in known
-        if versions.at_least(asked, entry["from"])
+        for entry in builds
+        if versions.at_least(version, entry["from"])
         # A bare major (libcudnn8) means its newest release.
-        or ("." not in asked and versions.major(entry["from"]) == asked)
+        or ("." not in version and versions.major(entry["from"]) == version)
     ]
-    built = reached[-1] if reached else known[0]
+    built = reached[-1] if reached else builds[0]
     if c.cuda_major and c.cuda_major not in built["majors"]:
         yield Objection(
-            f"cuDNN {asked} has builds for CUDA {' and '.join(built['majors'])}, none for "
+            f"cuDNN {version} has builds for CUDA {' and '.join(built['majors'])}, none for "
             f"{c.cuda_major}",
             hint=_cudnn_for(c.cuda_major),
             unsure=not facts.confirmed(built),
@@ -206,7 +206,7 @@ def _subject_of(c: Combination, need: dict[str, str]) -> str | None:
 @rule("DCGM-MAJOR", by_instance_type=True)
 def dcgm_fits(c: Combination) -> Iterator[Objection]:
     """DCGM 4 has packages per CUDA major of the driver; DCGM 3 lacks new drivers and GPUs."""
-    known = table("services")["dcgm"]
+    dcgm = table("services")["dcgm"]
     native = facts.driver_cuda(c.driver) if c.driver and c.branch else None
     for package in c.packages:
         match = re.match(r"datacenter-gpu-manager-4-(?:proprietary-)?cuda(\d+)", package)
@@ -222,7 +222,7 @@ def dcgm_fits(c: Combination) -> Iterator[Objection]:
     old_package = set(_dcgm_packages("3", "")) & set(c.packages)
     if not old_package and not (c.dcgm and versions.major(c.dcgm) == "3"):
         return
-    limit = known["last_of_3"]
+    limit = dcgm["last_of_3"]
     unsure = not facts.confirmed(limit)
     if c.branch_name and versions.at_least(c.branch_name, limit["below_branch"]):
         yield Objection(f"DCGM 3 does not know driver {c.driver}", "choose DCGM 4", unsure=unsure)
@@ -240,8 +240,8 @@ def exporter_fits(c: Combination) -> Iterator[Objection]:
     """An exporter is released for one DCGM; its package accepts any, so only this rule notices."""
     if not c.dcgm_exporter:
         return
-    known = table("services")["dcgm_exporter"]
-    pair = known["pairs"].get(c.dcgm_exporter, [])
+    exporter_facts = table("services")["dcgm_exporter"]
+    pair = exporter_facts["pairs"].get(c.dcgm_exporter, [])
     if not c.dcgm:
         if c.complete:
             yield Objection(
@@ -250,26 +250,28 @@ def exporter_fits(c: Combination) -> Iterator[Objection]:
                 f"add dcgm: {pair[0]}" if pair else "add dcgm: and the version it was tested with",
             )
     elif pair and c.dcgm not in pair:
-        partner = [exporter for exporter, tested in known["pairs"].items() if c.dcgm in tested]
+        partner = [
+            exporter for exporter, tested in exporter_facts["pairs"].items() if c.dcgm in tested
+        ]
         yield Objection(
             f"dcgm-exporter {c.dcgm_exporter} was tested with DCGM {' and '.join(pair)}, "
             f"not with {c.dcgm}",
             f"for DCGM {c.dcgm} set dcgm_exporter: {partner[0]}" if partner else "",
             advice=True,
         )
-    if versions.at_least(c.dcgm_exporter, known["renamed_from"]):
+    if versions.at_least(c.dcgm_exporter, exporter_facts["renamed_from"]):
         yield Objection(
             f"dcgm-exporter {c.dcgm_exporter} uses DCGM 4.7's field names and units; "
             "dcgm-counters.csv has the old ones, which is untested",
-            f"check its /metrics, or stay below {known['renamed_from']}",
+            f"check its /metrics, or stay below {exporter_facts['renamed_from']}",
             advice=True,
         )
 
 
 def _dcgm_packages(version: str, driver_cuda: str) -> tuple[str, ...]:
     """The names of DCGM's packages at a version, for drivers of a CUDA major."""
-    known = facts.archive_packages("dcgm", version, driver_cuda=driver_cuda)
-    return known.names if known else ()
+    archive = facts.archive_packages("dcgm", version, driver_cuda=driver_cuda)
+    return archive.names if archive else ()
 
 
 @rule("NCT-REPO")

@@ -15,7 +15,7 @@ def same_arch(c: Combination, instance_type: InstanceType) -> Iterator[Objection
     """An AMI boots on one processor architecture."""
     if instance_type.arch != c.arch:
         arm = sorted(
-            {known.family for known in facts.instances().values() if known.arch == "arm64"}
+            {other.family for other in facts.instances().values() if other.arch == "arm64"}
         )
         yield Objection(
             f"{instance_type.type} is {instance_type.arch}, the image {c.arch}",
@@ -28,10 +28,10 @@ def bakes_on_same_arch(c: Combination) -> Iterator[Objection]:
     """The instances that bake and check the image boot it too."""
     like = "g5g.xlarge" if c.arch == "arm64" else "g4dn.xlarge"
     for name in c.build_instances:
-        known = facts.instances().get(name)
-        if known and known.arch != c.arch:
+        instance_type = facts.instances().get(name)
+        if instance_type and instance_type.arch != c.arch:
             yield Objection(
-                f"{name} is {known.arch}, the image {c.arch}",
+                f"{name} is {instance_type.arch}, the image {c.arch}",
                 hint=f"bake and check it on a type such as {like}",
             )
 
@@ -50,9 +50,9 @@ def offered(c: Combination) -> Iterator[Objection]:
 @rule("BUILD-INSTANCE")
 def bakes_and_checks(c: Combination) -> Iterator[Objection]:
     """The instances that bake and check should have a GPU that this driver drives."""
-    known = facts.instances()
+    types = facts.instances()
     for name in c.build_instances:
-        if name not in known:
+        if name not in types:
             yield Objection(
                 f"{name} has no known NVIDIA GPU: only compilation can be checked on it, not "
                 "nvidia-smi",
@@ -62,7 +62,7 @@ def bakes_and_checks(c: Combination) -> Iterator[Objection]:
         for rule_id, check in INSTANCE_CHECKS.items():
             if rules()[rule_id].level != "error" or rule_id == "ARCH-INSTANCE":
                 continue
-            for verdict in check(c, known[name]):
+            for verdict in check(c, types[name]):
                 if not verdict.advice:
                     yield Objection(
                         f"{name} bakes or checks this image but cannot run it: {verdict.message}",

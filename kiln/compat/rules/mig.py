@@ -28,7 +28,7 @@ def profiles_exist(c: Combination, instance_type: InstanceType) -> Iterator[Obje
         return
     gpu = gpu_types().get(instance_type.gpu)
     if gpu is None:
-        families = dict.fromkeys(known.family for known in facts.instances().values() if known.mig)
+        families = dict.fromkeys(other.family for other in facts.instances().values() if other.mig)
         yield Objection(
             f"{instance_type.type} has {instance_type.ec2_name}, which has no MIG",
             hint=f"families with MIG: {', '.join(families)}",
@@ -79,8 +79,8 @@ def profiles_fit(c: Combination, instance_type: InstanceType) -> Iterator[Object
 @instance_rule("MIG-DRV")
 def driver_has_mig(c: Combination, instance_type: InstanceType) -> Iterator[Objection]:
     """MIG on a GPU, and some of its profiles, need a minimum driver."""
-    known: list[dict[str, Any]] = table("mig")["gpus"]
-    gpu = next((entry for entry in known if entry["gpu"] == instance_type.gpu), None)
+    gpus: list[dict[str, Any]] = table("mig")["gpus"]
+    gpu = next((entry for entry in gpus if entry["gpu"] == instance_type.gpu), None)
     if gpu is None or not c.driver or not (c.mig or c.mig_label):
         return
     for entry in table("mig")["driver_minimums"]:

@@ -41,14 +41,14 @@ def distro_ended(c: Combination) -> Iterator[Objection]:
 def _end_means(c: Combination) -> str:
     """What the end of the distribution's life brings, with the last versions that it gets."""
     last = c.repo.get("drivers", {}).get("last")
-    known = {
+    last_versions = {
         "cuda_repo": c.repository,
         "last_cuda": c.repo.get("last"),
         "last_driver": facts.branches()[last].newest if last else None,
         "last_efa": table("efa")["os"].get(c.distro, {}).get("last"),
     }
     text: str = c.about.get("end_means", "")
-    for name, version in known.items():
+    for name, version in last_versions.items():
         text = text.replace(f"{{{name}}}", version or "an unknown version")
     return text
 
@@ -66,11 +66,11 @@ def never_baked(c: Combination) -> Iterator[Objection]:
         message = f"flavour {c.flavor} was never baked on {name}"
     else:
         message = f"{name} was never baked with flavour {c.flavor} for {c.arch}"
-    known = [f"{flavor} ({', '.join(arches)})" for flavor, arches in tried.items()]
+    combinations = [f"{flavor} ({', '.join(arches)})" for flavor, arches in tried.items()]
     yield Objection(
         message,
-        hint=f"tried on {name}: {', '.join(known)}"
-        if known
+        hint=f"tried on {name}: {', '.join(combinations)}"
+        if combinations
         else "docs/add-a-distribution.md says how to add one",
         why="only facts were compared: no provisioner, parent AMI or check was tried with it",
         advice=True,
@@ -127,12 +127,12 @@ def driver_in_repo(c: Combination) -> Iterator[Objection]:
             advice=c.driver_source is None,
         )
     if c.driver_source == "distro" and not c.distro_has_driver:
-        known: dict[str, str] = c.about.get("packaged_drivers", {})
-        packaged_now = known.get(c.branch_name or "")
+        drivers: dict[str, str] = c.about.get("packaged_drivers", {})
+        packaged_now = drivers.get(c.branch_name or "")
         yield Objection(
             f"{c.about['name']} packages no driver {c.driver}"
             + (f"; its branch {c.branch_name} is at {packaged_now}" if packaged_now else ""),
-            hint=f"it packages: {', '.join(known.values()) or 'none'} (as of "
+            hint=f"it packages: {', '.join(drivers.values()) or 'none'} (as of "
             f"{table('distros')['as_of']}; archives move)",
             # Archives move on within a branch, so only a branch that is absent is an error.
             advice=packaged_now is not None,
@@ -171,32 +171,32 @@ def arch_in_repo(c: Combination) -> Iterator[Objection]:
 @rule("OS-SSM-KERNEL")
 def other_kernel(c: Combination) -> Iterator[Objection]:
     """The parent AMI boots another kernel than the row, or its author, assumes."""
-    known = c.about.get("kernels")
+    kernels = c.about.get("kernels")
     kernel = c.boot_kernel
-    if known is None:
+    if kernels is None:
         return
-    if c.kernel and (kernel is None or kernel.name not in known["entries"]):
+    if c.kernel and (kernel is None or kernel.name not in kernels["entries"]):
         yield Objection(
             f"kernel {c.kernel} is not a known kernel of {c.distro}: the driver may not compile "
             "on it",
-            hint=f"known: {', '.join(known['entries'])}",
+            hint=f"known: {', '.join(kernels['entries'])}",
         )
     if kernel is None:
         return
-    default = known["entries"][known["default"]]
+    default = kernels["entries"][kernels["default"]]
     if c.assumed_kernel and versions.key(c.assumed_kernel)[:2] != versions.key(kernel.series)[:2]:
         pins = [
             name
-            for name, entry in known["entries"].items()
+            for name, entry in kernels["entries"].items()
             if versions.key(entry["series"]) == versions.key(c.assumed_kernel)[:2]
         ]
         yield Objection(
             f"the parent AMI of {c.distro} boots kernel {kernel}, not {c.assumed_kernel}",
-            hint=f"pin {pins[0]}" if pins else f"it has: {', '.join(known['entries'])}",
+            hint=f"pin {pins[0]}" if pins else f"it has: {', '.join(kernels['entries'])}",
         )
     elif c.ssm_parameter and not c.kernel and versions.below(kernel.series, default["series"]):
         yield Objection(
             f"{c.ssm_parameter} resolves to kernel {kernel}; the default of {c.distro} is "
             f"{default['series']}",
-            hint=f"use the {default.get('parameter', known['default'])} parameter",
+            hint=f"use the {default.get('parameter', kernels['default'])} parameter",
         )

@@ -9,27 +9,27 @@ from kiln.base.errors import KilnError, did_you_mean
 
 
 def parameters_given(
-    texts: Iterable[str], known: Mapping[str, Mapping[str, Any]]
+    texts: Iterable[str], declared: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
-    """The values by parameter, as CloudFormation takes them; `known` are the template's.
+    """The values by parameter, as CloudFormation takes them; `declared` are the template's.
 
     Raises KilnError (exit status 2) for an unknown parameter, and for a value that it refuses.
     """
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
             raise KilnError(f"--parameter {text}: expected Name=value", hint="Email=me@example.com")
-        if name not in known:
+        if name not in declared:
             raise KilnError(
                 f"--parameter {name}: the stack has no such parameter",
-                hint=did_you_mean(name, known),
+                hint=did_you_mean(name, declared),
             )
-        if name in given:
+        if name in values:
             raise KilnError(f"--parameter {name} is given twice", hint="give it once")
-        _accepted(name, value, known[name])
-        given[name] = value
-    return given
+        _accepted(name, value, declared[name])
+        values[name] = value
+    return values
 
 
 def _accepted(name: str, value: str, rules: Mapping[str, Any]) -> None:
