@@ -114,13 +114,13 @@ def _invoked(
     from kiln.cli import front
 
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="replace", write_through=True)
-    given = io.TextIOWrapper(io.BytesIO(stdin.encode("utf-8", "surrogateescape")))
+    stream = io.TextIOWrapper(io.BytesIO(stdin.encode("utf-8", "surrogateescape")))
     argv = ["./invoke", "--search-root", str(ROOT), *command]
     status: int | None = None
     crash = ""
     with (
         mock.patch.dict(os.environ, environment, clear=True),
-        mock.patch.object(sys, "stdin", given),
+        mock.patch.object(sys, "stdin", stream),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(out),
     ):
@@ -163,7 +163,7 @@ def _write(path: Path, content: Any) -> None:
         path.chmod(int(str(content["mode"]), 8))
 
 
-def _content(given: Any) -> bytes:
+def _content(content: Any) -> bytes:
     """The bytes of a file: text as it is, or a mapping that makes it from parts.
 
     from:    a file of `base/`; then `replace` ([old, new] pairs, each must occur), `append`;
@@ -171,48 +171,48 @@ def _content(given: Any) -> bytes:
     repeat:  [text, how often, text after it]
     hex:     bytes
     """
-    if isinstance(given, str):
-        return given.encode("utf-8", "surrogateescape")
-    if "hex" in given:
-        return bytes.fromhex(str(given["hex"]))
-    if "repeat" in given:
-        return "".join(_repeated(given["repeat"])).encode()
-    text = (BASE / given["from"]).read_text(encoding="utf-8")
-    for old, new in given.get("replace", ()):
+    if isinstance(content, str):
+        return content.encode("utf-8", "surrogateescape")
+    if "hex" in content:
+        return bytes.fromhex(str(content["hex"]))
+    if "repeat" in content:
+        return "".join(_repeated(content["repeat"])).encode()
+    text = (BASE / content["from"]).read_text(encoding="utf-8")
+    for old, new in content.get("replace", ()):
         if old not in text:
-            raise ValueError(f"{given['from']} has no {old!r}")
+            raise ValueError(f"{content['from']} has no {old!r}")
         text = text.replace(old, _text(new))
-    if {"set", "delete"} & given.keys():
+    if {"set", "delete"} & content.keys():
         data = json.loads(text)
-        for where, value in given.get("set", {}).items():
+        for where, value in content.get("set", {}).items():
             *path, last = where.split(".")
             _at(data, path)[_key(last)] = _value(value)
-        for where in given.get("delete", ()):
+        for where in content.get("delete", ()):
             *path, last = where.split(".")
             del _at(data, path)[_key(last)]
         text = json.dumps(data)
-    whole: str = text + _text(given.get("append", ""))
+    whole: str = text + _text(content.get("append", ""))
     return whole.encode("utf-8", "surrogateescape")
 
 
-def _text(given: Any) -> str:
-    return given if isinstance(given, str) else "".join(_repeated(given["repeat"]))
+def _text(content: Any) -> str:
+    return content if isinstance(content, str) else "".join(_repeated(content["repeat"]))
 
 
-def _value(given: Any) -> Any:
+def _value(content: Any) -> Any:
     """A JSON value; {repeat: …} is text, {nested: levels} lists in lists."""
-    if isinstance(given, Mapping) and "repeat" in given:
-        return _text(given)
-    if isinstance(given, Mapping) and "nested" in given:
+    if isinstance(content, Mapping) and "repeat" in content:
+        return _text(content)
+    if isinstance(content, Mapping) and "nested" in content:
         nested: Any = []
-        for _ in range(given["nested"]):
+        for _ in range(content["nested"]):
             nested = [nested]
         return nested
-    if isinstance(given, Mapping):
-        return {key: _value(value) for key, value in given.items()}
-    if isinstance(given, list):
-        return [_value(value) for value in given]
-    return given
+    if isinstance(content, Mapping):
+        return {key: _value(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [_value(value) for value in content]
+    return content
 
 
 def _repeated(parts: Sequence[Any]) -> Iterator[str]:

@@ -59,10 +59,10 @@ def _proven() -> str:
     head = _PROVEN_PAGE.read_text(encoding="utf-8").split(_PROVEN_HEADING)[0]
     rows = [
         f"| {recipe.name} | {first_blocker(recipe)} | "
-        + " | ".join(" / ".join(map(str, counted.values())) for counted in known.values())
+        + " | ".join(" / ".join(map(str, counted.values())) for counted in counts.values())
         + " |"
         for recipe in load.load_recipes(_MATRIX)
-        for known in [evidence.counts(evidence.evidence_of(recipe))]
+        for counts in [evidence.counts(evidence.evidence_of(recipe))]
     ]
     table = ["| row | first blocker | packages | files | units |", "|---|---|---|---|---|", *rows]
     legend = (
@@ -97,8 +97,8 @@ def _assumed() -> list[str]:
 def first_blocker(recipe: Recipe) -> str:
     """The first reason known why a bake of the row would fail, as of the day of the evidence."""
     day = date.fromisoformat(facts.table("evidence")["as_of"])
-    known = errors(engine.check_recipe(recipe, today=day))
-    return f"{known[0].rule}: {known[0].message}" if known else "none known"
+    problems = errors(engine.check_recipe(recipe, today=day))
+    return f"{problems[0].rule}: {problems[0].message}" if problems else "none known"
 
 
 # File → the function that makes its text, and the source.

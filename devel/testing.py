@@ -274,8 +274,8 @@ def run_pytest(
     `lab` is the index of the first lab that its tests use. KILN_LAB_INDEX moves all of them, so
     that two runs on one machine do not meet. With `again`, a few failed tests run once more.
     """
-    asked = "KILN_LAB_INDEX" in os.environ
-    moved = settings.current().index - _LAB_FOR_TESTS if asked else 0
+    is_chosen = "KILN_LAB_INDEX" in os.environ
+    moved = settings.current().index - _LAB_FOR_TESTS if is_chosen else 0
     environment = {**os.environ, "KILN_LAB_INDEX": str((lab + moved) % _LABS)}
     # The tests start ./invoke hundreds of times, so Python must keep compiled files.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)

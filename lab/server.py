@@ -88,13 +88,13 @@ def serve(lab: Lab) -> None:
     stopping = threading.Event()
     admin = _Admin(machines, ordered, stopping.set)
     own = keys.ensure(lab)
-    known = keys.first_of(keys.only(own), principals.find)
+    lookup = keys.first_of(keys.only(own), principals.find)
     managed = front.Manager().over(DomainDispatcherApplication(create_backend_app))
-    application = entry.wrap(_services(managed, known), ordered, admin)
+    application = entry.wrap(_services(managed, lookup), ordered, admin)
     judge = functools.partial(
         gate.refusal, holders=holders.find, look=holders.look, attached=resource_policies.find
     )
-    guarded = entry.guard(application, known, owner=own.id, addresses=[lab.gateway], refusal=judge)
+    guarded = entry.guard(application, lookup, owner=own.id, addresses=[lab.gateway], refusal=judge)
     entrance = channel.over(guarded, sessions.KEPT, [lab.gateway])
     server = make_server(
         "127.0.0.1", lab.port, entrance, threaded=True, request_handler=web.Handler
@@ -122,12 +122,12 @@ def serve(lab: Lab) -> None:
     log.info("down")
 
 
-def _services(moto: Any, known: keys.Lookup) -> Any:
+def _services(moto: Any, lookup: keys.Lookup) -> Any:
     """`moto`, with the services that the lab has of its own in front of it."""
     from lab.cloudformation.front import CloudFormation
     from lab.codebuild.projects import CodeBuild
 
-    return CloudFormation(known).over(CodeBuild().over(moto))
+    return CloudFormation(lookup).over(CodeBuild().over(moto))
 
 
 def _root_filesystems(lock: threading.Lock, *, real: bool) -> Callable[[str, str], Path]:

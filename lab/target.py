@@ -353,10 +353,10 @@ def _require_snapshot(recipe: Recipe) -> None:
     """Refuse a row whose snapshot the lab has no recorded state of: another state in its place
     would be a rehearsal of something else."""
     snapshot = recipe.package_snapshot
-    known = system.releases(recipe.distro.id)
-    if snapshot is None or snapshot in known:
+    states = system.releases(recipe.distro.id)
+    if snapshot is None or snapshot in states:
         return
-    having = f"it has, of {recipe.distro.id}: {', '.join(known)}" if known else ""
+    having = f"it has, of {recipe.distro.id}: {', '.join(states)}" if states else ""
     raise KilnError(
         f"{recipe.name}: the lab has no state {snapshot} of the packages of {recipe.distro.id}",
         hint="; ".join(filter(None, [having, "docs/lab-stand-ins.md says what it stands in for"]))

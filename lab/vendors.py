@@ -65,8 +65,8 @@ def refuse_silent(recipes: Sequence[Recipe]) -> None:
 
     fetcher = Fetcher(cache_folder() / "files")
     urls: dict[str, str] = {}
-    for asked in map(demand, recipes):
-        for url in (*(file.url for file in asked.files), *_indexes(asked.repositories)):
+    for needs in map(demand, recipes):
+        for url in (*(file.url for file in needs.files), *_indexes(needs.repositories)):
             urls.setdefault(urlsplit(url).netloc, url)
     silent = sorted(filter(None, (_silence(fetcher, url) for url in urls.values())))
     if silent:

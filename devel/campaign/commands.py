@@ -299,8 +299,8 @@ def one_per_place(all_cases: list[Case], trace: str) -> list[Case]:
     number = Counter(case.command for case in all_cases)
     first: dict[tuple[str, str], Case] = {}
     for case in all_cases:
-        known = places.get(case.command, [])
-        place = known[case.nth - 1] if len(known) == number[case.command] else ""
+        sites = places.get(case.command, [])
+        place = sites[case.nth - 1] if len(sites) == number[case.command] else ""
         first.setdefault((case.command, place or str(case.nth)), replace(case, place=place))
     return list(first.values())
 

@@ -42,18 +42,18 @@ def steps(calls: Sequence[str]) -> list[str]:
     on the machine's speed.
     """
     numbers: dict[str, int] = {}
-    asked: set[str] = set()
+    actions: set[str] = set()
     names = []
     last = "the beginning"
     for action in calls:
         if action.startswith(("Describe", "Get")):
-            if action not in asked:
+            if action not in actions:
                 names.append(f"{action} after {last}")
-            asked.add(action)
+            actions.add(action)
             continue
         numbers[action] = numbers.get(action, 0) + 1
         last = f"{action} {numbers[action]}"
-        asked = set()
+        actions = set()
         names.append(last)
     return names
 

@@ -69,9 +69,9 @@ def campaign(
 ) -> tuple[int, int, int]:
     """Run as many tests of a profile as begin within the minutes: tried, failed, all."""
     passed = [name for name, result in book.results.items() if not result["found"]]
-    given = {**profile.environment, "KILN_PASSED": "\n".join(passed)}
+    environment = {**profile.environment, "KILN_PASSED": "\n".join(passed)}
     until = deadline(minutes)
-    ended = _pytest(profile.arguments, given, until, say)
+    ended = _pytest(profile.arguments, environment, until, say)
     if passed and not ended:
         book.begin(passed)
         passed = []
@@ -92,8 +92,8 @@ def fuzz(
 
     def attempt(_: int, run: str) -> None:
         seed = str(random.randrange(1 << 30))
-        given = {"KILN_FUZZ_INPUTS": str(_INPUTS), "KILN_FUZZ_SEED": seed}
-        ended = _pytest(("tests/unit/test_runtime_fuzz.py",), given, until, say)
+        environment = {"KILN_FUZZ_INPUTS": str(_INPUTS), "KILN_FUZZ_SEED": seed}
+        ended = _pytest(("tests/unit/test_runtime_fuzz.py",), environment, until, say)
         failures = "\n".join(test.failure for test in ended if test.failure)
         # A run counts when all of its programs have had their inputs.
         if failures or not any(test.skipped for test in ended):

@@ -69,7 +69,7 @@ class Sandbox:
         """What `packer/shared/build.pkr.hcl` gives the script of a component, in the lab."""
         component = components.get(name)
         step = component.for_recipe(self.recipe)
-        given = {
+        variables = {
             "KILN_DIR": f"/{_UPLOAD}",
             "KILN_DISTRO": self.recipe.distro.id,
             "KILN_FAMILY": self.recipe.distro.family,
@@ -77,12 +77,12 @@ class Sandbox:
             **step.env,
         }
         for download in step.downloads:
-            given[f"{download.env}_URL"] = download.url
-            given[f"{download.env}_SHA256"] = mirror.sha256(download.url)
+            variables[f"{download.env}_URL"] = download.url
+            variables[f"{download.env}_SHA256"] = mirror.sha256(download.url)
             if download.version:
-                given[f"{download.env}_VERSION"] = download.version
-        known = mirror.key_fingerprints()
-        return given | {variable: known[key] for variable, key in component.keys.items()}
+                variables[f"{download.env}_VERSION"] = download.version
+        fingerprints = mirror.key_fingerprints()
+        return variables | {variable: fingerprints[key] for variable, key in component.keys.items()}
 
     def mounted(self) -> contextlib.AbstractContextManager[tuple[Path, Path]]:
         """A disk over the layers: where it is mounted, and the folder of what changes on it."""

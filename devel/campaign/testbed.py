@@ -272,13 +272,13 @@ def testbed(lab: Lab) -> Iterator[Testbed]:
         folder = Path(name)
         control.clean(lab, force=True)
         control.up(lab)
-        given = control.environment(lab)
+        environment = control.environment(lab)
         ec2: Any = boto3.client(
             "ec2",
             region_name="us-east-1",
-            endpoint_url=given["AWS_ENDPOINT_URL"],
-            aws_access_key_id=given["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=given["AWS_SECRET_ACCESS_KEY"],
+            endpoint_url=environment["AWS_ENDPOINT_URL"],
+            aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
         )
         # A lab in use is not started anew by a build from another checkout.
         ec2.create_key_pair(KeyName="the-campaign")

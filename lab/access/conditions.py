@@ -19,18 +19,20 @@ Holds = bool | None
 class Context:
     """The condition keys of a request. Names of keys do not depend on case.
 
-    `known` are those whose value, or whose absence, the lab knows; one that ends with `/` stands
-    for every key that begins with it.
+    `supported_keys` are those whose value, or whose absence, the lab knows; one that ends with `/`
+    stands for every key that begins with it.
     """
 
     def __init__(
-        self, values: Mapping[str, str | Sequence[str]], known: frozenset[str] = frozenset()
+        self,
+        values: Mapping[str, str | Sequence[str]],
+        supported_keys: frozenset[str] = frozenset(),
     ) -> None:
         self._values = {
             name.lower(): (value,) if isinstance(value, str) else tuple(value)
             for name, value in values.items()
         }
-        self._known = frozenset(name.lower() for name in known)
+        self._supported_keys = frozenset(name.lower() for name in supported_keys)
 
     def get(self, name: str) -> tuple[str, ...] | None:
         """The values of a key, () where the request has none; None: not known."""
@@ -38,7 +40,7 @@ class Context:
         if name in self._values:
             return self._values[name]
         stem = name.partition("/")[0] + "/" if "/" in name else name
-        return () if name in self._known or stem in self._known else None
+        return () if name in self._supported_keys or stem in self._supported_keys else None
 
 
 # A key's value, the one wanted → whether it fits.

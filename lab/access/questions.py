@@ -85,23 +85,27 @@ def questions(
                 call.action, call.parameters, call.region, caller.account, look
             )
         ]
-    known = _GLOBAL
+    condition_keys = _GLOBAL
     if action == "cloudwatch:PutMetricData":
         context["cloudwatch:namespace"] = str(call.parameters.get("Namespace", ""))
-        known |= {"cloudwatch:namespace"}
+        condition_keys |= {"cloudwatch:namespace"}
     if action == "sts:AssumeRole":
-        given = {"sts:ExternalId": "ExternalId", "sts:RoleSessionName": "RoleSessionName"}
-        context |= {key: str(p) for key, name in given.items() if (p := call.parameters.get(name))}
-        known |= set(given)
+        parameter_names = {"sts:ExternalId": "ExternalId", "sts:RoleSessionName": "RoleSessionName"}
+        context |= {
+            key: str(p) for key, name in parameter_names.items() if (p := call.parameters.get(name))
+        }
+        condition_keys |= set(parameter_names)
     resources = _resources(call, caller.account, look)
     if call.service == "ssm":
         return [
             Question(
-                action, item, Context({**context, **_tags_in_ssm(item, look)}, known | _OF_SSM)
+                action,
+                item,
+                Context({**context, **_tags_in_ssm(item, look)}, condition_keys | _OF_SSM),
             )
             for item in resources
         ]
-    return [Question(action, resource, Context(context, known)) for resource in resources]
+    return [Question(action, resource, Context(context, condition_keys)) for resource in resources]
 
 
 # That it asks for the permission to use a session's document: the lab always does.
@@ -129,8 +133,8 @@ def read(environ: Mapping[str, Any], body: bytes) -> Call:
     """The call that a signed request makes."""
     query = str(environ.get("QUERY_STRING", ""))
     presigned = dict(parse_qsl(query)).get("X-Amz-Credential", "")
-    given = f"{environ.get('HTTP_AUTHORIZATION', '')}&{presigned}"
-    scope = re.search(r"/[0-9]{8}/([^/]+)/([^/]+)/aws4_request", given)
+    signature = f"{environ.get('HTTP_AUTHORIZATION', '')}&{presigned}"
+    scope = re.search(r"/[0-9]{8}/([^/]+)/([^/]+)/aws4_request", signature)
     region, service = scope.groups() if scope else ("", "")
     service = service.lower()
     service = _PREFIXES.get(service, service)
@@ -197,8 +201,8 @@ def _resources(call: Call, account: str, look: Look) -> list[str | None]:
             continue
         for row in _product(values):
             # In policies a key goes by its id, whatever a call names it by.
-            known = look(kind, row[0], call.region).id if kind == "key" else None
-            names = [known] if known else row
+            key_id = look(kind, row[0], call.region).id if kind == "key" else None
+            names = [key_id] if key_id else row
             # A name that is an ARN already, as a topic's or a role's.
             whole = len(names) == 1 and names[0].startswith("arn:")
             # AWS's own parameters and documents are in no account:

@@ -41,9 +41,9 @@ def packed(lab: Lab, image: Image) -> bytes:
         return made.read_bytes()
 
 
-def _is_stored(given: Path) -> bool:
+def _is_stored(path: Path) -> bool:
     try:
-        with tarfile.open(given) as archive:
+        with tarfile.open(path) as archive:
             first = archive.next()
     except tarfile.TarError:
         return False
@@ -56,12 +56,12 @@ def unpacked(lab: Lab, content: bytes) -> Image:
     Raises NotStoredError and CommandError.
     """
     with tempfile.TemporaryDirectory(dir=lab.images) as folder:
-        given, tree = Path(folder) / "object", Path(folder) / "tree"
-        given.write_bytes(content)
+        object_file, tree = Path(folder) / "object", Path(folder) / "tree"
+        object_file.write_bytes(content)
         tree.mkdir()
-        if not _is_stored(given):
+        if not _is_stored(object_file):
             raise NotStoredError("the object is not an AMI that the lab has stored")
-        run(*_TAR, "-xpf", str(given), "-C", str(tree))
+        run(*_TAR, "-xpf", str(object_file), "-C", str(tree))
         image = Image(**json.loads((tree / _ENTRY).read_text()))
         if not Path(image.base).is_dir():
             raise NotStoredError(f"its root filesystem is not there any more: {image.base}")

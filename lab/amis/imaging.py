@@ -162,21 +162,21 @@ def copy_image(response: Any) -> ActionResult:
 
     https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CopyImage.html
     """
-    asked = response._get_param
+    parameter = response._get_param
     backend = response.ec2_backend
-    region = asked("SourceRegion")
-    source_id, name = asked("SourceImageId"), asked("Name")
+    region = parameter("SourceRegion")
+    source_id, name = parameter("SourceImageId"), parameter("Name")
     source = _source_of_copy(backend, source_id, region)
     check_name(backend, name)
     image = image_of(source, region)
-    tags = _asked_tags(asked("TagSpecifications", []))
-    if asked("CopyImageTags"):
+    tags = _asked_tags(parameter("TagSpecifications", []))
+    if parameter("CopyImageTags"):
         own = {tag["key"]: tag["value"] for tag in source.get_tags()}
         tags["image"] = {
             key: value for key, value in own.items() if not key.startswith("aws:")
         } | tags["image"]
-    encrypted = asked("Encrypted")
-    if asked("KmsKeyId") and not encrypted:
+    encrypted = parameter("Encrypted")
+    if parameter("KmsKeyId") and not encrypted:
         raise InvalidParameterDependency("KmsKeyId", "Encrypted")
     if image.encrypted and encrypted is False:
         raise EC2ClientError(
@@ -189,10 +189,10 @@ def copy_image(response: Any) -> ActionResult:
         id=moto_amis.random_ami_id(),
         name=name,
         region=backend.region_name,
-        description=asked("Description") or image.description,
+        description=parameter("Description") or image.description,
         created=utcnow().isoformat(),
         encrypted=bool(image.encrypted or encrypted or backend.ebs_encryption_by_default),
-        kms_key_id=asked("KmsKeyId"),
+        kms_key_id=parameter("KmsKeyId"),
         volumes=[
             volume | {"Ebs": {key: v for key, v in volume["Ebs"].items() if key != "SnapshotId"}}
             for volume in image.volumes
@@ -318,13 +318,13 @@ def _other_volumes(backend: Any, instance: Any) -> tuple[list[dict[str, Any]], d
             "VolumeType": volume.volume_type,
             "Encrypted": bool(volume.encrypted),
         }
-    for asked in devices.get():
-        device = asked.get("DeviceName", "")
-        if asked.get("NoDevice") is not None:
+    for mapping in devices.get():
+        device = mapping.get("DeviceName", "")
+        if mapping.get("NoDevice") is not None:
             by_device.pop(device, None)
-        elif asked.get("Ebs"):
-            known = by_device.get(device, {"DeleteOnTermination": True, "VolumeType": "gp2"})
-            by_device[device] = {"Encrypted": False} | known | asked["Ebs"]
+        elif mapping.get("Ebs"):
+            default = by_device.get(device, {"DeleteOnTermination": True, "VolumeType": "gp2"})
+            by_device[device] = {"Encrypted": False} | default | mapping["Ebs"]
     by_device.pop(instance.root_device_name, None)
     files, others = {}, []
     for number, (device, ebs) in enumerate(by_device.items()):

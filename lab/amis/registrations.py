@@ -23,9 +23,9 @@ def of_image(backend: Any, source: Any, wanted: images.Image) -> Any:
     """An AMI with the root snapshot of the AMI `source`; returns moto's. Raises EC2's errors."""
     imaging.check_name(backend, wanted.name)
     machines = LabInstance.machines
-    known = imaging.image_of(source, backend.region_name)
-    base = known.base or str(machines.base(known.distro, known.architecture))
-    made = _numbered(replace(wanted, distro=known.distro, base=base, layers=known.layers))
+    original = imaging.image_of(source, backend.region_name)
+    base = original.base or str(machines.base(original.distro, original.architecture))
+    made = _numbered(replace(wanted, distro=original.distro, base=base, layers=original.layers))
     _keep_files(made)
     machines.made[made.id] = made
     ami = known_images.registered(backend, made)

@@ -201,9 +201,9 @@ def _claim(environ: Mapping[str, Any]) -> _Claim:
     )
 
 
-def _same(given: str, other: str) -> bool:
+def _same(text: str, other: str) -> bool:
     # compare_digest takes no text beyond ASCII, and a client may send any.
-    return hmac.compare_digest(given.encode(), other.encode())
+    return hmac.compare_digest(text.encode(), other.encode())
 
 
 def _from_date(date: str) -> str:
@@ -252,20 +252,20 @@ def _check_token(environ: Mapping[str, Any], key: Key) -> None:
     if key.token is None:
         return
     query = dict(_query(environ))
-    given = environ.get("HTTP_X_AMZ_SECURITY_TOKEN") or query.get("X-Amz-Security-Token", "")
-    if not _same(key.token, given):
+    token = environ.get("HTTP_X_AMZ_SECURITY_TOKEN") or query.get("X-Amz-Security-Token", "")
+    if not _same(key.token, token):
         raise RefusedError("unknown", "the session token is not that of this access key")
 
 
 def _payload_hash(claim: _Claim, environ: Mapping[str, Any], body: bytes) -> str:
     """What stands for the body in the signed text: the hash of the body that came, except where S3
     allows an unsigned one, or one that is signed in chunks."""
-    given = environ.get("HTTP_X_AMZ_CONTENT_SHA256")
+    header = environ.get("HTTP_X_AMZ_CONTENT_SHA256")
     if claim.service in _S3:
-        if claim.presigned and given is None:
+        if claim.presigned and header is None:
             return _UNSIGNED
-        if given in (_UNSIGNED, _UNSIGNED_TRAILER, _CHUNKED, _CHUNKED_TRAILER):
-            return str(given)
+        if header in (_UNSIGNED, _UNSIGNED_TRAILER, _CHUNKED, _CHUNKED_TRAILER):
+            return str(header)
     return hashlib.sha256(body).hexdigest()
 
 
@@ -372,8 +372,8 @@ def _check_chunks(claim: _Claim, signer: SigV4Auth, request: AWSRequest, body: b
         raise RefusedError("wrong", "the body's last part is not signed")
 
 
-def _compare(signer: SigV4Auth, request: AWSRequest, text: str, given: str) -> str:
+def _compare(signer: SigV4Auth, request: AWSRequest, text: str, signature: str) -> str:
     expected = str(signer.signature(text, request))
-    if not _same(expected, given):
+    if not _same(expected, signature):
         raise RefusedError("wrong", "the signature of a chunk does not match")
-    return given
+    return signature

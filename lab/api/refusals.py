@@ -165,8 +165,8 @@ def _answer(status: str, kind: str, body: bytes, *more: tuple[str, str]) -> Answ
 def _family(service: str, environ: Mapping[str, Any], body: bytes) -> str:
     form = str(environ.get("CONTENT_TYPE", "")).startswith(_FORM)
     query = form or "Action=" in str(environ.get("QUERY_STRING", ""))
-    asked = f"{environ.get('QUERY_STRING', '')}&{body.decode('latin-1')}"
-    if service == "ec2" or (not service and query and "Version=2016-11-15" in asked):
+    parameters = f"{environ.get('QUERY_STRING', '')}&{body.decode('latin-1')}"
+    if service == "ec2" or (not service and query and "Version=2016-11-15" in parameters):
         return "ec2"
     if query or service in _REST_XML:
         return "query"

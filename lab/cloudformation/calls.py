@@ -126,14 +126,14 @@ def _wanted(request: Request, place: Place, stack: Stack | None) -> Wanted:
         raise CloudFormationError(
             "Requires capabilities : [CAPABILITY_IAM]", "InsufficientCapabilitiesException"
         )
-    given = {
+    parameters = {
         parameter["ParameterKey"]: None
         if parameter.get("UsePreviousValue") == "true"
         else parameter.get("ParameterValue", "")
         for parameter in request.get("Parameters", [])
     }
     before = stack.wanted.parameters if stack else {}
-    values = template.parameter_values(data, given, before)
+    values = template.parameter_values(data, parameters, before)
     return Wanted(text, data, values, _resolved(data, values, place))
 
 

@@ -58,25 +58,25 @@ class CloudFormation:
         return application
 
     def _answer(self, key: str, region: str, environ: Any, body: bytes) -> tuple[str, str]:
-        given = read_query(body.decode("utf-8", "replace"))
-        given.pop("Action", None)
+        request = read_query(body.decode("utf-8", "replace"))
+        request.pop("Action", None)
         call = questions.read(environ, body).action
-        given.pop("Version", None)
+        request.pop("Version", None)
         endpoint = f"http://127.0.0.1:{environ['SERVER_PORT']}"
         place = functools.partial(self._place, self._find(key), endpoint, region)
         try:
-            result = calls.answer(self._regions[region], call, given, place)
+            result = calls.answer(self._regions[region], call, request, place)
         except CloudFormationError as error:
             log.info("%s: %s", call, error.message)
             return "400 Bad Request", _error(error)
         return "200 OK", _xml(call, result)
 
-    def _place(self, key: Key | None, endpoint: str, region: str, given: calls.Request) -> Place:
+    def _place(self, key: Key | None, endpoint: str, region: str, request: calls.Request) -> Place:
         if key is None:
             raise CloudFormationError("the key is not known", "AccessDenied")
-        tags = tuple((tag["Key"], tag["Value"]) for tag in given.get("Tags", []))
+        tags = tuple((tag["Key"], tag["Value"]) for tag in request.get("Tags", []))
         client = functools.partial(_client, key, endpoint, region)
-        return Place(client, str(given["StackName"]), region, DEFAULT_ACCOUNT_ID, tags)
+        return Place(client, str(request["StackName"]), region, DEFAULT_ACCOUNT_ID, tags)
 
 
 @functools.lru_cache(maxsize=64)

@@ -59,21 +59,21 @@ def read_template(text: str) -> dict[str, Any]:
 
 def parameter_values(
     data: Mapping[str, Any],
-    given: Mapping[str, str | None],
+    arguments: Mapping[str, str | None],
     before: Mapping[str, str],
 ) -> dict[str, str]:
     """The parameters' values: given ones, those of before (None: use the previous value), defaults.
 
     Raises CloudFormationError as CloudFormation does.
     """
-    known = data.get("Parameters", {})
-    extra = [name for name in given if name not in known]
+    parameters = data.get("Parameters", {})
+    extra = [name for name in arguments if name not in parameters]
     if extra:
         raise CloudFormationError(f"Parameters: [{', '.join(extra)}] do not exist in the template")
     values, missing = {}, []
-    for name, rules in known.items():
-        value = given.get(name)
-        if name in given and value is None:
+    for name, rules in parameters.items():
+        value = arguments.get(name)
+        if name in arguments and value is None:
             value = before.get(name)
         if value is None and "Default" in rules:
             value = as_text(rules["Default"])

@@ -84,9 +84,9 @@ def _check_expression(text: str) -> None:
 def _keeps_state(moto: Any) -> Any:
     """A changed alarm keeps its state, a new one has none yet."""
 
-    def put_metric_alarm(backend: Any, name: str, *given: Any, **named: Any) -> Alarm:
+    def put_metric_alarm(backend: Any, name: str, *args: Any, **named: Any) -> Alarm:
         before = backend.alarms.get(name)
-        alarm: Alarm = moto(backend, name, *given, **named)
+        alarm: Alarm = moto(backend, name, *args, **named)
         alarm.state_value = before.state_value if before else alarms.INSUFFICIENT
         if before:
             alarm.state_reason, alarm.state_reason_data = (
@@ -102,10 +102,10 @@ def _keeps_state(moto: Any) -> Any:
 
 
 def _acts(moto: Any) -> Any:
-    def set_alarm_state(backend: Any, alarm_name: str, *given: Any, **named: Any) -> None:
+    def set_alarm_state(backend: Any, alarm_name: str, *args: Any, **named: Any) -> None:
         alarm = backend.alarms.get(alarm_name)
         old = alarm.state_value if alarm else ""
-        moto(backend, alarm_name, *given, **named)
+        moto(backend, alarm_name, *args, **named)
         if alarm.state_value != old:
             watch.changed(backend, alarm, old)
 

@@ -118,8 +118,8 @@ class Evaluation:
         if kind == "negated":
             return functions.each(operator.sub, 0.0, self._value(parts[0]))
         if kind == "call":
-            name, *given = parts
-            arguments = [self._value(part) for part in given if part is not None]
+            name, *operands = parts
+            arguments = [self._value(part) for part in operands if part is not None]
             return functions.call(str(name), arguments, self)
         return self._operators(kind, parts)
 

@@ -67,8 +67,8 @@ def point(datum: Mapping[str, Any], now: float) -> Point:
         low, high = float(stats["Minimum"]), float(stats["Maximum"])
         count = float(stats["SampleCount"])
         # Percentiles exist for a set whose values are all the same, or that has one.
-        known = ((low, count),) if count == 1 or low == high else ()
-        return Point(at, count, float(stats["Sum"]), low, high, unit, known)
+        values = ((low, count),) if count == 1 or low == high else ()
+        return Point(at, count, float(stats["Sum"]), low, high, unit, values)
     value = float(datum.get("Value") or 0)
     return Point(at, 1, value, value, value, unit, ((value, 1.0),))
 
@@ -120,12 +120,14 @@ def statistic(points: list[Point], name: str) -> float | None:
             "Minimum": min(point.low for point in points),
             "Maximum": max(point.high for point in points),
         }[name]
-    asked = _PERCENTILE.fullmatch(name)
-    if asked is None:
+    percentile = _PERCENTILE.fullmatch(name)
+    if percentile is None:
         raise ValueError(name)
     if any(not point.values for point in points):
         return None
-    return _percentile(sorted(pair for point in points for pair in point.values), float(asked[1]))
+    return _percentile(
+        sorted(pair for point in points for pair in point.values), float(percentile[1])
+    )
 
 
 def _percentile(pairs: list[tuple[float, float]], percent: float) -> float:

@@ -207,8 +207,8 @@ def key_refuses(backend: Any, topic: str, region: str) -> str:
     if not key:
         return ""
     keys = kms_backends[backend.account_id][region].keys
-    known = keys.get(key.rpartition("/")[2])
-    if known is not None and "cloudwatch.amazonaws.com" in str(known.policy):
+    kms_key = keys.get(key.rpartition("/")[2])
+    if kms_key is not None and "cloudwatch.amazonaws.com" in str(kms_key.policy):
         return ""
     return "CloudWatch Alarms does not have authorization to access the SNS topic encryption key."
 

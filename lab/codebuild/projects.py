@@ -60,9 +60,9 @@ class CodeBuild:
 
     def _answer(self, call: str, region: str, body: bytes) -> tuple[str, dict[str, Any]]:
         try:
-            given = _checked(call, body)
+            parameters = _checked(call, body)
             with self._lock:
-                return "200 OK", _CALLS[call](self._regions[region], region, given)
+                return "200 OK", _CALLS[call](self._regions[region], region, parameters)
         except _RefusedError as error:
             return "400 Bad Request", {"__type": error.code, "message": error.message}
 
@@ -75,14 +75,14 @@ def _checked(call: str, body: bytes) -> dict[str, Any]:
             f"AMI Kiln lab: {call} is not implemented: no build runs in the lab's CodeBuild",
         )
     try:
-        given = json.loads(body or b"{}")
+        parameters = json.loads(body or b"{}")
     except ValueError:
         raise _RefusedError("SerializationException", "the body is not JSON") from None
     shape: Any = _model().operation_model(call).input_shape
-    wrong = ParamValidator().validate(given, shape)
+    wrong = ParamValidator().validate(parameters, shape)
     if wrong.has_errors():
         raise _RefusedError("InvalidInputException", wrong.generate_report())
-    return dict(given)
+    return dict(parameters)
 
 
 @functools.cache
@@ -90,18 +90,18 @@ def _model() -> Any:
     return botocore.session.get_session().get_service_model("codebuild")
 
 
-def _create(kept: dict[str, Any], region: str, given: dict[str, Any]) -> dict[str, Any]:
-    name, now = given["name"], time.time()
+def _create(kept: dict[str, Any], region: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    name, now = parameters["name"], time.time()
     arn = f"arn:aws:codebuild:{region}:{DEFAULT_ACCOUNT_ID}:project/{name}"
     if name in kept:
         raise _RefusedError("ResourceAlreadyExistsException", f"Project already exists: {arn}")
-    kept[name] = {**_DEFAULTS, **given, "arn": arn, "created": now, "lastModified": now}
+    kept[name] = {**_DEFAULTS, **parameters, "arn": arn, "created": now, "lastModified": now}
     return {"project": kept[name]}
 
 
-def _update(kept: dict[str, Any], region: str, given: dict[str, Any]) -> dict[str, Any]:
-    project = _there(kept, region, given["name"])
-    project |= {**given, "lastModified": time.time()}
+def _update(kept: dict[str, Any], region: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    project = _there(kept, region, parameters["name"])
+    project |= {**parameters, "lastModified": time.time()}
     return {"project": project}
 
 
@@ -113,21 +113,25 @@ def _there(kept: dict[str, Any], region: str, name: str) -> dict[str, Any]:
     return project
 
 
-def _delete(kept: dict[str, Any], region: str, given: dict[str, Any]) -> dict[str, Any]:
-    kept.pop(given["name"], None)  # of one that is not there, CodeBuild says the same
+def _delete(kept: dict[str, Any], region: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    kept.pop(parameters["name"], None)  # of one that is not there, CodeBuild says the same
     return {}
 
 
-def _get(kept: dict[str, Any], region: str, given: dict[str, Any]) -> dict[str, Any]:
-    names = [name.rpartition("/")[2] for name in given["names"]]
-    missing = [asked for asked, name in zip(given["names"], names, strict=True) if name not in kept]
+def _get(kept: dict[str, Any], region: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    names = [name.rpartition("/")[2] for name in parameters["names"]]
+    missing = [
+        identifier
+        for identifier, name in zip(parameters["names"], names, strict=True)
+        if name not in kept
+    ]
     return {
         "projects": [kept[name] for name in names if name in kept],
         "projectsNotFound": missing,
     }
 
 
-def _list(kept: dict[str, Any], region: str, given: dict[str, Any]) -> dict[str, Any]:
+def _list(kept: dict[str, Any], region: str, parameters: dict[str, Any]) -> dict[str, Any]:
     return {"projects": sorted(kept)}
 
 

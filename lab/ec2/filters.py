@@ -127,19 +127,19 @@ def documented(call: str) -> frozenset[str]:
 
 def check(call: str, parameters: list[dict[str, Any]]) -> None:
     """Raise EC2's error for a filter that the call does not have, or that has no values."""
-    known = documented(call)
+    filters = documented(call)
     for entry in parameters:
         name = entry.get("Name")
         if not name:
             raise error("InvalidParameterValue", "The filter 'null' is invalid")
-        if known and name not in known and not _is_tag(name, known):
+        if filters and name not in filters and not _is_tag(name, filters):
             raise error("InvalidParameterValue", f"The filter '{name}' is invalid")
         if not entry.get("Values"):
             raise error("InvalidParameterValue", "The filter must have at least one value")
 
 
-def _is_tag(name: str, known: frozenset[str]) -> bool:
-    of_tags = any(name.startswith("tag") for name in known)
+def _is_tag(name: str, filters: frozenset[str]) -> bool:
+    of_tags = any(name.startswith("tag") for name in filters)
     return of_tags and (name.startswith("tag:") or name in ("tag-key", "tag-value"))
 
 

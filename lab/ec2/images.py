@@ -103,8 +103,8 @@ def _by_id(backend: Any, wanted: list[str]) -> list[Any]:
 def _may_launch(backend: Any, ami: Any, users: list[str]) -> bool:
     """Whether one of `users` has an explicit launch permission; `all` stands for everybody."""
     users = [backend.account_id if user == "self" else user for user in users]
-    given = [permission.get("UserId") for permission in ami.launch_permissions]
-    return ("all" in users and ami.is_public) or bool(set(given) & set(users))
+    allowed_users = [permission.get("UserId") for permission in ami.launch_permissions]
+    return ("all" in users and ami.is_public) or bool(set(allowed_users) & set(users))
 
 
 # Attribute in the request: its name in the answer, and the AMI's attribute.
@@ -177,8 +177,8 @@ def _permissions(parameters: dict[str, Any]) -> tuple[list[dict[str, str]], list
     Packer's amazon plugin 1.8.2 sends both, and the short one without OperationType
     (hashicorp/packer-plugin-amazon, common/step_modify_ami_attributes.go): EC2 takes that.
     """
-    given = parameters.get("LaunchPermission") or {}
-    add, remove = list(given.get("Add", [])), list(given.get("Remove", []))
+    changes = parameters.get("LaunchPermission") or {}
+    add, remove = list(changes.get("Add", [])), list(changes.get("Remove", []))
     operation = parameters.get("OperationType")
     short = [{"Group": group} for group in parameters.get("UserGroups") or []]
     short += [{"UserId": user} for user in parameters.get("UserIds") or []]
@@ -188,7 +188,7 @@ def _permissions(parameters: dict[str, Any]) -> tuple[list[dict[str, str]], list
     ]
     if operation in ("add", "remove"):
         (add if operation == "add" else remove).extend(short)
-    elif short and not given:
+    elif short and not changes:
         raise missing("OperationType")
     return add, remove
 

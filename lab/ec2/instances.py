@@ -50,11 +50,11 @@ def _modify_metadata(request: Request) -> dict[str, Any]:
     https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ModifyInstanceMetadataOptions.html
     """
     instance = request.backend.get_instance(request.parameters.get("InstanceId"))
-    given = {name: request.parameters[name] for name in _OPTIONS if name in request.parameters}
-    hops = given.get("HttpPutResponseHopLimit", 1)
+    options = {name: request.parameters[name] for name in _OPTIONS if name in request.parameters}
+    hops = options.get("HttpPutResponseHopLimit", 1)
     if not 1 <= int(hops) <= 64:
         raise error("InvalidParameterValue", f"The hop limit must be from 1 to 64, and is {hops}")
-    for name, value in given.items():
+    for name, value in options.items():
         setattr(instance.metadata_options, _OPTIONS[name], value)
     shown = {name: getattr(instance.metadata_options, kept) for name, kept in _OPTIONS.items()}
     return {"InstanceId": instance.id, "InstanceMetadataOptions": shown | {"State": "pending"}}

@@ -262,12 +262,12 @@ def _volumes(backend: Any, ami: Any, named: dict[str, Any]) -> list[dict[str, An
         wanted = {
             name: value for name, value in (entry.get("Ebs") or {}).items() if value is not None
         }
-        known = volumes.get(device, {"Ebs": {}})["Ebs"]
-        if not (known or wanted.get("VolumeSize") or wanted.get("SnapshotId")):
+        volume = volumes.get(device, {"Ebs": {}})["Ebs"]
+        if not (volume or wanted.get("VolumeSize") or wanted.get("SnapshotId")):
             raise missing("size or snapshotId")
-        if "SnapshotId" in wanted and wanted["SnapshotId"] not in (None, known.get("SnapshotId")):
-            known = {}
-        ebs = {"DeleteOnTermination": True} | known | wanted
+        if "SnapshotId" in wanted and wanted["SnapshotId"] not in (None, volume.get("SnapshotId")):
+            volume = {}
+        ebs = {"DeleteOnTermination": True} | volume | wanted
         _large_enough(backend, ebs)
         if device != ami.root_device_name and LabInstance.machines.is_folder(
             backend, ebs.get("SnapshotId")

@@ -69,13 +69,13 @@ def _modify(request: Request) -> None:
     snapshot = find(request.backend, parameters.get("SnapshotId"))
     _check_owner(request.backend, snapshot)
     operation = parameters.get("OperationType")
-    given = parameters.get("CreateVolumePermission") or {}
-    add, remove = list(given.get("Add", [])), list(given.get("Remove", []))
+    changes = parameters.get("CreateVolumePermission") or {}
+    add, remove = list(changes.get("Add", [])), list(changes.get("Remove", []))
     short = [{"Group": group} for group in parameters.get("GroupNames") or []]
     short += [{"UserId": user} for user in parameters.get("UserIds") or []]
     if operation in ("add", "remove"):
         (add if operation == "add" else remove).extend(short)
-    elif short and not given:
+    elif short and not changes:
         raise missing("OperationType")
     request.backend.validate_permission_targets([*add, *remove])
     everybody = any(permission.get("Group") == "all" for permission in add)

@@ -35,8 +35,8 @@ def once(call: str, parameters: dict[str, Any], backend: Any, do: Callable[[], A
     if not token:
         return do()
     same = json.dumps({**parameters, "DryRun": None}, sort_keys=True, default=str)
-    known = account.of(backend).tokens
-    before = known.setdefault((call, token), Answered())
+    tokens = account.of(backend).tokens
+    before = tokens.setdefault((call, token), Answered())
     with before.lock:
         if before.parameters is None:
             before.answer = do()

@@ -216,13 +216,13 @@ def _restore(request: Request) -> dict[str, Any]:
     return {"ImageId": image.id}
 
 
-def _format_of(container: dict[str, Any], known: list[str]) -> str:
+def _format_of(container: dict[str, Any], allowed_formats: list[str]) -> str:
     form = str(container.get("Format") or "").upper()
-    if form not in known or not container.get("UserBucket"):
+    if form not in allowed_formats or not container.get("UserBucket"):
         raise error(
             "UnsupportedOperation",
             "AMI Kiln lab: disks are imported from a bucket (UserBucket) in a format of "
-            f"{', '.join(known)}, not {form or 'none'}",
+            f"{', '.join(allowed_formats)}, not {form or 'none'}",
         )
     return form
 
@@ -260,14 +260,14 @@ def _snapshot_of(
 
 def _raw(form: str, content: bytes, folder: Path) -> Path:
     """The raw disk of an object, in a folder."""
-    given, disk = folder / "given", folder / "raw"
-    given.write_bytes(content)
+    source, disk = folder / "given", folder / "raw"
+    source.write_bytes(content)
     if form == "RAW":
-        return given
+        return source
     if form == "OVA":
-        form, archive, given = "VMDK", given, folder / "vmdk"
-        formats.disk_of_ova(archive, given)
-    formats.to_raw(form, given, disk)
+        form, archive, source = "VMDK", source, folder / "vmdk"
+        formats.disk_of_ova(archive, source)
+    formats.to_raw(form, source, disk)
     return disk
 
 

@@ -82,11 +82,11 @@ class Guest:
         (home / "hypervisor").mkdir(exist_ok=True)
         (home / "hypervisor" / "uuid").write_text(hypervisor_id() + "\n")
         _kernel_settings(lab_files / "sysctl")
-        given = home / namespace.ETC_FILES
-        given.mkdir(exist_ok=True)
-        (given / "hosts").write_text("127.0.0.1 localhost\n")
+        etc_files = home / namespace.ETC_FILES
+        etc_files.mkdir(exist_ok=True)
+        (etc_files / "hosts").write_text("127.0.0.1 localhost\n")
         domain = self.names[0].partition(".")[2]
-        (given / "resolv.conf").write_text(
+        (etc_files / "resolv.conf").write_text(
             f"search {domain}\nnameserver {self.lab.resolver}\noptions timeout:20\n"
         )
         _kernel_log(home / "kmsg")

@@ -211,8 +211,10 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
                 with self._busy:
                     work()
             except Exception as error:
-                known = isinstance(error, (DidNotStartError, CommandError))
-                log.error("%s: %s failed: %s", self.id, work.__name__, error, exc_info=not known)
+                is_expected = isinstance(error, (DidNotStartError, CommandError))
+                log.error(
+                    "%s: %s failed: %s", self.id, work.__name__, error, exc_info=not is_expected
+                )
                 code = "Server.InternalError"
                 self._fail(code, f"{LAUNCH[code]} (see lab.logs)")
 

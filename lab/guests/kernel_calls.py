@@ -165,10 +165,10 @@ class _Listener:
     def _ioctl(self, identity: int, pid: int, arguments: list[int]) -> bool:
         """The partition table is to be read again, or a partition is named."""
         request = arguments[1] & 0xFFFFFFFF
-        known = {os.makedev(device.major, device.minor) for device in self._devices()}
+        device_numbers = {os.makedev(device.major, device.minor) for device in self._devices()}
         with contextlib.suppress(OSError):
-            known &= {Path(f"/proc/{pid}/fd/{arguments[0] & 0xFFFFFFFF}").stat().st_rdev}
-        if not known or not self._may(pid):
+            device_numbers &= {Path(f"/proc/{pid}/fd/{arguments[0] & 0xFFFFFFFF}").stat().st_rdev}
+        if not device_numbers or not self._may(pid):
             return False
         argument = None
         if request == _BLKPG:
@@ -183,7 +183,7 @@ class _Listener:
         # The guest's own open file: it may have the device for itself (O_EXCL).
         opened = _shared(pid, arguments[0] & 0xFFFFFFFF)
         try:
-            if os.fstat(opened).st_rdev not in known:
+            if os.fstat(opened).st_rdev not in device_numbers:
                 raise OSError(errno.EBADF, "")
             fcntl.ioctl(opened, request, argument or 0)
         finally:

@@ -124,8 +124,8 @@ def _mount(
     _node(node, device[1])
     made.mkdir()
     kind, flags, options = how
-    given = (bytes(node), bytes(made), kind.encode(), flags | _MS_NODEV, options.encode())
-    if _libc.mount(*given) < 0:
+    arguments = (bytes(node), bytes(made), kind.encode(), flags | _MS_NODEV, options.encode())
+    if _libc.mount(*arguments) < 0:
         raise OSError(ctypes.get_errno(), f"mounting {device[0]}")
     tree = _call("open_tree", _OPEN_TREE, _CWD, bytes(made), _CLONE_TREE)
     mapped = namespace.MountAttr(namespace.ATTR_IDMAP, userns=owners)

@@ -71,9 +71,9 @@ def _al2_mirror_list(site: Site, url: re.Match[str]) -> Path | None:
 
 @route(rf"{_CDN}/al2023/core/mirrors/(?P<state>[^/]+)/{_ARCH}/mirror\.list")
 def _al2023_mirror_list(site: Site, url: re.Match[str]) -> Path | None:
-    known = system.releases("al2023")
-    state = known[-1] if url["state"] == "latest" else url["state"]
-    if state not in known:
+    states = system.releases("al2023")
+    state = states[-1] if url["state"] == "latest" else url["state"]
+    if state not in states:
         return None
     text = mirror_list(f"al2023-{state}", "core", url["arch"])
     return site.text(f"amazon-2023-core-{state}-{url['arch']}.list", text)

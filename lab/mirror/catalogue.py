@@ -98,8 +98,8 @@ def aws_ofi_nccl() -> list[str]:
 
 def cloudwatch_agent() -> list[str]:
     """The CloudWatch agent's builds by their folders in S3, oldest first."""
-    known = facts.table("services")["cloudwatch_agent"]["builds"].values()
-    return _sorted({*(entry["build"] for entry in known), *data()["cloudwatch_agent"]})
+    builds = facts.table("services")["cloudwatch_agent"]["builds"].values()
+    return _sorted({*(entry["build"] for entry in builds), *data()["cloudwatch_agent"]})
 
 
 def ssm_agent() -> list[str]:

@@ -23,8 +23,8 @@ def repository(suite: str, arch: str) -> Repo | None:
         return None
     packages = model.load("lustre", lustre=published["version"], kernels=kernels, arch=arch)
     made = Repo(f"fsx-lustre-{suite}-{arch}", "deb", _KEY, tuple(packages), suite=suite)
-    known = records.records(_URL, arch)
-    here = [index for index in known if facts.distro(index.distro).get("codename") == suite]
+    indexes = records.records(_URL, arch)
+    here = [index for index in indexes if facts.distro(index.distro).get("codename") == suite]
     return records.as_recorded(made, here, arch)
 
 

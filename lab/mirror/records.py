@@ -37,7 +37,7 @@ def as_recorded(repo: Repo, indexes: Sequence[RecordedIndex], arch: str) -> Repo
     if not indexes:
         return repo
     wanted = _merged(indexes)
-    known = {
+    recorded_names = {
         *wanted,
         *(_named(p) for entries in wanted.values() for e in entries for p in e.provides),
     }
@@ -52,7 +52,7 @@ def as_recorded(repo: Repo, indexes: Sequence[RecordedIndex], arch: str) -> Repo
                 stand_in or _empty(name, version, arch),
                 epoch=epoch,
                 release=release,
-                requires=_requires(entry, stand_in, known),
+                requires=_requires(entry, stand_in, recorded_names),
                 provides=entry.provides,
             )
             packages.append(package)
@@ -71,11 +71,19 @@ def _merged(indexes: Iterable[RecordedIndex]) -> dict[str, list[RecordedPackage]
     return {name: list(merged[name].values()) for name in sorted(merged)}
 
 
-def _requires(entry: RecordedPackage, stand_in: Package | None, known: set[str]) -> tuple[str, ...]:
+def _requires(
+    entry: RecordedPackage, stand_in: Package | None, recorded_names: set[str]
+) -> tuple[str, ...]:
     """The recorded dependencies on this repository, and the stand-in's on the lab and on the
     distribution, whose archive the lab has in a form of its own."""
-    vendor = [need for need in entry.requires if known & set(map(_named, need.split(" | ")))]
-    local = [need for need in stand_in.requires if _named(need) not in known] if stand_in else []
+    vendor = [
+        need for need in entry.requires if recorded_names & set(map(_named, need.split(" | ")))
+    ]
+    local = (
+        [need for need in stand_in.requires if _named(need) not in recorded_names]
+        if stand_in
+        else []
+    )
     return tuple(dict.fromkeys([*vendor, *local]))
 
 

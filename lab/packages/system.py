@@ -72,9 +72,9 @@ def overlay_stand_ins() -> dict[str, dict[str, str]]:
         for name, packages in data.items():
             place = document.key_place((name,))
             if name not in _catalogue():
-                known = did_you_mean(name, _catalogue())
+                suggestion = did_you_mean(name, _catalogue())
                 what = "the lab passes on the repositories of all but Amazon Linux"
-                raise KilnError(f"{place}: {name!r}: {what}", hint=known, place=place)
+                raise KilnError(f"{place}: {name!r}: {what}", hint=suggestion, place=place)
             if not isinstance(packages, dict):
                 raise KilnError(f"{place}: {name}: expected `name: version` lines", place=place)
             for package, version in packages.items():
@@ -183,9 +183,9 @@ def about_missing(names: Sequence[str], distro: Distro, arch: str) -> str:
             f"{' and '.join(names)} either; of the vendors' packages it has stand-ins "
             "(docs/lab-stand-ins.md)"
         )
-    known = len({package.name for package in amazon_linux(distro.id, arch)})
+    count = len({package.name for package in amazon_linux(distro.id, arch)})
     return (
-        f"the lab has no stand-in for {' and '.join(names)}: it has {known} packages of "
+        f"the lab has no stand-in for {' and '.join(names)}: it has {count} packages of "
         f"{distro.name}, whose own repositories may well have more; a stand-in is a line in "
         "lab/packages/amazon-linux.yaml, or in overlay/lab/packages.yaml"
     )

@@ -117,14 +117,14 @@ _PROPRIETARY = {
 
 def _nvidia(entry: dict[str, Any], distro_id: str, arch: str) -> list[Package]:
     """NVIDIA's packages, as its repositories have them: of the driver those of the open module."""
-    known = catalogue.driver(entry.get("driver", ""))
-    if known is None:
+    release = catalogue.driver(entry.get("driver", ""))
+    if release is None:
         return []
     form = _format(distro_id)
     dist = system.dist(distro_id) if form == "rpm" else ""
     shape = {"format": form, "arch": arch, "libdir": cuda_repository.libdir(form, arch)}
-    driver = cuda_repository.driver_packages(known, form, dist, arch)
-    parts = ("core", f"cuda{known.cuda.split('.')[0]}")
+    driver = cuda_repository.driver_packages(release, form, dist, arch)
+    parts = ("core", f"cuda{release.cuda.split('.')[0]}")
     dcgm = {f"datacenter-gpu-manager-4-{part}" for part in parts}
     # From 4.7 on core is empty, and its parts are packages.
     dcgm |= {"libdcgm", "dcgmi", "nv-hostengine"}

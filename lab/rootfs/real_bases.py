@@ -76,15 +76,15 @@ def _indexes(recipe: Recipe, keys: Path) -> list[Index]:
     """The distribution's own repositories, asked. Raises operation_failed if one is not usable."""
     fetcher = Fetcher(cache_folder() / "files")
     own = package_repositories.of_row(recipe, ())
-    asked = [ask_repository(repository, fetcher, keys) for repository in own]
-    for index in asked:
+    indexes = [ask_repository(repository, fetcher, keys) for repository in own]
+    for index in indexes:
         if not index.usable:
             raise operation_failed(
                 f"--vendors real: {index.entry.name} at {index.entry.url}: "
                 f"{index.detail or index.state}",
                 hint="./invoke preflight says what each repository answers",
             )
-    return asked
+    return indexes
 
 
 def _debian(recipe: Recipe, target: Path) -> None:

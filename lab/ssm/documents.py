@@ -77,23 +77,23 @@ def values(content: Content, request: Mapping[str, list[str]]) -> dict[str, str 
         )
     filled: dict[str, str | list[str]] = {}
     for name, of in declared.items():
-        given = request.get(name)
-        if given is None and "default" not in of:
+        argument = request.get(name)
+        if argument is None and "default" not in of:
             raise SsmError("InvalidParameters", f"Parameter {name} is required")
-        filled[name] = _value(name, of, given)
+        filled[name] = _value(name, of, argument)
     return filled
 
 
-def _value(name: str, of: Content, given: list[str] | None) -> str | list[str]:
+def _value(name: str, of: Content, argument: list[str] | None) -> str | list[str]:
     kind = of.get("type", "String")
-    if given is None:
+    if argument is None:
         default = of["default"]
         return [str(d) for d in default] if isinstance(default, list) else _text(default)
-    if len(given) < int(of.get("minItems", 0)):
+    if len(argument) < int(of.get("minItems", 0)):
         raise SsmError("InvalidParameters", f"Parameter {name} has too few items")
-    if kind != "StringList" and len(given) != 1:
+    if kind != "StringList" and len(argument) != 1:
         raise SsmError("InvalidParameters", f"Parameter {name} takes one value")
-    for value in given:
+    for value in argument:
         if "allowedValues" in of and value not in map(_text, of["allowedValues"]):
             raise SsmError(
                 "InvalidParameters", f"Parameter {name}: {value} is not an allowed value"
@@ -103,7 +103,7 @@ def _value(name: str, of: Content, given: list[str] | None) -> str | list[str]:
                 "InvalidParameters",
                 f"Parameter {name} does not match the pattern {of['allowedPattern']}",
             )
-    return list(given) if kind == "StringList" else given[0]
+    return list(argument) if kind == "StringList" else argument[0]
 
 
 def steps(content: Content, parameters: Parameters, platform: str) -> tuple[Step, ...]:
@@ -124,37 +124,37 @@ def _step(step: Content, parameters: Parameters, platform: str) -> Step:
     runs = len(set(map(str, sides))) <= 1
     if action not in (SHELL, PACKAGE, _DOWNLOAD) and (runs or action not in _ELSEWHERE):
         raise SsmError("UnsupportedOperation", f"AMI Kiln lab: {action} is not implemented")
-    given = {name: _filled(value, parameters) for name, value in inputs.items()}
-    if action == _DOWNLOAD and given.get("sourceType") != "S3":
-        source = given.get("sourceType")
+    step_inputs = {name: _filled(value, parameters) for name, value in inputs.items()}
+    if action == _DOWNLOAD and step_inputs.get("sourceType") != "S3":
+        source = step_inputs.get("sourceType")
         raise SsmError(
             "UnsupportedOperation", f"AMI Kiln lab: {action} from {source} is not implemented"
         )
     return Step(
         name=str(step.get("name", action)),
-        script=_script(action, given),
-        folder=str(given.get("workingDirectory", "")),
-        timeout=int(str(given.get("timeoutSeconds", "")) or DEFAULT_TIMEOUT),
+        script=_script(action, step_inputs),
+        folder=str(step_inputs.get("workingDirectory", "")),
+        timeout=int(str(step_inputs.get("timeoutSeconds", "")) or DEFAULT_TIMEOUT),
         runs=runs,
         on_failure=str(inputs.get("onFailure", "")),
         always=str(inputs.get("finallyStep", "")).lower() == "true",
         action=action,
-        inputs=given if action == _DOWNLOAD else {},
+        inputs=step_inputs if action == _DOWNLOAD else {},
     )
 
 
-def _script(action: str, given: Content) -> str:
+def _script(action: str, inputs: Content) -> str:
     """The lines that a step runs; "" if it is not a script."""
     if action == PACKAGE:
         values = {
-            "action": given.get("action", "Install"),
-            "way": given.get("installationType", ""),
-            "name": given.get("name", ""),
-            "version": "" if given.get("version") == "latest" else given.get("version", ""),
+            "action": inputs.get("action", "Install"),
+            "way": inputs.get("installationType", ""),
+            "name": inputs.get("name", ""),
+            "version": "" if inputs.get("version") == "latest" else inputs.get("version", ""),
         }
         set_before = [f"{name}={shlex.quote(str(value))}" for name, value in values.items()]
         return "\n".join([*set_before, of_aws.script("configure-package.sh")])
-    lines = given.get("runCommand", [])
+    lines = inputs.get("runCommand", [])
     return "\n".join(lines) if isinstance(lines, list) else str(lines)
 
 

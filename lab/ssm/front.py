@@ -61,8 +61,8 @@ class Manager:
 
         def application(environ: Any, start_response: Callable[..., Any]) -> Iterable[bytes]:
             target = str(environ.get("HTTP_X_AMZ_TARGET", ""))
-            known = target in self._calls or target in self._of_agents
-            if not known and target not in _OF_SESSIONS:
+            is_implemented = target in self._calls or target in self._of_agents
+            if not is_implemented and target not in _OF_SESSIONS:
                 return moto(environ, start_response)
             body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             environ["wsgi.input"] = io.BytesIO(body)
@@ -165,8 +165,8 @@ class Manager:
     def _send(self, region: str, request: Request) -> Request:
         name = str(request.get("DocumentName", ""))
         content = _document(region, name, request)
-        given = request.get("Parameters", {})
-        parameters = documents.values(content, given)
+        arguments = request.get("Parameters", {})
+        parameters = documents.values(content, arguments)
         _supported(request)
         targets = self._targets(region, request)
         steps = documents.steps(content, parameters, "Linux")
@@ -176,7 +176,7 @@ class Manager:
         command = commands.Command(
             request=request,
             document=name,
-            parameters=given,
+            parameters=arguments,
             region=region,
             invocations=[
                 commands.Invocation(target, [commands.Plugin(step) for step in steps], time.time())

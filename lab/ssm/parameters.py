@@ -26,8 +26,8 @@ def install() -> None:
 def _limited(moto: Any) -> Any:
     signature = inspect.signature(moto)
 
-    def put_parameter(*given: Any, **named: Any) -> Any:
-        request = signature.bind(*given, **named).arguments
+    def put_parameter(*args: Any, **named: Any) -> Any:
+        request = signature.bind(*args, **named).arguments
         backend, name, value = request["self"], request["name"], str(request["value"] or "")
         before = (backend._parameters.get(name) or [None])[-1]
         tier = request.get("tier") or (getattr(before, "tier", None) or "Standard")
@@ -43,14 +43,14 @@ def _limited(moto: Any) -> Any:
                 "characters."
             )
         if request.get("data_type") != "aws:ec2:image":
-            return moto(*given, **named)
+            return moto(*args, **named)
         # The error for another format is assumed.
         if not _AMI.fullmatch(value):
             raise ValidationException(f"The parameter value {value} is not the id of an AMI.")
         if value in ec2_backends[backend.account_id][backend.region_name].amis:
-            return moto(*given, **named)
+            return moto(*args, **named)
         # AWS validates after its answer: the call succeeds, and the parameter stays as it was.
-        answer = moto(*given, **named)
+        answer = moto(*args, **named)
         versions = backend._parameters[name]
         versions.pop()
         if not versions:

@@ -113,7 +113,7 @@ def describe(region: str, request: Request) -> list[Request]:
     return sorted(listed, key=lambda session: -float(session["StartDate"]))
 
 
-def _properties(document: str, given: Request) -> dict[str, str]:
+def _properties(document: str, parameters: Request) -> dict[str, str]:
     if document not in DOCUMENTS:
         names = " and ".join(DOCUMENTS)
         raise SsmError(
@@ -121,10 +121,12 @@ def _properties(document: str, given: Request) -> dict[str, str]:
             f"AMI Kiln lab: of sessions there are {names}, no {document or 'shell'}",
         )
     defaults, more = DOCUMENTS[document]
-    strange = sorted(set(given) - set(defaults))
+    strange = sorted(set(parameters) - set(defaults))
     if strange:
         raise SsmError("InvalidParameters", f"{document} has no parameter {', '.join(strange)}")
-    values = {name: str((given.get(name) or [default])[0]) for name, default in defaults.items()}
+    values = {
+        name: str((parameters.get(name) or [default])[0]) for name, default in defaults.items()
+    }
     for name, text in values.items():
         least = 0 if name == "localPortNumber" else 1
         if not re.fullmatch("[0-9]{1,5}", text) or not least <= int(text) <= 65535:

@@ -37,8 +37,8 @@ class WebSocket:
         self._socket: socket.socket = environ["werkzeug.socket"]
         self._stream = self._socket.makefile("rb")
         self._sending = threading.Lock()
-        given = environ["HTTP_SEC_WEBSOCKET_KEY"] + _MAGIC
-        digest = hashlib.sha1(given.encode(), usedforsecurity=False).digest()
+        key = environ["HTTP_SEC_WEBSOCKET_KEY"] + _MAGIC
+        digest = hashlib.sha1(key.encode(), usedforsecurity=False).digest()
         self._write(
             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             b"Sec-WebSocket-Accept: " + base64.b64encode(digest) + b"\r\n\r\n"

@@ -44,8 +44,8 @@ def _project(place: Place, name: str, properties: Properties) -> Made:
 
 
 def _changed_project(place: Place, made: Made, properties: Properties) -> Made:
-    asked = _as_codebuild(without(properties, "Name", "Tags"))
-    place.client("codebuild").update_project(**asked, name=made.id)
+    project = _as_codebuild(without(properties, "Name", "Tags"))
+    place.client("codebuild").update_project(**project, name=made.id)
     return made
 
 
@@ -62,10 +62,13 @@ def _schedule(place: Place, name: str, properties: Properties) -> Made:
 
 
 def _of_schedule(properties: Properties) -> dict[str, Any]:
-    asked = without(properties, "Name")
-    retry = asked["Target"].get("RetryPolicy", {})
+    schedule = without(properties, "Name")
+    retry = schedule["Target"].get("RetryPolicy", {})
     numbers = {key: int(value) for key, value in retry.items()}
-    return {**asked, "Target": {**asked["Target"], **({"RetryPolicy": numbers} if retry else {})}}
+    return {
+        **schedule,
+        "Target": {**schedule["Target"], **({"RetryPolicy": numbers} if retry else {})},
+    }
 
 
 def _changed_schedule(place: Place, made: Made, properties: Properties) -> Made:
@@ -100,8 +103,8 @@ def _changed_bucket(place: Place, made: Made, properties: Properties) -> Made:
         ]
         s3.put_bucket_encryption(Bucket=bucket, ServerSideEncryptionConfiguration={"Rules": rules})
     if block := properties.get("PublicAccessBlockConfiguration"):
-        asked = {key: str(value).lower() == "true" for key, value in block.items()}
-        s3.put_public_access_block(Bucket=bucket, PublicAccessBlockConfiguration=asked)
+        settings = {key: str(value).lower() == "true" for key, value in block.items()}
+        s3.put_public_access_block(Bucket=bucket, PublicAccessBlockConfiguration=settings)
     if controls := properties.get("OwnershipControls"):
         s3.put_bucket_ownership_controls(Bucket=bucket, OwnershipControls=controls)
     return made

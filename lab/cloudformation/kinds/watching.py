@@ -80,12 +80,12 @@ _WHOLE = ("EvaluationPeriods", "DatapointsToAlarm", "Period")
 
 
 def _changed_alarm(place: Place, made: Made, properties: Properties) -> Made:
-    asked = without(properties, "AlarmName", "Tags")
-    asked |= {key: int(asked[key]) for key in _WHOLE if key in asked}
-    if "Threshold" in asked:
-        asked["Threshold"] = float(asked["Threshold"])
+    alarm = without(properties, "AlarmName", "Tags")
+    alarm |= {key: int(alarm[key]) for key in _WHOLE if key in alarm}
+    if "Threshold" in alarm:
+        alarm["Threshold"] = float(alarm["Threshold"])
     place.client("cloudwatch").put_metric_alarm(
-        AlarmName=made.id, Tags=place.all_tags(properties.get("Tags")), **asked
+        AlarmName=made.id, Tags=place.all_tags(properties.get("Tags")), **alarm
     )
     return Made(made.id, {"Arn": _alarm_arn(place, made.id)})
 
@@ -96,8 +96,8 @@ def _composite(place: Place, name: str, properties: Properties) -> Made:
 
 
 def _changed_composite(place: Place, made: Made, properties: Properties) -> Made:
-    asked = without(properties, "AlarmName", "Tags")
-    place.client("cloudwatch").put_composite_alarm(AlarmName=made.id, **asked)
+    alarm = without(properties, "AlarmName", "Tags")
+    place.client("cloudwatch").put_composite_alarm(AlarmName=made.id, **alarm)
     return Made(made.id, {"Arn": _alarm_arn(place, made.id)})
 
 

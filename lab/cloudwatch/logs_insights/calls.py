@@ -135,7 +135,7 @@ def _groups(
 ) -> list[Any]:
     """The log groups to look at: the request's, or those that SOURCE chooses."""
     there: dict[str, Any] = response.logs_backend.groups
-    given = [
+    parameters = [
         names
         for names in (
             [response._get_param("logGroupName")] if response._get_param("logGroupName") else None,
@@ -145,7 +145,7 @@ def _groups(
         if names
     ]
     if source is not None:
-        if given:
+        if parameters:
             raise InvalidParameterException(msg="Log groups are given by SOURCE and by parameter")
         prefixes = tuple(source.get("namePrefix", ("",)))
         classes = source.get("class", ("STANDARD",))
@@ -154,11 +154,11 @@ def _groups(
             for name, group in there.items()
             if name.startswith(prefixes) and class_of(group) in classes
         ]
-    if len(given) != 1:
+    if len(parameters) != 1:
         raise InvalidParameterException(
             msg="Exactly one of logGroupName, logGroupNames, logGroupIdentifiers is needed"
         )
-    names = [str(name).split(":log-group:")[-1].removesuffix(":*") for name in given[0]]
+    names = [str(name).split(":log-group:")[-1].removesuffix(":*") for name in parameters[0]]
     if len(names) > MOST_GROUPS:
         raise InvalidParameterException(msg=f"A query looks at up to {MOST_GROUPS} log groups")
     missing = [name for name in names if name not in there]

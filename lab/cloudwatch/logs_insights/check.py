@@ -45,14 +45,14 @@ def _check_stats(command: Command, left: set[str] | None, shadowed: set[str]) ->
     """The names that it leaves. A name that it cannot know is refused in CloudWatch's words, and so
     is an alias of the name that `fields` has already:
     https://github.com/trade-tariff/trade-tariff-backend/pull/3465"""
-    known = {item.name for item in command.by}
+    columns = {item.name for item in command.by}
     for item in command.by:
         _refuse_aggregates(item.node)
         if left is not None:
             _refuse_unknown(item.node, left)
     for item in command.items:
         for node in _outside_aggregates(item.node):
-            if node.kind == "field" and node.name not in known:
+            if node.kind == "field" and node.name not in columns:
                 raise _unknown(node)
         for node in _walk(item.node):
             if node.kind == "aggregate":
@@ -60,11 +60,11 @@ def _check_stats(command: Command, left: set[str] | None, shadowed: set[str]) ->
                     _refuse_aggregates(arg)
                     if left is not None:
                         _refuse_unknown(arg, left)
-        known.add(item.name)
+        columns.add(item.name)
     for node in [each for item in (*command.items, *command.by) for each in _walk(item.node)]:
         if node.kind == "field" and node.name in shadowed:
             raise _unknown(node)
-    return known
+    return columns
 
 
 def _nodes_of(command: Command) -> list[Node]:

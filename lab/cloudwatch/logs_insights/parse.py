@@ -197,18 +197,20 @@ class _Reader:
         return _perhaps_not(made, negated)
 
     def called(self, name: str, args: tuple[Node, ...], start: int, end: int) -> Node:
-        known = values.function_named(name)
-        if known is None:
+        function = values.function_named(name)
+        if function is None:
             raise QueryError(f"the lab does not have the function {name}", start, end)
-        few, many = values.ARGUMENTS[known]
+        few, many = values.ARGUMENTS[function]
         if not few <= len(args) <= many:
-            raise QueryError(f"invalid number of arguments for {known}: {len(args)}", start, end)
+            raise QueryError(f"invalid number of arguments for {function}: {len(args)}", start, end)
         for number, arg in enumerate(args):
-            if (arg.kind == "period") != (number == values.PERIOD_AT.get(known)):
-                raise QueryError(f"invalid argument for {known}", arg.start, arg.end)
-            if arg.kind == "star" and known != "count":
+            if (arg.kind == "period") != (number == values.PERIOD_AT.get(function)):
+                raise QueryError(f"invalid argument for {function}", arg.start, arg.end)
+            if arg.kind == "star" and function != "count":
                 raise QueryError("unexpected symbol found *", arg.start, arg.end)
-        return Node("aggregate" if known in values.AGGREGATES else "call", known, args, start, end)
+        return Node(
+            "aggregate" if function in values.AGGREGATES else "call", function, args, start, end
+        )
 
 
 def _perhaps_not(node: Node, negated: Token | None) -> Node:

@@ -179,7 +179,7 @@ PERIOD_AT = {"bin": 0, "datefloor": 1, "dateceil": 1}
 
 def function_named(name: str) -> str | None:
     """A function of the lab, whatever the case it is written in (isPresent, ispresent)."""
-    return {known.lower(): known for known in ARGUMENTS}.get(name.lower())
+    return {function.lower(): function for function in ARGUMENTS}.get(name.lower())
 
 
 def called(name: str, args: Sequence[Value]) -> Value:
@@ -231,17 +231,17 @@ def _of_numbers(name: str, args: Sequence[Value]) -> Value:
     numbers = [number(arg) for arg in args]
     if any(value is None for value in numbers):
         return None
-    known = [value for value in numbers if value is not None]
-    first = known[0]
-    period = int(known[-1]) or 1
+    operands = [value for value in numbers if value is not None]
+    first = operands[0]
+    period = int(operands[-1]) or 1
     made: dict[str, Callable[[], Value]] = {
         "abs": lambda: abs(first),
         "ceil": lambda: math.ceil(first),
         "floor": lambda: math.floor(first),
         "log": lambda: math.log(first) if first > 0 else None,
         "sqrt": lambda: math.sqrt(first) if first >= 0 else None,
-        "greatest": lambda: max(known),
-        "least": lambda: min(known),
+        "greatest": lambda: max(operands),
+        "least": lambda: min(operands),
         "fromMillis": lambda: Moment(first),
         "toMillis": lambda: int(first),
         "bin": lambda: Moment(first - first % period),

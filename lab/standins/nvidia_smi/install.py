@@ -148,10 +148,10 @@ def _machines() -> dict[str, Any]:
 
 def _addresses(families: dict[str, dict[int, list[str]]], family: str, count: int) -> list[str]:
     """The GPUs' PCI addresses; of a size that nobody has seen yet, the first ones of the family."""
-    known = families.get(family, families["*"])
-    if count in known:
-        return known[count]
-    largest: list[str] = max(known.values(), key=len)
+    by_count = families.get(family, families["*"])
+    if count in by_count:
+        return by_count[count]
+    largest: list[str] = max(by_count.values(), key=len)
     return (largest if count <= len(largest) else families["*"][16])[:count]
 
 

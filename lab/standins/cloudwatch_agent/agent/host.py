@@ -133,30 +133,30 @@ def _shares(before: list[float], now: list[float]) -> Fields:
 
 def memory(options: dict[str, Any], root: str = "") -> list[Row]:
     """Bytes of memory; what the kernel can reclaim of its slabs counts as cached."""
-    known = _meminfo(root)
-    total = known["MemTotal"]
-    cached = known["Cached"] + known.get("SReclaimable", 0)
-    used = total - known["MemFree"] - known["Buffers"] - cached
+    meminfo = _meminfo(root)
+    total = meminfo["MemTotal"]
+    cached = meminfo["Cached"] + meminfo.get("SReclaimable", 0)
+    used = total - meminfo["MemFree"] - meminfo["Buffers"] - cached
     fields = {
         "total": total,
-        "free": known["MemFree"],
-        "available": known["MemAvailable"],
-        "buffered": known["Buffers"],
+        "free": meminfo["MemFree"],
+        "available": meminfo["MemAvailable"],
+        "buffered": meminfo["Buffers"],
         "cached": cached,
-        "active": known["Active"],
-        "inactive": known["Inactive"],
-        "shared": known["Shmem"],
+        "active": meminfo["Active"],
+        "inactive": meminfo["Inactive"],
+        "shared": meminfo["Shmem"],
         "used": used,
         "used_percent": 100 * used / total,
-        "available_percent": 100 * known["MemAvailable"] / total,
+        "available_percent": 100 * meminfo["MemAvailable"] / total,
     }
     return [({}, fields)]
 
 
 def swap(options: dict[str, Any], root: str = "") -> list[Row]:
     """Bytes of swap."""
-    known = _meminfo(root)
-    total, free = known["SwapTotal"], known["SwapFree"]
+    meminfo = _meminfo(root)
+    total, free = meminfo["SwapTotal"], meminfo["SwapFree"]
     used = total - free
     share = 100 * used / total if total else 0.0
     return [({}, {"total": total, "free": free, "used": used, "used_percent": share})]

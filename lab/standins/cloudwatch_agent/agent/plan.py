@@ -95,8 +95,8 @@ class Plan:
         self.gpu = self.sections.get("nvidia_gpu")
         self.statsd = collected.get("statsd")
         self.prometheus = logs.get("metrics_collected", {}).get("prometheus")
-        known = {*self.sections, "statsd"}
-        self.elsewhere = sorted({*collected} - known)
+        supported = {*self.sections, "statsd"}
+        self.elsewhere = sorted({*collected} - supported)
         self.elsewhere += sorted({*logs.get("metrics_collected", {})} - {"prometheus"})
         self.elsewhere += [
             section.names[field]
@@ -106,9 +106,9 @@ class Plan:
         ]
         self.namespace = metrics.get("namespace", "CWAgent")
         self.metrics_flush = float(metrics.get("force_flush_interval", 60))
-        asked = metrics.get("append_dimensions", {})
-        self.appended = [name for name in APPENDED if asked.get(name) == f"${{aws:{name}}}"]
-        self.tagged = bool(asked)
+        dimensions = metrics.get("append_dimensions", {})
+        self.appended = [name for name in APPENDED if dimensions.get(name) == f"${{aws:{name}}}"]
+        self.tagged = bool(dimensions)
         self.rollups = rollups(metrics.get("aggregation_dimensions", []))
         self.host = not config.get("agent", {}).get("omit_hostname", False)
 
@@ -139,9 +139,9 @@ def resolved(text: str, places: dict[str, str]) -> str:
 
 def resolved_aws(text: str, about: dict[str, Any]) -> str:
     """A dimension's value with ${aws:InstanceId} and the like replaced."""
-    known = {"InstanceId": "instanceId", "InstanceType": "instanceType", "ImageId": "imageId"}
+    keys = {"InstanceId": "instanceId", "InstanceType": "instanceType", "ImageId": "imageId"}
     match = re.match(r"^\$\{aws:(\w+)\}$", str(text))
-    return str(about.get(known.get(match[1], ""), "")) if match else str(text)
+    return str(about.get(keys.get(match[1], ""), "")) if match else str(text)
 
 
 def _places(about: dict[str, Any]) -> dict[str, str]:

@@ -74,12 +74,12 @@ def machine() -> dict[str, str]:
 
     IMDS is queried once per boot; the answer is kept under /run.
     """
-    given = read_json(INSTANCE)
-    if isinstance(given, dict) and given.get("instance_type"):
+    instance = read_json(INSTANCE)
+    if isinstance(instance, dict) and instance.get("instance_type"):
         return {
-            "instance_type": str(given["instance_type"]),
-            "instance_id": str(given.get("instance_id", "i-lab")),
-            "host": str(given.get("host", "1")),
+            "instance_type": str(instance["instance_type"]),
+            "instance_id": str(instance.get("instance_id", "i-lab")),
+            "host": str(instance.get("host", "1")),
         }
     cached = read_json(RUN + "/machine.json")
     if isinstance(cached, dict):

@@ -72,11 +72,11 @@ def _running() -> bool:
 
 def _ib_umad() -> bool:
     """Would the module be loaded? A lab guest loads none: it must be asked for, and be there."""
-    asked = any(
+    is_configured = any(
         "ib_umad" in _lines(path) for path in glob.glob(box.ROOT + "/etc/modules-load.d/*.conf")
     )
     pattern = box.ROOT + "/lib/modules/*/kernel/drivers/infiniband/core/ib_umad.ko*"
-    return asked and bool(glob.glob(pattern))
+    return is_configured and bool(glob.glob(pattern))
 
 
 def _lines(path: str) -> list[str]:

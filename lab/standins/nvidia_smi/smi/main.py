@@ -65,15 +65,15 @@ def parse(words: list[str]) -> dict[str, str]:
     while at < len(words):
         word = words[at]
         name, equals, value = word.lstrip("-").partition("=")
-        known = OPTIONS.get(name) if word.startswith("-") else None
+        option = OPTIONS.get(name) if word.startswith("-") else None
         alone = next((name for name in ALONE if name in options), None)
-        if alone and (known is None or known[0] not in (alone, *ALONE[alone])):
+        if alone and (option is None or option[0] not in (alone, *ALONE[alone])):
             raise not_valid(word)
-        if known is None:
+        if option is None:
             raise Stop(
                 f"ERROR: Option {word} is not recognized. Please run 'nvidia-smi -h'.\n\n", 255
             )
-        short, takes = known
+        short, takes = option
         if options and short in ALONE:
             raise not_valid(next(w for w in words if w.startswith("-")))
         if takes and not equals:

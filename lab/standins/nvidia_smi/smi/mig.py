@@ -30,8 +30,10 @@ def profiles(gpu: Gpu, branch: int) -> list[dict[str, Any]]:
     if _last[0] is not gpu.mig or _last[1] != branch:
         facts = gpu.mig or {}
         since = facts.get("since_driver", {})
-        known = [p for p in facts.get("profiles", ()) if int(since.get(p["profile"], 0)) <= branch]
-        _last[:] = [gpu.mig, branch, [dict(p, attribute=attribute(p)) for p in known]]
+        available = [
+            p for p in facts.get("profiles", ()) if int(since.get(p["profile"], 0)) <= branch
+        ]
+        _last[:] = [gpu.mig, branch, [dict(p, attribute=attribute(p)) for p in available]]
     rows: list[dict[str, Any]] = _last[2]
     return rows
 

@@ -62,21 +62,21 @@ def known_fields(version: int) -> dict[str, tuple[str, str]]:
     return fields
 
 
-def _spelling(names: list[str], asked: str, branch: int) -> str:
+def _spelling(names: list[str], field: str, branch: int) -> str:
     # The throttle reasons were renamed in 535; the old name is an alias, which 580 does not show.
     if len(names) > 1 and "throttle" in names[1] and branch < 580:
-        return names[1] if branch < 535 else asked if "throttle" in asked else names[0]
+        return names[1] if branch < 535 else field if "throttle" in field else names[0]
     return names[0]
 
 
 def query_gpu(lab: Lab, gpus: list[Gpu], names: list[str], options: set[str]) -> str:
     """The CSV of --query-gpu. Raises BadField."""
-    known = known_fields(lab.version)
+    fields = known_fields(lab.version)
     columns = []
     for name in names:
-        if name not in known:
+        if name not in fields:
             raise BadField(name)
-        columns.append((name, *known[name]))
+        columns.append((name, *fields[name]))
     out = []
     if "noheader" not in options:
         out.append(", ".join(title + (f" [{unit}]" if unit else "") for _, title, unit in columns))
@@ -86,7 +86,7 @@ def query_gpu(lab: Lab, gpus: list[Gpu], names: list[str], options: set[str]) ->
             alias: group[0] for group, _, _ in box.data("query_fields") for alias in group[1:]
         }
         if lab.branch >= 580:
-            plain = {f: "N/A" for f in known if f.startswith("fabric.") and values.get(f) is None}
+            plain = {f: "N/A" for f in fields if f.startswith("fabric.") and values.get(f) is None}
             values.update(plain)
             if gpu.model["arch"] == "Hopper":
                 values = {**PLATFORM, **values}
