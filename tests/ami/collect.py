@@ -234,7 +234,37 @@ def own_kernel(kernel):
     }
 
 
-def main():
+def programs_to_ask(kernel):
+    """Name → command line of the programs that say what they are, or what the machine is."""
+    return {
+        "nvidia-smi": ("nvidia-smi", "--query-gpu=" + GPU_FIELDS, "--format=csv,noheader,nounits"),
+        "gpu-clocks": (
+            "nvidia-smi",
+            "--query-gpu=" + CLOCK_FIELDS,
+            "--format=csv,noheader,nounits",
+        ),
+        "lfs": ("lfs", "--version"),
+        "mount.lustre": ("sh", "-c", "command -v mount.lustre"),
+        "snap": ("snap", "list", "amazon-ssm-agent"),
+        "service-limits": ("systemctl", "show", "--property=DefaultLimitMEMLOCK"),
+        "nvcc": ("/usr/local/cuda/bin/nvcc", "--version"),
+        "fi_info": ("/opt/amazon/efa/bin/fi_info", "--version"),
+        "nv-fabricmanager": ("nv-fabricmanager", "--version"),
+        "nvidia-mig-parted": ("nvidia-mig-parted", "--version"),
+        "nvidia-ctk": ("nvidia-ctk", "--version"),
+        "containerd-config": ("containerd", "config", "dump"),
+        "docker-info": ("docker", "info"),
+        "ib_umad": ("modinfo", "-k", kernel, "-F", "filename", "ib_umad"),
+        "gpu-mig": ("gpu-mig", "validate"),
+    }
+
+
+def answers(asked):
+    return {name: answer.result() for name, answer in asked.items()}
+
+
+def facts(pool):
+    """All of it. The programs are asked side by side: most of the time they start or wait."""
     baked = load("/etc/kiln/version-info.json", None)
     kernel = (baked or {}).get("kernel", {}).get("boots", "")
     components = (baked or {}).get("components", {})
@@ -260,13 +290,15 @@ def main():
         "/etc/kiln/version-info.json",
         *host_keys,
     ]
+    asked = {name: pool.submit(command, *words) for name, words in programs_to_ask(kernel).items()}
+    linked = {path: pool.submit(command, "ldd", path) for path in built}
     container = run("systemd-detect-virt", "--container").strip() not in ("", "none")
     units = unit_facts(sorted({*UNITS, *recorded}))
     # Before the tables of /proc/net are read: the exporter listens when it answers.
     metrics = dcgm_metrics(units)
     listed = run("systemctl", "list-units", "--failed", "--no-legend", "--plain", "--no-pager")
     failed = [line.split()[0] for line in listed.splitlines() if line.strip()]
-    answer = {
+    return {
         # Not all of collect(): unit files and hashes would cost more than the rest.
         "now": {
             "kernel": {"running": platform.release()},
@@ -283,34 +315,14 @@ def main():
         # Units that waited too short for an emulated processor.
         "too_slow_for": [u for u in failed if EMULATED and result_of(u) == "timeout"],
         "files": {path: file_facts(path) for path in [*looked_at, *built]},
-        "linked": {path: command("ldd", path) for path in built},
+        "linked": answers(linked),
         "limits": limits(),
         "sysctls": sysctls(components.get("tuning", {})),
         "host_keys": sorted(host_keys),
         "text": {path: text(path) for path in TEXTS},
         "agent_files": agent_files(),
         "authorized_keys": authorized_keys(),
-        "commands": {
-            "nvidia-smi": command(
-                "nvidia-smi", "--query-gpu=" + GPU_FIELDS, "--format=csv,noheader,nounits"
-            ),
-            "gpu-clocks": command(
-                "nvidia-smi", "--query-gpu=" + CLOCK_FIELDS, "--format=csv,noheader,nounits"
-            ),
-            "lfs": command("lfs", "--version"),
-            "mount.lustre": command("sh", "-c", "command -v mount.lustre"),
-            "snap": command("snap", "list", "amazon-ssm-agent"),
-            "service-limits": command("systemctl", "show", "--property=DefaultLimitMEMLOCK"),
-            "nvcc": command("/usr/local/cuda/bin/nvcc", "--version"),
-            "fi_info": command("/opt/amazon/efa/bin/fi_info", "--version"),
-            "nv-fabricmanager": command("nv-fabricmanager", "--version"),
-            "nvidia-mig-parted": command("nvidia-mig-parted", "--version"),
-            "nvidia-ctk": command("nvidia-ctk", "--version"),
-            "containerd-config": command("containerd", "config", "dump"),
-            "docker-info": command("docker", "info"),
-            "ib_umad": command("modinfo", "-k", kernel, "-F", "filename", "ib_umad"),
-            "gpu-mig": command("gpu-mig", "validate"),
-        },
+        "commands": answers(asked),
         "boot": {
             "container": container,
             "may_raise_limits": may_raise_limits(),
@@ -323,7 +335,11 @@ def main():
         "programs": programs(),
         "modules_loaded": [line.split()[0] for line in (text("/proc/modules") or "").splitlines()],
     }
-    print(json.dumps(answer))
+
+
+def main():
+    with ThreadPoolExecutor() as pool:
+        print(json.dumps(facts(pool)))
 
 
 main()

@@ -111,6 +111,13 @@ def test_a_session_has_a_login_of_its_own_and_ends_with_the_shutdown(guests: dic
     assert guest.run("cat /proc/sys/kernel/random/boot_id").stdout != before
 
 
+def test_amazon_linux_2_starts_no_manager_of_a_users_own_units(guests: dict[str, Guest]):
+    asked = guests["al2"].run("ls -d $XDG_RUNTIME_DIR; systemctl --user list-units")
+    assert asked.returncode == 1 and asked.stdout == "/run/user/1000\n"
+    assert "No such file or directory" in asked.stderr
+    assert guests["ubuntu2404"].run("systemctl --user list-units").returncode == 0
+
+
 def test_the_hop_limit_keeps_tokens_from_a_container_of_the_guest(
     lab: Any, ec2: Any, guests: dict[str, Guest]
 ):
