@@ -22,17 +22,24 @@ case $KILN_PACKAGE_MANAGER in
     *) rm -rf /var/cache/yum /var/cache/dnf ;;
 esac
 
+# Python starts slowly, so it works beside what follows; `wait` is below.
+cloud_init=
+if command -v cloud-init >/dev/null; then
+    { cloud-init clean --logs --seed || cloud-init clean --logs; } >/dev/null 2>&1 &
+    cloud_init=$!
+fi
+
 homes=$(getent passwd | awk -F: '$6 ~ "^/" && $6 != "/" { print $6 }' | sort -u) || kiln_die "the users' homes cannot be listed"
+left=()
 while read -r home; do
     [[ -d $home ]] || continue
     # Packer's temporary SSH key is among them. The session in use goes on.
-    rm -f "$home"/.ssh/{authorized_keys,authorized_keys2,known_hosts,known_hosts.old,config}
-    rm -f "$home"/.ssh/id_*
-    rm -f "$home"/.{bash,zsh,sh,python,mysql,psql,node_repl}_history "$home"/.{lesshst,viminfo,wget-hsts,netrc} \
-        "$home"/.sudo_as_admin_successful "$home"/.git-credentials
-    rm -rf "$home"/.aws "$home"/.docker "$home"/.kube
-    case $home in /root | /home/*) rm -rf "$home"/.cache "$home"/.gnupg "$home"/.local/share/recently-used* ;; esac
+    left+=("$home"/.ssh/{authorized_keys,authorized_keys2,known_hosts,known_hosts.old,config} "$home"/.ssh/id_*
+        "$home"/.{bash,zsh,sh,python,mysql,psql,node_repl}_history "$home"/.{lesshst,viminfo,wget-hsts,netrc}
+        "$home"/.sudo_as_admin_successful "$home"/.git-credentials "$home"/.aws "$home"/.docker "$home"/.kube)
+    case $home in /root | /home/*) left+=("$home"/.cache "$home"/.gnupg "$home"/.local/share/recently-used*) ;; esac
 done <<<"$homes"
+((${#left[@]} == 0)) || rm -rf "${left[@]}"
 rm -f /etc/ssh/ssh_host_*_key /etc/ssh/ssh_host_*_key.pub
 
 # The agent's offsets and its translated configuration belong to the instance that wrote them.
@@ -46,8 +53,8 @@ rm -rf /var/lib/ecs/data/* /var/lib/ecs/gpu /var/log/ecs/*
 rm -rf /var/lib/dhcp/* /var/lib/dhclient/* /var/lib/NetworkManager/*.lease /var/lib/systemd/random-seed \
     /var/lib/systemd/credential.secret /var/lib/systemd/timers/* /var/lib/private/* /var/crash/* /var/lib/update-notifier/*
 
-if command -v cloud-init >/dev/null; then
-    cloud-init clean --logs --seed >/dev/null 2>&1 || cloud-init clean --logs >/dev/null 2>&1 || true
+if [[ -n $cloud_init ]]; then
+    wait "$cloud_init" || true
     # AL2's cloud-init (19.3) leaves its instance data behind when a mount is busy.
     rm -rf /var/lib/cloud/instances /var/lib/cloud/instance /var/lib/cloud/data /var/lib/cloud/sem /var/lib/cloud/seed
 fi

@@ -111,8 +111,10 @@ def _identify(
         for name in spec["trees"]:
             copy_tree(distros.FILES / name, making, _placeholders(spec, arch))
         for name, leads_to in spec.get("links", {}).items():
-            (making / name.lstrip("/")).unlink(missing_ok=True)
-            (making / name.lstrip("/")).symlink_to(leads_to)
+            link = making / name.lstrip("/")
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.unlink(missing_ok=True)
+            link.symlink_to(leads_to)
         if spec["family"] == "al":
             from lab.packages import system
 
