@@ -12,6 +12,7 @@ from typing import Any
 from kiln.base import overlay, plain_yaml
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.located import load_yaml
+from kiln.base.paths import is_compiled
 from kiln.base.recipe import Distro
 from kiln.base.vocabulary import Form, quoted
 from lab.packages import deb, model, rpm
@@ -116,17 +117,11 @@ def _as_of(facts: dict[str, Any], release: str | None) -> dict[str, Any]:
 
 @cache
 def digest() -> str:
-    """A digest of all packages that a base depends on; a lab whose packages changed starts anew."""
+    """SHA-256 (hex) of what packages are made of; those of overlays are in no base."""
     total = hashlib.sha256()
-    # Without those of overlays: they are in no base.
-    packages = [
-        package
-        for name, facts in _catalogue().items()
-        for package in model.load("amazon-linux", distro=name, arch="x86_64", **facts)
-    ]
-    packages += [p for name in _ubuntu_catalogue() for p in ubuntu(name, "x86_64")]
-    for package in packages:
-        total.update(package.digest().encode())
+    for path in sorted(model.HERE.rglob("*")):
+        if path.is_file() and not is_compiled(path):
+            total.update(str(path.relative_to(model.HERE)).encode() + b"\0" + path.read_bytes())
     return total.hexdigest()
 
 
