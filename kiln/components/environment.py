@@ -178,11 +178,13 @@ def _never(
     component: str, variables: Iterable[Variable], values: Mapping[str, str]
 ) -> Iterator[Finding]:
     """Warnings for optional variables that no row gets: the component's file does not name them."""
-    text = "".join(path.read_text(encoding="utf-8") for path in component_files(component))
-    for variable in variables:
+    missing = [entry for entry in variables if not (entry.required or entry.name in values)]
+    # Few components leave one out, and their files are read for each row.
+    files = component_files(component) if missing else []
+    text = "".join(path.read_text(encoding="utf-8") for path in files)
+    for variable in missing:
         download = re.sub("_(URL|SHA256|VERSION)$", "", variable.name)
-        names = [variable.name, f'"{download}"']
-        if variable.required or variable.name in values or any(name in text for name in names):
+        if any(name in text for name in (variable.name, f'"{download}"')):
             continue
         yield Finding(
             "warning",

@@ -97,9 +97,16 @@ def _replaced(script: Path, code: Code) -> Iterator[Finding]:
 
 def commands_named(code: Code, name: str) -> Iterator[re.Match[str]]:
     """The commands of this name in a script, with their `words`."""
-    return (match for match in _COMMAND.finditer(code.commands) if match["name"] == name)
+    return (match for match in _commands(code) if match["name"] == name)
 
 
+# Of a script's text alone: a matrix asks about each script once for each row.
+@cache
+def _commands(code: Code) -> tuple[re.Match[str], ...]:
+    return tuple(_COMMAND.finditer(code.commands))
+
+
+@cache
 def _functions(commands: str) -> list[range]:
     """Where the functions of a script are."""
     spans = []
