@@ -89,11 +89,14 @@ def _keep(
     """The largest set of instances that can stay, and the shapes then missing."""
     aim = Counter(wanted.shapes)
     useful = [i for i in gpu.instances if i.shape in aim]
-    for size in range(len(useful), 0, -1):
+    # Of a shape no more can stay than are wanted.
+    most = sum((Counter(i.shape for i in useful) & aim).values())
+    for size in range(most, 0, -1):
         for keep in itertools.combinations(useful, size):
-            if Counter(i.shape for i in keep) - aim:
+            kept = Counter(i.shape for i in keep)
+            if kept - aim:
                 continue
-            missing = list((aim - Counter(i.shape for i in keep)).elements())
+            missing = list((aim - kept).elements())
             if not missing or (kind and kind.starts_known and _fits(kind, missing, keep)):
                 return keep, missing
     return (), list(wanted.shapes)
