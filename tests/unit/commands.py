@@ -27,6 +27,8 @@ _PROGRAM = (
     *("kiln.pipeline.build", "kiln.pipeline.verify", "lab.target"),
 )
 _STARTING = threading.Lock()
+# As setup/start.py does for `./invoke`.
+gc.set_threshold(100_000, 50, 50)
 
 
 class Call:

@@ -12,7 +12,9 @@ import boto3
 
 from kiln.base import plain_yaml
 from kiln.base.located import load_yaml
-from kiln.base.paths import KNOWLEDGE, ROOT, lock_file
+from kiln.base.paths import KNOWLEDGE, PROVISIONERS, ROOT, lock_file
+from kiln.components import script_commands, script_variables
+from kiln.components.script_code import script_code
 from kiln.facts import indexes
 from kiln.facts import lock_file as lock
 from kiln.packer import hclfile, render
@@ -38,6 +40,9 @@ indexes.recorded_indexes()
 plain_yaml.parse_plain = _parse_plain
 load_yaml(ROOT / "amis.yaml")
 lock.read_lock_file(lock_file())
+for _path in sorted(PROVISIONERS.rglob("*.sh")):
+    script_variables.readings(_path)
+    script_commands.commands_named(script_code(_path), "exec")
 for _path in sorted((ROOT / "packer" / "shared").rglob("*.hcl")):
     hclfile.parse_hcl(_path.read_text(encoding="utf-8"))
 report.pages().get_template("report.html.j2")

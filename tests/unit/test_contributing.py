@@ -122,6 +122,8 @@ class Checkout:
     def invoke(self, *calls: list[str]) -> list[str]:
         """What each call of ./invoke prints, all made by one process; each must end well."""
         program = (
+            # As setup/start.py does.
+            "import gc; gc.set_threshold(100_000, 50, 50)\n"
             "import json, sys; from kiln.cli import front\n"
             "for call in json.loads(sys.argv[1]):\n"
             "    status = front.run(['./invoke', '--search-root', sys.argv[2], *call])\n"

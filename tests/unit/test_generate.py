@@ -19,9 +19,20 @@ def test_everything_generated_is_current() -> None:
     assert generate.stale() == []
 
 
+def one_row() -> str:
+    """The matrix with the first of its rows only."""
+    recipe = load.load_recipes()[0]
+    matrix = yaml.safe_load((ROOT / "amis.yaml").read_text())
+    matrix["amis"] = [{"distro": recipe.distro.id, "stack": recipe.stack}]
+    return yaml.safe_dump(matrix, sort_keys=False)
+
+
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One generated file, made in a folder of its own from a text that a test may change."""
+    """One generated file, made in a folder of its own from a text that a test may change, and one
+    row of the matrix."""
+    (tmp_path / "amis.yaml").write_text(one_row())
+    monkeypatch.setattr(generate, "_MATRIX", tmp_path / "amis.yaml")
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path / "packer"))
     monkeypatch.setattr(generate, "TEXTS", {tmp_path / "a.json": (lambda: "new\n", "kiln/x.yaml")})
@@ -82,9 +93,6 @@ def test_another_matrix_of_the_user_changes_nothing_that_is_committed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It would delete the folder of each row that the user's matrix lacks."""
-    recipe = load.load_recipes()[0]
-    matrix = yaml.safe_load((ROOT / "amis.yaml").read_text())
-    matrix["amis"] = [{"distro": recipe.distro.id, "stack": recipe.stack}]
-    (tmp_path / "amis.yaml").write_text(yaml.safe_dump(matrix, sort_keys=False))
+    (tmp_path / "amis.yaml").write_text(one_row())
     monkeypatch.setenv("KILN_MATRIX", str(tmp_path / "amis.yaml"))
     assert generate.stale() == []

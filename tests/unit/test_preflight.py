@@ -7,6 +7,7 @@ asks for; each test takes something away, as one of the first bakes would have m
 from __future__ import annotations
 
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -37,6 +38,7 @@ from vendor_site import Pkg, Signer
 
 from kiln import facts
 from kiln.base.errors import KilnError
+from kiln.base.findings import Finding
 from kiln.cloud.aws_target import AwsTarget
 from kiln.compat.published_packages import judged_packages, unpublished_packages
 from kiln.components.package_repositories import Repository
@@ -44,7 +46,7 @@ from kiln.facts.indexes import Judged, Published, index_file, indexes_folder
 from kiln.matrix import load
 from kiln.packer import lock
 from kiln.preflight import indexes as indexes_module
-from kiln.preflight.answers import State, rows_text
+from kiln.preflight.answers import RowAnswer, State, rows_text
 from kiln.preflight.ask import ask
 from kiln.preflight.demand import demand
 from kiln.preflight.fetch import Fetcher, NoAnswerError, mirrors
@@ -55,17 +57,6 @@ from lab.mirror.repos import Repo
 
 # The fixtures that tests name.
 __all__ = ["signer", "vendors"]
-
-
-@pytest.mark.parametrize("name", [UBUNTU, AL2023])
-def test_a_row_whose_vendors_have_everything_passes(vendors: Vendors, name: str) -> None:
-    vendors.publish(row(name))
-    (answer,) = answers(name)
-    assert answer.problems() == []
-    assert answer.silent_hosts() == {}
-    assert answer.state is State.PUBLISHED
-    assert len(answer.resolved[0].packages) == len({p.package.name for p in answer.packages})
-    assert "1 of 1 rows: everything is published" in rows_text([answer])
 
 
 @pytest.mark.parametrize("refused", [True, False], ids=["without-the-right", "without-credentials"])
@@ -129,13 +120,17 @@ def test_repositories_that_are_asked_side_by_side_share_no_keyring(
     assert len(set(written)) == len(signed) > 10
 
 
-def test_rpm_metadata_that_was_changed_after_it_was_signed_is_refused(vendors: Vendors) -> None:
-    vendors.publish(row(AL2023))
+def test_rpm_metadata_that_was_changed_after_it_was_signed_is_refused(
+    vendors: Vendors, tmp_path: Path
+) -> None:
+    recipe = row(AL2023)
+    vendors.publish(recipe)
     path = next(p for p in vendors.site.files if "nvidia.com" in p and p.endswith("repomd.xml"))
     vendors.site.files[path] += b"<!-- changed -->"
-    (answer,) = answers(AL2023)
-    assert "repository nvidia-cuda" in str(answer.problems())
-    assert "BAD signature" in str(answer.problems())
+    (cuda,) = [entry for entry in demand(recipe).repositories if entry.name == "nvidia-cuda"]
+    index = indexes_module.ask_repository(cuda, Fetcher(tmp_path / "files"), tmp_path / "keys")
+    assert not index.usable
+    assert "BAD signature" in index.detail
 
 
 def test_metadata_that_changes_after_its_signature_was_checked_is_not_used(
@@ -153,13 +148,6 @@ def test_metadata_that_changes_after_its_signature_was_checked_is_not_used(
     monkeypatch.setattr("kiln.preflight.ask.ask_repository", and_then_it_changes)
     (answer,) = answers(AL2023)
     assert "changed while it was read" in str(answer.problems())
-
-
-def test_asking_leaves_no_process_behind(vendors: Vendors, tmp_path: Path) -> None:
-    vendors.publish(row(AL2023))
-    assert answers(AL2023)[0].state is State.PUBLISHED
-    processes = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
-    assert [words for words in processes if str(tmp_path / "cache") in " ".join(words)] == []
 
 
 def test_a_file_that_the_vendor_does_not_have_is_named(vendors: Vendors) -> None:
@@ -269,10 +257,11 @@ def with_a_driver_in_parts(repository: Repository, packages: list[Pkg]) -> list[
     ]
 
 
-def recorded(name: str, today: date) -> list[Path]:
+def recorded(name: str, today: date) -> tuple[list[Path], RowAnswer]:
+    """The files that were written, and what preflight says of the row."""
     with tempfile.TemporaryDirectory() as folder:
         asked = ask([row(name)], Path(folder), whole_files=False, say=lambda _: None)
-        return record_roots(asked.roots, today)
+        return record_roots(asked.roots, today), asked.rows[0]
 
 
 def states(name: str) -> dict[str, Judged]:
@@ -288,11 +277,13 @@ def indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A row whose repositories were recorded, what asking again a day later wrote, and NVIDIA's
-    repository in the lab without the record and with it."""
+    """A row whose vendors have everything: the answer, what was recorded, what asking again a day
+    later wrote, and NVIDIA's repository in the lab without the record and with it."""
 
     name: str
     folder: Path
+    cache: Path
+    answer: RowAnswer
     files: list[Path]
     again: list[Path]
     lab_before: Repo
@@ -326,12 +317,30 @@ def record_of(
         before = cuda()
         with serving(folder, signer, patch) as vendors:
             vendors.publish(row(name), with_a_driver_in_parts)
-            files = recorded(name, date(2026, 11, 23))
-            again = recorded(name, date(2026, 11, 24)) if name == UBUNTU else []
+            files, answer = recorded(name, date(2026, 11, 23))
+            again = recorded(name, date(2026, 11, 24))[0] if name == UBUNTU else []
         after = cuda()
         assert before
         assert after
-        yield Recorded(name, folder / "indexes", files, again, before, after)
+        cache = folder / "cache"
+        yield Recorded(name, folder / "indexes", cache, answer, files, again, before, after)
+
+
+def test_a_row_whose_vendors_have_everything_passes(record_of: Recorded) -> None:
+    answer = record_of.answer
+    assert answer.problems() == []
+    assert answer.silent_hosts() == {}
+    assert answer.state is State.PUBLISHED
+    installed = {package.partition("=")[0] for package in answer.resolved[0].packages}
+    asked_for = {answered.package.name for answered in answer.packages}
+    assert installed == asked_for | {"libc6", "nvidia-kmod-parts"}
+    assert "1 of 1 rows: everything is published" in rows_text([answer])
+
+
+def test_asking_leaves_no_process_behind(record_of: Recorded) -> None:
+    assert record_of.cache.is_dir()
+    processes = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    assert [words for words in processes if str(record_of.cache) in " ".join(words)] == []
 
 
 def test_what_was_recorded_is_known_to_check(record_of: Recorded) -> None:
@@ -349,12 +358,44 @@ def test_without_a_record_nothing_is_known(indexes: Path) -> None:
     assert {judged.state for judged in states(UBUNTU).values()} == {Published.UNKNOWN}
 
 
-def test_check_refuses_a_version_that_is_recorded_as_not_published(
-    vendors: Vendors, indexes: Path
-) -> None:
-    vendors.publish(row(UBUNTU), at("nvidia-open-580", "580.167.08-1"))
-    recorded(UBUNTU, date(2026, 11, 23))
-    (finding,) = unpublished_packages(row(UBUNTU))
+@pytest.fixture(scope="module")
+def records_of_what_lacks(
+    signer: Signer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """The folder of what was recorded of vendors that have another version of the driver and not
+    one of the libraries."""
+    folder = tmp_path_factory.mktemp("lacking")
+
+    def edit(repository: Repository, packages: list[Pkg]) -> list[Pkg]:
+        others = without("libnccl2")(repository, packages)
+        return at("nvidia-open-580", "580.167.08-1")(repository, others)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KILN_INDEXES", str(folder / "indexes"))
+        with serving(folder, signer, patch) as vendors:
+            vendors.publish(row(UBUNTU), edit)
+            recorded(UBUNTU, date(2026, 11, 23))
+    yield folder / "indexes"
+
+
+@pytest.fixture
+def lacking(records_of_what_lacks: Path, indexes: Path) -> Path:
+    """A copy of that for one test."""
+    shutil.copytree(records_of_what_lacks, indexes)
+    return indexes
+
+
+def the_finding_about(package: str) -> Finding:
+    (finding,) = [found for found in unpublished_packages(row(UBUNTU)) if package in found.message]
+    return finding
+
+
+together = pytest.mark.xdist_group("record of what lacks")
+
+
+@together
+def test_check_refuses_a_version_that_is_recorded_as_not_published(lacking: Path) -> None:
+    finding = the_finding_about("nvidia-open-580")
     assert finding.level == "error"
     assert finding.rule == "PKG-NOT-PUBLISHED"
     assert "nvidia-open-580=580.178.04, which was not published for ubuntu2404" in finding.message
@@ -374,11 +415,8 @@ def test_the_lock_has_the_version_that_is_recorded_with_its_revision(record_of: 
     assert "infiniband-diags" in locked, "at any version: a bake takes the newest"
 
 
-def test_the_lock_refuses_a_version_that_is_recorded_as_not_published(
-    vendors: Vendors, indexes: Path
-) -> None:
-    vendors.publish(row(UBUNTU), at("nvidia-open-580", "580.167.08-1"))
-    recorded(UBUNTU, date(2026, 11, 23))
+@together
+def test_the_lock_refuses_a_version_that_is_recorded_as_not_published(lacking: Path) -> None:
     with pytest.raises(
         KilnError, match=r"580\.178\.04.* not published .*580\.167\.08-1"
     ) as refused:
@@ -387,13 +425,9 @@ def test_the_lock_refuses_a_version_that_is_recorded_as_not_published(
     assert str(refused.value).startswith(f"{refused.value.place}: nvidia-driver installs")
 
 
-def test_a_name_that_no_repository_has_is_recorded_as_not_published(
-    vendors: Vendors, indexes: Path
-) -> None:
-    vendors.publish(row(UBUNTU), without("libnccl2"))
-    recorded(UBUNTU, date(2026, 11, 23))
-    (finding,) = unpublished_packages(row(UBUNTU))
-    assert "no version of it is" in finding.message
+@together
+def test_a_name_that_no_repository_has_is_recorded_as_not_published(lacking: Path) -> None:
+    assert "no version of it is" in the_finding_about("libnccl2").message
 
 
 def test_a_repository_that_is_silent_keeps_its_record(vendors: Vendors, indexes: Path) -> None:
@@ -405,12 +439,11 @@ def test_a_repository_that_is_silent_keeps_its_record(vendors: Vendors, indexes:
     assert states(UBUNTU)["nvidia-open-580=580.178.04"].state is Published.YES
 
 
+@together
 def test_without_the_record_of_one_repository_a_missing_package_is_not_recorded(
-    vendors: Vendors, indexes: Path
+    lacking: Path,
 ) -> None:
-    vendors.publish(row(UBUNTU), without("libnccl2"))
-    recorded(UBUNTU, date(2026, 11, 23))
-    (indexes / "ubuntu2404-x86_64-nvidia-container-toolkit.yaml").unlink()
+    (lacking / "ubuntu2404-x86_64-nvidia-container-toolkit.yaml").unlink()
     assert states(UBUNTU)["libnccl2=2.28.3@cuda13.0"].state is Published.UNKNOWN
 
 

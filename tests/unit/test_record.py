@@ -183,30 +183,6 @@ PUBLISHED = json.loads(record_json_schema())
 AS_PUBLISHED = jsonschema.Draft202012Validator(PUBLISHED)
 
 
-@pytest.fixture(scope="module")
-def info(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the provisioner writes, for the machine that runs the tests, after two components."""
-    etc = tmp_path_factory.mktemp("kiln")
-    (etc / "components").mkdir()
-    for name, more in (("nvidia-driver", {"runfile": "NVIDIA.run"}), ("tuning", {"files": ["/a"]})):
-        made = {"component": name, "version": "510.47.03", **more}
-        (etc / "components" / f"{name}.json").write_text(json.dumps(made))
-    fetched = [{"url": "https://x/y", "sha256": "d" * 64, "sha256_was": "locked", "component": "a"}]
-    (etc / "downloads.json").write_text(json.dumps(fetched))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "provisioners" / "lib"))
-        import version_info
-
-        patch.setattr(version_info, "kernels", list)  # a container has no /lib/modules
-        written: dict[str, Any] = version_info.collect("6.1.0", str(etc))
-    assert written["packages"]
-    return written
-
-
-# Each process of the tests would ask this machine for all its packages.
-of_this_machine = pytest.mark.xdist_group("version-info")
-
-
 # As apt 2.6 and dnf 4.14 print them; yum 3 wraps a long name.
 APT = """Listing...
 libssl3/stable-security 3.0.17-1~deb12u3 amd64 [upgradable from: 3.0.17-1~deb12u2]
@@ -220,6 +196,40 @@ Obsoleting Packages
 old.noarch                  1-1                        amazonlinux
     older.noarch            1-1                        @System
 """
+
+
+@pytest.fixture(scope="module")
+def info(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the provisioner writes, for the machine that runs the tests, after two components.
+
+    What is held and what could be upgraded is not the machine's: apt takes seconds to say it.
+    """
+    etc = tmp_path_factory.mktemp("kiln")
+    (etc / "components").mkdir()
+    for name, more in (("nvidia-driver", {"runfile": "NVIDIA.run"}), ("tuning", {"files": ["/a"]})):
+        made = {"component": name, "version": "510.47.03", **more}
+        (etc / "components" / f"{name}.json").write_text(json.dumps(made))
+    fetched = [{"url": "https://x/y", "sha256": "d" * 64, "sha256_was": "locked", "component": "a"}]
+    (etc / "downloads.json").write_text(json.dumps(fetched))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "provisioners" / "lib"))
+        import version_info
+
+        patch.setattr(version_info, "kernels", list)  # a container has no /lib/modules
+        ask = version_info.run
+        answers = {"apt": APT, "apt-mark": "vim\n", "dnf": DNF, "yum": DNF}
+        patch.setattr(
+            version_info, "run", lambda *command: answers.get(command[0]) or ask(*command)
+        )
+        written: dict[str, Any] = version_info.collect("6.1.0", str(etc))
+    assert written["packages"]
+    return written
+
+
+# Each process of the tests would ask this machine for all its packages.
+of_this_machine = pytest.mark.xdist_group("version-info")
+
+
 # The words of dnf/cli/cli.py, _check_running_kernel.
 NOT_BOOTED = """Security: kernel-6.1.160-1.amzn2023.x86_64 is an installed security update
 Security: kernel-6.1.158-1.amzn2023.x86_64 is the currently running version

@@ -57,49 +57,37 @@ def test_the_matrix_is_valid(real: Packer, recipes: list[Recipe]) -> None:
     assert all(result.valid and result.seconds > 0 for result in results)
 
 
-@pytest.mark.parametrize(
-    ("rule", "old", "new"),
-    [
-        ("packer-validate", "shutdown_behavior    =", "shut_down_behavior   ="),
-        (
-            "packer-validate",
-            "throughput            = var",
-            "throughput            = true ? 7 : var",
-        ),
-        ("packer-fmt", "  region  ", "  region "),
-        ("root-encrypted", "encrypted             = true", "encrypted             = false"),
-    ],
-)
-def test_what_packer_or_the_policy_finds_is_told_per_row(
-    real: Packer,
-    recipes: list[Recipe],
-    monkeypatch: pytest.MonkeyPatch,
-    rule: str,
-    old: str,
-    new: str,
-) -> None:
-    edited(monkeypatch, old, new)
-    for result in validate_recipes(recipes, real):
+def told_per_row(recipes: list[Recipe], packer: Packer) -> set[str]:
+    """The rules of the findings, each about one row."""
+    rules = set()
+    for result in validate_recipes(recipes, packer):
         assert not result.valid
-        assert {finding.rule for finding in result.findings} == {rule}
         assert {finding.rows for finding in result.findings} == {(result.name,)}
         assert json.loads(json.dumps(result.as_json()))["valid"] is False
+        rules |= {finding.rule for finding in result.findings}
+    return rules
 
 
-def test_what_is_wrong_in_all_rows_is_said_once_with_the_rows(
-    real: Packer,
-    recipes: list[Recipe],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("shutdown_behavior    =", "shut_down_behavior   ="),
+        ("throughput            = var", "throughput            = true ? 7 : var"),
+    ],
+)
+def test_what_packer_finds_is_told_per_row(
+    real: Packer, recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch, old: str, new: str
 ) -> None:
-    edited(monkeypatch, "encrypted             = true", "encrypted             = false")
-    monkeypatch.setattr(load, "load_recipes", lambda: recipes)
-    monkeypatch.setenv("KILN_PACKER", str(real.path))
-    assert tasks.validate.body.__wrapped__(Context(), no_install=True) == 2
-    shown = capsys.readouterr().out
-    assert shown.count("INVALID") == 2
-    assert shown.count("packer/shared/source.pkr.hcl:") == 1
-    assert f"{recipes[0].name}, {recipes[1].name}" in shown
+    edited(monkeypatch, old, new)
+    assert told_per_row(recipes, real) == {"packer-validate"}
+
+
+def test_what_packer_would_format_in_another_way_is_told_per_row(
+    real: Packer, recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(validation, "packer_validate", lambda *_: "")
+    edited(monkeypatch, "  region  ", "  region ")
+    assert told_per_row(recipes, real) == {"packer-fmt"}
 
 
 def test_it_is_valid_from_any_directory(
@@ -131,6 +119,26 @@ def accepting(recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch) -> dict[st
     monkeypatch.setattr(validation, "packer_validate", accepts)
     monkeypatch.setattr(validation, "badly_formatted", lambda *_: [])
     return shown
+
+
+@pytest.mark.usefixtures("accepting")
+def test_what_the_policy_finds_is_told_per_row(
+    recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edited(monkeypatch, "encrypted             = true", "encrypted             = false")
+    assert told_per_row(recipes, program.find_packer()) == {"root-encrypted"}
+
+
+@pytest.mark.usefixtures("accepting")
+def test_what_is_wrong_in_all_rows_is_said_once_with_the_rows(
+    recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edited(monkeypatch, "encrypted             = true", "encrypted             = false")
+    assert tasks.validate.body.__wrapped__(Context(), no_install=True) == 2
+    shown = capsys.readouterr().out
+    assert shown.count("INVALID") == 2
+    assert shown.count("packer/shared/source.pkr.hcl:") == 1
+    assert f"{recipes[0].name}, {recipes[1].name}" in shown
 
 
 def test_a_stale_packer_folder_is_named_and_left_as_it_is(

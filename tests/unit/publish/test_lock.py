@@ -6,7 +6,6 @@ import itertools
 import json
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -61,6 +60,13 @@ class Turns:
         with self._changed:
             self.inside.discard(threading.current_thread().name)
 
+    def wait_for_the_end_of(self, threads: Sequence[threading.Thread]) -> None:
+        """Until each has said that it ends, or has died."""
+        names = {thread.name for thread in threads}
+        with self._changed:
+            while not names <= self.ended and any(thread.is_alive() for thread in threads):
+                self._changed.wait(0.1)
+
     def end(self) -> None:
         with self._changed:
             self.ended.add(threading.current_thread().name)
@@ -112,8 +118,7 @@ def taken_by(
     with in_turns(turns, monkeypatch):
         for thread in threads:
             thread.start()
-        while len(turns.ended) < len(threads) and any(thread.is_alive() for thread in threads):
-            time.sleep(0.002)
+        turns.wait_for_the_end_of(threads)
         stay.set()
         for thread in threads:
             thread.join()
@@ -121,10 +126,11 @@ def taken_by(
 
 
 def orders(length: int) -> list[tuple[str, ...]]:
-    """Every way in which the calls of two takers can fall."""
-    places = itertools.combinations(range(2 * length), length)
+    """Every way in which the calls of two takers can fall; the first call is a's, as they do the
+    same."""
+    places = itertools.combinations(range(1, 2 * length), length - 1)
     return [
-        tuple("taker a" if place in those else "taker b" for place in range(2 * length))
+        tuple("taker a" if place in (0, *those) else "taker b" for place in range(2 * length))
         for those in places
     ]
 
