@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from invoke import Context
 
-from kiln.base.errors import KilnError, did_you_mean
+from kiln.base.errors import KilnError
 from kiln.cli.flags import JSON, PLACE
 from kiln.cli.front import note, show, task, tell
 
@@ -60,11 +59,10 @@ def consume(
     """Write what launches a channel's image: for EKS, ECS, Batch, ParallelCluster, Terraform …"""
     from kiln.cli import targets
     from kiln.consume.argo import walk_through
-    from kiln.consume.kinds import KINDS, kind_of, pinned, suits, takes, write_document
+    from kiln.consume.checked_request import checked_request, only_for
+    from kiln.consume.kinds import KINDS, kind_of, pinned, write_document
     from kiln.consume.launch_options import checked_options
-    from kiln.consume.launch_request import launch_request
     from kiln.matrix import load
-    from kiln.mig.makespan import whole_jobs
     from kiln.publish import line_flags
 
     if list_:
@@ -74,31 +72,27 @@ def consume(
     for flag, value in (("line", line), ("for", for_)):
         if not value:
             raise KilnError(
-                f"--{flag} is missing",
-                hint="./invoke consume --line L --for KIND; see --list",
+                f"--{flag} is missing", hint="./invoke consume --line L --for KIND; see --list"
             )
     kind = kind_of(for_)
-    _only_for(kind.name, owner=owner, jobs=jobs, walkthrough=walkthrough)
-    where = region or load.default_region() or "us-east-1"
+    only_for(kind, owner=owner, jobs=jobs, walkthrough=walkthrough)
     options = checked_options(
         instance_profile=instance_profile,
         placement_group=placement_group,
         capacity_reservation=capacity_reservation,
         capacity_block=capacity_block,
     )
-    types = instance_type.split(",") if instance_type is not None else [None]
-    takes(kind, options, len(types))
-    request, *more = (
-        launch_request(line, channel, where, instance_type=each, label=label, strategy=strategy)
-        for each in types
-    )
-    suits(kind, request)
-    request = replace(
-        request,
+    request = checked_request(
+        kind,
+        line,
+        channel,
+        region or load.default_region() or "us-east-1",
+        instance_types=instance_type,
+        label=label,
+        strategy=strategy,
         owner=owner,
-        jobs=whole_jobs(jobs) if jobs is not None else 0,
+        jobs=jobs,
         options=options,
-        others=tuple(other.instance_type for other in more),
     )
     if pin or kind.needs_id:
         request = pinned(line_flags.answering(targets.choose(target, region)), request)
@@ -112,19 +106,6 @@ def consume(
     if kind.note:
         note(kind.note.replace("FILE", out or "FILE"))
     return 0
-
-
-def _only_for(kind: str, *, owner: str, jobs: str | None, walkthrough: bool) -> None:
-    """Raises KilnError (exit status 2) for a flag of another kind of document."""
-    from kiln.mig.k8s import OWNERS
-
-    if owner not in OWNERS:
-        raise KilnError(f"unknown owner {owner!r}", hint=did_you_mean(owner, OWNERS))
-    flags = {"--owner": owner != "ami", "--jobs": jobs is not None, "--walkthrough": walkthrough}
-    for flag, used in flags.items():
-        belongs = "gpu-operator" if flag == "--owner" else "argo"
-        if used and kind != belongs:
-            raise KilnError(f"{flag} is for --for {belongs}, not for {kind}")
 
 
 def _listed(names: dict[str, str]) -> str:

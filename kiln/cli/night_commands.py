@@ -1,8 +1,9 @@
-"""What a machine that shares nothing with the planner of a night runs for each of its rows."""
+"""The plan of a night: what a machine that shares nothing with the planner runs for each row."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from kiln.cli import fetched_records
 from kiln.cli.front import note
@@ -19,6 +20,32 @@ def commands_of(night: Night, target: Target, aws_flags: Mapping[str, str]) -> d
             due, target, fetched_records.shelf_for(aws_flags, target, due.recipe)
         )
         for due in night.due
+    }
+
+
+def plan_data(night: Night, commands: Mapping[str, str]) -> dict[str, Any]:
+    """A night's plan as `nightly.plan --json` prints it and `nightly.finish --plan` reads it."""
+    return {
+        "items": [
+            {
+                "row": due.recipe.name,
+                "command": commands[due.recipe.name],
+                "why": due.why,
+                "outdated": due.outdated,
+            }
+            for due in night.due
+        ],
+        "skipped": [
+            {
+                "row": row.row,
+                "why": row.why,
+                "ami_id": row.ami_id,
+                "line": row.line,
+                "channel": row.channel,
+                "unknown": row.unknown,
+            }
+            for row in night.skipped
+        ],
     }
 
 

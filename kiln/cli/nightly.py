@@ -27,8 +27,8 @@ from kiln.cli.front import note, report, show, task
 if TYPE_CHECKING:
     from kiln.base.recipe import Recipe
     from kiln.cloud.target import Target
-    from kiln.pipeline.record import Record
     from kiln.pipeline.shared_records import Shelf
+    from kiln.publish.night_records import ShelfOf
     from kiln.publish.night_results import RowResult
     from kiln.publish.pending_updates import Bring
     from kiln.publish.release_comparison import Comparison
@@ -71,60 +71,50 @@ def nightly_(
 ) -> int:
     """Build the rows whose inputs have changed, and publish them to the first channel."""
     from kiln.base.progress import Progress
-    from kiln.cli import fetched_records, targets
+    from kiln.cli import targets
     from kiln.matrix import load
     from kiln.pipeline import build as builds
-    from kiln.pipeline import kept_records, shared_records, verify
     from kiln.pipeline.plan import Options
-    from kiln.publish import cost as costs
+    from kiln.pipeline.verify import smoke_test
     from kiln.publish import nightly as nights
+    from kiln.publish.cost import require_below
     from kiln.publish.lock import exclusively
     from kiln.publish.night_plan import plan_night
-    from kiln.publish.publish import Publication, publish_row
+    from kiln.publish.night_publication import publish_built
 
     recipes, sent = _chosen(selection), Sent(out, topic, catalogue, aws_flags).checked()
-    settings = load.load_publishing()
+    settings, progress = load.load_publishing(), Progress()
     limit = positive_number(max_cost, "--max-cost") if max_cost is not None else None
-    progress = Progress()
     place = targets.choose(target, region)
     records = {name: text for name, text in aws_flags.items() if name in RECORDS}
     options = Options(aws_flags={**records, "region": place.region})  # as plan_night plans
     place = builds.announce(recipes, options, place, progress.say)
-
-    def build(due: list[Recipe]) -> builds.Outcome:
-        return builds.build_recipes(
-            due, options, place, progress, install=not no_install, on_failure=report
-        )
-
-    def publish(recipe: Recipe, ami_id: str) -> Publication:
-        chosen = settings[recipe.name]
-        shelf = fetched_records.shelf_for(aws_flags, place, recipe)
-        if shelf:
-            shared_records.bring_row(shelf, recipe.name, note)
-        if not any(build.ami_id == ami_id for build in kept_records.all_of(recipe.name)):
-            # Another machine built it: its verdict is not taken on trust.
-            verify.smoke_test(install=not no_install)(place, ami_id)
-        return publish_row(
-            recipe,
-            chosen,
-            place,
-            ami_id=ami_id,
-            channel=chosen.channels[0],
-            why="nightly",
-            say=note,
-            shelf=shelf,
-        )
-
     with place.preparing(["a night"]):
         if place.preparation and place.gone():
             place = place.prepare([], progress.say)
+        shelf_of, bring = _records(recipes, aws_flags, place)
+        boot, install = smoke_test(install=not no_install), not no_install
         with exclusively(place, nights.LOCK, nights.LOCK_SECONDS, NIGHT):
-            bring = _bringing(recipes, aws_flags, place)
             night = plan_night(recipes, settings, place, bring)
             if limit is not None:
                 baked = [due.recipe for due in night.due if due.ami_id is None]
-                costs.require_below(baked, settings, place.region, limit)
-            results = nights.run_night(night, build, publish, _comparing(place, bring))
+                require_below(baked, settings, place.region, limit)
+            results = nights.run_night(
+                night,
+                build=lambda due: builds.build_recipes(
+                    due, options, place, progress, install=install, on_failure=report
+                ),
+                publish=lambda row, ami_id: publish_built(
+                    row,
+                    ami_id,
+                    settings[row.name],
+                    place,
+                    shelf_of=shelf_of,
+                    smoke_test=boot,
+                    say=note,
+                ),
+                compare=_comparing(place, bring),
+            )
     return _reported(results, place, sent, as_json=json)
 
 
@@ -142,38 +132,17 @@ def plan(
     """What a night would do: one command for each row, which any machine can run."""
     from kiln.cli import targets
     from kiln.cli.channel_tables import plan_text
-    from kiln.cli.night_commands import commands_of
+    from kiln.cli.night_commands import commands_of, plan_data
     from kiln.matrix import load
     from kiln.publish import line_flags
     from kiln.publish.night_plan import plan_night
 
     recipes = _chosen(selection)
     place = line_flags.answering(targets.choose(target, region))
-    night = plan_night(recipes, load.load_publishing(), place, _bringing(recipes, aws_flags, place))
+    _, bring = _records(recipes, aws_flags, place)
+    night = plan_night(recipes, load.load_publishing(), place, bring)
     commands = commands_of(night, place, aws_flags)
-    data = {
-        "items": [
-            {
-                "row": due.recipe.name,
-                "command": commands[due.recipe.name],
-                "why": due.why,
-                "outdated": due.outdated,
-            }
-            for due in night.due
-        ],
-        "skipped": [
-            {
-                "row": row.row,
-                "why": row.why,
-                "ami_id": row.ami_id,
-                "line": row.line,
-                "channel": row.channel,
-                "unknown": row.unknown,
-            }
-            for row in night.skipped
-        ],
-    }
-    show(data, as_json=json, text=lambda plan: plan_text(night, commands))
+    show(plan_data(night, commands), as_json=json, text=lambda data: plan_text(night, commands))
 
 
 @task(
@@ -206,14 +175,16 @@ def finish(
     from kiln.publish import line_flags
     from kiln.publish.night_end import after_night
     from kiln.publish.night_plan import plan_night, read_plan
+    from kiln.publish.night_records import newest_of_the_night
 
     recipes, sent = _chosen(selection), Sent(out, topic, catalogue, aws_flags).checked()
     planned = read_plan(Path(plan)) if plan else None
     place = line_flags.answering(targets.choose(target, region))
-    bring = _bringing(recipes, aws_flags, place)
+    shelf_of, bring = _records(recipes, aws_flags, place)
     night = plan_night(recipes, load.load_publishing(), place, bring, planned)
     compare = _comparing(place, bring)
-    results = after_night(night, planned or {}, _of_the_night(recipes, aws_flags, place), compare)
+    newest = newest_of_the_night(recipes, shelf_of, note)
+    results = after_night(night, planned or {}, newest, compare)
     return _reported(results, place, sent, as_json=json)
 
 
@@ -251,12 +222,13 @@ def codebuild_(
     from kiln.publish.lock import exclusively
     from kiln.publish.night_end import after_night
     from kiln.publish.night_plan import Planned, plan_night
+    from kiln.publish.night_records import newest_of_the_night
     from kiln.publish.nightly import LOCK, LOCK_SECONDS
 
     sent = Sent(out, topic, catalogue, aws_flags).checked()
     recipes, settings = _chosen(selection), load.load_publishing()
     place = line_flags.answering(targets.choose(target, region))
-    bring = _bringing(recipes, aws_flags, place)
+    shelf_of, bring = _records(recipes, aws_flags, place)
     with exclusively(place, LOCK, LOCK_SECONDS, NIGHT):
         night = plan_night(recipes, settings, place, bring)
         commands = commands_of(night, place, aws_flags)
@@ -266,7 +238,8 @@ def codebuild_(
             # Rows that are still due have failed, whatever CodeBuild reports.
             night = plan_night(recipes, settings, place, bring, planned)
     compare = _comparing(place, bring)
-    results = after_night(night, planned, _of_the_night(recipes, aws_flags, place), compare)
+    newest = newest_of_the_night(recipes, shelf_of, note)
+    results = after_night(night, planned, newest, compare)
     return _reported(results, place, sent, as_json=json)
 
 
@@ -313,44 +286,17 @@ def _reported(results: list[RowResult], place: Target, sent: Sent, *, as_json: b
     return 1 if any(result.action == "failed" for result in results) else 0
 
 
-def _of_the_night(
+def _records(
     recipes: Sequence[Recipe], aws_flags: Mapping[str, str], target: Target
-) -> dict[str, Record]:
-    """The newest build of each row, if it began in the last hours."""
-    from kiln.cli import fetched_records
-    from kiln.pipeline import shared_records
-    from kiln.publish.night_end import builds_of_the_night
+) -> tuple[ShelfOf, Bring]:
+    """The buckets of records that the rows have, and what fetches records from them."""
+    from kiln.cli.fetched_records import shelf_for
+    from kiln.publish.night_records import bringing
 
-    shelves: dict[Shelf, list[str]] = {}
-    for recipe in recipes:
-        shelf = fetched_records.shelf_for(aws_flags, target, recipe)
-        if shelf:
-            shelves.setdefault(shelf, []).append(recipe.name)
-    for shelf, rows in shelves.items():
-        shared_records.bring_newest(shelf, rows, note, each=3)
-    return builds_of_the_night([recipe.name for recipe in recipes])
+    def shelf_of(recipe: Recipe | None) -> Shelf | None:
+        return shelf_for(aws_flags, target, recipe)
 
-
-def _bringing(recipes: Sequence[Recipe], aws_flags: Mapping[str, str], target: Target) -> Bring:
-    """Fetches the records of runs that another machine did, where the rows have a bucket for
-    them."""
-    from kiln.cli import fetched_records
-    from kiln.pipeline import shared_records
-
-    by_name = {recipe.name: recipe for recipe in recipes}
-
-    def bring(runs: Mapping[str, str]) -> None:
-        shelves: dict[Shelf, dict[str, str]] = {}
-        for row, run_id in runs.items():
-            # The release before may be of a row that is not in the matrix any more.
-            recipe = by_name.get(row)
-            shelf = fetched_records.shelf_for(aws_flags, target, recipe)
-            if shelf:
-                shelves.setdefault(shelf, {})[row] = run_id
-        for shelf, wanted in shelves.items():
-            shared_records.bring_runs(shelf, wanted, note)
-
-    return bring
+    return shelf_of, bringing(recipes, shelf_of, note)
 
 
 def _comparing(target: Target, bring: Bring) -> Callable[[str, str], Comparison | None]:
