@@ -32,7 +32,7 @@ class Stop:
     """
 
     def __init__(self, of_build: Stop | None = None) -> None:
-        self._asked = 0
+        self._signals = 0
         self._again = 0
         self._of_build = of_build
         self._error: KilnError | None = None
@@ -44,7 +44,7 @@ class Stop:
 
     def set(self) -> None:
         self._again += self.is_set()
-        self._asked += 1
+        self._signals += 1
 
     def give_up(self, error: KilnError, *, grace: float) -> None:
         """Stop because of an error that does not go away; `check` raises it.
@@ -73,7 +73,7 @@ class Stop:
 
     def is_set(self) -> bool:
         of_build = self._of_build is not None and self._of_build.is_set()
-        return self._asked > 0 or of_build or self._error is not None
+        return self._signals > 0 or of_build or self._error is not None
 
     def check(self) -> None:
         """Raise StoppedError if the run was asked to stop, or the error it was given up for."""

@@ -40,7 +40,7 @@ def xids_by_ami(
     since = datetime.now(timezone.utc) - timedelta(days=DAYS)
     answers_by_region = in_regions(
         list(dict.fromkeys(regions)),
-        lambda region: [_asked(target.in_region(region), group, since) for group in groups],
+        lambda region: [_events(target.in_region(region), group, since) for group in groups],
     )
     by_ami: dict[str, dict[int, _Count]] = defaultdict(lambda: defaultdict(_Count))
     there, refused = False, []
@@ -83,7 +83,7 @@ def _in_order(counts: Mapping[int, _Count]) -> Iterator[SeenXid]:
         yield SeenXid(xid, seen.count, len(seen.instances), seen.last)
 
 
-def _asked(target: Target, group: str, since: datetime) -> list[dict[str, Any]] | KilnError | None:
+def _events(target: Target, group: str, since: datetime) -> list[dict[str, Any]] | KilnError | None:
     """The events with a code as CloudWatch Logs has them; None where there is no such group."""
     client: Any = aws.logs(target)
     pages = client.get_paginator("filter_log_events").paginate(

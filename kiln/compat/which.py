@@ -59,7 +59,7 @@ def rows_for(
     there is no such distribution, flavour or processor.
     """
     criteria = {"distro": distro, "flavor": flavor, "arch": arch}
-    _known(criteria)
+    _require_existing(criteria)
     wanted = facts.instance(instance_type) if instance_type else None
     every = list(recipes)
     fitting = [recipe for recipe in every if _is(recipe, criteria)]
@@ -94,7 +94,7 @@ def rows_on(
     }
 
 
-def _known(criteria: dict[str, str | None]) -> None:
+def _require_existing(criteria: dict[str, str | None]) -> None:
     values = {
         "distro": facts.distro_names(with_parents=True),
         "flavor": vocabulary.FLAVORS,

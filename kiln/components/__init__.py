@@ -77,7 +77,7 @@ _COMPONENTS: dict[str, Component] = {
 
 
 @cache
-def _known(folders: tuple[Path, ...]) -> dict[str, Component]:
+def _by_name(folders: tuple[Path, ...]) -> dict[str, Component]:
     return own.with_own(_COMPONENTS, folders, own.recipe_fields()) if folders else _COMPONENTS
 
 
@@ -86,17 +86,17 @@ def everything() -> tuple[Component, ...]:
 
     Raises KilnError (exit status 2) with file and line for an overlay's mistake; so do the others.
     """
-    return tuple(_known(overlay.overlays()).values())
+    return tuple(_by_name(overlay.overlays()).values())
 
 
 def names() -> list[str]:
     """The names of all components, in bake order."""
-    return list(_known(overlay.overlays()))
+    return list(_by_name(overlay.overlays()))
 
 
 def get(name: str) -> Component:
     """The component of that name. Raises KeyError if there is none."""
-    return _known(overlay.overlays())[name]
+    return _by_name(overlay.overlays())[name]
 
 
 def is_ours(name: str) -> bool:

@@ -58,7 +58,7 @@ def compare_images(a: str, b: str) -> dict[str, Any]:
         "counts": {severity: counts[severity] for severity in _ORDER},
         "not_compared": not_compared(before, after),
         "digests": [build.recipe_digest if build else None for build in (build_a, build_b)],
-        "asked": _asked(build_a, build_b),
+        "asked": _recipe_differences(build_a, build_b),
     }
 
 
@@ -68,7 +68,7 @@ def not_compared(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     return [kind for kind, key in keys.items() if key not in a or key not in b]
 
 
-def _asked(a: Record | None, b: Record | None) -> dict[str, list[Any]]:
+def _recipe_differences(a: Record | None, b: Record | None) -> dict[str, list[Any]]:
     """The fields in which the recipes of two builds differ, without their place in the matrix."""
     if not a or not b:
         return {}

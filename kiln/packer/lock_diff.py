@@ -66,7 +66,7 @@ def _flat(lock: Mapping[str, Any]) -> dict[str, str]:
     flat = {}
     hashes = {entry["url"]: entry for entry in lock["artifacts"] if entry.keys() >= BYTES}
     for entry in lock["artifacts"]:
-        flat[entry["url"]] = _known(entry, hashes)
+        flat[entry["url"]] = _described(entry, hashes)
     for repository in lock["packages"]:
         for kind, words in (("packages", "signed by"), ("unseen", "will be signed by")):
             for package in repository.get(kind, ()):
@@ -76,7 +76,7 @@ def _flat(lock: Mapping[str, Any]) -> dict[str, str]:
     return flat
 
 
-def _known(entry: Mapping[str, Any], hashes: Mapping[str, Mapping[str, Any]]) -> str:
+def _described(entry: Mapping[str, Any], hashes: Mapping[str, Mapping[str, Any]]) -> str:
     if entry.keys() >= KEY:
         return f"key {entry['fingerprint']}"
     if entry.keys() >= SIGNATURE:

@@ -107,7 +107,7 @@ class Fetcher:
                 for name, key in (("If-None-Match", "etag"), ("If-Modified-Since", "modified"))
                 if metadata.get(key)
             }
-        with self._asked("GET", url, headers) as answer:
+        with self._response("GET", url, headers) as answer:
             if metadata and answer.status_code == requests.codes.not_modified:
                 return Fetched(kept, metadata["sha256"], kept.stat().st_size)
             return self._written(url, answer)
@@ -117,11 +117,11 @@ class Fetcher:
 
         Raises NotThereError and NoAnswerError as `get` does.
         """
-        with self._asked("HEAD", url, {"Accept-Encoding": "identity"}) as answer:
+        with self._response("HEAD", url, {"Accept-Encoding": "identity"}) as answer:
             length = answer.headers.get("Content-Length", "")
             return int(length) if _LENGTH.fullmatch(length) else None
 
-    def _asked(self, method: str, url: str, headers: dict[str, str]) -> requests.Response:
+    def _response(self, method: str, url: str, headers: dict[str, str]) -> requests.Response:
         place = self.place(url)
         host = urlsplit(place).netloc
         try:

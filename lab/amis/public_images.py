@@ -61,14 +61,14 @@ class PublicImage:
 
 def public_images(recipes: Iterable[Recipe]) -> list[PublicImage]:
     """Every public AMI of the lab: the known ones, and the other parents of these recipes."""
-    images = {image.id: image for image in (*_known(), *map(parent, recipes))}
+    images = {image.id: image for image in (*_images(), *map(parent, recipes))}
     return list(images.values())
 
 
 def parent(recipe: Recipe) -> PublicImage:
     """The stand-in for the parent AMI of a recipe."""
     source = recipe.source_ami
-    for image in _known():
+    for image in _images():
         if image.arch != recipe.arch or image.distro != recipe.distro.id or image.listed:
             continue
         if source.ssm_parameter in image.parameters or (
@@ -100,7 +100,7 @@ def _file() -> dict[str, Any]:
 
 
 @cache
-def _known() -> tuple[PublicImage, ...]:
+def _images() -> tuple[PublicImage, ...]:
     return tuple(image for entry in _file()["images"] for image in _of_entry(entry))
 
 

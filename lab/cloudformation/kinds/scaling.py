@@ -26,7 +26,7 @@ def _sizes(properties: Properties) -> dict[str, Any]:
 
 
 def _group(place: Place, name: str, properties: Properties) -> Made:
-    _known(properties)
+    _require_implemented(properties)
     group = properties.get("AutoScalingGroupName") or place.new_name(name)
     tags = [
         {**tag, "Value": str(tag["Value"]), "ResourceId": group, "ResourceType": _TYPE}
@@ -43,7 +43,7 @@ _TYPE = "auto-scaling-group"
 
 def _changed(place: Place, made: Made, properties: Properties) -> Made:
     """As of CloudFormation: instances stay, unless the policy says that they are replaced."""
-    _known(properties)
+    _require_implemented(properties)
     scaling = place.client("autoscaling")
     scaling.update_auto_scaling_group(AutoScalingGroupName=made.id, **_sizes(properties))
     template = _sizes(properties)["LaunchTemplate"]
@@ -89,7 +89,7 @@ def _instances(place: Place, group: str) -> list[str]:
     ]
 
 
-def _known(properties: Properties) -> None:
+def _require_implemented(properties: Properties) -> None:
     """Raises ResourceError for an update policy that the lab does not do."""
     policy = properties.get("UpdatePolicy", {})
     rolling = policy.get(_ROLLING, {})

@@ -203,7 +203,7 @@ def _events(group: Any, first: int, last: int) -> list[run.Event]:
     ]
 
 
-def _known(response: Any) -> _Run:
+def _run_of(response: Any) -> _Run:
     query = _queries(response).get(response._get_param("queryId"))
     if query is None:
         raise ResourceNotFoundException("The specified query does not exist.")
@@ -212,7 +212,7 @@ def _known(response: Any) -> _Run:
 
 def results(response: Any) -> str:
     """GetQueryResults."""
-    query = _known(response)
+    query = _run_of(response)
     most = int(response._get_param("maxItems") or ROWS)
     token = response._get_param("nextToken") or "0"
     if most > ROWS or not token.isdecimal():
@@ -241,7 +241,7 @@ def results(response: Any) -> str:
 
 def stop(response: Any) -> str:
     """StopQuery."""
-    query = _known(response)
+    query = _run_of(response)
     if query.status != "Running":
         # The documentation says that it is an error; its name and words are assumed.
         raise InvalidParameterException(msg="The specified query is not running.")

@@ -55,14 +55,14 @@ class Caller:
     def __init__(self, region: str) -> None:
         self.region = region
         self._key: dict[str, str] = {}
-        self._asked = 0.0
+        self._renewed_at = 0.0
 
     def _keys(self) -> dict[str, str]:
-        if not self._key or time.time() - self._asked > 600:
+        if not self._key or time.time() - self._renewed_at > 600:
             role = imds("meta-data/iam/security-credentials/")
             text = imds("meta-data/iam/security-credentials/" + role) if role else ""
             self._key = json.loads(text) if text.startswith("{") else {}
-            self._asked = time.time()
+            self._renewed_at = time.time()
         if not self._key:
             raise AwsError("NoCredentialProviders", "no valid providers in chain")
         return self._key
