@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from devel.junit import cases, failures, id_of
+from kiln.facts.program_messages import message
 
 # More than that is not one test's bad luck: nothing is tried again.
 MOST_FILES = 3
@@ -25,11 +26,12 @@ def report_of(report: Path) -> Path:
 def tests(report: Path) -> list[str]:
     """The ids of the tests of that run to try again: of few files, and none failed at its end."""
     ids = set()
+    after_the_test = message("pytest", "after_the_test")
     for case in cases(report):
-        messages = failures(case)
-        if any(message.startswith("failed on teardown") for message in messages):
+        texts = failures(case)
+        if any(after_the_test.search(text) for text in texts):
             return []
-        if messages:
+        if texts:
             ids.add(id_of(case))
     files = {name.partition("::")[0] for name in ids}
     return sorted(ids) if len(files) <= MOST_FILES and "" not in files else []

@@ -23,6 +23,7 @@ from kiln.cloud import aws, capacity, host_key, reservations, resources, session
 from kiln.cloud.access import Access
 from kiln.cloud.capacity import Try
 from kiln.cloud.target import Target
+from kiln.facts.program_messages import message
 
 _BOOT_TIMEOUT = 600.0
 # Of one command over SSH; ConnectTimeout covers only the connection.
@@ -287,11 +288,18 @@ def _wait_for_ssh(
     raise operation_failed(
         f"{machine.instance_id} at {machine.address} does not answer over SSH after "
         f"{timeout:.0f} s: {reason}",
-        hint="the machine that answers there does not have the host key that the instance wrote to "
-        "its console"
-        if "Host key verification failed" in reason
-        else "is the security group reachable from here, and did cloud-init take the key?",
+        hint=ssh_hint(reason),
     )
+
+
+def ssh_hint(answer: str) -> str:
+    """What to look at when ssh's last answer was this."""
+    if message("openssh", "other_host_key").search(answer):
+        return (
+            "the machine that answers there does not have the host key that the instance wrote to "
+            "its console"
+        )
+    return "is the security group reachable from here, and did cloud-init take the key?"
 
 
 def _port_open(address: str) -> bool:

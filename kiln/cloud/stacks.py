@@ -129,7 +129,8 @@ def _follow(client: Any, stack_id: str, seen: str | None, say: Say, pause: float
             now, reason = event["ResourceStatus"], event.get("ResourceStatusReason", "")
             line = f"{now}  {event['ResourceType']}  {event['LogicalResourceId']}"
             say(f"{line}  {reason}".rstrip())
-            if now.endswith("_FAILED") and "cancelled" not in reason:
+            given_up = message("cloudformation", "given_up").search(reason)
+            if now.endswith("_FAILED") and not given_up:
                 failed.append(f"{event['LogicalResourceId']}: {reason}")
         if not status.endswith("_IN_PROGRESS"):
             break

@@ -29,6 +29,18 @@ def _hints() -> tuple[tuple[re.Pattern[str], str], ...]:
     )
 
 
+@cache
+def _http_reasons() -> tuple[tuple[re.Pattern[str], str], ...]:
+    return tuple(
+        (re.compile(row["pattern"]), str(row["reason"])) for row in _table()["requests"].values()
+    )
+
+
+def http_reason(text: str) -> str | None:
+    """Why an HTTP request failed, in a few words; `text` is what its exception says."""
+    return next((reason for pattern, reason in _http_reasons() if pattern.search(text)), None)
+
+
 def hints(words: str, status: int | None) -> tuple[str, ...]:
     """What to do about a command that failed, by its last words and its exit status."""
     by_status = _table()["exit_statuses"].get(str(status))

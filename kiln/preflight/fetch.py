@@ -16,6 +16,7 @@ import requests
 
 from kiln.base.errors import KilnError
 from kiln.base.vocabulary import masked
+from kiln.facts.program_messages import http_reason
 
 MIRRORS = "KILN_MIRRORS"
 # Seconds to connect, and between two pieces of an answer.
@@ -189,15 +190,4 @@ class Fetcher:
 def _reason(error: Exception) -> str:
     """A failed request in a few words, without the URL that the exception repeats."""
     text = str(error)
-    for sign, words in (
-        ("Unable to connect to proxy", "the proxy refuses or does not answer"),
-        ("NameResolutionError", "its name cannot be resolved"),
-        ("Connection refused", "connection refused"),
-        ("CERTIFICATE_VERIFY_FAILED", "its TLS certificate is not trusted here"),
-        ("timed out", "no answer in time"),
-        ("IncompleteRead", "the connection ended before the file did"),
-        ("RemoteDisconnected", "the connection was closed without an answer"),
-    ):
-        if sign in text:
-            return words
-    return text
+    return http_reason(text) or text

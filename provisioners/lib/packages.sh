@@ -11,7 +11,8 @@ kiln_pm() {
         status=0
         _kiln_pm_once "$@" 2>&1 | tee "$log" >&2 || status=$?
         ((status)) || return 0
-        # DPkg::Lock::Timeout does not cover the lock of the package lists: apt-get update fails at once.
+        # DPkg::Lock::Timeout does not cover the lock of the package lists: apt-get update fails at once, with this
+        # message of apt 1 to 3: github:Debian/apt apt-pkg/contrib/fileutl.cc @6b128124271e94bdb0f4e7850d9286170d712b04
         if ((locked < 60)) && grep -q 'Could not get lock' "$log"; then
             ((locked++)) || kiln_say "another process holds apt's lock; waiting for it, up to five minutes"
             sleep 5
@@ -134,6 +135,8 @@ kiln_package_version() {
         [[ $text != *$'\n'* ]] || text=$(sort -V <<<"$text") || kiln_die "the versions of $1 cannot be sorted"
         printf '%s\n' "${text##*$'\n'}"
     else
+        # rpm 4: "package NAME is not installed": github:rpm-software-management/rpm lib/query.c
+        # @81ac89f4e6f176f9095e73b34d94d4ccf12da237
         [[ $text == *'not installed'* ]] || kiln_die "rpm cannot look up $1"
     fi
 }
@@ -220,7 +223,9 @@ _kiln_can_be_had() {
         text=$(apt-cache madison "$1" 2>/dev/null) || return 0
         [[ -n $text ]]
     else
-        # Only its message tells "no such package" from a repository that does not answer.
+        # Only its message tells "no such package" from a repository that does not answer. yum 3:
+        # github:rpm-software-management/yum yumcommands.py @4ed25525ee4781907bd204018c27f44948ed83fe; dnf 4:
+        # github:rpm-software-management/dnf dnf/cli/cli.py @5ad76abc97a6b82a70ddc828d2286a47567eff7f
         text=$("$KILN_PACKAGE_MANAGER" -q list "$1" 2>&1) || [[ $text != *'No matching Packages'* ]]
     fi
 }

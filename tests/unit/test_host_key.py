@@ -139,3 +139,14 @@ def test_a_timeout_that_is_not_a_number_is_refused(
     with pytest.raises(KilnError, match=r"KILN_SSH_TIMEOUT=.* is not a number of seconds") as error:
         machine.ssh_timeout()
     assert error.value.exit_status == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "hint"),
+    [
+        ("Host key verification failed.", "does not have the host key"),
+        ("Permission denied (publickey).", "did cloud-init take the key"),
+    ],
+)
+def test_an_instance_that_ssh_refuses_is_told_by_what_ssh_says(answer: str, hint: str) -> None:
+    assert hint in machine.ssh_hint(answer)

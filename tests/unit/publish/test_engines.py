@@ -185,7 +185,10 @@ def test_a_stack_that_fails_names_the_reason_and_is_removed(stubbed: Any) -> Non
     stub.add_client_error(*NO_STACK)
     stub.add_response("create_stack", {"StackId": "arn:s"})
     stub.add_response("describe_stacks", of_status("ROLLBACK_COMPLETE"))
-    events = [event(2, "CREATE_FAILED", "Worker", "no credentials for the repository")]
+    events = [
+        event(3, "CREATE_FAILED", "Bucket", "Resource creation cancelled"),
+        event(2, "CREATE_FAILED", "Worker", "no credentials for the repository"),
+    ]
     stub.add_response("describe_stack_events", {"StackEvents": events})
     for _ in range(2):  # by the task, and by its deletion
         stub.add_response("describe_stacks", of_status("ROLLBACK_COMPLETE"))
@@ -197,6 +200,8 @@ def test_a_stack_that_fails_names_the_reason_and_is_removed(stubbed: Any) -> Non
         stacks.deploy_stack(AWS, "nights", "{}", {}, lambda text: None, pause=0)
     assert failed.value.exit_status == 1
     assert "what it had made is removed" in failed.value.message
+    # What CloudFormation gave up because of that is no reason.
+    assert "Bucket" not in failed.value.message
 
 
 CHANGES = {"StackName": "nights", "ChangeSetName": ANY}
