@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import socket
 import subprocess
 import time
 
 import pytest
 from botocore.exceptions import ClientError
-from conftest import launching, wait_for
+from conftest import Guest, launching, wait_for
 
 from lab import control
 from lab.guests import cgroups
@@ -22,15 +23,10 @@ def state(ec2, instance_id):
     return found["Reservations"][0]["Instances"][0]["State"]["Name"]
 
 
-def test_an_instance_is_pending_then_runs_once_it_has_booted(ec2, source_ami, key):
-    made = ec2.run_instances(
-        ImageId=source_ami, MinCount=1, MaxCount=1, KeyName=key[0], InstanceType="g4dn.xlarge"
-    )["Instances"][0]
-    assert made["State"]["Name"] == "pending"
-    wait_for(ec2, made["InstanceId"], "running")
-    ec2.terminate_instances(InstanceIds=[made["InstanceId"]])
-    assert state(ec2, made["InstanceId"]) in ("shutting-down", "terminated")
-    wait_for(ec2, made["InstanceId"], "terminated")
+def test_an_instance_is_pending_then_runs_once_it_has_booted(ec2, first):
+    answer, guest = first
+    assert answer["State"]["Name"] == "pending"
+    wait_for(ec2, guest.id, "running")
 
 
 TAGS = [{"ResourceType": "instance", "Tags": [{"Key": "kiln:mig-config", "Value": "all-1g"}]}]
@@ -183,12 +179,23 @@ def test_guests_do_not_reach_each_other(pair):
 
 
 @pytest.fixture(scope="module")
-def lasting(ec2, key, source_ami):
-    """An instance that runs before and after each test. With a file on its disk."""
-    with launching(ec2, key, source_ami) as launch:
-        guest = launch()
-        guest.run("echo kept | sudo tee /opt/kept; sync")
-        yield guest
+def first(ec2, key, source_ami):
+    """What EC2 answered to a launch, and the instance when it runs."""
+    made = ec2.run_instances(
+        ImageId=source_ami, MinCount=1, MaxCount=1, KeyName=key[0], InstanceType="g4dn.xlarge"
+    )["Instances"][0]
+    address = wait_for(ec2, made["InstanceId"], "running")
+    yield made, Guest(made["InstanceId"], address, "ec2-user", key[1])
+    ec2.terminate_instances(InstanceIds=[made["InstanceId"]])
+    wait_for(ec2, made["InstanceId"], "terminated")
+
+
+@pytest.fixture(scope="module")
+def lasting(first):
+    """The same instance: it runs before and after each test. With a file on its disk."""
+    _, guest = first
+    guest.run("echo kept | sudo tee /opt/kept; sync")
+    return guest
 
 
 def test_an_image_holds_what_its_instance_had_on_disk_and_the_instance_starts_again_with_it(
@@ -266,7 +273,8 @@ def test_a_throttled_call_goes_through_when_the_client_tries_again(lab, ec2):
 def test_a_boot_that_never_comes_up_can_be_ordered(lab, ec2, launch):
     control.order_fault(lab, action="boot", code="never")
     guest = launch()
-    assert guest.run("true").returncode != 0
+    with pytest.raises(OSError):
+        socket.create_connection((guest.address, 22), timeout=2)
     status = ec2.describe_instance_status(InstanceIds=[guest.id])["InstanceStatuses"][0]
     assert status["InstanceStatus"]["Status"] == "impaired"
 
@@ -277,12 +285,14 @@ def test_an_instance_that_boots_slowly_runs_meanwhile_and_can_be_terminated(ec2,
     status = ec2.describe_instance_status(InstanceIds=[slow.id])["InstanceStatuses"][0]
     assert status["InstanceStatus"]["Status"] == "initializing"
     ec2.terminate_instances(InstanceIds=[slow.id])
+    assert state(ec2, slow.id) in ("shutting-down", "terminated")
     wait_for(ec2, slow.id, "terminated", timeout=60)
 
 
 def test_an_instance_that_this_machine_cannot_start_is_terminated_with_ec2s_reason(
     lab, ec2, launch, source_ami, key
 ):
+    control.order_fault(lab, action="boot", code="never")  # its address is all that is asked for
     before = launch()
     third, fourth = map(int, before.address.split(".")[2:])
     # Names of the next guests' network interfaces, taken: systemd-nspawn gives up.
@@ -305,13 +315,14 @@ def test_an_instance_that_this_machine_cannot_start_is_terminated_with_ec2s_reas
     assert "File exists" in (disks.folder(lab, instance_id) / "console.log").read_text()
 
 
-def test_an_image_without_an_init_runs_and_never_answers(ec2, launch):
-    guest = launch()
-    guest.run("sudo rm /sbin/init /usr/lib/systemd/systemd")
-    image = ec2.create_image(InstanceId=guest.id, Name=f"no-init-{time.time()}", NoReboot=True)
+def test_an_image_without_an_init_runs_and_never_answers(ec2, launch, lasting):
+    inits = "for file in sbin/init usr/lib/systemd/systemd; do sudo mv"
+    lasting.run(f"{inits} /$file /$file.away; done")
+    image = ec2.create_image(InstanceId=lasting.id, Name=f"no-init-{time.time()}", NoReboot=True)
     ec2.get_waiter("image_available").wait(
         ImageIds=[image["ImageId"]], WaiterConfig={"Delay": 1, "MaxAttempts": 60}
     )
+    lasting.run(f"{inits} /$file.away /$file; done")
     broken = launch(image["ImageId"])
     status = ec2.describe_instance_status(InstanceIds=[broken.id])["InstanceStatuses"][0]
     assert status["InstanceStatus"]["Status"] == "impaired"

@@ -6,11 +6,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError
+from conftest import Guest, launching
 
 IMDS = "http://169.254.169.254/latest"
 TRUST = json.dumps(
@@ -30,9 +32,9 @@ def iam(client: Callable[[str], Any]) -> Any:
     return client("iam")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def profile(iam: Any) -> Iterator[Callable[[str], str]]:
-    """Makes an instance profile with a role of the same name; both are deleted after the test."""
+    """Makes an instance profile with a role of the same name; all are deleted after the tests."""
     made: list[str] = []
 
     def make(kind: str) -> str:
@@ -48,6 +50,16 @@ def profile(iam: Any) -> Iterator[Callable[[str], str]]:
         iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=name)
         iam.delete_instance_profile(InstanceProfileName=name)
         iam.delete_role(RoleName=name)
+
+
+@pytest.fixture(scope="module")
+def worker(
+    ec2: Any, key: tuple[str, Path], source_ami: str, profile: Callable[[str], str]
+) -> Iterator[tuple[Guest, str]]:
+    """An instance that was launched with a profile, and the profile's name."""
+    name = profile("worker")
+    with launching(ec2, key, source_ami) as launch:
+        yield launch(IamInstanceProfile={"Name": name}), name
 
 
 def imds(guest: Any, path: str) -> str:
@@ -84,9 +96,8 @@ print(urllib.request.urlopen(request).read().decode())
 """
 
 
-def test_a_program_in_a_guest_is_the_instances_role(launch, profile) -> None:
-    name = profile("worker")
-    guest = launch(IamInstanceProfile={"Name": name})
+def test_a_program_in_a_guest_is_the_instances_role(worker) -> None:
+    guest, name = worker
     assert imds(guest, "iam/") == "info\nsecurity-credentials/"
     assert imds(guest, "iam/security-credentials/") == name
     info = json.loads(imds(guest, "iam/info"))
@@ -99,30 +110,10 @@ def test_a_program_in_a_guest_is_the_instances_role(launch, profile) -> None:
     assert f":assumed-role/{name}/{guest.id}</Arn>" in asked.stdout, asked.stderr
 
 
-def test_a_profile_comes_changes_and_goes_while_the_instance_runs(ec2, launch, profile) -> None:
-    first, other = profile("one"), profile("other")
-    guest = launch()
-    assert imds(guest, "iam/") == ""
-    made = ec2.associate_iam_instance_profile(
-        InstanceId=guest.id, IamInstanceProfile={"Name": first}
-    )["IamInstanceProfileAssociation"]
-    assert imds(guest, "iam/security-credentials/") == first
-    changed = ec2.replace_iam_instance_profile_association(
-        AssociationId=made["AssociationId"], IamInstanceProfile={"Name": other}
-    )["IamInstanceProfileAssociation"]
-    assert changed["AssociationId"] != made["AssociationId"]
-    assert imds(guest, "iam/security-credentials/") == other
-    (described,) = ec2.describe_instances(InstanceIds=[guest.id])["Reservations"][0]["Instances"]
-    assert described["IamInstanceProfile"]["Arn"].endswith(f"/{other}")
-    ec2.disassociate_iam_instance_profile(AssociationId=changed["AssociationId"])
-    assert imds(guest, "iam/") == ""
-
-
 def test_the_keys_of_a_role_open_what_its_policies_allow_and_not_the_labs_own_calls(
-    lab, iam, launch, profile
+    lab, iam, worker
 ) -> None:
-    name = profile("reader")
-    guest = launch(IamInstanceProfile={"Name": name})
+    guest, name = worker
     key = credentials(guest, name)
     opened = boto3.client(
         "ec2",
@@ -170,11 +161,48 @@ def test_a_profile_that_does_not_exist_is_refused_at_launch(launch) -> None:
     assert refused.value.response["Error"]["Code"] == "InvalidParameterValue"
 
 
-def test_a_launch_template_gives_every_instance_its_profile(ec2, launch, profile) -> None:
+@pytest.fixture(scope="module")
+def of_template(
+    ec2: Any, key: tuple[str, Path], source_ami: str, profile: Callable[[str], str]
+) -> Iterator[tuple[Guest, str, str]]:
+    """An instance whose launch template has a profile, the profile's name, and the name of the role
+    that IMDS showed after the launch."""
     name = profile("template")
     template = ec2.create_launch_template(
         LaunchTemplateName=name, LaunchTemplateData={"IamInstanceProfile": {"Name": name}}
     )["LaunchTemplate"]["LaunchTemplateId"]
-    guest = launch(LaunchTemplate={"LaunchTemplateId": template})
-    assert imds(guest, "iam/security-credentials/") == name
-    ec2.delete_launch_template(LaunchTemplateId=template)
+    with launching(ec2, key, source_ami) as launch:
+        guest = launch(LaunchTemplate={"LaunchTemplateId": template})
+        ec2.delete_launch_template(LaunchTemplateId=template)
+        yield guest, name, imds(guest, "iam/security-credentials/")
+
+
+def test_a_launch_template_gives_every_instance_its_profile(of_template) -> None:
+    _, name, shown = of_template
+    assert shown == name
+
+
+def test_a_profile_goes_comes_and_changes_while_the_instance_runs(
+    ec2, of_template, profile
+) -> None:
+    guest, *_ = of_template
+    first, other = profile("one"), profile("other")
+    filters = [{"Name": "instance-id", "Values": [guest.id]}]
+    (found,) = ec2.describe_iam_instance_profile_associations(Filters=filters)[
+        "IamInstanceProfileAssociations"
+    ]
+    ec2.disassociate_iam_instance_profile(AssociationId=found["AssociationId"])
+    assert imds(guest, "iam/") == ""
+    made = ec2.associate_iam_instance_profile(
+        InstanceId=guest.id, IamInstanceProfile={"Name": first}
+    )["IamInstanceProfileAssociation"]
+    assert imds(guest, "iam/security-credentials/") == first
+    changed = ec2.replace_iam_instance_profile_association(
+        AssociationId=made["AssociationId"], IamInstanceProfile={"Name": other}
+    )["IamInstanceProfileAssociation"]
+    assert changed["AssociationId"] != made["AssociationId"]
+    assert imds(guest, "iam/security-credentials/") == other
+    (described,) = ec2.describe_instances(InstanceIds=[guest.id])["Reservations"][0]["Instances"]
+    assert described["IamInstanceProfile"]["Arn"].endswith(f"/{other}")
+    ec2.disassociate_iam_instance_profile(AssociationId=changed["AssociationId"])
+    assert imds(guest, "iam/") == ""
