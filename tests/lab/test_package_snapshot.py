@@ -23,6 +23,7 @@ from conftest import (
 )
 
 from devel.campaign.testbed import bare_checkout
+from lab import control
 from tests.unit import commands
 
 AL2023 = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-6.1-x86_64"
@@ -167,13 +168,21 @@ def test_the_packages_of_a_pinned_row_are_those_of_its_release(history: History)
 
 
 def test_the_input_digest_is_on_the_ami_and_verify_takes_it_from_there(
-    world: World, history: History, ec2: Any
+    lab: Any, world: World, history: History, ec2: Any
 ) -> None:
     ami = history.pinned["ami_id"]
     (image,) = ec2.describe_images(ImageIds=[ami])["Images"]
     tags = {tag["Key"]: tag["Value"] for tag in image["Tags"]}
     assert tags["kiln:input-digest"] == history.pinned["input_digest"]
-    assert world.json("verify", "--ami", ami)["input_digest"] == history.pinned["input_digest"]
+    # It is known before the AMI boots, and this verification ends there.
+    control.order_fault(lab, action="RunInstances", code="VcpuLimitExceeded")
+    before = set(world.home.rglob("record.json"))
+    done = world.run("verify", "--ami", ami)
+    assert "VcpuLimitExceeded" in done.stderr
+    (path,) = set(world.home.rglob("record.json")) - before
+    record = json.loads(path.read_text())
+    assert (record["kind"], record["ami_id"]) == ("verify", ami)
+    assert record["input_digest"] == history.pinned["input_digest"]
 
 
 def test_a_state_that_the_lab_does_not_have_is_refused_before_anything_starts(
