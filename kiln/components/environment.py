@@ -25,7 +25,7 @@ from kiln.base.findings import Finding
 from kiln.base.overlay import component_files, provisioner_file, shown_path
 from kiln.base.paths import PROVISIONERS
 from kiln.components.component import Step
-from kiln.components.script_code import script_text
+from kiln.components.script_syntax import script_text
 from kiln.components.script_variables import readings
 
 LIBRARY = PROVISIONERS / "lib" / "kiln.sh"

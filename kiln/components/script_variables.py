@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from kiln.components.script_code import SOURCED, Code, script_code
+from kiln.components.script_syntax import Syntax, is_understood, node_text, script_syntax
 
 # Set by bash, or by any login.
 _AMBIENT = re.compile(
@@ -19,15 +19,10 @@ _AMBIENT = re.compile(
     "|LINENO|LOGNAME|MACHTYPE|NEEDRESTART_MODE|OLDPWD|OPTARG|OPTIND|OSTYPE|PATH|PIPESTATUS|PPID|PWD"
     "|RANDOM|REPLY|SECONDS|SHELL|SHELLOPTS|SHLVL|TERM|TMPDIR|UID|USER"
 )
-_NAME = "[A-Z][A-Z0-9_]+"
-_READ = re.compile(rf"\$(?:({_NAME})|\{{[#!]?({_NAME})(?:\[[^]]*\])?(:?[-=+])?)")
-_DOWNLOAD = re.compile(rf"\bkiln_download +({_NAME})")
-_ASSIGNED = re.compile(rf"(?<![\w${{#!])({_NAME})(?:\[[^]]*\])?\+?=")
-_NAMED = re.compile(
-    r"\b(?:for|read|mapfile|readarray|local|declare|typeset|export|readonly|getopts|printf +-v)\b"
-    r"([^\n;|&]*)"
-)
-_WORD = re.compile(rf"(?<![\w$\{{#!]){_NAME}\b")
+_NAME = re.compile("[A-Z][A-Z0-9_]+")
+_WORD = re.compile(rf"(?<![\w$\{{#!]){_NAME.pattern}\b")
+# Commands that set the variables which their words name.
+_SETTERS = ("read", "mapfile", "readarray", "getopts")
 
 
 @dataclass(frozen=True)
@@ -44,23 +39,32 @@ class Reading:
 
 def readings(script: Path) -> tuple[Reading, ...]:
     """The variables that a script reads, but for those that bash or a login sets."""
-    return _readings(script_code(script))
+    return _readings(script_syntax(script))
 
 
 @cache
-def _readings(parsed: Code) -> tuple[Reading, ...]:
-    code = parsed.expanded
-    others = any("lib/kiln.sh" not in path for path in SOURCED.findall(code))
-    apart = others or re.search(r"\beval\b", code) is not None
-    own = set(_ASSIGNED.findall(code))
-    for words in _NAMED.findall(code):
-        own |= set(_WORD.findall(words))
+def _readings(script: Syntax) -> tuple[Reading, ...]:
+    named = [node_text(node) for node in script.declarations]
+    for command in script.commands:
+        words = [word.text for word in command.arguments]
+        if command.name in _SETTERS or (command.name == "printf" and words[:1] == ["-v"]):
+            named += words
+    own = {node_text(node) for node in script.assigned}
+    own |= {name for words in named for name in _WORD.findall(words)}
+    own |= {expansion.name for expansion in script.expansions if "=" in expansion.operator}
+    sourced = [command.sourced.text for command in script.commands if command.sourced]
+    others = any("lib/kiln.sh" not in path for path in sourced)
+    evaluated = any(command.name == "eval" for command in script.commands)
+    apart = others or evaluated or script.has_gaps
     reads: dict[str, Reading] = {}
-    for match in _READ.finditer(code):
-        _add(reads, match[1] or match[2], _line(code, match), certain=not (apart or match[3]))
-    for match in _DOWNLOAD.finditer(code):
-        for part in ("URL", "SHA256"):
-            _add(reads, f"{match[1]}_{part}", _line(code, match), certain=not apart)
+    for expansion in script.expansions:
+        certain = not (apart or expansion.operator) and is_understood(expansion.node)
+        _add(reads, Reading(expansion.name, expansion.line, certain))
+    for command in script.commands:
+        if command.name == "kiln_download" and command.arguments:
+            name = command.arguments[0]
+            for part in ("URL", "SHA256"):
+                _add(reads, Reading(f"{name.text}_{part}", name.line, not apart))
     return tuple(
         replace(reading, own=reading.name in own)
         for reading in reads.values()
@@ -68,10 +72,7 @@ def _readings(parsed: Code) -> tuple[Reading, ...]:
     )
 
 
-def _add(reads: dict[str, Reading], name: str, line: int, *, certain: bool) -> None:
-    if name not in reads or (certain and not reads[name].certain):
-        reads[name] = Reading(name, line, certain)
-
-
-def _line(code: str, match: re.Match[str]) -> int:
-    return code.count("\n", 0, match.start()) + 1
+def _add(reads: dict[str, Reading], reading: Reading) -> None:
+    first = reads.get(reading.name)
+    if _NAME.fullmatch(reading.name) and (not first or (reading.certain and not first.certain)):
+        reads[reading.name] = reading

@@ -13,8 +13,7 @@ import boto3
 from kiln.base import plain_yaml
 from kiln.base.located import load_yaml
 from kiln.base.paths import KNOWLEDGE, PROVISIONERS, ROOT, lock_file
-from kiln.components import script_commands, script_variables
-from kiln.components.script_code import script_code
+from kiln.components import script_variables
 from kiln.facts import indexes
 from kiln.facts import lock_file as lock
 from kiln.packer import hclfile, render
@@ -42,7 +41,6 @@ load_yaml(ROOT / "amis.yaml")
 lock.read_lock_file(lock_file())
 for _path in sorted(PROVISIONERS.rglob("*.sh")):
     script_variables.readings(_path)
-    script_commands.commands_named(script_code(_path), "exec")
 for _path in sorted((ROOT / "packer" / "shared").rglob("*.hcl")):
     hclfile.parse_hcl(_path.read_text(encoding="utf-8"))
 report.pages().get_template("report.html.j2")

@@ -20,6 +20,7 @@ from kiln.matrix.load import load_recipes
 from kiln.packer import render
 
 SCRIPTS = sorted(PROVISIONERS.glob("*.sh"))
+WORDS = ("FOO", "BAR", "BAZ")
 PARTS = sorted((PROVISIONERS / "lib").glob("*.sh"))
 
 
@@ -189,12 +190,26 @@ def test_an_optional_variable_that_other_rows_are_given_is_not_a_finding():
         ('FOO=1; for BAR in 1; do read -r BAZ; echo "$FOO$BAR$BAZ$HOME"; done', {}),
         (". /etc/os-release\necho $VERSION_ID", {"VERSION_ID": False}),
         ("echo ${#FOO} ${BAR[0]} ${x#'$BAZ'}", {"FOO": True, "BAR": True}),
+        ("x=$FOO/$BAR/c; echo >$x/$BAZ/d", {"FOO": True, "BAR": True, "BAZ": True}),
+        ("echo ${x#$FOO} ${x//\\$BAR/}", {"FOO": True}),
+        ("echo $FOOd ${FOOd}", {}),
+        ('echo "FOO=$FOO" --set BAR=$BAR; printf "BAZ=%s" "$BAZ"', dict.fromkeys(WORDS, True)),
+        (': "${FOO:=1}"; echo "$FOO"', {}),
+        # Valid, and more than the grammar of the library can read.
+        ('if [ "$x" != \\"\\" ]; then\n    FOO=1\nfi\necho "$FOO"', {"FOO": False}),
+        ('kiln_download FOO\n[ "$x" != \\"\\" ]\ntrue', {"FOO_URL": False, "FOO_SHA256": False}),
+        ('echo "${x:+a; b}"\necho "$FOO"', {"FOO": True}),
     ],
 )
 def test_what_a_script_reads_is_seen_as_bash_reads_it(script, line, reads):
     path = script(below=line)
     seen = {reading.name: reading.certain for reading in readings(path) if not reading.own}
     assert seen == reads
+
+
+def test_the_line_of_a_variable_is_its_own_in_a_text_of_several_lines(script):
+    path = script(below='x="a \\\n    $FOO \\\n    $BAR\n$BAZ"')
+    assert [reading.line for reading in readings(path)] == [4, 5, 6]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from kiln.base.findings import Finding
 from kiln.base.paths import PROVISIONERS
 from kiln.compat import engine
 from kiln.components import script_commands
-from kiln.components.script_code import parsed
+from kiln.components.script_syntax import parsed, script_syntax
 from kiln.matrix.load import load_recipes
 from kiln.packer import render
 
@@ -23,14 +23,16 @@ LIBRARY = '. "$KILN_DIR/lib/kiln.sh"\n'
 
 @pytest.fixture
 def problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """What is said about a script with these lines, in an overlay that ships etc/acme/banner."""
+    """What is said about a script with these lines, in an overlay that ships etc/acme/banner and
+    other files."""
 
-    def found(lines: str) -> list[Finding]:
+    def found(lines: str, others: dict[str, str] | None = None) -> list[Finding]:
         top = tmp_path / f"{len(list(tmp_path.iterdir()))}"
-        for name in ("provisioners/acme.sh", "runtime/etc/acme/banner"):
-            (top / name).parent.mkdir(parents=True)
-        (top / "runtime/etc/acme/banner").write_text("Acme\n")
-        (top / "provisioners/acme.sh").write_text(f"#!/bin/bash\n{lines}\n{LIBRARY}")
+        script = f"#!/bin/bash\n{lines}\n{LIBRARY}"
+        files = {"provisioners/acme.sh": script, "runtime/etc/acme/banner": "Acme\n"}
+        for name, text in {**files, **(others or {})}.items():
+            (top / name).parent.mkdir(parents=True, exist_ok=True)
+            (top / name).write_text(text)
         monkeypatch.setenv("KILN_OVERLAY", str(top))
         overlay._folders.cache_clear()
         return script_commands.command_problems("acme")
@@ -71,6 +73,10 @@ def test_a_path_of_the_machine_is_told_how_to_be_written(problems):
         "cat <<END\nkiln_install_runtime etc/x\nEND",
         "# kiln_install_runtime etc/x",
         'echo x >"$KILN_DIR/runtime/etc/x"\nkiln_install_runtime etc/x',
+        "kiln_install_runtime $A/$B/x $A-$B-x",
+        # Valid, and more than the grammar of the library can read.
+        'if [ "$x" != \\"\\" ]; then\n    kiln_install_runtime etc/x\nfi',
+        '(\n    kiln_install_runtime etc/x\n    if [ "$x" != \\"\\" ]; then\n    true\n    fi\n)',
     ],
 )
 def test_what_is_there_or_is_known_on_the_machine_only_is_not_judged(problems, lines):
@@ -85,6 +91,8 @@ def test_what_is_there_or_is_known_on_the_machine_only_is_not_judged(problems, l
         "case $X in\n a) kiln_install_runtime etc/x ;;\nesac",
         "f() {\n    kiln_install_runtime 'etc/x'\n}\nf",
         'x=$((1 << 2))\nkiln_install_runtime "etc/x" 2>/dev/null',
+        "kiln_install_runtime >/dev/null etc/x",
+        "true && >&2 kiln_install_runtime etc/acme/banner 2>/dev/null etc/x",
     ],
 )
 def test_a_missing_file_is_seen_wherever_it_is_installed(problems, lines):
@@ -98,10 +106,15 @@ REPLACES = {
     "exec /opt/acme/setup --now": "exec /opt/acme/setup --now",
     'true\nexec "$KILN_DIR/x"': 'exec "$KILN_DIR/x"',
     "if true; then exec acme >/dev/null 2>&1; fi": "exec acme >/dev/null 2>&1",
-    "true || exec acme": "exec acme",
+    "false || exec acme": "exec acme",
     "{ exec acme; }": "exec acme",
     "A=1 exec -a acme true": "exec -a acme true",
     "f() { true; }\nexec acme": "exec acme",
+    "true && exec acme &>/dev/null": "exec acme &>/dev/null",
+    "exec \\\n    acme <<END\nx\nEND": "exec acme",
+    "time exec acme": "exec acme",
+    "command exec acme": "exec acme",
+    "while true; do exec acme; done </dev/null": "exec acme",
 }
 
 
@@ -117,7 +130,11 @@ def test_an_exec_of_a_command_is_named_at_its_line(problems, lines):
 HARMLESS = [
     "exec >/var/log/acme.log 2>&1",
     "exec 3<>/dev/null 4<&- 5>&1",
+    "exec 3<> /dev/null",
     "exec {log}>>/var/log/acme.log",
+    "exec {log}> /var/log/acme.log 2>&1",
+    "true && exec 2>/dev/null",
+    "dir=/var/log\nexec >$dir/$HOSTNAME/x 2>&1 || true; exec >>$dir/a.$HOSTNAME.log",
     "exec > >(tee -a /var/log/acme.log) 2>&1",
     "exec &>/dev/null",
     "(exec true)",
@@ -125,6 +142,19 @@ HARMLESS = [
     "exec true | cat",
     "true | exec cat",
     "exec true &",
+    "{ exec true; } 2>&1 | cat",
+    "{ true && exec true; } &",
+    "while true; do exec true; done | cat",
+    "f() {\n    exec true\n}",
+    "function f {\n exec true\n}",
+    "f() { exec true; }\n(f)",
+    "f() { exec true; }\nx=$(f)",
+    "f() { exec true; }\nf | cat",
+    "f() { exec true; }\nf &",
+    "f() ( exec true )\nf",
+    "f() { true; }\nf\ng() { exec true; }",
+    # Valid, and more than the grammar of the library can read.
+    '(\n    exec true\n    if [ "$x" != \\"\\" ]; then\n        true\n    fi\n)',
     "find . -exec true {} +",
     "echo exec true",
     "cat <<'END'\nexec true\nEND",
@@ -134,25 +164,113 @@ HARMLESS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "lines", [*HARMLESS, "f() {\n    exec acme\n}", "function f {\n exec a\n}"]
-)
+@pytest.mark.parametrize("lines", HARMLESS)
 def test_an_exec_that_leaves_the_script_running_is_not_judged(problems, lines):
     assert problems(lines) == []
 
 
-@pytest.mark.parametrize("lines", HARMLESS)
-def test_bash_goes_on_after_what_is_not_judged(tmp_path, lines):
-    script = f"{lines}\necho >ended\n"
+# The line of the `exec` and the way to it, by the lines of a script whose first line is a shebang.
+CALLED = {
+    "f() {\n    exec acme\n}\nf": (3, "calls f in line 5"),
+    "function f {\n    exec acme\n}\nif true; then f --now; fi": (3, "calls f in line 5"),
+    "f() {\n    exec acme\n}\ng() {\n    f\n}\ntrue || exit 1\ng >/dev/null": (
+        3,
+        "calls g in line 9",
+    ),
+    "if true; then\n    f() { exec acme; }\nelse\n    f() { true; }\nfi\nf": (
+        3,
+        "calls f in line 7",
+    ),
+}
+
+
+@pytest.mark.parametrize("lines", CALLED)
+def test_an_exec_in_a_function_that_the_script_calls_is_named_with_the_call(problems, lines):
+    (finding,) = problems(lines)
+    line, way = CALLED[lines]
+    assert (finding.level, finding.rule, finding.line) == ("error", "provisioner", line)
+    assert finding.message.startswith(
+        f"`exec acme` replaces the script, which {way}: nothing after it runs"
+    )
+    assert finding.hint == "write `acme`, without exec"
+
+
+def ended(folder: Path, lines: str) -> bool:
+    """Whether bash gets to the line after these."""
+    script = f"acme() {{ true; }}\n{lines}\necho >ended\n".replace("/var/log", str(folder))
     subprocess.run(
-        ["bash", "-c", script.replace("/var/log", str(tmp_path))],
-        cwd=tmp_path,
+        ["bash", "-c", script.replace("exec acme", "exec true")],
+        cwd=folder,
         check=False,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=60,
     )
-    assert (tmp_path / "ended").exists()
+    return (folder / "ended").exists()
+
+
+@pytest.mark.parametrize("lines", HARMLESS)
+def test_bash_goes_on_after_what_is_not_judged(tmp_path, lines):
+    assert ended(tmp_path, lines)
+
+
+@pytest.mark.parametrize("lines", [*CALLED, *(lines for lines in REPLACES if "KILN" not in lines)])
+def test_bash_does_not_go_on_after_what_is_named(tmp_path, lines):
+    assert not ended(tmp_path, lines.replace("/opt/acme/setup", "true"))
+
+
+LIB = "runtime/opt/acme/lib.sh"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "$KILN_DIR/{}",
+        '"${{KILN_DIR:?}}/{}"',
+        '"$KILN_DIR"/{}',
+        "${{KILN_DIR}}/{}",
+        "/opt/acme/lib.sh",
+    ],
+)
+def test_an_exec_in_a_file_of_the_overlay_that_the_script_sources_is_named_there(problems, name):
+    lines = f"true\nsource {name.format(LIB)}"
+    (finding,) = problems(lines, {LIB: "# Ours.\nexec acme\n"})
+    script = finding.file.replace(LIB, "provisioners/acme.sh")
+    assert finding.file.endswith(LIB)
+    assert finding.line == 2
+    assert finding.message.startswith(
+        f"`exec acme` replaces the script {script}, which sources this file in line 3: nothing"
+    )
+
+
+def test_functions_are_followed_from_file_to_file(problems):
+    more = "runtime/opt/acme/more.sh"
+    files = {
+        LIB: f". /{more.removeprefix('runtime/')}\n",
+        more: "setup() { f; }\nexec >/dev/null\n",
+    }
+    lines = "f() { exec acme; }\n. /opt/acme/lib.sh\n"
+    assert problems(lines, files) == []
+    (finding,) = problems(f"{lines}setup", files)
+    assert (finding.line, "which calls setup in line 4:" in finding.message) == (2, True)
+    assert finding.file.endswith("provisioners/acme.sh")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        '. "$ACME_DIR/lib.sh"',
+        "lib=/opt/acme/lib.sh\n. $lib",
+        ". /opt/acme/other.sh",
+        "(. /opt/acme/lib.sh)",
+        "f() { . /opt/acme/lib.sh; }",
+        "g=f\nf() { exec acme; }\n$g",
+        # Valid, and more than the grammar of the library can read.
+        'if [ "$x" != \\"\\" ]; then\n    exec acme\nfi',
+    ],
+)
+def test_what_is_called_or_sourced_by_an_unknown_name_is_not_guessed(problems, lines):
+    assert problems(lines, {LIB: "exec acme\n"}) == []
 
 
 # ------------------------------------------------------------------- the library
@@ -196,17 +314,17 @@ def test_our_own_scripts_pass(script: Path) -> None:
     assert script_commands.command_problems(script.stem) == []
 
 
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_nothing_of_our_own_scripts_is_left_unjudged(script: Path) -> None:
+    assert not script_syntax(script).has_gaps
+
+
 def test_the_files_of_our_own_scripts_are_seen() -> None:
-    names = [
-        word
-        for script in SCRIPTS
-        for match in script_commands.commands_named(
-            parsed(script.read_text()), "kiln_install_runtime"
-        )
-        for word in match["words"].split()
-    ]
     written = "\n".join(script.read_text() for script in SCRIPTS)
-    assert len(names) > 20
-    assert len(list(script_commands.commands_named(parsed(written), "kiln_install_runtime"))) == (
-        written.count("kiln_install_runtime ")
-    )
+    installs = [
+        command
+        for command in parsed(written.encode()).commands
+        if command.name == "kiln_install_runtime"
+    ]
+    assert sum(len(command.arguments) for command in installs) > 20
+    assert len(installs) == written.count("kiln_install_runtime ")

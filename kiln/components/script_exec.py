@@ -1,0 +1,114 @@
+"""Each `exec COMMAND` that replaces a provisioner: its own, those of functions that it calls, and
+those of an overlay's files that it sources.
+
+What bash runs in a shell of its own (`(…)`, `$(…)`, a pipe, `&`) replaces nothing. A call or a file
+whose name is known only on the build instance is not followed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln.base.overlay import own_files, shown_path
+from kiln.components.script_syntax import Command, Word, around, node_text, parsed
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_OTHER_SHELLS = ("subshell", "command_substitution", "process_substitution", "pipeline")
+# A file below runtime/, where it is uploaded and where it lands.
+_BELOW_RUNTIME = re.compile(
+    r"(?:\$(?:KILN_DIR|\{KILN_DIR(?::\?[^}]*)?\})/runtime)?/([\w./@+:,=-]+)"
+)
+
+
+@dataclass(frozen=True)
+class Exec:
+    """An `exec`: where it is, its command, and the way from the script to it, which continues the
+    words "the script"."""
+
+    file: Path
+    line: int
+    command: str
+    way: str
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What the script itself does to get somewhere: it "calls" a function or "sources" a file."""
+
+    verb: str
+    target: str
+    line: int
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """A function of a file, or what the file has outside of its functions."""
+
+    file: Path
+    function: Node | None = None
+
+
+def replacing(script: Path) -> Iterator[Exec]:
+    """Each `exec` of a command that bash gets to from a script, in the script's own shell."""
+    functions: dict[_Scope, str] = {}
+    called: dict[str, _Step] = {}
+    steps: dict[_Scope, _Step | None] = {_Scope(script): None}
+    todo = list(steps)
+    while todo:
+        scope = todo.pop(0)
+        syntax = parsed(scope.file.read_bytes())
+        functions |= {_Scope(scope.file, node): _name(node) for node in syntax.functions}
+        reached: dict[_Scope, _Step] = {}
+        for command in syntax.commands:
+            if not command.words or not _is_run_by(scope.function, command):
+                continue
+            line, step = command.words[0].line, steps[scope]
+            if command.name == "exec" and command.arguments:
+                way = _way(script, scope.file, step)
+                yield Exec(scope.file, line, command.written.removeprefix("exec "), way)
+            elif command.sourced and (file := _own_file(command.sourced)):
+                reached[_Scope(file)] = step or _Step("sources", shown_path(file), line)
+            else:
+                called.setdefault(command.name, step or _Step("calls", command.name, line))
+        reached |= {
+            function: called[name] for function, name in functions.items() if name in called
+        }
+        todo += [new for new in reached if new not in steps]
+        steps = {**reached, **steps}
+
+
+def _name(function: Node) -> str:
+    return node_text(function.children_by_field_name("name")[0])
+
+
+def _is_run_by(function: Node | None, command: Command) -> bool:
+    """Is a command directly of this function, or of none, and run in the shell that is there?"""
+    for outer in around(command.node):
+        following = outer.next_sibling
+        in_the_background = following is not None and following.type == "&"
+        if outer.type in _OTHER_SHELLS or outer.is_error or in_the_background:
+            return False
+        if outer.type == "function_definition":
+            return outer == function
+    return function is None
+
+
+def _own_file(word: Word) -> Path | None:
+    """The file of an overlay that a word names, if that is known before the bake."""
+    match = _BELOW_RUNTIME.fullmatch(word.text.replace('"', ""))
+    files = [path for path in own_files(f"runtime/{match[1]}") if path.is_file()] if match else []
+    return files[-1] if files else None
+
+
+def _way(script: Path, file: Path, step: _Step | None) -> str:
+    if step is None:
+        return ""
+    target = "this file" if step.target == shown_path(file) else step.target
+    subject = "" if file == script else f" {shown_path(script)}"
+    return f"{subject}, which {step.verb} {target} in line {step.line}"
