@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
+from kiln.base.paths import ROOT
+from kiln.base.recipe import Recipe
 from kiln.cloud.target import ParentAmi
 from kiln.matrix import load
 from kiln.pipeline.ami_checks import Check
 from kiln.pipeline.record import Checks, Record
+
+
+@cache
+def _recipe() -> Recipe:
+    return load.load_recipes(ROOT / "amis.yaml")[0]
 
 
 def a_record(**more: Any) -> Record:
@@ -16,7 +24,7 @@ def a_record(**more: Any) -> Record:
         "run_id": "20261121T000000Z-aaaa",
         "kind": "build",
         "status": "verified",
-        "recipe": load.load_recipes()[0].as_json(),
+        "recipe": _recipe().as_json(),
         "recipe_digest": "d" * 64,
         "target": "aws",
         "region": "eu-central-1",

@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 import json
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,29 @@ def deny(action: Any, resource: Any = "*", **more: Any) -> dict[str, Any]:
     return {**allow(action, resource, **more), "Effect": "Deny"}
 
 
+class _SentError(Exception):
+    """Carries the request that a client was about to send."""
+
+
+@cache
+def _client(service: str) -> Any:
+    """A client that raises _SentError instead of sending, one for all calls: to create it takes
+    longer than they do."""
+    client: Any = boto3.client(
+        service,  # type: ignore[call-overload]
+        region_name="us-east-1",
+        aws_access_key_id="ASIAEXAMPLE",
+        aws_secret_access_key="a-secret",
+        config=Config(retries={"max_attempts": 1}),
+    )
+
+    def stop(request: AWSRequest, **_: Any) -> None:
+        raise _SentError(request)
+
+    client.meta.events.register("before-send", stop)
+    return client
+
+
 def refused(
     service: str,
     call: Call,
@@ -64,23 +88,9 @@ def refused(
     **limits: str,
 ) -> str:
     """The text of the refusal of a call that boto3 makes; "" when it is allowed."""
-    sent: list[AWSRequest] = []
-    client: Any = boto3.client(
-        service,  # type: ignore[call-overload]
-        region_name="us-east-1",
-        aws_access_key_id="ASIAEXAMPLE",
-        aws_secret_access_key="a-secret",
-        config=Config(retries={"max_attempts": 1}),
-    )
-
-    def keep(request: AWSRequest, **_: Any) -> None:
-        sent.append(request)
-        raise InterruptedError
-
-    client.meta.events.register("before-send", keep)
-    with pytest.raises(InterruptedError):
-        call(client)
-    (request,) = sent
+    with pytest.raises(_SentError) as sent:
+        call(_client(service))
+    request: AWSRequest = sent.value.args[0]
     parts = urlsplit(request.url)
     environ = {
         "REQUEST_METHOD": request.method,

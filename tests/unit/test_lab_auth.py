@@ -84,24 +84,36 @@ class _SentError(Exception):
     """Carries the request that a client was about to send."""
 
 
+# To create a client takes longer than all that a test does with it.
+_CLIENTS: dict[str, Any] = {}
+
+
+def _client(service: str, key: Key, config: dict[str, Any]) -> Any:
+    """A client that raises _SentError instead of sending."""
+    wanted = repr((service, key.id, key.secret, key.token, config))
+    if wanted not in _CLIENTS:
+        client = boto3.client(
+            service,  # type: ignore[call-overload]
+            endpoint_url=ENDPOINT,
+            region_name="us-east-1",
+            aws_access_key_id=key.id,
+            aws_secret_access_key=key.secret,
+            aws_session_token=key.token,
+            config=Config(**config),
+        )
+
+        def stop(request: Any, **_: Any) -> None:
+            raise _SentError(request)
+
+        client.meta.events.register("before-send.*.*", stop)
+        _CLIENTS[wanted] = client
+    return _CLIENTS[wanted]
+
+
 def as_sent(service: str, call: Call, key: Key = OWN, **config: Any) -> Any:
     """The HTTP request that boto3 makes of a call."""
-    client = boto3.client(
-        service,
-        endpoint_url=ENDPOINT,
-        region_name="us-east-1",
-        aws_access_key_id=key.id,
-        aws_secret_access_key=key.secret,
-        aws_session_token=key.token,
-        config=Config(**config),
-    )
-
-    def stop(request: Any, **_: Any) -> None:
-        raise _SentError(request)
-
-    client.meta.events.register("before-send.*.*", stop)
     with pytest.raises(_SentError) as sent:
-        call(client)
+        call(_client(service, key, config))
     return sent.value.args[0]
 
 
