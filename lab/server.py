@@ -70,7 +70,7 @@ def serve(lab: Lab) -> None:
 
     from lab import mirror
     from lab.access import gate, holders, resource_policies
-    from lab.api import buckets, entry, moto_fixes, principals, web
+    from lab.api import buckets, entry, moto_fixes, moto_keys, web
     from lab.guests.machines import Machines
     from lab.metadata import answers, imds
     from lab.network import dns, endpoints
@@ -88,7 +88,7 @@ def serve(lab: Lab) -> None:
     stopping = threading.Event()
     admin = _Admin(machines, ordered, stopping.set)
     own = keys.ensure(lab)
-    lookup = keys.first_of(keys.only(own), principals.find)
+    lookup = keys.first_of(keys.only(own), moto_keys.find)
     managed = front.Manager().over(DomainDispatcherApplication(create_backend_app))
     application = entry.wrap(_services(managed, lookup), ordered, admin)
     judge = functools.partial(

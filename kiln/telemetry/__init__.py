@@ -1,7 +1,7 @@
 """What an image reports to CloudWatch: settings, agent configuration, its rules, its cost."""
 
 from kiln.telemetry.agent import agent_files, dcgm_counters
-from kiln.telemetry.document import Problem, validate_agent_config
+from kiln.telemetry.config_problems import Problem, validate_agent_config
 from kiln.telemetry.merge import merged
 from kiln.telemetry.pricing import cost_text, monthly_cost
 from kiln.telemetry.rules import agent_config_problems, versions

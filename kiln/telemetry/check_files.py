@@ -12,7 +12,7 @@ from kiln.base.errors import KilnError
 from kiln.base.findings import Finding, Place
 from kiln.base.located import Located, parse_yaml
 from kiln.facts import instance
-from kiln.telemetry.document import Problem, validate_agent_config
+from kiln.telemetry.config_problems import Problem, validate_agent_config
 from kiln.telemetry.merge import merged
 
 _SOURCE = (

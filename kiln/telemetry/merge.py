@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kiln.telemetry.document import Problem
+from kiln.telemetry.config_problems import Problem
 
 # Maps that the agent merges key by key; everything below them must be the same in every file.
 _MERGED_MAPS = {

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 from kiln.telemetry.agent import PLAIN_EVENTS, agent_files
-from kiln.telemetry.document import Problem, validate_agent_config
+from kiln.telemetry.config_problems import Problem, validate_agent_config
 from kiln.telemetry.facts import agent_has, driver_branch, telemetry_facts
 from kiln.telemetry.merge import merged
 from kiln.telemetry.settings import Telemetry

@@ -9,7 +9,7 @@ from moto.cloudwatch.models import Alarm, CloudWatchBackend
 from moto.cloudwatch.responses import CloudWatchResponse
 from moto.core.responses import ActionResult, EmptyResult
 
-from lab.cloudwatch import alarms, composite, fleet, insights, watch
+from lab.cloudwatch import alarms, composite, contributors, metrics_insights, watch
 
 _MISSING = ("missing", "ignore", "breaching", "notBreaching")
 _PAGE = 50
@@ -74,10 +74,10 @@ def _check_expression(text: str) -> None:
     """
     if "SEARCH(" in text.replace(" ", ""):
         raise ValidationError("SEARCH is not supported on Metric Alarms.")
-    if insights.is_insight(text):
+    if metrics_insights.is_insight(text):
         try:
-            insights.parse(text)
-        except insights.InsightsError as error:
+            metrics_insights.parse(text)
+        except metrics_insights.InsightsError as error:
             raise ValidationError(f"Error in expression: {error}") from None
 
 
@@ -170,7 +170,7 @@ def _contributors(response: Any) -> ActionResult:
     alarm = response.cloudwatch_backend.alarms.get(name)
     if alarm is None:
         raise ResourceNotFoundException
-    return ActionResult({"AlarmContributors": fleet.contributors(alarm)})
+    return ActionResult({"AlarmContributors": contributors.shown(alarm)})
 
 
 def _history(response: Any) -> ActionResult:

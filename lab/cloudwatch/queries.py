@@ -15,7 +15,7 @@ from typing import Any
 from lark import Lark
 from lark.exceptions import LarkError
 
-from lab.cloudwatch import functions, insights, series
+from lab.cloudwatch import functions, metrics_insights, series
 from lab.cloudwatch.functions import Line, Value
 from lab.cloudwatch.series import Key, Store
 
@@ -90,7 +90,7 @@ class Evaluation:
 
     def _expression(self, query: Mapping[str, Any]) -> Value:
         text = str(query["Expression"])
-        if insights.is_insight(text):
+        if metrics_insights.is_insight(text):
             return self._insight(text, int(query.get("Period") or 0) or self.period())
         try:
             tree = _parser().parse(text)
@@ -101,13 +101,16 @@ class Evaluation:
     def _insight(self, text: str, period: int) -> Value:
         """A line for each group; without groups one, also where no series is there."""
         try:
-            insight = insights.parse(text)
-        except insights.InsightsError as error:
+            insight = metrics_insights.parse(text)
+        except metrics_insights.InsightsError as error:
             raise QueryError(str(error)) from None
         by_group = insight.run(self.store, self.start, self.end, period)
         if not insight.by:
             return Line(by_group.get((), {}), insight.metric)
-        return [Line(values, insights.label(group, insight)) for group, values in by_group.items()]
+        return [
+            Line(values, metrics_insights.label(group, insight))
+            for group, values in by_group.items()
+        ]
 
     def _value(self, node: Any) -> Value:
         kind, parts = str(node.data), list(node.children)

@@ -17,7 +17,7 @@ from moto.core.exceptions import ServiceException
 from moto.kms.models import kms_backends
 from moto.sns.models import sns_backends
 
-from lab.cloudwatch import alarms, composite, fleet, notices, queries, series
+from lab.cloudwatch import alarms, composite, contributors, notices, queries, series
 from lab.cloudwatch.alarms import Rule
 from lab.cloudwatch.series import Key, Store
 
@@ -78,10 +78,12 @@ def _judge(backend: Any, alarm: Any, now: float) -> None:
 
 def _judge_metric(backend: Any, alarm: Any, now: float) -> None:
     rule = rule_of(alarm)
-    insight = fleet.insight_of(alarm)
+    insight = contributors.insight_of(alarm)
     if insight is not None and insight.by:
-        _judge_fleet(
-            backend, alarm, fleet.judge(insight, rule, _period(alarm), store_of(backend), now)
+        _judge_contributors(
+            backend,
+            alarm,
+            contributors.judge(insight, rule, _period(alarm), store_of(backend), now),
         )
         return
     periods = values_of(alarm, rule, store_of(backend), now)
@@ -99,8 +101,8 @@ def _judge_metric(backend: Any, alarm: Any, now: float) -> None:
     )
 
 
-def _judge_fleet(backend: Any, alarm: Any, verdict: fleet.Verdict) -> None:
-    fleet.remember(alarm, verdict)
+def _judge_contributors(backend: Any, alarm: Any, verdict: contributors.Verdict) -> None:
+    contributors.remember(alarm, verdict)
     if verdict.state is None or verdict.state == alarm.state_value:
         alarm.state_reason = verdict.reason
         return

@@ -26,7 +26,7 @@ from lab.ec2 import (
     launch,
     launch_templates,
     pages,
-    passing,
+    passing_states,
     recycle_bin,
     registering,
     snapshots,
@@ -74,7 +74,7 @@ def over(call: str, moto: Method | None) -> Method:
             filters.check(call, chosen)
         pages.check(call, parameters)
         if call == "DescribeInstances":
-            passing.wait_for_one(parameters, response.ec2_backend)
+            passing_states.wait_for_one(parameters, response.ec2_backend)
         return tokens.once(
             call, parameters, response.ec2_backend, lambda: worked_out(response, parameters, chosen)
         )

@@ -1,4 +1,4 @@
-"""RegisterImage: an AMI of a snapshot.
+"""RegisterImage as it is called; `lab/amis/registrations.py` makes the AMI.
 
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RegisterImage.html
 """

@@ -1,7 +1,7 @@
 """Credentials of an instance's role, as IMDS hands them out below `iam/`.
 
 They are those of a session that moto's STS opens for the role of the instance's profile, so the
-lab's API knows them as that role (lab/api/principals.py) until they expire.
+lab's API knows them as that role (lab/api/moto_keys.py) until they expire.
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-metadata-security-credentials.html
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/iam-roles-for-amazon-ec2.html

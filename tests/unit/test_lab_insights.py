@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lab.cloudwatch import alarms, fleet, insights, watch
+from lab.cloudwatch import alarms, contributors, metrics_insights, watch
 from lab.cloudwatch.series import Store
 
 START = 1_800_000_000.0
@@ -60,7 +60,7 @@ MACHINES = stored(
     ],
 )
 def test_a_query_takes_the_series_that_it_names(text: str, found: dict[Any, float]) -> None:
-    got = insights.parse(text).run(MACHINES, START, START + 300, 300)
+    got = metrics_insights.parse(text).run(MACHINES, START, START + 300, 300)
     assert {group: values[START] for group, values in got.items()} == found
 
 
@@ -68,12 +68,12 @@ def test_a_query_takes_the_series_that_it_names(text: str, found: dict[Any, floa
     "text", ["SELECT use FROM CWAgent", "SELECT P99(use) FROM CWAgent", "SELECT MAX(use)", "SELECT"]
 )
 def test_an_invalid_query_is_refused(text: str) -> None:
-    with pytest.raises(insights.InsightsError):
-        insights.parse(text)
+    with pytest.raises(metrics_insights.InsightsError):
+        metrics_insights.parse(text)
 
 
-def judged(rule: alarms.Rule, store: Store, text: str = QUERY) -> fleet.Verdict:
-    return fleet.judge(insights.parse(text), rule, 300, store, START + 900)
+def judged(rule: alarms.Rule, store: Store, text: str = QUERY) -> contributors.Verdict:
+    return contributors.judge(metrics_insights.parse(text), rule, 300, store, START + 900)
 
 
 OVER = alarms.Rule("GreaterThanThreshold", 50, 3, 3, "notBreaching")
@@ -90,16 +90,17 @@ def test_each_series_is_judged_by_itself_and_the_message_counts_them() -> None:
 
 def test_a_series_that_ends_leaves_the_query_and_nobody_misses_it() -> None:
     missing = alarms.Rule("LessThanThreshold", 1, 3, 3, "breaching")
-    later = fleet.judge(insights.parse(QUERY), missing, 300, MACHINES, START + 7200)
+    later = contributors.judge(metrics_insights.parse(QUERY), missing, 300, MACHINES, START + 7200)
     assert (later.state, later.breaching) == (alarms.ALARM, ())
     assert later.reason.endswith("Treat missing data is configured as [Breaching].")
     ignored = alarms.Rule("LessThanThreshold", 1, 3, 3, "notBreaching")
-    assert fleet.judge(insights.parse(QUERY), ignored, 300, MACHINES, START + 7200).state == "OK"
+    kept = contributors.judge(metrics_insights.parse(QUERY), ignored, 300, MACHINES, START + 7200)
+    assert kept.state == "OK"
 
 
 def test_a_series_that_has_just_begun_is_not_judged_yet() -> None:
     low = alarms.Rule("LessThanThreshold", 500, 3, 1, "breaching")
-    verdict = fleet.judge(insights.parse(QUERY), low, 300, MACHINES, START + 30)
+    verdict = contributors.judge(metrics_insights.parse(QUERY), low, 300, MACHINES, START + 30)
     assert verdict.breaching == ()
 
 

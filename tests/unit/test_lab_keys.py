@@ -14,7 +14,7 @@ from moto import mock_aws
 
 from kiln.base.errors import KilnError
 from lab import folders
-from lab.api import keys, principals
+from lab.api import keys, moto_keys
 from lab.settings import Lab
 
 
@@ -166,8 +166,8 @@ def test_a_key_of_an_iam_user_counts_while_it_is_active() -> None:
     iam = boto3.client("iam", aws_access_key_id="x", aws_secret_access_key="x")
     iam.create_user(UserName="u")
     made = iam.create_access_key(UserName="u")["AccessKey"]
-    found = principals.find(made["AccessKeyId"])
+    found = moto_keys.find(made["AccessKeyId"])
     assert found
     assert found.secret == made["SecretAccessKey"]
     iam.update_access_key(UserName="u", AccessKeyId=made["AccessKeyId"], Status="Inactive")
-    assert principals.find(made["AccessKeyId"]) is None
+    assert moto_keys.find(made["AccessKeyId"]) is None

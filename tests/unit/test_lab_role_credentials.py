@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
 
-from lab.api import principals
+from lab.api import moto_keys
 from lab.metadata import role_credentials
 from lab.metadata.role_credentials import LIFETIME, RENEWED_BEFORE
 
@@ -47,7 +47,7 @@ def document(of: Any, now: datetime) -> dict[str, str]:
 
 def test_the_api_knows_the_key_as_that_role_until_it_expires() -> None:
     key = document(instance("worker", number="i-1"), NOW)
-    found = principals.find(key["AccessKeyId"])
+    found = moto_keys.find(key["AccessKeyId"])
     assert found
     assert (found.secret, found.token) == (key["SecretAccessKey"], key["Token"])
     assert found.principal == f"role arn:aws:iam::{ACCOUNT}:role/path/worker"
@@ -64,7 +64,7 @@ def test_the_key_stays_the_same_and_is_renewed_before_it_expires() -> None:
     second = document(guest, late + timedelta(seconds=1))
     assert second["AccessKeyId"] != first["AccessKeyId"]
     assert second["Expiration"] > first["Expiration"]
-    assert principals.find(first["AccessKeyId"]), "the old key is valid until it expires"
+    assert moto_keys.find(first["AccessKeyId"]), "the old key is valid until it expires"
 
 
 def test_two_instances_have_two_keys() -> None:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from lab.cloudwatch import alarms, insights
+from lab.cloudwatch import alarms, metrics_insights
 from lab.cloudwatch.alarms import Rule
-from lab.cloudwatch.insights import Group, Insight
+from lab.cloudwatch.metrics_insights import Group, Insight
 from lab.cloudwatch.series import Store
 
 # What a user's alarm said that found no series: its policy's name begins with a capital letter.
@@ -38,8 +38,8 @@ class Verdict:
 def insight_of(alarm: Any) -> Insight | None:
     """The query of an alarm on one; None for other alarms."""
     for query in alarm.metric_data_queries or ():
-        if query.expression and insights.is_insight(query.expression):
-            return insights.parse(query.expression)
+        if query.expression and metrics_insights.is_insight(query.expression):
+            return metrics_insights.parse(query.expression)
     return None
 
 
@@ -88,7 +88,7 @@ def remember(alarm: Any, verdict: Verdict) -> None:
     alarm.kiln_contributors = {group: before.get(group, now) for group in verdict.breaching}
 
 
-def contributors(alarm: Any) -> list[dict[str, Any]]:
+def shown(alarm: Any) -> list[dict[str, Any]]:
     """What DescribeAlarmContributors shows."""
     return [
         {
