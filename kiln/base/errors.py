@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
-from kiln.base.findings import Finding, Place, errors
+from kiln.base.findings import Finding, Place, errors, grouped_text
 
 INVALID_INPUT = 2
 OPERATION_FAILED = 1
@@ -65,7 +65,7 @@ def refuse_errors(findings: Iterable[Finding]) -> None:
     """Raise KilnError (exit status 2) with the findings that are errors, if there are any."""
     refused = errors(findings)
     if refused:
-        raise KilnError("\n".join(map(str, refused)), findings=refused)
+        raise KilnError("\n".join(grouped_text(refused)), findings=refused)
 
 
 # Other tools' names of the same processors: difflib cannot match them, they share too few letters.

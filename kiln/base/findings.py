@@ -100,17 +100,31 @@ def grouped_text(findings: Iterable[Finding], width: int = _UNWRAPPED) -> list[s
     """The findings for a person, a paragraph per level, rule and shared reason, in the order of
     their first.
 
-    What all findings of a rule share is printed once, above them; those about one component at one
-    place are one entry.
+    What all findings of a rule share is printed once, above them; so are the AMIs of findings that
+    are about scripts and not about a value of a row, whatever their rules. Those about one
+    component at one place are one entry.
     """
     listed = list(findings)
-    alike = Counter((item.level, item.rule, item.why, item.hint) for item in listed)
-    groups: dict[tuple[str, ...], list[Finding]] = {}
+    alike = Counter(_reasons_key(item) for item in listed)
+    together = Counter(_rows_key(item) for item in listed if not item.path)
+    groups: dict[tuple[object, ...], list[Finding]] = {}
     for finding in listed:
-        key = (finding.level, finding.rule, finding.why, finding.hint)
-        # Findings of one rule may have several reasons, each of which is printed once.
-        groups.setdefault(key if alike[key] > 1 else key[:2], []).append(finding)
+        key: tuple[object, ...] = _reasons_key(finding)
+        if finding.rows and not finding.path and together[_rows_key(finding)] > 1:
+            key = _rows_key(finding)
+        elif alike[_reasons_key(finding)] == 1:
+            # Findings of one rule may have several reasons, each of which is printed once.
+            key = key[:2]
+        groups.setdefault(key, []).append(finding)
     return ["\n".join(_group_lines(group, width)) for group in groups.values()]
+
+
+def _reasons_key(finding: Finding) -> tuple[str, ...]:
+    return (finding.level, finding.rule, finding.why, finding.hint)
+
+
+def _rows_key(finding: Finding) -> tuple[str, tuple[str, ...]]:
+    return (finding.level, finding.rows)
 
 
 def _group_lines(group: list[Finding], width: int) -> list[str]:
@@ -122,8 +136,11 @@ def _group_lines(group: list[Finding], width: int) -> list[str]:
         for label, text in first.reasons().items()
         if all(finding.reasons()[label] == text for finding in group)
     }
+    if all(finding.rows == first.rows and not finding.path for finding in group):
+        shared["AMIs"] = ", ".join(first.rows)
+    rules = ", ".join(dict.fromkeys(finding.rule for finding in group))
     count = f"{len(group)} {first.level}" + ("" if first.level == "accepted" else "s")
-    lines = [f"{first.rule}: {count}", *_labelled(shared, width)] if any(shared.values()) else []
+    lines = [f"{rules}: {count}", *_labelled(shared, width)] if any(shared.values()) else []
     entries: dict[object, list[Finding]] = {}
     for number, finding in enumerate(group):
         about = (finding.place, finding.component) if finding.component else number
@@ -144,7 +161,7 @@ def _entry_lines(entry: list[Finding], shared: Collection[str], width: int) -> l
         details = {
             "what": finding.message.removeprefix(f"{alike}: ") if folded else "",
             "value": f"{path}; AMIs {rows}" if path and rows else path,
-            "AMIs": "" if path else rows,
+            "AMIs": "" if path or "AMIs" in shared else rows,
             **{label: text for label, text in finding.reasons().items() if label not in shared},
             "also at": ", ".join(map(str, finding.also_at)),
         }

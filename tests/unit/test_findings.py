@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kiln.base.errors import KilnError, refuse_errors
 from kiln.base.findings import Finding, Place, by_cause, gravest_last, grouped_text
 from kiln.cli import checks
 from kiln.compat import engine
@@ -121,6 +122,37 @@ def test_findings_about_one_component_at_one_place_are_one_entry() -> None:
         "m.yaml:5:13: warning: X: cuda needs: r=3",
         "    value   s.driver; AMIs a",
     ]
+
+
+def in_a_script(rule: str, line: int, rows: tuple[str, ...], hint: str) -> Finding:
+    finding = Finding("error", rule, f"mistake {line}", hint, rows)
+    return finding.at(Place("acme.sh", line))
+
+
+SCRIPT = [
+    in_a_script("environment", 3, ("a", "b"), "declare it"),
+    in_a_script("provisioner", 5, ("a", "b"), "write it"),
+    in_a_script("environment", 7, ("a",), "declare it"),
+]
+
+
+def test_findings_in_scripts_say_the_amis_of_all_of_them_once() -> None:
+    assert grouped_text(SCRIPT) == [
+        "environment, provisioner: 2 errors\n"
+        "    AMIs    a, b\n"
+        "acme.sh:3: error: environment: mistake 3\n"
+        "    fix     declare it\n"
+        "acme.sh:5: error: provisioner: mistake 5\n"
+        "    fix     write it",
+        str(SCRIPT[2]),
+    ]
+
+
+def test_a_refused_build_says_them_once_as_well() -> None:
+    with pytest.raises(KilnError) as raised:
+        refuse_errors(SCRIPT[:2])
+    assert raised.value.message.count("a, b") == 1
+    assert raised.value.message.splitlines()[0] == "environment, provisioner: 2 errors"
 
 
 def test_the_text_of_todays_matrix_repeats_no_reason_and_its_json_keeps_every_finding() -> None:
