@@ -16,6 +16,7 @@ from kiln.components.script_syntax import Syntax, is_understood, parsed, script_
 
 RULE = "provisioner"
 
+_UPLOADED = re.compile(r"KILN_DIR(?::\?[^}]*)?\}?\"?/runtime")
 _LITERAL = re.compile(r"""(['"]?)([\w./@+:,=-]+)\1""")
 
 
@@ -45,8 +46,9 @@ def _alone(script: Path, syntax: Syntax) -> Iterator[Finding]:
 
 
 def _missing_files(script: Path, content: str, syntax: Syntax) -> Iterator[Finding]:
+    sourced = [command.sourced.text for command in syntax.commands if command.sourced]
     # A script that makes such files itself is not judged.
-    if re.search(r"KILN_DIR\}?\"?/runtime", content):
+    if len(_UPLOADED.findall(content)) > sum(len(_UPLOADED.findall(name)) for name in sourced):
         return
     tops = [RUNTIME, *own_files("runtime")]
     for command in syntax.commands:

@@ -161,4 +161,5 @@ def _require_environment(recipe: Recipe, chosen: Iterable[Step]) -> None:
     )
     if findings:
         lines = [f"{finding.file}:{finding.line}: {finding.message}" for finding in findings]
-        raise KilnError(f"{recipe.name}: " + "\n".join(lines), hint=findings[0].hint)
+        hints = dict.fromkeys(finding.hint for finding in findings if finding.hint)
+        raise KilnError(f"{recipe.name}: " + "\n".join(lines), hint="\n  ".join(hints))

@@ -73,6 +73,7 @@ def test_a_path_of_the_machine_is_told_how_to_be_written(problems):
         "cat <<END\nkiln_install_runtime etc/x\nEND",
         "# kiln_install_runtime etc/x",
         'echo x >"$KILN_DIR/runtime/etc/x"\nkiln_install_runtime etc/x',
+        'echo x >"${KILN_DIR:?}/runtime/etc/x"\nkiln_install_runtime etc/x',
         "kiln_install_runtime $A/$B/x $A-$B-x",
         # Valid, and more than the grammar of the library can read.
         'if [ "$x" != \\"\\" ]; then\n    kiln_install_runtime etc/x\nfi',
@@ -92,6 +93,7 @@ def test_what_is_there_or_is_known_on_the_machine_only_is_not_judged(problems, l
         "f() {\n    kiln_install_runtime 'etc/x'\n}\nf",
         'x=$((1 << 2))\nkiln_install_runtime "etc/x" 2>/dev/null',
         "kiln_install_runtime >/dev/null etc/x",
+        '. "${KILN_DIR:?}/runtime/opt/acme/lib.sh"\nkiln_install_runtime etc/x',
         "true && >&2 kiln_install_runtime etc/acme/banner 2>/dev/null etc/x",
     ],
 )
@@ -307,6 +309,16 @@ def test_check_and_all_that_renders_refuse_it(own_exec: Path) -> None:
     with pytest.raises(KilnError, match=rf"{own_exec}:\d+: `exec true` replaces") as raised:
         render.render_files(recipe)
     assert raised.value.exit_status == 2
+
+
+def test_render_says_of_each_of_several_mistakes_what_to_do(own_exec: Path) -> None:
+    own_exec.write_text(f"{own_exec.read_text()}kiln_install_runtime /etc/acme\n")
+    with pytest.raises(KilnError) as raised:
+        render.render_files(next(recipe for recipe in load_recipes() if recipe.cuda))
+    assert raised.value.hint.splitlines() == [
+        "write it as below runtime/: etc/acme",
+        "  write `true`, without exec",
+    ]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
