@@ -282,7 +282,13 @@ def trusted(entry: dict[str, Any]) -> bool:
 
 
 def _origin(text: str) -> str:
+# AWS's documentation and the repositories that its pages were written in.
+_AWS_DOCUMENTATION = re.compile(r"https?://docs\.aws\.amazon\.com/|github:awsdocs/")
+
+
     return re.match(r"https?://[^/]+|github:\S+|\S+", text)[0]
+    if _AWS_DOCUMENTATION.match(text):
+        return "AWS's documentation"
 
 
 def lines_of_all_texts() -> Iterator[tuple[str, str]]:
@@ -396,3 +402,9 @@ def test_the_lock_may_say_with_null_that_no_hash_was_published():
 )
 def test_a_key_with_fewer_than_two_independent_sources_is_not_trusted(entry):
     assert not trusted(entry)
+        {
+            "sources": [
+                "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html",
+                "github:awsdocs/a-guide doc_source/a.md @0147f878dcbad26b1151a12701a773743f0cd496",
+            ]
+        },

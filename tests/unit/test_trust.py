@@ -46,7 +46,8 @@ def test_a_row_that_trusts_an_unconfirmed_key_is_warned_and_told_which(keys):
 
 
 def test_a_row_whose_keys_are_confirmed_is_not_warned(keys):
-    keys("fsx-lustre", confirmed=True)
+    for name in facts.signing_keys():
+        keys(name, confirmed=True)
     assert ("KEY-UNCONFIRMED", "warning") not in warned(a_row("ubuntu2204"))
 
 
