@@ -12,7 +12,8 @@ from kiln.consume.launch_request import LaunchRequest
 from kiln.consume.machine import instance_tags, network_interfaces
 
 # eksctl's own plugin counts whole GPUs whatever the layout, beside that of a chart:
-# github:eksctl-io/eksctl pkg/eks/tasks.go @99984adb6164
+# github:eksctl-io/eksctl
+# pkg/eks/tasks.go @99984adb6164ece593c0728523b7f497ea61d60e
 NO_PLUGIN = "--install-nvidia-plugin=false"
 
 
@@ -50,7 +51,8 @@ def cluster_config(wanted: LaunchRequest) -> dict[str, Any]:
     }
     if wanted.label:
         # A script of the user data as it stands; of a NodeConfig eksctl keeps no comment:
-        # github:eksctl-io/eksctl pkg/nodebootstrap/al2023.go @99984adb6164
+        # github:eksctl-io/eksctl
+        # pkg/nodebootstrap/al2023.go @99984adb6164ece593c0728523b7f497ea61d60e
         made["preBootstrapCommands"] = [f"# {MIG_CONFIG}={wanted.label}"]
     return {
         "apiVersion": "eksctl.io/v1alpha5",

@@ -134,7 +134,8 @@ def _refuse_unlike(label: str, per_gpu: dict[int, dict[str, int]], count: int) -
             hint="leave mig.strategy at none.",
         )
     # "all devices on the node must be configured with the same migEnabled value":
-    # github:NVIDIA/k8s-device-plugin internal/rm/device_map.go @1b826acc6af3
+    # github:NVIDIA/k8s-device-plugin
+    # internal/rm/device_map.go @1b826acc6af3079d8923bac395c3124b8861a9a6
     if len(per_gpu) < count:
         raise KilnError(
             f"strategy single needs all GPUs cut or none; {label} cuts {len(per_gpu)} of {count}",

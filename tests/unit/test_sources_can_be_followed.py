@@ -2,7 +2,7 @@
 
 A source is one or more references, separated by "; ". A reference begins with
   https://…                           a page or a file
-  github:owner/name path @commit      a file at a commit (12 to 40 hexadecimal digits)
+  github:owner/name path @commit      a file at a commit (40 hexadecimal digits)
   this repository: path               a file here, which names its own sources
   measured: …                         our own measurement, described so that it can be repeated
   ours: …                             our own decision, not a fact about the world
@@ -28,7 +28,8 @@ import yaml
 
 from kiln.base.paths import KNOWLEDGE, ROOT
 
-_COMMIT = r"[0-9a-f]{12,40}\b"
+_COMMIT = r"[0-9a-f]{40}\b"
+_SHORT_COMMIT = re.compile(r"(?:^|[\s(])@[0-9a-f]{7,39}\b")
 _REFERENCE = re.compile(
     rf"https?://[\w.-]+\.\w+/\S+"
     rf"|github:[\w.-]+/[\w.-]+ \S+ @{_COMMIT}"
@@ -281,21 +282,21 @@ def trusted(entry: dict[str, Any]) -> bool:
     return len({_origin(text) for text in texts}) >= 2
 
 
-def _origin(text: str) -> str:
 # AWS's documentation and the repositories that its pages were written in.
 _AWS_DOCUMENTATION = re.compile(r"https?://docs\.aws\.amazon\.com/|github:awsdocs/")
 
 
-    return re.match(r"https?://[^/]+|github:\S+|\S+", text)[0]
+def _origin(text: str) -> str:
     if _AWS_DOCUMENTATION.match(text):
         return "AWS's documentation"
+    return re.match(r"https?://[^/]+|github:\S+|\S+", text)[0]
 
 
 def lines_of_all_texts() -> Iterator[tuple[str, str]]:
     """(file and number, line) of each text that git knows here, besides this one."""
     kinds = [f"*.{kind}" for kind in ("yaml", "json", "jsonl", "py", "sh", "md", "j2", "conf")]
     listed = subprocess.run(
-        ["git", "ls-files", *kinds],
+        ["git", "ls-files", *kinds, "runtime", "runtime-variants"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
     for path in listed:
@@ -312,6 +313,20 @@ def test_no_text_cites_what_nobody_can_open():
     assert vague == []
 
 
+def test_a_text_cites_a_commit_in_full():
+    short = [f"{at}: {line.strip()}" for at, line in lines_of_all_texts() if shortened(line)]
+    assert short == []
+
+
+def test_a_shortened_commit_is_found():
+    assert shortened("# github:a/b c/d.go @99984adb6164")
+    assert not shortened("# github:a/b c/d.go @99984adb6164ece593c0728523b7f497ea61d60e")
+
+
+def shortened(line: str) -> bool:
+    return _SHORT_COMMIT.search(line) is not None
+
+
 def test_no_text_cites_a_branch_which_changes_every_day():
     assert [(at, branches(line)) for at, line in lines_of_all_texts() if branches(line)] == []
 
@@ -320,8 +335,8 @@ def test_no_text_cites_a_branch_which_changes_every_day():
     "text",
     [
         "https://docs.nvidia.com/deploy/xid-errors/index.html",
-        "github:aws/amazon-ecs-ami scripts/enable-services.sh @a2532d3503f2",
-        "https://example.com/a (the table); github:a/b c/d.py @0123456789abcdef0123456789abcdef",
+        "github:aws/amazon-ecs-ami a/b.sh @0123456789abcdef0123456789abcdef01234567",
+        "https://example.com/a (the table); github:a/b c @0123456789abcdef0123456789abcdef01234567",
         "measured: compiled on 2026-11-20",
         "ours: a wording",
         "this repository: docs/design.md",
@@ -342,7 +357,7 @@ def test_a_source_that_can_be_followed_is_accepted(text):
         "70180730188",
         "github:aws/amazon-ecs-ami scripts/enable-services.sh",
         "github:aws/amazon-ecs-ami @a2532d3503f2",
-        "github:aws/amazon-ecs-ami scripts/enable-services.sh @a2532d3",
+        "github:aws/amazon-ecs-ami scripts/enable-services.sh @a2532d3503f2",
         "aws/amazon-ecs-ami",
         "https://example.com/a; and a public script",
         "this repository: docs/nowhere.md",
@@ -398,13 +413,13 @@ def test_the_lock_may_say_with_null_that_no_hash_was_published():
         {"sources": ["https://example.com/key", "https://example.com/other"]},
         {"sources": ["https://example.com/key", "two public scripts"]},
         {"source": "https://example.com/key"},
-    ],
-)
-def test_a_key_with_fewer_than_two_independent_sources_is_not_trusted(entry):
-    assert not trusted(entry)
         {
             "sources": [
                 "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html",
                 "github:awsdocs/a-guide doc_source/a.md @0147f878dcbad26b1151a12701a773743f0cd496",
             ]
         },
+    ],
+)
+def test_a_key_with_fewer_than_two_independent_sources_is_not_trusted(entry):
+    assert not trusted(entry)
