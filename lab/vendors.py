@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.base.recipe import Recipe
+from kiln.components.component import operating_system
 from kiln.components.package_repositories import Repository
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def refuse_impossible(recipes: Sequence[Recipe]) -> None:
                 "publishes it as an AMI only, so nothing of it can be installed here",
                 hint="build a base row, build in AWS (--target aws), or leave out --vendors real",
             )
-        if recipe.distro.id.startswith("ubuntu") and "ssm-agent" in recipe.components:
+        if operating_system(recipe) == "ubuntu" and "ssm-agent" in recipe.components:
             raise KilnError(
                 f"{recipe.name}: --vendors real has no SSM agent for Ubuntu: it is a snap, and a "
                 "guest of the lab cannot run snapd",

@@ -180,5 +180,4 @@ def _place(recipe: Recipe, component: str) -> Place:
     """Where the row asks for the component."""
     if component not in recipe.components:
         return recipe.row.place_of("flavors", "distro")
-    needs = components.get(component).needs
-    return recipe.row.place_of(needs or ("driver" if "nvidia" in component else "distro"))
+    return recipe.row.place_of(components.get(component).request_field or "distro")

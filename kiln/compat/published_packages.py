@@ -49,8 +49,7 @@ def counted(recipes: Iterable[Recipe]) -> dict[str, int]:
 
 
 def _finding(recipe: Recipe, package: WantedPackage, judged: Judged) -> Finding:
-    component = components.get(package.component)
-    field = component.needs or ("driver" if package.component.startswith("nvidia-") else "distro")
+    field = components.get(package.component).request_field or "distro"
     nearest = f"the nearest is {judged.nearest}" if judged.nearest else "no version of it is"
     return Finding(
         "error",

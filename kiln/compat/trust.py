@@ -65,9 +65,9 @@ def _fact_finding(component: str, row: facts.UsedRow) -> Finding:
 
 
 def _fields(component: str) -> tuple[str, ...]:
-    """The field of a recipe that requests the component; none for a component of every image."""
-    needs = components.get(component).needs
-    return (needs or "driver",) if needs or component.startswith("nvidia-") else ()
+    """The recipe's field that requests the component or has its version; none if no field does."""
+    field = components.get(component).request_field
+    return (field,) if field else ()
 
 
 def _findings(recipe: Recipe) -> Iterator[tuple[str, Finding]]:

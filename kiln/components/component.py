@@ -71,7 +71,8 @@ class Component:
     """One provisioner: `provisioners/<name>.sh`, checked by `tests/ami/test_<name>.py`.
 
     `needs` names the recipe's field without which the component is not baked; `wanted` decides it
-    from the row's GPU stack where several fields count. `optional`: a row may leave it out.
+    from the row's GPU stack where several fields count. `version_field` names the recipe's field
+    with the version of a component that every image has. `optional`: a row may leave it out.
     `reboots`: the build instance may reboot after it. `keys` maps a variable of the script to the
     name of a signing key in keys.yaml, whose fingerprint the script gets. `serves` says whether any
     instance type with a processor needs the component.
@@ -85,12 +86,18 @@ class Component:
     needs: str | None = None
     wanted: Callable[[Mapping[str, Any]], bool] | None = None
     serves: Callable[[str], bool] | None = None
+    version_field: str | None = None
     optional: bool = True
     reboots: bool = False
     keys: Mapping[str, str] = field(default_factory=dict)
     environment: Callable[[Recipe], Environment] = _no_variables
     downloads: Callable[[Recipe], tuple[Download, ...]] = _no_downloads
     files: Callable[[Recipe], dict[str, str]] = _no_files
+
+    @property
+    def request_field(self) -> str | None:
+        """The recipe's field that requests the component or has its version, if one does."""
+        return self.needs or self.version_field
 
     @property
     def lacks(self) -> dict[str, str]:
@@ -185,7 +192,7 @@ def system_of(distro_id: str, family: str) -> str:
     """The same of a distribution by its id and family (al or debian)."""
     if family == "al":
         return "amazon"
-    return "ubuntu" if distro_id.startswith("ubuntu") else "debian"
+    return "ubuntu" if facts.distro(distro_id)["vendor"] == "canonical" else "debian"
 
 
 def archive(recipe: Recipe) -> str:

@@ -49,6 +49,7 @@ def _stream(recipe: Recipe, module: str) -> str:
 COMPONENT = Component(
     name="nvidia-driver",
     what="NVIDIA driver, its kernel module built by DKMS for the kernel that boots, persistenced",
+    version_field="driver",
     optional=False,
     environment=environment,
     downloads=downloads,

@@ -11,7 +11,7 @@ from kiln import components, facts
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.components import Step
-from kiln.components.component import packages
+from kiln.components.component import Component, packages, system_of
 from kiln.matrix.load import load_recipes
 
 RECIPES = load_recipes()
@@ -47,6 +47,24 @@ def test_no_component_of_a_row_gives_an_unfilled_name(row: Recipe) -> None:
         made = components.get(name).for_recipe(row)
         texts = [*made.env.values(), *(download.url for download in made.downloads)]
         assert not [text for text in texts if "{" in text or "None" in text]
+
+
+@pytest.mark.parametrize(
+    ("name", "field"), [("nvidia-driver", "driver"), ("efa", "efa"), ("tuning", None)]
+)
+def test_a_finding_about_a_component_is_shown_at_the_field_that_requests_it(
+    name: str, field: str | None
+) -> None:
+    assert components.get(name).request_field == field
+
+
+def test_a_component_of_ones_own_is_not_the_drivers_because_of_its_name() -> None:
+    assert Component(name="nvidia-tools", what="tools").request_field is None
+
+
+def test_what_canonical_makes_is_ubuntu_whatever_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "distro", lambda _: {"vendor": "canonical"})
+    assert system_of("noble", "debian") == "ubuntu"
 
 
 def test_every_file_in_the_table_of_downloads_is_fetched_by_a_component() -> None:
