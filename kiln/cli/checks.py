@@ -9,7 +9,7 @@ from typing import Any
 from kiln.base import vocabulary
 from kiln.base.errors import INVALID_INPUT, KilnError
 from kiln.base.findings import Finding, Place, errors, gravest_last, grouped_text
-from kiln.compat import engine, evidence, published_packages
+from kiln.compat import engine, evidence
 from kiln.compat.evidence import evidence_of
 from kiln.matrix import load
 
@@ -39,7 +39,6 @@ def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, 
         "amis": len(recipes),
         "findings": findings,
         "instance_types": types,
-        "packages": published_packages.counted(recipes),
         "evidence": evidence.counts(item for recipe in recipes for item in evidence_of(recipe)),
     }
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-
 from kiln import components
 from kiln.base.errors import KilnError
 from kiln.base.findings import Finding
@@ -38,14 +35,6 @@ def unpublished_packages(recipe: Recipe) -> list[Finding]:
         for package, judged in judged_packages(recipe).items()
         if judged.state is Published.NO
     ]
-
-
-def counted(recipes: Iterable[Recipe]) -> dict[str, int]:
-    """How many packages of the rows are published, not published and not recorded."""
-    states = Counter(
-        judged.state for recipe in recipes for judged in judged_packages(recipe).values()
-    )
-    return {state.value: states[state] for state in Published}
 
 
 def _finding(recipe: Recipe, package: WantedPackage, judged: Judged) -> Finding:

@@ -16,6 +16,7 @@ from devel import generate
 from kiln.base.findings import Place
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Acceptance, Recipe
+from kiln.cli import checks
 from kiln.cli.summary import summary
 from kiln.compat.engine import check_recipe
 from kiln.compat.evidence import RULE, Basis, counts, evidence_of
@@ -34,6 +35,18 @@ ARM64 = row("al2023/lts/base/arm64")
 def basis(recipe: Recipe, what: str) -> Basis:
     (item,) = [item for item in evidence_of(recipe) if item.what == what]
     return item.basis
+
+
+def test_check_counts_packages_once_by_the_words_of_its_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checks.load, "load_recipes", lambda: [DEBIAN])
+    answer = checks.check_answer({}, strict=False)
+    page = (ROOT / "docs/preflight.md").read_text(encoding="utf-8")
+    words = [basis.value for basis in Basis]
+    assert list(answer["evidence"]["packages"]) == words
+    assert "packages" not in answer
+    assert all(f"*{word}*" in page for word in words)
 
 
 def test_debians_own_packages_are_all_recorded() -> None:
