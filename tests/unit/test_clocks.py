@@ -55,16 +55,13 @@ class Durations(ast.NodeVisitor):
 
     def _has_time(self, tree: ast.AST) -> bool:
         return any(
-            (isinstance(node, ast.Call) and _is_clock(node.func))
-            or (isinstance(node, ast.Name | ast.Subscript) and ast.unparse(node) in self._times)
+            (isinstance(node, ast.Call) and _is_clock(node.func)) or _is_among(self._times, node)
             for node in ast.walk(tree)
         )
 
     def _has_duration(self, tree: ast.AST) -> bool:
         return any(
-            self._is_difference(node)
-            or (isinstance(node, ast.Name | ast.Subscript) and ast.unparse(node) in self._durations)
-            for node in ast.walk(tree)
+            self._is_difference(node) or _is_among(self._durations, node) for node in ast.walk(tree)
         )
 
     def _is_difference(self, node: ast.AST) -> bool:
@@ -74,6 +71,11 @@ class Durations(ast.NodeVisitor):
         if isinstance(node.right, ast.Constant) or ast.unparse(node.right).startswith("timedelta("):
             return False
         return self._has_time(node.left) or self._has_time(node.right)
+
+
+def _is_among(names: set[str], node: ast.AST) -> bool:
+    # Most functions have neither, and ast.unparse is slow.
+    return bool(names) and isinstance(node, ast.Name | ast.Subscript) and ast.unparse(node) in names
 
 
 def _is_clock(function: ast.expr) -> bool:

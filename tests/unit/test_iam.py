@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -20,18 +21,20 @@ from kiln.packer.digest import identity_variables
 from kiln.packer.folders import write_inputs
 from tests.unit import iam_requests
 
+called_in_builds = cache(iam_calls.called_in_builds)
+
 
 def test_every_aws_call_of_the_program_is_allowed() -> None:
     missing = {
         action: place
-        for action, place in iam_calls.called_in_builds().items()
+        for action, place in called_in_builds().items()
         if action not in iam_calls.allowed("kiln") | set(iam.iam_facts()["free"])
     }
     assert not missing, f"add to kiln/facts/knowledge/iam.yaml, then ./invoke generate: {missing}"
 
 
 def test_nothing_is_allowed_that_the_program_does_not_call() -> None:
-    assert iam_calls.allowed("kiln") - set(iam_calls.called_in_builds()) == set()
+    assert iam_calls.allowed("kiln") - set(called_in_builds()) == set()
 
 
 @pytest.mark.parametrize("role", iam.PUBLISHING)

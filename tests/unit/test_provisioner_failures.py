@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -283,18 +284,16 @@ class Failing:
         self.machine.environment |= {
             **given, **paths, "FPR": signed["fingerprint"], "ROOT": str(root),
         }  # fmt: skip
-        path = self.machine.environment["PATH"]
-        # Any word of the library that is a program.
-        for name in COMMANDS - BUILTINS:
-            if real := shutil.which(name, path=path):
-                shim = self.shims / name
-                count = f"{self.counts}/{name}"
-                shim.write_text(
-                    f"#!/bin/sh\nn=0\n[ ! -e {count} ] || read n <{count}\n"
-                    f"n=$((n + 1))\necho $n >{count}\n"
-                    f'[ "$FAIL" != {name} ] || [ $n -lt "$FROM" ] || exit 97\nexec {real} "$@"\n'
-                )
-                shim.chmod(0o755)
+        own = {path.name: str(path) for path in self.machine.bin.iterdir() if path.name in COMMANDS}
+        for name, real in {**programs(), **own}.items():
+            shim = self.shims / name
+            count = f"{self.counts}/{name}"
+            shim.write_text(
+                f"#!/bin/sh\nn=0\n[ ! -e {count} ] || read n <{count}\n"
+                f"n=$((n + 1))\necho $n >{count}\n"
+                f'[ "$FAIL" != {name} ] || [ $n -lt "$FROM" ] || exit 97\nexec {real} "$@"\n'
+            )
+            shim.chmod(0o755)
 
     def run(self, fail: str = "", nth: int = 0) -> subprocess.CompletedProcess[str]:
         for left in ("kiln", "image", "etc-kiln", "bin", "counts"):
@@ -328,7 +327,16 @@ BUILTINS = {
 }
 # sha256 of "the file"
 HASH = "994659de87f727ddcde75df44314f31d7f367b3bff347e852f390530f29720c7"
-COMMANDS = set(re.findall(r"[a-z][a-z0-9_-]+", "".join(path.read_text() for path in LIBRARY)))
+COMMANDS = (
+    set(re.findall(r"[a-z][a-z0-9_-]+", "".join(path.read_text() for path in LIBRARY))) - BUILTINS
+)
+
+
+@cache
+def programs() -> dict[str, str]:
+    """The words of the library that are programs on this machine, and where they are."""
+    found = {name: shutil.which(name) for name in COMMANDS}
+    return {name: path for name, path in found.items() if path}
 
 
 @pytest.fixture(scope="module")

@@ -58,8 +58,10 @@ def _credentials(
         pages = ssm.get_paginator("get_parameters_by_path").paginate(
             Path=channels.ROOT, Recursive=True
         )
-        for name in [parameter["Name"] for page in pages for parameter in page["Parameters"]]:
-            ssm.delete_parameter(Name=name)
+        names = [parameter["Name"] for page in pages for parameter in page["Parameters"]]
+        # As many as SSM takes in a call.
+        for first in range(0, len(names), 10):
+            ssm.delete_parameters(Names=names[first : first + 10])
 
 
 @pytest.fixture
