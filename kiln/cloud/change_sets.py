@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kiln.base import plain_yaml
 from kiln.base.errors import operation_failed
 from kiln.facts.program_messages import message
 
@@ -32,11 +32,13 @@ def stack_request(
     entries: list[dict[str, Any]] = [
         {"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()
     ]
-    entries += [
-        {"ParameterKey": parameter["ParameterKey"], "UsePreviousValue": True}
-        for parameter in (present or {}).get("Parameters", [])
-        if parameter["ParameterKey"] not in parameters and _has(template, parameter["ParameterKey"])
-    ]
+    if present:
+        kept = _parameters(template) - set(parameters)
+        entries += [
+            {"ParameterKey": parameter["ParameterKey"], "UsePreviousValue": True}
+            for parameter in present.get("Parameters", [])
+            if parameter["ParameterKey"] in kept
+        ]
     return {
         "StackName": name,
         "TemplateBody": template,
@@ -46,9 +48,13 @@ def stack_request(
     }
 
 
-def _has(template: str, parameter: str) -> bool:
-    """Whether a template, YAML or JSON, still has a parameter."""
-    return re.search(rf'["\s]{re.escape(parameter)}"?\s*:', template) is not None
+def _parameters(template: str) -> set[str]:
+    """The names of a template's parameters; YAML or JSON, which is YAML.
+
+    GetTemplateSummary would say the same, but costs a permission; the templates are our own.
+    """
+    data = plain_yaml.parse_plain(template, "the template", tagged=lambda tag, value: value)
+    return set(data.get("Parameters", {}))
 
 
 def propose(client: Any, request: Mapping[str, Any], pause: float) -> Proposed | None:

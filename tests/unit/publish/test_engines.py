@@ -205,14 +205,24 @@ def test_a_stack_that_fails_names_the_reason_and_is_removed(stubbed: Any) -> Non
 
 
 CHANGES = {"StackName": "nights", "ChangeSetName": ANY}
-TEMPLATE = '{"Parameters":{"Repository":{},"Timezone":{}}}'
+TEMPLATE = """\
+Parameters:
+  Repository: {Type: String}  # Owner: the team
+  Timezone: {Type: String}
+Resources:
+  Topic:
+    Type: AWS::SNS::Topic
+    Properties: {TopicName: !Sub "${Repository}-nights"}
+"""
 
 
 def proposing(stub: Any, answer: dict[str, Any]) -> None:
     """An update, asked for as a change set that is described by `answer`."""
+    # The template has properties and a comment of these names, but no such parameters any more.
+    former = ("Former", "Type", "TopicName", "Topic", "Owner")
     had = [
         {"ParameterKey": "Repository", "ParameterValue": "https://x"},
-        {"ParameterKey": "Former", "ParameterValue": "gone from the template"},
+        *({"ParameterKey": key, "ParameterValue": "gone from the template"} for key in former),
     ]
     stub.add_response("describe_stacks", of_status("CREATE_COMPLETE", Parameters=had))
     wanted = {
