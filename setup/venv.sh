@@ -6,7 +6,7 @@ set -euo pipefail
 # make_venv CHECKOUT VENV STAMP
 make_venv() {
     local here=$1 venv=$2 stamp=$3 python lock
-    python=$(find_python) || exit 1
+    python=$(find_python) || exit
     # Of two calls at the same time, the second waits and then finds the work done.
     if ! { : >>"$here/.venv.lock"; } 2>/dev/null; then
         stop "$here cannot be written, and .venv must be made in it" \
@@ -35,12 +35,16 @@ make_venv() {
 # (an eighth less at a start, a quarter where it computes), and a shim differs from folder to folder.
 find_python() {
     local candidate
-    if [[ -z ${KILN_PYTHON-} ]] && is_new_enough /usr/bin/python3 &&
-        /usr/bin/python3 -c 'import pip' >/dev/null 2>&1; then
+    if [[ -n ${KILN_PYTHON-} ]]; then
+        require_new_enough "$KILN_PYTHON"
+        command -v "$KILN_PYTHON"
+        return
+    fi
+    if is_new_enough /usr/bin/python3 && /usr/bin/python3 -c 'import pip' >/dev/null 2>&1; then
         printf '/usr/bin/python3\n'
         return
     fi
-    for candidate in ${KILN_PYTHON:+"$KILN_PYTHON"} python3 python3.13 python3.12 python3.11 python3.10; do
+    for candidate in python3 python3.13 python3.12 python3.11 python3.10; do
         if is_new_enough "$candidate"; then
             command -v "$candidate"
             return
@@ -51,6 +55,17 @@ find_python() {
 
 is_new_enough() {
     command -v "$1" >/dev/null 2>&1 && "$1" -c 'import sys; sys.exit(sys.version_info < (3, 10))'
+}
+
+# require_new_enough PYTHON: ends the program when what KILN_PYTHON names cannot be used.
+require_new_enough() {
+    local hint="set it to a Python of version 3.10 or newer, or unset it"
+    if ! command -v "$1" >/dev/null 2>&1; then
+        stop "KILN_PYTHON is $1, but there is no such program" "$hint" 2
+    fi
+    if ! is_new_enough "$1" >/dev/null 2>&1; then
+        stop "KILN_PYTHON is $1, but it is not Python 3.10 or newer" "$hint" 2
+    fi
 }
 
 # install_with_uv CHECKOUT VENV PYTHON: fails when uv is not available or cannot install. A file
@@ -151,7 +166,8 @@ as_root() {
     if [[ $(id -u) -eq 0 ]]; then "$@"; else sudo "$@"; fi
 }
 
+# stop MESSAGE HINT [EXIT-STATUS]
 stop() {
     printf 'ami-kiln: %s\n  %s\n' "$1" "$2" >&2
-    exit 1
+    exit "${3:-1}"
 }

@@ -235,6 +235,29 @@ def test_the_distributions_python_comes_before_that_of_path(tmp_path: Path) -> N
     assert python_of(str(tmp_path), KILN_PYTHON="python3") == str(on_path)
 
 
+@pytest.mark.parametrize(
+    ("program", "wrong"),
+    [
+        ("/opt/nosuch/python3.13", "there is no such program"),
+        ("old", "it is not Python 3.10 or newer"),
+    ],
+)
+def test_a_wrong_kiln_python_ends_the_call_instead_of_being_ignored(
+    program: str, wrong: str, invoke: Call, checkout: Path, tmp_path: Path
+) -> None:
+    python = tmp_path / program
+    if program == "old":
+        # As Python 3.9 answers the question for its version.
+        python.write_text("#!/bin/sh\nexit 1\n")
+        python.chmod(0o755)
+    done = invoke("--version", KILN_PYTHON=str(python))
+    assert (done.returncode, done.stdout) == (2, "")
+    message, hint = done.stderr.splitlines()
+    assert message == f"ami-kiln: KILN_PYTHON is {python}, but {wrong}"
+    assert hint == "  set it to a Python of version 3.10 or newer, or unset it"
+    assert not (checkout / ".venv").exists()
+
+
 def test_an_unchanged_lock_makes_nothing_anew(invoke: Call, made: Path, uv_calls: Path) -> None:
     before = made.stat().st_ctime_ns
     done = invoke("list")
