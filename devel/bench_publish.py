@@ -159,7 +159,7 @@ class _Amis:
             RECIPE_DIGEST: "d" * 64,
             INPUT_DIGEST: input_digest,
             RUN_ID: run_id,
-            VERIFIED: "pass 2026-11-01T00:10:00Z c0ffee0",
+            VERIFIED: bench_publish_wide.VERDICT,
         }
         ec2.create_tags(
             Resources=[ami_id], Tags=[{"Key": key, "Value": value} for key, value in tags.items()]

@@ -14,6 +14,7 @@ from typing import Any
 
 from kiln.base.recipe import Recipe
 from kiln.base.tags import LINE, RUN_ID, VERIFIED
+from kiln.base.verdict_tag import TaggedVerdict
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
@@ -25,6 +26,7 @@ from kiln.publish.release import Moved, Release
 from kiln.publish.retire import plan_retirement
 
 LINES = 100
+VERDICT = str(TaggedVerdict(passed=True, at="2026-11-01T00:10:00Z", commit="c0ffee0"))
 Timed = Callable[[Callable[[], Any]], tuple[float, Counter[str]]]
 Measured = tuple[str, float, str, float | None, str]
 
@@ -77,7 +79,7 @@ def wide_figures(
 def _copies(ami_id: str, regions: Sequence[str], target: Target) -> dict[str, str]:
     """An image in each other region, that of all lines there."""
     copied = {}
-    tags = {LINE: "al2/classic/base/x86_64", RUN_ID: "20261101T000000Z-aaaa", VERIFIED: "pass it"}
+    tags = {LINE: "al2/classic/base/x86_64", RUN_ID: "20261101T000000Z-aaaa", VERIFIED: VERDICT}
     for region in regions:
         if region == target.region:
             continue
@@ -103,7 +105,7 @@ def _hold(row: Recipe, images: Mapping[str, str], target: Target) -> None:
         recipe=row.name,
         ami_name=row.name,
         images=dict(images),
-        verdict="pass 2026-11-01T00:10:00Z c0ffee0",
+        verdict=VERDICT,
         run_id="20261101T000000Z-aaaa",
         recipe_digest="d" * 64,
         git_commit="c0ffee0",

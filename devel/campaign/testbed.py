@@ -23,6 +23,8 @@ import yaml
 from kiln import components
 from kiln.base import plain_yaml
 from kiln.base.paths import ROOT
+from kiln.base.tags import VERIFIED
+from kiln.base.verdict_tag import read_verdict
 from lab import control
 from lab.settings import Lab
 
@@ -243,13 +245,11 @@ class Testbed:
             tag["Key"]: tag["Value"]
             for tag in self.ec2.describe_images(ImageIds=[ami])["Images"][0].get("Tags", [])
         }
-        verdict = tags.get("kiln:verified", "").split(" ")[0]
+        verdict = read_verdict(tags.get(VERIFIED))
         for path in home.glob("build/*/*/record.json"):
             record = json.loads(path.read_text())
             if record["ami_id"] == ami:
-                return str(record["status"]) == {"pass": "verified", "fail": "failed"}.get(
-                    verdict, ""
-                )
+                return verdict is not None and record["status"] == verdict.status
         return False
 
 

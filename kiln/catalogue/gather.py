@@ -13,6 +13,7 @@ from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.tags import VERIFIED
+from kiln.base.verdict_tag import says_verified
 from kiln.catalogue.fleet_xids import groups_of_events, xids_by_ami
 from kiln.catalogue.model import (
     Catalogue,
@@ -172,7 +173,7 @@ def _trust(image: OwnImage | None) -> tuple[Trust, str]:
     if image.state != "available":
         return "gone", f"the AMI is {image.state}"
     verdict = image.tags.get(VERIFIED, "")
-    if verdict.startswith("pass "):
+    if says_verified(verdict):
         return "verified", ""
     return (
         "not verified",

@@ -12,13 +12,12 @@ from dataclasses import replace
 
 from kiln.base.errors import KilnError
 from kiln.base.tags import RUN_ID, VERIFIED
+from kiln.base.verdict_tag import read_verdict
 from kiln.cloud import runs
 from kiln.cloud.runs import DeadRun, Run
 from kiln.cloud.target import Target
 from kiln.pipeline import record, report, verdict
-from kiln.pipeline.record import Record, Status
-
-_STATUS: dict[str, Status] = {"pass": "verified", "fail": "failed"}
+from kiln.pipeline.record import Record
 
 
 def settle(dead: DeadRun, target: Target) -> Record | None:
@@ -37,12 +36,14 @@ def settle(dead: DeadRun, target: Target) -> Record | None:
     if image is None:
         return None
     tags = image["tags"]
-    mark, _, rest = tags.get(VERIFIED, "").partition(" ")
-    # A build's AMI is its own; that of `verify` may have an older verdict.
-    its_own = tags.get(RUN_ID) == run.id if before.kind == "build" else rest[:20] >= before.started
-    if mark not in _STATUS or not its_own:
+    tagged = read_verdict(tags.get(VERIFIED))
+    if tagged is None:
         return None
-    after = replace(before, status=_STATUS[mark])
+    # A build's AMI is its own; that of `verify` may have an older verdict.
+    is_build = before.kind == "build"
+    if not (tags.get(RUN_ID) == run.id if is_build else tagged.at >= before.started):
+        return None
+    after = replace(before, status=tagged.status)
     if after != before:
         record.write_record(run, after)
         report.write_report(run.folder / "report.html", after)

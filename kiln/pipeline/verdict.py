@@ -11,6 +11,7 @@ from kiln.base.account import Account
 from kiln.base.errors import operation_failed
 from kiln.base.stopping import Stop
 from kiln.base.tags import CONTINUED, OWN_KERNEL, VERIFIED
+from kiln.base.verdict_tag import TaggedVerdict
 from kiln.cloud import aws
 from kiln.cloud.access import Access
 from kiln.cloud.machine import booted
@@ -129,7 +130,7 @@ def mark(
     keys: Sequence[str] = (VERIFIED,),
 ) -> None:
     """Tag an AMI with the verdict of its checks: pass or fail, when, by which commit."""
-    verdict = f"{'pass' if passed else 'fail'} {now()} {commit}"
+    verdict = str(TaggedVerdict(passed, now(), commit))
     with aws.explained(f"{ami_id} could not be tagged {VERIFIED}"):
         aws.ec2(target).create_tags(
             Resources=[ami_id], Tags=[{"Key": key, "Value": verdict} for key in keys]

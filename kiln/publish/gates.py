@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from kiln.base.tags import VERIFIED
+from kiln.base.verdict_tag import says_verified
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish, Sign
@@ -66,7 +67,7 @@ def _verdict(release: Release, target: Target) -> Gate:
     image = images.describe_image(target, release.images[target.region])
     says = image.tags.get(VERIFIED, "") if image else ""
     return Gate(
-        "verified", says.startswith("pass "), f"{VERIFIED} says {says}" if says else "no verdict"
+        "verified", says_verified(says), f"{VERIFIED} says {says}" if says else "no verdict"
     )
 
 

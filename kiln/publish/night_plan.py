@@ -14,6 +14,7 @@ from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.tags import INPUT_DIGEST, RECIPE, RECIPE_DIGEST, SOURCE_AMI, VERIFIED
+from kiln.base.verdict_tag import says_verified
 from kiln.cloud import parents
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
@@ -134,7 +135,7 @@ def _judge(plan: Plan, images: Sequence[OwnImage], settings: Publish) -> Due | O
         image
         for image in images
         if image.tags.get(RECIPE) == recipe.name
-        and image.tags.get(VERIFIED, "").startswith("pass ")
+        and says_verified(image.tags.get(VERIFIED))
         and image.state == "available"
     ]
     if not verified:

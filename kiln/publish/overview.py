@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from kiln.base.tags import LINE, VERIFIED
+from kiln.base.verdict_tag import says_verified
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
@@ -98,7 +99,7 @@ def _row(holding: Held, home: Held | None, verdicts: Mapping[str, str]) -> Chann
         recipe=release.recipe if release else None,
         driver=has.driver if has else None,
         cuda=has.cuda if has else None,
-        verified=verdicts.get(holding.image_id, "").startswith("pass "),
+        verified=says_verified(verdicts.get(holding.image_id)),
         age_days=_age(release.built) if release else None,
         since=holding.since.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         drift=_drift(holding, home, verdicts),

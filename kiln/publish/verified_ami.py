@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
 from kiln.base.tags import RECIPE, RECIPE_DIGEST, VERIFIED
+from kiln.base.verdict_tag import says_verified
 from kiln.cloud.target import Target
 from kiln.pipeline import kept_records, verdict
 from kiln.pipeline.record import Record
@@ -64,7 +65,7 @@ def _newest(recipe: Recipe, target: Target, ami_id: str | None) -> Record | None
 def _require(record: Record, tags: dict[str, str], recipe: Recipe) -> None:
     """Raises KilnError if the AMI's tags do not say what its record says."""
     ami_id = str(record.ami_id)
-    if not tags.get(VERIFIED, "").startswith("pass "):
+    if not says_verified(tags.get(VERIFIED)):
         says = tags.get(VERIFIED)
         raise _not_verified(
             ami_id,

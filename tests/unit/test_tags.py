@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from kiln.base import tags
 from kiln.base.paths import ROOT
 from kiln.base.runtime_import import runtime_module
+from kiln.base.verdict_tag import TaggedVerdict, read_verdict, says_verified
 
 NAMES = {
     value
@@ -29,6 +32,20 @@ def test_the_page_on_records_lists_the_tags_of_an_ami() -> None:
         tags.CONTINUED,
         tags.STATE,
     )
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_a_verdict_is_read_as_it_was_written(passed: bool) -> None:
+    verdict = TaggedVerdict(passed, "2026-08-01T12:00:00Z", "c0ffee0")
+    assert read_verdict(str(verdict)) == verdict
+    assert says_verified(str(verdict)) is passed
+
+
+@pytest.mark.parametrize(
+    "value", [None, "", "pass", "pass today", "passed 2026-08-01T12:00:00Z c0ffee0"]
+)
+def test_a_tag_of_another_form_verifies_nothing(value: str | None) -> None:
+    assert not says_verified(value)
 
 
 def test_the_policy_asks_for_the_tag_that_a_run_sets() -> None:
