@@ -11,6 +11,7 @@ from typing import Any
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
+from kiln.base.times import as_time, utc_now
 from kiln.catalogue.model import SeenXid
 from kiln.cloud import aws
 from kiln.cloud.target import Target
@@ -37,7 +38,7 @@ def xids_by_ami(
     `say` gets what cannot be read or is too much. An event that does not name its AMI, as
     those of older images, is not counted.
     """
-    since = datetime.now(timezone.utc) - timedelta(days=DAYS)
+    since = utc_now() - timedelta(days=DAYS)
     answers_by_region = in_regions(
         list(dict.fromkeys(regions)),
         lambda region: [_events(target.in_region(region), group, since) for group in groups],
@@ -113,4 +114,4 @@ def _event(raw: Mapping[str, Any]) -> dict[str, Any] | None:
     if type(xid) is not int or not vocabulary.AMI_ID.fits(ami):
         return None
     moment = datetime.fromtimestamp(raw["timestamp"] / 1000, timezone.utc)
-    return {**event, "at": moment.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    return {**event, "at": as_time(moment)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, replace
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from kiln import facts
@@ -13,6 +12,7 @@ from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.tags import VERIFIED
+from kiln.base.times import now
 from kiln.base.verdict_tag import says_verified
 from kiln.catalogue.fleet_xids import groups_of_events, xids_by_ami
 from kiln.catalogue.model import (
@@ -111,7 +111,7 @@ def gather_catalogue(
     lines.sort(key=lambda line: not line.channels)
     return Gathered(
         Catalogue(
-            made=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            made=now(),
             place=target.where,
             target=target.kind,
             region=target.region,

@@ -16,6 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import TEMPLATES
+from kiln.base.times import read_time
 from kiln.catalogue.feed import feed_text
 from kiln.catalogue.fleet_xids import DAYS
 from kiln.catalogue.gather import changes_between
@@ -34,7 +35,6 @@ from kiln.image import diff, sbom
 from kiln.image.version_info import reading
 from kiln.pipeline.record import Record, as_text
 from kiln.publish import line_flags
-from kiln.publish.own_images import moment
 
 FOLDER = TEMPLATES / "catalogue"
 STATIC = ("catalogue.css", "catalogue.js", "line.js", "compare.js")
@@ -170,7 +170,7 @@ def _of_index(catalogue: Catalogue) -> dict[str, Any]:
 
 def _days(before: str, after: str) -> int | None:
     try:
-        return max(0, (moment(after) - moment(before)).days)
+        return max(0, (read_time(after) - read_time(before)).days)
     except ValueError:
         return None
 

@@ -15,13 +15,13 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any
 
 from kiln.base import input_file, vocabulary
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import ROOT, build_dir
+from kiln.base.times import as_stamp, now, utc_now
 from kiln.cloud.target import Target
 
 
@@ -75,6 +75,11 @@ def check_folders() -> None:
             )
 
 
+def new_id() -> str:
+    """An id for a run that begins now: 20260801T120000Z-1a2b."""
+    return f"{as_stamp(utc_now())}-{secrets.token_hex(2)}"
+
+
 @contextlib.contextmanager
 def started(recipe: str, target: Target) -> Iterator[Run]:
     """A new run of a recipe, under the recipe's lock.
@@ -94,8 +99,7 @@ def started(recipe: str, target: Target) -> Iterator[Run]:
                 f"{recipe} is being built already: {lock.read().strip()}",
                 hint="wait for it, or stop it with Ctrl-C: it cleans up after itself",
             ) from None
-        now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-        run_id = f"{now}-{secrets.token_hex(2)}"
+        run_id = new_id()
         run = Run(run_id, recipe, parent / run_id)
         lock.seek(0)
         lock.truncate()
@@ -152,7 +156,7 @@ class DeadRun:
     @property
     def kept(self) -> KeptRun | None:
         """The build instance that the run keeps, if its deadline is still to come."""
-        if not self.kept_instance or str(self.kept_until) <= f"{_now():%Y-%m-%dT%H:%M:%SZ}":
+        if not self.kept_instance or str(self.kept_until) <= now():
             return None
         return KeptRun(self.run_id, self.kept_instance, str(self.kept_until), self.state)
 
@@ -186,10 +190,6 @@ def kept(recipe: str, place: tuple[str, str | None, str]) -> list[KeptRun]:
         if run and run.kept and (run.target, run.place, run.region) == place:
             kept_runs.append(run.kept)
     return kept_runs
-
-
-def _now() -> datetime:
-    return datetime.now(timezone.utc)
 
 
 def dead(refused: Callable[[str], None]) -> list[DeadRun]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import Any
 
 from kiln.base.errors import KilnError, did_you_mean
+from kiln.base.times import read_stamp
 from kiln.facts.tables import table
 
 
@@ -82,7 +82,7 @@ def package_snapshots(distro_name: str) -> PackageSnapshots | None:
 
 def _is_time(value: str) -> bool:
     try:
-        datetime.strptime(value, "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
+        read_stamp(value)
     except ValueError:
         return False
     return True

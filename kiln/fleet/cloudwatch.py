@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from kiln.base.times import utc_now
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.fleet.machines import in_pages
@@ -39,7 +40,7 @@ def last_metrics(
             pages = client.get_paginator("get_metric_data").paginate(
                 MetricDataQueries=queries,
                 StartTime=since.replace(second=0, microsecond=0),
-                EndTime=datetime.now(timezone.utc) + timedelta(minutes=1),
+                EndTime=utc_now() + timedelta(minutes=1),
                 ScanBy="TimestampDescending",
             )
             for page in pages:

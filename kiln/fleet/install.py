@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any
 
 from kiln.base.errors import KilnError, operation_failed
+from kiln.base.times import utc_now
 from kiln.cloud.target import Target
 from kiln.fleet import cloudwatch
 from kiln.fleet.commands import (
@@ -213,7 +214,7 @@ def _run_wave(
 ) -> Wave:
     wave = Wave(list(states))
     mark = f"kiln-fleet-{secrets.token_hex(4)}"
-    began = datetime.now(timezone.utc)
+    began = utc_now()
     bare = [key for key, status in states.items() if not status.agent_version]
     # A run that was killed may have brought the agent.
     came = [

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.base.paths import TEMPLATES, build_dir
+from kiln.base.times import as_stamp, utc_now
 
 if TYPE_CHECKING:  # fleet.status needs nothing of an installation
     from kiln.fleet.install import Installation
@@ -64,8 +65,8 @@ def write_installation(done: Installation) -> Path:
     """Write report.json and report.html; returns their folder."""
     from jinja2 import Environment, FileSystemLoader
 
-    when = datetime.now(timezone.utc)
-    folder = build_dir() / "fleet" / when.strftime("%Y%m%dT%H%M%SZ")
+    when = utc_now()
+    folder = build_dir() / "fleet" / as_stamp(when)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.json").write_text(json.dumps(done.as_json(), indent=2), encoding="utf-8")
     environment = Environment(
@@ -96,7 +97,7 @@ def _cells(status: FleetStatus) -> tuple[str, ...]:
 def _clock(moment: datetime | None) -> str:
     if moment is None:
         return "-"
-    today = moment.date() == datetime.now(timezone.utc).date()
+    today = moment.date() == utc_now().date()
     return moment.strftime("%H:%M" if today else "%Y-%m-%d")
 
 

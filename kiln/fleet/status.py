@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any
 
 from kiln.base.paths import TEMPLATES
+from kiln.base.times import as_time, utc_now
 from kiln.cloud.target import Target
 from kiln.facts.instance_types import instances as gpu_types
 from kiln.fleet import cloudwatch
@@ -103,7 +104,7 @@ def fleet_status(
     Machines that Systems Manager reaches are asked what is on them; nothing is changed. Raises
     KilnError (exit status 1) if AWS refuses.
     """
-    now = datetime.now(timezone.utc)
+    now = utc_now()
     ids = [machine.instance_id for machine in machines]
     managed = managed_machines(target, ids)
     running = {machine.instance_id for machine in machines if machine.runs}
@@ -221,7 +222,7 @@ def _missing(
     if metric is None:
         why = f"none in {cloudwatch.RECENT.seconds // 3600} hours"
         result.append(Lack("no metrics", why, stops=False))
-    elif datetime.now(timezone.utc) - metric >= fresh:
+    elif utc_now() - metric >= fresh:
         result.append(Lack("no metrics", f"none since {metric:%H:%M} UTC", stops=False))
     if event is None:
         result.append(Lack("no events", "its stream is not there", stops=False))
@@ -263,4 +264,4 @@ def _not_there(state: MachineState, gpu: bool) -> list[Lack]:
 
 
 def _iso(moment: datetime | None) -> str | None:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ") if moment else None
+    return as_time(moment) if moment else None

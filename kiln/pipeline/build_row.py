@@ -10,6 +10,7 @@ from kiln.base.errors import operation_failed, refuse_errors
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
 from kiln.base.stopping import Stop
+from kiln.base.times import now
 from kiln.cloud import runs, watch
 from kiln.cloud.access import make_access
 from kiln.compat.evidence import Basis, counts, evidence_of
@@ -20,7 +21,7 @@ from kiln.packer.scripts import check_scripts
 from kiln.pipeline import bake_start, verdict
 from kiln.pipeline.plan import Plan
 from kiln.pipeline.record import KnownFrom, Record
-from kiln.pipeline.record_draft import Draft, cleaned_up, now
+from kiln.pipeline.record_draft import Draft, cleaned_up
 from kiln.pipeline.shared_records import shelf_of
 
 

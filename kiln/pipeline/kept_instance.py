@@ -7,13 +7,14 @@ once the instance has ended, the next build in the checkout and `sweep` remove t
 from __future__ import annotations
 
 import shlex
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import near
 from kiln.base.tags import KEPT_UNTIL, RUN_ID
+from kiln.base.times import as_time, utc_now
 from kiln.cloud import aws, clean_up, runs
 from kiln.cloud.access import forget_key
 from kiln.cloud.runs import KeptRun
@@ -147,7 +148,7 @@ def _ssh(running: Running, run_id: str, key: Path, command: str) -> bool:
 
 
 def _deadline() -> str:
-    return (datetime.now(timezone.utc) + _FOR).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return as_time(utc_now() + _FOR)
 
 
 def _described(target: Target, instance_id: str) -> dict[str, Any] | None:

@@ -10,12 +10,12 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import datetime, timezone
 from typing import Any
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop, StoppedError
+from kiln.base.times import now
 from kiln.cloud import clean_up
 from kiln.cloud.access import forget_key
 from kiln.cloud.capacity import Try
@@ -83,11 +83,6 @@ class Draft:
     def _before(self) -> Record | None:
         """The row's build before this one, of which this folder has a record."""
         return kept_records.build_before(self.record) if self.record.kind == "build" else None
-
-
-def now() -> str:
-    """The time in UTC, as records and tags have it."""
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @contextlib.contextmanager

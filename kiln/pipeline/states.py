@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -24,6 +24,7 @@ from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
 from kiln.base.stopping import Stop
 from kiln.base.tags import RECIPE, STATE
+from kiln.base.times import read_time, utc_now
 from kiln.cloud import aws, runs, watch
 from kiln.cloud.access import make_access
 from kiln.cloud.removal import Resource, delete_resource
@@ -220,7 +221,7 @@ def kept_states(target: Target) -> dict[str, str]:
     return {
         image["state"]: image["id"]
         for image in _images(target)
-        if image["created"] > datetime.now(timezone.utc) - _OLDEST
+        if image["created"] > utc_now() - _OLDEST
     }
 
 
@@ -233,7 +234,7 @@ def _images(target: Target) -> list[dict[str, Any]]:
     for image in images:
         tags = {tag["Key"]: tag["Value"] for tag in image.get("Tags", [])}
         if image.get("State") == "available" and STATE in tags:
-            made = datetime.fromisoformat(str(image["CreationDate"]).replace("Z", "+00:00"))
+            made = read_time(str(image["CreationDate"]))
             devices = image.get("BlockDeviceMappings", [])
             snapshots = [device["Ebs"]["SnapshotId"] for device in devices if "Ebs" in device]
             state = {"id": image["ImageId"], "state": tags[STATE], "created": made}
@@ -244,7 +245,7 @@ def _images(target: Target) -> list[dict[str, Any]]:
 def remove_old_states(target: Target, progress: Progress) -> None:
     """Remove the states that are too old, or more than are kept."""
     images = _images(target)
-    oldest = datetime.now(timezone.utc) - _OLDEST
+    oldest = utc_now() - _OLDEST
     gone = [
         image
         for number, image in enumerate(reversed(images))

@@ -11,6 +11,7 @@ from kiln.base.account import Account
 from kiln.base.errors import operation_failed
 from kiln.base.stopping import Stop
 from kiln.base.tags import CONTINUED, OWN_KERNEL, VERIFIED
+from kiln.base.times import now
 from kiln.base.verdict_tag import TaggedVerdict
 from kiln.cloud import aws
 from kiln.cloud.access import Access
@@ -20,7 +21,7 @@ from kiln.pipeline import ami_checks
 from kiln.pipeline.ami_checks import Verdict
 from kiln.pipeline.baked_recipe import ON_THE_IMAGE, require_components
 from kiln.pipeline.record import Checks
-from kiln.pipeline.record_draft import Draft, now
+from kiln.pipeline.record_draft import Draft
 
 _GONE = ("InvalidAMIID.NotFound", "InvalidAMIID.Unavailable")
 

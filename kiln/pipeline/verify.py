@@ -10,6 +10,7 @@ from kiln.base.errors import operation_failed
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop, on_signals
 from kiln.base.tags import INPUT_DIGEST, RECIPE, RECIPE_DIGEST, SOURCE_AMI
+from kiln.base.times import now
 from kiln.cloud import runs, watch
 from kiln.cloud.access import make_access
 from kiln.cloud.machine import ssh_timeout
@@ -22,7 +23,7 @@ from kiln.pipeline.baked_recipe import Baked, baked, require_components
 from kiln.pipeline.build_row import Built
 from kiln.pipeline.dead_runs import clean_dead_runs
 from kiln.pipeline.record import Record
-from kiln.pipeline.record_draft import Draft, cleaned_up, now
+from kiln.pipeline.record_draft import Draft, cleaned_up
 from kiln.pipeline.shared_records import Shelf, shelf_of
 
 

@@ -7,9 +7,7 @@ Nothing is launched, changed or tagged. What the machine should be comes from it
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Callable
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from kiln.base.paths import build_dir
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop, on_signals
 from kiln.base.tags import DISTRO
+from kiln.base.times import now
 from kiln.cloud import aws, runs
 from kiln.cloud.machine import Machine
 from kiln.cloud.runs import Run
@@ -28,7 +27,6 @@ from kiln.pipeline import ami_checks, record, report, verdict
 from kiln.pipeline.baked_recipe import require_components
 from kiln.pipeline.build_row import Built
 from kiln.pipeline.record import Checks, Record
-from kiln.pipeline.record_draft import now
 from kiln.pipeline.running_machine import Running, connected
 
 _HOST = re.compile(r"(?P<user>[a-z_][a-z0-9_-]*)@(?P<address>[A-Za-z0-9][A-Za-z0-9.:-]*)")
@@ -100,7 +98,7 @@ def verify_running(
     ami_checks.require_match(keyword)
     runs.check_folders()
     needs.ensure("ssh", install=install, say=progress.say)
-    run_id = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    run_id = runs.new_id()
     started, stop = now(), Stop()
     folder = build_dir() / _MACHINES / run_id
     with on_signals(stop), connected(running, run_id, folder, key) as machine:

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import timezone
 from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from pydantic import TypeAdapter
 from kiln import facts
 from kiln.base.input_file import read_bytes
 from kiln.base.package_versions import Manager, is_newer
+from kiln.base.times import utc_now
 from kiln.base.vocabulary import shown
 from kiln.cloud.target import PackageArchive
 from kiln.components.package_repositories import Repository, security_of
@@ -170,7 +171,7 @@ def _checksums(release: str) -> dict[str, str]:
         except (ValueError, TypeError, OverflowError):
             raise _UnusableError(f"its InRelease has {shown(until)}, which is not a time") from None
         end = end if end.tzinfo else end.replace(tzinfo=timezone.utc)
-        if end < datetime.now(timezone.utc):
+        if end < utc_now():
             raise _UnusableError(f"its InRelease was valid until {end:%Y-%m-%d} only")
     sums, inside = {}, False
     for line in lines:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 
 from kiln.base.errors import KilnError, operation_failed
+from kiln.base.times import now
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import LaunchTemplate
@@ -42,7 +42,7 @@ def held_in(target: Target, regions: Sequence[str], line: str, channel: str) -> 
 def moved_now(target: Target, action: Action, why: str) -> Moved:
     """A move at this moment, by whom the credentials belong to."""
     return Moved(
-        at=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        at=now(),
         by=aws.identity(target),
         action=action,
         why=why,

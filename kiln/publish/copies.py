@@ -6,11 +6,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import Any
 
 from kiln.base.errors import operation_failed
 from kiln.base.tags import LINE, PREFIX, PROVENANCE, RUN_ID, SOURCE_IMAGE
+from kiln.base.times import utc_now
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
@@ -133,7 +134,7 @@ def prepare_image(
         if not image.protected:
             ec2.enable_image_deregistration_protection(ImageId=image.ami_id)
         if settings.deprecate_after and not image.deprecated_at:
-            at = datetime.now(timezone.utc) + timedelta(days=settings.deprecate_after)
+            at = utc_now() + timedelta(days=settings.deprecate_after)
             ec2.enable_image_deprecation(ImageId=image.ami_id, DeprecateAt=at)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 from kiln.base.tags import VERIFIED
+from kiln.base.times import utc_now
 from kiln.base.verdict_tag import says_verified
 from kiln.cloud import aws
 from kiln.cloud.target import Target
@@ -74,7 +75,7 @@ def _verdict(release: Release, target: Target) -> Gate:
 def _soak(since: datetime, release: Release, settings: Publish) -> Gate:
     """`release.channel` is the channel that it is promoted to."""
     needed = settings.soak_hours.get(release.channel, 0)
-    hours = (datetime.now(timezone.utc) - since).total_seconds() / 3600
+    hours = (utc_now() - since).total_seconds() / 3600
     return Gate("soak", hours >= needed, f"{hours:.1f} h of {needed:g} h in the channel before")
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 
+from kiln.base.times import as_stamp, utc_now
 from kiln.pipeline.kept_records import all_of
 from kiln.pipeline.record import Record
 from kiln.publish.night_plan import Night, Planned
@@ -16,11 +17,11 @@ from kiln.publish.nightly import LOCK_SECONDS
 def builds_of_the_night(rows: Sequence[str]) -> dict[str, Record]:
     """The newest build of each row of which there is a record here and that began in a night's
     time, by row."""
-    earliest = datetime.now(timezone.utc) - timedelta(seconds=LOCK_SECONDS)
+    earliest = utc_now() - timedelta(seconds=LOCK_SECONDS)
     builds = {}
     for row in rows:
         newest = next((record for record in all_of(row) if record.kind == "build"), None)
-        if newest and newest.run_id >= earliest.strftime("%Y%m%dT%H%M%SZ"):
+        if newest and newest.run_id >= as_stamp(earliest):
             builds[row] = newest
     return builds
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from pathlib import Path
 
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.tags import INPUT_DIGEST, RECIPE, RECIPE_DIGEST, SOURCE_AMI, VERIFIED
+from kiln.base.times import read_time, utc_now
 from kiln.base.verdict_tag import says_verified
 from kiln.cloud import parents
 from kiln.cloud.target import Target
@@ -23,7 +24,7 @@ from kiln.pipeline.plan import Options, Plan
 from kiln.pipeline.record import document
 from kiln.publish import channels
 from kiln.publish.channels import Held
-from kiln.publish.own_images import OwnImage, moment, own_images
+from kiln.publish.own_images import OwnImage, own_images
 from kiln.publish.pending_updates import Bring, Lacking, lacking_updates
 
 
@@ -159,7 +160,7 @@ def _was_rolled_back(now: Held, image: OwnImage) -> bool:
         and not now.moving
         and release.moved.action == "rollback"
         and now.image_id != image.ami_id
-        and moment(release.moved.at) > image.created
+        and read_time(release.moved.at) > image.created
     )
 
 
@@ -179,7 +180,7 @@ def _is_for(planned: Planned | None, image: OwnImage) -> bool:
 
 
 def _age(image: OwnImage) -> timedelta:
-    return datetime.now(timezone.utc) - image.created
+    return utc_now() - image.created
 
 
 def _row(

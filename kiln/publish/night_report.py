@@ -6,13 +6,13 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime, timezone
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader
 
 from kiln.base.paths import TEMPLATES, build_dir
 from kiln.base.printable import printable
+from kiln.base.times import as_stamp, utc_now
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.publish.night_results import RowResult
@@ -23,8 +23,8 @@ _SUBJECT, _MESSAGE = 100, 262144
 
 def write(results: Sequence[RowResult], out: str | None) -> Path:
     """Write report.json, report.md and report.html to a folder; returns it."""
-    when = datetime.now(timezone.utc)
-    folder = Path(out) if out else build_dir() / "nightly" / when.strftime("%Y%m%dT%H%M%SZ")
+    when = utc_now()
+    folder = Path(out) if out else build_dir() / "nightly" / as_stamp(when)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.json").write_text(json.dumps([asdict(row) for row in results], indent=2))
     (folder / "report.md").write_text(as_markdown(results), encoding="utf-8")

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 
 from kiln.base.tags import LINE, VERIFIED
+from kiln.base.times import as_time, read_time, utc_now
 from kiln.base.verdict_tag import says_verified
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
 from kiln.publish import channels
 from kiln.publish.channels import Held
-from kiln.publish.own_images import moment
 from kiln.publish.regions import in_regions
 
 
@@ -101,7 +100,7 @@ def _row(holding: Held, home: Held | None, verdicts: Mapping[str, str]) -> Chann
         cuda=has.cuda if has else None,
         verified=says_verified(verdicts.get(holding.image_id)),
         age_days=_age(release.built) if release else None,
-        since=holding.since.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        since=as_time(holding.since),
         drift=_drift(holding, home, verdicts),
     )
 
@@ -109,7 +108,7 @@ def _row(holding: Held, home: Held | None, verdicts: Mapping[str, str]) -> Chann
 def _age(built: str) -> float | None:
     """Days since a time in ISO 8601; None if the text is not one."""
     try:
-        age = datetime.now(timezone.utc) - moment(built)
+        age = utc_now() - read_time(built)
     except ValueError:
         return None
     return round(age.total_seconds() / 86400, 1)

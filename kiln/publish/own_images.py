@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 from kiln.base import vocabulary
 from kiln.base.tags import KEEP, LINE, RECIPE, RETIRING, RUN_ID
+from kiln.base.times import read_time
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 
@@ -96,20 +97,14 @@ def _own(region: str, image: Any) -> OwnImage | None:
         ami_id=str(image["ImageId"]),
         name=str(image.get("Name", "")),
         state=str(image["State"]),
-        created=moment(str(image["CreationDate"])),
+        created=read_time(str(image["CreationDate"])),
         line=tags.get(LINE),
         tags=tags,
         snapshots=tuple(disk["SnapshotId"] for disk in disks if "SnapshotId" in disk),
         protected=image.get("DeregistrationProtection", "disabled") != "disabled",
-        deprecated=moment(until) if until else None,
-        launched=moment(launched) if launched else None,
+        deprecated=read_time(until) if until else None,
+        launched=read_time(launched) if launched else None,
     )
-
-
-def moment(text: str) -> datetime:
-    """A time as EC2 writes it, in ISO 8601."""
-    then = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    return then if then.tzinfo else then.replace(tzinfo=timezone.utc)
 
 
 def users_of(target: Target, image_ids: Sequence[str]) -> dict[str, list[str]]:

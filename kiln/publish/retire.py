@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import Literal
 
 from kiln.base.errors import KilnError
 from kiln.base.tags import RETIRING
+from kiln.base.times import as_time, utc_now
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
@@ -140,7 +141,7 @@ def _guarded(image: OwnImage, users: Sequence[str]) -> str:
 
 
 def _not_yet(image: OwnImage, settings: Publish) -> str:
-    age = datetime.now(timezone.utc) - image.created
+    age = utc_now() - image.created
     if image.line is None and age < _FRESH:
         return "built less than a day ago and not published"
     first = settings.deprecate_after or 0
@@ -156,7 +157,7 @@ def _launched_lately(image: OwnImage) -> str:
     launched = image.launched
     if launched is None or launched - image.created < _VERIFYING:
         return ""
-    if datetime.now(timezone.utc) - launched < _LATELY:
+    if utc_now() - launched < _LATELY:
         return f"launched on {launched:%Y-%m-%d}"
     return ""
 
@@ -219,7 +220,7 @@ def _shared_still(target: Target, ami_id: str) -> str:
 
 def _do(target: Target, going: Going, image: OwnImage) -> None:
     ec2 = aws.ec2(target)
-    now = datetime.now(timezone.utc)
+    now = utc_now()
     with aws.explained(f"{going.ami_id} could not be retired in {going.region}"):
         if going.step == "deprecate":
             # EC2 refuses a time that is past when it arrives.
@@ -228,7 +229,7 @@ def _do(target: Target, going: Going, image: OwnImage) -> None:
             )
             if image.protected:
                 ec2.disable_image_deregistration_protection(ImageId=going.ami_id)
-            when = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+            when = as_time(now)
             ec2.create_tags(Resources=[going.ami_id], Tags=[{"Key": RETIRING, "Value": when}])
         elif going.step == "disable":
             ec2.disable_image(ImageId=going.ami_id)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any
 
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.tags import KEPT_UNTIL, RUN_ID
+from kiln.base.times import as_time, read_stamp, utc_now
 from kiln.cloud import aws
 from kiln.cloud.removal import Resource, delete_resource
 from kiln.cloud.target import Target
@@ -46,7 +47,7 @@ def leftovers(target: Target, regions: Sequence[str], older_than: timedelta) -> 
     A complete AMI is not left over: `retire` decides about it. Raises KilnError (exit status 1)
     if a region does not answer.
     """
-    now = datetime.now(timezone.utc)
+    now = utc_now()
     by_region = in_regions(
         regions, lambda region: list(_leftovers(target.in_region(region), now, now - older_than))
     )
@@ -81,7 +82,7 @@ def _leftovers(target: Target, now: datetime, before: datetime) -> Iterator[Left
                 values = {tag["Key"]: tag["Value"] for tag in tags}
                 run_id, until = values.get(RUN_ID), values.get(KEPT_UNTIL)
                 limit = before if until is None else now
-                if until is not None and vocabulary.TIME.fits(until) and until > _text(now):
+                if until is not None and vocabulary.TIME.fits(until) and until > as_time(now):
                     yield Leftover(target.region, kind, resource_id, run_id or "", kept_until=until)
                     continue
                 if run_id is not None and _began_before(run_id, limit):
@@ -93,14 +94,10 @@ def _began_before(run_id: str, before: datetime) -> bool:
     if not vocabulary.RUN_ID.fits(run_id):
         return False
     try:
-        began = datetime.strptime(run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
+        began = read_stamp(run_id[:16])
     except ValueError:
         return False
     return began < before
-
-
-def _text(time: datetime) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 _OURS: list[Any] = [{"Name": "tag-key", "Values": [RUN_ID]}]

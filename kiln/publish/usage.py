@@ -5,9 +5,10 @@ Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/your-ec2-ami-usage.h
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import Any
 
+from kiln.base.times import utc_now
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 
@@ -37,7 +38,7 @@ def used_elsewhere(target: Target, image_id: str, *, ask: bool) -> str:
     ec2: Any = aws.ec2(target)
     with aws.explained(f"who uses {image_id} could not be asked in {target.region}"):
         reports = ec2.describe_image_usage_reports(ImageIds=[image_id])["ImageUsageReports"]
-        since = datetime.now(timezone.utc) - _FRESH
+        since = utc_now() - _FRESH
         fresh = [report for report in reports if report["CreationTime"] > since]
         ready = [report for report in fresh if report["State"] == "available"]
         if not ready:

@@ -1,0 +1,35 @@
+"""Times as records, tags and run ids have them: kiln/base/times.py alone knows the forms."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from kiln.base import times, vocabulary
+from kiln.base.paths import ROOT
+
+MOMENT = datetime(2026, 8, 1, 12, 0, 5, tzinfo=timezone.utc)
+
+
+def test_both_forms_are_read_as_they_were_written() -> None:
+    assert times.as_time(MOMENT) == "2026-08-01T12:00:05Z"
+    assert times.as_stamp(MOMENT) == "20260801T120005Z"
+    assert times.read_time(times.as_time(MOMENT)) == MOMENT
+    assert times.read_stamp(times.as_stamp(MOMENT)) == MOMENT
+    assert vocabulary.TIME.fits(times.now())
+
+
+@pytest.mark.parametrize("write", [times.as_time, times.as_stamp])
+def test_a_moment_of_another_zone_is_written_in_utc(write) -> None:
+    assert write(MOMENT.astimezone(timezone(timedelta(hours=2)))) == write(MOMENT)
+
+
+def test_no_other_module_of_kiln_has_a_form_of_its_own() -> None:
+    forms = ("%Y-%m-%dT%H:%M:%SZ", "%Y%m%dT%H%M%SZ", "datetime.now(")
+    files = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "kiln").rglob("*.py")
+        if any(form in path.read_text() for form in forms)
+    }
+    assert files == {"kiln/base/times.py"}
