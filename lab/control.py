@@ -223,8 +223,7 @@ def clean(
     shared = [lab.shared / name for name in ("bases", "mirror", "keys", "ca", "apt")]
     with _no_base_in_progress(lab) if bases else contextlib.nullcontext():
         for folder in [lab.state, *(shared if bases else [])]:
-            if folder.exists():
-                tree.delete(folder)
+            if tree.delete(folder):
                 swept.append(f"folder {folder}")
     if bases:
         swept += emulation.forget_all()

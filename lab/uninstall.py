@@ -51,8 +51,7 @@ def remove_all_labs(*, force: bool, say: Callable[[str], None]) -> Uninstalled:
     # A lab in another folder logs there too.
     alone = not any(re.fullmatch(r"lab[0-9]+", path.name) for path in INTERFACES.iterdir())
     for folder in (root, *([mirror.LOG.parent] if alone else [])):
-        if folder.exists():
-            tree.delete(folder)
+        if tree.delete(folder):
             removed.append(f"folder {folder}")
     folders = tuple(path for path in (ROOT / ".venv", build_dir()) if path.exists())
     return Uninstalled(tuple(removed), tuple(packages_from_apt()), folders)

@@ -166,18 +166,28 @@ def _of_family(tree: Path, family: str) -> Path:
     return without
 
 
-def delete(tree: Path) -> None:
-    """Delete a tree, complete or not: a killed mmdebstrap leaves /dev mounted in it.
+def delete(tree: Path) -> bool:
+    """Delete a tree, complete or not: a killed mmdebstrap leaves /dev mounted in it. False if there
+    is none.
 
+    It is renamed first, so that after an interruption nobody takes a part of it for the whole; the
+    next call for the same tree deletes that part too.
     Raises operation_failed when something stays mounted: deleting it would delete the host's files.
     """
-    for point in disks.mounts(tree):
-        run("umount", "--lazy", str(point), check=False)
-    if left := disks.mounts(tree):
-        raise operation_failed(f"{left[0]} cannot be unmounted", hint=f"umount {left[0]}")
+    part = tree.with_name(f".removing-{tree.name}")
+    there = [path for path in (part, tree) if path.exists()]
+    for path in there:
+        for point in disks.mounts(path):
+            run("umount", "--lazy", str(point), check=False)
+        if left := disks.mounts(path):
+            raise operation_failed(f"{left[0]} cannot be unmounted", hint=f"umount {left[0]}")
     if tree.exists():
         run("sh", str(mmdebstrap.HOOKS / "stop.sh"), str(tree), check=False)
-        shutil.rmtree(tree)
+    for path in there:
+        if path == tree:
+            tree.rename(part)
+        shutil.rmtree(part)
+    return bool(there)
 
 
 def copy(tree: Path, target: Path) -> None:

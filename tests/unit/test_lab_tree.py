@@ -352,3 +352,18 @@ def test_a_tree_waits_for_the_mmdebstrap_that_a_killed_build_has_left(
     assert not (tmp_path / "tree").exists()
     with mmdebstrap.alone(tmp_path, say):
         assert len(waits) == 1
+
+
+def test_a_tree_whose_deletion_was_interrupted_is_not_taken_for_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = tmp_path / "al2-x86_64-1"
+    (whole / "etc").mkdir(parents=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", lambda path: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            tree.delete(whole)
+    assert not whole.exists()
+    assert tree.delete(whole), "the next call deletes what was left"
+    assert list(tmp_path.iterdir()) == []
+    assert not tree.delete(whole)
