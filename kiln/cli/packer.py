@@ -29,7 +29,7 @@ def render(
     c: Context,
     check: bool = False,
     summary: bool = False,
-    against: str = "HEAD",
+    against: str | None = None,
     json: bool = False,
 ) -> int:
     """Write packer/: what all AMIs share, and a folder for each."""
@@ -37,11 +37,16 @@ def render(
     from kiln.packer.folders import write_all
     from kiln.packer.staleness import renewal, stale_files
 
+    if check and summary:
+        raise KilnError("--check and --summary exclude each other", hint="give one of them")
+    if against is not None and not summary:
+        raise KilnError("--against says what --summary compares with", hint="add --summary")
     recipes = load.load_recipes()
     number = len(recipes)
     if summary:
         from kiln.packer import summary as differences
 
+        against = against or "HEAD"
         changes = differences.changes(recipes, against)
         lines = differences.summary_lines(changes)
         show(

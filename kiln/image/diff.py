@@ -44,7 +44,7 @@ def compare_images(a: str, b: str) -> dict[str, Any]:
 
     Returns `{"a", "b", "changes": [Change as JSON …], "counts": {severity: number},
     "not_compared": [kinds that one of them does not record], "digests": [two recipe digests, null
-    if unknown], "asked": {field of the recipe: [old, new]}}`.
+    if unknown], "without_digest": {name: why}, "asked": {field of the recipe: [old, new]}}`.
     """
     before, build_a = version_info.load_version_info(a)
     after, build_b = version_info.load_version_info(b)
@@ -58,6 +58,11 @@ def compare_images(a: str, b: str) -> dict[str, Any]:
         "counts": {severity: counts[severity] for severity in _ORDER},
         "not_compared": not_compared(before, after),
         "digests": [build.recipe_digest if build else None for build in (build_a, build_b)],
+        "without_digest": {
+            name: _why_no_digest(build)
+            for name, build in ((a, build_a), (b, build_b))
+            if build is None or not build.recipe_digest
+        },
         "asked": _recipe_differences(build_a, build_b),
     }
 
@@ -66,6 +71,14 @@ def not_compared(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     """The kinds that an older bake did not record in one of two images."""
     keys = {"file": "files", "sysctl": "sysctls", "boot": "boot"}
     return [kind for kind, key in keys.items() if key not in a or key not in b]
+
+
+def _why_no_digest(build: Record | None) -> str:
+    if build is None:
+        return "there is no record of its build"
+    if build.continued and not build.continued.same_inputs:
+        return "its bake went on on an instance that a failed one had kept"
+    return "its record has none"
 
 
 def _recipe_differences(a: Record | None, b: Record | None) -> dict[str, list[Any]]:
@@ -102,8 +115,14 @@ _KINDS = {"file": "installed files", "sysctl": "kernel parameters", "boot": "boo
 def _same(answer: dict[str, Any]) -> str:
     """What can be said of two images without a recorded difference."""
     old, new = answer["digests"]
-    if old == new or not (old and new):
-        return "no difference" + ("; they have one recipe digest" if old and old == new else "")
+    if answer["without_digest"]:
+        lacking = "; ".join(f"{name}: {why}" for name, why in answer["without_digest"].items())
+        return (
+            "no difference on the images; whether one recipe made both is not known, without a "
+            f"recipe digest of each ({lacking})"
+        )
+    if old == new:
+        return "no difference; they have one recipe digest"
     changes = [f"{name} {pair[0]} → {pair[1]}" for name, pair in answer["asked"].items()]
     why = (
         f"the recipes differ in {'; '.join(changes)}"

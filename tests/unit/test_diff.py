@@ -8,6 +8,7 @@ import pytest
 from kiln.base.errors import KilnError
 from kiln.image import sbom
 from kiln.image.diff import compare_images, compare_records, diff_text
+from kiln.pipeline.record import Continued
 from tests.unit.records import a_record
 
 PACKAGES = [
@@ -291,6 +292,19 @@ def test_one_digest_and_no_difference_says_both(builds):
     builds("new")
     text = diff_text(compare_images("old", "new"))
     assert text == "old and new: no difference; they have one recipe digest"
+
+
+def test_a_bake_that_was_continued_is_never_called_the_same(builds):
+    builds("whole")
+    on = Continued("tuning", "i-0123456789abcdef0", same_inputs=False, run_id="failed")
+    builds("continued", recipe_digest=None, continued=on)
+    answer = compare_images("whole", "continued")
+    assert list(answer["without_digest"]) == ["continued"]
+    assert diff_text(answer) == (
+        "whole and continued: no difference on the images; whether one recipe made both is not "
+        "known, without a recipe digest of each (continued: its bake went on on an instance that a "
+        "failed one had kept)"
+    )
 
 
 def test_what_an_older_bake_did_not_record_is_not_called_the_same(builds, other):

@@ -117,6 +117,23 @@ def test_the_command_line_prints_the_summary(tmp_path: Path) -> None:
     assert re.search(rf"debian12 lts base: driver [\d.]+ → {NEWER}", done.stdout)
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"check": True, "summary": True}, "--check and --summary exclude each other"),
+        ({"against": "HEAD~1"}, "--against says what --summary compares with"),
+        ({"against": "HEAD~1", "check": True}, "--against says what --summary compares with"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused_and_nothing_is_written(
+    repository: Path, flags: dict[str, object], message: str
+) -> None:
+    before = sorted(repository.rglob("*"))
+    with pytest.raises(KilnError, match=message):
+        render_task.body.__wrapped__(Context(), **flags)
+    assert sorted(repository.rglob("*")) == before
+
+
 def test_with_json_the_summary_is_data(
     repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
