@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.paths import RUNTIME, RUNTIME_VARIANTS, TEMPLATES
 from kiln.telemetry import Telemetry, agent_files
@@ -56,7 +57,7 @@ def agent_packages(files: Mapping[str, str]) -> list[AgentPackage]:
                 hint="restore it: git checkout amis.lock.yaml",
             )
         folder, machine, version = match.groups()
-        for entry in telemetry_facts()["bundle"]["distros"]:
+        for entry in telemetry_facts()["bundle"]["distros"].values():
             if entry["folder"] != folder:
                 continue
             package = AgentPackage(
@@ -120,8 +121,8 @@ def _members(settings: Telemetry, packages: list[AgentPackage]) -> Iterator[tupl
         for target, text in agent_files(settings, driver="any", agent_version=oldest).items():
             yield f"agent/{oldest}/{target}", text.encode(), 0o644
     distros = [
-        (entry["id"], entry["version"], entry["package"])
-        for entry in telemetry_facts()["bundle"]["distros"]
+        (entry["id"], entry["version"], package_kind(name))
+        for name, entry in telemetry_facts()["bundle"]["distros"].items()
     ]
     yield "distros.tsv", _table(distros), 0o644
     systems = {f"{distro} {number}" for distro, number, _ in distros}
@@ -133,6 +134,11 @@ def _members(settings: Telemetry, packages: list[AgentPackage]) -> Iterator[tupl
             )
     rows = [(p.distro, p.machine, p.url, p.sha256) for p in packages]
     yield "packages.tsv", _table(sorted(rows)), 0o644
+
+
+def package_kind(name: str) -> str:
+    """The kind of agent package that a distribution takes."""
+    return "deb" if facts.distro(name)["package_manager"] == "apt" else "rpm"
 
 
 def _agent_steps() -> list[str]:

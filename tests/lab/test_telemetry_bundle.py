@@ -63,11 +63,7 @@ class Guest(guests.Guest):
         return result
 
 
-# The bundle's distributions by the lab's names: amzn 2023 is al2023, ubuntu 22.04 ubuntu2204.
-SUPPORTED = [
-    f"{distro['id'].replace('amzn', 'al')}{distro['version'].replace('.', '')}"
-    for distro in telemetry_facts()["bundle"]["distros"]
-]
+SUPPORTED = list(telemetry_facts()["bundle"]["distros"])
 
 
 def _content(path: Path) -> str:

@@ -16,12 +16,16 @@ from pathlib import Path
 import pytest
 from invoke import Context
 
+from kiln.base import plain_yaml
 from kiln.base.errors import KilnError
-from kiln.base.paths import RUNTIME, RUNTIME_VARIANTS
+from kiln.base.paths import ROOT, RUNTIME, RUNTIME_VARIANTS
 from kiln.cli import telemetry as tasks
+from kiln.components.component import download
 from kiln.facts.lock_file import read_lock_file
+from kiln.matrix.load import load_recipes
 from kiln.telemetry import Telemetry, bundle
 from kiln.telemetry.bundle import AgentPackage
+from kiln.telemetry.facts import telemetry_facts
 
 AGENT = "opt/aws/amazon-cloudwatch-agent"
 EVENTS = f"{AGENT}/etc/amazon-cloudwatch-agent.d/kiln-events.json"
@@ -142,6 +146,18 @@ def test_a_package_of_the_lock_is_for_every_version_of_its_distribution():
 def test_a_package_of_a_distribution_that_the_bundle_lacks_is_left_out():
     files = {f"{AGENTS}/redhat/amd64/1.9b1/amazon-cloudwatch-agent.rpm": "a" * 64}
     assert bundle.agent_packages(files) == []
+
+
+def test_each_distribution_of_the_bundle_says_of_itself_what_the_table_says():
+    bases = plain_yaml.read_plain(ROOT / "lab/rootfs/basefiles/distros.yaml")["distros"]
+    rows = {recipe.distro.id: recipe for recipe in load_recipes()}
+    for name, entry in telemetry_facts()["bundle"]["distros"].items():
+        release = bases[name]["os_release"]
+        assert (entry["id"], entry["version"]) == (release["ID"], release["VERSION_ID"]), name
+        (agent,) = download(rows[name], "CLOUDWATCH_AGENT", build="1")
+        folder = re.search(r"([a-z_]+)/(?:amd64|arm64)/", agent.url)
+        assert folder and entry["folder"] == folder.group(1), name
+        assert agent.url.endswith(f".{bundle.package_kind(name)}"), name
 
 
 def test_the_installer_has_each_package_of_the_lock_whose_checksum_is_known(tmp_path):
