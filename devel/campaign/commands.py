@@ -28,13 +28,12 @@ from kiln.base.recipe import Recipe
 from kiln.matrix.load import load_recipes
 from lab.settings import Lab
 
-# The first of a row of each package manager, and of what only some rows do; without the driver's
-# last numbers.
-RECIPES = (
-    "al2-510",
-    "ubuntu2404-595",
-    "al2023-580.178.04-both",
-    "debian12-535",
+# The lines of a row of each package manager, and of what only some rows do.
+LINES = (
+    "al2/classic/base/x86_64",
+    "ubuntu2404/production/base/x86_64",
+    "al2023/lts-both/base/x86_64",
+    "debian12/debian/base/x86_64",
 )
 SURVIVES = Path(__file__).with_name("survives.yaml")
 # What a failing command answers with.
@@ -167,12 +166,12 @@ def campaign(
     minutes: float,
     say: Callable[[str], None],
     book: Book,
-    only: Sequence[str] = RECIPES,
+    lines: Sequence[str] = LINES,
     at_once: int = 1,
 ) -> Counts:
     """Let as many calls of these recipes' scripts fail as the minutes allow, of several at once."""
     until = deadline(minutes)
-    recipes = [recipe for recipe in load_recipes() if recipe.name.startswith(tuple(only))]
+    recipes = [recipe for recipe in load_recipes() if recipe.channel_line in lines]
     seen: set[Case] = set()
 
     def attack(recipe: Recipe) -> Counts:

@@ -36,6 +36,7 @@ from kiln.base.errors import KilnError
 from lab import control, host, settings
 from lab.api import botocore_data, keys
 from tests.unit import commands
+from tests.unit.rows import row
 
 __all__ = ["PRIVATE_KEY", "inventory", "slim_checkout", "slim_matrix", "users_environment"]
 
@@ -44,7 +45,7 @@ gc.set_threshold(100_000, 50, 50)
 botocore_data.read_once()
 signal.signal(signal.SIGINT, signal.default_int_handler)
 ROOT = Path(__file__).resolve().parents[2]
-AL2 = "al2-510.47.03-cuda11.6-base-x86_64"
+AL2 = row("al2/classic/base/x86_64").name
 # It is not the user's lab, and each process that tests has one of its own.
 os.environ["KILN_LAB_INDEX"] = str(
     int(os.environ.get("KILN_LAB_INDEX", "9"))

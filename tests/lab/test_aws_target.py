@@ -23,7 +23,7 @@ import aws_front
 import company
 import pytest
 import yaml
-from conftest import inventory, slim_checkout, users_environment
+from conftest import AL2, inventory, slim_checkout, users_environment
 
 from kiln.matrix import load
 from lab import control, mirror, settings
@@ -31,7 +31,6 @@ from lab.api import keys
 from lab.settings import Lab
 from lab.target import LabTarget
 
-AL2 = "al2-510.47.03-cuda11.6-base-x86_64"
 Kiln = Callable[..., subprocess.CompletedProcess[str]]
 TAGS = {"team": "ml platform", "cost-center": "4711", "project": "llm"}
 MIRRORED = {"cuda": "developer.download.nvidia.com", "driver": "us.download.nvidia.com"}

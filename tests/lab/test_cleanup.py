@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PRIVATE_KEY, copied, inventory, users_environment
+from conftest import AL2, PRIVATE_KEY, copied, inventory, users_environment
 
 from devel.campaign.testbed import bare_checkout, processes_of
 from kiln.base import tags
@@ -28,7 +28,6 @@ from kiln.packer.digest import recipe_digest
 from lab import control
 from tests.unit import commands
 
-AL2 = "al2-510.47.03-cuda11.6-base-x86_64"
 BUILD = ("build", "--distro", "al2", "--driver", "510.47.03", "--target", "lab")
 BOTH = ("build", "--distro", "al2", "--driver", "550", "--all", "--target", "lab")
 KINDS = {"instances", "key pairs", "security groups", "volumes"}

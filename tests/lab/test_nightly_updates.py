@@ -18,9 +18,10 @@ from conftest import users_environment
 
 from devel.campaign.testbed import bare_checkout
 from lab import settings
+from tests.unit.rows import row
 
-AL2 = "al2-510.47.03-cuda11.6-base-x86_64"
-AL2023 = "al2023-580.178.04-open-cuda13.0-base-x86_64"
+AL2 = row("al2/classic/base/x86_64").name
+AL2023 = row("al2023/lts/base/x86_64").name
 
 
 @dataclass(frozen=True)

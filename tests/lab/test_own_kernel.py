@@ -25,7 +25,6 @@ from kiln.base.stopping import Stop
 from kiln.cloud import aws
 from kiln.cloud.machine import Machine
 from kiln.cloud.target import OwnKernel, Target
-from kiln.matrix import load
 from kiln.pipeline import ami_checks, build
 from kiln.pipeline.ami_checks import Verdict
 from kiln.pipeline.plan import Options
@@ -35,13 +34,14 @@ from lab.settings import Lab
 from lab.shell import run
 from lab.storage import disks
 from lab.target import LabTarget
+from tests.unit.rows import row
 
 pytestmark = pytest.mark.skipif(
     not os.environ.get("KILN_OWN_KERNEL"),
     reason="takes minutes: KILN_OWN_KERNEL=1, or ./invoke test --all",
 )
 
-ROW = "debian12-535.309.01-base-x86_64"
+ROW = row("debian12/debian/base/x86_64")
 CHECKS = AMI_TESTS / "test_own_kernel.py"
 MUTATIONS = yaml.safe_load((AMI_TESTS / "mutations.yaml").read_text())
 
@@ -79,7 +79,6 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Own]:
     lab = settings.current()
     target = LabTarget("a test", endpoint=lab.endpoint)
     kept = tmp_path_factory.mktemp("disk") / "out.raw"
-    recipe = next(recipe for recipe in load.load_recipes() if recipe.name == ROW)
     broken: list[Verdict] = []
     original = ami_checks.run_checks
 
@@ -94,7 +93,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Own]:
         patch.setenv("KILN_BUILD_DIR", str(tmp_path_factory.mktemp("build")))
         options = Options(own_kernel=OwnKernel(kept))
         outcome = build.build_recipes(
-            [recipe], options, target, Progress(), install=True, on_failure=print
+            [ROW], options, target, Progress(), install=True, on_failure=print
         )
     yield Own(outcome.built[0].record, kept, broken[0], of_the_lab(lab), target)
     control.down(lab)

@@ -27,7 +27,6 @@ from lab import control
 from tests.unit import commands
 
 AL2023 = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-6.1-x86_64"
-ROW = "al2023-580.178.04-open-cuda13.0-base-x86_64"
 # Not the parent's release, and not the newest.
 PINNED = "2023.11.20260511"
 NEWEST = "2023.12.20260803"

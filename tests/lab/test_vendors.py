@@ -18,14 +18,14 @@ import pytest
 from conftest import ROOT, Guest, lab_of_the_tests, launching, plain_client
 
 from kiln import components
-from kiln.matrix import load
 from lab import control, mirror, vendors
 from lab.network import dns
 from lab.settings import Lab
 from lab.shell import run
+from tests.unit.rows import row
 
 pytestmark = pytest.mark.beside
-ROW = "debian12-580.178.04-open-cuda13.0-base-x86_64"
+ROW = row("debian12/lts/base/x86_64")
 PAYLOADS = ROOT / "lab/packages/payloads"
 KEY = "https://nvidia.github.io/libnvidia-container/gpgkey"
 SERVE = """
@@ -124,14 +124,13 @@ def baked(world: World) -> Guest:
     as_root(guest, "until apt-get -qq update; do sleep 1; done")
     packages = "containerd docker.io xz-utils bzip2"
     as_root(guest, f"DEBIAN_FRONTEND=noninteractive apt-get -qq -y install {packages}")
-    (recipe,) = (r for r in load.load_recipes() if r.name == ROW)
-    step = components.get("container-toolkit").for_recipe(recipe)
+    step = components.get("container-toolkit").for_recipe(ROW)
     values = {
         **step.env,
         "KILN_DIR": "/var/tmp/kiln",
-        "KILN_DISTRO": recipe.distro.id,
-        "KILN_FAMILY": recipe.distro.family,
-        "KILN_PACKAGE_MANAGER": recipe.distro.package_manager,
+        "KILN_DISTRO": ROW.distro.id,
+        "KILN_FAMILY": ROW.distro.family,
+        "KILN_PACKAGE_MANAGER": ROW.distro.package_manager,
     }
     for download in step.downloads:
         values[f"{download.env}_URL"] = download.url

@@ -32,7 +32,7 @@ from tests.unit.records import a_record
 LAB = LabTarget("--target lab", "us-east-1", "http://127.0.0.1:4602")
 AWS = AwsTarget("--target aws", "us-east-1")
 ROWS = load_recipes(ROOT / "amis.yaml")
-MIXED = [row for row in ROWS if row.name.startswith("al2023-580")]
+MIXED = [row for row in ROWS if row.channel_line.startswith("al2023/lts/")]
 
 
 @pytest.fixture(autouse=True)

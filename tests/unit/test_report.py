@@ -131,7 +131,7 @@ def test_it_is_compared_with_the_rows_build_before_also_under_another_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path))
-    line = {"line": "al2023-lts-base-x86_64", "name": "al2023-580", "driver": "580.1.1"}
+    line = {"line": "al2023-lts-base-x86_64", "name": "al2023-579", "driver": "579.1.1"}
     for run, recipe, versions in (
         ("20261001T000000Z-aaaa", line, {"packages": []}),
         ("20261101T000000Z-aaaa", line, {"packages": [{"name": "a"}]}),
@@ -148,8 +148,8 @@ def test_it_is_compared_with_the_rows_build_before_also_under_another_name(
     assert before is not None
     assert before.run_id == "20261101T000000Z-aaaa"
     text = text_of(report.report_html(new, before))
-    assert "al2023-580, run 20261101T000000Z-aaaa, verified: ./invoke diff" in text
-    assert "driver 580.1.1 → 590.1.1 packages 1 → 2 packages by name 1 differ: b" in text
+    assert "al2023-579, run 20261101T000000Z-aaaa, verified: ./invoke diff" in text
+    assert "driver 579.1.1 → 590.1.1 packages 1 → 2 packages by name 1 differ: b" in text
     assert build_before(a_record(run_id="20261001T000000Z-aaaa", recipe=line)) is None
 
 

@@ -49,7 +49,7 @@ def test_a_second_run_of_the_same_ami_is_refused_and_names_the_first() -> None:
 
 
 def test_another_ami_may_be_built_meanwhile_and_the_same_one_afterwards() -> None:
-    with runs.started(ROW, LAB), runs.started("al2023-580", LAB):
+    with runs.started(ROW, LAB), runs.started("another", LAB):
         pass
     with runs.started(ROW, LAB):
         pass

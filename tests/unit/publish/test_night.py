@@ -282,16 +282,16 @@ def test_a_release_whose_record_is_elsewhere_is_compared_when_it_was_fetched(
 
 
 def test_each_row_that_was_not_built_has_its_own_reason() -> None:
-    rows = [replace(RECIPE, name=name) for name in ("al2-470", "al2-470-ecs", "al2-510")]
+    rows = [replace(RECIPE, name=name) for name in ("al2-460", "al2-460-ecs", "al2-510")]
     night = Night(tuple(Due(row, "its inputs have changed") for row in rows), ())
     reasons = {
-        "al2-470-ecs": KilnError("al2-470-ecs: no capacity"),
-        "al2-470": KilnError("it has no network"),
+        "al2-460-ecs": KilnError("al2-460-ecs: no capacity"),
+        "al2-460": KilnError("it has no network"),
     }
     results = run_night(night, lambda rows: Outcome(3, (), reasons), pytest.fail, pytest.fail)
     assert [(row.row, row.action, row.why) for row in results] == [
-        ("al2-470", "failed", "it has no network"),
-        ("al2-470-ecs", "failed", "al2-470-ecs: no capacity"),
+        ("al2-460", "failed", "it has no network"),
+        ("al2-460-ecs", "failed", "al2-460-ecs: no capacity"),
         ("al2-510", "failed", "it was stopped"),
     ]
 
