@@ -13,6 +13,7 @@ from kiln.base.recipe import Recipe
 from kiln.components import Step
 from kiln.components.component import Component, packages, system_of
 from kiln.matrix.load import load_recipes
+from tests.unit.rows import every_version
 
 RECIPES = load_recipes()
 
@@ -68,20 +69,7 @@ def test_what_canonical_makes_is_ubuntu_whatever_its_id(monkeypatch: pytest.Monk
 
 
 def test_every_file_in_the_table_of_downloads_is_fetched_by_a_component() -> None:
-    full = {
-        "cuda": "13.0.2",
-        "cudnn": "9.24.1.1",
-        "nccl": "2.28.9",
-        "efa": "1.34.0",
-        "ofi_nccl": "1.9.2",
-        "gdrcopy": "2.6",
-        "dcgm": "4.6.0",
-        "dcgm_exporter": "4.8.3",
-        "container_toolkit": "1.20.0",
-        "mig_parted": "0.14.3",
-        "cloudwatch_agent": "1.300072.0",
-        "package_snapshot": "20240301T030400Z",
-    }
+    full = every_version()
     made = [step(name, "debian12", driver_source="runfile", **full) for name in components.names()]
     fetched = {download.env for each in made for download in each.downloads}
     assert fetched == set(facts.table("downloads")["downloads"])

@@ -6,6 +6,7 @@ step that names a file, and the commands are the list's own.
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -23,7 +24,7 @@ from tests.unit.rows import row
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()
-FILE = re.compile(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|sh|yaml))`")
+FILE = re.compile(r"`((?:[\w.-]+/)*[\w-]+\.(?:md|py|sh|yaml))`")
 COMMAND = re.compile(r"`\./invoke ([^`]+)`")
 # Two AMIs instead of all: what a list promises does not depend on how many there are.
 ROWS = "amis:\n- {distro: al2023, stack: lts}\n- {distro: debian12, stack: lts}\n"
@@ -100,10 +101,10 @@ class Checkout:
         (root / "amis.yaml").write_text(matrix.split("\namis:\n")[0] + "\n" + ROWS)
 
     def tests_of_all_rows_pass(self, *arguments: str) -> int:
-        """As `tests_pass`, with every row of this checkout on the stacks of the copy."""
+        """As `tests_pass`, with every row of this checkout beside those that the list added."""
         path = self.root / "amis.yaml"
         whole = (ROOT / "amis.yaml").read_text().split("\namis:\n")[1]
-        path.write_text(path.read_text().split("\namis:\n")[0] + "\namis:\n" + whole)
+        path.write_text(path.read_text().replace("\n" + ROWS, "\namis:\n" + whole))
         return self.tests_pass(*arguments)
 
     def walk(self, title: str, edits: dict[str, Edit], *then: list[str]) -> list[str]:
@@ -112,12 +113,15 @@ class Checkout:
         `then` are further calls of ./invoke; the answer is what they print.
         """
         assert edited(title) == list(edits), f"the list {title!r} names other files"
+        self.edit(edits)
+        calls = commands(title)
+        return [text.lstrip() for text in self.invoke(*calls, *then)[len(calls) :]]
+
+    def edit(self, edits: dict[str, Edit]) -> None:
         for name, edit in edits.items():
             path = self.root / name
             text = path.read_text() if path.exists() else ""
             path.write_text(edit(text))
-        calls = commands(title)
-        return [text.lstrip() for text in self.invoke(*calls, *then)[len(calls) :]]
 
     def invoke(self, *calls: list[str]) -> list[str]:
         """What each call of ./invoke prints, all made by one process; each must end well."""
@@ -151,7 +155,7 @@ class Checkout:
 
     def tests_pass(self, *arguments: str) -> int:
         """How many tests of the copy were run; all of them must pass."""
-        unused = ("cacheprovider", "xdist", "unraisableexception", "threadexception")
+        unused = ("cacheprovider", "unraisableexception", "threadexception")
         done = self.python("-m", "pytest", *(f"-pno:{name}" for name in unused), *arguments)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr
         return int(re.findall(r"(\d+) passed", done.stdout)[-1])
@@ -209,7 +213,7 @@ def test_a_driver_version(checkout: Checkout) -> None:
     assert {row["driver"] for row in json.loads(names)} == {driver}
     assert driver in checkout.rendered()
     assert driver in (checkout.root / "amis.lock.yaml").read_text()
-    files = ("which", "evidence", "compat", "lab_vendors", "facts", "getting_started")
+    files = ("which", "evidence", "compat", "lab_vendors", "facts", "getting_started", "campaign")
     assert checkout.tests_of_all_rows_pass(
         *(f"tests/unit/test_{name}.py" for name in files), "-k", "not readme"
     ) > 200  # fmt: skip
@@ -227,6 +231,7 @@ def test_a_distribution(checkout: Checkout) -> None:
       base: {ssm_parameter: "/aws/service/debian/release/99/latest/{deb_arch}"}
     end_of_life: '2099-01-01'
     cuda_repo: debian99
+    codename: forky
     compiler: '12'
     kernels:
       default: linux-image-cloud
@@ -238,6 +243,10 @@ def test_a_distribution(checkout: Checkout) -> None:
         "  debian99: {arches: [x86_64], first: {x86_64: 12.3.0}, drivers: {first: '545'},"
         " source: 'https://example.com/debian99'}\n"
     )
+    archive = (
+        "- {when: {distro: debian99}, name: debian99, kind: apt, url: 'https://example.com/debian',"
+        " suites: ['{codename}'], components: [main], keys: debian, source: debian_sources}\n"
+    )
     found, names, _ = checkout.walk(
         "Add a distribution",
         {
@@ -245,6 +254,9 @@ def test_a_distribution(checkout: Checkout) -> None:
             "kiln/facts/knowledge/cuda.yaml": instead("  rhel8:", repository + "  rhel8:"),
             "kiln/facts/knowledge/efa.yaml": after(
                 "  debian13:", "  debian99: {first: 1.36.0, source: notes}\n"
+            ),
+            "kiln/facts/knowledge/archives.yaml": lambda text: after("archives:", archive)(
+                after("security:", archive)(text)
             ),
             "amis.yaml": lambda text: text + "- {distro: debian99, stack: lts}\n",
         },
@@ -257,6 +269,11 @@ def test_a_distribution(checkout: Checkout) -> None:
     assert rules <= {"KEY-UNCONFIRMED", "UNTRIED", "EVIDENCE-ASSUMED"}
     assert "cuda/repos/debian99/x86_64" in checkout.rendered()
     assert "debian99" in (checkout.root / "amis.lock.yaml").read_text()
+    files = ("preflight", "matrix", "overlay", "telemetry_bundle")
+    rows = "own_repositories or page_shows or mistake_in_a_distribution or each_distribution"
+    assert checkout.tests_of_all_rows_pass(
+        *(f"tests/unit/test_{name}.py" for name in files), "-k", rows
+    ) > 15  # fmt: skip
 
 
 MODULE = '''"""Acme's login banner."""
@@ -336,6 +353,51 @@ def test_a_component_whose_script_asks_for_another_variable_is_refused(checkout:
     )
     with pytest.raises(AssertionError, match=r"acme-baseline\.sh:4.* BANNER"):
         checkout.walk("Add a component", edits)
+
+
+NEEDS = """COMPONENT = Component(
+    name="acme-baseline",
+    what="Acme's banner",
+    needs="acme_baseline",
+    environment=environment,
+    downloads=lambda recipe: download(recipe, "ACME_BASELINE", str(recipe.acme_baseline)),
+)
+"""
+URL = "https://example.com/acme-{version}.tar.gz"
+
+
+def test_a_component_with_a_version_of_its_own(checkout: Checkout) -> None:
+    checkout.edit(component_edits())
+    checkout.walk(
+        "Add a version of its own to a component",
+        {
+            "kiln/base/recipe.py": after("    mig_parted:", "    acme_baseline: str | None\n"),
+            "kiln/matrix/schema.py": after(
+                "    gdrcopy: Version", "    acme_baseline: Version | None = None\n"
+            ),
+            "kiln/components/acme_baseline.py": lambda text: (
+                text.replace("import Component\n", "import Component, download\n")
+                .replace("recipe.distro.id", "recipe.acme_baseline")
+                .split("COMPONENT =")[0]
+                + NEEDS
+            ),
+            "provisioners/acme-baseline.sh": lambda text: after(
+                "#@ env ACME_BANNER", "#@ download ACME_BASELINE  required  its archive\n"
+            )(text + "kiln_download ACME_BASELINE >/dev/null\n"),
+            "kiln/facts/knowledge/downloads.yaml": after(
+                "downloads:", f"  ACME_BASELINE:\n  - {{url: '{URL}', source: none}}\n"
+            ),
+            "docs/matrix.md": after("| `gdrcopy` |", "| `acme_baseline` | Acme's banner |\n"),
+            "amis.yaml": instead("  lts:\n", "  lts:\n    acme_baseline: 9.8.7\n"),
+        },
+        CURRENT,
+    )
+    assert re.search(r'ACME_BANNER *= "Acme, 9\.8\.7"', checkout.rendered())
+    assert URL.format(version="9.8.7") in (checkout.root / "amis.lock.yaml").read_text()
+    assert checkout.tests_of_all_rows_pass(
+        *(f"tests/unit/test_{name}.py" for name in ("matrix", "components", "provisioners")),
+        *("-k", "documented or page_shows or table_of_downloads or acme"),
+    ) > 5  # fmt: skip
 
 
 RULE = (
@@ -430,18 +492,34 @@ def test_an_instance_type(checkout: Checkout) -> None:
 
 
 # A row that no bump moves: the case that the pipeline was made for, which the README builds.
-STAYS = {row("al2/classic/base/x86_64").name}
+STAYS = row("al2/classic/base/x86_64").name
 
 
-def test_no_unit_test_takes_a_row_by_a_name_that_a_new_version_changes() -> None:
-    names = {recipe.name for recipe in load_recipes(ROOT / "amis.yaml")} - STAYS
+@pytest.mark.parametrize("folder", ["tests/unit", "tests/lab", "devel"])
+def test_nothing_takes_a_row_by_a_name_that_a_new_version_changes(folder: str) -> None:
+    # Name → its beginning up to the driver's branch: more than that follows the version.
+    names = {
+        recipe.name: f"{recipe.distro.id}-{recipe.driver_branch}"
+        for recipe in load_recipes(ROOT / "amis.yaml")
+        if (recipe.name, folder) != (STAYS, "tests/unit")
+    }
     named = {
-        f"{path.name}: {name}"
-        for path in (ROOT / "tests" / "unit").rglob("*.py")
-        for name in names
-        if name in path.read_text(encoding="utf-8")
+        f"{path.name}:{line}: {text}"
+        for path in (ROOT / folder).rglob("*.py")
+        for line, text in texts(path)
+        for name, start in names.items()
+        if name in text or (text.startswith(start) and name.startswith(text))
     }
     assert not named, "take it by its line (tests/unit/rows.py)"
+
+
+def texts(path: Path) -> list[tuple[int, str]]:
+    """The lines and texts of a module's literals."""
+    return [
+        (node.lineno, node.value)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
 
 
 def test_every_list_of_the_page_is_walked() -> None:

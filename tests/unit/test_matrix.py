@@ -475,5 +475,7 @@ def test_the_page_shows_what_a_misspelt_distribution_is_answered_with(tmp_path: 
     file.write_text(rows.replace("{distro: al2,", "{distro: al22,", 1))
     with pytest.raises(KilnError) as refused:
         matrix.load_recipes(file)
-    answer = str(refused.value).replace(str(tmp_path), "").lstrip("./")
-    assert f"\n{answer}\n" in (ROOT / "docs" / "matrix.md").read_text()
+    page = (ROOT / "docs" / "matrix.md").read_text()
+    (answer,) = re.findall(r"^amis\.yaml:\d+:\d+(: AMI Kiln does not build .*), …$", page, re.M)
+    # The page shows the row's place of an earlier day, and not every distribution.
+    assert re.match(rf"\S*amis\.yaml:\d+:\d+{re.escape(answer)}, ", str(refused.value))

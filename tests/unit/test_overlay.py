@@ -26,10 +26,9 @@ from kiln.packer import policy, render, uploads
 from kiln.packer.digest import recipe_digest
 from kiln.packer.folders import write_folders
 from lab.packages import system
-from tests.unit import caches, commands, shown
+from tests.unit import caches, commands, shown, unknown_distribution
 
 PAGE = (ROOT / "docs" / "overlay.md").read_text()
-DISTRIBUTION = (ROOT / "docs" / "add-a-distribution.md").read_text()
 
 
 def written(top: Path) -> Path:
@@ -312,34 +311,32 @@ def test_a_mistake_is_one_message_with_the_overlays_file_and_line(acme: Path, wh
 
 # What is replaced in the distribution of docs/add-a-distribution.md, by what → what is said.
 WRONG_DISTRIBUTION = {
-    "family": ("family: debian", "family: redhat", "3:13: distros.debian13.family: 'redhat'"),
-    "no family": ("    family: debian\n", "", "2:3: distros.debian13: lacks family"),
-    "no user": ("    ssh_user: admin\n", "", "2:3: distros.debian13: lacks ssh_user"),
-    "no device": ("    root_device: /dev/xvda\n", "", "2:3: distros.debian13: lacks root_device"),
-    "no codename": ("    codename: trixie\n", "", "2:3: distros.debian13: lacks codename"),
-    "a user": ("ssh_user: admin", "ssh_user: a b", "4:15: distros.debian13.ssh_user: 'a b'"),
-    "a device": ("/dev/xvda", "xvda", "5:18: distros.debian13.root_device: 'xvda'"),
-    "a kernel": ("default: linux-", "default: linus-", "11:16: distros.debian13.kernels.default: "),
+    "family": ("family: debian", "family: redhat", "3:13: distros.debian98.family: 'redhat'"),
+    "no family": ("    family: debian\n", "", "2:3: distros.debian98: lacks family"),
+    "no user": ("    ssh_user: admin\n", "", "2:3: distros.debian98: lacks ssh_user"),
+    "no device": ("    root_device: /dev/xvda\n", "", "2:3: distros.debian98: lacks root_device"),
+    "no codename": ("    codename: trixie\n", "", "2:3: distros.debian98: lacks codename"),
+    "a user": ("ssh_user: admin", "ssh_user: a b", "4:15: distros.debian98.ssh_user: 'a b'"),
+    "a device": ("/dev/xvda", "xvda", "5:18: distros.debian98.root_device: 'xvda'"),
+    "a kernel": ("default: linux-", "default: linus-", "11:16: distros.debian98.kernels.default: "),
     "a proxy": ("proxy: 6.12.117", "proxy: 6.12.118", "proxy: '6.12.118+deb12-amd64'"),
     "a number": (
         "series: '6.12'", "series: 6", "series: must be text, not a number",
     ),
     "a placeholder": (
         "latest/{deb_arch}", "latest/{debarch}",
-        "7:29: distros.debian13.parents.base.ssm_parameter: unknown placeholder {debarch}",
+        "7:29: distros.debian98.parents.base.ssm_parameter: unknown placeholder {debarch}",
     ),
     "a source": ("source: debian}", "source: debain}", "source: 'debain'"),
-    "a flavour": ("base: {", "bases: {", "7:7: distros.debian13.parents.bases: 'bases'"),
-    "half a parent": ("{ssm_parameter: ", "{name: ", "7:7: distros.debian13.parents.base: must"),
+    "a flavour": ("base: {", "bases: {", "7:7: distros.debian98.parents.bases: 'bases'"),
+    "half a parent": ("{ssm_parameter: ", "{name: ", "7:7: distros.debian98.parents.base: must"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", WRONG_DISTRIBUTION)
 def test_a_mistake_in_a_distribution_is_one_message_with_its_line(acme: Path, what: str) -> None:
     old, new, message = WRONG_DISTRIBUTION[what]
-    (text,) = re.findall(
-        r"^`overlay/facts/distros.yaml`\n\n```yaml\n(.*?)^```$", DISTRIBUTION, re.M | re.S
-    )
+    text = unknown_distribution.files()["facts/distros.yaml"]
     path = acme / "facts/distros.yaml"
     path.write_text(text)
     table("distros")

@@ -18,17 +18,13 @@ from kiln import components
 from kiln.base.paths import KNOWLEDGE, PROVISIONERS
 from kiln.components import Step
 from kiln.matrix.load import load_recipes
+from tests.unit.rows import every_version
 
 KEYS = yaml.safe_load((KNOWLEDGE / "keys.yaml").read_text())["keys"]
 SCRIPTS = sorted(PROVISIONERS.glob("*.sh"))
 RECIPES = load_recipes()
-# Every version that a recipe may name, so that every component has something to say.
-FULL = {
-    "cuda": "13.0.2", "cudnn": "9.24.1.1", "nccl": "2.28.9", "efa": "1.34.0", "ofi_nccl": "1.9.2",
-    "gdrcopy": "2.6", "dcgm": "4.6.0", "dcgm_exporter": "4.8.3", "container_toolkit": "1.20.0",
-    "cloudwatch_agent": "1.300072.0", "mig_parted": "0.14.3", "nvlsm": "2025.10.14", "imex": True,
-    "package_snapshot": "20240301T030400Z",
-}  # fmt: skip
+# So that every component has something to say.
+FULL = every_version()
 
 
 def steps(name: str) -> list[Step]:
