@@ -329,7 +329,7 @@ def test_what_was_kept_of_an_index_and_is_damaged_is_read_anew(
         assert distributions.names(DEBIAN) == before
 
 
-@pytest.mark.parametrize("distro", ["debian13", "Debian-sid"])
+@pytest.mark.parametrize("distro", ["debian98", "Debian-sid"])
 def test_a_machine_whose_distribution_no_ami_is_built_on_has_no_security_repository(
     distro: str,
 ) -> None:
