@@ -99,9 +99,16 @@ def start_in(checkout: Path, home: Path, *arguments: str) -> Going:
     return Going(commands.Program(checkout, arguments, users_environment(home)), home)
 
 
+def not_to_boot(lab: Any, instances: int = 1) -> None:
+    """So many launches from now on boot nothing: Packer has an instance and waits for its SSH. What
+    is ended then need not have booted, and a boot costs more than all else of such a test."""
+    control.order_fault(lab, action="boot", code="never", times=instances)
+
+
 @pytest.fixture
 def going(lab: Any, tmp_path: Path, new: Callable[[], Any]) -> Iterator[Going]:
     """A build in the middle of its bake, with the home and build folder that `kiln` has."""
+    not_to_boot(lab)
     build = start(tmp_path, *BUILD)
     try:
         build.wait_for_log("Instance ID")
@@ -240,6 +247,7 @@ def test_a_second_ctrl_c_ends_a_build_that_ec2_throttles_for_good(
     """Packer, asked to end, waits for its instance's end for an hour: it is not waited for."""
     throttled = {"action": "DescribeInstances", "code": "RequestLimitExceeded"}
     control.order_fault(lab, **throttled, times=100_000)
+    not_to_boot(lab)
     build = start(tmp_path, *BUILD)
     try:
         build.wait_for_log("Waiting for instance")
@@ -337,6 +345,7 @@ def test_an_ami_that_never_boots_is_one_message(
 def test_all_rows_are_interrupted_together(
     lab: Any, new: Callable[[], New], tmp_path: Path
 ) -> None:
+    not_to_boot(lab, instances=2)
     both = start(tmp_path, *BOTH)
     try:
         both.wait_for_log("Instance ID", logs=2)

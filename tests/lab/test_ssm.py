@@ -6,12 +6,11 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from conftest import launching
+from conftest import Guest, launching
 
 TRUST = json.dumps(
     {
@@ -308,13 +307,9 @@ def test_the_cloudwatch_agent_is_installed_and_managed_by_awss_documents(ssm, gu
     assert guest.run(files).stdout.split() == ["default"]
 
 
-def test_awss_documents_set_up_the_cloudwatch_agent_on_each_distribution(
-    ssm, client, ec2, key, profile, source_ami
-) -> None:
-    logs, group = client("logs"), f"/kiln/{time.time_ns()}"
-    entry = {"file_path": "/var/log/kiln-test.log", "log_group_name": group}
-    wanted = {"logs": {"logs_collected": {"files": {"collect_list": [entry]}}}}
-    ssm.put_parameter(Name="AmazonCloudWatch-try", Type="String", Value=json.dumps(wanted))
+@pytest.fixture(scope="module")
+def distributions(ec2, key, profile, source_ami, ssm) -> Iterator[list[Guest]]:
+    """A guest of each other distribution, whose agent is online, shared by the tests."""
     with launching(ec2, key, source_ami) as launch:
         made = []
         for name, user in DISTRIBUTIONS.items():
@@ -326,41 +321,49 @@ def test_awss_documents_set_up_the_cloudwatch_agent_on_each_distribution(
             " && sudo systemctl enable --now amazon-ssm-agent"
         )
         assert done.returncode == 0, done.stderr
-        ids = [guest.id for guest in made]
         for fresh in made:
             until(
                 lambda fresh=fresh: ping(ssm, fresh.id) == "Online", f"{fresh.user}: no agent", 120
             )
-        for document, parameters in (
-            ("AWS-ConfigureAWSPackage", {"action": "Install", "name": "AmazonCloudWatchAgent"}),
-            (
-                "AmazonCloudWatch-ManageAgent",
-                {"optionalConfigurationLocation": "AmazonCloudWatch-try"},
-            ),
-        ):
-            given = {name: [value] for name, value in parameters.items()}
-            sent = ssm.send_command(DocumentName=document, Parameters=given, InstanceIds=ids)
+        yield made
 
-            def over(command: str = sent["Command"]["CommandId"]) -> Any:
-                (answer,) = ssm.list_commands(CommandId=command)["Commands"]
-                return answer if answer["Status"] in ("Success", "Failed") else None
 
-            answer = until(over, f"{document} does not end", 180)
-            details = ssm.list_command_invocations(
-                CommandId=sent["Command"]["CommandId"], Details=True
-            )
-            assert answer["Status"] == "Success", details["CommandInvocations"]
-        for guest in made:
-            guest.run("echo hello | sudo tee -a /var/log/kiln-test.log")
+def test_awss_documents_set_up_the_cloudwatch_agent_on_each_distribution(
+    ssm, client, distributions
+) -> None:
+    logs, group = client("logs"), f"/kiln/{time.time_ns()}"
+    entry = {"file_path": "/var/log/kiln-test.log", "log_group_name": group}
+    wanted = {"logs": {"logs_collected": {"files": {"collect_list": [entry]}}}}
+    ssm.put_parameter(Name="AmazonCloudWatch-try", Type="String", Value=json.dumps(wanted))
+    ids = [guest.id for guest in distributions]
+    for document, parameters in (
+        ("AWS-ConfigureAWSPackage", {"action": "Install", "name": "AmazonCloudWatchAgent"}),
+        (
+            "AmazonCloudWatch-ManageAgent",
+            {"optionalConfigurationLocation": "AmazonCloudWatch-try"},
+        ),
+    ):
+        given = {name: [value] for name, value in parameters.items()}
+        sent = ssm.send_command(DocumentName=document, Parameters=given, InstanceIds=ids)
 
-        def streams() -> bool:
-            try:
-                found = logs.filter_log_events(logGroupName=group)["events"]
-            except logs.exceptions.ResourceNotFoundException:
-                return False
-            return {event["logStreamName"] for event in found} == set(ids)
+        def over(command: str = sent["Command"]["CommandId"]) -> Any:
+            (answer,) = ssm.list_commands(CommandId=command)["Commands"]
+            return answer if answer["Status"] in ("Success", "Failed") else None
 
-        until(streams, "not every guest delivers")
+        answer = until(over, f"{document} does not end", 180)
+        details = ssm.list_command_invocations(CommandId=sent["Command"]["CommandId"], Details=True)
+        assert answer["Status"] == "Success", details["CommandInvocations"]
+    for guest in distributions:
+        guest.run("echo hello | sudo tee -a /var/log/kiln-test.log")
+
+    def streams() -> bool:
+        try:
+            found = logs.filter_log_events(logGroupName=group)["events"]
+        except logs.exceptions.ResourceNotFoundException:
+            return False
+        return {event["logStreamName"] for event in found} == set(ids)
+
+    until(streams, "not every guest delivers")
 
 
 def test_an_agent_that_stops_is_connection_lost(ssm, guest) -> None:
@@ -418,54 +421,44 @@ def test_parameters_have_the_limits_of_their_tier_and_of_amis(ssm, source_ami) -
 
 
 def test_a_command_goes_to_as_many_at_once_as_asked_and_ends_after_too_many_errors(
-    ec2, key, source_ami, profile, ssm, guest
+    ssm, guest, distributions
 ) -> None:
     """Three guests. MaxErrors=0: the first error is one too many; those that wait get nothing.
 
     https://docs.aws.amazon.com/systems-manager/latest/userguide/send-commands-multiple.html
     """
-    tags = [{"ResourceType": "instance", "Tags": [{"Key": "fleet", "Value": "wave"}]}]
-    with (
-        launching(ec2, key, source_ami) as launch,
-        ThreadPoolExecutor(2) as pool,
-    ):
-        how = {"IamInstanceProfile": profile, "TagSpecifications": tags}
-        others = [made.result() for made in [pool.submit(launch, **how) for _ in range(2)]]
-        guests = {made.id: made for made in (guest, *others)}
-        for instance_id in guests:
-            until(lambda i=instance_id: ping(ssm, i) == "Online", "an agent does not register")
+    guests = [each.id for each in (guest, *distributions[:2])]
+    for instance_id in guests:
+        until(lambda i=instance_id: ping(ssm, i) == "Online", "an agent does not register")
 
-        def send(script: str, **limits: str) -> dict[str, Any]:
-            sent = ssm.send_command(
-                DocumentName=SHELL,
-                Parameters={"commands": [script]},
-                InstanceIds=list(guests),
-                **limits,
-            )["Command"]["CommandId"]
-            answers = {instance_id: ended(ssm, sent, instance_id) for instance_id in guests}
-            (over,) = ssm.list_commands(CommandId=sent)["Commands"]
-            return {"over": over, "answers": answers}
+    def send(script: str, **limits: str) -> dict[str, Any]:
+        sent = ssm.send_command(
+            DocumentName=SHELL,
+            Parameters={"commands": [script]},
+            InstanceIds=guests,
+            **limits,
+        )["Command"]["CommandId"]
+        answers = {instance_id: ended(ssm, sent, instance_id) for instance_id in guests}
+        (over,) = ssm.list_commands(CommandId=sent)["Commands"]
+        return {"over": over, "answers": answers}
 
-        def spans(answers: dict[str, Any]) -> list[tuple[float, float]]:
-            return sorted(
-                tuple(map(float, each["StandardOutputContent"].split()))
-                for each in answers.values()
-            )
-
-        stamp = "a=$(date +%s.%N); sleep 0.5; echo $a $(date +%s.%N)"
-        in_turn = send(stamp, MaxConcurrency="1")
-        first, second, third = spans(in_turn["answers"])
-        assert first[1] <= second[0] and second[1] <= third[0]
-        together = spans(send(stamp, MaxConcurrency="100%")["answers"])
-        assert max(begun for begun, _ in together) < min(end for _, end in together)
-
-        failing = send("exit 3", MaxConcurrency="1", MaxErrors="0")
-        ends = Counter(
-            (each["Status"], each["StatusDetails"]) for each in failing["answers"].values()
+    def spans(answers: dict[str, Any]) -> list[tuple[float, float]]:
+        return sorted(
+            tuple(map(float, each["StandardOutputContent"].split())) for each in answers.values()
         )
-        assert ends == {("Failed", "Failed"): 1, ("Cancelled", "Terminated"): 2}
-        assert failing["over"]["MaxErrors"] == "0"
 
-        allowed = send("exit 3", MaxConcurrency="1", MaxErrors="1")
-        ends = Counter(each["Status"] for each in allowed["answers"].values())
-        assert ends == {"Failed": 2, "Cancelled": 1}
+    stamp = "a=$(date +%s.%N); sleep 0.5; echo $a $(date +%s.%N)"
+    in_turn = send(stamp, MaxConcurrency="1")
+    first, second, third = spans(in_turn["answers"])
+    assert first[1] <= second[0] and second[1] <= third[0]
+    together = spans(send(stamp, MaxConcurrency="100%")["answers"])
+    assert max(begun for begun, _ in together) < min(end for _, end in together)
+
+    failing = send("exit 3", MaxConcurrency="1", MaxErrors="0")
+    ends = Counter((each["Status"], each["StatusDetails"]) for each in failing["answers"].values())
+    assert ends == {("Failed", "Failed"): 1, ("Cancelled", "Terminated"): 2}
+    assert failing["over"]["MaxErrors"] == "0"
+
+    allowed = send("exit 3", MaxConcurrency="1", MaxErrors="1")
+    ends = Counter(each["Status"] for each in allowed["answers"].values())
+    assert ends == {"Failed": 2, "Cancelled": 1}
