@@ -1,7 +1,8 @@
 """The lab's EC2 without guests: the API and everything behind it, but instances boot nothing.
 
 `python -m tests.unit.lab_api FOLDER` serves it on a free port, which it prints. It is a process of
-its own, because moto is patched for the whole process.
+its own, because moto is patched for the whole process. Tests have theirs from one that has loaded
+moto and forks: `python -m tests.unit.lab_api` does so for each folder that it reads.
 """
 
 from __future__ import annotations
@@ -10,11 +11,16 @@ import contextlib
 import functools
 import gc
 import logging
+import os
 import select
+import signal
 import subprocess
 import sys
+import tempfile
 import time
+import traceback
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +32,32 @@ ROOT = Path(__file__).resolve().parents[2]
 @contextlib.contextmanager
 def serving(folder: Path) -> Iterator[str]:
     """The endpoint of a lab that keeps its files in `folder`."""
-    with (
-        (folder / "log").open("w") as log,
-        subprocess.Popen(
-            [sys.executable, "-m", __name__, str(folder)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        ) as process,
-    ):
-        try:
-            assert process.stdout
-            ready, _, _ = select.select([process.stdout], [], [], 120)
-            port = process.stdout.readline().strip() if ready else ""
-            assert port, (folder / "log").read_text()
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.kill()
+    forking = _forking()
+    assert forking.stdin and forking.stdout
+    (folder / "log").touch()
+    forking.stdin.write(f"{folder}\n")
+    forking.stdin.flush()
+    ready, _, _ = select.select([forking.stdout], [], [], 120)
+    process, _, port = (forking.stdout.readline() if ready else "").strip().partition(" ")
+    try:
+        assert port, (folder / "log").read_text()
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        if process:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(process), signal.SIGKILL)
+
+
+@functools.cache
+def _forking() -> subprocess.Popen[str]:
+    """The process that forks a lab for each folder that it is told; it ends with this one."""
+    return subprocess.Popen(
+        [sys.executable, "-m", __name__],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
 
 
 @functools.cache
@@ -101,6 +115,60 @@ class MachineWithoutGuest:
 
 def main(folder: Path) -> None:
     """Serve until killed."""
+    served = _server(folder)
+    print(served.server_port, flush=True)
+    served.serve_forever()
+
+
+def fork() -> None:
+    """Serve each folder that is read from a fork of this process, until there are no more.
+
+    What has to be loaded for a lab costs more than most tests ask of it.
+    """
+    from kiln.matrix.load import load_recipes
+    from lab import server, settings
+    from lab.amis import public_images
+    from lab.api import botocore_data
+
+    botocore_data.read_once()
+    with tempfile.TemporaryDirectory() as folder:
+        # Moto reads the list of public AMIs, the same for each lab, when it is loaded.
+        public = public_images.public_images(load_recipes())
+        server.configure_moto(settings.Lab(54, Path(folder)), public)
+        for module in ("codebuild.projects", "guests.machines", "ssm.front"):
+            import_module(f"lab.{module}")
+        import_module("moto.moto_server.werkzeug_app")
+        gc.freeze()
+        _fork_for_each()
+
+
+def _fork_for_each() -> None:
+    # Nobody asks how a lab ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in iter(sys.stdin.readline, ""):
+        if not os.fork():
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _serve_alone(Path(line.rstrip("\n")))
+
+
+def _serve_alone(folder: Path) -> None:
+    """Serve as a process whose errors are in the folder's log; prints its number and the port."""
+    with (folder / "log").open("w") as log, Path(os.devnull).open() as nothing:
+        os.dup2(log.fileno(), 2)
+        os.dup2(nothing.fileno(), 0)
+    try:
+        served = _server(folder)
+        print(os.getpid(), served.server_port, flush=True)
+        served.serve_forever()
+    except BaseException:
+        traceback.print_exc()
+        print(os.getpid(), flush=True)
+    finally:
+        os._exit(1)
+
+
+def _server(folder: Path) -> Any:
+    """The lab's API, which listens on a free port and is not served yet."""
     from kiln.matrix.load import load_recipes
     from lab import server, settings
     from lab.amis import public_images
@@ -143,9 +211,8 @@ def main(folder: Path) -> None:
     served = make_server("127.0.0.1", 0, application, threaded=True, request_handler=web.Handler)
     gc.freeze()
     gc.enable()
-    print(served.server_port, flush=True)
-    served.serve_forever()
+    return served
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1])) if sys.argv[1:] else fork()
