@@ -24,12 +24,12 @@ _parse = plain_yaml.parse_plain
 _parsed: dict[tuple[str, str, bool], Any] = {}
 
 
-def _parse_plain(text: str, name: str, *, versions_as_text: bool = False) -> Any:
+def _parse_plain(text: str, name: str, *, versions_as_text: bool = False, **tags: Any) -> Any:
     """Data that was read here is given away: who reads the same text twice may change one."""
     asked = (text, name, versions_as_text)
-    if asked in _parsed:
+    if asked in _parsed and not tags:
         return _parsed.pop(asked)
-    return _parse(text, name, versions_as_text=versions_as_text)
+    return _parse(text, name, versions_as_text=versions_as_text, **tags)
 
 
 for _path in sorted(KNOWLEDGE.glob("*.yaml")):
