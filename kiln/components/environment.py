@@ -145,14 +145,15 @@ def environment_problems(component: str, values: Mapping[str, str]) -> list[Find
     ]
 
 
-def library_problems() -> list[Finding]:
+@cache
+def library_problems() -> tuple[Finding, ...]:
     """Errors where a file of the library reads a variable that its header does not declare."""
     common_names = {variable.name for variable in common()}
-    return [
+    return tuple(
         finding
         for path in sorted(LIBRARY.parent.glob("*.sh"))
         for finding in _undeclared(path, common_names)
-    ]
+    )
 
 
 # Of a variable that may be set elsewhere, only such a likeness to a declared one is a mistake.

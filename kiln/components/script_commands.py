@@ -12,7 +12,7 @@ from kiln.base.findings import Finding
 from kiln.base.overlay import overlays, own_files, provisioner_file, shown_path
 from kiln.base.paths import PROVISIONERS, RUNTIME
 from kiln.components.script_exec import replacing
-from kiln.components.script_syntax import Syntax, is_understood, parsed, script_text
+from kiln.components.script_syntax import Syntax, parsed, script_text
 
 RULE = "provisioner"
 
@@ -33,7 +33,7 @@ def command_problems(component: str) -> list[Finding]:
 # Each row of a matrix asks for its components.
 @cache
 def _problems(script: Path, content: str, _overlays: tuple[Path, ...]) -> tuple[Finding, ...]:
-    syntax = parsed(content.encode())
+    syntax = parsed(content)
     return (*_alone(script, syntax), *_missing_files(script, content, syntax), *_replaced(script))
 
 
@@ -52,7 +52,7 @@ def _missing_files(script: Path, content: str, syntax: Syntax) -> Iterator[Findi
         return
     tops = [RUNTIME, *own_files("runtime")]
     for command in syntax.commands:
-        if command.name != "kiln_install_runtime" or not is_understood(command.node):
+        if command.name != "kiln_install_runtime" or not syntax.understands(command.node):
             continue
         for word in command.arguments:
             literal = _LITERAL.fullmatch(word.text)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.base.overlay import own_files, shown_path
-from kiln.components.script_syntax import Command, Word, around, node_text, parsed
+from kiln.components.script_syntax import Command, Syntax, around, node_text, parsed
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -56,35 +56,45 @@ class _Scope:
 
 def replacing(script: Path) -> Iterator[Exec]:
     """Each `exec` of a command that bash gets to from a script, in the script's own shell."""
-    functions: dict[_Scope, str] = {}
+    files = _files(script)
+    functions = {
+        _Scope(file, node): node_text(node.children_by_field_name("name")[0])
+        for file, syntax in files.items()
+        for node in syntax.functions
+    }
+    names = {"exec", "source", ".", *functions.values()}
     called: dict[str, _Step] = {}
     steps: dict[_Scope, _Step | None] = {_Scope(script): None}
     todo = list(steps)
     while todo:
         scope = todo.pop(0)
-        syntax = parsed(scope.file.read_bytes())
-        functions |= {_Scope(scope.file, node): _name(node) for node in syntax.functions}
         reached: dict[_Scope, _Step] = {}
-        for command in syntax.commands:
-            if not command.words or not _is_run_by(scope.function, command):
+        for command in files[scope.file].commands:
+            if command.name not in names or not _is_run_by(scope.function, command):
                 continue
             line, step = command.words[0].line, steps[scope]
             if command.name == "exec" and command.arguments:
                 way = _way(script, scope.file, step)
                 yield Exec(scope.file, line, command.written.removeprefix("exec "), way)
-            elif command.sourced and (file := _own_file(command.sourced)):
+            elif file := _own_file(command):
                 reached[_Scope(file)] = step or _Step("sources", shown_path(file), line)
             else:
                 called.setdefault(command.name, step or _Step("calls", command.name, line))
-        reached |= {
-            function: called[name] for function, name in functions.items() if name in called
-        }
+        reached |= {scope: called[name] for scope, name in functions.items() if name in called}
         todo += [new for new in reached if new not in steps]
         steps = {**reached, **steps}
 
 
-def _name(function: Node) -> str:
-    return node_text(function.children_by_field_name("name")[0])
+def _files(script: Path) -> dict[Path, Syntax]:
+    """A script, and the files of overlays that are sourced from it on, wherever in them."""
+    files: dict[Path, Syntax] = {}
+    todo = [script]
+    while todo:
+        file = todo.pop()
+        files[file] = parsed(file.read_text("utf-8", "replace"))
+        sourced = map(_own_file, files[file].commands)
+        todo += [path for path in sourced if path and path not in files]
+    return files
 
 
 def _is_run_by(function: Node | None, command: Command) -> bool:
@@ -99,9 +109,10 @@ def _is_run_by(function: Node | None, command: Command) -> bool:
     return function is None
 
 
-def _own_file(word: Word) -> Path | None:
-    """The file of an overlay that a word names, if that is known before the bake."""
-    match = _BELOW_RUNTIME.fullmatch(word.text.replace('"', ""))
+def _own_file(command: Command) -> Path | None:
+    """The file of an overlay that a command sources, if its name is known before the bake."""
+    written = command.sourced.text.replace('"', "") if command.sourced else ""
+    match = _BELOW_RUNTIME.fullmatch(written)
     files = [path for path in own_files(f"runtime/{match[1]}") if path.is_file()] if match else []
     return files[-1] if files else None
 

@@ -1,7 +1,7 @@
 """A provisioner's bash as a syntax tree: its commands, functions and variables.
 
 Tree-sitter's grammar of bash does not read all that bash accepts. Where it says so, with a node
-ERROR, nothing should be called a mistake (`is_understood`, `has_gaps`). Where it does not say so,
+ERROR, nothing should be called a mistake (`understands`, `has_gaps`). Where it does not say so,
 this module puts it right: `$A/$B/c` is one word, `>file` and `{name}>file` have one target.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,17 +58,24 @@ class Expansion:
     node: Node
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Command:
     """A simple command: its words, the first of which is its name, without redirections."""
 
-    words: tuple[Word, ...]
     node: Node
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The name as it is written; empty if there is none."""
-        return self.words[0].text if self.words else ""
+        name = self.node.child_by_field_name("name")
+        written = node_text(name) if name else ""
+        # Most commands are asked for no more than their name, which costs less than all words.
+        return written if written not in _PREFIXES else "".join(w.text for w in self.words[:1])
+
+    @cached_property
+    def words(self) -> tuple[Word, ...]:
+        """The words, the name first."""
+        return tuple(_words(self.node))
 
     @property
     def arguments(self) -> tuple[Word, ...]:
@@ -103,20 +110,31 @@ class Syntax:
     expansions: tuple[Expansion, ...]
     # The names in assignments and loops.
     assigned: tuple[Node, ...]
-    # Whether more than a part of a line is not understood: anything may be in there.
-    has_gaps: bool
+    errors: tuple[Node, ...]
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether more than a part of a line is not understood: anything may be in there."""
+        return any(error.start_point.row < error.end_point.row for error in self.errors)
+
+    def understands(self, node: Node) -> bool:
+        """Whether the grammar can read the place of a node."""
+        return not any(
+            error.start_byte <= node.start_byte < error.end_byte for error in self.errors
+        )
 
 
 def script_syntax(script: Path) -> Syntax:
     """The syntax of a script. Raises what `script_text` raises."""
-    return parsed(script_text(script).encode())
+    return parsed(script_text(script))
 
 
 @cache
-def parsed(content: bytes) -> Syntax:
-    """The syntax of a script's content."""
+def parsed(text: str) -> Syntax:
+    """The syntax of a script's text."""
     from tree_sitter import QueryCursor
 
+    content = text.encode()
     parser, query = _bash()
     captures = QueryCursor(query).captures(parser.parse(content).root_node)
 
@@ -124,17 +142,24 @@ def parsed(content: bytes) -> Syntax:
         return sorted(captures.get(kind, ()), key=lambda node: node.start_byte)
 
     return Syntax(
-        commands=tuple(Command(tuple(_words(node)), node) for node in nodes("command")),
+        commands=tuple(map(Command, nodes("command"))),
         declarations=tuple(nodes("declaration")),
         functions=tuple(nodes("function")),
         expansions=tuple(_expansions(content, nodes("expansion"))),
         assigned=tuple(nodes("assigned")),
-        has_gaps=any(node.start_point.row < node.end_point.row for node in nodes("error")),
+        errors=tuple(nodes("error")),
     )
 
 
 def script_text(script: Path) -> str:
     """A script's text. Raises KilnError (exit status 2) with file and line if it is not UTF-8."""
+    status = script.stat()
+    return _read(script, status.st_mtime_ns, status.st_size)
+
+
+# A matrix asks for each script once for each row.
+@cache
+def _read(script: Path, _changed: int, _size: int) -> str:
     content = script.read_bytes()
     try:
         return content.decode("utf-8")
@@ -157,11 +182,6 @@ def around(node: Node) -> Iterator[Node]:
     while inner is not None:
         yield inner
         inner = inner.parent
-
-
-def is_understood(node: Node) -> bool:
-    """Whether the grammar can read the place of a node."""
-    return not any(outer.is_error for outer in around(node))
 
 
 @cache

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from kiln.components.script_syntax import Syntax, is_understood, node_text, script_syntax
+from kiln.components.script_syntax import Syntax, node_text, script_syntax
 
 # Set by bash, or by any login.
 _AMBIENT = re.compile(
@@ -58,7 +58,7 @@ def _readings(script: Syntax) -> tuple[Reading, ...]:
     apart = others or evaluated or script.has_gaps
     reads: dict[str, Reading] = {}
     for expansion in script.expansions:
-        certain = not (apart or expansion.operator) and is_understood(expansion.node)
+        certain = not (apart or expansion.operator) and script.understands(expansion.node)
         _add(reads, Reading(expansion.name, expansion.line, certain))
     for command in script.commands:
         if command.name == "kiln_download" and command.arguments:

@@ -272,7 +272,7 @@ def test_a_script_reads_what_it_declares_and_nothing_else(path):
 
 
 def test_the_library_reads_the_common_variables_and_nothing_else():
-    assert environment.library_problems() == []
+    assert environment.library_problems() == ()
     common = {variable.name for variable in environment.common()}
     readers = {reading.name for path in (*PARTS, *SCRIPTS) for reading in readings(path)}
     assert common - readers == set(), "declared and not read"

@@ -334,9 +334,7 @@ def test_nothing_of_our_own_scripts_is_left_unjudged(script: Path) -> None:
 def test_the_files_of_our_own_scripts_are_seen() -> None:
     written = "\n".join(script.read_text() for script in SCRIPTS)
     installs = [
-        command
-        for command in parsed(written.encode()).commands
-        if command.name == "kiln_install_runtime"
+        command for command in parsed(written).commands if command.name == "kiln_install_runtime"
     ]
     assert sum(len(command.arguments) for command in installs) > 20
     assert len(installs) == written.count("kiln_install_runtime ")
