@@ -42,10 +42,11 @@ CASES = [
     ("cloudwatch-agent", "cloudwatch-agent", "ubuntu2204"),
     ("fsx-lustre", "lustre-client", "ubuntu2204"),
 ]
-# What a package manager trusts, and its package sources.
+# What a package manager trusts, and its package sources. Without the number of a file's names: that
+# is of the base's file, and grows when another test makes a base.
 TRUST = """
-ls -la --time-style=+ /usr/share/keyrings /etc/apt/trusted.gpg.d /etc/apt/sources.list.d \
-    /etc/pki/rpm-gpg /etc/yum.repos.d 2>/dev/null
+find /usr/share/keyrings /etc/apt/trusted.gpg.d /etc/apt/sources.list.d \
+    /etc/pki/rpm-gpg /etc/yum.repos.d -not -type d -printf '%M %u %g %s %p %l\\n' 2>/dev/null | sort
 rpm -qa 'gpg-pubkey*' 2>/dev/null
 sudo ls /root/.gnupg 2>/dev/null
 (dpkg-query -W 2>/dev/null || rpm -qa) | sort | sha256sum
