@@ -235,7 +235,20 @@ def _failed(watched: _Watched, result: BuildResult) -> KilnError:
         last = "; ".join([last, *resources.ended_by_ec2(plan.target, run.id)])
     return operation_failed(
         f"{plan.recipe.name}: packer build failed: {aws.without_encoded(last)}",
-        hint="\n  ".join(filter(None, [aws.hint_in(last), f"the whole log: {log}"])),
+        hint="\n  ".join(
+            filter(None, [aws.hint_in(last), _about_key(plan, last), f"the whole log: {log}"])
+        ),
+    )
+
+
+def _about_key(plan: Plan, reason: str) -> str:
+    """EC2 does not say that it is the key when it cannot use that of a volume."""
+    # https://repost.aws/knowledge-center/kms-iam-ec2-permission
+    if not plan.account.kms_key_id or "Client.InternalError" not in reason:
+        return ""
+    return (
+        f"EC2 says so if it cannot use a volume's key: is {plan.account.kms_key_id} (kms_key_id) a "
+        f"key in {plan.target.region}, enabled, and may this role use it?"
     )
 
 

@@ -83,6 +83,7 @@ def create_image(
         instance_id=instance_id,
         volume_size=int(root.size or 8) if root else 8,
         encrypted=bool(root and root.encrypted),
+        kms_key_id=root.kms_key_id if root else None,
         tags=tags["image"],
         snapshot_tags=tags["snapshot"],
         attributes={"boot_mode": boot_mode},

@@ -27,7 +27,7 @@ from lab.own_kernel.disk import path as disk_of
 from lab.own_kernel.machine import QemuMachine
 from lab.rootfs import emulation
 from lab.shell import CommandError
-from lab.storage import disks, volumes
+from lab.storage import disks, volume_keys, volumes
 
 log = logging.getLogger("lab.instances")
 
@@ -56,6 +56,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
     def __init__(self, ec2_backend: Any, image_id: str, *args: Any, **kwargs: Any) -> None:
         self.distro, self.base, self.layers = self.machines.layers(image_id)
         self._failure: moto_instances.StateReason | None = None
+        self._lacks_key = False
         super().__init__(ec2_backend, image_id, *args, **kwargs)
         self.guest: Guest | QemuMachine | None = None
         self.reachable = "initializing"
@@ -91,6 +92,11 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         volume_type: str | None,
     ) -> None:
         """Attach a new volume. That of the root is made of the AMI's snapshot."""
+        if kms_key_id:
+            # Only a key that the call names: that of an AMI may be of a lab before this one.
+            arn = volume_keys.arn_of(self.ec2_backend, kms_key_id)
+            self._lacks_key = self._lacks_key or arn is None
+            kms_key_id = arn or kms_key_id
         if device_path == self.root_device_name:
             ami = self.ec2_backend.amis[self.image_id]
             disk = ami.block_device_mappings[0]["Ebs"]
@@ -226,6 +232,10 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         fault = self.machines.faults.take("boot", {"InstanceType": self.instance_type})
         if fault and fault.code in LAUNCH:
             self._fail(fault.code, fault.message or LAUNCH[fault.code])
+            return
+        if self._lacks_key:
+            # https://repost.aws/knowledge-center/kms-iam-ec2-permission
+            self._fail("Client.InternalError", LAUNCH["Client.InternalError"])
             return
         emulation.ensure(self.architecture)
         self.base = self.base or self.machines.base(self.distro, self.architecture)

@@ -95,11 +95,13 @@ def account(
 
 @pytest.fixture(scope="module")
 def subnet(ec2: Any, client: Any, lab: Lab) -> str:
-    """The account's private subnet, in the network that this machine is in; and its profile."""
+    """The account's private subnet, in the network that this machine is in; its profile and key."""
     vpc = ec2.create_vpc(CidrBlock=lab.network)["Vpc"]["VpcId"]
     made = str(ec2.create_subnet(VpcId=vpc, CidrBlock=lab.network)["Subnet"]["SubnetId"])
     ec2.create_tags(Resources=[made], Tags=[{"Key": "Class", "Value": "build"}])
     client("iam").create_instance_profile(InstanceProfileName="kiln-builder")
+    key = client("kms").create_key()["KeyMetadata"]["KeyId"]
+    client("kms").create_alias(AliasName="alias/ami", TargetKeyId=key)
     return made
 
 

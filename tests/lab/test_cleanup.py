@@ -320,11 +320,11 @@ def test_no_capacity_is_told_at_once_in_awss_words_and_what_to_do(
 def test_a_launch_that_ec2_takes_back_is_told_with_ec2s_reason(
     lab: Any, new: Callable[[], New], kiln: Callable[..., Any], tmp_path: Path
 ) -> None:
-    control.order_fault(lab, action="boot", code="Client.InternalError")
-    done = kiln(*BUILD)
+    done = kiln(*BUILD, "--kms-key-id", "alias/nope")
     assert done.returncode == 1, done.stderr
     assert done.stderr.count("error: ") == 1
     assert "went to terminated: Client.InternalError: Client error on launch" in done.stderr
+    assert "is alias/nope (kms_key_id) a key in us-east-1" in done.stderr
     assert "Traceback" not in done.stderr
     assert new() == {}
 

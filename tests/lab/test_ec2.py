@@ -289,6 +289,27 @@ def test_an_instance_that_boots_slowly_runs_meanwhile_and_can_be_terminated(ec2,
     wait_for(ec2, slow.id, "terminated", timeout=60)
 
 
+def test_a_launch_with_a_key_that_the_account_does_not_have_ends_as_on_ec2(ec2, key, source_ami):
+    disk = {"Encrypted": True, "KmsKeyId": "alias/nope"}
+    made = ec2.run_instances(
+        ImageId=source_ami,
+        MinCount=1,
+        MaxCount=1,
+        KeyName=key[0],
+        InstanceType="g4dn.xlarge",
+        BlockDeviceMappings=[{"DeviceName": "/dev/xvda", "Ebs": disk}],
+    )
+    instance_id = made["Instances"][0]["InstanceId"]
+    found = {"State": {"Name": "pending"}}
+    deadline = time.monotonic() + 60
+    while found["State"]["Name"] in ("pending", "shutting-down") and time.monotonic() < deadline:
+        time.sleep(0.1)
+        (reservation,) = ec2.describe_instances(InstanceIds=[instance_id])["Reservations"]
+        (found,) = reservation["Instances"]
+    assert found["State"]["Name"] == "terminated"
+    assert found["StateReason"]["Message"] == "Client.InternalError: Client error on launch"
+
+
 def test_an_instance_that_this_machine_cannot_start_is_terminated_with_ec2s_reason(
     lab, ec2, launch, source_ami, key
 ):

@@ -179,6 +179,24 @@ def test_an_encrypted_copy_is_encrypted_and_so_is_what_comes_of_it(
     assert snapshot(there, mine)["KmsKeyId"] == "arn:aws:kms:eu-west-3:1:key/k"
 
 
+def test_a_volume_and_what_is_baked_of_it_have_the_key_that_the_launch_names(
+    client: Callable[..., Any], ec2: Any, parent: str
+) -> None:
+    kms = client("kms")
+    key = kms.create_key()["KeyMetadata"]
+    kms.create_alias(AliasName="alias/ami", TargetKeyId=key["KeyId"])
+    for name in ("alias/ami", key["KeyId"], key["Arn"]):
+        disk = {"Encrypted": True, "KmsKeyId": name}
+        instance = launched(
+            ec2, ImageId=parent, BlockDeviceMappings=[{"DeviceName": "/dev/xvda", "Ebs": disk}]
+        )
+        volume = instance["BlockDeviceMappings"][0]["Ebs"]["VolumeId"]
+        (found,) = ec2.describe_volumes(VolumeIds=[volume])["Volumes"]
+        assert found["KmsKeyId"] == key["Arn"], name
+    made = ec2.create_image(InstanceId=instance["InstanceId"], Name="with my key")
+    assert snapshot(ec2, available(ec2, made["ImageId"]))["KmsKeyId"] == key["Arn"]
+
+
 def test_a_copy_launches_also_when_its_source_is_gone_and_its_volume_is_the_images(
     client: Callable[..., Any], ec2: Any, baked: Any
 ) -> None:
