@@ -92,12 +92,16 @@ def _strictly(findings: Iterable[Finding]) -> list[Finding]:
 
 def _environment(recipe: Recipe) -> list[Finding]:
     """Findings where the variables that a component gives are not those that its script declares
-    and reads, at the script; and a component that the recipe cannot have, at the row."""
+    and reads, at the script; and a component that the recipe cannot have, at the row. Raises
+    KilnError (exit status 2) for a mistake in an overlay's component."""
     findings: list[Finding] = []
     for name in recipe.components:
         try:
             step = components.get(name).for_recipe(recipe)
         except KilnError as error:
+            # What is wrong in a file, an overlay's, is one message and not a matter of each row.
+            if error.place:
+                raise
             finding = Finding("error", environment.RULE, error.message, error.hint)
             findings.append(finding.at(recipe.row.place))
             continue

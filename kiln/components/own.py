@@ -1,17 +1,15 @@
 """The components of overlays: `components/NAME.yaml`, or `.py` with a module as in this folder.
 
-A component in YAML has the keys of `_KEYS`; a module has COMPONENT and AFTER, the component after
-which it is baked. What is wrong in either is a KilnError (exit status 2) with the file and line.
+A component in YAML has the keys of `_KEYS`; a module (own_module.py) has COMPONENT and AFTER, the
+component after which it is baked. What is wrong in either is a KilnError (exit status 2) with the
+file and line.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
-from functools import partial
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +18,12 @@ from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.located import Located, Path_, load_yaml
 from kiln.base.overlay import overlay_mistake, shown_path
 from kiln.base.recipe import Recipe
-from kiln.components.component import Component, Download, Fact, written_download
+from kiln.components.component import Component, Download, written_download
+from kiln.components.own_module import VARIABLE, from_module
 
 # After these nothing may be installed: the list of what is on the image is complete.
 _LAST = ("version-info", "cleanup", "hygiene")
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+_-]*(=[A-Za-z0-9.:~+-]+)?", re.IGNORECASE)
 
 
@@ -127,7 +125,7 @@ def _read(path: Path, recipe_fields: Sequence[str]) -> tuple[Component, str]:
         raise overlay_mistake(
             path, "a component is NAME.yaml or NAME.py, such as acme-baseline.yaml"
         )
-    component, after = (_from_yaml if path.suffix == ".yaml" else _from_module)(path, name)
+    component, after = (_from_yaml if path.suffix == ".yaml" else from_module)(path, name)
     if component.needs is not None and component.needs not in recipe_fields:
         hint = did_you_mean(component.needs, recipe_fields)
         raise overlay_mistake(path, f"needs: a recipe has no field {component.needs!r}", hint)
@@ -170,7 +168,7 @@ def _from_yaml(path: Path, name: str) -> tuple[Component, str]:
             if not isinstance(text, str):
                 what = f"{variable} must be text: put it in quotes, or give it a value"
                 raise _at(document, (key, variable), what)
-            if not _VARIABLE.fullmatch(variable):
+            if not VARIABLE.fullmatch(variable):
                 what = f"{variable!r} is not a variable such as ACME_SITE"
                 raise _at(document, (key, variable), what)
     _check_keys(document)
@@ -236,62 +234,6 @@ def _check_keys(document: Located) -> None:
             what = f"there is no signing key {name!r}"
             hint = did_you_mean(name, keys) + " Yours is an entry in facts/keys.yaml."
             raise _at(document, ("keys", variable), what, hint)
-
-
-def _from_module(path: Path, name: str) -> tuple[Component, str]:
-    spec = importlib.util.spec_from_file_location(f"kiln_overlay_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise overlay_mistake(path, "Python cannot load it")
-    module = importlib.util.module_from_spec(spec)
-    _guarded(path, spec.loader.exec_module, module)
-    component, after = getattr(module, "COMPONENT", None), getattr(module, "AFTER", None)
-    if not isinstance(component, Component) or not isinstance(after, str):
-        raise overlay_mistake(
-            path, 'it needs COMPONENT = Component(…) and AFTER = "tuning" at its end'
-        )
-    if component.name != name:
-        raise overlay_mistake(
-            path, f"the file's name says {name}, its component {component.name!r}"
-        )
-    return (
-        replace(
-            component,
-            environment=partial(_guarded_environment, path, component.environment),
-            downloads=partial(_guarded, path, component.downloads),
-            files=partial(_guarded, path, component.files),
-        ),
-        after,
-    )
-
-
-def _guarded_environment(
-    path: Path, function: Callable[[Recipe], Any], recipe: Recipe
-) -> Mapping[str, str | Fact]:
-    values = _guarded(path, function, recipe)
-    if not isinstance(values, Mapping) or not all(
-        isinstance(text, str | Fact) for text in values.values()
-    ):
-        raise overlay_mistake(
-            path, "environment(recipe) must return the script's variables, all of text"
-        )
-    return values
-
-
-def _guarded(path: Path, function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function of an overlay's module returns; an error in it names the module's line."""
-    try:
-        return function(*arguments)
-    except KilnError:
-        raise
-    except SyntaxError as error:
-        raise overlay_mistake(
-            path, f"not valid Python: {error.msg}", line=error.lineno or 1
-        ) from None
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == str(path)]
-        what = f"{type(error).__name__}: {error}"
-        raise overlay_mistake(path, what, line=(lines[-1] if lines else None) or 1) from None
 
 
 def _at(document: Located, path: Path_, message: str, hint: str = "") -> KilnError:

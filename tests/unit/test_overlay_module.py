@@ -1,0 +1,116 @@
+"""A component of an overlay in Python that does what it should not: one message, exit status 2."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kiln import components
+from kiln.base.errors import KilnError
+from kiln.compat import engine
+from kiln.matrix.load import load_recipes
+from tests.unit import caches, commands
+
+MODULE = """import sys
+from kiln.components.component import Component, Download
+AFTER = "tuning"
+{code}
+COMPONENT = Component(name="acme-x", what="x", {arguments})
+"""
+SCRIPT = '#!/bin/bash\nexport KILN_COMPONENT=acme-x\nsource "${KILN_DIR:?}/lib/kiln.sh"\n'
+
+
+class Module:
+    """An overlay with one component in Python."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / "components/acme_x.py"
+        for name in ("components", "provisioners"):
+            (folder / name).mkdir(parents=True)
+        (folder / "provisioners/acme-x.sh").write_text(SCRIPT)
+
+    def write(self, arguments: str = "", code: str = "") -> None:
+        self.path.write_text(MODULE.format(code=code, arguments=arguments))
+
+    def checked(self) -> KilnError:
+        """What `check` raises for a row."""
+        with pytest.raises(KilnError) as caught:
+            engine.check_recipe(load_recipes()[0])
+        return caught.value
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Module]:
+    monkeypatch.setenv("KILN_OVERLAY", str(tmp_path / "overlay"))
+    caches.forget()
+    yield Module(tmp_path / "overlay")
+    caches.forget()
+
+
+FILES = "files(recipe) must return paths on the image, each with its text"
+DOWNLOADS = "downloads(recipe) must return a tuple of Download(variable, URL)"
+VARIABLES = "environment(recipe) must return the script's variables, all of text"
+# A component's argument → the line and the start of the message.
+WRONG = {
+    "files=lambda r: 5": (5, FILES),
+    "files=lambda r: None": (5, FILES),
+    "files=lambda r: {'etc/x': b'x'}": (5, FILES),
+    "files=lambda r: {b'etc/x': 'x'}": (5, FILES),
+    "files=lambda r: {'etc/x': '\\ud800'}": (5, FILES),
+    "files=lambda: {}": (1, "TypeError: "),
+    "files=lambda r: r.nothing": (5, "AttributeError: "),
+    "files={'etc/x': 'x'}": (1, "files={'etc/x': 'x'}: files must be a function"),
+    "downloads=lambda r: None": (5, DOWNLOADS),
+    "downloads=lambda r: ['http://x']": (5, DOWNLOADS),
+    "downloads=lambda r: Download('ACME', 'https://x')": (5, DOWNLOADS),
+    "downloads=lambda r: (Download('ACME', None),)": (5, DOWNLOADS),
+    "downloads=lambda r: (Download('a-b', 'https://x'),)": (5, "'a-b' is not a variable"),
+    "downloads=lambda r: (1 / 0 for _ in 'x')": (5, DOWNLOADS),
+    "environment=lambda r: 5": (5, VARIABLES),
+    "environment=lambda r: {'ACME': 1}": (5, VARIABLES),
+    "environment=lambda r: {'acme-x': 'x'}": (5, "'acme-x' is not a variable"),
+    "environment=lambda r: {7: 'x'}": (5, "7 is not a variable"),
+    "wanted=lambda r: 1 / 0": (5, "ZeroDivisionError: division by zero"),
+    "wanted=True": (1, "wanted=True: wanted must be a function"),
+    "serves=lambda arch: arch.nothing": (5, "AttributeError: "),
+    "keys={'ACME': 5}": (1, "keys={'ACME': 5}: keys must be variables"),
+    "keys={'ACME': 'nobody'}": (1, "there is no signing key 'nobody'"),
+    "needs=5": (1, "needs=5: needs must be a field of the recipe"),
+    "optional='no'": (1, "optional='no': optional must be True or False"),
+    "reboots=None": (1, "reboots=None: reboots must be True or False"),
+}
+
+
+@pytest.mark.parametrize("argument", WRONG)
+def test_what_is_wrong_in_a_function_or_field_is_one_message_of_check(
+    module: Module, argument: str
+) -> None:
+    line, message = WRONG[argument]
+    module.write(argument)
+    error = module.checked()
+    assert error.message.startswith(f"{module.path}:{line}: {message}")
+    assert error.exit_status == 2
+
+
+def test_a_component_that_is_right_may_give_lists_and_its_own_mappings(module: Module) -> None:
+    module.write(
+        "environment=lambda r: MappingProxyType({'ACME': 'x'}), "
+        "downloads=lambda r: [Download('ACME', 'https://a.example/x')]",
+        code="from types import MappingProxyType",
+    )
+    step = components.get("acme-x").for_recipe(load_recipes()[0])
+    assert step.env == {"ACME": "x"}
+    assert [each.url for each in step.downloads] == ["https://a.example/x"]
+
+
+def test_the_command_says_it_once_and_ends_with_2(module: Module) -> None:
+    module.write("files=lambda r: None")
+    for arguments in (("check",), ("build", "--all", "--dry-run")):
+        done = commands.invoke(*arguments, env=dict(os.environ))
+        assert done.returncode == 2, arguments
+        assert (done.stdout + done.stderr).count(f"{module.path}:5: {FILES}") == 1
+        assert "Traceback" not in done.stderr
