@@ -76,7 +76,8 @@ class _Module:
             raise overlay_mistake(
                 self.path, f"not valid Python: {error.msg}", line=error.lineno or 1
             ) from None
-        except Exception as error:
+        # sys.exit() in a module would end the program without a word.
+        except (Exception, SystemExit) as error:
             frames = traceback.extract_tb(error.__traceback__)
             lines = [frame.lineno for frame in frames if frame.filename == str(self.path)]
             what = f"{type(error).__name__}: {error}"

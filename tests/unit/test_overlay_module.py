@@ -114,3 +114,15 @@ def test_the_command_says_it_once_and_ends_with_2(module: Module) -> None:
         assert done.returncode == 2, arguments
         assert (done.stdout + done.stderr).count(f"{module.path}:5: {FILES}") == 1
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [("check",), ("check", "--json"), ("build", "--all", "--dry-run")], ids=" ".join
+)
+def test_a_module_that_exits_does_not_end_the_program(
+    module: Module, arguments: tuple[str, ...]
+) -> None:
+    module.write(code="sys.exit(3)")
+    done = commands.invoke(*arguments, env=dict(os.environ))
+    assert done.returncode == 2
+    assert f"{module.path}:4: SystemExit: 3" in done.stdout + done.stderr
