@@ -1,13 +1,16 @@
 """A component of an overlay in Python, and what keeps its mistakes from being the program's.
 
 Each function of the component is called through `_Module`: what it raises, and what it returns that
-is of another type, is a KilnError (exit status 2) with the module's file and line.
+is of another type, is a KilnError (exit status 2) with the module's file and line. What it prints
+goes to standard error, since standard output is the program's: with `--json` one document.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -69,7 +72,8 @@ class _Module:
     def result(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """What a function of the module returns; an error in it names the module's line."""
         try:
-            return function(*arguments)
+            with contextlib.redirect_stdout(sys.stderr):
+                return function(*arguments)
         except KilnError:
             raise
         except SyntaxError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -126,3 +127,20 @@ def test_a_module_that_exits_does_not_end_the_program(
     done = commands.invoke(*arguments, env=dict(os.environ))
     assert done.returncode == 2
     assert f"{module.path}:4: SystemExit: 3" in done.stdout + done.stderr
+
+
+def test_what_a_module_prints_is_no_part_of_the_json(module: Module) -> None:
+    module.write("environment=environment, wanted=lambda r: not print('asked')", code=PRINTING)
+    done = commands.invoke("check", "--json", env=dict(os.environ))
+    assert done.returncode == 0
+    assert json.loads(done.stdout)
+    for word in ("loaded", "called", "asked"):
+        assert f"{word}\n" in done.stderr
+
+
+PRINTING = """print("loaded")
+
+def environment(recipe):
+    print("called")
+    return {}
+"""
