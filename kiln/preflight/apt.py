@@ -19,7 +19,7 @@ from kiln.preflight.package_root import Offer, Relations, Resolved, UnusableErro
 _KEPT = ("Acquire::http::Proxy", "Acquire::https::Proxy", "Acquire::http::Timeout")
 
 
-class AptWorld:
+class AptRoot:
     """An empty machine of one architecture with these repositories in its sources.list.
 
     The package lists in `lists` are shared with other roots: apt asks again only for what changed.

@@ -23,9 +23,9 @@ from kiln.preflight.answers import (
     RowAnswer,
     State,
 )
-from kiln.preflight.apt import AptWorld
+from kiln.preflight.apt import AptRoot
 from kiln.preflight.demand import Demand, File, Install, demand
-from kiln.preflight.dnf import DnfWorld
+from kiln.preflight.dnf import DnfRoot
 from kiln.preflight.fetch import Fetcher, NoAnswerError, NotThereError
 from kiln.preflight.indexes import SILENT, Index, ask_repository
 from kiln.preflight.package_root import Offer, PackageRoot, UnusableError, most_like
@@ -102,11 +102,11 @@ def ask(
 
     def of_machine(machine: _Machine) -> list[RootAnswers]:
         return [
-            _ask_world(machine, usable, of_world, fetches, folder / f"{machine}-{number}", cache)
-            for number, (usable, of_world) in enumerate(machines[machine].items())
+            _ask_root(machine, usable, of_root, fetches, folder / f"{machine}-{number}", cache)
+            for number, (usable, of_root) in enumerate(machines[machine].items())
         ]
 
-    # Worlds of one machine share its package lists: they are made one after the other.
+    # Roots of one machine share its package lists: they are made one after the other.
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         answers = [root for roots in pool.map(of_machine, machines) for root in roots]
     rows = {row.recipe.name: row for root in answers for row in root.rows}
@@ -182,7 +182,7 @@ def _machines(
     return machines
 
 
-def _ask_world(
+def _ask_root(
     machine: _Machine,
     usable: tuple[Index, ...],
     demands: Sequence[Demand],
@@ -208,8 +208,8 @@ def _package_root(
 ) -> PackageRoot:
     names = facts.table("downloads")["processors"][machine.arch]
     if usable[0].repository.kind == "apt":
-        return AptWorld(folder, cache / "apt" / str(machine), names["deb"], usable)
-    return DnfWorld(folder, cache / "dnf" / str(machine), machine.distro, names["uname"], usable)
+        return AptRoot(folder, cache / "apt" / str(machine), names["deb"], usable)
+    return DnfRoot(folder, cache / "dnf" / str(machine), machine.distro, names["uname"], usable)
 
 
 def _row(

@@ -21,7 +21,7 @@ _FIELDS = "%{name}|%{epoch}:%{version}-%{release}|%{repoid}"
 _RELATIONS = "#package %{name}|%{epoch}:%{version}-%{release}\n%{requires}\n#provides\n%{provides}"
 
 
-class DnfWorld:
+class DnfRoot:
     """An empty machine of one architecture (as uname -m names it) with these repositories.
 
     `cache` keeps the repositories' metadata. Raises UnusableError if dnf cannot read them.
