@@ -34,7 +34,7 @@ def all_needs() -> list[Need]:
 
 
 def missing(*groups: str) -> list[Need]:
-    """The commands of these groups in `knowledge/host-packages.yaml` that this machine lacks."""
+    """The commands of these groups that are missing: `kiln/facts/knowledge/host-packages.yaml`."""
     data = plain_yaml.read_plain(KNOWLEDGE / "host-packages.yaml")
     needs = [Need(**entry) for group in groups for entry in data[group]]
     return [need for need in needs if not shutil.which(need.command)]

@@ -1,5 +1,8 @@
-"""The IAM policies: of a build from `knowledge/iam.yaml`, of those who publish, promote and retire
-from `knowledge/iam_publish.yaml`; `./invoke generate` writes them to docs/."""
+"""The IAM policies: of a build from `kiln/facts/knowledge/iam.yaml`, of those who publish, promote
+and retire from `kiln/facts/knowledge/iam_publish.yaml`.
+
+`./invoke generate` writes them to docs/.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ PUBLISHING = ("publish", "promote", "retire", "plan", "stack", "fleet", "catalog
 
 @cache
 def iam_facts() -> dict[str, Any]:
-    """`knowledge/iam.yaml`."""
+    """`kiln/facts/knowledge/iam.yaml`."""
     data: dict[str, Any] = plain_yaml.read_plain(KNOWLEDGE / "iam.yaml")
     return data
 
@@ -45,7 +48,7 @@ def policy_text(part: str = "statements") -> str:
 
 @cache
 def publishing_facts() -> dict[str, Any]:
-    """`knowledge/iam_publish.yaml`."""
+    """`kiln/facts/knowledge/iam_publish.yaml`."""
     data: dict[str, Any] = plain_yaml.read_plain(KNOWLEDGE / "iam_publish.yaml")
     return data
 

@@ -1,7 +1,7 @@
 """How well is it known that what a bake of a row fetches exists?
 
 Each package, file and unit is *recorded* (`./invoke preflight --record` found it, or a build in AWS
-downloaded it), *seen* (somebody's public use, in `knowledge/evidence.yaml`) or *assumed*.
+downloaded it), *seen* (somebody's public use: `kiln/facts/knowledge/evidence.yaml`) or *assumed*.
 """
 
 from __future__ import annotations

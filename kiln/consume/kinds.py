@@ -128,7 +128,7 @@ def suits(kind: Kind, wanted: LaunchRequest) -> None:
             raise KilnError(
                 f"{kind.name} takes images of {what} {' or '.join(supported)}; "
                 f"{wanted.line} is of {what} {value}",
-                hint="./invoke channels names the lines.",
+                hint="./invoke channels names the lines",
             )
 
 
@@ -162,6 +162,6 @@ def pinned(target: Target, wanted: LaunchRequest) -> LaunchRequest:
     if held is None:
         raise operation_failed(
             f"{wanted.channel} of {wanted.line} holds nothing in {target.region}",
-            hint="./invoke channels shows what is where.",
+            hint="./invoke channels shows what is where",
         )
     return replace(wanted, region=target.region, image_id=held.image_id)

@@ -83,13 +83,13 @@ def launch_request(
     if kind.arch != recipe.arch:
         raise KilnError(
             f"{kind.type} has a processor of {kind.arch}, {line} is for {recipe.arch}",
-            hint=f"./invoke which --instance-type {kind.type} names the rows that serve it.",
+            hint=f"./invoke which --instance-type {kind.type} names the rows that serve it",
         )
     answer = rows_for(kind.type, [recipe])
     if answer["does_not"]:
         raise KilnError(
             f"{line} does not serve {kind.type}: {'; '.join(answer['does_not'][0]['reasons'])}",
-            hint=f"./invoke which --instance-type {kind.type} names the rows that do.",
+            hint=f"./invoke which --instance-type {kind.type} names the rows that do",
         )
     if label is not None:
         k8s_configuration(label, strategy, instance_type=kind.type)

@@ -1,4 +1,4 @@
-"""Facts about GPUs, drivers, toolkits and distributions: `knowledge/*.yaml`, typed.
+"""Facts about GPUs, drivers, toolkits and distributions: `kiln/facts/knowledge/*.yaml`, typed.
 
 Every fact has a `source` that a stranger can open, or `confirmed: false`: a rule that rests on such
 a fact only warns. `unsure` names unconfirmed fields of a confirmed entry. A `source` counts for the

@@ -1,4 +1,4 @@
-"""Published hashes of files, and signing keys (`knowledge/checksums.yaml`, `keys.yaml`)."""
+"""Published hashes of files; signing keys: `kiln/facts/knowledge/checksums.yaml`, `keys.yaml`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linux distributions (`knowledge/distros.yaml`)."""
+"""Linux distributions (`kiln/facts/knowledge/distros.yaml`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def distro(name: str) -> dict[str, Any]:
         raise KilnError(
             f"{name} is not a known distribution",
             hint=did_you_mean(name, distros)
-            + " A new one is an entry in kiln/facts/knowledge/distros.yaml.",
+            + " A new one is an entry in kiln/facts/knowledge/distros.yaml",
         )
     return distros[name]
 

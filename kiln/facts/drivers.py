@@ -1,5 +1,5 @@
 """NVIDIA's driver branches, their releases and the CUDA they run
-(`knowledge/drivers.yaml`, `cuda.yaml`)."""
+(`kiln/facts/knowledge/drivers.yaml`, `cuda.yaml`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Where it is known from that a package, file or unit exists: `knowledge/evidence.yaml`.
+"""Where it is known from that a package, file or unit exists: `kiln/facts/knowledge/evidence.yaml`.
 
 That table holds what was seen in public: a vendor's release notes, a build script at a commit, a
-user's pasted output. What an index says is in `knowledge/indexes/`.
+user's pasted output. What an index says is in `kiln/facts/knowledge/indexes/`.
 """
 
 from __future__ import annotations

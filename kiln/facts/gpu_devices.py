@@ -1,6 +1,6 @@
 """The facts that `kiln-gpu-boot` ships: which PCI device needs which kernel module and services.
 
-`runtime/opt/kiln/lib/gpu_boot/devices.json` is made from `knowledge/instances.yaml`:
+`runtime/opt/kiln/lib/gpu_boot/devices.json` is made from `kiln/facts/knowledge/instances.yaml`:
 `./invoke generate` writes it.
 """
 

@@ -1,7 +1,8 @@
-"""What repositories had when `./invoke preflight --record` asked them: `knowledge/indexes/`.
+"""What repositories had when `./invoke preflight --record` asked them.
 
-A file is one repository of one distribution and processor. It lists the packages that a component
-may ask for with their versions, and under `absent` the names that were asked for and not there.
+A file of `kiln/facts/knowledge/indexes/` is one repository of one distribution and processor. It
+lists the packages that a component may ask for with their versions, and under `absent` the names
+that were asked for and not there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""EC2's instance types with NVIDIA GPUs (`knowledge/instances.yaml`)."""
+"""EC2's instance types with NVIDIA GPUs (`kiln/facts/knowledge/instances.yaml`)."""
 
 from __future__ import annotations
 

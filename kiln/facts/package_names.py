@@ -1,5 +1,5 @@
-"""Names of a component's packages, by version and archive (`knowledge/packages.yaml`), and how to
-look them up."""
+"""Names of a component's packages, by version and archive (`kiln/facts/knowledge/packages.yaml`),
+and how to look them up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of facts as plain data: `knowledge/<name>.yaml`, with versions as text."""
+"""The tables of facts as plain data: `kiln/facts/knowledge/<name>.yaml`, with versions as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kiln.facts import overrides
 
 @cache
 def table(name: str) -> dict[str, Any]:
-    """The plain data of `knowledge/<name>.yaml`, with the overlays' facts. Versions are text."""
+    """The plain data of `kiln/facts/knowledge/<name>.yaml` and the overlays'. Versions are text."""
     ours = read_table(KNOWLEDGE / f"{name}.yaml")
     return overrides.with_overrides(ours, name, overlay.overlays(), table)
 

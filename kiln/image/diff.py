@@ -138,7 +138,7 @@ def compare_records(record_a: dict[str, Any], record_b: dict[str, Any]) -> list[
     """The differences from image a to image b, by severity, then kind and name.
 
     Each is a build record or the data of a version-info.json. Severities are in
-    knowledge/diff.yaml. Raises KilnError (exit status 2) if one holds no version-info.
+    kiln/facts/knowledge/diff.yaml. Raises KilnError (exit status 2) if one holds no version-info.
     """
     a = version_info.of(record_a, "the first record")
     b = version_info.of(record_b, "the second record")

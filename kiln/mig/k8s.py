@@ -100,7 +100,7 @@ def _offered(
     if not resources:
         raise KilnError(
             f"{label} turns MIG on without slices on {kind.name}: a node would offer nothing",
-            hint="choose a label with slices, or all-disabled for whole GPUs.",
+            hint="choose a label with slices, or all-disabled for whole GPUs",
         )
     return resources
 
@@ -126,12 +126,12 @@ def _refuse_unlike(label: str, per_gpu: dict[int, dict[str, int]], count: int) -
     if len(kinds) > 1:
         raise KilnError(
             f"strategy single needs slices of one profile; {label} creates {', '.join(kinds)}",
-            hint="use --strategy mixed, or a label with one profile such as all-" + kinds[0] + ".",
+            hint="use --strategy mixed, or a label with one profile such as all-" + kinds[0] + "",
         )
     if not kinds:
         raise KilnError(
             f"strategy single needs slices; {label} creates none",
-            hint="leave mig.strategy at none.",
+            hint="leave mig.strategy at none",
         )
     # "all devices on the node must be configured with the same migEnabled value":
     # github:NVIDIA/k8s-device-plugin
@@ -139,7 +139,7 @@ def _refuse_unlike(label: str, per_gpu: dict[int, dict[str, int]], count: int) -
     if len(per_gpu) < count:
         raise KilnError(
             f"strategy single needs all GPUs cut or none; {label} cuts {len(per_gpu)} of {count}",
-            hint="use --strategy mixed, or a layout that cuts every GPU.",
+            hint="use --strategy mixed, or a layout that cuts every GPU",
         )
 
 

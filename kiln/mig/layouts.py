@@ -46,7 +46,7 @@ def planned_labels(instance_type: str, want: str) -> dict[str, Any]:
     if not plan["fits"]:
         raise KilnError(
             f"{want} does not fit on {instance_type}: {plan['reason']}",
-            hint=f'./invoke mig.plan --instance-type {instance_type} --want "{want}" draws it.',
+            hint=f'./invoke mig.plan --instance-type {instance_type} --want "{want}" draws it',
         )
     entries = plan["label"]["mig-configs"]["planned"]
     made = tuple(

@@ -123,7 +123,7 @@ def _require_sensible(
     if work.memory_gib > gib:
         raise KilnError(
             f"a job needs {work.memory_gib:g} GiB; a GPU of {instance_type} has {gib:.0f}",
-            hint="./invoke which names what larger GPUs need.",
+            hint="./invoke which names what larger GPUs need",
         )
     if work.busy > 1:
         raise KilnError(f"--busy {work.busy:g} is more than all of the time", hint="--busy 0.4")

@@ -41,7 +41,7 @@ def plan_layout(instance_type: str, want: str) -> dict[str, Any]:
         like = _placement.translate(kind, unknown[0])
         raise KilnError(
             f"{instance_type} ({kind.name}) has no MIG profile {', '.join(unknown)}",
-            hint=f"did you mean {like}? It has: {', '.join(kind.profiles)}.",
+            hint=f"did you mean {like}? It has: {', '.join(kind.profiles)}",
         )
     kinds = sorted(set(names), key=_profile.by_size)
     wanted = tuple(names.count(k) for k in kinds)

@@ -20,7 +20,7 @@ class NoMigError(KilnError):
 
 @cache
 def gpu_types() -> dict[str, Any]:
-    """Every MIG-capable GPU by name (`gpu_mig.facts.GpuType`), from knowledge/mig.yaml."""
+    """Every MIG-capable GPU by name (`gpu_mig.facts.GpuType`): kiln/facts/knowledge/mig.yaml."""
     data = export.image_profiles()
     return {g["gpu"]: _facts.gpu_type(g, data["mode_change"]) for g in data["gpus"]}
 
@@ -48,7 +48,7 @@ def gpu_type(name: str) -> Any:
         return fitting[0]
     if fitting:
         names = ", ".join(gpu.name for gpu in fitting)
-        raise KilnError(f"{name!r} matches more than one GPU", hint=f"name one of: {names}.")
+        raise KilnError(f"{name!r} matches more than one GPU", hint=f"name one of: {names}")
     raise KilnError(f"unknown GPU {name!r}", hint=did_you_mean(name, [*types, *without.values()]))
 
 
@@ -64,7 +64,7 @@ def gpus_on_instance(instance_type: str) -> tuple[facts.InstanceType, Any]:
         able = ", ".join(t.type for t in facts.instances().values() if t.mig)
         raise NoMigError(
             f"no MIG on this GPU: {instance_type} has {machine.ec2_name}",
-            hint=f"types with MIG: {able}.",
+            hint=f"types with MIG: {able}",
         )
     return machine, gpu_types()[machine.gpu]
 
@@ -74,7 +74,7 @@ def chosen(gpu: str | None, instance_type: str | None) -> tuple[int, Any]:
     if bool(gpu) == bool(instance_type):
         raise KilnError(
             "give either a GPU or an instance type",
-            hint="--gpu H100-80GB, or --instance-type p5.48xlarge.",
+            hint="--gpu H100-80GB, or --instance-type p5.48xlarge",
         )
     if gpu:
         return 1, gpu_type(gpu)

@@ -53,7 +53,7 @@ class Packer:
 
 @cache
 def packer_facts() -> dict[str, Any]:
-    """`knowledge/packer.yaml`: versions and the plugin."""
+    """`kiln/facts/knowledge/packer.yaml`: versions and the plugin."""
     data: dict[str, Any] = plain_yaml.read_plain(KNOWLEDGE / "packer.yaml")
     return data
 

@@ -111,7 +111,7 @@ def locked() -> dict[str, str]:
 def fingerprints(chosen: Iterable[Component | Step]) -> dict[str, str]:
     """Name → fingerprint of the signing keys that these components name.
 
-    Raises KilnError for a name that `knowledge/keys.yaml` does not have.
+    Raises KilnError for a name that `kiln/facts/knowledge/keys.yaml` does not have.
     """
     keys = table("keys")["keys"]
     prints = {}

@@ -1,4 +1,4 @@
-"""What runs and the AMIs that they left cost, from list prices (`knowledge/ec2-prices.yaml`)."""
+"""The cost of runs and of their AMIs, by list prices: `kiln/facts/knowledge/ec2-prices.yaml`."""
 
 from __future__ import annotations
 

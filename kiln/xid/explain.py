@@ -22,7 +22,7 @@ def explain_code(code: str | int) -> dict[str, Any]:
         entry: dict[str, Any] = module.explain(code)
     except module.UnknownCodeError as error:
         near = ", ".join(error.nearest)
-        hint = f"nearest: {near}." if near else "for example: ./invoke xid.explain 79"
+        hint = f"nearest: {near}" if near else "for example: ./invoke xid.explain 79"
         raise KilnError(str(error), hint=hint) from None
     return entry
 

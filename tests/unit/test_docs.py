@@ -194,7 +194,8 @@ def test_a_missing_path_in_a_code_block_would_be_found(line, missing):
 SOURCE_PATH = re.compile(
     rf"(?<![\w/.~@-])((?:{'|'.join(CODE_FOLDERS)}|docs)/[\w./-]*\.(?:py|sh|yaml|json|j2|md|txt))\b"
 )
-KNOWLEDGE_FILE = re.compile(r"(?<![\w/])(knowledge/[\w-]+\.\w+)")
+# A table named without the folder that it is in.
+KNOWLEDGE_FILE = re.compile(r"(?<![\w/])(knowledge/[\w*<>-]+[./]\w*)")
 # A name as in an import: kiln.compat.engine.
 MODULE = re.compile(r"(?<![\w./-])((?:kiln|devel)(?:\.[a-z_]+)+)")
 
@@ -204,8 +205,8 @@ def missing_files(text: str) -> list[str]:
     # The paths of other repositories stand behind their name: `github:owner/name path @commit`.
     own = re.sub(r"github:\S+ \S+|(?:amazon|aws)-[\w-]+ templates/\S+", "", text)
     names = [(ROOT / name, name) for name in SOURCE_PATH.findall(own)]
-    names += [(ROOT / "kiln" / "facts" / name, name) for name in KNOWLEDGE_FILE.findall(own)]
-    return sorted({name for path, name in names if not path.exists()})
+    missing = {name for path, name in names if not path.exists()}
+    return sorted(missing | set(KNOWLEDGE_FILE.findall(own)))
 
 
 def missing_modules(text: str) -> list[str]:
@@ -251,7 +252,11 @@ def test_every_module_that_a_page_names_exists(page):
             "as in lab/commands.py and knowledge/gone.yaml",
             ["knowledge/gone.yaml", "lab/commands.py"],
         ),
-        ("kiln/cli/front.py, knowledge/rules.yaml", []),
+        ("kiln/cli/front.py, kiln/facts/knowledge/rules.yaml, kiln/facts/knowledge/*.yaml", []),
+        (
+            "knowledge/rules.yaml, `knowledge/indexes/`",
+            ["knowledge/indexes/", "knowledge/rules.yaml"],
+        ),
         ("github:awslabs/amazon-eks-ami templates/al2023/gone.sh @1a2b", []),
     ],
 )

@@ -301,5 +301,5 @@ def test_a_count_no_machine_has_is_refused_with_its_line(count):
 def test_a_4g_is_not_divided_into_3c_which_no_driver_lists():
     with pytest.raises(MigError, match=r"no compute instance of a 4g has 3") as caught:
         target.shape_all([("3c.4g.20gb", 1)])
-    assert caught.value.hint == "sizes: 1c, 2c, 4c."
+    assert caught.value.hint == "sizes: 1c, 2c, 4c"
     assert target.shape_all([("3c.7g.40gb", 1)]) == (("7g.40gb", (3,)),)

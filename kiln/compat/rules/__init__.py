@@ -1,8 +1,9 @@
-"""The compatibility rules, by theme. Each is a function under its id in knowledge/rules.yaml.
+"""The compatibility rules, by theme.
 
-A rule gets a `Combination` and yields an `Objection` per clash; a rule about instance types runs
-once per type. The values it compares come from `kiln.facts`: no rule holds a version of its own.
-Importing the package registers all rules.
+Each is a function under its id in kiln/facts/knowledge/rules.yaml. A rule gets a `Combination` and
+yields an `Objection` per clash; a rule about instance types runs once per type. The values it
+compares come from `kiln.facts`: no rule holds a version of its own. Importing the package registers
+all rules.
 """
 
 from kiln.compat.rules import driver as driver

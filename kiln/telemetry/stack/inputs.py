@@ -27,7 +27,7 @@ class StackInputs:
 
 
 def stack_facts() -> dict[str, Any]:
-    """`knowledge/telemetry-stack.yaml`."""
+    """`kiln/facts/knowledge/telemetry-stack.yaml`."""
     return table(FACTS)
 
 

@@ -319,6 +319,6 @@ def lock() -> TextIO:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as e:
         raise operation_failed(
-            "another gpu-mig is changing the GPUs", "wait until it has ended."
+            "another gpu-mig is changing the GPUs", "wait until it has ended"
         ) from e
     return handle

@@ -30,7 +30,7 @@ def gate() -> None:
     if state == "reboot" or (result.get("block_join") and state in ("started", "failed")):
         raise operation_failed(
             "the MIG layout is not as configured ({}): {}".format(state, result.get("message")),
-            f"see `systemctl status aws-gpu-mig`; MIG_BLOCK_JOIN in {paths.DEFAULTS}.",
+            f"see `systemctl status aws-gpu-mig`; MIG_BLOCK_JOIN in {paths.DEFAULTS}",
         )
 
 

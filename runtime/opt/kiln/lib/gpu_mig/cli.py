@@ -151,7 +151,7 @@ def _validate(args: Namespace) -> Answer:
         check_partition(chosen.partition, s.types())
     if problems:
         raise MigError(
-            "\n".join(problems), "gpu-mig list-profiles shows the profiles of these GPUs."
+            "\n".join(problems), "gpu-mig list-profiles shows the profiles of these GPUs"
         )
     selected = chosen.label or chosen.partition
     answer = {"valid": True, "labels": sorted(labels), "selected": selected, "warnings": warnings}
@@ -225,7 +225,7 @@ def _apply_selected(args: Namespace, s: Context) -> Answer:
     if chosen.note:
         say(chosen.note)
     if os.geteuid() != 0 and not os.environ.get("GPU_MIG_ROOT"):
-        raise MigError("only root can change MIG", "run it with sudo.")
+        raise MigError("only root can change MIG", "run it with sudo")
     lock = applying.lock()
     try:
         return _apply_locked(args, s, chosen)
@@ -295,7 +295,7 @@ def _export(args: Namespace) -> Answer:
     except MigError as e:
         raise MigError(
             f"{args.label!r} cannot be a label: the file could not be read back",
-            "use letters, digits, '-' and '.'.",
+            "use letters, digits, '-' and '.'",
         ) from e
     return data, text.rstrip(), 0
 
@@ -317,7 +317,7 @@ def _profiles(args: Namespace) -> Answer:
     if unknown:
         raise operation_failed(
             f"GPU {unknown[0]} is not known, and its driver lists its profiles only in MIG mode",
-            "turn MIG mode on first: gpu-mig apply all-enabled.",
+            "turn MIG mode on first: gpu-mig apply all-enabled",
         )
     if not kinds:
         return _no_mig(gpus, args)

@@ -79,7 +79,7 @@ def advice(smi: Smi | None = None) -> str:
         parts.append("nvidia_drm is loaded and also uses the GPU (modprobe -r nvidia_drm)")
     return (
         "; ".join(parts)
-        + f". MIG_STOP_SERVICES in {paths.DEFAULTS} lists the services that gpu-mig may stop."
+        + f". MIG_STOP_SERVICES in {paths.DEFAULTS} lists the services that gpu-mig may stop"
     )
 
 

@@ -67,10 +67,10 @@ def loads(text: str, source: str = "<string>") -> dict[str, Label]:
     top = _mapping(root, source, "the file", ("version", "mig-configs"))
     version = _required(top, "version", root, source, "the file")
     if version.value != "v1":
-        _fail(source, version, f"version {version.value!r} is not supported", "write v1.")
+        _fail(source, version, f"version {version.value!r} is not supported", "write v1")
     configs = _required(top, "mig-configs", root, source, "the file")
     if configs.value == {}:
-        _fail(source, configs, "mig-configs has no label", "write at least one.")
+        _fail(source, configs, "mig-configs has no label", "write at least one")
     labels = {}
     for name, node in _mapping(configs, source, "mig-configs").items():
         if not isinstance(node.value, list) or not node.value:
@@ -102,14 +102,14 @@ def _entry(node: Node, source: str, label: str) -> Entry:
             source,
             node,
             f"{what}: mig-enabled is true but mig-devices is missing",
-            "list the instances, or write mig-devices: {} for none.",
+            "list the instances, or write mig-devices: {} for none",
         )
     if not enabled_node.value and mig_devices:
         _fail(
             source,
             fields["mig-devices"],
             f"{what}: mig-devices are listed but mig-enabled is false",
-            "set mig-enabled: true or remove mig-devices.",
+            "set mig-enabled: true or remove mig-devices",
         )
     where = f"{source}:{node.line}"
     return Entry(where, filters, devices, enabled_node.value, mig_devices)
@@ -120,14 +120,14 @@ def _filters(node: Node | None, source: str) -> tuple[str, ...]:
         return ()
     items = node.value if isinstance(node.value, list) else [node]
     if not items:
-        _fail(source, node, "device-filter is empty", "remove it to address every GPU.")
+        _fail(source, node, "device-filter is empty", "remove it to address every GPU")
     for item in items:
         if not isinstance(item.value, str) or not _FILTER.match(item.value):
             _fail(
                 source,
                 item,
                 f"device-filter {item.value!r} is not a PCI device id",
-                'write "0xDDDDVVVV", for example "0x20B010DE".',
+                'write "0xDDDDVVVV", for example "0x20B010DE"',
             )
     return tuple(str(item.value) for item in items)
 
@@ -160,7 +160,7 @@ def _mig_devices(node: Node | None, source: str) -> tuple[tuple[str, int], ...]:
             source,
             node,
             "every count in mig-devices is 0",
-            "write mig-devices: {} for MIG mode without instances.",
+            "write mig-devices: {} for MIG mode without instances",
         )
     return tuple(counts)
 

@@ -44,4 +44,4 @@ def did_you_mean(wrong: object, known: Iterable[object]) -> str:
     close = difflib.get_close_matches(str(wrong), options, n=1, cutoff=0.5)
     if close:
         return f"did you mean {close[0]!r}?"
-    return "known: {}.".format(", ".join(options) or "none")
+    return "known: {}".format(", ".join(options) or "none")

@@ -54,7 +54,7 @@ class GpuType(NamedTuple):
         if name not in self.profiles:
             raise MigError(
                 f"{self.name} has no MIG profile {name}",
-                "it has {}.".format(", ".join(self.profiles)),
+                "it has {}".format(", ".join(self.profiles)),
             )
         return self.profiles[name]
 

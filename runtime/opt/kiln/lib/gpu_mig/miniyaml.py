@@ -79,19 +79,19 @@ class _Reader:
         for number, raw in enumerate(text.split("\n"), 1):
             line = raw.rstrip("\r")
             if _FORBIDDEN.search(line):
-                self.fail(number, "a control character", "the file must be plain text.")
+                self.fail(number, "a control character", "the file must be plain text")
             if not depth and self._is_mark(line):
                 continue
             if line.startswith("%"):
-                self.fail(number, "a directive", "remove it.")
+                self.fail(number, "a directive", "remove it")
             body, depth_after = self._strip_comment(line, number, depth)
             # Between brackets a tab is as good as a space.
             if not depth and "\t" in line[: len(line) - len(line.lstrip(" \t"))]:
-                self.fail(number, "a tab in the indentation", "indent with spaces.")
+                self.fail(number, "a tab in the indentation", "indent with spaces")
             # Only spaces and tabs are blank in YAML, where Python strips more.
             bare = body.strip(" \t")
             if bare and self.ended:
-                self.fail(number, "a second document", "put everything in one document.")
+                self.fail(number, "a second document", "put everything in one document")
             if depth:
                 joined = self.lines[-1]
                 self.lines[-1] = joined._replace(text=joined.text + "\n" + bare)
@@ -131,7 +131,7 @@ class _Reader:
                     self.fail(number, f"a closing {c!r} without an opening bracket")
             i += 1
         if quote:
-            self.fail(number, "a quote is never closed", "strings must end on their own line.")
+            self.fail(number, "a quote is never closed", "strings must end on their own line")
         return line, depth
 
     # --- block style -----------------------------------------------------------------------
@@ -187,7 +187,7 @@ class _Reader:
                 self.fail(
                     line.number,
                     f"{key!r} is given twice",
-                    f"it is already on line {pairs[key].line}.",
+                    f"it is already on line {pairs[key].line}",
                 )
             rest = line.text[end + 1 :].strip(" ")
             self.at += 1
@@ -212,7 +212,7 @@ class _Reader:
             self.fail(
                 self.lines[self.at].number,
                 "indented deeper than the line it belongs to",
-                "a value of more than one line must be quoted or start under its key.",
+                "a value of more than one line must be quoted or start under its key",
             )
 
     def _key_end(self, line: _Line) -> int:
@@ -229,7 +229,7 @@ class _Reader:
     def _key(self, text: str, line: int) -> str:
         value = self.scalar(text, line)
         if not isinstance(value, str):
-            self.fail(line, f"the key {text} is not text", "quote it.")
+            self.fail(line, f"the key {text} is not text", "quote it")
         return value
 
     # --- inline values ---------------------------------------------------------------------
@@ -249,7 +249,7 @@ class _Reader:
             self.fail(
                 line,
                 f"{text[:20]!r} needs YAML features that this file must not use",
-                "no anchors, tags or block text here; quote the value.",
+                "no anchors, tags or block text here; quote the value",
             )
         if text in ("true", "True", "TRUE", "false", "False", "FALSE"):
             return text.lower() == "true"
@@ -259,13 +259,13 @@ class _Reader:
             self.fail(
                 line,
                 f"{text} means different things to different tools",
-                'write true or false; where text is meant, quote it: "…".',
+                'write true or false; where text is meant, quote it: "…"',
             )
         if not _SAFE_TEXT.match(text):
             self.fail(
                 line,
                 f"{text[:40]!r} means different things to different tools",
-                'write a number in plain digits, such as 16; where text is meant, quote it: "…".',
+                'write a number in plain digits, such as 16; where text is meant, quote it: "…"',
             )
         return text
 
@@ -281,7 +281,7 @@ class _Reader:
         if not match:
             self.fail(line, "a quote is never closed")
         if _SURROGATE.search(match.group(0)):
-            self.fail(line, "half a character: \\ud800 to \\udfff are none", "write it itself.")
+            self.fail(line, "half a character: \\ud800 to \\udfff are none", "write it itself")
         try:
             return str(json.loads(match.group(0))), match.end()
         except ValueError:
@@ -330,7 +330,7 @@ class _Flow:
             return Node(value, line)
         match = _PLAIN.match(self.text, self.at)
         if not match:
-            self._fail(f"unexpected {self.text[self.at : self.at + 1]!r}", "quote the value.")
+            self._fail(f"unexpected {self.text[self.at : self.at + 1]!r}", "quote the value")
         self.at = match.end()
         if match.group(0) == "null":  # the only null that JSON has
             return Node(None, line)
@@ -356,7 +356,7 @@ class _Flow:
             key = self._value()
             quoted = self.text[self.at - 1 : self.at] in ('"', "'")
             if not isinstance(key.value, str):
-                self._fail("a key must be text", "quote it.")
+                self._fail("a key must be text", "quote it")
             if key.value in pairs:
                 self._fail(f"{key.value!r} is given twice")
             if not self._take(":"):

@@ -68,12 +68,12 @@ def _why_not(smi: Smi, gpus: str, output: str) -> MigError:
     if _mentions(output, _NO_RESET):
         return MigError(
             f"GPU {gpus}: the new MIG mode waits for a reboot: this VM cannot reset its GPU",
-            "reboot the instance; the layout is applied at that boot.",
+            "reboot the instance; the layout is applied at that boot",
             REBOOT_NEEDED,
         )
     return operation_failed(
         f"GPU {gpus}: MIG mode did not change: {_last(output)}",
-        "on Hopper and later the mode is lost when the driver unloads: run nvidia-persistenced.",
+        "on Hopper and later the mode is lost when the driver unloads: run nvidia-persistenced",
     )
 
 

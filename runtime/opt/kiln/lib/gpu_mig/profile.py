@@ -47,7 +47,7 @@ def parse(name: str) -> Profile:
     if not match:
         raise MigError(
             f"{name!r} is not a MIG profile name",
-            "names look like 1g.10gb, 3g.40gb, 1c.3g.40gb, 1g.10gb+me, 1g.24gb-me.",
+            "names look like 1g.10gb, 3g.40gb, 1c.3g.40gb, 1g.10gb+me, 1g.24gb-me",
         )
     attrs = match.group("attrs") or ""
     attributes = tuple(sorted(attrs[1:].split(","))) if attrs.startswith("+") else ()
@@ -55,7 +55,7 @@ def parse(name: str) -> Profile:
         if attribute not in ATTRIBUTES:
             raise MigError(
                 f"{name!r}: unknown attribute +{attribute}",
-                "known: {}, and -me.".format(", ".join("+" + a for a in ATTRIBUTES)),
+                "known: {}, and -me".format(", ".join("+" + a for a in ATTRIBUTES)),
             )
     if len(set(attributes)) != len(attributes):
         raise MigError(f"{name!r}: an attribute is given twice")
@@ -69,7 +69,7 @@ def parse(name: str) -> Profile:
     if profile.c > profile.g:
         raise MigError(
             f"{name!r}: {profile.c} compute slices do not fit in {profile.g}",
-            "Nc must be between 1c and the size of the GPU instance.",
+            "Nc must be between 1c and the size of the GPU instance",
         )
     return profile
 
@@ -86,11 +86,11 @@ def parse_devices(text: str) -> list[tuple[str, int]]:
         if sep and not re.fullmatch(r"[0-9]{1,9}", count.strip()):
             raise MigError(
                 f"{part.strip()!r}: {count.strip()!r} is not a count",
-                "write profile=count, for example 1g.10gb=7.",
+                "write profile=count, for example 1g.10gb=7",
             )
         wanted.append((spelled, countable(spelled, int(count)) if sep else 1))
     if not any(count for _, count in wanted):
-        raise MigError(f"no instance is requested in {text!r}", "write profile=count.")
+        raise MigError(f"no instance is requested in {text!r}", "write profile=count")
     return wanted
 
 
@@ -99,7 +99,7 @@ def countable(name: str, count: int) -> int:
     if count > MAX_COUNT:
         raise MigError(
             f"{name}: {count} instances are more than any machine has",
-            f"write at most {MAX_COUNT}.",
+            f"write at most {MAX_COUNT}",
         )
     return count
 

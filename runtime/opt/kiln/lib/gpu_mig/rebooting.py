@@ -23,10 +23,10 @@ def for_mode(error: MigError, settings: Settings, say: Callable[[str], None]) ->
     markers cannot be written.
     """
     if settings.reboot == "never":
-        return operation_failed(error.message, "MIG_REBOOT=never: reboot the instance yourself.")
+        return operation_failed(error.message, "MIG_REBOOT=never: reboot the instance yourself")
     state = paths.read_json(THIS_BOOT).get("state")
     if state == "requested":
-        return MigError(error.message, "a reboot has already been requested.", REBOOT_NEEDED)
+        return MigError(error.message, "a reboot has already been requested", REBOOT_NEEDED)
     machine = imds.machine_id()
     if state == "spent" or paths.read_json(MARKER).get("machine") == machine:
         paths.write_json(THIS_BOOT, {"state": "spent"})
@@ -42,9 +42,9 @@ def for_mode(error: MigError, settings: Settings, say: Callable[[str], None]) ->
     if not clients.reboot():
         done()
         return operation_failed(
-            error.message + "; systemd refused to reboot", "reboot the instance yourself."
+            error.message + "; systemd refused to reboot", "reboot the instance yourself"
         )
-    return MigError(error.message, "rebooting now.", REBOOT_NEEDED)
+    return MigError(error.message, "rebooting now", REBOOT_NEEDED)
 
 
 def done() -> None:

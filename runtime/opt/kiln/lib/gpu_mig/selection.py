@@ -53,6 +53,6 @@ def require(selection: Selection) -> Selection:
         raise MigError(
             "no MIG layout is selected",
             "name a label, or set MIG_CONFIG=<label> in /etc/default/gpu-mig "
-            "(gpu-mig list-profiles --labels shows them).",
+            "(gpu-mig list-profiles --labels shows them)",
         )
     return selection

@@ -51,7 +51,7 @@ def load() -> Settings:
         if key in _CHOICES and value not in _CHOICES[key]:
             raise MigError(
                 f"{where}: {key}={value} is not allowed",
-                "allowed: {}.".format(", ".join(_CHOICES[key])),
+                "allowed: {}".format(", ".join(_CHOICES[key])),
             )
 
     def get(key: str, default: str = "") -> str:
@@ -95,7 +95,7 @@ def _read(path: str) -> dict[str, tuple[int, str]]:
         if not match or len(words) > 1:
             raise MigError(
                 f"{path}:{number}: expected KEY=value, not {text[:60]!r}",
-                "quote a value that contains spaces.",
+                "quote a value that contains spaces",
             )
         values[match.group(1)] = (number, words[0] if words else "")
     return values

@@ -94,12 +94,12 @@ class Smi:
             )
         except FileNotFoundError as e:
             raise operation_failed(
-                f"{argv[0]} is not installed", "install the NVIDIA driver."
+                f"{argv[0]} is not installed", "install the NVIDIA driver"
             ) from e
         except subprocess.TimeoutExpired as e:
             raise operation_failed(
                 "`{}` did not end within {} s".format(" ".join(argv), TIMEOUT),
-                "look for Xid errors: dmesg | grep NVRM.",
+                "look for Xid errors: dmesg | grep NVRM",
             ) from e
         took = round(time.monotonic() - began, 3)
         self.journal.append({"argv": argv, "rc": done.returncode, "seconds": took})
@@ -232,6 +232,6 @@ def mode_of(text: str, index: object) -> bool | None:
     if word not in _MODES:
         raise operation_failed(
             f"GPU {index} does not report its MIG mode: {text}",
-            "look for Xid errors: dmesg | grep NVRM. A GPU that is lost needs a stop and start.",
+            "look for Xid errors: dmesg | grep NVRM. A GPU that is lost needs a stop and start",
         )
     return _MODES[word]

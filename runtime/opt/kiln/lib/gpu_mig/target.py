@@ -37,7 +37,7 @@ def resolve(label: Label, gpus: Sequence[Gpu]) -> dict[int, Wanted]:
             raise MigError(
                 f"{entry.where}: label {label.name!r} names GPU {missing[0]}, "
                 f"this machine has {len(gpus)}",
-                "GPU indices start at 0; `devices: all` addresses every GPU.",
+                "GPU indices start at 0; `devices: all` addresses every GPU",
             )
         for gpu in capable:
             chosen = entry.devices is None or gpu.index in entry.devices
@@ -48,7 +48,7 @@ def resolve(label: Label, gpus: Sequence[Gpu]) -> dict[int, Wanted]:
         raise MigError(
             f"label {label.name!r} ({label.where}) matches no GPU of this machine: "
             f"{describe(gpus)}",
-            "its device-filter must name one of these PCI device ids.",
+            "its device-filter must name one of these PCI device ids",
         )
     return wanted
 
@@ -71,11 +71,11 @@ def from_partition(
                     known = [f"{i} ({n})" for i, n in ids.items() if i != "None"]
                     raise MigError(
                         f"MIG_PARTITION: {token} is not a profile id of {gpu.name}",
-                        "ids: {}. MIG_PARTITION takes ids, not a number of instances.".format(
+                        "ids: {}. MIG_PARTITION takes ids, not a number of instances".format(
                             ", ".join(known)
                         )
                         if known
-                        else "its ids are not known: write profile names.",
+                        else "its ids are not known: write profile names",
                     )
                 name = ids[token]
             names.append((name, 1))
@@ -92,7 +92,7 @@ def check_partition(partition: str, types: dict[str, GpuType]) -> None:
         if name not in known:
             raise MigError(
                 f"MIG_PARTITION: {token} is not a profile of any known GPU",
-                "write profile ids or names, as in 19,19,19 or 1g.5gb,1g.5gb.",
+                "write profile ids or names, as in 19,19,19 or 1g.5gb,1g.5gb",
             )
 
 
@@ -145,7 +145,7 @@ def _refuse_odd_sizes(packed: dict[str, list[list[int]]], where: str) -> None:
                 "{}{}c.{}: no compute instance of a {}g has {} slices".format(
                     where and where + ": ", odd[0], name, width, odd[0]
                 ),
-                "sizes: {}.".format(", ".join(f"{size}c" for size in sizes)),
+                "sizes: {}".format(", ".join(f"{size}c" for size in sizes)),
             )
 
 
@@ -162,10 +162,10 @@ def check(wanted: Wanted, kind: GpuType | None, where: str = "") -> None:
     names = [profile for profile, _ in wanted.shapes]
     near = counted(nearest(kind, names))
     if all(name in kind.profiles for name in names):
-        hint = f"nearest that fits: {near}."
+        hint = f"nearest that fits: {near}"
     else:
         known = ", ".join(sorted(kind.profiles, key=by_size))
-        hint = f"it has {known}; nearest layout: {near}."
+        hint = f"it has {known}; nearest layout: {near}"
     raise MigError("{}{}".format(where + ": " if where else "", reason), hint)
 
 
