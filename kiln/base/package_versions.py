@@ -81,8 +81,8 @@ def _order_numbers(number: str, other: str) -> int:
 
 
 def _order_rpm(text: str, other: str) -> int:
-    """Numbers and words one after the other; `~` is before the end, `^` after it, a number is newer
-    than a word, and of two that are alike so far the longer is."""
+    """Compares numbers and words in turn. `~` sorts before the end of the string, `^` after it;
+    digits sort after letters; with equal prefixes the longer is newer."""
     mine, others = _PARTS.findall(text), _PARTS.findall(other)
     for index in range(max(len(mine), len(others))):
         part = mine[index] if index < len(mine) else ""

@@ -70,8 +70,8 @@ def _verified(ami: str, key: str | None, target: str, region: str | None, *, as_
         settings = line_flags.settings_by_line().get(line)
         if settings is None or settings.sign is None:
             raise KilnError(
-                f"{ami}: no key is known that must have signed it",
-                hint="name the public one with --key FILE, or set `publish.sign` in amis.yaml",
+                f"cannot verify {ami}: no signing key is configured",
+                hint="name the public key with --key FILE, or set `publish.sign` in amis.yaml",
             )
         trusted = signatures.public_key(settings.sign, place)
     statement = provenance.verify_image(place, ami, trusted)

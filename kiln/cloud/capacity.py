@@ -55,8 +55,8 @@ def no_capacity(answer: str) -> bool:
 
 
 def after(left: Sequence[Launch], answer: str) -> list[Launch]:
-    """What is left when the first of these launches got that answer; neither a quota nor what is
-    left of a reservation depends on the subnet."""
+    """The launches left to try after this answer to the first. A quota and the free capacity of a
+    reservation do not depend on the subnet, so one refusal drops every launch of that type."""
     tried, *rest = left
     if any(code in answer for code in _OF_THE_TYPE):
         return [pool for pool in rest if pool.instance_type != tried.instance_type]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
 SESSION_MANAGER = "session_manager"
-# Packer wants somebody to be let in, and Session Manager needs nobody.
+# Packer requires an ingress rule; Session Manager needs none.
 NOBODY = "127.0.0.1/32"
 
 

@@ -50,7 +50,7 @@ def cluster_config(wanted: LaunchRequest) -> dict[str, Any]:
         "tags": instance_tags(wanted),
     }
     if wanted.label:
-        # A script of the user data as it stands; of a NodeConfig eksctl keeps no comment:
+        # eksctl drops comments in a NodeConfig, so the label is a user-data script:
         # github:eksctl-io/eksctl
         # pkg/nodebootstrap/al2023.go @99984adb6164ece593c0728523b7f497ea61d60e
         made["preBootstrapCommands"] = [f"# {MIG_CONFIG}={wanted.label}"]

@@ -19,7 +19,7 @@ from kiln.base.vocabulary import Form
 
 # Any table of facts by its name.
 Read = Callable[[str], dict[str, Any]]
-# The table that the overlay's facts were laid over, the path of a value → the names that it may be.
+# The table with the overlay's facts, the path of a value → the names that it may be.
 _Names = Callable[[dict[str, Any], Path_, Read], Iterable[str]]
 
 
@@ -178,14 +178,14 @@ PLACEHOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 """What may be in the `{…}` of a text, by table and pattern; in other texts a brace is itself."""
 
-# What an AMI cannot be built without, and `check` cannot judge it by.
+# Keys that a bake needs and `check` cannot judge.
 _OF_A_PARENT = ("family", "ssh_user", "root_device", "compiler", "kernels")
 
 
 def check_forms(own: Any, whole: dict[str, Any], name: str, read: Read) -> None:
     """Raise UnlikeError for a value of the overlay's facts `own` that cannot be right.
 
-    `whole` is the table of that name with them laid over it.
+    `whole` is the table of that name with them merged in.
     """
     for path, value, is_key in _walk(own, ()):
         rules = (_KEYS if is_key else _VALUES).get(name, {})

@@ -172,7 +172,7 @@ def uninstall_fleet(
         if key not in ids:
             silent[key] = CommandAnswer(False, why=f"Systems Manager's agent is {info.ping}")
     ours = {key: item for key, item in states.items() if item.bundle or item.agent_package}
-    say(f"ours is on {len(ours)} of {len(ids)} instances")
+    say(f"the bundle is installed on {len(ours)} of {len(ids)} instances")
     bare = [key for key, status in ours.items() if status.agent_package]
     return silent | _document(target, document, list(ours), bare, say, action="uninstall")
 

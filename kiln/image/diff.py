@@ -95,7 +95,8 @@ def diff_text(answer: dict[str, Any]) -> str:
     notes = []
     if answer["not_compared"]:
         words = " and ".join(_KINDS[kind] for kind in answer["not_compared"])
-        notes.append(f"not compared: {words}, which one of the two was baked without recording")
+        it = "it" if len(answer["not_compared"]) == 1 else "them"
+        notes.append(f"not compared: {words} (one image does not record {it})")
     if not answer["changes"]:
         return "\n".join([f"{answer['a']} and {answer['b']}: {_same(answer)}", *notes])
     lines = []

@@ -33,7 +33,7 @@ def _text(form: vocabulary.Form, longest: int = 512) -> StringConstraints:
 
 def _own_key(key: str) -> str:
     if key.lower().startswith(("aws:", our_tags.PREFIX)) or key == "Name":
-        raise ValueError(f"{key!r} is not yours to set: AWS or AMI Kiln gives that tag its value")
+        raise ValueError(f"tag {key!r} is reserved for AWS or AMI Kiln")
     return key
 
 

@@ -28,9 +28,9 @@ def install_plugins(packer: Packer, folder: Path) -> str:
             f"{packer} has no plugin amazon that fits: wanted is >= {plugin['floor']}, "
             f"< {plugin['ceiling']}, installed: {listed}; it could not fetch one: "
             f"{_last_words(done)}",
-            hint="`packer init .` downloads from github.com/hashicorp. Without a way there, fetch "
-            "packer-plugin-amazon's release for this machine elsewhere, and: packer plugins "
-            f"install --path FILE {plugin['source']}",
+            hint="`packer init .` downloads from github.com/hashicorp. Without access to GitHub, "
+            "download the plugin (packer-plugin-amazon's release for this machine) on another "
+            f"machine, then run: packer plugins install --path FILE {plugin['source']}",
         )
     return fitting[-1]
 

@@ -100,7 +100,7 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
         new = seen_hashes.first_seen(draft.record.versions["downloads"])
         if new:
             progress.say(
-                f"{len(new)} downloads whose hash amis.lock.yaml does not know for sure: "
+                f"{len(new)} downloads have unconfirmed hashes; record them with "
                 f"./invoke lock --from {run.id}"
             )
     return Built(draft.record)

@@ -40,7 +40,8 @@ def judge(
     """Boot the AMI, run its checks, tag it; notes `checks`, `versions`, `status` in the draft.
 
     With `keyword`, pytest's -k, only a part is checked; that is not a verdict, and the AMI's tag
-    stays as it is. So it does where the bake went on on a kept instance: no recipe made that AMI.
+    stays as it is. The tag also stays when the bake continued on a kept instance, because no recipe
+    made that AMI.
     `image` is what `describe` returned; `account` goes to `booted`. With `own_kernel` the instance
     boots the AMI's own kernel, whatever the target's other instances do. If the draft's recipe is
     to come from the image (`recipe_from`), it is read first.

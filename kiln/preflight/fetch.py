@@ -26,7 +26,7 @@ _PIECE = 1 << 20
 _LARGEST = 1 << 30
 # Python refuses to read a number of thousands of digits.
 _LENGTH = re.compile(r"[0-9]{1,18}")
-# Statuses of a file that is not there. S3 answers 403 to who may not list the bucket.
+# Statuses of a file that is not there: S3 answers 403 to callers without ListBucket.
 _NOT_THERE = {403, 404, 410}
 
 

@@ -47,7 +47,7 @@ _SECONDS = 300
 _SKEW = 60
 # Seconds since 1970 and process numbers above those of any valid lock.
 _LAST_SECOND, _LAST_PROCESS = 1 << 33, 1 << 31
-# Of a version that was just written, until it is seen.
+# Reads of a new version until SSM shows it.
 _READS = 3
 
 
@@ -124,7 +124,7 @@ def exclusively(
     try:
         yield
     except BaseException:
-        # What ended the work is what a person must read, also if it holds for the lock as well.
+        # Report the error that ended the work, even if releasing the lock failed too.
         with contextlib.suppress(KilnError):
             _release_lock(target, name, mine)
         raise

@@ -183,8 +183,9 @@ def retire(target: Target, plan: Retirement) -> Retirement:
     """Do the steps of a plan: those that were due, each with its error if EC2 refused it, and what
     stays. One's failure stops no other.
 
-    Whatever a channel has come to hold since the plan was made stays, and what others may launch
-    until a report says that none does: the matrix may not share its line any more, or not have it.
+    An image that a channel has come to hold since the plan was made stays. One that others may
+    launch stays until a report says that nobody does, whatever the matrix says: the matrix may have
+    dropped the line or stopped sharing it.
     """
     done: list[Going] = []
     kept = list(plan.kept)

@@ -108,7 +108,7 @@ def questions(
     return [Question(action, resource, Context(context, condition_keys)) for resource in resources]
 
 
-# That it asks for the permission to use a session's document: the lab always does.
+# The lab always requires permission to use the session's document:
 # https://docs.aws.amazon.com/systems-manager/latest/userguide/getting-started-sessiondocumentaccesscheck.html
 _OF_SSM = frozenset({"ssm:resourceTag/", "aws:ResourceTag/"})
 

@@ -1,9 +1,9 @@
-"""A request that is passed on has one meaning.
+"""Rejects ambiguous requests, so that the authorised call is the executed one.
 
-Several programs read it one after the other: the signature's check, the policies' (lab/access), the
-lab's own services, moto. Each finds the key, the service and the call in the request by itself, and
-where two of them find something else, what was allowed is not what is done. So a request that says
-a thing twice is refused, and of what has several forms one is passed on.
+Several programs read a request: the check of its signature, that of the policies (lab/access), the
+lab's own services, moto. Each finds the key, the service and the call by itself; if two programs
+read different values, the authorised call is not the executed one. A request that gives a value
+twice is refused; of a value with several forms, one form is passed on.
 """
 
 from __future__ import annotations

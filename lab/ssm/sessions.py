@@ -131,7 +131,7 @@ class Session:
             if self.ended:
                 return
             message = messages.packed(Message(messages.OUTPUT, payload, kind, self._sent))
-            # The plugin takes those of the handshake at once, and not twice.
+            # During the handshake the plugin accepts messages at once, and only once.
             if kind in (messages.DATA, messages.FLAG):
                 self._waiting[self._sent] = (message, time.monotonic())
             self._sent += 1

@@ -146,10 +146,12 @@ def _colour(check: str, made: Iterable[Mutation]) -> str:
 def _assigned(
     apart: Mapping[Mutation, frozenset[Mutation]], rounds: int, times: int, by: random.Random
 ) -> list[set[Mutation]] | None:
-    """So many rounds for each mutation, no two in the same; None where that is not found.
+    """Assigns each mutation to `times` of the rounds, so that no two have the same rounds; None if
+    a mutation finds none free.
 
-    Two of which one may turn the other's check red (`apart`) do not meet: it would tell nothing
-    then. They are placed first and at random, the others where the fewest are.
+    Two mutations of which one may turn the other's check red (`apart`) share no round, because that
+    check would prove nothing. They are placed first and at random, the others in the emptiest
+    rounds.
     """
     taken: set[tuple[int, ...]] = set()
     filled: list[set[Mutation]] = [set() for _ in range(rounds)]

@@ -131,7 +131,8 @@ def test_the_role_may_do_on_everything_only_what_knows_no_resources() -> None:
         for action in [actions] if isinstance(actions, str) else actions:
             service, name = action.split(":")
             known = reference()[service]["Actions"][name.lower()] or {}
-            # Of PutMetricData a dataset, which the agent does not name: its namespace is limited.
+            # PutMetricData has a `dataset` resource, which the agent does not set; the policy
+            # limits the namespace instead.
             limited = bool(known.get("Resources")) and action != "cloudwatch:PutMetricData"
             assert limited == (statement["Resource"] != "*"), action
     (metrics,) = [statement for statement in policy["Statement"] if statement["Sid"] == "Metrics"]

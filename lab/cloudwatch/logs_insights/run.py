@@ -69,7 +69,7 @@ def run(query: Query, events: Iterable[Event], limit: int | None = None) -> Resu
         names = [*names, "@ptr"]
     limited = any(command.name == "limit" for command in query.commands)
     rows = state.rows if limited else state.rows[: limit or ROWS]
-    # A row has no column for what its event lacks.
+    # A row omits fields that its event lacks.
     shown = [[(name, values.text(row[name])) for name in names if row.get(name) is not None]
              for row in rows]  # fmt: skip
     size = sum(len(event.message.encode()) for event in listed)

@@ -129,7 +129,7 @@ class Scraper:
         """The log events of what a target answered; `own` are the labels of the target."""
         merged: dict[str, tuple[Labels, dict[str, float]]] = {}
         for labels, kind, name, value in samples(text):
-            # A scraped label that the target has too gets another name.
+            # A scraped label that collides with a target label is renamed.
             scraped = {("exported_" + k if k in own else k): v for k, v in labels.items()}
             whole = dict(scraped, prom_metric_type=kind)
             whole.update(own)
