@@ -43,11 +43,11 @@ def connected(
             "Host *\n"
             f"  ControlMaster auto\n  ControlPath {short}/ssh\n  ControlPersist 60\n"
             "  BatchMode yes\n  ConnectTimeout 10\n"
-            # A key that is new is kept for this run; one that differs from the known one is
-            # refused.
-            "  StrictHostKeyChecking accept-new\n"
-            f"{own if known_hosts else users}"
-            f"{identity}" + ("" if known_hosts else "Include ~/.ssh/config\n")
+            f"{own if known_hosts else users}{identity}"
+            + ("" if known_hosts else "Include ~/.ssh/config\n")
+            # Unless the user's settings say otherwise (the first value counts), a key that is new
+            # is kept for this run; one that differs from the known one is refused.
+            + "Host *\n  StrictHostKeyChecking accept-new\n"
         )
         machine = Machine(
             running.name, running.address, running.user, config, run_id, short / "run"

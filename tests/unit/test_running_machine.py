@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from kiln.pipeline.running_machine import Running, connected
 
+# Before the fixture puts another one on PATH.
+SSH = str(shutil.which("ssh"))
 RUNNING = Running("a machine", "ec2-user", "192.0.2.1")
 RUN = f"20261124T000000Z-{os.getpid() % 65536:04x}"
 # It leaves as the real one does, which answers `-O exit` before it removes its socket: here a
@@ -68,3 +72,20 @@ def test_another_machine_is_known_as_the_users_own_ssh_knows_it(
         machine.ssh("true")
     assert "~/.ssh/known_hosts\n" in config.read_text()
     assert "Include ~/.ssh/config\n" in config.read_text()
+
+
+@pytest.mark.parametrize(
+    ("theirs", "counts"),
+    [("", "accept-new"), ("Host *\n  StrictHostKeyChecking yes\n", "true")],
+)
+def test_a_new_host_key_is_accepted_unless_the_users_settings_say_otherwise(
+    config: Path, tmp_path: Path, theirs: str, counts: str
+) -> None:
+    with connected(RUNNING, RUN, tmp_path, None) as machine:
+        machine.ssh("true")
+    (tmp_path / "theirs").write_text(theirs)
+    text = config.read_text().replace("~/.ssh/config", str(tmp_path / "theirs"))
+    (tmp_path / "ours").write_text(text)
+    command = [SSH, "-G", "-F", str(tmp_path / "ours"), "gpu-7"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert f"stricthostkeychecking {counts}\n" in shown
