@@ -9,6 +9,9 @@ from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.paths import build_dir
 from kiln.pipeline.record import Record, read_record
 
+# The folder of `verify --host` and `--instance`, in the place of a row's.
+RUNNING_MACHINES = "running-machines"
+
 
 def last(recipe: str) -> Record | None:
     """The record of a recipe's newest run that judged its AMI, or failed to make one; None if there
@@ -25,13 +28,14 @@ def find_record(name: str) -> Record:
     path = Path(name)
     if path.suffix == ".json" or path.is_file():
         return read_record(path)
-    rows = sorted(path.name for path in build_dir().glob("*") if path.is_dir())
+    folders = sorted({path.parent.parent.name for path in build_dir().glob("*/*/record.json")})
+    rows = [folder for folder in folders if folder != RUNNING_MACHINES]
     records: list[Record] = []
-    for recipe in rows:
-        for record in all_of(recipe):
+    for folder in folders:
+        for record in all_of(folder):
             names = {record.run_id, record.ami_id, *record.amis.values()}
             # A row's name means its newest build with an AMI.
-            if name in names or (name == recipe and record.versions):
+            if name in names or (name == folder and folder in rows and record.versions):
                 if record.kind == "build":
                     return record
                 records.append(record)

@@ -26,6 +26,7 @@ from kiln.cloud.target import Target
 from kiln.pipeline import ami_checks, record, report, verdict
 from kiln.pipeline.baked_recipe import require_components
 from kiln.pipeline.build_row import Built
+from kiln.pipeline.kept_records import RUNNING_MACHINES
 from kiln.pipeline.record import Checks, Record
 from kiln.pipeline.running_machine import Running, connected
 
@@ -35,7 +36,6 @@ _ASK_TYPE = (
     'http://169.254.169.254/latest/api/token) && curl -sf -m 5 -H "X-aws-ec2-metadata-token: $t" '
     "http://169.254.169.254/latest/meta-data/instance-type"
 )
-_MACHINES = "running-machines"
 _NOT_OURS = "only machines of an image that AMI Kiln baked have it"
 
 
@@ -100,7 +100,7 @@ def verify_running(
     needs.ensure("ssh", install=install, say=progress.say)
     run_id = runs.new_id()
     started, stop = now(), Stop()
-    folder = build_dir() / _MACHINES / run_id
+    folder = build_dir() / RUNNING_MACHINES / run_id
     with on_signals(stop), connected(running, run_id, folder, key) as machine:
         recipe = _recipe(machine, running)
         require_components(recipe, running.name)

@@ -112,6 +112,16 @@ def test_a_verification_that_came_later_is_not_taken_for_the_build() -> None:
     assert kept_records.find_record("ami-00000009").kind == "verify"
 
 
+def test_the_folder_of_machines_that_run_is_no_rows_name(build_dir: Path) -> None:
+    run = {"run_id": "20261121T000001Z-aaaa", "versions": {"schema": 1}}
+    built(**run)
+    (build_dir / ROW).rename(build_dir / kept_records.RUNNING_MACHINES)
+    with pytest.raises(KilnError, match="no record of such a build") as caught:
+        kept_records.find_record("running-machines")
+    assert str(caught.value.hint) == "./invoke build writes one"
+    assert kept_records.find_record("20261121T000001Z-aaaa").run_id == "20261121T000001Z-aaaa"
+
+
 def test_a_name_that_is_nearly_one_is_answered_with_the_right_one() -> None:
     built(versions={})
     with pytest.raises(KilnError, match="no record of such a build") as caught:
