@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import functools
+import pickle
 import sys
+from pathlib import Path
+from typing import Any
+
+from kiln.base import plain_yaml
+from kiln.base.paths import KNOWLEDGE
 
 # Of the lab those that come from facts; the others hold a file of its own, or a key.
 _OF_FACTS = ("kiln.", "lab.amis.", "lab.mirror.", "lab.packages.", "lab.rootfs.")
@@ -20,8 +26,27 @@ _BY_CONTENT = (
 
 def forget() -> None:
     """Empty each cache whose content could be another test's: of its overlay or its facts."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith(_OF_FACTS) and not name.startswith(_BY_CONTENT):
-            for value in list(vars(module).values()):
-                if isinstance(value, functools._lru_cache_wrapper):
-                    value.cache_clear()
+    for module in list(sys.modules.values()):
+        for value in list(vars(module).values()):
+            if isinstance(value, functools._lru_cache_wrapper) and _may_differ(value.__module__):
+                value.cache_clear()
+
+
+def _may_differ(module: str) -> bool:
+    return module.startswith(_OF_FACTS) and not module.startswith(_BY_CONTENT)
+
+
+def read_facts_once() -> None:
+    """Parse each of our files of facts once in a process: after `forget` it is read from a copy."""
+    read = plain_yaml.read_plain
+    known: dict[tuple[str, str, bool], bytes] = {}
+
+    def read_plain(path: Path, *, versions_as_text: bool = False) -> Any:
+        if path.parent != KNOWLEDGE:
+            return read(path, versions_as_text=versions_as_text)
+        content = (path.name, path.read_text(encoding="utf-8"), versions_as_text)
+        if content not in known:
+            known[content] = pickle.dumps(read(path, versions_as_text=versions_as_text))
+        return pickle.loads(known[content])
+
+    plain_yaml.read_plain = read_plain

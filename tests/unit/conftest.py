@@ -29,6 +29,7 @@ from tests.unit import caches
 gc.set_threshold(100_000, 50, 50)
 # moto makes a session for each test.
 botocore_data.read_once()
+caches.read_facts_once()
 # A shell ignores SIGINT for what it starts in the background, and so would the programs that the
 # tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
