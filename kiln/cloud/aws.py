@@ -190,6 +190,15 @@ def explained(what: str) -> Iterator[None]:
         raise operation_failed(f"{what}: {error}") from None
 
 
+def is_gone(error: ClientError) -> bool:
+    """Whether EC2 answered that there is no AMI of that id: there never was (`.NotFound`, and
+    `.Malformed` for an id that EC2 does not issue), or it was deregistered (`.Unavailable`).
+
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
+    """
+    return error.response["Error"].get("Code", "").startswith("InvalidAMIID.")
+
+
 def as_error(what: str, error: ClientError) -> KilnError:
     """AWS's answer as a KilnError (exit status 1); its message begins with `what`."""
     code = error.response["Error"].get("Code", "")

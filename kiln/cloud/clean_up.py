@@ -81,9 +81,9 @@ def _noted(done: Removal, *left: str) -> Iterator[None]:
             try:
                 yield
             except ClientError as error:
-                # InvalidGroup.NotFound, InvalidVolume.NotFound, …; InvalidAMIID.Unavailable
-                code = error.response["Error"].get("Code", "")
-                if not code.endswith((".NotFound", "AMIID.Unavailable")):
+                # InvalidGroup.NotFound, InvalidVolume.NotFound, …
+                not_found = error.response["Error"].get("Code", "").endswith(".NotFound")
+                if not not_found and not aws.is_gone(error):
                     raise
     except KilnError as error:
         done.failures.append(str(error))

@@ -93,7 +93,7 @@ def _with_id(ami_id: str, target: Target) -> list[dict[str, object]]:
     try:
         answer = aws.ec2(target).describe_images(ImageIds=[ami_id])
     except ClientError as error:
-        if error.response["Error"].get("Code", "").startswith("InvalidAMIID"):
+        if aws.is_gone(error):
             return []
         raise
     return [dict(image) for image in answer["Images"]]
@@ -119,7 +119,7 @@ def _describe(recipe: Recipe, target: Target, **query: object) -> list[dict[str,
         try:
             answer = aws.ec2(target).describe_images(**query)  # type: ignore[arg-type]
         except ClientError as error:
-            if error.response["Error"].get("Code", "").startswith("InvalidAMIID"):
+            if aws.is_gone(error):
                 raise _not_found(recipe, target, error.response["Error"]["Message"]) from None
             raise
     return list(answer["Images"])  # type: ignore[arg-type]

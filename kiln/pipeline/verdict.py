@@ -23,8 +23,6 @@ from kiln.pipeline.baked_recipe import ON_THE_IMAGE, require_components
 from kiln.pipeline.record import Checks
 from kiln.pipeline.record_draft import Draft
 
-_GONE = ("InvalidAMIID.NotFound", "InvalidAMIID.Unavailable")
-
 
 def judge(
     draft: Draft,
@@ -155,8 +153,7 @@ def look_up(target: Target, ami_id: str) -> dict[str, Any] | None:
         try:
             images = aws.ec2(target).describe_images(ImageIds=[ami_id])["Images"]
         except ClientError as error:
-            # Of one that never was, and of one that was deregistered.
-            if error.response["Error"].get("Code") in _GONE:
+            if aws.is_gone(error):
                 return None
             raise
     if not images:

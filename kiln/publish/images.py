@@ -43,7 +43,7 @@ def images_there(target: Target, **query: Any) -> Iterator[Image]:
         try:
             images = ec2.describe_images(**query)["Images"]
         except ClientError as error:
-            if error.response["Error"].get("Code", "").startswith("InvalidAMIID"):
+            if aws.is_gone(error):
                 return
             raise
         for image in images:

@@ -76,7 +76,7 @@ def own_image(target: Target, ami_id: str) -> OwnImage | None:
                 ImageIds=[ami_id], IncludeDeprecated=True, IncludeDisabled=True
             )
         except ClientError as error:
-            if error.response["Error"].get("Code", "").startswith("InvalidAMIID"):
+            if aws.is_gone(error):
                 return None
             raise
     return next((_own(target.region, image) for image in answer["Images"]), None)

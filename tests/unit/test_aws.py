@@ -27,6 +27,18 @@ def test_a_web_page_in_the_place_of_an_answer_is_not_printed() -> None:
     assert e.value.exit_status == 1
 
 
+@pytest.mark.parametrize("code", ["NotFound", "Unavailable", "Malformed"])
+def test_an_ami_that_ec2_does_not_have_is_gone(code: str) -> None:
+    answer: Any = {"Error": {"Code": f"InvalidAMIID.{code}", "Message": "…"}}
+    assert aws.is_gone(ClientError(answer, "DescribeImages"))
+
+
+@pytest.mark.parametrize("code", ["InvalidSnapshot.NotFound", "RequestLimitExceeded", ""])
+def test_an_ami_is_not_gone_because_ec2_answered_another_error(code: str) -> None:
+    answer: Any = {"Error": {"Code": code, "Message": "…"}}
+    assert not aws.is_gone(ClientError(answer, "DescribeImages"))
+
+
 def test_clients_of_several_regions_read_a_description_of_aws_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
