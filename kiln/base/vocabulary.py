@@ -24,8 +24,11 @@ FLAVORS: tuple[str, ...] = get_args(Flavor)
 KERNEL_MODULES: tuple[str, ...] = get_args(KernelModule)
 DRIVER_SOURCES: tuple[str, ...] = get_args(DriverSource)
 
-# Debian's and Ubuntu's word for a processor.
+# EC2's word for a processor → Debian's and Ubuntu's, which is Go's and so Kubernetes' too.
 DEB_ARCH = {"x86_64": "amd64", "arm64": "arm64"}
+# EC2's word → the kernel's (`uname -m`), which is RPM's too; Debian's word → the kernel's.
+UNAME_ARCH = {"x86_64": "x86_64", "arm64": "aarch64"}
+UNAME_OF_DEB = {DEB_ARCH[arch]: UNAME_ARCH[arch] for arch in ARCHES}
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from kiln.base import vocabulary
 from kiln.base.tags import MIG_CONFIG
 from kiln.base.yaml_text import as_yaml
 from kiln.consume.documents import ref, stack, text_parameter, title
@@ -103,9 +104,7 @@ def karpenter(wanted: LaunchRequest) -> str:
                     },
                     "requirements": [
                         _one_of("node.kubernetes.io/instance-type", kind.type),
-                        _one_of(
-                            "kubernetes.io/arch", "amd64" if kind.arch == "x86_64" else "arm64"
-                        ),
+                        _one_of("kubernetes.io/arch", vocabulary.DEB_ARCH[kind.arch]),
                         _one_of("karpenter.sh/capacity-type", "reserved", "on-demand"),
                     ],
                     "taints": [TAINT],

@@ -20,6 +20,7 @@ from pathlib import Path
 from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.paths import RUNTIME, RUNTIME_VARIANTS, TEMPLATES
+from kiln.base.vocabulary import UNAME_OF_DEB
 from kiln.telemetry import Telemetry, agent_files
 from kiln.telemetry.facts import telemetry_facts, version_parts
 
@@ -28,7 +29,6 @@ _BASE64_WIDTH = 76
 _PACKAGE = re.compile(r"/amazon-cloudwatch-agent\.(?:rpm|deb)$")
 # The folders of its URL: distribution, Debian's word for `uname -m`, version.
 _FOLDERS = re.compile(r"/([a-z_]+)/(amd64|arm64)/([^/]+)/[^/]+$")
-_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def agent_packages(files: Mapping[str, str]) -> list[AgentPackage]:
             if entry["folder"] != folder:
                 continue
             package = AgentPackage(
-                f"{entry['id']} {entry['version']}", _MACHINES[machine], url, sha256
+                f"{entry['id']} {entry['version']}", UNAME_OF_DEB[machine], url, sha256
             )
             candidate = (version_parts(version), package)
             key = (package.distro, package.machine)

@@ -16,6 +16,7 @@ from typing import Any
 from kiln import facts
 from kiln.base import plain_yaml
 from kiln.base.recipe import Recipe
+from kiln.base.vocabulary import DEB_ARCH, UNAME_ARCH
 from lab.rootfs import parents
 from lab.settings import Lab
 
@@ -23,8 +24,6 @@ AMAZON = "137112412989"
 # In the description and the tags of each: what it is, and what it is not.
 STAND_IN = "kiln-lab-stand-in"
 _FILE = Path(__file__).with_suffix(".yaml")
-_DEB_ARCH = {"x86_64": "amd64", "arm64": "arm64"}
-_UNAME_ARCH = {"x86_64": "x86_64", "arm64": "aarch64"}
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ def _images() -> tuple[PublicImage, ...]:
 def _of_entry(entry: dict[str, Any]) -> Iterator[PublicImage]:
     each: dict[str, list[str]] = entry.get("each", {})
     for arch, *values in itertools.product(entry["arches"], *each.values()):
-        words = {"arch": arch, "deb_arch": _DEB_ARCH[arch], "uname_arch": _UNAME_ARCH[arch]}
+        words = {"arch": arch, "deb_arch": DEB_ARCH[arch], "uname_arch": UNAME_ARCH[arch]}
         words |= dict(zip(each, values, strict=True))
         more = [name for value in values for name in entry.get("also", {}).get(value, [])]
         name = entry["name"].format(**words)

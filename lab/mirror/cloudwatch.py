@@ -6,6 +6,7 @@ import re
 from functools import partial
 from pathlib import Path
 
+from kiln.base.vocabulary import UNAME_OF_DEB
 from lab.mirror import catalogue
 from lab.mirror.site import Site, route
 from lab.packages import bytecode, deb, model, rpm
@@ -18,7 +19,6 @@ _BUCKETS = (
     r"https://s3\.amazonaws\.com/amazoncloudwatch-agent",
 )
 _FORMATS = {"amazon_linux": "rpm", "redhat": "rpm", "ubuntu": "deb", "debian": "deb"}
-_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def package(build: str, format_: str, arch: str, target: Path) -> bool:
@@ -38,7 +38,7 @@ def package(build: str, format_: str, arch: str, target: Path) -> bool:
 
 
 def _answer(site: Site, url: re.Match[str]) -> Path | None:
-    format_, arch = _FORMATS[url["os"]], _MACHINES[url["machine"]]
+    format_, arch = _FORMATS[url["os"]], UNAME_OF_DEB[url["machine"]]
     if url["format"] != format_:
         return None
     build = url["build"]

@@ -11,13 +11,13 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from kiln.base.vocabulary import UNAME_ARCH
 from kiln.facts.indexes import RecordedIndex, RecordedPackage, recorded_indexes
 from lab.mirror.repos import Repo
 from lab.packages import model
 from lab.packages.model import Package
 
 _OWN = "kiln-lab-"
-_MACHINES = {"x86_64": "x86_64", "arm64": "aarch64"}
 
 
 def records(url: str, arch: str) -> tuple[RecordedIndex, ...]:
@@ -28,7 +28,7 @@ def records(url: str, arch: str) -> tuple[RecordedIndex, ...]:
     return tuple(
         index
         for index in recorded_indexes()
-        if index.url.rstrip("/") == url and _MACHINES[index.arch] == arch
+        if index.url.rstrip("/") == url and UNAME_ARCH[index.arch] == arch
     )
 
 

@@ -6,11 +6,10 @@ import re
 from functools import partial
 from pathlib import Path
 
+from kiln.base.vocabulary import UNAME_OF_DEB
 from lab.mirror import catalogue
 from lab.mirror.site import Site, route
 from lab.packages import deb, model
-
-_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def package(version: str, arch: str, target: Path) -> bool:
@@ -29,6 +28,6 @@ def package(version: str, arch: str, target: Path) -> bool:
     r"debian_(?P<machine>amd64|arm64)/amazon-ssm-agent\.deb"
 )
 def _answer(site: Site, url: re.Match[str]) -> Path | None:
-    version, arch = url["version"], _MACHINES[url["machine"]]
+    version, arch = url["version"], UNAME_OF_DEB[url["machine"]]
     name = f"{url['machine']}-{version}-amazon-ssm-agent.deb"
     return site.made(name, partial(package, version, arch))

@@ -13,10 +13,10 @@ import shutil
 from pathlib import Path
 
 from kiln.base.errors import KilnError, operation_failed
+from kiln.base.vocabulary import UNAME_ARCH
 from lab.shell import CommandError, run
 
-# EC2's name of a processor → the kernel's name, and e_machine in an ELF header.
-_MACHINES = {"x86_64": "x86_64", "arm64": "aarch64"}
+# EC2's name of a processor → e_machine in an ELF header.
 _ELF = {"x86_64": 62, "arm64": 183}
 _BINFMT = Path("/proc/sys/fs/binfmt_misc")
 # Debian's path: under this name qemu expects the program's own argv[0] as an argument.
@@ -25,12 +25,12 @@ _PRESERVING = Path("/usr/libexec/qemu-binfmt")
 
 def machine(arch: str) -> str:
     """The `uname -m` name of EC2's x86_64 or arm64."""
-    return _MACHINES[arch]
+    return UNAME_ARCH[arch]
 
 
 def host_arch() -> str:
     """This machine's processor by EC2's name."""
-    arches = {name: arch for arch, name in _MACHINES.items()}
+    arches = {name: arch for arch, name in UNAME_ARCH.items()}
     return arches.get(platform.machine(), platform.machine())
 
 
@@ -98,7 +98,7 @@ def forget(arch: str) -> bool:
 
 def forget_all() -> list[str]:
     """Remove every setting that `ensure` made; returns their paths."""
-    return [f"{_BINFMT / _name(arch)}" for arch in _MACHINES if forget(arch)]
+    return [f"{_BINFMT / _name(arch)}" for arch in UNAME_ARCH if forget(arch)]
 
 
 def rule(arch: str, interpreter: Path) -> str:
