@@ -4,7 +4,7 @@ on the instance that an earlier bake of the row has left."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kiln.base.errors import KilnError
 from kiln.base.progress import Progress, Stage
@@ -34,7 +34,10 @@ class Start:
     def note(self, draft: Draft) -> None:
         """Note in the record what the bake continues with."""
         if self.state:
-            draft.note(continued=Continued(self.state.start, self.state.ami_id, same_inputs=True))
+            draft.record = replace(
+                draft.record,
+                continued=Continued(self.state.start, self.state.ami_id, same_inputs=True),
+            )
 
     def bake(
         self,
@@ -49,7 +52,9 @@ class Start:
         if self.on:
             start = str(plan.options.start)
             on = Continued(start, self.on.instance_id, same_inputs=False, run_id=self.on.run_id)
-            draft.note(continued=on, recipe_digest=None, input_digest=None)
+            draft.record = replace(
+                draft.record, continued=on, recipe_digest=None, input_digest=None
+            )
             return continued_bake.bake_on(plan, packer, draft, self.on, stage, stop)
         if self.state:
             order = plan.recipe.components

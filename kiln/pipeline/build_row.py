@@ -77,7 +77,8 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
             with progress.stage("packer build") as stage:
                 baked = start.bake(plan, packer, draft, access, stage, stop)
                 ami_id = stage.note = baked.ami_id
-            draft.note(
+            draft.record = replace(
+                draft.record,
                 ami_id=ami_id,
                 amis={target.region: ami_id},
                 packer=plugins.described(packer),

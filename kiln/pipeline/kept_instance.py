@@ -7,6 +7,7 @@ once the instance has ended, the next build in the checkout and `sweep` remove t
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def keep(plan: Plan, draft: Draft, error: ProvisionerError) -> bool:
     note = KeptInstance(
         kept.instance_id, running.address, running.user, str(kept.key_file), until, ends
     )
-    draft.note(kept=note)
+    draft.record = replace(draft.record, kept=note)
     error.hint += "\n  " + "\n  ".join(how_to_go_on(plan, note, error.failure.component))
     return True
 

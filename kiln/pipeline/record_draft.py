@@ -10,7 +10,6 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.progress import Progress
@@ -29,7 +28,8 @@ from kiln.pipeline.shared_records import Shelf
 
 
 class Draft:
-    """A run's record as far as it is known. `record` is replaced, never changed."""
+    """A run's record as far as it is known. `record` is replaced by `dataclasses.replace`, whose
+    keywords mypy checks, and never changed."""
 
     def __init__(
         self,
@@ -52,17 +52,13 @@ class Draft:
         # Whether Packer was killed: what it was asking EC2 for may appear after the clean-up.
         self.cut_short = False
 
-    def note(self, **facts: Any) -> None:
-        """Add facts to the record, by the names of its fields."""
-        self.record = replace(self.record, **facts)
-
     def tried(self, launch: Try) -> None:
         """Note a launch that EC2 was asked for."""
-        self.note(tries=(*self.record.tries, launch))
+        self.record = replace(self.record, tries=(*self.record.tries, launch))
 
     def write(self) -> None:
         """Write the record and its report. Raises OSError if the disk refuses."""
-        self.note(finished=now(), seconds=dict(self.progress.seconds))
+        self.record = replace(self.record, finished=now(), seconds=dict(self.progress.seconds))
         record.write_record(self.run, self.record)
         report.write_report(self.run.folder / "report.html", self.record, self._before)
 
@@ -102,9 +98,9 @@ def cleaned_up(
         yield
     except BaseException as error:
         interrupted = isinstance(error, StoppedError | KeyboardInterrupt)
-        draft.note(error="interrupted" if interrupted else str(error))
+        draft.record = replace(draft.record, error="interrupted" if interrupted else str(error))
         if isinstance(error, ProvisionerError):
-            draft.note(failure=error.failure)
+            draft.record = replace(draft.record, failure=error.failure)
         kept = isinstance(error, ProvisionerError) and keeps(error)
         removal = Removal() if kept else remove_resources(draft, amis=half_made)
         _note_ami_after_failure(draft, half_made)
@@ -124,11 +120,11 @@ def cleaned_up(
 
 def _note_ami_after_failure(draft: Draft, half_made: bool) -> None:
     """Note that an AMI without a verdict was removed, or is kept as unverified."""
-    draft.note(status="failed")
+    draft.record = replace(draft.record, status="failed")
     if half_made:
-        draft.note(ami_id=None, amis={})
+        draft.record = replace(draft.record, ami_id=None, amis={})
     elif draft.record.ami_id:
-        draft.note(status="unverified")
+        draft.record = replace(draft.record, status="unverified")
         if draft.record.kind == "build":
             draft.progress.say(f"kept {draft.record.ami_id}, which is not verified (--keep)")
 
@@ -163,7 +159,7 @@ def remove_resources(draft: Draft, *, amis: bool) -> Removal:
             )
         stage.note = ", ".join(removal.removed)
     forget_key(run)
-    draft.note(left=tuple(removal.left))
+    draft.record = replace(draft.record, left=tuple(removal.left))
     if gone:
         progress.say("the next build in this checkout and this lab removes what is left")
     elif removal.failures:

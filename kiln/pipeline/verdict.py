@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from kiln.base.account import Account
@@ -54,7 +55,7 @@ def judge(
             with progress.stage("disk of the AMI") as stage:
                 boots = until_checked.enter_context(target.own_kernel(image["id"], own_kernel))
                 launched_with, stage.note = boots.tags, boots.how
-            draft.note(own_kernel=boots.how)
+            draft.record = replace(draft.record, own_kernel=boots.how)
         with progress.stage("boot the AMI") as stage:
             machine = until_checked.enter_context(
                 booted(
@@ -83,7 +84,7 @@ def judge(
                     "record of its build here: there is nothing to check it against"
                 )
             require_components(recipe, image["id"])
-            draft.note(recipe=recipe)
+            draft.record = replace(draft.record, recipe=recipe)
         with progress.stage("checks") as stage:
             stage.waits_for(f"the checks of {machine.instance_id}")
             expected = ami_checks.expectations(
@@ -98,16 +99,18 @@ def judge(
                 keyword=keyword,
             )
             stage.note = _counts(verdict)
-        draft.note(
-            checks=Checks.of(verdict), versions=machine.read_json("/etc/kiln/version-info.json")
+        draft.record = replace(
+            draft.record,
+            checks=Checks.of(verdict),
+            versions=machine.read_json("/etc/kiln/version-info.json"),
         )
     stop.check()
     if keyword or CONTINUED in image["tags"]:
-        draft.note(status="unverified" if verdict.passed else "failed")
+        draft.record = replace(draft.record, status="unverified" if verdict.passed else "failed")
         return
     # The record gets the verdict only after the AMI itself. A run that is killed in between leaves
     # a record that kiln/pipeline/repair.py completes from the AMI's tags.
-    draft.note(status="unverified")
+    draft.record = replace(draft.record, status="unverified")
     draft.write()
     mark(
         target,
@@ -116,7 +119,7 @@ def judge(
         commit=draft.record.git_commit,
         keys=(VERIFIED, OWN_KERNEL) if own_kernel else (VERIFIED,),
     )
-    draft.note(status="verified" if verdict.passed else "failed")
+    draft.record = replace(draft.record, status="verified" if verdict.passed else "failed")
     with contextlib.suppress(OSError):  # it is written again at the end
         draft.write()
 
