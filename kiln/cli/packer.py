@@ -105,7 +105,7 @@ def _lines(results: list[Validation]) -> str:
     causes: dict[tuple[str, str], Finding] = {}
     for result in results:
         verdict = "valid" if result.valid else "INVALID"
-        like = f"  values; builder as {result.like}" if result.like else ""
+        like = f"  like {result.like}" if result.like else ""
         lines.append(f"{verdict}  {result.name}  {result.seconds:.1f} s{like}")
         for finding in result.findings:
             key = (finding.rule, finding.message)

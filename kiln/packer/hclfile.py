@@ -157,6 +157,38 @@ def parse_hcl(text: str) -> dict[str, Any]:
 
 
 @functools.cache
+def references(text: str) -> frozenset[tuple[str, ...]]:
+    """The names with dots in a file's expressions, in parts: `local.recipe.volume.size`. Of
+    `local.recipe["volume"]` it is `local.recipe`. Raises LarkError if the text is not HCL."""
+    import hcl2
+
+    return frozenset(_paths(hcl2.parses_to_tree(text)))
+
+
+def _paths(node: Any) -> Iterator[tuple[str, ...]]:
+    """The longest names in a part of the parser's tree."""
+    if path := _path(node):
+        yield path
+    else:
+        for child in getattr(node, "children", ()):
+            yield from _paths(child)
+
+
+def _path(node: Any) -> tuple[str, ...]:
+    """The parts of a name; empty for another expression."""
+    kind: str = getattr(node, "data", "")
+    children: Any = getattr(node, "children", ())
+    if kind == "identifier":
+        return (str(children[0]),)
+    if kind == "expr_term" and len(children) == 1:
+        return _path(children[0])
+    if kind == "get_attr_expr_term":
+        before, name = _path(children[0]), _path(children[1].children[-1])
+        return (*before, *name) if before and name else ()
+    return ()
+
+
+@functools.cache
 def _values(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_texts(parse_hcl(text))))
 

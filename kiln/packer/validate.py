@@ -21,20 +21,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lark.exceptions import LarkError
+
 from kiln.base.findings import Finding
 from kiln.base.recipe import Recipe
 from kiln.packer import plugins, policy
 from kiln.packer.folders import write_folders
-from kiln.packer.hclfile import hcl_files
+from kiln.packer.hclfile import hcl_files, parse_hcl, references
 from kiln.packer.program import EXAMPLE_VARIABLES, Packer, ask_packer, command
 from kiln.packer.scripts import check_scripts
 
 # A folder's own file; the others are links.
 _OWN = "recipe.pkr.hcl"
-_OF_THE_RECIPE = re.compile(r"\blocal\.recipe\.([a-z_.]+)")
-# Written by our templates and formatted by `packer fmt`: a block ends at the first column.
-_LOCALS = re.compile(r"^locals \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
-_LOCAL = re.compile(r"^  (\w+) *=", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -92,13 +90,17 @@ def _validations(
     # One more than cores: Packer spends part of its time waiting for the processes it starts.
     with ThreadPoolExecutor(max_workers=(os.cpu_count() or 1) + 1) as workers:
         answers = {
-            name: workers.submit(_timed, packer, folder, values_only=name in like)
+            name: workers.submit(_timed, packer, folder, values_only=False)
             for name, folder in folders.items()
+            if name not in like
         }
         files = sorted({path for folder in folders.values() for path in hcl_files(folder)})
         unformatted = workers.submit(badly_formatted, packer, files)
         policies = {name: policy.check_policy(folder) for name, folder in folders.items()}
         unparsed = {recipe.name: check_scripts(recipe.components) for recipe in recipes}
+        # By now their files, which have the names of the locals, are parsed: the policy reads them.
+        for name in like:
+            answers[name] = workers.submit(_timed, packer, folders[name], values_only=True)
         # What is wrong with one may be wrong with those that were not asked because of it.
         for name, other in list(like.items()):
             if answers[other].result()[0]:
@@ -133,26 +135,30 @@ def _alike(folders: Mapping[str, Path]) -> dict[str, str]:
         recipe = json.loads((folder / "files/etc/kiln/recipe.json").read_text())
         files = {path.name: path.read_text() for path in folder.glob("*.pkr.hcl")}
         shared = {name: text for name, text in files.items() if name != _OWN}
-        recipe_files = [
-            _at(recipe, path) for path in _OF_THE_RECIPE.findall(shared["source.pkr.hcl"])
-        ]
-        key = json.dumps([recipe_files, sorted(shared.items())])
+        try:
+            named = references(shared["source.pkr.hcl"])
+        except LarkError:
+            return {}  # Packer says what is wrong with it
+        used = sorted(path[2:] for path in named if path[:2] == ("local", "recipe"))
+        key = json.dumps([[_at(recipe, path) for path in used], sorted(shared.items())])
         if first.setdefault(key, name) != name:
             like[name] = first[key]
     return like
 
 
-def _at(recipe: dict[str, Any], path: str) -> Any:
-    value: Any = recipe
-    for key in path.split("."):
-        value = value[key]
+def _at(recipe: Any, path: Sequence[str]) -> Any:
+    """What a recipe has at a path; None for nothing, of which Packer says where it is read."""
+    value = recipe
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
     return value
 
 
 def _timed(packer: Packer, folder: Path, *, values_only: bool) -> tuple[str, float]:
     started = time.monotonic()
     # `validate` reports what is wrong, and its messages name the line.
-    complaint = packer_values(packer, folder, _locals(folder)) if values_only else "?"
+    names = _locals(folder) if values_only else []
+    complaint = packer_values(packer, folder, names) if names else "?"
     if complaint:
         mistake = packer_validate(packer, folder)
         complaint = mistake or ("" if not values_only else complaint)
@@ -160,15 +166,12 @@ def _timed(packer: Packer, folder: Path, *, values_only: bool) -> tuple[str, flo
 
 
 def _locals(folder: Path) -> list[str]:
-    """The names of all locals in a folder's HCL, but for recipe, which is a file's content."""
-    return sorted(
-        {
-            name
-            for path in folder.glob("*.pkr.hcl")
-            for block in _LOCALS.findall(path.read_text())
-            for name in _LOCAL.findall(block)
-        }
-    )
+    """The names of all locals in a folder's HCL; none if a file is not HCL."""
+    try:
+        files = [parse_hcl(path.read_text()) for path in folder.glob("*.pkr.hcl")]
+    except LarkError:
+        return []
+    return sorted({name for data in files for block in data.get("locals", []) for name in block})
 
 
 def _invalid(name: str, folder: Path, complaint: str) -> list[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,65 @@ def test_rows_that_give_the_builder_the_same_are_validated_once_and_their_values
     called.clear()
     validate_recipes(every, new, each=True)
     assert {verb for verb, _ in called} == {"validate"}
+
+
+def test_a_row_judged_with_another_ones_run_says_with_whose(
+    recipes: list[Recipe],
+    accepting: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(program, "find_packer", lambda: Packer(Path("/nowhere"), (1, 15, 1)))
+    monkeypatch.setattr(validation, "packer_values", lambda *_: "")
+    assert tasks.validate.body.__wrapped__(Context()) == 0
+    first, second = capsys.readouterr().out.splitlines()[:2]
+    assert (recipes[0].name in first, "like" in first) == (True, False)
+    assert second.startswith(f"valid  {recipes[1].name}  ")
+    assert second.endswith(f" s  like {recipes[0].name}")
+    assert accepting.keys() == {recipes[0].line}
+    assert tasks.validate.body.__wrapped__(Context(), json=True) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["like"] for row in rows] == [None, recipes[0].name]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        # The same value, written in ways in which a search for names with dots does not find it.
+        ("local.recipe.distro.ssh_user", 'local.recipe["distro"].ssh_user'),
+        ("local.recipe.distro.ssh_user", 'lookup(local.recipe.distro, "ssh_user")'),
+    ],
+)
+def test_rows_of_other_users_are_not_alike_however_the_hcl_reads_the_user(
+    recipes: list[Recipe],
+    accepting: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    old: str,
+    new: str,
+) -> None:
+    edited(monkeypatch, old, new)
+    monkeypatch.setattr(validation, "packer_values", lambda *_: "")
+    recipes[1] = replace(recipes[1], distro=replace(recipes[1].distro, ssh_user="another"))
+    shown = validate_recipes(recipes, Packer(Path("/nowhere"), (1, 15, 1)))
+    assert [result.like for result in shown] == [None, None]
+
+
+def test_what_a_comment_names_is_not_what_the_builder_gets(
+    recipes: list[Recipe], accepting: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edited(monkeypatch, "  # Only for a subnet", "  # Not local.recipe.name. Only for a subnet")
+    monkeypatch.setattr(validation, "packer_values", lambda *_: "")
+    shown = validate_recipes(recipes, Packer(Path("/nowhere"), (1, 15, 1)))
+    assert shown[1].like == recipes[0].name
+
+
+def test_hcl_that_cannot_be_parsed_is_shown_to_packer_for_each_row(
+    recipes: list[Recipe], accepting: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edited(monkeypatch, "  region  ", "  region = = ")
+    shown = validate_recipes(recipes, Packer(Path("/nowhere"), (1, 15, 1)))
+    assert accepting.keys() == {recipe.line for recipe in recipes}
+    assert {finding.rule for result in shown for finding in result.findings} >= {"hcl-syntax"}
 
 
 def test_a_value_that_cannot_be_computed_is_told_in_validates_words(
