@@ -158,6 +158,9 @@ def _refused_by_parser(error: ParseError, tasks: Sequence[str]) -> KilnError:
         text, best = f"{name} does not take {word!r}, and no task has that name", ""
     else:
         text, best = f"unknown task {word}", nearest(word, tasks, likeness=0.7)
+        members = [task for task in tasks if task.startswith(f"{word}.")]
+        if members and not best:
+            return KilnError(f"{text}; its tasks are {', '.join(sorted(members))}", hint=hint)
     return KilnError(f"{text}; did you mean {best}?" if best else text, hint=hint)
 
 

@@ -232,7 +232,7 @@ def _check_keys(document: Located) -> None:
     for variable, name in document.data.get("keys", {}).items():
         if name not in keys:
             what = f"there is no signing key {name!r}"
-            hint = did_you_mean(name, keys) + " Yours is an entry in facts/keys.yaml"
+            hint = f"{did_you_mean(name, keys)}; yours is an entry in facts/keys.yaml"
             raise _at(document, ("keys", variable), what, hint)
 
 
