@@ -269,8 +269,10 @@ def test_a_distribution(checkout: Checkout) -> None:
     assert rules <= {"KEY-UNCONFIRMED", "UNTRIED", "EVIDENCE-ASSUMED"}
     assert "cuda/repos/debian99/x86_64" in checkout.rendered()
     assert "debian99" in (checkout.root / "amis.lock.yaml").read_text()
-    files = ("preflight", "matrix", "overlay", "telemetry_bundle")
-    rows = "own_repositories or page_shows or mistake_in_a_distribution or each_distribution"
+    files = ("preflight", "matrix", "overlay", "telemetry_bundle", "accepted")
+    rows = (
+        "own_repositories or page_shows or mistake_in_a_distribution or each_distribution or tried"
+    )
     assert checkout.tests_of_all_rows_pass(
         *(f"tests/unit/test_{name}.py" for name in files), "-k", rows
     ) > 15  # fmt: skip
