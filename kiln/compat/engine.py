@@ -20,7 +20,7 @@ from kiln.compat.judge import Clash, clashes, served
 from kiln.compat.rules.combination import Combination, recipe_combination
 from kiln.compat.rules.driver import nearest_driver as meant_driver
 from kiln.compat.rules.registry import Rule
-from kiln.components import environment
+from kiln.components import Step, environment, rendered_files
 from kiln.components.script_commands import command_problems
 
 LATEST = "latest"
@@ -95,6 +95,7 @@ def _environment(recipe: Recipe) -> list[Finding]:
     and reads, at the script; and a component that the recipe cannot have, at the row. Raises
     KilnError (exit status 2) for a mistake in an overlay's component."""
     findings: list[Finding] = []
+    steps: list[Step] = []
     for name in recipe.components:
         try:
             step = components.get(name).for_recipe(recipe)
@@ -105,8 +106,11 @@ def _environment(recipe: Recipe) -> list[Finding]:
             finding = Finding("error", environment.RULE, error.message, error.hint)
             findings.append(finding.at(recipe.row.place))
             continue
+        steps.append(step)
         findings += environment.environment_problems(name, environment.component_variables(step))
         findings += command_problems(name)
+    names = rendered_files.rendered_names(recipe, steps)
+    findings += rendered_files.name_problems(names, steps)
     return [*findings, *environment.library_problems()]
 
 

@@ -165,6 +165,11 @@ class _Module:
         values = self.result(lambda: _plain(function(recipe)))
         if not isinstance(values, dict) or not _is_texts(values):
             raise self._mistake(_FILES, self._line(function))
+        for name in values:
+            if problem := name_problem(name):
+                what = f"files(recipe) names {name!r}, {problem}"
+                hint = "write it as below /, such as etc/acme/banner"
+                raise self._mistake(what, self._line(function), hint)
         return values
 
     def _check_variable(self, name: Any, line: int) -> None:
@@ -178,6 +183,17 @@ class _Module:
 
     def _mistake(self, message: str, line: int = 1, hint: str = "") -> KilnError:
         return overlay_mistake(self.path, message, hint, line)
+
+
+def name_problem(name: str) -> str:
+    """Why a file of the image cannot have this name below files/; empty if it can."""
+    if not name or not name.isprintable():
+        return "which is empty or cannot be printed"
+    if name.startswith("/"):
+        return "which begins with /"
+    if any(part in ("", ".", "..") for part in name.split("/")):
+        return "which has an empty part, . or .."
+    return ""
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kiln import components
 from kiln.base.paths import TEMPLATES
 from kiln.base.recipe import Recipe
-from kiln.components import Component, Step
+from kiln.components import Component, Step, rendered_files
 from kiln.packer import hcl, program, template_values
 from kiln.packer.part import Builder, Part
 
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 CHECKOUT = ".."  # from packer/ in it
 RECIPE = "recipe.pkr.hcl"
-RECIPE_JSON = "files/etc/kiln/recipe.json"
-AGENT_ETC = "files/opt/aws/amazon-cloudwatch-agent/etc"
+RECIPE_JSON = f"files/{rendered_files.RECIPE_JSON}"
 OLD = program.FOLDER_1_6
 
 
@@ -38,8 +37,7 @@ def render_files(recipe: Recipe, part: Part | None = None) -> dict[str, str]:
     return {
         RECIPE: hcl_templates().get_template("recipe.pkr.hcl.j2").render(values),
         RECIPE_JSON: _recipe_json(recipe),
-        **_component_files(recipe),
-        **_agent_files(recipe),
+        **_image_files(recipe),
     }
 
 
@@ -97,22 +95,13 @@ def _recipe_json(recipe: Recipe) -> str:
     return json.dumps(data, indent=2, sort_keys=True) + "\n"
 
 
-def _component_files(recipe: Recipe) -> dict[str, str]:
+def _image_files(recipe: Recipe) -> dict[str, str]:
+    of_components = [step.files for step in template_values.filled(recipe)]
     return {
         f"files/{path}": text
-        for component in template_values.filled(recipe)
-        for path, text in component.files.items()
+        for files in (*of_components, rendered_files.agent_files(recipe))
+        for path, text in files.items()
     }
-
-
-def _agent_files(recipe: Recipe) -> dict[str, str]:
-    if "cloudwatch-agent" not in recipe.components:
-        return {}
-    from kiln.telemetry import Telemetry, agent_files
-
-    settings = Telemetry(**recipe.telemetry)
-    texts = agent_files(settings, recipe.driver, recipe.cloudwatch_agent)
-    return {f"{AGENT_ETC}/{path}": text for path, text in texts.items()}
 
 
 @cache

@@ -11,7 +11,7 @@ from kiln.base.errors import KilnError
 from kiln.base.findings import errors
 from kiln.base.overlay import provisioner_file, shown_path
 from kiln.base.recipe import Recipe
-from kiln.components import Component, Step, environment
+from kiln.components import Component, Step, environment, rendered_files
 from kiln.components.script_commands import command_problems
 from kiln.facts import lock_file, table
 from kiln.packer import program, uploads
@@ -151,14 +151,17 @@ def _require_provisioners(recipe: Recipe, chosen: Iterable[Step]) -> None:
 
 
 def _require_environment(recipe: Recipe, chosen: Iterable[Step]) -> None:
-    findings = errors(
+    steps = tuple(chosen)
+    of_steps = (
         finding
-        for step in chosen
+        for step in steps
         for finding in (
             *environment.environment_problems(step.name, environment.component_variables(step)),
             *command_problems(step.name),
         )
     )
+    names = rendered_files.rendered_names(recipe, steps)
+    findings = errors((*of_steps, *rendered_files.name_problems(names, steps)))
     if findings:
         lines = [f"{finding.file}:{finding.line}: {finding.message}" for finding in findings]
         hints = dict.fromkeys(finding.hint for finding in findings if finding.hint)

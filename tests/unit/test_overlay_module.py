@@ -13,6 +13,7 @@ from kiln import components
 from kiln.base.errors import KilnError
 from kiln.compat import engine
 from kiln.matrix.load import load_recipes
+from kiln.packer import render
 from tests.unit import caches, commands
 
 MODULE = """import sys
@@ -144,3 +145,44 @@ def environment(recipe):
     print("called")
     return {}
 """
+
+
+# A file's name → why it is refused; nothing of it may be written.
+NAMES = {
+    "../../../../../tmp/escape": "which has an empty part, . or ..",
+    "etc/../../x": "which has an empty part, . or ..",
+    "./etc/x": "which has an empty part, . or ..",
+    "etc/acme/": "which has an empty part, . or ..",
+    "/etc/x": "which begins with /",
+    "": "which is empty or cannot be printed",
+    "etc/a\nb": "which is empty or cannot be printed",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_that_would_land_elsewhere_is_refused_by_check(module: Module, name: str) -> None:
+    module.write(f"files=lambda r: {{{name!r}: 'y'}}")
+    error = module.checked()
+    assert error.message == f"{module.path}:5: files(recipe) names {name!r}, {NAMES[name]}"
+    assert error.exit_status == 2
+
+
+FOLDERS = {
+    "{'etc': 'y'}": "'etc', a folder that etc/kiln/recipe.json needs",
+    "{'a/b': 'y', 'a/b/c': 'y'}": "'a/b', a folder that a/b/c needs",
+    "{'opt/aws': 'y'}": "'opt/aws', a folder that opt/aws/",
+}
+
+
+@pytest.mark.parametrize("files", FOLDERS)
+def test_a_file_with_the_name_of_a_folder_is_refused_by_check_and_render(
+    module: Module, files: str
+) -> None:
+    module.write(f"files=lambda r: {files}")
+    recipe = load_recipes()[0]
+    (finding,) = [each for each in engine.check_recipe(recipe) if each.rule == "rendered-files"]
+    assert (finding.level, finding.file) == ("error", str(module.path))
+    assert finding.message.startswith(f"files(recipe) names {FOLDERS[files]}")
+    with pytest.raises(KilnError, match=f"{module.path}:1: files") as caught:
+        render.render_files(recipe)
+    assert caught.value.exit_status == 2
