@@ -12,7 +12,6 @@ kiln_install_runtime opt/kiln/lib/gpu_mig usr/local/bin/gpu-mig etc/systemd/syst
 # These services wait for the layout. ParallelCluster writes slurmd's unit at the node's first boot.
 kiln_install_runtime etc/systemd/system/kubelet.service.d etc/systemd/system/ecs.service.d \
     etc/systemd/system/slurmd.service.d
-kiln_install_files etc/default/gpu-mig etc/kiln/mig-config.d
 [[ -z $MIG_CONFIG ]] || sed -i "s/^MIG_CONFIG=.*/MIG_CONFIG=$MIG_CONFIG/" /etc/default/gpu-mig
 # Compiled once here: the image's first start is faster and the program takes less memory.
 python3 -m compileall -q /opt/kiln/lib/gpu_mig || kiln_die "gpu_mig does not compile on this Python"

@@ -21,7 +21,7 @@ from kiln.compat.rules.combination import Combination, recipe_combination
 from kiln.compat.rules.driver import nearest_driver as meant_driver
 from kiln.compat.rules.registry import Rule
 from kiln.components import Step, environment, rendered_files
-from kiln.components.script_commands import command_problems
+from kiln.components.script_commands import command_problems, rendered_file_problems
 
 LATEST = "latest"
 _CHOICES = {
@@ -111,6 +111,8 @@ def _environment(recipe: Recipe) -> list[Finding]:
         findings += command_problems(name)
     names = rendered_files.rendered_names(recipe, steps)
     findings += rendered_files.name_problems(names, steps)
+    for step in steps:
+        findings += rendered_file_problems(step.name, names)
     return [*findings, *environment.library_problems()]
 
 

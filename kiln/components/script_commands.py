@@ -12,10 +12,11 @@ from kiln.base.findings import Finding
 from kiln.base.overlay import overlays, own_files, provisioner_file, shown_path
 from kiln.base.paths import PROVISIONERS, RUNTIME
 from kiln.components.script_exec import replacing
-from kiln.components.script_syntax import Syntax, parsed, script_text
+from kiln.components.script_syntax import Command, Syntax, parsed, script_text
 
 RULE = "provisioner"
 
+_UPLOADED_FILES = re.compile(r"KILN_DIR(?::\?[^}]*)?\}?\"?/files")
 _UPLOADED = re.compile(r"KILN_DIR(?::\?[^}]*)?\}?\"?/runtime")
 _LITERAL = re.compile(r"""(['"]?)([\w./@+:,=-]+)\1""")
 
@@ -28,6 +29,62 @@ def command_problems(component: str) -> list[Finding]:
     """
     script = provisioner_file(component)
     return list(_problems(script, script_text(script), overlays()))
+
+
+def rendered_file_problems(component: str, names: frozenset[str]) -> list[Finding]:
+    """Errors where a component's script installs files that are not rendered for the image; `names`
+    are those that are. A command that may not run, for this image, is not judged. Raises what
+    `command_problems` raises."""
+    script = provisioner_file(component)
+    return list(_not_rendered(script, script_text(script), names, overlays()))
+
+
+# The rows of a matrix have few different sets of files.
+@cache
+def _not_rendered(
+    script: Path, content: str, names: frozenset[str], _overlays: tuple[Path, ...]
+) -> tuple[Finding, ...]:
+    syntax = parsed(content)
+    # A script that makes such files itself is not judged.
+    if syntax.has_gaps or _UPLOADED_FILES.search(content):
+        return ()
+    return tuple(_files_not_rendered(script, syntax, names))
+
+
+def _files_not_rendered(script: Path, syntax: Syntax, names: frozenset[str]) -> Iterator[Finding]:
+    tops = own_files("runtime")
+    for command in syntax.commands:
+        if command.name in ("exit", "return") and [word.text for word in command.arguments] in (
+            [],
+            ["0"],
+        ):
+            return
+        if command.name != "kiln_install_files" or not _is_always_run(syntax, command):
+            continue
+        for word in command.arguments:
+            literal = _LITERAL.fullmatch(word.text)
+            name = literal[2].rstrip("/") if literal else ""
+            if not name or any(f"{each}/".startswith(f"{name}/") for each in names):
+                continue
+            message = f"kiln_install_files {name}: no such file is rendered for the image"
+            if name.startswith("/"):
+                message = f"kiln_install_files {name}: the path begins with /"
+                hint = f"write it without: {name.lstrip('/')}"
+            elif any((top / name).exists() for top in [RUNTIME, *tops]):
+                hint = f"it is in runtime/: kiln_install_runtime {name}"
+            else:
+                close = nearest(name, names, likeness=0.8)
+                hint = f"did you mean {close}? " if close else ""
+                hint += "Files come from files(recipe) of a component in Python"
+            yield _finding(script, word.line, message, hint)
+
+
+def _is_always_run(syntax: Syntax, command: Command) -> bool:
+    """Does nothing decide whether the command runs?"""
+    outer = command.node.parent
+    if outer and outer.type == "redirected_statement":
+        outer = outer.parent
+    return outer is not None and outer.type == "program" and syntax.understands(command.node)
 
 
 # Each row of a matrix asks for its components.

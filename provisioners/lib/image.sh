@@ -47,7 +47,8 @@ kiln_install_runtime() {
 kiln_install_files() {
     local path file files
     for path in "$@"; do
-        [[ -e $KILN_DIR/files/$path ]] || continue
+        [[ -e $KILN_DIR/files/$path ]] \
+            || kiln_die "files/$path is not rendered for this image" "a component's files(recipe) names it"
         files=$(cd "$KILN_DIR/files" && find "$path" -type f) || kiln_die "files/$path cannot be listed"
         while read -r file; do
             [[ -n $file ]] || continue

@@ -287,6 +287,66 @@ def test_a_script_without_the_library_is_refused(problems, monkeypatch):
     assert problems('source "$KILN_DIR/runtime/opt/acme/lib.sh"') == []
 
 
+# ------------------------------------------------------------------- rendered files
+
+RENDERED = frozenset({"etc/kiln/recipe.json", "etc/acme/rendered.conf"})
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        (
+            "etc/acme/renderd.conf",
+            "no such file is rendered for the image",
+            "did you mean etc/acme/rendered.conf? Files come from files(recipe) of a component in "
+            "Python",
+        ),
+        ("/etc/kiln", "the path begins with /", "write it without: etc/kiln"),
+        (
+            "etc/acme/banner",
+            "no such file is rendered for the image",
+            "it is in runtime/: kiln_install_runtime etc/acme/banner",
+        ),
+    ],
+)
+def test_a_file_that_is_not_rendered_is_named_at_its_line(problems, name, message, hint):
+    problems(f"kiln_install_files etc/kiln \\\n  {name}\n")
+    (finding,) = script_commands.rendered_file_problems("acme", RENDERED)
+    assert (finding.level, finding.line, finding.hint) == ("error", 3, hint)
+    assert finding.message == f"kiln_install_files {name}: {message}"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "kiln_install_files etc/acme etc/acme/rendered.conf 'etc/kiln/'",
+        'kiln_install_files "etc/$NAME" etc/$x etc/*',
+        "if [[ $KILN_FAMILY == al ]]; then kiln_install_files etc/x; fi",
+        "[[ $KILN_FAMILY == debian ]] || kiln_install_files etc/x",
+        "[[ -z $X ]] && exit 0\nkiln_install_files etc/x",
+        'echo x >"$KILN_DIR/files/etc/x"\nkiln_install_files etc/x',
+    ],
+)
+def test_what_may_be_rendered_or_may_not_be_run_is_left_to_the_bake(problems, lines):
+    problems(lines)
+    assert script_commands.rendered_file_problems("acme", RENDERED) == []
+
+
+def test_our_own_scripts_install_what_is_rendered_in_every_row() -> None:
+    rows = load_recipes()
+    for row in rows:
+        assert [f for f in engine.check_recipe(row) if f.rule == script_commands.RULE] == []
+
+
+def test_check_and_render_refuse_a_file_that_is_not_rendered(own_exec: Path) -> None:
+    own_exec.write_text((PROVISIONERS / "cuda.sh").read_text() + "kiln_install_files etc/nope\n")
+    recipe = next(recipe for recipe in load_recipes() if recipe.cuda)
+    (finding,) = [f for f in engine.check_recipe(recipe) if f.rule == script_commands.RULE]
+    assert finding.message.startswith("kiln_install_files etc/nope: ")
+    with pytest.raises(KilnError, match=rf"{own_exec}:\d+: kiln_install_files etc/nope"):
+        render.render_files(recipe)
+
+
 # ------------------------------------------------------------------- where it is said
 
 
