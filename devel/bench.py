@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from devel.figures import DISTRO, DRIVER, Figure, machine, require, timed
 from kiln.base import needs
 from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.base.paths import ROOT, packer_dir
@@ -31,9 +29,6 @@ from lab.target import LabTarget
 
 KINDS = ("pipeline", "first", "lab", "xid", "mig", "publish")
 INVOKE = str(ROOT / "invoke")
-# The row whose warm build is timed: the first in the README.
-DISTRO, DRIVER = "al2", "510.47.03"
-
 LIST_AIM = 1.5
 VALIDATE_AIM = 1.2
 TOTAL_AIM_S = 30.0
@@ -42,29 +37,6 @@ ADDED_AIM_S = 2.5
 _OTHERS = ("lab", "packer build", "boot the AMI", "checks")
 # Messages of Packer's amazon-ebs builder: the build instance starts, answers, is stopped.
 _MARKS = ("Launching a source AWS instance", "Connected to SSH!", "Stopping the source instance")
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure in `unit` (`x` is a ratio, `s` seconds); `aim` is the upper limit for it.
-
-    `value` is None when it was not measured. `note` says why, or else how it is composed.
-    """
-
-    what: str
-    value: float | None
-    unit: str
-    aim: float | None = None
-    note: str = ""
-
-    @property
-    def verdict(self) -> str:
-        """`met`, `missed`, `not measured`, or empty where there is no aim."""
-        if self.value is None:
-            return "not measured"
-        if self.aim is None:
-            return ""
-        return "met" if self.value <= self.aim else "missed"
 
 
 def run(what: str, *, as_json: bool, against: str = "") -> int:
@@ -248,58 +220,6 @@ def phases(log: str) -> tuple[int, int]:
     launched, connected, stopping = moments
     # The log has no dates: a build may run past midnight.
     return (connected - launched) % 86400, (stopping - connected) % 86400
-
-
-def timed(
-    argv: list[str],
-    *,
-    cwd: Path | str = ROOT,
-    environment: Mapping[str, str] | None = None,
-    inherit: bool = True,
-) -> tuple[float, subprocess.CompletedProcess[str]]:
-    """Run a command; returns its wall-clock seconds and its output.
-
-    `environment` is added to this process's, or replaces it when `inherit` is false.
-    On Ctrl-C the command gets SIGTERM and unlimited time to clean up.
-    """
-    began = time.perf_counter()
-    with subprocess.Popen(
-        argv,
-        cwd=cwd,
-        env={**(os.environ if inherit else {}), **(environment or {})},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # or it would get the terminal's SIGINT as well as our SIGTERM
-    ) as process:
-        try:
-            out, err = process.communicate()
-        except KeyboardInterrupt:
-            process.terminate()
-            process.communicate()
-            raise
-    seconds = time.perf_counter() - began
-    return seconds, subprocess.CompletedProcess(argv, process.returncode, out, err)
-
-
-def machine() -> dict[str, Any]:
-    """What the figures depend on; `load_1m` is the load average of the last minute."""
-    return {
-        "cpus": os.cpu_count(),
-        "load_1m": round(os.getloadavg()[0], 2),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-    }
-
-
-def require(fine: bool, done: subprocess.CompletedProcess[str]) -> None:
-    """Raise operation_failed with the command's error, unless `fine`."""
-    if not fine:
-        output = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        errors = [line for line in output if line.startswith("error:")] or output[-1:]
-        reason = errors[0] if errors else "no output"
-        raise operation_failed(f"{Path(done.args[0]).name} {done.args[1]} failed: {reason}")
 
 
 def _print_table(figures: list[Figure], about: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from devel.bench import DISTRO, DRIVER, Figure, require, timed
+from devel.figures import DISTRO, DRIVER, Figure, require, timed
 from kiln.base import needs
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT

@@ -16,7 +16,7 @@ from typing import Any
 
 import boto3
 
-from devel.bench import Figure
+from devel.figures import Figure
 from devel.remains import on_this_machine
 from kiln.base.errors import operation_failed
 from lab import control, host, settings

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from devel import bench_publish_wide
-from devel.bench import Figure
+from devel.figures import Figure
 from kiln.base.errors import operation_failed
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
@@ -107,7 +107,7 @@ def _api(folder: Path) -> Iterator[AwsTarget]:
     """The lab's API without guests, and a target that leads there."""
     before = dict(os.environ)
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.unit.lab_api", str(folder)],
+        [sys.executable, "-m", "devel.lab_api", str(folder)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=(folder / "log").open("w"),

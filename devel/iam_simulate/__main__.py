@@ -7,14 +7,13 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from devel import iam_requests
 from devel.iam_simulate import HERE, POLICIES, digests
 from kiln.base.paths import ROOT
 
 
 def main() -> None:
     """Ask about each set of policies, and write the verdicts."""
-    from tests.unit import iam_requests
-
     questions = iam_requests.questions()
     verdicts = {}
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from devel import bench
-from devel.bench import Figure
+from devel.figures import Figure, require, timed
 from kiln.base.errors import KilnError, operation_failed
 
 LOG = """\
@@ -130,6 +130,6 @@ def test_another_bench_is_refused_with_the_nearest() -> None:
 def test_a_command_that_fails_gives_no_figure(tmp_path: Path) -> None:
     program = tmp_path / "fails.py"
     program.write_text("import sys; sys.exit('error: no flour')")
-    _, done = bench.timed([sys.executable, str(program)])
+    _, done = timed([sys.executable, str(program)])
     with pytest.raises(KilnError, match=r"fails.py failed: error: no flour"):
-        bench.require(done.returncode == 0, done)
+        require(done.returncode == 0, done)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from devel import bench, bench_first
+from devel.figures import Figure
 from kiln.base.errors import KilnError
 
 
@@ -38,7 +39,7 @@ def test_only_the_first_run_is_held_against_another_commit() -> None:
 def test_a_first_run_that_fails_is_reported_with_its_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(commit: str) -> list[bench.Figure]:
+    def fail(commit: str) -> list[Figure]:
         raise KilnError("no room")
 
     monkeypatch.setattr(bench_first, "first_run", fail)

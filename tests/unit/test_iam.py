@@ -13,13 +13,12 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from devel import iam_calls, iam_simulate, packers
+from devel import iam_calls, iam_requests, iam_simulate, packers
 from kiln.cloud import iam
 from kiln.matrix import load
 from kiln.packer import process, program
 from kiln.packer.digest import identity_variables
 from kiln.packer.folders import write_inputs
-from tests.unit import iam_requests
 
 called_in_builds = cache(iam_calls.called_in_builds)
 

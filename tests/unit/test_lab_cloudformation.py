@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from devel import lab_api
 from kiln.base import runtime_import
 from kiln.base.errors import KilnError
 from kiln.cloud import aws, stacks, telemetry_stack
@@ -22,7 +23,7 @@ from kiln.telemetry import Telemetry
 from kiln.telemetry.stack import template
 from kiln.telemetry.stack.inputs import StackInputs
 from lab.cloudformation.kinds import identity, machines, watching
-from tests.unit import insights, lab_api
+from tests.unit import insights
 
 # One lab for all tests of this file, wherever they run.
 pytestmark = pytest.mark.xdist_group("lab_cloudformation")

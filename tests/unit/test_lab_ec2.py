@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from devel import lab_api
 from kiln.base.recipe import SourceAmi
 from kiln.cloud.aws_target import AwsTarget
 from kiln.matrix.load import load_recipes
 from kiln.preflight.answers import State
 from kiln.preflight.parents import ask_parents
-from tests.unit import lab_api
 
 # One lab for all tests of this file, wherever they run.
 pytestmark = pytest.mark.xdist_group("lab_ec2")

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from devel import lab_api
 from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.runs import Run
 from kiln.cloud.target import PackageArchive
 from kiln.pipeline.record import write_record
 from kiln.preflight.security import SecurityUpdates
 from kiln.publish import channels, pending_updates
-from tests.unit import lab_api
 from tests.unit.publish.channel import AL2, HOME, OTHER, RECIPE, Bake, versions_of
 from tests.unit.records import a_record
 

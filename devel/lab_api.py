@@ -1,8 +1,8 @@
 """The lab's EC2 without guests: the API and everything behind it, but instances boot nothing.
 
-`python -m tests.unit.lab_api FOLDER` serves it on a free port, which it prints. It is a process of
+`python -m devel.lab_api FOLDER` serves it on a free port, which it prints. It is a process of
 its own, because moto is patched for the whole process. Tests have theirs from one that has loaded
-moto and forks: `python -m tests.unit.lab_api` does so for each folder that it reads.
+moto and forks: `python -m devel.lab_api` does so for each folder that it reads.
 """
 
 from __future__ import annotations
@@ -25,22 +25,30 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+from botocore.config import Config
 
-ROOT = Path(__file__).resolve().parents[2]
+from kiln.base.errors import operation_failed
+from kiln.base.paths import ROOT
 
 
 @contextlib.contextmanager
 def serving(folder: Path) -> Iterator[str]:
-    """The endpoint of a lab that keeps its files in `folder`."""
+    """The endpoint of a lab that keeps its files in `folder`.
+
+    Raises KilnError (exit status 1) if it does not start.
+    """
     forking = _forking()
-    assert forking.stdin and forking.stdout
+    stdin, stdout = forking.stdin, forking.stdout
+    if not (stdin and stdout):
+        raise TypeError("it was started with pipes")
     (folder / "log").touch()
-    forking.stdin.write(f"{folder}\n")
-    forking.stdin.flush()
-    ready, _, _ = select.select([forking.stdout], [], [], 120)
-    process, _, port = (forking.stdout.readline() if ready else "").strip().partition(" ")
+    stdin.write(f"{folder}\n")
+    stdin.flush()
+    ready, _, _ = select.select([stdout], [], [], 120)
+    process, _, port = (stdout.readline() if ready else "").strip().partition(" ")
     try:
-        assert port, (folder / "log").read_text()
+        if not port:
+            raise operation_failed(f"the lab's API did not start: {(folder / 'log').read_text()}")
         yield f"http://127.0.0.1:{port}"
     finally:
         if process:
@@ -67,12 +75,12 @@ def client(endpoint: str, service: str, region: str = "us-east-1") -> Any:
     One for all who ask: creating one of EC2's costs more than ten calls.
     """
     return boto3.client(
-        service,
+        service,  # type: ignore[call-overload]
         endpoint_url=endpoint,
         region_name=region,
         aws_access_key_id="KILN",
-        aws_secret_access_key="secret",
-        config=boto3.session.Config(retries={"total_max_attempts": 1}),
+        aws_secret_access_key="secret",  # noqa: S106 (nobody checks keys there)
+        config=Config(retries={"total_max_attempts": 1}),
     )
 
 
@@ -87,7 +95,8 @@ class MachineWithoutGuest:
         from lab.storage import disks
 
         missing = [str(layer) for layer in self._layers if not layer.is_dir()]
-        assert not missing, missing
+        if missing:
+            raise operation_failed(f"layers that are no folders: {missing}")
         disks.prepare(self._lab, self._id, self._layers)
 
     def wait_until_booted(self, timeout: float) -> bool:
@@ -199,7 +208,7 @@ def _server(folder: Path) -> Any:
     base = folder / "base"
     base.mkdir()
     emulation.ensure = lambda arch: None
-    instances.Guest = MachineWithoutGuest  # type: ignore[assignment,misc]
+    instances.Guest = MachineWithoutGuest  # type: ignore[attr-defined,assignment]
     bridge.publish = bridge.unpublish = lambda lab, public, address: None
     faults = Faults()
     moto_fixes.install(Machines(lab, public, lambda distro, arch: base, faults))

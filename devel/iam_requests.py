@@ -56,9 +56,9 @@ def with_the_plugin(calls: Sequence[Call]) -> list[Call]:
 
 def checks(calls: Sequence[Call]) -> list[Check]:
     """What IAM is asked for these calls, each question once."""
-    known: dict[str, dict[str, str]] = {}
-    asked = [check for call in calls for check in _checks(call, known)]
-    return list({json.dumps(check, sort_keys=True): check for check in asked}.values())
+    tags_of: dict[str, dict[str, str]] = {}
+    every = [check for call in calls for check in _checks(call, tags_of)]
+    return list({json.dumps(check, sort_keys=True): check for check in every}.values())
 
 
 def check(action: str, kind: str, **context: str) -> Check:
@@ -69,8 +69,8 @@ def check(action: str, kind: str, **context: str) -> Check:
     return {"action": f"ec2:{action}", "arn": arn, "context": {**where, **context}}
 
 
-def _checks(call: Call, known: dict[str, dict[str, str]]) -> Iterator[Check]:
-    """The questions of a call; `known` are the tags of each resource so far, by its id."""
+def _checks(call: Call, tags_of: dict[str, dict[str, str]]) -> Iterator[Check]:
+    """The questions of a call; `tags_of` has those of each resource so far."""
     action = call["Action"]
     if action.startswith("Describe"):
         yield check(action, "*")
@@ -82,10 +82,10 @@ def _checks(call: Call, known: dict[str, dict[str, str]]) -> Iterator[Check]:
                     action,
                     _kind(resource),
                     **_context("RequestTag", new),
-                    **_context("ResourceTag", known.get(resource, known[_kind(resource)])),
+                    **_context("ResourceTag", tags_of.get(resource, tags_of[_kind(resource)])),
                     **_owner(_kind(resource)),
                 )
-                known.setdefault(resource, {}).update(new)
+                tags_of.setdefault(resource, {}).update(new)
     elif action in ("CreateKeyPair", "CreateSecurityGroup"):
         kind = {"CreateKeyPair": "key-pair"}.get(action, "security-group")
         new = _specified(call, kind)
@@ -93,44 +93,44 @@ def _checks(call: Call, known: dict[str, dict[str, str]]) -> Iterator[Check]:
         yield from _tagged_at(action, kind, new)
         if kind == "security-group":
             yield check(action, "vpc")
-        known[call.get("KeyName", "group")] = new
+        tags_of[call.get("KeyName", "group")] = new
     elif action == "RunInstances":
-        yield from _launched(call, known)
+        yield from _launched(call, tags_of)
     elif action == "CreateImage":
-        yield check(action, "instance", **_context("ResourceTag", known["instance"]))
+        yield check(action, "instance", **_context("ResourceTag", tags_of["instance"]))
         for kind in ("image", "snapshot"):
             new = _specified(call, kind)
             yield check(action, kind, **_context("RequestTag", new))
             yield from _tagged_at(action, kind, new)
-            known[kind] = new
+            tags_of[kind] = new
     else:
-        yield from _changed(call, known)
+        yield from _changed(call, tags_of)
 
 
-def _launched(call: Call, known: dict[str, dict[str, str]]) -> Iterator[Check]:
+def _launched(call: Call, tags_of: dict[str, dict[str, str]]) -> Iterator[Check]:
     # The first launch is from Amazon's parent AMI, what comes after CreateImage from its AMI.
-    image = known.get(call["ImageId"], known.get("image"))
+    image = tags_of.get(call["ImageId"], tags_of.get("image"))
     owner = "amazon" if image is None else ACCOUNT
     for kind in ("instance", "volume"):
         new = _specified(call, kind)
         more = {"ec2:InstanceType": call["InstanceType"]} if kind == "instance" else {}
         yield check("RunInstances", kind, **_context("RequestTag", new), **more)
         yield from _tagged_at("RunInstances", kind, new)
-        known[kind] = new
+        tags_of[kind] = new
     own = _context("ResourceTag", image or {})
     yield check("RunInstances", "image", **{"ec2:Owner": owner}, **own)
     for kind, key in (("key-pair", call["KeyName"]), ("security-group", "group")):
-        yield check("RunInstances", kind, **_context("ResourceTag", known[key]))
+        yield check("RunInstances", kind, **_context("ResourceTag", tags_of[key]))
     for kind in ("network-interface", "subnet"):
         yield check("RunInstances", kind)
 
 
-def _changed(call: Call, known: dict[str, dict[str, str]]) -> Iterator[Check]:
+def _changed(call: Call, tags_of: dict[str, dict[str, str]]) -> Iterator[Check]:
     """A call that changes or removes one resource."""
     kind = next(kind for name, kind in _NAMED.items() if name in call)
-    tags = known.get(_key(call, kind), known.get(kind, {}))
+    tags = tags_of.get(_key(call, kind), tags_of.get(kind, {}))
     if kind == "security-group":
-        tags = known["group"]
+        tags = tags_of["group"]
     attributes = {
         f"ec2:Attribute/{name.removesuffix('.Value')}": value
         for name, value in call.items()
@@ -232,10 +232,10 @@ ATTACKS: dict[str, Check] = {
 OPENED_BY_1_6 = {"tag any AMI", "tag any snapshot", "describe any AMI", "freeze without a tag"}
 
 
-def _for_cloudformation(asked: Check) -> Check:
+def _for_cloudformation(check: Check) -> Check:
     """The same call, made by CloudFormation for the holder of the policy."""
     called_via = {"aws:CalledVia": ["cloudformation.amazonaws.com"]}
-    return {**asked, "context": {**asked["context"], **called_via}}
+    return {**check, "context": {**check["context"], **called_via}}
 
 
 COPY = {"aws:RequestTag/kiln:source-image": "us-east-1 ami-0123456789abcdef0", **NEW}
@@ -277,5 +277,5 @@ OPENED: dict[str, set[str]] = {
 def questions() -> list[Check]:
     """Everything that the simulator is asked."""
     calls = recorded()
-    asked = [*checks(with_the_plugin(calls)), *checks(calls), *MORE_ATTACKS.values()]
-    return list({json.dumps(call, sort_keys=True): call for call in asked}.values())
+    every = [*checks(with_the_plugin(calls)), *checks(calls), *MORE_ATTACKS.values()]
+    return list({json.dumps(call, sort_keys=True): call for call in every}.values())
