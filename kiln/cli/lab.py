@@ -149,8 +149,8 @@ def update(
     c: Context, distro: str, package: str, version: str, advisory: str = "", json: bool = False
 ) -> None:
     """Publish an update on the lab's mirror, as a vendor does after an AMI was made."""
+    from kiln.facts.lab_packages import VERSION_TEXT
     from lab.mirror import updates
-    from lab.packages.system import VERSION_TEXT
 
     upstream, _, release = VERSION_TEXT.required(version, "--version").rpartition("-")
     if not upstream or not release:

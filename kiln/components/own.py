@@ -19,7 +19,9 @@ from kiln.base.located import Located, Path_, load_yaml
 from kiln.base.overlay import overlay_mistake, shown_path
 from kiln.base.recipe import Recipe
 from kiln.components.component import Component, Download, written_download
+from kiln.components.own_checks import refuse_wrong_checks
 from kiln.components.own_module import VARIABLE, from_module
+from kiln.facts import lab_packages
 
 # After these nothing may be installed: the list of what is on the image is complete.
 _LAST = ("version-info", "cleanup", "hygiene")
@@ -73,6 +75,11 @@ def with_own(
                 raise overlay_mistake(path, f"component {name!r} exists already, in {other}")
             waiting[name] = (path, component, after)
         _check_scripts(folder, ours, waiting)
+        refuse_wrong_checks(folder)
+    if folders:
+        # The lab asks for the same later, when it starts.
+        known = facts.table("distros")["distros"]
+        lab_packages.overlay_stand_ins([n for n in known if known[n].get("family") == "al"])
     return _placed(ours, waiting)
 
 

@@ -9,18 +9,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kiln.base import overlay, plain_yaml
-from kiln.base.errors import KilnError, did_you_mean
-from kiln.base.located import load_yaml
+from kiln.base import plain_yaml
 from kiln.base.paths import is_compiled
 from kiln.base.recipe import Distro
-from kiln.base.vocabulary import Form, quoted
+from kiln.facts import lab_packages
 from lab.packages import deb, model, rpm
 from lab.packages.model import Package
 from lab.shell import run
 
 _FILE = model.HERE / "amazon-linux.yaml"
-VERSION_TEXT = Form(r"^[0-9][A-Za-z0-9.+~_-]*$", "a package's version such as 1.7.1")
 _INSTALLED_TOO = ("system-release", "amazon-ssm-agent")
 
 
@@ -63,29 +60,7 @@ def overlay_stand_ins() -> dict[str, dict[str, str]]:
 
     Raises KilnError (exit status 2) with file and line for what is not such a list.
     """
-    added: dict[str, dict[str, str]] = {}
-    for path in overlay.own_files("lab/*"):
-        if path.name != "packages.yaml":
-            what = "an overlay has one file for the lab, overlay/lab/packages.yaml"
-            raise overlay.overlay_mistake(path, what)
-        document = load_yaml(path, overlay.shown_path(path))
-        data = document.data if isinstance(document.data, dict) else {"": document.data}
-        for name, packages in data.items():
-            place = document.key_place((name,))
-            if name not in _catalogue():
-                suggestion = did_you_mean(name, _catalogue())
-                what = "the lab passes on the repositories of all but Amazon Linux"
-                raise KilnError(f"{place}: {name!r}: {what}", hint=suggestion, place=place)
-            if not isinstance(packages, dict):
-                raise KilnError(f"{place}: {name}: expected `name: version` lines", place=place)
-            for package, version in packages.items():
-                if not VERSION_TEXT.fits(version):
-                    place = document.key_place((name, package))
-                    text = "" if isinstance(version, str) else ", put in quotes"
-                    what = f"{package}: {quoted(version)} is not {VERSION_TEXT.what}{text}"
-                    raise KilnError(f"{place}: {what}", place=place)
-            added.setdefault(name, {}).update(packages)
-    return added
+    return lab_packages.overlay_stand_ins(list(_catalogue()))
 
 
 def dist(distro_id: str) -> str:

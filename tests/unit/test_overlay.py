@@ -215,6 +215,7 @@ COMPONENT = Component(name="acme-driver", what="the driver's name", environment=
 # ------------------------------------------------------------------- mistakes
 
 BASELINE = "components/acme-baseline.yaml"
+MUTATIONS = "tests/ami/mutations.yaml"
 MISTAKES = {
     # file, what is replaced, by what → what the message says
     "a key": (BASELINE, "env:", "enviroment:", "4:1: there is no key 'enviroment' here"),
@@ -239,6 +240,32 @@ MISTAKES = {
     ),
     "a folder of checks": ("tests/amis/test_x.py", "", "", "1: nothing reads tests/amis"),
     "mutations": ("tests/ami/mutation.yaml", "", "", "1: nothing reads tests/ami/mutation.yaml"),
+    "a module that is not there": (
+        "tests/ami/test_acme_baseline.py", "import pytest", "import nothere",
+        "3: there is no module 'nothere'",
+    ),
+    "a file of checks that nothing runs": (
+        "tests/ami/acme.py", "", "\ndef test_x(host):\n    pass\n",
+        "2: nothing runs test_x: only files test_NAME.py have checks",
+    ),
+    "mutations that are no YAML": (MUTATIONS, "checks:", "checks: [", "not valid YAML"),
+    "no checks": (MUTATIONS, "checks:", "check:", "1: it needs `checks`"),
+    "another key of mutations": (MUTATIONS, "checks:", "x: 1\nchecks:", "1:1: nothing reads 'x'"),
+    "a file of mutations": (
+        MUTATIONS, "test_acme_baseline.py", "test_acme.py", "2:3: there is no test_acme.py beside",
+    ),
+    "a check of mutations": (
+        MUTATIONS, "test_its_unit_marked", "test_its_unit_mark",
+        "5:5: test_acme_baseline.py has no check 'test_its_unit_mark_the_boot'",
+    ),
+    "a mutation": (MUTATIONS, "rm /run/acme-boot", "{runs: x}", "must say how a guest is broken"),
+    "a list of the lab's packages": ("lab/packages.yaml", "", "- jq\n", "lab passes on"),
+    "a distribution of the lab's packages": (
+        "lab/packages.yaml", "al2:", "al3:", "1:1: 'al3': the lab passes on",
+    ),
+    "packages of the lab in a list": (
+        "lab/packages.yaml", "{tmux: '1.8'}", "[tmux]", "al2: expected `name: version` lines",
+    ),
     "the lab's packages": ("lab/package.yaml", "", "", "1: nothing reads lab/package.yaml"),
     "a file for a folder": ("facts.yaml", "", "", "1: an overlay has no facts.yaml"),
     "no Python": ("components/x.py", "", "a b\n", "1: not valid Python"),
@@ -571,6 +598,22 @@ def test_each_command_says_what_is_wrong_in_an_overlays_facts(
         if name == "instances" or command[0] != "mig.profiles":
             assert result.status == 2
             assert f"/overlay/facts/{name}.yaml:" in result.output
+
+
+def test_checks_may_be_in_classes_and_import_what_is_beside_them_or_what_may_be_missing(
+    acme: Path,
+) -> None:
+    checks = acme / "tests/ami"
+    (checks / "acme_helpers.py").write_text("import json\n")
+    (checks / "test_more.py").write_text(
+        "import acme_helpers\nimport kiln.base\nfrom harness import x\n"
+        "try:\n    import nothere\nexcept ImportError:\n    pass\n"
+        "class TestMore:\n    def test_x(self):\n        pass\n"
+    )
+    (checks / "mutations.yaml").write_text(
+        "checks:\n  test_more.py:\n    TestMore::test_x: {run: 'true', also: []}\n"
+    )
+    assert load_recipes()
 
 
 def test_an_empty_list_of_entries_takes_none_of_ours_away(acme: Path) -> None:
