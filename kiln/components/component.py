@@ -256,7 +256,7 @@ def download(recipe: Recipe, env: str, version: str = "0", **more: str) -> tuple
 
 def written_download(recipe: Recipe, env: str, url: str, file: Path) -> Download:
     """The download of an overlay's component, whose `file` holds the URL with its placeholders."""
-    return Download(env, facts.fill(file, env, url, "0", _fields(recipe)))
+    return Download(env, facts.fill(file, env, url, "", _fields(recipe)))
 
 
 def _fields(recipe: Recipe) -> dict[str, str]:

@@ -77,10 +77,12 @@ def first_match(
 
 def fill(file: str | Path, key: str, text: str, version: str, fields: dict[str, str]) -> str:
     """A name or URL from a table, or another YAML file, with its `{placeholders}` filled in.
+    `version` is empty for what has none, such as a component of an overlay.
 
     Raises KilnError (exit status 2), with file and line, for a placeholder without a value.
     """
-    placeholders = {"version": version, "branch": versions.major(version), **fields}
+    of_version = {"version": version, "branch": versions.major(version)} if version else {}
+    placeholders = {**of_version, **fields}
     try:
         return text.format(**placeholders)
     except (KeyError, IndexError, ValueError) as error:

@@ -430,6 +430,24 @@ def test_a_wrong_placeholder_of_its_component_names_the_components_file(acme: Pa
     assert caught.value.message.startswith(f"{path}:5:19: ACME: 'https://a.example/{{machine}}'")
 
 
+def test_the_page_lists_the_placeholders_that_the_message_lists(acme: Path) -> None:
+    path = acme / BASELINE
+    path.write_text(path.read_text() + "downloads: {ACME: 'https://a.example/{version}'}\n")
+    with pytest.raises(KilnError) as caught:
+        components.get("acme-baseline").for_recipe(al2023(load_recipes()))
+    known = caught.value.hint.removeprefix("its placeholders may be ").split(", ")
+    (line,) = re.findall(r"^\| `downloads` \|.*In a URL (.*) are ", PAGE, re.MULTILINE)
+    assert [name.strip("`{}") for name in line.split(", ")] == known
+    assert sorted(re.findall(r"^\| `\{(\w+)\}`", PAGE, re.MULTILINE)) == known
+
+
+def test_what_the_page_says_is_filled_in_for_a_processor_is(acme: Path) -> None:
+    processors = facts.table("downloads")["processors"]
+    for name in ("uname", "deb", "nvidia"):
+        values = f"{processors['x86_64'][name]}, {processors['arm64'][name]}"
+        assert re.search(rf"^\| `{{{name}}}` \| {values}\b", PAGE, re.MULTILINE)
+
+
 def test_the_placeholders_of_every_table_are_known() -> None:
     for path in TABLES:
         for at, text in texts(ours_of(path), ()):
