@@ -78,8 +78,8 @@ def with_own(
         refuse_wrong_checks(folder)
     if folders:
         # The lab asks for the same later, when it starts.
-        known = facts.table("distros")["distros"]
-        lab_packages.overlay_stand_ins([n for n in known if known[n].get("family") == "al"])
+        distros = facts.table("distros")["distros"]
+        lab_packages.overlay_stand_ins([n for n in distros if distros[n].get("family") == "al"])
     return _placed(ours, waiting)
 
 

@@ -120,11 +120,11 @@ class _Module:
             if not fits:
                 value = getattr(component, name)
                 raise self._mistake(f"{name}={value!r}: {name} must be {words}")
-        known = facts.table("keys")["keys"]
+        keys = facts.table("keys")["keys"]
         for key in component.keys.values():
-            if key not in known:
+            if key not in keys:
                 raise self._mistake(
-                    f"there is no signing key {key!r}", hint=did_you_mean(key, known)
+                    f"there is no signing key {key!r}", hint=did_you_mean(key, keys)
                 )
 
     def yes_or_no(self, name: str, function: Callable[[Any], Any], argument: Any) -> bool:

@@ -14,7 +14,7 @@ AGENT_ETC = "opt/aws/amazon-cloudwatch-agent/etc"
 RULE = "rendered-files"
 
 
-def agent_files(recipe: Recipe) -> dict[str, str]:
+def installed_agent_files(recipe: Recipe) -> dict[str, str]:
     """The CloudWatch agent's configuration: path on the image → text."""
     if "cloudwatch-agent" not in recipe.components:
         return {}
@@ -28,7 +28,7 @@ def agent_files(recipe: Recipe) -> dict[str, str]:
 def rendered_names(recipe: Recipe, steps: Sequence[Step]) -> frozenset[str]:
     """The names of all files that are rendered for an image."""
     own = (name for step in steps for name in step.files)
-    return frozenset((RECIPE_JSON, *own, *agent_files(recipe)))
+    return frozenset((RECIPE_JSON, *own, *installed_agent_files(recipe)))
 
 
 def name_problems(names: frozenset[str], steps: Sequence[Step]) -> Iterator[Finding]:

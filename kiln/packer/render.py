@@ -99,7 +99,7 @@ def _image_files(recipe: Recipe) -> dict[str, str]:
     of_components = [step.files for step in template_values.filled(recipe)]
     return {
         f"files/{path}": text
-        for files in (*of_components, rendered_files.agent_files(recipe))
+        for files in (*of_components, rendered_files.installed_agent_files(recipe))
         for path, text in files.items()
     }
 
