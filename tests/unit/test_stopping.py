@@ -17,6 +17,7 @@ from kiln.base import processes, stopping
 from kiln.base.stopping import Stop, StoppedError
 from kiln.cloud import clean_up
 from kiln.pipeline import record_draft
+from tests.unit.records import a_record
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -62,7 +63,7 @@ def test_a_clean_up_that_has_begun_goes_on_waiting_after_the_first_signal(
 
     monkeypatch.setattr(record_draft.clean_up, "remove", remove)
     monkeypatch.setattr(record_draft, "forget_key", lambda run: None)
-    made = MagicMock(stop=stop.of_run())
+    made = MagicMock(stop=stop.of_run(), record=a_record())
     made.target.gone.return_value = ""
     record_draft.remove_resources(made, amis=False)
     assert seen == [False, True]
