@@ -65,9 +65,9 @@ def replacing(script: Path) -> Iterator[Exec]:
     names = {"exec", "source", ".", *functions.values()}
     called: dict[str, _Step] = {}
     steps: dict[_Scope, _Step | None] = {_Scope(script): None}
-    todo = list(steps)
-    while todo:
-        scope = todo.pop(0)
+    waiting = list(steps)
+    while waiting:
+        scope = waiting.pop(0)
         reached: dict[_Scope, _Step] = {}
         for command in files[scope.file].commands:
             if command.name not in names or not _is_run_by(scope.function, command):
@@ -81,19 +81,19 @@ def replacing(script: Path) -> Iterator[Exec]:
             else:
                 called.setdefault(command.name, step or _Step("calls", command.name, line))
         reached |= {scope: called[name] for scope, name in functions.items() if name in called}
-        todo += [new for new in reached if new not in steps]
+        waiting += [new for new in reached if new not in steps]
         steps = {**reached, **steps}
 
 
 def _files(script: Path) -> dict[Path, Syntax]:
     """A script, and the files of overlays that are sourced from it on, wherever in them."""
     files: dict[Path, Syntax] = {}
-    todo = [script]
-    while todo:
-        file = todo.pop()
+    waiting = [script]
+    while waiting:
+        file = waiting.pop()
         files[file] = parsed(file.read_text("utf-8", "replace"))
         sourced = map(_own_file, files[file].commands)
-        todo += [path for path in sourced if path and path not in files]
+        waiting += [path for path in sourced if path and path not in files]
     return files
 
 
