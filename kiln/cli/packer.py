@@ -35,7 +35,7 @@ def render(
     """Write packer/: what all AMIs share, and a folder for each."""
     from kiln.matrix import load
     from kiln.packer.folders import write_all
-    from kiln.packer.staleness import renewal, stale_files
+    from kiln.packer.staleness import renewal, shown_packer, stale_files
 
     if check and summary:
         raise KilnError("--check and --summary exclude each other", hint="give one of them")
@@ -58,11 +58,13 @@ def render(
         stale = stale_files(recipes)
         if stale and not json:
             note("\n".join(stale))
-            raise operation_failed("packer/ is stale", hint=f"run {renewal()}, and commit")
+            raise operation_failed(
+                f"{shown_packer()}/ is stale", hint=f"run {renewal()}, and commit"
+            )
         show(
             {"amis": number, "stale": stale},
             as_json=json,
-            text=lambda _: f"packer/ matches the matrix ({number} AMIs)",
+            text=lambda _: f"{shown_packer()}/ matches the matrix ({number} AMIs)",
         )
         return OPERATION_FAILED if stale else 0
     else:
@@ -88,14 +90,14 @@ def validate(c: Context, each: bool = False, no_install: bool = False, json: boo
     from kiln.matrix import load
     from kiln.packer import program
     from kiln.packer import validate as validation
-    from kiln.packer.staleness import renewal, stale_files
+    from kiln.packer.staleness import renewal, shown_packer, stale_files
 
     recipes = load.load_recipes()
     needs.ensure("packer", install=not no_install, say=note)
     results = validation.validate_recipes(recipes, program.find_packer(), each=each)
     show([result.as_json() for result in results], as_json=json, text=lambda _: _lines(results))
     if stale_files(recipes):
-        note(f"packer/ is stale, and was not judged: {renewal()} brings it up to date")
+        note(f"{shown_packer()}/ is stale, and was not judged: {renewal()} brings it up to date")
     return 0 if all(result.valid for result in results) else INVALID_INPUT
 
 

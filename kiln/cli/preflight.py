@@ -63,6 +63,6 @@ def preflight(
 
 
 def _recorded(file: Path) -> str:
-    from kiln.base.paths import ROOT
+    from kiln.base.overlay import shown_path
 
-    return f"recorded {file.relative_to(ROOT) if file.is_relative_to(ROOT) else file}"
+    return f"recorded {shown_path(file)}"

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kiln import components, facts
+from kiln.base import overlay, paths
 from kiln.base.errors import KilnError
 from kiln.base.findings import Finding
 from kiln.base.recipe import Recipe
@@ -101,8 +102,8 @@ def _findings(recipe: Recipe) -> Iterator[tuple[str, Finding]]:
                     f"{name} downloads {download.url.split('/')[-1]}, whose locked hash is not "
                     "confirmed",
                     why=f"the hash of {download.url} was not compared with the vendor's file",
-                    hint="compare amis.lock.yaml with the source; a bake on AWS that downloads the "
-                    "file confirms it too",
+                    hint=f"compare {overlay.shown_path(paths.lock_file())} with the source; a bake "
+                    "on AWS that downloads the file confirms it too",
                     source=source,
                     component=name,
                 )

@@ -11,11 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from kiln.base import located, vocabulary
+from kiln.base import located, overlay, paths, vocabulary
 from kiln.base.errors import KilnError
-from kiln.base.paths import lock_file
 
-_AGAIN = "restore it: git checkout amis.lock.yaml"
 _FILE = {"artifacts", "packages"}
 # What identifies an artefact: its bytes, a key's fingerprint, or a signature's file and key.
 BYTES = {"version", "sha256"}
@@ -42,7 +40,7 @@ def read_lock_file(path: Path | None = None) -> dict[str, Any]:
     Every entry has the fields and types that its kind must have, and nothing else.
     Raises KilnError (exit status 2) with file, line and column if it is not a lock file.
     """
-    path = path or lock_file()
+    path = path or paths.lock_file()
     try:
         changed = path.stat()
     except FileNotFoundError:
@@ -55,14 +53,14 @@ def read_lock_file(path: Path | None = None) -> dict[str, Any]:
 def _read(path: Path, changed: int, size: int) -> dict[str, Any]:
     """The data of a file that exists; by its time and size, so that a new file is read again."""
     try:
-        document = located.load_yaml(path)
+        document = located.load_yaml(path, overlay.shown_path(path))
     except KilnError as error:
-        raise KilnError(error.message, hint=_AGAIN, place=error.place) from None
+        raise KilnError(error.message, hint=restore(path), place=error.place) from None
     broken = next(_broken(document.data), None)
     if broken:
         where, what = broken
         place = document.place(where)
-        raise KilnError(f"{place}: {what}", hint=_AGAIN, place=place)
+        raise KilnError(f"{place}: {what}", hint=restore(path), place=place)
     data: dict[str, Any] = {**document.data, "packages": document.data.get("packages", [])}
     return data
 
@@ -130,6 +128,14 @@ def _broken_repository(here: tuple[str | int, ...], entry: Any) -> Iterator[_Bro
         for index, package in enumerate(listed):
             if not isinstance(package, str):
                 yield (*here, kind, index), f"{vocabulary.quoted(package)} is not a package"
+
+
+def restore(path: Path | None = None) -> str:
+    """What to do about a broken lock file: the advice, with the file that is meant."""
+    path = path or paths.lock_file()
+    if path.is_relative_to(paths.ROOT):
+        return f"restore it: git checkout {overlay.shown_path(path)}"
+    return f"restore {path} from its repository or a backup"
 
 
 def locked_hashes() -> Mapping[str, str]:

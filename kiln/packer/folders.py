@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from kiln.base import overlay
 from kiln.base.paths import packer_dir
 from kiln.base.recipe import Recipe
 from kiln.packer import uploads
@@ -69,16 +70,16 @@ def _done(
             files.setdefault(folder, []).append(f"without {rest}")
         elif not is_there(root / path, tree[path]):
             files.setdefault(folder, []).append(rest)
-    lines = []
+    lines, shown = [], overlay.shown_path(root)
     for folder, paths in files.items():
         if folder in gone:
             continue
         what = ", ".join(paths) if len(paths) <= _FEW else f"{len(paths)} files"
         if folder in moved:
-            lines.append(f"moved    packer/{moved[folder]} → packer/{folder}")
+            lines.append(f"moved    {shown}/{moved[folder]} → {shown}/{folder}")
         else:
-            lines.append(f"wrote    packer/{folder}: {what}")
-    return lines + [f"removed  packer/{name}" for name in gone if name not in moved.values()]
+            lines.append(f"wrote    {shown}/{folder}: {what}")
+    return lines + [f"removed  {shown}/{name}" for name in gone if name not in moved.values()]
 
 
 def _moved(root: Path, recipes: Iterable[Recipe], gone: Iterable[str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 from kiln.base import input_file
 from kiln.base.findings import Finding
 from kiln.packer.program import FOLDER_1_6
-from kiln.packer.staleness import renewal
+from kiln.packer.staleness import renewal, shown_packer
 
 # Attributes with prose, which may contain text that values must not.
 PROSE = ("condition", "description", "error_message")
@@ -202,7 +202,7 @@ def _shown(path: Path, root: Path) -> str:
     """The name of a file in findings: that of the file itself, not of a link to it."""
     real = path.resolve()
     inside = real if real.is_relative_to(root.resolve()) else path.absolute()
-    return f"{root.name}/{inside.relative_to(root.resolve()).as_posix()}"
+    return f"{shown_packer()}/{inside.relative_to(root.resolve()).as_posix()}"
 
 
 def _texts(data: Any) -> Iterator[str]:

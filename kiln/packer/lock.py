@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from kiln import components, facts
-from kiln.base import paths
+from kiln.base import overlay, paths
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.compat.published_packages import judged_packages, unpublished_packages
@@ -123,10 +123,10 @@ def _artifacts(
         published = facts.known_sha256(download.url)
         if sha256 and published and sha256 != published.sha256:
             raise KilnError(
-                f"amis.lock.yaml: {download.url} is locked with sha256 {sha256}, but published "
-                f"with {published.sha256} ({published.source})",
-                hint="one of them was edited by hand: restore amis.lock.yaml (git checkout), or "
-                "remove the entry and run ./invoke lock --update",
+                f"{overlay.shown_path(paths.lock_file())}: {download.url} is locked with sha256 "
+                f"{sha256}, but published with {published.sha256} ({published.source})",
+                hint=f"one of them was edited by hand: {lock_file.restore()}, or remove the entry "
+                "and run ./invoke lock --update",
             )
         unconfirmed = before.get("confirmed") is False
         if published and not str(source or "").startswith(SEEN_BY):

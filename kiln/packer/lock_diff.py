@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kiln.base.overlay import shown_path
+from kiln.base.paths import lock_file
 from kiln.facts.lock_file import BYTES, KEY, SEEN_BY, SIGNATURE
 
 
@@ -34,7 +36,7 @@ class LockDiff:
         lines += [f"- {name}  {what}" for name, what in sorted(self.removed.items())]
         for name, (old, new) in sorted(self.changed.items()):
             lines += [f"~ {name}", f"    - {old}", f"    + {new}"]
-        return "\n".join(lines) or "amis.lock.yaml is up to date"
+        return "\n".join(lines) or f"{shown_path(lock_file())} is up to date"
 
 
 def compare_locks(old: Mapping[str, Any], new: Mapping[str, Any]) -> LockDiff:

@@ -12,7 +12,7 @@ from kiln.base import tags
 from kiln.base.findings import Finding
 from kiln.facts import table
 from kiln.packer.hclfile import Document, Template, read_folder, value_with
-from kiln.packer.staleness import renewal
+from kiln.packer.staleness import renewal, shown_packer
 
 REQUIRED_TAGS = tags.OF_A_BAKE
 TAGGED = ("tags", "snapshot_tags", "run_tags", "run_volume_tags")
@@ -24,7 +24,7 @@ def check_policy(folder: Path) -> list[Finding]:
 
     Findings name the file with the text, even if the folder only links to it.
     """
-    shown = f"{folder.parent.name}/{folder.name}"
+    shown = f"{shown_packer()}/{folder.name}"
     templates, findings = read_folder(folder)
     if not findings:
         findings = [finding for template in templates for finding in _incomplete(template, folder)]

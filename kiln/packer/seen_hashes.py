@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kiln.base import paths, vocabulary
+from kiln.base import overlay, paths, vocabulary
 from kiln.base.errors import KilnError, operation_failed
 from kiln.facts.lock_file import BYTES, SEEN_BY
 from kiln.packer.lock import load_lock, save_lock
@@ -78,7 +78,7 @@ def _merge(seen: Mapping[str, str], when: str, path: Path) -> LockDiff:
                 f"{entry['url']} does not have the locked sha256: expected {entry['sha256']}, "
                 f"the bake got {got}",
                 hint="find out why the vendor replaced the file before you remove its entry from "
-                "amis.lock.yaml",
+                f"{overlay.shown_path(path)}",
             )
         if got and entry.keys() >= BYTES and not entry["sha256"]:
             entry = {**entry, "sha256": got, "source": f"{SEEN_BY}{when}"}  # noqa: PLW2901

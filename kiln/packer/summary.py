@@ -21,6 +21,7 @@ from kiln.base.paths import packer_dir
 from kiln.base.recipe import Recipe
 from kiln.base.wanted_package import WantedPackage, parse_package
 from kiln.packer import render
+from kiln.packer.staleness import shown_packer
 
 # Fields that follow from others, or that say where an AMI is made and not what is on it.
 _SILENT = ("name", "line", "components", "row")
@@ -133,7 +134,7 @@ def _at_commit(commit: str) -> dict[str, dict[str, str]]:
     if done.returncode:
         why = done.stderr.decode(errors="replace").strip().removeprefix("fatal: ")
         raise KilnError(
-            f"git knows no packer/ at {commit}: {why}",
+            f"git knows no {shown_packer()}/ at {commit}: {why}",
             hint="--against takes a commit, a branch or a tag that has the folder",
         )
     lines: dict[str, dict[str, str]] = {}

@@ -30,6 +30,7 @@ from kiln.packer.folders import write_folders
 from kiln.packer.hclfile import hcl_files, parse_hcl, references
 from kiln.packer.program import EXAMPLE_VARIABLES, Packer, ask_packer, command
 from kiln.packer.scripts import check_scripts
+from kiln.packer.staleness import shown_packer
 
 # A folder's own file; the others are links.
 _OWN = "recipe.pkr.hcl"
@@ -177,7 +178,7 @@ def _locals(folder: Path) -> list[str]:
 def _invalid(name: str, folder: Path, complaint: str) -> list[Finding]:
     if not complaint:
         return []
-    file = f"packer/{folder.name}"
+    file = f"{shown_packer()}/{folder.name}"
     return [Finding("error", "packer-validate", complaint, rows=(name,), file=file, line=1)]
 
 
@@ -190,7 +191,7 @@ def _unformatted(name: str, folder: Path, files: Sequence[Path]) -> list[Finding
             "is not formatted as by `packer fmt`",
             "correct the template in templates/packer/",
             (name,),
-            f"packer/{path.relative_to(folder.resolve().parent).as_posix()}",
+            f"{shown_packer()}/{path.relative_to(folder.resolve().parent).as_posix()}",
             1,
         )
         for path in files

@@ -22,7 +22,7 @@ from kiln.matrix.overrides import overridden
 from kiln.matrix.references import no_such_component
 from kiln.packer import program
 from kiln.packer.scripts import check_scripts
-from kiln.packer.staleness import renewal, stale_files
+from kiln.packer.staleness import renewal, shown_packer, stale_files
 from kiln.pipeline import build_row, states
 from kiln.pipeline import plan as planning
 from kiln.pipeline.build_row import Built
@@ -306,8 +306,8 @@ def say_if_stale(recipes: list[Recipe], progress: Progress) -> None:
     """Report that the committed HCL is not what will be baked."""
     if stale_files(recipes, orphans=False):
         progress.say(
-            f"packer/ is stale: this build bakes what the matrix says now; {renewal()} brings "
-            "packer/ up to date"
+            f"{shown_packer()}/ is stale: this build bakes what the matrix says now; {renewal()} "
+            f"brings {shown_packer()}/ up to date"
         )
 
 

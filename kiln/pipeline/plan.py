@@ -11,7 +11,8 @@ from typing import Any
 from kiln import components
 from kiln.base import tags
 from kiln.base.account import Account
-from kiln.base.paths import ROOT, packer_dir
+from kiln.base.overlay import shown_path
+from kiln.base.paths import packer_dir
 from kiln.base.recipe import Recipe
 from kiln.cloud import parents
 from kiln.cloud.target import OwnKernel, ParentAmi, Target
@@ -187,5 +188,4 @@ def types_in_order(recipe: Recipe, account: Account, options: Options) -> tuple[
 
 
 def _shown(recipe: Recipe) -> str:
-    folder = packer_dir() / recipe.line
-    return str(folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder)
+    return shown_path(packer_dir() / recipe.line)

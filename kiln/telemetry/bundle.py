@@ -19,8 +19,10 @@ from pathlib import Path
 
 from kiln import facts
 from kiln.base.errors import KilnError
-from kiln.base.paths import RUNTIME, RUNTIME_VARIANTS, TEMPLATES
+from kiln.base.overlay import shown_path
+from kiln.base.paths import RUNTIME, RUNTIME_VARIANTS, TEMPLATES, lock_file
 from kiln.base.vocabulary import UNAME_OF_DEB
+from kiln.facts.lock_file import restore
 from kiln.telemetry import Telemetry, agent_files
 from kiln.telemetry.facts import telemetry_facts, version_parts
 
@@ -52,9 +54,9 @@ def agent_packages(files: Mapping[str, str]) -> list[AgentPackage]:
             continue
         if not (match := _FOLDERS.search(url)):
             raise KilnError(
-                f"amis.lock.yaml: {url} does not name the distribution and the processor of the "
-                "agent's package",
-                hint="restore it: git checkout amis.lock.yaml",
+                f"{shown_path(lock_file())}: {url} does not name the distribution and the "
+                "processor of the agent's package",
+                hint=restore(),
             )
         folder, machine, version = match.groups()
         for entry in telemetry_facts()["bundle"]["distros"].values():

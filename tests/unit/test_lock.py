@@ -227,7 +227,7 @@ def test_what_is_wrong_in_the_lock_file_is_told_with_its_line(tmp_path, text, me
     path.write_text(text)
     with pytest.raises(KilnError) as error:
         lock.load_lock(path)
-    assert error.value.message.startswith(f"amis.lock.yaml{message}")
+    assert error.value.message.startswith(f"{path}{message}")
     assert error.value.exit_status == 2
 
 

@@ -306,10 +306,10 @@ def test_an_edited_a_lost_and_a_left_over_file_are_stale(
     (folder / line / "files" / "old.json").write_text("{}")
     (folder / "shared" / "old.pkr.hcl").write_text("")
     assert stale_files(recipes[:2]) == [
-        f"packer/{line}/files/old.json: not rendered any more",
-        f"packer/{line}/plugins.pkr.hcl: missing",
-        f"packer/{line}/recipe.pkr.hcl: differs from the matrix",
-        "packer/shared/old.pkr.hcl: not rendered any more",
+        f"{folder}/{line}/files/old.json: not rendered any more",
+        f"{folder}/{line}/plugins.pkr.hcl: missing",
+        f"{folder}/{line}/recipe.pkr.hcl: differs from the matrix",
+        f"{folder}/shared/old.pkr.hcl: not rendered any more",
     ]
     write_all(recipes[:2])
     assert stale_files(recipes[:2]) == []
@@ -344,7 +344,7 @@ def test_a_folder_of_the_old_layout_goes(folder: Path, recipes: list[Recipe]) ->
     for path in ("build.pkr.hcl", "plugins.pkr.hcl", "packer-1.6/build.pkr.hcl", "files/etc/a"):
         (old / path).parent.mkdir(parents=True, exist_ok=True)
         (old / path).touch()
-    assert f"packer/{recipes[0].name}: no row of the matrix makes it" in stale_files(recipes[:1])
+    assert f"{folder}/{recipes[0].name}: no row of the matrix makes it" in stale_files(recipes[:1])
     write_all(recipes[:1])
     assert not old.exists()
 
@@ -354,7 +354,7 @@ def test_the_folder_of_a_row_that_is_gone_is_stale_and_goes(
 ) -> None:
     write_all(recipes[:2])
     gone, *kept = recipes[:2]
-    assert stale_files(kept) == [f"packer/{gone.line}: no row of the matrix makes it"]
+    assert stale_files(kept) == [f"{folder}/{gone.line}: no row of the matrix makes it"]
     write_all(kept)
     assert {path.name for path in folder.iterdir()} == {"shared", *(r.line for r in kept)}
 

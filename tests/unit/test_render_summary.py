@@ -60,7 +60,7 @@ def test_a_driver_bump_is_a_line_per_ami_with_what_follows(repository: Path) -> 
 def test_a_driver_bump_changes_a_rows_folder_in_place(repository: Path) -> None:
     done = write_all([moved(BASE, NEWER), ARM64])
     files = f"files/etc/kiln/recipe.json, {render.RECIPE}"
-    assert done == [f"wrote    packer/{BASE.line}: {files}"]
+    assert done == [f"wrote    {repository}/packer/{BASE.line}: {files}"]
     assert write_all([moved(BASE, NEWER), ARM64]) == []
 
 
@@ -71,14 +71,17 @@ def test_a_row_that_comes_and_one_that_goes(repository: Path) -> None:
         "al2023 lts base arm64: removed",
     ]
     assert write_all([BASE, eks]) == [
-        f"wrote    packer/{eks.line}: {len(layout.LINKS) + len(render.render_files(eks))} files",
-        f"removed  packer/{ARM64.line}",
+        f"wrote    {repository}/packer/{eks.line}: "
+        f"{len(layout.LINKS) + len(render.render_files(eks))} files",
+        f"removed  {repository}/packer/{ARM64.line}",
     ]
 
 
 def test_a_row_whose_line_is_renamed_has_moved(repository: Path) -> None:
     renamed = replace(BASE, line="al2023-lts-2-base-x86_64")
-    assert write_all([renamed, ARM64]) == [f"moved    packer/{BASE.line} → packer/{renamed.line}"]
+    assert write_all([renamed, ARM64]) == [
+        f"moved    {repository}/packer/{BASE.line} → {repository}/packer/{renamed.line}"
+    ]
 
 
 def test_a_component_that_goes_takes_its_packages_and_files_with_it(repository: Path) -> None:
@@ -103,7 +106,7 @@ def test_nothing_changed_is_said(repository: Path) -> None:
 
 
 def test_a_commit_that_git_does_not_know_is_bad_input(repository: Path) -> None:
-    with pytest.raises(KilnError, match="git knows no packer/ at nowhere"):
+    with pytest.raises(KilnError, match=f"git knows no {repository}/packer/ at nowhere"):
         changes([BASE], "nowhere")
 
 
@@ -159,7 +162,7 @@ def test_with_json_a_stale_folder_is_data_and_exit_status_1(
     assert json.loads(capsys.readouterr().out) == {"amis": 2, "stale": []}
     (repository / "packer" / BASE.line / render.RECIPE).unlink()
     assert render_task.body.__wrapped__(Context(), check=True, json=True) == 1
-    missing = f"packer/{BASE.line}/{render.RECIPE}: missing"
+    missing = f"{repository}/packer/{BASE.line}/{render.RECIPE}: missing"
     assert json.loads(capsys.readouterr().out) == {"amis": 2, "stale": [missing]}
 
 
@@ -168,12 +171,12 @@ def test_a_stale_folder_is_an_error_that_names_the_command_for_it(
 ) -> None:
     monkeypatch.setattr(load, "load_recipes", lambda: [BASE, ARM64])
     (repository / "packer" / BASE.line / render.RECIPE).unlink()
-    with pytest.raises(KilnError, match="packer/ is stale") as error:
+    with pytest.raises(KilnError, match=f"^{repository}/packer/ is stale") as error:
         render_task.body.__wrapped__(Context(), check=True)
     assert error.value.hint == "run ./invoke render, and commit"
     monkeypatch.setenv("KILN_PACKER_DIR", str(ROOT / "packer"))
     monkeypatch.setattr(load, "load_recipes", lambda: [moved(BASE, NEWER)])
-    with pytest.raises(KilnError, match="packer/ is stale") as error:
+    with pytest.raises(KilnError, match=r"^packer/ is stale") as error:
         render_task.body.__wrapped__(Context(), check=True)
     assert error.value.hint == "run ./invoke generate, and commit"
 

@@ -151,7 +151,8 @@ def test_a_stale_packer_folder_is_named_and_left_as_it_is(
     assert tasks.validate.body.__wrapped__(Context()) == 0
     assert edited_file.read_text() == "not what the matrix says"
     assert capsys.readouterr().err == (
-        "packer/ is stale, and was not judged: ./invoke render brings it up to date\n"
+        f"{os.environ['KILN_PACKER_DIR']}/ is stale, and was not judged: ./invoke render brings it "
+        "up to date\n"
     )
     assert accepting.keys() == {recipe.line for recipe in recipes}
     assert not any(folder.exists() for folder in accepting.values()), "left behind"
