@@ -6,7 +6,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -64,6 +64,13 @@ def _with_port(url: str) -> str:
     return url
 
 
+def _each_once(values: tuple[str, ...]) -> tuple[str, ...]:
+    for index, value in enumerate(values):
+        if value in values[:index]:
+            raise ValueError(f"{value} is listed twice")
+    return values
+
+
 _LONGEST_KEY, _LONGEST_VALUE = 128, 256
 # EC2 allows 50 tags on a resource; a bake's own, Name and those that come later take up to 24.
 _MOST_TAGS = 25
@@ -95,6 +102,10 @@ TimeLimit = Annotated[
     _text(vocabulary.DURATION),
 ]
 Cidr = Annotated[str, AfterValidator(_cidr)]
+_Entry = TypeVar("_Entry", bound=str)
+Listed = Annotated[
+    tuple[_Entry, ...], AfterValidator(_each_once), Field(json_schema_extra={"uniqueItems": True})
+]
 
 
 class _Block(BaseModel):
@@ -127,15 +138,15 @@ class Aws(_Block):
     """On everything that is made in the account; a row's are added to those of `defaults`."""
     subnet_id: Subnet | None = None
     """Where the instances are launched; otherwise a default subnet."""
-    subnet_ids: tuple[Subnet, ...] = ()
+    subnet_ids: Listed[Subnet] = ()
     """Of one VPC, in order: the next is tried when EC2 has no capacity in one."""
     subnet_filter: SubnetChoice | None = None
     """Finds the subnet, instead of subnet_id."""
-    security_group_ids: tuple[SecurityGroup, ...] = ()
+    security_group_ids: Listed[SecurityGroup] = ()
     """Your own groups instead of a temporary one; they must admit SSH from here."""
     ssh_interface: Literal["public_ip", "private_ip", "session_manager"] | None = None
     """How instances are reached; otherwise as the subnet has it."""
-    ssh_source_cidrs: tuple[Cidr, ...] = ()
+    ssh_source_cidrs: Listed[Cidr] = ()
     """Who may reach SSH on the instances; otherwise this machine's own address."""
     kms_key_id: Key | None = None
     """Encrypts the volumes and the AMI; otherwise the account's default EBS key."""
@@ -143,7 +154,7 @@ class Aws(_Block):
     """Of the instances; session_manager needs one."""
     permissions_boundary: Policy | None = None
     """Of the roles that deploy.codebuild makes."""
-    instance_types: dict[Arch, tuple[InstanceType, ...]] = {}
+    instance_types: dict[Arch, Listed[InstanceType]] = {}
     """Per arch: types that bake, in order; the next is taken when EC2 has no capacity."""
     spot: bool = False
     """Spot instances, at most at the on-demand price."""
@@ -151,7 +162,7 @@ class Aws(_Block):
     """Instances of the reservation's type are launched in it."""
     proxy: Proxy | None = None
     """Used by package tools, curl and installers during the bake, and by nothing afterwards."""
-    no_proxy: tuple[NoProxy, ...] = ()
+    no_proxy: Listed[NoProxy] = ()
     """Hosts that the bake reaches without the proxy."""
     mirrors: dict[Url, Url] = {}
     """Beginning of a vendor's URL → what takes its place during the bake; hashes and keys stay."""

@@ -85,7 +85,8 @@ def reason(problem: dict[str, Any], wrong: Any) -> str:
     if kind == "string_pattern_mismatch":
         latest = " (latest is not allowed: name the version)" if wrong == "latest" else ""
         described = vocabulary.DESCRIBED[context["pattern"]]
-        return f"{_quoted(wrong, context['pattern'])} is not {described}{latest}"
+        why = _WHY_NOT if context["pattern"] in _URLS and "@" in str(wrong) else ""
+        return f"{_quoted(wrong, context['pattern'])} is not {described}{latest}{why}"
     template = _WORDS.get(kind, str(problem["msg"]).lower() + " (it is {wrong})")
     return template.format(**context)
 
@@ -93,7 +94,7 @@ def reason(problem: dict[str, Any], wrong: Any) -> str:
 def _quoted(wrong: Any, pattern: str = "") -> str:
     """A value in quotes, without the user and password of a URL, also of one without https://."""
     text = vocabulary.masked(repr(wrong), whole=True)
-    if pattern in (vocabulary.PROXY.pattern, vocabulary.URL.pattern) and "://" not in text:
+    if pattern in _URLS and "://" not in text:
         return re.sub(r"^(['\"]).*@", r"\1…@", text)
     return text
 
@@ -104,6 +105,8 @@ def _short(wrong: Any) -> str:
 
 
 _SHOWN = 80
+_URLS = (vocabulary.PROXY.pattern, vocabulary.URL.pattern)
+_WHY_NOT = ": a password would be in Packer's log, and every script of the bake could read it"
 _WORDS = {
     "string_type": "{wrong} is not text: put it in quotes if it should be",
     "string_too_long": "is longer than {max_length} characters: {wrong}",

@@ -245,6 +245,27 @@ WRONG = {
         name: ({name: []}, f"{name} is empty: give it a value, or remove the line")
         for name in ("subnet_ids", "security_group_ids", "ssh_source_cidrs", "no_proxy")
     },
+    "a subnet twice": (
+        {"subnet_ids": ["subnet-01234567", "subnet-89abcdef", "subnet-01234567"]},
+        "subnet_ids: subnet-01234567 is listed twice",
+    ),
+    "a type twice": (
+        {"instance_types": {"x86_64": ["g5.xlarge", "g5.xlarge"]}},
+        "instance_types.x86_64: g5.xlarge is listed twice",
+    ),
+    "a group twice": (
+        {"security_group_ids": ["sg-01234567", "sg-01234567"]},
+        "security_group_ids: sg-01234567 is listed twice",
+    ),
+    "a block twice": (
+        {"ssh_source_cidrs": ["10.0.0.0/8", "10.0.0.0/8"]},
+        "ssh_source_cidrs: 10.0.0.0/8 is listed twice",
+    ),
+    "a host twice": ({"no_proxy": [".a", ".a"]}, "no_proxy: .a is listed twice"),
+    "why no password": (
+        {"mirrors": {"https://a.example": "https://me:pw@b.example"}},
+        "a password would be in Packer's log, and every script of the bake could read it",
+    ),
     "no types": ({"instance_types": {"x86_64": []}}, "instance_types.x86_64 is empty: give it a"),
     "two subnets": (
         {"subnet_id": "subnet-01234567", "subnet_filter": {"filters": {"vpc-id": "v"}}},
@@ -280,6 +301,12 @@ def test_a_wrong_setting_is_refused_with_its_line_and_exit_status_2(
         ({"tags": "team"}, "--tags: 'team' is not a list of pairs"),
         ({"time_limits": "4h"}, "--time-limits: '4h' is not a list of pairs"),
         ({"time_limits": "all=4h,all=5h"}, "--time-limits: all has two values"),
+        ({"instance_types": "g5.xlarge,g5.xlarge"}, "--instance-types: g5.xlarge is listed twice"),
+        (
+            {"proxy": "me:pw@proxy.example:3128"},
+            "--proxy: '…@proxy.example:3128' is not a proxy's URL without user and password, such "
+            "as http://proxy.example.com:3128: a password would be in Packer's log",
+        ),
         ({"subnet_id": "net"}, "--subnet-id: 'net' is not a subnet's id"),
         ({"ssh_interface": "vpn"}, "--ssh-interface: 'vpn' is not allowed: one of 'public_ip'"),
         ({"spot": "maybe"}, "--spot: must be true or false, not 'maybe'"),
