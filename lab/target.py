@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base import needs
-from kiln.base.errors import KilnError, operation_failed
+from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.base.recipe import Recipe
-from kiln.cloud import session
+from kiln.cloud import aws, session
 from kiln.cloud.target import (
     DEFAULT_REGION,
     OwnBoot,
@@ -109,6 +109,14 @@ class LabTarget:
             "aws_access_key_id": key.id,
             "aws_secret_access_key": key.secret,
         }
+
+    def check_region(self, name: str, called: str) -> None:
+        """See `Target`: the lab has those that boto3 here knows."""
+        if name != DEFAULT_REGION and name not in aws.regions():
+            raise KilnError(
+                f"{called} {name}: the lab has no region of that name",
+                hint=did_you_mean(name, aws.regions()),
+            )
 
     def in_region(self, region: str) -> LabTarget:
         """See `Target`."""

@@ -52,12 +52,15 @@ def _place(wanted: str, region: str | None) -> Target:
     flags.region(region)
     endpoint = settings.current().endpoint
     if wanted == "lab":
-        with contextlib.suppress(KilnError):  # the lab does not use the user's AWS configuration
-            region = region or _configured_region()
-        return LabTarget("--target lab", region or DEFAULT_REGION, endpoint)
-    where = region or _configured_region()
+        why = "--target lab"
+        if region is None:
+            # The lab does not use the user's AWS configuration.
+            with contextlib.suppress(KilnError):
+                return _lab(why, *_configured_region(), endpoint)
+        return _lab(why, region or DEFAULT_REGION, "--region", endpoint)
+    where, called = (region, "--region") if region else _configured_region()
     if os.environ.get("AWS_ENDPOINT_URL", "").rstrip("/") == endpoint:
-        return LabTarget("AWS_ENDPOINT_URL is the lab's", where, endpoint)
+        return _lab("AWS_ENDPOINT_URL is the lab's", where, called, endpoint)
     method = aws.find_credentials()
     if method:
         return AwsTarget(f"AWS credentials found: {method}", where)
@@ -66,21 +69,27 @@ def _place(wanted: str, region: str | None) -> Target:
             "--target aws, but boto3 finds no AWS credentials",
             hint="configure them (aws configure, aws sso login, AWS_PROFILE), or use --target lab",
         )
-    return LabTarget("no AWS credentials found", where, endpoint)
+    return _lab("no AWS credentials found", where, called, endpoint)
 
 
-def _configured_region() -> str:
-    """AWS_REGION and AWS_DEFAULT_REGION first, then that of `defaults` in the matrix, then the
-    profile's region, then us-east-1.
+def _lab(why: str, region: str, called: str, endpoint: str) -> LabTarget:
+    """The lab in a region. Raises KilnError (exit status 2) for one that it does not have."""
+    target = LabTarget(why, region, endpoint)
+    target.check_region(region, called)
+    return target
+
+
+def _configured_region() -> tuple[str, str]:
+    """A region and what names it: AWS_REGION and AWS_DEFAULT_REGION first, then that of `defaults`
+    in the matrix, then the profile's region, then us-east-1.
 
     Raises KilnError (exit status 2) if the value cannot be a region.
     """
     for name in REGION_VARIABLES:
         if os.environ.get(name):
-            return vocabulary.REGION.required(os.environ[name], name)
+            return vocabulary.REGION.required(os.environ[name], name), name
     if ours := load.default_region():
-        return ours
+        return ours, "the matrix's region"
+    called = "the profile's region"
     profile = aws.profile_region()
-    return (
-        vocabulary.REGION.required(profile, "the profile's region") if profile else DEFAULT_REGION
-    )
+    return (vocabulary.REGION.required(profile, called) if profile else DEFAULT_REGION), called

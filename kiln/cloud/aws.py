@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from kiln.base.errors import KilnError, operation_failed
+from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.cloud.target import Target
 from kiln.facts import program_messages
 
@@ -172,8 +172,33 @@ def sts(target: Target) -> Any:
 
 
 def _caller(target: Target) -> Any:
+    from botocore.exceptions import EndpointConnectionError
+
     with explained("the credentials could not be checked"):
-        return _client("sts", target).get_caller_identity()
+        try:
+            return _client("sts", target).get_caller_identity()
+        except EndpointConnectionError as error:
+            # A region that does not exist answers nothing: its host's name is unknown.
+            if target.region in regions():
+                raise
+            raise KilnError(
+                f"{target.region}: AWS has no region of that name, as far as boto3 here knows, and "
+                f"{error}",
+                hint=did_you_mean(target.region, regions()),
+            ) from None
+
+
+@cache
+def regions() -> frozenset[str]:
+    """The regions in boto3's own data, of all partitions: AWS may have newer ones."""
+    import boto3
+
+    session = boto3.Session()
+    return frozenset(
+        name
+        for partition in session.get_available_partitions()
+        for name in session.get_available_regions("ec2", partition)
+    )
 
 
 @contextmanager

@@ -53,6 +53,9 @@ class AwsTarget:
         """See `Target`: boto3's own configuration decides."""
         return {}
 
+    def check_region(self, name: str, called: str) -> None:
+        """See `Target`: AWS may have a region that boto3 here does not know yet."""
+
     def in_region(self, region: str) -> AwsTarget:
         """See `Target`."""
         return replace(self, region=region)

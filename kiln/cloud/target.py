@@ -112,6 +112,10 @@ class Target(Protocol):
     def client_settings(self) -> Mapping[str, str]:
         """What botocore's `create_client` is given besides the region: endpoint, keys."""
 
+    def check_region(self, name: str, called: str) -> None:
+        """Raises KilnError (exit status 2) if there is known to be no such region here; `called`
+        says where the name comes from."""
+
     def in_region(self, region: str) -> Target:
         """The same target in another region."""
 

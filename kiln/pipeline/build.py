@@ -79,13 +79,7 @@ def announce(
     accounts = {r.name: overridden(r.row.account, options.aws_flags, r.arch) for r in recipes}
     _check_limits(recipes, accounts)
     for account in accounts.values():
-        # A key of AWS serves in the lab too, in whatever region that says it is.
-        region = account.region or (target.region if target.bills else None)
-        if elsewhere := key_elsewhere(account, region):
-            raise KilnError(
-                f"kms_key_id ({account.origins['kms_key_id']}): {elsewhere}",
-                hint="name a key of that region, or alias/NAME, of which each region has its own",
-            )
+        _check_region(account, target)
     if options.keep_instance or options.start:
         for account in accounts.values():
             _check_kept(account)
@@ -268,6 +262,19 @@ def _check_start(recipes: list[Recipe], options: Options) -> None:
             hint=f"select one: --name {recipes[0].name}",
         )
     states.require_component(recipes[0], options.start)
+
+
+def _check_region(account: Account, target: Target) -> None:
+    """Refuse a region that is not there, and a key of another one."""
+    if account.region:
+        target.check_region(account.region, f"region ({account.origins['region']})")
+    # A key of AWS serves in the lab too, in whatever region that says it is.
+    region = account.region or (target.region if target.bills else None)
+    if elsewhere := key_elsewhere(account, region):
+        raise KilnError(
+            f"kms_key_id ({account.origins['kms_key_id']}): {elsewhere}",
+            hint="name a key of that region, or alias/NAME, of which each region has its own",
+        )
 
 
 def _check_kept(account: Account) -> None:

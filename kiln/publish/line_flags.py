@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError, did_you_mean, nearest, operation_failed
 from kiln.base.recipe import Recipe
+from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.matrix.load import load_publishing, load_recipes
 from kiln.matrix.publishing import Publish
@@ -109,7 +109,7 @@ def _regions(text: str) -> list[str]:
 def _require_region(name: str, called: str) -> str:
     """A region that exists: EC2's name for another one would only be a host that is not found."""
     vocabulary.REGION.required(name, called)
-    regions = _regions_of_aws()
+    regions = aws.regions()
     if name not in regions:
         best = nearest(name, regions)
         raise KilnError(
@@ -117,19 +117,6 @@ def _require_region(name: str, called: str) -> str:
             hint=f"did you mean {best}?" if best else "",
         )
     return name
-
-
-@cache
-def _regions_of_aws() -> frozenset[str]:
-    """The regions in boto3's own data, of all partitions."""
-    import boto3
-
-    session = boto3.Session()
-    return frozenset(
-        name
-        for partition in session.get_available_partitions()
-        for name in session.get_available_regions("ec2", partition)
-    )
 
 
 def answering(target: Target) -> Target:

@@ -88,6 +88,17 @@ def test_a_key_of_another_region_than_the_callers_is_refused_before_aws_is_asked
     assert refused.value.exit_status == 2
 
 
+def test_a_rows_region_that_the_lab_does_not_have_is_refused_by_where_it_is_named() -> None:
+    row = next(row for row in ROWS if row.arch == "x86_64")
+    options = planning.Options(aws_flags={"region": "eu-nowhere-1"})
+    with pytest.raises(KilnError) as refused:
+        build.announce([row], options, LAB, lambda line: None)
+    assert refused.value.message == (
+        "region (--region) eu-nowhere-1: the lab has no region of that name"
+    )
+    assert refused.value.exit_status == 2
+
+
 def test_rows_of_one_processor_that_is_emulated_are_announced_alone() -> None:
     turns, output = in_turn([row for row in MIXED if row.arch == "arm64"], LAB)
     assert turns == [{"arm64"}]

@@ -7,10 +7,12 @@ from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.cli.targets import KINDS, choose, kind_of_machine
+from kiln.cloud import aws
 
 ENDPOINT = "http://127.0.0.1:4602"
 
@@ -85,6 +87,38 @@ def test_the_region_is_the_flags_then_the_environments_then_the_profiles(
     monkeypatch.setenv("AWS_REGION", "eu-west-3")
     assert choose("auto").region == "eu-west-3"
     assert choose("auto", "sa-east-1").region == "sa-east-1"
+
+
+def test_a_region_that_the_lab_does_not_have_is_refused_with_those_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for wanted in ("auto", "lab"):
+        with pytest.raises(KilnError) as caught:
+            choose(wanted, "eu-nowhere-1")
+        assert caught.value.message == ("--region eu-nowhere-1: the lab has no region of that name")
+        assert "ap-south-1, " in caught.value.hint
+        assert caught.value.exit_status == 2
+    monkeypatch.setenv("AWS_REGION", "eu-nowhere-2")
+    with pytest.raises(KilnError, match=r"^AWS_REGION eu-nowhere-2: the lab has no region"):
+        choose("auto")
+    assert choose("lab").region == "us-east-1"  # the lab does not use AWS's configuration
+
+
+@pytest.mark.usefixtures("credentials")
+def test_a_region_that_boto3_does_not_know_is_asked_and_named_when_nothing_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = choose("aws", "eu-nowhere-1")
+    client = MagicMock()
+    client.get_caller_identity.side_effect = EndpointConnectionError(endpoint_url="https://x")
+    monkeypatch.setattr(aws, "_client", lambda service, target: client)
+    with pytest.raises(KilnError) as caught:
+        target.identified()
+    assert caught.value.message.startswith("eu-nowhere-1: AWS has no region of that name, as far")
+    assert "did you mean 'eu-north-1'?" in caught.value.hint
+    assert caught.value.exit_status == 2
+    with pytest.raises(KilnError, match=r"^the credentials could not be checked: Could not"):
+        target.in_region("eu-north-1").identified()
 
 
 def test_a_configuration_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
