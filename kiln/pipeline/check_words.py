@@ -15,7 +15,7 @@ _ASSERTION = re.compile(r"^AssertionError: ")
 # An assertion whose values say nothing: what it asserted is in its statement.
 _MUTE = re.compile(r"assert (?:not )?\(?(?:True|False|None)\)?$")
 _BYTES = r"""(b?'(?:[^'\\]|\\.)*'|b?"(?:[^"\\]|\\.)*")"""
-# https://github.com/pytest-dev/pytest-testinfra/blob/10.2.2/testinfra/backend/base.py (CommandResult)
+# github:pytest-dev/pytest-testinfra testinfra/backend/base.py@10.2.2 (CommandResult)
 _RESULT = re.compile(
     r"CommandResult\(backend=<[^>]*>, exit_status=(-?\d+), "
     rf"command={_BYTES}, _stdout={_BYTES}, _stderr={_BYTES}\)"
