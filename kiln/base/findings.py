@@ -58,7 +58,7 @@ class Finding:
     @property
     def place(self) -> Place | None:
         """Where the wrong value stands, if known."""
-        if self.file and self.line:
+        if self.file:
             return Place(self.file, self.line, self.column, self.path)
         return None
 

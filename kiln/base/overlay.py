@@ -89,10 +89,11 @@ def shown_script(path: Path) -> str:
 
 
 def overlay_mistake(
-    path: Path, message: str, hint: str = "", line: int = 1, column: int = 0
+    path: Path, message: str, hint: str = "", line: int | None = None, column: int | None = None
 ) -> KilnError:
-    """The error (exit status 2) for a mistake in a file of an overlay."""
-    place = Place(shown_path(path), line, column or None)
+    """The error (exit status 2) for a mistake in a file of an overlay; without a line it is about
+    the file as a whole."""
+    place = Place(shown_path(path), line, column)
     return KilnError(f"{place}: {message}", hint=hint, place=place)
 
 

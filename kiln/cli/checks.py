@@ -11,6 +11,7 @@ from kiln.base.errors import INVALID_INPUT, KilnError
 from kiln.base.findings import Finding, Place, errors, gravest_last, grouped_text
 from kiln.compat import engine, evidence
 from kiln.compat.evidence import evidence_of
+from kiln.components import rendered_files
 from kiln.matrix import load
 
 
@@ -18,8 +19,9 @@ def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, 
     """Findings for a combination, or for the whole matrix if nothing is given.
 
     Returns {"findings": [Finding as JSON], "instance_types": [str]}; for the matrix also "amis",
-    their number, and "packages", how many are published as far as it is recorded. Raises KilnError
-    (exit status 2) for a combination without --distro or --driver, and for an invalid version.
+    their number, "evidence", how many things are known to exist, and "replaced", the files of AMI
+    Kiln in whose place overlays have one. Raises KilnError (exit status 2) for a combination
+    without --distro or --driver, and for an invalid version.
     """
     chosen = {name: value for name, value in versions.items() if value is not None}
     if chosen:
@@ -40,6 +42,7 @@ def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, 
         "findings": findings,
         "instance_types": types,
         "evidence": evidence.counts(item for recipe in recipes for item in evidence_of(recipe)),
+        "replaced": rendered_files.replaced_files(),
     }
 
 
@@ -104,6 +107,10 @@ def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
             "known to exist:",
             *(f"  {line}" for line in evidence.counts_lines(answer["evidence"])),
         ]
+    if replaced := answer.get("replaced"):
+        files = "a file" if len(replaced) == 1 else f"{len(replaced)} files"
+        lines.append(f"the overlay replaces {files} of AMI Kiln:")
+        lines += [f"  {ours} by {theirs}" for ours, theirs in replaced.items()]
     if answer["instance_types"] and "amis" not in answer:
         serves = "by the facts it would serve" if untried else "serves"
         lines.append(f"{serves}: {', '.join(answer['instance_types'])}")

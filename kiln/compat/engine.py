@@ -110,7 +110,7 @@ def _environment(recipe: Recipe) -> list[Finding]:
         findings += environment.environment_problems(name, environment.component_variables(step))
         findings += command_problems(name)
     names = rendered_files.rendered_names(recipe, steps)
-    findings += rendered_files.name_problems(names, steps)
+    findings += rendered_files.name_problems(recipe, steps)
     for step in steps:
         findings += rendered_file_problems(step.name, names)
     return [*findings, *environment.library_problems()]

@@ -153,7 +153,7 @@ def _after_mistake(path: Path, message: str, hint: str) -> KilnError:
         return overlay_mistake(path, message, hint, line, column)
     lines = path.read_text(encoding="utf-8").splitlines()
     at = [number for number, line in enumerate(lines, 1) if line.startswith("AFTER")]
-    return overlay_mistake(path, message, hint, (at or [1])[-1])
+    return overlay_mistake(path, message, hint, at[-1] if at else None)
 
 
 def _from_yaml(path: Path, name: str) -> tuple[Component, str]:

@@ -85,7 +85,7 @@ class _Module:
             frames = traceback.extract_tb(error.__traceback__)
             lines = [frame.lineno for frame in frames if frame.filename == str(self.path)]
             what = f"{type(error).__name__}: {error}"
-            raise self._mistake(what, (lines[-1] if lines else None) or 1) from None
+            raise self._mistake(what, lines[-1] if lines else None) from None
 
     def check_fields(self, component: Component) -> None:
         """Refuse a field of another type than the component's class says."""
@@ -172,16 +172,16 @@ class _Module:
                 raise self._mistake(what, self._line(function), hint)
         return values
 
-    def _check_variable(self, name: Any, line: int) -> None:
+    def _check_variable(self, name: Any, line: int | None) -> None:
         if not isinstance(name, str) or not VARIABLE.fullmatch(name):
             raise self._mistake(f"{name!r} is not a variable such as ACME_SITE", line)
 
-    def _line(self, function: Callable[..., Any]) -> int:
+    def _line(self, function: Callable[..., Any]) -> int | None:
         """Where a function begins; a helper of another file has no line here."""
         code = getattr(function, "__code__", None)
-        return code.co_firstlineno if code and code.co_filename == str(self.path) else 1
+        return code.co_firstlineno if code and code.co_filename == str(self.path) else None
 
-    def _mistake(self, message: str, line: int = 1, hint: str = "") -> KilnError:
+    def _mistake(self, message: str, line: int | None = None, hint: str = "") -> KilnError:
         return overlay_mistake(self.path, message, hint, line)
 
 

@@ -65,9 +65,7 @@ def _check_names(facts: Path) -> None:
 def _at(path: Path, located: Located, wrong: UnlikeError) -> KilnError:
     place = (located.key_place if wrong.at_key else located.place)(wrong.path)
     where = f"{dotted(wrong.path)}: " if wrong.path else ""
-    return overlay_mistake(
-        path, where + wrong.message, wrong.hint, place.line or 1, place.column or 0
-    )
+    return overlay_mistake(path, where + wrong.message, wrong.hint, place.line, place.column)
 
 
 def _fits(value: Any, base: Any, like: Sequence[Any], path: Path_) -> None:

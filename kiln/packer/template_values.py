@@ -162,8 +162,8 @@ def _require_environment(recipe: Recipe, chosen: Iterable[Step]) -> None:
             *rendered_file_problems(step.name, names),
         )
     )
-    findings = errors((*of_steps, *rendered_files.name_problems(names, steps)))
+    findings = errors((*of_steps, *rendered_files.name_problems(recipe, steps)))
     if findings:
-        lines = [f"{finding.file}:{finding.line}: {finding.message}" for finding in findings]
+        lines = [f"{finding.place}: {finding.message}" for finding in findings]
         hints = dict.fromkeys(finding.hint for finding in findings if finding.hint)
         raise KilnError(f"{recipe.name}: " + "\n".join(lines), hint="\n  ".join(hints))

@@ -219,7 +219,7 @@ MUTATIONS = "tests/ami/mutations.yaml"
 MISTAKES = {
     # file, what is replaced, by what → what the message says
     "a key": (BASELINE, "env:", "enviroment:", "4:1: there is no key 'enviroment' here"),
-    "no place": (BASELINE, "after: tuning\n", "", "1: after is missing"),
+    "no place": (BASELINE, "after: tuning\n", "", "acme-baseline.yaml: after is missing"),
     "a place that is not": (BASELINE, "after: tuning", "after: tunning", "2:8: after: 'tunning'"),
     "after the last": (BASELINE, "after: tuning", "after: cleanup", "2:8: after: nothing is"),
     "a circle": (BASELINE, "after: tuning", "after: acme-baseline", "is never baked: components"),
@@ -230,16 +230,16 @@ MISTAKES = {
     "a value": (BASELINE, "fra", "1.10.2, X: 2", "4:26: X must be text: put it in quotes"),
     "no variables": (BASELINE, "{ACME_SITE: fra}", "fra", "4:1: env must be the script's"),
     "YAML": (BASELINE, "[jq", "[[jq", "not valid YAML"),
-    "a folder": ("provisionners/x.sh", "", "", "1: an overlay has no provisionners"),
-    "a script": ("provisioners/x.sh", "", "", "1: no component runs x.sh"),
-    "ours": ("provisioners/tuning.sh", "", "", "1: tuning is a component of AMI Kiln"),
+    "a folder": ("provisionners/x.sh", "", "", "provisionners: an overlay has no provisionners"),
+    "a script": ("provisioners/x.sh", "", "", "x.sh: no component runs x.sh"),
+    "ours": ("provisioners/tuning.sh", "", "", "tuning.sh: tuning is a component of AMI Kiln"),
     "twice": ("components/tuning.yaml", "", "{what: a, after: kernel}", "'tuning' exists already"),
     "a check of ours": ("tests/ami/test_tuning.py", "", "", "test_tuning.py exists already"),
     "a check that is no Python": (
         "tests/ami/test_acme_baseline.py", "@pytest.mark.boot", "def x(:", "18: not valid Python: ",
     ),
-    "a folder of checks": ("tests/amis/test_x.py", "", "", "1: nothing reads tests/amis"),
-    "mutations": ("tests/ami/mutation.yaml", "", "", "1: nothing reads tests/ami/mutation.yaml"),
+    "a folder of checks": ("tests/amis/test_x.py", "", "", "amis: nothing reads tests/amis"),
+    "mutations": ("tests/ami/mutation.yaml", "", "", "mutation.yaml: nothing reads tests/ami"),
     "a module that is not there": (
         "tests/ami/test_acme_baseline.py", "import pytest", "import nothere",
         "3: there is no module 'nothere'",
@@ -249,7 +249,7 @@ MISTAKES = {
         "2: nothing runs test_x: only files test_NAME.py have checks",
     ),
     "mutations that are no YAML": (MUTATIONS, "checks:", "checks: [", "not valid YAML"),
-    "no checks": (MUTATIONS, "checks:", "check:", "1: it needs `checks`"),
+    "no checks": (MUTATIONS, "checks:", "check:", "mutations.yaml: it needs `checks`"),
     "another key of mutations": (MUTATIONS, "checks:", "x: 1\nchecks:", "1:1: nothing reads 'x'"),
     "a file of mutations": (
         MUTATIONS, "test_acme_baseline.py", "test_acme.py", "2:3: there is no test_acme.py beside",
@@ -266,10 +266,10 @@ MISTAKES = {
     "packages of the lab in a list": (
         "lab/packages.yaml", "{tmux: '1.8'}", "[tmux]", "al2: expected `name: version` lines",
     ),
-    "the lab's packages": ("lab/package.yaml", "", "", "1: nothing reads lab/package.yaml"),
-    "a file for a folder": ("facts.yaml", "", "", "1: an overlay has no facts.yaml"),
+    "the lab's packages": ("lab/package.yaml", "", "", "package.yaml: nothing reads lab"),
+    "a file for a folder": ("facts.yaml", "", "", "facts.yaml: an overlay has no facts.yaml"),
     "no Python": ("components/x.py", "", "a b\n", "1: not valid Python"),
-    "half a module": ("components/x.py", "", "\n", "1: it needs COMPONENT"),
+    "half a module": ("components/x.py", "", "\n", "x.py: it needs COMPONENT"),
     "Python that fails": ("components/x.py", "", "\n1 / 0\n", "2: ZeroDivisionError"),
     "a key of a fact": ("facts/drivers.yaml", "versions", "version", "3:5: branches.580.version: "),
     "a fact of another kind": (
@@ -656,20 +656,20 @@ def test_a_link_that_leads_nowhere_is_named(acme: Path, name: str) -> None:
     path.symlink_to(LINKS[name])
     with pytest.raises(KilnError) as refused:
         load_recipes()
-    assert refused.value.message == f"{path}:1: this link leads nowhere: {LINKS[name]}"
+    assert refused.value.message == f"{path}: this link leads nowhere: {LINKS[name]}"
     assert refused.value.exit_status == 2
 
 
 def test_a_matrix_of_the_overlay_that_is_a_link_to_nothing_is_named(acme: Path) -> None:
     (acme / "amis.yaml").unlink()
     (acme / "amis.yaml").symlink_to("gone.yaml")
-    with pytest.raises(KilnError, match=r"amis\.yaml:1: this link leads nowhere: gone\.yaml"):
+    with pytest.raises(KilnError, match=r"amis\.yaml: this link leads nowhere: gone\.yaml"):
         load_recipes()
 
 
 def test_a_link_to_a_folder_of_which_nothing_would_be_installed_is_named(acme: Path) -> None:
     (acme / "runtime/etc/loop").symlink_to("..")
-    with pytest.raises(KilnError, match=r"etc/loop:1: this is a link to a folder, of which"):
+    with pytest.raises(KilnError, match=r"etc/loop: this is a link to a folder, of which"):
         load_recipes()
 
 
@@ -692,13 +692,13 @@ def test_a_folder_in_the_place_of_a_file_is_named(acme: Path, name: str) -> None
     (acme / name).mkdir()
     with pytest.raises(KilnError) as refused:
         load_recipes()
-    message = f"{acme / name}:1: this is a folder, where a file is expected: {Path(name).name}"
+    message = f"{acme / name}: this is a folder, where a file is expected: {Path(name).name}"
     assert refused.value.message == message
 
 
 def test_a_pipe_in_the_place_of_a_file_is_named_and_not_waited_for(acme: Path) -> None:
     os.mkfifo(acme / "runtime/etc/acme/pipe")
-    with pytest.raises(KilnError, match="etc/acme/pipe:1: this is neither a file nor a folder"):
+    with pytest.raises(KilnError, match="etc/acme/pipe: this is neither a file nor a folder"):
         load_recipes()
 
 

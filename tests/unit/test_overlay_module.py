@@ -11,6 +11,7 @@ import pytest
 
 from kiln import components
 from kiln.base.errors import KilnError
+from kiln.cli.checks import check_answer, findings_text
 from kiln.compat import engine
 from kiln.matrix.load import load_recipes
 from kiln.packer import render
@@ -56,16 +57,16 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Module]:
 FILES = "files(recipe) must return paths on the image, each with its text"
 DOWNLOADS = "downloads(recipe) must return a tuple of Download(variable, URL)"
 VARIABLES = "environment(recipe) must return the script's variables, all of text"
-# A component's argument → the line and the start of the message.
+# A component's argument → the line, if it is known, and the start of the message.
 WRONG = {
     "files=lambda r: 5": (5, FILES),
     "files=lambda r: None": (5, FILES),
     "files=lambda r: {'etc/x': b'x'}": (5, FILES),
     "files=lambda r: {b'etc/x': 'x'}": (5, FILES),
     "files=lambda r: {'etc/x': '\\ud800'}": (5, FILES),
-    "files=lambda: {}": (1, "TypeError: "),
+    "files=lambda: {}": (None, "TypeError: "),
     "files=lambda r: r.nothing": (5, "AttributeError: "),
-    "files={'etc/x': 'x'}": (1, "files={'etc/x': 'x'}: files must be a function"),
+    "files={'etc/x': 'x'}": (None, "files={'etc/x': 'x'}: files must be a function"),
     "downloads=lambda r: None": (5, DOWNLOADS),
     "downloads=lambda r: ['http://x']": (5, DOWNLOADS),
     "downloads=lambda r: Download('ACME', 'https://x')": (5, DOWNLOADS),
@@ -77,13 +78,13 @@ WRONG = {
     "environment=lambda r: {'acme-x': 'x'}": (5, "'acme-x' is not a variable"),
     "environment=lambda r: {7: 'x'}": (5, "7 is not a variable"),
     "wanted=lambda r: 1 / 0": (5, "ZeroDivisionError: division by zero"),
-    "wanted=True": (1, "wanted=True: wanted must be a function"),
+    "wanted=True": (None, "wanted=True: wanted must be a function"),
     "serves=lambda arch: arch.nothing": (5, "AttributeError: "),
-    "keys={'ACME': 5}": (1, "keys={'ACME': 5}: keys must be variables"),
-    "keys={'ACME': 'nobody'}": (1, "there is no signing key 'nobody'"),
-    "needs=5": (1, "needs=5: needs must be a field of the recipe"),
-    "optional='no'": (1, "optional='no': optional must be True or False"),
-    "reboots=None": (1, "reboots=None: reboots must be True or False"),
+    "keys={'ACME': 5}": (None, "keys={'ACME': 5}: keys must be variables"),
+    "keys={'ACME': 'nobody'}": (None, "there is no signing key 'nobody'"),
+    "needs=5": (None, "needs=5: needs must be a field of the recipe"),
+    "optional='no'": (None, "optional='no': optional must be True or False"),
+    "reboots=None": (None, "reboots=None: reboots must be True or False"),
 }
 
 
@@ -94,7 +95,8 @@ def test_what_is_wrong_in_a_function_or_field_is_one_message_of_check(
     line, message = WRONG[argument]
     module.write(argument)
     error = module.checked()
-    assert error.message.startswith(f"{module.path}:{line}: {message}")
+    place = f"{module.path}:{line}" if line else module.path
+    assert error.message.startswith(f"{place}: {message}")
     assert error.exit_status == 2
 
 
@@ -168,7 +170,7 @@ def test_a_file_that_would_land_elsewhere_is_refused_by_check(module: Module, na
 
 
 FOLDERS = {
-    "{'etc': 'y'}": "'etc', a folder that etc/kiln/recipe.json needs",
+    "{'etc': 'y'}": "'etc', a folder that etc/default/gpu-mig needs",
     "{'a/b': 'y', 'a/b/c': 'y'}": "'a/b', a folder that a/b/c needs",
     "{'opt/aws': 'y'}": "'opt/aws', a folder that opt/aws/",
 }
@@ -181,8 +183,95 @@ def test_a_file_with_the_name_of_a_folder_is_refused_by_check_and_render(
     module.write(f"files=lambda r: {files}")
     recipe = load_recipes()[0]
     (finding,) = [each for each in engine.check_recipe(recipe) if each.rule == "rendered-files"]
-    assert (finding.level, finding.file) == ("error", str(module.path))
+    assert finding.head("").startswith(f"{module.path}: error: rendered-files: ")
     assert finding.message.startswith(f"files(recipe) names {FOLDERS[files]}")
-    with pytest.raises(KilnError, match=f"{module.path}:1: files") as caught:
+    with pytest.raises(KilnError, match=f"{module.path}: files") as caught:
         render.render_files(recipe)
     assert caught.value.exit_status == 2
+
+
+# A component's files, files of the overlay's runtime/ → what is refused, and the hint.
+TAKEN = {
+    "AMI Kiln's": (
+        "{'etc/kiln/recipe.json': 'y'}",
+        (),
+        "components/acme_x.py: files(recipe) names 'etc/kiln/recipe.json', which AMI Kiln renders "
+        "already",
+    ),
+    "the agent's": (
+        "{'opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d/kiln-events.json': 'y'}",
+        (),
+        "kiln-events.json', which component cloudwatch-agent renders already",
+    ),
+    "one of runtime/": (
+        "{'etc/kiln/gpu-xid.json': 'y'}",
+        (),
+        "components/acme_x.py: files(recipe) names 'etc/kiln/gpu-xid.json', which is a file of AMI "
+        "Kiln's runtime/",
+    ),
+    "below a file": (
+        "{'etc/kiln/gpu-xid.json/y': 'y'}",
+        (),
+        "names 'etc/kiln/gpu-xid.json/y', and etc/kiln/gpu-xid.json is a file",
+    ),
+    "a folder of runtime/": (
+        "{'etc/systemd': 'y'}",
+        (),
+        "components/acme_x.py: files(recipe) names 'etc/systemd', a folder that etc/systemd/",
+    ),
+    "runtime/ over what is rendered": (
+        "{}",
+        ("etc/kiln/recipe.json",),
+        "runtime/etc/kiln/recipe.json: on the image this is 'etc/kiln/recipe.json', which AMI Kiln "
+        "renders already",
+    ),
+    "runtime/ over its own component": (
+        "{'etc/acme': 'y'}",
+        ("etc/acme",),
+        "runtime/etc/acme: on the image this is 'etc/acme', which component acme-x renders already",
+    ),
+    "runtime/ over a folder": (
+        "{}",
+        ("etc/systemd",),
+        "runtime/etc/systemd: on the image this is 'etc/systemd', a folder that etc/systemd/",
+    ),
+    "runtime/ below a file": (
+        "{}",
+        ("etc/kiln/gpu-xid.json/x",),
+        "runtime/etc/kiln/gpu-xid.json/x: on the image this is 'etc/kiln/gpu-xid.json/x', and "
+        "etc/kiln/gpu-xid.json is a file",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", TAKEN)
+def test_a_file_in_the_place_of_one_that_the_image_has_is_refused_by_its_name(
+    module: Module, what: str
+) -> None:
+    files, runtime, message = TAKEN[what]
+    module.write(f"files=lambda r: {files}")
+    for name in runtime:
+        path = module.folder / "runtime" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    recipe = next(each for each in load_recipes() if "cloudwatch-agent" in each.components)
+    problems = [each for each in engine.check_recipe(recipe) if each.rule == "rendered-files"]
+    (head,) = {each.head(each.message) for each in problems}
+    assert head.startswith(f"{module.folder}/")
+    assert message in head.replace("error: rendered-files: ", "")
+    with pytest.raises(KilnError) as caught:
+        render.render_files(recipe)
+    assert caught.value.exit_status == 2
+
+
+def test_check_names_the_files_of_ami_kiln_that_the_overlay_replaces(module: Module) -> None:
+    module.write()
+    path = module.folder / "runtime/etc/kiln/gpu-xid.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    answer = check_answer({}, strict=False)
+    assert answer["replaced"] == {"runtime/etc/kiln/gpu-xid.json": str(path)}
+    assert not [each for each in answer["findings"] if each["rule"] == "rendered-files"]
+    assert findings_text(answer).endswith(
+        f"the overlay replaces a file of AMI Kiln:\n  runtime/etc/kiln/gpu-xid.json by {path}"
+    )
