@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from kiln.base import located, overlay, paths, vocabulary
+from kiln.base import located, overlay, paths, plain_yaml, vocabulary
 from kiln.base.errors import KilnError
 
 _FILE = {"artifacts", "packages"}
@@ -53,16 +53,23 @@ def read_lock_file(path: Path | None = None) -> dict[str, Any]:
 def _read(path: Path, changed: int, size: int) -> dict[str, Any]:
     """The data of a file that exists; by its time and size, so that a new file is read again."""
     try:
+        data = plain_yaml.read_plain(path, versions_as_text=True)
+    except (KilnError, OSError, UnicodeDecodeError):
+        raise _refused(path) from None
+    if any(_broken(data)):
+        raise _refused(path)
+    return {**data, "packages": data.get("packages", [])}
+
+
+def _refused(path: Path) -> KilnError:
+    """What is wrong with a lock file, and where: it is read again, by what remembers lines."""
+    try:
         document = located.load_yaml(path, overlay.shown_path(path))
     except KilnError as error:
-        raise KilnError(error.message, hint=restore(path), place=error.place) from None
-    broken = next(_broken(document.data), None)
-    if broken:
-        where, what = broken
-        place = document.place(where)
-        raise KilnError(f"{place}: {what}", hint=restore(path), place=place)
-    data: dict[str, Any] = {**document.data, "packages": document.data.get("packages", [])}
-    return data
+        return KilnError(error.message, hint=restore(path), place=error.place)
+    where, what = next(_broken(document.data), ((), "it is not YAML that AMI Kiln takes"))
+    place = document.place(where)
+    return KilnError(f"{place}: {what}", hint=restore(path), place=place)
 
 
 def _broken(data: Any) -> Iterator[_Broken]:

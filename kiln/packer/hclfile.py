@@ -11,6 +11,7 @@ from typing import Any
 
 from kiln.base import input_file
 from kiln.base.findings import Finding
+from kiln.packer.hcl_values import HclError, parse_hcl
 from kiln.packer.program import FOLDER_1_6
 from kiln.packer.staleness import renewal, shown_packer
 
@@ -124,8 +125,6 @@ def hcl_files(folder: Path) -> list[Path]:
 
 def read_hcl(path: Path, name: str) -> Document | Finding:
     """Read an HCL file; `name` is its name in findings. Returns a finding if it is not HCL."""
-    from lark.exceptions import LarkError
-
     try:
         text = input_file.read_text(path)
     except OSError as error:
@@ -134,58 +133,11 @@ def read_hcl(path: Path, name: str) -> Document | Finding:
         )
     try:
         return Document(name, text, parse_hcl(text))
-    except LarkError as error:
-        line = getattr(error, "line", None) or 1
-        reason = str(error).splitlines()[0]
+    except HclError as error:
         hint = "run packer fmt there for more"
         return Finding(
-            "error", "hcl-syntax", f"not valid HCL: {reason}", hint, file=name, line=line
+            "error", "hcl-syntax", f"not valid HCL: {error}", hint, file=name, line=error.line
         )
-
-
-@functools.cache
-def parse_hcl(text: str) -> dict[str, Any]:
-    """The data of a file. Kept in memory only, since all AMIs share most files: what the policy
-    judges must not come from a file that somebody else may have written."""
-    import hcl2
-
-    options = hcl2.SerializationOptions(
-        with_comments=False, strip_string_quotes=True, explicit_blocks=False
-    )
-    data: dict[str, Any] = hcl2.loads(text, serialization_options=options)
-    return data
-
-
-@functools.cache
-def references(text: str) -> frozenset[tuple[str, ...]]:
-    """The names with dots in a file's expressions, in parts: `local.recipe.volume.size`. Of
-    `local.recipe["volume"]` it is `local.recipe`. Raises LarkError if the text is not HCL."""
-    import hcl2
-
-    return frozenset(_paths(hcl2.parses_to_tree(text)))
-
-
-def _paths(node: Any) -> Iterator[tuple[str, ...]]:
-    """The longest names in a part of the parser's tree."""
-    if path := _path(node):
-        yield path
-    else:
-        for child in getattr(node, "children", ()):
-            yield from _paths(child)
-
-
-def _path(node: Any) -> tuple[str, ...]:
-    """The parts of a name; empty for another expression."""
-    kind: str = getattr(node, "data", "")
-    children: Any = getattr(node, "children", ())
-    if kind == "identifier":
-        return (str(children[0]),)
-    if kind == "expr_term" and len(children) == 1:
-        return _path(children[0])
-    if kind == "get_attr_expr_term":
-        before, name = _path(children[0]), _path(children[1].children[-1])
-        return (*before, *name) if before and name else ()
-    return ()
 
 
 @functools.cache

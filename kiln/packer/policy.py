@@ -1,4 +1,4 @@
-"""Rendered HCL → findings: checks that the HCL, read back by python-hcl2, follows the policy."""
+"""Rendered HCL → findings: checks that the HCL, read back as data, follows the policy."""
 
 from __future__ import annotations
 

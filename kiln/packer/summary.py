@@ -14,13 +14,12 @@ import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import hcl2
-
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import packer_dir
 from kiln.base.recipe import Recipe
 from kiln.base.wanted_package import WantedPackage, parse_package
 from kiln.packer import render
+from kiln.packer.hcl_values import parse_hcl
 from kiln.packer.staleness import shown_packer
 
 # Fields that follow from others, or that say where an AMI is made and not what is on it.
@@ -118,14 +117,10 @@ def _listed(files: Mapping[str, str]) -> dict[str, WantedPackage]:
 
 def _variables(text: str) -> Iterator[tuple[str, str, str]]:
     """Component, variable and value of each variable in a recipe's HCL."""
-    for block in hcl2.loads(text).get("locals", []):
+    for block in parse_hcl(text).get("locals", []):
         for component, parts in block.get("components", {}).items():
             for variable, value in parts.get("env", {}).items():
-                yield _bare(component), _bare(variable), _bare(value)
-
-
-def _bare(text: Any) -> str:
-    return str(text).strip('"')
+                yield component, variable, str(value)
 
 
 def _at_commit(commit: str) -> dict[str, dict[str, str]]:

@@ -21,13 +21,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lark.exceptions import LarkError
-
 from kiln.base.findings import Finding
 from kiln.base.recipe import Recipe
 from kiln.packer import plugins, policy
 from kiln.packer.folders import write_folders
-from kiln.packer.hclfile import hcl_files, parse_hcl, references
+from kiln.packer.hcl_values import HclError, parse_hcl, references
+from kiln.packer.hclfile import hcl_files
 from kiln.packer.program import EXAMPLE_VARIABLES, Packer, ask_packer, command
 from kiln.packer.scripts import check_scripts
 from kiln.packer.staleness import shown_packer
@@ -138,7 +137,7 @@ def _alike(folders: Mapping[str, Path]) -> dict[str, str]:
         shared = {name: text for name, text in files.items() if name != _OWN}
         try:
             named = references(shared["source.pkr.hcl"])
-        except LarkError:
+        except HclError:
             return {}  # Packer says what is wrong with it
         used = sorted(path[2:] for path in named if path[:2] == ("local", "recipe"))
         key = json.dumps([[_at(recipe, path) for path in used], sorted(shared.items())])
@@ -170,7 +169,7 @@ def _locals(folder: Path) -> list[str]:
     """The names of all locals in a folder's HCL; none if a file is not HCL."""
     try:
         files = [parse_hcl(path.read_text()) for path in folder.glob("*.pkr.hcl")]
-    except LarkError:
+    except HclError:
         return []
     return sorted({name for data in files for block in data.get("locals", []) for name in block})
 

@@ -283,16 +283,23 @@ kiln_hold() {
 # kiln_lock_held PLUGIN…: after the last install; PLUGIN are the packages of the tool's versionlock. A package
 # that a later component moved off its version stops the bake.
 kiln_lock_held() {
-    local name version now held collected missing=()
+    local name version held collected installed names=() missing=()
+    local -A now=()
     [[ -s $KILN_DIR/to-lock ]] || return 0
     if [[ ! -e ${KILN_ROOT:-}/etc/yum/pluginconf.d/versionlock.conf && ! -e ${KILN_ROOT:-}/etc/dnf/plugins/versionlock.conf ]]; then
         kiln_install "$@"
     fi
     held=$(kiln_held) || exit 1
     collected=$(sort -u "$KILN_DIR/to-lock") || kiln_die "$KILN_DIR/to-lock cannot be read"
+    while read -r name _; do names+=("$name"); done <<<"$collected"
+    # A name that is not installed gives a line without a version, and a status that is not 0.
+    installed=$(rpm -q --qf '%{NAME} %{VERSION}-%{RELEASE}\n' "${names[@]}" 2>/dev/null) \
+        || [[ $installed == *'not installed'* ]] || kiln_die "rpm cannot look up ${names[*]}"
+    # Several versions of a kernel are installed side by side: the newest counts.
+    installed=$(sort -V <<<"$installed") || kiln_die "the versions of ${names[*]} cannot be sorted"
+    while read -r name version; do now[$name]=$version; done <<<"$installed"
     while read -r name version; do
-        now=$(kiln_package_version "$name") || exit 1
-        [[ $now == "$version" ]] || kiln_die "$name was $version when it was installed, now it is ${now:-removed}" \
+        [[ ${now[$name]:-} == "$version" ]] || kiln_die "$name was $version when it was installed, now it is ${now[$name]:-removed}" \
             "a component after it moved it"
         [[ $'\n'$held$'\n' == *$'\n'"$name-$version"$'\n'* ]] || missing+=("$name")
     done <<<"$collected"

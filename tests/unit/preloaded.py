@@ -16,7 +16,7 @@ from kiln.base.paths import KNOWLEDGE, PROVISIONERS, ROOT, lock_file
 from kiln.components import script_variables
 from kiln.facts import indexes
 from kiln.facts import lock_file as lock
-from kiln.packer import hclfile, render
+from kiln.packer import hcl_values, render
 from kiln.pipeline import report
 from lab.api import botocore_data
 
@@ -42,7 +42,7 @@ lock.read_lock_file(lock_file())
 for _path in sorted(PROVISIONERS.rglob("*.sh")):
     script_variables.readings(_path)
 for _path in sorted((ROOT / "packer" / "shared").rglob("*.hcl")):
-    hclfile.parse_hcl(_path.read_text(encoding="utf-8"))
+    hcl_values.parse_hcl(_path.read_text(encoding="utf-8"))
 report.pages().get_template("report.html.j2")
 for _name in render.hcl_templates().list_templates():
     render.hcl_templates().get_template(_name)

@@ -92,11 +92,11 @@ def apt(machine: Machine) -> None:
 
 def dnf(machine: Machine) -> None:
     machine.command("dnf", '[[ $* != *install* ]] || touch "${0%/*}/installed"')
-    machine.command(
-        "rpm",
-        '[[ $1 != -q || -e "${0%/*}/installed" ]] || { echo "package is not installed"; exit 1; }\n'
+    machine.rpm(
         # An older version beside it, as of a kernel: they are sorted.
-        r"[[ $1 != -q ]] || printf '2.28.8-1\n2.28.9-1\n'",
+        *("2.28.8-1", "2.28.9-1"),
+        first="[[ $1 == -q ]] || exit 0\n"
+        '[[ -e "${0%/*}/installed" ]] || { echo "package is not installed"; exit 1; }',
     )
     machine.command("sleep", "")
     plant(

@@ -124,6 +124,17 @@ class Machine:
         path.write_text(f"#!/bin/bash\n{body}\n")
         path.chmod(0o755)
 
+    def rpm(self, *versions: str, first: str = "") -> None:
+        """`rpm -q --qf FORMAT NAME…` knows all packages in these versions, unless `first` ends."""
+        (self.bin / "rpm.versions").write_text(" ".join(versions))
+        self.command(
+            "rpm",
+            f"{first}\nshift 2; format=$1; shift\n"
+            "for name; do for version in $(<$0.versions); do\n"
+            "line=${format//'%{NAME}'/$name}; line=${line//'%{VERSION}-%{RELEASE}'/$version}\n"
+            'printf "$line"\ndone; done',
+        )
+
     def bash(self, code: str, **more: str) -> subprocess.CompletedProcess[str]:
         # gpg starts an agent for each new keyring, which ends when the keyring's folder is gone:
         # also where the script could not remove it.
@@ -267,7 +278,7 @@ def test_a_hold_that_is_there_is_not_added_twice(tmp_path: Path, tool: str):
     locks = machine.root / "image/etc" / {"yum": "yum/pluginconf.d", "dnf": "dnf/plugins"}[tool]
     plant(locks, {"versionlock.conf": "", "versionlock.list": line + "\n"})
     machine.command(tool, 'echo "$@" >> $0.log')
-    machine.command("rpm", "echo 2.12.7-1+cuda11.6")
+    machine.rpm("2.12.7-1+cuda11.6")
     done = machine.bash("kiln_hold libnccl; kiln_lock_held", KILN_PACKAGE_MANAGER=tool)
     assert done.returncode == 0, done.stderr
     assert not (machine.bin / f"{tool}.log").exists()
@@ -277,7 +288,7 @@ def test_all_holds_of_a_bake_are_one_call_of_yum(tmp_path: Path):
     machine = Machine(tmp_path, "al")
     plant(machine.root / "image/etc/yum/pluginconf.d", {"versionlock.conf": ""})
     machine.command("yum", 'echo "$@" >> $0.log')
-    machine.command("rpm", "echo 2.12.7-1")
+    machine.rpm("2.12.7-1")
     done = machine.bash(
         "kiln_hold libnccl; kiln_hold cuda; kiln_lock_held", KILN_PACKAGE_MANAGER="yum"
     )
@@ -285,17 +296,28 @@ def test_all_holds_of_a_bake_are_one_call_of_yum(tmp_path: Path):
     assert (machine.bin / "yum.log").read_text() == "-q versionlock add cuda libnccl\n"
 
 
-def test_a_package_that_moved_after_it_was_held_stops_the_bake(tmp_path: Path):
+@pytest.mark.parametrize("now", ["2.13.4-1", "2.13.4-1 2.12.7-1"], ids=["moved", "beside"])
+def test_a_package_that_moved_after_it_was_held_stops_the_bake(tmp_path: Path, now: str):
     machine = Machine(tmp_path, "al")
     plant(machine.root / "image/etc/dnf/plugins", {"versionlock.conf": ""})
-    machine.command("rpm", "cat $0.version")
-    (machine.bin / "rpm.version").write_text("2.12.7-1\n")
-    moved = machine.bin / "rpm.version"
-    done = machine.bash(
-        f"kiln_hold libnccl; echo 2.13.4-1 >{moved}; kiln_lock_held; echo unreachable"
-    )
+    machine.rpm("2.12.7-1")
+    moved = machine.bin / "rpm.versions"
+    done = machine.bash(f"kiln_hold libnccl; echo {now} >{moved}; kiln_lock_held; echo unreachable")
     assert done.returncode == 1
     assert "libnccl was 2.12.7-1 when it was installed, now it is 2.13.4-1" in done.stderr
+    assert "unreachable" not in done.stdout
+
+
+def test_a_package_that_is_gone_after_it_was_held_stops_the_bake(tmp_path: Path):
+    machine = Machine(tmp_path, "al")
+    plant(machine.root / "image/etc/dnf/plugins", {"versionlock.conf": ""})
+    machine.rpm(
+        "2.12.7-1", first='[[ ! -e $0.gone ]] || { echo "package is not installed"; exit 1; }'
+    )
+    gone = machine.bin / "rpm.gone"
+    done = machine.bash(f"kiln_hold libnccl cuda; touch {gone}; kiln_lock_held; echo unreachable")
+    assert done.returncode == 1
+    assert "cuda was 2.12.7-1 when it was installed, now it is removed" in done.stderr
     assert "unreachable" not in done.stdout
 
 
