@@ -12,7 +12,7 @@ from invoke import Program
 from invoke.config import Config
 from invoke.loader import FilesystemLoader
 
-from devel import links
+from devel import links, scripts
 from kiln.base.errors import KilnError
 from kiln.matrix.load import load_recipes
 from kiln.matrix.select import select
@@ -331,6 +331,15 @@ def test_the_design_page_names_every_folder_of_the_product():
     page = PAGES["docs/design.md"]
     folders = [path.name for path in (ROOT / "kiln").iterdir() if (path / "__init__.py").exists()]
     assert [name for name in folders if f"`kiln/{name}/`" not in page] == []
+
+
+def test_the_design_page_names_what_is_in_the_root_folder():
+    page = PAGES["docs/design.md"]
+    root = {file.split("/")[0] for file in scripts.committed() if (ROOT / file).is_file()}
+    # Where every repository has them.
+    usual = {name for name in root if name == "LICENSE" or name.endswith(".md")}
+    usual |= {".editorconfig", ".github", ".gitignore", ".pre-commit-config.yaml"}
+    assert [name for name in sorted(root - usual) if f"`{name}" not in page] == []
 
 
 # The rows of the others are in the overlays that they show; their own tests build or plan them.
