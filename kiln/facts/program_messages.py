@@ -41,6 +41,12 @@ def http_reason(text: str) -> str | None:
     return next((reason for pattern, reason in _http_reasons() if pattern.search(text)), None)
 
 
+def blames_proxy(words: str, host: str) -> bool:
+    """Whether a tool's last words are those of one whose proxy, at this host, fails."""
+    rows = _table()["proxy"].values()
+    return any(re.search(row["pattern"].replace("{host}", re.escape(host)), words) for row in rows)
+
+
 def hints(words: str, status: int | None) -> tuple[str, ...]:
     """What to do about a command that failed, by its last words and its exit status."""
     by_status = _table()["exit_statuses"].get(str(status))

@@ -25,7 +25,7 @@ from kiln.packer.output import Event, waits_for
 from kiln.packer.part import Part
 from kiln.packer.process import BuildResult, run_build
 from kiln.packer.program import Packer
-from kiln.pipeline.failure import FailureReader, ProvisionerError
+from kiln.pipeline.failure import FailureReader, ProvisionerError, about_proxy
 from kiln.pipeline.plan import Plan
 from kiln.pipeline.record_draft import Draft
 
@@ -228,7 +228,8 @@ def _failed(watched: _Watched, result: BuildResult) -> KilnError:
     last = watched.provisioners.cause or (messages[-1] if messages else "see its log")
     failure = watched.provisioners.failure(last)
     if failure:
-        hints = plan.target.about_failure(failure.missing, plan.recipe)
+        hints = about_proxy(failure, plan.account)
+        hints += plan.target.about_failure(failure.missing, plan.recipe)
         failure = replace(failure, hints=(*failure.hints, *hints))
         return ProvisionerError(plan.recipe.name, failure, log=str(log))
     with contextlib.suppress(KilnError):

@@ -10,11 +10,14 @@ from __future__ import annotations
 import re
 from collections import deque
 from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
 
 from kiln import components
+from kiln.base.account import Account
 from kiln.base.errors import OPERATION_FAILED, KilnError
 from kiln.base.findings import Place
 from kiln.base.overlay import provisioner_file, shown_script
+from kiln.base.vocabulary import masked
 from kiln.facts import program_messages
 from kiln.facts.program_messages import message
 from kiln.packer.output import Event
@@ -247,6 +250,19 @@ class FailureReader:
             for line in self._last_lines
             if not (overtime and ended.search(line))
         )
+
+
+def about_proxy(failure: Failure, account: Account) -> tuple[str, ...]:
+    """The proxy of the bake and where it is set, if the tool's words are those of a failing one."""
+    words = "\n".join([failure.message, *failure.said])
+    host = urlsplit(account.proxy or "").hostname
+    if not (account.proxy and host and program_messages.blames_proxy(words, host)):
+        return ()
+    return (
+        f"the bake goes through the proxy {masked(account.proxy, whole=True)} "
+        f"({account.origins.get('proxy', 'proxy')}): can the build instance reach it, and does it "
+        "admit that host? `no_proxy` names hosts that are reached without it",
+    )
 
 
 def _may_reboot(name: str) -> bool:

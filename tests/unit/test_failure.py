@@ -8,7 +8,9 @@ import re
 import shutil
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,12 +18,13 @@ from records import a_record
 from test_provisioners import Machine
 
 from kiln.base import overlay
+from kiln.base.account import Account
 from kiln.base.errors import KilnError
 from kiln.matrix.load import load_recipes
 from kiln.packer import scripts
 from kiln.packer.output import Event, parse_event
-from kiln.pipeline import build_row
-from kiln.pipeline.failure import Failure, FailureReader, ProvisionerError
+from kiln.pipeline import bake, build_row
+from kiln.pipeline.failure import Failure, FailureReader, ProvisionerError, about_proxy
 from kiln.pipeline.report import report_html
 from lab.packages import system
 
@@ -612,3 +615,82 @@ def test_a_components_seconds_last_to_the_next_one_with_its_reboot() -> None:
     ):
         reader.read(Event(seconds, kind, text))
     assert reader.seconds() == {"kernel": 20.0, "cuda": 30.0}
+
+
+# ------------------------------------------------------------------- a proxy that fails
+
+PROXY = Account(proxy="http://proxy.acme.example:3128", origins={"proxy": "amis.yaml:12:14"})
+# What tools say, as people have pasted it, with this proxy's name.
+BLAMED = {
+    "curl 5": "curl: (5) Could not resolve proxy: proxy.acme.example",
+    "curl 7": "curl: (7) Failed to connect to proxy.acme.example port 3128 after 1 ms: Couldn't "
+    "connect to server",
+    "curl 7, old": "curl: (7) Failed connect to proxy.acme.example:3128; Connection refused",
+    "curl 7, new": "curl: (7) Failed to connect to developer.download.nvidia.com port 443 via "
+    "proxy.acme.example after 1 ms: Could not connect to server",
+    "curl 28": "curl: (28) Connection timed out after 20001 milliseconds",
+    "curl 56, old": "curl: (56) Received HTTP code 403 from proxy after CONNECT",
+    "curl 56": "curl: (56) CONNECT tunnel failed, response 407",
+    "yum": 'https://a.example/repomd.xml: [Errno 14] curl#5 - "Could not resolve proxy: '
+    'proxy.acme.example; Unknown error"',
+    "dnf": "  - Curl error (7): Couldn't connect to server for https://a.example/repomd.xml "
+    "[Failed to connect to proxy.acme.example port 3128: Connection refused]",
+    "dnf, no name": "  - Curl error (5): Couldn't resolve proxy name for https://a.example/x "
+    "[Could not resolve proxy: proxy.acme.example]",
+    "apt": "  Could not connect to proxy.acme.example:3128 (10.0.0.1). - connect (111: Connection "
+    "refused)",
+    "apt, no name": "W: Failed to fetch http://a.example/InRelease  Temporary failure resolving "
+    "'proxy.acme.example'",
+    "apt, refused": "  Invalid response from proxy: HTTP/1.1 502 Bad Gateway  [IP: 10.0.0.1 3128]",
+    "apt, a user": "  407  Proxy Authentication Required [IP: 10.0.0.1 3128]",
+}
+NOT_BLAMED = (
+    "curl: (6) Could not resolve host: developer.download.nvidia.com",
+    "curl: (22) The requested URL returned error: 404",
+    "Could not connect to xproxy.acme.example:80 (10.0.0.1)",
+    "Could not connect to proxy.acme.example.com:80 (10.0.0.1)",
+    "No package acme available.",
+)
+
+
+@pytest.mark.parametrize("tool", BLAMED)
+def test_a_proxy_that_fails_is_named_with_the_place_that_sets_it(
+    machine: Machine, tool: str
+) -> None:
+    events, status = ended(machine, f"cat >&2 <<'END'\n{BLAMED[tool]}\nEND\nfalse\n")
+    (hint,) = about_proxy(read(events, status), PROXY)
+    assert hint.startswith(
+        "the bake goes through the proxy http://proxy.acme.example:3128 (amis.yaml:12:14): can the "
+    )
+    assert about_proxy(read(events, status), Account()) == ()
+
+
+@pytest.mark.parametrize("words", NOT_BLAMED)
+def test_a_proxy_is_not_named_where_something_else_failed(machine: Machine, words: str) -> None:
+    events, status = ended(machine, f"cat >&2 <<'END'\n{words}\nEND\nfalse\n")
+    assert about_proxy(read(events, status), PROXY) == ()
+
+
+def test_a_proxys_password_is_not_in_its_hint() -> None:
+    account = replace(PROXY, proxy="http://me:S3cret@proxy.acme.example:3128")
+    failure = Failure("cuda", "provisioners/cuda.sh", "", said=(BLAMED["curl 5"],))
+    (hint,) = about_proxy(failure, account)
+    assert "S3cret" not in hint
+    assert "proxy.acme.example:3128" in hint
+
+
+def test_the_builds_last_lines_name_the_proxy(machine: Machine) -> None:
+    events, status = ended(machine, f"echo '{BLAMED['curl 56']}'\nfalse\n")
+    reader = FailureReader()
+    for event in events:
+        reader.read(event)
+    recipe = SimpleNamespace(name="row")
+    target = SimpleNamespace(about_failure=lambda missing, recipe: ("the lab's hint",))
+    plan = SimpleNamespace(recipe=recipe, account=PROXY, target=target)
+    run = SimpleNamespace(folder=Path("build/row/run"), id="run")
+    watched: Any = SimpleNamespace(plan=plan, draft=SimpleNamespace(run=run), provisioners=reader)
+    words = f"Script exited with non-zero exit status: {status}. Allowed exit codes are: [0]"
+    result: Any = SimpleNamespace(errors=[words])
+    lines = str(bake._failed(watched, result)).splitlines()
+    assert "proxy http://proxy.acme.example:3128 (amis.yaml:12:14)" in lines[-3]
+    assert lines[-2] == "  the lab's hint"
