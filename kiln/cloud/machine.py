@@ -22,6 +22,7 @@ from kiln.base.stopping import Stop
 from kiln.cloud import aws, capacity, host_key, reservations, resources, session
 from kiln.cloud.access import Access
 from kiln.cloud.capacity import Try
+from kiln.cloud.network import Network
 from kiln.cloud.target import Target
 from kiln.facts.program_messages import message
 
@@ -153,7 +154,12 @@ def booted(
         machine = Machine(instance["InstanceId"], address, user, ssh_config, run_id, short / "run")
         try:
             _wait_for_ssh(
-                machine, timeout, deadline, stop, lambda: _answers(address, access, target)
+                machine,
+                access.network,
+                timeout,
+                deadline,
+                stop,
+                lambda: _answers(address, access, target),
             )
             yield machine
         finally:
@@ -272,10 +278,16 @@ def _wait_until_running(
 
 
 def _wait_for_ssh(
-    machine: Machine, timeout: float, deadline: float, stop: Stop, answers: Callable[[], bool]
+    machine: Machine,
+    network: Network,
+    timeout: float,
+    deadline: float,
+    stop: Stop,
+    answers: Callable[[], bool],
 ) -> None:
     """Try until `deadline` (of time.monotonic), once at least; `timeout` is what is reported."""
-    reason = "port 22 is closed"
+    silent = "its SSM agent has not registered" if network.by_session else "port 22 is closed"
+    reason = silent
     while True:
         if answers():
             code, _, error = machine.ssh("true")
@@ -288,7 +300,7 @@ def _wait_for_ssh(
     raise operation_failed(
         f"{machine.instance_id} at {machine.address} does not answer over SSH after "
         f"{timeout:.0f} s: {reason}",
-        hint=ssh_hint(reason),
+        hint=network.hint if reason == silent else ssh_hint(reason),
     )
 
 

@@ -18,6 +18,17 @@ if TYPE_CHECKING:
 SESSION_MANAGER = "session_manager"
 # Packer requires an ingress rule; Session Manager needs none.
 NOBODY = "127.0.0.1/32"
+# What to look at when an instance does not answer, by how it is reached.
+_WAYS = {
+    "public_ip": "reached by its public address: does its subnet lead to an internet gateway, and "
+    "does nothing between here and there stop port 22?",
+    "private_ip": "reached by its private address: is this machine in that VPC, a peered one or "
+    "behind a VPN? From anywhere: --ssh-interface session_manager; from behind a NAT: "
+    "--ssh-source-cidrs",
+    SESSION_MANAGER: "reached by Session Manager: has the parent AMI an SSM agent (Debian's have "
+    "none), the instance profile's role AmazonSSMManagedInstanceCore, and the subnet a way to "
+    "Systems Manager?",
+}
 
 
 @dataclass(frozen=True)
@@ -41,6 +52,11 @@ class Network:
     def by_session(self) -> bool:
         """Is it Session Manager, which needs no open port?"""
         return self.ssh_interface == SESSION_MANAGER
+
+    @property
+    def hint(self) -> str:
+        """What to look at when an instance does not answer."""
+        return _WAYS[self.ssh_interface]
 
 
 def find_network(account: Account, target: Target) -> Network:

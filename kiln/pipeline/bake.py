@@ -18,6 +18,7 @@ from kiln.cloud.access import Access
 from kiln.cloud.capacity import Launch, Try
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
+from kiln.facts.program_messages import message
 from kiln.packer import plugins, settings
 from kiln.packer.digest import identity_variables
 from kiln.packer.folders import write_inputs
@@ -74,7 +75,7 @@ def bake(
     left = reservations.launches_of(plan.account, target, plan.instance_types, subnets)
     while True:
         launch = left[0]
-        watched = _Watched(plan, packer, stage, draft)
+        watched = _Watched(plan, packer, stage, draft, access.network.hint)
         of_type = _of_launch(launch, packer)
         before = len(draft.launched)
         result = _run_packer(watched, folder, {**variables, **of_type}, access.key_file, stop)
@@ -178,8 +179,12 @@ def _require_end(watched: _Watched, result: BuildResult, stop: Stop, *, made: bo
 class _Watched:
     """What Packer's output of one try tells."""
 
-    def __init__(self, plan: Plan, packer: Packer, stage: Stage, draft: Draft) -> None:
+    def __init__(
+        self, plan: Plan, packer: Packer, stage: Stage, draft: Draft, unreached: str = ""
+    ) -> None:
         self.provisioners = FailureReader()
+        # The hint for an instance that Packer does not reach.
+        self.unreached = unreached
         self.plan, self.packer, self.draft = plan, packer, draft
         self._stage = stage
         self._instance = "the build instance"
@@ -234,11 +239,11 @@ def _failed(watched: _Watched, result: BuildResult) -> KilnError:
         return ProvisionerError(plan.recipe.name, failure, log=str(log))
     with contextlib.suppress(KilnError):
         last = "; ".join([last, *resources.ended_by_ec2(plan.target, run.id)])
+    unreached = watched.unreached if message("packer", "no_ssh").search(last) else ""
+    hints = (aws.hint_in(last), _about_key(plan, last), unreached, f"the whole log: {log}")
     return operation_failed(
         f"{plan.recipe.name}: packer build failed: {aws.without_encoded(last)}",
-        hint="\n  ".join(
-            filter(None, [aws.hint_in(last), _about_key(plan, last), f"the whole log: {log}"])
-        ),
+        hint="\n  ".join(filter(None, hints)),
     )
 
 

@@ -14,6 +14,7 @@ from kiln.base.recipe import Recipe
 from kiln.base.stopping import Stop, on_signals
 from kiln.cloud import parents, runs
 from kiln.cloud.machine import ssh_timeout
+from kiln.cloud.network import SESSION_MANAGER
 from kiln.cloud.target import Target
 from kiln.compat import engine
 from kiln.matrix import flags
@@ -228,6 +229,8 @@ def _set_up(
     own_kernel = options.own_kernel is not None
     packer, target = _ready(recipes, target, progress, install=install, own_kernel=own_kernel)
     planned = plans(recipes, options, target, rebuilt)
+    if any(plan.account.ssh_interface == SESSION_MANAGER for plan in planned):
+        target.check_session_manager()
     if rebuilt is None:
         say_if_stale(recipes, progress)
     with progress.stage("render and policy"):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kiln.base import needs
+from kiln.base.account import Account
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.progress import Progress
@@ -184,6 +185,27 @@ def test_a_build_in_a_lab_of_other_code_plans_with_what_that_lab_was_started_fro
             planning.Options(),
             InUse("a test"),
             Progress(io.StringIO()),
+            install=False,
+            on_failure=lambda error: None,
+        )
+
+
+def test_session_managers_plugin_is_asked_for_before_anything_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = SimpleNamespace(account=Account(ssh_interface="session_manager"))
+    monkeypatch.setattr(needs, "ensure", lambda *groups, **more: None)
+    monkeypatch.setattr(program, "find_packer", lambda: None)
+    monkeypatch.setattr(build, "plans", lambda *more: [asked])
+    monkeypatch.setattr(build_row, "prepare", lambda plan: pytest.fail("a row is prepared"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    progress = Progress(io.StringIO())
+    with pytest.raises(KilnError, match="needs session-manager-plugin"):
+        build.build_recipes(
+            ROWS[:1],
+            planning.Options(),
+            AWS,
+            progress,
             install=False,
             on_failure=lambda error: None,
         )

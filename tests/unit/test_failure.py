@@ -20,6 +20,7 @@ from test_provisioners import Machine
 from kiln.base import overlay
 from kiln.base.account import Account
 from kiln.base.errors import KilnError
+from kiln.cloud.network import Network
 from kiln.matrix.load import load_recipes
 from kiln.packer import scripts
 from kiln.packer.output import Event, parse_event
@@ -694,3 +695,27 @@ def test_the_builds_last_lines_name_the_proxy(machine: Machine) -> None:
     lines = str(bake._failed(watched, result)).splitlines()
     assert "proxy http://proxy.acme.example:3128 (amis.yaml:12:14)" in lines[-3]
     assert lines[-2] == "  the lab's hint"
+
+
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("public_ip", "internet gateway"),
+        ("private_ip", "is this machine in that VPC"),
+        ("session_manager", "has the parent AMI an SSM agent (Debian's have none)"),
+    ],
+)
+def test_a_build_instance_that_does_not_answer_is_told_with_what_its_way_needs(
+    way: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bake.resources, "ended_by_ec2", lambda target, run_id: [])
+    plan = SimpleNamespace(recipe=SimpleNamespace(name="row"), account=Account(), target=None)
+    run = SimpleNamespace(folder=Path("build/row/run"), id="run")
+    hint = Network(None, "vpc-1", way, ()).hint
+    watched: Any = SimpleNamespace(
+        plan=plan, draft=SimpleNamespace(run=run), provisioners=FailureReader(), unreached=hint
+    )
+    said: Any = SimpleNamespace(errors=["Timeout waiting for SSH."])
+    assert words in str(bake._failed(watched, said))
+    other: Any = SimpleNamespace(errors=["Error creating AMI: RequestLimitExceeded"])
+    assert words not in str(bake._failed(watched, other))

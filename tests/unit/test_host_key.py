@@ -12,6 +12,7 @@ from botocore.exceptions import ClientError
 from kiln.base.errors import KilnError
 from kiln.base.stopping import Stop
 from kiln.cloud import host_key, machine
+from kiln.cloud.network import Network
 
 ED = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ9mUmRz7hCkZ0c7lW3v2l4mYbV5b1Zb6m2zD0Qd3nqS"
 EC = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBK=="
@@ -150,3 +151,20 @@ def test_a_timeout_that_is_not_a_number_is_refused(
 )
 def test_an_instance_that_ssh_refuses_is_told_by_what_ssh_says(answer: str, hint: str) -> None:
     assert hint in machine.ssh_hint(answer)
+
+
+@pytest.mark.parametrize(
+    ("way", "reason", "hint"),
+    [
+        ("private_ip", "port 22 is closed", "is this machine in that VPC"),
+        ("session_manager", "its SSM agent has not registered", "AmazonSSMManagedInstanceCore"),
+    ],
+)
+def test_an_instance_that_never_answers_is_told_by_the_way_to_it(
+    way: str, reason: str, hint: str
+) -> None:
+    silent: Any = SimpleNamespace(instance_id="i-1", address="10.0.0.7")
+    network = Network(None, "vpc-1", way, ())
+    with pytest.raises(KilnError, match=f"does not answer over SSH after 0 s: {reason}") as error:
+        machine._wait_for_ssh(silent, network, 0.0, 0.0, Stop(), lambda: False)
+    assert hint in str(error.value.hint)
