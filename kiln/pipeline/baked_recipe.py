@@ -53,7 +53,9 @@ def baked(ami_id: str, tags: Mapping[str, str], recipes: Sequence[Recipe]) -> Ba
         return _of_record(name, built)
     same_name = next((recipe for recipe in recipes if recipe.name == name), None)
     if same_name and recipe_digest(same_name) == tags.get(RECIPE_DIGEST):
-        return _of_row(name, same_name, same_name.as_json(), "amis.yaml, by the tagged digest")
+        return _of_row(
+            name, same_name, same_name.as_json(), f"{same_name.row.file}, by the tagged digest"
+        )
     like = same_name or _same_kind(ami_id, tags, recipes)
     return _of_row(name, like, None, ON_THE_IMAGE)
 

@@ -30,10 +30,11 @@ def readable(message: str, traceback: str = "") -> str:
     """A message of pytest without the insides of its library; a mute assertion as its statement,
     which stands in the traceback."""
     lines = _RESULT.sub(_command, _ASSERTION.sub("", message)).splitlines()
-    if lines and _MUTE.match(lines[0]):
-        lines[0] = _statement(traceback) or lines[0]
     first, rest = lines[:1], lines[1:]
     kept = [line for line in rest if not (_INSIDE.search(line) or _MUTE.match(line))]
+    unexplained = rest and not kept and lines[0].startswith("assert ")
+    if lines and (unexplained or _MUTE.match(lines[0])):
+        first = [_statement(traceback) or lines[0]]
     return "\n".join(_OBJECT.sub(r"<\1>", line) for line in [*first, *kept]).strip()
 
 
