@@ -10,7 +10,10 @@ from __future__ import annotations
 import ast
 import re
 
+from kiln.facts.program_messages import message as message_of
+
 _LONGEST = 300
+_MOST_LINES = 30
 _ASSERTION = re.compile(r"^AssertionError: ")
 # An assertion whose values say nothing: what it asserted is in its statement.
 _MUTE = re.compile(r"assert (?:not )?\(?(?:True|False|None)\)?$")
@@ -29,12 +32,16 @@ _MARKS = re.compile(r"[\s^~]*")
 def readable(message: str, traceback: str = "") -> str:
     """A message of pytest without the insides of its library; a mute assertion as its statement,
     which stands in the traceback."""
+    if message_of("pytest", "shortened").search(message):
+        message = _explanation(traceback) or message
     lines = _RESULT.sub(_command, _ASSERTION.sub("", message)).splitlines()
     first, rest = lines[:1], lines[1:]
     kept = [line for line in rest if not (_INSIDE.search(line) or _MUTE.match(line))]
     unexplained = rest and not kept and lines[0].startswith("assert ")
     if lines and (unexplained or _MUTE.match(lines[0])):
         first = [_statement(traceback) or lines[0]]
+    if len(kept) > _MOST_LINES:
+        kept = [*kept[:_MOST_LINES], "…"]
     return "\n".join(_OBJECT.sub(r"<\1>", line) for line in [*first, *kept]).strip()
 
 
@@ -48,6 +55,15 @@ def _command(match: re.Match[str]) -> str:
     )
     printed = errors or output
     return f"`{command}` (exit status {status}{f': {printed}' if printed else ''})"
+
+
+def _explanation(traceback: str) -> str:
+    """The whole message of which pytest has shortened a copy; "" if the traceback has none."""
+    lines = [line for line in traceback.splitlines() if re.match(r"E(?: |$)", line)]
+    if not lines:
+        return ""
+    indent = len(lines[0]) - len(lines[0][1:].lstrip())
+    return "\n".join(line[indent:] for line in lines)
 
 
 def _statement(traceback: str) -> str:

@@ -38,6 +38,10 @@ CHECKS = {
     ),
     # pytest cuts such a result in its middle.
     f'assert host.run("echo {LONG}").rc == 1': f'assert host.run("echo {LONG}").rc == 1',
+    # So is a message of more than 500 characters, in the JUnit file.
+    "assert 1 == 2, chr(10).join(100 * str(number) for number in range(8))": "\n".join(
+        ["0" * 100, *("  " + 100 * str(number) for number in range(1, 8))]
+    ),
     "assert object() == 1": "assert object() == 1",
     "assert [1, 2] == [1]": "assert [1, 2] == [1]",
     'raise RuntimeError("no machine")': "RuntimeError: no machine",
@@ -80,6 +84,7 @@ def test_a_failed_check_says_what_it_asserted_and_not_how_its_objects_are_made(
     assert first == wanted
     assert rest[: len(more)] == more
     assert not [line for line in rest if "testinfra" in line or " at 0x" in line]
+    assert "full report" not in messages[list(CHECKS).index(check)]
 
 
 def test_a_long_statement_is_cut(tmp_path: Path) -> None:
