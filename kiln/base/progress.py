@@ -40,7 +40,13 @@ class Progress:
         self._clock = clock
         self._label = f"[{label}] " if label else ""
         self._live = self._out.isatty() and not label
+        # Whether a run ends when whoever reads this is gone, as with `| head`.
+        self._is_needed = True
         self.seconds: dict[str, float] = {}
+
+    def needs_no_reader(self) -> None:
+        """Go on from now on when nobody reads this any more: a clean-up must not end for that."""
+        self._is_needed = False
 
     def say(self, text: str) -> None:
         """Print a line that belongs to no stage."""
@@ -61,7 +67,9 @@ class Progress:
             self.seconds[name] = round(took, 3)
             mark = "failed" if failed else "ok"
             note = f"  {stage.note}" if stage.note else ""
-            self._print(f"{self._label}{mark:<6} {name:<28} {took:6.1f} s{note}")
+            # Ctrl-C ends the `tee` of a run as well: the error to report is the run's own.
+            with contextlib.suppress(OSError) if failed else contextlib.nullcontext():
+                self._print(f"{self._label}{mark:<6} {name:<28} {took:6.1f} s{note}")
 
     @contextlib.contextmanager
     def _spinner(self, name: str) -> Iterator[None]:
@@ -94,8 +102,9 @@ class Progress:
 
     def _print(self, text: str) -> None:
         # A single write: print writes the newline separately, and rows built in parallel would mix.
-        self._out.write(f"{printable(text)}\n")
-        self._out.flush()
+        with contextlib.nullcontext() if self._is_needed else contextlib.suppress(OSError):
+            self._out.write(f"{printable(text)}\n")
+            self._out.flush()
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,7 @@ def _interrupted(draft: Draft, removal: Removal) -> KilnError:
 def remove_resources(draft: Draft, *, amis: bool) -> Removal:
     """Remove the run's resources; those that remain go into `left` of its record."""
     run, target, progress = draft.run, draft.target, draft.progress
+    progress.needs_no_reader()
     if not amis:
         with contextlib.suppress(OSError):  # a full disk must not prevent the clean-up
             run.keeps_its_ami()

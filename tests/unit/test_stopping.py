@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -14,6 +15,8 @@ from unittest.mock import MagicMock
 import pytest
 
 from kiln.base import processes, stopping
+from kiln.base.errors import KilnError
+from kiln.base.progress import Progress
 from kiln.base.stopping import Stop, StoppedError
 from kiln.cloud import clean_up
 from kiln.pipeline import record_draft
@@ -67,6 +70,33 @@ def test_a_clean_up_that_has_begun_goes_on_waiting_after_the_first_signal(
     made.target.gone.return_value = ""
     record_draft.remove_resources(made, amis=False)
     assert seen == [False, True]
+
+
+def test_a_run_whose_reader_is_gone_is_still_cleaned_up_and_says_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ctrl-C in `./invoke build 2>&1 | tee log` ends tee too."""
+
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(text)
+
+    forgotten: list[object] = []
+    monkeypatch.setattr(
+        record_draft.clean_up, "remove", lambda *_, **given: clean_up.Removal(["instance i-1"])
+    )
+    monkeypatch.setattr(record_draft, "forget_key", forgotten.append)
+    made = MagicMock(stop=Stop(), record=a_record(), progress=Progress(Gone()), cut_short=False)
+    made.target.gone.return_value = ""
+    with (
+        pytest.raises(KilnError, match=r"interrupted\s+cleaned up: instance i-1"),
+        record_draft.cleaned_up(made, half_made=True),
+        made.progress.stage("packer build"),
+    ):
+        raise StoppedError
+    assert forgotten == [made.run]
+    assert made.run.settled.called
+    assert made.record.error == "interrupted"
 
 
 def test_afterwards_signals_do_what_they_did_before() -> None:
