@@ -24,6 +24,7 @@ from __future__ import annotations
 import array
 import contextlib
 import ctypes
+import errno
 import os
 import platform
 import signal
@@ -51,6 +52,12 @@ _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 0x1, 0x80000
 _MOVE_MOUNT_F_EMPTY_PATH, _AT_EMPTY_PATH, _AT_FDCWD = 0x4, 0x1000, -100
 _ATTR_RDONLY, _ATTR_NODEV, ATTR_IDMAP = 0x1, 0x4, 0x00100000
 
+# unshare(2): why there is no new user namespace.
+_NO_NAMESPACE = {
+    errno.ENOSPC: "this machine allows no user namespaces (user.max_user_namespaces)",
+    errno.EPERM: "no user namespace can be made here: in a chroot the kernel makes none, and a "
+    "container may forbid it",
+}
 # <linux/audit.h>, and <asm/unistd.h>: the numbers of seccomp, mount and ioctl.
 _PROCESSORS = {
     "x86_64": (0xC000003E, 317, 165, 16),
@@ -162,12 +169,12 @@ def user_namespace(first: int) -> int:
     child = os.fork()
     if child == 0:
         failed = _libc.unshare(_CLONE_NEWUSER)
-        os.write(writer, b"n" if failed else b"y")
+        os.write(writer, bytes([ctypes.get_errno() if failed else 0]))
         signal.pause()
         os._exit(0)
     try:
-        if os.read(reader, 1) != b"y":
-            raise OSError("this machine allows no user namespaces (user.max_user_namespaces)")
+        if failure := os.read(reader, 1)[0]:
+            raise OSError(_NO_NAMESPACE.get(failure, os.strerror(failure)))
         for kind in ("uid_map", "gid_map"):
             Path(f"/proc/{child}/{kind}").write_text(f"0 {first} {IDS}\n{IDS} 0 1\n")
         return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)

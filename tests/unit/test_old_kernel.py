@@ -20,6 +20,8 @@ OLDER = {
     "before 5.12": "if name == 'syscall' and given[0] == namespace._MOUNT_SETATTR: fail = 'ENOSYS'",
     "before 5.19": "if name == 'mount' and given[2] == b'overlay': fail = 'EINVAL'",
 }
+# Why there is no new user namespace → the answer: https://man7.org/linux/man-pages/man2/unshare.2.html
+REFUSALS = {"ENOSPC": "user.max_user_namespaces", "EPERM": "in a chroot the kernel makes none"}
 PROGRAM = """\
 import ctypes, errno, sys
 sys.path.insert(0, {folder!r})
@@ -40,25 +42,39 @@ sys.exit(namespace.main(sys.argv[1:]))
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it mounts")
-@pytest.mark.parametrize("older", OLDER)
-def test_a_kernel_that_cannot_map_owners_is_refused_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older: str
-) -> None:
+def refused_by(older: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KilnError:
     program = tmp_path / "old_kernel.py"
     folder = str(Path(namespace.__file__).parent)
-    program.write_text(PROGRAM.format(folder=folder, older=OLDER[older]))
+    program.write_text(PROGRAM.format(folder=folder, older=older))
     lab = settings.Lab(54, tmp_path)
     lab.instances.mkdir(parents=True)
     host.can_map_owners(lab)  # this machine's kernel can
     monkeypatch.setattr(host.namespace, "__file__", str(program))
     with pytest.raises(KilnError) as refused:
         host.can_map_owners(lab)
-    assert "this machine cannot give guests a user namespace" in refused.value.message
+    return refused.value
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it mounts")
+@pytest.mark.parametrize("answer", REFUSALS)
+def test_a_machine_that_makes_no_user_namespace_is_refused_with_the_kernels_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    older = f"if name == 'unshare' and given[0] == namespace._CLONE_NEWUSER: fail = {answer!r}"
+    assert REFUSALS[answer] in refused_by(older, tmp_path, monkeypatch).message
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it mounts")
+@pytest.mark.parametrize("older", OLDER)
+def test_a_kernel_that_cannot_map_owners_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older: str
+) -> None:
+    refused = refused_by(OLDER[older], tmp_path, monkeypatch)
+    assert "this machine cannot give guests a user namespace" in refused.message
     reason = {"before 5.12": "Function not implemented", "before 5.19": "Invalid argument"}[older]
-    assert reason in refused.value.message
-    assert "the lab needs Linux 5.19 or newer" in (refused.value.hint or "")
-    assert "build in AWS (--target aws)" in (refused.value.hint or "")
+    assert reason in refused.message
+    assert "the lab needs Linux 5.19 or newer" in (refused.hint or "")
+    assert "build in AWS (--target aws)" in (refused.hint or "")
 
 
 @pytest.mark.parametrize("id_", [None, "", "uninitialized\n"])
