@@ -265,7 +265,8 @@ kiln_install_held() {
 }
 
 # kiln_hold name…: an upgrade of half a GPU stack is an API mismatch at the next boot. A lock takes yum and
-# dnf a second a call: names are collected here, and kiln_lock_held locks them in one call.
+# dnf a second a call: names are collected here, and kiln_lock_held locks them in one call. A file for each
+# component: one that runs again, on a kept instance, begins anew.
 kiln_hold() {
     local name version
     if [[ $KILN_FAMILY == debian ]]; then
@@ -274,7 +275,9 @@ kiln_hold() {
         for name in "$@"; do
             version=$(kiln_package_version "$name") || exit 1
             [[ -n $version ]] || kiln_die "$name cannot be held: it is not installed"
-            printf '%s %s\n' "$name" "$version" >>"$KILN_DIR/to-lock" || kiln_die "$KILN_DIR/to-lock cannot be written"
+            mkdir -p "$KILN_DIR/to-lock" || kiln_die "$KILN_DIR/to-lock cannot be made"
+            printf '%s %s\n' "$name" "$version" >>"$KILN_DIR/to-lock/$KILN_COMPONENT" \
+                || kiln_die "$KILN_DIR/to-lock/$KILN_COMPONENT cannot be written"
         done
     fi
     kiln_record "held+=$*"
@@ -283,14 +286,15 @@ kiln_hold() {
 # kiln_lock_held PLUGIN…: after the last install; PLUGIN are the packages of the tool's versionlock. A package
 # that a later component moved off its version stops the bake.
 kiln_lock_held() {
-    local name version held collected installed names=() missing=()
+    local name version held collected installed files names=() missing=()
     local -A now=()
-    [[ -s $KILN_DIR/to-lock ]] || return 0
+    files=("$KILN_DIR"/to-lock/*)
+    [[ -e ${files[0]} ]] || return 0
     if [[ ! -e ${KILN_ROOT:-}/etc/yum/pluginconf.d/versionlock.conf && ! -e ${KILN_ROOT:-}/etc/dnf/plugins/versionlock.conf ]]; then
         kiln_install "$@"
     fi
     held=$(kiln_held) || exit 1
-    collected=$(sort -u "$KILN_DIR/to-lock") || kiln_die "$KILN_DIR/to-lock cannot be read"
+    collected=$(sort -u "${files[@]}") || kiln_die "$KILN_DIR/to-lock cannot be read"
     while read -r name _; do names+=("$name"); done <<<"$collected"
     # A name that is not installed gives a line without a version, and a status that is not 0.
     installed=$(rpm -q --qf '%{NAME} %{VERSION}-%{RELEASE}\n' "${names[@]}" 2>/dev/null) \
