@@ -8,7 +8,8 @@ kiln_download() {
     local url_name=$1_URL sha_name=$1_SHA256 url from expected seen='' file how=first-seen
     url=${!url_name:-} expected=${!sha_name:-}
     [[ -n $url ]] || kiln_die "$url_name is empty: nothing to download" "the component gives this recipe no such download"
-    file=$KILN_DIR/downloads/$KILN_COMPONENT/${url##*/}
+    # Two downloads of a component may have one name, at different hosts.
+    file=$KILN_DIR/downloads/$KILN_COMPONENT/$1/${url##*/}
     mkdir -p "${file%/*}" || kiln_die "the folder ${file%/*} cannot be made"
     if [[ -f $file && -n $expected ]]; then
         seen=$(_kiln_sha256 "$file") || exit 1

@@ -130,7 +130,7 @@ def systemd(machine: Machine) -> None:
 
 def download(machine: Machine) -> None:
     serve(machine, "the file")
-    plant(machine.kiln, {"downloads/sample/y.run": "the file"})
+    plant(machine.kiln, {"downloads/sample/Y/y.run": "the file"})
 
 
 def archive(machine: Machine) -> None:

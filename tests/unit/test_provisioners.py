@@ -379,6 +379,16 @@ def test_a_download_nobody_knew_the_hash_of_is_recorded(machine: Machine):
     ]
 
 
+def test_two_downloads_of_one_name_are_two_files(machine: Machine):
+    machine.command("curl", 'while (($# > 2)); do shift; done; echo "$2" >"$1"')
+    done = machine.bash(
+        "a=$(kiln_download A) && b=$(kiln_download B) && cat $a $b",
+        A_URL="https://vendor/tool.tgz",
+        B_URL="https://other/tool.tgz",
+    )
+    assert done.stdout == "https://vendor/tool.tgz\nhttps://other/tool.tgz\n", done.stderr
+
+
 def test_a_locked_file_that_is_there_is_not_fetched_again(machine: Machine):
     seen = serve(machine, "same")
     settings = {"X_URL": "https://vendor/x.run", "X_SHA256": seen}
