@@ -11,7 +11,9 @@ The shapes are those of python-hcl2, which judges this module in its tests:
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 _ESCAPE = re.compile(r'\\(["\\nrt]|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})')
 _ESCAPED = {'"': '"', "\\": "\\", "n": "\n", "r": "\r", "t": "\t"}
+_NEGATIVE = re.compile(r"-(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)")
 # What has one child, which it stands for. A name alone is a word of HCL, as in `type = string`.
 _WRAPPERS = ("expression", "literal_value", "template_expr", "collection_value", "variable_expr")
 
@@ -39,14 +42,24 @@ def parse_hcl(text: str) -> dict[str, Any]:
     Kept in memory only, since all AMIs share most files: what the policy judges must not come from
     a file that somebody else may have written.
     """
-    return _body(_root(text))
+    with _not_too_deep():
+        return _body(_root(text))
 
 
 @cache
 def references(text: str) -> frozenset[tuple[str, ...]]:
     """The names with dots in a file's expressions, in parts: `local.recipe.volume.size`. Of
     `local.recipe["volume"]` it is `local.recipe`. Raises HclError if the text is not HCL."""
-    return frozenset(_paths(_root(text)))
+    with _not_too_deep():
+        return frozenset(_paths(_root(text)))
+
+
+@contextmanager
+def _not_too_deep() -> Iterator[None]:
+    try:
+        yield
+    except RecursionError:
+        raise HclError("an expression in it has too many parts", 1) from None
 
 
 def _root(text: str) -> Node:
@@ -78,24 +91,24 @@ def _first_error(node: Node) -> Node:
 
 def _body(node: Node) -> dict[str, Any]:
     """The attributes and blocks of a file or of a block; blocks of one type are a list."""
-    data: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
+    blocks: dict[str, list[Any]] = {}
     for part in _children(node):
-        if part.type == "body":
-            data |= _body(part)
-        elif part.type == "attribute":
-            name, value = _children(part)
-            data[_text(name)] = _value(value)
-        elif part.type == "block":
-            kind, *labels = (
-                _value(label)
-                for label in _children(part)
-                if label.type in ("identifier", "string_lit")
-            )
-            content = next((_body(each) for each in part.children if each.type == "body"), {})
-            for label in reversed(labels):
-                content = {label: content}
-            data.setdefault(kind, []).append(content)
-    return data
+        if part.type == "body":  # all that a file has
+            return _body(part)
+        first, *rest = _children(part)
+        name = _text(first)
+        if name in attributes or (part.type == "attribute" and name in blocks):
+            raise HclError(f"{name} is there twice", part.start_point.row + 1)
+        if part.type == "attribute":
+            attributes[name] = _value(rest[0])
+            continue
+        content = next((_body(each) for each in rest if each.type == "body"), {})
+        labels = [_value(each) for each in rest if each.type in ("identifier", "string_lit")]
+        for label in reversed(labels):
+            content = {label: content}
+        blocks.setdefault(name, []).append(content)
+    return attributes | blocks
 
 
 def _value(node: Node) -> Any:
@@ -104,7 +117,7 @@ def _value(node: Node) -> Any:
         return _value(node.children[0])
     if node.type in _READERS:
         return _READERS[node.type](node)
-    if number := re.fullmatch(r"-(\d[\d.eE+-]*)", _text(node)):
+    if number := _NEGATIVE.fullmatch(_text(node)):
         return -_number(number[1])
     return f"${{{_text(node)}}}"
 
@@ -134,7 +147,11 @@ def _number(text: str) -> int | float:
 
 def _unescaped(match: re.Match[str]) -> str:
     code = match[1]
-    return _ESCAPED[code] if code in _ESCAPED else chr(int(code[1:], 16))
+    if code in _ESCAPED:
+        return _ESCAPED[code]
+    number = int(code[1:], 16)
+    no_letter = number > sys.maxunicode or 0xD800 <= number <= 0xDFFF
+    return match[0] if no_letter else chr(number)
 
 
 def _children(node: Node) -> list[Node]:

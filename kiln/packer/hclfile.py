@@ -62,21 +62,23 @@ class Template:
     def blocks(self, kind: str) -> Iterator[tuple[Document, dict[str, Any]]]:
         """File and content of every top-level block of that type."""
         for document in self.documents:
-            yield from ((document, block) for block in document.data.get(kind, []))
+            yield from ((document, block) for block in blocks_in(document.data, kind))
 
     def sources(self) -> Iterator[tuple[Document, str, str, dict[str, Any]]]:
         """File, builder type, name and attributes of every source block."""
         for document, block in self.blocks("source"):
             for kind, named in block.items():
-                for name, attributes in named.items():
-                    yield document, kind, name, attributes
+                for name, attributes in named.items() if isinstance(named, dict) else ():
+                    if isinstance(attributes, dict):
+                        yield document, kind, name, attributes
 
     def provisioners(self) -> Iterator[tuple[Document, str, dict[str, Any]]]:
         """File, type and attributes of every provisioner, in order."""
         for document, build in self.blocks("build"):
-            for block in build.get("provisioner", []):
+            for block in blocks_in(build, "provisioner"):
                 for kind, attributes in block.items():
-                    yield document, kind, attributes
+                    if isinstance(attributes, dict):
+                        yield document, kind, attributes
 
     def local(self, name: str) -> tuple[Document, Any] | None:
         """A local value and its file; None if there is none of that name."""
@@ -99,6 +101,13 @@ class Template:
                 break
             text = text.replace(match[0], str(local[1]))
         return Path(text.replace("${path.root}", str(self.folder)))
+
+
+def blocks_in(data: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    """The blocks of a type in a file or in a block; an attribute of that name is none of them."""
+    found = data.get(kind)
+    blocks = found if isinstance(found, list) else []
+    return [block for block in blocks if isinstance(block, dict)]
 
 
 def read_folder(folder: Path) -> tuple[list[Template], list[Finding]]:

@@ -11,7 +11,7 @@ from typing import Any
 from kiln.base import tags
 from kiln.base.findings import Finding
 from kiln.facts import table
-from kiln.packer.hclfile import Document, Template, read_folder, value_with
+from kiln.packer.hclfile import Document, Template, blocks_in, read_folder, value_with
 from kiln.packer.staleness import renewal, shown_packer
 
 REQUIRED_TAGS = tags.OF_A_BAKE
@@ -49,7 +49,7 @@ def _imdsv2(template: Template) -> Iterator[Finding]:
         return
     for document, kind, name, source in template.sources():
         header = rf'^source "{kind}" "{name}"'
-        options = (source.get("metadata_options") or [{}])[0]
+        options = (blocks_in(source, "metadata_options") or [{}])[0]
         if options.get("http_tokens") != "required":
             yield document.finding(
                 "imdsv2-required",
@@ -71,7 +71,7 @@ def _imdsv2(template: Template) -> Iterator[Finding]:
 
 def _encrypted(template: Template) -> Iterator[Finding]:
     for document, kind, name, source in template.sources():
-        volumes = source.get("launch_block_device_mappings") or [{}]
+        volumes = blocks_in(source, "launch_block_device_mappings") or [{}]
         for volume in volumes:
             if volume.get("encrypted") is not True:
                 yield document.finding(
@@ -158,7 +158,9 @@ def _no_secrets(template: Template) -> Iterator[Finding]:
 
 def _tagged(template: Template) -> Iterator[Finding]:
     _, tags = template.local("tags") or (None, {})
-    shared = {tag for tag, value in tags.items() if value}
+    # Those of an expression are in its text.
+    given = [tag for tag, value in tags.items() if value] if isinstance(tags, dict) else str(tags)
+    shared = {tag for tag in REQUIRED_TAGS if tag in given}
     for document, kind, name, source in template.sources():
         for attribute in TAGGED:
             expression = str(source.get(attribute, ""))
@@ -253,7 +255,7 @@ def _nothing_forced(template: Template) -> Iterator[Finding]:
                     rf"^ *{attribute} ",
                 )
         for attribute in ("ami_groups", "snapshot_groups"):
-            if "all" in source.get(attribute, []):
+            if "all" in (source.get(attribute) or []):
                 yield document.finding(
                     "not-public",
                     f"{attribute} makes the image public before it is verified",
@@ -264,7 +266,7 @@ def _nothing_forced(template: Template) -> Iterator[Finding]:
 
 def _manifest_kept(template: Template) -> Iterator[Finding]:
     for document, build in template.blocks("build"):
-        kinds = {kind for block in build.get("post-processor", []) for kind in block}
+        kinds = {kind for block in blocks_in(build, "post-processor") for kind in block}
         if "manifest" not in kinds:
             yield document.finding(
                 "manifest-kept",
@@ -288,13 +290,14 @@ def _plugin_range() -> str:
 def _plugin_pinned(shown: str, template: Template) -> Iterator[Finding]:
     used = {kind.split("-")[0] for _, kind, _, _ in template.sources()}
     for document, block in template.blocks("packer"):
-        for plugins in block.get("required_plugins", []):
+        for plugins in blocks_in(block, "required_plugins"):
             for name, plugin in plugins.items():
                 used.discard(name)
-                if not _PINNED.fullmatch(str(plugin.get("version", ""))):
+                version = str(plugin.get("version", "") if isinstance(plugin, dict) else plugin)
+                if not _PINNED.fullmatch(version):
                     yield document.finding(
                         "plugin-pinned",
-                        f"plugin {name} may change: {plugin.get('version', 'any version')!r}",
+                        f"plugin {name} may change: {version or 'any version'!r}",
                         f'name a floor and a ceiling, such as version = "{_plugin_range()}", '
                         "or one version",
                         rf"^ *{name} *=",

@@ -26,7 +26,7 @@ from kiln.base.recipe import Recipe
 from kiln.packer import plugins, policy
 from kiln.packer.folders import write_folders
 from kiln.packer.hcl_values import HclError, parse_hcl, references
-from kiln.packer.hclfile import hcl_files
+from kiln.packer.hclfile import blocks_in, hcl_files
 from kiln.packer.program import EXAMPLE_VARIABLES, Packer, ask_packer, command
 from kiln.packer.scripts import check_scripts
 from kiln.packer.staleness import shown_packer
@@ -171,7 +171,7 @@ def _locals(folder: Path) -> list[str]:
         files = [parse_hcl(path.read_text()) for path in folder.glob("*.pkr.hcl")]
     except HclError:
         return []
-    return sorted({name for data in files for block in data.get("locals", []) for name in block})
+    return sorted({name for data in files for block in blocks_in(data, "locals") for name in block})
 
 
 def _invalid(name: str, folder: Path, complaint: str) -> list[Finding]:

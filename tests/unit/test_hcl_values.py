@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Any
 
@@ -85,8 +86,28 @@ def test_a_comment_in_an_expression_is_not_part_of_its_value() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("-1-2", "${-1-2}"),
+        ("-1+var.b", "${-1+var.b}"),
+        ("-1.5e-3", -0.0015),
+        (r'"\u0041\U0001F600"', "A😀"),
+        (r'"\UFFFFFFFF"', r"\UFFFFFFFF"),
+        (r'"\ud800"', r"\ud800"),
+    ],
+)
+def test_what_is_no_number_and_no_letter_stays_text(text: str, value: object) -> None:
+    assert parse_hcl(f"a = {text}\n") == {"a": value}
+
+
+@pytest.mark.parametrize(
     ("text", "line"),
     [
+        ('a = 1\na "b" {\n}\n', 2),
+        ('a "b" {\n}\na = 1\n', 3),
+        ("a = 1\na = 2\n", 2),
+        (f"a = {'[' * 400}{']' * 400}\n", 1),
+        (f"a = {'+'.join('1' * 3000)}\n", 1),
         ("a = 1\nb = = 2\n", 2),
         ('a = 1\n\nb "c" {\n  d = 1\n', 4),
         ("a = [1, 2\n", 1),
@@ -97,6 +118,8 @@ def test_a_comment_in_an_expression_is_not_part_of_its_value() -> None:
 def test_what_is_not_hcl_is_refused_with_its_line(text: str, line: int) -> None:
     with pytest.raises(HclError) as refused:
         parse_hcl(text)
+    with contextlib.suppress(HclError):
+        references(text)
     assert refused.value.line == line, refused.value
 
 

@@ -173,6 +173,29 @@ def test_an_edit_that_breaks_a_rule_is_found(
     assert all(f.file and f.line for f in findings)
 
 
+@pytest.mark.parametrize(
+    ("file", "pattern", "by"),
+    [
+        (SOURCE, r"^  metadata_options \{", "  metadata_options = {"),
+        (SOURCE, r"^  launch_block_device_mappings \{", "  launch_block_device_mappings = {"),
+        (SOURCE, r"^source .*", 'source "amazon-ebs" {'),
+        (SOURCE, r"^(  imds_support)", r"  ami_groups = null\n\1"),
+        (BUILD, r"^  tags = \{", "  tags = merge({}, {"),
+        (BUILD, r'^  post-processor "manifest" \{', "  post-processor = {"),
+        ("plugins.pkr.hcl", r"^  required_plugins \{", "  required_plugins = {"),
+        ("plugins.pkr.hcl", r"= \{[^}]*\}", '= ">= 1.2"'),
+    ],
+)
+def test_a_form_that_packer_would_refuse_is_not_the_programs_error(
+    folder: Path, file: str, pattern: str, by: str
+) -> None:
+    """`packer validate` says what is wrong with it; the policy must let it."""
+    text = (folder / file).read_text()
+    if by.endswith("merge({}, {"):
+        (folder / file).write_text(re.sub(r"(?s)(  tags = \{.*?\n  \})", r"\1)", text))
+    assert all(f.file and f.line for f in broken(folder, pattern, by, file))
+
+
 @pytest.mark.parametrize("tag", policy.REQUIRED_TAGS)
 def test_each_tag_is_missed(folder: Path, tag: str) -> None:
     findings = broken(folder, rf'^ *"{tag}".*\n', "", BUILD)
