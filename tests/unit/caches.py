@@ -26,14 +26,12 @@ _BY_CONTENT = (
 
 def forget() -> None:
     """Empty each cache whose content could be another test's: of its overlay or its facts."""
-    for module in list(sys.modules.values()):
+    for name, module in list(sys.modules.items()):
+        if not name.startswith(_OF_FACTS) or name.startswith(_BY_CONTENT):
+            continue
         for value in list(vars(module).values()):
-            if isinstance(value, functools._lru_cache_wrapper) and _may_differ(value.__module__):
+            if isinstance(value, functools._lru_cache_wrapper):
                 value.cache_clear()
-
-
-def _may_differ(module: str) -> bool:
-    return module.startswith(_OF_FACTS) and not module.startswith(_BY_CONTENT)
 
 
 def read_facts_once() -> None:
