@@ -205,8 +205,8 @@ def clean(
 ) -> list[str]:
     """`down`, and delete the lab's AMIs, disks and logs; returns what was removed.
 
-    `force` and `say` are those of `down`. `bases` also deletes what the labs share, and the
-    kernel's settings for emulated processors.
+    `force` and `say` are those of `down`. `bases` also deletes what the labs share, and, unless a
+    lab of another folder is up, the kernel's settings for emulated processors.
     Raises operation_failed when `bases` would delete what another lab is using, or a root
     filesystem that is being made.
     """
@@ -225,7 +225,7 @@ def clean(
         for folder in [lab.state, *(shared if bases else [])]:
             if tree.delete(folder):
                 swept.append(f"folder {folder}")
-    if bases:
+    if bases and not host.labs_up():
         swept += emulation.forget_all()
     return swept
 

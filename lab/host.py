@@ -32,6 +32,7 @@ _LIMITS = {
 _DMESG = Path("/proc/sys/kernel/dmesg_restrict")
 _DMESG_BEFORE = ".dmesg_restrict"
 SYSCTLS = Path("/proc/sys")
+INTERFACES = Path("/sys/class/net")
 MACHINE_ID = Path("/etc/machine-id")
 # What the limits were before: a file of labs that share a folder.
 _LIMITS_BEFORE = ".limits"
@@ -76,6 +77,13 @@ def _raised(root: Path) -> dict[str, int]:
 def _read_limits(root: Path) -> dict[str, Any]:
     limits = json.loads((root / _LIMITS_BEFORE).read_text())
     return limits if isinstance(limits, dict) else {}
+
+
+def labs_up() -> list[str]:
+    """The labs of this machine that are up, whatever their folder."""
+    return sorted(
+        path.name for path in INTERFACES.iterdir() if re.fullmatch(r"lab[0-9]+", path.name)
+    )
 
 
 def lower(root: Path) -> list[str]:

@@ -14,20 +14,21 @@ from lab import control, host, mirror, users
 from lab.rootfs import tree
 from lab.settings import Lab, current
 
-INTERFACES = Path("/sys/class/net")
-
 
 @dataclass(frozen=True)
 class Uninstalled:
-    """What was removed, and what is left: packages from apt, and folders of the checkout."""
+    """What was removed, and what is left: packages from apt, folders of the checkout, and labs of
+    another folder, which need the kernel's settings and the mirror's log."""
 
     removed: tuple[str, ...]
     packages: tuple[str, ...]
     folders: tuple[Path, ...]
+    labs: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain data."""
-        left = {"packages": list(self.packages), "folders": list(map(str, self.folders))}
+        folders = list(map(str, self.folders))
+        left = {"packages": list(self.packages), "folders": folders, "labs": list(self.labs)}
         return {"removed": list(self.removed), "left": left}
 
 
@@ -47,14 +48,13 @@ def remove_all_labs(*, force: bool, say: Callable[[str], None]) -> Uninstalled:
     for lab in labs[1:]:
         removed += control.clean(lab, force=force, say=say)
     removed += control.clean(labs[0], bases=True, force=force, say=say)
-    removed += host.lower(root)
-    # A lab in another folder logs there too.
-    alone = not any(re.fullmatch(r"lab[0-9]+", path.name) for path in INTERFACES.iterdir())
-    for folder in (root, *([mirror.LOG.parent] if alone else [])):
+    elsewhere = tuple(host.labs_up())
+    removed += [] if elsewhere else host.lower(root)
+    for folder in (root, *([] if elsewhere else [mirror.LOG.parent])):
         if tree.delete(folder):
             removed.append(f"folder {folder}")
     folders = tuple(path for path in (ROOT / ".venv", build_dir()) if path.exists())
-    return Uninstalled(tuple(removed), tuple(packages_from_apt()), folders)
+    return Uninstalled(tuple(removed), tuple(packages_from_apt()), folders, elsewhere)
 
 
 def text(done: Uninstalled) -> str:
@@ -65,6 +65,11 @@ def text(done: Uninstalled) -> str:
         lines.append(f"  {' '.join(done.packages)}")
         lines.append(f"  to remove them: apt-get purge --autoremove {' '.join(done.packages)}")
     lines += [f"left: {folder}, which goes with the checkout" for folder in done.folders]
+    if done.labs:
+        lines.append(
+            "left: the kernel's settings and the mirror's log, for a lab of another folder that is "
+            f"up: {', '.join(done.labs)}"
+        )
     lines.append("AMIs, snapshots and parameters in AWS are not touched")
     return "\n".join(lines)
 

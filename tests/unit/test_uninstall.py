@@ -11,6 +11,7 @@ import pytest
 from kiln.base import installed
 from kiln.base.errors import KilnError, operation_failed
 from lab import control, host, mirror, uninstall, users
+from lab.rootfs import emulation
 from lab.settings import Lab
 
 # As /var/log/apt/history.log has it.
@@ -84,7 +85,8 @@ def labs(tmp_path: Path, sysctls: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     host.prepare(Lab(0, root))
     monkeypatch.setenv("KILN_LAB_STATE", str(root))
     monkeypatch.setattr(mirror, "LOG", tmp_path / "run" / "mirror.log")
-    monkeypatch.setattr(uninstall, "INTERFACES", tmp_path)
+    (tmp_path / "net").mkdir()
+    monkeypatch.setattr(host, "INTERFACES", tmp_path / "net")
 
     def clean(lab: Lab, *, bases: bool = False, **more: Any) -> list[str]:
         return [f"{lab.bridge} {'with' if bases else 'without'} bases"]
@@ -109,6 +111,29 @@ def test_every_lab_goes_and_what_is_left_is_named_with_the_command_that_removes_
     lines = uninstall.text(done).splitlines()
     assert "  to remove them: apt-get purge --autoremove mmdebstrap packer" in lines
     assert any(line.startswith("left: ") and ".venv, which goes with" in line for line in lines)
+
+
+def test_the_kernels_settings_and_the_mirrors_log_stay_for_a_lab_of_another_folder(
+    labs: Path, tmp_path: Path, sysctls: Path
+) -> None:
+    (tmp_path / "net" / "lab7").mkdir()
+    mirror.LOG.parent.mkdir()
+    done = uninstall.remove_all_labs(force=False, say=lambda line: None)
+    assert done.removed == ("lab3 without bases", "lab0 with bases", f"folder {labs}")
+    assert (sysctls / "net/ipv4/ip_forward").read_text() == "1"
+    assert mirror.LOG.parent.exists()
+    last = uninstall.text(done).splitlines()[-2]
+    assert last.endswith("for a lab of another folder that is up: lab7")
+
+
+@pytest.mark.parametrize(("up", "removed"), [([], ["arm64"]), (["lab7"], [])])
+def test_emulated_processors_stay_for_a_lab_of_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, up: list[str], removed: list[str]
+) -> None:
+    monkeypatch.setattr(control, "down", lambda lab, **more: [])
+    monkeypatch.setattr(host, "labs_up", lambda: up)
+    monkeypatch.setattr(emulation, "forget_all", lambda: ["arm64"])
+    assert control.clean(Lab(0, tmp_path / "none"), bases=True) == removed
 
 
 def test_nothing_is_removed_while_a_build_uses_one_of_them(
