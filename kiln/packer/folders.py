@@ -86,7 +86,8 @@ def _moved(root: Path, recipes: Iterable[Recipe], gone: Iterable[str]) -> dict[s
     """New folder → the folder in which the same AMI was, by its name."""
     names = {}
     for folder in gone:
-        with contextlib.suppress(OSError, ValueError):
+        # An old folder may hold anything; then it is not known to have moved.
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             names[json.loads((root / folder / RECIPE_JSON).read_text())["name"]] = folder
     return {
         recipe.line: names[recipe.name]

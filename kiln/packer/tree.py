@@ -44,4 +44,4 @@ def is_there(path: Path, content: str | Link) -> bool:
     """Whether the file or link is there with this content."""
     if isinstance(content, Link) or path.is_symlink():
         return path.is_symlink() and Link(str(path.readlink())) == content
-    return path.is_file() and path.read_text(encoding="utf-8") == content
+    return path.is_file() and path.read_bytes() == content.encode()

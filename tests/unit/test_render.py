@@ -315,6 +315,30 @@ def test_an_edited_a_lost_and_a_left_over_file_are_stale(
     assert stale_files(recipes[:2]) == []
 
 
+@pytest.mark.parametrize("end", [b"\xff\n", b"\r\n"], ids=["not UTF-8", "another line end"])
+def test_a_file_of_other_bytes_is_stale_and_written_anew(
+    folder: Path, recipes: list[Recipe], end: bytes
+) -> None:
+    write_all(recipes[:1])
+    file = folder / recipes[0].line / render.RECIPE
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + end)
+    assert len(stale_files(recipes[:1])) == 1
+    write_all(recipes[:1])
+    assert file.read_bytes() == whole
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"name": []}', "no JSON"])
+def test_an_old_folder_whose_recipe_cannot_be_read_goes(
+    folder: Path, recipes: list[Recipe], text: str
+) -> None:
+    old = folder / "gone-base-x86_64" / render.RECIPE_JSON
+    old.parent.mkdir(parents=True)
+    old.write_text(text)
+    assert f"removed  {folder}/gone-base-x86_64" in write_all(recipes[:1])
+    assert not old.exists()
+
+
 def test_a_copy_in_the_place_of_a_link_is_stale_and_what_it_led_to_is_kept(
     folder: Path, recipes: list[Recipe]
 ) -> None:
