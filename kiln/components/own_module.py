@@ -38,6 +38,7 @@ def from_module(path: Path, name: str) -> tuple[Component, str]:
     if spec is None or spec.loader is None:
         raise overlay_mistake(path, "Python cannot load it")
     loaded, own = importlib.util.module_from_spec(spec), _Module(path)
+    sys.modules[spec.name] = loaded  # dataclasses look their module up there
     own.result(spec.loader.exec_module, loaded)
     component, after = getattr(loaded, "COMPONENT", None), getattr(loaded, "AFTER", None)
     if not isinstance(component, Component) or not isinstance(after, str):

@@ -111,6 +111,21 @@ def test_a_component_that_is_right_may_give_lists_and_its_own_mappings(module: M
     assert [each.url for each in step.downloads] == ["https://a.example/x"]
 
 
+def test_a_module_may_have_dataclasses_of_its_own(module: Module) -> None:
+    module.path.write_text(
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
+        "from kiln.components.component import Component\n"
+        "@dataclass(frozen=True)\n"
+        "class Site:\n"
+        "    name: str\n"
+        'AFTER = "tuning"\n'
+        'COMPONENT = Component(name="acme-x", what="x", '
+        'environment=lambda r: {"ACME": Site("x").name})\n'
+    )
+    assert components.get("acme-x").for_recipe(load_recipes()[0]).env == {"ACME": "x"}
+
+
 def test_the_command_says_it_once_and_ends_with_2(module: Module) -> None:
     module.write("files=lambda r: None")
     for arguments in (("check",), ("build", "--all", "--dry-run")):
