@@ -10,7 +10,10 @@ with its revision.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import fcntl
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +89,24 @@ def plan_lock(recipes: Iterable[Recipe], current: Mapping[str, Any]) -> LockDiff
 def update_lock(recipes: Iterable[Recipe], path: Path | None = None) -> LockDiff:
     """Bring the lock file in line with the recipes; known hashes stay."""
     path = path or paths.lock_file()
-    current = load_lock(path)
-    new = wanted(recipes, current)
-    changes = compare_locks(current, new)
-    if new != current or not path.is_file():
-        save_lock(new, path)  # also if only a source has changed
+    with alone(path):
+        current = load_lock(path)
+        new = wanted(recipes, current)
+        changes = compare_locks(current, new)
+        if new != current or not path.is_file():
+            save_lock(new, path)  # also if only a source has changed
     return changes
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """One process at a time reads and writes the lock file."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def save_lock(data: Mapping[str, Any], path: Path | None = None) -> None:

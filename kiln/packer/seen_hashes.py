@@ -5,17 +5,14 @@ From then on a bake whose download differs stops.
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from kiln.base import overlay, paths, vocabulary
 from kiln.base.errors import KilnError, operation_failed
 from kiln.facts.lock_file import BYTES, SEEN_BY
-from kiln.packer.lock import load_lock, save_lock
+from kiln.packer.lock import alone, load_lock, save_lock
 from kiln.packer.lock_diff import LockDiff, compare_locks
 
 
@@ -53,19 +50,8 @@ def record_hashes(
     except (TypeError, KeyError) as error:
         raise KilnError(f"the downloads are malformed: {error!r}") from None
     path = path or paths.lock_file()
-    with _alone(path):
+    with alone(path):
         return _merge(seen, when, path)
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """One process at a time reads and writes the lock file."""
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(folder)
 
 
 def _merge(seen: Mapping[str, str], when: str, path: Path) -> LockDiff:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from threading import Thread
 
 import pytest
 from invoke import Context
@@ -28,6 +29,25 @@ def test_what_a_build_on_aws_saw_is_recorded_and_kept(locked):
     assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
     assert artifact(locked, PLUGIN)["source"] == "seen by build 7"
     assert not lock.update_lock([CLASSIC], locked)
+    assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
+
+
+def test_an_update_of_the_lock_loses_no_hash_that_is_recorded_meanwhile(locked, monkeypatch):
+    beside = Thread(
+        target=seen_hashes.record_hashes,
+        args=(downloads(PLUGIN, "a" * 64),),
+        kwargs={"note": "", "when": "build 7", "path": locked},
+    )
+    wanted = lock.wanted
+
+    def slowly(*arguments):
+        beside.start()
+        beside.join(0.5)
+        return wanted(*arguments)
+
+    monkeypatch.setattr(lock, "wanted", slowly)
+    assert lock.update_lock([CLASSIC, replace(CLASSIC, driver="550.163.01")], locked)
+    beside.join()
     assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
 
 
