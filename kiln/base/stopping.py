@@ -96,8 +96,9 @@ _AGAIN = "still stopping: not waiting any longer; what is left is named at the e
 
 
 @contextlib.contextmanager
-def on_signals(stop: Stop) -> Iterator[None]:
-    """While inside, SIGINT and SIGTERM set `stop` instead of raising, and print what happens next.
+def on_signals(stop: Stop, first: str = _FIRST, again: str = _AGAIN) -> Iterator[None]:
+    """While inside, SIGINT and SIGTERM set `stop` instead of raising, and print what happens next:
+    `first`, and from the second time on `again`.
 
     Does nothing outside the main thread, which alone receives signals in Python.
     """
@@ -106,7 +107,7 @@ def on_signals(stop: Stop) -> Iterator[None]:
         return
 
     def handle(number: int, frame: object) -> None:
-        message = _AGAIN if stop.is_set() else _FIRST
+        message = again if stop.is_set() else first
         stop.set()
         # Not print: the signal may have interrupted a print.
         with contextlib.suppress(OSError):

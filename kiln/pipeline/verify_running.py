@@ -7,7 +7,8 @@ Nothing is launched, changed or tagged. What the machine should be comes from it
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from kiln.base import needs, vocabulary
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import build_dir
 from kiln.base.progress import Progress
-from kiln.base.stopping import Stop, on_signals
+from kiln.base.stopping import Stop, StoppedError, on_signals
 from kiln.base.tags import DISTRO
 from kiln.base.times import now
 from kiln.cloud import aws, runs
@@ -101,7 +102,10 @@ def verify_running(
     run_id = runs.new_id()
     started, stop = now(), Stop()
     folder = build_dir() / RUNNING_MACHINES / run_id
-    with on_signals(stop), connected(running, run_id, folder, key) as machine:
+    with (
+        _interruptible(stop, running),
+        connected(running, run_id, folder, key) as machine,
+    ):
         recipe = _recipe(machine, running)
         require_components(recipe, running.name)
         # Not among the row's runs: what became of one machine says nothing about the row.
@@ -140,6 +144,18 @@ def verify_running(
     record.write_record(run, done)
     report.write_report(run.folder / "report.html", done)
     return Built(done)
+
+
+@contextmanager
+def _interruptible(stop: Stop, running: Running) -> Iterator[None]:
+    """Ctrl-C ends the checks, and is a message: there is nothing to remove."""
+    words = "stopping the checks"
+    with on_signals(stop, words, words):
+        try:
+            yield
+        except StoppedError:
+            hint = "nothing was changed on it"
+            raise operation_failed(f"{running.name}: interrupted", hint=hint) from None
 
 
 def _recipe(machine: Machine, running: Running) -> dict[str, Any]:

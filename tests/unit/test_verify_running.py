@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from kiln.base.errors import KilnError
+from kiln.base.progress import Progress
+from kiln.base.stopping import Stop
+from kiln.matrix.load import load_recipes
+from kiln.pipeline import verify_running
 from kiln.pipeline.verify_running import of_host
 from tests.unit import commands
 
@@ -44,3 +54,34 @@ def test_a_machine_that_does_not_answer_is_one_message() -> None:
     done = commands.invoke("verify", "--host", "nobody@127.0.0.1", "--no-install", env=env)
     assert done.returncode == 1
     assert "nobody@127.0.0.1 cannot be reached over SSH" in done.stderr
+
+
+def test_ctrl_c_while_the_checks_run_is_one_message(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    machine = SimpleNamespace(
+        ssh=lambda *_, **__: (0, "", ""), read_json=lambda path: load_recipes()[0].as_json()
+    )
+
+    def run_checks(*given: Any, stop: Stop, **more: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        stop.check()
+
+    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path))
+    monkeypatch.setattr(verify_running, "connected", lambda *given: nullcontext(machine))
+    monkeypatch.setattr(verify_running.ami_checks, "expectations", lambda *given: {})
+    monkeypatch.setattr(verify_running.ami_checks, "run_checks", run_checks)
+    with pytest.raises(KilnError, match=r"admin@203\.0\.113\.7: interrupted") as refused:
+        verify_running.verify_running(
+            of_host("admin@203.0.113.7"),
+            MagicMock(),
+            Progress(),
+            kind_of_machine=lambda machine: "lab",
+            key=None,
+            keyword=None,
+            install=False,
+        )
+    assert refused.value.exit_status == 1
+    said = capfd.readouterr().err
+    assert "stopping the checks" in said
+    assert "removing" not in said
