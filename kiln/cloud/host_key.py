@@ -51,7 +51,7 @@ def wait(
     half of `timeout`; `timeout` seconds at most.
     Raises StoppedError as soon as `stop` is set.
     """
-    from botocore.exceptions import ClientError
+    from botocore.exceptions import BotoCoreError, ClientError
 
     more = {"Latest": True}
     start = time.monotonic()
@@ -70,6 +70,8 @@ def wait(
             elif code not in _TRY_AGAIN:
                 reason = f"GetConsoleOutput answered {code}"
                 break
+        except BotoCoreError as error:  # the network, for a moment
+            reason = f"GetConsoleOutput: {error}"
         if up_since is None and is_up():
             up_since = time.monotonic()
             waits_for(f"the host key of {instance_id} on its console")

@@ -34,9 +34,13 @@ def require_plugin() -> None:
 
 
 def is_online(instance_id: str, target: Target) -> bool:
-    """Has the instance's SSM agent registered, so that sessions can begin?"""
+    """Has the instance's SSM agent registered, so that sessions can begin?
+
+    Raises KilnError (exit status 1) if Systems Manager does not say.
+    """
     wanted: list[Any] = [{"Key": "InstanceIds", "Values": [instance_id]}]
-    answer = aws.ssm(target).describe_instance_information(Filters=wanted)
+    with aws.explained(f"whether {instance_id} has registered with Systems Manager is not known"):
+        answer = aws.ssm(target).describe_instance_information(Filters=wanted)
     return any(
         instance.get("PingStatus") == "Online" for instance in answer["InstanceInformationList"]
     )

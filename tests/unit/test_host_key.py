@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, EndpointConnectionError
 
 from kiln.base.errors import KilnError
 from kiln.base.stopping import Stop
-from kiln.cloud import host_key, machine
+from kiln.cloud import host_key, machine, session
 from kiln.cloud.network import Network
 
 ED = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ9mUmRz7hCkZ0c7lW3v2l4mYbV5b1Zb6m2zD0Qd3nqS"
@@ -44,6 +45,8 @@ class Console:
     def get_console_output(self, **asked: Any) -> dict[str, str]:
         self.asked.append(asked)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if answer == "no network":
+            raise EndpointConnectionError(endpoint_url="https://ec2.example")
         if answer.startswith("!"):
             raise ClientError({"Error": {"Code": answer[1:]}}, "GetConsoleOutput")
         return {"Output": answer}
@@ -90,6 +93,23 @@ def test_keys_that_come_later_are_waited_for(clock: Clock) -> None:
     assert keys == [ED, EC]
     assert messages == ["the host key of i-1 on its console"]
     assert all(asked == {"InstanceId": "i-1", "Latest": True} for asked in console.asked)
+
+
+def test_a_network_that_fails_for_a_moment_ends_nothing(clock: Clock) -> None:
+    assert wait(Console("no network", BLOCK.format(ED, EC)), clock)[0] == [ED, EC]
+
+
+def test_systems_manager_that_may_not_be_asked_is_one_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    denied = ClientError(
+        {"Error": {"Code": "AccessDeniedException"}}, "DescribeInstanceInformation"
+    )
+    ssm = MagicMock()
+    ssm.describe_instance_information.side_effect = denied
+    monkeypatch.setattr(session.aws, "ssm", lambda target: ssm)
+    with pytest.raises(KilnError, match="DescribeInstanceInformation answered AccessDenied"):
+        session.is_online("i-1", MagicMock())
 
 
 def test_an_instance_that_is_not_on_nitro_is_asked_for_what_was_posted(clock: Clock) -> None:
