@@ -16,7 +16,6 @@ from .kmsg import unescape
 
 # ASCII: `\d` also matches the digits of other scripts, which no kernel or logger writes.
 _compiled = partial(re.compile, flags=re.ASCII)
-_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 # Bounded, because int() refuses thousands of digits.
 _KMSG = _compiled(r"(\d{1,9}),(\d{1,20}),(\d{1,20}),[^;]{0,200};")
 _COLOUR = _compiled(r"\x1b\[[0-9;]{0,20}m")
