@@ -49,13 +49,14 @@ def bake_on(
         )
     try:
         seconds = bake.go_on(plan, packer, draft, part, running.address, on.key_file, stage, stop)
+        ami_id = _image(plan, draft, on, stage, stop)
     except ProvisionerError as error:
         kept_instance.keep_on(plan, on, running, error)
         raise
     except BaseException:
+        # Also where no AMI could be made of it: it may still run.
         kept_instance.set_timer(running, on.run_id, on.key_file)
         raise
-    ami_id = _image(plan, draft, on, stage, stop)
     return BakedAmi(ami_id, plan.instance_type, seconds)
 
 

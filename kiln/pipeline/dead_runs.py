@@ -37,11 +37,14 @@ def clean_dead_runs(target: Target, progress: Progress, shelf: Shelf | None = No
             remove_short_path(dead.run_id)
             # Without `amis` the run was past its record.
             judged = repair.settle(dead, there) if dead.amis else None
-            if judged and shelf:
-                keep_record(shelf, judged)
         except KilnError as error:
             progress.say(f"run {dead.run_id} has not cleaned up: {error}")
             continue
+        if judged and shelf:
+            try:
+                keep_record(shelf, judged)
+            except KilnError as error:  # `publish` keeps it too; what costs money goes
+                progress.say(str(error))
         if judged:
             progress.say(f"run {dead.run_id} was killed after its verdict: {judged.ami_id} is kept")
         removal = clean_up.remove(dead.run_id, there, amis=dead.amis and judged is None)

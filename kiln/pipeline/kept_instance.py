@@ -35,7 +35,8 @@ _KNOWN = "ssh/known_hosts"
 def keep(plan: Plan, draft: Draft, error: ProvisionerError) -> bool:
     """Keep the run's build instance, say so in the error's hint, and note it in the record.
 
-    Returns False if there is none that runs, or if EC2 refuses: then the run is cleaned up.
+    Returns False if there is none that runs, or if EC2 or the disk refuses: then the run is
+    cleaned up.
     """
     if not draft.launched:
         return False
@@ -48,11 +49,11 @@ def keep(plan: Plan, draft: Draft, error: ProvisionerError) -> bool:
         kept = KeptRun(run.id, str(instance["InstanceId"]), until, run.state)
         _tag(target, run.id, instance, until)
         running = machine(plan, kept, instance)
-    except KilnError as refused:
+        run.keeps(kept.instance_id, until)
+        ends = set_timer(running, run.id, kept.key_file)
+    except (KilnError, OSError) as refused:  # a full disk, too
         draft.progress.say(f"the build instance cannot be kept: {refused}")
         return False
-    run.keeps(kept.instance_id, until)
-    ends = set_timer(running, run.id, kept.key_file)
     note = KeptInstance(
         kept.instance_id, running.address, running.user, str(kept.key_file), until, ends
     )

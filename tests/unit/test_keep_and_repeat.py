@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from kiln.base.account import Account
-from kiln.base.errors import KilnError
+from kiln.base.errors import KilnError, operation_failed
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop
 from kiln.cli.channel_tables import sweep_text
@@ -22,11 +24,19 @@ from kiln.cloud.runs import Run
 from kiln.cloud.target import ParentAmi
 from kiln.matrix.load import load_recipes
 from kiln.packer import uploads
-from kiln.pipeline import bake_start, build, states
+from kiln.pipeline import (
+    bake_start,
+    build,
+    continued_bake,
+    dead_runs,
+    kept_instance,
+    states,
+)
 from kiln.pipeline.dead_runs import clean_dead_runs
 from kiln.pipeline.plan import Options, Plan
 from kiln.publish.sweep import leftovers, sweep
 from tests.unit import commands
+from tests.unit.records import a_record
 
 AWS = AwsTarget("a test", "eu-central-1", account="123456789012")
 PLACE = ("aws", "123456789012", "eu-central-1")
@@ -96,6 +106,64 @@ def test_what_it_leaves_when_it_has_ended_itself_is_removed_before_its_deadline(
     ec2.terminate_instances(InstanceIds=[keeps(2)])
     clean_dead_runs(AWS, Progress())
     assert not list((tmp_path / "build").glob("*/*/run.json"))
+
+
+def test_a_bucket_that_takes_no_record_keeps_no_instance(
+    ec2: Any,
+    keeps: Callable[[int], str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What a run that was killed after its verdict left is removed whatever S3 says."""
+
+    def refuse(*given: Any) -> None:
+        raise operation_failed("the record could not be kept at s3://acme")
+
+    instance = keeps(-1)
+    monkeypatch.setattr(dead_runs, "keep_record", refuse)
+    monkeypatch.setattr(dead_runs.repair, "settle", lambda *given: a_record())
+    (state,) = runs.build_dir().glob("*/*/run.json")
+    state.write_text(json.dumps({**json.loads(state.read_text()), "amis": True}))
+    clean_dead_runs(AWS, Progress(), MagicMock())
+    assert state_of(ec2, instance) == "terminated"
+    assert "could not be kept at s3://acme" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("full", ["keeps", "set_timer"])
+def test_a_full_disk_keeps_no_instance_and_ends_no_clean_up(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    def refuse(*given: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    there = {"InstanceId": "i-1", "State": {"Name": "running"}, "PrivateIpAddress": "10.0.0.1"}
+    draft = MagicMock(launched=["i-1"])
+    monkeypatch.setattr(kept_instance, "_described", lambda *given: there)
+    monkeypatch.setattr(kept_instance, "_tag", lambda *given: None)
+    monkeypatch.setattr(kept_instance, "set_timer", refuse if full == "set_timer" else MagicMock())
+    draft.run.keeps = refuse if full == "keeps" else MagicMock()
+    assert not kept_instance.keep(plan, draft, MagicMock())
+    assert "cannot be kept: [Errno 28]" in draft.progress.say.call_args[0][0]
+
+
+def test_a_kept_instance_of_which_no_ami_could_be_made_still_ends_itself(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: Any) -> None:
+        raise operation_failed("i-1 could not be made into an AMI")
+
+    timed: list[object] = []
+    for name in ("running_machine", "stop_timer"):
+        monkeypatch.setattr(kept_instance, name, MagicMock())
+    monkeypatch.setattr(kept_instance, "set_timer", lambda *given: timed.append(given))
+    monkeypatch.setattr(continued_bake.bake, "go_on", lambda *given: {})
+    monkeypatch.setattr(continued_bake, "_image", refuse)
+    begun = replace(plan, options=replace(plan.options, start=plan.recipe.components[0]))
+    with pytest.raises(KilnError, match="could not be made into an AMI"):
+        continued_bake.bake_on(
+            begun, MagicMock(), MagicMock(), MagicMock(), MagicMock(), MagicMock()
+        )
+    assert len(timed) == 1
 
 
 def test_sweep_names_it_until_its_deadline_and_takes_it_then_however_young_it_is(
