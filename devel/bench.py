@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from devel.figures import DISTRO, DRIVER, Figure, machine, require, timed
+from devel.figures import DISTRO, DRIVER, Figure, machine, require, speed, timed
 from kiln.base import needs
 from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.base.paths import ROOT, packer_dir
@@ -77,7 +77,7 @@ def run(what: str, *, as_json: bool, against: str = "") -> int:
         figures = bench_publish.publish_figures()
     else:
         figures = pipeline()
-    about["load_1m_after"] = machine()["load_1m"]
+    about |= {f"{name}_after": value for name, value in speed().items()}
     if as_json:
         measured = [{**asdict(figure), "verdict": figure.verdict} for figure in figures]
         print(json.dumps({"machine": about, "figures": measured}, indent=2))

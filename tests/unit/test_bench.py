@@ -113,6 +113,7 @@ def test_json_has_the_figures_and_the_machine(
     bench.run("pipeline", as_json=True)
     data = json.loads(capsys.readouterr().out)
     assert data["machine"]["cpus"] >= 1
+    assert {"load_1m", "load_1m_after", "loop_ms", "loop_ms_after"} <= set(data["machine"])
     assert [(figure["value"], figure["verdict"]) for figure in data["figures"]] == [
         (1.0, "met"),
         (1.0, "met"),
