@@ -139,9 +139,9 @@ def quick(*, only: str | None = None) -> dict[str, Any]:
         outcome = Outcome(Path(folder), [] if only else _report(side_by_side(linters)))
         _unit_tests(outcome, [*left_out, *chosen])
         _list_skips(outcome)
-        answer = outcome.as_json()
-    note(f"left out by --quick: tests/lab, the other linters, and {len(SLOW)} files of tests/unit")
-    return answer
+        left = f"tests/lab, the other linters, and {len(SLOW)} files of tests/unit"
+        note(f"left out by --quick: {left}")
+        return _answer(outcome, only)
 
 
 def test(*, only: str | None = None, lab: bool = True) -> dict[str, Any]:
@@ -160,7 +160,20 @@ def test(*, only: str | None = None, lab: bool = True) -> dict[str, Any]:
             _unit_tests(outcome, chosen)
         _list_skips(outcome)
         _list_second_tries(outcome)
-        return outcome.as_json()
+        return _answer(outcome, only)
+
+
+def _answer(outcome: Outcome, only: str | None) -> dict[str, Any]:
+    """The outcome as data. Raises KilnError (exit status 2) if `only` has chosen no test at all."""
+    answer = outcome.as_json()
+    ran = any(part[how] for part in answer["parts"] for how in ("passed", "failed", "skipped"))
+    if only and not ran and not answer["exit_status"]:
+        raise KilnError(
+            f"no test was run: none has {only!r} in its name",
+            hint="-k takes a part of a test's or a file's name, or an expression: -k 'mig and not "
+            "lab'",
+        )
+    return answer
 
 
 def browser_if_there_is_one() -> None:

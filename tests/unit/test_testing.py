@@ -13,6 +13,7 @@ import pytest
 from devel import skips, testing
 from devel.outcome import Finished
 from devel.skips import Skip
+from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 
 SKIPPING = """
@@ -152,6 +153,12 @@ def test_quick_runs_the_unit_tests_without_the_slow_ones(
     assert {f"--ignore=tests/unit/{name}" for name in testing.SLOW} < set(arguments)
     assert arguments[-2:] == ["-k", "matrix"]
     assert "left out by --quick: tests/lab" in capsys.readouterr().err
+
+
+def test_a_name_that_no_test_has_is_not_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(testing, "run_pytest", lambda *given, **more: 0)
+    with pytest.raises(KilnError, match="none has 'matrxi' in its name"):
+        testing.quick(only="matrxi")
 
 
 def test_a_browser_that_cannot_be_had_stops_nothing(
