@@ -107,17 +107,20 @@ def _end_instances(
     ids = list(launched) if alive is None else alive
     if not ids:
         return
-    is_requested = False
-    with _noted(done, *(f"instance {instance}: termination not requested" for instance in ids)):
-        client.terminate_instances(InstanceIds=ids)
-        is_requested = True
-    unseen = [f"instance {instance}: termination requested, not confirmed" for instance in ids]
-    if is_requested and alive is None:
+    requested: list[str] = []
+    # Of several, EC2 ends none if it does not know one, as one that ended an hour ago:
+    # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_TerminateInstances.html
+    for some in [ids] if alive is not None else [[instance] for instance in ids]:
+        with _noted(done, *(f"instance {each}: termination not requested" for each in some)):
+            client.terminate_instances(InstanceIds=some)
+            requested += some
+    unseen = [f"instance {each}: termination requested, not confirmed" for each in requested]
+    if alive is None:
         done.left += unseen
-    elif is_requested:
+    elif requested:
         with _noted(done, *unseen):
-            _wait_until_ended(client, run_id, target, ids, hurried)
-            done.removed += [f"instance {instance}" for instance in ids]
+            _wait_until_ended(client, run_id, target, requested, hurried)
+            done.removed += [f"instance {instance}" for instance in requested]
 
 
 def _wait_until_ended(

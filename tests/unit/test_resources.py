@@ -228,8 +228,9 @@ def unanswered(operation: str) -> Any:
     raise ClientError(answer, operation)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("gone", [[], ["i-0123456789abcdef0"]], ids=["", "beside one long gone"])
 def test_an_instance_that_the_run_knows_is_ended_though_ec2_does_not_say_what_there_is(
-    ec2: Any, make: Make, monkeypatch: pytest.MonkeyPatch
+    ec2: Any, make: Make, monkeypatch: pytest.MonkeyPatch, gone: list[str]
 ) -> None:
     mine = make(MINE)
 
@@ -238,7 +239,7 @@ def test_an_instance_that_the_run_knows_is_ended_though_ec2_does_not_say_what_th
 
     with monkeypatch.context() as patch:
         at_each_call(patch, throttle)
-        done = clean_up.remove(MINE, AWS, amis=True, launched=[mine["instance"]])
+        done = clean_up.remove(MINE, AWS, amis=True, launched=[*gone, mine["instance"]])
     assert done.left == [
         f"instance {mine['instance']}: termination requested, not confirmed",
         "snapshots: EC2 does not say whether there are any",
