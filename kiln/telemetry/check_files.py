@@ -34,7 +34,12 @@ def check_files(paths: Sequence[Path], instance_type: str | None = None) -> list
         for problem in validate_agent_config(file.data)
     ]
     whole, clashes = merged({name: file.data for name, file in files.items()})
-    result += [_finding(clash, files[clash.message.split(": ")[0]]) for clash in clashes]
+    result += [
+        _finding(clash, file)
+        for clash in clashes
+        for name, file in files.items()
+        if clash.message.startswith(f"{name}: ")
+    ]
     if len(files) > 1 and not any(finding.level == "error" for finding in result):
         messages = {(finding.rule, finding.message) for finding in result}
         result += [
@@ -58,8 +63,10 @@ def _located(path: Path) -> Located:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         line, column = getattr(error, "lineno", 1), getattr(error, "colno", 1)
+        deep = isinstance(error, RecursionError)
+        why = "nested too deep" if deep else getattr(error, "msg", "a number of too many digits")
         raise KilnError(
-            f"{path}:{line}:{column}: not JSON: {getattr(error, 'msg', 'nested too deep')}",
+            f"{path}:{line}:{column}: not JSON: {why}",
             hint="the agent would not start with this file",
             place=Place(str(path), line, column),
         ) from None
@@ -108,10 +115,10 @@ def _on_instance(
     whole: dict[str, Any], instance_type: str, files: dict[str, Located]
 ) -> list[Finding]:
     """What the files ask for and that instance type lacks."""
-    collected = whole.get("metrics", {}).get("metrics_collected", {})
     path = ("metrics", "metrics_collected", "efa")
-    if "efa" not in collected or instance(instance_type).efa:
-        instance(instance_type)
+    collected = _value(whole, path[:-1])
+    machine = instance(instance_type)
+    if not isinstance(collected, dict) or "efa" not in collected or machine.efa:
         return []
     problem = Problem(
         "warning",

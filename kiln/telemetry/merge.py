@@ -45,10 +45,13 @@ def _merge(
 ) -> None:
     for key, value in source.items():
         here = (*path, key)
-        if key not in result and here not in _MERGED_MAPS:
-            result[key] = _each_once(value) if key == "collect_list" else value
-        elif here in _MERGED_MAPS and isinstance(value, dict):
+        # A file with the wrong type here is judged by the schema, and must not end the merging.
+        both = isinstance(value, dict) and isinstance(result.get(key, {}), dict)
+        if both and here in _MERGED_MAPS:
             _merge(value, result.setdefault(key, {}), here, name, clashes)
+        elif key not in result:
+            once = key == "collect_list" and isinstance(value, list)
+            result[key] = _each_once(value) if once else value
         elif key in _MERGED_LISTS and result[key] != value:
             result[key] = _each_once([*_listed(result[key]), *_listed(value)])
         elif result[key] != value:

@@ -211,3 +211,38 @@ def test_a_pattern_that_go_takes_passes(pattern: str) -> None:
 @pytest.mark.parametrize("pattern", REFUSED.split())
 def test_a_pattern_that_go_refuses_has_a_reason(pattern: str) -> None:
     assert go_pattern_problem(pattern)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"metrics": None},
+        {"metrics": []},
+        {"metrics": {"metrics_collected": None}},
+        {"logs": {"logs_collected": {"files": {"collect_list": {"file_path": "/a"}}}}},
+    ],
+)
+def test_a_section_of_the_wrong_type_is_a_finding_with_and_without_an_instance_type(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    for instance_type in (None, "g4dn.xlarge"):
+        for others in ([], [logs({})], [metrics(mem={"measurement": ["used"]})]):
+            found = checked(tmp_path, *others, config, instance_type=instance_type)
+            assert "cloudwatch-schema" in rules(found)
+
+
+def test_files_that_clash_are_named_also_where_a_name_has_a_colon(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.json", tmp_path / "b: c.json"]
+    for path in paths:
+        path.write_text(json.dumps({"agent": {"region": path.stem}}))
+    (clash,) = check_files(paths)
+    assert clash.rule == "cloudwatch-merge"
+    assert clash.place is not None
+    assert clash.place.file == str(paths[1])
+
+
+def test_a_number_of_too_many_digits_is_not_called_nested_too_deep(tmp_path: Path) -> None:
+    path = tmp_path / "agent.json"
+    path.write_text('{"agent": {"metrics_collection_interval": ' + "9" * 5000 + "}}")
+    with pytest.raises(KilnError, match="digits"):
+        check_files([path])
