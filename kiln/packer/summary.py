@@ -25,6 +25,8 @@ from kiln.packer.staleness import shown_packer
 # Fields that follow from others, or that say where an AMI is made and not what is on it.
 _SILENT = ("name", "line", "components", "row")
 _NONE = "none"
+# Without both a folder is none of ours.
+_NEEDED = {render.RECIPE, render.RECIPE_JSON}
 
 
 def summary_lines(changed: Mapping[str, Sequence[str]]) -> list[str]:
@@ -35,7 +37,8 @@ def summary_lines(changed: Mapping[str, Sequence[str]]) -> list[str]:
 def changes(recipes: Sequence[Recipe], against: str) -> dict[str, list[str]]:
     """Each AMI that differs from the commit `against`, in the matrix's order → its changes.
 
-    Raises KilnError (exit status 2) for a commit that git does not know.
+    Raises KilnError (exit status 2) for a commit that git does not know, or whose files there
+    cannot be read.
     """
     before = _at_commit(against)
     scripts = _changed_scripts(against)
@@ -138,8 +141,22 @@ def _at_commit(commit: str) -> dict[str, dict[str, str]]:
             line, _, path = member.name.partition("/")
             mine = path == render.RECIPE or path.startswith("files/")
             if member.isfile() and mine and (content := archive.extractfile(member)):
-                lines.setdefault(line, {})[path] = content.read().decode()
-    return {line: files for line, files in lines.items() if render.RECIPE_JSON in files}
+                lines.setdefault(line, {})[path] = content.read().decode(errors="replace")
+    whole = {line: files for line, files in lines.items() if files.keys() >= _NEEDED}
+    for line, files in whole.items():
+        _require_readable(files, f"{shown_packer()}/{line} at {commit}")
+    return whole
+
+
+def _require_readable(files: Mapping[str, str], where: str) -> None:
+    try:
+        parse_hcl(files[render.RECIPE])
+        json.loads(files[render.RECIPE_JSON])
+    except ValueError as error:
+        raise KilnError(
+            f"{where} cannot be read: {error}",
+            hint="compare with another commit, one whose packer/ was rendered whole",
+        ) from None
 
 
 def _changed_scripts(commit: str) -> set[str]:

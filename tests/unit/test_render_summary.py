@@ -110,6 +110,17 @@ def test_a_commit_that_git_does_not_know_is_bad_input(repository: Path) -> None:
         changes([BASE], "nowhere")
 
 
+@pytest.mark.parametrize("name", [render.RECIPE, render.RECIPE_JSON])
+def test_a_commit_with_an_unfinished_merge_is_bad_input(repository: Path, name: str) -> None:
+    file = repository / "packer" / BASE.line / name
+    file.write_text(f"<<<<<<< HEAD\n{file.read_text()}")
+    author = ("-c", "user.name=a", "-c", "user.email=a@example.com")
+    subprocess.run(["git", "-C", str(repository), *author, "commit", "-qam", "merged"], check=True)
+    with pytest.raises(KilnError, match=rf"/{BASE.line} at HEAD cannot be read: ") as refused:
+        changes([BASE, ARM64], "HEAD")
+    assert refused.value.exit_status == 2
+
+
 def test_the_command_line_prints_the_summary(tmp_path: Path) -> None:
     matrix = tmp_path / "amis.yaml"
     matrix.write_text((ROOT / "amis.yaml").read_text().replace(BASE.driver, NEWER))
