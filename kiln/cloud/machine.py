@@ -153,7 +153,7 @@ def booted(
         ssh_config = write_ssh_config(access.key_file, short, address, host_keys, proxy)
         machine = Machine(instance["InstanceId"], address, user, ssh_config, run_id, short / "run")
         try:
-            _wait_for_ssh(
+            wait_for_ssh(
                 machine,
                 access.network,
                 timeout,
@@ -277,7 +277,7 @@ def _wait_until_running(
     raise operation_failed(f"{instance_id} is still not running after {_BOOT_TIMEOUT:.0f} s")
 
 
-def _wait_for_ssh(
+def wait_for_ssh(
     machine: Machine,
     network: Network,
     timeout: float,
@@ -285,7 +285,10 @@ def _wait_for_ssh(
     stop: Stop,
     answers: Callable[[], bool],
 ) -> None:
-    """Try until `deadline` (of time.monotonic), once at least; `timeout` is what is reported."""
+    """Try until `deadline` (of time.monotonic), once at least; `timeout` is what is reported.
+
+    Raises KilnError (exit status 1) when nothing answers, StoppedError as soon as `stop` is set.
+    """
     silent = "its SSM agent has not registered" if network.by_session else "port 22 is closed"
     reason = silent
     while True:

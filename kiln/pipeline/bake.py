@@ -173,7 +173,7 @@ def _require_end(watched: _Watched, result: BuildResult, stop: Stop, *, made: bo
     if result.interrupted:
         stop.check()
     if result.exit_status or not made:
-        raise _failed(watched, result)
+        raise error_of(watched, result)
 
 
 class _Watched:
@@ -226,7 +226,7 @@ def _of_launch(launch: Launch, packer: Packer) -> dict[str, str]:
     }
 
 
-def _failed(watched: _Watched, result: BuildResult) -> KilnError:
+def error_of(watched: _Watched, result: BuildResult) -> KilnError:
     """Why a bake failed."""
     plan, run, log = watched.plan, watched.draft.run, watched.draft.run.folder / "packer.log"
     messages = [line for line in result.errors if line.strip()]

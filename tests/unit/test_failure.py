@@ -692,7 +692,7 @@ def test_the_builds_last_lines_name_the_proxy(machine: Machine) -> None:
     watched: Any = SimpleNamespace(plan=plan, draft=SimpleNamespace(run=run), provisioners=reader)
     words = f"Script exited with non-zero exit status: {status}. Allowed exit codes are: [0]"
     result: Any = SimpleNamespace(errors=[words])
-    lines = str(bake._failed(watched, result)).splitlines()
+    lines = str(bake.error_of(watched, result)).splitlines()
     assert "proxy http://proxy.acme.example:3128 (amis.yaml:12:14)" in lines[-3]
     assert lines[-2] == "  the lab's hint"
 
@@ -716,6 +716,6 @@ def test_a_build_instance_that_does_not_answer_is_told_with_what_its_way_needs(
         plan=plan, draft=SimpleNamespace(run=run), provisioners=FailureReader(), unreached=hint
     )
     said: Any = SimpleNamespace(errors=["Timeout waiting for SSH."])
-    assert words in str(bake._failed(watched, said))
+    assert words in str(bake.error_of(watched, said))
     other: Any = SimpleNamespace(errors=["Error creating AMI: RequestLimitExceeded"])
-    assert words not in str(bake._failed(watched, other))
+    assert words not in str(bake.error_of(watched, other))

@@ -186,5 +186,5 @@ def test_an_instance_that_never_answers_is_told_by_the_way_to_it(
     silent: Any = SimpleNamespace(instance_id="i-1", address="10.0.0.7")
     network = Network(None, "vpc-1", way, ())
     with pytest.raises(KilnError, match=f"does not answer over SSH after 0 s: {reason}") as error:
-        machine._wait_for_ssh(silent, network, 0.0, 0.0, Stop(), lambda: False)
+        machine.wait_for_ssh(silent, network, 0.0, 0.0, Stop(), lambda: False)
     assert hint in str(error.value.hint)
