@@ -110,10 +110,10 @@ def _end_instances(
     requested: list[str] = []
     # Of several, EC2 ends none if it does not know one, as one that ended an hour ago:
     # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_TerminateInstances.html
-    for some in [ids] if alive is not None else [[instance] for instance in ids]:
-        with _noted(done, *(f"instance {each}: termination not requested" for each in some)):
-            client.terminate_instances(InstanceIds=some)
-            requested += some
+    for batch in [ids] if alive is not None else [[instance] for instance in ids]:
+        with _noted(done, *(f"instance {each}: termination not requested" for each in batch)):
+            client.terminate_instances(InstanceIds=batch)
+            requested += batch
     unseen = [f"instance {each}: termination requested, not confirmed" for each in requested]
     if alive is None:
         done.left += unseen

@@ -105,8 +105,8 @@ class Template:
 
 def blocks_in(data: dict[str, Any], kind: str) -> list[dict[str, Any]]:
     """The blocks of a type in a file or in a block; an attribute of that name is none of them."""
-    found = data.get(kind)
-    blocks = found if isinstance(found, list) else []
+    value = data.get(kind)
+    blocks = value if isinstance(value, list) else []
     return [block for block in blocks if isinstance(block, dict)]
 
 

@@ -158,9 +158,10 @@ def _no_secrets(template: Template) -> Iterator[Finding]:
 
 def _tagged(template: Template) -> Iterator[Finding]:
     _, tags = template.local("tags") or (None, {})
-    # Those of an expression are in its text.
-    given = [tag for tag, value in tags.items() if value] if isinstance(tags, dict) else str(tags)
-    shared = {tag for tag in REQUIRED_TAGS if tag in given}
+    with_value: list[str] | str = str(tags)  # those of an expression are in its text
+    if isinstance(tags, dict):
+        with_value = [tag for tag, value in tags.items() if value]
+    shared = {tag for tag in REQUIRED_TAGS if tag in with_value}
     for document, kind, name, source in template.sources():
         for attribute in TAGGED:
             expression = str(source.get(attribute, ""))
