@@ -40,6 +40,9 @@ def main(argv: list[str] | None = None) -> int:
     """Runs a command. Exit status: 0 done, 1 operation failed, 2 invalid input, 3 reboot needed."""
     args = _parser().parse_args(argv)
     signal.signal(signal.SIGTERM, _terminated)
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        # Ctrl-C in the middle of a change restores the former layout too.
+        signal.signal(signal.SIGINT, _terminated)
     try:
         answer, text, status = args.run(args)
     except (MigError, OSError) as e:

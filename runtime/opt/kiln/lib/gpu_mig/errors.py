@@ -27,7 +27,7 @@ class MigError(Exception):
 
 
 class StoppedError(MigError):
-    """SIGTERM was received: clean up, do not retry."""
+    """SIGTERM or SIGINT was received: clean up, do not retry."""
 
     def __init__(self) -> None:
         super().__init__("stopped by a signal", "", OPERATION_FAILED)
