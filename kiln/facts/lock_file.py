@@ -54,7 +54,8 @@ def _read(path: Path, changed: int, size: int) -> dict[str, Any]:
     """The data of a file that exists; by its time and size, so that a new file is read again."""
     try:
         data = plain_yaml.read_plain(path, versions_as_text=True)
-    except (KilnError, OSError, UnicodeDecodeError):
+    # A value that YAML's types do not take (`0x_`, `!!int a`) raises what its conversion raises.
+    except (KilnError, OSError, ValueError, LookupError, AttributeError, TypeError):
         raise _refused(path) from None
     if any(_broken(data)):
         raise _refused(path)
@@ -77,7 +78,7 @@ def _broken(data: Any) -> Iterator[_Broken]:
     if not isinstance(data, dict) or not isinstance(data.get("artifacts"), list):
         yield (), "it has no list `artifacts`"
         return
-    for key in sorted(data.keys() - _FILE):
+    for key in sorted(data.keys() - _FILE, key=str):
         yield (key,), f"there is no key {vocabulary.quoted(key)} here"
     urls: dict[str, int] = {}
     for index, entry in enumerate(data["artifacts"]):
@@ -124,7 +125,7 @@ def _broken_repository(here: tuple[str | int, ...], entry: Any) -> Iterator[_Bro
     ):
         yield here, "a repository without `repository`, `signed_by` and its `packages`"
         return
-    for name in sorted(entry.keys() - {"repository", "signed_by", "packages", "unseen"}):
+    for name in sorted(entry.keys() - {"repository", "signed_by", "packages", "unseen"}, key=str):
         yield (*here, name), f"a repository has no field {vocabulary.quoted(name)}"
     for kind in ("packages", "unseen"):
         # A lock of before has no list of what was not seen.
