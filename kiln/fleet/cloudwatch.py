@@ -122,7 +122,7 @@ def _events(
     for event in events:
         try:
             line = json.loads(event["message"])
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(line, dict):
             yield str(event["logStreamName"]), line

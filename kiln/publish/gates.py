@@ -199,9 +199,9 @@ def _fatal(message: str) -> int:
     """How many fatal Xids a line reports: drills, which are marked as injected, do not count."""
     try:
         event: Any = json.loads(message)
-    except ValueError:
+    except (ValueError, RecursionError):
         return 0
     if not isinstance(event, dict) or event.get("injected") or event.get("severity") != "fatal":
         return 0
     count = event.get("count", 1)
-    return count if isinstance(count, int) else 1
+    return max(count, 1) if isinstance(count, int) else 1

@@ -13,7 +13,7 @@ from botocore.client import BaseClient
 
 from kiln.base.errors import KilnError
 from kiln.matrix.publishing import Publish
-from kiln.publish import channels, images, line_flags
+from kiln.publish import channels, gates, images, line_flags
 from kiln.publish.channel_move import move_one
 from kiln.publish.lock import exclusively, lock_parameter
 from kiln.publish.overview import channel_rows, history_rows
@@ -297,6 +297,7 @@ def test_a_dry_run_shows_the_gates_and_moves_nothing(bake: Bake) -> None:
     ("event", "allowed"),
     [
         ({"severity": "fatal", "xid": 79}, False),
+        ({"severity": "fatal", "xid": 79, "count": -1}, False),
         ({"severity": "fatal", "xid": 79, "injected": True}, True),
         ({"severity": "warning", "xid": 63}, True),
     ],
@@ -323,6 +324,10 @@ def test_a_fatal_xid_of_the_fleet_closes_the_gate(
     fleet = judged.gates[-1]
     assert (fleet.name, fleet.open) == ("fleet", allowed), fleet
     assert fleet.evidence.startswith("1 instances, ")
+
+
+def test_a_line_that_is_nested_too_deep_is_no_fatal_xid() -> None:
+    assert gates._fatal("[" * 100_000) == 0
 
 
 def test_an_instance_without_telemetry_closes_the_gate(
