@@ -282,6 +282,15 @@ def test_the_shipped_configuration_is_the_default_one() -> None:
     assert shipped["hooks"] == config.HOOK_DEFAULTS
 
 
+@pytest.mark.parametrize("key", ["log", "hooks.dir"])
+@pytest.mark.parametrize("path", ["/var/log/a\0b", "/var/log/\ud800", "relative"])
+def test_a_path_that_no_file_can_have_is_refused_with_its_key(key: str, path: str) -> None:
+    config = runtime_import.runtime_module("gpu_xid.config")
+    given: dict[str, object] = {"log": path} if key == "log" else {"hooks": {"dir": path}}
+    with pytest.raises(config.BadConfigError, match=f"^test: {key} is .* must be an absolute path"):
+        config.check(given, "test")
+
+
 def test_the_documentation_names_every_key_of_a_line() -> None:
     event = runtime_import.runtime_module("gpu_xid.event")
     page = (ROOT / "docs" / "telemetry-xid.md").read_text()

@@ -105,7 +105,7 @@ def check(given: Any, where: str) -> dict[str, Any]:
             '{}: format is {!r}; it must be "json" (one object per line) or "raw" (the kernel '
             "line)".format(where, config["format"])
         )
-    if not config["log"].startswith("/"):
+    if not _is_absolute(config["log"]):
         raise BadConfigError(
             "{}: log is {!r}; it must be an absolute path".format(where, config["log"])
         )
@@ -119,11 +119,21 @@ def check(given: Any, where: str) -> dict[str, Any]:
     for code in hooks["codes"]:
         if not _is_code(code):
             raise BadConfigError(f'{where}: hooks.codes has {code!r}; a code looks like "xid 63"')
-    if not hooks["dir"].startswith("/"):
+    if not _is_absolute(hooks["dir"]):
         raise BadConfigError(
             "{}: hooks.dir is {!r}; it must be an absolute path".format(where, hooks["dir"])
         )
     return config
+
+
+def _is_absolute(path: str) -> bool:
+    """Whether this is an absolute path that a file can have: without NUL and halves of characters,
+    which JSON can write."""
+    try:
+        name = os.fsencode(path)
+    except ValueError:
+        return False
+    return name.startswith(b"/") and b"\0" not in name
 
 
 def _is_code(text: object) -> bool:
