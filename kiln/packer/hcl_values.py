@@ -142,7 +142,10 @@ def _key(node: Node) -> str:
 
 
 def _number(text: str) -> int | float:
-    return int(text) if text.isdecimal() else float(text)
+    try:
+        return int(text) if text.isdecimal() else float(text)
+    except ValueError:  # Python reads no number of more than 4,300 digits
+        return float(text)
 
 
 def _unescaped(match: re.Match[str]) -> str:

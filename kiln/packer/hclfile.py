@@ -136,10 +136,9 @@ def read_hcl(path: Path, name: str) -> Document | Finding:
     """Read an HCL file; `name` is its name in findings. Returns a finding if it is not HCL."""
     try:
         text = input_file.read_text(path)
-    except OSError as error:
-        return Finding(
-            "error", "hcl-missing", error.strerror or str(error), f"run {renewal()}", (), name, 1
-        )
+    except (OSError, UnicodeDecodeError) as error:
+        why = input_file.why_unreadable(error)
+        return Finding("error", "hcl-missing", why, f"run {renewal()}", (), name, 1)
     try:
         return Document(name, text, parse_hcl(text))
     except HclError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from typing import Any
 
@@ -94,6 +95,7 @@ def test_a_comment_in_an_expression_is_not_part_of_its_value() -> None:
         (r'"\u0041\U0001F600"', "A😀"),
         (r'"\UFFFFFFFF"', r"\UFFFFFFFF"),
         (r'"\ud800"', r"\ud800"),
+        ("1" * 5000, math.inf),
     ],
 )
 def test_what_is_no_number_and_no_letter_stays_text(text: str, value: object) -> None:

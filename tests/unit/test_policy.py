@@ -270,6 +270,12 @@ def test_a_link_that_leads_nowhere_is_found(folder: Path) -> None:
     }
 
 
+def test_a_file_that_is_not_utf8_is_found(folder: Path) -> None:
+    (folder / f"../shared/{VARIABLES}").write_bytes(b"a = 1\nb = \xfc\n")
+    (finding,) = [f for f in policy.check_policy(folder) if f.rule == "hcl-missing"]
+    assert finding.message == "byte 0xfc in line 2 is not UTF-8"
+
+
 @pytest.mark.parametrize("link", [SOURCE, "packer-1.6/source.pkr.hcl", BUILD])
 def test_a_link_that_is_not_there_is_found(folder: Path, link: str) -> None:
     (folder / link).unlink()
