@@ -169,7 +169,7 @@ def _health(
             if events is None:
                 silent.append(instance)
             else:
-                fatal += sum(map(_fatal, events))
+                fatal += sum(map(fatal_xids, events))
     return len(running), fatal, silent
 
 
@@ -195,7 +195,7 @@ def _events(target: Target, log_group: str, instance: str, since: datetime) -> l
     return [event["message"] for page in pages for event in page["events"]]
 
 
-def _fatal(message: str) -> int:
+def fatal_xids(message: str) -> int:
     """How many fatal Xids a line reports: drills, which are marked as injected, do not count."""
     try:
         event: Any = json.loads(message)
