@@ -176,6 +176,11 @@ def test_a_drop_in_adds_labels_and_replaces_one(tmp_path):
     assert len(labels) == 82
 
 
+def test_a_name_that_no_file_can_have_is_one_that_cannot_be_read():
+    with pytest.raises(MigError, match="cannot be read"):
+        config.load("/etc/kiln/a\0b")
+
+
 def test_an_unknown_label_gets_the_nearest_one():
     with pytest.raises(MigError, match="did you mean 'all-balanced'"):
         raise_with_hint(lambda: config.choose(config.load(str(SHIPPED)), "all-balancd"))

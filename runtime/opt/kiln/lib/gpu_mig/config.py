@@ -55,7 +55,7 @@ def load(path: str, dropin_dir: str = "") -> dict[str, Label]:
         try:
             with open(source, encoding="utf-8") as f:
                 text = f.read()
-        except (OSError, UnicodeDecodeError) as e:
+        except (OSError, ValueError) as e:
             raise MigError(f"{source}: cannot be read: {e}") from e
         labels.update(loads(text, source))
     return labels
