@@ -461,8 +461,8 @@ def test_services_a_killed_run_had_stopped_are_started_by_the_next(p4d):
     assert not (p4d.root / "run/gpu-mig/stopped-services.json").exists()
 
 
-@pytest.mark.parametrize("stop", ["TERM", "INT"])
-def test_stopped_from_outside_or_by_ctrl_c_it_brings_the_former_layout_back(p4d, stop):
+@pytest.mark.parametrize("stop", ["TERM", "INT", "HUP"])
+def test_stopped_from_outside_by_ctrl_c_or_a_lost_connection_it_brings_the_former_layout_back(p4d, stop):
     p4d.json("apply", "all-2g.10gb")
     real = p4d.bin / "nvidia-smi"
     real.rename(p4d.bin / "real-smi")

@@ -39,10 +39,10 @@ Answer = Tuple[Dict[str, Any], str, int]
 def main(argv: list[str] | None = None) -> int:
     """Runs a command. Exit status: 0 done, 1 operation failed, 2 invalid input, 3 reboot needed."""
     args = _parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, _terminated)
-    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
-        # Ctrl-C in the middle of a change restores the former layout too.
-        signal.signal(signal.SIGINT, _terminated)
+    # In the middle of a change these restore the former layout; nohup's SIGHUP stays ignored.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _terminated)
     try:
         answer, text, status = args.run(args)
     except (MigError, OSError) as e:

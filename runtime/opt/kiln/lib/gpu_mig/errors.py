@@ -27,7 +27,7 @@ class MigError(Exception):
 
 
 class StoppedError(MigError):
-    """SIGTERM or SIGINT was received: clean up, do not retry."""
+    """SIGTERM, SIGINT or SIGHUP was received: clean up, do not retry."""
 
     def __init__(self) -> None:
         super().__init__("stopped by a signal", "", OPERATION_FAILED)
