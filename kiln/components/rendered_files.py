@@ -18,6 +18,8 @@ AGENT_ETC = "opt/aws/amazon-cloudwatch-agent/etc"
 RULE = "rendered-files"
 _OTHER_NAME = "give the file another name"
 _KILN = paths.ROOT / "kiln"
+# What provisioners/lib/image.sh installs instead where systemd is that old.
+_VARIANTS = "runtime-variants/systemd-before-240"
 
 
 def installed_agent_files(recipe: Recipe) -> dict[str, str]:
@@ -58,9 +60,12 @@ def name_problems(recipe: Recipe, steps: Sequence[Step]) -> Iterator[Finding]:
                 yield _finding(files[step.name], f"files(recipe) names {name!r}{problem}", hint)
     for name, file in of_overlays:
         problem = _needed_as_folder(name, every) or _below_a_file(name, fixed)
-        problem = problem or _taken(by_name.get(name, []))
+        problem, hint = problem or _taken(by_name.get(name, [])), _OTHER_NAME
+        if not problem and recipe.distro.package_manager == "yum" and _has_variant(name):
+            problem = ", of which AMI Kiln has another one for a systemd before 240"
+            hint = f"put yours for Amazon Linux 2 into {_VARIANTS}/{name} of the overlay"
         if problem:
-            yield _finding(file, f"on the image this is {name!r}{problem}", _OTHER_NAME)
+            yield _finding(file, f"on the image this is {name!r}{problem}", hint)
 
 
 def replaced_files() -> dict[str, str]:
@@ -73,6 +78,12 @@ def replaced_files() -> dict[str, str]:
         for name, file in _shipped(top).items()
         if name in ours
     }
+
+
+def _has_variant(name: str) -> bool:
+    """Whether a distribution with an old systemd, which is that with yum, gets AMI Kiln's variant
+    of a file although an overlay has the file."""
+    return (paths.ROOT / _VARIANTS / name).is_file() and not own_files(f"{_VARIANTS}/{name}")
 
 
 def _givers(recipe: Recipe, steps: Iterable[Step]) -> dict[str, list[str]]:

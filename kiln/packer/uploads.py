@@ -12,7 +12,7 @@ from kiln.base.recipe import Recipe
 # Each is uploaded to /var/tmp/kiln under its base name, beside the recipe's `files`.
 FOLDERS = ("provisioners/lib", "runtime", "runtime-variants")
 # Folders that an overlay can add to; its files replace ours.
-_OF_OVERLAYS = ("runtime",)
+_OF_OVERLAYS = ("runtime", "runtime-variants")
 
 
 def script_path(component: str, *, apart: bool) -> str:
