@@ -462,7 +462,7 @@ def test_services_a_killed_run_had_stopped_are_started_by_the_next(p4d):
 
 
 @pytest.mark.parametrize("stop", ["TERM", "INT", "HUP"])
-def test_stopped_from_outside_by_ctrl_c_or_a_lost_connection_it_brings_the_former_layout_back(p4d, stop):
+def test_stopped_by_a_signal_it_brings_the_former_layout_back(p4d, stop):
     p4d.json("apply", "all-2g.10gb")
     real = p4d.bin / "nvidia-smi"
     real.rename(p4d.bin / "real-smi")
