@@ -33,6 +33,8 @@ caches.read_facts_once()
 # A shell ignores SIGINT for what it starts in the background, and so would the programs that the
 # tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# And nohup ignores SIGHUP.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # The signals that `./invoke` takes.
 _TAKEN = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 
