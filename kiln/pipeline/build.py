@@ -282,7 +282,7 @@ def _check_region(account: Account, target: Target) -> None:
 
 def _check_kept(account: Account) -> None:
     """Refuse settings with which a build instance cannot be kept and reached again."""
-    if account.ssh_interface == "session_manager":
+    if account.ssh_interface == SESSION_MANAGER:
         raise KilnError(
             "--on-error keep and --from reach the build instance by its address, not by "
             "ssh_interface session_manager"

@@ -154,7 +154,7 @@ def _interruptible(stop: Stop, running: Running) -> Iterator[None]:
         try:
             yield
         except StoppedError:
-            hint = "nothing was changed on it"
+            hint = "it runs on; a check that had begun may have left a test Xid in its log"
             raise operation_failed(f"{running.name}: interrupted", hint=hint) from None
 
 

@@ -297,7 +297,7 @@ kiln_lock_held() {
     collected=$(sort -u "${files[@]}") || kiln_die "$KILN_DIR/to-lock cannot be read"
     while read -r name _; do names+=("$name"); done <<<"$collected"
     # A name that is not installed gives a line without a version, and a status that is not 0.
-    installed=$(rpm -q --qf '%{NAME} %{VERSION}-%{RELEASE}\n' "${names[@]}" 2>/dev/null) \
+    installed=$(rpm -q --qf '%{NAME} %{VERSION}-%{RELEASE}\n' "${names[@]}") \
         || [[ $installed == *'not installed'* ]] || kiln_die "rpm cannot look up ${names[*]}"
     # Several versions of a kernel are installed side by side: the newest counts.
     installed=$(sort -V <<<"$installed") || kiln_die "the versions of ${names[*]} cannot be sorted"

@@ -33,8 +33,8 @@ class Account:
     """AWS with these instances, of which those of `online` answer Systems Manager; what is asked of
     it is counted."""
 
-    def __init__(self, online: list[str]) -> None:
-        self.online, self.calls = online, Counter[str]()
+    def __init__(self, online: list[str], events: tuple[str, ...] = ()) -> None:
+        self.online, self.calls, self.events = online, Counter[str](), events
         self.commands: list[list[str]] = []
 
     def get_paginator(self, call: str) -> Any:
@@ -71,7 +71,7 @@ class Account:
             done |= {"CommandPlugins": [{"Status": "Success", "Output": SAID}]}
             ids = self.commands[int(asked["CommandId"])]
             return "CommandInvocations", [done | {"InstanceId": key} for key in ids]
-        return "events", []
+        return "events", [{"logStreamName": IDS[0], "message": text} for text in self.events]
 
 
 class Pages:
@@ -86,10 +86,10 @@ class Pages:
 
 
 def asked(
-    monkeypatch: pytest.MonkeyPatch, online: list[str]
+    monkeypatch: pytest.MonkeyPatch, online: list[str], events: tuple[str, ...] = ()
 ) -> tuple[Counter[str], list[status.FleetStatus]]:
     """The calls for a status of all instances, and what it is."""
-    account = Account(online)
+    account = Account(online, events)
     for service in ("ec2", "ssm", "cloudwatch", "logs"):
         monkeypatch.setattr(aws, service, lambda target: account)
     monkeypatch.setattr(commands.time, "sleep", lambda seconds: None)
@@ -106,6 +106,13 @@ def test_200_instances_are_asked_for_in_pages(monkeypatch: pytest.MonkeyPatch) -
     assert [row.instance_id for row in rows] == IDS
     assert all(row.reports for row in rows)
     assert {lack.what for row in rows for lack in row.missing} == {"no SSM"}
+
+
+def test_lines_of_the_log_that_are_not_events_are_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, rows = asked(monkeypatch, online=[], events=("[" * 100_000, "not JSON", "[1]"))
+    assert [row.instance_id for row in rows] == IDS
 
 
 def test_what_is_on_them_is_asked_of_fifty_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

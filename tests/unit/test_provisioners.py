@@ -334,6 +334,19 @@ def test_a_package_that_is_gone_after_it_was_held_stops_the_bake(tmp_path: Path)
     assert "unreachable" not in done.stdout
 
 
+def test_what_rpm_says_of_its_failure_stands_above_the_message(tmp_path: Path):
+    machine = Machine(tmp_path, "al")
+    plant(machine.root / "image/etc/dnf/plugins", {"versionlock.conf": ""})
+    fails = '{ echo "error: cannot open Packages database" >&2; exit 1; }'
+    machine.rpm("2.12.7-1", first=f"[[ ! -e $0.broken ]] || {fails}")
+    broken = machine.bin / "rpm.broken"
+    done = machine.bash(f"kiln_hold libnccl; touch {broken}; kiln_lock_held; echo unreachable")
+    assert done.returncode == 1
+    assert "error: cannot open Packages database" in done.stderr
+    assert "rpm cannot look up libnccl" in done.stderr
+    assert "unreachable" not in done.stdout
+
+
 def test_a_component_that_fails_leaves_no_record_of_itself(machine: Machine):
     record = machine.etc / "components/sample.json"
     assert machine.bash("kiln_record version=1; kiln_die 'it broke'").returncode == 1
