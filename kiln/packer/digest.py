@@ -43,13 +43,13 @@ def digested_files(recipe: Recipe) -> dict[str, bytes]:
 
 
 def identity_variables(
-    recipe: Recipe, *, run_id: str, git_commit: str, target: str, input_digest: str
+    *, run_id: str, git_commit: str, target: str, recipe_digest: str, input_digest: str
 ) -> dict[str, str]:
     """The HCL variables that say which run this is; AMI tags and the manifest carry them."""
     return {
         "run_id": run_id,
         "git_commit": git_commit,
-        "recipe_digest": recipe_digest(recipe),
+        "recipe_digest": recipe_digest,
         "input_digest": input_digest,
         "target": target,
     }

@@ -127,10 +127,10 @@ def run_variables(plan: Plan, run: Run, git_commit: str) -> dict[str, Any]:
     """The HCL variables that say which run this is, of which commit, where, by which settings."""
     return {
         **identity_variables(
-            plan.recipe,
             run_id=run.id,
             git_commit=git_commit,
             target=plan.target.kind,
+            recipe_digest=plan.recipe_digest,
             input_digest=plan.input_digest,
         ),
         "region": plan.target.region,

@@ -19,7 +19,7 @@ from kiln.packer.folders import write_inputs
 from kiln.packer.program import Packer
 from kiln.packer.scripts import check_scripts
 from kiln.pipeline import bake_start, verdict
-from kiln.pipeline.plan import Plan
+from kiln.pipeline.plan import Plan, as_it_is_now
 from kiln.pipeline.record import KnownFrom, Record
 from kiln.pipeline.record_draft import Draft, cleaned_up
 from kiln.pipeline.shared_records import shelf_of
@@ -64,8 +64,9 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
         raise operation_failed(f"{recipe.name}: interrupted", hint="it had not begun")
     stop = stop.of_run()
     shelf = shelf_of(plan.account.records_bucket, target)
+    start = bake_start.start_of(plan, packer, _first_facts(plan, packer), progress, stop)
+    plan = as_it_is_now(plan)
     first = _first_facts(plan, packer)
-    start = bake_start.start_of(plan, packer, first, progress, stop)
     with runs.started(recipe.name, target) as run, watch.watching(run.id, target, stop):
         first = replace(first, run_id=run.id, folder=str(run.folder), started=now())
         draft = Draft(first, run, target, progress, stop, shelf)

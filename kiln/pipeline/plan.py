@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from kiln import components
@@ -178,6 +178,12 @@ def plan_build(
         options=options,
         recipe_from=rebuilt.recipe_from if rebuilt else "the matrix",
     )
+
+
+def as_it_is_now(plan: Plan) -> Plan:
+    """The plan with the digest of the files as they are now: other rows may have been built for an
+    hour since it was made, and somebody may have edited a script."""
+    return replace(plan, recipe_digest=recipe_digest(plan.recipe))
 
 
 def types_in_order(recipe: Recipe, account: Account, options: Options) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from kiln.base import vocabulary
-from kiln.base.errors import KilnError, nearest
+from kiln.base.errors import KilnError, nearest, operation_failed
 from kiln.base.overlay import provisioner_file
 from kiln.base.paths import TEMPLATES
 from kiln.base.progress import Progress
@@ -135,6 +135,13 @@ def _make(
                     f"kiln-state-{wanted.ami_id[:16]}-{run.id}",
                 )
                 stage.note = baked.ami_id
+            # Which of the two it was baked from is not known, and the state would be kept as that
+            # of the files before.
+            if digest_before(plan, wanted.start) != wanted.ami_id:
+                raise operation_failed(
+                    f"a file of the state before {wanted.start} changed while it was baked",
+                    hint="the state is not kept; run the command again",
+                )
             with aws.explained(f"{baked.ami_id} could not be tagged"):
                 marks = {STATE: wanted.ami_id, RECIPE: "none"}  # not an AMI of the row
                 aws.ec2(target).create_tags(

@@ -19,12 +19,16 @@ from kiln.base.progress import Progress
 from kiln.cli import front, targets
 from kiln.cli.summary import summary
 from kiln.cloud.aws_target import AwsTarget
-from kiln.cloud.target import Target
+from kiln.cloud.target import ParentAmi, Target
 from kiln.matrix.load import load_recipes
 from kiln.packer import program, render
+from kiln.packer.digest import recipe_digest
 from kiln.packer.folders import write_all
-from kiln.pipeline import build, build_row, verify
+from kiln.packer.program import Packer
+from kiln.pipeline import bake_start, build, build_row, verify
 from kiln.pipeline import plan as planning
+from kiln.pipeline.plan import Plan
+from kiln.pipeline.record import Record
 from lab import settings, users
 from lab.rootfs import emulation
 from lab.target import LabTarget, OtherLab
@@ -281,3 +285,24 @@ def test_the_end_of_a_run_says_that_the_processor_was_emulated() -> None:
     )
     assert "lab on this machine, arm64 by qemu-user on x86_64)" in summary(record)
     assert "lab on this machine)" in summary(replace(record, emulated=None))
+
+
+def test_a_row_is_recorded_with_the_files_of_its_turn_and_not_of_the_commands_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parent = ParentAmi("ami-00000001", "al2", "2026-01-01T00:00:00Z", "a test")
+    plan = planning.plan_build(ROWS[0], LAB, planning.Options(), find=lambda *_: parent)
+    edited = ROOT / "provisioners" / f"{ROWS[0].components[0]}.sh"
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b"#" * (path == edited))
+    records = []
+
+    def start_of(plan: Plan, packer: Packer, first: Record, *more: Any) -> None:
+        records.append(first)
+        raise KilnError("as far as this test goes")
+
+    monkeypatch.setattr(bake_start, "start_of", start_of)
+    with pytest.raises(KilnError, match="as far as"):
+        build_row.build_recipe(plan, Packer(Path("packer"), (1, 15, 1)), Progress(io.StringIO()))
+    assert records[0].recipe_digest == recipe_digest(ROWS[0]) != plan.recipe_digest
+    assert records[0].input_digest not in (None, plan.input_digest)

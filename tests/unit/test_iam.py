@@ -275,7 +275,11 @@ def seen(
             manifest=folder / "manifest.json",
             variables={
                 **identity_variables(
-                    recipe, run_id="r1", git_commit="c0", target="lab", input_digest="i0"
+                    run_id="r1",
+                    git_commit="c0",
+                    target="lab",
+                    recipe_digest="d0",
+                    input_digest="i0",
                 ),
                 "source_ami": parent,
                 "ssh_source_cidrs": ["192.0.2.1/32"],

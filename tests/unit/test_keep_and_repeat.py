@@ -32,8 +32,10 @@ from kiln.pipeline import (
     kept_instance,
     states,
 )
+from kiln.pipeline.bake import BakedAmi
 from kiln.pipeline.dead_runs import clean_dead_runs
 from kiln.pipeline.plan import Options, Plan
+from kiln.pipeline.record_draft import Draft
 from kiln.publish.sweep import leftovers, sweep
 from tests.unit import commands
 from tests.unit.records import a_record
@@ -313,6 +315,42 @@ def test_a_bake_begins_at_the_latest_state_that_fits(
     names = ("cuda", "efa", "tuning")
     assert states.latest_state(plan, names, kept) == states.BakeState("efa", "ami-2")
     assert states.latest_state(plan, ("tuning",), kept) is None
+
+
+@pytest.fixture
+def bakes(ec2: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packer is not run: a bake makes an image of the run, and nothing else."""
+    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
+    builder = {"ImageId": "ami-0123456789abcdef0", "InstanceType": "g4dn.xlarge"}
+    builder_id = ec2.run_instances(**builder, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
+
+    def bake(plan: Plan, packer: Any, draft: Draft, *more: Any) -> BakedAmi:
+        marks = [{"ResourceType": "image", "Tags": resources.tags(draft.run.id)}]
+        image = ec2.create_image(InstanceId=builder_id, Name="state", TagSpecifications=marks)
+        return BakedAmi(image["ImageId"], "g4dn.xlarge", {})
+
+    monkeypatch.setattr(states.bake, "bake", bake)
+
+
+@pytest.mark.usefixtures("bakes")
+def test_a_state_of_which_a_file_changes_while_it_is_baked_is_not_kept(
+    ec2: Any, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests = iter(["as asked", "as edited"])
+    monkeypatch.setattr(states, "digest_before", lambda *_: next(digests))
+    with pytest.raises(KilnError, match="a file of the state before tuning changed") as refused:
+        states.state_before(plan, "tuning", MagicMock(), a_record(), Progress(), Stop())
+    assert refused.value.exit_status == 1
+    assert states.kept_states(AWS) == {}
+    assert ec2.describe_images(Owners=["self"])["Images"] == []
+
+
+@pytest.mark.usefixtures("bakes")
+def test_a_state_is_kept_by_what_went_into_it(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "latest_state", lambda *_: None)
+    made = states.state_before(plan, "tuning", MagicMock(), a_record(), Progress(), Stop())
+    assert made is not None
+    assert states.kept_states(AWS) == {states.digest_before(plan, "tuning"): made.ami_id}
 
 
 def test_in_aws_a_bake_goes_on_only_on_an_instance_that_is_kept_here(

@@ -416,9 +416,9 @@ def test_the_digest_changes_with_every_file_that_is_baked_in(
     assert recipe_digest(recipes[0]) != before
 
 
-def test_a_run_is_told_to_the_hcl_in_variables_it_has(recipes: list[Recipe]) -> None:
+def test_a_run_is_told_to_the_hcl_in_variables_it_has() -> None:
     given = identity_variables(
-        recipes[0], run_id="r1", git_commit="c", target="lab", input_digest="i"
+        run_id="r1", git_commit="c", target="lab", recipe_digest="d", input_digest="i"
     )
     variables = hcl2.loads(render.shared()["variables.pkr.hcl"], serialization_options=PLAIN)
     assert set(given) <= {name for block in variables["variable"] for name in block}
