@@ -20,7 +20,7 @@ from devel.figures import Figure
 from devel.remains import on_this_machine
 from kiln.base.errors import operation_failed
 from lab import control, host, settings
-from lab.settings import Lab
+from lab.settings import LABS, Lab
 
 AT_ONCE, CYCLES = 10, 30
 _PARENT = "/aws/service/ami-amazon-linux-latest/amzn2-ami-kernel-5.10-hvm-x86_64-gp2"
@@ -37,7 +37,7 @@ def figures() -> list[Figure]:
     """
     host.can_run()
     lab = settings.current()
-    lab = replace(lab, index=(lab.index + _OTHER_LAB) % 55)
+    lab = replace(lab, index=(lab.index + _OTHER_LAB) % LABS)
     with settings.chosen(lab):
         control.clean(lab, force=True)
         try:

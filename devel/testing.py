@@ -13,7 +13,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TextIO
 
+import psutil
+
 from devel import generate, links, packers, scripts, second_try, skips
+from devel.cores import cores
 from devel.outcome import Finished, Outcome
 from kiln.base import needs
 from kiln.base.errors import KilnError
@@ -27,9 +30,10 @@ from lab.rootfs import emulation
 _LAB_FOR_TESTS = 9
 _LAB_BESIDE = 44
 _LAB_FOR_UNIT_TESTS = 45
-_LABS = 255 - settings.FIRST_NETWORK
-# They wait for guests half of the time.
-_LABS_AT_ONCE = 3
+# More have no use: a file of tests runs in one process, and the longest would be last.
+MOST_AT_ONCE = 12
+# Of memory, for a lab with its tests and guests.
+_OF_A_LAB = 1 << 30
 KERNEL_LOG_TESTS = "tests/lab/test_xid_*.py"
 # Files and folders of tests/unit that `./invoke test --quick` leaves out, each with about two
 # seconds or more: they start many processes (./invoke, Packer, shells, other Pythons), have
@@ -205,17 +209,28 @@ def _all(outcome: Outcome, chosen: list[str], linters: Callable[[], list[Finishe
         background.start("kernel-log", [*map(str, sorted(ROOT.glob(KERNEL_LOG_TESTS))), *chosen])
         outcome.linters = linters()
         # By groups: the tests that open a browser share one.
-        several = ["-n", "2", "--dist", "loadgroup"]
+        several = ["-n", str(_processes()), "--dist", "loadgroup"]
         background.start("unit", ["tests/unit", *several, *chosen], lab=_LAB_FOR_UNIT_TESTS)
         background.start("beside", [*_files_beside(), "-m", "beside", *chosen], lab=_LAB_BESIDE)
         background.finish("kernel-log")
-        several = ["-n", str(_LABS_AT_ONCE), "--no-loadscope-reorder"]
+        several = ["-n", str(labs_at_once()), "--no-loadscope-reorder"]
         in_labs = ["-m", "not beside", f"--ignore-glob={KERNEL_LOG_TESTS}", *several, *chosen]
         in_labs = ["tests/lab", *in_labs]
         report = outcome.reports / "labs.xml"
         outcome.parts["labs"] = run_pytest(report, in_labs, again=not chosen)
         background.finish("unit")
         background.finish("beside")
+
+
+def labs_at_once() -> int:
+    """How many labs are tested side by side here. They wait for guests half of the time."""
+    fit = psutil.virtual_memory().available // _OF_A_LAB
+    return max(1, min(_processes() + 1, fit))
+
+
+def _processes() -> int:
+    """How many processes of tests this machine has cores for."""
+    return min(cores(), MOST_AT_ONCE)
 
 
 def _files_beside() -> list[str]:
@@ -256,7 +271,7 @@ class _Background:
 
 
 def _unit_tests(outcome: Outcome, arguments: list[str]) -> None:
-    chosen = ["tests/unit", "-n", str(os.cpu_count()), *arguments]
+    chosen = ["tests/unit", "-n", str(_processes()), *arguments]
     report = outcome.reports / "unit.xml"
     outcome.parts["unit"] = run_pytest(report, chosen, lab=_LAB_FOR_UNIT_TESTS)
 
@@ -289,7 +304,7 @@ def run_pytest(
     """
     is_chosen = "KILN_LAB_INDEX" in os.environ
     moved = settings.current().index - _LAB_FOR_TESTS if is_chosen else 0
-    environment = {**os.environ, "KILN_LAB_INDEX": str((lab + moved) % _LABS)}
+    environment = {**os.environ, "KILN_LAB_INDEX": str((lab + moved) % settings.LABS)}
     # The tests start ./invoke hundreds of times, so Python must keep compiled files.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -315,7 +330,7 @@ def run_pytest(
 
 
 def side_by_side(commands: dict[str, list[str]]) -> list[Finished]:
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+    with ThreadPoolExecutor(max_workers=cores()) as pool:
         return list(pool.map(lambda item: _run(*item), commands.items()))
 
 

@@ -14,6 +14,8 @@ from kiln.base.vocabulary import shown
 
 FIRST_PORT = 4599
 FIRST_NETWORK = 201
+# How many labs one machine can have, by number from 0 on.
+LABS = 256 - FIRST_NETWORK
 _FIRST_ID = 0x80000
 _GUESTS_WITH_OWN_IDS = 256
 
@@ -117,10 +119,10 @@ def current() -> Lab:
     """
     root = Path(os.environ.get("KILN_LAB_STATE", "/var/lib/kiln-lab")).absolute()
     index = os.environ.get("KILN_LAB_INDEX", "0")
-    if not re.fullmatch(r"[0-9]{1,3}", index) or int(index) > 255 - FIRST_NETWORK:
+    if not re.fullmatch(r"[0-9]{1,3}", index) or int(index) >= LABS:
         raise KilnError(
             f"KILN_LAB_INDEX={shown(index)} is not a valid lab index",
-            hint=f"use a number from 0 to {255 - FIRST_NETWORK}; the default is 0",
+            hint=f"use a number from 0 to {LABS - 1}; the default is 0",
         )
     port = os.environ.get("KILN_LAB_PORT", str(FIRST_PORT))
     if not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 1 << 16:

@@ -12,11 +12,11 @@ from typing import Any
 from devel import bad_inputs
 from devel.campaign import commands, ec2_faults, inputs, kills, profiles, units
 from devel.campaign.book import Book, opened
-from devel.campaign.testbed import LABS, testbeds
+from devel.campaign.testbed import testbeds
 from kiln.base import needs
 from kiln.base.errors import KilnError
 from lab import control, host, settings
-from lab.settings import Lab
+from lab.settings import LABS, Lab
 
 # Added to the index of the lab in use: the campaign takes its own lab down again and again. Far
 # from the labs of neighbours and test processes, which count on from the first one.

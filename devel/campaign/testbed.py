@@ -26,15 +26,13 @@ from kiln.base.paths import ROOT
 from kiln.base.tags import VERIFIED
 from kiln.base.verdict_tag import read_verdict
 from lab import control
-from lab.settings import Lab
+from lab.settings import LABS, Lab
 
 BUILD = ("build", "--distro", "al2", "--driver", "510.47.03", "--target", "lab")
 # The head and the first line of a key; hygiene.sh, which looks for keys, has only the head.
 PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\n[A-Za-z0-9+/=]{40}")
 # Seconds after which a build that a fault has hit counts as hanging.
 PATIENCE = 180.0
-# Numbers that labs can have.
-LABS = 55
 
 Inventory = dict[str, set[str]]
 Place = TypeVar("Place")

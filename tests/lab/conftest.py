@@ -25,6 +25,7 @@ import pytest
 from botocore.config import Config
 from xdist.scheduler import LoadFileScheduling
 
+from devel import testing
 from devel.campaign.testbed import (
     PRIVATE_KEY,
     inventory,
@@ -35,6 +36,7 @@ from devel.campaign.testbed import (
 from kiln.base.errors import KilnError
 from lab import control, host, settings
 from lab.api import botocore_data, keys
+from lab.settings import Lab
 from tests.unit import commands
 from tests.unit.rows import row
 
@@ -47,9 +49,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 ROOT = Path(__file__).resolve().parents[2]
 AL2 = row("al2/classic/base/x86_64").name
 # It is not the user's lab, and each process that tests has one of its own.
+FIRST_INDEX = int(os.environ.get("KILN_LAB_INDEX", "9"))
 os.environ["KILN_LAB_INDEX"] = str(
-    int(os.environ.get("KILN_LAB_INDEX", "9"))
-    + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    FIRST_INDEX + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 )
 # Of SSH connections. A socket's path must be short.
 SOCKETS = tempfile.TemporaryDirectory(prefix="kiln-ssh-", ignore_cleanup_errors=True)
@@ -57,6 +59,22 @@ SOCKETS = tempfile.TemporaryDirectory(prefix="kiln-ssh-", ignore_cleanup_errors=
 _BOOT = 60
 # These look at the same built AMI.
 OF_THE_BUILD = ("test_build.py", "test_mig_first_boot.py", "test_mutations.py")
+
+
+# The files that need another lab beside that one.
+OF_ANOTHER_LAB = (
+    "test_lab_down.py",
+    "test_overlay.py",
+    "test_real_ubuntu.py",
+    "test_safety.py",
+    "test_vendors.py",
+)
+
+
+def another_lab(file: str) -> Lab:
+    """The other lab of a file of tests, which no process that tests has as its own; not up."""
+    number = testing.MOST_AT_ONCE + OF_ANOTHER_LAB.index(Path(file).name)
+    return Lab((FIRST_INDEX + 1 + number) % settings.LABS, settings.current().root)
 
 
 class ByAmi(LoadFileScheduling):

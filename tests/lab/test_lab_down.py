@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, inventory, lab_of_the_tests, plain_client, users_environment, wait_for
+from conftest import (
+    ROOT,
+    another_lab,
+    inventory,
+    lab_of_the_tests,
+    plain_client,
+    users_environment,
+    wait_for,
+)
 
 from devel.remains import nothing, on_this_machine
 from kiln.base.errors import KilnError
@@ -36,8 +44,8 @@ Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture(scope="module")
 def own() -> Lab:
     """Not the lab of the other tests, which must stay up."""
-    usual = lab_of_the_tests()
-    return Lab((usual.index + 25) % 55, usual.root)
+    lab_of_the_tests()
+    return another_lab(__file__)
 
 
 @pytest.fixture(scope="module")

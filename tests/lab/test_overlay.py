@@ -7,7 +7,6 @@ gone on with, and the image is baked anew from the state before it.
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import lab_of_the_tests, plain_client, users_environment
+from conftest import another_lab, lab_of_the_tests, plain_client, users_environment
 
 from lab import settings
 from tests.unit import commands
@@ -39,7 +38,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     rows.write_text(rows.read_text().replace("acme, ", f"acme, without: [{', '.join(SPARED)}], "))
     env = users_environment(home) | {
         "KILN_OVERLAY": str(home / "acme"),
-        "KILN_LAB_INDEX": str((int(os.environ["KILN_LAB_INDEX"]) + 7) % 55),
+        "KILN_LAB_INDEX": str(another_lab(__file__).index),
     }
     yield env
     commands.invoke("lab.clean", "--force", env=env)

@@ -19,7 +19,7 @@ from urllib.request import urlopen
 
 import pytest
 import yaml
-from conftest import ROOT, lab_of_the_tests
+from conftest import ROOT, another_lab, lab_of_the_tests
 from test_vendors import internet
 
 from kiln import components
@@ -29,7 +29,6 @@ from kiln.matrix import load
 from lab import control, mirror
 from lab.mirror import ca
 from lab.network import dns
-from lab.settings import Lab
 
 # This machine, too, asks the hosts that are played at the server's address.
 RESOLVED = """\
@@ -97,9 +96,9 @@ def write(path: Path, data: object) -> None:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
-    usual = lab_of_the_tests()
+    lab_of_the_tests()
     # The lab of the other tests has the stand-ins.
-    lab = Lab((usual.index + 20) % 55, usual.root)
+    lab = another_lab(__file__)
     home = tmp_path_factory.mktemp("ubuntu")
     archive = package_repositories.of_row(write_inputs(home), ())[0].release_files()[0]
     if not answers(archive):

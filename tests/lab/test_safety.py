@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import launching
+from conftest import another_lab, launching
 
 from kiln.base.errors import KilnError
 from kiln.cloud import host_key
@@ -146,7 +146,7 @@ def test_a_process_that_this_machine_starts_in_a_guest_has_the_guests_rights(
 def test_a_guest_reaches_what_the_lab_serves_and_no_other_service_of_this_machine(
     lab: Lab, guest
 ) -> None:
-    other = Lab((lab.index + 13) % 55, lab.root)
+    other = another_lab(__file__)
     add = ["ip", "address", "add", f"{other.gateway}/32", "dev", "lo"]
     with contextlib.ExitStack() as stack:
         # As if the other lab ran; if it does, the address is there.

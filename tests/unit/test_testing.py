@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from devel import skips, testing
+from devel.cores import cores
 from devel.outcome import Finished
 from devel.skips import Skip
 from kiln.base.errors import KilnError
@@ -131,8 +134,44 @@ def test_no_lab_test_runs_while_the_kernels_log_is_counted(
     assert events.index("kernel-log starts") < events.index("linters")
     assert events.index("kernel-log ends") < events.index("labs starts")
     # A run of somebody else's keeps a lab from going down.
-    used = [{labs["labs"] + number for number in range(3)}, {labs["beside"]}, {labs["unit"]}]
-    assert len(set.union(*used)) == 5
+    used = [labs["labs"] + number for number in range(testing.MOST_AT_ONCE + 1)]
+    used += [labs["beside"], labs["unit"]]
+    assert len(set(used)) == len(used)
+
+
+@pytest.mark.parametrize(
+    ("count", "gib", "labs"),
+    [(1, 8, 2), (2, 8, 3), (8, 32, 9), (8, 4, 4), (64, 256, 13), (4, 0, 1)],
+)
+def test_as_many_labs_are_tested_at_once_as_the_machine_has_cores_and_memory_for(
+    count: int, gib: int, labs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(testing, "cores", lambda: count)
+    free = SimpleNamespace(available=gib << 30)
+    monkeypatch.setattr(testing.psutil, "virtual_memory", lambda: free)
+    assert testing.labs_at_once() == labs
+
+
+@pytest.mark.parametrize(
+    ("files", "allowed"),
+    [
+        ({}, 8),
+        ({"cpu.max": "max 100000\n"}, 8),
+        ({"cpu.max": "150000 100000\n"}, 2),
+        ({"cpu.max": "1000 100000\n"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
+        ({"cpu.max": "nonsense\n"}, 8),
+    ],
+)
+def test_the_cores_are_those_that_a_container_may_use(
+    files: dict[str, str], allowed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert cores(tmp_path) == allowed
 
 
 def test_quick_runs_the_unit_tests_without_the_slow_ones(
