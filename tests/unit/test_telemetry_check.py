@@ -196,10 +196,11 @@ def test_the_task_takes_any_number_of_files_and_ends_with_2_for_an_error(
 TAKEN = r"""
 a{1000} \pL+ \p{Greek} [[:alpha:]]+ \z (?i)abc abc(?i)d (?P<n>a) (?<n>a) \Qa.b\E \\\(?= [a\]]
 \x{10FFFF} \d+\s { a{,3} x\b (?s-m:a) [^\]] (|a) \/ \- \A\B ^[\S] (TRACE|DEBUG) []a] ^? \Q[
+\b? \123 {,3} \Q\1 \Q\C
 """
 REFUSED = r"""
 (?=a) (?!x) (a)\1 (?>a) a++ a{1001} \Z [ ( *a a** \\(?= a{2,1} \8 [\1] (?#c) \u0041 \e [z-a] a|* \i
-(?P=n) [a \C a?+
+(?P=n) [a \C a?+ \é (?x) \p{Nobody}
 """
 
 
