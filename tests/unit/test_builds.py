@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,8 +28,7 @@ from kiln.packer.folders import write_all
 from kiln.packer.program import Packer
 from kiln.pipeline import bake_start, build, build_row, verify
 from kiln.pipeline import plan as planning
-from kiln.pipeline.plan import Plan
-from kiln.pipeline.record import Record
+from kiln.pipeline.record_draft import Draft
 from lab import settings, users
 from lab.rootfs import emulation
 from lab.target import LabTarget, OtherLab
@@ -288,8 +288,9 @@ def test_the_end_of_a_run_says_that_the_processor_was_emulated() -> None:
 
 
 def test_a_row_is_recorded_with_the_files_of_its_turn_and_not_of_the_commands_start(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
     parent = ParentAmi("ami-00000001", "al2", "2026-01-01T00:00:00Z", "a test")
     plan = planning.plan_build(ROWS[0], LAB, planning.Options(), find=lambda *_: parent)
     edited = ROOT / "provisioners" / f"{ROWS[0].components[0]}.sh"
@@ -297,11 +298,12 @@ def test_a_row_is_recorded_with_the_files_of_its_turn_and_not_of_the_commands_st
     monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b"#" * (path == edited))
     records = []
 
-    def start_of(plan: Plan, packer: Packer, first: Record, *more: Any) -> None:
-        records.append(first)
+    def note(draft: Draft) -> None:
+        records.append(draft.record)
         raise KilnError("as far as this test goes")
 
-    monkeypatch.setattr(bake_start, "start_of", start_of)
+    monkeypatch.setattr(bake_start, "start_of", lambda *_: SimpleNamespace(note=note))
+    monkeypatch.setattr(build_row.watch, "watching", lambda *_: nullcontext())
     with pytest.raises(KilnError, match="as far as"):
         build_row.build_recipe(plan, Packer(Path("packer"), (1, 15, 1)), Progress(io.StringIO()))
     assert records[0].recipe_digest == recipe_digest(ROWS[0]) != plan.recipe_digest

@@ -17,7 +17,7 @@ from devel import iam_calls, iam_requests, iam_simulate, packers
 from kiln.cloud import iam
 from kiln.matrix import load
 from kiln.packer import process, program
-from kiln.packer.digest import identity_variables
+from kiln.packer.digest import identity_variables, recipe_digest
 from kiln.packer.folders import write_inputs
 
 called_in_builds = cache(iam_calls.called_in_builds)
@@ -278,7 +278,7 @@ def seen(
                     run_id="r1",
                     git_commit="c0",
                     target="lab",
-                    recipe_digest="d0",
+                    recipe_digest=recipe_digest(recipe),
                     input_digest="i0",
                 ),
                 "source_ami": parent,
