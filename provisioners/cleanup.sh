@@ -14,6 +14,7 @@ if command -v auditctl >/dev/null; then service auditd stop >/dev/null 2>&1 || a
 
 kiln_restore_sources
 kiln_forget_mirrors
+kiln_skip_unavailable
 case $KILN_PACKAGE_MANAGER in
     apt)
         apt-get -qq clean
@@ -47,6 +48,9 @@ rm -rf /opt/aws/amazon-cloudwatch-agent/logs/* /opt/aws/amazon-cloudwatch-agent/
 rm -f /opt/aws/amazon-cloudwatch-agent/etc/{amazon-cloudwatch-agent.toml,amazon-cloudwatch-agent.yaml,env-config.json,log-config.json}
 rm -rf /var/lib/amazon/ssm/* /var/snap/amazon-ssm-agent/common/* /var/snap/amazon-ssm-agent/current/*
 rm -rf /var/lib/gpu-xid /var/lib/gpu-mig /var/lib/kiln
+# The private keys that DKMS made to sign its modules, on Ubuntu with shim's tool: whoever has the image would have
+# them too. DKMS makes new ones for its next build.
+rm -f /var/lib/dkms/mok.{key,pub} /var/lib/shim-signed/mok/MOK.*
 # The ECS agent's registration: with it every instance would say that it is the build instance.
 rm -rf /var/lib/ecs/data/* /var/lib/ecs/gpu /var/log/ecs/*
 

@@ -19,6 +19,7 @@ module_version() {
 }
 
 # A parent such as ParallelCluster's has GDRCopy in packages: of another version, DKMS would build both modules.
+# Before the library is installed, whose files they own too.
 remove_parents() {
     local name installed names=()
     for name in gdrcopy-kmod gdrcopy gdrcopy-devel gdrdrv-dkms libgdrapi gdrcopy-tests; do
@@ -35,6 +36,7 @@ if [[ $version != "$GDRCOPY_VERSION"* || ! -e /usr/include/gdrapi.h ]]; then
     archive=$(kiln_download GDRCOPY) || exit 1
     tree=$(kiln_unpack "$archive" --strip-components=1) || exit 1
     jobs=$(nproc) || kiln_die "nproc cannot count the CPU cores"
+    remove_parents
     make -C "$tree" -j"$jobs" prefix=/usr CUDA=/usr/local/cuda lib lib_install >"$tree.log" 2>&1 \
         || { tail -n 40 "$tree.log" >&2 || true; kiln_die "GDRCopy $GDRCOPY_VERSION does not build" "the end of its log is above"; }
     rm -rf "$source_dir"
@@ -47,7 +49,6 @@ if [[ $version != "$GDRCOPY_VERSION"* || ! -e /usr/include/gdrapi.h ]]; then
     [[ ! -e $tree/packages/udev/rules.d/70-gdrdrv.rules ]] \
         || install -m 0644 "$tree/packages/udev/rules.d/70-gdrdrv.rules" /etc/udev/rules.d/
     rm -rf "$tree" "$tree.log"
-    remove_parents
     kiln_dkms_compiler "$kernel" gdrdrv
     dkms install --force -m gdrdrv -v "$GDRCOPY_VERSION" -k "$kernel" >&2 || {
         tail -n 40 "/var/lib/dkms/gdrdrv/$GDRCOPY_VERSION/build/make.log" >&2 || true

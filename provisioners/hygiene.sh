@@ -88,7 +88,7 @@ check "SSH keys of users" under "${homes[@]/%//.ssh}" -- -type f
 check "shell and tool histories" under "${homes[@]}" -- -maxdepth 1 -type f \( -name '.*_history' -o -name .lesshst -o -name .viminfo -o -name .wget-hsts \)
 check "credentials of users" under "${homes[@]}" -- -maxdepth 1 \( -name .aws -o -name .docker -o -name .kube -o -name .netrc -o -name .git-credentials \)
 # Key blocks, not key names: the pattern must not match itself in this script's own upload.
-check "private keys" containing '-----BEGIN [A-Z ]*PRIVATE KEY-----' /root /home /etc/ssh /etc/kiln /opt/kiln /var/lib/cloud
+check "private keys" containing '-----BEGIN [A-Z ]*PRIVATE KEY-----' /root /home /etc/ssh /etc/kiln /opt/kiln /var/lib/cloud /var/lib/dkms /var/lib/shim-signed
 check "AWS access keys" containing '(^|[^A-Z0-9])(AKIA|ASIA)[A-Z0-9]{16}([^A-Z0-9]|$)' /root /home /etc /opt/kiln /var/log
 check "machine id" machine_id
 check "D-Bus machine id" dbus_id

@@ -78,7 +78,11 @@ if [[ $KILN_FAMILY == debian ]]; then
 else
     machine=$(uname -m) || kiln_die "uname does not print the architecture"
     package=$(kiln_kernel_package "$boots") || exit 1
-    kiln_install "${tools[@]}" "$package-devel=${boots%."$machine"}" "$package-headers"
+    tools+=("$package-devel=${boots%."$machine"}")
+    # gcc asks for the headers of any kernel, and dnf may have chosen those of another one for it, which would conflict:
+    # https://github.com/amazonlinux/amazon-linux-2023/issues/1042
+    rpm -q --quiet --whatprovides kernel-headers || tools+=("$package-headers")
+    kiln_install "${tools[@]}"
     listed=$(rpm -qa --qf '%{NAME}\n' "$package" "$package-devel" "$package-headers" | sort -u) \
         || kiln_die "rpm cannot list the kernel's packages"
     read -ra held <<<"${listed//$'\n'/ }"

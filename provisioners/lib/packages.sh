@@ -11,10 +11,12 @@ kiln_pm() {
         status=0
         _kiln_pm_once "$@" 2>&1 | tee "$log" >&2 || status=$?
         ((status)) || return 0
-        # DPkg::Lock::Timeout does not cover the lock of the package lists: apt-get update fails at once, with this
-        # message of apt 1 to 3: github:Debian/apt apt-pkg/contrib/fileutl.cc @6b128124271e94bdb0f4e7850d9286170d712b04
-        if ((locked < 60)) && grep -q 'Could not get lock' "$log"; then
-            ((locked++)) || kiln_say "another process holds apt's lock; waiting for it, up to five minutes"
+        # Neither tool waits for these by itself. apt-get update for the lock of the package lists, which
+        # DPkg::Lock::Timeout does not cover, with this message of apt 1 to 3: github:Debian/apt
+        # apt-pkg/contrib/fileutl.cc @6b128124271e94bdb0f4e7850d9286170d712b04. dnf and yum for rpm, which the SSM
+        # agent calls to update itself at the first boot: https://github.com/amazonlinux/amazon-linux-2023/issues/397
+        if ((locked < 60)) && grep -Eq "Could not get lock|can't create transaction lock" "$log"; then
+            ((locked++)) || kiln_say "another process holds a lock that $KILN_PACKAGE_MANAGER needs; waiting for it, up to five minutes"
             sleep 5
             continue
         fi
@@ -110,10 +112,21 @@ kiln_forget_mirrors() {
     done
 }
 
+# kiln_skip_unavailable: yum and dnf go on without a repository that the bake added, when they cannot reach it. At the
+# bake they stop; an instance in a subnet without a way to the vendors installs from its distribution all the same.
+kiln_skip_unavailable() {
+    local file
+    for file in "${KILN_ROOT:-}"/etc/yum.repos.d/{nvidia-*,epel}.repo; do
+        [[ -f $file ]] || continue
+        sed -i -e '/^skip_if_unavailable *=/d' -e '/^\[/a skip_if_unavailable=1' "$file" || kiln_die "$file cannot be changed"
+    done
+}
+
 # The matrix lets no mirror's URL begin with another one's, so that this can be undone.
 _kiln_replace_in_sources() { # URL URL
     local etc=${KILN_ROOT:-}/etc file
-    for file in "$etc"/apt/sources.list "$etc"/apt/sources.list.d/*.{list,sources} "$etc"/yum.repos.d/*.repo; do
+    # Debian's AMIs name their archive in apt/mirrors: mirror+file:///etc/apt/mirrors/debian.list
+    for file in "$etc"/apt/sources.list "$etc"/apt/sources.list.d/*.{list,sources} "$etc"/apt/mirrors/* "$etc"/yum.repos.d/*.repo; do
         [[ -f $file ]] || continue
         sed -E -i "s#${1//./\\.}(/|[[:space:]]|\$)#$2\1#g" "$file" || kiln_die "$file cannot name $2"
     done

@@ -46,6 +46,7 @@ ANSWERS = {
     "_kiln_check_signature",
     "_kiln_write_keyring",
     "build",
+    "built_by_dkms",
     "lay_out",
     "write_runtime",
     "_kiln_pm_once",
@@ -160,6 +161,10 @@ def apt_sources(machine: Machine) -> None:
     plant(machine.root / "image", {"etc/apt/sources.list": "deb a", "etc/apt/sources.list.d/b": ""})
 
 
+def repository(machine: Machine) -> None:
+    plant(machine.root / "image", {"etc/yum.repos.d/nvidia-cuda.repo": "[nvidia-cuda]\n"})
+
+
 NCCL = "2.28.9-1+cuda13.0"
 CLEANING = {"rm": "a temporary folder that stays does not change the image"}
 CALLS = {
@@ -267,6 +272,7 @@ CALLS = {
     "kiln_restore_sources": Call("kiln_set_sources_aside; kiln_restore_sources", ready=apt_sources),
     "kiln_use_mirrors": Call("kiln_use_mirrors", ready=apt_sources, given=MIRRORED),
     "kiln_forget_mirrors": Call("kiln_forget_mirrors", ready=apt_sources, given=MIRRORED),
+    "kiln_skip_unavailable": Call("kiln_skip_unavailable", "al", ready=repository),
     "the record": Call("kiln_record version=1"),
 }
 

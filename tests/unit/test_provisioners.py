@@ -205,7 +205,21 @@ def test_apt_waits_for_another_process_that_fetches_the_package_lists(machine: M
     machine.command("sleep", "")
     done = machine.bash("kiln_refresh")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("another process holds apt's lock") == 1
+    assert done.stderr.count("another process holds a lock that apt needs") == 1
+
+
+@pytest.mark.parametrize("tool", ["dnf", "yum"])
+def test_dnf_and_yum_wait_while_the_ssm_agent_updates_itself_with_rpm(tmp_path: Path, tool: str):
+    machine = Machine(tmp_path, "amazon")
+    lock = "RPM: error: can't create transaction lock on /var/lib/rpm/.rpm.lock"
+    machine.command(
+        tool,
+        f'echo x >>$0.log; [[ $(wc -l <$0.log) -gt 9 ]] || {{ echo "{lock}" >&2; exit 1; }}',
+    )
+    machine.command("sleep", "")
+    done = machine.bash("kiln_pm upgrade", KILN_PACKAGE_MANAGER=tool)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(f"another process holds a lock that {tool} needs") == 1
 
 
 def test_a_repository_that_fails_is_tried_three_times(machine: Machine):
@@ -250,6 +264,97 @@ def test_streams_that_dnf_cannot_list_stop_the_bake(tmp_path: Path):
     done = choose_stream(tmp_path, asked)
     assert done.returncode == 1
     assert "dnf cannot list the streams of nvidia-driver: Error: Failed to download" in done.stderr
+
+
+# ------------------------------------------------------------------- single scripts
+
+
+class Script(Machine):
+    """A machine with the kernel 6.1.1-1.amzn2023.x86_64 and its headers, where one script runs."""
+
+    kernel = "6.1.1-1.amzn2023.x86_64"
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, "amazon")
+        plant(
+            root / "image",
+            {f"boot/vmlinuz-{self.kernel}": "", f"usr/src/kernels/{self.kernel}/Makefile": ""},
+        )
+        self.command("systemd-detect-virt", "")
+        self.command("uname", '[[ $1 == -m ]] && echo x86_64 || echo "6.1.1-1.amzn2023.x86_64"')
+
+    def run(self, script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.interpreter, str(PROVISIONERS / script)],
+            env={**self.environment, "TMPDIR": str(self.root), **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+
+def test_the_parents_gdrcopy_goes_before_its_files_names_are_used_again(tmp_path: Path):
+    machine = Script(tmp_path)
+    machine.rpm("2.5.1-1")
+    machine.command("modinfo", "exit 1")
+    machine.command("curl", 'tar -czf "${@: -2:1}" -C "$KILN_DIR" lib/kiln.sh')
+    machine.command("dnf", 'echo "dnf $*" >>${0%/*}/log')
+    # Ends the script before it writes to this machine.
+    machine.command("make", "echo make >>${0%/*}/log; exit 2")
+    done = machine.run(
+        "gdrcopy.sh", GDRCOPY_VERSION="2.6", GDRCOPY_URL="https://github.com/v2.6.tar.gz"
+    )
+    assert "GDRCopy 2.6 does not build" in done.stderr
+    removed, *then = (machine.bin / "log").read_text().splitlines()
+    assert removed.startswith("dnf -q -y remove -y gdrcopy-kmod gdrcopy gdrcopy-devel ")
+    assert then == ["make"]
+
+
+@pytest.mark.parametrize(
+    ("listed", "missing"),
+    [
+        ("efa/3.3.1, 6.1.1-1.amzn2023.x86_64, x86_64: installed", False),
+        ("efa, 2.13.0, 6.1.1-1.amzn2023.x86_64, x86_64: installed", False),
+        ("efa/3.3.1, 6.1.1-1.amzn2023.x86_64, x86_64: built", True),
+        ("efa/3.3.1, 6.1.0-9.amzn2023.x86_64, x86_64: installed", True),
+        ("efa/3.3.1: added", True),
+        ("", True),
+    ],
+)
+def test_the_efa_module_of_the_distributions_kernel_is_not_the_installers(
+    tmp_path: Path, listed: str, missing: bool
+):
+    machine = Script(tmp_path)
+    script = (PROVISIONERS / "efa.sh").read_text()
+    (checked,) = re.findall(r"(?ms)^kernel=.*?^fi$", script)
+    # The distribution's own.
+    machine.command("modinfo", "echo /lib/modules/x/kernel/drivers/infiniband/hw/efa/efa.ko")
+    machine.command("dkms", f"[[ $1 != status ]] || echo '{listed}'")
+    done = machine.bash(checked)
+    assert done.returncode == missing, done.stderr
+    assert (f"no efa module of the installer's for {machine.kernel}" in done.stderr) is missing
+
+
+@pytest.mark.parametrize(("provided", "asked"), [("exit 1", True), ("exit 0", False)])
+def test_the_headers_that_gcc_got_from_another_kernel_stay(
+    tmp_path: Path, provided: str, asked: bool
+):
+    machine = Script(tmp_path)
+    machine.command(
+        "rpm",
+        f'case "$*" in *whatprovides*) {provided} ;; -qf*) printf kernel ;;'
+        " *) echo 'package x is not installed'; exit 1 ;; esac",
+    )
+    # Its failure ends the script before it reboots anything.
+    machine.command("dnf", 'echo "$*" >>$0.log; [[ $* != *install* ]]')
+    machine.command("sleep", "")
+    machine.run("kernel.sh", KERNEL_DEFAULT_PACKAGE="kernel", KERNEL_OS_PACKAGES="gcc dkms")
+    (install, *_) = [
+        line for line in (machine.bin / "dnf.log").read_text().splitlines() if " install " in line
+    ]
+    assert "install gcc dkms kernel-devel-6.1.1-1.amzn2023" in install
+    assert install.endswith(" kernel-headers") is asked
 
 
 def test_a_version_no_repository_has_is_one_message_that_lists_what_there_is(machine: Machine):
@@ -678,12 +783,22 @@ def test_hygiene_finds_the_proxy_wherever_it_is_written(tmp_path: Path, left: st
     assert "ERROR: proxy and mirrors of the bake: " in done.stderr
 
 
+@pytest.mark.parametrize("key", ["dkms/mok.key", "shim-signed/mok/MOK.priv"])
+def test_hygiene_finds_the_key_with_which_dkms_signed_its_modules(tmp_path: Path, key: str):
+    plant(tmp_path, {**CLEAN, f"var/lib/{key}": "-----BEGIN PRIVATE KEY-----\n"})
+    done, _ = hygiene(tmp_path)
+    assert done.returncode == 1
+    assert f"ERROR: private keys: {tmp_path}/var/lib/{key}" in done.stderr
+
+
 # ------------------------------------------------------------------- mirrors
 
 VENDOR, MIRROR = "https://developer.download.nvidia.com", "https://mirror.example.com/nvidia"
 SOURCES = {
     "etc/apt/sources.list": "deb http://deb.debian.org/debian bookworm main\n",
     "etc/apt/sources.list.d/nvidia-cuda.list": f"deb [signed-by=/k] {VENDOR}/compute/cuda/ /\n",
+    "etc/apt/sources.list.d/debian.sources": "URIs: mirror+file:///etc/apt/mirrors/debian.list\n",
+    "etc/apt/mirrors/debian.list": "https://cdn-aws.deb.debian.org/debian\n",
     "etc/yum.repos.d/nvidia-cuda.repo": f"[x]\nbaseurl={VENDOR}/compute/cuda\n",
 }
 
@@ -692,17 +807,39 @@ def test_during_the_bake_package_sources_name_the_mirror_and_then_the_vendor_aga
     machine: Machine,
 ):
     plant(machine.root / "image", SOURCES)
-    both = f"{VENDOR}={MIRROR} http://deb.debian.org=http://mirror.example.com/debian-org"
+    mirrors = (
+        f"{VENDOR}={MIRROR} http://deb.debian.org=http://mirror.example.com/debian-org"
+        " https://cdn-aws.deb.debian.org=http://mirror.example.com/debian-aws"
+    )
     image = machine.root / "image"
-    machine.command("apt-get", f"cat {image}/etc/apt/sources.list.d/*.list {image}/etc/*/*.list")
-    done = machine.bash("kiln_pm update", KILN_MIRRORS=both)
+    machine.command("apt-get", f"cat {image}/etc/apt/*/*.list {image}/etc/apt/*.list")
+    done = machine.bash("kiln_pm update", KILN_MIRRORS=mirrors)
     assert done.returncode == 0, done.stderr
     assert f"{MIRROR}/compute/cuda/" in done.stderr
     assert "http://mirror.example.com/debian-org/debian bookworm" in done.stderr
+    assert "http://mirror.example.com/debian-aws/debian\n" in done.stderr
     assert VENDOR not in done.stderr
-    assert machine.bash("kiln_forget_mirrors", KILN_MIRRORS=both).returncode == 0
+    assert machine.bash("kiln_forget_mirrors", KILN_MIRRORS=mirrors).returncode == 0
     assert {name: (image / name).read_text() for name in SOURCES} == SOURCES
     assert "\nkiln_forget_mirrors\n" in (PROVISIONERS / "cleanup.sh").read_text()
+
+
+def test_an_instance_that_cannot_reach_the_vendors_installs_from_its_distribution(machine: Machine):
+    image = machine.root / "image/etc/yum.repos.d"
+    ours = "[nvidia-cuda]\nname=x\nskip_if_unavailable=0\n"
+    epel = "[epel]\nenabled=1\n\n[epel-source]\nenabled=0\n"
+    amazon = "[amzn2-core]\nskip_if_unavailable=0\n"
+    plant(image, {"nvidia-cuda.repo": ours, "epel.repo": epel, "amzn2-core.repo": amazon})
+    assert machine.bash("kiln_skip_unavailable").returncode == 0
+    assert (image / "nvidia-cuda.repo").read_text() == (
+        "[nvidia-cuda]\nskip_if_unavailable=1\nname=x\n"
+    )
+    assert (image / "epel.repo").read_text() == (
+        "[epel]\nskip_if_unavailable=1\nenabled=1\n\n"
+        "[epel-source]\nskip_if_unavailable=1\nenabled=0\n"
+    )
+    assert (image / "amzn2-core.repo").read_text() == amazon
+    assert "\nkiln_skip_unavailable\n" in (PROVISIONERS / "cleanup.sh").read_text()
 
 
 def test_a_download_comes_from_the_mirror_and_is_recorded_as_the_vendors(machine: Machine):
