@@ -72,10 +72,11 @@ if [[ -n $NVLSM_PACKAGES ]]; then
     kiln_record "nvlsm+=${names[*]}"
     [[ -x ${NVLSM_PROGRAM:?} ]] || kiln_die "$NVLSM_PROGRAM is not there: fabric manager would not find NVLSM" \
         "the package has moved it; correct nvlsm in kiln/facts/knowledge/drivers.yaml"
-    # Fabric manager's start script refuses to start without it. With the kernel's base package only, Amazon
-    # Linux 2023 and Ubuntu do not have it.
+    # Fabric manager's start script refuses to start without ib_umad, and sees no NVSwitch of this generation without
+    # mlx5_ib: https://github.com/NVIDIA/gpu-operator/issues/2781. Each is in one of the kernel's packages or the other:
+    # in Amazon Linux 2023's further modules, and of Ubuntu's 6.8 only mlx5_ib (linux-modules-extra-6.8.0-1070-aws).
     kernel=$(kiln_boot_kernel) || exit 1
-    kiln_kernel_module "$kernel" ib_umad
+    for module in mlx5_ib ib_umad; do kiln_kernel_module "$kernel" "$module"; done
     kiln_install_runtime etc/modules-load.d/kiln-nvlsm.conf
 fi
 kiln_enable nvidia-fabricmanager.service

@@ -336,6 +336,24 @@ def test_the_efa_module_of_the_distributions_kernel_is_not_the_installers(
     assert (f"no efa module of the installer's for {machine.kernel}" in done.stderr) is missing
 
 
+def test_ubuntus_further_modules_are_installed_for_the_one_module_that_only_they_have(
+    machine: Machine,
+):
+    script = (PROVISIONERS / "nvidia-fabricmanager.sh").read_text()
+    (asked,) = re.findall(r"(?m)^    (kernel=.*\n    for module .*)$", script)
+    plant(machine.root / "image", {"boot/vmlinuz-6.8.0-1070-aws": ""})
+    # As in Ubuntu's packages: linux-modules has ib_umad, linux-modules-extra mlx5_ib.
+    machine.command("modinfo", "[[ $* != *mlx5_ib* || -e ${0%/*}/extra ]]")
+    machine.command("depmod", "")
+    machine.command("apt-mark", "")
+    machine.command("dpkg-query", "[[ -e ${0%/*}/extra ]] && echo 'ii 6.8.0-1070.76'")
+    machine.command("apt-get", 'echo "$*" >>$0.log; touch ${0%/*}/extra')
+    done = machine.bash(asked)
+    assert done.returncode == 0, done.stderr
+    log = (machine.bin / "apt-get.log").read_text()
+    assert log.endswith(" linux-modules-extra-6.8.0-1070-aws\n")
+
+
 @pytest.mark.parametrize(("provided", "asked"), [("exit 1", True), ("exit 0", False)])
 def test_the_headers_that_gcc_got_from_another_kernel_stay(
     tmp_path: Path, provided: str, asked: bool
