@@ -194,11 +194,11 @@ def _server(folder: Path) -> Any:
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
+    from lab.access.keys import Key
     from lab.api import entry, moto_fixes, web
-    from lab.api.faults import Faults
-    from lab.api.keys import Key
     from lab.cloudformation.front import CloudFormation
     from lab.codebuild.projects import CodeBuild
+    from lab.faults import Faults
     from lab.guests import instances
     from lab.guests.machines import Machines
     from lab.network import bridge

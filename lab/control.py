@@ -22,8 +22,8 @@ import psutil
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import ROOT
 from kiln.cloud.target import DEFAULT_REGION
-from lab import folders, host, locks, origin, sweep, users, vendors
-from lab.api import keys
+from lab import folders, host, left_behind, locks, origin, users, vendors
+from lab.access import keys
 from lab.settings import Lab, current
 
 _START_TIMEOUT = 120.0
@@ -191,7 +191,7 @@ def _down(lab: Lab) -> list[str]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     lab.pid_file.unlink(missing_ok=True)
-    swept = sweep.sweep(lab)
+    swept = left_behind.remove(lab)
     host.restore(lab)
     return swept
 
@@ -249,7 +249,7 @@ def _no_base_in_progress(lab: Lab) -> Iterator[None]:
 
 
 def order_fault(lab: Lab, **fault: Any) -> None:
-    """Inject a failure; `lab.api.faults.Fault` has the fields."""
+    """Inject a failure; `lab.faults.Fault` has the fields."""
     call(lab, "faults", fault)
 
 
@@ -296,7 +296,7 @@ def _did_not_start(lab: Lab, start: int) -> KilnError:
         lines = log.read().decode("utf-8", "replace").strip().splitlines()
     fatal = [line.split("FATAL ", 1)[1] for line in lines if "FATAL " in line]
     reason = fatal[-1] if fatal else (lines[-1] if lines else "no output")
-    sweep.sweep(lab)
+    left_behind.remove(lab)
     hint = f"see {lab.log}"
     if _is_taken(lab.port):
         hint = (

@@ -14,7 +14,7 @@ from typing import Any
 
 from kiln.base.errors import operation_failed
 from lab import folders, locks
-from lab.guests import namespace
+from lab.sandbox import namespace
 from lab.settings import Lab
 
 # A guest's systemd uses about 20 inotify instances. All guests share the kernel's default limit of

@@ -16,16 +16,20 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from lab import folders, host, origin, sweep, vendors
+from lab import faults, folders, host, left_behind, origin, vendors
+from lab.access import keys
 from lab.amis import public_images
-from lab.api import botocore_data, faults, keys
-from lab.api.faults import Faults
+from lab.api import botocore_data
+from lab.faults import Faults
 from lab.network import bridge
 from lab.settings import Lab, current
+
+if TYPE_CHECKING:  # moto reads its settings when it is imported
+    from lab.guests.machines import Machines
 
 log = logging.getLogger("lab")
 
@@ -38,7 +42,7 @@ def main() -> int:
     )
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     # Remove what a killed lab left behind.
-    sweep.sweep(lab)
+    left_behind.remove(lab)
     folders.private(lab.root, lab.instances, lab.images, lab.shared / "bases")
     folders.close_others(lab.root)
     try:
@@ -48,7 +52,7 @@ def main() -> int:
     except (OSError, KilnError) as error:
         # control.up looks for this word in the log.
         log.error("FATAL %s", getattr(error, "message", error))
-        sweep.sweep(lab)
+        left_behind.remove(lab)
         host.restore(lab)
         return 1
     return 0
@@ -69,12 +73,13 @@ def serve(lab: Lab) -> None:
     from werkzeug.serving import make_server
 
     from lab import mirror
-    from lab.access import gate, holders, resource_policies
-    from lab.api import buckets, entry, moto_fixes, moto_keys, web
+    from lab.access import gate, holders, moto_keys, resource_policies
+    from lab.api import entry, moto_fixes, web
     from lab.guests.machines import Machines
     from lab.metadata import answers, imds
     from lab.network import dns, endpoints
     from lab.ssm import channel, front, sessions
+    from lab.storage import buckets
 
     ordered = Faults()
     base_lock = threading.Lock()
@@ -92,7 +97,10 @@ def serve(lab: Lab) -> None:
     managed = front.Manager().over(DomainDispatcherApplication(create_backend_app))
     application = entry.wrap(_services(managed, lookup), ordered, admin)
     judge = functools.partial(
-        gate.refusal, holders=holders.find, look=holders.look, attached=resource_policies.find
+        gate.refusal,
+        holders=holders.find,
+        look=functools.partial(holders.look, session_tags=sessions.KEPT.tags),
+        attached=resource_policies.find,
     )
     guarded = entry.guard(application, lookup, owner=own.id, addresses=[lab.gateway], refusal=judge)
     entrance = channel.over(guarded, sessions.KEPT, [lab.gateway])
@@ -116,7 +124,7 @@ def serve(lab: Lab) -> None:
     _stop_helpers()
     base_lock.acquire(timeout=10)
     _end(machines, lambda: web.end(server), metadata_service.shutdown, vendor.close, resolver.close)
-    sweep.sweep(lab)
+    left_behind.remove(lab)
     lab.pid_file.unlink(missing_ok=True)
     host.restore(lab)
     log.info("down")
@@ -141,7 +149,7 @@ def _root_filesystems(lock: threading.Lock, *, real: bool) -> Callable[[str, str
     return base
 
 
-def _end(machines: Any, *services: Callable[[], None]) -> None:
+def _end(machines: Machines, *services: Callable[[], None]) -> None:
     """Power the guests off, and end what serves them."""
     for instance in list(machines.by_address.values()):
         with contextlib.suppress(Exception):
@@ -179,7 +187,7 @@ def _stop_helpers() -> None:
 class _Admin:
     """The lab's own calls: status, hashes of what the mirror serves, injected failures, stop."""
 
-    def __init__(self, machines: Any, ordered: Faults, stop: Callable[[], None]) -> None:
+    def __init__(self, machines: Machines, ordered: Faults, stop: Callable[[], None]) -> None:
         self._machines = machines
         self._faults = ordered
         self._stop = stop
@@ -205,7 +213,7 @@ class _Admin:
         raise KeyError(f"no such call: {path}")
 
     def _status(self) -> dict[str, Any]:
-        lab: Lab = self._machines.lab
+        lab = self._machines.lab
         return {
             "lab": lab.bridge,
             "state": str(lab.state),

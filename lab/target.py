@@ -30,8 +30,8 @@ from kiln.cloud.target import (
     ParentAmi,
 )
 from lab import control, host, mirror, origin, recipe_cache, users
+from lab.access import keys
 from lab.amis import images, public_images
-from lab.api import keys
 from lab.mirror import updates as published_updates
 from lab.own_kernel import TAG, accelerator, disk
 from lab.packages import system

@@ -17,7 +17,7 @@ from devel.campaign.book import Book
 from devel.campaign.kills import measured, steps
 from devel.campaign.testbed import Build, Ended, Testbed, deadline, each, inventory
 from lab import control
-from lab.api.faults import LAUNCH
+from lab.faults import LAUNCH
 
 # Forbidden, expired: a build gives up.
 FINAL = ("UnauthorizedOperation", "ExpiredToken")

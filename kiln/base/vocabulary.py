@@ -26,8 +26,10 @@ DRIVER_SOURCES: tuple[str, ...] = get_args(DriverSource)
 
 # EC2's word for a processor → Debian's and Ubuntu's, which is Go's and so Kubernetes' too.
 DEB_ARCH = {"x86_64": "amd64", "arm64": "arm64"}
-# EC2's word → the kernel's (`uname -m`), which is RPM's too; Debian's word → the kernel's.
+# EC2's word → the kernel's (`uname -m`), which is RPM's too, and back.
 UNAME_ARCH = {"x86_64": "x86_64", "arm64": "aarch64"}
+ARCH_OF_UNAME = {UNAME_ARCH[arch]: arch for arch in ARCHES}
+# Debian's word → the kernel's.
 UNAME_OF_DEB = {DEB_ARCH[arch]: UNAME_ARCH[arch] for arch in ARCHES}
 
 

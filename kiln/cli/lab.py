@@ -71,8 +71,7 @@ def status(c: Context, json: bool = False) -> int:
 @task(help={"instance": "instance id (default: the only one that runs): --instance i-0123"})
 def shell(c: Context, instance: str | None = None) -> int:
     """A root shell in a guest; its exit status is the shell's."""
-    from lab import settings
-    from lab.guests import root_shell
+    from lab import root_shell, settings
 
     return root_shell.shell(settings.current(), instance or _running_instance())
 

@@ -1,4 +1,5 @@
-"""What IAM says of a call that is signed with a role's or a user's keys.
+"""Who may call: whose key a request is signed with, and what IAM says of the call.
 
-`asked` is what IAM is asked about a request, `policy` and `conditions` judge it, `gate` answers.
+`auth` checks the signature, `one_meaning` that a request can be read in one way only. `questions`
+is what IAM is asked about a request, `iam_policy` and `conditions` judge it, `gate` answers.
 """

@@ -9,11 +9,10 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lab.access import policy, questions
+from lab.access import iam_policy, questions, refusals
+from lab.access.iam_policy import Find, Policies
 from lab.access.of_ec2 import Look
-from lab.access.policy import Find, Policies
 from lab.access.principals import Caller
-from lab.api import refusals
 
 log = logging.getLogger("lab.access")
 
@@ -44,7 +43,7 @@ def refusal(
         if question.action in _FREE:
             continue
         theirs = attached(question.action, question.resource) if question.resource else None
-        why = policy.refusal(policies, question, caller, theirs)
+        why = iam_policy.refusal(policies, question, caller, theirs)
         if why:
             on = f" on resource: {question.resource}" if question.resource else ""
             text = f"User: {caller.arn} is not authorized to perform: {question.action}{on} {why}"

@@ -7,7 +7,7 @@ when the session began). A permissions boundary and the session's own policy lim
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from moto.core import DEFAULT_ACCOUNT_ID
@@ -16,12 +16,10 @@ from moto.ec2.models import ec2_backends
 from moto.iam.models import iam_backends
 from moto.sts.models import sts_backends
 
-from lab.access import resource_policies
+from lab.access import resource_policies, role_sessions
+from lab.access.iam_policy import Policies
 from lab.access.of_ec2 import Resource, arn
-from lab.access.policy import Policies
 from lab.access.principals import Caller
-from lab.metadata import role_credentials
-from lab.ssm import sessions
 
 
 def find(key_id: str) -> tuple[Caller, Policies] | None:
@@ -38,11 +36,16 @@ def find(key_id: str) -> tuple[Caller, Policies] | None:
     return None
 
 
-def look(kind: str, name: str, region: str) -> Resource:
-    """What conditions see of a resource; see `of_ec2.Look` for its name."""
+def look(
+    kind: str, name: str, region: str, *, session_tags: Callable[[str], dict[str, str]]
+) -> Resource:
+    """What conditions see of a resource; see `of_ec2.Look` for its name.
+
+    `session_tags` knows the tags of Session Manager's sessions by their ids.
+    """
     ec2 = ec2_backends[DEFAULT_ACCOUNT_ID][region]
     if kind == "session":
-        return Resource(sessions.KEPT.tags(name))
+        return Resource(session_tags(name))
     if kind == "key":
         return Resource(id=resource_policies.key_id(name, region))
     if kind in ("instance-profile", "launch-template-version"):
@@ -82,7 +85,7 @@ def _session(session: Any) -> tuple[Caller, Policies]:
     account = session.role_arn.split(":")[4]
     iam = iam_backends[account][session.partition]
     role = next((role for role in iam.roles.values() if role.arn == session.role_arn), None)
-    held = role_credentials.instance_of(session.access_key_id)
+    held = role_sessions.instance_of(session.access_key_id)
     instance = held[0] if held else None
     caller = Caller(
         arn=session.arn,

@@ -18,12 +18,11 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from kiln.base import plain_yaml
-from lab.access import of_ec2, of_s3
+from lab.access import of_ec2, of_s3, one_meaning
 from lab.access.conditions import Context
+from lab.access.iam_policy import Question
 from lab.access.of_ec2 import Look
-from lab.access.policy import Question
 from lab.access.principals import Caller
-from lab.api import one_meaning
 
 # The name in a signature → the one in policies, where they differ.
 _PREFIXES = {"monitoring": "cloudwatch", "email": "ses"}

@@ -15,7 +15,7 @@ from moto.s3.models import s3_backends
 from moto.sns.models import sns_backends
 from moto.sqs.models import sqs_backends
 
-from lab.access.policy import Attached
+from lab.access.iam_policy import Attached
 
 # A role that does not exist trusts nobody.
 _NOBODY = Attached(json.dumps({"Statement": []}), alone=True)

@@ -1,1 +1,1 @@
-"""AMIs: those that users made, those that AWS and vendors publish, and how new ones are made."""
+"""What is kept of AMIs: those that users made, those that AWS and vendors publish."""

@@ -1,1 +1,1 @@
-"""How the lab's API answers: who may call, what is refused, what of moto is replaced."""
+"""How the lab's API answers: what comes in, what is not supported, what of moto is replaced."""

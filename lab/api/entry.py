@@ -16,11 +16,11 @@ from xml.sax.saxutils import escape
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 
-from lab.amis import known_images
-from lab.api import auth, bodies, one_meaning, refusals, unsupported
-from lab.api.faults import ERRORS, Fault, Faults
-from lab.api.keys import Key, Lookup
-from lab.ec2 import retention
+from lab.access import auth, bodies, one_meaning, refusals
+from lab.access.keys import Key, Lookup
+from lab.api import unsupported
+from lab.ec2 import known_images, retention
+from lab.faults import ERRORS, Fault, Faults
 
 log = logging.getLogger("lab.api")
 

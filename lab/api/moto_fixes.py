@@ -32,10 +32,9 @@ from moto.ec2instanceconnect.responses import Ec2InstanceConnectResponse
 from moto.iam.access_control import PermissionResult
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 
-from lab.amis import imaging, known_images
 from lab.cloudwatch import layer as cloudwatch_layer
+from lab.ec2 import imaging, instance_profiles, known_images, launch, layer
 from lab.ec2 import instances as ec2_instances
-from lab.ec2 import launch, layer, profiles
 from lab.guests import instances
 from lab.guests.machines import Machines
 from lab.metadata import instance_connect
@@ -65,7 +64,7 @@ def install(machines: Machines) -> None:
     )
     # moto: no tags, no encryption, 15 GiB on "standard".
     moto_amis_responses.AmisResponse.copy_image = imaging.copy_image
-    profiles.install()
+    instance_profiles.install()
     load_public = moto_amis.AmiBackend._load_amis
 
     def load_all(backend: Any) -> None:

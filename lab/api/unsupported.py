@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 
 import botocore.session
 
-from lab.api import refusals
+from lab.access import refusals
 
 log = logging.getLogger("lab.unsupported")
 

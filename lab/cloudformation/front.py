@@ -19,9 +19,8 @@ from xml.sax.saxutils import escape
 
 from moto.core import DEFAULT_ACCOUNT_ID
 
-from lab.access import questions
-from lab.api import bodies
-from lab.api.keys import Key, Lookup
+from lab.access import bodies, questions
+from lab.access.keys import Key, Lookup
 from lab.cloudformation import calls
 from lab.cloudformation.errors import CloudFormationError
 from lab.cloudformation.kinds.kind import Place

@@ -15,7 +15,7 @@ import botocore.session
 from botocore.validate import ParamValidator
 from moto.core import DEFAULT_ACCOUNT_ID
 
-from lab.api import bodies
+from lab.access import bodies
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 _SCOPE = re.compile(r"Credential=[^/]+/[0-9]+/([^/]+)/codebuild/")

@@ -10,8 +10,7 @@ from typing import Any
 
 from moto.core.utils import utcnow
 
-from lab.amis import imaging
-from lab.ec2 import account, filters, recycle_bin
+from lab.ec2 import account, filters, imaging, recycle_bin
 from lab.ec2.calls import Request, call, error, missing
 from lab.guests.instances import LabInstance
 

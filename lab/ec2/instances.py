@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lab.amis import imaging
-from lab.ec2 import launch
+from lab.ec2 import imaging, launch
 from lab.ec2.calls import Request, call, error
 
 _BEHAVIOR = "InstanceInitiatedShutdownBehavior"

@@ -20,7 +20,7 @@ from moto.core.responses import ActionResult
 from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
 
-from lab.ec2 import account, capacity_reservations, filters, images, profiles
+from lab.ec2 import account, capacity_reservations, filters, images, instance_profiles
 from lab.ec2.calls import Request, call, error, missing
 from lab.guests.instances import LabInstance
 
@@ -83,7 +83,7 @@ def launching(run_instances: Callable[..., Any]) -> Callable[..., Any]:
     """moto's launch, for every call that launches, with what EC2 checks and fills in."""
 
     def run_and_launch(backend: Any, image_id: str, *arguments: Any, **named: Any) -> Any:
-        by_call = profiles.named(named)
+        by_call = instance_profiles.named(named)
         template = _of_template(backend, named)
         image_id = _resolved(backend, image_id or template.pop("image_id", ""))
         named |= {name: value for name, value in template.items() if name != "image_id"}
@@ -97,7 +97,7 @@ def launching(run_instances: Callable[..., Any]) -> Callable[..., Any]:
             named |= {"security_group_ids": groups} if groups else {}
         reservation = run_instances(backend, image_id, *arguments, **named)
         ami.last_launched_time = utcnow().strftime("%Y-%m-%dT%H:%M:%S.000Z")
-        profiles.associate(backend, reservation.instances, named, by_call=by_call)
+        instance_profiles.associate(backend, reservation.instances, named, by_call=by_call)
         for instance in reservation.instances:
             instance.launch()
         return reservation

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from lab.amis import images as entries
-from lab.amis import imaging
+from lab.ec2 import imaging
 from lab.ec2.calls import Request, call, error, missing
 from lab.guests.instances import LabInstance
 

@@ -1,4 +1,4 @@
-"""RegisterImage as it is called; `lab/amis/registrations.py` makes the AMI.
+"""RegisterImage as it is called; `lab/ec2/registrations.py` makes the AMI.
 
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RegisterImage.html
 """
@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.amis import registrations
 from lab.amis.images import Image
-from lab.ec2 import snapshots
+from lab.ec2 import registrations, snapshots
 from lab.ec2.calls import Request, call, error, missing
 from lab.guests.instances import LabInstance
 

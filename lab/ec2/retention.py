@@ -14,7 +14,7 @@ from typing import Any
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 
-from lab.api import bodies
+from lab.access import bodies
 from lab.ec2 import recycle_bin
 from lab.ec2.recycle_bin import Rule
 

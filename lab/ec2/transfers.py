@@ -17,14 +17,13 @@ from typing import Any
 from moto.core.utils import utcnow
 from moto.iam.models import iam_backends
 
-from lab.amis import archives, imaging, known_images, registrations
+from lab.amis import archives
 from lab.amis import images as entries
 from lab.amis.images import Image
-from lab.api import buckets
-from lab.ec2 import account, images, snapshots
+from lab.ec2 import account, images, imaging, known_images, registrations, snapshots
 from lab.ec2.calls import Request, call, error, missing
 from lab.guests.instances import LabInstance
-from lab.storage import formats, volumes
+from lab.storage import buckets, formats, volumes
 
 _GIB = 1 << 30
 _ROLE = "vmimport"

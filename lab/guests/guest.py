@@ -13,13 +13,13 @@ import stat
 import subprocess
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab.guests import cgroups, kernel_calls, namespace
 from lab.network import bridge, hostnames
+from lab.sandbox import cgroups, kernel_calls, namespace
+from lab.sandbox.common import MARK, DidNotStartError, end, has_booted, hypervisor_id
 from lab.settings import Lab
 from lab.storage import disks, volumes
 
@@ -27,17 +27,11 @@ log = logging.getLogger("lab.guest")
 
 # The exit status of systemd-nspawn --keep-unit when the guest wants to reboot.
 REBOOT = 133
-# In the environment of each guest's PID 1, so that a sweep finds the guests of a crashed lab.
-MARK = "KILN_LAB"
 _LEADER_TIMEOUT = 30.0
 _SIGRTMIN = 34
 _CAP_SYS_RESOURCE = 24  # <linux/capability.h>
 _POWEROFF = _SIGRTMIN + 4
 _RESTART = _SIGRTMIN + 5
-
-
-class DidNotStartError(Exception):
-    """The host could not start a guest; the image is not at fault."""
 
 
 class _NoInitError(Exception):
@@ -232,11 +226,6 @@ class Guest:
         self._off.set()
 
 
-def hypervisor_id() -> str:
-    """A UUID that begins as EC2's do."""
-    return f"ec2{str(uuid.uuid4())[3:]}"
-
-
 def leader_of(nspawn: int) -> int | None:
     """The process id of the guest's PID 1 below systemd-nspawn; None when there is none."""
     for task in Path(f"/proc/{nspawn}/task").glob("*/children"):
@@ -293,35 +282,3 @@ def _limits() -> list[str]:
 def _last_line(console: Path) -> str:
     lines = console.read_text(errors="replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "systemd-nspawn ended")
-
-
-def has_booted(
-    address: str, off: threading.Event, timeout: float, pause: float, patience: float = 0.5
-) -> bool:
-    """Wait until a machine answers on port 22; False after `timeout` seconds and when it is off.
-
-    Between two tries are `pause` seconds; `patience` is how long its first word may take.
-    """
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline and not off.is_set():
-        if answers(address, 22, patience):
-            return True
-        time.sleep(pause)
-    return False
-
-
-def end(process: subprocess.Popen[bytes] | None) -> None:
-    """Kill a machine's process with its group, if it runs, and wait for its end."""
-    if process and process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def answers(address: str, port: int, timeout: float = 0.5) -> bool:
-    """Whether an SSH server answers within `timeout` seconds."""
-    try:
-        with socket.create_connection((address, port), timeout=timeout) as connection:
-            return connection.recv(4) == b"SSH-"
-    except OSError:
-        return False

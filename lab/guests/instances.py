@@ -19,13 +19,14 @@ from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from lab.amis import images
-from lab.api.faults import LAUNCH
-from lab.guests.guest import DidNotStartError, Guest
+from lab.faults import LAUNCH
+from lab.guests.guest import Guest
 from lab.guests.machines import Machines
 from lab.own_kernel import TAG
 from lab.own_kernel.disk import path as disk_of
-from lab.own_kernel.machine import QemuMachine
+from lab.own_kernel.qemu import QemuMachine
 from lab.rootfs import emulation
+from lab.sandbox.common import DidNotStartError
 from lab.shell import CommandError
 from lab.storage import disks, volume_keys, volumes
 

@@ -12,7 +12,7 @@ from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import ec2_backends
 
 from lab.amis import images, public_images
-from lab.api.faults import Faults
+from lab.faults import Faults
 from lab.network import bridge
 from lab.settings import Lab
 from lab.storage import volumes

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
+from kiln.base.vocabulary import UNAME_ARCH
 from lab import settings
 from lab.mirror import (
     amazon,
@@ -29,7 +30,6 @@ from lab.mirror import (
     server,
 )
 from lab.network import endpoints
-from lab.rootfs import emulation
 
 LOG = Path("/run/kiln-lab/mirror.log")
 
@@ -99,7 +99,7 @@ def prepare(recipe: Recipe, state: Path | None = None) -> list[Path]:
 
 def _repositories(recipe: Recipe) -> list[repos.Repo]:
     """The distribution's own repositories, NVIDIA's for CUDA, and the container toolkit's."""
-    machine = emulation.machine(recipe.arch)
+    machine = UNAME_ARCH[recipe.arch]
     distro = recipe.distro
     release = amazon.release(distro.id)
     if release and recipe.package_snapshot:

@@ -11,6 +11,7 @@ import yaml
 
 from kiln import facts
 from kiln.base import versions
+from kiln.base.vocabulary import ARCH_OF_UNAME
 from lab.mirror import catalogue, records
 from lab.mirror.catalogue import Driver
 from lab.mirror.repos import Repo
@@ -176,7 +177,7 @@ def holds(name: str, arch: str) -> Contents | None:
     source: kiln/facts/knowledge/cuda.yaml
     """
     entry = facts.table("cuda")["repos"].get(name)
-    processor = {"x86_64": "x86_64", "aarch64": "arm64"}[arch]
+    processor = ARCH_OF_UNAME[arch]
     if entry is None or processor not in entry["arches"]:
         return None
     drivers = entry.get("drivers", {})

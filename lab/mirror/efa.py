@@ -10,13 +10,13 @@ from pathlib import Path
 
 from kiln import facts
 from kiln.base import versions
+from kiln.base.vocabulary import ARCH_OF_UNAME
 from lab.mirror import catalogue
 from lab.mirror.site import Site, route
 from lab.packages import deb, model, rpm
 from lab.packages.model import File
 
 _PAYLOAD = model.HERE / "payloads" / "efa-installer"
-_MACHINES = {"x86_64": "x86_64", "aarch64": "arm64"}
 _FIELDS = ("libfabric", "rdma_core", "driver", "ofi_nccl")
 
 
@@ -43,14 +43,14 @@ def installer(version: str, target: Path) -> bool:
         f"{top}/efa_installer.sh": File(script.encode(), 0o755),
         f"{top}/supported": File(supported.encode()),
     }
-    for machine in _MACHINES:
+    for machine in ARCH_OF_UNAME:
         names = "".join(f"{distro}\n" for distro in with_plugin(version, machine))
         files[f"{top}/plugin.{machine}"] = File(names.encode())
     folder = Path(tempfile.mkdtemp(prefix="kiln-efa-"))
     try:
         for format_, build in (("rpm", rpm.build), ("deb", deb.build)):
             installed = set()
-            for machine in _MACHINES:
+            for machine in ARCH_OF_UNAME:
                 members = packages(version, bundled, format_, machine)
                 installed |= {package.name for package in members}
                 for file in build(members, folder / format_ / machine):
@@ -93,7 +93,7 @@ def _supported(version: str) -> list[str]:
 
 def with_plugin(version: str, machine: str) -> list[str]:
     """The distributions for which this installer has aws-ofi-nccl for that machine."""
-    arch = _MACHINES[machine]
+    arch = ARCH_OF_UNAME[machine]
     return [distro for distro in _supported(version) if facts.bundles_plugin(version, arch, distro)]
 
 

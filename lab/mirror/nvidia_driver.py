@@ -11,7 +11,7 @@ import re
 from functools import partial
 from pathlib import Path
 
-from lab.mirror import catalogue
+from lab.mirror import catalogue, cuda_repository
 from lab.mirror.site import Site, route
 from lab.packages import deb, driver, elf, model
 from lab.packages.model import File
@@ -72,7 +72,7 @@ def _run_file(site: Site, url: re.Match[str]) -> Path | None:
 # The redistributables: an archive for each component and an index for each version. Fabric manager
 # has sbsa archives from 515 on.
 _REDIST = r"https://developer\.download\.nvidia\.com/compute/(?:nvidia-driver|cuda)/redist"
-_MACHINES = {"linux-x86_64": "x86_64", "linux-sbsa": "aarch64"}
+_MACHINES = {f"linux-{name}": machine for name, machine in cuda_repository.MACHINES.items()}
 _FIRST_SBSA = 515
 
 

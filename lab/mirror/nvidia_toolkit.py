@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from kiln.base.vocabulary import UNAME_ARCH, UNAME_OF_DEB
 from lab.mirror import catalogue, cuda_repository, records
 from lab.mirror.repos import Repo
 from lab.mirror.site import Site, route
@@ -13,7 +14,8 @@ from lab.packages import model
 _URL = "https://nvidia.github.io/libnvidia-container"
 _BASE = re.escape(_URL)
 _KEY = "nvidia-container-toolkit"
-_MACHINES = {"x86_64": "x86_64", "aarch64": "aarch64", "amd64": "x86_64", "arm64": "aarch64"}
+# RPM's words for a processor, which are the kernel's, and Debian's → the kernel's.
+_MACHINES = {**{name: name for name in UNAME_ARCH.values()}, **UNAME_OF_DEB}
 
 
 def repository(format_: str, arch: str) -> Repo:

@@ -14,8 +14,8 @@ from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from lab.metadata.imds import QuickServer
 from lab.network import endpoints
+from lab.network.quick_server import QuickServer
 
 Find = Callable[[str], "Path | None"]
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from kiln.base.errors import operation_failed
 from lab.amis import images
 from lab.amis.images import Image
-from lab.guests import namespace
 from lab.rootfs import distros
+from lab.sandbox import namespace
 from lab.settings import Lab
 from lab.shell import CommandError, run
 

@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 
 from kiln.base.errors import KilnError, operation_failed
-from kiln.base.vocabulary import UNAME_ARCH
+from kiln.base.vocabulary import ARCH_OF_UNAME, UNAME_ARCH
 from lab.shell import CommandError, run
 
 # EC2's name of a processor → e_machine in an ELF header.
@@ -30,8 +30,7 @@ def machine(arch: str) -> str:
 
 def host_arch() -> str:
     """This machine's processor by EC2's name."""
-    arches = {name: arch for arch, name in UNAME_ARCH.items()}
-    return arches.get(platform.machine(), platform.machine())
+    return ARCH_OF_UNAME.get(platform.machine(), platform.machine())
 
 
 def needed(arch: str) -> bool:

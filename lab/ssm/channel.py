@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from lab.api import auth
+from lab.access import auth
 from lab.ssm import sessions, websocket
 from lab.ssm.sessions import Sessions
 

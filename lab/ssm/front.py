@@ -18,8 +18,8 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from moto.core.exceptions import ServiceException
 from moto.ssm.models import ssm_backends
 
+from lab.access import role_sessions
 from lab.guests.instances import LabInstance
-from lab.metadata import role_credentials
 from lab.ssm import agents, commands, documents, groups, of_aws, session_calls, shown
 from lab.ssm.errors import SsmError
 
@@ -92,7 +92,7 @@ class Manager:
             return self._calls[target](region, request)
         if target not in self._of_agents:
             return self._session(target.rpartition(".")[2], key, region, request, environ)
-        caller = role_credentials.instance_of(key)
+        caller = role_sessions.instance_of(key)
         if caller is None:  # whether its role may has been judged before (lab/access/gate.py)
             raise SsmError("AccessDeniedException", "the key is not that of an instance")
         if target.endswith("UpdateInstanceInformation"):

@@ -10,9 +10,9 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
-from lab.access import holders, policy
+from lab.access import holders, iam_policy
 from lab.access.conditions import Context
-from lab.access.policy import Question
+from lab.access.iam_policy import Question
 from lab.guests import inside
 from lab.guests.instances import LabInstance
 from lab.ssm import sessions
@@ -140,7 +140,7 @@ def _connected(agent: Agent) -> bool:
     if not agent.online or holder is None:
         return False
     questions = [Question(f"ssmmessages:{call}", "*", Context({})) for call in _OF_AGENTS]
-    return not any(policy.refusal(holder[1], question) for question in questions)
+    return not any(iam_policy.refusal(holder[1], question) for question in questions)
 
 
 def _opened(session: Session, host: str) -> Request:

@@ -1,7 +1,7 @@
 """Disks are overlays: a distribution's root filesystem, frozen AMI layers, the instance's changes.
 
 An AMI is a list of folders, lowest first. CreateImage freezes an instance's upper folder by
-renaming it, which takes the same time for an empty disk and a full one. `lab.guests.namespace`
+renaming it, which takes the same time for an empty disk and a full one. `lab.sandbox.namespace`
 mounts them.
 """
 
@@ -25,7 +25,7 @@ def folder(lab: Lab, instance_id: str) -> Path:
 def prepare(lab: Lab, instance_id: str, layers: list[Path]) -> Path:
     """Make the folders of an instance's disk over `layers` (lowest first); returns its folder.
 
-    `lab.guests.namespace` mounts it, where only the guest sees it.
+    `lab.sandbox.namespace` mounts it, where only the guest sees it.
     """
     home = folder(lab, instance_id)
     for name in ("upper", "work", "root", "mounts"):

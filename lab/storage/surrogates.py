@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lab.guests import mounting
+from lab.sandbox import mounting
 from lab.settings import Lab
 from lab.shell import CommandError
 from lab.storage import loops

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.guests import mounting
-from lab.guests.kernel_calls import Device
+from lab.sandbox import mounting
+from lab.sandbox.kernel_calls import Device
 from lab.settings import Lab
 from lab.shell import run
 from lab.storage import loops

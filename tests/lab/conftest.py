@@ -35,7 +35,8 @@ from devel.campaign.testbed import (
 )
 from kiln.base.errors import KilnError
 from lab import control, host, settings
-from lab.api import botocore_data, keys
+from lab.access import keys
+from lab.api import botocore_data
 from lab.settings import Lab
 from tests.unit import commands
 from tests.unit.rows import row

@@ -27,7 +27,7 @@ from conftest import AL2, inventory, slim_checkout, users_environment
 
 from kiln.matrix import load
 from lab import control, mirror, settings
-from lab.api import keys
+from lab.access import keys
 from lab.settings import Lab
 from lab.target import LabTarget
 

@@ -13,8 +13,8 @@ from botocore.exceptions import ClientError
 from conftest import Guest, launching, wait_for
 
 from lab import control
-from lab.guests import cgroups
 from lab.network import bridge
+from lab.sandbox import cgroups
 from lab.storage import disks
 
 

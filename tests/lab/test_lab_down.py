@@ -29,8 +29,7 @@ from conftest import (
 
 from devel.remains import nothing, on_this_machine
 from kiln.base.errors import KilnError
-from lab import control, mirror
-from lab.guests import root_shell
+from lab import control, mirror, root_shell
 from lab.guests.guest import leader_of
 from lab.rootfs import tree
 from lab.settings import Lab

@@ -18,8 +18,7 @@ from conftest import another_lab, launching
 
 from kiln.base.errors import KilnError
 from kiln.cloud import host_key
-from lab import control, host
-from lab.guests import root_shell
+from lab import control, host, root_shell
 from lab.guests.guest import leader_of
 from lab.settings import Lab
 

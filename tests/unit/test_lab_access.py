@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 import json
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ from moto.ec2.models import ec2_backends
 
 from kiln.base import plain_yaml
 from kiln.base.paths import ROOT
-from lab.access import gate, holders, of_ec2, of_s3, policy, questions
+from lab.access import gate, holders, iam_policy, of_ec2, of_s3, questions
 from lab.access.conditions import Context, hold
+from lab.access.iam_policy import Attached, Policies, Question
 from lab.access.of_ec2 import Resource
-from lab.access.policy import Attached, Policies, Question
 from lab.access.principals import Caller
 from tests.unit.test_lab_auth import Call
 
@@ -42,6 +42,10 @@ KEYS = {"bake": {"team": "gpu"}}
 
 def look(kind: str, name: str, region: str) -> Resource:
     return Resource((KEYS if kind == "key-pair" else TAGS).get(name, {}), OWNERS.get(name))
+
+
+# What the lab itself sees, of which no session is open.
+LOOK = partial(holders.look, session_tags=lambda _: {})
 
 
 def document(*statements: dict[str, Any]) -> str:
@@ -356,7 +360,7 @@ def test_a_variable_in_a_resource_stands_for_the_callers_value() -> None:
             "arn:aws:s3:::home/anna/x",
             Context({"aws:username": name}),
         )
-        assert (policy.refusal(Policies((own,)), question) == "") is allowed
+        assert (iam_policy.refusal(Policies((own,)), question) == "") is allowed
 
 
 def test_the_table_of_resources_is_awss() -> None:
@@ -475,10 +479,10 @@ def test_what_is_seen_of_resources_that_exist() -> None:
     region = "eu-north-1"
     ec2 = ec2_backends[ACCOUNT][region]
     ec2.create_key_pair("bake", "ed25519", {"team": "gpu"})
-    assert holders.look("key-pair", "bake", region).tags == {"team": "gpu"}
-    assert holders.look("key-pair", "another", region) == Resource()
+    assert LOOK("key-pair", "bake", region).tags == {"team": "gpu"}
+    assert LOOK("key-pair", "another", region) == Resource()
     public = next(iter(ec2.amis.values()))
-    assert holders.look("image", public.id, region).owner == "amazon"
+    assert LOOK("image", public.id, region).owner == "amazon"
     volume = ec2.create_volume("1", f"{region}a")
-    assert holders.look("snapshot", ec2.create_snapshot(volume.id, "s").id, region).owner == ACCOUNT
+    assert LOOK("snapshot", ec2.create_snapshot(volume.id, "s").id, region).owner == ACCOUNT
     ec2.delete_key_pair("bake")

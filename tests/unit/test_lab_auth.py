@@ -21,8 +21,9 @@ from botocore.config import Config
 from botocore.credentials import Credentials
 from werkzeug.serving import DechunkedInput
 
-from lab.api import auth, entry, web
-from lab.api.keys import Key
+from lab.access import auth
+from lab.access.keys import Key
+from lab.api import entry, web
 
 OWN = Key("KILNOWNOWNOWNOWNOWN2", "the-secret", "the user of lab0")
 ROLE = Key("ASIAROLEROLEROLEROLE", "a-role's-secret", "role r", token="the-token")

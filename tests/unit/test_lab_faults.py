@@ -10,9 +10,9 @@ import pytest
 from invoke import Context, Exit
 
 from kiln.cli import lab as lab_tasks
-from lab import control
-from lab.api import entry, faults
-from lab.api.faults import Fault, Faults
+from lab import control, faults
+from lab.api import entry
+from lab.faults import Fault, Faults
 
 GOOD = {"action": "RunInstances", "code": "InternalError"}
 

@@ -14,7 +14,7 @@ from moto import mock_aws
 
 from kiln.base.errors import KilnError
 from lab import folders
-from lab.api import keys, moto_keys
+from lab.access import keys, moto_keys
 from lab.settings import Lab
 
 

@@ -18,9 +18,9 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from lab.access import gate, questions
-from lab.access.policy import Policies
+from lab.access.iam_policy import Policies
+from lab.access.keys import Key
 from lab.api import entry
-from lab.api.keys import Key
 from tests.unit.test_lab_access import ROLE, allow, deny, document, look
 
 OWNER = Key("KILNOWNOWNOWNOWNOWN2", "the-secret", "the user of lab0")

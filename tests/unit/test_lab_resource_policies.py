@@ -17,12 +17,12 @@ from moto.s3.models import s3_backends
 from moto.sns.models import sns_backends
 from moto.sqs.models import sqs_backends
 
-from lab.access import holders, policy, resource_policies
+from lab.access import iam_policy, resource_policies
+from lab.access.iam_policy import Attached
 from lab.access.of_ec2 import Resource
-from lab.access.policy import Attached
 from lab.access.principals import Caller
 from tests.unit import test_lab_access
-from tests.unit.test_lab_access import ACCOUNT, ROLE, allow, deny, document, get, refused
+from tests.unit.test_lab_access import ACCOUNT, LOOK, ROLE, allow, deny, document, get, refused
 from tests.unit.test_lab_auth import Call
 
 BUCKET = "arn:aws:s3:::b-1/*"
@@ -234,8 +234,8 @@ def test_policies_are_those_that_the_services_keep() -> None:
     assert found and found.alone and f"{ACCOUNT}:root" in found.document
     kms_backends[ACCOUNT][region].create_alias(key.id, "alias/sign")
     names = (key.id, "alias/sign", f"arn:aws:kms:{region}:{ACCOUNT}:alias/sign")
-    assert {holders.look("key", name, region).id for name in names} == {key.id}
-    assert holders.look("key", key.arn, region).id == key.arn
+    assert {LOOK("key", name, region).id for name in names} == {key.id}
+    assert LOOK("key", key.arn, region).id == key.arn
 
 
 def test_a_topics_own_policy_lets_no_role_publish() -> None:
@@ -254,12 +254,11 @@ def test_the_roles_of_a_launch_are_those_of_its_profile() -> None:
     ec2.create_launch_template("of-a-fleet", "", {}, {})
     template = ec2.get_launch_template_by_name("of-a-fleet")
     template.create_version({"IamInstanceProfile": {"Name": "with-a-role"}}, "")
-    look = holders.look
-    assert look("instance-profile", "with-a-role", "eu-west-2").roles == (role.arn,)
+    assert LOOK("instance-profile", "with-a-role", "eu-west-2").roles == (role.arn,)
     for name in (f"{template.id}/2", "of-a-fleet/2", "of-a-fleet/$Latest"):
-        assert look("launch-template-version", name, "eu-west-2").roles == (role.arn,)
+        assert LOOK("launch-template-version", name, "eu-west-2").roles == (role.arn,)
     for name in ("of-a-fleet/$Default", "of-a-fleet/9", "another/1"):
-        assert look("launch-template-version", name, "eu-west-2").roles == ()
+        assert LOOK("launch-template-version", name, "eu-west-2").roles == ()
     assert resource_policies.find("sts:AssumeRole", role.arn) == Attached(trusted, alone=True)
     gone = resource_policies.find("sts:AssumeRole", f"arn:aws:iam::{ACCOUNT}:role/gone")
     assert gone and gone.alone
@@ -277,7 +276,7 @@ def test_the_roles_of_a_launch_are_those_of_its_profile() -> None:
 )
 def test_ec2_takes_a_role_that_trusts_it(statement: dict[str, Any], may: bool) -> None:
     whole = document({**statement, "Action": "sts:AssumeRole"})
-    assert policy.service_may_assume(whole, "ec2.amazonaws.com") is may
+    assert iam_policy.service_may_assume(whole, "ec2.amazonaws.com") is may
 
 
 def test_a_user_that_a_policy_names_needs_no_policy_of_its_own() -> None:

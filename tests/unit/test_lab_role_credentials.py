@@ -7,9 +7,9 @@ from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
 
-from lab.api import moto_keys
+from lab.access import moto_keys
+from lab.access.role_sessions import LIFETIME, RENEWED_BEFORE
 from lab.metadata import role_credentials
-from lab.metadata.role_credentials import LIFETIME, RENEWED_BEFORE
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=timezone.utc)
 ACCOUNT = "123456789012"

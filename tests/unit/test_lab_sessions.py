@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from lab.api import auth
+from lab.access import auth
 from lab.ssm import channel, messages, sessions
 from lab.ssm.messages import Message
 from lab.ssm.sessions import Session, Sessions

@@ -10,7 +10,7 @@ import pytest
 
 from kiln.base.errors import KilnError
 from lab import host, settings
-from lab.guests import namespace
+from lab.sandbox import namespace
 
 # What a kernel lacks → how it answers. Before 5.12 there is no mount_setattr(2):
 # https://man7.org/linux/man-pages/man2/mount_setattr.2.html. Before 5.19 an overlay takes no layer

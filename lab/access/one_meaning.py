@@ -1,6 +1,6 @@
 """Rejects ambiguous requests, so that the authorised call is the executed one.
 
-Several programs read a request: the check of its signature, that of the policies (lab/access), the
+Several programs read a request: the check of its signature, that of the policies (`gate`), the
 lab's own services, moto. Each finds the key, the service and the call by itself; if two programs
 read different values, the authorised call is not the executed one. A request that gives a value
 twice is refused; of a value with several forms, one form is passed on.
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
-from lab.api import auth
+from lab.access import auth
 
 _FORM = "application/x-www-form-urlencoded"
 

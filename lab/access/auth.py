@@ -29,7 +29,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from botocore.utils import normalize_url_path
 
-from lab.api.keys import Key, Lookup
+from lab.access.keys import Key, Lookup
 
 # https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-authenticating-requests.html: a request is
 # valid for 15 minutes; a presigned URL for at most seven days.

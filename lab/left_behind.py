@@ -10,10 +10,10 @@ from pathlib import Path
 
 import psutil
 
-from lab.guests import cgroups
-from lab.guests.guest import MARK
 from lab.network import bridge, hostnames
 from lab.own_kernel import disk as own_kernel
+from lab.sandbox import cgroups
+from lab.sandbox.common import MARK
 from lab.settings import Lab
 from lab.shell import run
 from lab.storage import disks, volumes
@@ -36,7 +36,7 @@ def guests(lab: Lab) -> list[int]:
     return pids
 
 
-def sweep(lab: Lab) -> list[str]:
+def remove(lab: Lab) -> list[str]:
     """Stop guests, unmount disks, delete bridge and NAT; returns what was removed.
 
     AMIs stay. Disks of instances and volumes are deleted, because they exist no longer in EC2.

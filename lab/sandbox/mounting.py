@@ -28,7 +28,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from lab.guests import namespace
+from lab.sandbox import namespace
 
 # <linux/openat2.h>, <linux/mount.h>, <sched.h>
 _OPENAT2, _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 437, 428, 429, 442

@@ -17,7 +17,8 @@ from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError, InvalidParameterDependency
 from moto.ec2.models import ec2_backends
 
-from lab.amis import images, known_images
+from lab.amis import images
+from lab.ec2 import known_images
 from lab.guests.guest import Guest
 from lab.guests.instances import PENDING, STOP_TIMEOUT, STOPPING, LabInstance, incorrect_state
 from lab.storage import disks, surrogates, volumes

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from xml.sax.saxutils import escape
 
-from lab.api.auth import Kind, RefusedError
+from lab.access.auth import Kind, RefusedError
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.guests import mounting, namespace
+from lab.sandbox import mounting, namespace
 
 log = logging.getLogger("lab.kernel_calls")
 
@@ -75,7 +75,7 @@ def listen(
 ) -> threading.Thread:
     """Answer the calls of a guest that starts now, in a thread that ends with the guest.
 
-    `receiver` is the other end of the socket that `lab.guests.namespace` has.
+    `receiver` is the other end of the socket that `lab.sandbox.namespace` has.
     """
 
     def answer() -> None:

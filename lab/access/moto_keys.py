@@ -1,5 +1,5 @@
 """Keys that moto made: of IAM users (CreateAccessKey) and of assumed roles (AssumeRole, and the
-roles of instance profiles, see lab/metadata/role_credentials.py)."""
+roles of instance profiles, see `role_sessions`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from moto.iam.models import iam_backends
 from moto.sts.models import sts_backends
 
-from lab.api.keys import Key
+from lab.access.keys import Key
 
 
 def find(key_id: str) -> Key | None:

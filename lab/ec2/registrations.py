@@ -11,7 +11,8 @@ from typing import Any
 import moto.ec2.models.amis as moto_amis
 from moto.core.utils import utcnow
 
-from lab.amis import images, imaging, known_images
+from lab.amis import images
+from lab.ec2 import imaging, known_images
 from lab.guests.instances import LabInstance
 from lab.shell import CommandError
 from lab.storage import surrogates, volumes

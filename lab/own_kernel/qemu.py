@@ -18,9 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab.guests.guest import MARK, DidNotStartError, end, has_booted, hypervisor_id
 from lab.network import bridge, hostnames
 from lab.own_kernel import accelerator, dhcp
+from lab.sandbox.common import MARK, DidNotStartError, end, has_booted, hypervisor_id
 from lab.settings import Lab
 from lab.storage import disks
 
