@@ -20,7 +20,7 @@ from typing import Any
 from kiln.base import needs
 from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.base.recipe import Recipe
-from kiln.cloud import aws, session
+from kiln.cloud import aws
 from kiln.cloud.target import (
     DEFAULT_REGION,
     OwnBoot,
@@ -259,17 +259,9 @@ class LabTarget:
             return PackageArchive(recipe.distro.id, recipe.arch, mirror.reached(current().gateway))
         return PackageArchive(aptsources.distribution(), recipe.arch)
 
-    def own_cidr(self) -> str:
-        """See `Target`: guests see this machine at the bridge's address."""
+    def own_cidr(self, block: str | None = None) -> str:
+        """See `Target`: all guests are on the bridge, and see this machine at its address."""
         return f"{current().gateway}/32"
-
-    def own_cidr_towards(self, block: str) -> str:
-        """See `Target`: all guests are on the bridge."""
-        return self.own_cidr()
-
-    def check_session_manager(self) -> None:
-        """See `Target`: the lab has Session Manager, and AWS's plugin speaks to it too."""
-        session.require_plugin()
 
     def packer_inputs(self, folder: Path, recipe: Recipe) -> PackerInputs:
         """See `Target`: lab.pkrvars.json, and the lab's credentials instead of the user's."""

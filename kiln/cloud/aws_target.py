@@ -13,7 +13,7 @@ from typing import Any
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
-from kiln.cloud import aws, network, session
+from kiln.cloud import aws, network
 from kiln.cloud.target import OwnBoot, OwnKernel, PackageArchive, PackerInputs, ParentAmi
 
 # AWS's own "what is my address": https://checkip.amazonaws.com
@@ -119,8 +119,10 @@ class AwsTarget:
         mirrors = tuple(recipe.row.account.mirrors.items())
         return PackageArchive(recipe.distro.id, recipe.arch, mirrors)
 
-    def own_cidr(self) -> str:
-        """See `Target`: asks AWS. Raises KilnError (exit status 1) if it does not answer."""
+    def own_cidr(self, block: str | None = None) -> str:
+        """See `Target`: asks AWS, for a private network this machine's routes."""
+        if block is not None:
+            return f"{network.address_towards(block)}/32"
         try:
             with urllib.request.urlopen(_CHECK_IP, timeout=10) as answer:
                 return f"{ipaddress.ip_address(answer.read().decode().strip())}/32"
@@ -129,14 +131,6 @@ class AwsTarget:
                 f"this machine's public address is unknown ({_CHECK_IP}: {error})",
                 hint="SSH is opened to this address only, never to 0.0.0.0/0",
             ) from None
-
-    def own_cidr_towards(self, block: str) -> str:
-        """See `Target`."""
-        return f"{network.address_towards(block)}/32"
-
-    def check_session_manager(self) -> None:
-        """See `Target`: AWS's plugin must be on this machine."""
-        session.require_plugin()
 
     def packer_inputs(self, folder: Path, recipe: Recipe) -> PackerInputs:
         """See `Target`: only the user's own environment."""

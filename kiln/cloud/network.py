@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.base.account import Account, SubnetFilter
 from kiln.base.errors import operation_failed
-from kiln.cloud import aws
+from kiln.cloud import aws, session
 from kiln.cloud.target import Target
 
 if TYPE_CHECKING:
@@ -74,13 +74,13 @@ def find_network(account: Account, target: Target) -> Network:
     public = subnet is None or bool(subnet.get("MapPublicIpOnLaunch"))
     way = account.ssh_interface or ("public_ip" if public else "private_ip")
     if way == SESSION_MANAGER:
-        target.check_session_manager()
+        session.require_plugin()
     if account.ssh_source_cidrs:
         cidrs = account.ssh_source_cidrs
     elif way == SESSION_MANAGER or account.security_group_ids:
         cidrs = (NOBODY,)
     elif way == "private_ip":
-        cidrs = (target.own_cidr_towards(_block(client, subnet, vpc)),)
+        cidrs = (target.own_cidr(_block(client, subnet, vpc)),)
     else:
         cidrs = (target.own_cidr(),)
     ids = [str(subnet["SubnetId"]) for subnet in subnets]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kiln.base.account import Account
 from kiln.base.errors import operation_failed
 from kiln.cloud import aws, capacity
 from kiln.cloud.capacity import Launch
 from kiln.cloud.target import Target
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import CapacityReservationTypeDef, FilterTypeDef
 
 
 def launches_of(
@@ -39,7 +42,7 @@ def launches_of(
     return launches
 
 
-def _active(wanted: str, target: Target) -> Any:
+def _active(wanted: str, target: Target) -> CapacityReservationTypeDef:
     with aws.explained(f"{wanted} could not be looked up in {target.region}"):
         answer = aws.ec2(target).describe_capacity_reservations(CapacityReservationIds=[wanted])
     for reservation in answer["CapacityReservations"]:
@@ -51,18 +54,23 @@ def _active(wanted: str, target: Target) -> Any:
     )
 
 
-def _in_zone(reservation: Any, target: Target, subnets: Sequence[str | None]) -> list[str]:
+def _in_zone(
+    reservation: CapacityReservationTypeDef, target: Target, subnets: Sequence[str | None]
+) -> list[str]:
     """The subnets in the reservation's zone; the default one of the zone if none is named."""
     # A zone's name differs from account to account, and a reservation may be another account's.
     zone = reservation["AvailabilityZoneId"]
     named = [subnet for subnet in subnets if subnet is not None]
-    default = [
+    default: list[FilterTypeDef] = [
         {"Name": "availability-zone-id", "Values": [zone]},
         {"Name": "default-for-az", "Values": ["true"]},
     ]
-    query: Any = {"SubnetIds": named} if named else {"Filters": default}
     with aws.explained("the subnets could not be looked up"):
-        answer = aws.ec2(target).describe_subnets(**query)["Subnets"]
+        client = aws.ec2(target)
+        if named:
+            answer = client.describe_subnets(SubnetIds=named)["Subnets"]
+        else:
+            answer = client.describe_subnets(Filters=default)["Subnets"]
     zones = {subnet["SubnetId"]: subnet["AvailabilityZoneId"] for subnet in answer}
     inside = [subnet for subnet in named or zones if zones.get(subnet) == zone]
     if inside:

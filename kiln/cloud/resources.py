@@ -12,6 +12,7 @@ from kiln.cloud.target import Target
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_ec2.type_defs import FilterTypeDef
 
 
 def tags(run_id: str, **more: str) -> list[Any]:
@@ -59,7 +60,7 @@ def ended_by_ec2(target: Target, run_id: str) -> list[str]:
     return reasons
 
 
-def _mine(run_id: str) -> list[Any]:
+def _mine(run_id: str) -> list[FilterTypeDef]:
     return [{"Name": f"tag:{RUN_ID}", "Values": [run_id]}]
 
 
@@ -143,7 +144,7 @@ def _security_groups(client: EC2Client, run_id: str) -> list[Resource]:
 
 
 def _volumes(client: EC2Client, run_id: str) -> list[Resource]:
-    free: list[Any] = [*_mine(run_id), {"Name": "status", "Values": ["available"]}]
+    free: list[FilterTypeDef] = [*_mine(run_id), {"Name": "status", "Values": ["available"]}]
     volumes = client.describe_volumes(Filters=free)["Volumes"]
     return [Resource("volume", volume["VolumeId"]) for volume in _of_run(volumes, run_id)]
 

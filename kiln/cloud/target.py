@@ -178,20 +178,12 @@ class Target(Protocol):
         """Whose packages a bake of the recipe gets besides the vendors': the distribution's own, or
         what stands in for it here."""
 
-    def own_cidr(self) -> str:
-        """The address, as a /32, that EC2 sees this machine under: SSH is opened to it alone.
+    def own_cidr(self, block: str | None = None) -> str:
+        """The address, as a /32, that EC2 sees this machine under, or a private network's `block`:
+        SSH is opened to it alone.
 
-        Raises KilnError (exit status 1) if it cannot be determined.
+        Raises KilnError (exit status 1) if it cannot be determined, or if there is no way to it.
         """
-
-    def own_cidr_towards(self, block: str) -> str:
-        """The address, as a /32, that a private network sees this machine under.
-
-        Raises KilnError (exit status 1) if there is no way to it.
-        """
-
-    def check_session_manager(self) -> None:
-        """Raises KilnError (exit status 2) if instances cannot be reached by Session Manager."""
 
     def packer_inputs(self, folder: Path, recipe: Recipe) -> PackerInputs:
         """What Packer needs to build `recipe` here; variable files are written to `folder`."""

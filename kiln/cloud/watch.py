@@ -10,13 +10,16 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.stopping import Stop
 from kiln.base.tags import RUN_ID
 from kiln.cloud import aws
 from kiln.cloud.target import Target
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import FilterTypeDef
 
 # Seconds between two questions.
 _EVERY = 3.0
@@ -61,7 +64,7 @@ def refusal(run_id: str, target: Target) -> KilnError | None:
     from botocore.exceptions import BotoCoreError, ClientError
     from botocore.parsers import ResponseParserError
 
-    mine: Any = [{"Name": f"tag:{RUN_ID}", "Values": [run_id]}]
+    mine: list[FilterTypeDef] = [{"Name": f"tag:{RUN_ID}", "Values": [run_id]}]
     try:
         aws.ec2(target).describe_instances(Filters=mine)
         aws.ec2(target).describe_images(Owners=["self"], Filters=mine)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.paths import RUNTIME
 from kiln.base.runtime_import import runtime_module
 from kiln.mig.profiles import NoMigError, chosen, gpu_types
+
+if TYPE_CHECKING:
+    from gpu_mig.facts import GpuType
 
 _errors = runtime_module("gpu_mig.errors")
 _profile = runtime_module("gpu_mig.profile")
@@ -71,7 +74,7 @@ def instances_with(devices: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return shapes
 
 
-def warnings(kind: Any, names: Iterable[str]) -> list[str]:
+def warnings(kind: GpuType, names: Iterable[str]) -> list[str]:
     """A warning for each of these profiles whose placement no public listing confirms."""
     doubtful = {n for n in names if {"starts", "memory"} & set(kind.profiles[n].unsure)}
     return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -12,6 +12,9 @@ from kiln.base.yaml_text import as_yaml
 from kiln.mig.check import shipped_labels
 from kiln.mig.layouts import as_v1, slices_of
 from kiln.mig.profiles import chosen, gpu_types
+
+if TYPE_CHECKING:
+    from gpu_mig.facts import GpuType
 
 OWNERS = ("ami", "operator")
 # The ConfigMap that the chart makes of a layout that NVIDIA's own map does not have.
@@ -82,7 +85,7 @@ def _by_gpu(label: str, strategy: str, labels: dict[str, Any]) -> dict[str, dict
 
 
 def _attempt(
-    label: str, strategy: str, kind: Any, labels: dict[str, Any]
+    label: str, strategy: str, kind: GpuType, labels: dict[str, Any]
 ) -> dict[str, int] | KilnError:
     try:
         return _offered(label, strategy, 1, kind, labels)
@@ -91,7 +94,7 @@ def _attempt(
 
 
 def _offered(
-    label: str, strategy: str, count: int, kind: Any, labels: dict[str, Any]
+    label: str, strategy: str, count: int, kind: GpuType, labels: dict[str, Any]
 ) -> dict[str, int]:
     per_gpu = slices_of(label, count, kind, labels)
     if strategy == "single":

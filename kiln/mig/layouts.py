@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import KilnError
 from kiln.base.runtime_import import runtime_module
 from kiln.mig.check import SHIPPED_MAP, shipped_labels
 from kiln.mig.plan import plan_layout
 from kiln.mig.profiles import gpu_types
+
+if TYPE_CHECKING:
+    from gpu_mig.facts import GpuType
 
 _config = runtime_module("gpu_mig.config")
 _errors = runtime_module("gpu_mig.errors")
@@ -63,7 +66,7 @@ def planned_labels(instance_type: str, want: str) -> dict[str, Any]:
 
 
 def slices_of(
-    label: str, count: int, kind: Any, labels: dict[str, Any]
+    label: str, count: int, kind: GpuType, labels: dict[str, Any]
 ) -> dict[int, dict[str, int]]:
     """The slices of every GPU in MIG mode of a machine with `count` GPUs: {index: {profile: n}}.
 

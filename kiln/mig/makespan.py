@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kiln import facts
 from kiln.base.errors import KilnError, did_you_mean
@@ -18,6 +18,9 @@ from kiln.base.runtime_import import runtime_module
 from kiln.mig.check import shipped_labels
 from kiln.mig.layouts import slices_of
 from kiln.mig.profiles import gpus_on_instance
+
+if TYPE_CHECKING:
+    from gpu_mig.facts import GpuType
 
 _errors = runtime_module("gpu_mig.errors")
 _profile = runtime_module("gpu_mig.profile")
@@ -117,7 +120,7 @@ def compare_ways(instance_type: str, work: Work) -> dict[str, Any]:
 
 
 def _require_sensible(
-    instance_type: str, work: Work, machine: facts.InstanceType, kind: Any
+    instance_type: str, work: Work, machine: facts.InstanceType, kind: GpuType
 ) -> None:
     gib = machine.gpu_memory_mib / 1024
     if work.memory_gib > gib:
@@ -135,7 +138,7 @@ def _require_sensible(
             )
 
 
-def _labels(work: Work, machine: facts.InstanceType, kind: Any) -> list[Way]:
+def _labels(work: Work, machine: facts.InstanceType, kind: GpuType) -> list[Way]:
     """A way for each layout of the shipped map that cuts these GPUs; equal labels are one."""
     names: dict[tuple[tuple[str, int], ...], list[str]] = {}
     for label in shipped_labels():
@@ -152,7 +155,7 @@ def _labels(work: Work, machine: facts.InstanceType, kind: Any) -> list[Way]:
     return [_label(work, kind, " = ".join(same), dict(counts)) for counts, same in names.items()]
 
 
-def _label(work: Work, kind: Any, name: str, counts: dict[str, int]) -> Way:
+def _label(work: Work, kind: GpuType, name: str, counts: dict[str, int]) -> Way:
     places, assumed = {}, []
     for profile, n in counts.items():
         of_instance = kind.profile(_profile.parse(profile).gpu_instance)

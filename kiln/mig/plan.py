@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import KilnError
 from kiln.base.runtime_import import runtime_module
 from kiln.mig.check import instances_with, warnings
 from kiln.mig.profiles import gpus_on_instance
+
+if TYPE_CHECKING:
+    from gpu_mig.facts import GpuType
 
 _placement = runtime_module("gpu_mig.placement")
 _profile = runtime_module("gpu_mig.profile")
@@ -78,7 +81,7 @@ def _too_much(left: list[str], gpus: int) -> str:
 class _Search:
     """Ways to spread counts of some profiles over GPUs of one type."""
 
-    def __init__(self, kind: Any, kinds: Sequence[str]) -> None:
+    def __init__(self, kind: GpuType, kinds: Sequence[str]) -> None:
         self.kind, self.kinds = kind, list(kinds)
         every = [c for c in _placement.layouts(kind, self.kinds) if any(c)]
         self.possible: frozenset[Layout] = frozenset(every)
@@ -194,7 +197,7 @@ def _minus(a: Layout, b: Layout) -> Layout:
 
 
 def _lay_out(
-    kind: Any, kinds: Sequence[str], layouts: list[Layout], shapes: list[Any]
+    kind: GpuType, kinds: Sequence[str], layouts: list[Layout], shapes: list[Any]
 ) -> list[dict[str, Any]]:
     """Start positions on every GPU; the wanted compute instances (`1c.3g.20gb`) in their order."""
     gpus = []

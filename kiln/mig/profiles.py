@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kiln import facts
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.runtime_import import runtime_module
 from kiln.mig import export
+
+if TYPE_CHECKING:
+    from gpu_mig.facts import GpuType
 
 _facts = runtime_module("gpu_mig.facts")
 _profile = runtime_module("gpu_mig.profile")
@@ -19,13 +22,13 @@ class NoMigError(KilnError):
 
 
 @cache
-def gpu_types() -> dict[str, Any]:
+def gpu_types() -> dict[str, GpuType]:
     """Every MIG-capable GPU by name (`gpu_mig.facts.GpuType`): kiln/facts/knowledge/mig.yaml."""
     data = export.image_profiles()
     return {g["gpu"]: _facts.gpu_type(g, data["mode_change"]) for g in data["gpus"]}
 
 
-def gpu_type(name: str) -> Any:
+def gpu_type(name: str) -> GpuType:
     """The GPU that a person means: `H100-80GB`, `h100 80gb`, `NVIDIA A30`, `0x20B010DE`, `B200`.
 
     Raises NoMigError for a GPU without MIG, KilnError for an unknown GPU and for an ambiguous name
@@ -57,7 +60,7 @@ def _squeeze(name: str) -> str:
     return text.removeprefix("nvidia")
 
 
-def gpus_on_instance(instance_type: str) -> tuple[facts.InstanceType, Any]:
+def gpus_on_instance(instance_type: str) -> tuple[facts.InstanceType, GpuType]:
     """The instance type and its GpuType. Raises NoMigError if its GPUs do not support MIG."""
     machine = facts.instance(instance_type)
     if not machine.mig:
@@ -69,7 +72,7 @@ def gpus_on_instance(instance_type: str) -> tuple[facts.InstanceType, Any]:
     return machine, gpu_types()[machine.gpu]
 
 
-def chosen(gpu: str | None, instance_type: str | None) -> tuple[int, Any]:
+def chosen(gpu: str | None, instance_type: str | None) -> tuple[int, GpuType]:
     """(number of GPUs, GpuType) of a GPU or instance type. Raises KilnError unless one is given."""
     if bool(gpu) == bool(instance_type):
         raise KilnError(

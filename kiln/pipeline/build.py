@@ -12,7 +12,7 @@ from kiln.base.errors import KilnError, operation_failed, refuse_errors
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
 from kiln.base.stopping import Stop, on_signals
-from kiln.cloud import parents, runs
+from kiln.cloud import parents, runs, session
 from kiln.cloud.machine import ssh_timeout
 from kiln.cloud.network import SESSION_MANAGER
 from kiln.cloud.target import Target
@@ -230,7 +230,7 @@ def _set_up(
     packer, target = _ready(recipes, target, progress, install=install, own_kernel=own_kernel)
     planned = plans(recipes, options, target, rebuilt)
     if any(plan.account.ssh_interface == SESSION_MANAGER for plan in planned):
-        target.check_session_manager()
+        session.require_plugin()
     if rebuilt is None:
         say_if_stale(recipes, progress)
     with progress.stage("render and policy"):

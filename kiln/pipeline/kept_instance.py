@@ -10,7 +10,7 @@ import shlex
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import near
@@ -25,6 +25,9 @@ from kiln.pipeline.plan import Plan
 from kiln.pipeline.record import KeptInstance
 from kiln.pipeline.record_draft import Draft
 from kiln.pipeline.running_machine import Running, connected
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import FilterTypeDef
 
 _FOR = timedelta(hours=4)
 _TIMER = "kiln-kept"
@@ -173,7 +176,7 @@ def _tag(target: Target, run_id: str, instance: dict[str, Any], until: str) -> N
         client = aws.ec2(target)
         devices = instance.get("BlockDeviceMappings", [])
         ids = [instance["InstanceId"], *(device["Ebs"]["VolumeId"] for device in devices)]
-        mine: Any = [{"Name": f"tag:{RUN_ID}", "Values": [run_id]}]
+        mine: list[FilterTypeDef] = [{"Name": f"tag:{RUN_ID}", "Values": [run_id]}]
         groups = client.describe_security_groups(Filters=mine)["SecurityGroups"]
         ids += [group["GroupId"] for group in groups]
         ids += [key["KeyPairId"] for key in client.describe_key_pairs(Filters=mine)["KeyPairs"]]

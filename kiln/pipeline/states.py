@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError, nearest, operation_failed
@@ -38,6 +38,9 @@ from kiln.pipeline.failure import ProvisionerError
 from kiln.pipeline.plan import Plan
 from kiln.pipeline.record import Record
 from kiln.pipeline.record_draft import Draft, cleaned_up
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import FilterTypeDef
 
 # A state holds what its bake has installed, some hundred megabytes.
 _MOST = 6
@@ -235,7 +238,7 @@ def kept_states(target: Target) -> dict[str, str]:
 def _images(target: Target) -> list[dict[str, Any]]:
     """The states at a target, oldest first."""
     with aws.explained("the kept states could not be listed"):
-        filters: Any = [{"Name": "tag-key", "Values": [STATE]}]
+        filters: list[FilterTypeDef] = [{"Name": "tag-key", "Values": [STATE]}]
         images = aws.ec2(target).describe_images(Owners=["self"], Filters=filters)["Images"]
     states = []
     for image in images:

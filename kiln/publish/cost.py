@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
@@ -17,6 +17,9 @@ from kiln.pipeline import kept_records
 from kiln.pipeline.record import Record
 from kiln.publish.own_images import OwnImage, own_images
 from kiln.publish.regions import in_regions
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import FilterTypeDef
 
 # The stages of a record during which an instance runs.
 _BAKING = ("packer build",)
@@ -213,8 +216,9 @@ def snapshot_sizes(target: Target, images: Sequence[OwnImage]) -> dict[str, floa
     with aws.explained(f"the snapshots could not be listed in {target.region}"):
         for first in range(0, len(wanted), _AT_ONCE):
             # By a filter: an id of an AMI that was retired meanwhile would be an error.
-            by_id: Any = {"Name": "snapshot-id", "Values": wanted[first : first + _AT_ONCE]}
-            answer: Any = aws.ec2(target).describe_snapshots(OwnerIds=["self"], Filters=[by_id])
+            chunk = wanted[first : first + _AT_ONCE]
+            by_id: FilterTypeDef = {"Name": "snapshot-id", "Values": chunk}
+            answer = aws.ec2(target).describe_snapshots(OwnerIds=["self"], Filters=[by_id])
             for snapshot in answer["Snapshots"]:
                 stored = snapshot.get("FullSnapshotSizeInBytes")
                 size = stored / _GIB if stored else float(snapshot["VolumeSize"])

@@ -6,13 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kiln.base import vocabulary
 from kiln.base.tags import KEEP, LINE, RECIPE, RETIRING, RUN_ID
 from kiln.base.times import read_time
 from kiln.cloud import aws
 from kiln.cloud.target import Target
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import ImageTypeDef
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ def own_image(target: Target, ami_id: str) -> OwnImage | None:
     return next((_own(target.region, image) for image in answer["Images"]), None)
 
 
-def _own(region: str, image: Any) -> OwnImage | None:
+def _own(region: str, image: ImageTypeDef) -> OwnImage | None:
     """None for an image whose tags are not those of AMI Kiln."""
     tags = {tag["Key"]: tag["Value"] for tag in image.get("Tags", [])}
     ours = vocabulary.RUN_ID.fits(tags.get(RUN_ID)) and vocabulary.RECIPE_NAME.fits(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError
@@ -15,6 +15,12 @@ from kiln.cloud import aws
 from kiln.cloud.removal import Resource, delete_resource
 from kiln.cloud.target import Target
 from kiln.publish.regions import in_regions
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_ec2.type_defs import FilterTypeDef, ImageTypeDef, TagTypeDef
+
+    _Found = Iterator[tuple[str, list[TagTypeDef]]]
 
 
 @dataclass(frozen=True)
@@ -100,11 +106,10 @@ def _began_before(run_id: str, before: datetime) -> bool:
     return began < before
 
 
-_OURS: list[Any] = [{"Name": "tag-key", "Values": [RUN_ID]}]
-_Found = Iterator[tuple[str, list[Any]]]
+_OURS: Sequence[FilterTypeDef] = [{"Name": "tag-key", "Values": [RUN_ID]}]
 
 
-def _instances(ec2: Any) -> _Found:
+def _instances(ec2: EC2Client) -> _Found:
     for page in ec2.get_paginator("describe_instances").paginate(Filters=_OURS):
         for reservation in page["Reservations"]:
             for instance in reservation["Instances"]:
@@ -112,20 +117,20 @@ def _instances(ec2: Any) -> _Found:
                     yield instance["InstanceId"], instance["Tags"]
 
 
-def _failed_images(ec2: Any) -> _Found:
+def _failed_images(ec2: EC2Client) -> _Found:
     for image in _images(ec2):
         if image["State"] in ("failed", "error", "invalid"):
             yield image["ImageId"], image["Tags"]
 
 
-def _images(ec2: Any) -> list[Any]:
+def _images(ec2: EC2Client) -> list[ImageTypeDef]:
     pages = ec2.get_paginator("describe_images").paginate(
         Owners=["self"], Filters=_OURS, IncludeDeprecated=True, IncludeDisabled=True
     )
     return [image for page in pages for image in page["Images"]]
 
 
-def _loose_snapshots(ec2: Any) -> _Found:
+def _loose_snapshots(ec2: EC2Client) -> _Found:
     images = _images(ec2)
     used = {
         mapping["Ebs"]["SnapshotId"]
@@ -148,25 +153,25 @@ def _loose_snapshots(ec2: Any) -> _Found:
                 yield snapshot["SnapshotId"], snapshot["Tags"]
 
 
-def _free_volumes(ec2: Any) -> _Found:
-    free = [*_OURS, {"Name": "status", "Values": ["available"]}]
+def _free_volumes(ec2: EC2Client) -> _Found:
+    free: list[FilterTypeDef] = [*_OURS, {"Name": "status", "Values": ["available"]}]
     for page in ec2.get_paginator("describe_volumes").paginate(Filters=free):
         for volume in page["Volumes"]:
             yield volume["VolumeId"], volume["Tags"]
 
 
-def _key_pairs(ec2: Any) -> _Found:
+def _key_pairs(ec2: EC2Client) -> _Found:
     for key in ec2.describe_key_pairs(Filters=_OURS)["KeyPairs"]:
         yield key["KeyName"], key["Tags"]
 
 
-def _security_groups(ec2: Any) -> _Found:
+def _security_groups(ec2: EC2Client) -> _Found:
     for page in ec2.get_paginator("describe_security_groups").paginate(Filters=_OURS):
         for group in page["SecurityGroups"]:
             yield group["GroupId"], group["Tags"]
 
 
-_FINDERS: dict[str, Callable[[Any], _Found]] = {
+_FINDERS: dict[str, Callable[[EC2Client], _Found]] = {
     "instance": _instances,
     "AMI": _failed_images,
     "snapshot": _loose_snapshots,

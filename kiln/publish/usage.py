@@ -6,7 +6,6 @@ Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/your-ec2-ami-usage.h
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 from kiln.base.times import utc_now
 from kiln.cloud import aws
@@ -35,7 +34,7 @@ def used_elsewhere(target: Target, image_id: str, *, ask: bool) -> str:
 
     Raises KilnError (exit status 1) if EC2 refuses.
     """
-    ec2: Any = aws.ec2(target)
+    ec2 = aws.ec2(target)
     with aws.explained(f"who uses {image_id} could not be asked in {target.region}"):
         reports = ec2.describe_image_usage_reports(ImageIds=[image_id])["ImageUsageReports"]
         since = utc_now() - _FRESH

@@ -6,7 +6,8 @@ import ctypes
 import os
 import socket
 import threading
-from typing import Any
+
+from lab.guests.instances import LabInstance
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 # <sched.h>
@@ -14,7 +15,7 @@ _CLONE_NEWNET = 0x40000000
 _TIMEOUT = 10.0
 
 
-def boot_of(instance: Any) -> int | None:
+def boot_of(instance: LabInstance) -> int | None:
     """What is another one after each boot of an instance's machine; None while it is off."""
     guest = instance.guest
     if guest is None:
@@ -23,7 +24,7 @@ def boot_of(instance: Any) -> int | None:
     return leader() if leader else 0  # a machine with its own kernel has no process here
 
 
-def connect(instance: Any, port: int) -> socket.socket:
+def connect(instance: LabInstance, port: int) -> socket.socket:
     """A connection to a port on localhost of an instance's machine. Raises OSError."""
     boot = boot_of(instance)
     if boot is None:

@@ -76,8 +76,11 @@ def ec2(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     # moto's thousand public AMIs take most of a second a test.
     monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
-    monkeypatch.setattr(AwsTarget, "own_cidr", lambda target: "192.0.2.7/32")
-    monkeypatch.setattr(AwsTarget, "own_cidr_towards", lambda target, block: f"10.0.0.9/32<{block}")
+
+    def own_cidr(target: AwsTarget, block: str | None = None) -> str:
+        return f"10.0.0.9/32<{block}" if block else "192.0.2.7/32"
+
+    monkeypatch.setattr(AwsTarget, "own_cidr", own_cidr)
     with mock_aws():
         yield boto3.client("ec2", "eu-central-1")
 

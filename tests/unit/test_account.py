@@ -471,7 +471,7 @@ def test_groups_of_yours_are_used_as_they_are(ec2: Any, tmp_path: Path) -> None:
 def test_session_manager_opens_no_port(
     ec2: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(AwsTarget, "check_session_manager", lambda target: None)
+    monkeypatch.setattr(session, "require_plugin", lambda: None)
     run = Run("20261121T000000Z-aaaa", "row", tmp_path)
     access = make_access(run, AWS, Account(ssh_interface="session_manager"))
     (group,) = ec2.describe_security_groups(GroupIds=list(access.security_groups))["SecurityGroups"]
@@ -481,7 +481,7 @@ def test_session_manager_opens_no_port(
 def test_session_manager_needs_awss_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(KilnError, match="needs session-manager-plugin, which is not on PATH"):
-        AWS.check_session_manager()
+        session.require_plugin()
 
 
 def launched_with(wanted: Account, ssh_interface: str = "public_ip") -> dict[str, Any]:
