@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kiln import facts
 from kiln.base.errors import KilnError
@@ -12,6 +12,9 @@ from kiln.consume.launch_options import NO_OPTIONS, LaunchOptions
 from kiln.facts import InstanceType
 from kiln.mig.k8s import k8s_configuration
 from kiln.publish import channels, line_flags
+
+# What `mig_config` of a row says where the GPUs stay whole.
+_WHOLE = (None, "none", "all-disabled")
 
 
 @dataclass(frozen=True)
@@ -70,11 +73,13 @@ def launch_request(
     strategy: str = "mixed",
     row: line_flags.LineRow | None = None,
 ) -> LaunchRequest:
-    """What the flags ask for. Without an instance type it is the one that the row is verified on.
+    """What the flags ask for. Without an instance type it is the one that the row is verified on,
+    without a label the layout that the image makes by itself (`mig_config` of the row).
 
     `row` is the line's, if it is known already.
     Raises KilnError (exit status 2) for an unknown line, channel, instance type or label, a type
-    whose processor or GPU the image is not for, and a layout that its GPUs cannot hold.
+    whose processor or GPU the image is not for, and a layout that its GPUs cannot hold or that the
+    image's driver cannot make.
     """
     row = row or line_flags.row_of(line)
     line_flags.channel_of(row, channel)
@@ -85,12 +90,16 @@ def launch_request(
             f"{kind.type} has a processor of {kind.arch}, {line} is for {recipe.arch}",
             hint=f"./invoke which --instance-type {kind.type} names the rows that serve it",
         )
-    answer = rows_for(kind.type, [recipe])
+    if label is None and kind.mig and recipe.mig_config not in _WHOLE:
+        label = recipe.mig_config
+    started_so = recipe
+    if label is not None:
+        k8s_configuration(label, strategy, instance_type=kind.type)
+        started_so = replace(recipe, mig_config=label)
+    answer = rows_for(kind.type, [started_so])
     if answer["does_not"]:
         raise KilnError(
             f"{line} does not serve {kind.type}: {'; '.join(answer['does_not'][0]['reasons'])}",
             hint=f"./invoke which --instance-type {kind.type} names the rows that do",
         )
-    if label is not None:
-        k8s_configuration(label, strategy, instance_type=kind.type)
     return LaunchRequest(line, channel, recipe, region, kind, label, strategy)

@@ -114,18 +114,34 @@ def shipped_labels() -> dict[str, Any]:
     return labels
 
 
+def label_layout(label: str, machine: facts.InstanceType) -> tuple[bool, list[str]]:
+    """Whether a label turns MIG on for a GPU of this type, and the profiles that it makes, each
+    once. Off and none where `check_label` has a problem with it."""
+    try:
+        wanted = _wanted(shipped_labels(), label, machine)
+    except _errors.MigError:
+        return False, []
+    profiles = dict.fromkeys(name for each in wanted for name, _ in each.shapes)
+    return any(each.mode for each in wanted), list(profiles)
+
+
 def _label_problem(labels: dict[str, Any], name: str, machine: facts.InstanceType) -> str:
     kind = gpu_types()[machine.gpu]
     where = f"MIG label {name!r} on {machine.type} ({kind.name})"
+    try:
+        for wanted in _wanted(labels, name, machine):
+            _target.check(wanted, kind)
+    except _errors.MigError as e:
+        return f"{where}: {e.message}; {e.hint}"
+    return ""
+
+
+def _wanted(labels: dict[str, Any], name: str, machine: facts.InstanceType) -> list[Any]:
+    """What a label wants of each GPU of this type. Raises MigError where it does not fit."""
     device_id = f"0x{machine.pci_device_ids[0].upper()}10DE"
     gpus = [
         _smi.Gpu(i, "", "", device_id, "", machine.product, False, False)
         for i in range(machine.gpu_count)
     ]
-    try:
-        label = _hardware.find(labels, name, gpus, gpu_types())
-        for wanted in _target.resolve(label, gpus).values():
-            _target.check(wanted, kind)
-    except _errors.MigError as e:
-        return f"{where}: {e.message}; {e.hint}"
-    return ""
+    label = _hardware.find(labels, name, gpus, gpu_types())
+    return list(_target.resolve(label, gpus).values())

@@ -14,6 +14,7 @@ from kiln.cli import checks
 from kiln.compat.engine import check_combination, check_matrix, check_recipe
 from kiln.compat.judge import clashes
 from kiln.compat.rules.combination import recipe_combination
+from kiln.compat.which import rows_for
 from kiln.facts import branches, instances, table
 from kiln.matrix.load import load_recipes
 from tests.unit.rows import row
@@ -331,6 +332,44 @@ def test_nccl_without_cuda_is_refused_in_a_row():
 def test_a_mig_label_has_to_fit_the_targets():
     recipe = lts(mig_config="all-1g.5gb", target_instance_types=("p5.48xlarge",))
     assert "MIG-GPU" in {finding.rule for finding in errors(check_recipe(recipe, today=TODAY))}
+
+
+def about_mig(label, *types):
+    """The findings about a row's MIG label for instance types, as (level, rule)."""
+    recipe = lts(mig_config=label, target_instance_types=types, efa=None)
+    found = check_recipe(recipe, today=TODAY)
+    return [(each.level, each.rule) for each in found if each.rule.startswith("MIG-")]
+
+
+def test_a_mig_label_does_not_keep_a_row_from_types_without_mig():
+    assert not about_mig("all-1g.5gb", "p4d.24xlarge", "g5.xlarge")
+    assert not about_mig("all-disabled", "g5.xlarge")
+    recipe = lts(mig_config="all-1g.5gb", target_instance_types=("p4d.24xlarge",))
+    assert rows_for("g5.xlarge", [recipe], today=TODAY)["serves"]
+
+
+def test_a_mig_label_for_types_without_mig_alone_has_no_effect_there():
+    assert about_mig("all-1g.5gb", "g5.xlarge") == [("warning", "MIG-LABEL")]
+    assert about_mig("all-typo", "g5.xlarge") == [("error", "MIG-LABEL")]
+
+
+def on_p4d(label, driver):
+    """The findings about the driver's MIG of a row whose p4d machines begin with a layout."""
+    recipe = lts(mig_config=label, target_instance_types=("p4d.24xlarge",), driver=driver)
+    return [found for found in check_recipe(recipe, today=TODAY) if found.rule == "MIG-DRV"]
+
+
+def test_the_profiles_of_a_mig_label_need_a_driver_that_has_them():
+    (found,) = on_p4d("all-1g.10gb", "510.47.03")
+    assert found.level == "error"
+    assert "MIG profile 1g.10gb on A100 (p4d.24xlarge) needs driver >= 525" in found.message
+    assert not on_p4d("all-1g.5gb", "510.47.03")
+    assert not on_p4d("all-1g.10gb", "525.147.05")
+
+
+def test_a_label_that_leaves_mig_off_needs_no_driver_with_mig():
+    assert on_p4d("all-enabled", "450.51.06")
+    assert not on_p4d("all-disabled", "450.51.06")
 
 
 def test_a_flavour_without_its_version_is_judged_in_a_row_only():

@@ -32,6 +32,7 @@ from kiln.consume.machine import network_interfaces
 from kiln.matrix.load import load_recipes
 from kiln.mig.profiles import profiles_for
 from kiln.packer.program import Packer
+from kiln.publish import line_flags
 from tests.unit import commands
 from tests.unit.consumers import AMI, BASE, ECS, EKS, asked, made, of_every_line, of_kinds
 
@@ -505,6 +506,30 @@ def test_a_mig_layout_reaches_the_instance_and_the_charts() -> None:
     assert yaml.safe_load(made("gpu-operator", wanted))["mig"] == {"strategy": "mixed"}
     assert yaml.safe_load(made("device-plugin", wanted))["migStrategy"] == "mixed"
     assert "nvidia.com/mig-1g.5gb: 56, vpc.amazonaws.com/efa: 4" in made("karpenter", wanted)
+
+
+def with_settings(line: str, **changes: Any) -> line_flags.LineRow:
+    """The row of a line as if the matrix said something else of it."""
+    row = line_flags.row_of(line)
+    return replace(row, recipe=replace(row.recipe, **changes))
+
+
+def test_without_a_label_the_layout_is_the_one_that_the_image_makes_by_itself() -> None:
+    row = with_settings(EKS, mig_config="all-1g.5gb")
+    on = {"p4d.24xlarge": {"nvidia.com/mig-1g.5gb": 56}, "g5.xlarge": {"nvidia.com/gpu": 1}}
+    for kind, offered in on.items():
+        wanted = launch_request(EKS, "stable", "us-east-1", instance_type=kind, row=row)
+        assert node_resources(wanted).items() >= offered.items()
+    off = with_settings(EKS, mig_config="all-disabled")
+    whole = launch_request(EKS, "stable", "us-east-1", instance_type="p4d.24xlarge", row=off)
+    assert yaml.safe_load(made("device-plugin", whole))["migStrategy"] == "none"
+
+
+def test_a_layout_that_the_images_driver_cannot_make_is_refused() -> None:
+    classic = "al2/classic/base/x86_64"
+    assert asked(classic, label="all-1g.5gb").label == "all-1g.5gb"
+    with pytest.raises(KilnError, match=r"MIG profile 1g\.10gb on A100 .* needs driver >= 525"):
+        asked(classic, label="all-1g.10gb")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from kiln.base.runtime_import import runtime_module
 from kiln.compat.rules.combination import Combination
 from kiln.compat.rules.registry import Objection, instance_rule, rule, rules
 from kiln.facts import InstanceType, table
-from kiln.mig.check import check_label, warnings
+from kiln.mig.check import check_label, label_layout, warnings
 from kiln.mig.profiles import gpu_types
 
 _placement = runtime_module("gpu_mig.placement")
@@ -21,7 +21,8 @@ _placement = runtime_module("gpu_mig.placement")
 @instance_rule("MIG-GPU")
 def profiles_exist(c: Combination, instance_type: InstanceType) -> Iterator[Objection]:
     """Each GPU model and memory size has its own profile names."""
-    if c.mig_label:
+    # On a machine without MIG the unit does nothing: MIG-LABEL is about that.
+    if c.mig_label and instance_type.mig:
         for problem in check_label(c.mig_label, [instance_type.type]):
             yield Objection(problem)
     if not c.mig:
@@ -44,20 +45,30 @@ def profiles_exist(c: Combination, instance_type: InstanceType) -> Iterator[Obje
 
 @rule("MIG-LABEL", by_instance_type=True)
 def label_exists(c: Combination) -> Iterator[Objection]:
-    """If no instance types are given, a label must fit at least one type."""
-    if not c.mig_label or c.instance_types:
+    """If no instance type with MIG is given, a label must fit at least one type that exists. On
+    machines without MIG it has no effect, which only warns."""
+    if not c.mig_label or any(instance_type.mig for instance_type in c.instance_types):
         return
     problems = []
     for instance_type in facts.instances().values():
         if instance_type.mig and instance_type.arch == c.arch:
             misfits = check_label(c.mig_label, [instance_type.type])
             if not misfits:
-                return
+                break
             problems += misfits
-    yield Objection(
-        problems[0],
-        hint="the labels are in runtime/etc/kiln/mig-config.yaml; all-disabled leaves MIG off",
-    )
+    else:
+        yield Objection(
+            problems[0],
+            hint="the labels are in runtime/etc/kiln/mig-config.yaml; all-disabled leaves MIG off",
+        )
+        return
+    if c.instance_types and c.mig_label not in rules()["MIG-EFA"].limits["labels_without"]:
+        names = ", ".join(instance_type.type for instance_type in c.instance_types)
+        yield Objection(
+            f"MIG label {c.mig_label} has no effect on {names}: none has a GPU with MIG",
+            hint="remove mig_config, or name instance types with MIG",
+            advice=True,
+        )
 
 
 @instance_rule("MIG-LAYOUT")
@@ -81,7 +92,10 @@ def driver_has_mig(c: Combination, instance_type: InstanceType) -> Iterator[Obje
     """MIG on a GPU, and some of its profiles, need a minimum driver."""
     gpus: list[dict[str, Any]] = table("mig")["gpus"]
     gpu = next((entry for entry in gpus if entry["gpu"] == instance_type.gpu), None)
-    if gpu is None or not c.driver or not (c.mig or c.mig_label):
+    if gpu is None or not c.driver:
+        return
+    on, of_label = label_layout(c.mig_label, instance_type) if c.mig_label else (False, [])
+    if not (c.mig or on):
         return
     for entry in table("mig")["driver_minimums"]:
         if instance_type.gpu in entry["gpus"] and versions.below(c.driver, entry["driver"]):
@@ -90,10 +104,11 @@ def driver_has_mig(c: Combination, instance_type: InstanceType) -> Iterator[Obje
                 f"{entry['driver']}; {c.driver} is older",
             )
     since: dict[str, str] = gpu.get("since_driver", {})
-    for name in dict.fromkeys(c.mig):
+    for name in dict.fromkeys([*c.mig, *of_label]):
         if name in since and versions.below(c.driver, since[name]):
             yield Objection(
-                f"MIG profile {name} needs driver >= {since[name]}; {c.driver} is older",
+                f"MIG profile {name} on {instance_type.ec2_name} ({instance_type.type}) needs "
+                f"driver >= {since[name]}; {c.driver} is older",
             )
 
 
