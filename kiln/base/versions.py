@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import Any
 
 from kiln.base.errors import KilnError
 
@@ -46,6 +47,16 @@ def same(version: str, other: str) -> bool:
 def newest(versions: Iterable[str]) -> str | None:
     """The newest version, or None if there are none."""
     return max(versions, key=key, default=None)
+
+
+def last_reached(
+    entries: Iterable[Mapping[str, Any]], since: str, version: str
+) -> Mapping[str, Any] | None:
+    """Of entries that hold from a version on, named by the key `since`, the one that holds for
+    `version`; None if it is older than all. Of two from the same version the first one counts,
+    which is an overlay's."""
+    reached = [entry for entry in entries if at_least(version, entry[since])]
+    return max(reached, key=lambda entry: key(entry[since]), default=None)
 
 
 def major(version: str) -> str:

@@ -106,7 +106,7 @@ def _events(target: Target, group: str, since: datetime) -> list[dict[str, Any]]
 def _event(raw: Mapping[str, Any]) -> dict[str, Any] | None:
     try:
         event = json.loads(raw["message"])
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(event, dict) or event.get("injected"):
         return None

@@ -29,7 +29,7 @@ from kiln.catalogue.model import (
     catalogue_json_schema,
 )
 from kiln.catalogue.reference import mig_files, mig_gpus, xid_codes, xid_state
-from kiln.catalogue.snippets import line_snippets
+from kiln.catalogue.snippets import Snippet, line_snippets
 from kiln.facts import table
 from kiln.image import diff, sbom
 from kiln.image.version_info import reading
@@ -51,7 +51,9 @@ _MOST_CHANGES = 100
 def site_files(gathered: Gathered, say: Say) -> Iterator[tuple[str, str]]:
     """Every file of the site: its path within, and its text. The pages come last.
 
-    `say` gets a line for an image whose record cannot be read; its page then has no SBOM.
+    `say` gets a line for an image whose record cannot be read, and its page then has no SBOM, and
+    one for a line whose row does not serve the type that checks it, and its page then has no
+    documents.
     """
     for name in STATIC:
         yield name, (FOLDER / name).read_text(encoding="utf-8")
@@ -73,7 +75,7 @@ def site_files(gathered: Gathered, say: Say) -> Iterator[tuple[str, str]]:
     yield "data.js", f"window.kilnCatalogue = {_script(_data(catalogue))};\n"
     yield "catalogue.schema.json", catalogue_json_schema()
     yield "catalogue.json", json.dumps(catalogue.as_json(), indent=1) + "\n"
-    yield from _pages(whole)
+    yield from _pages(whole, say)
 
 
 def _without(gathered: Gathered, damaged: Set[str]) -> Gathered:
@@ -107,7 +109,7 @@ def _templates() -> Environment:
     )
 
 
-def _pages(gathered: Gathered) -> Iterator[tuple[str, str]]:
+def _pages(gathered: Gathered, say: Say) -> Iterator[tuple[str, str]]:
     catalogue = gathered.catalogue
 
     def page(template: str, *, here: str, up: str = "", **more: Any) -> str:
@@ -126,7 +128,7 @@ def _pages(gathered: Gathered) -> Iterator[tuple[str, str]]:
 
     rows = line_flags.line_rows()
     for line in catalogue.lines:
-        values = _of_line(line, gathered, rows.get(line.line))
+        values = _of_line(line, gathered, rows.get(line.line), say)
         yield line.page, page("line.html.j2", here=line.page, up="../", **values)
     comparable = sum(image.record is not None for line in catalogue.lines for image in line.images)
     yield "compare.html", page("compare.html.j2", here="compare.html", comparable=comparable)
@@ -217,7 +219,7 @@ def _data(catalogue: Catalogue) -> dict[str, Any]:
 
 
 def _of_line(
-    line: CataloguedLine, gathered: Gathered, row: line_flags.LineRow | None
+    line: CataloguedLine, gathered: Gathered, row: line_flags.LineRow | None, say: Say
 ) -> dict[str, Any]:
     image = line.images[0] if line.images else None
     record = gathered.records.get(image.key) if image else None
@@ -239,8 +241,20 @@ def _of_line(
         "most": _MOST_CHANGES,
         "reported": list(_reported(line)),
         "days": DAYS,
-        "launches": line_snippets(line, row, gathered.catalogue.region) if row else (),
+        "launches": _launches(line, row, gathered.catalogue.region, say) if row else (),
     }
+
+
+def _launches(
+    line: CataloguedLine, row: line_flags.LineRow, region: str, say: Say
+) -> tuple[Snippet, ...]:
+    """The documents that launch a line; none where its row does not serve the type that checks it,
+    as of a distribution that ended last night."""
+    try:
+        return line_snippets(line, row, region)
+    except KilnError as error:
+        say(f"{line.line}: what launches it is left out: {error}")
+        return ()
 
 
 def _reported(

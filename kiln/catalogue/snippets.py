@@ -35,6 +35,8 @@ class Snippet:
 def line_snippets(line: CataloguedLine, row: LineRow, region: str) -> tuple[Snippet, ...]:
     """Each kind that takes the line, for each of its channels that holds something there, the last
     one first; if none does, for the last one.
+
+    Raises KilnError if its row does not serve the instance type that checks it.
     """
     declared = row.settings.channels
     here = {holding.channel: holding for holding in line.channels if holding.region == region}

@@ -117,7 +117,7 @@ def install(
 @task(
     help={
         **TARGETS,
-        "clean": "delete the SSM document and the installers in S3 too, when nothing has them",
+        "clean": "delete the SSM document and the installers in S3 too, unless an instance failed",
         "bucket": "of the installers, otherwise ami-kiln-fleet-ACCOUNT-REGION: --bucket my-bucket",
         **PLACE,
         **JSON,

@@ -213,6 +213,7 @@ def _mig(c: Combination) -> Iterator[UsedFact]:
             if kind.gpu in entry["gpus"]:
                 what = f"the lowest driver for MIG on the {kind.gpu}"
                 yield UsedFact("mig", ("driver_minimums", place), what, ("driver", *fields))
+                break
         what = f"how the MIG mode of {kind.gpu_arch} changes"
         yield UsedFact("mig", ("mode_change", kind.gpu_arch), what, fields)
 
@@ -235,14 +236,12 @@ def _distribution(c: Combination) -> Iterator[UsedFact]:
 def _reached(
     file: str, block: str, since: str, version: str, what: str, *fields: str
 ) -> Iterator[UsedFact]:
-    """The last entry of a list that a version reaches, by the entry's key `since`."""
+    """The entry of a list that holds for a version, by the entry's key `since`."""
     entries: list[dict[str, Any]] = facts.table(file)[block]
-    reached = [
-        place for place, entry in enumerate(entries) if versions.at_least(version, entry[since])
-    ]
-    for place in reached[-1:]:
-        says = f"{what} {entries[place][since]}"
-        yield UsedFact(file, (block, place), says, fields or ("driver",))
+    entry = versions.last_reached(entries, since, version)
+    if entry:
+        says = f"{what} {entry[since]}"
+        yield UsedFact(file, (block, entries.index(entry)), says, fields or ("driver",))
 
 
 def unconfirmed_facts(used: Iterable[UsedFact]) -> list[tuple[UsedFact, Finding]]:

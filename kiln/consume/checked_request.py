@@ -23,6 +23,20 @@ def only_for(kind: Kind, *, owner: str, jobs: str | None, walkthrough: bool) -> 
             raise KilnError(f"{flag} is for --for {belongs}, not for {kind.name}")
 
 
+def _types(text: str) -> list[str | None]:
+    """Names with commas between. Raises KilnError (exit status 2) for an empty or repeated one."""
+    names: list[str | None] = [*text.split(",")]
+    if "" in names:
+        raise KilnError(
+            f"--instance-type {text!r}: the name of an instance type is missing",
+            hint="--instance-type p5.48xlarge, or leave the flag out",
+        )
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise KilnError(f"--instance-type names {twice} twice", hint="a queue is called like it")
+    return names
+
+
 def checked_request(
     kind: Kind,
     line: str,
@@ -39,7 +53,7 @@ def checked_request(
     """The request; `instance_types` are names with commas between, None for the type that the row
     is verified on. Raises KilnError (exit status 2) for what `launch_request` refuses, and for
     options, types or a layout that this kind of document cannot carry."""
-    types = instance_types.split(",") if instance_types is not None else [None]
+    types = _types(instance_types) if instance_types is not None else [None]
     takes(kind, options, len(types))
     request, *more = (
         launch_request(line, channel, region, instance_type=each, label=label, strategy=strategy)

@@ -103,6 +103,7 @@ _KINDS = (
         "cluster file",
         slurm.parallelcluster,
         _CLUSTER,
+        tuple(slurm.OS_NAMES),
         needs_id=True,
         several=True,
     ),

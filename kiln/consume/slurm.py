@@ -13,11 +13,15 @@ from kiln.consume.machine import instance_tags, network_interfaces, pairs
 
 # ParallelCluster's names of the distributions.
 # https://docs.aws.amazon.com/parallelcluster/latest/ug/Image-section-v3.html
-_OS = {
+OS_NAMES = {
     "al2": "alinux2",
     "al2023": "alinux2023",
     "ubuntu2204": "ubuntu2204",
     "ubuntu2404": "ubuntu2404",
+    "rhel8": "rhel8",
+    "rhel9": "rhel9",
+    "rocky8": "rocky8",
+    "rocky9": "rocky9",
 }
 # Switches the hook of the image on that drains a node of Slurm after a fatal Xid.
 _DRAIN = "cd /etc/kiln/xid.d && install -m 755 slurm-drain.example 50-slurm-drain"
@@ -30,7 +34,7 @@ def parallelcluster(wanted: LaunchRequest) -> str:
     tags = {name: value for name, value in instance_tags(wanted).items() if name != MIG_CONFIG}
     config = {
         "Region": wanted.region,
-        "Image": {"Os": _OS[wanted.recipe.distro.id]},
+        "Image": {"Os": OS_NAMES[wanted.recipe.distro.id]},
         "HeadNode": {
             "InstanceType": "m6i.large" if wanted.instance_type.arch == "x86_64" else "m6g.large",
             "Networking": {"SubnetId": "subnet-0123456789abcdef0"},

@@ -53,7 +53,9 @@ def branches() -> dict[str, Branch]:
             betas=tuple(entry.get("betas", ())),
             unsure=tuple(entry.get("unsure", ())),
         )
-        for name, entry in table("drivers")["branches"].items()
+        for name, entry in sorted(
+            table("drivers")["branches"].items(), key=lambda entry: versions.key(entry[0])
+        )
     }
 
 

@@ -89,7 +89,7 @@ def xids_since(target: Target, group: str, since: datetime) -> dict[str, dict[st
         if event.get("injected") or not isinstance(event.get("xid"), int):
             continue
         number = event.get("count", 1)
-        counts[stream][str(event["xid"])] += number if isinstance(number, int) else 1
+        counts[stream][str(event["xid"])] += max(number, 1) if isinstance(number, int) else 1
     return {stream: dict(count) for stream, count in counts.items()}
 
 

@@ -124,7 +124,9 @@ def fleet_status(
         answer = answers.get(key)
         state = read_state(answer.output) if answer and answer.ok else None
         metric, event = metrics.get(key), events.get(key)
-        reports = machine.runs and event is not None and metric is not None and now - metric < fresh
+        # Settings of events alone send no metric.
+        measured = not settings.metrics or (metric is not None and now - metric < fresh)
+        reports = machine.runs and event is not None and measured
         result.append(
             FleetStatus(
                 instance_id=key,
@@ -141,7 +143,11 @@ def fleet_status(
                 xids=xids.get(key, {}),
                 reports=reports,
                 missing=tuple(
-                    _missing(machine, managed.get(key), answer, state, metric, event, fresh)
+                    lack
+                    for lack in _missing(
+                        machine, managed.get(key), answer, state, metric, event, fresh
+                    )
+                    if settings.metrics or lack.what != "no metrics"
                 ),
                 machine_state=state,
                 online=key in online,

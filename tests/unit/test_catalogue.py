@@ -18,13 +18,17 @@ import pytest
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
+from kiln.catalogue.fleet_xids import xids_by_ami
 from kiln.catalogue.model import Gathered, SeenXid
 from kiln.catalogue.pages import site_files
 from kiln.catalogue.serve import site_server
 from kiln.catalogue.site import MANIFEST, bucket_and_prefix, write_site
 from kiln.cli.front import guarded
+from kiln.cloud import aws
+from kiln.publish import line_flags
 from tests.unit import catalogued, commands
 from tests.unit.catalogued import EKS, HOSTILE
+from tests.unit.test_fleet_status import AWS, Account
 
 PAGE = f"lines/{EKS.replace('/', '-')}.html"
 
@@ -164,6 +168,31 @@ def test_each_channel_that_holds_something_has_its_documents() -> None:
     # eksctl takes an id: that of its channel.
     ids = [re.search(r"ami: (ami-[0-9a-f]+)", section) for section in sections[2::2]]
     assert len({found[1] for found in ids if found}) == 2
+
+
+def test_a_line_whose_row_serves_nothing_any_more_does_not_keep_the_others_from_their_pages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = line_flags.line_rows()
+    ended = replace(rows[EKS].recipe, verify_instance_type="g3.4xlarge")
+    rows[EKS] = replace(rows[EKS], recipe=ended)
+    monkeypatch.setattr(line_flags, "line_rows", lambda: rows)
+    messages: list[str] = []
+    files = dict(site_files(catalogued.published(), messages.append))
+    assert len(messages) == 1
+    assert messages[0].startswith(f"{EKS}: what launches it is left out: {EKS} does not serve g3")
+    assert 'class="launch"' not in files[PAGE] and "index.html" in files
+
+
+def test_a_line_of_the_fleets_log_that_is_nested_too_deep_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    event = '{"xid": 79, "image_id": "ami-0123456789abcdef0", "instance_id": "i-1"}'
+    account = Account([], events=("[" * 100_000, event))
+    monkeypatch.setattr(aws, "logs", lambda target: account)
+    messages: list[str] = []
+    found = xids_by_ami(AWS, ["a group"], ["us-east-1"], messages.append)
+    assert found and [(seen.xid, seen.count) for (seen,) in found.values()] == [(79, 1)]
 
 
 def test_the_fleets_xids_lead_to_their_meaning() -> None:

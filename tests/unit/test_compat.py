@@ -455,6 +455,12 @@ def test_cudnn_8_and_cuda_13_do_not_go_together_and_that_is_certain():
     assert error["hint"].startswith("for CUDA 13 choose cuDNN 9.12.0 or newer")
 
 
+def test_the_cudnn_that_is_proposed_for_a_cuda_has_an_end_where_it_lost_it():
+    asked = check_combination("al2023", "580.178.04", cuda="11.8", cudnn="9.12.0", today=TODAY)
+    (hint,) = [each["hint"] for each in asked["findings"] if each["rule"] == "CUDNN-CUDA"]
+    assert hint.startswith("for CUDA 11 choose cuDNN 8.5.0 or newer, older than 9.11.0;")
+
+
 def test_a_driver_of_tomorrow_is_not_taken_for_an_old_one():
     (found,) = check_combination("al2023", "580.999.01", today=TODAY)["findings"]
     message, _, meant = found["message"].partition("; did you mean ")

@@ -386,6 +386,17 @@ def test_a_cluster_has_a_queue_for_each_instance_type() -> None:
     assert "kiln:mig-config" not in str(cluster["Tags"])
 
 
+def test_a_distribution_that_parallelcluster_has_no_name_for_is_refused() -> None:
+    wanted = replace(asked(CLUSTER, "g4dn.xlarge"), image_id=AMI)
+    for distro, name in (("rocky9", "rocky9"), ("acme", "")):
+        of_it = replace(wanted.recipe, distro=replace(wanted.recipe.distro, id=distro))
+        if name:
+            assert f"Os: {name}\n" in made("parallelcluster", replace(wanted, recipe=of_it))
+            continue
+        with pytest.raises(KilnError, match="takes images of distribution al2 or al2023"):
+            made("parallelcluster", replace(wanted, recipe=of_it))
+
+
 def test_the_clusters_script_switches_the_drain_hook_on(tmp_path: Path) -> None:
     """The command of its comment with a stand-in of `aws`, and the script on the image's folder."""
     text = made("parallelcluster", replace(asked(CLUSTER, "g4dn.xlarge"), image_id=AMI))
@@ -555,6 +566,10 @@ def test_a_layout_that_the_images_driver_cannot_make_is_refused() -> None:
           BLOCK], "in a capacity reservation or in a block, not both"),
         (["--line", EKS, "--for", "cli", "--instance-type", "g4dn.xlarge,g5.xlarge"],
          "cli is for one instance type, not 2"),
+        (["--line", CLUSTER, "--for", "parallelcluster", "--instance-type", "g5.xlarge,"],
+         "instance type is missing"),
+        (["--line", CLUSTER, "--for", "parallelcluster", "--instance-type", "g5.xlarge,g5.xlarge"],
+         "--instance-type names g5.xlarge twice"),
         (["--line", EKS, "--for", "cli", "--walkthrough"], "--walkthrough is for --for argo"),
         (["--line", EKS, "--for", "cli", "--owner", "operatr"], "did you mean 'operator'?"),
         (

@@ -33,8 +33,11 @@ class Account:
     """AWS with these instances, of which those of `online` answer Systems Manager; what is asked of
     it is counted."""
 
-    def __init__(self, online: list[str], events: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, online: list[str], events: tuple[str, ...] = (), *, measured: bool = True
+    ) -> None:
         self.online, self.calls, self.events = online, Counter[str](), events
+        self.measured = measured
         self.commands: list[list[str]] = []
 
     def get_paginator(self, call: str) -> Any:
@@ -57,7 +60,7 @@ class Account:
                 {"InstanceId": key, "PingStatus": "Online"} for key in listed
             ]
         if call == "get_metric_data":
-            times = [datetime.now(timezone.utc) - timedelta(minutes=1)]
+            times = [datetime.now(timezone.utc) - timedelta(minutes=1)] if self.measured else []
             return "MetricDataResults", [
                 {"Id": query["Id"], "Timestamps": times} for query in asked["MetricDataQueries"]
             ]
@@ -71,7 +74,10 @@ class Account:
             done |= {"CommandPlugins": [{"Status": "Success", "Output": SAID}]}
             ids = self.commands[int(asked["CommandId"])]
             return "CommandInvocations", [done | {"InstanceId": key} for key in ids]
-        return "events", [{"logStreamName": IDS[0], "message": text} for text in self.events]
+        return "events", [
+            {"logStreamName": IDS[0], "message": text, "timestamp": 1_790_000_000_000}
+            for text in self.events
+        ]
 
 
 class Pages:
@@ -86,15 +92,20 @@ class Pages:
 
 
 def asked(
-    monkeypatch: pytest.MonkeyPatch, online: list[str], events: tuple[str, ...] = ()
+    monkeypatch: pytest.MonkeyPatch,
+    online: list[str],
+    events: tuple[str, ...] = (),
+    *,
+    profile: str = "compute",
+    measured: bool = True,
 ) -> tuple[Counter[str], list[status.FleetStatus]]:
     """The calls for a status of all instances, and what it is."""
-    account = Account(online, events)
+    account = Account(online, events, measured=measured)
     for service in ("ec2", "ssm", "cloudwatch", "logs"):
         monkeypatch.setattr(aws, service, lambda target: account)
     monkeypatch.setattr(commands.time, "sleep", lambda seconds: None)
     found = machines.find_machines(AWS, machines.parse_targets("all"))
-    return account.calls, status.fleet_status(AWS, found, Telemetry())
+    return account.calls, status.fleet_status(AWS, found, Telemetry(profile=profile))
 
 
 def test_200_instances_are_asked_for_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,6 +124,22 @@ def test_lines_of_the_log_that_are_not_events_are_passed_over(
 ) -> None:
     _, rows = asked(monkeypatch, online=[], events=("[" * 100_000, "not JSON", "[1]"))
     assert [row.instance_id for row in rows] == IDS
+
+
+def test_an_xid_counts_once_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = ('{"xid": 79, "count": 3}', '{"xid": 79, "count": -2}', '{"xid": 79}')
+    _, rows = asked(monkeypatch, online=[], events=events)
+    assert rows[0].xids == {"79": 5}
+
+
+def test_an_instance_that_was_to_send_events_alone_reports_without_metrics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, rows = asked(monkeypatch, online=IDS, profile="none", measured=False)
+    assert all(row.reports and not row.missing for row in rows)
+    _, rows = asked(monkeypatch, online=IDS, measured=False)
+    assert not any(row.reports for row in rows)
+    assert {lack.what for row in rows for lack in row.missing} == {"no metrics"}
 
 
 def test_what_is_on_them_is_asked_of_fifty_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from kiln.base.errors import KilnError
 from kiln.base.paths import KNOWLEDGE, ROOT
 from kiln.base.recipe import Recipe
 from kiln.compat import evidence
+from kiln.compat.engine import check_combination
 from kiln.facts import forms, overrides
 from kiln.facts.tables import read_table
 from kiln.matrix.load import load_recipes
@@ -179,6 +181,89 @@ def test_a_package_name_may_hold_from_a_version_on(acme: Path) -> None:
     assert of["4.10"].names == ("dcgm-five",)
     assert of["4.9"] is not None
     assert of["4.9"].names != ("dcgm-five",)
+
+
+# A fact over ours → a combination, and `RULE: a part of its message` that only the fact makes.
+OVER = {
+    "nccl.yaml": (
+        "plugin: [{from: 1.14.0, nccl: 2.29.1, source: none}]",
+        {"efa": "1.51.0", "nccl": "2.28.9"},
+        "OFI-NCCL: needs NCCL >= 2.29.1",
+    ),
+    "cuda.yaml": (
+        "cudnn: [{from: 9.13.0, majors: ['12'], source: none}]",
+        {"cuda": "13.0", "cudnn": "9.13.0"},
+        "CUDNN-CUDA: builds for CUDA 12, none for 13",
+    ),
+    "efa.yaml": (
+        "gdr: [{driver_branch: '580', installer: 9.9.9}]",
+        {"efa": "1.51.0"},
+        "EFA-GDR580: needs EFA installer >= 9.9.9",
+    ),
+    "drivers.yaml": (
+        "minimum_kernel: [{from_branch: '570', kernel: '6.5', source: none}]",
+        {},
+        "KERN-MIN: driver 580.178.04 needs kernel >= 6.5",
+    ),
+    "mig.yaml": (
+        "driver_minimums: [{gpus: [A100-40GB], driver: 590.44.01}]",
+        {"instance_type": "p4d.24xlarge", "mig": ("1g.5gb",)},
+        "MIG-DRV: needs driver >= 590.44.01",
+    ),
+    "distros.yaml": (
+        "flavors: {eks: {kernels: {al2023: [{from: '1.34', kernel: '6.1'}]}}}",
+        {"flavor": "eks", "kubernetes": "1.35", "assumed_kernel": "6.12"},
+        "OS-SSM-KERNEL: boots kernel 6.1, not 6.12",
+    ),
+}
+
+
+@pytest.mark.parametrize("file", OVER)
+def test_an_entry_of_its_lists_counts_before_ours(acme: Path, file: str) -> None:
+    text, more, expected = OVER[file]
+    combination = {"distro": "al2023", "driver": "580.178.04", "today": date(2026, 11, 21), **more}
+
+    def found() -> list[str]:
+        listed = check_combination(**combination)["findings"]
+        return [f"{finding['rule']}: {finding['message']}" for finding in listed]
+
+    rule, _, message = expected.partition(": ")
+    assert not [line for line in found() if line.startswith(rule) and message in line]
+    (acme / "facts" / file).write_text(text)
+    caches.forget()
+    assert [line for line in found() if line.startswith(rule) and message in line], found()
+
+
+def test_an_entry_of_its_lists_may_ask_for_less_than_ours(acme: Path) -> None:
+    asked = {"distro": "al2", "driver": "580.178.04", "kernel": "4.14", "today": date(2026, 1, 1)}
+
+    def rules() -> set[str]:
+        return {finding["rule"] for finding in check_combination(**asked)["findings"]}
+
+    assert "KERN-MIN" in rules()
+    less = "minimum_kernel: [{from_branch: '565', kernel: '4.14', source: none}]\n"
+    (acme / "facts/drivers.yaml").write_text(less)
+    caches.forget()
+    assert "KERN-MIN" not in rules()
+
+
+def test_a_release_of_its_facts_has_its_place_among_ours(acme: Path) -> None:
+    (acme / "facts/distros.yaml").write_text(
+        "flavors: {parallelcluster: {brings: {3.99.0: {driver: 595.112.07, efa: 1.51.0}}}}\n"
+    )
+    (acme / "facts/cuda.yaml").write_text("releases: {11.0.99: {driver: 450.36.06}}\n")
+    branch = "{kind: PB, end_of_life: '2022-01', native_cuda: '11.1', modules: [proprietary]"
+    (acme / "facts/drivers.yaml").write_text(
+        f"branches: {{'456': {branch}, released: '2021-01', versions: {{}}, source: none}}}}\n"
+    )
+    caches.forget()
+    asked = {"distro": "al2023", "flavor": "parallelcluster", "parallelcluster": "3.99.0"}
+    listed = check_combination(driver="595.112.07", cuda="12.9.99", **asked)["findings"]
+    levels = {finding["rule"]: finding["level"] for finding in listed}
+    assert "PC-OS" not in levels
+    # Between the oldest and the newest that are known, so NVIDIA has no such release.
+    assert levels["CUDA-UNKNOWN"] == "error"
+    assert list(facts.branches()) == sorted(facts.branches())
 
 
 def test_of_two_overlays_the_last_one_counts(

@@ -210,8 +210,8 @@ def _parent_kernel(combination: Combination) -> str | None:
     if kernels is None or isinstance(kernels, str):
         return kernels
     kubernetes = combination.kubernetes or ""
-    reached = [entry for entry in kernels if versions.at_least(kubernetes, entry["from"])]
-    return reached[-1]["kernel"] if reached else None
+    reached = versions.last_reached(kernels, "from", kubernetes)
+    return str(reached["kernel"]) if reached else None
 
 
 def recipe_combination(recipe: Recipe, today: date, **more: Any) -> Combination:

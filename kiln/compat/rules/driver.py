@@ -108,7 +108,7 @@ def cuda_major(c: Combination) -> Iterator[Objection]:
 def _highest_major(driver: str) -> str:
     floors: dict[str, str] = table("cuda")["floors"]
     reached = [major for major, floor in floors.items() if versions.at_least(driver, floor)]
-    return versions.newest(reached) or str(int(min(floors)) - 1)
+    return versions.newest(reached) or str(int(min(floors, key=versions.key)) - 1)
 
 
 @rule("DRV-CUDA-MINOR")
@@ -150,7 +150,7 @@ def unknown_cuda(c: Combination) -> Iterator[Objection]:
     """An unknown toolkit. Outside the range of the known list it may exist, so it only warns."""
     if c.cuda is None or facts.cuda_release(c.cuda):
         return
-    releases = list(table("cuda")["releases"])
+    releases = sorted(table("cuda")["releases"], key=versions.key)
     inside = versions.at_least(c.cuda, releases[0]) and versions.at_least(releases[-1], c.cuda)
     guess = nearest(c.cuda, releases)
     yield Objection(

@@ -105,7 +105,7 @@ def parallelcluster_parent(c: Combination) -> Iterator[Objection]:
             hint=f"it supports: {', '.join(systems)}",
         )
         return
-    newest = next(iter(_flavor("parallelcluster")["brings"]))
+    newest = max(_flavor("parallelcluster")["brings"], key=versions.key)
     if c.parallelcluster is None and c.complete:
         yield Objection(
             "flavour parallelcluster without a version", hint=f"set parallelcluster: {newest}"

@@ -148,19 +148,15 @@ def too_old(c: Combination) -> Iterator[Objection]:
     if kernel is None:
         return
     wanted = [
-        (f"driver {c.driver}", entry["kernel"])
-        for entry in table("drivers")["minimum_kernel"]
-        if c.branch_name and versions.at_least(c.branch_name, entry["from_branch"])
+        (f"driver {c.driver}", "drivers", "from_branch", c.branch_name),
+        (f"the driver of EFA installer {c.efa}", "efa", "installer", c.efa),
     ]
-    wanted += [
-        (f"the driver of EFA installer {c.efa}", entry["kernel"])
-        for entry in table("efa")["minimum_kernel"]
-        if c.efa and versions.at_least(c.efa, entry["installer"])
-    ]
-    for subject, minimum in wanted:
-        if versions.below(kernel.series, minimum):
+    for subject, file, since, version in wanted:
+        entries = table(file)["minimum_kernel"]
+        entry = versions.last_reached(entries, since, version) if version else None
+        if entry and versions.below(kernel.series, entry["kernel"]):
             yield Objection(
-                f"{subject} needs kernel >= {minimum}; {c.distro} would boot {kernel}",
+                f"{subject} needs kernel >= {entry['kernel']}; {c.distro} would boot {kernel}",
             )
 
 

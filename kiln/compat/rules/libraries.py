@@ -141,14 +141,10 @@ def cudnn_built_for(c: Combination) -> Iterator[Objection]:
                 unsure=not facts.confirmed(entry),
             )
     builds = table("cuda")["cudnn"]
-    reached = [
-        entry
-        for entry in builds
-        if versions.at_least(version, entry["from"])
-        # A bare major (libcudnn8) means its newest release.
-        or ("." not in version and versions.major(entry["from"]) == version)
-    ]
-    built = reached[-1] if reached else builds[0]
+    # A bare major (libcudnn8) means its newest release.
+    newest = version if "." in version else f"{version}.999"
+    oldest = min(builds, key=lambda entry: versions.key(entry["from"]))
+    built = versions.last_reached(builds, "from", newest) or oldest
     if c.cuda_major and c.cuda_major not in built["majors"]:
         yield Objection(
             f"cuDNN {version} has builds for CUDA {' and '.join(built['majors'])}, none for "
@@ -159,8 +155,15 @@ def cudnn_built_for(c: Combination) -> Iterator[Objection]:
 
 
 def _cudnn_for(major: str) -> str:
-    first = [entry["from"] for entry in table("cuda")["cudnn"] if major in entry["majors"]]
-    return f"for CUDA {major} choose cuDNN {first[0]} or newer" if first else ""
+    builds = sorted(table("cuda")["cudnn"], key=lambda entry: versions.key(entry["from"]))
+    has = [major in entry["majors"] for entry in builds]
+    if True not in has:
+        return ""
+    first = has.index(True)
+    hint = f"for CUDA {major} choose cuDNN {builds[first]['from']} or newer"
+    if False in has[first:]:
+        hint += f", older than {builds[has.index(False, first)]['from']}"
+    return hint
 
 
 @rule("GDR-DRV", by_instance_type=True)

@@ -97,12 +97,13 @@ def driver_has_mig(c: Combination, instance_type: InstanceType) -> Iterator[Obje
     on, of_label = label_layout(c.mig_label, instance_type) if c.mig_label else (False, [])
     if not (c.mig or on):
         return
-    for entry in table("mig")["driver_minimums"]:
-        if instance_type.gpu in entry["gpus"] and versions.below(c.driver, entry["driver"]):
-            yield Objection(
-                f"MIG on {instance_type.ec2_name} ({instance_type.type}) needs driver >= "
-                f"{entry['driver']}; {c.driver} is older",
-            )
+    minimums = table("mig")["driver_minimums"]
+    entry = next((entry for entry in minimums if instance_type.gpu in entry["gpus"]), None)
+    if entry and versions.below(c.driver, entry["driver"]):
+        yield Objection(
+            f"MIG on {instance_type.ec2_name} ({instance_type.type}) needs driver >= "
+            f"{entry['driver']}; {c.driver} is older",
+        )
     since: dict[str, str] = gpu.get("since_driver", {})
     for name in dict.fromkeys([*c.mig, *of_label]):
         if name in since and versions.below(c.driver, since[name]):

@@ -84,14 +84,12 @@ def gpu_direct(c: Combination) -> Iterator[Objection]:
         or (c.instance_types and not any(instance_type.efa for instance_type in c.instance_types))
     ):
         return
-    for entry in table("efa")["gdr"]:
-        if versions.at_least(c.branch_name, entry["driver_branch"]) and versions.below(
-            c.efa, entry["installer"]
-        ):
-            yield Objection(
-                f"GPUDirect RDMA with driver {c.driver} needs EFA installer >= "
-                f"{entry['installer']}; {c.efa} is too old",
-            )
+    entry = versions.last_reached(table("efa")["gdr"], "driver_branch", c.branch_name)
+    if entry and versions.below(c.efa, entry["installer"]):
+        yield Objection(
+            f"GPUDirect RDMA with driver {c.driver} needs EFA installer >= "
+            f"{entry['installer']}; {c.efa} is too old",
+        )
 
 
 @rule("EFA-INSTANCE", by_instance_type=True)
@@ -145,15 +143,11 @@ def plugin_needs_nccl(c: Combination) -> Iterator[Objection]:
     """A plugin release needs a minimum NCCL, for its plugin interface."""
     if not c.plugin or not c.nccl:
         return
-    wanted = [
-        entry["nccl"]
-        for entry in table("nccl")["plugin"]
-        if versions.at_least(c.plugin, entry["from"])
-    ]
-    if wanted and versions.below(c.nccl, wanted[-1]):
+    entry = versions.last_reached(table("nccl")["plugin"], "from", c.plugin)
+    if entry and versions.below(c.nccl, entry["nccl"]):
         origin = "" if c.ofi_nccl else f" from EFA installer {c.efa}"
         yield Objection(
-            f"aws-ofi-nccl {c.plugin}{origin} needs NCCL >= {wanted[-1]}; NCCL {c.nccl} is older"
+            f"aws-ofi-nccl {c.plugin}{origin} needs NCCL >= {entry['nccl']}; NCCL {c.nccl} is older"
         )
 
 
