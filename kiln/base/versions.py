@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from kiln.base.errors import KilnError
 
+Entry = TypeVar("Entry", bound=Mapping[str, Any])
 # No version has a number of more digits; Python refuses to read one of more than 4,300.
 _DIGITS = 100
 
@@ -49,9 +50,7 @@ def newest(versions: Iterable[str]) -> str | None:
     return max(versions, key=key, default=None)
 
 
-def last_reached(
-    entries: Iterable[Mapping[str, Any]], since: str, version: str
-) -> Mapping[str, Any] | None:
+def last_reached(entries: Iterable[Entry], since: str, version: str) -> Entry | None:
     """Of entries that hold from a version on, named by the key `since`, the one that holds for
     `version`; None if it is older than all. Of two from the same version the first one counts,
     which is an overlay's."""

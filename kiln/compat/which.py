@@ -148,7 +148,8 @@ def _rank(
         ended,
         len(clashes_here),
         without_efa,
-        -(end or date.max).toordinal(),
+        # Nobody can say that an unknown end is late.
+        -(end or date.min).toordinal(),
         # Whoever asks for no flavour wants the plain one.
         flavor is None and c.flavor != "base",
     )

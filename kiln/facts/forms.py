@@ -60,6 +60,7 @@ def _measured(whole: dict[str, Any], path: Path_, read: Read) -> Iterable[str]:
 _SERIES = Form(r"^[0-9]+\.[0-9]+$", "a series such as '6.12'")
 _BRANCH = Form(r"^[0-9]{3}$", "a driver's branch such as '580'")
 _NUMBER = Form(r"^[0-9]+$", "a major version such as '14'")
+_REPOSITORY = Form(r"^[a-z0-9][a-z0-9.-]*$", "a repository's name such as nvidia-cuda")
 _PCI_ID = Form(r"^[0-9a-f]{4}$", "a PCI device id such as '2330'")
 _FINGERPRINT = Form(r"^[0-9A-F]{40}$", "a primary fingerprint: 40 capital hexadecimal digits")
 _MODULES = _words("kernel module", ("open", "proprietary"))
@@ -113,6 +114,10 @@ _VALUES: dict[str, dict[str, Form | _Known]] = {
         "gpus.*.arch": _Known(
             "entry of `mode_change`", lambda whole, path, read: whole["mode_change"]
         )
+    },
+    # They are names of files, too.
+    "archives": {
+        **{f"{listed}.*.name": _REPOSITORY for listed in ("archives", "security", "vendors")},
     },
     "keys": {"keys.*.fingerprint": _FINGERPRINT},
     "checksums": {"files.*.sha256.*": vocabulary.SHA256},

@@ -21,6 +21,7 @@ import yaml
 
 from devel import packers
 from kiln import facts
+from kiln.base import versions
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT, RUNTIME
 from kiln.consume.argo import slice_resource, walk_through
@@ -300,6 +301,31 @@ def test_terraform_is_laid_out_as_terraform_lays_it_out(tmp_path: Path) -> None:
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_terraforms_interfaces_are_those_of_the_launch_template() -> None:
+    for wanted in (asked(BASE), asked("al2023/production/base/x86_64", "p6-b300.48xlarge")):
+        parsed = hcl2.loads(made("terraform", wanted))
+        (template,) = parsed["resource"][0]['"aws_launch_template"'].values()
+        names = {"NetworkCardIndex", "DeviceIndex", "InterfaceType", "DeleteOnTermination"}
+        cards = [
+            {"".join(part.title() for part in key.split("_")): value for key, value in each.items()}
+            for each in template["network_interfaces"]
+        ]
+        data = json.loads(made("launch-template-json", wanted))["LaunchTemplateData"]
+        assert [{key: _plain(card.get(key)) for key in names} for card in cards] == [
+            {key: card[key] for key in names} for card in data["NetworkInterfaces"]
+        ]
+
+
+def _plain(value: Any) -> Any:
+    return value.strip('"') if isinstance(value, str) else value
+
+
+def test_terraforms_provider_knows_interfaces_of_efa_alone() -> None:
+    """github:hashicorp/terraform-provider-aws CHANGELOG.md, 5.74.0: `efa-only`."""
+    found = re.search(r'version = ">= ([\d.]+)"', made("terraform", asked(BASE)))
+    assert found and versions.at_least(found[1], "5.74.0")
 
 
 @pytest.mark.parametrize("packer", packers.usable() or [None], ids=str)

@@ -390,6 +390,10 @@ MISTAKES = {
     "an architecture": (
         "facts/mig.yaml", "", "gpus:\n- {gpu: GB300, arch: nope}\n", "2:22: gpus.0.arch: 'nope': ",
     ),
+    "a repository": (
+        "facts/archives.yaml", "", "vendors:\n  CUDA_REPO_URL: {name: a/b}\n",
+        "2:25: vendors.CUDA_REPO_URL.name: 'a/b' is not a repository's name such as nvidia-cuda",
+    ),
     "bytes": ("facts/efa.yaml", "", b"\xff\n", "cannot be read"),
     "a list of facts": ("facts/efa.yaml", "", "- 1\n", "1:1: must be a mapping, not a list"),
     "a table": ("facts/driver.yaml", "", "", "there is no table of facts driver.yaml"),

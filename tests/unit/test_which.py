@@ -71,6 +71,13 @@ def test_what_gets_no_fixes_any_more_comes_last():
     assert rows(answer, "serves") == [both.name, LTS.name, kepler.name]
 
 
+def test_a_driver_whose_end_nobody_knows_does_not_come_first():
+    unknown = replace(LTS, name="unknown", driver="615.71.10", cuda=None, nccl=None, cudnn=None)
+    plain = replace(LTS, cuda=None, nccl=None, cudnn=None)
+    answer = rows_for("p5.48xlarge", [unknown, plain], today=TODAY)
+    assert rows(answer, "serves") == [LTS.name, "unknown"]
+
+
 def test_the_text_says_so_when_nothing_serves():
     text = which_text(rows_for("p6-b300.48xlarge", [CLASSIC], today=TODAY))
     assert "no row of the matrix serves it" in text
