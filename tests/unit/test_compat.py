@@ -252,6 +252,39 @@ def test_a_branch_ends_on_its_day():
     assert levels(after)["DRV-EOL"] == "warning"
 
 
+def level_on(day, rule, distro, driver, **more):
+    """The level of a rule's finding on a day; None without one."""
+    return levels(check_combination(distro, driver, today=day, **more)).get(rule)
+
+
+def test_a_distribution_ends_after_its_last_day():
+    assert level_on(date(2025, 5, 31), "OS-EOL", "ubuntu2004", "535.309.01") is None
+    assert level_on(date(2025, 6, 1), "OS-EOL", "ubuntu2004", "535.309.01") == "error"
+
+
+def test_declared_extended_support_covers_its_last_day():
+    asked = ("OS-EOL", "ubuntu2004", "535.309.01")
+    assert level_on(date(2030, 4, 30), *asked, extended_support=True) == "warning"
+    assert level_on(date(2030, 5, 1), *asked, extended_support=True) == "error"
+
+
+def test_each_support_of_a_kubernetes_version_covers_its_last_day():
+    asked = ("EKS-OS", "al2023", "580.178.04")
+    on = {
+        day: level_on(day, *asked, flavor="eks", kubernetes="1.31")
+        for day in (date(2025, 11, 26), date(2025, 11, 27), date(2026, 11, 26), date(2026, 11, 27))
+    }
+    assert list(on.values()) == [None, "warning", "warning", "error"]
+
+
+def test_the_kubernetes_versions_that_are_proposed_are_supported_that_day():
+    answer = check_combination(
+        "al2023", "580.178.04", flavor="eks", kubernetes="1.30", today=date(2026, 11, 26)
+    )
+    (hint,) = [each["hint"] for each in answer["findings"] if each["rule"] == "EKS-OS"]
+    assert "1.31" in hint.split(";")[0] and "1.30" not in hint
+
+
 def test_a_fact_nobody_confirmed_only_warns():
     # L40S's first driver branch is unconfirmed; p6-b300's is in AWS's device lists.
     ada = check_combination("ubuntu2204", "530.30.02", instance_type="g6e.xlarge", today=TODAY)
