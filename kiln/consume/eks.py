@@ -37,7 +37,7 @@ _CLUSTER = {
         "aws eks describe-cluster: kubernetesNetworkConfig.serviceIpv4Cidr", "10.100.0.0/16"
     ),
 }
-_NODE_CONFIG = {
+_NODE_CONFIG: dict[str, Any] = {
     "apiVersion": _API,
     "kind": "NodeConfig",
     "spec": {
@@ -180,15 +180,17 @@ def node_resources(wanted: LaunchRequest) -> dict[str, int]:
     return resources
 
 
-def _cluster_user_data(wanted: LaunchRequest) -> dict[str, Any]:
-    text = _mime(("application/node.eks.aws", yaml.safe_dump(_NODE_CONFIG, sort_keys=False)))
+def _cluster_user_data(**more: Any) -> dict[str, Any]:
+    """User data by which a node joins its cluster; `more` is the rest of the NodeConfig's spec."""
+    node = {**_NODE_CONFIG, "spec": {**_NODE_CONFIG["spec"], **more}}
+    text = _mime(("application/node.eks.aws", yaml.safe_dump(node, sort_keys=False)))
     return {"UserData": {"Fn::Base64": {"Fn::Sub": text}}}
 
 
 def managed_node_group(wanted: LaunchRequest) -> str:
     """EKS's own node group, which replaces its nodes when the stack takes a newer image."""
     looked, image = looked_up(wanted)
-    node_template = template_resource(wanted, image, **_cluster_user_data(wanted))
+    node_template = template_resource(wanted, image, **_cluster_user_data())
     # EKS refuses a launch template that names a profile: the node group has the role.
     data = node_template["Properties"]["LaunchTemplateData"]
     del data["IamInstanceProfile"]
@@ -240,6 +242,12 @@ def managed_node_group(wanted: LaunchRequest) -> str:
 
 def self_managed(wanted: LaunchRequest) -> str:
     """An Auto Scaling group whose instances join by themselves; each launch follows the channel."""
+    # Nobody else gives these nodes their label and taint.
+    flags = [
+        f"--node-labels=kiln/channel={wanted.channel}",
+        f"--register-with-taints={TAINT['key']}={TAINT['value']}:{TAINT['effect']}",
+    ]
+    user_data = _cluster_user_data(kubelet={"flags": flags})
     return stack(
         wanted,
         "self-managed EKS nodes; every launch resolves the channel anew",
@@ -251,7 +259,7 @@ def self_managed(wanted: LaunchRequest) -> str:
         },
         conditions=CONDITIONS,
         resources={
-            "LaunchTemplate": template_resource(wanted, wanted.image, **_cluster_user_data(wanted)),
+            "LaunchTemplate": template_resource(wanted, wanted.image, **user_data),
             "Nodes": {
                 "Type": "AWS::AutoScaling::AutoScalingGroup",
                 "Properties": group("Size", "Size", "Size")

@@ -15,6 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from kiln.base import overlay
+from kiln.base.errors import KilnError
+from kiln.base.findings import Place
 from kiln.base.paths import KNOWLEDGE
 from kiln.base.wanted_package import WantedPackage, nearest_published
 from kiln.facts.tables import read_table
@@ -76,7 +79,8 @@ def index_file(distro: str, arch: str, repository: str) -> Path:
 
 
 def recorded_index(distro: str, arch: str, repository: str) -> RecordedIndex | None:
-    """What was recorded of a repository; None if nothing was."""
+    """What was recorded of a repository; None if nothing was. Raises KilnError (exit status 2) for
+    a damaged file."""
     path = index_file(distro, arch, repository)
     return _read(path, path.stat().st_mtime_ns) if path.is_file() else None
 
@@ -90,7 +94,19 @@ def recorded_indexes() -> list[RecordedIndex]:
 
 @cache
 def _read(path: Path, _changed: int) -> RecordedIndex:
-    data: dict[str, Any] = read_table(path)
+    """Raises KilnError (exit status 2) for a file that `preflight --record` did not write so."""
+    try:
+        return _as_index(read_table(path))
+    except (AttributeError, LookupError, TypeError, ValueError):
+        shown = overlay.shown_path(path)
+        raise KilnError(
+            f"{shown}: it is not an index that `./invoke preflight --record` wrote",
+            hint="restore it from its repository, or remove it and record it anew",
+            place=Place(shown),
+        ) from None
+
+
+def _as_index(data: dict[str, Any]) -> RecordedIndex:
     packages = {
         name: tuple(
             RecordedPackage(

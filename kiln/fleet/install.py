@@ -154,8 +154,8 @@ def uninstall_fleet(
 ) -> dict[str, CommandAnswer]:
     """Remove telemetry from these instances; the answer of each instance that has it, or may.
 
-    An instance that never registered with Systems Manager does not have it. Raises KilnError (exit
-    status 1) if AWS refuses.
+    A running instance that never registered with Systems Manager does not have it; one that is
+    stopped may. Raises KilnError (exit status 1) if AWS refuses.
     """
     running = [machine.instance_id for machine in machines if machine.runs]
     managed = managed_machines(target, running)
@@ -171,6 +171,9 @@ def uninstall_fleet(
     for key, info in managed.items():
         if key not in ids:
             silent[key] = CommandAnswer(False, why=f"Systems Manager's agent is {info.ping}")
+    for machine in machines:
+        if machine.state in ("stopping", "stopped"):
+            silent[machine.instance_id] = CommandAnswer(False, why=f"it is {machine.state}")
     ours = {key: item for key, item in states.items() if item.bundle or item.agent_package}
     say(f"the bundle is installed on {len(ours)} of {len(ids)} instances")
     bare = [key for key, status in ours.items() if status.agent_package]

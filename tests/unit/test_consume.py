@@ -137,6 +137,19 @@ def test_nodeadm_takes_the_user_data_of_every_kind_of_node() -> None:
         assert unknown(config, schema) == []
 
 
+def test_self_managed_nodes_have_the_label_and_the_taint_of_the_others() -> None:
+    (_, pool) = yaml.safe_load_all(made("karpenter", asked()))
+    (label,) = pool["spec"]["template"]["metadata"]["labels"].items()
+    (taint,) = pool["spec"]["template"]["spec"]["taints"]
+    template = yaml.safe_load(made("eks-self-managed", asked()))["Resources"]["LaunchTemplate"]
+    data = template["Properties"]["LaunchTemplateData"]["UserData"]["Fn::Base64"]["Fn::Sub"]
+    (part,) = email.message_from_string(data).get_payload()
+    assert yaml.safe_load(part.get_payload())["spec"]["kubelet"]["flags"] == [
+        "--node-labels={}={}".format(*label),
+        "--register-with-taints={key}={value}:{effect}".format(**taint),
+    ]
+
+
 BLOCK = "cr-0123456789abcdef0"
 CLUSTER = "al2023/production/parallelcluster/x86_64"
 WORKFLOW = "io.argoproj.workflow.v1alpha1.Workflow"

@@ -13,6 +13,7 @@ from records import a_record
 from rows import row
 
 from devel import generate
+from kiln.base.errors import KilnError
 from kiln.base.findings import Place
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Acceptance, Recipe
@@ -47,6 +48,19 @@ def test_check_counts_packages_once_by_the_words_of_its_page(
     assert list(answer["evidence"]["packages"]) == words
     assert "packages" not in answer
     assert all(f"*{word}*" in page for word in words)
+
+
+@pytest.mark.parametrize("text", [b"", b"- 1\n", b"packages: {jq: 1}\n", b"\xff\xfe"])
+def test_an_index_that_was_damaged_by_hand_is_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes
+) -> None:
+    monkeypatch.setenv("KILN_INDEXES", str(tmp_path))
+    path = tmp_path / "al2023-x86_64-nvidia-cuda.yaml"
+    path.write_bytes(text)
+    with pytest.raises(KilnError, match=r"nvidia-cuda\.yaml: it is not an index that") as caught:
+        check_recipe(AL2023)
+    assert caught.value.exit_status == 2
+    assert "record it anew" in caught.value.hint
 
 
 def test_debians_own_packages_are_all_recorded() -> None:

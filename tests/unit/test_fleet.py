@@ -70,6 +70,7 @@ def test_other_targets_are_refused(text: str, message: str) -> None:
         (2, "1,10%,100%", [1, 1]),
         (10, "50%,50%", [5, 5]),
         (10, "1,2", [1, 2]),
+        (300, "150,100%", [150, 150]),
     ],
 )
 def test_waves_are_numbers_and_percent_of_all(total: int, waves: str, sizes: list[int]) -> None:
@@ -87,7 +88,9 @@ def test_other_waves_are_refused(text: str) -> None:
 
 
 def test_so_many_may_fail() -> None:
-    assert [parse_max_errors(text, 40) for text in ("0", "3", "5%", "1%")] == [0, 3, 2, 0]
+    assert [parse_max_errors(text, 40) for text in ("0", "3", "5%", "1%", "120")] == [
+        *(0, 3, 2, 0, 120)
+    ]
     with pytest.raises(KilnError, match="--max-errors many"):
         parse_max_errors("many", 40)
 

@@ -12,7 +12,7 @@ import pytest
 
 from kiln.cloud import aws
 from kiln.cloud.aws_target import AwsTarget
-from kiln.fleet import commands, machines, status
+from kiln.fleet import commands, install, machines, status
 from kiln.telemetry import Telemetry
 
 AWS = AwsTarget("a test", "us-east-1", account="123456789012")
@@ -140,6 +140,24 @@ def test_an_instance_that_was_to_send_events_alone_reports_without_metrics(
     _, rows = asked(monkeypatch, online=IDS, measured=False)
     assert not any(row.reports for row in rows)
     assert {lack.what for row in rows for lack in row.missing} == {"no metrics"}
+
+
+def test_a_stopped_instance_may_still_have_what_an_uninstallation_is_to_remove(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    states = {"i-1": "running", "i-2": "stopped", "i-3": "terminated"}
+    chosen = [
+        machines.FleetMachine(key, "ami-1", "g4dn.xlarge", state, "gpu", "")
+        for key, state in states.items()
+    ]
+    monkeypatch.setattr(install, "managed_machines", lambda target, ids: {})
+    monkeypatch.setattr(
+        install, "publish_document", lambda target: commands.CommandDocument("theirs")
+    )
+    answers = install.uninstall_fleet(AWS, chosen, lambda text: None)
+    assert {key: (answer.ok, answer.why) for key, answer in answers.items()} == {
+        "i-2": (False, "it is stopped")
+    }
 
 
 def test_what_is_on_them_is_asked_of_fifty_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
