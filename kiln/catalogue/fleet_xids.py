@@ -33,7 +33,8 @@ def xids_by_ami(
     target: Target, groups: Sequence[str], regions: Sequence[str], say: Say
 ) -> dict[str, tuple[SeenXid, ...]] | None:
     """AMI → the Xids of the last `DAYS` days on machines that run it, most frequent first, without
-    drills. None where no region has such a log group, which is where no telemetry is set up.
+    drills. None where no region has such a log group, which is where no telemetry is set up, and
+    where one may not be read: nobody could say then that an image had no Xid.
 
     `say` gets what cannot be read or is too much. An event that does not name its AMI, as
     those of older images, is not counted.
@@ -60,7 +61,7 @@ def xids_by_ami(
     if refused:
         more = f" (and {len(refused) - 1} more)" if refused[1:] else ""
         say(f"Xids of the fleet are left out: {refused[0]}{more}")
-    if not there:
+    if refused or not there:
         return None
     return {ami: tuple(_in_order(counts)) for ami, counts in by_ami.items()}
 

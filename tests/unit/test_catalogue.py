@@ -11,12 +11,13 @@ from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
 import pytest
 
-from kiln.base.errors import KilnError
+from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import ROOT
 from kiln.catalogue.fleet_xids import xids_by_ami
 from kiln.catalogue.model import Gathered, SeenXid
@@ -193,6 +194,26 @@ def test_a_line_of_the_fleets_log_that_is_nested_too_deep_is_passed_over(
     messages: list[str] = []
     found = xids_by_ami(AWS, ["a group"], ["us-east-1"], messages.append)
     assert found and [(seen.xid, seen.count) for (seen,) in found.values()] == [(79, 1)]
+
+
+def test_no_image_is_said_to_have_no_xid_when_a_region_may_not_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Refusing(Account):
+        exceptions = SimpleNamespace(ResourceNotFoundException=LookupError)
+
+        def answers(self, call: str, asked: dict[str, Any]) -> tuple[str, list[Any]]:
+            raise operation_failed("it may not be read")
+
+    def logs(target: Any) -> Account:
+        return Account([]) if target.region == "us-east-1" else Refusing([])
+
+    monkeypatch.setattr(aws, "logs", logs)
+    messages: list[str] = []
+    assert xids_by_ami(AWS, ["a group"], ["us-east-1"], messages.append) == {}
+    assert not messages
+    assert xids_by_ami(AWS, ["a group"], ["us-east-1", "eu-west-1"], messages.append) is None
+    assert messages == ["Xids of the fleet are left out: eu-west-1: it may not be read"]
 
 
 def test_the_fleets_xids_lead_to_their_meaning() -> None:
