@@ -229,6 +229,12 @@ BUCKET = Form(
 DURATION = Form(r"^[1-9][0-9]{0,4}[smh]$", "a time such as 90m or 4h")
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateLaunchTemplate.html
 LAUNCH_TEMPLATE = Form(r"^[A-Za-z0-9().\-/_]{3,128}$", "a launch template's name")
+# Not of a FIFO topic, which takes no message without a group.
+# https://docs.aws.amazon.com/sns/latest/api/API_CreateTopic.html
+TOPIC = Form(
+    r"^arn:aws[a-z-]*:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]+$",
+    "the ARN of an SNS topic: arn:aws:sns:eu-central-1:111122223333:NAME",
+)
 # https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_CreateStack.html
 STACK = Form(r"^[A-Za-z][A-Za-z0-9-]{0,127}$", "a stack's name of letters, digits and dashes")
 

@@ -104,4 +104,5 @@ def plan_text(night: Night, commands: Mapping[str, str]) -> str:
         for due in night.due
     ]
     lines += [f"skip   {row.row}: {row.why}" for row in night.skipped]
+    lines += [f"fail   {row.recipe.name}: {row.why}" for row in night.impossible]
     return "\n".join(lines)

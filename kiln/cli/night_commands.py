@@ -46,6 +46,7 @@ def plan_data(night: Night, commands: Mapping[str, str]) -> dict[str, Any]:
             }
             for row in night.skipped
         ],
+        "impossible": [{"row": row.recipe.name, "why": row.why} for row in night.impossible],
     }
 
 

@@ -3,6 +3,7 @@ stand alone, so that an engine can run the rows on machines of their own."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from invoke import Context
 
+from kiln.base.errors import KilnError
 from kiln.cli.flags import (
     JSON,
     PLACE,
@@ -260,9 +262,23 @@ class Sent:
     aws_flags: Mapping[str, str]
 
     def checked(self) -> Sent:
-        """The same. Raises KilnError (exit status 2) for a catalogue that is not in S3."""
+        """The same; the folder of `out` exists then. Raises KilnError (exit status 2) for a place
+        that cannot be, which would otherwise be known when the night has ended."""
+        from kiln.base import vocabulary
         from kiln.catalogue.site import bucket_and_prefix
 
+        if self.out is not None:
+            try:
+                Path(self.out).mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise KilnError(
+                    f"--out {self.out}: {error.strerror}", hint="name a folder, or a new one"
+                ) from None
+        # Longer than what vocabulary takes: a topic's name alone may have 256 characters.
+        if self.topic is not None and not re.fullmatch(vocabulary.TOPIC.pattern, self.topic):
+            raise KilnError(
+                f"--topic {vocabulary.shown(self.topic)} is not {vocabulary.TOPIC.what}"
+            )
         if self.catalogue:
             bucket_and_prefix(self.catalogue, "--catalogue")
         return self

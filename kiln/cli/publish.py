@@ -20,7 +20,7 @@ WHY = {"why": "a sentence for the history: --why 'CVE-2026-1234'"}
 @task(
     help={
         "name": "the AMI's name in the matrix, as ./invoke list shows it",
-        "channel": "the first channel of the row's `publish`: --channel nightly",
+        "channel": "the first channel of the row's `publish`, as without it: --channel nightly",
         "ami": "another AMI than the row's newest verified one: --ami ami-0123456789abcdef0",
         "regions": "instead of the row's: --regions eu-west-1,us-west-2",
         "smoke": "boot the image of each region and check it before its channel moves",
@@ -35,7 +35,7 @@ def publish(
     c: Context,
     name: str,
     aws_flags: dict[str, str],
-    channel: str = "nightly",
+    channel: str | None = None,
     ami: str | None = None,
     regions: str | None = None,
     smoke: bool = False,
@@ -62,7 +62,7 @@ def publish(
         settings,
         place,
         ami_id=ami,
-        channel=channel,
+        channel=settings.channels[0] if channel is None else channel,
         why=why,
         say=note,
         smoke=verify.smoke_test(install=not no_install) if smoke else None,
@@ -71,7 +71,9 @@ def publish(
     show(
         [asdict(step) for step in done.steps],
         as_json=json,
-        text=lambda steps: f"{channel} of {done.release.line} holds {done.release.ami_name}",
+        text=lambda steps: (
+            f"{done.release.channel} of {done.release.line} holds {done.release.ami_name}"
+        ),
     )
     return 0
 

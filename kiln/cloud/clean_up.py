@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError, operation_failed
 from kiln.cloud import aws
-from kiln.cloud.removal import Resource, delete_resource
+from kiln.cloud.removal import Resource, delete_resource, is_not_there
 from kiln.cloud.resources import live_instances, resource_finders, tags
 from kiln.cloud.target import Target
 
@@ -81,9 +81,7 @@ def _noted(done: Removal, *left: str) -> Iterator[None]:
             try:
                 yield
             except ClientError as error:
-                # InvalidGroup.NotFound, InvalidVolume.NotFound, …
-                not_found = error.response["Error"].get("Code", "").endswith(".NotFound")
-                if not not_found and not aws.is_gone(error):
+                if not is_not_there(error):
                     raise
     except KilnError as error:
         done.failures.append(str(error))

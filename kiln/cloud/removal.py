@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kiln.cloud import aws
+
 if TYPE_CHECKING:
+    from botocore.exceptions import ClientError
     from mypy_boto3_ec2 import EC2Client
 
 
@@ -33,3 +36,10 @@ def delete_resource(client: EC2Client, resource: Resource) -> None:
         client.delete_security_group(GroupId=resource.id)
     else:
         client.delete_volume(VolumeId=resource.id)
+
+
+def is_not_there(error: ClientError) -> bool:
+    """Whether EC2 answered that the resource does not exist (any more): InvalidGroup.NotFound,
+    InvalidVolume.NotFound, …"""
+    code = error.response["Error"].get("Code", "")
+    return code.endswith(".NotFound") or aws.is_gone(error)

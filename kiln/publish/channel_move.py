@@ -135,15 +135,17 @@ def move_everywhere(
     home = target.region
     regions = [home, *(region for region in release.images if region != home)]
     done: list[Move] = []
+    moved: list[str] = []
     with exclusively(target, release.line):
         for region in regions:
             there = target.in_region(region)
             held = before.get(region)
             try:
                 changed = move_one(there, release, held)
+                moved.append(region)
                 followed = follow(there, release, templates)
             except KilnError as error:
-                raise _halfway(error, release, done, regions) from None
+                raise _halfway(error, release, moved, regions) from None
             step = Move(
                 release.line,
                 release.channel,
@@ -161,11 +163,11 @@ def move_everywhere(
 
 
 def _halfway(
-    error: KilnError, release: Release, done: Sequence[Move], regions: Sequence[str]
+    error: KilnError, release: Release, moved: Sequence[str], regions: Sequence[str]
 ) -> KilnError:
-    moved = ", ".join(step.region for step in done) or "none"
-    left = ", ".join(regions[len(done) :])
+    left = ", ".join(regions[len(moved) :])
     return operation_failed(
-        f"{error.message}\n  moved to {release.ami_name}: {moved}; not: {left}",
+        f"{error.message}\n  moved to {release.ami_name}: {', '.join(moved) or 'none'}; "
+        f"not: {left or 'none'}",
         hint="; ".join(filter(None, [error.hint, "run it again to go on"])),
     )

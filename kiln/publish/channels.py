@@ -8,11 +8,12 @@ The release is written first, so that an id never stands without its description
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from kiln.base.errors import KilnError
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.publish.release import Release, read_release
@@ -113,9 +114,10 @@ def _held(region: str, parameters: dict[str, Any], name: str) -> Held | None:
 
 def past(target: Target, line: str, channel: str) -> Iterator[Release]:
     """The releases that a channel has held in the target's region, newest first, its present one
-    included. SSM keeps the last 100.
+    included. SSM keeps the last 100. One that was damaged and has been replaced is left out: nobody
+    can change it.
 
-    Source: https://docs.aws.amazon.com/systems-manager/latest/userguide/sysman-paramstore-versions.html
+    Raises KilnError (exit status 1) if SSM refuses, 2 for a damaged present one. Source: https://docs.aws.amazon.com/systems-manager/latest/userguide/sysman-paramstore-versions.html
     """
     from botocore.exceptions import ClientError
 
@@ -129,5 +131,23 @@ def past(target: Target, line: str, channel: str) -> Iterator[Release]:
         except ClientError as error:
             if error.response["Error"].get("Code") != "ParameterNotFound":
                 raise
-    for entry in sorted(entries, key=lambda version: int(version["Version"]), reverse=True):
-        yield read_release(entry["Value"], name)
+    entries.sort(key=lambda version: int(version["Version"]), reverse=True)
+    for entry in entries:
+        try:
+            release = read_release(entry["Value"], name)
+        except KilnError:
+            if entry is entries[0]:
+                raise
+            continue
+        yield release
+
+
+def arrival(past: Sequence[Release], image_id: str, region: str) -> int:
+    """The place in `past` (newest first) of the move that brought an image into the channel.
+
+    A rollback brings nothing: a second one continues from where the first ended.
+    """
+    for index, release in enumerate(past):
+        if release.images.get(region) == image_id and release.moved.action != "rollback":
+            return index
+    return len(past)

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from kiln.base.errors import operation_failed
-from kiln.base.tags import LINE, PREFIX, PROVENANCE, RUN_ID, SOURCE_IMAGE
+from kiln.base.tags import LINE, PREFIX, PROVENANCE, RETIRING, RUN_ID, SOURCE_IMAGE
 from kiln.base.times import utc_now
 from kiln.cloud import aws
 from kiln.cloud.target import Target
@@ -89,7 +89,7 @@ def wanted_tags(source: VerifiedAmi, line: str) -> dict[str, str]:
     own = {
         key: value
         for key, value in source.tags.items()
-        if not key.startswith("aws:") and key != PROVENANCE
+        if not key.startswith("aws:") and key not in (PROVENANCE, RETIRING)
     }
     return {**own, LINE: line}
 
@@ -98,7 +98,9 @@ def prepare_image(
     target: Target, image: Image, source: VerifiedAmi, line: str, settings: Publish
 ) -> None:
     """Set what a published image has besides its content: permissions, IMDSv2, description,
-    deregistration protection, deprecation date, and the tags that the source has now."""
+    deregistration protection, deprecation date, and the tags that the source has now.
+
+    What `retire` has done to an AMI on its way out is undone."""
     ec2 = aws.ec2(target)
     share = settings.share
     permissions = [
@@ -133,9 +135,14 @@ def prepare_image(
         )
         if not image.protected:
             ec2.enable_image_deregistration_protection(ImageId=image.ami_id)
-        if settings.deprecate_after and not image.deprecated_at:
+        retiring = RETIRING in image.tags
+        if settings.deprecate_after and (retiring or not image.deprecated_at):
             at = utc_now() + timedelta(days=settings.deprecate_after)
             ec2.enable_image_deprecation(ImageId=image.ami_id, DeprecateAt=at)
+        elif retiring:
+            ec2.disable_image_deprecation(ImageId=image.ami_id)
+        if retiring:
+            ec2.delete_tags(Resources=[image.ami_id], Tags=[{"Key": RETIRING}])
 
 
 def not_ready(target: Target, ami_id: str, tags: dict[str, str], settings: Publish) -> list[str]:

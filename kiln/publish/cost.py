@@ -79,13 +79,13 @@ def run_cost(record: Record) -> Cost:
 def expected_cost(recipe: Recipe, settings: Publish, home: str) -> Cost:
     """What building and publishing a row will cost, its first month of snapshots included.
 
-    As long as its last run here, otherwise as long as the facts expect; a snapshot is taken to be
-    as large as its volume, which it is at most.
+    As long as its last whole build here, otherwise as long as the facts expect; a snapshot is taken
+    to be as large as its volume, which it is at most.
     """
     built = (
         record
         for record in kept_records.all_of(recipe.name)
-        if record.kind == "build" and record.seconds
+        if record.kind == "build" and _is_whole(record)
     )
     last = next(built, None)
     expected = _prices()["expected_seconds"]
@@ -101,6 +101,11 @@ def expected_cost(recipe: Recipe, settings: Publish, home: str) -> Cost:
         snapshots=size * (1 + copies) * float(_prices()["snapshots"]["usd_per_gb_month"]),
         transfer=size * copies * _per_gb_from(home),
     )
+
+
+def _is_whole(record: Record) -> bool:
+    """Whether a build baked everything and came to its checks: what failed early was cheap."""
+    return record.continued is None and {*_BAKING, *_VERIFYING} <= record.seconds.keys()
 
 
 def images_cost(

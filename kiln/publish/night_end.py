@@ -10,7 +10,14 @@ from kiln.base.times import as_stamp, utc_now
 from kiln.pipeline.kept_records import all_of
 from kiln.pipeline.record import Record
 from kiln.publish.night_plan import Night, Planned
-from kiln.publish.night_results import Compare, RowResult, comparison_of, of_skipped, result_of
+from kiln.publish.night_results import (
+    Compare,
+    RowResult,
+    comparison_of,
+    of_impossible,
+    of_skipped,
+    result_of,
+)
 from kiln.publish.nightly import LOCK_SECONDS
 
 
@@ -37,7 +44,7 @@ def after_night(
 
     `records` are those of the night's builds, by row; `compare` as in `run_night`.
     """
-    results = []
+    results = [of_impossible(row) for row in night.impossible]
     for row in night.skipped:
         record = records.get(row.row)
         ours = record is not None and record.ami_id == row.ami_id

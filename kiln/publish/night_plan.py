@@ -66,11 +66,20 @@ class Skipped:
 
 
 @dataclass(frozen=True)
+class Impossible:
+    """A row that cannot be built, because its parent AMI is not there, and why."""
+
+    recipe: Recipe
+    why: str
+
+
+@dataclass(frozen=True)
 class Night:
     """What a night has to do."""
 
     due: tuple[Due, ...]
     skipped: tuple[Skipped, ...]
+    impossible: tuple[Impossible, ...] = ()
 
 
 def _nothing(runs: Mapping[str, str]) -> None:
@@ -91,19 +100,24 @@ def plan_night(
     are listed once. Each distribution's security repositories are asked once, and only if a row's
     newest AMI has its inputs. `bring` fetches the records of such rows that are not here (row → run
     id). `planned`, at the end of a night: what was due in it, by row; an update
-    that was published since then makes nothing due. Raises KilnError (exit status 1) if a parent
-    AMI is not found or AWS refuses.
+    that was published since then makes nothing due. Raises KilnError (exit status 1) if AWS
+    refuses.
     """
     images = own_images(target)
     held = {(holding.line, holding.channel): holding for holding in channels.all_held(target)}
     find = parents.once()
     due: list[Due] = []
+    impossible: list[Impossible] = []
     # Rows whose newest AMI has the same inputs, and what their channel holds.
     same: dict[str, tuple[Recipe, OwnImage, Held | None]] = {}
     for recipe in recipes:
         chosen = settings[recipe.name]
         options = Options(aws_flags={"region": target.region})
-        plan = planning.plan_build(recipe, target, options, find=find)
+        try:
+            plan = planning.plan_build(recipe, target, options, find=find)
+        except parents.ParentNotFoundError as error:
+            impossible.append(Impossible(recipe, error.message))
+            continue
         judged = _judge(plan, images, chosen)
         if isinstance(judged, Due):
             due.append(judged)
@@ -126,7 +140,7 @@ def plan_night(
             skipped.append(row)
     order = {recipe.name: number for number, recipe in enumerate(recipes)}
     due.sort(key=lambda row: order[row.recipe.name])
-    return Night(tuple(due), tuple(skipped))
+    return Night(tuple(due), tuple(skipped), tuple(impossible))
 
 
 def _judge(plan: Plan, images: Sequence[OwnImage], settings: Publish) -> Due | OwnImage:

@@ -17,7 +17,7 @@ from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.publish.night_results import RowResult
 
-# https://docs.aws.amazon.com/sns/latest/api/API_Publish.html
+# In characters and in bytes: https://docs.aws.amazon.com/sns/latest/api/API_Publish.html
 _SUBJECT, _MESSAGE = 100, 262144
 
 
@@ -98,9 +98,11 @@ def _cells(values: Sequence[object]) -> str:
 
 def send(target: Target, topic: str, results: Sequence[RowResult]) -> None:
     """Send the report to an SNS topic. Raises KilnError (exit status 1) if SNS refuses."""
+    # SNS takes a message for a topic in the topic's own region alone.
+    there = target.in_region(topic.split(":")[3])
     with aws.explained(f"the report could not be sent to {topic}"):
-        aws.sns(target).publish(
+        aws.sns(there).publish(
             TopicArn=topic,
             Subject=f"AMI Kiln, nightly: {night_counts(results)}"[:_SUBJECT],
-            Message=text(results)[:_MESSAGE],
+            Message=printable(text(results)).encode()[:_MESSAGE].decode(errors="ignore"),
         )

@@ -9,7 +9,7 @@ from typing import Literal
 from kiln.base.errors import KilnError
 from kiln.pipeline.record import Record
 from kiln.publish.cost import run_cost
-from kiln.publish.night_plan import Skipped
+from kiln.publish.night_plan import Impossible, Skipped
 from kiln.publish.release_comparison import Comparison
 
 Compare = Callable[[str, str], Comparison | None]
@@ -53,6 +53,11 @@ def of_skipped(row: Skipped) -> RowResult:
         verdict=row.verdict,
         unknown=row.unknown,
     )
+
+
+def of_impossible(row: Impossible) -> RowResult:
+    """The result of a row whose parent AMI is not there."""
+    return RowResult(row.recipe.name, "failed", row.why, line=row.recipe.channel_line)
 
 
 def result_of(record: Record, why: str) -> RowResult:

@@ -10,7 +10,14 @@ from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.pipeline.build import Outcome
 from kiln.publish.night_plan import Due, Night
-from kiln.publish.night_results import Compare, RowResult, comparison_of, of_skipped, result_of
+from kiln.publish.night_results import (
+    Compare,
+    RowResult,
+    comparison_of,
+    of_impossible,
+    of_skipped,
+    result_of,
+)
 from kiln.publish.publish import Publication
 
 LOCK = "nightly"
@@ -29,7 +36,10 @@ def run_night(
     `build` builds recipes; `publish` publishes an AMI of a recipe to its first channel; `compare`
     compares what a channel of a line holds with what it held before.
     """
-    results = [of_skipped(row) for row in night.skipped]
+    results = [
+        *(of_skipped(row) for row in night.skipped),
+        *(of_impossible(row) for row in night.impossible),
+    ]
     built = _built([due for due in night.due if due.ami_id is None], build)
     for due in night.due:
         name = due.recipe.name

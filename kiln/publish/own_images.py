@@ -112,9 +112,9 @@ def _own(region: str, image: ImageTypeDef) -> OwnImage | None:
 
 def users_of(target: Target, image_ids: Sequence[str]) -> dict[str, list[str]]:
     """What names each AMI in the target's region: instances that are not terminated, versions of
-    launch templates (and so Auto Scaling groups), launch configurations.
+    launch templates (also by a parameter), launch configurations, Auto Scaling groups.
 
-    Raises KilnError (exit status 1) if EC2 refuses: an AMI without a known user may have one then.
+    Raises KilnError (exit status 1) if AWS refuses: an AMI without a known user may have one then.
     """
     wanted = set(image_ids)
     users: dict[str, list[str]] = defaultdict(list)
@@ -122,8 +122,9 @@ def users_of(target: Target, image_ids: Sequence[str]) -> dict[str, list[str]]:
         with aws.explained(f"who uses the AMIs could not be asked in {target.region}"):
             for image_id, user in [
                 *_instances(target, sorted(wanted)),
-                *_templates(target),
+                *_looked_up(target, _templates(target)),
                 *_configurations(target),
+                *_groups(target),
             ]:
                 if image_id in wanted:
                     users[image_id].append(user)
@@ -157,6 +158,49 @@ def _templates(target: Target) -> Iterator[tuple[str, str]]:
                     number = version["VersionNumber"]
                     image = version["LaunchTemplateData"].get("ImageId", "")
                     yield image, f"launch template {name} version {number}"
+
+
+# In the place of an AMI's id, with a parameter's name, which may have a version or a label:
+# https://docs.aws.amazon.com/autoscaling/ec2/userguide/using-systems-manager-parameters.html
+_BY_PARAMETER = "resolve:ssm:"
+# AWS's own parameters name no AMI of ours.
+_PUBLIC = f"{_BY_PARAMETER}/aws/"
+
+
+def _looked_up(target: Target, named: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """The same, with the AMI's id where a parameter names it. One that is gone names nothing."""
+    ids: dict[str, str] = {}
+    for image, user in named:
+        if image.startswith(_BY_PARAMETER) and not image.startswith(_PUBLIC):
+            name = image.removeprefix(_BY_PARAMETER)
+            if name not in ids:
+                ids[name] = _value(target, name)
+            yield ids[name], f"{user} by {name}"
+        else:
+            yield image, user
+
+
+def _value(target: Target, name: str) -> str:
+    """The value of a parameter; "" if there is none, or not that version of it."""
+    from botocore.exceptions import ClientError
+
+    try:
+        return str(aws.ssm(target).get_parameter(Name=name)["Parameter"]["Value"])
+    except ClientError as error:
+        if error.response["Error"].get("Code") in ("ParameterNotFound", "ParameterVersionNotFound"):
+            return ""
+        raise
+
+
+def _groups(target: Target) -> Iterator[tuple[str, str]]:
+    """The AMIs that Auto Scaling groups name themselves, instead of their launch template."""
+    pages = aws.autoscaling(target).get_paginator("describe_auto_scaling_groups")
+    for page in pages.paginate():
+        for group in page["AutoScalingGroups"]:
+            template = group.get("MixedInstancesPolicy", {}).get("LaunchTemplate", {})
+            for override in template.get("Overrides", []):
+                name = group["AutoScalingGroupName"]
+                yield override.get("ImageId", ""), f"Auto Scaling group {name}"
 
 
 def _configurations(target: Target) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kiln.base.errors import KilnError, did_you_mean, operation_failed
@@ -57,9 +57,11 @@ def promote_line(
             "holds: no channel is skipped",
             hint=_fills(source, line, settings),
         )
-    if came.moving:
+    behind = _not_holding(came.release, came, target)
+    if behind:
         raise operation_failed(
-            f"a move of {source} of {line} was interrupted",
+            f"a move of {source} of {line} was interrupted: it does not hold "
+            f"{came.release.ami_name} in {', '.join(behind)}",
             hint="run that publish, promote or rollback again: it continues",
         )
     release = came.release.into(to, channel_move.moved_now(target, "promote", why))
@@ -161,11 +163,17 @@ def _interrupted(now: Held, target: Target) -> Release | None:
     release = now.release
     if release is None or release.moved.action != "rollback":
         return None
-    held = channel_move.held_in(target, list(release.images), now.line, now.channel)
-    for region, image_id in release.images.items():
-        if region not in held or held[region].image_id != image_id:
-            return release
-    return None
+    return release if _not_holding(release, now, target) else None
+
+
+def _not_holding(release: Release, channel_of: Held, target: Target) -> list[str]:
+    """The regions of a release in which the channel does not hold it."""
+    held = channel_move.held_in(target, list(release.images), channel_of.line, channel_of.channel)
+    return [
+        region
+        for region, image_id in release.images.items()
+        if region not in held or held[region].image_id != image_id
+    ]
 
 
 def _former(line: str, channel: str, now: Held, to: str | None, target: Target) -> Release:
@@ -180,7 +188,7 @@ def _former(line: str, channel: str, now: Held, to: str | None, target: Target) 
             f"{channel} of {line} never held {to}",
             hint=f"it held: {', '.join(filter(None, past_amis))}",
         )
-    came = _arrival(past, now.image_id, target.region)
+    came = channels.arrival(past, now.image_id, target.region)
     for release in past[came + 1 :]:
         if release.images.get(target.region, now.image_id) != now.image_id:
             return release
@@ -188,17 +196,6 @@ def _former(line: str, channel: str, now: Held, to: str | None, target: Target) 
         f"{channel} of {line} held nothing before {now.image_id} in {target.region}",
         hint=f"./invoke history --line {line} --channel {channel} shows what it held",
     )
-
-
-def _arrival(past: Sequence[Release], image_id: str, region: str) -> int:
-    """The place in `past` (newest first) of the move that brought an image into the channel.
-
-    A rollback brings nothing: a second one continues from where the first ended.
-    """
-    for index, release in enumerate(past):
-        if release.images.get(region) == image_id and release.moved.action != "rollback":
-            return index
-    return len(past)
 
 
 def _require_launchable(release: Release, target: Target) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,12 @@ from kiln.publish.verified_ami import VerifiedAmi, verified_ami
 
 # Seconds. EC2 documents no limit for a copy; Packer waits as long for an image.
 _COPY_TIMEOUT = 4 * 3600
+# How often EC2 is asked for a copy that it does not show yet, though it has just named its id:
+# https://github.com/Answers4AWS/distami/issues/5
+_UNSEEN = 30
+# How often what was set is read back: EC2 may show it late.
+# https://github.com/hashicorp/terraform-provider-aws/pull/34691
+_READS = 5
 
 
 @dataclass(frozen=True)
@@ -112,9 +119,11 @@ def _copied(
     waiting = {region: ami_id for region, ami_id in images.items() if region != home}
     started = time.monotonic()
     reported = started
-    while waiting:
+    for look in itertools.count():
         for region, ami_id in list(waiting.items()):
             image = amis.describe_image(target.in_region(region), ami_id)
+            if image is None and look < _UNSEEN:
+                continue
             if image is not None and image.state == "available":
                 say(f"{region}: {ami_id} is available")
                 del waiting[region]
@@ -150,7 +159,12 @@ def _settled(
         if image is None:
             return [f"{images[region]} is not there any more"]
         copies.prepare_image(there, image, source, line, settings)
-        return copies.not_ready(there, images[region], tags, settings)
+        for _ in range(_READS):
+            lacking = copies.not_ready(there, images[region], tags, settings)
+            if not lacking:
+                break
+            time.sleep(target.poll_seconds)
+        return lacking
 
     lacking = in_regions(list(images), prepare)
     wrong = [f"{region}: {reason}" for region, reasons in lacking.items() for reason in reasons]

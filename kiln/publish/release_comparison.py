@@ -70,7 +70,7 @@ def compared(target: Target, line: str, channel: str, bring: Bring) -> Compariso
     """
     releases: list[Release] = []
     for release in channels.past(target, line, channel):
-        if not releases or releases[-1].run_id != release.run_id:
+        if not releases or releases[-1].ami_name != release.ami_name:
             releases.append(release)
         if len(releases) == 2:
             break

@@ -3,7 +3,7 @@ deregistered with their snapshots. Each run does the next step only, and nothing
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Literal
@@ -18,6 +18,7 @@ from kiln.publish import channels
 from kiln.publish.channels import Held
 from kiln.publish.own_images import OwnImage, own_image, own_images, users_of
 from kiln.publish.regions import in_regions
+from kiln.publish.release import Release
 from kiln.publish.usage import shared_with, used_elsewhere
 
 RetireStep = Literal["deprecate", "disable", "deregister"]
@@ -73,14 +74,18 @@ def plan_retirement(
     """
     everywhere = list(dict.fromkeys([target.region, *regions]))
     images = in_regions(everywhere, lambda region: own_images(target.in_region(region)))
-    there_held = in_regions(everywhere, lambda region: channels.all_held(target.in_region(region)))
+    # Each region's own: a line may be baked in another region than the target's.
+    moves = in_regions(everywhere, lambda region: _moves(target.in_region(region)))
+    every_move = [move for region in everywhere for move in moves[region]]
     held = {
-        **_rollbacks(target, there_held[target.region], settings),
+        **_rollbacks(every_move, settings),
         **{
             (holding.region, holding.image_id): f"{holding.channel} of {holding.line} holds it"
-            for holdings in there_held.values()
-            for holding in holdings
+            for holding, _ in every_move
         },
+    }
+    published = {
+        image for _, past in every_move for release in past for image in release.images.items()
     }
     users = in_regions(
         everywhere,
@@ -97,7 +102,7 @@ def plan_retirement(
             guard = (
                 held.get((region, image.ami_id))
                 or _guarded(image, users[region].get(image.ami_id, []))
-                or _not_yet(image, chosen)
+                or _not_yet(image, chosen, published)
                 or _launched_lately(image)
                 or (used_elsewhere(there, image.ami_id, ask=ask) if _shared(chosen) else "")
             )
@@ -108,23 +113,36 @@ def plan_retirement(
     return Retirement(tuple(going), tuple(kept))
 
 
+# What a channel holds in a region, and the releases that it has held there, newest first.
+_Moves = tuple[Held, Sequence[Release]]
+
+
+def _moves(there: Target) -> list[_Moves]:
+    return [
+        (holding, list(channels.past(there, holding.line, holding.channel)))
+        for holding in channels.all_held(there)
+    ]
+
+
 def _rollbacks(
-    target: Target, held: Sequence[Held], settings: Mapping[str, Publish]
+    moves: Sequence[_Moves], settings: Mapping[str, Publish]
 ) -> dict[tuple[str, str], str]:
     """The images that a channel could be rolled back to, by region and id."""
     rollbacks: dict[tuple[str, str], str] = {}
-    for holding in held:
+    for holding, past in moves:
         keep = settings.get(holding.line, Publish()).keep.get(holding.channel, _KEEP)
-        releases: list[str] = []
-        for release in channels.past(target, holding.line, holding.channel):
-            if release.run_id not in releases:
-                releases.append(release.run_id)
-            if len(releases) > keep:
-                break
-            for region, ami_id in release.images.items():
-                why = f"{holding.channel} of {holding.line} could be rolled back to it"
-                rollbacks.setdefault((region, ami_id), why)
+        # After a rollback the next one goes further back than the newest releases.
+        came = channels.arrival(past, holding.image_id, holding.region)
+        why = f"{holding.channel} of {holding.line} could be rolled back to it"
+        for release in (*_newest(past, keep), *_newest(past[came:], keep)):
+            rollbacks.update(dict.fromkeys(release.images.items(), why))
     return rollbacks
+
+
+def _newest(past: Sequence[Release], keep: int) -> list[Release]:
+    """The moves of the newest `keep` releases."""
+    names = list(dict.fromkeys(release.ami_name for release in past))[:keep]
+    return [release for release in past if release.ami_name in names]
 
 
 def _guarded(image: OwnImage, users: Sequence[str]) -> str:
@@ -140,9 +158,11 @@ def _guarded(image: OwnImage, users: Sequence[str]) -> str:
     return ""
 
 
-def _not_yet(image: OwnImage, settings: Publish) -> str:
+def _not_yet(image: OwnImage, settings: Publish, published: Collection[tuple[str, str]]) -> str:
+    """`published`: region and id of what a channel holds or has held. An AMI gets the tag of its
+    line, and a copy is made, hours before the channel moves."""
     age = utc_now() - image.created
-    if image.line is None and age < _FRESH:
+    if (image.region, image.ami_id) not in published and age < _FRESH:
         return "built less than a day ago and not published"
     first = settings.deprecate_after or 0
     last = settings.deregister_after or first

@@ -12,7 +12,7 @@ from kiln.base.errors import KilnError
 from kiln.base.tags import KEPT_UNTIL, RUN_ID
 from kiln.base.times import as_time, read_stamp, utc_now
 from kiln.cloud import aws
-from kiln.cloud.removal import Resource, delete_resource
+from kiln.cloud.removal import Resource, delete_resource, is_not_there
 from kiln.cloud.target import Target
 from kiln.publish.regions import in_regions
 
@@ -118,19 +118,23 @@ def _instances(ec2: EC2Client) -> _Found:
 
 
 def _failed_images(ec2: EC2Client) -> _Found:
-    for image in _images(ec2):
+    for image in _images(ec2, Filters=_OURS):
         if image["State"] in ("failed", "error", "invalid"):
             yield image["ImageId"], image["Tags"]
 
 
-def _images(ec2: EC2Client) -> list[ImageTypeDef]:
+def _images(ec2: EC2Client, **query: Any) -> list[ImageTypeDef]:
     pages = ec2.get_paginator("describe_images").paginate(
-        Owners=["self"], Filters=_OURS, IncludeDeprecated=True, IncludeDisabled=True
+        Owners=["self"], IncludeDeprecated=True, IncludeDisabled=True, **query
     )
     return [image for page in pages for image in page["Images"]]
 
 
 def _loose_snapshots(ec2: EC2Client) -> _Found:
+    pages = ec2.get_paginator("describe_snapshots").paginate(OwnerIds=["self"], Filters=_OURS)
+    snapshots = [snapshot for page in pages for snapshot in page["Snapshots"]]
+    # After the snapshots, so that the AMI of each is there already; also AMIs that are not ours,
+    # which somebody has registered with a snapshot of ours.
     images = _images(ec2)
     used = {
         mapping["Ebs"]["SnapshotId"]
@@ -143,14 +147,13 @@ def _loose_snapshots(ec2: EC2Client) -> _Found:
         tag["Value"]
         for image in images
         if image["State"] == "pending"
-        for tag in image["Tags"]
+        for tag in image.get("Tags", [])
         if tag["Key"] == RUN_ID
     }
-    for page in ec2.get_paginator("describe_snapshots").paginate(OwnerIds=["self"], Filters=_OURS):
-        for snapshot in page["Snapshots"]:
-            runs = {tag["Value"] for tag in snapshot["Tags"] if tag["Key"] == RUN_ID}
-            if snapshot["SnapshotId"] not in used and not runs & pending:
-                yield snapshot["SnapshotId"], snapshot["Tags"]
+    for snapshot in snapshots:
+        runs = {tag["Value"] for tag in snapshot["Tags"] if tag["Key"] == RUN_ID}
+        if snapshot["SnapshotId"] not in used and not runs & pending:
+            yield snapshot["SnapshotId"], snapshot["Tags"]
 
 
 def _free_volumes(ec2: EC2Client) -> _Found:
@@ -182,9 +185,16 @@ _FINDERS: dict[str, Callable[[EC2Client], _Found]] = {
 
 
 def _remove(target: Target, leftover: Leftover) -> None:
+    """Remove it, if it is still there."""
+    from botocore.exceptions import ClientError
+
     ec2 = aws.ec2(target)
-    if leftover.kind == "instance":
-        ec2.terminate_instances(InstanceIds=[leftover.id])
-        ec2.get_waiter("instance_terminated").wait(InstanceIds=[leftover.id])
-    else:
-        delete_resource(ec2, Resource(leftover.kind, leftover.id))
+    try:
+        if leftover.kind == "instance":
+            ec2.terminate_instances(InstanceIds=[leftover.id])
+            ec2.get_waiter("instance_terminated").wait(InstanceIds=[leftover.id])
+        else:
+            delete_resource(ec2, Resource(leftover.kind, leftover.id))
+    except ClientError as error:
+        if not is_not_there(error):
+            raise

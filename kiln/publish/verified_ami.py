@@ -12,6 +12,7 @@ from kiln.base.verdict_tag import says_verified
 from kiln.cloud.target import Target
 from kiln.pipeline import kept_records, verdict
 from kiln.pipeline.record import Record
+from kiln.publish.own_images import own_images
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def verified_ami(recipe: Recipe, ami_id: str | None, target: Target) -> Verified
 
 def _newest(recipe: Recipe, target: Target, ami_id: str | None) -> Record | None:
     """The last run that judged the wanted AMI; without an id the last of the newest verified AMI,
-    or, if none is, of the newest AMI."""
+    or, if none is, the newest run."""
     last: dict[str, Record] = {}
     for record in kept_records.all_of(recipe.name):
         here = (record.target, record.region) == (target.kind, target.region)
@@ -58,8 +59,14 @@ def _newest(recipe: Recipe, target: Target, ami_id: str | None) -> Record | None
             last.setdefault(record.ami_id, record)
     if ami_id:
         return last.get(ami_id)
-    verified = (record for record in last.values() if record.status == "verified")
-    return next(verified, next(iter(last.values()), None))
+    verified = [record for record in last.values() if record.status == "verified"]
+    if len(verified) > 1:
+        # The newest verification may be that of an old AMI.
+        created = {image.ami_id: image.created for image in own_images(target)}
+        there = [record for record in verified if record.ami_id in created]
+        if verified[0] in there:
+            return max(there, key=lambda record: created[str(record.ami_id)])
+    return next(iter([*verified, *last.values()]), None)
 
 
 def _require(record: Record, tags: dict[str, str], recipe: Recipe) -> None:

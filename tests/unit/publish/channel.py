@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud.runs import Run
 from kiln.matrix import load
 from kiln.matrix.publishing import Publish
+from kiln.pipeline.kept_records import all_of
+from kiln.pipeline.record import write_record
 from kiln.publish.promote import Promotion, promote_line, roll_back
 from kiln.publish.publish import Publication, publish_row
 
@@ -27,6 +32,15 @@ def versions_of(driver: str, kernel: str = "5.10.227") -> dict[str, Any]:
         "kernel": {"boots": kernel},
         "components": {"nvidia-driver": {"version": driver}, "cuda": {"version": "11.6.2"}},
     }
+
+
+def verified_again(ami_id: str, folder: Path) -> None:
+    """`./invoke verify --ami` of an AMI that `bake` has made, some days later."""
+    (build,) = [kept for kept in all_of(RECIPE.name) if kept.ami_id == ami_id]
+    run_id = "20261120T000000Z-bbbb"
+    run = Run(run_id, RECIPE.name, folder / "build" / RECIPE.name / run_id)
+    run.folder.mkdir()
+    write_record(run, replace(build, run_id=run_id, kind="verify"))
 
 
 def published(*regions: str, settings: Publish | None = None, **more: Any) -> Publication:

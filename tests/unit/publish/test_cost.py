@@ -10,6 +10,7 @@ import pytest
 from kiln.base.errors import KilnError
 from kiln.base.tags import LINE as LINE_TAG
 from kiln.matrix.publishing import Publish
+from kiln.pipeline.record import Continued
 from kiln.publish import cost, night_report
 from kiln.publish.night_results import RowResult
 from tests.unit import commands
@@ -66,6 +67,20 @@ def test_a_night_that_is_too_dear_is_refused_before_it_starts() -> None:
     unknown = replace(RECIPE, instance_type="p9.48xlarge")
     with pytest.raises(KilnError, match=r"the price of p9.48xlarge is not known"):
         cost.require_below([unknown], settings, HOME, 1000)
+
+
+def test_a_build_that_failed_early_does_not_make_the_next_one_look_cheap(bake: Bake) -> None:
+    whole = {"packer build": 7200.0, "boot the AMI": 100.0, "checks": 1700.0}
+    bake(1, instance_type="g4dn.xlarge", seconds=whole)
+    settings = Publish()
+    expected = cost.expected_cost(RECIPE, settings, HOME)
+    assert expected.instances == pytest.approx(PRICE * 2.5)
+    for day, fields in (
+        (2, {"seconds": {"packer build": 3.0}, "status": "failed"}),
+        (3, {"seconds": whole, "continued": Continued("cuda", "ami-0a", same_inputs=True)}),
+    ):
+        bake(day, instance_type="g4dn.xlarge", **fields)
+        assert cost.expected_cost(RECIPE, settings, HOME) == expected
 
 
 def test_the_report_of_a_night_has_its_sum() -> None:

@@ -189,13 +189,19 @@ def retiring(world: World) -> Task:
             ec2.disable_image_deregistration_protection(ImageId=image.ami_id)
             ec2.deregister_image(ImageId=image.ami_id)
     held = world.baked()
-    published()
     kept = world.baked(**{LINE_TAG: LINE, "kiln:keep": "yes"})
-    old = {"id": world.baked(**{LINE_TAG: LINE})}
+
+    def one_that_its_channel_has_left() -> str:
+        ami_id = world.baked()
+        published(ami_id=ami_id)
+        published(ami_id=held)
+        return ami_id
+
+    old = {"id": one_that_its_channel_has_left()}
 
     def step() -> bool:
         """Whether there was a step to do."""
-        planned = plan_retirement(AWS, [OTHER], {LINE: Publish()})
+        planned = plan_retirement(AWS, [OTHER], {LINE: Publish(keep={"nightly": 1})})
         assert not {held, kept} & {image.ami_id for image in planned.would}
         mine = tuple(image for image in planned.would if image.ami_id == old["id"])
         done = retire(AWS, Retirement(mine, ()))
@@ -217,7 +223,7 @@ def retiring(world: World) -> Task:
         assert not [disk for disk in disks if old["id"] in disk["Description"]], "snapshots leaked"
         for ami_id in (held, kept):
             assert described(world.client, ami_id)["State"] == "available"
-        old["id"] = world.baked(**{LINE_TAG: LINE})
+        old["id"] = one_that_its_channel_has_left()
 
     return Task(run, finish)
 

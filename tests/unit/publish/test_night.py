@@ -17,6 +17,8 @@ from botocore.client import BaseClient
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.tags import INPUT_DIGEST
+from kiln.cli.channel_tables import plan_text
+from kiln.cli.night_commands import plan_data
 from kiln.cloud import parents
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
@@ -31,6 +33,7 @@ from kiln.publish.own_images import own_images
 from kiln.publish.pending_updates import Lacking, Update
 from kiln.publish.publish import Publication
 from kiln.publish.release_comparison import Comparison, compared
+from tests.unit import commands
 from tests.unit.publish.channel import (
     AWS,
     LINE,
@@ -296,6 +299,29 @@ def test_each_row_that_was_not_built_has_its_own_reason() -> None:
     ]
 
 
+def test_a_row_whose_parent_ami_is_gone_fails_and_stops_no_other(bake: Bake) -> None:
+    gone = replace(
+        RECIPE,
+        name="al2-gone",
+        source_ami=replace(RECIPE.source_ami, ssm_parameter="/aws/service/gone"),
+    )
+    rows = [gone, RECIPE]
+    night = plan_night(rows, {row.name: Publish() for row in rows}, AWS)
+    assert [due.recipe.name for due in night.due] == [RECIPE.name]
+    commands_by_row = {RECIPE.name: "./invoke build"}
+    assert plan_data(night, commands_by_row)["impossible"][0]["row"] == "al2-gone"
+    assert "fail   al2-gone: source AMI not found" in plan_text(night, commands_by_row)
+    (failed,) = after_night(replace(night, due=()), {}, {}, compare=lambda line, channel: None)
+    assert (failed.row, failed.action, failed.line) == ("al2-gone", "failed", LINE)
+    assert "SSM has no such parameter" in failed.why
+    reason = {RECIPE.name: KilnError("no capacity")}
+    results = run_night(night, lambda rows: Outcome(1, (), reason), pytest.fail, pytest.fail)
+    assert [(row.row, row.action) for row in results] == [
+        ("al2-gone", "failed"),
+        (RECIPE.name, "failed"),
+    ]
+
+
 def test_a_row_that_fails_to_publish_keeps_what_its_build_took(bake: Bake) -> None:
     def publish(recipe: Recipe, ami_id: str) -> Publication:
         raise KilnError("no such region")
@@ -396,3 +422,47 @@ def test_the_report_of_a_night_reaches_its_topic(client: Callable[..., Any]) -> 
     assert built.startswith(
         "built   row-a  ami-0a  its inputs <have> changed; kernel 1 → 2; 1 change"
     )
+
+
+def test_a_topic_of_another_region_gets_the_report_and_no_more_than_a_message_takes(
+    client: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[tuple[str, dict[str, Any]]] = []
+    real = BaseClient._make_api_call  # type: ignore[attr-defined]
+
+    def call(self: Any, operation: str, parameters: dict[str, Any]) -> Any:
+        if operation == "Publish":
+            sent.append((self.meta.region_name, parameters))
+        return real(self, operation, parameters)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", call)
+    topic = client("sns", OTHER).create_topic(Name="nights")["TopicArn"]
+    # A file's name may have bytes that are not UTF-8.
+    night_report.send(AWS, topic, [RowResult("row-a", "failed", "\udcff" + "→" * 100_000)])
+    ((region, message),) = sent
+    assert region == OTHER
+    assert len(message["Message"].encode()) <= 262144
+    assert message["Message"].startswith("failed  row-a    \\udcff→")
+
+
+@pytest.mark.parametrize("task", ["nightly", "nightly.finish", "nightly.codebuild"])
+@pytest.mark.parametrize(
+    ("flag", "value", "why"),
+    [
+        ("--out", "{file}", "File exists"),
+        ("--out", "{file}/reports", "Not a directory"),
+        ("--topic", "nights", "is not the ARN of an SNS topic"),
+        ("--topic", "arn:aws:sns:us-east-1:123456789012:n.fifo", "is not the ARN of an SNS topic"),
+    ],
+)
+def test_a_place_that_the_report_cannot_have_is_refused_before_the_night(
+    tmp_path: Path, task: str, flag: str, value: str, why: str
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    flags = ("--project", "p") if task == "nightly.codebuild" else ()
+    given = value.format(file=file)
+    done = commands.invoke(task, "--name", RECIPE.name, *flags, flag, given, "--target", "aws")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{flag} {given}" in done.stderr
+    assert why in done.stderr

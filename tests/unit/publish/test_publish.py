@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -12,13 +15,17 @@ import pytest
 from botocore.client import BaseClient
 
 from kiln.base.errors import KilnError
+from kiln.base.paths import ROOT
+from kiln.base.times import read_time, utc_now
 from kiln.matrix.publishing import Publish
-from kiln.publish import channels, gates, images, line_flags
+from kiln.publish import channels, copies, gates, images, line_flags, verified_ami
 from kiln.publish.channel_move import move_one
 from kiln.publish.lock import exclusively, lock_parameter
 from kiln.publish.overview import channel_rows, history_rows
 from kiln.publish.promote import roll_back
 from kiln.publish.release import Installed, on_image
+from kiln.publish.retire import Going, Retirement, plan_retirement, retire
+from tests.unit import commands
 from tests.unit.publish.channel import (
     AWS,
     HOME,
@@ -31,9 +38,10 @@ from tests.unit.publish.channel import (
     promoted,
     published,
     resolved,
+    verified_again,
     versions_of,
 )
-from tests.unit.publish.faults import after_writes, faulty, token_expired
+from tests.unit.publish.faults import after_writes, faulty, refuses, token_expired
 
 
 def test_each_region_gets_a_copy_that_its_parameter_names(
@@ -160,6 +168,116 @@ def test_a_failed_copy_moves_no_channel(
     assert channels.held(AWS, LINE, "nightly") is None
 
 
+def test_a_copy_that_ec2_does_not_show_at_once_is_waited_for(
+    client: Callable[..., Any], bake: Bake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bake(6)
+    late = _seen_late(monkeypatch)
+    published(OTHER)
+    assert late == [None] * 3
+    assert described(client, resolved(client, "nightly", OTHER), OTHER)
+
+
+def test_a_copy_that_never_shows_up_is_a_failure(
+    bake: Bake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bake(6)
+    _seen_late(monkeypatch, looks=1000)
+    with pytest.raises(KilnError, match="failed: it is gone"):
+        published(OTHER)
+
+
+def _seen_late(monkeypatch: pytest.MonkeyPatch, looks: int = 3) -> list[Any]:
+    """EC2 shows the copy only after so many looks; what they have shown."""
+    real, late = images.describe_image, list[Any]()
+
+    def seen(target: Any, ami_id: str) -> Any:
+        if target.region == OTHER and len(late) < looks:
+            late.append(None)
+            return None
+        return real(target, ami_id)
+
+    monkeypatch.setattr(images, "describe_image", seen)
+    return late
+
+
+def test_what_ec2_shows_late_is_read_again_before_an_image_is_not_ready(
+    client: Callable[..., Any], bake: Bake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ami_id = bake(6)
+    real, stale = copies.describe_image, list[str]()
+
+    def late(target: Any, image_id: str) -> Any:
+        image = real(target, image_id)
+        if len(stale) < 3:
+            stale.append(image_id)
+            return replace(image, imds_v2=False, tags={})
+        return image
+
+    monkeypatch.setattr(copies, "describe_image", late)
+    published()
+    assert stale == [ami_id] * 3
+    assert resolved(client, "nightly") == ami_id
+
+
+def test_the_newest_ami_is_published_though_an_older_one_was_verified_again(
+    client: Callable[..., Any], bake: Bake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = bake(1), bake(2)
+    verified_again(old, tmp_path)
+    # EC2 dates images to the second.
+    real = verified_ami.own_images
+    day = timedelta(days=1)
+    monkeypatch.setattr(
+        verified_ami,
+        "own_images",
+        lambda target: [
+            replace(image, created=image.created - day * (image.ami_id == old))
+            for image in real(target)
+        ],
+    )
+    published()
+    assert resolved(client, "nightly") == new
+    published(ami_id=old)
+    assert resolved(client, "nightly") == old
+
+
+@pytest.mark.parametrize("days", [None, 60])
+def test_an_ami_that_was_on_its_way_out_is_published_like_any_other(
+    client: Callable[..., Any], bake: Bake, days: int | None
+) -> None:
+    ami_id = bake(6)
+    planned = plan_retirement(AWS, [], {})
+    assert ami_id not in {image.ami_id for image in planned.would}
+    retire(AWS, Retirement((Going(ami_id, HOME, "deprecate", ""),), ()))
+    assert "kiln:retiring" in {tag["Key"] for tag in described(client, ami_id)["Tags"]}
+    published(OTHER, settings=Publish(deprecate_after=days))
+    for region in (HOME, OTHER):
+        image = described(client, resolved(client, "nightly", region), region)
+        assert "kiln:retiring" not in {tag["Key"] for tag in image["Tags"]}
+        until = image.get("DeprecationTime")
+        assert bool(until) == bool(days)
+        assert not until or read_time(until) > utc_now() + timedelta(days=59)
+
+
+def test_a_row_whose_first_channel_has_another_name_is_published_without_naming_it(
+    client: Callable[..., Any], bake: Bake, tmp_path: Path
+) -> None:
+    """As the commands of a night's plan do."""
+    ami_id = bake(6)
+    matrix = (ROOT / "amis.yaml").read_text()
+    mine = tmp_path / "amis.yaml"
+    mine.write_text(
+        matrix.replace("defaults:\n", "defaults:\n  publish: {channels: [edge, stable]}\n", 1)
+    )
+    environment = {**os.environ, "KILN_MATRIX": str(mine)}
+    flags = ("--name", RECIPE.name, "--target", "aws", "--region", HOME)
+    done = commands.invoke("publish", *flags, env=environment)
+    assert (done.returncode, done.stderr.count("error:")) == (0, 0), done.stderr
+    assert done.stdout.startswith(f"edge of {LINE} holds ")
+    assert resolved(client, "edge") == ami_id
+
+
 def test_the_copy_of_each_region_is_tried_before_any_channel_moves(bake: Bake) -> None:
     ami_id = bake(6)
     tried: dict[str, str] = {}
@@ -260,6 +378,23 @@ def test_a_promotion_does_not_skip_a_channel(bake: Bake) -> None:
         promoted("stable")
     assert refused.value.exit_status == 2
     assert f"./invoke promote --line {LINE} --to candidate" in str(refused.value)
+
+
+def test_what_the_channel_before_does_not_hold_in_each_region_is_not_promoted(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    bake(11)
+    published(OTHER)
+    old = resolved(client, "nightly", OTHER)
+    bake(12)
+    down = faulty(refuses("PutParameter", "InternalServerError", OTHER))
+    with down, pytest.raises(KilnError, match=f"moved to .*: {HOME}; not: {OTHER}"):
+        published(OTHER)
+    assert resolved(client, "nightly", OTHER) == old
+    with pytest.raises(KilnError, match=f"was interrupted: it does not hold .* in {OTHER}"):
+        promoted("candidate")
+    published(OTHER)
+    assert promoted("candidate").allowed
 
 
 def test_a_release_that_has_not_soaked_stays(client: Callable[..., Any], bake: Bake) -> None:
@@ -383,6 +518,23 @@ def test_a_rollback_to_an_image_that_is_gone_moves_nothing(
     assert resolved(client, "nightly") == new
 
 
+def test_a_release_that_was_damaged_once_and_replaced_keeps_nobody_from_rolling_back(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    old = bake(23)
+    published()
+    ssm, name = client("ssm"), channels.release_parameter(LINE, "nightly")
+    good = ssm.get_parameter(Name=name)["Parameter"]["Value"]
+    ssm.put_parameter(Name=name, Value="{", Overwrite=True)
+    with pytest.raises(KilnError, match="not a release"):
+        list(channels.past(AWS, LINE, "nightly"))
+    ssm.put_parameter(Name=name, Value=good, Overwrite=True)
+    bake(24)
+    published()
+    assert back("nightly") == old
+    assert [row.ami_id for row in history_rows(AWS, LINE, ["nightly"])].count(old) == 3
+
+
 def test_a_rollback_to_an_ami_that_the_channel_never_held_is_refused(bake: Bake) -> None:
     bake(25)
     published()
@@ -418,6 +570,18 @@ def test_a_launch_template_follows_its_channel_and_goes_back_with_it(
     assert default()["LaunchTemplateData"]["ImageId"] == new
     roll_back(LINE, "nightly", settings, AWS, to=None, why="", say=lambda text: None)
     assert default()["VersionNumber"] == number
+
+
+def test_a_region_whose_launch_template_could_not_follow_has_moved_all_the_same(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    ami_id = bake(26)
+    template = {"name": "none-of-that-name", "channel": "nightly", "regions": [HOME]}
+    settings = Publish.model_validate({"launch_templates": [template]})
+    with pytest.raises(KilnError, match=f"moved to .*: {HOME}; not: {OTHER}"):
+        published(OTHER, settings=settings)
+    assert resolved(client, "nightly") == ami_id
+    assert channels.held(AWS.in_region(OTHER), LINE, "nightly") is None
 
 
 def test_a_launch_template_of_another_account_follows_by_a_role_and_goes_back(

@@ -5,17 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kiln.base.errors import KilnError
 from kiln.cli.channel_tables import retirement_text
 from kiln.matrix.publishing import Publish
 from kiln.publish import channels, own_images
 from kiln.publish.retire import Going, Kept, Retirement, plan_retirement, retire
-from kiln.publish.sweep import leftovers, sweep
-from tests.unit.publish.channel import AWS, HOME, LINE, OTHER, Bake, back, published, resolved
-from tests.unit.publish.faults import faulty
+from kiln.publish.sweep import Leftover, leftovers, sweep
+from tests.unit.publish.channel import (
+    AWS,
+    HOME,
+    LINE,
+    OTHER,
+    Bake,
+    back,
+    described,
+    published,
+    resolved,
+    verified_again,
+)
+from tests.unit.publish.faults import Call, faulty
 
 
 def plan(**settings: Any) -> Retirement:
@@ -51,6 +64,48 @@ def test_what_a_channel_could_be_rolled_back_to_stays(two: tuple[str, str]) -> N
     assert next_step(two[0], keep={"nightly": 1}) == "deprecate"
 
 
+def test_what_a_channel_could_go_back_to_after_a_rollback_stays(bake: Bake) -> None:
+    first, second = bake(1), bake(2)
+    for ami_id in (first, second, bake(3)):
+        published(ami_id=ami_id)
+    assert back("nightly") == second
+    assert "could be rolled back to it" in why_kept(first, keep={"nightly": 2})
+    assert back("nightly") == first
+
+
+def test_an_ami_that_was_verified_twice_is_one_release(bake: Bake, tmp_path: Path) -> None:
+    old, new = bake(1), bake(2)
+    published(ami_id=old)
+    published(ami_id=new)
+    verified_again(new, tmp_path)
+    published(OTHER, ami_id=new)
+    assert "could be rolled back to it" in why_kept(old, keep={"nightly": 2})
+
+
+def test_what_a_line_that_is_baked_in_another_region_could_be_rolled_back_to_stays(
+    two: tuple[str, str],
+) -> None:
+    elsewhere = plan_retirement(AWS.in_region("us-west-2"), [HOME], {LINE: Publish()})
+    assert two[0] not in {image.ami_id for image in elsewhere.would}
+
+
+def test_an_ami_whose_publication_is_under_way_stays_and_its_copies(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    """It has the tag of its line and its protection before a channel holds it."""
+    ami_id = bake(1)
+
+    def meanwhile(target: Any, image_id: str) -> None:
+        raise KilnError("the retirement runs here", exit_status=1)
+
+    with pytest.raises(KilnError, match="runs here"):
+        published(OTHER, smoke=meanwhile)
+    (copy,) = own_images.own_images(AWS.in_region(OTHER))
+    assert copy.line == LINE
+    for image in (ami_id, copy.ami_id):
+        assert why_kept(image) == "built less than a day ago and not published"
+
+
 def test_an_ami_goes_step_by_step_with_its_snapshots(
     client: Callable[..., Any], two: tuple[str, str]
 ) -> None:
@@ -84,6 +139,45 @@ def test_an_ami_that_is_used_stays(client: Callable[..., Any], two: tuple[str, s
     launched = ec2.run_instances(ImageId=old, InstanceType="t3.micro", MinCount=1, MaxCount=1)
     runs = launched["Instances"][0]["InstanceId"]
     assert why_kept(old) == f"used by instance {runs}"
+
+
+def test_an_ami_that_a_launch_template_names_by_a_parameter_stays(
+    client: Callable[..., Any], two: tuple[str, str]
+) -> None:
+    ec2, ssm = client("ec2"), client("ssm")
+    channel = channels.image_parameter(LINE, "nightly")
+    ssm.put_parameter(Name="/mine/gpu", Value=two[0], Type="String")
+    for name in (f"{channel}:1", "/mine/gpu", "/mine/none", f"{channel}:9", "/aws/service/x"):
+        ec2.create_launch_template(
+            LaunchTemplateName="pinned", LaunchTemplateData={"ImageId": f"resolve:ssm:{name}"}
+        )
+        named = name in (f"{channel}:1", "/mine/gpu")
+        why = f"used by launch template pinned version 1 by {name}" if named else ""
+        assert why_kept(two[0]) == why
+        ec2.delete_launch_template(LaunchTemplateName="pinned")
+    ssm.delete_parameter(Name="/mine/gpu")
+
+
+def test_an_ami_that_an_auto_scaling_group_names_for_an_instance_type_stays(
+    client: Callable[..., Any], two: tuple[str, str]
+) -> None:
+    ec2, groups = client("ec2"), client("autoscaling")
+    ec2.create_launch_template(LaunchTemplateName="other", LaunchTemplateData={"ImageId": two[1]})
+    groups.create_auto_scaling_group(
+        AutoScalingGroupName="mixed",
+        MinSize=0,
+        MaxSize=0,
+        VPCZoneIdentifier=ec2.describe_subnets()["Subnets"][0]["SubnetId"],
+        MixedInstancesPolicy={
+            "LaunchTemplate": {
+                "LaunchTemplateSpecification": {"LaunchTemplateName": "other", "Version": "1"},
+                "Overrides": [{"InstanceType": "p5.48xlarge", "ImageId": two[0]}],
+            }
+        },
+    )
+    assert why_kept(two[0]) == "used by Auto Scaling group mixed"
+    groups.delete_auto_scaling_group(AutoScalingGroupName="mixed", ForceDelete=True)
+    ec2.delete_launch_template(LaunchTemplateName="other")
 
 
 def test_a_tag_keeps_an_ami(client: Callable[..., Any], two: tuple[str, str]) -> None:
@@ -215,6 +309,48 @@ def test_what_old_runs_left_is_found_and_removed_and_nothing_else(
     assert {f"kiln-{now}", "kiln-somebody's"} <= left
     assert not old & left
     assert not leftovers(AWS, [HOME, OTHER], timedelta(hours=24))
+
+
+def test_a_snapshot_of_an_ami_that_is_made_while_leftovers_are_listed_is_none(
+    client: Callable[..., Any], bake: Bake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one with which somebody has registered an AMI that is not ours."""
+    ec2 = client("ec2")
+    made: list[str] = []
+
+    def somebody_registers(call: Call) -> None:
+        if call.action == "DescribeImages" and not made:
+            made.append("")
+            made[0] = bake(1)
+            disk = described(client, made[0])["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
+            run_id = [{"Key": "kiln:run-id", "Value": "20261101T000000Z-aaaa"}]
+            ec2.create_tags(Resources=[disk], Tags=run_id)
+            made.append(disk)
+
+    def loose() -> set[str]:
+        return {left.id for left in leftovers(AWS, [HOME], timedelta(hours=24))}
+
+    with faulty(somebody_registers):
+        found = loose()
+    assert made[1] not in found
+    ec2.delete_tags(Resources=[made[0]], Tags=[{"Key": "kiln:run-id"}])
+    assert made[1] not in loose()
+    ec2.deregister_image(ImageId=made[0])
+    assert made[1] in loose()
+
+
+def test_a_leftover_that_somebody_else_has_removed_is_no_failure() -> None:
+    gone = [
+        Leftover(HOME, kind, name, "20251102T000000Z-bbbb")
+        for kind, name in (
+            ("instance", "i-0123456789abcdef0"),
+            ("AMI", "ami-0123456789abcdef0"),
+            ("snapshot", "snap-0123456789abcdef0"),
+            ("volume", "vol-0123456789abcdef0"),
+            ("security group", "sg-0123456789abcdef0"),
+        )
+    ]
+    assert [leftover.error for leftover in sweep(AWS, gone)] == [""] * len(gone)
 
 
 def test_the_last_line_counts_what_has_gone_and_what_could_not() -> None:
