@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,11 @@ from kiln.publish.launch_templates import follow
 from kiln.publish.lock import exclusively
 from kiln.publish.regions import in_regions
 from kiln.publish.release import Action, Moved, Release
+
+# How often a channel is read until it holds what was written. SSM answers before it has looked the
+# AMI up, and if it does not find it, it leaves the parameter as it was.
+# https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_PutParameter.html (DataType)
+_READS = 30
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,27 @@ def move_one(target: Target, release: Release, before: Held | None) -> bool:
             f"holds {image_id} now",
             hint=f"see ./invoke history --line {line} --channel {channel}",
         )
+    _require_held(target, release, version)
     return True
+
+
+def _require_held(target: Target, release: Release, version: int) -> None:
+    """Raises KilnError (exit status 1) if a channel does not come to hold the image of its region,
+    written as that version."""
+    line, channel, image_id = release.line, release.channel, release.images[target.region]
+    for _ in range(_READS):
+        now = channels.held(target, line, channel)
+        if now and now.image_id == image_id:
+            return
+        if now and now.version >= version:
+            raise _moved_meanwhile(line, channel, target.region, now)
+        time.sleep(target.poll_seconds)
+    raise operation_failed(
+        f"SSM has taken {image_id} for {channel} of {line} in {target.region} and does not show "
+        f"it: the channel holds {now.image_id if now else 'nothing'}",
+        hint="SSM refuses an AMI that ec2:DescribeImages does not show to these credentials; run "
+        "it again when it does",
+    )
 
 
 def _put_image(

@@ -34,10 +34,12 @@ def start_copy(target: Target, source: VerifiedAmi, home: str, line: str, settin
     Its tags are the source's, and `kiln:source-image`; its snapshots carry the run's id.
     """
     there = _copies(target, source.ami_id)
-    for copy in there:
-        if copy.state in ("pending", "available"):
-            return copy.ami_id
     key = settings.kms_keys.get(target.region)
+    for copy in there:
+        if copy.state == "pending" or (
+            copy.state == "available" and not any(_other_keys(target, copy, key))
+        ):
+            return copy.ami_id
     mine = [
         {"Key": SOURCE_IMAGE, "Value": source.ami_id},
         {"Key": LINE, "Value": line},
@@ -162,12 +164,16 @@ def not_ready(target: Target, ami_id: str, tags: dict[str, str], settings: Publi
         wrong.append("it does not require IMDSv2")
     if not image.protected:
         wrong.append("it is not protected from deregistration")
-    key = settings.kms_keys.get(target.region)
-    for snapshot, used in zip(image.snapshots, image.keys, strict=True):
-        if key and (used is None or not _is_key(target, used, key)):
-            wrong.append(f"{snapshot} is encrypted with {used or 'no key'}, not with {key}")
+    wrong += _other_keys(target, image, settings.kms_keys.get(target.region))
     wrong += _not_shared(target, ami_id, image.snapshots, settings)
     return [f"{ami_id}: {reason}" for reason in wrong]
+
+
+def _other_keys(target: Target, image: Image, key: str | None) -> Iterator[str]:
+    """What of an image is encrypted with another key than the one that its region has to have."""
+    for snapshot, used in zip(image.snapshots, image.keys, strict=True):
+        if key and (used is None or not _is_key(target, used, key)):
+            yield f"{snapshot} is encrypted with {used or 'no key'}, not with {key}"
 
 
 def _is_key(target: Target, used: str, wanted: str) -> bool:

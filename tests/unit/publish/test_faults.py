@@ -390,6 +390,23 @@ def test_a_failed_copy_is_replaced_by_the_next_publish(
     assert len(set(tokens)) == 2
 
 
+def test_a_copy_with_another_key_than_its_region_has_now_is_replaced(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    bake(1)
+    published(OTHER)
+    before = resolved(client, "nightly", OTHER)
+    key = client("kms", OTHER).create_key()["KeyMetadata"]["Arn"]
+    with_key = Publish.model_validate({"kms_keys": {OTHER: key}})
+    published(OTHER, settings=with_key)
+    copy = resolved(client, "nightly", OTHER)
+    assert copy != before
+    (image,) = images.images_there(AWS.in_region(OTHER), ImageIds=[copy])
+    assert image.keys == (key,)
+    published(OTHER, settings=with_key)
+    assert resolved(client, "nightly", OTHER) == copy
+
+
 def test_a_key_that_may_not_be_used_is_named_and_no_channel_moves(bake: Bake) -> None:
     ami_id = bake(2)
     with_key = Publish.model_validate({"kms_keys": {OTHER: "alias/ami"}})

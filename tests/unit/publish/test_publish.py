@@ -323,6 +323,45 @@ def test_a_channel_that_somebody_else_moved_is_not_overwritten(
     assert resolved(client, "nightly") == "ami-0ffff0000"
 
 
+def _put_late(monkeypatch: pytest.MonkeyPatch, looks: int) -> list[str]:
+    """SSM shows the parameters of images after so many looks; what it has not shown yet."""
+    kept: list[dict[str, Any]] = []
+    looked: list[str] = []
+    real = BaseClient._make_api_call  # type: ignore[attr-defined]
+
+    def call(self: Any, operation: str, parameters: dict[str, Any]) -> Any:
+        if operation == "PutParameter" and parameters.get("DataType") == "aws:ec2:image":
+            kept.append(parameters)
+            return {"Version": 1}
+        if operation == "GetParameters" and kept:
+            looked.append(str(kept[0]["Value"]))
+            if len(looked) > looks:
+                real(self, "PutParameter", kept.pop())
+        return real(self, operation, parameters)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", call)
+    return looked
+
+
+def test_a_channel_has_moved_when_ssm_shows_it(
+    client: Callable[..., Any], bake: Bake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ami_id = bake(7)
+    looked = _put_late(monkeypatch, looks=3)
+    published()
+    assert looked == [ami_id] * 4
+    assert resolved(client, "nightly") == ami_id
+
+
+def test_an_ami_that_ssm_does_not_take_in_the_end_is_not_said_to_be_published(
+    bake: Bake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ami_id = bake(7)
+    _put_late(monkeypatch, looks=1000)
+    with pytest.raises(KilnError, match=f"SSM has taken {ami_id} for .*the channel holds nothing"):
+        published()
+
+
 def test_a_line_that_another_process_moves_is_left_to_it(
     client: Callable[..., Any], bake: Bake
 ) -> None:
