@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # Seconds. EC2 documents no limit for a termination; minutes are usual.
 _TERMINATE_TIMEOUT = 600
+# How often EC2 is asked for an instance that it does not know.
+_LOOKS = 5
 
 
 @dataclass
@@ -63,7 +65,7 @@ def remove(
             client.create_tags(Resources=untagged, Tags=tags(run_id))
     for resource in resources:
         with _noted(done, str(resource)):
-            delete_resource(client, resource)
+            delete_resource(client, resource, hurried=lambda: not patient or hurried())
             done.removed.append(str(resource))
     return done
 
@@ -97,28 +99,55 @@ def _end_instances(
     done: Removal,
 ) -> None:
     """Terminate the run's instances and wait until they have ended; adds to `done`."""
-    alive: list[str] | None = None
+    alive: list[str] = []
+    certain = False  # that these are all
     with _noted(done, *([] if launched else ["instances: EC2 does not say whether there are any"])):
         alive = [instance["InstanceId"] for instance in live_instances(client, run_id)]
+        unseen = [instance for instance in launched if instance not in alive]
+        alive += [each for each in unseen if _has_not_ended(client, each, target, hurried)]
+        certain = True
         # What Packer has ended itself is the run's as well.
         done.removed += [f"instance {instance}" for instance in launched if instance not in alive]
-    ids = list(launched) if alive is None else alive
-    if not ids:
-        return
     requested: list[str] = []
     # Of several, EC2 ends none if it does not know one, as one that ended an hour ago:
     # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_TerminateInstances.html
-    for batch in [ids] if alive is not None else [[instance] for instance in ids]:
-        with _noted(done, *(f"instance {each}: termination not requested" for each in batch)):
-            client.terminate_instances(InstanceIds=batch)
-            requested += batch
-    unseen = [f"instance {each}: termination requested, not confirmed" for each in requested]
-    if alive is None:
-        done.left += unseen
+    for each in alive if certain else dict.fromkeys([*alive, *launched]):
+        with _noted(done, f"instance {each}: termination not requested"):
+            client.terminate_instances(InstanceIds=[each])
+            requested.append(each)
+    unconfirmed = [f"instance {each}: termination requested, not confirmed" for each in requested]
+    if not certain:
+        done.left += unconfirmed
     elif requested:
-        with _noted(done, *unseen):
+        with _noted(done, *unconfirmed):
             _wait_until_ended(client, run_id, target, requested, hurried)
             done.removed += [f"instance {instance}" for instance in requested]
+
+
+def _has_not_ended(
+    client: EC2Client, instance_id: str, target: Target, hurried: Callable[[], bool]
+) -> bool:
+    """Whether an instance that EC2 does not find by the run's tag is there all the same.
+
+    EC2 may not show an instance in the first seconds after its launch, and shows one that has ended
+    for about an hour:
+    https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html
+    """
+    from botocore.exceptions import ClientError
+
+    for _ in range(_LOOKS):
+        try:
+            answer = client.describe_instances(InstanceIds=[instance_id])
+        except ClientError as error:
+            if error.response["Error"].get("Code") != "InvalidInstanceID.NotFound":
+                raise
+        else:
+            instance = answer["Reservations"][0]["Instances"][0]
+            return instance["State"]["Name"] != "terminated"
+        if hurried():
+            break
+        time.sleep(target.poll_seconds)
+    return False
 
 
 def _wait_until_ended(

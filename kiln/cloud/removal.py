@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,14 @@ from kiln.cloud import aws
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
     from mypy_boto3_ec2 import EC2Client
+
+
+# EC2 says for a moment that a snapshot is in use after its AMI has been deregistered, a security
+# group or a volume after its instance has ended:
+# https://github.com/boto/boto/issues/3019, https://github.com/hashicorp/packer/issues/278
+_IN_USE = ("InvalidSnapshot.InUse", "DependencyViolation", "VolumeInUse")
+# Seconds until it is believed, and between two tries.
+_BELIEVED, _PAUSE = 30.0, 2.0
 
 
 @dataclass(frozen=True)
@@ -24,8 +34,27 @@ class Resource:
         return f"{self.kind} {self.id}"
 
 
-def delete_resource(client: EC2Client, resource: Resource) -> None:
-    """Remove one resource, an instance excepted. EC2's errors are raised as they are."""
+def delete_resource(
+    client: EC2Client, resource: Resource, *, hurried: Callable[[], bool] = lambda: False
+) -> None:
+    """Remove one resource, an instance excepted. EC2's errors are raised as they are.
+
+    One that EC2 says is in use is tried again for half a minute, unless `hurried` becomes true.
+    """
+    from botocore.exceptions import ClientError
+
+    deadline = time.monotonic() + _BELIEVED
+    while True:
+        try:
+            return _delete(client, resource)
+        except ClientError as error:
+            in_use = error.response["Error"].get("Code") in _IN_USE
+            if not in_use or hurried() or time.monotonic() > deadline:
+                raise
+        time.sleep(_PAUSE)
+
+
+def _delete(client: EC2Client, resource: Resource) -> None:
     if resource.kind == "AMI":
         client.deregister_image(ImageId=resource.id)
     elif resource.kind == "snapshot":

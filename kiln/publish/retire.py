@@ -12,6 +12,7 @@ from kiln.base.errors import KilnError
 from kiln.base.tags import RETIRING
 from kiln.base.times import as_time, utc_now
 from kiln.cloud import aws
+from kiln.cloud.removal import Resource, delete_resource
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
 from kiln.publish import channels
@@ -257,4 +258,4 @@ def _do(target: Target, going: Going, image: OwnImage) -> None:
         else:
             ec2.deregister_image(ImageId=going.ami_id)
             for snapshot in image.snapshots:
-                ec2.delete_snapshot(SnapshotId=snapshot)
+                delete_resource(ec2, Resource("snapshot", snapshot))

@@ -248,6 +248,81 @@ def test_an_instance_that_the_run_knows_is_ended_though_ec2_does_not_say_what_th
     assert f"AMI {mine['AMI']}" in done.removed
 
 
+def test_a_launched_instance_that_ec2_does_not_find_by_its_tag_yet_is_ended(
+    ec2: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = an_instance(ec2, MINE)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    by_id: list[str] = []
+
+    def seconds_after_a_launch(operation: str, parameters: dict[str, Any], call: Call) -> Any:
+        if operation == "DescribeInstances":
+            if "Filters" in parameters:
+                return {"Reservations": []}
+            by_id.append(operation)
+            if len(by_id) < 3:
+                answer = {"Error": {"Code": "InvalidInstanceID.NotFound", "Message": "not yet"}}
+                raise ClientError(answer, operation)  # type: ignore[arg-type]
+        return call()
+
+    with monkeypatch.context() as patch:
+        at_each_call(patch, seconds_after_a_launch)
+        done = clean_up.remove(MINE, AWS, amis=True, launched=[instance])
+    assert done == clean_up.Removal(removed=[f"instance {instance}"])
+    assert instance not in there(ec2)
+
+
+def test_an_instance_that_ended_long_ago_counts_as_removed(
+    ec2: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    done = clean_up.remove(MINE, AWS, amis=True, launched=["i-0123456789abcdef0"])
+    assert done == clean_up.Removal(removed=["instance i-0123456789abcdef0"])
+
+
+@pytest.mark.parametrize(
+    ("operation", "code"),
+    [
+        ("DeleteSnapshot", "InvalidSnapshot.InUse"),
+        ("DeleteSecurityGroup", "DependencyViolation"),
+        ("DeleteVolume", "VolumeInUse"),
+    ],
+)
+def test_what_ec2_says_is_in_use_for_a_moment_is_removed(
+    ec2: Any, make: Make, monkeypatch: pytest.MonkeyPatch, operation: str, code: str
+) -> None:
+    mine = make(MINE)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    refused: list[str] = []
+
+    def in_use_twice(asked: str, parameters: dict[str, Any], call: Call) -> Any:
+        if asked == operation and len(refused) < 2:
+            refused.append(asked)
+            raise ClientError({"Error": {"Code": code, "Message": "in use"}}, asked)
+        return call()
+
+    at_each_call(monkeypatch, in_use_twice)
+    done = clean_up.remove(MINE, AWS, amis=True)
+    assert (done.failures, set(done.removed)) == ([], words(mine))
+
+
+def test_a_person_who_asks_again_does_not_wait_for_what_is_in_use(
+    ec2: Any, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = make(MINE)
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waited"))
+
+    def in_use(operation: str, parameters: dict[str, Any], call: Call) -> Any:
+        if operation == "DeleteSecurityGroup":
+            answer = {"Error": {"Code": "DependencyViolation", "Message": "in use"}}
+            raise ClientError(answer, operation)  # type: ignore[arg-type]
+        return call()
+
+    at_each_call(monkeypatch, in_use)
+    done = clean_up.remove(MINE, AWS, amis=True, patient=False)
+    assert done.left == [f"security group {mine['security group']}"]
+
+
 def test_where_ec2_answers_nothing_each_kind_is_named(
     ec2: Any, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.client import BaseClient
+from botocore.exceptions import ClientError
 
 from kiln.base.errors import KilnError
 from kiln.cli.channel_tables import retirement_text
+from kiln.cloud import removal
 from kiln.matrix.publishing import Publish
 from kiln.publish import channels, own_images
 from kiln.publish.retire import Going, Kept, Retirement, plan_retirement, retire
@@ -118,6 +121,27 @@ def test_an_ami_goes_step_by_step_with_its_snapshots(
     assert old not in {image.ami_id for image in own_images.own_images(AWS)}
     left = ec2.describe_snapshots(OwnerIds=["self"])["Snapshots"]
     assert disk["Ebs"]["SnapshotId"] not in {image["SnapshotId"] for image in left}
+
+
+def test_a_snapshot_that_ec2_says_is_in_use_for_a_moment_is_deleted(
+    client: Callable[..., Any], two: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removal.time, "sleep", lambda seconds: None)
+    real, refused = BaseClient._make_api_call, list[str]()  # type: ignore[attr-defined]
+
+    def in_use_once(client: Any, operation: str, parameters: dict[str, Any]) -> Any:
+        if operation == "DeleteSnapshot" and not refused:
+            refused.append(operation)
+            answer = {"Error": {"Code": "InvalidSnapshot.InUse", "Message": "in use"}}
+            raise ClientError(answer, operation)  # type: ignore[arg-type]
+        return real(client, operation, parameters)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", in_use_once)
+    for _ in ("deprecate", "disable", "deregister"):
+        mine = Retirement(tuple(image for image in plan().would if image.ami_id == two[0]), ())
+        done = retire(AWS, mine).would
+    assert [image.error for image in done] == [""]
+    assert refused
 
 
 def test_nothing_changes_while_it_is_only_planned(two: tuple[str, str]) -> None:
