@@ -11,7 +11,6 @@ from kiln.cloud import aws, change_sets
 from kiln.cloud.target import Target
 from kiln.facts.program_messages import message
 
-_GOOD = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "DELETE_COMPLETE")
 # A stack whose creation has failed can only be deleted.
 _DEAD = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED")
 # https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/cloudformation-limits.html
@@ -44,7 +43,10 @@ def deploy_stack(
     client = aws.cloudformation(target)
     seconds = target.poll_seconds if pause is None else pause
     present = find_stack(target, name)
-    if present and present["StackStatus"] in _DEAD:
+    if present and is_dead(present):
+        if plan:
+            say(f"{name} could not be created earlier: its rest would be removed, and it created")
+            return {}
         say(f"{name} could not be created earlier: what is left of it is removed")
         remove_stack(target, name, say, seconds)
         present = None
@@ -85,8 +87,13 @@ def remove_stack(target: Target, name: str, say: Say, pause: float | None = None
     with aws.explained(f"the stack {name} could not be deleted"):
         seen = _newest_event(client, name)
         client.delete_stack(StackName=name)
-        _follow(client, str(present["StackId"]), seen, say, seconds)
+        _follow(client, str(present["StackId"]), seen, say, seconds, good=("DELETE_COMPLETE",))
     return True
+
+
+def is_dead(present: Any) -> bool:
+    """Whether a stack could not be created, so that it can only be deleted."""
+    return present["StackStatus"] in _DEAD
 
 
 def find_stack(target: Target, name: str) -> Any:
@@ -107,7 +114,7 @@ def _follow_creation(target: Target, name: str, stack_id: str, say: Say, pause: 
         _follow(aws.cloudformation(target), stack_id, None, say, pause)
     except KilnError as error:
         present = find_stack(target, name)
-        if present is None or present["StackStatus"] not in _DEAD:
+        if present is None or not is_dead(present):
             raise
         remove_stack(target, name, say, pause)
         raise operation_failed(f"{error.message}\nwhat it had made is removed") from None
@@ -118,13 +125,28 @@ def _newest_event(client: Any, name: str) -> str | None:
     return str(events[0]["EventId"]) if events else None
 
 
-def _follow(client: Any, stack_id: str, seen: str | None, say: Say, pause: float) -> None:
-    """Tell each event until the stack is settled."""
+def _follow(
+    client: Any,
+    stack_id: str,
+    seen: str | None,
+    say: Say,
+    pause: float,
+    good: tuple[str, ...] = ("CREATE_COMPLETE", "UPDATE_COMPLETE"),
+) -> None:
+    """Tell each event after `seen` until the stack is settled; raises KilnError unless it is in one
+    of the states `good`."""
     failed: list[str] = []
+    # DeleteStack and ExecuteChangeSet answer before their work begins, and until then the stack is
+    # in its old state; the first event says that it has:
+    # https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_ExecuteChangeSet.html
+    begun = seen is None  # a creation
     while True:
         # First the state: the events until then are all there.
         status = client.describe_stacks(StackName=stack_id)["Stacks"][0]["StackStatus"]
+        begun = begun or status == "DELETE_COMPLETE"
+        settled = begun and not status.endswith("_IN_PROGRESS")
         fresh, seen = _events_since(client, stack_id, seen)
+        begun = begun or bool(fresh)
         for event in fresh:
             now, reason = event["ResourceStatus"], event.get("ResourceStatusReason", "")
             line = f"{now}  {event['ResourceType']}  {event['LogicalResourceId']}"
@@ -132,10 +154,10 @@ def _follow(client: Any, stack_id: str, seen: str | None, say: Say, pause: float
             given_up = message("cloudformation", "given_up").search(reason)
             if now.endswith("_FAILED") and not given_up:
                 failed.append(f"{event['LogicalResourceId']}: {reason}")
-        if not status.endswith("_IN_PROGRESS"):
+        if settled:
             break
         time.sleep(pause)
-    if status not in _GOOD:
+    if status not in good:
         raise operation_failed(
             f"the stack is {status}:\n  " + "\n  ".join(failed or ["CloudFormation says no more"])
         )

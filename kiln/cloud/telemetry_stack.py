@@ -19,7 +19,8 @@ def groups_that_are_there(target: Target, name: str, groups: Mapping[str, str]) 
     `groups` are the groups' names by the keys of their outputs. An update keeps what the creation
     has decided: nothing.
     """
-    if stacks.find_stack(target, name):
+    present = stacks.find_stack(target, name)
+    if present and not stacks.is_dead(present):
         return {}
     return {
         parameter: "false" for parameter, key in _GROUPS.items() if _exists(target, groups[key])
