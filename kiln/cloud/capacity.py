@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from kiln.facts.program_messages import message
+
 # EC2's and its fleets' answers to a launch for which there is no capacity just now, or no quota:
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
 # A reservation that is full: https://github.com/hashicorp/terraform-provider-aws/pull/35745
@@ -51,7 +53,7 @@ def launches(types: Sequence[str], subnets: Sequence[str | None]) -> list[Launch
 
 def no_capacity(answer: str) -> bool:
     """Whether an error of EC2 says that another launch may succeed."""
-    return bool(_NO_CAPACITY.search(answer))
+    return bool(_NO_CAPACITY.search(answer) or message("ec2", "not_in_zone").search(answer))
 
 
 def after(left: Sequence[Launch], answer: str) -> list[Launch]:

@@ -151,6 +151,28 @@ def test_the_checked_instance_goes_to_the_subnet_that_has_capacity(
     assert "InsufficientInstanceCapacity" in first.answer
 
 
+# Its code alone, Unsupported, is also EC2's answer to a request that fits in no zone.
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "An error occurred (Unsupported) when calling the RunInstances operation: Your requested "
+        "instance type (p5.48xlarge) is not supported in your requested Availability Zone "
+        "(us-east-1e). Please retry your request by not specifying an Availability Zone or "
+        "choosing us-east-1a, us-east-1b.",
+        "InvalidFleetConfiguration: Your requested instance type (p5.48xlarge) is not supported in "
+        "your requested Availability Zone (us-east-1e).",
+    ],
+)
+def test_a_zone_that_does_not_have_the_type_leads_to_the_next_subnet(answer: str) -> None:
+    left = capacity.launches(["p5.48xlarge"], [A, B])
+    assert capacity.no_capacity(answer)
+    assert capacity.after(left, answer) == [Launch("p5.48xlarge", B)]
+    assert not capacity.no_capacity(
+        "An error occurred (Unsupported) when calling the RunInstances operation: The requested "
+        "configuration is currently not supported."
+    )
+
+
 @pytest.mark.parametrize(
     ("code", "asked"), [("VcpuLimitExceeded", [A]), ("UnauthorizedOperation", [])]
 )
