@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from kiln.base import versions
+from kiln.base import versions, vocabulary
 from kiln.facts import table
 from kiln.image import version_info
 from kiln.pipeline.record import Record
@@ -184,18 +184,19 @@ def _severity(kind: str, name: str, old: str | None, new: str | None) -> Severit
 
 
 _Values = dict[str, Counter[str]]
+# What package tools call the architecture of a package that fits every one, and of a key.
+_OF_ANY_ARCH = ("all", "noarch", "(none)", "")
 
 
 def _packages(info: dict[str, Any]) -> _Values:
-    """By name, with the architecture if the package is installed for several."""
-    every = version_info.installed_packages(info)
-    arches: dict[str, set[str]] = {}
-    for package in every:
-        arches.setdefault(package.name, set()).add(package.arch)
+    """By name, with the architecture of a package for another one than the image's, as dpkg does:
+    the name in one image must not depend on what else is on it."""
+    own = info.get("arch")
     values: _Values = {}
-    for package in every:
-        several = len(arches[package.name]) > 1
-        name = f"{package.name}:{package.arch}" if several else package.name
+    for package in version_info.installed_packages(info):
+        arch = vocabulary.UNAME_OF_DEB.get(package.arch, package.arch)
+        foreign = bool(own) and arch not in (own, *_OF_ANY_ARCH)
+        name = f"{package.name}:{package.arch}" if foreign else package.name
         values.setdefault(name, Counter())[package.version] += 1
     return values
 

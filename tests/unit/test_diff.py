@@ -21,6 +21,7 @@ PACKAGES = [
 INFO = {
     "schema": 1,
     "os": {"id": "amzn", "version_id": "2023", "name": "Amazon Linux 2023"},
+    "arch": "x86_64",
     "kernel": {"boots": "6.1.112-1.amzn2023.x86_64", "running": "6.1.112-1.amzn2023.x86_64"},
     "packages": [
         {"manager": "rpm", "name": n, "epoch": "0", "version": v, "release": r, "arch": a}
@@ -120,7 +121,13 @@ def test_one_of_two_kernels_that_goes_is_removed_not_changed(other):
 
 def test_the_same_package_for_two_processors_is_two(other):
     other["packages"].append({**package(other, "glibc"), "arch": "i686"})
-    assert ("glibc:i686", "added") in {(c.name, c.what) for c in compare_records(INFO, other)}
+    assert [(c.name, c.what) for c in compare_records(INFO, other)] == [("glibc:i686", "added")]
+
+
+def test_debians_and_ubuntus_names_of_the_processor_are_the_images_own(other):
+    for entry in other["packages"]:
+        entry["arch"] = {"x86_64": "amd64"}.get(entry["arch"], entry["arch"])
+    assert compare_records(INFO, other) == []
 
 
 def test_a_module_built_anew_shows_by_its_srcversion(other):
