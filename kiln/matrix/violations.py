@@ -13,7 +13,7 @@ from kiln.base.findings import Finding
 from kiln.base.located import Located, Path_, dotted
 from kiln.matrix.account import Aws, SubnetChoice
 from kiln.matrix.mistakes import mistake, refused
-from kiln.matrix.publishing import LaunchTemplate, Publish, Share
+from kiln.matrix.publishing import LaunchTemplate, Publish, Share, Sign
 from kiln.matrix.schema import (
     AcceptModel,
     DistroModel,
@@ -147,6 +147,7 @@ def _known_keys(path: tuple[str | int, ...]) -> list[str]:
         "accept": AcceptModel,
         "publish": Publish,
         "share": Share,
+        "sign": Sign,
         "aws": Aws,
         "subnet_filter": SubnetChoice,
     }
@@ -158,6 +159,8 @@ def _known_keys(path: tuple[str | int, ...]) -> list[str]:
     }
     if not path:
         return list(MatrixModel.model_fields)
+    if path[0] == "stacks":  # a stack may have any name
+        return list(StackFields.model_fields)
     if "launch_templates" in path:
         return list(LaunchTemplate.model_fields)
     if "parents" in path:

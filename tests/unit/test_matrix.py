@@ -61,6 +61,10 @@ def row(more: str) -> tuple[str, str]:
 
 # What is edited, and the beginning of what a person then reads: place, wrong value, nearest right.
 MISTAKES = {
+    "unknown key of a stack that has the name of a setting": (
+        ("  classic:\n    driver:", "  volume:\n    drivr:"),
+        "amis.yaml:17:5: stacks.volume.drivr: there is no key 'drivr' here: did you mean 'driver'",
+    ),
     "unknown key at the top": (("stacks:", "stackz:"), "amis.yaml:15:1: stackz: there is no key"),
     "unknown key in a row": (
         row("flavours: [base]"),
