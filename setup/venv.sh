@@ -41,16 +41,26 @@ find_python() {
         return
     fi
     if is_new_enough /usr/bin/python3 && /usr/bin/python3 -c 'import pip' >/dev/null 2>&1; then
-        printf '/usr/bin/python3\n'
+        with_its_version /usr/bin/python3
         return
     fi
     for candidate in python3 python3.13 python3.12 python3.11 python3.10; do
         if is_new_enough "$candidate"; then
-            command -v "$candidate"
+            with_its_version "$(command -v "$candidate")"
             return
         fi
     done
     stop "no Python of version 3.10 or newer was found" "install python3, then try again"
+}
+
+# with_its_version PYTHON: /usr/bin/python3 as the /usr/bin/python3.11 that it is. An upgrade of the
+# system makes another version of it, in which .venv has no packages; this name goes then, and .venv
+# is made anew.
+with_its_version() {
+    case $1 in
+    /usr/bin/python3 | /bin/python3) readlink -f "$1" ;;
+    *) printf '%s\n' "$1" ;;
+    esac
 }
 
 is_new_enough() {

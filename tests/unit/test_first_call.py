@@ -230,9 +230,17 @@ def test_the_distributions_python_comes_before_that_of_path(tmp_path: Path) -> N
     system = subprocess.run(["/usr/bin/python3", "-c", usable], capture_output=True, check=False)
     on_path = tmp_path / "python3"
     on_path.symlink_to(BASE_PYTHON)
-    expected = on_path if system.returncode else "/usr/bin/python3"
+    expected = on_path if system.returncode else Path("/usr/bin/python3").resolve()
     assert python_of(str(tmp_path)) == str(expected)
     assert python_of(str(tmp_path), KILN_PYTHON="python3") == str(on_path)
+
+
+def test_an_upgrade_of_the_system_leaves_no_venv_of_the_python_before(tmp_path: Path) -> None:
+    no_pip = tmp_path / "pip.py"  # as on a fresh Debian
+    no_pip.write_text("raise ImportError\n")
+    for more in ({}, {"PYTHONPATH": str(tmp_path)}):
+        found = Path(python_of("/usr/bin", **more))
+        assert (found.is_symlink(), found.parent) == (False, Path("/usr/bin")), more
 
 
 @pytest.mark.parametrize(
@@ -276,6 +284,13 @@ def test_a_changed_lock_updates_the_venv_that_is_there(
     assert list(made.glob("lib/python3*/site-packages/addition.py"))
     assert (made / "bin/python").lstat().st_ino == python
     assert "venv --quiet" not in uv_calls.read_text()
+
+
+def test_a_venv_whose_python_is_gone_is_made_anew(invoke: Call, made: Path) -> None:
+    (made / "bin/python").unlink()
+    (made / "bin/python").symlink_to("/usr/bin/python3.0")
+    done = invoke("list")
+    assert (done.returncode, done.stdout) == (0, "it runs\n"), done.stderr
 
 
 def test_where_the_index_has_no_uv_pip_makes_the_venv(
