@@ -110,10 +110,12 @@ def alone(path: Path) -> Iterator[None]:
 
 
 def save_lock(data: Mapping[str, Any], path: Path | None = None) -> None:
-    """Write a lock file."""
-    path = path or paths.lock_file()
+    """Write a lock file atomically; the caller holds it `alone`."""
+    path = (path or paths.lock_file()).resolve()
     text = yaml.safe_dump(dict(data), sort_keys=False, width=200, allow_unicode=True)
-    path.write_text(_HEAD + text, encoding="utf-8")
+    fresh = path.with_name(f".{path.name}.new")  # always the same: a killed process leaves one
+    fresh.write_text(_HEAD + text, encoding="utf-8")
+    fresh.replace(path)
 
 
 def _artifacts(

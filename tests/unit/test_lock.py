@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import hcl2
 import pytest
@@ -240,3 +241,24 @@ def test_a_locked_checksum_that_is_not_the_published_one_is_told_with_both(locke
     assert "b" * 64 in error.value.message
     with pytest.raises(KilnError):
         lock.update_lock([CLASSIC], locked)
+
+
+def test_a_process_that_is_killed_while_it_writes_the_lock_leaves_the_old_one(locked, monkeypatch):
+    before = locked.read_text()
+
+    def killed(path, text, **more):
+        path.write_bytes(text.encode()[:100])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", killed)
+    with pytest.raises(KeyboardInterrupt):
+        lock.save_lock(EMPTY, locked)
+    assert locked.read_text() == before
+
+
+def test_a_lock_that_a_link_leads_to_is_written_where_it_is(locked):
+    link = locked.with_name("link.yaml")
+    link.symlink_to(locked)
+    lock.save_lock(EMPTY, link)
+    assert link.is_symlink()
+    assert lock.load_lock(locked) == EMPTY
