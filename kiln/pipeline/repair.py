@@ -17,7 +17,7 @@ from kiln.cloud import runs
 from kiln.cloud.runs import DeadRun, Run
 from kiln.cloud.target import Target
 from kiln.pipeline import record, report, verdict
-from kiln.pipeline.record import Record
+from kiln.pipeline.record import Record, Status
 
 
 def settle(dead: DeadRun, target: Target) -> Record | None:
@@ -35,19 +35,29 @@ def settle(dead: DeadRun, target: Target) -> Record | None:
     image = verdict.look_up(target, before.ami_id)
     if image is None:
         return None
-    tags = image["tags"]
-    tagged = read_verdict(tags.get(VERIFIED))
-    if tagged is None:
+    status = _verdict_of(before, image["tags"])
+    if status is None:
         return None
-    # A build's AMI is its own; that of `verify` may have an older verdict.
-    is_build = before.kind == "build"
-    if not (tags.get(RUN_ID) == run.id if is_build else tagged.at >= before.started):
-        return None
-    after = replace(before, status=tagged.status)
+    after = replace(before, status=status)
     if after != before:
         record.write_record(run, after)
         report.write_report(run.folder / "report.html", after)
     return after
+
+
+def _verdict_of(before: Record, tags: dict[str, str]) -> Status | None:
+    """The verdict that a run with this record has given; None if it has given none."""
+    tagged = read_verdict(tags.get(VERIFIED))
+    if tagged is None:
+        return None
+    if before.kind == "build":  # the AMI is its own
+        return tagged.status if tags.get(RUN_ID) == before.run_id else None
+    if before.status != "unverified":
+        return before.status
+    # Another machine may have checked the same AMI since: `verdict.judge` tags it with the time at
+    # which the record was written.
+    own = (tagged.at, tagged.commit) == (before.finished, before.git_commit)
+    return tagged.status if own else None
 
 
 def settle_here(target_of: Callable[[DeadRun], Target]) -> None:

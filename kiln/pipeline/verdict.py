@@ -12,7 +12,6 @@ from kiln.base.account import Account
 from kiln.base.errors import operation_failed
 from kiln.base.stopping import Stop
 from kiln.base.tags import CONTINUED, OWN_KERNEL, VERIFIED
-from kiln.base.times import now
 from kiln.base.verdict_tag import TaggedVerdict
 from kiln.cloud import aws
 from kiln.cloud.access import Access
@@ -115,8 +114,7 @@ def judge(
     mark(
         target,
         image["id"],
-        passed=verdict.passed,
-        commit=draft.record.git_commit,
+        TaggedVerdict(verdict.passed, str(draft.record.finished), draft.record.git_commit),
         keys=(VERIFIED, OWN_KERNEL) if own_kernel else (VERIFIED,),
     )
     draft.record = replace(draft.record, status="verified" if verdict.passed else "failed")
@@ -125,18 +123,12 @@ def judge(
 
 
 def mark(
-    target: Target,
-    ami_id: str,
-    *,
-    passed: bool,
-    commit: str,
-    keys: Sequence[str] = (VERIFIED,),
+    target: Target, ami_id: str, verdict: TaggedVerdict, keys: Sequence[str] = (VERIFIED,)
 ) -> None:
     """Tag an AMI with the verdict of its checks: pass or fail, when, by which commit."""
-    verdict = str(TaggedVerdict(passed, now(), commit))
     with aws.explained(f"{ami_id} could not be tagged {VERIFIED}"):
         aws.ec2(target).create_tags(
-            Resources=[ami_id], Tags=[{"Key": key, "Value": verdict} for key in keys]
+            Resources=[ami_id], Tags=[{"Key": key, "Value": str(verdict)} for key in keys]
         )
 
 

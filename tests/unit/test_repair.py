@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,27 +77,57 @@ def test_an_ami_without_a_verdict_or_of_another_run_stays_to_be_removed(
     assert record.read_record(dead.state.parent / "record.json").status == "unverified"
 
 
-def test_a_verify_counts_only_a_verdict_of_its_own_time(
-    dead: DeadRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = Run(ID, "row", dead.state.parent)
-    started = "2026-01-01T00:05:00Z"
-    record.write_record(
-        run,
-        a_record(
-            run_id=ID,
-            kind="verify",
-            status="unverified",
-            ami_id="ami-0123456789abcdef0",
-            started=started,
-        ),
+@pytest.fixture
+def dead_verify(dead: DeadRun) -> DeadRun:
+    """A `verify` that was killed when it had written its record and was tagging the AMI."""
+    verification = a_record(
+        run_id=ID,
+        kind="verify",
+        status="unverified",
+        ami_id="ami-0123456789abcdef0",
+        started="2026-01-01T00:05:00Z",
+        finished="2026-01-01T00:06:00Z",
+        git_commit="c0ffee0",
     )
-    tagged(monkeypatch, verdict="pass 2026-01-01T00:04:59Z abc", run_id="another")
-    assert repair.settle(dead, TARGET) is None
-    tagged(monkeypatch, verdict="fail 2026-01-01T00:06:00Z abc", run_id="another")
-    done = repair.settle(dead, TARGET)
+    record.write_record(Run(ID, "row", dead.state.parent), verification)
+    return dead
+
+
+def test_a_verify_that_tagged_the_ami_gets_its_verdict(
+    dead_verify: DeadRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tagged(monkeypatch, verdict="fail 2026-01-01T00:06:00Z c0ffee0", run_id="another")
+    done = repair.settle(dead_verify, TARGET)
     assert done is not None
     assert done.status == "failed"
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        pytest.param("pass 2026-01-01T00:04:59Z c0ffee0", id="an older one"),
+        pytest.param("fail 2026-01-01T00:09:00Z c0ffee0", id="another machine's later one"),
+        pytest.param("fail 2026-01-01T00:06:00Z def", id="another commit's"),
+    ],
+)
+def test_a_verify_does_not_take_a_verdict_that_it_did_not_give(
+    dead_verify: DeadRun, monkeypatch: pytest.MonkeyPatch, verdict: str
+) -> None:
+    tagged(monkeypatch, verdict=verdict, run_id="another")
+    assert repair.settle(dead_verify, TARGET) is None
+    path = dead_verify.state.parent / "record.json"
+    assert record.read_record(path).status == "unverified"
+
+
+def test_a_verify_that_had_noted_its_verdict_keeps_it(
+    dead_verify: DeadRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = dead_verify.state.parent / "record.json"
+    noted = replace(record.read_record(path), status="verified")
+    record.write_record(Run(ID, "row", path.parent), noted)
+    tagged(monkeypatch, verdict="fail 2026-01-01T00:09:00Z def", run_id="another")
+    assert repair.settle(dead_verify, TARGET) == noted
+    assert record.read_record(path) == noted
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
