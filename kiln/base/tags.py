@@ -75,5 +75,7 @@ KEPT_UNTIL = tag("kept-until")
 CONTINUED = tag("continued")
 # Of the state before a component, from which `build --from` starts: a digest of all before it.
 STATE = tag("state")
+# When a bake last began on that state.
+STATE_USED = tag("state-used")
 # The MIG layout to apply at boot; gpu-mig reads it on the instance.
 MIG_CONFIG = tag("mig-config")

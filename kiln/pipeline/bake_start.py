@@ -101,7 +101,9 @@ def start_of(plan: Plan, packer: Packer, first: Record, progress: Progress, stop
         return Start(on=on)
     if plan.target.bills:
         raise KilnError(
-            f"--from {name}: no build instance of {plan.recipe.name} is kept here",
-            hint="./invoke build … --on-error keep keeps the one whose bake fails",
+            f"--from {name}: in AWS a bake goes on only where another one failed, and no build "
+            f"instance of {plan.recipe.name} is kept here",
+            hint="./invoke build … --on-error keep keeps the one whose bake fails; with --target "
+            "lab, --from needs none",
         )
     return Start(states.state_before(plan, name, packer, first, progress, stop))

@@ -23,8 +23,8 @@ from kiln.base.paths import TEMPLATES
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
 from kiln.base.stopping import Stop
-from kiln.base.tags import RECIPE, STATE
-from kiln.base.times import read_time, utc_now
+from kiln.base.tags import RECIPE, STATE, STATE_USED
+from kiln.base.times import now, read_time, utc_now
 from kiln.cloud import aws, runs, watch
 from kiln.cloud.access import make_access
 from kiln.cloud.removal import Resource, delete_resource
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 # A state holds what its bake has installed, some hundred megabytes.
 _MOST = 6
 _OLDEST = timedelta(days=7)
+# A bake that has chosen a state launches an instance of it within this time, on a busy machine too.
+_IN_USE = timedelta(hours=1)
 # A path of an upload, as a script names it. /etc/… is on the machine.
 _WORD = re.compile(r"(?<![\w./])[\w.-]+(?:/[\w.@-]+)+")
 # The beginning of one whose rest is in a variable.
@@ -84,9 +86,12 @@ def state_before(
     there = kept_states(plan.target)
     wanted = digest_before(plan, name)
     if wanted in there:
+        _use(plan.target, there[wanted])
         progress.say(f"from {name}: what the components before it made is kept ({there[wanted]})")
         return BakeState(name, there[wanted])
     begin = latest_state(plan, order[1 : order.index(name)], there) or BakeState(order[0], "")
+    if begin.ami_id:
+        _use(plan.target, begin.ami_id)
     since = f"as before {begin.start} it is kept" if begin.ami_id else "nothing fitting is kept"
     progress.say(f"from {name}: the state before it is baked first ({since})")
     made = _make(plan, begin, BakeState(name, wanted), packer, first, progress, stop)
@@ -226,6 +231,12 @@ def _only_later(path: str, earlier: _Named, later: _Named) -> bool:
     return bool(ways & later.whole) and not read_before
 
 
+def _use(target: Target, ami_id: str) -> None:
+    """Note that a bake begins on a state now, so that no other one removes it meanwhile."""
+    with aws.explained(f"{ami_id} could not be tagged"):
+        aws.ec2(target).create_tags(Resources=[ami_id], Tags=[{"Key": STATE_USED, "Value": now()}])
+
+
 def kept_states(target: Target) -> dict[str, str]:
     """Digest → AMI of the states that are kept and not too old."""
     return {
@@ -236,7 +247,7 @@ def kept_states(target: Target) -> dict[str, str]:
 
 
 def _images(target: Target) -> list[dict[str, Any]]:
-    """The states at a target, oldest first."""
+    """The states at a target, the one that was used longest ago first."""
     with aws.explained("the kept states could not be listed"):
         filters: list[FilterTypeDef] = [{"Name": "tag-key", "Values": [STATE]}]
         images = aws.ec2(target).describe_images(Owners=["self"], Filters=filters)["Images"]
@@ -247,19 +258,20 @@ def _images(target: Target) -> list[dict[str, Any]]:
             made = read_time(str(image["CreationDate"]))
             devices = image.get("BlockDeviceMappings", [])
             snapshots = [device["Ebs"]["SnapshotId"] for device in devices if "Ebs" in device]
-            state = {"id": image["ImageId"], "state": tags[STATE], "created": made}
+            used = read_time(tags[STATE_USED]) if STATE_USED in tags else made
+            state = {"id": image["ImageId"], "state": tags[STATE], "created": made, "used": used}
             states.append({**state, "snapshots": snapshots})
-    return sorted(states, key=lambda image: image["created"])
+    return sorted(states, key=lambda image: image["used"])
 
 
 def remove_old_states(target: Target, progress: Progress) -> None:
-    """Remove the states that are too old, or more than are kept."""
+    """Remove the states that are too old, or more than are kept, and in use by no bake."""
     images = _images(target)
-    oldest = utc_now() - _OLDEST
+    oldest, idle_since = utc_now() - _OLDEST, utc_now() - _IN_USE
     gone = [
         image
         for number, image in enumerate(reversed(images))
-        if number >= _MOST or image["created"] < oldest
+        if (number >= _MOST or image["created"] < oldest) and image["used"] < idle_since
     ]
     for image in gone:
         with suppress(KilnError), aws.explained(f"{image['id']} could not be removed"):

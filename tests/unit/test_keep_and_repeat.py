@@ -17,6 +17,7 @@ from kiln.base.account import Account
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop
+from kiln.base.times import as_time, utc_now
 from kiln.cli.channel_tables import sweep_text
 from kiln.cloud import resources, runs
 from kiln.cloud.aws_target import AwsTarget
@@ -359,22 +360,31 @@ def test_in_aws_a_bake_goes_on_only_on_an_instance_that_is_kept_here(
     monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
     asked = replace(plan, options=Options(start="tuning"))
     nothing: Any = None
-    with pytest.raises(KilnError, match=f"no build instance of {ROW} is kept here") as refused:
+    with pytest.raises(KilnError, match=f"in AWS .* no build instance of {ROW} is kept") as refused:
         bake_start.start_of(asked, nothing, nothing, Progress(), Stop())
     assert refused.value.exit_status == 2
+
+
+def make_states(ec2: Any, count: int) -> list[str]:
+    """So many kept states; their AMIs."""
+    launched = ec2.run_instances(
+        ImageId="ami-0123456789abcdef0", InstanceType="g4dn.xlarge", MinCount=1, MaxCount=1
+    )
+    instance = launched["Instances"][0]["InstanceId"]
+    made = []
+    for number in range(count):
+        image = ec2.create_image(InstanceId=instance, Name=f"state {number}")["ImageId"]
+        ec2.create_tags(Resources=[image], Tags=[{"Key": "kiln:state", "Value": str(number)}])
+        made.append(str(image))
+    ec2.create_image(InstanceId=instance, Name="no state")
+    return made
 
 
 def test_six_states_are_kept_and_none_for_more_than_a_week(
     ec2: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launched = ec2.run_instances(
-        ImageId="ami-0123456789abcdef0", InstanceType="g4dn.xlarge", MinCount=1, MaxCount=1
-    )
-    instance = launched["Instances"][0]["InstanceId"]
-    for number in range(8):
-        image = ec2.create_image(InstanceId=instance, Name=f"state {number}")["ImageId"]
-        ec2.create_tags(Resources=[image], Tags=[{"Key": "kiln:state", "Value": str(number)}])
-    ec2.create_image(InstanceId=instance, Name="no state")
+    make_states(ec2, 8)
+    monkeypatch.setattr(states, "_IN_USE", timedelta(seconds=-1))
     states.remove_old_states(AWS, Progress())
     assert len(states.kept_states(AWS)) == 6
     assert len(ec2.describe_images(Owners=["self"])["Images"]) == 7
@@ -383,6 +393,28 @@ def test_six_states_are_kept_and_none_for_more_than_a_week(
     assert states.kept_states(AWS) == {}
     states.remove_old_states(AWS, Progress())
     assert len(ec2.describe_images(Owners=["self"])["Images"]) == 1
+
+
+def test_a_state_that_a_bake_is_about_to_begin_on_is_not_removed_by_another_bake(
+    ec2: Any, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than six rows may be baked side by side, each from a state of its own."""
+    made = make_states(ec2, 8)
+    states.remove_old_states(AWS, Progress())
+    assert set(states.kept_states(AWS).values()) == set(made)
+    # Two hours later they are idle, but for the one that a bake has just chosen.
+    later = utc_now() + timedelta(hours=2)
+    monkeypatch.setattr(states, "utc_now", lambda: later)
+    monkeypatch.setattr(states, "now", lambda: as_time(later))
+    monkeypatch.setattr(states, "digest_before", lambda plan, name: "0")
+    here = replace(plan, target=AWS)
+    nothing: Any = None
+    begun = states.state_before(here, "tuning", nothing, nothing, Progress(), Stop())
+    assert begun == states.BakeState("tuning", made[0])
+    states.remove_old_states(AWS, Progress())
+    kept = set(states.kept_states(AWS).values())
+    assert len(kept) == 6
+    assert made[0] in kept
 
 
 def test_a_run_that_keeps_names_its_key(tmp_path: Path) -> None:

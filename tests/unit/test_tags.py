@@ -31,6 +31,7 @@ def test_the_page_on_records_lists_the_tags_of_an_ami() -> None:
         tags.OWN_KERNEL,
         tags.CONTINUED,
         tags.STATE,
+        tags.STATE_USED,
     )
 
 
