@@ -122,9 +122,9 @@ choose_stream() { # STREAM
     dnf -q -y module enable "nvidia-driver:$1" >&2 || kiln_die "NVIDIA's repository has no module stream $1"
 }
 
-# Everything of that version, not only what was asked for by name.
-hold_packages() {
-    local listed state name version packages=()
+# Prints the names of the installed packages of the driver's version.
+packages_of() { # VERSION
+    local listed state name version
     if [[ $KILN_FAMILY == debian ]]; then
         listed=$(dpkg-query -W -f '${db:Status-Abbrev} ${Package} ${Version}\n' | sort -u) || kiln_die "dpkg-query cannot list the packages"
     else
@@ -132,11 +132,32 @@ hold_packages() {
     fi
     while read -r state name version; do
         # Without the epoch.
-        [[ $state != [hi]i* || ${version#*:} != "$NVIDIA_DRIVER_VERSION"-* ]] || packages+=("$name")
+        [[ $state != [hi]i* || ${version#*:} != "$1"-* ]] || printf '%s\n' "$name"
     done <<<"$listed"
+}
+
+# Everything of that version, not only what was asked for by name.
+hold_packages() {
+    local listed packages=()
+    listed=$(packages_of "$NVIDIA_DRIVER_VERSION") || exit 1
+    [[ -z $listed ]] || mapfile -t packages <<<"$listed"
     ((${#packages[@]})) || kiln_die "no installed package has the version $NVIDIA_DRIVER_VERSION"
     kiln_hold "${packages[@]}"
     kiln_record "packages+=${packages[*]}"
+}
+
+# A parent AMI, or an earlier run, may hold a driver of another version: apt refuses to remove what is held, and
+# dnf to move it. All of that version is released.
+release_packages() {
+    local owner version listed packages
+    owner=$(smi_owner) || exit 1
+    [[ -n $owner ]] || return 0
+    version=$(kiln_package_version "$owner") || exit 1
+    version=${version#*:}
+    listed=$(packages_of "${version%-*}") || exit 1
+    [[ -n $listed ]] || return 0
+    mapfile -t packages <<<"$listed"
+    kiln_unhold "${packages[@]}"
 }
 
 install_packages() {
@@ -251,8 +272,8 @@ decide_persistence() {
     kiln_record "files+=/$drop_in"
 }
 
-# Two drivers on one machine: the parent's stays in the loader's way, whatever is installed over it.
-refuse_other_kind() {
+# Prints the name of the package that nvidia-smi belongs to; nothing when it belongs to none, or is not there.
+smi_owner() {
     local program owner
     [[ -e /usr/bin/nvidia-smi ]] || return 0
     # Debian's is a link of its alternatives.
@@ -260,12 +281,21 @@ refuse_other_kind() {
     # 1: no package owns it.
     if [[ $KILN_FAMILY == debian ]]; then
         owner=$(dpkg-query -S "$program" 2>/dev/null) || (($? == 1)) || kiln_die "dpkg-query cannot look up $program"
+        owner=${owner%%[:,]*}
     else
-        owner=$(rpm -qf "$program" 2>/dev/null) || (($? == 1)) || kiln_die "rpm cannot look up $program"
+        owner=$(rpm -qf --qf '%{NAME}\n' "$program" 2>/dev/null) || (($? == 1)) || kiln_die "rpm cannot look up $program"
         [[ $owner != *'not owned'* ]] || owner=
     fi
+    printf '%s\n' "${owner%%$'\n'*}"
+}
+
+# Two drivers on one machine: the parent's stays in the loader's way, whatever is installed over it.
+refuse_other_kind() {
+    local owner
+    [[ -e /usr/bin/nvidia-smi ]] || return 0
+    owner=$(smi_owner) || exit 1
     if [[ $NVIDIA_DRIVER_SOURCE == runfile && -n $owner ]]; then
-        kiln_die "the parent AMI has a driver in packages (${owner%%$'\n'*})" \
+        kiln_die "the parent AMI has a driver in packages ($owner)" \
             "a runfile would be laid over it: use driver_source: repo, or a parent AMI without a driver"
     fi
     if [[ $NVIDIA_DRIVER_SOURCE != runfile && -z $owner ]]; then
@@ -279,7 +309,10 @@ refuse_other_kind() {
 refuse_other_kind
 case $NVIDIA_DRIVER_SOURCE in
     runfile) ;;
-    repo | distro) prepare_packages ;;
+    repo | distro)
+        prepare_packages
+        release_packages
+        ;;
     *) kiln_die "unknown driver source $NVIDIA_DRIVER_SOURCE" "it is runfile, repo or distro" ;;
 esac
 [[ $NVIDIA_KERNEL_MODULE != both ]] || bake_other_kind proprietary

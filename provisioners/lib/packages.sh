@@ -339,17 +339,23 @@ kiln_held() {
     sed -E 's/^[0-9]+://; s/-[0-9]+:/-/; s/\.\*$//' "${files[@]}" || kiln_die "${files[*]} cannot be read"
 }
 
-# kiln_unhold name…: a second run must be able to move what the first run held.
+# kiln_unhold name…: a second run must be able to move what the first run held. One call for all of them, as
+# kiln_lock_held.
 kiln_unhold() {
-    local name held
+    local name held names=()
     held=$(kiln_held) || exit 1
     for name in "$@"; do
         if [[ $KILN_FAMILY == debian ]]; then
-            [[ $'\n'$held$'\n' != *$'\n'"$name"$'\n'* ]] || apt-mark unhold "$name" >/dev/null \
-                || kiln_die "apt-mark cannot release the hold on $name"
+            [[ $'\n'$held$'\n' != *$'\n'"$name"$'\n'* ]] || names+=("$name")
         else
-            [[ $'\n'$held != *$'\n'"$name"-[0-9]* ]] || "$KILN_PACKAGE_MANAGER" -q versionlock delete "$name" >/dev/null \
-                || kiln_die "$KILN_PACKAGE_MANAGER versionlock cannot release the hold on $name"
+            [[ $'\n'$held != *$'\n'"$name"-[0-9]* ]] || names+=("$name")
         fi
     done
+    ((${#names[@]})) || return 0
+    if [[ $KILN_FAMILY == debian ]]; then
+        apt-mark unhold "${names[@]}" >/dev/null || kiln_die "apt-mark cannot release the hold on ${names[*]}"
+    else
+        "$KILN_PACKAGE_MANAGER" -q versionlock delete "${names[@]}" >/dev/null \
+            || kiln_die "$KILN_PACKAGE_MANAGER versionlock cannot release the hold on ${names[*]}"
+    fi
 }

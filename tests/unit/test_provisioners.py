@@ -244,6 +244,54 @@ def test_the_daily_update_is_stopped_before_the_package_lists_are_fetched(machin
     assert last == "apt-get update"
 
 
+def release_packages(machine: Machine, owner: str) -> subprocess.CompletedProcess[str]:
+    """The driver's script releases the driver that is there; `owner` is nvidia-smi's package."""
+    script = (PROVISIONERS / "nvidia-driver.sh").read_text()
+    lines = re.findall(r"(?ms)^(?:packages_of|release_packages)\(\) \{.*?^\}", script)
+    lines += [f"smi_owner() {{ echo {owner}; }}", "release_packages"]
+    return machine.bash("\n".join(lines))
+
+
+def test_a_parents_held_driver_of_another_branch_is_released_whole_by_apt(machine: Machine):
+    """apt 2.4 refuses to remove what is held for nvidia-driver-570."""
+    installed = (
+        "hi libnvidia-compute-535 535.183.01-0ubuntu1",
+        "hi nvidia-utils-535 535.183.01-0ubuntu1",
+        "hi containerd.io 1:1.7.2-1",
+        "ii nvidia-container-toolkit 1.17.4-1",
+    )
+    listed = "; ".join(f"echo {line}" for line in installed)
+    machine.command(
+        "dpkg-query", f"if (($# == 3)); then {listed}; else echo 'hi 535.183.01-0ubuntu1'; fi"
+    )
+    machine.command(
+        "apt-mark",
+        'if [[ $1 == showhold ]]; then printf "%s\\n" containerd.io libnvidia-compute-535 '
+        'nvidia-utils-535; else echo "$@" >>$0.log; fi',
+    )
+    done = release_packages(machine, "nvidia-utils-535")
+    assert done.returncode == 0, done.stderr
+    log = (machine.bin / "apt-mark.log").read_text()
+    assert log == "unhold libnvidia-compute-535 nvidia-utils-535\n"
+
+
+def test_a_parents_held_driver_of_another_branch_is_released_whole_by_dnf(tmp_path: Path):
+    """dnf 4 filters out what is locked: nvidia-open of a new version has no nvidia-driver."""
+    machine = Machine(tmp_path, "al")
+    locked = "kernel-0:6.1-1.*\nlibnvidia-ml-3:535.183.01-1.*\nnvidia-driver-3:535.183.01-1.*\n"
+    plant(machine.root / "image/etc/dnf/plugins", {"versionlock.list": locked})
+    machine.command(
+        "rpm",
+        "if [[ $1 == -qa ]]; then echo ii kernel 6.1-; echo ii libnvidia-ml 535.183.01-; "
+        "echo ii nvidia-driver 535.183.01-; else echo 535.183.01-1; fi",
+    )
+    machine.command("dnf", 'echo "$@" >>$0.log')
+    done = release_packages(machine, "libnvidia-ml")
+    assert done.returncode == 0, done.stderr
+    log = (machine.bin / "dnf.log").read_text()
+    assert log == "-q versionlock delete libnvidia-ml nvidia-driver\n"
+
+
 def choose_stream(tmp_path: Path, dnf: str) -> subprocess.CompletedProcess[str]:
     machine = Machine(tmp_path, "amazon")
     machine.command("dnf", dnf)
