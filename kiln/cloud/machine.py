@@ -236,7 +236,8 @@ def _answers(address: str, access: Access, target: Target) -> bool:
 
 
 def ssh_timeout() -> float:
-    """How many seconds an instance may take until it answers over SSH: `KILN_SSH_TIMEOUT`, or 600.
+    """How many seconds an instance may take until it answers over SSH, that of a bake as well as
+    that of the checks: `KILN_SSH_TIMEOUT`, or 600.
 
     Raises KilnError (exit status 2) when that is not a number of seconds.
     """
@@ -296,7 +297,7 @@ def wait_for_ssh(
             code, _, error = machine.ssh("true")
             if code == 0:
                 return
-            reason = (error.strip().splitlines() or ["ssh failed"])[-1]
+            reason = session.reason_in(error)
         if time.monotonic() >= deadline:
             break
         stop.sleep(0.1)
@@ -313,6 +314,11 @@ def ssh_hint(answer: str) -> str:
         return (
             "the machine that answers there does not have the host key that the instance wrote to "
             "its console"
+        )
+    if answer.startswith(session.REFUSED):
+        return (
+            "may you open sessions (docs/iam-policy-settings.json, the statements for sessions), "
+            "and does the instance's SSM agent run?"
         )
     return "is the security group reachable from here, and did cloud-init take the key?"
 

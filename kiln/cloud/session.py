@@ -17,10 +17,14 @@ from typing import Any
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
+from kiln.base.printable import printable
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 
 PLUGIN = "session-manager-plugin"
+_ERROR = "AMI Kiln: "
+# How the reason begins when Systems Manager opens no session.
+REFUSED = "no session of"
 
 
 def require_plugin() -> None:
@@ -61,17 +65,21 @@ def proxy_command(target: Target, folder: Path) -> str:
 
 
 def carry(region: str, settings: str, instance_id: str, port: str) -> None:
-    """Become the plugin, with a new session of the instance; stdin and stdout are ssh's."""
+    """Become the plugin, with a new session of the instance; stdin and stdout are ssh's.
+
+    Raises KilnError (exit status 1) if Systems Manager opens no session.
+    """
     import boto3
 
     own = json.loads(Path(settings).read_text())
-    client: Any = boto3.client("ssm", region_name=region, **own)
     parameters = {
         "Target": instance_id,
         "DocumentName": "AWS-StartSSHSession",
         "Parameters": {"portNumber": [port]},
     }
-    answer = client.start_session(**parameters)
+    with aws.explained(f"{REFUSED} {instance_id} could be opened"):
+        client: Any = boto3.client("ssm", region_name=region, **own)
+        answer = client.start_session(**parameters)
     opened = {name: answer[name] for name in ("SessionId", "TokenValue", "StreamUrl")}
     # Its arguments as the AWS CLI gives them: awscli/customizations/sessionmanager.py (aws/aws-cli)
     plugin = str(Path(shutil.which(PLUGIN) or PLUGIN))
@@ -86,5 +94,20 @@ def carry(region: str, settings: str, instance_id: str, port: str) -> None:
     )
 
 
+def carry_or_explain(*words: str) -> None:
+    """`carry`, with an error as a line of stderr, to which ssh adds lines of its own."""
+    try:
+        carry(*words)
+    except KilnError as error:
+        sys.exit(_ERROR + printable(error.message).replace("\n", " "))
+
+
+def reason_in(errors: str) -> str:
+    """Why ssh failed, from its stderr: what `carry_or_explain` wrote, or its own last line."""
+    lines = errors.strip().splitlines() or ["ssh failed"]
+    ours = (line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR))
+    return next(ours, lines[-1])
+
+
 if __name__ == "__main__":
-    carry(*sys.argv[1:])
+    carry_or_explain(*sys.argv[1:])

@@ -7,8 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import boto3
 import pytest
 import yaml
+from botocore.stub import Stubber
 
 from kiln.base.account import FORMS, SETTINGS, Account, SubnetFilter
 from kiln.base.errors import KilnError
@@ -566,3 +568,26 @@ def test_ssh_by_session_hands_the_plugin_what_the_cli_hands_it(
     assert json.loads(words[5])["Target"] == "i-0123"
     assert words[6] == "http://127.0.0.1:1"
     assert environment["AWS_ACCESS_KEY_ID"] == "K"
+
+
+def test_a_session_that_is_refused_is_one_line_and_the_reason_why_ssh_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings_file = tmp_path / "session.json"
+    settings_file.write_text('{"aws_access_key_id": "K", "aws_secret_access_key": "S"}')
+    client = boto3.client("ssm", "us-east-1", aws_access_key_id="K", aws_secret_access_key="S")
+    stubber = Stubber(client)
+    stubber.add_client_error("start_session", "TargetNotConnected", "i-0123 is\nnot connected.")
+    stubber.activate()
+    monkeypatch.setattr("boto3.client", lambda *given, **more: client)
+    with pytest.raises(SystemExit) as ended:
+        session.carry_or_explain("us-east-1", str(settings_file), "i-0123", "22")
+    line = str(ended.value)
+    reason = (
+        "no session of i-0123 could be opened: StartSession answered TargetNotConnected: "
+        "i-0123 is not connected."
+    )
+    assert line == f"AMI Kiln: {reason}"
+    # What ssh adds when its proxy command ends.
+    assert session.reason_in(f"{line}\nConnection closed by UNKNOWN port 65535\n") == reason
+    assert session.reason_in("kex\nConnection refused\n") == "Connection refused"

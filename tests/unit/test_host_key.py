@@ -167,6 +167,7 @@ def test_a_timeout_that_is_not_a_number_is_refused(
     [
         ("Host key verification failed.", "does not have the host key"),
         ("Permission denied (publickey).", "did cloud-init take the key"),
+        ("no session of i-1 could be opened: StartSession answered X", "may you open sessions"),
     ],
 )
 def test_an_instance_that_ssh_refuses_is_told_by_what_ssh_says(answer: str, hint: str) -> None:
