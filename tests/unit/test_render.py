@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -326,6 +327,30 @@ def test_a_file_of_other_bytes_is_stale_and_written_anew(
     assert len(stale_files(recipes[:1])) == 1
     write_all(recipes[:1])
     assert file.read_bytes() == whole
+
+
+def test_a_folder_in_a_files_place_is_named_and_stays(folder: Path, recipes: list[Recipe]) -> None:
+    own = folder / recipes[0].line / render.RECIPE / "notes"
+    own.mkdir(parents=True)
+    with pytest.raises(KilnError, match="is in the way: a file belongs there") as refused:
+        write_all(recipes[:1])
+    assert refused.value.exit_status == 2
+    assert str(own.parent) in refused.value.message
+    assert list((folder / recipes[0].line).iterdir()) == [own.parent]
+
+
+@pytest.mark.parametrize("whose", ["a row's", "all rows'"])
+def test_a_file_in_a_folders_place_is_named_and_stays(
+    folder: Path, recipes: list[Recipe], whose: str
+) -> None:
+    own = folder / recipes[0].line if whose == "a row's" else folder
+    shutil.rmtree(folder, ignore_errors=True)
+    own.parent.mkdir(parents=True, exist_ok=True)
+    own.write_text("mine")
+    with pytest.raises(KilnError, match="is in the way: a folder belongs there") as refused:
+        write_all(recipes[:1])
+    assert refused.value.exit_status == 2
+    assert own.read_text() == "mine"
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"name": []}', "no JSON"])
