@@ -44,10 +44,6 @@ class Event:
         return self.kind == kind and bool(message("packer", name).search(self.text))
 
 
-# `ssh_timeout` of templates/packer/source.pkr.hcl.j2, in seconds.
-SSH_TIMEOUT = 600.0
-
-
 @dataclass(frozen=True)
 class Wait:
     """What Packer waits for from a line of its output on; `limit` in seconds, if it has one."""
@@ -56,33 +52,35 @@ class Wait:
     limit: float | None = None
 
 
-def waits_for(event: Event, instance: str) -> Wait | None:
+def waits_for(event: Event, instance: str, ssh_timeout: float) -> Wait | None:
     """What Packer waits for after this line; None if the line does not change that.
 
-    `instance` is the id of the build instance, or words for it as long as it is not known.
+    `instance` is the id of the build instance, or words for it as long as it is not known;
+    `ssh_timeout` is that of Packer, in seconds.
     """
     if event.kind not in ("say", "message"):
         return None
     if event.component:
         return Wait(f"provisioner {event.component} on {instance}")
-    for name, (what, limit) in _WAITS.items():
+    for name, what in _WAITS.items():
         if message("packer", name).search(event.text):
+            limit = ssh_timeout if name == "waits_for_ssh" else None
             return Wait(what.format(instance=instance), limit)
     return None
 
 
-# Packer's message → what it waits for from then on, and the limit in seconds.
-_WAITS: dict[str, tuple[str, float | None]] = {
-    "launches": ("EC2 to launch an instance", None),
-    "waits_for_instance": ("{instance} to start", None),
-    "waits_for_ssh": ("SSH on {instance}", SSH_TIMEOUT),
-    "uploads": ("an upload to {instance}", None),
-    "pauses": ("{instance} to reboot", None),
-    "runs_script": ("a command on {instance}", None),
-    "stops_instance": ("{instance} to stop", None),
-    "creates_ami": ("EC2 to make the AMI", None),
-    "waits_for_ami": ("the AMI to become available", None),
-    "terminates": ("{instance} to terminate", None),
+# Packer's message → what it waits for from then on.
+_WAITS = {
+    "launches": "EC2 to launch an instance",
+    "waits_for_instance": "{instance} to start",
+    "waits_for_ssh": "SSH on {instance}",
+    "uploads": "an upload to {instance}",
+    "pauses": "{instance} to reboot",
+    "runs_script": "a command on {instance}",
+    "stops_instance": "{instance} to stop",
+    "creates_ami": "EC2 to make the AMI",
+    "waits_for_ami": "the AMI to become available",
+    "terminates": "{instance} to terminate",
 }
 
 

@@ -16,6 +16,7 @@ from kiln.base.stopping import Stop
 from kiln.cloud import aws, capacity, reservations, resources
 from kiln.cloud.access import Access
 from kiln.cloud.capacity import Launch, Try
+from kiln.cloud.machine import ssh_timeout
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
 from kiln.facts.program_messages import message
@@ -124,7 +125,8 @@ def go_on(
 
 
 def run_variables(plan: Plan, run: Run, git_commit: str) -> dict[str, Any]:
-    """The HCL variables that say which run this is, of which commit, where, by which settings."""
+    """The HCL variables that say which run this is, of which commit, where, by which settings, and
+    how long SSH may take."""
     return {
         **identity_variables(
             run_id=run.id,
@@ -134,6 +136,7 @@ def run_variables(plan: Plan, run: Run, git_commit: str) -> dict[str, Any]:
             input_digest=plan.input_digest,
         ),
         "region": plan.target.region,
+        "ssh_timeout": f"{ssh_timeout()}s",
         **settings.of_account(plan.account),
     }
 
@@ -193,7 +196,7 @@ class _Watched:
         """Take a line of Packer's."""
         if event.kind in ("say", "message", "error") and not event.patience:
             self._stage.line(event.text)
-        wait = waits_for(event, self._instance)
+        wait = waits_for(event, self._instance, ssh_timeout())
         if wait:
             of = event.component and settings.time_limit(self.plan.account, event.component)
             self._stage.waits_for(wait.what, limit=of or wait.limit)

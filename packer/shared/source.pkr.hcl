@@ -40,7 +40,7 @@ source "amazon-ebs" "gpu" {
 
   ssh_username            = local.recipe.distro.ssh_user
   ssh_interface           = var.ssh_interface
-  ssh_timeout             = "10m"
+  ssh_timeout             = var.ssh_timeout
   ssh_keypair_name        = var.ssh_keypair_name
   ssh_private_key_file    = var.ssh_private_key_file
   temporary_key_pair_name = "kiln-${local.run_id}"

@@ -52,6 +52,12 @@ variable "ssh_interface" {
   default     = ""
 }
 
+variable "ssh_timeout" {
+  type        = string
+  description = "How long the build instance may take until it answers over SSH: 20m."
+  default     = "10m"
+}
+
 variable "ssh_keypair_name" {
   type        = string
   description = "EC2 key pair to use, with ssh_private_key_file. Empty: a temporary one, which Packer 1.6 makes as RSA and signs with SHA-1: Amazon Linux 2023 and Ubuntu 22.04 refuse it."

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from kiln.base.account import Account
 from kiln.base.paths import ROOT
-from kiln.packer.output import SSH_TIMEOUT, Event, Wait, waits_for
+from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud.runs import Run
+from kiln.packer.output import Event, Wait, waits_for
+from kiln.pipeline import bake
 
 
 @pytest.mark.parametrize(
     ("line", "wait"),
     [
         ("Waiting for instance (i-1) to become ready...", Wait("i-1 to start")),
-        ("Waiting for SSH to become available...", Wait("SSH on i-1", 600)),
+        ("Waiting for SSH to become available...", Wait("SSH on i-1", 900)),
         (
             "Provisioning with shell script: packer-1.6/../../../provisioners/kernel.sh",
             Wait("provisioner kernel on i-1"),
@@ -26,7 +33,7 @@ from kiln.packer.output import SSH_TIMEOUT, Event, Wait, waits_for
     ],
 )
 def test_a_line_of_packer_says_what_it_waits_for(line: str, wait: Wait | None) -> None:
-    assert waits_for(Event(0, "say", line), "i-1") == wait
+    assert waits_for(Event(0, "say", line), "i-1", 900) == wait
 
 
 def test_the_line_before_each_provisioner_about_its_limit_is_known() -> None:
@@ -36,10 +43,20 @@ def test_the_line_before_each_provisioner_about_its_limit_is_known() -> None:
 
 
 def test_other_events_change_nothing() -> None:
-    assert waits_for(Event(0, "error", "Waiting for SSH to become available..."), "i-1") is None
+    assert (
+        waits_for(Event(0, "error", "Waiting for SSH to become available..."), "i-1", 900) is None
+    )
 
 
-def test_the_limit_of_ssh_is_the_templates() -> None:
-    template = (ROOT / "templates/packer/source.pkr.hcl.j2").read_text()
-    (minutes,) = re.findall(r'ssh_timeout += "(\d+)m"', template)
-    assert float(minutes) * 60 == SSH_TIMEOUT
+def test_packer_waits_for_ssh_as_long_as_the_person_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KILN_SSH_TIMEOUT", "1200")
+    plan: Any = SimpleNamespace(
+        account=Account(),
+        target=AwsTarget("a test", "us-east-1"),
+        recipe_digest="0" * 64,
+        input_digest="1" * 64,
+    )
+    given = bake.run_variables(plan, Run("20260101T000000Z-abcd", "row", Path()), "abc")
+    assert given["ssh_timeout"] == "1200.0s"
+    template = (ROOT / "packer/shared/source.pkr.hcl").read_text()
+    assert re.search(r"ssh_timeout += var\.ssh_timeout\n", template)
