@@ -41,10 +41,13 @@ def http_reason(text: str) -> str | None:
     return next((reason for pattern, reason in _http_reasons() if pattern.search(text)), None)
 
 
-def blames_proxy(words: str, host: str) -> bool:
-    """Whether a tool's last words are those of one whose proxy, at this host, fails."""
-    rows = _table()["proxy"].values()
-    return any(re.search(row["pattern"].replace("{host}", re.escape(host)), words) for row in rows)
+def blames_proxy(words: str, host: str, port: int) -> bool:
+    """Whether a tool's last words are those of one whose proxy, at this host and port, may fail."""
+    patterns = (
+        row["pattern"].replace("{host}", re.escape(host)).replace("{port}", str(port))
+        for row in _table()["proxy"].values()
+    )
+    return any(re.search(pattern, words) for pattern in patterns)
 
 
 def hints(words: str, status: int | None) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from kiln.packer.output import Event
 # The last lines of a tool's output that are shown.
 _LAST_LINES = 6
 _LONGEST_COMMAND = 300
+_HTTP_PORT = 80
 
 _ERROR = re.compile(r"kiln: ([\w-]+): ERROR: (.*)", re.DOTALL)
 _KIND = re.compile(r"kiln: [\w-]+:   kind: ([a-z-]+)$")
@@ -255,8 +256,11 @@ class FailureReader:
 def about_proxy(failure: Failure, account: Account) -> tuple[str, ...]:
     """The proxy of the bake and where it is set, if the tool's words are those of a failing one."""
     words = "\n".join([failure.message, *failure.said])
-    host = urlsplit(account.proxy or "").hostname
-    if not (account.proxy and host and program_messages.blames_proxy(words, host)):
+    if not account.proxy:
+        return ()
+    parts = urlsplit(account.proxy)
+    host, port = parts.hostname, parts.port or _HTTP_PORT
+    if not (host and program_messages.blames_proxy(words, host, port)):
         return ()
     return (
         f"the bake goes through the proxy {masked(account.proxy, whole=True)} "

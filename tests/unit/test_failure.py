@@ -644,10 +644,21 @@ BLAMED = {
     "'proxy.acme.example'",
     "apt, refused": "  Invalid response from proxy: HTTP/1.1 502 Bad Gateway  [IP: 10.0.0.1 3128]",
     "apt, a user": "  407  Proxy Authentication Required [IP: 10.0.0.1 3128]",
+    # A plain answer of the proxy: apt 2.6.1, curl 7.88.1 and dnf 4.14.0 said so on Debian 12.
+    "apt, 403": "E: Failed to fetch http://a.example/Packages  403  Forbidden [IP: 10.0.0.1 3128]",
+    "apt, 503": "W: Failed to fetch http://a.example/InRelease  503  Service Unavailable "
+    "[IP: 10.0.0.1 3128]",
+    "curl 22": "curl: (22) The requested URL returned error: 503",
+    "dnf, 403": "  - Status code: 403 for http://a.example/repodata/repomd.xml (IP: 10.0.0.1)",
+    "yum, 403": 'https://a.example/repomd.xml: [Errno 14] curl#22 - "The requested URL returned '
+    'error: 403"',
+    "yum, 504": "http://a.example/repomd.xml: [Errno 14] HTTP Error 504 - Gateway Timeout",
 }
 NOT_BLAMED = (
     "curl: (6) Could not resolve host: developer.download.nvidia.com",
     "curl: (22) The requested URL returned error: 404",
+    "E: Failed to fetch http://a.example/x.deb  404  Not Found [IP: 10.0.0.1 3128]",
+    "E: Failed to fetch http://a.example/x.deb  403  Forbidden [IP: 192.0.2.1 80]",
     "Could not connect to xproxy.acme.example:80 (10.0.0.1)",
     "Could not connect to proxy.acme.example.com:80 (10.0.0.1)",
     "No package acme available.",
