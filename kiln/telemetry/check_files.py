@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 from kiln.base import input_file
 from kiln.base.errors import KilnError
 from kiln.base.findings import Finding, Place
-from kiln.base.located import Located, parse_yaml
+from kiln.base.located import Located
+from kiln.base.located_json import locate_json
 from kiln.facts import instance
 from kiln.telemetry.config_problems import Problem, validate_agent_config
 from kiln.telemetry.merge import merged
@@ -19,6 +19,10 @@ _SOURCE = (
     "https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/"
     "CloudWatch-Agent-Configuration-File-Details.html"
 )
+
+# The agent reads JSON with Go's encoding/json, which takes 10,000 levels: github:golang/go
+# src/encoding/json/scanner.go @23bf5c9a9342baaec1471552b760676c2363cec5. Python's stack does not.
+_MAX_LEVELS = 300
 
 
 def check_files(paths: Sequence[Path], instance_type: str | None = None) -> list[Finding]:
@@ -60,24 +64,33 @@ def _located(path: Path) -> Located:
         why = input_file.why_unreadable(error)
         raise KilnError(f"{path}: cannot be read: {why}", place=Place(str(path))) from None
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        located = locate_json(text, str(path))
+    except RecursionError:
+        raise _too_deep(path) from None
+    except ValueError as error:
         line, column = getattr(error, "lineno", 1), getattr(error, "colno", 1)
-        deep = isinstance(error, RecursionError)
-        why = "nested too deep" if deep else getattr(error, "msg", "a number of too many digits")
+        why = getattr(error, "msg", "a number of too many digits")
         raise KilnError(
             f"{path}:{line}:{column}: not JSON: {why}",
             hint="the agent would not start with this file",
             place=Place(str(path), line, column),
         ) from None
-    if not isinstance(data, dict):
+    if not isinstance(located.data, dict):
         raise KilnError(
             f"{path}: an agent configuration is a JSON object with agent, metrics or logs",
             place=Place(str(path), 1, 1),
         )
-    # JSON is YAML, except that a tab may stand between two values; inside a text it may not.
-    places = parse_yaml(text.replace("\t", " "), str(path))
-    return Located(str(path), data, places.values, places.keys)
+    if max(map(len, located.values)) > _MAX_LEVELS:
+        raise _too_deep(path)
+    return located
+
+
+def _too_deep(path: Path) -> KilnError:
+    return KilnError(
+        f"{path}: nested more than {_MAX_LEVELS} levels deep, which this check does not follow",
+        hint="the agent itself reads 10,000 levels; none of its settings is that deep",
+        place=Place(str(path)),
+    )
 
 
 def _finding(problem: Problem, file: Located) -> Finding:

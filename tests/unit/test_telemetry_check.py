@@ -247,3 +247,40 @@ def test_a_number_of_too_many_digits_is_not_called_nested_too_deep(tmp_path: Pat
     path.write_text('{"agent": {"metrics_collection_interval": ' + "9" * 5000 + "}}")
     with pytest.raises(KilnError, match="digits"):
         check_files([path])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param('"a\x7fb\x85c"', id="control characters that JSON takes"),
+        pytest.param(f'{{"{"k" * 2000}": 1}}', id="a long key"),
+        pytest.param("[" * 200 + "]" * 200, id="two hundred levels"),
+        pytest.param('{"<<": {"a": 1}, "": [[], {}, {"{,": "]"}, null, -1.5e3, true]}', id="forms"),
+    ],
+)
+def test_all_json_that_the_agent_reads_is_read_and_has_its_places(
+    tmp_path: Path, text: str
+) -> None:
+    path = tmp_path / "agent.json"
+    path.write_text(f'{{"agent":\n {{"aws_sdk_log_level": {text},\n  "bad": 1}},\n"metrics": 1}}')
+    places = {str(finding.place) for finding in check_files([path])}
+    assert f"{path}:4:1" in places
+
+
+@pytest.mark.parametrize("levels", [400, 20_000])
+def test_json_that_is_nested_too_deep_for_the_check_says_what_the_agent_takes(
+    tmp_path: Path, levels: int
+) -> None:
+    path = tmp_path / "agent.json"
+    path.write_text('{"agent": ' + "[" * levels + "]" * levels + "}")
+    with pytest.raises(KilnError, match="nested more than 300 levels deep") as refused:
+        check_files([path])
+    assert "the agent itself reads 10,000 levels" in refused.value.hint
+
+
+def test_a_key_that_is_there_twice_is_refused_with_both_places(tmp_path: Path) -> None:
+    path = tmp_path / "agent.json"
+    path.write_text('{"agent": {},\n "agent": {}}')
+    first = "'agent' is a duplicate key .first at line 1, column 2."
+    with pytest.raises(KilnError, match=rf"agent\.json:2:2: {first}"):
+        check_files([path])
