@@ -7,6 +7,7 @@ and often no executable bit, so pre-commit's own types do not see it.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -30,8 +31,9 @@ def of_language(language: str, files: Iterable[str], root: Path = ROOT) -> list[
 def committed(root: Path = ROOT) -> list[str]:
     """The files of the checkout, also those that are new, without those that git ignores."""
     command = ["git", "-c", f"safe.directory={root}", "ls-files", "-zco", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
-    return sorted({file for file in listed.stdout.split("\0") if file})
+    listed = subprocess.run(command, cwd=root, capture_output=True, check=True)
+    # A name need not be UTF-8.
+    return sorted({file for file in os.fsdecode(listed.stdout).split("\0") if file})
 
 
 def _is(language: str, path: Path) -> bool:

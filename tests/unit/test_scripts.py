@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -95,3 +96,9 @@ def test_the_hooks_of_pre_commit_choose_files_as_lint_does() -> None:
         # By pre-commit's own patterns and types it would miss some.
         assert hook["types"] == ["text"]
         assert "files" not in hook
+
+
+def test_a_file_whose_name_is_not_utf_8_is_a_file_like_any_other(checkout: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.sh")
+    (checkout / name).write_text("echo\n")
+    assert name in scripts.of_language("shell", scripts.committed(checkout), checkout)
