@@ -11,6 +11,7 @@ from typing import Any
 
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError
+from kiln.base.output_file import named_by
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 
@@ -34,14 +35,16 @@ def write_site(files: Files, folder: Path) -> list[str]:
 
     Raises KilnError (exit status 2) for a folder that holds something else.
     """
-    if folder.exists() and not folder.is_dir():
+    with named_by("--out"):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        exists = folder.exists()
+    if exists and not folder.is_dir():
         raise KilnError(f"{folder} is not a folder", hint="--out names the folder of the site")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
+    if exists and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
         raise KilnError(
             f"{folder} holds other files than a catalogue",
             hint="name an empty folder, or one that does not exist: --out DIR",
         )
-    folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as made:
         fresh, old = Path(made, "site"), Path(made, "old")
         fresh.mkdir()

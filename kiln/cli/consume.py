@@ -7,6 +7,7 @@ from pathlib import Path
 from invoke import Context
 
 from kiln.base.errors import KilnError
+from kiln.base.output_file import named_by
 from kiln.cli.flags import JSON, PLACE
 from kiln.cli.front import note, show, task, tell
 
@@ -101,7 +102,8 @@ def consume(
     if out is None:
         show(answer, as_json=json, text=lambda _: text.removesuffix("\n"))
     else:
-        Path(out).write_text(text, encoding="utf-8")
+        with named_by("--out"):
+            Path(out).write_text(text, encoding="utf-8")
         tell(answer, as_json=json, text=f"wrote {out}")
     if kind.note:
         note(kind.note.replace("FILE", out or "FILE"))

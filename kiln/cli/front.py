@@ -260,6 +260,11 @@ def guarded(body: Callable[[], int | None], *, as_json: bool = False) -> int:
                 f"the disk is full: {error.filename or 'while writing'}",
                 hint="free some space and try again",
             )
+        elif error.filename is not None and error.errno == errno.ENAMETOOLONG:
+            # Nobody but a person gives such a name.
+            from kiln.base import vocabulary
+
+            refused = KilnError(f"{vocabulary.shown(str(error.filename))}: {error.strerror}")
         elif error.filename is not None:
             denied = error.errno in (errno.EACCES, errno.EPERM) and os.geteuid() != 0
             refused = operation_failed(

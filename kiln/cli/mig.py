@@ -8,6 +8,7 @@ from typing import Any
 from invoke import Context
 
 from kiln.base.errors import KilnError
+from kiln.base.output_file import named_by
 from kiln.cli.flags import JSON, positive_number
 from kiln.cli.front import show, task
 
@@ -57,9 +58,14 @@ def plan(
     answer = mig.plan_layout(instance_type, want)
     show(answer, as_json=json, text=mig.draw_text)
     if svg:
-        Path(svg).parent.mkdir(parents=True, exist_ok=True)
-        Path(svg).write_text(mig.draw_svg(answer), encoding="utf-8")
+        _write_drawing(svg, mig.draw_svg(answer))
     return 0 if answer["fits"] else 1
+
+
+def _write_drawing(svg: str, drawing: str) -> None:
+    with named_by("--svg"):
+        Path(svg).parent.mkdir(parents=True, exist_ok=True)
+        Path(svg).write_text(drawing, encoding="utf-8")
 
 
 @task(
@@ -99,8 +105,7 @@ def makespan(
     answer = spans.compare_ways(instance_type, work)
     show(answer, as_json=json, text=makespan_text)
     if svg:
-        Path(svg).parent.mkdir(parents=True, exist_ok=True)
-        Path(svg).write_text(makespan_svg(answer), encoding="utf-8")
+        _write_drawing(svg, makespan_svg(answer))
 
 
 @task(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from invoke import Context
 
 from kiln.base.errors import KilnError
+from kiln.base.output_file import named_by
 from kiln.cli.flags import (
     JSON,
     PLACE,
@@ -268,12 +269,8 @@ class Sent:
         from kiln.catalogue.site import bucket_and_prefix
 
         if self.out is not None:
-            try:
+            with named_by("--out"):
                 Path(self.out).mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise KilnError(
-                    f"--out {self.out}: {error.strerror}", hint="name a folder, or a new one"
-                ) from None
         # Longer than what vocabulary takes: a topic's name alone may have 256 characters.
         if self.topic is not None and not re.fullmatch(vocabulary.TOPIC.pattern, self.topic):
             raise KilnError(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from invoke import Context
 
 from kiln.base.errors import KilnError
+from kiln.base.output_file import named_by
 from kiln.cli.flags import JSON, PLACE
 from kiln.cli.front import note, show, task, tell
 
@@ -51,7 +52,8 @@ def render(
     if out is None:
         show(answer, as_json=json, text=lambda _: text.removesuffix("\n"))
         return
-    Path(out).write_text(text, encoding="utf-8")
+    with named_by("--out"):
+        Path(out).write_text(text, encoding="utf-8")
     tell(answer, as_json=json, text=f"wrote {out}")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from invoke import Context
 
 from kiln.base.errors import INVALID_INPUT, KilnError
+from kiln.base.output_file import named_by
 from kiln.cli.flags import JSON
 from kiln.cli.front import show, task
 
@@ -58,7 +59,9 @@ def bundle(
     """Write a script that installs Xid events and GPU metrics on a running instance."""
     from kiln.telemetry import bundle as installer
 
-    digest = installer.write_bundle(Path(out), _settings(profile), _agent_packages())
+    settings, packages = _settings(profile), _agent_packages()
+    with named_by("--out"):
+        digest = installer.write_bundle(Path(out), settings, packages)
     show(
         {"file": out, "sha256": digest},
         as_json=json,
