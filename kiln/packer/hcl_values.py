@@ -26,6 +26,16 @@ _NEGATIVE = re.compile(r"-(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)")
 # What has one child, which it stands for. A name alone is a word of HCL, as in `type = string`.
 _WRAPPERS = ("expression", "literal_value", "template_expr", "collection_value", "variable_expr")
 
+# What the grammar calls a part that is missing → in the words of HCL. Where a value is missing, it
+# takes the beginning of the shortest one for what is missing.
+_MISSING = {
+    **dict.fromkeys(("{", "[", "(", "<<"), "a value"),
+    "quoted_template_end": "the closing quote",
+    "template_interpolation_end": "'}'",
+    "template_directive_end": "'}'",
+    "heredoc_identifier": "the end of a heredoc",
+}
+
 
 class HclError(ValueError):
     """Text that is not HCL, and the line (from 1) where it ceases to be."""
@@ -67,10 +77,15 @@ def _root(text: str) -> Node:
     if root.has_error:
         error = _first_error(root)
         near = _text(error).strip().splitlines()
-        message = f"unexpected {near[0][:60]!r}" if near else f"{error.type} is missing"
+        message = f"unexpected {near[0][:60]!r}" if near else f"{_missing(error)} is missing"
         # What is missing at the end is missing on the last line.
         raise HclError(message, min(error.start_point.row + 1, len(text.splitlines())))
     return root
+
+
+def _missing(node: Node) -> str:
+    """What is missing at the node, in words: other named nodes are values."""
+    return _MISSING.get(node.type) or ("a value" if node.is_named else repr(node.type))
 
 
 @cache

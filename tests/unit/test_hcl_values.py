@@ -128,3 +128,24 @@ def test_what_is_not_hcl_is_refused_with_its_line(text: str, line: int) -> None:
 def test_references_are_the_longest_names_with_dots() -> None:
     named = references('a = local.recipe.volume.size\nb = ["${local.x[0].y}", f(var.z)]\n')
     assert named == {("local", "recipe", "volume", "size"), ("local", "x"), ("var", "z")}
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("a = -\n", "a value"),
+        ('x "y" {\n  a =| var.b\n}\n', "a value"),
+        ("a = ]b\n", "a value"),
+        ("a = }b\n", "a value"),
+        ('a "b" {\n', "'}'"),
+        ("a = f(1\n", "')'"),
+        ("a = [1\n", "']'"),
+        ('a = "\n', "the closing quote"),
+        ("a = <<EOT\nx\n", "the end of a heredoc"),
+        ("a = <<EOT\n${l&ocal.a}\nEOT\n", "'}'"),
+    ],
+)
+def test_what_is_missing_is_said_in_the_words_of_hcl(text: str, what: str) -> None:
+    with pytest.raises(HclError) as refused:
+        parse_hcl(text)
+    assert str(refused.value) == f"{what} is missing"
