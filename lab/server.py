@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import KilnError
@@ -78,14 +77,15 @@ def serve(lab: Lab) -> None:
     from lab.guests.machines import Machines
     from lab.metadata import answers, imds
     from lab.network import dns, endpoints
+    from lab.rootfs import of_guest
     from lab.ssm import channel, front, sessions
     from lab.storage import buckets
 
     ordered = Faults()
     base_lock = threading.Lock()
-    real = vendors.wanted() == vendors.REAL
+    kind_of_vendors = vendors.wanted()
 
-    machines = Machines(lab, public, _root_filesystems(base_lock, real=real), ordered)
+    machines = Machines(lab, public, of_guest.finder(kind_of_vendors, base_lock), ordered)
     moto_fixes.install(machines)
     gc.freeze()
     gc.enable()
@@ -113,7 +113,7 @@ def serve(lab: Lab) -> None:
     def is_here(name: str) -> bool:
         return endpoints.is_here(name, buckets.exists)
 
-    vendor_hosts = [] if real else mirror.vendor_hosts()
+    vendor_hosts = [] if kind_of_vendors == vendors.REAL else mirror.vendor_hosts()
     resolver = dns.Resolver(lab.gateway, dns.addresses(lab, vendor_hosts, is_here))
     metadata_service = imds.serve(lab.gateway, lab.imds_port, answers.of)
     vendor = mirror.serve(lab.gateway, state=lab.shared, api=(lab.port, is_here))
@@ -136,17 +136,6 @@ def _services(moto: Any, lookup: keys.Lookup) -> Any:
     from lab.codebuild.projects import CodeBuild
 
     return CloudFormation(lookup).over(CodeBuild().over(moto))
-
-
-def _root_filesystems(lock: threading.Lock, *, real: bool) -> Callable[[str, str], Path]:
-    """What finds or makes the root filesystem of a distribution and an architecture."""
-    from lab.rootfs import bases, real_bases
-
-    def base(distro: str, arch: str) -> Path:
-        with lock:
-            return real_bases.of_guest(distro, arch) if real else bases.ensure(distro, arch)
-
-    return base
 
 
 def _end(machines: Machines, *services: Callable[[], None]) -> None:

@@ -164,8 +164,7 @@ class LabTarget:
         system.overlay_stand_ins()  # a mistake in them is known before anything starts
         needs.free_disk(current().root, _NEEDS_GIB)
         if self.vendors == REAL:
-            self._prepare_real(recipes, say)
-            return self
+            return replace(self, other=self._prepare_real(recipes, say))
         for recipe in recipes:
             distros.spec(recipe.distro.id)
             _require_snapshot(recipe)
@@ -175,16 +174,13 @@ class LabTarget:
             for recipe in recipes:
                 made = bases.ensure(recipe.distro.id, recipe.arch, progress=say)
                 _MADE[(recipe.distro.id, recipe.arch)] = made
-            running = lab.result()
-            difference = origin.difference(running)
-            other = None
-            if difference:
-                other = OtherLab(str(running.get("started_from")), difference)
-                say(f"the lab runs and is in use; {difference} (./invoke lab.down ends it)")
+            other = _other_than(lab.result(), say)
             vendors.result()
         return replace(self, other=other)
 
-    def _prepare_real(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> None:
+    def _prepare_real(
+        self, recipes: Sequence[Recipe], say: Callable[[str], None]
+    ) -> OtherLab | None:
         # Slow to import: it asks vendors.
         from lab.rootfs import real_bases
 
@@ -192,7 +188,7 @@ class LabTarget:
         refuse_silent(recipes)
         for recipe in recipes:
             real_bases.ensure(recipe, say)
-        control.up(kind_of_vendors=REAL)
+        return _other_than(control.up(kind_of_vendors=REAL), say)
 
     def parent_without_request(self, recipe: Recipe) -> ParentAmi | None:
         """See `Target`: while the lab is down, its stand-in, so that a plan starts nothing."""
@@ -362,6 +358,15 @@ def _require_snapshot(recipe: Recipe) -> None:
         hint="; ".join(filter(None, [having, "docs/lab-stand-ins.md says what it stands in for"]))
         + "; build the row in AWS, or without package_snapshot in the lab",
     )
+
+
+def _other_than(running: dict[str, Any], say: Callable[[str], None]) -> OtherLab | None:
+    """The lab that runs, if it is not what this checkout would start; `say` gets how it differs."""
+    difference = origin.difference(running)
+    if not difference:
+        return None
+    say(f"the lab runs and is in use; {difference} (./invoke lab.down ends it)")
+    return OtherLab(str(running.get("started_from")), difference)
 
 
 def _make_vendor_files(recipes: Sequence[Recipe]) -> None:

@@ -15,8 +15,9 @@ from kiln.matrix import load
 from lab import control, mirror, origin, recipe_cache
 from lab import target as lab_target
 from lab.mirror import repos
-from lab.rootfs import bases
+from lab.rootfs import bases, of_guest, real_bases
 from lab.target import LabTarget, OtherLab
+from lab.vendors import REAL, STAND_INS
 
 
 def row(distro: str) -> Recipe:
@@ -143,3 +144,36 @@ def test_a_failure_in_a_lab_of_other_code_says_that_the_lab_may_lack_what_the_ro
         "the lab may not have what the row needs: it was started before the facts; "
         "./invoke lab.down ends it (its AMIs stay), then build again"
     )
+
+
+def test_a_lab_whose_code_was_edited_has_a_new_process_find_and_make_its_root_filesystems(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would make them by its old code, and name them after the new one."""
+    monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
+    imported = tmp_path / "imported"
+    imported.mkdir()
+    link = bases.imported_link("debian12", "x86_64")
+    link.parent.mkdir(parents=True)
+    link.symlink_to(imported)
+    find = of_guest.finder(STAND_INS, threading.Lock())
+    monkeypatch.setattr(bases, "ensure", lambda *_: tmp_path / "by this process")
+    assert find("debian12", "x86_64") == tmp_path / "by this process"
+    monkeypatch.setattr(origin, "started_from", lambda: "edited")
+    assert find("debian12", "x86_64") == imported
+    with pytest.raises(KilnError, match="nosuch"):
+        find("nosuch", "x86_64")
+
+
+def test_a_lab_with_the_real_vendors_says_too_that_its_code_was_edited(
+    target: LabTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lab_target, "refuse_silent", lambda recipes: None)
+    monkeypatch.setattr(real_bases, "ensure", lambda recipe, say: None)
+    monkeypatch.setattr(control, "up", lambda kind_of_vendors: {"started_from": "before"})
+    said = list[str]()
+    prepared = replace(target, vendors=REAL).prepare([row("debian12")], said.append)
+    assert prepared.other is not None
+    assert [line.startswith("the lab runs and is in use; it was started") for line in said] == [
+        True
+    ]
