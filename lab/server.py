@@ -81,10 +81,7 @@ def serve(lab: Lab) -> None:
     from lab.ssm import channel, front, sessions
     from lab.storage import buckets
 
-    ordered = Faults()
-    base_lock = threading.Lock()
-    kind_of_vendors = vendors.wanted()
-
+    ordered, base_lock, kind_of_vendors = Faults(), threading.Lock(), vendors.wanted()
     machines = Machines(lab, public, of_guest.finder(kind_of_vendors, base_lock), ordered)
     moto_fixes.install(machines)
     gc.freeze()
