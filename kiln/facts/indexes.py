@@ -86,7 +86,8 @@ def recorded_index(distro: str, arch: str, repository: str) -> RecordedIndex | N
 
 
 def recorded_indexes() -> list[RecordedIndex]:
-    """Everything that was recorded, by file name."""
+    """Everything that was recorded, by file name. Raises KilnError (exit status 2) for a damaged
+    file."""
     return [
         _read(path, path.stat().st_mtime_ns) for path in sorted(indexes_folder().glob("*.yaml"))
     ]

@@ -59,6 +59,7 @@ ACTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "DescribeInstanceAttribute": (("instance",), ()),
     "DetachVolume": (("instance", "volume"), ()),
     "DisableImage": (("image",), ()),
+    "DisableImageDeprecation": (("image",), ()),
     "DisableImageDeregistrationProtection": (("image",), ()),
     "EnableImage": (("image",), ()),
     "EnableImageDeprecation": (("image",), ()),
