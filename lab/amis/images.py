@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
+import os
 import threading
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,8 +16,13 @@ from typing import Any
 from lab.settings import Lab
 from lab.storage import disks
 
+log = logging.getLogger("lab.images")
+
 # The attribute of an AMI that is in the Recycle Bin.
 RECYCLED = "recycled"
+
+_in_progress: Counter[str] = Counter()
+_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -51,17 +60,31 @@ def save(lab: Lab, image: Image) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # Two requests may save the same AMI at once: each writes a file of its own.
     fresh = path.with_suffix(f".{threading.get_ident()}.new")
-    fresh.write_text(json.dumps(asdict(image), indent=1))
+    with fresh.open("w") as file:
+        json.dump(asdict(image), file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())  # else a power cut may leave the name with an empty file
     fresh.rename(path)
 
 
 def load(lab: Lab) -> list[Image]:
-    """The AMIs that were made in this lab, oldest first."""
-    images = []
-    for path in lab.images.glob("ami-*/image.json"):
-        with contextlib.suppress(FileNotFoundError):  # deregistered meanwhile
-            images.append(Image(**json.loads(path.read_text())))
+    """The AMIs that were made in this lab, oldest first; without those whose entry is damaged."""
+    images = [image for path in _entries(lab) if (image := _read(path))]
     return sorted(images, key=lambda image: image.created)
+
+
+def _entries(lab: Lab) -> list[Path]:
+    return list(lab.images.glob("ami-*/image.json"))
+
+
+def _read(path: Path) -> Image | None:
+    try:
+        return Image(**json.loads(path.read_text()))
+    except FileNotFoundError:  # deregistered meanwhile
+        return None
+    except (ValueError, TypeError) as error:
+        log.warning("%s is not in this lab: %s is damaged: %s", path.parent.name, path, error)
+        return None
 
 
 def layer_paths(lab: Lab, base: Path, layers: list[str]) -> list[Path]:
@@ -75,11 +98,25 @@ def deregister(lab: Lab, image_id: str, in_use: set[str]) -> None:
     collect(lab, in_use)
 
 
+@contextlib.contextmanager
+def in_progress(*ids: str) -> Iterator[None]:
+    """While inside, no layer of these AMIs is deleted: the AMI that needs them has no entry yet."""
+    with _lock:
+        _in_progress.update(ids)
+    try:
+        yield
+    finally:
+        with _lock:
+            _in_progress.subtract(ids)
+
+
 def collect(lab: Lab, in_use: set[str]) -> None:
     """Delete unused layers. `in_use` names those of running instances."""
-    needed = set(in_use)
-    for image in load(lab):
-        needed.update(image.layers, [image.id])
+    with _lock:
+        needed = in_use | set(+_in_progress)
+    for path in _entries(lab):
+        image = _read(path)
+        needed.update(image.layers if image else (), [path.parent.name])
     for folder in lab.images.glob("ami-*"):
         if folder.name not in needed:
             disks.delete_image(lab, folder.name)

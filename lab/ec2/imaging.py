@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import re
@@ -119,7 +120,7 @@ def _freeze(
     """
     lab = LabInstance.machines.lab
     try:
-        with instance._busy:
+        with images.in_progress(image.id, *image.layers), instance._busy:
             running = instance.guest is not None and instance.state == "running"
             restart = running and not no_reboot
             if restart and instance.guest:
@@ -214,31 +215,47 @@ def copy_image(response: Any) -> ActionResult:
         f"Copied for DestinationAmi {ami.id} from SourceAmi {source_id} "
         f"for SourceSnapshot {source.ebs_snapshot.id}. Task created on {time.time_ns() // 10**6:,}."
     )
-    threading.Thread(target=_complete_copy, args=(ami, image, source_id), daemon=True).start()
+    kept = contextlib.ExitStack()  # from now on: the source may be deregistered at once
+    kept.enter_context(images.in_progress(image.id, source_id, *image.layers))
+    threading.Thread(target=_complete_copy, args=(ami, image, source_id, kept), daemon=True).start()
     return ActionResult({"ImageId": ami.id})
 
 
-def _complete_copy(ami: Any, image: images.Image, source_id: str) -> None:
+def _complete_copy(
+    ami: Any, image: images.Image, source_id: str, kept: contextlib.ExitStack
+) -> None:
     """The copy uses the same frozen layers and files, so no data is copied."""
     machines = LabInstance.machines
-    try:
-        folder = machines.lab.images
-        for name in (volume["File"] for volume in image.volumes if "File" in volume):
-            volumes.link(folder / source_id / name, folder / image.id / name)
-        if not image.base:
-            base = machines.base(image.distro, image.architecture)
-            image = replace(image, base=str(base))
-        machines.made[image.id] = image
-        images.save(machines.lab, image)
-        ami.ebs_snapshot.status = "completed"
-        ami.state = "available"
-    except Exception:
-        log.exception("%s: the copy failed", image.id)
-        ami.state = "failed"
+    with kept:
+        try:
+            folder = machines.lab.images
+            for name in (volume["File"] for volume in image.volumes if "File" in volume):
+                volumes.link(folder / source_id / name, folder / image.id / name)
+            if not image.base:
+                base = machines.base(image.distro, image.architecture)
+                image = replace(image, base=str(base))
+            machines.made[image.id] = image
+            images.save(machines.lab, image)
+            ami.ebs_snapshot.status = "completed"
+            ami.state = "available"
+        except Exception:
+            log.exception("%s: the copy failed", image.id)
+            ami.state = "failed"
+
+
+def no_region(name: Any) -> EC2ClientError:
+    """EC2's error for a copy from a region that does not exist; its words are assumed."""
+    return EC2ClientError(
+        "InvalidParameterValue", f"Value ({name}) for parameter sourceRegion is invalid."
+    )
 
 
 def _source_of_copy(backend: Any, source_id: str, region: str) -> Any:
-    sources = ec2_backends[backend.account_id][region].describe_images(ami_ids=[source_id])
+    try:
+        there = ec2_backends[backend.account_id][region]
+    except KeyError:
+        raise no_region(region) from None
+    sources = there.describe_images(ami_ids=[source_id])
     if not sources or sources[0].state != "available":
         raise EC2ClientError(
             "InvalidAMIID.Unavailable", f"The image ID '{source_id}' is no longer available"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from dataclasses import replace
@@ -27,11 +28,12 @@ def of_image(backend: Any, source: Any, wanted: images.Image) -> Any:
     original = imaging.image_of(source, backend.region_name)
     base = original.base or str(machines.base(original.distro, original.architecture))
     made = _numbered(replace(wanted, distro=original.distro, base=base, layers=original.layers))
-    _keep_files(made)
-    machines.made[made.id] = made
-    ami = known_images.registered(backend, made)
-    _with_snapshot(backend, ami, source.ebs_snapshot)
-    images.save(machines.lab, made)
+    with images.in_progress(made.id, *made.layers):
+        _keep_files(made)
+        machines.made[made.id] = made
+        ami = known_images.registered(backend, made)
+        _with_snapshot(backend, ami, source.ebs_snapshot)
+        images.save(machines.lab, made)
     return ami
 
 
@@ -41,12 +43,14 @@ def of_disk(backend: Any, snapshot: Any, wanted: images.Image) -> Any:
     lab = LabInstance.machines.lab
     made = _numbered(replace(wanted, base=str(surrogates.below(lab))))
     made = replace(made, layers=[made.id])
+    kept = contextlib.ExitStack()
+    kept.enter_context(images.in_progress(made.id))
     _keep_files(made)
     ami = known_images.registered(backend, made)
     ami.state = "pending"
     _with_snapshot(backend, ami, snapshot)
     disk = LabInstance.machines.contents[snapshot.id]
-    threading.Thread(target=_copy_root, args=(ami, made, disk), daemon=True).start()
+    threading.Thread(target=_copy_root, args=(ami, made, disk, kept), daemon=True).start()
     return ami
 
 
@@ -54,18 +58,19 @@ def _numbered(image: images.Image) -> images.Image:
     return replace(image, id=moto_amis.random_ami_id(), created=utcnow().isoformat())
 
 
-def _copy_root(ami: Any, image: images.Image, disk: Path) -> None:
+def _copy_root(ami: Any, image: images.Image, disk: Path, kept: contextlib.ExitStack) -> None:
     machines = LabInstance.machines
-    try:
-        layer = machines.lab.images / image.id / "layer"
-        surrogates.copy_root(machines.lab, disk, layer)
-        image = replace(image, distro=surrogates.distribution(layer))
-        machines.made[image.id] = image
-        images.save(machines.lab, image)
-        ami.state = "available"
-    except (CommandError, OSError) as error:
-        log.error("%s: RegisterImage failed: %s", image.id, error)
-        ami.state = "failed"
+    with kept:
+        try:
+            layer = machines.lab.images / image.id / "layer"
+            surrogates.copy_root(machines.lab, disk, layer)
+            image = replace(image, distro=surrogates.distribution(layer))
+            machines.made[image.id] = image
+            images.save(machines.lab, image)
+            ami.state = "available"
+        except (CommandError, OSError) as error:
+            log.error("%s: RegisterImage failed: %s", image.id, error)
+            ami.state = "failed"
 
 
 def _keep_files(image: images.Image) -> None:

@@ -5,7 +5,9 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/AMIs.html
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -223,6 +225,26 @@ def test_a_deregistered_image_is_gone_and_its_snapshots_when_asked(
     assert refused(ec2.describe_images, ImageIds=[image])[0] == "InvalidAMIID.NotFound"
     assert refused(walk.launched, ImageId=image)[0] == "InvalidAMIID.Unavailable"
     assert refused(ec2.deregister_image, ImageId=image)[0] == "InvalidAMIID.Unavailable"
+
+
+def test_an_image_in_the_making_keeps_its_files_when_another_is_deregistered(
+    ec2: Any, walk: Any, folder: Path
+) -> None:
+    other = walk.baked()["ImageId"]
+    instance = walk.launched()["InstanceId"]
+    upper = folder / "lab54" / "instances" / instance / "upper"
+    for number in range(30_000):  # it takes a while to copy them
+        (upper / str(number)).touch()
+    made = ec2.create_image(InstanceId=instance, Name="slow", NoReboot=True)["ImageId"]
+    layer = folder / "lab54" / "images" / made / "layer"
+    for _ in range(6000):
+        if layer.is_dir():
+            break
+        time.sleep(0.01)
+    ec2.deregister_image(ImageId=other)
+    waiter = ec2.get_waiter("image_available")
+    waiter.wait(ImageIds=[made], WaiterConfig={"Delay": 1, "MaxAttempts": 100})
+    assert len(list(layer.iterdir())) == 30_000
 
 
 def test_a_protected_image_is_not_deregistered(ec2: Any, walk: Any, refused: Any) -> None:
