@@ -205,8 +205,8 @@ def _server(folder: Path) -> Any:
     from lab.rootfs import emulation
     from lab.ssm import front
 
-    base = folder / "base"
-    base.mkdir()
+    base = folder / "bases" / "base"
+    base.mkdir(parents=True)
     emulation.ensure = lambda arch: None
     instances.Guest = MachineWithoutGuest  # type: ignore[attr-defined,assignment]
     bridge.publish = bridge.unpublish = lambda lab, public, address: None

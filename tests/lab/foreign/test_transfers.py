@@ -242,5 +242,56 @@ def test_a_stored_image_is_restored_after_it_is_gone(
     )
 
 
+ID = "ami-0123456789abcdef0"
+
+
+def crafted(tmp_path: Path, entry: dict[str, Any]) -> bytes:
+    """An object that looks like a stored AMI with one volume besides its root."""
+    disk = {"DeviceName": "/dev/sdf", "File": "volume-0", "Ebs": {"VolumeSize": 1}}
+    (tmp_path / "kiln-image.json").write_text(
+        json.dumps({"id": ID, "layers": [ID], "volumes": [disk]} | entry)
+    )
+    (tmp_path / ID / "layer").mkdir(parents=True, exist_ok=True)
+    if not (tmp_path / ID / "volume-0").is_symlink():
+        (tmp_path / ID / "volume-0").touch()
+    with tarfile.open(tmp_path / "object.tar", "w") as archive:
+        archive.add(tmp_path / "kiln-image.json", "kiln-image.json")
+        archive.add(tmp_path / ID, ID)
+    return (tmp_path / "object.tar").read_bytes()
+
+
+@pytest.mark.parametrize("what", ["base", "layer", "file", "link", "no layers"])
+def test_an_object_that_a_stranger_made_reaches_no_file_of_this_machine(
+    what: str, ec2: Any, s3: Any, refused: Any, parent: str, walk: Any, tmp_path: Path
+) -> None:
+    victim = tmp_path / "victim"
+    (victim / "layer").mkdir(parents=True)
+    outside = {"DeviceName": "/dev/sdf", "File": "../../etc/passwd", "Ebs": {"VolumeSize": 1}}
+    changed: dict[str, Any] = {
+        "base": {"base": str(victim)},
+        "layer": {"layers": [str(victim), ID]},
+        "file": {"volumes": [outside]},
+        "no layers": {"layers": None},
+    }.get(what, {})
+    if what == "link":
+        (tmp_path / ID).mkdir()
+        (tmp_path / ID / "volume-0").symlink_to("/etc/passwd")
+    stored = walk.baked(InstanceId=walk.launched()["InstanceId"])["ImageId"]
+    key = ec2.create_store_image_task(ImageId=stored, Bucket=BUCKET)["ObjectKey"]
+    (tmp_path / "real").write_bytes(s3.get_object(Bucket=BUCKET, Key=key)["Body"].read())
+    with tarfile.open(tmp_path / "real") as real:
+        entry = json.loads(real.extractfile("kiln-image.json").read())  # type: ignore[union-attr]
+    own = {name: entry[name] for name in entry if name not in ("id", "layers", "volumes")}
+    s3.put_object(Bucket=BUCKET, Key="stranger", Body=crafted(tmp_path, own | changed))
+    name = f"stranger's {what}"
+    code, message = refused(
+        ec2.create_restore_image_task, Bucket=BUCKET, ObjectKey="stranger", Name=name
+    )
+    assert (code, "AMI Kiln lab: " in message) == ("InvalidParameterValue", True)
+    assert (victim / "layer").is_dir()
+    named = [{"Name": "name", "Values": [name]}]
+    assert ec2.describe_images(Owners=["self"], Filters=named)["Images"] == []
+
+
 def test_only_ones_own_image_is_stored(ec2: Any, parent: str, s3: Any, refused: Any) -> None:
     assert refused(ec2.create_store_image_task, ImageId=parent, Bucket=BUCKET)[0] == "AuthFailure"
