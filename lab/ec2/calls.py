@@ -7,6 +7,7 @@ moto's place.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -81,3 +82,13 @@ def error(code: str, message: str) -> EC2ClientError:
 def missing(name: str) -> EC2ClientError:
     """The error for a required parameter that is not there."""
     return error("MissingParameter", f"The request must contain the parameter {name}")
+
+
+# Partitions too: AMIs have them, as /dev/sda1.
+# https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/device_naming.html
+_DEVICE = re.compile(r"(/dev/)?(sd|xvd|hd)[a-z]{1,2}[0-9]{0,2}")
+
+
+def is_device(name: Any) -> bool:
+    """Whether a text is the name of a device of EC2's, which becomes a file's name in the guest."""
+    return isinstance(name, str) and _DEVICE.fullmatch(name) is not None

@@ -21,7 +21,7 @@ from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
 
 from lab.ec2 import account, capacity_reservations, filters, images, instance_profiles
-from lab.ec2.calls import Request, call, error, missing
+from lab.ec2.calls import Request, call, error, is_device, missing
 from lab.guests.instances import LabInstance
 
 _BY_PARAMETER = "resolve:ssm:"
@@ -278,6 +278,10 @@ def _volumes(backend: Any, ami: Any, named: dict[str, Any]) -> list[dict[str, An
                 f"folder here and cannot be the disk {device}",
             )
         volumes[device] = {"DeviceName": device, "Ebs": ebs}
+    for device in volumes:
+        if not is_device(device):
+            # As in https://github.com/aws/aws-cli/issues/1071
+            raise error("InvalidBlockDeviceMapping", f"Invalid device name {device}")
     return list(volumes.values())
 
 

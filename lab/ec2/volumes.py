@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.ec2.calls import Request, call, error, missing
+from lab.amis import imaging
+from lab.ec2.calls import Request, call, error, is_device, missing
 from lab.guests.guest import Guest
 from lab.guests.instances import LabInstance
 from lab.storage import loops, volumes
@@ -23,6 +24,13 @@ def _attach(request: Request) -> Any:
     volume = backend.get_volume(parameters["VolumeId"])
     instance = backend.get_instance(parameters["InstanceId"])
     device = parameters["Device"]
+    if not is_device(device):
+        # As in https://github.com/sous-chefs/aws/issues/134
+        raise error(
+            "InvalidParameterValue",
+            f"Value ({device}) for parameter device is invalid. {device} is not a valid EBS device "
+            "name.",
+        )
     if volume.attachment is not None:
         raise error(
             "VolumeInUse",
@@ -105,7 +113,13 @@ def _snapshots(request: Request) -> Any:
 @call("CopySnapshot", tries=True)
 def _copy(request: Request) -> Any:
     machines = LabInstance.machines
-    made = request.of_moto().result
+    for name in ("SourceRegion", "SourceSnapshotId"):
+        if not request.parameters.get(name):
+            raise missing(name)
+    try:
+        made = request.of_moto().result
+    except KeyError:  # moto's, of a region that it does not know
+        raise imaging.no_region(request.parameters["SourceRegion"]) from None
     content = machines.contents.get(request.parameters["SourceSnapshotId"])
     if content:
         own = volumes.snapshot_file(machines.lab, _id(made))

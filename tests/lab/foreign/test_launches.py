@@ -211,6 +211,26 @@ def test_a_volume_is_detached_by_its_id_alone(ec2: Any, walk: Any, refused: Any)
     assert refused(ec2.detach_volume, VolumeId=volume)[0] == "IncorrectState"
 
 
+@pytest.mark.parametrize("device", ["/dev/../etc/cron.d/x", "sdf=8:0", "/dev/disk", "/dev/sdf/x"])
+def test_a_device_has_a_name_of_ec2s_and_leads_to_no_other_file(
+    device: str, ec2: Any, walk: Any, refused: Any
+) -> None:
+    made = walk.launched()
+    volume = ec2.create_volume(Size=1, AvailabilityZone="us-east-1a")["VolumeId"]
+    attach = {"VolumeId": volume, "InstanceId": made["InstanceId"], "Device": device}
+    assert refused(ec2.attach_volume, **attach) == (
+        "InvalidParameterValue",
+        f"Value ({device}) for parameter device is invalid. {device} is not a valid EBS device "
+        "name.",
+    )
+    launch = {"ImageId": walk.parent, "InstanceType": "t2.micro", "MinCount": 1, "MaxCount": 1}
+    devices = [{"DeviceName": device, "Ebs": {"VolumeSize": 1}}]
+    assert refused(ec2.run_instances, BlockDeviceMappings=devices, **launch) == (
+        "InvalidBlockDeviceMapping",
+        f"Invalid device name {device}",
+    )
+
+
 def test_the_shutdown_behavior_is_changed_and_the_groups_stay(ec2: Any, walk: Any) -> None:
     made = walk.launched()
     ec2.modify_instance_attribute(

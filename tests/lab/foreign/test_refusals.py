@@ -216,3 +216,12 @@ def test_what_is_not_here_is_refused_at_once_and_by_name(
     name = "".join(word.title() for word in call.split("_"))
     code, message = refused(getattr(ec2, call), **how)
     assert (code, f"AMI Kiln lab: {name} " in message) == ("UnsupportedOperation", True), message
+
+
+def test_a_copy_names_a_region_and_what_is_there(ec2: Any, refused: Any) -> None:
+    here = {"SourceRegion": "us-east-1", "SourceSnapshotId": f"snap-{NOWHERE}"}
+    assert refused(ec2.copy_snapshot, **here)[0] == "InvalidSnapshot.NotFound"
+    region = ("InvalidParameterValue", "Value (mars-1) for parameter sourceRegion is invalid.")
+    assert refused(ec2.copy_snapshot, **here | {"SourceRegion": "mars-1"}) == region
+    image = {"SourceRegion": "mars-1", "SourceImageId": f"ami-{NOWHERE}", "Name": "any"}
+    assert refused(ec2.copy_image, **image) == region
