@@ -17,12 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any
 
-import psutil
-
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import ROOT
 from kiln.cloud.target import DEFAULT_REGION
-from lab import folders, host, left_behind, locks, origin, users, vendors
+from lab import folders, host, left_behind, locks, origin, servers, users, vendors
 from lab.access import keys
 from lab.settings import Lab, current
 
@@ -61,10 +59,9 @@ def call(lab: Lab, path: str, body: dict[str, Any] | None = None, timeout: float
 def status(lab: Lab | None = None) -> dict[str, Any] | None:
     """The lab's status, or None when it is down."""
     lab = lab or current()
-    pid = _pid(lab)
     # A busy machine answers late. Treating that as "down" would start a second lab and sweep away
     # the guests of this one.
-    patience = _START_TIMEOUT if pid and _runs(pid) else 5.0
+    patience = _START_TIMEOUT if is_running(lab) else 5.0
     try:
         answer: dict[str, Any] = call(lab, "status", timeout=patience)
     except (OSError, ValueError):
@@ -85,8 +82,10 @@ def served_hashes(urls: Sequence[str], lab: Lab | None = None) -> dict[str, str]
 
 def is_running(lab: Lab) -> bool:
     """Whether the lab's process runs; unlike `status`, without asking it."""
-    pid = _pid(lab)
-    return pid is not None and _runs(pid)
+    try:
+        return servers.serves(int(lab.pid_file.read_text()), lab)
+    except (OSError, ValueError):
+        return False
 
 
 def up(lab: Lab | None = None, kind_of_vendors: str | None = None) -> dict[str, Any]:
@@ -106,7 +105,7 @@ def up(lab: Lab | None = None, kind_of_vendors: str | None = None) -> dict[str, 
 
 
 def _up(lab: Lab, wanted: str | None) -> dict[str, Any]:
-    running = status(lab)
+    running = status(lab) or _left_behind(lab)
     has = (running or {}).get("vendors", vendors.STAND_INS)  # older labs do not say it
     others = bool(running) and wanted not in (None, has)
     if running and others and (running.get("in_use") or users.runs(lab)):
@@ -130,6 +129,7 @@ def _up(lab: Lab, wanted: str | None) -> dict[str, Any]:
         return running
     if running:
         _down(lab)
+    servers.refuse_second(lab)
     folders.private(lab.root, lab.state)
     start = lab.log.stat().st_size if lab.log.exists() else 0
     with lab.log.open("ab") as output:
@@ -180,20 +180,37 @@ def down(
             return _down(lab)
 
 
+def _left_behind(lab: Lab) -> dict[str, Any] | None:
+    """The status of a lab that a killed call left starting; None when no process starts it, after
+    one that was ending it has."""
+    deadline = time.monotonic() + _START_TIMEOUT
+    left = servers.of(lab)
+    while any(servers.serves(pid, lab) for pid in left) and time.monotonic() < deadline:
+        if running := status(lab):
+            return running
+        time.sleep(0.05)
+    return None
+
+
 def _down(lab: Lab) -> list[str]:
-    pid = _pid(lab)
     with contextlib.suppress(OSError, ValueError):
         call(lab, "down", timeout=30)
-    if pid:
-        deadline = time.monotonic() + 60
-        while _runs(pid) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    left = servers.of(lab)  # also one that a killed call left starting
+    _signal(left, signal.SIGTERM)
+    deadline = time.monotonic() + 60
+    while any(servers.serves(pid, lab) for pid in left) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    _signal([pid for pid in left if servers.serves(pid, lab)], signal.SIGKILL)
     lab.pid_file.unlink(missing_ok=True)
     swept = left_behind.remove(lab)
     host.restore(lab)
     return swept
+
+
+def _signal(processes: Sequence[int], number: signal.Signals) -> None:
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def clean(
@@ -275,21 +292,6 @@ def _alone(lab: Lab) -> Iterator[None]:
         yield
 
 
-def _pid(lab: Lab) -> int | None:
-    try:
-        return int(lab.pid_file.read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def _runs(pid: int) -> bool:
-    """Whether the process exists and is not a zombie."""
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-
-
 def _did_not_start(lab: Lab, start: int) -> KilnError:
     with lab.log.open("rb") as log:
         log.seek(start)
@@ -308,8 +310,7 @@ def _did_not_start(lab: Lab, start: int) -> KilnError:
 
 def died_of(lab: Lab) -> str:
     """Why the lab's process ended without taking the lab down; "" when it runs or went down."""
-    pid = _pid(lab)
-    return "" if pid is None or _runs(pid) else how_it_ended(lab)
+    return "" if is_running(lab) or not lab.pid_file.exists() else how_it_ended(lab)
 
 
 def how_it_ended(lab: Lab) -> str:

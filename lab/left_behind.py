@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from lab import servers
 from lab.network import bridge, hostnames
 from lab.own_kernel import disk as own_kernel
 from lab.sandbox import cgroups
@@ -40,7 +41,10 @@ def remove(lab: Lab) -> list[str]:
     """Stop guests, unmount disks, delete bridge and NAT; returns what was removed.
 
     AMIs stay. Disks of instances and volumes are deleted, because they exist no longer in EC2.
+    Nothing is touched while a lab of another folder is up with this index: it is that lab's.
     """
+    if servers.elsewhere(lab):
+        return []
     swept = []
     pids = guests(lab)
     for pid in pids:

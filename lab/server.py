@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from lab import faults, folders, host, left_behind, origin, vendors
+from lab import faults, folders, host, left_behind, origin, servers, vendors
 from lab.access import keys
 from lab.amis import public_images
 from lab.api import botocore_data
@@ -40,6 +40,11 @@ def main() -> int:
         level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", force=True
     )
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
+    try:
+        servers.refuse_second(lab)
+    except KilnError as error:
+        log.error("FATAL %s", error.message)
+        return 1
     # Remove what a killed lab left behind.
     left_behind.remove(lab)
     folders.private(lab.root, lab.instances, lab.images, lab.shared / "bases")

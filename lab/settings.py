@@ -13,6 +13,7 @@ from kiln.base.errors import KilnError
 from kiln.base.vocabulary import shown
 
 FIRST_PORT = 4599
+DEFAULT_ROOT = "/var/lib/kiln-lab"
 FIRST_NETWORK = 201
 # How many labs one machine can have, by number from 0 on.
 LABS = 256 - FIRST_NETWORK
@@ -117,7 +118,7 @@ def current() -> Lab:
 
     Raises KilnError when that is not a valid index, or `KILN_LAB_PORT` is not a port.
     """
-    root = Path(os.environ.get("KILN_LAB_STATE", "/var/lib/kiln-lab")).absolute()
+    root = Path(os.environ.get("KILN_LAB_STATE", DEFAULT_ROOT)).absolute()
     index = os.environ.get("KILN_LAB_INDEX", "0")
     if not re.fullmatch(r"[0-9]{1,3}", index) or int(index) >= LABS:
         raise KilnError(

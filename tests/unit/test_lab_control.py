@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +17,7 @@ from invoke import Context
 
 from kiln.base.errors import KilnError
 from kiln.cli import lab as lab_tasks
-from lab import control, origin
+from lab import control, origin, servers, sweep
 from lab.settings import Lab
 
 
@@ -83,8 +87,78 @@ def test_a_lab_that_died_is_told_from_one_that_is_down(tmp_path: Path) -> None:
         pass
     lab.pid_file.write_text(str(ended.pid))
     assert control.died_of(lab).startswith("its process was killed")
-    lab.pid_file.write_text(str(os.getpid()))
-    assert control.died_of(lab) == ""
+    with serving(lab) as pid:
+        lab.pid_file.write_text(str(pid))
+        assert control.died_of(lab) == ""
+
+
+@contextmanager
+def serving(lab: Lab) -> Iterator[int]:
+    """A process that looks as if it served a lab, and ends when it is told to."""
+    sleep = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
+    names = {"KILN_LAB_INDEX": str(lab.index), "KILN_LAB_STATE": str(lab.root)}
+    with subprocess.Popen(
+        [*sleep, *servers.PROGRAM], env={**os.environ, **names}, stdout=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stdout
+            process.stdout.readline()
+            yield process.pid
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def host_as_it_is(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Nothing of this machine is changed; what a lab would have removed of its own."""
+    swept: list[str] = []
+    monkeypatch.setattr(sweep, "guests", lambda lab: swept.append(lab.bridge) or [])
+    monkeypatch.setattr(sweep, "cgroups", SimpleNamespace(remaining=lambda start: []))
+    monkeypatch.setattr(sweep.bridge, "down", lambda lab: None)
+    monkeypatch.setattr(sweep.hostnames, "clear", lambda lab: False)
+    monkeypatch.setattr(control.host, "restore", lambda lab: None)
+    return swept
+
+
+@pytest.mark.usefixtures("host_as_it_is")
+def test_a_lab_that_goes_down_ends_no_program_that_has_the_number_of_its_process_since(
+    tmp_path: Path,
+) -> None:
+    lab = Lab(49, tmp_path)
+    lab.state.mkdir()
+    with subprocess.Popen(["sleep", "600"]) as program:
+        lab.pid_file.write_text(str(program.pid))
+        try:
+            assert not control.is_running(lab)
+            assert control.died_of(lab).startswith("it has no log")
+            control.down(lab)
+            assert program.poll() is None
+        finally:
+            program.kill()
+
+
+@pytest.mark.usefixtures("host_as_it_is")
+def test_down_ends_a_lab_that_a_killed_call_left_starting(tmp_path: Path) -> None:
+    lab = Lab(49, tmp_path)
+    with serving(lab):
+        assert len(servers.of(lab)) == 1
+        control.down(lab)
+        assert servers.of(lab) == []
+
+
+def test_a_lab_of_another_folder_with_the_same_index_is_left_as_it_is(
+    host_as_it_is: list[str], tmp_path: Path
+) -> None:
+    lab, other = Lab(49, tmp_path / "own"), Lab(49, tmp_path / "other")
+    with serving(other) as pid:
+        with pytest.raises(KilnError, match=f"another folder: {other.root}") as refused:
+            servers.refuse_second(lab)
+        assert f"KILN_LAB_STATE={other.root} ./invoke lab.down" in refused.value.hint
+        assert control.down(lab) == []
+        assert host_as_it_is == []
+        assert servers.of(other) == [pid]
+    control.down(lab)
+    assert host_as_it_is == ["lab49"]
 
 
 @pytest.mark.parametrize(
