@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -30,14 +31,15 @@ _LIMITS = {
 # kernel log, so no guest's Xid monitor would.
 # https://www.kernel.org/doc/html/latest/admin-guide/sysctl/kernel.html#dmesg-restrict
 _DMESG = Path("/proc/sys/kernel/dmesg_restrict")
-_DMESG_BEFORE = ".dmesg_restrict"
+# What labs of all folders know of it. It goes with a reboot, as the setting does: what the setting
+# was before, and the processes of the labs whose guests read the log, from before a lab is up.
+_OF_KERNEL_LOG = Path("/run/kiln-lab/kernel-log")
+_DMESG_BEFORE = "dmesg_restrict"
 SYSCTLS = Path("/proc/sys")
 INTERFACES = Path("/sys/class/net")
 MACHINE_ID = Path("/etc/machine-id")
 # What the limits were before: a file of labs that share a folder.
 _LIMITS_BEFORE = ".limits"
-# The process of a lab whose guests read the kernel log, from before the lab is up.
-_READS_LOG = "kernel-log.pid"
 
 
 def prepare(lab: Lab) -> None:
@@ -56,9 +58,11 @@ def prepare(lab: Lab) -> None:
                 path.write_text(str(minimum))
         if before:
             (lab.root / _LIMITS_BEFORE).write_text(json.dumps(before))
-        (lab.state / _READS_LOG).write_text(str(os.getpid()))
+    _OF_KERNEL_LOG.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with locks.alone(_lock(_OF_KERNEL_LOG)):
+        _reader(lab).write_text(str(os.getpid()))
         if _DMESG.exists() and _DMESG.read_text().strip() != "0":
-            (lab.root / _DMESG_BEFORE).write_text(_DMESG.read_text())
+            (_OF_KERNEL_LOG / _DMESG_BEFORE).write_text(_DMESG.read_text())
             _DMESG.write_text("0")
 
 
@@ -103,14 +107,20 @@ def lower(root: Path) -> list[str]:
 
 
 def restore(lab: Lab) -> None:
-    """Close the kernel log again, if the lab opened it and no other lab of this machine runs."""
-    before = lab.root / _DMESG_BEFORE
-    with locks.alone(_lock(lab.root)):
-        (lab.state / _READS_LOG).unlink(missing_ok=True)
-        pids = [pid for pid in lab.root.glob("lab*/*.pid") if pid.parent != lab.state]
-        if before.exists() and not any(map(_runs, pids)):
+    """Close the kernel log again, if a lab opened it and no other lab of this machine runs."""
+    if not _OF_KERNEL_LOG.is_dir():
+        return
+    before = _OF_KERNEL_LOG / _DMESG_BEFORE
+    with locks.alone(_lock(_OF_KERNEL_LOG)):
+        _reader(lab).unlink(missing_ok=True)
+        if before.exists() and not any(map(_runs, _OF_KERNEL_LOG.glob("*.pid"))):
             _DMESG.write_text(before.read_text())
             before.unlink(missing_ok=True)
+
+
+def _reader(lab: Lab) -> Path:
+    folder = hashlib.sha256(str(lab.root).encode()).hexdigest()[:8]
+    return _OF_KERNEL_LOG / f"{lab.bridge}-{folder}.pid"
 
 
 def _runs(pid_file: Path) -> bool:

@@ -18,6 +18,7 @@ def setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.write_text("1\n")
     monkeypatch.setattr(host, "_DMESG", path)
     monkeypatch.setattr(host, "_LIMITS", {})
+    monkeypatch.setattr(host, "_OF_KERNEL_LOG", tmp_path / "run" / "kernel-log")
     return path
 
 
@@ -33,6 +34,23 @@ def test_a_lab_that_goes_down_leaves_the_log_open_for_one_that_is_not_up_yet(
     assert setting.read_text() == "1\n"
 
 
+def test_labs_of_two_folders_leave_the_log_open_for_each_other(
+    setting: Path, tmp_path: Path
+) -> None:
+    first, second = Lab(0, tmp_path / "labs"), Lab(3, tmp_path / "others")
+    host.prepare(first)
+    host.prepare(second)
+    host.restore(first)
+    assert setting.read_text() == "0"
+    host.restore(second)
+    assert setting.read_text() == "1\n"
+
+
+def test_a_lab_that_was_never_up_leaves_the_log_as_it_is(setting: Path, tmp_path: Path) -> None:
+    host.restore(Lab(0, tmp_path / "labs"))
+    assert setting.read_text() == "1\n"
+
+
 def test_a_lab_that_was_killed_keeps_the_log_open_for_nobody(setting: Path, tmp_path: Path) -> None:
     lab, killed = Lab(0, tmp_path / "labs"), Lab(3, tmp_path / "labs")
     host.prepare(killed)
@@ -40,7 +58,7 @@ def test_a_lab_that_was_killed_keeps_the_log_open_for_nobody(setting: Path, tmp_
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
-    (file,) = killed.state.glob("*.pid")
+    (file,) = (tmp_path / "run").rglob("*.pid")
     file.write_text(str(child))
     host.prepare(lab)
     host.restore(lab)
