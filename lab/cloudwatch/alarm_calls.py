@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from moto.cloudwatch.exceptions import ResourceNotFoundException, ValidationError
+from moto.cloudwatch.exceptions import (
+    CloudWatchException,
+    ResourceNotFoundException,
+    ValidationError,
+)
 from moto.cloudwatch.models import Alarm, CloudWatchBackend
 from moto.cloudwatch.responses import CloudWatchResponse
 from moto.core.responses import ActionResult, EmptyResult
@@ -13,6 +18,12 @@ from lab.cloudwatch import alarms, composite, contributors, metrics_insights, wa
 
 _MISSING = ("missing", "ignore", "breaching", "notBreaching")
 _PAGE = 50
+
+
+class InvalidNextToken(CloudWatchException):  # type: ignore[misc]
+    """A token that no page has given."""
+
+    code = "InvalidNextToken"
 
 
 def install() -> None:
@@ -155,7 +166,10 @@ def _paged(moto: Any) -> Any:
             for alarm in whole[name]
             if name.rstrip("s") in kinds
         ]
-        start = int(request.get("NextToken") or 0)
+        token = str(request.get("NextToken") or "0")
+        if not re.fullmatch("[0-9]{1,9}", token):
+            raise InvalidNextToken("The given token is not valid")
+        start = int(token)
         end = start + int(request.get("MaxRecords") or _PAGE)
         shown: dict[str, Any] = {"MetricAlarms": [], "CompositeAlarms": []}
         for name, alarm in chosen[start:end]:

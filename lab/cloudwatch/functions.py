@@ -77,7 +77,10 @@ def each(do: Callable[[float, float], float], left: Value, right: Value) -> Valu
         number = _number(left)
         pairs = {at: (number, value) for at, value in right.values.items()}
         return Line(_safe(do, pairs), right.label)
-    return do(_number(left), _number(right))
+    try:
+        return do(_number(left), _number(right))
+    except (ZeroDivisionError, OverflowError, ValueError) as error:
+        raise QueryError(str(error)) from None
 
 
 def _safe(
@@ -86,7 +89,7 @@ def _safe(
     """Values without those that cannot be computed, such as a division by zero."""
     values: dict[float, float] = {}
     for at, (left, right) in pairs.items():
-        with contextlib.suppress(ZeroDivisionError, OverflowError):
+        with contextlib.suppress(ZeroDivisionError, OverflowError, ValueError):
             values[at] = do(left, right)
     return values
 

@@ -220,7 +220,10 @@ def _test_filter(response: Any) -> str:
     import json
 
     messages = list(response._get_param("logEventMessages") or [])
-    matches = metric_filters.tested(response._get_param("filterPattern"), messages)
+    try:
+        matches = metric_filters.tested(response._get_param("filterPattern") or "", messages)
+    except patterns.PatternError as error:
+        raise InvalidParameterException(msg=f"Invalid filter pattern: {error}") from None
     return json.dumps({"matches": matches})
 
 

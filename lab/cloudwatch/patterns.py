@@ -5,7 +5,6 @@ https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/FilterAndPatternSyntax.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from typing import Any
 
 from lark import Lark, Token, Tree
 from lark.exceptions import LarkError
+
+from lab.cloudwatch import emf
 
 Values = Mapping[str, Any]
 # What a pattern is tested on: how to look up a selector or a field's name.
@@ -110,10 +111,7 @@ def _term(term: str) -> Callable[[str], bool]:
 
 
 def _of_json(holds: Test, message: str) -> Values | None:
-    try:
-        event = json.loads(message)
-    except ValueError:
-        return None
+    event = emf.json_of(message)
     if not isinstance(event, dict):
         return None
     return _Event(event) if holds(lambda selector: select(event, selector)) else None
@@ -282,9 +280,9 @@ def number(actual: Any) -> float | None:
     """A value as a number: JSON's, or a word that is one."""
     if isinstance(actual, bool) or actual is MISSING:
         return None
-    if isinstance(actual, int | float):
-        return float(actual)
-    return float(actual) if isinstance(actual, str) and _NUMBER.fullmatch(actual) else None
+    if isinstance(actual, str) and _NUMBER.fullmatch(actual):
+        actual = float(actual)
+    return emf.finite(actual)
 
 
 def _text(term: str) -> str:

@@ -5,6 +5,7 @@ https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/using-metric-math
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ _OPERATORS: Mapping[str, Callable[[float, float], float]] = {
     "!=": lambda a, b: float(a != b),
     "or": lambda a, b: float(bool(a) or bool(b)),
     "and": lambda a, b: float(bool(a) and bool(b)),
-    "power": operator.pow,
+    "power": math.pow,
 }
 _NAMED = ("or", "and", "power")
 QueryError = functions.QueryError

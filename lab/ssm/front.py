@@ -67,7 +67,7 @@ class Manager:
             body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             environ["wsgi.input"] = io.BytesIO(body)
             try:
-                status, answer = "200 OK", self._answer(target, environ, json.loads(body or b"{}"))
+                status, answer = "200 OK", self._answer(target, environ, _read(body))
             except SsmError as error:
                 status = "400 Bad Request"
                 answer = {"__type": error.code, "message": error.message}
@@ -288,6 +288,17 @@ class Manager:
         return shown.result(command, invocation, request.get("PluginName"))
 
 
+def _read(body: bytes) -> Request:
+    """The members of a call. Raises SsmError for a body that is not a JSON object."""
+    try:
+        read = json.loads(body or b"{}")
+    except (ValueError, RecursionError):
+        read = None
+    if not isinstance(read, dict):
+        raise SsmError("SerializationException", "The body of the request is not a JSON object")
+    return read
+
+
 def _supported(request: Request) -> None:
     """Refuse what would be accepted and not happen."""
     if request.get("NotificationConfig"):
@@ -327,7 +338,10 @@ def _tags(instance_id: str) -> dict[str, str]:
 
 def _page(name: str, rows: list[Any], request: Request) -> Request:
     """A page of a list. The token is the place where the next one starts."""
-    start = int(request.get("NextToken") or 0)
+    token = str(request.get("NextToken") or "0")
+    if not re.fullmatch("[0-9]{1,9}", token):
+        raise SsmError("InvalidNextToken", "The specified token is not valid.")
+    start = int(token)
     end = start + int(request.get("MaxResults") or 50)
     more = {"NextToken": str(end)} if end < len(rows) else {}
     return {name: rows[start:end], **more}

@@ -253,7 +253,10 @@ def described(response: Any) -> str:
     """DescribeQueries, the newest first."""
     group, status = response._get_param("logGroupName"), response._get_param("status")
     most = int(response._get_param("maxResults") or 1000)
-    begin = int(response._get_param("nextToken") or 0)
+    token = str(response._get_param("nextToken") or "0")
+    if not token.isdecimal():
+        raise InvalidParameterException()
+    begin = int(token)
     listed = [
         query.shown()
         for query in reversed(_queries(response).values())

@@ -8,12 +8,14 @@ https://github.com/aws-samples/serverless-typescript-demo (`filter cold_start = 
 
 from __future__ import annotations
 
-import json
+import contextlib
 import math
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from typing import Any
+
+from lab.cloudwatch import emf
 
 
 class Moment(int):
@@ -73,13 +75,11 @@ def is_true(value: Value) -> bool:
 
 def discovered(message: str) -> Row:
     """The fields of a JSON event, by their paths: requestParameters.items.0.instanceId."""
-    try:
-        event = json.loads(message)
-    except ValueError:
-        return {}
+    event = emf.json_of(message)
     fields: Row = {}
     if isinstance(event, dict):
-        _flatten(event, "", fields)
+        with contextlib.suppress(RecursionError):  # what is deeper has no name that anybody writes
+            _flatten(event, "", fields)
     return fields
 
 

@@ -207,3 +207,109 @@ def test_filters_are_kept_by_name_and_end_with_their_group(logs) -> None:
     assert [match["eventNumber"] for match in tested["matches"]] == [2]
     found = logs.filter_log_events(logGroupName=GROUP, filterPattern="{ $.xid >= 79 }")
     assert [json.loads(event["message"])["xid"] for event in found["events"]] == [79]
+
+
+def test_any_text_is_a_log_event_also_one_that_is_almost_a_metric(logs, watch, client) -> None:
+    directive = {"Namespace": "Almost", "Metrics": [{"Name": "v"}], "Dimensions": [[]]}
+
+    def almost(**changed: Any) -> str:
+        about = {"Timestamp": int(time.time() * 1000), "CloudWatchMetrics": [directive]}
+        return json.dumps({"v": 1, "_aws": about | changed})
+
+    messages = [
+        "[" * 5000,
+        '{"a":' * 5000,
+        '{"a":' * 900 + "1" + "}" * 900,
+        '{"latency": 1' + "0" * 400 + "}",
+        '{"latency": NaN}',
+        almost(Timestamp=10**30),
+        almost(CloudWatchMetrics=[1]),
+        almost(CloudWatchMetrics=7),
+        *(
+            almost(CloudWatchMetrics=[directive | changed])
+            for changed in (
+                {"Namespace": 5},
+                {"Namespace": ""},
+                {"Metrics": ["v"]},
+                {"Metrics": [{}]},
+                {"Metrics": [{"Name": ["v"]}]},
+                {"Dimensions": ["ab", 3]},
+                {"Dimensions": [[{}]]},
+            )
+        ),
+        almost(),
+    ]
+    group = "/kiln/any"
+    logs.create_log_group(logGroupName=group)
+    logs.create_log_stream(logGroupName=group, logStreamName="a")
+    transformation = {"metricName": "slow", "metricNamespace": "Any", "metricValue": "$.latency"}
+    logs.put_metric_filter(
+        logGroupName=group,
+        filterName="slow",
+        filterPattern="{ $.latency > 1 }",
+        metricTransformations=[transformation],
+    )
+    now = int(time.time() * 1000)
+    for message in messages:
+        events = [{"timestamp": now, "message": message}]
+        logs.put_log_events(logGroupName=group, logStreamName="a", logEvents=events)
+    kept = logs.get_log_events(logGroupName=group, logStreamName="a", startFromHead=True)["events"]
+    assert [event["message"] for event in kept] == messages
+    assert logs.filter_log_events(logGroupName=group, filterPattern="{ $.a = 1 }")["events"] == []
+    assert watch.list_metrics(Namespace="Any")["Metrics"] == []
+    (metric,) = watch.list_metrics(Namespace="Almost")["Metrics"]
+    assert metric["MetricName"] == "v"
+    query = logs.start_query(
+        logGroupName=group, startTime=0, endTime=now // 1000 + 1, queryString="fields @message, a.a"
+    )
+    answer = until(
+        lambda: (
+            (found := logs.get_query_results(queryId=query["queryId"]))["status"] == "Complete"
+            and found
+        ),
+        "the query ends",
+    )
+    assert len(answer["results"]) == len(messages)
+
+
+@pytest.mark.parametrize("text", ["1 / 0", "m ^ 0.5", "10 ^ 400"])
+def test_what_cannot_be_computed_is_an_error_of_the_expression_or_no_value(text, watch) -> None:
+    watch.put_metric_data(Namespace="Odd", MetricData=[{"MetricName": "m", "Value": -1}])
+    now = datetime.now(timezone.utc)
+    metric = {"Namespace": "Odd", "MetricName": "m"}
+    queries = [
+        {"Id": "m", "MetricStat": {"Metric": metric, "Period": 60, "Stat": "Sum"}},
+        {"Id": "e", "Expression": text},
+    ]
+    span = {"StartTime": now - timedelta(minutes=5), "EndTime": now + timedelta(minutes=1)}
+    if text.startswith("m"):
+        answer = watch.get_metric_data(MetricDataQueries=queries, **span)["MetricDataResults"]
+        assert answer[0]["Values"][0] < 0
+        assert answer[1]["Values"] == []
+        return
+    with pytest.raises(ClientError) as caught:
+        watch.get_metric_data(MetricDataQueries=queries, **span)
+    assert caught.value.response["Error"]["Code"] == "ValidationError"
+
+
+@pytest.mark.parametrize(
+    ("service", "call", "request_", "code"),
+    [
+        ("cloudwatch", "describe_alarms", {"NextToken": "x"}, "InvalidNextToken"),
+        ("ssm", "list_commands", {"NextToken": "x"}, "InvalidNextToken"),
+        ("ssm", "describe_instance_information", {"NextToken": "x"}, "InvalidNextToken"),
+        ("logs", "describe_queries", {"nextToken": "x"}, "InvalidParameterException"),
+        (
+            "logs",
+            "test_metric_filter",
+            {"filterPattern": "{ $.a = ", "logEventMessages": ["x"]},
+            "InvalidParameterException",
+        ),
+    ],
+)
+def test_a_token_or_a_pattern_that_is_none_is_refused_as_the_service_does(
+    service: str, call: str, request_: dict[str, Any], code: str, client: Callable[..., Any]
+) -> None:
+    with pytest.raises(ClientError) as caught:
+        getattr(client(service), call)(**request_)
+    assert caught.value.response["Error"]["Code"] == code
