@@ -31,7 +31,27 @@ def refusal(
     look: Look,
     attached: Find,
 ) -> refusals.Answer | None:
-    """The answer to a request that is not allowed; None for one that is."""
+    """The answer to a request that is not allowed; None for one that is.
+
+    moto keeps policies that AWS would not, and bodies may be of any form: what cannot be judged is
+    denied.
+    """
+    try:
+        return _refusal(key_id, environ, body, holders, look, attached)
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        text = f"AMI Kiln lab: a policy, or the request, cannot be read: {type(error).__name__}"
+        log.warning("denied: %s: %s", text, error)
+        return refusals.denied(questions.service(environ), text, environ, body)
+
+
+def _refusal(
+    key_id: str,
+    environ: Mapping[str, Any],
+    body: bytes,
+    holders: Holders,
+    look: Look,
+    attached: Find,
+) -> refusals.Answer | None:
     holder = holders(key_id)
     if holder is None:
         # Its holder was deleted since: the signature's check said who it was.

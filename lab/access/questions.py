@@ -131,11 +131,7 @@ def _condition_keys(entry: of_ec2.Permission) -> frozenset[str]:
 def read(environ: Mapping[str, Any], body: bytes) -> Call:
     """The call that a signed request makes."""
     query = str(environ.get("QUERY_STRING", ""))
-    presigned = dict(parse_qsl(query)).get("X-Amz-Credential", "")
-    signature = f"{environ.get('HTTP_AUTHORIZATION', '')}&{presigned}"
-    scope = re.search(r"/[0-9]{8}/([^/]+)/([^/]+)/aws4_request", signature)
-    region, service = scope.groups() if scope else ("", "")
-    service = service.lower()
+    region, service = _scope(environ)
     service = _PREFIXES.get(service, service)
     target = str(environ.get("HTTP_X_AMZ_TARGET", ""))
     if target:
@@ -148,6 +144,19 @@ def read(environ: Mapping[str, Any], body: bytes) -> Call:
     if one_meaning.is_form(environ):
         form |= dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
     return Call(service, form.get("Action", ""), region, form)
+
+
+def service(environ: Mapping[str, Any]) -> str:
+    """The service that a request is signed for, in lower case."""
+    return _scope(environ)[1]
+
+
+def _scope(environ: Mapping[str, Any]) -> tuple[str, str]:
+    query = str(environ.get("QUERY_STRING", ""))
+    presigned = dict(parse_qsl(query)).get("X-Amz-Credential", "")
+    signature = f"{environ.get('HTTP_AUTHORIZATION', '')}&{presigned}"
+    scope = re.search(r"/[0-9]{8}/([^/]+)/([^/]+)/aws4_request", signature)
+    return (scope[1], scope[2].lower()) if scope else ("", "")
 
 
 def _json(body: bytes) -> dict[str, Any]:

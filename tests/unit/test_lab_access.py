@@ -308,6 +308,24 @@ def test_what_the_lab_cannot_judge_is_denied_and_says_so() -> None:
 
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_elements_condition_operators.html
 @pytest.mark.parametrize(
+    "kept",
+    [
+        "[]",
+        "not JSON",
+        "[" * 5000,
+        '{"Statement": ["x"]}',
+        '{"Statement": {"Effect": "Deny", "Principal": "*", "Action": "*", "Condition": "x"}}',
+    ],
+)
+def test_a_policy_that_cannot_be_read_allows_nothing_and_the_answer_is_the_services(
+    kept: str,
+) -> None:
+    answer = refused("s3", get("x"), allow("s3:*"), attached=Attached(kept))
+    assert "<Code>AccessDenied</Code>" in answer
+    assert "AMI Kiln lab: a policy, or the request, cannot be read" in answer
+
+
+@pytest.mark.parametrize(
     ("condition", "holds"),
     [
         ({"StringLike": {"aws:PrincipalTag/job": "iam*"}}, True),
