@@ -17,7 +17,7 @@ from typing import Any
 
 from kiln.base.errors import KilnError, operation_failed
 from lab.mirror import ca
-from lab.rootfs import bases, distros, emulation
+from lab.rootfs import bases, distros, emulation, tree
 from lab.shell import CommandError, run
 
 # What a guest needs to boot, be reached and be provisioned: one of the paths of each line.
@@ -58,8 +58,8 @@ _OF_A_GUEST = (
 
 def deb_packages() -> list[str]:
     """What mmdebstrap installs for a guest. In Ubuntu apt is none of the packages of `minbase`."""
-    tree = distros.tree()
-    return ["apt", *(name for name in tree["include"] if name not in tree["al_only"])]
+    all_ = distros.tree()
+    return ["apt", *(name for name in all_["include"] if name not in all_["al_only"])]
 
 
 def import_rootfs(distro: str, rootfs: Path | None, mirror: str | None) -> Path:
@@ -108,7 +108,7 @@ def install(distro: str, link: Path | None, fill: Callable[[Path], None], real: 
         emulation.ensure(arch)
         adapt(distro, arch, making, real)
     except BaseException:
-        shutil.rmtree(making, ignore_errors=True)
+        tree.delete(making)  # a tool that was killed may have left /dev mounted in it
         raise
     link = link or bases.imported_link(distro, arch)
     final = link.with_name(f"{link.name}-{time.strftime('%Y%m%d%H%M%S')}")

@@ -14,6 +14,7 @@ from lab.packages import deb
 from lab.rootfs import emulation
 from lab.rootfs.aptsources import Archive
 
+LOCK = ".mmdebstrap.lock"
 HOOKS = Path(__file__).parent / "hooks"
 # Of every tree. Recommended packages and translations are not installed.
 OPTIONS = (
@@ -30,7 +31,7 @@ def alone(home: Path, say: Callable[[str], None]) -> Iterator[int]:
     mmdebstrap outlives a build that is killed with SIGKILL, and goes on writing. It inherits the
     lock, which is held until it has ended.
     """
-    with (home / ".mmdebstrap.lock").open("w") as lock:
+    with (home / LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import shutil
 import time
 from pathlib import Path
 
+from lab.rootfs import mmdebstrap
 from lab.storage import disks
 
 # A build that has requested a base has this many seconds to launch an instance from it.
@@ -35,7 +37,7 @@ def prune(home: Path, now: float | None = None) -> list[str]:
         if root.is_symlink() or not root.is_dir() or root.name == _stamp(root).parent.name:
             continue
         if root.name.startswith(_MAKING):
-            shutil.rmtree(root, ignore_errors=True)
+            _delete_part(root)
         elif not root.name.startswith(".") and root not in used and _requested(root) < latest:
             # Renamed first, so that nobody sees a part of it.
             doomed = root.rename(root.with_name(f".pruning-{root.name}"))
@@ -43,6 +45,21 @@ def prune(home: Path, now: float | None = None) -> list[str]:
             _stamp(root).unlink(missing_ok=True)
             deleted.append(root.name)
     return deleted
+
+
+def _delete_part(root: Path) -> None:
+    """Delete what a killed build has left of a tree, unless this machine's own folders are mounted
+    in it: mmdebstrap binds /dev/shm there, and goes on after the build. `tree` deletes it then."""
+    with contextlib.ExitStack() as stack:
+        place = root.parent / mmdebstrap.LOCK
+        try:
+            if place.exists():
+                lock = stack.enter_context(place.open())
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        if not disks.mounts(root):
+            shutil.rmtree(root, ignore_errors=True)
 
 
 def _in_use(home: Path) -> set[Path]:

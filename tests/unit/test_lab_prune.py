@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import time
 from pathlib import Path
 
 import pytest
 
-from lab.rootfs import prune
+from kiln.base.errors import KilnError
+from lab.rootfs import importer, prune
 from lab.storage import disks
 
 OLD = "al2-x86_64-0123456789ab"
@@ -75,3 +77,38 @@ def test_what_a_killed_lab_left_half_made_goes(home: Path) -> None:
     left = {path.name for path in home.iterdir()}
     # An import does not hold the lock, so it may be in progress.
     assert left == {OLD, ".used", ".importing-al2-x86_64-4242", "mmdebstrap.log"}
+
+
+def test_what_a_killed_build_left_is_deleted_but_nothing_that_is_mounted_in_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = home / ".making-tree-arm64-0123456789ab"
+    (left / "dev" / "shm").mkdir(parents=True)
+    of_the_machine = left / "dev" / "shm" / "in use"
+    of_the_machine.touch()
+    monkeypatch.setattr(disks, "mounts", lambda folder: [left / "dev" / "shm"])
+    prune.prune(home)
+    assert of_the_machine.exists()
+    monkeypatch.setattr(disks, "mounts", lambda folder: [])
+    with (home / ".mmdebstrap.lock").open("w") as lock:  # as mmdebstrap that goes on writing
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        prune.prune(home)
+        assert of_the_machine.exists()
+    prune.prune(home)
+    assert not left.exists()
+
+
+def test_an_import_that_fails_deletes_nothing_that_is_mounted_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(making: Path) -> None:
+        (making / "dev" / "shm").mkdir(parents=True)
+        (making / "dev" / "shm" / "in use").touch()
+        raise RuntimeError("ended")
+
+    monkeypatch.setattr(importer.bases, "bases_dir", lambda: tmp_path)
+    monkeypatch.setattr(importer.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(disks, "mounts", lambda folder: [folder / "dev" / "shm"])
+    with pytest.raises(KilnError, match="cannot be unmounted"):
+        importer.install("debian12", None, fill, "")
+    assert len(list(tmp_path.rglob("in use"))) == 1
