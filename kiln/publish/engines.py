@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -21,11 +23,11 @@ def codebuild_text() -> str:
         keep_trailing_newline=True,
     )
     return environment.get_template(f"{CODEBUILD_TEMPLATE.name}.j2").render(
-        build_policy=json.dumps(iam.policy(), indent=2),
-        old_packer_policy=json.dumps(iam.policy("packer_1_6"), indent=2),
+        build_policy=_in_any_partition(iam.policy()),
+        old_packer_policy=_in_any_partition(iam.policy("packer_1_6")),
         plan_policy=_without("plan", "RunBatches", "SendReports"),
         catalogue_policy=_without("catalogue", "WriteTheSite"),
-        publish_policy=json.dumps(iam.publishing_policy("publish"), indent=2),
+        publish_policy=_in_any_partition(iam.publishing_policy("publish")),
     )
 
 
@@ -33,7 +35,18 @@ def _without(role: str, *sids: str) -> str:
     """The policy of a role without what the template narrows to its own resources."""
     document = iam.publishing_policy(role)
     kept = [statement for statement in document["Statement"] if statement["Sid"] not in sids]
-    return json.dumps({**document, "Statement": kept}, indent=2)
+    return _in_any_partition({**document, "Statement": kept})
+
+
+def _in_any_partition(policy: dict[str, Any]) -> str:
+    """A policy for the template, its ARNs with the partition of the account: in GovCloud and China
+    IAM refuses those of `aws`, https://github.com/aws/copilot-cli/issues/2563."""
+
+    def substituted(arn: re.Match[str]) -> str:
+        rest = arn[1].replace("${", "${!")  # IAM's own variables
+        return f'!Sub "arn:${{AWS::Partition}}:{rest}"'
+
+    return re.sub(r'"arn:aws:([^"]*)"', substituted, json.dumps(policy, indent=2))
 
 
 def codebuild_template(path: Path = CODEBUILD_TEMPLATE) -> str:

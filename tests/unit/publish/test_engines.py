@@ -285,6 +285,10 @@ def test_every_role_of_the_stack_takes_the_permissions_boundary() -> None:
         assert "PermissionsBoundary: !If [HasBoundary, !Ref PermissionsBoundary" in properties
 
 
+def test_the_stack_can_be_made_in_govcloud_and_china() -> None:
+    assert "arn:aws:" not in engines.codebuild_text()
+
+
 def test_the_template_is_small_enough_and_has_no_aliases() -> None:
     text = engines.codebuild_template()
     # https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/cloudformation-limits.html

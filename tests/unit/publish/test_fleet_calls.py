@@ -142,6 +142,13 @@ def test_a_document_that_somebody_changed_is_not_run(
         )
 
 
+def test_the_bundle_of_a_fleet_in_china_is_fetched_from_a_host_there(
+    client: Callable[..., Any],
+) -> None:
+    kept = document.store_bundle(AWS.in_region("cn-north-1"), "in-china", "#!/bin/bash\n")
+    assert kept.url.startswith("https://in-china.s3.cn-north-1.amazonaws.com.cn/telemetry/")
+
+
 def test_the_bundle_is_in_s3_under_its_hash_and_goes_again(
     stored: None, client: Callable[..., Any], calls: list[str]
 ) -> None:
