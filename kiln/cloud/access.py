@@ -60,6 +60,11 @@ def _make_group(client: EC2Client, run: Run, network: Network, account: Account)
             VpcId=network.vpc_id,
             TagSpecifications=[_tagged("security-group", run, account)],
         )["GroupId"]
+        # EC2 may not know a new group for some seconds, neither here nor at a launch:
+        # https://github.com/hashicorp/packer/pull/6843
+        client.get_waiter("security_group_exists").wait(
+            GroupIds=[group], WaiterConfig={"Delay": 2, "MaxAttempts": 15}
+        )
         if network.by_session:
             return group
         client.authorize_security_group_ingress(

@@ -20,13 +20,20 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ssm import SSMClient
 
+# A region that the account has not enabled answers as if the credentials were wrong:
+# https://github.com/fog/fog-aws/issues/585
+_WHOSE = (
+    "see aws sts get-caller-identity; if those of another region are fine, enable this one for the "
+    "account: aws account enable-region --region-name REGION"
+)
 # What a person can do about AWS's most frequent errors.
 _HINTS = {
     "ExpiredToken": "your AWS credentials have expired: log in again (aws sso login)",
     "ExpiredTokenException": "your AWS credentials have expired: log in again",
     "RequestExpired": "your AWS credentials have expired, or this machine's clock is wrong",
-    "InvalidClientTokenId": "AWS does not know these credentials: see aws sts get-caller-identity",
-    "AuthFailure": "AWS does not accept these credentials: see aws sts get-caller-identity",
+    "InvalidClientTokenId": f"AWS does not know these credentials: {_WHOSE}",
+    "UnrecognizedClientException": f"AWS does not know these credentials: {_WHOSE}",
+    "AuthFailure": f"AWS does not accept these credentials: {_WHOSE}",
     "UnauthorizedOperation": "the permissions a build needs are in docs/iam-policy.json; Packer "
     "1.6.6, other regions and other instance types need more: docs/aws.md",
     "AccessDenied": "the permissions a build needs are in docs/iam-policy.json",

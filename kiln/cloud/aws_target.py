@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import ipaddress
 import os
 import urllib.request
@@ -126,7 +127,7 @@ class AwsTarget:
         try:
             with urllib.request.urlopen(_CHECK_IP, timeout=10) as answer:
                 return f"{ipaddress.ip_address(answer.read().decode().strip())}/32"
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             raise operation_failed(
                 f"this machine's public address is unknown ({_CHECK_IP}: {error})",
                 hint="SSH is opened to this address only, never to 0.0.0.0/0",

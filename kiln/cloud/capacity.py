@@ -15,7 +15,7 @@ from kiln.facts.program_messages import message
 _OF_THE_TYPE = ("VcpuLimitExceeded", "MaxSpotInstanceCountExceeded", "ReservationCapacityExceeded")
 _NO_CAPACITY = re.compile(
     rf"\b({'|'.join(_OF_THE_TYPE)}|InsufficientInstanceCapacity|UnfulfillableCapacity"
-    r"|SpotMaxPriceTooLow)\b"
+    r"|SpotMaxPriceTooLow|InsufficientFreeAddressesInSubnet)\b"
 )
 
 

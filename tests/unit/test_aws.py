@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 from typing import Any
 
 import pytest
@@ -25,6 +26,26 @@ def test_a_web_page_in_the_place_of_an_answer_is_not_printed() -> None:
         raise ClientError(page, "GetParameter")  # type: ignore[arg-type]
     assert "<html" not in str(e.value)
     assert e.value.exit_status == 1
+
+
+# https://github.com/fog/fog-aws/issues/585
+@pytest.mark.parametrize(
+    "code", ["AuthFailure", "InvalidClientTokenId", "UnrecognizedClientException"]
+)
+def test_a_refusal_that_a_region_which_is_not_enabled_gives_names_that_cause(code: str) -> None:
+    answer: Any = {"Error": {"Code": code, "Message": "not able to validate"}}
+    error = aws.as_error("the AMIs could not be listed", ClientError(answer, "DescribeImages"))
+    assert "aws account enable-region" in (error.hint or "")
+
+
+def test_a_proxy_that_does_not_speak_http_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answered(*asked: Any, **more: Any) -> Any:
+        raise http.client.BadStatusLine("SSH-2.0-OpenSSH_9.2")
+
+    monkeypatch.setattr("urllib.request.urlopen", answered)
+    with pytest.raises(KilnError, match="this machine's public address is unknown") as refused:
+        AwsTarget("a test", "us-east-1").own_cidr()
+    assert refused.value.exit_status == 1
 
 
 @pytest.mark.parametrize("code", ["NotFound", "Unavailable", "Malformed"])

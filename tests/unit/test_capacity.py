@@ -184,6 +184,11 @@ def test_another_answer_than_no_capacity_ends_it(
     assert str(ended.value).count("subnet-") == len(asked)
 
 
+def test_a_full_subnet_leads_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = tries(Ec2(subnet_0aaaaaaa="InsufficientFreeAddressesInSubnet"), monkeypatch)
+    assert (first.subnet_id, second.subnet_id, second.answer) == (A, B, "")
+
+
 def test_the_report_has_each_launch_with_ec2s_answer(tmp_path: Path) -> None:
     full = Try("bake", "g5.xlarge", A, "cr-01234567", "InsufficientInstanceCapacity: not now")
     record = a_record(tries=(full, Try("bake", "g4dn.xlarge", None, "spot", "")))

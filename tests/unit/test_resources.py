@@ -113,6 +113,27 @@ def test_only_this_machine_gets_in_and_only_to_ssh(ec2: Any, tmp_path: Path) -> 
     assert rule["Ipv6Ranges"] == []
 
 
+def test_a_security_group_that_ec2_does_not_know_for_a_moment_is_waited_for(
+    ec2: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    looks: list[str] = []
+
+    def not_yet(operation: str, parameters: dict[str, Any], call: Call) -> Any:
+        looks.extend([operation] if operation == "DescribeSecurityGroups" else [])
+        of_group = ("DescribeSecurityGroups", "AuthorizeSecurityGroupIngress")
+        if operation in of_group and len(looks) < 3:
+            answer = {"Error": {"Code": "InvalidGroup.NotFound", "Message": "not yet"}}
+            raise ClientError(answer, operation)  # type: ignore[arg-type]
+        return call()
+
+    with monkeypatch.context() as patch:
+        at_each_call(patch, not_yet)
+        access = make_access(a_run(tmp_path, MINE), AWS, Account())
+    (group,) = ec2.describe_security_groups(GroupIds=list(access.security_groups))["SecurityGroups"]
+    assert len(group["IpPermissions"]) == 1
+
+
 def test_the_private_key_is_for_its_owner_alone_and_can_be_forgotten(
     ec2: Any, tmp_path: Path
 ) -> None:
