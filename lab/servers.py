@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from kiln.base.errors import operation_failed
-from lab.settings import DEFAULT_ROOT, Lab
+from lab.settings import DEFAULT_ROOT, LABS, Lab
 
 PROGRAM = ("-m", "lab.server")
 
@@ -43,7 +43,7 @@ def refuse_second(lab: Lab) -> None:
     if folder := elsewhere(lab):
         raise operation_failed(
             f"{lab.bridge} is up, and keeps its files in another folder: {folder}",
-            hint=f"take another index: KILN_LAB_INDEX={(lab.index + 1) % 50}, or end it: "
+            hint=f"take another index: KILN_LAB_INDEX={(lab.index + 1) % LABS}, or end it: "
             f"KILN_LAB_STATE={folder} ./invoke lab.down",
         )
     own = next((s for s in _running() if s.pid == os.getpid()), None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.amis import imaging
+from lab.ec2 import imaging
 from lab.ec2.calls import Request, call, error, is_device, missing
 from lab.guests.guest import Guest
 from lab.guests.instances import LabInstance
