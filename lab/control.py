@@ -20,7 +20,7 @@ from typing import Any
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import ROOT
 from kiln.cloud.target import DEFAULT_REGION
-from lab import folders, host, left_behind, locks, origin, servers, users, vendors
+from lab import folders, host, left_behind, locks, origin, server_processes, users, vendors
 from lab.access import keys
 from lab.settings import Lab, current
 
@@ -83,7 +83,7 @@ def served_hashes(urls: Sequence[str], lab: Lab | None = None) -> dict[str, str]
 def is_running(lab: Lab) -> bool:
     """Whether the lab's process runs; unlike `status`, without asking it."""
     try:
-        return servers.serves(int(lab.pid_file.read_text()), lab)
+        return server_processes.serves(int(lab.pid_file.read_text()), lab)
     except (OSError, ValueError):
         return False
 
@@ -129,7 +129,7 @@ def _up(lab: Lab, wanted: str | None) -> dict[str, Any]:
         return running
     if running:
         _down(lab)
-    servers.refuse_second(lab)
+    server_processes.refuse_second(lab)
     folders.private(lab.root, lab.state)
     start = lab.log.stat().st_size if lab.log.exists() else 0
     with lab.log.open("ab") as output:
@@ -184,8 +184,8 @@ def _left_behind(lab: Lab) -> dict[str, Any] | None:
     """The status of a lab that a killed call left starting; None when no process starts it, after
     one that was ending it has."""
     deadline = time.monotonic() + _START_TIMEOUT
-    left = servers.of(lab)
-    while any(servers.serves(pid, lab) for pid in left) and time.monotonic() < deadline:
+    left = server_processes.of(lab)
+    while any(server_processes.serves(pid, lab) for pid in left) and time.monotonic() < deadline:
         if running := status(lab):
             return running
         time.sleep(0.05)
@@ -195,12 +195,12 @@ def _left_behind(lab: Lab) -> dict[str, Any] | None:
 def _down(lab: Lab) -> list[str]:
     with contextlib.suppress(OSError, ValueError):
         call(lab, "down", timeout=30)
-    left = servers.of(lab)  # also one that a killed call left starting
+    left = server_processes.of(lab)  # also one that a killed call left starting
     _signal(left, signal.SIGTERM)
     deadline = time.monotonic() + 60
-    while any(servers.serves(pid, lab) for pid in left) and time.monotonic() < deadline:
+    while any(server_processes.serves(pid, lab) for pid in left) and time.monotonic() < deadline:
         time.sleep(0.05)
-    _signal([pid for pid in left if servers.serves(pid, lab)], signal.SIGKILL)
+    _signal([pid for pid in left if server_processes.serves(pid, lab)], signal.SIGKILL)
     lab.pid_file.unlink(missing_ok=True)
     swept = left_behind.remove(lab)
     host.restore(lab)

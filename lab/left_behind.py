@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from lab import servers
+from lab import server_processes
 from lab.network import bridge, hostnames
 from lab.own_kernel import disk as own_kernel
 from lab.sandbox import cgroups
@@ -43,7 +43,7 @@ def remove(lab: Lab) -> list[str]:
     AMIs stay. Disks of instances and volumes are deleted, because they exist no longer in EC2.
     Nothing is touched while a lab of another folder is up with this index: it is that lab's.
     """
-    if servers.elsewhere(lab):
+    if server_processes.elsewhere(lab):
         return []
     swept = []
     pids = guests(lab)

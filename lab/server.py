@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from lab import faults, folders, host, left_behind, origin, servers, vendors
+from lab import faults, folders, host, left_behind, origin, server_processes, vendors
 from lab.access import keys
 from lab.amis import public_images
 from lab.api import botocore_data
@@ -41,7 +41,7 @@ def main() -> int:
     )
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     try:
-        servers.refuse_second(lab)
+        server_processes.refuse_second(lab)
     except KilnError as error:
         log.error("FATAL %s", error.message)
         return 1

@@ -17,7 +17,7 @@ from invoke import Context
 
 from kiln.base.errors import KilnError
 from kiln.cli import lab as lab_tasks
-from lab import control, origin, servers, sweep
+from lab import control, left_behind, origin, server_processes
 from lab.settings import Lab
 
 
@@ -98,7 +98,7 @@ def serving(lab: Lab) -> Iterator[int]:
     sleep = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
     names = {"KILN_LAB_INDEX": str(lab.index), "KILN_LAB_STATE": str(lab.root)}
     with subprocess.Popen(
-        [*sleep, *servers.PROGRAM], env={**os.environ, **names}, stdout=subprocess.PIPE
+        [*sleep, *server_processes.PROGRAM], env={**os.environ, **names}, stdout=subprocess.PIPE
     ) as process:
         try:
             assert process.stdout
@@ -112,10 +112,10 @@ def serving(lab: Lab) -> Iterator[int]:
 def host_as_it_is(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Nothing of this machine is changed; what a lab would have removed of its own."""
     swept: list[str] = []
-    monkeypatch.setattr(sweep, "guests", lambda lab: swept.append(lab.bridge) or [])
-    monkeypatch.setattr(sweep, "cgroups", SimpleNamespace(remaining=lambda start: []))
-    monkeypatch.setattr(sweep.bridge, "down", lambda lab: None)
-    monkeypatch.setattr(sweep.hostnames, "clear", lambda lab: False)
+    monkeypatch.setattr(left_behind, "guests", lambda lab: swept.append(lab.bridge) or [])
+    monkeypatch.setattr(left_behind, "cgroups", SimpleNamespace(remaining=lambda start: []))
+    monkeypatch.setattr(left_behind.bridge, "down", lambda lab: None)
+    monkeypatch.setattr(left_behind.hostnames, "clear", lambda lab: False)
     monkeypatch.setattr(control.host, "restore", lambda lab: None)
     return swept
 
@@ -141,9 +141,9 @@ def test_a_lab_that_goes_down_ends_no_program_that_has_the_number_of_its_process
 def test_down_ends_a_lab_that_a_killed_call_left_starting(tmp_path: Path) -> None:
     lab = Lab(49, tmp_path)
     with serving(lab):
-        assert len(servers.of(lab)) == 1
+        assert len(server_processes.of(lab)) == 1
         control.down(lab)
-        assert servers.of(lab) == []
+        assert server_processes.of(lab) == []
 
 
 def test_a_lab_of_another_folder_with_the_same_index_is_left_as_it_is(
@@ -152,11 +152,11 @@ def test_a_lab_of_another_folder_with_the_same_index_is_left_as_it_is(
     lab, other = Lab(49, tmp_path / "own"), Lab(49, tmp_path / "other")
     with serving(other) as pid:
         with pytest.raises(KilnError, match=f"another folder: {other.root}") as refused:
-            servers.refuse_second(lab)
+            server_processes.refuse_second(lab)
         assert f"KILN_LAB_STATE={other.root} ./invoke lab.down" in refused.value.hint
         assert control.down(lab) == []
         assert host_as_it_is == []
-        assert servers.of(other) == [pid]
+        assert server_processes.of(other) == [pid]
     control.down(lab)
     assert host_as_it_is == ["lab49"]
 
