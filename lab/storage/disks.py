@@ -8,13 +8,16 @@ mounts them.
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 from lab.settings import Lab
-from lab.shell import CommandError, run
+from lab.shell import CommandError
 
 # A file beside an instance's disk: the path of the root filesystem below it.
 BASE = "base"
+# Overlayfs keeps what it knows of a folder in extended attributes.
+_TAR = ("tar", "--xattrs", "--xattrs-include=*", "--acls", "--numeric-owner", "--sparse")
 
 
 def folder(lab: Lab, instance_id: str) -> Path:
@@ -49,16 +52,39 @@ def freeze(lab: Lab, instance_id: str, image_id: str) -> Path:
 
 
 def copy(lab: Lab, instance_id: str, image_id: str) -> Path:
-    """Copy the changes of a running instance into a layer of an AMI; returns the layer."""
+    """Copy the changes of a running instance into a layer of an AMI; returns the layer.
+
+    The guest changes the folder meanwhile: it may put a link to a folder of this machine in the
+    place of a folder of its own. `cp` would follow it, tar does not. A file that is deleted or
+    changed while it is copied is left as it is then: the image shows a slightly later state.
+    Raises CommandError.
+    """
     layer = _new_layer(lab, image_id)
-    upper = folder(lab, instance_id) / "upper"
-    try:
-        run("env", "LC_ALL=C", "cp", "-a", "--reflink=auto", str(upper), str(layer))
-    except CommandError as error:
-        # A file may be deleted while it is copied: the image then shows a slightly later state.
-        if not all(line.endswith("No such file or directory") for line in str(error).splitlines()):
-            raise
+    copy_folder(folder(lab, instance_id) / "upper", layer)
     return layer
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy a folder that somebody else may change. Raises CommandError."""
+    target.mkdir()
+    with subprocess.Popen(
+        [*_TAR, "--create", "--file=-", f"--directory={source}", "."],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as reading:
+        writing = subprocess.run(
+            [*_TAR, "--extract", "--preserve-permissions", "--file=-", f"--directory={target}"],
+            stdin=reading.stdout,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        _, said = reading.communicate()
+    # 1: some files have changed meanwhile.
+    if reading.returncode > 1 or writing.returncode:
+        last = (writing.stderr or said).strip().splitlines()[-1:]
+        raise CommandError(f"{source} cannot be copied: {''.join(last)}")
 
 
 def _new_layer(lab: Lab, image_id: str) -> Path:
