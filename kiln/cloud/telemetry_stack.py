@@ -78,10 +78,13 @@ def _is_query(alarm: Mapping[str, Any]) -> bool:
 
 def _contributors(client: Any, alarm: str) -> list[dict[str, str]]:
     """What breaches, which the alarm's own message does not say."""
-    answer = client.describe_alarm_contributors(AlarmName=alarm)
-    return [
-        dict(contributor["ContributorAttributes"]) for contributor in answer["AlarmContributors"]
-    ]
+    request, contributors = {"AlarmName": alarm}, list[dict[str, str]]()
+    while True:
+        answer = client.describe_alarm_contributors(**request)
+        contributors += [dict(each["ContributorAttributes"]) for each in answer["AlarmContributors"]]
+        if not answer.get("NextToken"):
+            return contributors
+        request["NextToken"] = answer["NextToken"]
 
 
 def remove_logs(target: Target, groups: Mapping[str, str]) -> list[str]:

@@ -109,7 +109,12 @@ class RowAnswer:
             for index in self.repositories
             if index.state == WRONG
         ]
-        packages = [f"{a.package}: {a.detail}" for a in self.packages if a.state is State.MISSING]
+        # Without a reason of its own a package is missing since its repository is wrong.
+        packages = [
+            f"{a.package}: {a.detail}"
+            for a in self.packages
+            if a.state is State.MISSING and a.detail
+        ]
         unmet = [
             f"dependencies do not resolve: {answer.detail}"
             for answer in self.resolved

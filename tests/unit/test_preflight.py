@@ -92,6 +92,20 @@ def test_metadata_by_another_key_than_the_pinned_one_is_refused(
     assert "no valid signature by a pinned key" in str(answer.problems())
 
 
+def test_a_row_without_any_usable_repository_is_told_of_those_alone(
+    vendors: Vendors, tmp_path: Path
+) -> None:
+    vendors.publish(row(UBUNTU))
+    stranger = Signer(tmp_path / "stranger")
+    for path in [path for path in vendors.site.files if path.endswith("/InRelease")]:
+        vendors.site.files[path] = stranger.clear_signed("Suite: /\n")
+    stranger.close()
+    (answer,) = answers(UBUNTU)
+    problems = answer.problems()
+    assert problems
+    assert [line for line in problems if not line.startswith("repository ")] == []
+
+
 def test_a_key_file_without_the_pinned_key_is_refused(vendors: Vendors, tmp_path: Path) -> None:
     vendors.publish(row(UBUNTU))
     stranger = Signer(tmp_path / "stranger")

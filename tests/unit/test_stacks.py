@@ -97,3 +97,30 @@ def test_a_stack_that_is_made_anew_leaves_an_agents_log_group_alone(
     use(monkeypatch, Stack(state))
     groups = {"EventLogGroup": "/an/agents", "DcgmLogGroup": "/none"}
     assert telemetry_stack.groups_that_are_there(AWS, "ml", groups) == given
+
+
+class Alarms:
+    """CloudWatch with one alarm over a fleet, which gives its instances one at a time."""
+
+    meters = ("i-0aaaaaaaaaaaaaaaa", "i-0bbbbbbbbbbbbbbbb")
+
+    def get_paginator(self, name: str) -> Any:
+        return self
+
+    def paginate(self, **asked: Any) -> Any:
+        metric = {"Expression": 'SELECT MAX(x) FROM y GROUP BY "InstanceId"'}
+        alarm = {"AlarmName": "ml-hot", "StateValue": "ALARM", "Metrics": [metric]}
+        return [{"MetricAlarms": [alarm], "CompositeAlarms": []}]
+
+    def describe_alarm_contributors(self, **asked: Any) -> Any:
+        number = int(asked.get("NextToken", 0))
+        shown = {"ContributorAttributes": {"InstanceId": self.meters[number]}}
+        more = {"NextToken": "1"} if number == 0 else {}
+        return {"AlarmContributors": [shown], **more}
+
+
+def test_an_alarm_names_all_instances_that_it_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, Stack(OLD))
+    monkeypatch.setattr(aws, "cloudwatch", lambda target: Alarms())
+    (alarm,) = telemetry_stack.stack_state(AWS, "ml")["alarms"]
+    assert [each["InstanceId"] for each in alarm["about"]] == list(Alarms.meters)
