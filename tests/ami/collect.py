@@ -255,6 +255,7 @@ def programs_to_ask(kernel):
         "containerd-config": ("containerd", "config", "dump"),
         "docker-info": ("docker", "info"),
         "ib_umad": ("modinfo", "-k", kernel, "-F", "filename", "ib_umad"),
+        "mlx5_ib": ("modinfo", "-k", kernel, "-F", "filename", "mlx5_ib"),
         "gpu-mig": ("gpu-mig", "validate"),
     }
 

@@ -64,6 +64,13 @@ def test_the_kernel_that_boots_has_and_loads_ib_umad(machine):
 
 
 @recipe_has("nvlsm")
+@pytest.mark.bake
+def test_the_kernel_that_boots_has_the_driver_of_the_switches_adapters(machine):
+    answer = machine["commands"]["mlx5_ib"]
+    assert answer["rc"] == 0, f"mlx5_ib is missing: {answer['out'].strip()}"
+
+
+@recipe_has("nvlsm")
 @pytest.mark.boot
 def test_nvlsm_runs_exactly_where_there_is_a_switch_for_it(machine, expect):
     wanted = bool(expect["gpu"] and expect["gpu"].get("nvlsm"))
