@@ -81,7 +81,9 @@ def _contributors(client: Any, alarm: str) -> list[dict[str, str]]:
     request, contributors = {"AlarmName": alarm}, list[dict[str, str]]()
     while True:
         answer = client.describe_alarm_contributors(**request)
-        contributors += [dict(each["ContributorAttributes"]) for each in answer["AlarmContributors"]]
+        contributors += [
+            dict(each["ContributorAttributes"]) for each in answer["AlarmContributors"]
+        ]
         if not answer.get("NextToken"):
             return contributors
         request["NextToken"] = answer["NextToken"]

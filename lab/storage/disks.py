@@ -80,10 +80,10 @@ def copy_folder(source: Path, target: Path) -> None:
             text=True,
             check=False,
         )
-        _, said = reading.communicate()
+        _, errors = reading.communicate()
     # 1: some files have changed meanwhile.
     if reading.returncode > 1 or writing.returncode:
-        last = (writing.stderr or said).strip().splitlines()[-1:]
+        last = (writing.stderr or errors).strip().splitlines()[-1:]
         raise CommandError(f"{source} cannot be copied: {''.join(last)}")
 
 
