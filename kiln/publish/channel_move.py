@@ -14,7 +14,7 @@ from kiln.matrix.publishing import LaunchTemplate
 from kiln.publish import channels, parameters
 from kiln.publish.channels import Held
 from kiln.publish.launch_templates import follow
-from kiln.publish.lock import exclusively
+from kiln.publish.lock import SECONDS, exclusively
 from kiln.publish.regions import in_regions
 from kiln.publish.release import Action, Moved, Release
 
@@ -162,7 +162,9 @@ def move_everywhere(
     regions = [home, *(region for region in release.images if region != home)]
     done: list[Move] = []
     moved: list[str] = []
-    with exclusively(target, release.line):
+    # As long as SSM may take in each region, and what a move takes besides.
+    seconds = SECONDS + len(regions) * _READS * target.poll_seconds
+    with exclusively(target, release.line, seconds):
         for region in regions:
             there = target.in_region(region)
             held = before.get(region)

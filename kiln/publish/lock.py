@@ -42,7 +42,7 @@ from kiln.cloud.target import Target
 from kiln.publish import channels, parameters
 
 # A move takes seconds; a process that was killed in one blocks others no longer than this.
-_SECONDS = 300
+SECONDS = 300
 # Seconds by which the clocks of two machines may differ.
 _SKEW = 60
 # Seconds since 1970 and process numbers above those of any valid lock.
@@ -110,7 +110,7 @@ def lock_parameter(name: str) -> str:
 
 @contextlib.contextmanager
 def exclusively(
-    target: Target, name: str, seconds: float = _SECONDS, doing: str = ""
+    target: Target, name: str, seconds: float = SECONDS, doing: str = ""
 ) -> Iterator[None]:
     """Hold the lock `name` in the target's region while inside; `doing` says what its holder does,
     in messages.

@@ -18,9 +18,9 @@ from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.times import read_time, utc_now
 from kiln.matrix.publishing import Publish
-from kiln.publish import channels, copies, gates, images, line_flags, verified_ami
+from kiln.publish import channel_move, channels, copies, gates, images, line_flags, verified_ami
 from kiln.publish.channel_move import move_one
-from kiln.publish.lock import exclusively, lock_parameter
+from kiln.publish.lock import SECONDS, exclusively, lock_parameter
 from kiln.publish.overview import channel_rows, history_rows
 from kiln.publish.promote import roll_back
 from kiln.publish.release import Installed, on_image
@@ -380,6 +380,23 @@ def test_the_lock_of_a_dead_holder_is_taken(client: Callable[..., Any], bake: Ba
     published()
     assert resolved(client, "nightly") == ami_id
     assert not client("ssm").get_parameters(Names=[lock_parameter(LINE)])["Parameters"]
+
+
+def test_the_lock_of_a_move_lasts_as_long_as_ssm_may_take_in_each_region(
+    bake: Bake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lasts: list[float] = []
+
+    def held(target: Any, name: str, seconds: float) -> Any:
+        lasts.append(seconds)
+        return exclusively(target, name, seconds)
+
+    monkeypatch.setattr(channel_move, "exclusively", held)
+    bake(8)
+    published()
+    published(OTHER)
+    one, two = (seconds - SECONDS for seconds in lasts)
+    assert 0 < one < two == pytest.approx(2 * one)
 
 
 def test_what_ended_a_move_is_said_and_not_that_its_lock_is_left() -> None:

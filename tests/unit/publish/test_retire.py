@@ -222,13 +222,56 @@ def test_an_ami_stays_until_its_days_are_over(two: tuple[str, str]) -> None:
     assert why_kept(two[0], deprecate_after=30) == "0 days old; deprecated after 30"
 
 
-def test_an_ami_that_was_launched_lately_stays(
-    two: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes EC2 say something else of each AMI: fields of OwnImage; `days`: its age."""
+
+    def says(days: int = 0, **fields: Any) -> None:
+        created = datetime.now(timezone.utc) - timedelta(days=days)
+        there = [replace(image, created=created, **fields) for image in own_images.own_images(AWS)]
+        monkeypatch.setattr(
+            "kiln.publish.retire.own_images",
+            lambda target: there if target.region == HOME else [],
+        )
+
+    return says
+
+
+def test_an_ami_that_was_launched_lately_stays_unless_that_was_its_verification(
+    two: tuple[str, str], known: Callable[..., None]
 ) -> None:
-    hours = datetime.now(timezone.utc) + timedelta(hours=2)
-    known = [replace(image, launched=hours) for image in own_images.own_images(AWS)]
-    monkeypatch.setattr("kiln.publish.retire.own_images", lambda target: known)
-    assert why_kept(two[0]) == f"launched on {hours:%Y-%m-%d}"
+    now = datetime.now(timezone.utc)
+    for launched, why in (
+        (now + timedelta(hours=2), f"launched on {now + timedelta(hours=2):%Y-%m-%d}"),
+        (now + timedelta(minutes=50), ""),
+    ):
+        known(launched=launched)
+        assert why_kept(two[0]) == why
+    known(days=20, launched=now - timedelta(days=8))
+    assert why_kept(two[0]) == ""
+
+
+def test_an_ami_that_was_never_published_goes_after_a_day_unless_it_is_protected(
+    bake: Bake, known: Callable[..., None]
+) -> None:
+    ami_id = bake(1)
+    known(days=2)
+    assert next_step(ami_id) == "deprecate"
+    known(days=2, protected=True)
+    assert why_kept(ami_id) == "protected from deregistration"
+
+
+def test_a_disabled_ami_stays_until_its_days_are_over(
+    two: tuple[str, str], known: Callable[..., None]
+) -> None:
+    days = {"deprecate_after": 5, "deregister_after": 30}
+    gone = {"kiln:retiring": "2026-11-01T00:00:00Z"}
+    known(days=10, state="available", tags=gone, protected=False)
+    assert next_step(two[0], **days) == "disable"
+    known(days=10, state="disabled", tags=gone, protected=False)
+    assert why_kept(two[0], **days) == "10 days old; deregistered after 30"
+    known(days=31, state="disabled", tags=gone, protected=False)
+    assert next_step(two[0], **days) == "deregister"
 
 
 def test_what_ec2_says_of_the_last_launch_is_read_with_the_ami(
@@ -264,6 +307,39 @@ def test_a_shared_ami_stays_until_a_report_says_that_no_account_uses_it(
     settings = {LINE: Publish.model_validate({"keep": {"nightly": 1}, **shared})}
     plan_retirement(AWS, [], settings, ask=True)
     assert next_step(two[0], **shared) == "deprecate"
+
+
+def answered(
+    monkeypatch: pytest.MonkeyPatch, operation: str, change: Callable[[Any], None]
+) -> None:
+    """From now on what AWS answers to an operation is changed so."""
+    real = BaseClient._make_api_call  # type: ignore[attr-defined]
+
+    def call(self: Any, name: str, parameters: dict[str, Any]) -> Any:
+        answer = real(self, name, parameters)
+        if name == operation:
+            change(answer)
+        return answer
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", call)
+
+
+def test_a_shared_ami_that_another_account_uses_stays(
+    client: Callable[..., Any], two: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = {"share": {"accounts": ["111122223333"]}}
+    settings = {LINE: Publish.model_validate({"keep": {"nightly": 1}, **shared})}
+    plan_retirement(AWS, [], settings, ask=True)
+
+    def used(answer: Any) -> None:
+        entries = [
+            {"AccountId": "111122223333", "ResourceType": "ec2:Instance", "UsageCount": 2},
+            {"AccountId": "444455556666", "ResourceType": "ec2:Instance", "UsageCount": 0},
+        ]
+        answer["ImageUsageReportEntries"] = entries
+
+    answered(monkeypatch, "DescribeImageUsageReportEntries", used)
+    assert why_kept(two[0], **shared) == "used by account 111122223333 (2 ec2:Instance)"
 
 
 def test_an_ami_that_is_still_shared_stays_though_the_matrix_shares_its_line_no_more(
@@ -361,6 +437,30 @@ def test_a_snapshot_of_an_ami_that_is_made_while_leftovers_are_listed_is_none(
     assert made[1] not in loose()
     ec2.deregister_image(ImageId=made[0])
     assert made[1] in loose()
+
+
+def test_a_failed_ami_is_left_over_and_the_snapshot_of_a_pending_one_is_not(
+    client: Callable[..., Any], bake: Bake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ami_id = bake(1)
+    disk = described(client, ami_id)["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
+    run_id = [{"Key": "kiln:run-id", "Value": "20261101T000000Z-aaaa"}]
+    client("ec2").create_tags(Resources=[disk], Tags=run_id)
+    state = {"now": "pending"}
+
+    def not_complete(answer: Any) -> None:
+        for image in answer["Images"]:
+            if image["ImageId"] == ami_id:
+                # EC2 lists the snapshots of an image only when it is complete.
+                image |= {"State": state["now"], "BlockDeviceMappings": []}
+
+    def found() -> set[str]:
+        return {left.id for left in leftovers(AWS, [HOME], timedelta(hours=24))}
+
+    answered(monkeypatch, "DescribeImages", not_complete)
+    assert not {ami_id, disk} & found()
+    state["now"] = "failed"
+    assert {ami_id, disk} <= found()
 
 
 def test_a_leftover_that_somebody_else_has_removed_is_no_failure() -> None:
