@@ -35,16 +35,21 @@ UNAME_OF_DEB = {DEB_ARCH[arch]: UNAME_ARCH[arch] for arch in ARCHES}
 
 @dataclass(frozen=True)
 class Form:
-    """A text format: its regular expression, and its description in messages."""
+    """A text format: its regular expression, its description in messages, its most characters.
+
+    Few versions, ids or names are longer than 128 characters; Python refuses to read a number of
+    more than 4,300 digits.
+    """
 
     pattern: str
     what: str
+    longest: int = 128
 
     def fits(self, text: object) -> bool:
         """Does the whole text match, and is it no longer than such a text can be?"""
         return (
             isinstance(text, str)
-            and len(text) <= LONGEST
+            and len(text) <= self.longest
             and re.fullmatch(self.pattern, text) is not None
         )
 
@@ -58,8 +63,8 @@ class Form:
         return str(text)
 
 
-# No version, id or name is longer. Python refuses to read a number of more than 4,300 digits.
-LONGEST = 128
+# Of a value in a message.
+_SHOWN = 128
 
 
 def shown(value: object) -> str:
@@ -100,7 +105,7 @@ _HOST = re.compile(_NAME + _ENDS)
 
 def _cut(text: str) -> str:
     text = masked(text, whole=True)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 # Digits are [0-9]: `\d` also matches the digits of other scripts, which no program here reads.
@@ -204,6 +209,7 @@ INSTANCE_PROFILE = Form(r"^[A-Za-z0-9+=,.@_-]+$", "the name of an instance profi
 POLICY_ARN = Form(
     r"^arn:aws[a-z-]*:iam::(?:[0-9]{12}|aws):policy/[A-Za-z0-9+=,.@_/-]{1,512}$",
     "the ARN of an IAM policy: arn:aws:iam::111122223333:policy/NAME",
+    longest=600,
 )
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html#tag-restrictions
 TAG_KEY = Form(r"^[\w +=.:/@-]+$", "a tag's key: letters, digits, spaces and +-=._:/@")

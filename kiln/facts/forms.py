@@ -207,6 +207,8 @@ def check_forms(own: Any, whole: dict[str, Any], name: str, read: Read) -> None:
         _check_distros(own, whole)
     if name == "drivers":
         _check_branches(own)
+    if name == "checksums":
+        _check_hashes(own)
 
 
 def _walk(value: Any, path: Path_) -> Iterator[tuple[Path_, Any, bool]]:
@@ -297,6 +299,16 @@ def _check_branches(own: Mapping[str, Any]) -> None:
                 if day is not None and not is_day(day.removeprefix("<=")):
                     what = f"{vocabulary.quoted(day)} is not a day or a month such as 2026-11-20"
                     raise UnlikeError(path, what)
+
+
+def _check_hashes(own: Mapping[str, Any]) -> None:
+    """Where each version's hash has a source of its own, none is left out."""
+    for index, entry in enumerate(own.get("files") or ()):
+        if isinstance(entry.get("source"), Mapping):
+            for version in entry.get("sha256") or ():
+                if version not in entry["source"]:
+                    what = f"names no source of the hash of {version}"
+                    raise UnlikeError(("files", index, "source"), what, at_key=True)
 
 
 def is_day(text: str) -> bool:

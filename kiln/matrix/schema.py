@@ -30,7 +30,7 @@ from kiln.telemetry.settings import Telemetry
 
 
 def _text(form: vocabulary.Form) -> StringConstraints:
-    return StringConstraints(pattern=form.pattern, max_length=vocabulary.LONGEST)
+    return StringConstraints(pattern=form.pattern, max_length=form.longest)
 
 
 Version = Annotated[str, _text(vocabulary.VERSION)]

@@ -394,6 +394,11 @@ MISTAKES = {
         "facts/archives.yaml", "", "vendors:\n  CUDA_REPO_URL: {name: a/b}\n",
         "2:25: vendors.CUDA_REPO_URL.name: 'a/b' is not a repository's name such as nvidia-cuda",
     ),
+    "a hash without a source": (
+        "facts/checksums.yaml", "", "files:\n- url: https://a.example/{version}\n"
+        f"  sha256: {{1.0: '{'0' * 64}', 1.1: '{'1' * 64}'}}\n  source: {{'1.0': https://a.example}}\n",
+        "4:3: files.0.source: names no source of the hash of 1.1",
+    ),
     "bytes": ("facts/efa.yaml", "", b"\xff\n", "cannot be read"),
     "a list of facts": ("facts/efa.yaml", "", "- 1\n", "1:1: must be a mapping, not a list"),
     "a table": ("facts/driver.yaml", "", "", "there is no table of facts driver.yaml"),

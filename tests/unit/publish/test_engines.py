@@ -11,6 +11,7 @@ import pytest
 import yaml
 from botocore.stub import ANY, Stubber
 
+from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.cloud import aws, stacks
@@ -283,6 +284,13 @@ def test_every_role_of_the_stack_takes_the_permissions_boundary() -> None:
     for role in roles:
         properties = role.partition("\n    Type: ")[0]
         assert "PermissionsBoundary: !If [HasBoundary, !Ref PermissionsBoundary" in properties
+
+
+def test_a_permissions_boundary_may_have_a_path_of_any_length_that_iam_takes() -> None:
+    arn = f"arn:aws:iam::123456789012:policy/{'a' * 500}/b"
+    assert vocabulary.POLICY_ARN.required(arn, "--permissions-boundary") == arn
+    with pytest.raises(KilnError, match="is not the ARN of an IAM policy"):
+        vocabulary.POLICY_ARN.required(arn + "c" * 100, "--permissions-boundary")
 
 
 def test_the_stack_can_be_made_in_govcloud_and_china() -> None:
