@@ -240,6 +240,7 @@ LAUNCH_TEMPLATE = Form(r"^[A-Za-z0-9().\-/_]{3,128}$", "a launch template's name
 TOPIC = Form(
     r"^arn:aws[a-z-]*:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]+$",
     "the ARN of an SNS topic: arn:aws:sns:eu-central-1:111122223333:NAME",
+    longest=320,  # its name alone up to 256
 )
 # https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_CreateStack.html
 STACK = Form(r"^[A-Za-z][A-Za-z0-9-]{0,127}$", "a stack's name of letters, digits and dashes")

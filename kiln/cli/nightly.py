@@ -3,7 +3,6 @@ stand alone, so that an engine can run the rows on machines of their own."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from invoke import Context
 
-from kiln.base.errors import KilnError
 from kiln.base.output_file import named_by
 from kiln.cli.flags import (
     JSON,
@@ -271,11 +269,8 @@ class Sent:
         if self.out is not None:
             with named_by("--out"):
                 Path(self.out).mkdir(parents=True, exist_ok=True)
-        # Longer than what vocabulary takes: a topic's name alone may have 256 characters.
-        if self.topic is not None and not re.fullmatch(vocabulary.TOPIC.pattern, self.topic):
-            raise KilnError(
-                f"--topic {vocabulary.shown(self.topic)} is not {vocabulary.TOPIC.what}"
-            )
+        if self.topic is not None:
+            vocabulary.TOPIC.required(self.topic, "--topic")
         if self.catalogue:
             bucket_and_prefix(self.catalogue, "--catalogue")
         return self
