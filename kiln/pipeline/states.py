@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -258,10 +258,17 @@ def _images(target: Target) -> list[dict[str, Any]]:
             made = read_time(str(image["CreationDate"]))
             devices = image.get("BlockDeviceMappings", [])
             snapshots = [device["Ebs"]["SnapshotId"] for device in devices if "Ebs" in device]
-            used = read_time(tags[STATE_USED]) if STATE_USED in tags else made
+            used = _used(tags) or made
             state = {"id": image["ImageId"], "state": tags[STATE], "created": made, "used": used}
             states.append({**state, "snapshots": snapshots})
     return sorted(states, key=lambda image: image["used"])
+
+
+def _used(tags: Mapping[str, str]) -> datetime | None:
+    """When a bake last began on a state; None if its tags do not say it."""
+    with suppress(KeyError, ValueError):
+        return read_time(tags[STATE_USED])
+    return None
 
 
 def remove_old_states(target: Target, progress: Progress) -> None:

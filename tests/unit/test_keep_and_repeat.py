@@ -417,6 +417,12 @@ def test_a_state_that_a_bake_is_about_to_begin_on_is_not_removed_by_another_bake
     assert made[0] in kept
 
 
+def test_a_tag_that_somebody_has_written_does_not_end_the_next_bake(ec2: Any) -> None:
+    (made,) = make_states(ec2, 1)
+    ec2.create_tags(Resources=[made], Tags=[{"Key": "kiln:state-used", "Value": "yesterday"}])
+    assert list(states.kept_states(AWS).values()) == [made]
+
+
 def test_a_run_that_keeps_names_its_key(tmp_path: Path) -> None:
     kept = runs.KeptRun("20261121T000000Z-aaaa", "i-0123456789abcdef0", in_hours(1), tmp_path / "r")
     assert isinstance(kept.run, Run)
