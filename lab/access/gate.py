@@ -37,38 +37,25 @@ def refusal(
     denied.
     """
     try:
-        return _refusal(key_id, environ, body, holders, look, attached)
+        # Without a holder, it was deleted since: the signature's check said who it was.
+        nobody = Caller("unknown", "", "", "", ""), Policies(())
+        caller, policies = holders(key_id) or nobody
+        listed = questions.questions(environ, body, caller, look)
+        for question in listed:
+            if question.action in _FREE:
+                continue
+            theirs = attached(question.action, question.resource) if question.resource else None
+            why = iam_policy.refusal(policies, question, caller, theirs)
+            if why:
+                on = f" on resource: {question.resource}" if question.resource else ""
+                action = question.action
+                text = f"User: {caller.arn} is not authorized to perform: {action}{on} {why}"
+                log.info("denied: %s", text)
+                # The service that was called refuses a role that must not be passed to it, too.
+                service = listed[0].action.partition(":")[0]
+                return refusals.denied(service, text, environ, body)
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         text = f"AMI Kiln lab: a policy, or the request, cannot be read: {type(error).__name__}"
         log.warning("denied: %s: %s", text, error)
         return refusals.denied(questions.service(environ), text, environ, body)
-
-
-def _refusal(
-    key_id: str,
-    environ: Mapping[str, Any],
-    body: bytes,
-    holders: Holders,
-    look: Look,
-    attached: Find,
-) -> refusals.Answer | None:
-    holder = holders(key_id)
-    if holder is None:
-        # Its holder was deleted since: the signature's check said who it was.
-        caller, policies = Caller("unknown", "", "", "", ""), Policies(())
-    else:
-        caller, policies = holder
-    listed = questions.questions(environ, body, caller, look)
-    for question in listed:
-        if question.action in _FREE:
-            continue
-        theirs = attached(question.action, question.resource) if question.resource else None
-        why = iam_policy.refusal(policies, question, caller, theirs)
-        if why:
-            on = f" on resource: {question.resource}" if question.resource else ""
-            text = f"User: {caller.arn} is not authorized to perform: {question.action}{on} {why}"
-            log.info("denied: %s", text)
-            # The service that was called refuses a role that must not be passed to it, too.
-            service = listed[0].action.partition(":")[0]
-            return refusals.denied(service, text, environ, body)
     return None

@@ -23,10 +23,8 @@ from lab.amis import images
 from lab.amis.images import Image
 from lab.settings import Lab
 from lab.shell import run
-from lab.storage import surrogates
+from lab.storage import disks, surrogates
 
-# Overlayfs keeps what it knows of a folder in extended attributes.
-_TAR = ("tar", "--xattrs", "--xattrs-include=*", "--numeric-owner", "--sparse")
 _ENTRY = "kiln-image.json"
 _ID = re.compile(r"ami-[0-9a-f]{17}")
 _FILE = re.compile(r"volume-[0-9]{1,3}")
@@ -43,7 +41,7 @@ def packed(lab: Lab, image: Image) -> bytes:
         files = [f"{layer}/layer" for layer in image.layers]
         files += [f"{image.id}/{volume['File']}" for volume in image.volumes if "File" in volume]
         made = Path(folder) / "object"
-        run(*_TAR, "-cf", str(made), "-C", folder, _ENTRY, "-C", str(lab.images), *files)
+        run(*disks.TAR, "-cf", str(made), "-C", folder, _ENTRY, "-C", str(lab.images), *files)
         return made.read_bytes()
 
 
@@ -68,7 +66,7 @@ def unpacked(lab: Lab, content: bytes) -> Image:
         tree.mkdir()
         if not _is_stored(object_file):
             raise NotStoredError("the object is not an AMI that the lab has stored")
-        run(*_TAR, "-xpf", str(object_file), "-C", str(tree))
+        run(*disks.TAR, "-xpf", str(object_file), "-C", str(tree))
         image = _entry(lab, tree / _ENTRY)
         parts = [(layer, "layer") for layer in image.layers]
         parts += [(image.id, volume["File"]) for volume in image.volumes if "File" in volume]

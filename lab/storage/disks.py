@@ -17,7 +17,7 @@ from lab.shell import CommandError
 # A file beside an instance's disk: the path of the root filesystem below it.
 BASE = "base"
 # Overlayfs keeps what it knows of a folder in extended attributes.
-_TAR = ("tar", "--xattrs", "--xattrs-include=*", "--acls", "--numeric-owner", "--sparse")
+TAR = ("tar", "--xattrs", "--xattrs-include=*", "--acls", "--numeric-owner", "--sparse")
 
 
 def folder(lab: Lab, instance_id: str) -> Path:
@@ -68,13 +68,13 @@ def copy_folder(source: Path, target: Path) -> None:
     """Copy a folder that somebody else may change. Raises CommandError."""
     target.mkdir()
     with subprocess.Popen(
-        [*_TAR, "--create", "--file=-", f"--directory={source}", "."],
+        [*TAR, "--create", "--file=-", f"--directory={source}", "."],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as reading:
         writing = subprocess.run(
-            [*_TAR, "--extract", "--preserve-permissions", "--file=-", f"--directory={target}"],
+            [*TAR, "--extract", "--preserve-permissions", "--file=-", f"--directory={target}"],
             stdin=reading.stdout,
             capture_output=True,
             text=True,

@@ -22,27 +22,16 @@ def setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_a_lab_that_goes_down_leaves_the_log_open_for_one_that_is_not_up_yet(
-    setting: Path, tmp_path: Path
+@pytest.mark.parametrize("folder", ["labs", "others"])
+def test_a_lab_that_goes_down_leaves_the_log_open_for_one_that_is_not_up_yet_in_any_folder(
+    setting: Path, tmp_path: Path, folder: str
 ) -> None:
-    old, new = Lab(0, tmp_path / "labs"), Lab(3, tmp_path / "labs")
+    old, new = Lab(0, tmp_path / "labs"), Lab(3, tmp_path / folder)
     host.prepare(old)
     host.prepare(new)
     host.restore(old)
     assert setting.read_text() == "0"
     host.restore(new)
-    assert setting.read_text() == "1\n"
-
-
-def test_labs_of_two_folders_leave_the_log_open_for_each_other(
-    setting: Path, tmp_path: Path
-) -> None:
-    first, second = Lab(0, tmp_path / "labs"), Lab(3, tmp_path / "others")
-    host.prepare(first)
-    host.prepare(second)
-    host.restore(first)
-    assert setting.read_text() == "0"
-    host.restore(second)
     assert setting.read_text() == "1\n"
 
 

@@ -79,15 +79,21 @@ def test_a_row_whose_parent_cannot_be_asked_for_still_passes(
     assert why in text
 
 
-def test_metadata_by_another_key_than_the_pinned_one_is_refused(
-    vendors: Vendors, tmp_path: Path
-) -> None:
+def signed_by_a_stranger(vendors: Vendors, folder: Path, ending: str) -> RowAnswer:
+    """The answer when the metadata whose paths end so are signed by a key that nobody pins."""
     vendors.publish(row(UBUNTU))
-    stranger = Signer(tmp_path / "stranger")
-    for path in [path for path in vendors.site.files if path.endswith("/x86_64/InRelease")]:
+    stranger = Signer(folder / "stranger")
+    for path in [path for path in vendors.site.files if path.endswith(ending)]:
         vendors.site.files[path] = stranger.clear_signed("Suite: /\n")
     stranger.close()
     (answer,) = answers(UBUNTU)
+    return answer
+
+
+def test_metadata_by_another_key_than_the_pinned_one_is_refused(
+    vendors: Vendors, tmp_path: Path
+) -> None:
+    answer = signed_by_a_stranger(vendors, tmp_path, "/x86_64/InRelease")
     assert "repository nvidia-cuda" in str(answer.problems())
     assert "no valid signature by a pinned key" in str(answer.problems())
 
@@ -95,12 +101,7 @@ def test_metadata_by_another_key_than_the_pinned_one_is_refused(
 def test_a_row_without_any_usable_repository_is_told_of_those_alone(
     vendors: Vendors, tmp_path: Path
 ) -> None:
-    vendors.publish(row(UBUNTU))
-    stranger = Signer(tmp_path / "stranger")
-    for path in [path for path in vendors.site.files if path.endswith("/InRelease")]:
-        vendors.site.files[path] = stranger.clear_signed("Suite: /\n")
-    stranger.close()
-    (answer,) = answers(UBUNTU)
+    answer = signed_by_a_stranger(vendors, tmp_path, "/InRelease")
     problems = answer.problems()
     assert problems
     assert [line for line in problems if not line.startswith("repository ")] == []
