@@ -412,3 +412,9 @@ def test_the_files_for_ci_are_well_formed():
     (statement,) = policy["Statement"]
     keys = statement["Condition"]["StringEquals"]
     assert {key.partition(":")[2] for key in keys} == {"aud", "sub"}
+
+
+def test_the_changelog_says_each_change_once():
+    """Two branches that are merged may both bring a line."""
+    lines = [line for line in PAGES["CHANGELOG.md"].splitlines() if line.startswith("- ")]
+    assert [line for line in lines if lines.count(line) > 1] == []
