@@ -51,7 +51,9 @@ def document_text() -> str:
         "description": "AMI Kiln: Xid events and GPU metrics on a running instance, and the way "
         "back. Made by ./invoke fleet.install.",
         "parameters": {
-            "action": _parameter("What to do.", allowedValues=["install", "put-back", "uninstall"]),
+            "action": _parameter(
+                "What to do.", allowedValues=["install", "confirm", "put-back", "uninstall"]
+            ),
             "source": _parameter("The bundle's URL in S3.", "", "(https://[a-z0-9./-]+)?"),
             "sha256": _parameter("The bundle's SHA-256.", "", "([0-9a-f]{64})?"),
             "mark": _parameter("Names the test event.", "", "([a-z0-9-]{1,40})?"),
@@ -83,6 +85,10 @@ def document_text() -> str:
             {
                 **_shell("install", script, "install {{ replace }} {{ mark }}"),
                 "precondition": {"StringEquals": of_install},
+            },
+            {
+                **_shell("confirm", script, "confirm"),
+                "precondition": {"StringEquals": ["{{ action }}", "confirm"]},
             },
             {
                 **_shell("back", script, "put-back"),

@@ -194,9 +194,14 @@ def _resumable(ids: Sequence[str]) -> Iterator[None]:
 
 
 def _done(status: FleetStatus, stored: StoredBundle) -> bool:
-    """Whether there is nothing to do: it reports, with this bundle or by its own image."""
+    """Whether there is nothing to do: it reports, with this bundle or by its own image.
+
+    What a run has left half-made may still report for some minutes as it did before.
+    """
     state = status.machine_state
-    return status.reports and state is not None and (state.image or state.bundle == stored.sha256)
+    if state is None or not status.reports:
+        return False
+    return state.image or (state.bundle == stored.sha256 and not state.unconfirmed)
 
 
 def _hindrance(status: FleetStatus) -> str:
@@ -241,6 +246,9 @@ def _run_wave(
     wave.why |= late
     wave.failed = [key for key in states if key in wave.why]
     wave.ok = [key for key in states if key not in wave.why]
+    if wave.ok:
+        with _timed(wave, "confirm"):
+            _confirm(target, document, wave.ok, say)
     for key in wave.failed:
         say(f"failed {key}: {wave.why[key]}")
     if wave.failed:
@@ -254,6 +262,13 @@ def _timed(wave: Wave, step: str) -> Iterator[None]:
     began = time.monotonic()
     yield
     wave.seconds[step] = time.monotonic() - began
+
+
+def _confirm(target: Target, document: CommandDocument, ids: Sequence[str], say: Say) -> None:
+    """Note on instances that report that what they have now is what a later failure puts back."""
+    for key, answer in _document(target, document, ids, (), say, action="confirm").items():
+        if not answer.ok:
+            say(f"{key} reports, which it could not note: {answer.why}")
 
 
 def _put_back(

@@ -27,13 +27,15 @@ _INTERVALS, _FRESH = 3, timedelta(minutes=10)
 
 @dataclass(frozen=True)
 class MachineState:
-    """What is on a machine, as it says itself. `files` are the agent's that are not ours."""
+    """What is on a machine, as it says itself. `files` are the agent's that are not ours;
+    `unconfirmed`: an installation began there, and nobody has seen its reports in CloudWatch."""
 
     driver: str = ""
     agent: str = ""
     bundle: str = ""
     image: bool = False
     by_hand: bool = False
+    unconfirmed: bool = False
     agent_package: str = ""
     files: tuple[str, ...] = ()
 
@@ -177,6 +179,7 @@ def read_state(output: str) -> MachineState:
         bundle=fields.get("bundle", ""),
         image=fields.get("image") == "yes",
         by_hand=fields.get("bundle_by_hand") == "yes",
+        unconfirmed=fields.get("unconfirmed") == "yes",
         agent_package=fields.get("agent_package", ""),
         files=tuple(name for name in fields.get("files", "").split(",") if name),
     )

@@ -4,9 +4,10 @@
 #
 # What it needs to take everything back is in /var/lib/kiln/fleet:
 #   bundle.sh       the installer that is in force
-#   former.sh       the one before it, where there was one
+#   unconfirmed     an installation began, and its reports have not been seen in CloudWatch
+#   former.sh       the installer that was in force when it began, where there was one
+#   aside-now       the agent's files that it put aside
 #   agent-before/   the agent's configuration that --replace put aside
-#   aside-now       those of its files that the last installation put there
 #   agent-was       whether the agent ran before: active or inactive
 #   agent-package   the version of the agent that came with us
 set -uo pipefail
@@ -56,6 +57,7 @@ look() {
     printf 'driver=%s\nagent=%s\nbundle=%s\nimage=%s\nfiles=%s\n' \
         "$driver" "$version" "$installed" "$baked" "$files"
     printf 'bundle_by_hand=%s\n' "$([[ ! -d /var/lib/kiln/telemetry || -e $home/bundle.sh ]] || echo yes)"
+    printf 'unconfirmed=%s\n' "$([[ ! -e $home/unconfirmed ]] || echo yes)"
     printf 'agent_package=%s\n' "$(cat "$home/agent-package" 2>/dev/null)"
     printf 'agent_runs=%s\n' "$(systemctl is-active "$unit" 2>/dev/null)"
 }
@@ -94,14 +96,26 @@ put_aside() {
     done < <(not_ours)
 }
 
+# begin: what is there now is what put_back brings back. An installation that did not end is not begun
+# again: what it left half-made is not what was there. Links, because they need no space on a full disk.
+begin() {
+    rm -f "$home/former.sh" "$home/aside-now"
+    if [[ -e $home/bundle.sh ]]; then
+        ln -f "$home/bundle.sh" "$home/former.sh" || die "$home cannot be written"
+    fi
+    : >"$home/unconfirmed" || die "$home cannot be written"
+}
+
+# confirm: metrics and the test event are in CloudWatch, so the installation has ended.
+confirm() {
+    rm -f "$home/unconfirmed" "$home/former.sh" "$home/aside-now" || die "$home cannot be written"
+}
+
 # install_bundle REPLACE MARK
 install_bundle() {
-    if [[ -e $home/bundle.sh ]] && ! cmp -s "$incoming" "$home/bundle.sh"; then
-        mv -f "$home/bundle.sh" "$home/former.sh" || die "$home cannot be written"
-    fi
+    [[ -e $home/unconfirmed ]] || begin
     mv -f "$incoming" "$home/bundle.sh" || die "$home cannot be written"
     rmdir "$home/incoming"
-    rm -f "$home/aside-now"
     [[ $1 != yes ]] || put_aside
     bash "$home/bundle.sh" </dev/null || exit 1
     test_event "$2"
@@ -170,19 +184,24 @@ uninstall() {
 # document there, so that the agent's package stays.
 put_back() {
     local file
+    rm -rf "$home/incoming"
+    if [[ -e $home/bundle.sh && ! -e $home/unconfirmed ]]; then
+        say "nothing was changed: the bundle from before is in force"
+        exit 168
+    fi
     if [[ ! -e $home/former.sh ]]; then
         uninstall
         return
     fi
-    rm -rf "$home/incoming"
     if [[ -e $home/aside-now ]]; then
         while IFS= read -r file; do
+            [[ -e $home/agent-before$file ]] || continue
             mv -f "$home/agent-before$file" "$file" || die "$file cannot be brought back"
         done <"$home/aside-now"
-        rm -f "$home/aside-now"
     fi
-    mv -f "$home/former.sh" "$home/bundle.sh" || die "$home cannot be written"
+    ln -f "$home/former.sh" "$home/bundle.sh" || die "$home cannot be written"
     bash "$home/bundle.sh" </dev/null || die "the bundle from before does not install: see above"
+    confirm
     say "the bundle from before is in force again"
     exit 168
 }
@@ -194,6 +213,7 @@ main() {
         look) look ;;
         prepare) prepare "$@" ;;
         install) install_bundle "$@" ;;
+        confirm) confirm ;;
         put-back) put_back ;;
         uninstall) uninstall ;;
         *) die "unknown action $action" ;;

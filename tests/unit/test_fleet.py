@@ -105,6 +105,7 @@ def steps(**parameters: str) -> list[str]:
 def test_each_action_runs_its_own_steps() -> None:
     assert steps(action="install") == ["fetch", "prepare", "install"]
     assert steps(action="install", package="Install") == ["fetch", "prepare", "package", "install"]
+    assert steps(action="confirm") == ["confirm"]
     assert steps(action="put-back") == ["back"]
     assert steps(action="uninstall", package="Uninstall") == ["uninstall", "remove"]
 
@@ -227,7 +228,7 @@ def test_the_bundle_from_before_is_in_force_again_and_the_agents_package_stays(
     theirs = machine / "opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d/theirs.json"
     theirs.parent.mkdir(parents=True)
     theirs.write_text("{}")
-    assert installed(machine, "a") == 0
+    in_force(machine, "a")
     assert installed(machine, "b", replace="yes") == 0
     assert not theirs.exists()
     # Exit status 168 keeps the document from its last step, which removes the package.
@@ -237,6 +238,88 @@ def test_the_bundle_from_before_is_in_force_again_and_the_agents_package_stays(
     assert on_a_machine(machine, "uninstall").returncode == 0
     assert (machine / "calls").read_text().split()[-2:] == ["a", "--uninstall"]
     assert theirs.read_text() == "{}"
+
+
+def in_force(machine: Path, name: str) -> None:
+    """Install such a bundle, whose reports are seen in CloudWatch."""
+    assert installed(machine, name) == 0
+    assert on_a_machine(machine, "confirm").returncode == 0
+
+
+def last_call(machine: Path) -> list[str]:
+    """The bundle that was called last, and with what."""
+    return (machine / "calls").read_text().splitlines()[-1].split()
+
+
+def unconfirmed(machine: Path) -> bool:
+    return status.read_state(on_a_machine(machine, "look").stdout).unconfirmed
+
+
+def test_a_bundle_in_force_stays_when_another_one_never_began(machine: Path) -> None:
+    """As where S3 does not hand it out, or a full disk does not take it."""
+    in_force(machine, "a")
+    done = on_a_machine(machine, "put-back")
+    assert (done.returncode, last_call(machine)) == (168, ["a"])
+    assert "nothing was changed" in done.stdout
+    assert files(machine, "var/lib/kiln/fleet") == ["agent-was", "bundle.sh"]
+
+
+def test_a_bundle_in_force_that_is_installed_again_in_vain_stays(machine: Path) -> None:
+    in_force(machine, "a")
+    assert installed(machine, "a") == 0
+    assert on_a_machine(machine, "put-back").returncode == 168
+    assert last_call(machine) == ["a"]
+
+
+def test_what_a_killed_run_left_half_made_is_not_put_back(machine: Path) -> None:
+    """Another bundle after it, as with other settings, fails as well."""
+    in_force(machine, "a")
+    assert installed(machine, "half-made") == 0
+    assert installed(machine, "c") == 0
+    assert on_a_machine(machine, "put-back").returncode == 168
+    assert last_call(machine) == ["a"]
+    assert not unconfirmed(machine)
+
+
+def test_a_machine_that_had_nothing_has_nothing_after_a_second_failure(machine: Path) -> None:
+    assert installed(machine, "half-made") == 0
+    assert installed(machine, "b") == 0
+    assert on_a_machine(machine, "put-back").returncode == 0
+    assert last_call(machine) == ["b", "--uninstall"]
+    assert not (machine / "var/lib/kiln").exists()
+
+
+def test_configuration_that_a_killed_run_put_aside_comes_back_with_the_bundle_from_before(
+    machine: Path,
+) -> None:
+    theirs = machine / "opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.json"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("{}")
+    in_force(machine, "a")
+    assert installed(machine, "b", replace="yes") == 0
+    assert installed(machine, "b", replace="yes") == 0
+    assert on_a_machine(machine, "put-back").returncode == 168
+    assert theirs.read_text() == "{}"
+
+
+def test_a_bundle_from_before_that_does_not_install_is_tried_again(machine: Path) -> None:
+    in_force(machine, "a")
+    fails = machine / "fails"
+    fails.touch()
+    bundle = machine / "var/lib/kiln/fleet/bundle.sh"
+    bundle.write_text(f"{bundle.read_text()}test ! -e {fails}\n".replace("exit 0\n", ""))
+    assert installed(machine, "b") == 0
+    assert on_a_machine(machine, "put-back").returncode == 1
+    fails.unlink()
+    assert on_a_machine(machine, "put-back").returncode == 168
+    assert last_call(machine) == ["a"]
+
+
+def test_a_machine_says_whether_its_installation_was_seen_to_report(machine: Path) -> None:
+    assert installed(machine, "a") == 0
+    assert unconfirmed(machine)
+    assert on_a_machine(machine, "confirm").returncode == 0
+    assert not unconfirmed(machine)
 
 
 def test_a_configuration_that_was_replaced_comes_back_with_uninstall(machine: Path) -> None:

@@ -28,7 +28,7 @@ BUNDLE = "0" * 64
 @dataclass
 class Account:
     """Instances with an agent of their own. Those of `broken` fail to install, of `unseen` send no
-    metric, of `unheard` no event; `lost` are gone."""
+    metric, of `unheard` no event; `lost` are gone; those of `states` report."""
 
     broken: Sequence[str] = ()
     unseen: Sequence[str] = ()
@@ -37,6 +37,7 @@ class Account:
     bare: Sequence[str] = ()
     metric_before: datetime | None = None
     lacks: dict[str, tuple[Lack, ...]] = field(default_factory=dict)
+    states: dict[str, MachineState] = field(default_factory=dict)
     done: list[tuple[str, str, tuple[str, ...]]] = field(default_factory=list)
 
     def status(self, instance_id: str) -> FleetStatus:
@@ -44,8 +45,8 @@ class Account:
         return FleetStatus(
             instance_id, "ami-1", "g4dn.xlarge", "", "running", "", "580.1", agent, "none",
             self.metric_before, None, {},
-            reports=False, missing=self.lacks.get(instance_id, ()),
-            machine_state=MachineState(), online=True,
+            reports=instance_id in self.states, missing=self.lacks.get(instance_id, ()),
+            machine_state=self.states.get(instance_id, MachineState()), online=True,
         )  # fmt: skip
 
     def run(self, target: Any, document: Any, batches: Any, **_: Any) -> dict[str, CommandAnswer]:
@@ -111,7 +112,31 @@ def test_all_waves_run_when_everybody_reports(account: Account, installing: Inst
     done = installing()
     assert [wave.ok for wave in done.waves] == [IDS[:1], IDS[1:3], IDS[3:]]
     assert (done.stopped, done.left) == (False, ())
-    assert {action for action, _, _ in account.done} == {"install"}
+    assert account.done[:2] == [
+        ("install", "Keep", tuple(IDS[:1])),
+        ("confirm", "Keep", tuple(IDS[:1])),
+    ]
+    assert {action for action, _, _ in account.done} == {"install", "confirm"}
+
+
+def test_only_instances_that_report_are_confirmed(account: Account, installing: Install) -> None:
+    account.unseen = IDS[1:2]
+    installing()
+    confirmed = [ids for action, _, ids in account.done if action == "confirm"]
+    assert confirmed == [(IDS[0],), (IDS[2],)]
+
+
+def test_what_a_killed_run_left_half_made_is_installed_again_though_it_seems_to_report(
+    account: Account, installing: Install
+) -> None:
+    """Its last metrics are those from before."""
+    account.states = {
+        IDS[0]: MachineState(bundle=BUNDLE),
+        IDS[1]: MachineState(bundle=BUNDLE, unconfirmed=True),
+    }
+    done = installing(waves="100%")
+    assert done.already == (IDS[0],)
+    assert done.waves[0].ok == IDS[1:]
 
 
 def test_only_an_instance_that_lacks_what_an_installation_needs_is_skipped(
@@ -188,7 +213,7 @@ def test_the_agents_package_comes_and_goes_with_us_where_there_was_none(
 ) -> None:
     account.bare = account.broken = IDS[1:2]
     installing()
-    assert account.done[1:] == [
+    assert [call for call in account.done[2:] if call[0] != "confirm"] == [
         ("install", "Keep", (IDS[2],)),
         ("install", "Install", (IDS[1],)),
         ("put-back", "Uninstall", (IDS[1],)),
