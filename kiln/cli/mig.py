@@ -56,9 +56,9 @@ def plan(
     from kiln import mig
 
     answer = mig.plan_layout(instance_type, want)
-    show(answer, as_json=json, text=mig.draw_text)
     if svg:
         _write_drawing(svg, mig.draw_svg(answer))
+    show(answer, as_json=json, text=mig.draw_text)
     return 0 if answer["fits"] else 1
 
 
@@ -103,9 +103,9 @@ def makespan(
         busy=positive_number(busy, "--busy"),
     )
     answer = spans.compare_ways(instance_type, work)
-    show(answer, as_json=json, text=makespan_text)
     if svg:
         _write_drawing(svg, makespan_svg(answer))
+    show(answer, as_json=json, text=makespan_text)
 
 
 @task(

@@ -153,6 +153,21 @@ def test_the_task_prints_json_and_writes_the_picture(tmp_path: Path) -> None:
     assert svg.read_text().startswith("<svg ")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("mig.plan", "--want", "1g.5gb=56"),
+        ("mig.makespan", "--jobs", "56", "--seconds", "34.3"),
+    ],
+)
+def test_a_picture_that_cannot_be_written_is_refused_before_anything_is_printed(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = commands.invoke(*words, "--instance-type", P4D, "--svg", str(tmp_path / ("a" * 300)))
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert "--svg" in done.stderr
+
+
 def test_measured_slowdowns_are_read_by_profile() -> None:
     assert measured_slowdowns("1g.5gb=2.54, 2g.10gb=1.4") == {"1g.5gb": 2.54, "2g.10gb": 1.4}
     assert measured_slowdowns("") == {}
