@@ -6,6 +6,7 @@ same, so the AMI has no digest, is never tagged as verified, and cannot be publi
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -42,6 +43,7 @@ def bake_on(
     order = plan.recipe.components
     part = Part(order[order.index(str(plan.options.start)) :], again=True, builder="null")
     running = kept_instance.running_machine(plan, on)
+    kept_instance.renew(plan, on)
     if not kept_instance.stop_timer(running, on.run_id, on.key_file):
         raise operation_failed(
             f"{running.user}@{running.address} cannot be reached over SSH",
@@ -51,11 +53,12 @@ def bake_on(
         seconds = bake.go_on(plan, packer, draft, part, running.address, on.key_file, stage, stop)
         ami_id = _image(plan, draft, on, stage, stop)
     except ProvisionerError as error:
-        kept_instance.keep_on(plan, on, running, error)
+        kept_instance.keep_on(plan, draft, on, running, error)
         raise
     except BaseException:
-        # Also where no AMI could be made of it: it may still run.
-        kept_instance.set_timer(running, on.run_id, on.key_file)
+        # Also where no AMI could be made of it: it may still run. If not, the reason counts.
+        with contextlib.suppress(KilnError, OSError):
+            kept_instance.set_timer(running, on.run_id, on.key_file)
         raise
     return BakedAmi(ami_id, plan.instance_type, seconds)
 
@@ -93,7 +96,7 @@ def _image(plan: Plan, draft: Draft, on: KeptRun, stage: Stage, stop: Stop) -> s
         )
         stage.waits_for(f"{ami_id} to become available", limit=_IMAGE_TIMEOUT)
         _wait(
-            lambda: client.describe_images(ImageIds=[ami_id])["Images"][0]["State"],
+            lambda: _image_state(client, ami_id),
             "available",
             ami_id,
             _IMAGE_TIMEOUT,
@@ -101,6 +104,20 @@ def _image(plan: Plan, draft: Draft, on: KeptRun, stage: Stage, stop: Stop) -> s
             stop,
         )
     return ami_id
+
+
+def _image_state(client: Any, ami_id: str) -> str:
+    """The state of a new AMI, which EC2 may not know in the first seconds:
+    https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html"""
+    from botocore.exceptions import ClientError
+
+    try:
+        images = client.describe_images(ImageIds=[ami_id])["Images"]
+    except ClientError as error:
+        if error.response["Error"].get("Code") != "InvalidAMIID.NotFound":
+            raise
+        images = []
+    return str(images[0]["State"]) if images else "pending"
 
 
 def _tags(plan: Plan, run_id: str, git_commit: str) -> dict[str, str]:

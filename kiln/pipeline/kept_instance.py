@@ -65,16 +65,36 @@ def keep(plan: Plan, draft: Draft, error: ProvisionerError) -> bool:
     return True
 
 
-def keep_on(plan: Plan, kept: KeptRun, running: Running, error: ProvisionerError) -> None:
-    """After one more failure there: a new deadline, and how to go on in the error's hint."""
+def renew(plan: Plan, kept: KeptRun) -> str:
+    """A new deadline for all that is kept: a bake that goes on there must not lose it meanwhile.
+
+    Raises KilnError (exit status 1) if EC2 refuses or the instance is gone, OSError if the disk
+    refuses.
+    """
     until = _deadline()
-    instance = _described(plan.target, kept.instance_id) or {}
+    instance = _described(plan.target, kept.instance_id)
+    if not instance:
+        raise operation_failed(f"the kept instance {kept.instance_id} is gone")
     _tag(plan.target, kept.run_id, instance, until)
     kept.run.keeps(kept.instance_id, until)
-    ends = set_timer(running, kept.run_id, kept.key_file)
+    return until
+
+
+def keep_on(
+    plan: Plan, draft: Draft, kept: KeptRun, running: Running, error: ProvisionerError
+) -> None:
+    """After one more failure there: a new deadline, noted in the record, and how to go on in the
+    error's hint. What refuses it is only said, because the failure matters more."""
+    try:
+        until = renew(plan, kept)
+        ends = set_timer(running, kept.run_id, kept.key_file)
+    except (KilnError, OSError) as refused:
+        draft.progress.say(f"{kept.instance_id} has no new deadline: {refused}")
+        return
     note = KeptInstance(
         kept.instance_id, running.address, running.user, str(kept.key_file), until, ends
     )
+    draft.record = replace(draft.record, kept=note)
     error.hint += "\n  " + "\n  ".join(how_to_go_on(plan, note, error.failure.component))
 
 

@@ -35,6 +35,7 @@ from kiln.pipeline import (
 )
 from kiln.pipeline.bake import BakedAmi
 from kiln.pipeline.dead_runs import clean_dead_runs
+from kiln.pipeline.failure import Failure, ProvisionerError
 from kiln.pipeline.plan import Options, Plan
 from kiln.pipeline.record_draft import Draft
 from kiln.publish.sweep import leftovers, sweep
@@ -156,7 +157,7 @@ def test_a_kept_instance_of_which_no_ami_could_be_made_still_ends_itself(
         raise operation_failed("i-1 could not be made into an AMI")
 
     timed: list[object] = []
-    for name in ("running_machine", "stop_timer"):
+    for name in ("running_machine", "renew", "stop_timer"):
         monkeypatch.setattr(kept_instance, name, MagicMock())
     monkeypatch.setattr(kept_instance, "set_timer", lambda *given: timed.append(given))
     monkeypatch.setattr(continued_bake.bake, "go_on", lambda *given: {})
@@ -167,6 +168,106 @@ def test_a_kept_instance_of_which_no_ami_could_be_made_still_ends_itself(
             begun, MagicMock(), MagicMock(), MagicMock(), MagicMock(), MagicMock()
         )
     assert len(timed) == 1
+
+
+@pytest.fixture
+def goes_on(
+    ec2: Any, keeps: Callable[[int], str], plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., BakedAmi]:
+    """A bake that continues on an instance whose deadline is near, and how its bake there ends.
+    SSH is not used."""
+    keeps(1)
+    (on,) = runs.kept(ROW, PLACE)
+    for name in ("stop_timer", "set_timer"):
+        monkeypatch.setattr(kept_instance, name, MagicMock())
+
+    def bake(end: BaseException | None, draft: Any = None) -> BakedAmi:
+        monkeypatch.setattr(continued_bake.bake, "go_on", MagicMock(side_effect=end))
+        begun = replace(plan, options=Options(start="tuning"))
+        draft = draft or MagicMock(record=a_record())
+        return continued_bake.bake_on(begun, MagicMock(), draft, on, MagicMock(), Stop())
+
+    return bake
+
+
+def a_failure() -> ProvisionerError:
+    return ProvisionerError(ROW, Failure("tuning", "provisioners/tuning.sh", "it broke"), log="log")
+
+
+def test_an_instance_on_which_a_bake_goes_on_has_a_new_deadline(
+    ec2: Any, goes_on: Callable[..., BakedAmi]
+) -> None:
+    """A build of another row, and `sweep` on another machine, would remove it in the middle."""
+    with pytest.raises(KeyboardInterrupt):
+        goes_on(KeyboardInterrupt())
+    (kept,) = runs.kept(ROW, PLACE)
+    assert kept.until > in_hours(3)
+    (tagged,) = ec2.describe_instances(InstanceIds=[kept.instance_id])["Reservations"]
+    assert {"Key": "kiln:kept-until", "Value": kept.until} in tagged["Instances"][0]["Tags"]
+
+
+def test_a_failure_on_a_kept_instance_is_in_the_record_with_the_deadline(
+    goes_on: Callable[..., BakedAmi],
+) -> None:
+    draft = MagicMock(record=a_record())
+    with pytest.raises(ProvisionerError, match="it broke") as failed:
+        goes_on(a_failure(), draft)
+    (kept,) = runs.kept(ROW, PLACE)
+    assert f"kept: {kept.instance_id} until {kept.until}" in failed.value.hint
+    assert (draft.record.kept.instance_id, draft.record.kept.until) == (
+        kept.instance_id,
+        kept.until,
+    )
+
+
+def test_a_failure_is_told_though_the_kept_instance_is_gone(
+    goes_on: Callable[..., BakedAmi], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft = MagicMock(record=a_record())
+    gone = operation_failed("the kept instance is gone")
+    monkeypatch.setattr(kept_instance, "renew", MagicMock(side_effect=["", gone]))
+    with pytest.raises(ProvisionerError, match="it broke"):
+        goes_on(a_failure(), draft)
+    assert draft.progress.say.call_args[0][0].endswith("gone")
+
+
+def test_an_interruption_stays_one_though_the_kept_instance_does_not_answer(
+    goes_on: Callable[..., BakedAmi], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuses = MagicMock(side_effect=operation_failed("no route to host"))
+    monkeypatch.setattr(kept_instance, "set_timer", refuses)
+    with pytest.raises(KeyboardInterrupt):
+        goes_on(KeyboardInterrupt())
+
+
+def test_the_ami_of_a_kept_instance_is_waited_for_though_ec2_does_not_know_it_at_once(
+    ec2: Any, goes_on: Callable[..., BakedAmi], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+    real = continued_bake.aws.ec2
+
+    def forgetful(target: Any) -> Any:
+        client = MagicMock(wraps=real(target))
+
+        def describe_images(**request: Any) -> Any:
+            asked.append(request)
+            if len(asked) == 1:
+                request = {"ImageIds": ["ami-00000000000000000"]}
+            return real(target).describe_images(**request)
+
+        def create_image(**request: Any) -> Any:
+            # moto does not take tags of snapshots.
+            return real(target).create_image(InstanceId=request["InstanceId"], Name="continued")
+
+        client.create_image = create_image
+        client.describe_images = describe_images
+        return client
+
+    monkeypatch.setattr(continued_bake.aws, "ec2", forgetful)
+    monkeypatch.setattr(continued_bake, "_tags", lambda *given: {})
+    monkeypatch.setattr(Stop, "sleep", lambda *given: None)
+    assert goes_on(None).ami_id.startswith("ami-")
+    assert len(asked) == 2
 
 
 def test_sweep_names_it_until_its_deadline_and_takes_it_then_however_young_it_is(
