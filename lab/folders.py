@@ -12,6 +12,7 @@ import stat
 from pathlib import Path
 
 from kiln.base.errors import operation_failed
+from lab.shell import run
 
 
 def private(root: Path, *below: Path) -> None:
@@ -37,6 +38,16 @@ def close_others(root: Path) -> None:
         status = folder.lstat()
         if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
             _close(folder)
+
+
+def put(made: Path, place: Path) -> None:
+    """Rename a folder to its place, after its files are on disk.
+
+    Whoever finds a folder in its place takes it for complete, also after a crash of the machine;
+    without this its files would be there, and empty. Raises CommandError.
+    """
+    run("sync", "--file-system", str(made))
+    made.rename(place)
 
 
 def _close(folder: Path) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import locks
+from lab import folders, locks
 from lab.mirror.keys import Keyring
 from lab.packages import deb, rpm
 from lab.packages.model import Package
@@ -53,7 +53,7 @@ def ensure(repo: Repo, home: Path, keyring: Keyring) -> Path:
             making = home / f".making-{folder.name}"
             shutil.rmtree(making, ignore_errors=True)
             (_rpm if repo.format == "rpm" else _deb)(repo, making, keyring)
-            making.rename(folder)
+            folders.put(making, folder)
     return folder
 
 

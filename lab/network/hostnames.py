@@ -7,12 +7,12 @@ lab's mark; other lines are not touched.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lab import locks
 from lab.settings import Lab
 
 log = logging.getLogger("lab.hostnames")
@@ -22,14 +22,13 @@ HOSTS = Path("/etc/hosts")
 
 def add(lab: Lab, address: str, names: Sequence[str]) -> None:
     """Make this machine resolve `names` to `address`, until `remove` or `clear`."""
-    _change(lab, lambda lines: [*lines, f"{address} {' '.join(names)} {_mark(lab)}"])
+    _change(lambda lines: [*lines, f"{address} {' '.join(names)} {_mark(lab)}"])
 
 
 def remove(lab: Lab, address: str) -> None:
     """Remove the names of an address that `add` was called with; nothing when there are none."""
     mark = _mark(lab)
     _change(
-        lab,
         lambda lines: [
             line
             for line in lines
@@ -41,22 +40,24 @@ def remove(lab: Lab, address: str) -> None:
 def clear(lab: Lab) -> bool:
     """Remove all names of a lab; whether there were any."""
     mark = _mark(lab)
-    return _change(lab, lambda lines: [line for line in lines if not line.endswith(f" {mark}")])
+    return _change(lambda lines: [line for line in lines if not line.endswith(f" {mark}")])
 
 
 def _mark(lab: Lab) -> str:
     return f"# AMI Kiln {lab.bridge}"
 
 
-def _change(lab: Lab, change: Callable[[list[str]], list[str]]) -> bool:
+def _change(change: Callable[[list[str]], list[str]]) -> bool:
     """Change the lines of the file; whether they differ then.
 
     The file is written in place: in a container it is a mount, which cannot be replaced. Where it
     is read-only the names lead nowhere and addresses work as before.
     """
     try:
-        with locks.alone(lab.root / ".hosts.lock"):
-            before = HOSTS.read_bytes()
+        # Locked itself, as all labs of this machine change it, whatever their folders.
+        with HOSTS.open("rb") as locked:
+            fcntl.flock(locked, fcntl.LOCK_EX)
+            before = locked.read()
             lines = change(before.decode("utf-8", "surrogateescape").splitlines())
             after = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
             if after == before:

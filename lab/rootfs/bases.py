@@ -132,7 +132,7 @@ def _identify(
                 copy_tree(parents.folder(kind), making, _placeholders(spec, arch))
                 parents.install(kind, distro_id, emulation.machine(arch), making)
         _mark(making, distro_id, spec, arch)
-        making.rename(base)
+        folders.put(making, base)
     except (CommandError, OSError) as failure:
         shutil.rmtree(making, ignore_errors=True)
         raise operation_failed(f"cannot make the {distro_id} base: {failure}") from None

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base.errors import KilnError, operation_failed
+from lab import folders
 from lab.mirror import ca
 from lab.rootfs import bases, distros, emulation, tree
 from lab.shell import CommandError, run
@@ -112,7 +113,7 @@ def install(distro: str, link: Path | None, fill: Callable[[Path], None], real: 
         raise
     link = link or bases.imported_link(distro, arch)
     final = link.with_name(f"{link.name}-{time.strftime('%Y%m%d%H%M%S')}")
-    making.rename(final)
+    folders.put(making, final)
     fresh = link.with_name(f".{link.name}.new")
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(final.name)

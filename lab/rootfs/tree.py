@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kiln.base.errors import KilnError, operation_failed
+from lab import folders
 from lab.rootfs import aptsources, distros, emulation, mmdebstrap, prune
 from lab.shell import CommandError, run
 from lab.storage import disks
@@ -62,7 +63,7 @@ def _common(home: Path, arch: str, say: Progress) -> Path:
         except KilnError:
             delete(making)
             raise
-        making.rename(tree)
+        folders.put(making, tree)
     return tree
 
 
@@ -162,7 +163,7 @@ def _of_family(tree: Path, family: str) -> Path:
         except CommandError as failure:
             shutil.rmtree(making, ignore_errors=True)
             raise operation_failed(f"cannot make the tree for {family}: {failure}") from None
-        making.rename(without)
+        folders.put(making, without)
     return without
 
 

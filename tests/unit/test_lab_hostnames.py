@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,29 @@ def test_a_lab_that_goes_down_takes_its_names_and_no_other_labs(hosts: Path, tmp
     assert hostnames.clear(lab(tmp_path)) is True
     assert hosts.read_text() == f"{OWN}10.234.1.2 name.ec2.internal # AMI Kiln lab33\n"
     assert hostnames.clear(lab(tmp_path)) is False
+
+
+def test_labs_of_two_folders_lose_no_names_of_each_other(
+    hosts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    first, second = (Lab(index=number, root=tmp_path / str(number)) for number in (3, 4))
+    other = threading.Thread(target=hostnames.add, args=(second, "10.205.1.2", ["b.ec2.internal"]))
+
+    def write(file: int, data: bytes, offset: int) -> int:
+        """The second lab begins after the first has read the file, and before it has written."""
+        if other.ident is None:
+            other.start()
+            other.join(0.5)
+        return pwrite(file, data, offset)
+
+    pwrite = os.pwrite
+    for one in (first, second):
+        one.root.mkdir()
+    monkeypatch.setattr("os.pwrite", write)
+    hostnames.add(first, "10.204.1.2", ["a.ec2.internal"])
+    other.join()
+    assert "a.ec2.internal" in hosts.read_text()
+    assert "b.ec2.internal" in hosts.read_text()
 
 
 def test_bytes_that_are_not_text_stay_as_they_are(hosts: Path, tmp_path: Path):
