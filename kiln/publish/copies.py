@@ -6,15 +6,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 from kiln.base.errors import operation_failed
 from kiln.base.tags import LINE, PREFIX, PROVENANCE, RETIRING, RUN_ID, SOURCE_IMAGE
-from kiln.base.times import utc_now
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
+from kiln.publish.deprecation import prepare_deprecation
 from kiln.publish.images import Image, describe_image, images_there
 from kiln.publish.verified_ami import VerifiedAmi
 
@@ -135,16 +134,7 @@ def prepare_image(
         ec2.modify_image_attribute(
             ImageId=image.ami_id, Description={"Value": _description(source)}
         )
-        if not image.protected:
-            ec2.enable_image_deregistration_protection(ImageId=image.ami_id)
-        retiring = RETIRING in image.tags
-        if settings.deprecate_after and (retiring or not image.deprecated_at):
-            at = utc_now() + timedelta(days=settings.deprecate_after)
-            ec2.enable_image_deprecation(ImageId=image.ami_id, DeprecateAt=at)
-        elif retiring:
-            ec2.disable_image_deprecation(ImageId=image.ami_id)
-        if retiring:
-            ec2.delete_tags(Resources=[image.ami_id], Tags=[{"Key": RETIRING}])
+        prepare_deprecation(target, image, settings)
 
 
 def not_ready(target: Target, ami_id: str, tags: dict[str, str], settings: Publish) -> list[str]:

@@ -11,6 +11,7 @@ from kiln.matrix.publishing import Publish
 from kiln.publish import channel_move, channels, images
 from kiln.publish.channel_move import Move, move_everywhere
 from kiln.publish.channels import Held
+from kiln.publish.deprecation import bring_back
 from kiln.publish.gates import Gate, gates
 from kiln.publish.line_flags import answering
 from kiln.publish.release import Release
@@ -76,6 +77,7 @@ def promote_line(
     promotion = Promotion(release, tuple(judged), ())
     if dry_run or not promotion.allowed:
         return promotion
+    bring_back(target, release.images, settings, say)
     steps = move_everywhere(target, release, before, settings.launch_templates, say)
     return Promotion(release, promotion.gates, tuple(steps))
 
@@ -144,6 +146,7 @@ def roll_back(
     _require_launchable(former, target)
     release = former.into(channel, channel_move.moved_now(target, "rollback", why))
     before = channel_move.held_in(target, list(release.images), line, channel)
+    bring_back(target, release.images, settings, say)
     steps = move_everywhere(target, release, before, settings.launch_templates, say)
     present = now.release.images if now.release else {}
     kept = tuple((place, ami) for place, ami in present.items() if place not in release.images)

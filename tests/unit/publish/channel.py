@@ -63,7 +63,8 @@ def promoted(to: str, settings: Publish | None = None, **more: Any) -> Promotion
 
 def back(channel: str, **more: Any) -> str:
     options: dict[str, Any] = {"to": None, "why": "", "say": lambda text: None, **more}
-    return roll_back(LINE, channel, Publish(), AWS, **options).release.images[HOME]
+    settings = options.pop("settings", Publish())
+    return roll_back(LINE, channel, settings, AWS, **options).release.images[HOME]
 
 
 def resolved(client: Callable[..., Any], channel: str, region: str = HOME) -> str:

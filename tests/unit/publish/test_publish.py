@@ -549,6 +549,44 @@ def test_a_rollback_brings_the_image_before_back_in_all_regions(
     assert (resolved(client, "nightly"), resolved(client, "nightly", OTHER)) == (old, copy)
 
 
+@pytest.mark.parametrize("days", [None, 60])
+def test_a_rollback_to_an_ami_that_was_retired_lifts_its_deprecation_in_all_regions(
+    client: Callable[..., Any], bake: Bake, days: int | None
+) -> None:
+    images = {HOME: bake(18)}
+    published(OTHER)
+    images[OTHER] = resolved(client, "nightly", OTHER)
+    bake(19)
+    published(OTHER)
+    for region, ami_id in images.items():
+        retire(AWS, Retirement((Going(ami_id, region, "deprecate", ""),), ()))
+    said: list[str] = []
+    settings = Publish(deprecate_after=days)
+    assert back("nightly", say=said.append, settings=settings) == images[HOME]
+    for region, ami_id in images.items():
+        assert f"{region}: {ami_id} is deprecated no more" in said
+        image = described(client, ami_id, region)
+        until = image.get("DeprecationTime")
+        assert bool(until) == bool(days)
+        assert not until or read_time(until) > utc_now() + timedelta(days=59)
+        assert image["DeregistrationProtection"] != "disabled"
+        assert "kiln:retiring" not in {tag["Key"] for tag in image["Tags"]}
+
+
+def test_a_promotion_of_an_ami_whose_date_has_passed_lifts_its_deprecation(
+    client: Callable[..., Any], bake: Bake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ami_id = bake(18)
+    published()
+    tomorrow = utc_now() + timedelta(days=1)
+    client("ec2").enable_image_deprecation(ImageId=ami_id, DeprecateAt=tomorrow)
+    monkeypatch.setattr("kiln.publish.deprecation.utc_now", lambda: tomorrow + timedelta(hours=1))
+    promoted("candidate", dry_run=True)
+    assert "DeprecationTime" in described(client, ami_id)
+    promoted("candidate")
+    assert "DeprecationTime" not in described(client, ami_id)
+
+
 def test_two_rollbacks_go_back_two_releases(client: Callable[..., Any], bake: Bake) -> None:
     first, second = bake(20), bake(21)
     published(ami_id=first)
