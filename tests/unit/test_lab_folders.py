@@ -1,4 +1,4 @@
-"""Folders that count as complete once they are in their place: trees, bases, package repositories."""
+"""Folders that count as complete once in their place: trees, bases, package repositories."""
 
 from __future__ import annotations
 
