@@ -13,7 +13,7 @@ from kiln.base.tags import LINE, PREFIX, PROVENANCE, RETIRING, RUN_ID, SOURCE_IM
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
-from kiln.publish.deprecation import prepare_deprecation
+from kiln.publish.deprecation import protect_and_date
 from kiln.publish.images import Image, describe_image, images_there
 from kiln.publish.verified_ami import VerifiedAmi
 
@@ -134,7 +134,7 @@ def prepare_image(
         ec2.modify_image_attribute(
             ImageId=image.ami_id, Description={"Value": _description(source)}
         )
-        prepare_deprecation(target, image, settings)
+        protect_and_date(target, image, settings)
 
 
 def not_ready(target: Target, ami_id: str, tags: dict[str, str], settings: Publish) -> list[str]:

@@ -18,7 +18,7 @@ from kiln.publish.images import Image, describe_image
 from kiln.publish.regions import in_regions
 
 
-def prepare_deprecation(target: Target, image: Image, settings: Publish) -> None:
+def protect_and_date(target: Target, image: Image, settings: Publish) -> None:
     """Protect an AMI from deregistration and give it the date that the settings say, if it has none
     or is deprecated; what `retire` has done is undone. EC2's errors are botocore's."""
     ec2 = aws.ec2(target)
@@ -53,7 +53,7 @@ def bring_back(
         if image is None or not is_on_its_way_out(image):
             return False
         with aws.explained(f"{image.ami_id} stays deprecated in {region}"):
-            prepare_deprecation(place, image, settings)
+            protect_and_date(place, image, settings)
         return True
 
     for region, was in in_regions(list(images), there).items():

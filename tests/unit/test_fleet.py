@@ -225,9 +225,7 @@ def test_a_first_installation_is_taken_back_whole(machine: Path) -> None:
 def test_the_bundle_from_before_is_in_force_again_and_the_agents_package_stays(
     machine: Path,
 ) -> None:
-    theirs = machine / "opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d/theirs.json"
-    theirs.parent.mkdir(parents=True)
-    theirs.write_text("{}")
+    theirs = of_theirs(machine, "amazon-cloudwatch-agent.d/theirs.json")
     in_force(machine, "a")
     assert installed(machine, "b", replace="yes") == 0
     assert not theirs.exists()
@@ -238,6 +236,14 @@ def test_the_bundle_from_before_is_in_force_again_and_the_agents_package_stays(
     assert on_a_machine(machine, "uninstall").returncode == 0
     assert (machine / "calls").read_text().split()[-2:] == ["a", "--uninstall"]
     assert theirs.read_text() == "{}"
+
+
+def of_theirs(machine: Path, name: str) -> Path:
+    """A file of the agent's configuration that is not ours."""
+    theirs = machine / "opt/aws/amazon-cloudwatch-agent/etc" / name
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("{}")
+    return theirs
 
 
 def in_force(machine: Path, name: str) -> None:
@@ -292,9 +298,7 @@ def test_a_machine_that_had_nothing_has_nothing_after_a_second_failure(machine: 
 def test_configuration_that_a_killed_run_put_aside_comes_back_with_the_bundle_from_before(
     machine: Path,
 ) -> None:
-    theirs = machine / "opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.json"
-    theirs.parent.mkdir(parents=True)
-    theirs.write_text("{}")
+    theirs = of_theirs(machine, "amazon-cloudwatch-agent.json")
     in_force(machine, "a")
     assert installed(machine, "b", replace="yes") == 0
     assert installed(machine, "b", replace="yes") == 0
