@@ -107,16 +107,11 @@ def _image(plan: Plan, draft: Draft, on: KeptRun, stage: Stage, stop: Stop) -> s
 
 
 def _image_state(client: Any, ami_id: str) -> str:
-    """The state of a new AMI, which EC2 may not know in the first seconds:
+    """The state of a new AMI, which EC2 may not list in the first seconds:
     https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html"""
-    from botocore.exceptions import ClientError
-
-    try:
-        images = client.describe_images(ImageIds=[ami_id])["Images"]
-    except ClientError as error:
-        if error.response["Error"].get("Code") != "InvalidAMIID.NotFound":
-            raise
-        images = []
+    # By a filter, because an id that EC2 does not know yet is an error.
+    filters = [{"Name": "image-id", "Values": [ami_id]}]
+    images = client.describe_images(Filters=filters)["Images"]
     return str(images[0]["State"]) if images else "pending"
 
 
