@@ -50,7 +50,7 @@ class Start:
     ) -> BakedAmi:
         """Bake what is still to be baked. Raises what `bake.bake` raises."""
         if self.on:
-            start = str(plan.options.start)
+            start = str(plan.start)
             on = Continued(start, self.on.instance_id, same_inputs=False, run_id=self.on.run_id)
             draft.record = replace(
                 draft.record, continued=on, recipe_digest=None, input_digest=None
@@ -71,7 +71,7 @@ class Start:
                     Resources=[ami_id], Tags=[{"Key": SOURCE_AMI, "Value": plan.source.ami_id}]
                 )
         if self.on:
-            continued_bake.ended(plan, self.on, draft)
+            kept_instance.end_or_say(plan, self.on, draft)
 
     def keeps(self, plan: Plan, draft: Draft) -> Callable[[ProvisionerError], bool]:
         """Whether all of the run is kept when a provisioner fails: for `cleaned_up`."""
@@ -92,16 +92,18 @@ def start_of(plan: Plan, packer: Packer, first: Record, progress: Progress, stop
 
     Raises KilnError: exit status 2 without anything to start from, 1 if an operation failed.
     """
-    name = plan.options.start
+    name, asked = plan.start, plan.options.start
     if name is None:
         return Start()
+    if name != asked:
+        progress.say(f"from {asked}: it judges what {name} leaves, so {name} runs before it")
     on = kept_instance.kept_of(plan)
     if on:
         progress.say(f"from {name}: on {on.instance_id}, which run {on.run_id} has left")
         return Start(on=on)
     if plan.target.bills:
         raise KilnError(
-            f"--from {name}: in AWS a bake goes on only where another one failed, and no build "
+            f"--from {asked}: in AWS a bake goes on only where another one failed, and no build "
             f"instance of {plan.recipe.name} is kept here",
             hint="./invoke build … --on-error keep keeps the one whose bake fails; with --target "
             "lab, --from needs none",

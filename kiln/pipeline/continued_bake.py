@@ -36,12 +36,13 @@ _IMAGE_TIMEOUT = 3600.0
 def bake_on(
     plan: Plan, packer: Packer, draft: Draft, on: KeptRun, stage: Stage, stop: Stop
 ) -> BakedAmi:
-    """Bake the components from `plan.options.start` on on a kept instance, and make its AMI.
+    """Bake the components from `plan.start` on on a kept instance, and make its AMI.
 
-    Raises what `bake.bake` raises; the instance is kept then, and its deadline begins again.
+    Raises what `bake.bake` raises; the instance is kept then, and its deadline begins again, unless
+    nobody can log in any more.
     """
     order = plan.recipe.components
-    part = Part(order[order.index(str(plan.options.start)) :], again=True, builder="null")
+    part = Part(order[order.index(str(plan.start)) :], again=True, builder="null")
     running = kept_instance.running_machine(plan, on)
     kept_instance.renew(plan, on)
     if not kept_instance.stop_timer(running, on.run_id, on.key_file):
@@ -138,14 +139,3 @@ def _wait(state: Any, wanted: str, what: str, timeout: float, target: Target, st
         if time.monotonic() > deadline:
             raise operation_failed(f"{what} is still {now} after {timeout:.0f} s")
         stop.sleep(target.poll_seconds)
-
-
-def ended(plan: Plan, on: KeptRun, draft: Draft) -> None:
-    """Remove the kept instance, whose AMI is made; what stays is reported and tried again."""
-    try:
-        removal = kept_instance.end(plan.target, on)
-    except KilnError as error:
-        draft.progress.say(f"{on.instance_id} was not removed: {error}")
-        return
-    if removal.failures:
-        draft.progress.say("\n".join(removal.failures))

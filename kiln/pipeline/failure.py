@@ -155,6 +155,8 @@ class FailureReader:
             self._over = not event.says("runs_script")
         elif event.says("leaves", "error"):
             self._left = self._over = True
+        elif event.says("exit_status", "error") or event.says("aborts", "error"):
+            self._over = True
         elif event.kind in ("message", "error") and self._component and not self._over:
             self._rebooting = False
             for line in event.text.splitlines():

@@ -20,6 +20,7 @@ from kiln.cloud import aws, clean_up, runs
 from kiln.cloud.access import forget_key
 from kiln.cloud.runs import KeptRun
 from kiln.cloud.target import Target
+from kiln.components import cleanup
 from kiln.pipeline.failure import ProvisionerError
 from kiln.pipeline.plan import Plan
 from kiln.pipeline.record import KeptInstance
@@ -38,8 +39,8 @@ _KNOWN = "ssh/known_hosts"
 def keep(plan: Plan, draft: Draft, error: ProvisionerError) -> bool:
     """Keep the run's build instance, say so in the error's hint, and note it in the record.
 
-    Returns False if there is none that runs, or if EC2 or the disk refuses: then the run is
-    cleaned up.
+    Returns False if there is none that runs, if nobody can log in any more, or if EC2 or the disk
+    refuses: then the run is cleaned up.
     """
     if not draft.launched:
         return False
@@ -50,8 +51,11 @@ def keep(plan: Plan, draft: Draft, error: ProvisionerError) -> bool:
         if not instance or instance["State"]["Name"] != "running":
             return False
         kept = KeptRun(run.id, str(instance["InstanceId"]), until, run.state)
-        _tag(target, run.id, instance, until)
         running = machine(plan, kept, instance)
+        if _is_locked(plan, kept, running, error):
+            draft.progress.say(f"{kept.instance_id} is not kept: {_why_locked(plan)}")
+            return False
+        _tag(target, run.id, instance, until)
         run.keeps(kept.instance_id, until)
         ends = set_timer(running, run.id, kept.key_file)
     except (KilnError, OSError) as refused:  # a full disk, too
@@ -80,12 +84,33 @@ def renew(plan: Plan, kept: KeptRun) -> str:
     return until
 
 
+def _is_locked(plan: Plan, kept: KeptRun, running: Running, error: ProvisionerError) -> bool:
+    """Whether nobody can log in to the machine, because its bake failed when `cleanup` had removed
+    the keys."""
+    order = plan.recipe.components
+    late = error.failure.component in order[order.index(cleanup.COMPONENT.name) :]
+    return late and not _ssh(running, kept.run_id, kept.key_file, "true")
+
+
+def _why_locked(plan: Plan) -> str:
+    why = f"{cleanup.COMPONENT.name} has removed the keys, so nobody can log in"
+    if plan.target.bills:
+        return why
+    again = f"./invoke build --name {plan.recipe.name} --from {cleanup.COMPONENT.name}"
+    return f"{why}; {again} begins with what the components before it made"
+
+
 def keep_on(
     plan: Plan, draft: Draft, kept: KeptRun, running: Running, error: ProvisionerError
 ) -> None:
     """After one more failure there: a new deadline, noted in the record, and how to go on in the
-    error's hint. What refuses it is only said, because the failure matters more."""
+    error's hint. What refuses it is only said, because the failure matters more. An instance to
+    which nobody can log in any more is removed."""
     try:
+        if _is_locked(plan, kept, running, error):
+            draft.progress.say(f"{kept.instance_id} is kept no more: {_why_locked(plan)}")
+            end_or_say(plan, kept, draft)
+            return
         until = renew(plan, kept)
         ends = set_timer(running, kept.run_id, kept.key_file)
     except (KilnError, OSError) as refused:
@@ -203,8 +228,18 @@ def _tag(target: Target, run_id: str, instance: dict[str, Any], until: str) -> N
         client.create_tags(Resources=ids, Tags=[{"Key": KEPT_UNTIL, "Value": until}])
 
 
-def end(target: Target, kept: KeptRun) -> clean_up.Removal:
-    """Remove the kept instance and all else of its run."""
+def end_or_say(plan: Plan, kept: KeptRun, draft: Draft) -> None:
+    """Remove the kept instance and all else of its run; what stays is said and tried again."""
+    try:
+        removal = _end(plan.target, kept)
+    except KilnError as error:
+        draft.progress.say(f"{kept.instance_id} was not removed: {error}")
+        return
+    if removal.failures:
+        draft.progress.say("\n".join(removal.failures))
+
+
+def _end(target: Target, kept: KeptRun) -> clean_up.Removal:
     removal = clean_up.remove(kept.run_id, target, amis=False, launched=[kept.instance_id])
     if not removal.failures:
         forget_key(kept.run)

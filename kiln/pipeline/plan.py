@@ -78,12 +78,19 @@ class Plan:
         return f"as of {snapshot}" if snapshot else "the distribution's of the day (no snapshot)"
 
     @property
+    def start(self) -> str | None:
+        """The component that the bake starts with, if not with its first: that of the options, or
+        the one whose work that judges."""
+        asked = self.options.start
+        return asked and (components.get(asked).judges or asked)
+
+    @property
     def steps(self) -> list[str]:
         """The steps of the build in words, in order."""
         names = self.recipe.components
         baked = [f"bake {name}: {components.get(name).what}" for name in names]
         launch = f"launch {self.instance_type} from {self.source.ami_id}"
-        start = self.options.start
+        start = self.start
         if start not in (None, names[0]):
             baked = baked[names.index(start) :]
             launch = (

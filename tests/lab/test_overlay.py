@@ -254,6 +254,20 @@ def test_it_is_in_the_bill_of_materials(
     )
 
 
+def test_what_hygiene_stops_is_not_kept_where_nobody_could_log_in(
+    environment: dict[str, str], script: Path, record: dict[str, Any]
+) -> None:
+    right = script.read_text()
+    script.write_text(f"{right}echo {'AKIA' + 16 * 'A'} >/etc/acme/credentials\n")
+    status, answer, said = build(environment, "--on-error", "keep")
+    script.write_text(right)
+    assert status == 1
+    assert "in hygiene: AWS access keys: /etc/acme/credentials" in answer["error"]["message"]
+    assert "is not kept: cleanup has removed the keys, so nobody can log in" in said
+    assert "kept: " not in answer["error"]["hint"]
+    assert not list(Path(environment["KILN_BUILD_DIR"]).glob("*/*/run.json"))
+
+
 def test_without_its_overlay_it_is_neither_booted_nor_verified(
     environment: dict[str, str], record: dict[str, Any]
 ) -> None:

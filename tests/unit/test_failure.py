@@ -400,6 +400,33 @@ def test_a_script_that_not_even_its_limit_ends_is_left_by_packer() -> None:
     assert "get-console-output --instance-id i-e466e73fb8f85c26f" in found.hints[0]
 
 
+@pytest.mark.parametrize(
+    ("ended", "last_words"),
+    [
+        ("Script exited with non-zero exit status: 3.Allowed exit codes are: [0]", ()),
+        ("Script disconnected unexpectedly.", ("Script disconnected unexpectedly.",)),
+    ],
+)
+def test_the_last_words_of_a_script_are_not_those_of_packer_that_leaves_its_instance(
+    ended: str, last_words: tuple[str, ...]
+) -> None:
+    """As Packer 1.6.6 tells it with -on-error=abort."""
+    reader = FailureReader()
+    for kind, text in (
+        ("say", "Provisioning with shell script: ../../provisioners/hygiene.sh"),
+        ("error", "it is full"),
+        ("error", ended),
+        ("error", 'Step "StepProvision" failed, aborting...'),
+        ("error", 'aborted: skipping cleanup of step "StepConnect"'),
+        ("error", 'aborted: skipping cleanup of step "StepKeyPair"'),
+        ("error", f"Build 'kiln.amazon-ebs.gpu' errored after 2 seconds 78 milliseconds: {ended}"),
+    ):
+        reader.read(Event(0, kind, text))
+    found = reader.failure(ended)
+    assert found is not None
+    assert (found.component, found.said) == ("hygiene", ("it is full", *last_words))
+
+
 def test_a_full_disk(machine: Machine) -> None:
     lines = message(machine, "echo settings >/dev/full\n")
     assert "No space left on device" in "".join(lines)

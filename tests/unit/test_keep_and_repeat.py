@@ -190,8 +190,9 @@ def goes_on(
     return bake
 
 
-def a_failure() -> ProvisionerError:
-    return ProvisionerError(ROW, Failure("tuning", "provisioners/tuning.sh", "it broke"), log="log")
+def a_failure(component: str = "tuning") -> ProvisionerError:
+    script = f"provisioners/{component}.sh"
+    return ProvisionerError(ROW, Failure(component, script, "it broke"), log="log")
 
 
 def test_an_instance_on_which_a_bake_goes_on_has_a_new_deadline(
@@ -218,6 +219,26 @@ def test_a_failure_on_a_kept_instance_is_in_the_record_with_the_deadline(
         kept.instance_id,
         kept.until,
     )
+
+
+@pytest.mark.parametrize(
+    ("component", "logs_in", "left"), [("hygiene", False, 0), ("cleanup", True, 1)]
+)
+def test_a_kept_instance_to_which_nobody_can_log_in_any_more_is_removed(
+    goes_on: Callable[..., BakedAmi],
+    monkeypatch: pytest.MonkeyPatch,
+    component: str,
+    logs_in: bool,
+    left: int,
+) -> None:
+    """`cleanup` removes the run's key from it; if it fails before that, the bake can go on."""
+    monkeypatch.setattr(kept_instance, "_ssh", lambda *given: logs_in)
+    draft = MagicMock(record=a_record())
+    with pytest.raises(ProvisionerError, match="it broke"):
+        goes_on(a_failure(component), draft)
+    assert len(runs.kept(ROW, PLACE)) == left
+    said = "cleanup has removed the keys, so nobody can log in"
+    assert (said in str(draft.progress.say.call_args)) is not logs_in
 
 
 def test_a_failure_is_told_though_the_kept_instance_is_gone(
@@ -407,6 +428,19 @@ def test_a_state_depends_on_parent_variables_and_mirrors_but_not_on_tags(plan: P
     assert len({digest(), digest(recipe=other), digest(source=ParentAmi("ami-1", "", "", ""))}) == 3
     assert digest(account=Account(mirrors={"https://a.example": "https://b.example"})) != digest()
     assert digest(account=Account(tags={"team": "a"})) == digest(recipe=late) == digest()
+
+
+def test_a_bake_that_starts_at_hygiene_starts_at_what_hygiene_judges(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine booted from what `cleanup` has left has a machine id and keys again."""
+    monkeypatch.setattr(kept_instance, "kept_of", lambda plan: MagicMock())
+    progress = MagicMock()
+    begun = replace(plan, options=Options(start="hygiene"))
+    bake_start.start_of(begun, MagicMock(), a_record(), progress, Stop())
+    assert "it judges what cleanup leaves" in progress.say.call_args_list[0][0][0]
+    assert begun.start == "cleanup"
+    assert [step.partition(":")[0] for step in begun.steps[1:3]] == ["bake cleanup", "bake hygiene"]
 
 
 def test_a_bake_begins_at_the_latest_state_that_fits(
