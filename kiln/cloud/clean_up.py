@@ -58,13 +58,11 @@ def remove(
     for kind, find in resource_finders(amis).items():
         with _noted(done, f"{kind}s: EC2 does not say whether there are any"):
             resources += find(client, run_id)
-    untagged = [resource.id for resource in resources if not resource.tagged]
-    if untagged:
-        # docs/iam-policy.json allows removal only of resources tagged with a run id.
-        with _noted(done):
-            client.create_tags(Resources=untagged, Tags=tags(run_id))
     for resource in resources:
         with _noted(done, str(resource)):
+            if not resource.tagged:
+                # docs/iam-policy.json allows removal only of resources tagged with a run id.
+                client.create_tags(Resources=[resource.id], Tags=tags(run_id))
             delete_resource(client, resource, hurried=lambda: not patient or hurried())
             done.removed.append(str(resource))
     return done

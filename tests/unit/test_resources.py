@@ -370,6 +370,60 @@ def test_who_asks_again_does_not_wait_for_the_instances_end(
     assert f"instance {mine['instance']}: termination requested, not confirmed" in done.left
 
 
+def test_an_instance_that_does_not_end_is_left_and_said(
+    ec2: Any, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = make(MINE)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    monkeypatch.setattr(clean_up, "_TERMINATE_TIMEOUT", -1)
+
+    def keep_alive(operation: str, parameters: dict[str, Any], call: Call) -> Any:
+        return {} if operation == "TerminateInstances" else call()
+
+    at_each_call(monkeypatch, keep_alive)
+    done = clean_up.remove(MINE, AWS, amis=True)
+    assert f"instance {mine['instance']}: termination requested, not confirmed" in done.left
+    assert "not terminated after" in done.failures[0]
+
+
+def test_a_launched_instance_that_ec2_does_not_describe_is_ended_and_left_unconfirmed(
+    ec2: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = an_instance(ec2, MINE)
+
+    def by_tag_alone(operation: str, parameters: dict[str, Any], call: Call) -> Any:
+        if operation == "DescribeInstances":
+            return {"Reservations": []} if "Filters" in parameters else unanswered(operation)
+        return call()
+
+    with monkeypatch.context() as patch:
+        at_each_call(patch, by_tag_alone)
+        done = clean_up.remove(MINE, AWS, amis=True, launched=[instance])
+    assert f"instance {instance}: termination requested, not confirmed" in done.left
+    assert done.removed == []
+    assert instance not in there(ec2)
+
+
+def test_of_half_made_things_one_that_has_just_gone_keeps_no_other_from_being_tagged(
+    ec2: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what has the run's tag may be removed, and EC2 tags all of a call or none."""
+    image, snapshot = an_image(ec2, an_instance(ec2, MINE), f"row-{MINE}", None)
+    tagged: list[str] = []
+
+    def gone(operation: str, parameters: dict[str, Any], call: Call) -> Any:
+        if operation == "CreateTags" and image in parameters["Resources"]:
+            answer = {"Error": {"Code": "InvalidAMIID.NotFound", "Message": "gone"}}
+            raise ClientError(answer, operation)  # type: ignore[arg-type]
+        if operation == "CreateTags":
+            tagged.extend(parameters["Resources"])
+        return call()
+
+    at_each_call(monkeypatch, gone)
+    clean_up.remove(MINE, AWS, amis=True)
+    assert tagged == [snapshot]
+
+
 def test_a_resource_that_somebody_else_removed_meanwhile_is_not_a_failure(
     ec2: Any, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
