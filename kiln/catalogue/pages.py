@@ -288,7 +288,7 @@ def _image_files(image: CataloguedImage, record: Record) -> Iterator[tuple[str, 
     if record.versions:
         with reading("its version-info"):
             facts = diff.facts_of(record.versions)
-            bill = sbom.cyclonedx({"versions": record.versions}, record.recipe)
+            bill = sbom.of_build(record, {"versions": record.versions})
         yield f"images/{image.key}.sbom.json", bill
     script = _script({"name": image.ami_name, "facts": facts})
     yield (

@@ -101,7 +101,8 @@ def diff_text(answer: dict[str, Any]) -> str:
         return "\n".join([f"{answer['a']} and {answer['b']}: {_same(answer)}", *notes])
     lines = []
     for change in answer["changes"]:
-        both = " → ".join(value for value in (change["old"], change["new"]) if value)
+        values = (change["old"], change["new"])
+        both = " → ".join(value or "(empty)" for value in values if value is not None)
         lines.append(
             f"{change['severity']:6}  {change['what']:7}  {change['kind']:9}  {change['name']}  "
             f"{both}".rstrip()

@@ -27,14 +27,18 @@ from packageurl import PackageURL
 
 from kiln import components
 from kiln.base.recipe import Recipe
+from kiln.base.times import read_time
 from kiln.image import version_info
 from kiln.image.version_info import Package
+from kiln.pipeline.record import Record
 
 # What Inspector's scan takes: https://docs.aws.amazon.com/inspector/v2/APIReference/API_scan_ScanSbom.html
 SCHEMA = SchemaVersion.V1_5
 _PURL_TYPES = {"rpm": "rpm", "dpkg": "deb"}
 # Endings of downloads that only serve to verify others: signatures and keys.
-_NOT_SOFTWARE = (".sig", ".pub", ".key", ".gpg", "gpgkey")
+_NOT_SOFTWARE = (".sig", ".asc", ".pub", ".key", ".gpg", "gpgkey")
+# What rpm prints for what an entry of its database does not have, such as the architecture of a key.
+_NO_VALUE = "(none)"
 
 
 def of_name(name: str) -> str:
@@ -43,9 +47,16 @@ def of_name(name: str) -> str:
     Raises KilnError (exit status 2) if there is no such build, or if it holds no version-info.
     """
     info, build = version_info.load_version_info(name)
-    recipe = build.recipe if build else None
     with version_info.reading(name):
-        return cyclonedx(info, recipe)
+        return cyclonedx(info) if build is None else of_build(build, info)
+
+
+def of_build(build: Record, info: dict[str, Any]) -> str:
+    """The bill of a build's image: the same text whenever it is asked for.
+
+    Raises KilnError (exit status 2) if `info` is no version-info.
+    """
+    return cyclonedx(info, build.recipe, made=read_time(build.started))
 
 
 def cyclonedx(
@@ -60,7 +71,7 @@ def cyclonedx(
     from the record. The bill lists every package with its package URL, GPU and network kernel
     modules, NVIDIA's .run installs, the EFA installer, what provisioners built from source, and
     every other download with its SHA-256. The same record gives the same serial number; `made` is
-    the time of the bake.
+    the time of the bake, otherwise the bill has the time of day.
 
     Raises KilnError (exit status 2) if the record holds no version-info.
     """
@@ -109,7 +120,7 @@ def _packages(info: dict[str, Any]) -> Iterator[Component]:
             name=package.name,
             version=version,
             qualifiers={
-                "arch": package.arch,
+                "arch": package.arch if package.arch != _NO_VALUE else "",
                 "distro": f"{distro['id']}-{distro['version_id']}",
                 "epoch": epoch,
             },

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kiln.base.errors import KilnError, operation_failed
-from kiln.base.paths import packer_dir
+from kiln.base.paths import ROOT, packer_dir
 from kiln.base.recipe import Recipe
 from kiln.base.wanted_package import WantedPackage, parse_package
 from kiln.packer import render
@@ -170,7 +170,8 @@ def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
     folder = packer_dir()
     try:
         return subprocess.run(
-            ["git", "-C", str(folder), *arguments],
+            # Root may ask in a checkout that another user owns.
+            ["git", "-c", f"safe.directory={ROOT}", "-C", str(folder), *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,

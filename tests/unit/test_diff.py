@@ -275,6 +275,16 @@ def test_a_record_in_which_anything_is_broken_ends_in_a_message_or_an_answer(tmp
     assert all("version-info.json" in message for message in output)
 
 
+def test_an_empty_value_is_told_from_none(records):
+    name = "kernel.core_pattern"
+    for run, pattern in (("1", "core"), ("2", "")):
+        settings = {**INFO.get("sysctls", {}), name: pattern}
+        info = {**INFO, "sysctls": settings}
+        records(f"row{run}", f"20261121T00000{run}Z-aaaa", f"ami-0000000{run}", info)
+    text = diff_text(compare_images("ami-00000001", "ami-00000002"))
+    assert f"{name}  core → (empty)" in text
+
+
 def test_another_digest_alone_is_never_called_no_difference(builds):
     builds("old", recipe_digest="a" * 64)
     builds("new", recipe_digest="b" * 64)

@@ -18,7 +18,7 @@ from kiln.base.recipe import Recipe
 from kiln.cli.packer import render as render_task
 from kiln.matrix import load
 from kiln.matrix.load import load_recipes
-from kiln.packer import layout, render
+from kiln.packer import layout, render, summary
 from kiln.packer.folders import write_all
 from kiln.packer.staleness import renewal
 from kiln.packer.summary import changes, summary_lines
@@ -55,6 +55,17 @@ def test_a_driver_bump_is_a_line_per_ami_with_what_follows(repository: Path) -> 
         f"al2023 lts base: {bump}, nvidia-fabricmanager follows",
         f"al2023 lts base arm64: {bump}",
     ]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_root_is_told_the_changes_of_a_checkout_that_another_user_owns(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container that the checkout is mounted into."""
+    monkeypatch.setattr(summary, "ROOT", repository)
+    for path in (repository, repository / ".git"):
+        os.chown(path, 65534, 65534)
+    assert summary_lines(changes([BASE], "HEAD")) == ["al2023 lts base arm64: removed"]
 
 
 def test_a_driver_bump_changes_a_rows_folder_in_place(repository: Path) -> None:

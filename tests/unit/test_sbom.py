@@ -1,6 +1,7 @@
 """The CycloneDX bill of materials of an image."""
 
 import json
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
@@ -9,8 +10,9 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from kiln.image.sbom import SCHEMA, cyclonedx
+from kiln.image.sbom import SCHEMA, cyclonedx, of_build
 from kiln.matrix.load import load_recipes
+from tests.unit.records import a_record
 
 RECIPE = load_recipes(ROOT / "amis.yaml")[0]
 RUN = "NVIDIA-Linux-x86_64-510.47.03.run"
@@ -54,6 +56,7 @@ INFO = {
     "downloads": [
         {"url": f"https://us.download.nvidia.com/tesla/510.47.03/{RUN}", "sha256": "a" * 64},
         {"url": "https://efa-installer.amazonaws.com/aws-efa-installer.key", "sha256": "b" * 64},
+        {"url": "https://fsx.example/fsx-ubuntu-public-key.asc", "sha256": "c" * 64},
     ],
 }  # fmt: skip
 
@@ -103,6 +106,11 @@ def test_packages_of_one_name_stay_apart():
     assert len(named("gpg-pubkey")) == 2
 
 
+def test_a_key_of_rpms_database_is_of_no_architecture():
+    key, _ = named("gpg-pubkey")
+    assert key["purl"] == "pkg:rpm/amzn/gpg-pubkey@1-1?distro=amzn-2"
+
+
 def test_what_no_package_manager_knows_is_in_it():
     (module,) = named("nvidia.ko")
     assert module["type"] == "device-driver"
@@ -118,6 +126,7 @@ def test_a_download_has_its_checksum_and_a_key_is_not_software():
     (file,) = [entry for entry in named(RUN) if entry["type"] == "file"]
     assert file["hashes"] == [{"alg": "SHA-256", "content": "a" * 64}]
     assert not named("aws-efa-installer.key")
+    assert not named("fsx-ubuntu-public-key.asc")
 
 
 def test_the_image_depends_on_everything():
@@ -131,6 +140,13 @@ def test_the_same_image_gives_the_same_bill():
     assert cyclonedx(INFO, RECIPE, made=made) == cyclonedx(INFO, RECIPE, made=made)
     other = {**INFO, "packages": INFO["packages"][1:]}
     assert bill()["serialNumber"] != bill(other)["serialNumber"]
+
+
+def test_the_bill_of_a_build_has_the_time_of_its_bake():
+    build = replace(a_record(), started="2026-11-21T10:00:00Z")
+    bill = of_build(build, INFO)
+    assert json.loads(bill)["metadata"]["timestamp"] == "2026-11-21T10:00:00+00:00"
+    assert bill == of_build(build, INFO)
 
 
 def test_debian_packages_have_debian_urls():
