@@ -37,7 +37,7 @@ SCHEMA = SchemaVersion.V1_5
 _PURL_TYPES = {"rpm": "rpm", "dpkg": "deb"}
 # Endings of downloads that only serve to verify others: signatures and keys.
 _NOT_SOFTWARE = (".sig", ".asc", ".pub", ".key", ".gpg", "gpgkey")
-# What rpm prints for what an entry of its database does not have, such as the architecture of a key.
+# What rpm prints for what an entry of its database lacks, such as the architecture of a key.
 _NO_VALUE = "(none)"
 
 
