@@ -334,6 +334,48 @@ def test_what_an_older_bake_did_not_record_is_not_called_the_same(builds, other)
     )
 
 
+def test_what_only_the_newer_of_two_bakes_did_not_record_is_no_change(builds, other):
+    """As when a build is compared with one of an older checkout."""
+    other.pop("sysctls")
+    builds("old")
+    builds("new", versions=other)
+    text = diff_text(compare_images("old", "new"))
+    assert text.splitlines()[0] == "old and new: no difference; they have one recipe digest"
+    assert text.endswith("not compared: kernel parameters (one image does not record it)")
+
+
+def test_a_build_without_a_digest_is_told_from_one_that_was_continued(builds):
+    builds("whole")
+    same = Continued("tuning", "ami-0123456789abcdef0", same_inputs=True)
+    for name, continued in (("old-checkout", None), ("from-a-state", same)):
+        builds(name, recipe_digest=None, continued=continued)
+        assert f"({name}: its record has none)" in diff_text(compare_images("whole", name))
+
+
+def test_a_file_of_version_info_is_compared_with_a_build(builds, tmp_path):
+    builds("build")
+    (tmp_path / "version-info.json").write_text(json.dumps(INFO))
+    answer = compare_images("build", "version-info.json")
+    assert (answer["asked"], answer["changes"]) == ({}, [])
+    assert "(version-info.json: there is no record of its build)" in diff_text(answer)
+
+
+def test_what_is_gone_is_loud_and_what_has_come_is_not(other):
+    held = other["held"].pop(0)
+    assert only(compare_records(INFO, other)) == ("high", "removed", "kernel", held, None)
+    assert only(compare_records(other, INFO))[0] == "low"
+
+
+def test_a_package_of_an_image_that_does_not_say_its_processor_has_its_plain_name(other):
+    other.pop("arch")
+    assert compare_records(INFO, other) == []
+
+
+def test_a_component_without_a_version_is_no_change(other):
+    other["components"]["tuning"] = {"component": "tuning"}
+    assert compare_records(INFO, other) == []
+
+
 @pytest.fixture
 def builds(tmp_path, monkeypatch):
     """Writes records that `diff` finds by the ids `old` and `new` of their AMIs' names."""

@@ -10,7 +10,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from kiln.image.sbom import SCHEMA, cyclonedx, of_build
+from kiln.image.sbom import SCHEMA, cyclonedx, of_build, of_name
 from kiln.matrix.load import load_recipes
 from tests.unit.records import a_record
 
@@ -147,6 +147,75 @@ def test_the_bill_of_a_build_has_the_time_of_its_bake():
     bill = of_build(build, INFO)
     assert json.loads(bill)["metadata"]["timestamp"] == "2026-11-21T10:00:00+00:00"
     assert bill == of_build(build, INFO)
+
+
+def test_a_build_and_a_file_are_found_by_name(tmp_path):
+    build, info = tmp_path / "record.json", tmp_path / "version-info.json"
+    recipe = {**RECIPE.as_json(), "name": "the-row"}
+    build.write_text(json.dumps(a_record(versions=INFO, recipe=recipe).as_json()))
+    info.write_text(json.dumps(INFO))
+    names = [
+        json.loads(of_name(str(path)))["metadata"]["component"]["name"] for path in (build, info)
+    ]
+    assert names == ["the-row", "amzn-2"]
+
+
+def test_a_version_info_of_broken_values_is_bad_input(tmp_path):
+    path = tmp_path / "version-info.json"
+    path.write_text(json.dumps({**INFO, "modules": [{"name": "nvidia"}]}))
+    with pytest.raises(KilnError, match=r"version-info\.json") as refused:
+        of_name(str(path))
+    assert refused.value.exit_status == 2
+
+
+def test_what_an_image_does_not_have_is_not_in_it():
+    info = {**INFO, "efa": None, "kernel": {}}
+    content = bill(info)
+    assert not [entry for entry in content["components"] if entry["name"] == "aws-efa-installer"]
+    about = [entry["name"] for entry in content["metadata"]["component"]["properties"]]
+    assert "kiln:kernel" not in about
+
+
+def test_a_module_has_its_license_and_one_without_a_version_its_source_version():
+    (module,) = named("nvidia.ko")
+    assert module["licenses"] == [{"license": {"name": "NVIDIA"}}]
+    bare = {**INFO["modules"][0], "version": None, "license": None}
+    (module,) = [
+        entry
+        for entry in bill({**INFO, "modules": [bare]})["components"]
+        if entry["name"] == "nvidia.ko"
+    ]
+    assert module["version"] == "AB12"
+    assert "licenses" not in module
+
+
+def test_what_a_provisioner_installed_without_a_package_says_where_it_is_from():
+    (manager,) = named("nvidia-fabricmanager")
+    assert manager["properties"] == [{"name": "kiln:from", "value": "fm-archive.tar.xz"}]
+    of_source = {
+        "gdrcopy": {"version": "2.5.1"},
+        "nvidia-imex": {"archive": "imex.tar.xz"},
+        "tuning": {"version": "1"},
+    }
+    names = [entry["bom-ref"] for entry in bill({**INFO, "components": of_source})["components"]]
+    assert [name for name in names if name.startswith("component:")] == ["component:gdrcopy"]
+
+
+def test_a_companys_component_is_listed_with_the_files_that_it_installed():
+    own = {"acme-baseline": {"version": "3", "files": ["/etc/acme", "/usr/bin/acme"]}}
+    paths = ("/etc/acme/banner", "/usr/bin/acme", "/usr/bin/acme-other", "/etc/other")
+    hashes = dict.fromkeys(paths, f"sha256:{'d' * 64} 0644")
+    content = bill({**INFO, "components": own, "files": hashes})["components"]
+    (component,) = [entry for entry in content if entry["name"] == "acme-baseline"]
+    files = [entry["value"].split()[0] for entry in component["properties"]]
+    assert files == ["/etc/acme/banner", "/usr/bin/acme"]
+
+
+def test_an_entry_that_the_database_has_twice_is_numbered():
+    first, second = named("gpg-pubkey")
+    assert second["bom-ref"] == f"{first['bom-ref']}#2"
+    assert second["properties"] == [{"name": "kiln:occurrence", "value": "2"}]
+    assert "properties" not in first
 
 
 def test_debian_packages_have_debian_urls():
