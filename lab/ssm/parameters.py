@@ -1,5 +1,5 @@
 """What of Parameter Store moto 5.2.5 does not know: sizes by tier, names of AMIs, and the list of
-parameters by data type, without those that AWS publishes.
+parameters by data type, without those that AWS publishes, in pages as large as asked for.
 
 https://docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-advanced-parameters.html
 https://docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-ec2-aliases.html
@@ -12,6 +12,7 @@ import inspect
 import re
 from typing import Any
 
+from moto.core.responses import ActionResult
 from moto.ec2.models import ec2_backends
 from moto.ssm.exceptions import (
     InvalidFilterKey,
@@ -20,6 +21,7 @@ from moto.ssm.exceptions import (
     ValidationException,
 )
 from moto.ssm.models import SimpleSystemManagerBackend
+from moto.ssm.responses import SimpleSystemManagerResponse
 
 _STANDARD, _ADVANCED = 4096, 8192
 _AMI = re.compile("ami-([0-9a-f]{8}|[0-9a-f]{17})")
@@ -33,6 +35,7 @@ def install() -> None:
     SimpleSystemManagerBackend.describe_parameters = _by_data_type(
         SimpleSystemManagerBackend.describe_parameters
     )
+    SimpleSystemManagerResponse.describe_parameters = _in_pages
 
 
 def _limited(moto: Any) -> Any:
@@ -86,9 +89,11 @@ def _by_data_type(moto: Any) -> Any:
                 "contain only one occurrence of a specific filter."
             )
         begins = [_beginnings(each) for each in wanted]
+        newest = (versions[-1] for versions in list(self._parameters.values()) if versions)
         return [
             parameter
-            for parameter in moto(self, filters, others)
+            # moto also looks up the tags of each: a page costs as much as all parameters.
+            for parameter in (moto(self, filters, others) if filters or others else newest)
             # AWS lists its own by GetParametersByPath alone:
             # https://docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-finding-public-parameters.html
             if not parameter.name.startswith("/aws/")
@@ -115,3 +120,16 @@ def _beginnings(data_type: dict[str, Any]) -> tuple[list[str], bool]:
 
 def _is_of(data_type: str, values: list[str], begins: bool) -> bool:
     return data_type in values or (begins and data_type.startswith(tuple(values)))
+
+
+def _in_pages(self: Any) -> ActionResult:
+    """moto: ten parameters, whatever MaxResults says."""
+    size, first = int(self._get_param("MaxResults") or 10), int(self._get_param("NextToken") or 0)
+    described = self.ssm_backend.describe_parameters(
+        self._get_param("Filters"), self._get_param("ParameterFilters")
+    )
+    page = described[first : first + size]
+    answer: dict[str, Any] = {"Parameters": [each.describe_response_object() for each in page]}
+    if len(described) > first + size:
+        answer["NextToken"] = str(first + size)
+    return ActionResult(answer)

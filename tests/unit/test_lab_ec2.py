@@ -496,6 +496,9 @@ def test_parameters_are_listed_by_their_data_type_and_aws_own_are_not(
         return {parameter["Name"] for page in pages for parameter in page["Parameters"]}
 
     by_type = {"Key": "DataType", "Values": ["aws:ec2:image"]}
+    first = ssm.describe_parameters(MaxResults=1)
+    assert len(first["Parameters"]) == 1
+    assert first["NextToken"]
     assert listed(by_type) == {"/mine/ami"}
     assert listed({"Key": "DataType", "Option": "BeginsWith", "Values": ["aws:"]}) == {"/mine/ami"}
     texts = listed({"Key": "DataType", "Values": ["text"]})
