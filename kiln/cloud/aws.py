@@ -208,6 +208,17 @@ def regions() -> frozenset[str]:
     )
 
 
+@cache
+def dns_suffix(partition: str) -> str:
+    """How the names of AWS's hosts end in a partition, by boto3's own data: amazonaws.com, in China
+    (aws-cn) amazonaws.com.cn."""
+    from botocore.regions import EndpointResolver
+    from botocore.session import Session
+
+    known = EndpointResolver(Session().get_data("endpoints"))
+    return str(known.get_partition_dns_suffix(partition))
+
+
 @contextmanager
 def explained(what: str) -> Iterator[None]:
     """Turn an AWS error inside into a KilnError (exit status 1); its message begins with `what`."""

@@ -155,9 +155,7 @@ def store_bundle(target: Target, bucket: str, script: str) -> StoredBundle:
                 Body=content,
                 ChecksumSHA256=base64.b64encode(digest.digest()).decode(),
             )
-    # https://docs.amazonaws.cn/en_us/aws/latest/userguide/endpoints-arns.html
-    ending = "amazonaws.com.cn" if client.meta.partition == "aws-cn" else "amazonaws.com"
-    url = f"https://{bucket}.s3.{target.region}.{ending}/{key}"
+    url = f"https://{bucket}.s3.{target.region}.{aws.dns_suffix(client.meta.partition)}/{key}"
     return StoredBundle(url, digest.hexdigest())
 
 

@@ -84,7 +84,7 @@ class Publish(_Block):
     keep: dict[ChannelName, Annotated[int, Field(ge=1, le=100)]] = {}
     """How many releases of a channel, its present one included, are never retired; otherwise 2."""
     deprecate_after: Days | None = None
-    """Days after which an AMI that no channel holds is deprecated."""
+    """Days until EC2 deprecates a published AMI, held or not, and `retire` one that is not used."""
     deregister_after: Days | None = None
     """Days after which an AMI that no channel holds and nothing uses is deregistered."""
     max_age: Days = 30

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from kiln.base.errors import KilnError, operation_failed
@@ -43,6 +43,22 @@ def held_in(target: Target, regions: Sequence[str], line: str, channel: str) -> 
         regions, lambda region: channels.held(target.in_region(region), line, channel)
     )
     return {region: item for region, item in by_region.items() if item is not None}
+
+
+def say_left_out(
+    now: Held | None, ami_name: str, regions: Collection[str], say: Callable[[str], None]
+) -> None:
+    """Say in which regions a channel will keep its present AMI, because the one that is about to
+    come into it is not published there. `now` is what the channel holds in the target's region;
+    the others are not asked: one that does not answer any more may be left out for that."""
+    if now is None or now.release is None:
+        return
+    for region, ami_id in now.release.images.items():
+        if region not in regions:
+            say(
+                f"{region}: {now.channel} of {now.line} keeps {ami_id}: {ami_name} is not "
+                "published there"
+            )
 
 
 def moved_now(target: Target, action: Action, why: str) -> Moved:

@@ -32,6 +32,11 @@ def release_parameter(line: str, channel: str) -> str:
     return f"{ROOT}/{line}/{channel}/release"
 
 
+def is_image_parameter(name: str) -> bool:
+    """Whether a parameter is that of a channel's AMI."""
+    return _IMAGE_PARAMETER.fullmatch(name) is not None
+
+
 @dataclass(frozen=True)
 class Held:
     """What a channel of a line holds in one region. `version` is that of the image's parameter.
@@ -90,7 +95,7 @@ def _below(target: Target, path: str) -> list[Held]:
     holdings = (
         _held(target.region, parameters, name)
         for name in sorted(parameters)
-        if _IMAGE_PARAMETER.fullmatch(name)
+        if is_image_parameter(name)
     )
     return [holding for holding in holdings if holding is not None]
 

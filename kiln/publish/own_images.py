@@ -13,6 +13,7 @@ from kiln.base.tags import KEEP, LINE, RECIPE, RETIRING, RUN_ID
 from kiln.base.times import read_time
 from kiln.cloud import aws
 from kiln.cloud.target import Target
+from kiln.publish import channels
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import ImageTypeDef
@@ -112,7 +113,8 @@ def _own(region: str, image: ImageTypeDef) -> OwnImage | None:
 
 def users_of(target: Target, image_ids: Sequence[str]) -> dict[str, list[str]]:
     """What names each AMI in the target's region: instances that are not terminated, versions of
-    launch templates (also by a parameter), launch configurations, Auto Scaling groups.
+    launch templates (also by a parameter), launch configurations, Auto Scaling groups, parameters
+    of AMIs other than those of channels.
 
     Raises KilnError (exit status 1) if AWS refuses: an AMI without a known user may have one then.
     """
@@ -125,6 +127,7 @@ def users_of(target: Target, image_ids: Sequence[str]) -> dict[str, list[str]]:
                 *_looked_up(target, _templates(target)),
                 *_configurations(target),
                 *_groups(target),
+                *_parameters(target),
             ]:
                 if image_id in wanted:
                     users[image_id].append(user)
@@ -209,3 +212,28 @@ def _configurations(target: Target) -> Iterator[tuple[str, str]]:
         for configuration in page["LaunchConfigurations"]:
             name = configuration["LaunchConfigurationName"]
             yield configuration["ImageId"], f"launch configuration {name}"
+
+
+# DescribeParameters gives at most 50 at once, GetParameters takes ten names:
+# https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_DescribeParameters.html
+# https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_GetParameters.html
+_PAGE = 50
+_NAMES = 10
+
+
+def _parameters(target: Target) -> Iterator[tuple[str, str]]:
+    """The AMIs that parameters of the data type aws:ec2:image name: other accounts and programs
+    may launch by them. Those of channels are left out, since what a channel holds is read anyway.
+
+    Source: https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_ParameterStringFilter.html
+    """
+    ssm = aws.ssm(target)
+    pages = ssm.get_paginator("describe_parameters").paginate(
+        ParameterFilters=[{"Key": "DataType", "Values": ["aws:ec2:image"]}],
+        PaginationConfig={"PageSize": _PAGE},
+    )
+    described = (parameter["Name"] for page in pages for parameter in page["Parameters"])
+    names = [name for name in described if not channels.is_image_parameter(name)]
+    for first in range(0, len(names), _NAMES):
+        for parameter in ssm.get_parameters(Names=names[first : first + _NAMES])["Parameters"]:
+            yield parameter["Value"], f"parameter {parameter['Name']}"

@@ -75,6 +75,8 @@ def promote_line(
             for gate in judged
         ]
     promotion = Promotion(release, tuple(judged), ())
+    if promotion.allowed:
+        channel_move.say_left_out(present, release.ami_name, release.images, say)
     if dry_run or not promotion.allowed:
         return promotion
     bring_back(target, release.images, settings, say)

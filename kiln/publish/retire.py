@@ -3,13 +3,16 @@ deregistered with their snapshots. Each run does the next step only, and nothing
 
 from __future__ import annotations
 
+import json
+from base64 import b64decode
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Literal
 
+from kiln.base import vocabulary
 from kiln.base.errors import KilnError
-from kiln.base.tags import RETIRING
+from kiln.base.tags import PROVENANCE, RETIRING, RUN_ID
 from kiln.base.times import as_time, utc_now
 from kiln.cloud import aws
 from kiln.cloud.removal import Resource, delete_resource
@@ -18,6 +21,7 @@ from kiln.matrix.publishing import Publish
 from kiln.publish import channels
 from kiln.publish.channels import Held
 from kiln.publish.own_images import OwnImage, own_image, own_images, users_of
+from kiln.publish.provenance import statement_parameter, subject_name
 from kiln.publish.regions import in_regions
 from kiln.publish.release import Release
 from kiln.publish.usage import shared_with, used_elsewhere
@@ -256,6 +260,32 @@ def _do(target: Target, going: Going, image: OwnImage) -> None:
         elif going.step == "disable":
             ec2.disable_image(ImageId=going.ami_id)
         else:
+            _delete_statements(target, image)
             ec2.deregister_image(ImageId=going.ami_id)
             for snapshot in image.snapshots:
                 delete_resource(ec2, Resource("snapshot", snapshot))
+
+
+def _delete_statements(there: Target, image: OwnImage) -> None:
+    """Delete the statements of where an AMI came from: nothing leads to them when it is gone.
+
+    Its tag names the run that verified it last; the statement of its build may be there as well.
+    What is about another AMI, such as a copy that took the place of this one, stays.
+    """
+    if PROVENANCE not in image.tags:
+        return
+    runs = {image.tags[RUN_ID], *image.tags[PROVENANCE].split()[1:2]}
+    names = [statement_parameter(run) for run in sorted(runs) if vocabulary.RUN_ID.fits(run)]
+    ssm = aws.ssm(there)
+    for parameter in ssm.get_parameters(Names=names)["Parameters"]:
+        if _subjects(parameter["Value"]) == [subject_name(image.region, image.ami_id)]:
+            ssm.delete_parameter(Name=parameter["Name"])
+
+
+def _subjects(envelope: str) -> list[str]:
+    """What the statement in an envelope is about; nothing if it is not a statement."""
+    try:
+        statement = json.loads(b64decode(json.loads(envelope)["payload"]))
+        return [subject["name"] for subject in statement["subject"]]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return []

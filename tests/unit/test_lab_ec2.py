@@ -484,6 +484,34 @@ def test_a_parameter_that_nobody_has_is_unknown(client: Callable[..., Any]) -> N
         client("ssm").get_parameter(Name="/aws/service/ami-amazon-linux-latest/mine")
 
 
+def test_parameters_are_listed_by_their_data_type_and_aws_own_are_not(
+    client: Callable[..., Any], parent: str
+) -> None:
+    ssm = client("ssm")
+    ssm.put_parameter(Name="/mine/ami", Value=parent, Type="String", DataType="aws:ec2:image")
+    ssm.put_parameter(Name="/mine/word", Value="word", Type="String")
+
+    def listed(*filters: Any) -> set[str]:
+        pages = ssm.get_paginator("describe_parameters").paginate(ParameterFilters=filters)
+        return {parameter["Name"] for page in pages for parameter in page["Parameters"]}
+
+    by_type = {"Key": "DataType", "Values": ["aws:ec2:image"]}
+    first = ssm.describe_parameters(MaxResults=1)
+    assert len(first["Parameters"]) == 1
+    assert first["NextToken"]
+    assert listed(by_type) == {"/mine/ami"}
+    assert listed({"Key": "DataType", "Option": "BeginsWith", "Values": ["aws:"]}) == {"/mine/ami"}
+    texts = listed({"Key": "DataType", "Values": ["text"]})
+    assert "/mine/word" in texts
+    assert "/mine/ami" not in texts
+    assert not any(name.startswith("/aws/") for name in listed())
+    with pytest.raises(ClientError, match="InvalidFilterOption"):
+        listed({**by_type, "Option": "Contains"})
+    with pytest.raises(ClientError, match="duplicated"):
+        listed(by_type, by_type)
+    ssm.delete_parameters(Names=["/mine/ami", "/mine/word"])
+
+
 def test_an_instance_is_launched_from_a_parameter(client: Callable[..., Any], parent: str) -> None:
     ec2, ssm = client("ec2"), client("ssm")
     for name in (AL2023, f"{AL2023}:1"):

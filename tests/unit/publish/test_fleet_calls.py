@@ -142,11 +142,20 @@ def test_a_document_that_somebody_changed_is_not_run(
         )
 
 
-def test_the_bundle_of_a_fleet_in_china_is_fetched_from_a_host_there(
-    client: Callable[..., Any],
+@pytest.mark.parametrize(
+    ("region", "host"),
+    [
+        ("cn-north-1", "cn-north-1.amazonaws.com.cn"),
+        ("us-gov-west-1", "us-gov-west-1.amazonaws.com"),
+        ("us-iso-east-1", "us-iso-east-1.c2s.ic.gov"),
+        ("eusc-de-east-1", "eusc-de-east-1.amazonaws.eu"),
+    ],
+)
+def test_the_bundle_of_a_fleet_is_fetched_from_a_host_of_its_partition(
+    client: Callable[..., Any], region: str, host: str
 ) -> None:
-    kept = document.store_bundle(AWS.in_region("cn-north-1"), "in-china", "#!/bin/bash\n")
-    assert kept.url.startswith("https://in-china.s3.cn-north-1.amazonaws.com.cn/telemetry/")
+    kept = document.store_bundle(AWS.in_region(region), f"in-{region}", "#!/bin/bash\n")
+    assert kept.url.startswith(f"https://in-{region}.s3.{host}/telemetry/")
 
 
 def test_the_bundle_is_in_s3_under_its_hash_and_goes_again(

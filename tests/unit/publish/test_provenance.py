@@ -26,6 +26,7 @@ from kiln.base.errors import KilnError
 from kiln.cloud import aws
 from kiln.matrix.publishing import Publish
 from kiln.publish import provenance, signatures, signing
+from kiln.publish.retire import Going, Retirement, retire
 from tests.unit.publish.channel import (
     AWS,
     HOME,
@@ -35,7 +36,9 @@ from tests.unit.publish.channel import (
     promoted,
     published,
     resolved,
+    verified_again,
 )
+from tests.unit.publish.faults import faulty
 
 
 def key_file(folder: Path, name: str = "key.pem") -> Path:
@@ -268,3 +271,71 @@ def test_kms_signs_a_statement_of_any_size(
     envelope = signing.sign_statement(b"x" * size, sign, AWS)
     assert kms.asked == [kind]
     assert signatures.opened(envelope, signatures.public_key(sign, AWS)) == b"x" * size
+
+
+def taken_away(ami_id: str) -> None:
+    """Retire an AMI of the region that bakes, step by step."""
+    for step in ("deprecate", "disable", "deregister"):
+        (done,) = retire(AWS, Retirement((Going(ami_id, HOME, step, ""),), ())).would
+        assert done.error == ""
+
+
+def statements(client: Callable[..., Any], region: str = HOME) -> set[str]:
+    """The runs whose statements a region has."""
+    pages = client("ssm", region).get_paginator("get_parameters_by_path")
+    root = "/ami-kiln-provenance"
+    return {
+        parameter["Name"].removeprefix(f"{root}/")
+        for page in pages.paginate(Path=root)
+        for parameter in page["Parameters"]
+    }
+
+
+def test_an_ami_that_is_deregistered_takes_the_statement_of_its_region_with_it(
+    client: Callable[..., Any], bake: Bake, signed: Publish
+) -> None:
+    old, run_id = bake(21), "20261121T000000Z-aaaa"
+    published(OTHER, settings=signed)
+    bake(22)
+    published(OTHER, settings=signed)
+    with faulty(lambda call: None) as sent:
+        taken_away(old)
+    # The statement first: an interrupted run finds it again by the AMI.
+    removing = [call.action for call in sent if call.action.startswith(("DeleteP", "Deregister"))]
+    assert removing == ["DeleteParameter", "DeregisterImage"]
+    assert run_id not in statements(client)
+    assert run_id in statements(client, OTHER)
+    assert "20261122T000000Z-aaaa" in statements(client)
+
+
+def test_the_statement_of_an_ami_that_was_verified_again_goes_with_that_of_its_build(
+    client: Callable[..., Any], bake: Bake, signed: Publish, tmp_path: Path
+) -> None:
+    old = bake(18)
+    published(settings=signed)
+    verified_again(old, tmp_path)
+    tag = {"Key": "kiln:verified", "Value": "pass 2026-11-24T00:10:00Z c0ffee0"}
+    client("ec2").create_tags(Resources=[old], Tags=[tag])
+    published(settings=signed)
+    runs = {"20261118T000000Z-aaaa", "20261120T000000Z-bbbb"}
+    assert runs <= statements(client)
+    bake(24)
+    published(settings=signed)
+    taken_away(old)
+    assert not runs & statements(client)
+
+
+@pytest.mark.parametrize("other", [True, False])
+def test_a_parameter_that_does_not_say_where_the_ami_came_from_stays(
+    client: Callable[..., Any], bake: Bake, signed: Publish, *, other: bool
+) -> None:
+    old = bake(25)
+    published(OTHER, settings=signed)
+    name = provenance.statement_parameter("20261125T000000Z-aaaa")
+    there = client("ssm", OTHER).get_parameter(Name=name)["Parameter"]["Value"]
+    client("ssm").put_parameter(Name=name, Value=there if other else "[]", Overwrite=True)
+    bake(26)
+    published(OTHER, settings=signed)
+    taken_away(old)
+    assert "20261125T000000Z-aaaa" in statements(client)
+    client("ssm").delete_parameter(Name=name)

@@ -805,3 +805,33 @@ def test_a_region_that_the_former_release_never_reached_is_named_by_a_rollback(
     assert resolved(client, "nightly") == first
     assert rolled.kept == ((OTHER, there),)
     assert messages[-1].startswith(f"{OTHER}: nightly of {LINE} still holds {there}: ")
+
+
+def test_a_region_that_a_publish_leaves_out_is_named_before_anything_moves(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    published(OTHER, ami_id=bake(1))
+    there = resolved(client, "nightly", OTHER)
+    new = bake(2)
+    messages: list[str] = []
+    published(ami_id=new, say=messages.append)
+    left, moved = messages
+    assert left.startswith(f"{OTHER}: nightly of {LINE} keeps {there}: {RECIPE.name}-")
+    assert left.endswith(" is not published there")
+    assert moved.startswith(f"nightly of {LINE} in {HOME}: {new}")
+    assert resolved(client, "nightly", OTHER) == there
+
+
+def test_a_region_that_a_promotion_leaves_out_is_named_and_not_by_one_that_is_refused(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    published(OTHER, ami_id=bake(1))
+    promoted("candidate")
+    there = resolved(client, "candidate", OTHER)
+    published(ami_id=bake(2))
+    messages: list[str] = []
+    soaking = Publish(soak_hours={"candidate": 100})
+    assert not promoted("candidate", soaking, say=messages.append).allowed
+    assert messages == []
+    promoted("candidate", say=messages.append)
+    assert messages[0].startswith(f"{OTHER}: candidate of {LINE} keeps {there}: ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -180,6 +180,54 @@ def test_an_ami_that_a_launch_template_names_by_a_parameter_stays(
         assert why_kept(two[0]) == why
         ec2.delete_launch_template(LaunchTemplateName="pinned")
     ssm.delete_parameter(Name="/mine/gpu")
+
+
+@pytest.fixture
+def parameter_of(client: Callable[..., Any]) -> Iterator[Callable[..., None]]:
+    """Makes somebody's parameters; they go after the test."""
+    made: list[tuple[str, str]] = []
+
+    def make(name: str, ami_id: str, region: str = HOME, kind: str = "aws:ec2:image") -> None:
+        put = client("ssm", region).put_parameter
+        put(Name=name, Value=ami_id, Type="String", DataType=kind)
+        made.append((region, name))
+
+    yield make
+    for region, name in made:
+        client("ssm", region).delete_parameter(Name=name)
+
+
+def test_an_ami_that_somebodys_parameter_of_amis_names_stays(
+    two: tuple[str, str], parameter_of: Callable[..., None]
+) -> None:
+    for number in range(12):  # more than SSM gives in an answer
+        parameter_of(f"/mine/{number:02}", two[1])
+    parameter_of("/mine/gpu", two[0])
+    assert why_kept(two[0]) == "used by parameter /mine/gpu"
+
+
+def test_a_parameter_of_another_region_keeps_the_copy_there(
+    two: tuple[str, str], parameter_of: Callable[..., None]
+) -> None:
+    copies = own_images.own_images(AWS.in_region(OTHER))
+    (copy,) = (image for image in copies if image.tags["kiln:source-image"] == two[0])
+    parameter_of("/theirs/gpu", copy.ami_id, OTHER)
+    assert why_kept(copy.ami_id) == "used by parameter /theirs/gpu"
+    assert next_step(two[0]) == "deprecate"
+
+
+def test_a_parameter_of_text_that_no_template_names_keeps_no_ami(
+    two: tuple[str, str], parameter_of: Callable[..., None]
+) -> None:
+    parameter_of("/mine/note", two[0], kind="text")
+    assert next_step(two[0]) == "deprecate"
+
+
+def test_a_plan_reads_what_the_channels_hold_once(two: tuple[str, str]) -> None:
+    with faulty(lambda call: None) as sent:
+        plan()
+    asked = [call.action for call in sent if call.service == "ssm"]
+    assert (asked.count("DescribeParameters"), asked.count("GetParameters")) == (2, 0)
 
 
 def test_an_ami_that_an_auto_scaling_group_names_for_an_instance_type_stays(
