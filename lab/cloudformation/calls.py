@@ -6,6 +6,7 @@ import re
 import threading
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -134,7 +135,7 @@ def _wanted(request: Request, place: Place, stack: Stack | None) -> Wanted:
     }
     before = stack.wanted.parameters if stack else {}
     values = template.parameter_values(data, parameters, before)
-    return Wanted(text, data, values, _resolved(data, values, place))
+    return Wanted(text, data, values, _resolved(data, values, place), place.tags)
 
 
 def _resolved(data: Mapping[str, Any], values: Mapping[str, str], place: Place) -> dict[str, Any]:
@@ -159,11 +160,19 @@ def _resolved(data: Mapping[str, Any], values: Mapping[str, str], place: Place) 
 
 def _update(region: Region, request: Request, place: Callable[[Request], Place]) -> Any:
     stack = _settled(region.find(request["StackName"]))
-    wanted = _wanted(request, stack.place, stack)
-    if not change_sets.changes(stack, wanted):
+    wanted = _wanted(request, _retagged(stack, request, place), stack)
+    if not change_sets.changes(stack, wanted) and wanted.tags == stack.place.tags:
         raise CloudFormationError("No updates are to be performed.")
     _begin_update(stack, wanted)
     return {"StackId": stack.id}
+
+
+def _retagged(stack: Stack, request: Request, place: Callable[[Request], Place]) -> Place:
+    """Where the stack is, with the tags of an update. One that names none keeps them.
+
+    https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_UpdateStack.html
+    """
+    return replace(stack.place, tags=place(request).tags) if "Tags" in request else stack.place
 
 
 def _begin_update(stack: Stack, wanted: Wanted) -> None:
@@ -283,7 +292,7 @@ def _create_change_set(region: Region, request: Request, place: Callable[[Reques
         stack = _settled(region.find(request["StackName"]))
     else:
         raise CloudFormationError(f"AMI Kiln lab: change sets of {kind} are not implemented")
-    wanted = _wanted(request, stack.place, stack)
+    wanted = _wanted(request, _retagged(stack, request, place), stack)
     made = change_sets.made(stack, str(request["ChangeSetName"]), wanted)
     return {"Id": made.id, "StackId": stack.id}
 

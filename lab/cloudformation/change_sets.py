@@ -50,6 +50,8 @@ def changes(stack: Stack, wanted: Wanted) -> list[dict[str, Any]]:
             continue
         new = stacks.properties_of(scope, there[name])
         differ = stacks.changed(old.properties, new)
+        if not differ and wanted.tags != stack.place.tags and stacks.takes_tags(kind):
+            listed.append(_change("Modify", name, kind, old.made.id) | {"Scope": ["Tags"]})
         if differ:
             kept = stacks.KINDS[kind].in_place(differ)
             listed.append(_change("Modify", name, kind, old.made.id, sorted(differ), kept=kept))

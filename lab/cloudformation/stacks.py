@@ -13,7 +13,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from lab.cloudformation import template
 from lab.cloudformation.errors import CloudFormationError, ResourceError
-from lab.cloudformation.kinds import identity, machines, nights, scaling, watching
+from lab.cloudformation.kinds import identity, machines, nights, scaling, tagging, watching
 from lab.cloudformation.kinds.kind import Kind, Made, Place
 from lab.cloudformation.template import NO_VALUE, Scope
 
@@ -43,12 +43,13 @@ class Resource:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A template with the values of its parameters."""
+    """A template with the values of its parameters, and the stack's tags."""
 
     text: str
     data: Mapping[str, Any]
     parameters: Mapping[str, str]
     resolved: Mapping[str, Any]
+    tags: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass
@@ -159,7 +160,8 @@ def create(stack: Stack) -> None:
 
 def update(stack: Stack, wanted: Wanted) -> None:
     """Change what differs, make what is new, then delete what is no longer wanted."""
-    before = dict(stack.resources)
+    before, tagged = dict(stack.resources), stack.place
+    stack.place = replace(tagged, tags=wanted.tags)
     touched: list[str] = []
     try:
         names = []
@@ -169,8 +171,10 @@ def update(stack: Stack, wanted: Wanted) -> None:
                 touched.append(name)
                 _change(stack, name, item, wanted)
         outputs = _outputs(stack, wanted)
+        _tag(stack, before, tagged, stack.place)
     except _FAILURES as error:
         stack.become("UPDATE_ROLLBACK_IN_PROGRESS", _why(error))
+        stack.place = tagged
         _back(stack, before, touched)
         stack.become("UPDATE_ROLLBACK_COMPLETE")
         return
@@ -184,6 +188,25 @@ def update(stack: Stack, wanted: Wanted) -> None:
         elif now is not None and now.made.id != old.made.id:
             _delete(stack, old)
     stack.become("UPDATE_COMPLETE")
+
+
+def _tag(stack: Stack, before: Mapping[str, Resource], old: Place, new: Place) -> None:
+    """Give the resources that an update keeps their tags, which are also the stack's."""
+    for name, resource in stack.resources.items():
+        kept = before.get(name)
+        if kept is None or kept.made.id != resource.made.id or not takes_tags(resource.type):
+            continue
+        tags = [
+            {tag["Key"]: tag["Value"] for tag in place.all_tags(properties.get("Tags"))}
+            for place, properties in ((old, kept.properties), (new, resource.properties))
+        ]
+        if tags[0] != tags[1]:
+            tagging.change(resource.type, new, resource.made, *tags)
+
+
+def takes_tags(kind: str) -> bool:
+    """Whether resources of a type have the stack's tags, and change them."""
+    return kind in tagging.CHANGES
 
 
 def delete(stack: Stack) -> None:

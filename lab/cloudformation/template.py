@@ -98,6 +98,32 @@ def _allowed(name: str, value: str, rules: Mapping[str, Any]) -> None:
         raise CloudFormationError(f"Parameter '{name}' must match pattern {pattern}")
     if rules["Type"] == "Number" and not re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", value):
         raise CloudFormationError(f"Parameter '{name}' must be a number.")
+    _within(name, value, rules)
+
+
+def _within(name: str, value: str, rules: Mapping[str, Any]) -> None:
+    """https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/parameters-section-structure.html
+
+    A list has no such rules. What is said of lengths was not seen.
+    """
+    if rules["Type"] == "Number":
+        if "MinValue" in rules and float(value) < float(rules["MinValue"]):
+            least = as_text(rules["MinValue"])
+            raise CloudFormationError(f"Parameter '{name}' must be a number not less than {least}")
+        if "MaxValue" in rules and float(value) > float(rules["MaxValue"]):
+            most = as_text(rules["MaxValue"])
+            raise CloudFormationError(
+                f"Parameter '{name}' must be a number not greater than {most}"
+            )
+    elif not rules["Type"].startswith(("List<", "CommaDelimitedList")):
+        if len(value) < int(rules.get("MinLength", 0)):
+            least = as_text(rules["MinLength"])
+            raise CloudFormationError(
+                f"Parameter '{name}' must contain at least {least} characters"
+            )
+        if "MaxLength" in rules and len(value) > int(rules["MaxLength"]):
+            most = as_text(rules["MaxLength"])
+            raise CloudFormationError(f"Parameter '{name}' must contain at most {most} characters")
 
 
 def as_text(value: Any) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
 
-from lab.ec2.calls import BOOKED, Request, call, error, missing
+from lab.ec2.calls import BOOKED, Request, call, error
 
 
 @dataclass
@@ -50,9 +50,7 @@ def of(backend: Any) -> Settings:
 
 @call("EnableImageBlockPublicAccess")
 def _block_images(request: Request) -> dict[str, Any]:
-    state = request.parameters.get("ImageBlockPublicAccessState")
-    if not state:
-        raise missing("ImageBlockPublicAccessState")
+    state = request.parameters["ImageBlockPublicAccessState"]
     if state != _BLOCKED:
         raise _invalid(state, "imageBlockPublicAccessState")
     of(request.backend).images_public = state
@@ -73,9 +71,7 @@ def _images_blocked(request: Request) -> dict[str, Any]:
 
 @call("EnableSnapshotBlockPublicAccess")
 def _block_snapshots(request: Request) -> dict[str, Any]:
-    state = request.parameters.get("State")
-    if not state:
-        raise missing("State")
+    state = request.parameters["State"]
     if state not in ("block-all-sharing", _BLOCKED):
         raise _invalid(state, "state")
     of(request.backend).snapshots_public = state
@@ -105,9 +101,7 @@ def _allowed(request: Request) -> dict[str, Any]:
 
 @call("EnableAllowedImagesSettings")
 def _enable_allowed(request: Request) -> dict[str, Any]:
-    state = request.parameters.get("AllowedImagesSettingsState")
-    if not state:
-        raise missing("AllowedImagesSettingsState")
+    state = request.parameters["AllowedImagesSettingsState"]
     if state not in ("enabled", "audit-mode"):
         raise _invalid(state, "allowedImagesSettingsState")
     of(request.backend).allowed_images = state

@@ -35,9 +35,6 @@ _KEPT: dict[tuple[str, str], dict[str, _Reservation]] = {}
 @call("CreateCapacityReservation")
 def _create(request: Request) -> dict[str, Any]:
     parameters = request.parameters
-    for name in ("InstanceType", "InstancePlatform", "InstanceCount"):
-        if parameters.get(name) is None:
-            raise missing(name)
     named = parameters.get("AvailabilityZone") or parameters.get("AvailabilityZoneId")
     if not named:
         raise missing("AvailabilityZone")

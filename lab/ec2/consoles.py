@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from lab.ec2.calls import Request, call, error, missing
+from lab.ec2.calls import Request, call, error
 from lab.guests.instances import LabInstance
 from lab.storage import disks
 
@@ -64,10 +64,7 @@ def screen(text: str) -> bytes:
 
 
 def _instance(request: Request) -> Any:
-    instance_id = request.parameters.get("InstanceId")
-    if not instance_id:
-        raise missing("InstanceId")
-    return request.backend.get_instance(instance_id)
+    return request.backend.get_instance(request.parameters["InstanceId"])
 
 
 def _log(instance_id: str) -> Path:

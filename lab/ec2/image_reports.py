@@ -14,7 +14,7 @@ from typing import Any
 from moto.core.utils import utcnow
 
 from lab.ec2 import account, images
-from lab.ec2.calls import Request, call, error, missing
+from lab.ec2.calls import Request, call, error
 
 # Reports end 30 days after they are made.
 _LASTS = timedelta(days=30)
@@ -25,9 +25,7 @@ _ELSEWHERE = ("imagebuilder:ImageRecipe", "imagebuilder:ContainerRecipe")
 @call("DescribeImageReferences")
 def _references(request: Request) -> dict[str, Any]:
     parameters = request.parameters
-    wanted = parameters.get("ImageIds") or []
-    if not wanted:
-        raise missing("ImageIds")
+    wanted = parameters["ImageIds"]
     named = [kind.get("ResourceType") for kind in parameters.get("ResourceTypes") or []]
     if bool(named) == bool(parameters.get("IncludeAllResourceTypes")):
         raise error(
@@ -74,10 +72,8 @@ def _users(request: Request, image_id: str, kind: str) -> Iterator[str]:
 @call("CreateImageUsageReport")
 def _create(request: Request) -> dict[str, Any]:
     parameters = request.parameters
-    ami = images.own(request.backend, parameters.get("ImageId"))
-    kinds = parameters.get("ResourceTypes") or []
-    if not kinds:
-        raise missing("ResourceTypes")
+    ami = images.own(request.backend, parameters["ImageId"])
+    kinds = parameters["ResourceTypes"]
     unknown = {kind.get("ResourceType") for kind in kinds} - set(_KINDS[:2])
     if unknown:
         raise error("InvalidParameterValue", f"Unknown resource types: {sorted(map(str, unknown))}")
@@ -145,9 +141,7 @@ def _chosen(request: Request) -> list[dict[str, Any]]:
     ]
 
 
-def _find(request: Request, report: str | None) -> dict[str, Any]:
-    if not report:
-        raise missing("ReportId")
+def _find(request: Request, report: str) -> dict[str, Any]:
     kept = account.of(request.backend).reports.get(report)
     if kept is None:
         # The code is assumed: the reference names none.
@@ -157,7 +151,7 @@ def _find(request: Request, report: str | None) -> dict[str, Any]:
 
 @call("DeleteImageUsageReport")
 def _delete(request: Request) -> dict[str, Any]:
-    report = _find(request, request.parameters.get("ReportId"))
+    report = _find(request, request.parameters["ReportId"])
     del account.of(request.backend).reports[report["ReportId"]]
     return {"Return": True}
 
@@ -166,8 +160,7 @@ def _delete(request: Request) -> dict[str, Any]:
 def _ancestry(request: Request) -> dict[str, Any]:
     """https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ami-ancestry.html"""
     entries: list[dict[str, Any]] = []
-    image_id: str | None = request.parameters.get("ImageId")
-    ami = images.find(request.backend, image_id)
+    ami = images.find(request.backend, request.parameters["ImageId"])
     while ami is not None:
         source = getattr(ami, "source_image_id", None)
         entries.append(

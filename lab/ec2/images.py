@@ -17,10 +17,8 @@ from lab.guests.instances import LabInstance
 _TIME = "%Y-%m-%dT%H:%M:%S.000Z"
 
 
-def find(backend: Any, image_id: str | None) -> Any:
+def find(backend: Any, image_id: str) -> Any:
     """An AMI that the account may see. Raises EC2's error when there is none."""
-    if not image_id:
-        raise missing("ImageId")
     ami = backend.amis.get(image_id)
     if ami is not None:
         return ami
@@ -29,7 +27,7 @@ def find(backend: Any, image_id: str | None) -> Any:
     raise error("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
 
 
-def own(backend: Any, image_id: str | None) -> Any:
+def own(backend: Any, image_id: str) -> Any:
     """An AMI of the account itself, which it may change."""
     ami = find(backend, image_id)
     if ami.owner_id != backend.account_id:
@@ -123,10 +121,8 @@ _ATTRIBUTES = {
 
 @call("DescribeImageAttribute")
 def _attribute(request: Request) -> dict[str, Any]:
-    name = request.parameters.get("Attribute")
-    if not name:
-        raise missing("Attribute")
-    ami = own(request.backend, request.parameters.get("ImageId"))
+    name = request.parameters["Attribute"]
+    ami = own(request.backend, request.parameters["ImageId"])
     if name == "launchPermission":
         return {"ImageId": ami.id, "LaunchPermissions": ami.launch_permissions}
     if name == "productCodes":
@@ -149,7 +145,7 @@ def _attribute(request: Request) -> dict[str, Any]:
 @call("ModifyImageAttribute")
 def _modify(request: Request) -> None:
     parameters = request.parameters
-    ami = own(request.backend, parameters.get("ImageId"))
+    ami = own(request.backend, parameters["ImageId"])
     add, remove = _permissions(parameters)
     description = parameters.get("Description")
     if parameters.get("Attribute") == "description":
@@ -216,7 +212,7 @@ def _share(backend: Any, ami: Any, add: list[dict[str, str]], remove: list[dict[
 
 @call("ResetImageAttribute")
 def _reset(request: Request) -> None:
-    ami = own(request.backend, request.parameters.get("ImageId"))
+    ami = own(request.backend, request.parameters["ImageId"])
     if request.parameters.get("Attribute") != "launchPermission":
         raise error(
             "InvalidParameterValue", "The only attribute that can be reset is launchPermission"
@@ -226,10 +222,8 @@ def _reset(request: Request) -> None:
 
 @call("EnableImageDeprecation")
 def _deprecate(request: Request) -> dict[str, Any]:
-    ami = own(request.backend, request.parameters.get("ImageId"))
-    when = request.parameters.get("DeprecateAt")
-    if not when:
-        raise missing("DeprecateAt")
+    ami = own(request.backend, request.parameters["ImageId"])
+    when = request.parameters["DeprecateAt"]
     if isinstance(when, str):
         when = datetime.strptime(when[:19], "%Y-%m-%dT%H:%M:%S")
     when, now = when.replace(tzinfo=None), utcnow().replace(tzinfo=None)
@@ -251,13 +245,13 @@ def _deprecate(request: Request) -> dict[str, Any]:
 
 @call("DisableImageDeprecation")
 def _undeprecate(request: Request) -> dict[str, Any]:
-    own(request.backend, request.parameters.get("ImageId")).deprecation_time = None
+    own(request.backend, request.parameters["ImageId"]).deprecation_time = None
     return {"Return": True}
 
 
 @call("EnableImageDeregistrationProtection")
 def _protect(request: Request) -> dict[str, Any]:
-    ami = own(request.backend, request.parameters.get("ImageId"))
+    ami = own(request.backend, request.parameters["ImageId"])
     cooldown = request.parameters.get("WithCooldown")
     ami.deregistration_protection = (
         "enabled-with-cooldown" if cooldown else "enabled-without-cooldown"
@@ -267,7 +261,7 @@ def _protect(request: Request) -> dict[str, Any]:
 
 @call("DisableImageDeregistrationProtection")
 def _unprotect(request: Request) -> dict[str, Any]:
-    ami = own(request.backend, request.parameters.get("ImageId"))
+    ami = own(request.backend, request.parameters["ImageId"])
     ami.deregistration_protection = "disabled"
     return {"Return": "disabled"}
 
@@ -275,7 +269,7 @@ def _unprotect(request: Request) -> dict[str, Any]:
 @call("DisableImage")
 def _disable(request: Request) -> dict[str, Any]:
     """https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/disable-an-ami.html"""
-    ami = own(request.backend, request.parameters.get("ImageId"))
+    ami = own(request.backend, request.parameters["ImageId"])
     if ami.state not in ("available", "disabled"):
         raise error("InvalidAMIID.Unavailable", f"The image ID '{ami.id}' is {ami.state}")
     ami.state = "disabled"
@@ -285,7 +279,7 @@ def _disable(request: Request) -> dict[str, Any]:
 
 @call("EnableImage")
 def _enable(request: Request) -> dict[str, Any]:
-    ami = own(request.backend, request.parameters.get("ImageId"))
+    ami = own(request.backend, request.parameters["ImageId"])
     if ami.state not in ("available", "disabled"):
         raise error("InvalidAMIID.Unavailable", f"The image ID '{ami.id}' is {ami.state}")
     ami.state = "available"
@@ -294,7 +288,7 @@ def _enable(request: Request) -> dict[str, Any]:
 
 @call("DeregisterImage")
 def _deregister(request: Request) -> dict[str, Any]:
-    backend, image_id = request.backend, request.parameters.get("ImageId")
+    backend, image_id = request.backend, request.parameters["ImageId"]
     ami = find(backend, image_id)
     if ami.owner_id != backend.account_id:
         raise error("AuthFailure", f"Not authorized for images: [{image_id}]")

@@ -291,8 +291,6 @@ _NAME = re.compile(r"[A-Za-z0-9()\[\] ./\-'@_]{3,128}")
 
 def check_name(backend: Any, name: str) -> None:
     """Raise EC2's error for a name that no AMI can have, or that another one has."""
-    if not name:
-        raise EC2ClientError("MissingParameter", "The request must contain the parameter name")
     if not _NAME.fullmatch(name):
         raise EC2ClientError(
             "InvalidAMIName.Malformed",

@@ -56,9 +56,7 @@ def _run(request: Request) -> Any:
 
 
 def _count(parameters: dict[str, Any], name: str) -> int:
-    count = parameters.get(name)
-    if count is None:
-        raise missing(name)
+    count = parameters[name]
     if int(count) < 1:
         raise error("InvalidParameterValue", f"Value ({count}) for parameter {name} is invalid.")
     return int(count)

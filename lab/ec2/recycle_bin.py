@@ -15,7 +15,7 @@ from typing import Any
 
 from lab.amis import images as entries
 from lab.ec2 import imaging
-from lab.ec2.calls import Request, call, error, missing
+from lab.ec2.calls import Request, call, error
 from lab.guests.instances import LabInstance
 
 IMAGE, SNAPSHOT = "EC2_IMAGE", "EBS_SNAPSHOT"
@@ -149,9 +149,7 @@ def _images(request: Request) -> dict[str, Any]:
     }
 
 
-def _image(request: Request, image_id: str | None) -> Kept:
-    if not image_id:
-        raise missing("ImageId")
+def _image(request: Request, image_id: str) -> Kept:
     kept = of(request.backend).images.get(image_id)
     if kept is None:
         raise error(
@@ -164,7 +162,7 @@ def _image(request: Request, image_id: str | None) -> Kept:
 def _restore_image(request: Request) -> dict[str, Any]:
     """It comes back as it was, if its snapshots are there and its name is free."""
     backend = request.backend
-    ami = _image(request, request.parameters.get("ImageId")).thing
+    ami = _image(request, request.parameters["ImageId"]).thing
     for device in ami.block_device_mappings:
         snapshot = device["Ebs"].get("SnapshotId")
         if snapshot and snapshot not in backend.snapshots:
@@ -196,9 +194,7 @@ def _snapshots(request: Request) -> dict[str, Any]:
     }
 
 
-def _snapshot(request: Request, snapshot_id: str | None) -> Kept:
-    if not snapshot_id:
-        raise missing("SnapshotId")
+def _snapshot(request: Request, snapshot_id: str) -> Kept:
     kept = of(request.backend).snapshots.get(snapshot_id)
     if kept is None:
         raise error(
@@ -211,7 +207,7 @@ def _snapshot(request: Request, snapshot_id: str | None) -> Kept:
 @call("RestoreSnapshotFromRecycleBin")
 def _restore_snapshot(request: Request) -> dict[str, Any]:
     backend = request.backend
-    snapshot = _snapshot(request, request.parameters.get("SnapshotId")).thing
+    snapshot = _snapshot(request, request.parameters["SnapshotId"]).thing
     del of(backend).snapshots[snapshot.id]
     backend.snapshots[snapshot.id] = snapshot
     return {

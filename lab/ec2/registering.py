@@ -9,7 +9,7 @@ from typing import Any
 
 from lab.amis.images import Image
 from lab.ec2 import registrations, snapshots
-from lab.ec2.calls import Request, call, error, missing
+from lab.ec2.calls import Request, call, error
 from lab.guests.instances import LabInstance
 
 _DEFAULT_ROOT = "/dev/sda1"
@@ -19,8 +19,6 @@ _DEFAULT_ROOT = "/dev/sda1"
 def _register(request: Request) -> dict[str, Any]:
     """The lab has the disk of an AMI's root snapshot, and that of a volume besides the root."""
     parameters, backend = request.parameters, request.backend
-    if not parameters.get("Name"):
-        raise missing("name")
     root = parameters.get("RootDeviceName") or _DEFAULT_ROOT
     devices = {entry.get("DeviceName"): entry.get("Ebs") or {} for entry in _devices(parameters)}
     if root not in devices:

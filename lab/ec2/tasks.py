@@ -10,7 +10,7 @@ from typing import Any
 
 from moto.ec2.exceptions import EC2ClientError
 
-from lab.ec2.calls import BOOKED, Request, call, error, missing
+from lab.ec2.calls import BOOKED, Request, call, error
 
 _LISTS = {
     "DescribeBundleTasks": "BundleTasks",
@@ -56,8 +56,6 @@ def _disable_fast_launch(request: Request) -> dict[str, Any]:
 
 def _not_windows(request: Request) -> EC2ClientError:
     """EC2 does this for Windows alone, and the lab has no AMI of it. The code is not confirmed."""
-    image_id = request.parameters.get("ImageId")
-    if not image_id:
-        return missing("ImageId")
+    image_id = request.parameters["ImageId"]
     (image,) = request.backend.describe_images(ami_ids=[image_id])
     return error("InvalidParameterValue", f"The image {image.id} is not a Windows AMI")

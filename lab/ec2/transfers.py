@@ -140,10 +140,7 @@ def _of_image(task: dict[str, Any]) -> dict[str, Any]:
 @call("CreateStoreImageTask")
 def _store(request: Request) -> dict[str, Any]:
     parameters, backend = request.parameters, request.backend
-    ami = images.own(backend, parameters.get("ImageId"))
-    bucket = parameters.get("Bucket")
-    if not bucket:
-        raise missing("Bucket")
+    ami, bucket = images.own(backend, parameters["ImageId"]), parameters["Bucket"]
     _check_bucket(bucket)
     if ami.state != "available":
         raise error("InvalidAMIID.Unavailable", f"The image ID '{ami.id}' is {ami.state}")
@@ -177,9 +174,6 @@ def _store_tasks(request: Request) -> dict[str, Any]:
 @call("CreateRestoreImageTask")
 def _restore(request: Request) -> dict[str, Any]:
     parameters, backend = request.parameters, request.backend
-    for name in ("Bucket", "ObjectKey"):
-        if not parameters.get(name):
-            raise missing(name)
     _check_bucket(parameters["Bucket"])
     content = buckets.read(parameters["Bucket"], parameters["ObjectKey"])
     if content is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from lab.ec2 import imaging
-from lab.ec2.calls import Request, call, error, is_device, missing
+from lab.ec2.calls import Request, call, error, is_device
 from lab.guests.guest import Guest
 from lab.guests.instances import LabInstance
 from lab.storage import loops, volumes
@@ -18,9 +18,6 @@ from lab.storage import loops, volumes
 def _attach(request: Request) -> Any:
     """A running guest gets the volume as a block device; a stopped one has it when it starts."""
     backend, parameters = request.backend, request.parameters
-    for name in ("VolumeId", "InstanceId", "Device"):
-        if not parameters.get(name):
-            raise missing(name)
     volume = backend.get_volume(parameters["VolumeId"])
     instance = backend.get_instance(parameters["InstanceId"])
     device = parameters["Device"]
@@ -76,9 +73,7 @@ def _attach(request: Request) -> Any:
 @call("DetachVolume", tries=True)
 def _detach(request: Request) -> Any:
     """The reference: the instance's id is only needed for a volume of several instances."""
-    volume_id = request.parameters.get("VolumeId")
-    if not volume_id:
-        raise missing("VolumeId")
+    volume_id = request.parameters["VolumeId"]
     attachment = request.backend.get_volume(volume_id).attachment
     if attachment is None:
         raise error("IncorrectState", f"Volume '{volume_id}' is in the 'available' state.")
@@ -113,9 +108,6 @@ def _snapshots(request: Request) -> Any:
 @call("CopySnapshot", tries=True)
 def _copy(request: Request) -> Any:
     machines = LabInstance.machines
-    for name in ("SourceRegion", "SourceSnapshotId"):
-        if not request.parameters.get(name):
-            raise missing(name)
     try:
         made = request.of_moto().result
     except KeyError:  # moto's, of a region that it does not know

@@ -30,16 +30,14 @@ def connect(instance: LabInstance, port: int) -> socket.socket:
     if boot is None:
         raise ConnectionRefusedError(f"{instance.id} is off")
     if boot == 0:
-        return socket.create_connection((instance.address, port), _TIMEOUT)
+        return _made(instance.address, port)
     results: list[socket.socket | OSError] = []
 
     def make() -> None:
         # A namespace is a thread's: this one has no other work, before or after.
         try:
             _enter(boot)
-            made = socket.create_connection(("127.0.0.1", port), _TIMEOUT)
-            made.settimeout(None)
-            results.append(made)
+            results.append(_made("127.0.0.1", port))
         except OSError as error:
             results.append(error)
 
@@ -50,6 +48,12 @@ def connect(instance: LabInstance, port: int) -> socket.socket:
     if isinstance(result, OSError):
         raise result
     return result
+
+
+def _made(address: str, port: int) -> socket.socket:
+    made = socket.create_connection((address, port), _TIMEOUT)
+    made.settimeout(None)  # the limit is for the connection, not for its silence
+    return made
 
 
 def _enter(leader: int) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
+import queue
 import secrets
 import socket
 import threading
@@ -34,6 +35,8 @@ Connect = Callable[[int], socket.socket]
 _AGAIN, _LEFT = 0.5, 20.0
 # Messages that may be on their way; the plugin keeps 10,000.
 _WINDOW = 1000
+# Messages of the client that may wait for the port.
+_KEPT = 1000
 _TERMINATE = messages.TERMINATE_SESSION.to_bytes(4, "big")
 
 
@@ -62,6 +65,9 @@ class Session:
         self._waiting: dict[int, tuple[bytes, float]] = {}
         self._sent = self._expected = 0
         self._way: Mux | _Direct | None = None
+        # What the client has sent for the port; None: nothing more.
+        self._inbox: queue.Queue[bytes | None] = queue.Queue(_KEPT)
+        self._acknowledgements: queue.Queue[bytes | None] = queue.Queue(_KEPT)
         threading.Thread(target=self._watch, daemon=True).start()
 
     def serve(self, client: WebSocket) -> None:
@@ -98,6 +104,9 @@ class Session:
                 return
             self.ended, client, way = time.time(), self._client, self._way
             self._lock.notify_all()
+        for waiting in (self._inbox, self._acknowledgements):
+            with contextlib.suppress(queue.Full):  # who reads it looks at `ended`, too
+                waiting.put_nowait(None)
         if client:
             with contextlib.suppress(ClosedError):
                 client.send(messages.packed(messages.closed(self.id, self.target, why)))
@@ -135,9 +144,11 @@ class Session:
             if kind in (messages.DATA, messages.FLAG):
                 self._waiting[self._sent] = (message, time.monotonic())
             self._sent += 1
-            if self._client:
-                with contextlib.suppress(ClosedError):  # it is sent again when there is a client
-                    self._client.send(message)
+            client = self._client
+        # Without the lock: a client that takes nothing now must not keep its acknowledgements out.
+        if client:
+            with contextlib.suppress(ClosedError):  # it is sent again when there is a client
+                client.send(message)
 
     def _send_data(self, data: bytes) -> None:
         for start in range(0, len(data), messages.PIECE):
@@ -150,17 +161,30 @@ class Session:
                 self._waiting.pop(number, None)
                 self._lock.notify_all()
         elif message.kind == messages.INPUT and message.sequence <= self._expected:
+            is_new_data = (
+                message.sequence == self._expected and message.payload_type == messages.DATA
+            )
+            if is_new_data and self._inbox.full():
+                return  # the port does not keep up: the client sends it again
             # Before anything that follows from it: the plugin ends, or hears nothing any more, when
             # something comes between the end of the handshake and its first connection.
             # github:aws/session-manager-plugin
             # src/sessionmanagerplugin/session/portsession/portsession.go (IsStreamNotSet)
             # @61cf1288c7c66b4cbff922b7ed8a6604b3a3c2ea
-            if self._client:
-                self._client.send(messages.packed(messages.acknowledgement(message)))
+            self._acknowledge(messages.packed(messages.acknowledgement(message)))
             # What came before is acknowledged anew, and not taken twice.
             if message.sequence == self._expected:
                 self._expected += 1
                 self._do(message)
+
+    def _acknowledge(self, answer: bytes) -> None:
+        if self._way:
+            # Who takes messages waits for nobody: a client may wait with what it sends until it has
+            # taken what comes. One that is left out is asked for again.
+            with contextlib.suppress(queue.Full):
+                self._acknowledgements.put_nowait(answer)
+        elif self._client:
+            self._client.send(answer)
 
     def _do(self, message: Message) -> None:
         if message.payload_type == messages.HANDSHAKE_RESPONSE:
@@ -169,7 +193,7 @@ class Session:
             )
             self.begin()
         elif message.payload_type == messages.DATA and self._way:
-            self._way.feed(message.payload)
+            self._inbox.put_nowait(message.payload)
         elif (message.payload_type, message.payload) == (messages.FLAG, _TERMINATE):
             self.end()
 
@@ -177,6 +201,7 @@ class Session:
         port = int(self.properties["portNumber"])
         if "type" in self.properties:
             self._way = Mux(lambda: self.connect(port), self._send_data, self._failed)
+            self._start_feeding(self._way)
             return
         try:
             way = _Direct(self.connect(port), self._send_data, self.end)
@@ -189,6 +214,24 @@ class Session:
             way.close()
         else:
             way.start()
+            self._start_feeding(way)
+
+    def _start_feeding(self, way: Mux | _Direct) -> None:
+        """Pass on to the port what the client sends, in a thread of its own: a port that writes a
+        lot reads nothing until that is taken, which takes the client's acknowledgements."""
+
+        def answer(acknowledgement: bytes) -> None:
+            client = self._client
+            if client:
+                with contextlib.suppress(ClosedError):
+                    client.send(acknowledgement)
+
+        for waiting, take in ((self._inbox, way.feed), (self._acknowledgements, answer)):
+            threading.Thread(target=self._each, args=(waiting, take), daemon=True).start()
+
+    def _each(self, waiting: queue.Queue[bytes | None], take: Callable[[bytes], None]) -> None:
+        while not self.ended and (data := waiting.get()) is not None:
+            take(data)
 
     def _failed(self) -> None:
         self._send(messages.CONNECT_TO_PORT_ERROR.to_bytes(4, "big"), messages.FLAG)

@@ -5,7 +5,9 @@ The template of stack.deploy is deployed, looked at and deleted; no guest boots.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
@@ -22,6 +24,8 @@ from kiln.cloud.target import Target
 from kiln.telemetry import Telemetry
 from kiln.telemetry.stack import template
 from kiln.telemetry.stack.inputs import StackInputs
+from lab.cloudformation import template as templates
+from lab.cloudformation.errors import CloudFormationError
 from lab.cloudformation.kinds import identity, machines, watching
 from tests.unit import insights
 
@@ -461,6 +465,75 @@ def test_a_creation_is_rolled_back_as_aws_does_it(client: Client) -> None:
     assert status() == "ROLLBACK_COMPLETE"
     assert client("logs").describe_log_groups(logGroupNamePrefix="/a")["logGroups"] == []
     formation.delete_stack(StackName="rolled")
+
+
+def test_an_update_changes_the_tags_of_the_stack_and_of_what_it_keeps(client: Client) -> None:
+    formation, iam, ec2 = client("cloudformation"), client("iam"), client("ec2")
+    trust = {"Version": "2012-10-17", "Statement": []}
+    alarm = {
+        "AlarmName": "tagged",
+        **{"Namespace": "n", "MetricName": "m", "Statistic": "Sum", "Period": 60},
+        **{"ComparisonOperator": "GreaterThanThreshold", "Threshold": 1, "EvaluationPeriods": 1},
+    }
+    alarm_arn = "arn:aws:cloudwatch:us-east-1:123456789012:alarm:tagged"
+    role = {"RoleName": "tagged", "AssumeRolePolicyDocument": trust}
+    body = json.dumps(
+        small(
+            Role={"Type": "AWS::IAM::Role", "Properties": role},
+            Net={"Type": "AWS::EC2::VPC", "Properties": {"CidrBlock": "10.9.0.0/16"}},
+            Topic={"Type": "AWS::SNS::Topic", "Properties": {"TopicName": "tagged"}},
+            Alarm={"Type": "AWS::CloudWatch::Alarm", "Properties": alarm},
+            Key={"Type": "AWS::KMS::Key", "Properties": {"KeyPolicy": trust}},
+        )
+    )
+    how = {"StackName": "tags", "TemplateBody": body, "Capabilities": ["CAPABILITY_NAMED_IAM"]}
+    old = [{"Key": "cost", "Value": "1"}, {"Key": "team", "Value": "a"}]
+    new = [{"Key": "team", "Value": "b"}]
+
+    def tags() -> list[Any]:
+        (stack,) = formation.describe_stacks(StackName="tags")["Stacks"]
+        ids = {
+            item["LogicalResourceId"]: item["PhysicalResourceId"]
+            for item in formation.list_stack_resources(StackName="tags")["StackResourceSummaries"]
+        }
+        assert stack["StackStatus"].endswith("_COMPLETE")
+        of_key = client("kms").list_resource_tags(KeyId=ids["Key"])["Tags"]
+        seen = [
+            stack["Tags"],
+            iam.list_role_tags(RoleName=ids["Role"])["Tags"],
+            ec2.describe_vpcs(VpcIds=[ids["Net"]])["Vpcs"][0].get("Tags", []),
+            client("sns").list_tags_for_resource(ResourceArn=ids["Topic"])["Tags"],
+            client("cloudwatch").list_tags_for_resource(ResourceARN=alarm_arn)["Tags"],
+            [{"Key": tag["TagKey"], "Value": tag["TagValue"]} for tag in of_key],
+        ]
+        return [sorted(tags, key=lambda tag: str(tag["Key"])) for tags in seen]
+
+    formation.create_stack(**how, Tags=old)
+    assert tags() == [old] * 6
+    formation.update_stack(**how, Tags=new)
+    assert tags() == [new] * 6
+    with pytest.raises(ClientError, match="No updates are to be performed"):
+        formation.update_stack(**how)  # without tags it keeps them
+    assert tags() == [new] * 6
+    removed("tags")
+
+
+@pytest.mark.parametrize(
+    ("rules", "value", "message"),
+    [
+        ({"Type": "Number", "MinValue": 2}, "1", "'P' must be a number not less than 2"),
+        ({"Type": "Number", "MaxValue": "3"}, "3.5", "'P' must be a number not greater than 3"),
+        ({"Type": "String", "MinLength": 2}, "a", "'P' must contain at least 2 characters"),
+        ({"Type": "String", "MaxLength": "2"}, "abc", "'P' must contain at most 2 characters"),
+        ({"Type": "Number", "MinValue": 2, "MaxValue": 3}, "2", ""),
+        ({"Type": "String", "MinLength": 2, "MaxLength": 3}, "abc", ""),
+        ({"Type": "CommaDelimitedList", "MaxLength": 2}, "a,b,c", ""),
+    ],
+)
+def test_a_parameter_is_within_its_limits(rules: dict[str, Any], value: str, message: str) -> None:
+    said = re.escape(message)
+    with pytest.raises(CloudFormationError, match=said) if said else contextlib.nullcontext():
+        templates.parameter_values({"Parameters": {"P": rules}}, {"P": value}, {})
 
 
 def test_an_update_that_fails_is_rolled_back(client: Client) -> None:

@@ -18,11 +18,13 @@ import struct
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lab.access import auth
+from lab.guests import inside
 from lab.ssm import channel, messages, sessions
 from lab.ssm.messages import Message
 from lab.ssm.sessions import Session, Sessions
@@ -37,6 +39,7 @@ class Plugin:
 
     def __init__(self, made: socket.socket) -> None:
         self._socket, self._stream, self._next = made, made.makefile("rb"), 0
+        self._writing = threading.Lock()
 
     def open(self, token: str) -> list[bytes]:
         head = []
@@ -52,7 +55,8 @@ class Plugin:
         length = struct.pack(">BH", 0x80 | 126, size)
         if size <= 125:
             length = struct.pack(">B", 0x80 | size)
-        self._socket.sendall(bytes([0x80 | kind]) + length + mask + masked)
+        with self._writing:
+            self._socket.sendall(bytes([0x80 | kind]) + length + mask + masked)
 
     def read(self) -> Message | None:
         """The next message; None when the channel is closed."""
@@ -64,6 +68,15 @@ class Plugin:
             (size,) = struct.unpack(">H", self._stream.read(2))
         assert first[0] == 0x82, "a whole binary message"
         return messages.unpacked(self._stream.read(size))
+
+    def ping(self) -> None:
+        """Wait until everything that was sent before was taken; what came is lost."""
+        self.frame(9, b"")
+        while (head := self._stream.read(2)) and head[0] & 0x0F != 10:
+            size = head[1]
+            if size == 126:
+                (size,) = struct.unpack(">H", self._stream.read(2))
+            self._stream.read(size)
 
     def unanswered(self) -> Message:
         """The next message of the stream."""
@@ -335,6 +348,115 @@ def test_forwarding_has_many_connections_in_one_stream(opened: Open) -> None:
             rest = rest[8 + size :]
     assert seen[3] == b"hello three"
     assert b"hello five".startswith(seen[5])
+
+
+def socket_pair_session(
+    opened: Open, properties: dict[str, str], *ports: socket.socket | OSError
+) -> tuple[Session, Plugin]:
+    """A session after its handshake, whose connections are these, in turn."""
+    session, client = opened(properties)
+    made = iter(ports)
+
+    def connect(_: int) -> socket.socket:
+        port = next(made)
+        if isinstance(port, OSError):
+            raise port
+        return port
+
+    session.connect = connect
+    client.shake()
+    return session, client
+
+
+def test_an_upload_goes_on_while_a_large_answer_comes_down(opened: Open) -> None:
+    ours, guest = socket.socketpair()
+    answer, upload = b"a" * (4 << 20), b"u" * (400 << 10)
+    got: list[bytes] = []
+
+    def program() -> None:
+        guest.sendall(answer)  # and reads only then
+        got.append(guest.makefile("rb").read(len(upload)))
+
+    _, client = socket_pair_session(opened, SSH, ours)
+    running = threading.Thread(target=program, daemon=True)
+    running.start()
+
+    def send() -> None:
+        for start in range(0, len(upload), 1024):
+            client.say(upload[start : start + 1024])
+
+    threading.Thread(target=send, daemon=True).start()
+    seen, last = 0, -1
+    while seen < len(answer):
+        message = client.take()
+        if message.sequence > last:
+            seen, last = seen + len(message.payload), message.sequence
+    running.join(60)
+    assert got == [upload]
+    guest.close()
+
+
+def test_a_port_that_refuses_does_not_end_the_download_of_another_connection(
+    opened: Open,
+) -> None:
+    ours, guest = socket.socketpair()
+    answer = b"a" * (4 << 20)
+    _, client = socket_pair_session(opened, FORWARDING, ours, ConnectionRefusedError())
+    threading.Thread(target=guest.sendall, args=(answer,), daemon=True).start()
+    client.say(frame(0, 3))
+    seen: dict[int, Message] = {}
+    while len(seen) < sessions._WINDOW:  # more is not sent before one is acknowledged
+        message = client.unanswered()
+        seen[message.sequence] = message
+    client.say(frame(0, 5))
+    for message in list(seen.values()):
+        client.frame(2, messages.packed(messages.acknowledgement(message)))
+    of_flag, size = 0, sum(len(message.payload) for message in seen.values())
+    while size < len(answer) or not of_flag:
+        message = client.take()
+        if message.sequence not in seen:
+            seen[message.sequence] = message
+            of_flag += message.payload_type == messages.FLAG
+            size += len(message.payload)
+    guest.close()
+
+
+def test_what_a_port_does_not_take_in_time_is_taken_when_it_is_sent_again(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_KEPT", 2)
+    ours, guest = socket.socketpair()
+    fed: list[bytes] = []
+    taken, goes_on = threading.Semaphore(0), threading.Event()
+
+    class Slow(sessions._Direct):
+        def feed(self, data: bytes) -> None:
+            fed.append(data)
+            taken.release()
+            goes_on.wait(60)
+
+    monkeypatch.setattr(sessions, "_Direct", Slow)
+    _, client = socket_pair_session(opened, SSH, ours)
+    client.say(b"one")
+    assert taken.acquire(timeout=60)
+    for text in (b"two", b"three", b"four"):
+        client.say(text)
+    client.ping()  # all before it was looked at
+    goes_on.set()
+    assert taken.acquire(timeout=60) and taken.acquire(timeout=60)
+    client.say(b"four", number=4)
+    assert taken.acquire(timeout=60)
+    assert fed == [b"one", b"two", b"three", b"four"]
+    guest.close()
+
+
+def test_a_connection_to_a_machine_with_its_own_kernel_may_be_silent(
+    echo: tuple[int, list[socket.socket]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inside, "boot_of", lambda instance: 0)
+    made = inside.connect(SimpleNamespace(address="127.0.0.1"), echo[0])  # type: ignore[arg-type]
+    assert made.gettimeout() is None
+    made.close()
 
 
 def test_a_port_that_does_not_answer_is_said() -> None:
