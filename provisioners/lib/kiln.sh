@@ -127,7 +127,13 @@ kiln_record() { _kiln_recorded+=("$@"); }
 # started it is the one to name.
 _kiln_failed() { # STATUS LINE COMMAND STATUSES
     ((BASH_SUBSHELL == 0)) || return 0
-    _kiln_failure=("$1" "$2" "$3" "$4")
+    local command=$3
+    # When a function fails by `return`, bash still names that: the caller's line says more.
+    if [[ $command == return* ]]; then
+        command=$(sed -n "$2{s/^ *//;s/ *\\\\$//;p}" "${BASH_SOURCE[1]}" 2>/dev/null) || true
+        command=${command:-$3}
+    fi
+    _kiln_failure=("$1" "$2" "$command" "$4")
     _kiln_failure_place=$(_kiln_place 1 "$2" 2>&1) || true
 }
 _kiln_failure=()

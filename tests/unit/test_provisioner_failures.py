@@ -395,6 +395,15 @@ def test_a_command_that_fails_without_a_message_is_named(tmp_path: Path):
     assert "kiln: sample: ERROR: a command failed with status 1: grep b" in done.stderr
 
 
+def test_a_function_that_returns_a_failure_is_named_by_the_line_that_calls_it(tmp_path: Path):
+    machine, script = Machine(tmp_path), tmp_path / "sample.sh"
+    refuses = 'refuses() {\n    return "$1"\n}\nrefuses 7\n'
+    script.write_text(f'source "$KILN_DIR/lib/kiln.sh"\n{refuses}')
+    done = machine.bash(f"exec {machine.interpreter} {script}")
+    assert done.returncode == 7
+    assert "kiln: sample: ERROR: a command failed with status 7: refuses 7" in done.stderr
+
+
 # ------------------------------------------------------------------- keys
 
 
