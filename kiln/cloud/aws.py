@@ -215,8 +215,8 @@ def dns_suffix(partition: str) -> str:
     from botocore.regions import EndpointResolver
     from botocore.session import Session
 
-    known = EndpointResolver(Session().get_data("endpoints"))
-    return str(known.get_partition_dns_suffix(partition))
+    resolver = EndpointResolver(Session().get_data("endpoints"))
+    return str(resolver.get_partition_dns_suffix(partition))
 
 
 @contextmanager

@@ -92,18 +92,18 @@ def start_of(plan: Plan, packer: Packer, first: Record, progress: Progress, stop
 
     Raises KilnError: exit status 2 without anything to start from, 1 if an operation failed.
     """
-    name, asked = plan.start, plan.options.start
+    name, option = plan.start, plan.options.start
     if name is None:
         return Start()
-    if name != asked:
-        progress.say(f"from {asked}: it judges what {name} leaves, so {name} runs before it")
+    if name != option:
+        progress.say(f"from {option}: it judges what {name} leaves, so {name} runs before it")
     on = kept_instance.kept_of(plan)
     if on:
         progress.say(f"from {name}: on {on.instance_id}, which run {on.run_id} has left")
         return Start(on=on)
     if plan.target.bills:
         raise KilnError(
-            f"--from {asked}: in AWS a bake goes on only where another one failed, and no build "
+            f"--from {option}: in AWS a bake goes on only where another one failed, and no build "
             f"instance of {plan.recipe.name} is kept here",
             hint="./invoke build … --on-error keep keeps the one whose bake fails; with --target "
             "lab, --from needs none",

@@ -81,8 +81,8 @@ class Plan:
     def start(self) -> str | None:
         """The component that the bake starts with, if not with its first: that of the options, or
         the one whose work that judges."""
-        asked = self.options.start
-        return asked and (components.get(asked).judges or asked)
+        name = self.options.start
+        return name and (components.get(name).judges or name)
 
     @property
     def steps(self) -> list[str]:

@@ -101,18 +101,18 @@ def _refusal(environ: dict[str, Any]) -> refusals.Answer | None:
     begin = _Place("", "", answer.empty)
     if environ.get("HTTP_X_AMZ_TARGET"):
         readable = call.parameters or _is_object(body)
-        found = _in_json(call.parameters, shape, begin) if readable else iter(())
+        lacking = _in_json(call.parameters, shape, begin) if readable else iter(())
     elif _takes_forms(call.service) and not str(environ["PATH_INFO"]).startswith("/service/"):
-        found = _in_form(_Form(call.parameters, ec2=call.service == "ec2"), shape, begin)
+        lacking = _in_form(_Form(call.parameters, ec2=call.service == "ec2"), shape, begin)
     else:  # CBOR; and a form for SQS, whose model no longer has their names
-        found = iter(())
-    missing = [one for one in found if answer.nested or "." not in one.path]
+        lacking = iter(())
+    missing = [each for each in lacking if answer.nested or "." not in each.path]
     if not missing:
         return None
     named = _file()["names"].get(call.action, {}) if call.service == "ec2" else {}
     texts = [
-        answer.message.format(name=named.get(one.name, {}).get("name", one.name), path=one.path)
-        for one in missing
+        answer.message.format(name=named.get(each.name, {}).get("name", each.name), path=each.path)
+        for each in missing
     ]
     code = (answer.code, answer.json or answer.code)
     return refusals.missing(service, code, _joined(answer, texts), environ, body)
@@ -167,23 +167,23 @@ def _requires(shape: Any, seen: set[str]) -> bool:
     return shape.type_name == "map" and _requires(shape.value, seen)
 
 
-def _in_json(given: Any, shape: Any, place: _Place) -> Iterator[Missing]:
+def _in_json(value: Any, shape: Any, place: _Place) -> Iterator[Missing]:
     """What a JSON value lacks. A value of another type than the model's is left to the service."""
-    if shape.type_name == "structure" and isinstance(given, dict):
+    if shape.type_name == "structure" and isinstance(value, dict):
         for name, member in shape.members.items():
             written = member.serialization.get("name", name)
-            value, there = given.get(written), place.member(name, written)
-            if value is None or (place.empty and value in ("", [], {})):
+            inner, there = value.get(written), place.member(name, written)
+            if inner is None or (place.empty and inner in ("", [], {})):
                 if name in shape.required_members:
                     yield Missing(there.name, there.path)
             else:
-                yield from _in_json(value, member, there)
-    elif shape.type_name == "list" and isinstance(given, list):
-        for number, item in enumerate(given, 1):
+                yield from _in_json(inner, member, there)
+    elif shape.type_name == "list" and isinstance(value, list):
+        for number, item in enumerate(value, 1):
             yield from _in_json(item, shape.member, place.item(number, "member"))
-    elif shape.type_name == "map" and isinstance(given, dict):
-        for key, value in given.items():
-            yield from _in_json(value, shape.value, place.item(key, "entry"))
+    elif shape.type_name == "map" and isinstance(value, dict):
+        for key, item in value.items():
+            yield from _in_json(item, shape.value, place.item(key, "entry"))
 
 
 class _Form:

@@ -420,7 +420,7 @@ def test_of_half_made_things_one_that_has_just_gone_keeps_no_other_from_being_ta
         return call()
 
     at_each_call(monkeypatch, gone)
-    clean_up.remove(MINE, AWS, amis=True)
+    clean_up.remove(MINE, AWS, amis=True, patient=False)
     assert tagged == [snapshot]
 
 
