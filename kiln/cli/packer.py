@@ -20,41 +20,18 @@ if TYPE_CHECKING:
 @task(
     help={
         "check": "write nothing; fail if what is committed is stale",
-        "summary": "write nothing; print a line for each AMI that differs, for a pull request",
-        "against": "with --summary: the commit to compare with: --against origin/main",
         **JSON,
     }
 )
-def render(
-    c: Context,
-    check: bool = False,
-    summary: bool = False,
-    against: str | None = None,
-    json: bool = False,
-) -> int:
+def render(c: Context, check: bool = False, json: bool = False) -> int:
     """Write packer/: what all AMIs share, and a folder for each."""
     from kiln.matrix import load
     from kiln.packer.folders import write_all
     from kiln.packer.staleness import renewal, shown_packer, stale_files
 
-    if check and summary:
-        raise KilnError("--check and --summary exclude each other", hint="give one of them")
-    if against is not None and not summary:
-        raise KilnError("--against says what --summary compares with", hint="add --summary")
     recipes = load.load_recipes()
     number = len(recipes)
-    if summary:
-        from kiln.packer import summary as differences
-
-        against = against or "HEAD"
-        changes = differences.changes(recipes, against)
-        lines = differences.summary_lines(changes)
-        show(
-            {"against": against, "amis": number, "changes": changes},
-            as_json=json,
-            text=lambda _: "\n".join(lines) or f"no AMI differs from {against}",
-        )
-    elif check:
+    if check:
         stale = stale_files(recipes)
         if stale and not json:
             note("\n".join(stale))
@@ -67,24 +44,17 @@ def render(
             text=lambda _: f"{shown_packer()}/ matches the matrix ({number} AMIs)",
         )
         return OPERATION_FAILED if stale else 0
-    else:
-        written = write_all(recipes)
-        show(
-            {"amis": number, "written": written},
-            as_json=json,
-            text=lambda _: "\n".join(written) or f"nothing to change ({number} AMIs)",
-        )
+    written = write_all(recipes)
+    show(
+        {"amis": number, "written": written},
+        as_json=json,
+        text=lambda _: "\n".join(written) or f"nothing to change ({number} AMIs)",
+    )
     return 0
 
 
-@task(
-    help={
-        "each": "`packer validate` for each row, also if another gives the builder the same values",
-        **NO_INSTALL,
-        **JSON,
-    }
-)
-def validate(c: Context, each: bool = False, no_install: bool = False, json: bool = False) -> int:
+@task(help={**NO_INSTALL, **JSON})
+def validate(c: Context, no_install: bool = False, json: bool = False) -> int:
     """Hold what the matrix renders to the policy, `packer fmt -check` and `packer validate`."""
     from kiln.base import needs
     from kiln.matrix import load
@@ -94,7 +64,7 @@ def validate(c: Context, each: bool = False, no_install: bool = False, json: boo
 
     recipes = load.load_recipes()
     needs.ensure("packer", install=not no_install, say=note)
-    results = validation.validate_recipes(recipes, program.find_packer(), each=each)
+    results = validation.validate_recipes(recipes, program.find_packer())
     show([result.as_json() for result in results], as_json=json, text=lambda _: _lines(results))
     if stale_files(recipes):
         note(f"{shown_packer()}/ is stale, and was not judged: {renewal()} brings it up to date")
@@ -107,8 +77,7 @@ def _lines(results: list[Validation]) -> str:
     causes: dict[tuple[str, str], Finding] = {}
     for result in results:
         verdict = "valid" if result.valid else "INVALID"
-        like = f"  like {result.like}" if result.like else ""
-        lines.append(f"{verdict}  {result.name}  {result.seconds:.1f} s{like}")
+        lines.append(f"{verdict}  {result.name}  {result.seconds:.1f} s")
         for finding in result.findings:
             key = (finding.rule, finding.message)
             rows = causes[key].rows if key in causes else ()

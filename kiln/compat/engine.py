@@ -21,7 +21,6 @@ from kiln.compat.rules.combination import Combination, recipe_combination
 from kiln.compat.rules.driver import nearest_driver as meant_driver
 from kiln.compat.rules.registry import Rule
 from kiln.components import Step, environment, rendered_files
-from kiln.components.script_commands import command_problems, rendered_file_problems
 
 LATEST = "latest"
 _CHOICES = {
@@ -91,8 +90,8 @@ def _strictly(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _environment(recipe: Recipe) -> list[Finding]:
-    """Findings where the variables that a component gives are not those that its script declares
-    and reads, at the script; and a component that the recipe cannot have, at the row. Raises
+    """Findings where the variables that a component gives are not those that its script
+    declares, at the script; and a component that the recipe cannot have, at the row. Raises
     KilnError (exit status 2) for a mistake in an overlay's component."""
     findings: list[Finding] = []
     steps: list[Step] = []
@@ -108,12 +107,8 @@ def _environment(recipe: Recipe) -> list[Finding]:
             continue
         steps.append(step)
         findings += environment.environment_problems(name, environment.component_variables(step))
-        findings += command_problems(name)
-    names = rendered_files.rendered_names(recipe, steps)
     findings += rendered_files.name_problems(recipe, steps)
-    for step in steps:
-        findings += rendered_file_problems(step.name, names)
-    return [*findings, *environment.library_problems()]
+    return findings
 
 
 def _telemetry(recipe: Recipe) -> list[Finding]:

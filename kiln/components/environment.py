@@ -1,5 +1,4 @@
-"""The environment that a provisioner declares in its header, whether a component gives it, and
-whether the script reads no other.
+"""The environment that a provisioner declares in its header, and whether a component gives it.
 
 A header is the leading comment block of a script; its `#@` lines declare variables:
 
@@ -15,7 +14,7 @@ build instance.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,8 +24,6 @@ from kiln.base.findings import Finding
 from kiln.base.overlay import component_files, provisioner_file, shown_path
 from kiln.base.paths import PROVISIONERS
 from kiln.components.component import Step
-from kiln.components.script_syntax import script_text
-from kiln.components.script_variables import readings
 
 LIBRARY = PROVISIONERS / "lib" / "kiln.sh"
 RULE = "environment"
@@ -61,7 +58,7 @@ def declared(script: Path) -> tuple[Variable, ...]:
         )
     variables: dict[str, Variable] = {}
     in_header = True
-    for number, line in enumerate(script_text(script).splitlines(), 1):
+    for number, line in enumerate(script.read_text("utf-8", "replace").splitlines(), 1):
         in_header = in_header and line.startswith("#")
         if not line.startswith("#@"):
             continue
@@ -105,13 +102,12 @@ def component_variables(step: Step) -> dict[str, str]:
 
 
 def environment_problems(component: str, values: Mapping[str, str]) -> list[Finding]:
-    """Findings where the variables that a component gives, its script declares and its script reads
-    are not the same.
+    """Findings where a component gives other variables than its script declares.
 
     `values`: name → value of what the component gives, without the common variables. A variable
-    given and not declared is an error, so is a required one that is missing or empty, and one that
-    the script reads and nobody declares; an optional one that the component never gives is a
-    warning. Each names the script and a line. Raises KilnError for a header that cannot be read.
+    given and not declared is an error, and so is a required one that is missing or empty; an
+    optional one that the component never gives is a warning. Each names the script and a line.
+    Raises KilnError for a header that cannot be read.
     """
     script = provisioner_file(component)
     variables = {variable.name: variable for variable in declared(script)}
@@ -140,39 +136,8 @@ def environment_problems(component: str, values: Mapping[str, str]) -> list[Find
     own = [variable for variable in variables.values() if variable.name not in common_names]
     return [
         *findings,
-        *_undeclared(script, {*variables, *common_names}),
         *_never(component, own, values),
     ]
-
-
-@cache
-def library_problems() -> tuple[Finding, ...]:
-    """Errors where a file of the library reads a variable that its header does not declare."""
-    common_names = {variable.name for variable in common()}
-    return tuple(
-        finding
-        for path in sorted(LIBRARY.parent.glob("*.sh"))
-        for finding in _undeclared(path, common_names)
-    )
-
-
-# Of a variable that may be set elsewhere, only such a likeness to a declared one is a mistake.
-_MISSPELT = 0.85
-
-
-def _undeclared(script: Path, declared_names: Collection[str]) -> list[Finding]:
-    findings = []
-    for reading in readings(script):
-        if reading.own or reading.name in declared_names:
-            continue
-        close = nearest(reading.name, declared_names, likeness=_MISSPELT)
-        if not (reading.certain or close):
-            continue
-        message = f"the script reads {reading.name}, which its header does not declare"
-        hint = f"did you mean {close}? " if close else ""
-        hint += f"A new variable needs a line in the script's header: {_FORM}"
-        findings.append(_finding(script, reading.line, message, hint))
-    return findings
 
 
 def _never(

@@ -33,11 +33,6 @@ def installed_agent_files(recipe: Recipe) -> dict[str, str]:
     return {f"{AGENT_ETC}/{path}": text for path, text in texts.items()}
 
 
-def rendered_names(recipe: Recipe, steps: Sequence[Step]) -> frozenset[str]:
-    """The names of all files that are rendered for an image."""
-    return frozenset(_givers(recipe, steps))
-
-
 def name_problems(recipe: Recipe, steps: Sequence[Step]) -> Iterator[Finding]:
     """Files of an overlay in the place of a file, or of a folder, that the image has already; of
     any component, files in the place of a folder."""

@@ -12,7 +12,6 @@ from kiln.base.findings import errors
 from kiln.base.overlay import provisioner_file, shown_path
 from kiln.base.recipe import Recipe
 from kiln.components import Component, Step, environment, rendered_files
-from kiln.components.script_commands import command_problems, rendered_file_problems
 from kiln.facts import lock_file, table
 from kiln.packer import program, uploads
 from kiln.packer.hcl import Expression
@@ -152,14 +151,11 @@ def _require_provisioners(recipe: Recipe, chosen: Iterable[Step]) -> None:
 
 def _require_environment(recipe: Recipe, chosen: Iterable[Step]) -> None:
     steps = tuple(chosen)
-    names = rendered_files.rendered_names(recipe, steps)
     of_steps = (
         finding
         for step in steps
-        for finding in (
-            *environment.environment_problems(step.name, environment.component_variables(step)),
-            *command_problems(step.name),
-            *rendered_file_problems(step.name, names),
+        for finding in environment.environment_problems(
+            step.name, environment.component_variables(step)
         )
     )
     findings = errors((*of_steps, *rendered_files.name_problems(recipe, steps)))

@@ -1,15 +1,8 @@
-"""Validates the whole matrix: renders it, checks policy and scripts, runs `packer fmt`
-and `validate`.
-
-A Packer with plugins starts the amazon plugin several times for each validation: 1.8 s of CPU, of
-which judging the HCL is 0.1 s. So of the rows that give the builder the same values one is
-validated. The others have the same files, linked, but for their recipe: `packer console` reads
-their folder and computes every local, as `validate` does before it asks the plugin.
-"""
+"""Validate the whole matrix: render it, check policy and scripts, run `packer fmt` and
+`packer validate`."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -21,32 +14,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lark.exceptions import LarkError
+
 from kiln.base.findings import Finding
 from kiln.base.recipe import Recipe
 from kiln.packer import plugins, policy
 from kiln.packer.folders import write_folders
-from kiln.packer.hcl_values import HclError, parse_hcl, references
-from kiln.packer.hclfile import blocks_in, hcl_files
-from kiln.packer.program import EXAMPLE_VARIABLES, Packer, ask_packer, command
+from kiln.packer.program import EXAMPLE_VARIABLES, FOLDER_1_6, Packer, ask_packer, command
 from kiln.packer.scripts import check_scripts
 from kiln.packer.staleness import shown_packer
-
-# A folder's own file; the others are links.
-_OWN = "recipe.pkr.hcl"
 
 
 @dataclass(frozen=True)
 class Validation:
-    """The findings about one recipe, and the seconds that Packer took.
-
-    `like` is the recipe whose validation showed what this one gives the builder; None if it was
-    validated itself.
-    """
+    """The findings about one recipe, and the seconds that Packer took."""
 
     name: str
     findings: tuple[Finding, ...]
     seconds: float
-    like: str | None = None
 
     @property
     def valid(self) -> bool:
@@ -60,52 +45,35 @@ class Validation:
             "name": self.name,
             "valid": self.valid,
             "seconds": self.seconds,
-            "like": self.like,
             "findings": findings,
         }
 
 
-def validate_recipes(
-    recipes: Sequence[Recipe], packer: Packer, *, each: bool = False
-) -> list[Validation]:
+def validate_recipes(recipes: Sequence[Recipe], packer: Packer) -> list[Validation]:
     """Check every recipe's folder as the matrix renders it now, in a temporary folder: what is
     committed stays as it is.
 
-    With `each`, `packer validate` runs in every folder. Packer's processes run in parallel, and the
-    policy is checked meanwhile.
+    Packer's processes run in parallel, and the policy is checked meanwhile.
     Raises KilnError if a recipe cannot be rendered or a plugin cannot be installed.
     """
     if not recipes:
         return []
     with tempfile.TemporaryDirectory(prefix="kiln-validate-") as temporary:
         folders = write_folders(recipes, Path(temporary, "packer"))
-        return _validations(recipes, folders, packer, each=each)
+        return _validations(recipes, folders, packer)
 
 
 def _validations(
-    recipes: Sequence[Recipe], folders: Mapping[str, Path], packer: Packer, *, each: bool
+    recipes: Sequence[Recipe], folders: Mapping[str, Path], packer: Packer
 ) -> list[Validation]:
     plugins.install_plugins(packer, next(iter(folders.values())))
-    like = {} if each or not packer.has_plugins else _alike(folders)
     # One more than cores: Packer spends part of its time waiting for the processes it starts.
     with ThreadPoolExecutor(max_workers=(os.cpu_count() or 1) + 1) as workers:
-        answers = {
-            name: workers.submit(_timed, packer, folder, values_only=False)
-            for name, folder in folders.items()
-            if name not in like
-        }
+        answers = {name: workers.submit(_timed, packer, folder) for name, folder in folders.items()}
         files = sorted({path for folder in folders.values() for path in hcl_files(folder)})
         unformatted = workers.submit(badly_formatted, packer, files)
-        policies = {name: policy.check_policy(folder) for name, folder in folders.items()}
+        policies = {name: _policy(folder) for name, folder in folders.items()}
         unparsed = {recipe.name: check_scripts(recipe.components) for recipe in recipes}
-        # By now their files, which have the names of the locals, are parsed: the policy reads them.
-        for name in like:
-            answers[name] = workers.submit(_timed, packer, folders[name], values_only=True)
-        # What is wrong with one may be wrong with those that were not asked because of it.
-        for name, other in list(like.items()):
-            if answers[other].result()[0]:
-                answers[name] = workers.submit(_timed, packer, folders[name], values_only=False)
-                del like[name]
         return [
             Validation(
                 name,
@@ -116,62 +84,22 @@ def _validations(
                     *_unformatted(name, folder, unformatted.result()),
                 ),
                 round(answers[name].result()[1], 3),
-                like.get(name),
             )
             for name, folder in folders.items()
         ]
 
 
-def _alike(folders: Mapping[str, Path]) -> dict[str, str]:
-    """The recipes that give the builder what another one gives it, each with that other one.
-
-    What it gets of a recipe stands as `local.recipe.…` in source.pkr.hcl; everything else in the
-    files that all folders link to is from variables. The provisioners' blocks are the same too: of
-    a recipe they get locals, and a component decides only whether its provisioner runs.
-    """
-    first: dict[str, str] = {}
-    like = {}
-    for name, folder in folders.items():
-        recipe = json.loads((folder / "files/etc/kiln/recipe.json").read_text())
-        files = {path.name: path.read_text() for path in folder.glob("*.pkr.hcl")}
-        shared = {name: text for name, text in files.items() if name != _OWN}
-        try:
-            named = references(shared["source.pkr.hcl"])
-        except HclError:
-            return {}  # Packer says what is wrong with it
-        used = sorted(path[2:] for path in named if path[:2] == ("local", "recipe"))
-        key = json.dumps([[_at(recipe, path) for path in used], sorted(shared.items())])
-        if first.setdefault(key, name) != name:
-            like[name] = first[key]
-    return like
-
-
-def _at(recipe: Any, path: Sequence[str]) -> Any:
-    """What a recipe has at a path; None for nothing, of which Packer says where it is read."""
-    value = recipe
-    for key in path:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
-
-
-def _timed(packer: Packer, folder: Path, *, values_only: bool) -> tuple[str, float]:
-    started = time.monotonic()
-    # `validate` reports what is wrong, and its messages name the line.
-    names = _locals(folder) if values_only else []
-    complaint = packer_values(packer, folder, names) if names else "?"
-    if complaint:
-        mistake = packer_validate(packer, folder)
-        complaint = mistake or ("" if not values_only else complaint)
-    return complaint, time.monotonic() - started
-
-
-def _locals(folder: Path) -> list[str]:
-    """The names of all locals in a folder's HCL; none if a file is not HCL."""
+def _policy(folder: Path) -> list[Finding]:
     try:
-        files = [parse_hcl(path.read_text()) for path in folder.glob("*.pkr.hcl")]
-    except HclError:
-        return []
-    return sorted({name for data in files for block in blocks_in(data, "locals") for name in block})
+        return policy.check_policy(folder)
+    except (LarkError, KeyError) as error:
+        message = f"the policy cannot read the HCL: {error}"
+        return [Finding("error", "hcl-syntax", message, file=f"{shown_packer()}/{folder.name}")]
+
+
+def _timed(packer: Packer, folder: Path) -> tuple[str, float]:
+    started = time.monotonic()
+    return packer_validate(packer, folder), time.monotonic() - started
 
 
 def _invalid(name: str, folder: Path, complaint: str) -> list[Finding]:
@@ -204,16 +132,10 @@ def packer_validate(packer: Packer, folder: Path) -> str:
     return "" if done.returncode == 0 else (done.stdout + done.stderr).strip()
 
 
-def packer_values(packer: Packer, folder: Path, names: Sequence[str]) -> str:
-    """The complaint of `packer console` about these locals of a folder; empty if all have values.
-
-    It reads the whole folder and starts no plugin, which is nearly all of what a validation costs.
-    """
-    expression = f"jsonencode([{', '.join(f'local.{name}' for name in names)}])\n"
-    done = ask_packer(
-        command(packer, "console", variables=EXAMPLE_VARIABLES), folder, text=expression
-    )
-    return "" if done.returncode == 0 else (done.stdout + done.stderr).strip()
+def hcl_files(folder: Path) -> list[Path]:
+    """The HCL files of an AMI's folder and those it links to, each once."""
+    paths = [*folder.glob("*.pkr.hcl"), *folder.glob(f"{FOLDER_1_6}/*.pkr.hcl")]
+    return sorted({path.resolve() for path in paths})
 
 
 def badly_formatted(packer: Packer, files: Sequence[Path]) -> list[Path]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from kiln.base.errors import operation_failed, refuse_errors
 from kiln.base.progress import Progress
@@ -14,8 +12,7 @@ from kiln.base.times import now
 from kiln.cloud import runs, watch
 from kiln.cloud.access import make_access
 from kiln.compat.evidence import Basis, counts, evidence_of
-from kiln.packer import plugins, policy, seen_hashes
-from kiln.packer.folders import write_inputs
+from kiln.packer import plugins, seen_hashes
 from kiln.packer.program import Packer
 from kiln.packer.scripts import check_scripts
 from kiln.pipeline import bake_start, verdict
@@ -44,13 +41,11 @@ class Built:
 
 
 def prepare(plan: Plan) -> None:
-    """Check the bake's HCL against the policy, and parse its scripts, before anything is launched.
+    """Parse the scripts of the bake before anything is launched.
 
-    Raises KilnError (exit status 2) naming file, line and rule.
+    Raises KilnError (exit status 2) naming file and line.
     """
-    with tempfile.TemporaryDirectory(prefix="kiln-policy-") as folder:
-        findings = policy.check_policy(write_inputs(plan.recipe, Path(folder)))
-    refuse_errors([*findings, *check_scripts(plan.recipe.components)])
+    refuse_errors(check_scripts(plan.recipe.components))
 
 
 def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | None = None) -> Built:

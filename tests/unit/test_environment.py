@@ -15,13 +15,10 @@ from kiln.base.errors import KilnError
 from kiln.base.paths import PROVISIONERS
 from kiln.compat import engine
 from kiln.components import environment
-from kiln.components.script_variables import readings
 from kiln.matrix.load import load_recipes
 from kiln.packer import render
 
 SCRIPTS = sorted(PROVISIONERS.glob("*.sh"))
-WORDS = ("FOO", "BAR", "BAZ")
-PARTS = sorted((PROVISIONERS / "lib").glob("*.sh"))
 
 
 @pytest.fixture
@@ -65,14 +62,6 @@ def test_a_download_declares_its_url_and_an_optional_hash(script):
 def test_a_line_of_another_form_is_an_error_with_file_and_line(script, line):
     path = script("# What it does.", line)
     with pytest.raises(KilnError, match=f"{path}:3: not a declaration") as raised:
-        environment.declared(path)
-    assert raised.value.exit_status == 2
-
-
-def test_a_script_that_is_not_utf_8_is_an_error_with_file_and_line(script):
-    path = script("#@ env X required it")
-    path.write_bytes(path.read_bytes() + b"echo M\xfcnchen\n")
-    with pytest.raises(KilnError, match=f"{path}:5: byte 0xfc is not UTF-8") as raised:
         environment.declared(path)
     assert raised.value.exit_status == 2
 
@@ -149,20 +138,6 @@ def changed(tmp_path, monkeypatch):
     return change
 
 
-def test_a_misspelt_use_is_an_error_at_its_line_before_anything_is_launched(changed):
-    path = changed('"$CUDA_PACKAGES"', '"$CUDA_PAKAGES"')
-    recipe = next(recipe for recipe in load_recipes() if recipe.cuda)
-    (finding,) = [
-        finding for finding in engine.check_recipe(recipe) if finding.rule == environment.RULE
-    ]
-    assert finding.level == "error"
-    assert "reads CUDA_PAKAGES, which its header does not declare" in finding.message
-    assert "did you mean CUDA_PACKAGES?" in finding.hint
-    assert "$CUDA_PAKAGES" in path.read_text().splitlines()[finding.line - 1]
-    with pytest.raises(KilnError, match="CUDA_PAKAGES"):
-        render.render_files(recipe)
-
-
 def test_an_optional_variable_that_no_row_is_given_is_a_warning_at_its_line(changed, cuda):
     changed("#@ env CUDA_SERIES", "#@ env CUDA_FOO optional nothing\n#@ env CUDA_SERIES")
     (finding,) = environment.environment_problems("cuda", cuda)
@@ -175,41 +150,6 @@ def test_an_optional_variable_that_other_rows_are_given_is_not_a_finding():
     given = environment.component_variables(components.get("nvidia-driver").for_recipe(recipe))
     assert "NVIDIA_DRIVER_URL" not in given
     assert environment.environment_problems("nvidia-driver", given) == []
-
-
-@pytest.mark.parametrize(
-    ("line", "reads"),
-    [
-        ('echo "$FOO ${BAR} ${BAZ:-1}"', {"FOO": True, "BAR": True, "BAZ": False}),
-        ("x=\"$(echo \"a '$FOO'\" '$BAR')\"", {"FOO": True}),
-        ("awk '{print $NF}' <<<\"$FOO\"", {"FOO": True}),
-        ("echo \\$FOO # $BAR", {}),
-        ("cat <<'END'\n$FOO\nEND\necho $BAR", {"BAR": True}),
-        ("cat <<END\nit's $FOO\nEND\necho $BAR", {"FOO": True, "BAR": True}),
-        ("kiln_download FOO", {"FOO_URL": True, "FOO_SHA256": True}),
-        ('FOO=1; for BAR in 1; do read -r BAZ; echo "$FOO$BAR$BAZ$HOME"; done', {}),
-        (". /etc/os-release\necho $VERSION_ID", {"VERSION_ID": False}),
-        ("echo ${#FOO} ${BAR[0]} ${x#'$BAZ'}", {"FOO": True, "BAR": True}),
-        ("x=$FOO/$BAR/c; echo >$x/$BAZ/d", {"FOO": True, "BAR": True, "BAZ": True}),
-        ("echo ${x#$FOO} ${x//\\$BAR/}", {"FOO": True}),
-        ("echo $FOOd ${FOOd}", {}),
-        ('echo "FOO=$FOO" --set BAR=$BAR; printf "BAZ=%s" "$BAZ"', dict.fromkeys(WORDS, True)),
-        (': "${FOO:=1}"; echo "$FOO"', {}),
-        # Valid, and more than the grammar of the library can read.
-        ('if [ "$x" != \\"\\" ]; then\n    FOO=1\nfi\necho "$FOO"', {"FOO": False}),
-        ('kiln_download FOO\n[ "$x" != \\"\\" ]\ntrue', {"FOO_URL": False, "FOO_SHA256": False}),
-        ('echo "${x:+a; b}"\necho "$FOO"', {"FOO": True}),
-    ],
-)
-def test_what_a_script_reads_is_seen_as_bash_reads_it(script, line, reads):
-    path = script(below=line)
-    seen = {reading.name: reading.certain for reading in readings(path) if not reading.own}
-    assert seen == reads
-
-
-def test_the_line_of_a_variable_is_its_own_in_a_text_of_several_lines(script):
-    path = script(below='x="a \\\n    $FOO \\\n    $BAR\n$BAZ"')
-    assert [reading.line for reading in readings(path)] == [4, 5, 6]
 
 
 @pytest.fixture
@@ -262,20 +202,11 @@ def test_the_build_gives_every_script_the_common_variables():
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_a_script_reads_what_it_declares_and_nothing_else(path):
-    declared = {variable.name for variable in environment.declared(path)}
-    read = {reading.name for reading in readings(path)}
-    common = {variable.name for variable in environment.common()}
-    others = {reading.name for reading in readings(path) if not reading.own}
-    assert others - declared - common == set(), "not declared"
-    assert declared - read == set(), "declared and not read"
-
-
-def test_the_library_reads_the_common_variables_and_nothing_else():
-    assert environment.library_problems() == ()
-    common = {variable.name for variable in environment.common()}
-    readers = {reading.name for path in (*PARTS, *SCRIPTS) for reading in readings(path)}
-    assert common - readers == set(), "declared and not read"
+def test_script_reads_what_it_declares(path):
+    text = path.read_text()
+    for variable in environment.declared(path):
+        name = re.sub("_(URL|SHA256)$", "", variable.name)
+        assert len(re.findall(rf"\b{name}(_|\b)", text)) > 1, f"{variable.name} is not read"
 
 
 # ------------------------------------------------------------------- at bake time

@@ -14,9 +14,7 @@ from kiln.compat.engine import check_matrix
 from kiln.facts.lock_file import read_lock_file
 from kiln.matrix.load import load_recipes
 from kiln.packer import lock
-from kiln.packer.folders import write_folders
 from kiln.packer.lock_diff import compare_locks
-from kiln.packer.policy import check_policy
 from kiln.telemetry.bundle import agent_packages
 
 RECIPES = load_recipes(ROOT / "amis.yaml")
@@ -107,14 +105,3 @@ def test_an_agents_package_of_no_system_is_in_the_lock_elsewhere(lock_elsewhere:
     with pytest.raises(KilnError, match=f"^{lock_elsewhere}: ") as error:
         agent_packages({"https://example.com/amazon-cloudwatch-agent.rpm": "a" * 64})
     assert error.value.hint == f"restore {lock_elsewhere} from its repository or a backup"
-
-
-def test_a_rule_of_the_hcl_names_the_folder_that_packer_dir_moved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = write_folders(RECIPES[:1], tmp_path / "packer")[RECIPES[0].name]
-    monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path / "elsewhere"))
-    (folder / "recipe.pkr.hcl").write_text("{")
-    files = {finding.file for finding in check_policy(folder)}
-    assert f"{tmp_path}/elsewhere/{RECIPES[0].line}/recipe.pkr.hcl" in files
-    assert not [file for file in files if file and not Path(file).is_absolute()]

@@ -688,7 +688,6 @@ COMMANDS = (
     ("check", "--distro", "debian12", "--driver", "580.178.04", "--instance-type", "p5.48xlarge"),
     ("list",),
     ("which", "--instance-type", "p5.48xlarge"),
-    ("render", "--summary"),
     ("mig.profiles", "--instance-type", "p5.48xlarge"),
 )
 WRONG_FACTS = {

@@ -22,12 +22,8 @@ from kiln.matrix import load
 from kiln.packer import hcl, render, template_values, uploads
 from kiln.packer.digest import digested_files, identity_variables, recipe_digest
 from kiln.packer.folders import write_all, write_folders, write_inputs
-from kiln.packer.hclfile import Template, read_folder
+from kiln.packer.policy import read_hcl
 from kiln.packer.staleness import stale_files
-
-PLAIN = hcl2.SerializationOptions(
-    with_comments=False, strip_string_quotes=True, explicit_blocks=False
-)
 
 
 @pytest.fixture(scope="module")
@@ -64,17 +60,19 @@ def one_component(monkeypatch: pytest.MonkeyPatch) -> Iterator[Component]:
 
 def own(recipe: Recipe) -> dict[str, Any]:
     """The components in the recipe's own HCL."""
-    (block,) = hcl2.loads(render.render_files(recipe)[render.RECIPE], serialization_options=PLAIN)[
-        "locals"
-    ]
+    (block,) = read_hcl(render.render_files(recipe)[render.RECIPE])["locals"]
     return dict(block["components"])
 
 
-def both(recipe: Recipe, folder: Path) -> list[Template]:
-    """What Packer 1.7 and newer, and what 1.6, read for a recipe rendered into `folder`."""
-    templates, broken = read_folder(write_inputs(recipe, folder))
-    assert broken == []
-    return templates
+def read(folder: Path) -> dict[str, str]:
+    """The HCL files that Packer reads in a folder, by the file that a link leads to."""
+    return {str(path.resolve()): path.read_text() for path in folder.glob("*.pkr.hcl")}
+
+
+def steps() -> list[tuple[str, dict[str, Any]]]:
+    """Type and attributes of every provisioner, in order."""
+    (build,) = read_hcl(render.shared()["build.pkr.hcl"])["build"]
+    return [(kind, step[kind]) for step in build["provisioner"] for kind in step]
 
 
 def test_what_is_committed_is_what_the_matrix_says(recipes: list[Recipe]) -> None:
@@ -113,37 +111,25 @@ def test_a_download_that_no_recipe_field_names_the_version_of_tells_the_script(
 def test_both_packers_get_the_same_but_for_the_builder(
     recipes: list[Recipe], tmp_path: Path
 ) -> None:
-    new, old = both(recipes[0], tmp_path)
-    texts = [{d.name: d.text for d in template.documents} for template in (new, old)]
-    assert set(texts[0]) - set(texts[1]) == {
-        "packer/shared/plugins.pkr.hcl",
-        "packer/shared/source.pkr.hcl",
+    new = write_inputs(recipes[0], tmp_path)
+    texts, old = read(new), read(new / "packer-1.6")
+    assert {Path(file).name for file in texts.keys() - old.keys()} == {
+        "plugins.pkr.hcl",
+        "source.pkr.hcl",
     }
-    assert set(texts[1]) - set(texts[0]) == {"packer/shared/packer-1.6/source.pkr.hcl"}
-
-
-def test_only_the_new_packer_is_told_what_the_old_one_refuses(
-    recipes: list[Recipe], tmp_path: Path
-) -> None:
-    new, old = ["".join(d.text for d in folder.documents) for folder in both(recipes[0], tmp_path)]
+    assert {Path(file).name for file in old.keys() - texts.keys()} == {"source.pkr.hcl"}
     for word in ("metadata_options", "imds_support", "required_version", "required_plugins {"):
-        assert word in new
-        assert word not in old
+        assert word in "".join(texts.values())
+        assert word not in "".join(old.values())
 
 
-def test_every_row_has_the_same_provisioners_in_bake_order(
-    recipes: list[Recipe], tmp_path: Path
-) -> None:
-    new, _ = both(recipes[0], tmp_path)
-    scripts = [Path(a["script"]).stem for _, _, a in new.provisioners() if "script" in a]
+def test_every_row_has_the_same_provisioners_in_bake_order() -> None:
+    scripts = [Path(step["script"]).stem for _, step in steps() if "script" in step]
     assert scripts == components.names()
 
 
-def test_a_provisioner_runs_only_where_the_row_has_its_component(
-    recipes: list[Recipe], tmp_path: Path
-) -> None:
-    new, _ = both(recipes[0], tmp_path)
-    for _, _, attributes in new.provisioners():
+def test_a_provisioner_runs_only_where_the_row_has_its_component() -> None:
+    for _, attributes in steps():
         if "script" in attributes:
             name = Path(attributes["script"]).stem
             assert attributes["only"] == f'${{lookup(local.runs_on, "{name}", local.nowhere)}}'
@@ -151,13 +137,10 @@ def test_a_provisioner_runs_only_where_the_row_has_its_component(
             assert attributes["environment_vars"] == environment
 
 
-def test_packer_leaves_a_provisioner_five_minutes_after_its_own_limit(
-    recipes: list[Recipe], tmp_path: Path
-) -> None:
-    new, _ = both(recipes[0], tmp_path)
+def test_packer_leaves_a_provisioner_five_minutes_after_its_own_limit() -> None:
     timeouts = {
         Path(attributes["script"]).stem: attributes["timeout"]
-        for _, _, attributes in new.provisioners()
+        for _, attributes in steps()
         if "script" in attributes
     }
     assert timeouts == {
@@ -171,15 +154,14 @@ def test_a_rows_own_file_lists_its_components(recipes: list[Recipe]) -> None:
         assert tuple(own(recipe)) == recipe.components
 
 
-def test_the_step_after_a_reboot_waits_for_it(recipes: list[Recipe], tmp_path: Path) -> None:
-    new, _ = both(recipes[0], tmp_path)
-    steps = [attributes for _, _, attributes in new.provisioners()]
-    rebooting = [i for i, step in enumerate(steps) if step.get("expect_disconnect")]
+def test_the_step_after_a_reboot_waits_for_it() -> None:
+    every = [attributes for _, attributes in steps()]
+    rebooting = [i for i, step in enumerate(every) if step.get("expect_disconnect")]
     assert rebooting
     for index in rebooting:
-        assert "pause_before" in steps[index + 1]
-        assert "start_retry_timeout" in steps[index + 1]
-        assert steps[index + 1]["only"] == steps[index]["only"]
+        assert "pause_before" in every[index + 1]
+        assert "start_retry_timeout" in every[index + 1]
+        assert every[index + 1]["only"] == every[index]["only"]
 
 
 def test_a_download_brings_its_url_and_all_rows_share_its_hash(
@@ -266,23 +248,26 @@ def test_rendered_elsewhere_it_is_the_same_image(folder: Path, recipes: list[Rec
 def test_every_file_that_the_hcl_uploads_is_in_the_digest(recipes: list[Recipe]) -> None:
     for recipe in recipes:
         digested = digested_files(recipe)
-        templates, _ = read_folder(ROOT / "packer" / recipe.line)
-        for template in templates:
-            sent = uploaded(template, recipe)
-            assert {path.parts[0] for path in sent} >= {"packer", "provisioners", "runtime"}
-            assert [path for path in sent if path.as_posix() not in digested] == []
+        sent = uploaded(recipe)
+        assert {path.parts[0] for path in sent} >= {"packer", "provisioners", "runtime"}
+        assert [path for path in sent if path.as_posix() not in digested] == []
 
 
-def uploaded(template: Template, recipe: Recipe) -> list[Path]:
+def uploaded(recipe: Recipe) -> list[Path]:
     """The files in the checkout that Packer sends to the build instance, as the HCL names them."""
     named = []
-    for _, kind, attributes in template.provisioners():
+    for kind, attributes in steps():
         if kind == "file":
-            named += [template.path(path) for path in attributes["sources"]]
+            named += attributes["sources"]
         elif Path(attributes.get("script", "")).stem in recipe.components:
-            named.append(template.path(attributes["script"]))
-    files = [file for path in named for file in [path, *path.rglob("*")] if file.is_file()]
-    return [f.resolve().relative_to(ROOT) for f in files if "__pycache__" not in f.parts]
+            named.append(attributes["script"])
+    files = ROOT / "packer" / recipe.line / "files"
+    places = [
+        Path(name.replace("${local.checkout}", str(ROOT)).replace("${local.files}", str(files)))
+        for name in named
+    ]
+    every = [file for path in places for file in [path, *path.rglob("*")] if file.is_file()]
+    return [f.resolve().relative_to(ROOT) for f in every if "__pycache__" not in f.parts]
 
 
 def test_compiled_python_is_not_baked(
@@ -445,7 +430,7 @@ def test_a_run_is_told_to_the_hcl_in_variables_it_has() -> None:
     given = identity_variables(
         run_id="r1", git_commit="c", target="lab", recipe_digest="d", input_digest="i"
     )
-    variables = hcl2.loads(render.shared()["variables.pkr.hcl"], serialization_options=PLAIN)
+    variables = read_hcl(render.shared()["variables.pkr.hcl"])
     assert set(given) <= {name for block in variables["variable"] for name in block}
 
 

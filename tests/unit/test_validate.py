@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -180,95 +179,6 @@ def test_an_empty_matrix_is_not_an_error(real: Packer) -> None:
     assert validate_recipes([], real) == []
 
 
-def test_rows_that_give_the_builder_the_same_are_validated_once_and_their_values_computed(
-    recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    called: list[tuple[str, str]] = []
-
-    def validate(packer: Packer, folder: Path) -> str:
-        called.append(("validate", folder.name))
-        return ""
-
-    def values(packer: Packer, folder: Path, names: list[str]) -> str:
-        assert {"components", "environment_of", "runs_on", "tags", "ami_name"} <= set(names)
-        called.append(("values", folder.name))
-        return ""
-
-    new = Packer(Path("/nowhere/packer"), (1, 15, 1))
-    monkeypatch.setattr(validation, "packer_validate", validate)
-    monkeypatch.setattr(validation, "packer_values", values)
-    monkeypatch.setattr(plugins, "install_plugins", lambda *_: "1.8.2")
-    monkeypatch.setattr(validation, "badly_formatted", lambda *_: [])
-    every = load.load_recipes()
-    results = {result.name: result for result in validate_recipes(every, new)}
-    by_line = {recipe.line: recipe for recipe in every}
-    validated = [by_line[line] for verb, line in called if verb == "validate"]
-    # User, root device, instance type (by arch) and volume: what source.pkr.hcl has of a recipe.
-    assert sorted((r.distro.ssh_user, r.arch) for r in validated) == sorted(
-        {(r.distro.ssh_user, r.arch) for r in every}
-    )
-    assert len(called) == len(every)
-    for recipe in every:
-        like = results[recipe.name].like
-        assert (like is None) == (recipe in validated)
-        if like:
-            other = next(r for r in every if r.name == like)
-            assert other.distro.ssh_user == recipe.distro.ssh_user
-    called.clear()
-    validate_recipes(every, new, each=True)
-    assert {verb for verb, _ in called} == {"validate"}
-
-
-def test_a_row_judged_with_another_ones_run_says_with_whose(
-    recipes: list[Recipe],
-    accepting: dict[str, Path],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(program, "find_packer", lambda: Packer(Path("/nowhere"), (1, 15, 1)))
-    monkeypatch.setattr(validation, "packer_values", lambda *_: "")
-    assert tasks.validate.body.__wrapped__(Context()) == 0
-    first, second = capsys.readouterr().out.splitlines()[:2]
-    assert (recipes[0].name in first, "like" in first) == (True, False)
-    assert second.startswith(f"valid  {recipes[1].name}  ")
-    assert second.endswith(f" s  like {recipes[0].name}")
-    assert accepting.keys() == {recipes[0].line}
-    assert tasks.validate.body.__wrapped__(Context(), json=True) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert [row["like"] for row in rows] == [None, recipes[0].name]
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        # The same value, written in ways in which a search for names with dots does not find it.
-        ("local.recipe.distro.ssh_user", 'local.recipe["distro"].ssh_user'),
-        ("local.recipe.distro.ssh_user", 'lookup(local.recipe.distro, "ssh_user")'),
-    ],
-)
-def test_rows_of_other_users_are_not_alike_however_the_hcl_reads_the_user(
-    recipes: list[Recipe],
-    accepting: dict[str, Path],
-    monkeypatch: pytest.MonkeyPatch,
-    old: str,
-    new: str,
-) -> None:
-    edited(monkeypatch, old, new)
-    monkeypatch.setattr(validation, "packer_values", lambda *_: "")
-    recipes[1] = replace(recipes[1], distro=replace(recipes[1].distro, ssh_user="another"))
-    shown = validate_recipes(recipes, Packer(Path("/nowhere"), (1, 15, 1)))
-    assert [result.like for result in shown] == [None, None]
-
-
-def test_what_a_comment_names_is_not_what_the_builder_gets(
-    recipes: list[Recipe], accepting: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    edited(monkeypatch, "  # Only for a subnet", "  # Not local.recipe.name. Only for a subnet")
-    monkeypatch.setattr(validation, "packer_values", lambda *_: "")
-    shown = validate_recipes(recipes, Packer(Path("/nowhere"), (1, 15, 1)))
-    assert shown[1].like == recipes[0].name
-
-
 def test_hcl_that_cannot_be_parsed_is_shown_to_packer_for_each_row(
     recipes: list[Recipe], accepting: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,21 +186,3 @@ def test_hcl_that_cannot_be_parsed_is_shown_to_packer_for_each_row(
     shown = validate_recipes(recipes, Packer(Path("/nowhere"), (1, 15, 1)))
     assert accepting.keys() == {recipe.line for recipe in recipes}
     assert {finding.rule for result in shown for finding in result.findings} >= {"hcl-syntax"}
-
-
-def test_a_value_that_cannot_be_computed_is_told_in_validates_words(
-    recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def validate(packer: Packer, folder: Path) -> str:
-        first = folder.name == recipes[0].line
-        return "" if first else "Error: on recipe.pkr.hcl line 7"
-
-    monkeypatch.setattr(validation, "packer_validate", validate)
-    monkeypatch.setattr(validation, "packer_values", lambda *_: "no attribute named runs_on")
-    monkeypatch.setattr(plugins, "install_plugins", lambda *_: "1.8.2")
-    monkeypatch.setattr(validation, "badly_formatted", lambda *_: [])
-    results = validate_recipes(recipes, Packer(Path("/nowhere/packer"), (1, 15, 1)))
-    assert results[1].like == recipes[0].name
-    assert [finding.message for finding in results[1].findings] == [
-        "Error: on recipe.pkr.hcl line 7"
-    ]
