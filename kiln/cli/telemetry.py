@@ -1,4 +1,4 @@
-"""Tasks about telemetry: telemetry.cost, telemetry.bundle, telemetry.check."""
+"""Tasks about telemetry: telemetry.cost, telemetry.bundle."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from invoke import Context
 
-from kiln.base.errors import INVALID_INPUT, KilnError
+from kiln.base.errors import KilnError
 from kiln.base.output_file import named_by
 from kiln.cli.flags import JSON
 from kiln.cli.front import show, task
@@ -70,39 +70,6 @@ def bundle(
             "run it as root on the instance; --uninstall removes everything"
         ),
     )
-
-
-@task(
-    iterable=["also"],
-    positional=["file"],
-    help={
-        "file": "a JSON file of the agent: telemetry.check agent.json",
-        "also": "a file that the agent reads together with it, can be repeated: --also more.json",
-        "instance-type": "the EC2 GPU instance type they are for: --instance-type p4d.24xlarge",
-        **JSON,
-    },
-)
-def check(
-    c: Context,
-    file: str,
-    also: list[str],
-    instance_type: str | None = None,
-    json: bool = False,
-) -> int:
-    """Would the CloudWatch agent start with these configuration files, and do what they say?"""
-    from kiln.base.findings import errors, gravest_last
-    from kiln.telemetry.check_files import check_files
-
-    files = [file, *also]
-    findings = gravest_last(check_files([Path(name) for name in files], instance_type))
-    answer = {"files": files, "findings": [finding.as_json() for finding in findings]}
-
-    def text(_: object) -> str:
-        counts = f"{len(errors(findings))} errors, {len(findings) - len(errors(findings))} warnings"
-        return "\n".join([*map(str, findings), f"{', '.join(files)}: {counts}"])
-
-    show(answer, as_json=json, text=text)
-    return INVALID_INPUT if errors(findings) else 0
 
 
 def _settings(profile: str, interval: int = 60) -> Telemetry:

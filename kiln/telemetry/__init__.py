@@ -1,10 +1,8 @@
 """What an image reports to CloudWatch: settings, agent configuration, its rules, its cost."""
 
 from kiln.telemetry.agent import agent_files, dcgm_counters
-from kiln.telemetry.config_problems import Problem, validate_agent_config
-from kiln.telemetry.merge import merged
 from kiln.telemetry.pricing import cost_text, monthly_cost
-from kiln.telemetry.rules import agent_config_problems, versions
+from kiln.telemetry.rules import Problem, agent_config_problems, versions
 from kiln.telemetry.settings import Telemetry
 
 __all__ = [
@@ -14,8 +12,6 @@ __all__ = [
     "agent_files",
     "cost_text",
     "dcgm_counters",
-    "merged",
     "monthly_cost",
-    "validate_agent_config",
     "versions",
 ]

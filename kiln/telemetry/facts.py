@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
-from functools import cache
 from typing import Any
 
-from kiln.base.paths import KNOWLEDGE
 from kiln.facts import table
 
 
@@ -19,13 +16,6 @@ def telemetry_facts() -> dict[str, Any]:
 def prices() -> dict[str, Any]:
     """CloudWatch's price list (`cloudwatch-prices.yaml`). Amounts are text, like all decimals."""
     return table("cloudwatch-prices")
-
-
-@cache
-def agent_schema() -> dict[str, Any]:
-    """The agent's own JSON schema (draft-04)."""
-    data: dict[str, Any] = json.loads((KNOWLEDGE / "cloudwatch-agent-schema.json").read_text())
-    return data
 
 
 def gpu_metric_names() -> tuple[str, ...]:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
 
-from kiln.telemetry.agent import PLAIN_EVENTS, agent_files
-from kiln.telemetry.config_problems import Problem, validate_agent_config
 from kiln.telemetry.facts import agent_has, driver_branch, telemetry_facts
-from kiln.telemetry.merge import merged
 from kiln.telemetry.settings import Telemetry
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A setting that the agent rejects (`error`) or does not follow as written (`warning`)."""
+
+    level: Literal["error", "warning"]
+    rule: str
+    message: str
+    hint: str = ""
 
 
 def agent_config_problems(
@@ -24,16 +32,7 @@ def agent_config_problems(
 
     `exporter`: is dcgm-exporter on the image? None if unknown.
     """
-    texts = agent_files(settings, driver, agent_version)
-    files = {
-        name: json.loads(text)
-        for name, text in texts.items()
-        if name.endswith(".json") and name != PLAIN_EVENTS
-    }
-    config, clashes = merged(files)
     return [
-        *clashes,
-        *validate_agent_config(config),
         *versions(settings, driver, agent_version, mig=mig),
         *_exporter(settings, exporter),
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
+from jsonschema import Draft4Validator, Draft202012Validator
 
 from kiln import facts
 from kiln.base import plain_yaml
@@ -18,13 +18,13 @@ from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.runtime_import import runtime_module
 from kiln.cloud.iam import iam_facts
-from kiln.telemetry import Telemetry, agent_files, merged, validate_agent_config
-from kiln.telemetry.agent import PLAIN_EVENTS
+from kiln.telemetry import Telemetry
 from kiln.telemetry.stack import alarms, dashboard, role, template
 from kiln.telemetry.stack.inputs import StackInputs
 from kiln.telemetry.stack.parameters import parameters_given
 from tests.unit import cfn_lint
 
+AGENT_SCHEMA = ROOT / "tests/data/cloudwatch-agent-schema.json"
 TYPES = ("g4dn.xlarge", "p4d.24xlarge")
 WATCHED = "i-0123456789abcdef0"
 
@@ -62,35 +62,12 @@ def test_each_profile_is_a_parameter_that_the_agent_takes(profile: str) -> None:
         if resource["Name"] == f"AmazonCloudWatch-kiln-{profile}"
     ]
     config = json.loads(found["Value"])
-    assert validate_agent_config(config) == []
+    Draft4Validator(json.loads(AGENT_SCHEMA.read_text())).validate(config)
     assert config["metrics"]["append_dimensions"] == {"InstanceId": "${aws:InstanceId}"}
     assert config["metrics"]["metrics_collected"]["nvidia_gpu"]["measurement"]
     assert config["logs"]["logs_collected"]["files"]["collect_list"]
     assert found["Tier"] == "Standard"
     assert len(found["Value"]) <= 4096
-
-
-OF_OTHERS: dict[str, dict[str, Any]] = {
-    "an image of ours": {"efa": True},
-    "the wizard": {"agent": {"run_as_user": "cwagent"}},
-    "logs": {"logs": {"logs_collected": {"files": {"collect_list": [{"file_path": "/a"}]}}}},
-    "memory": {"metrics": {"metrics_collected": {"mem": {"measurement": ["used_percent"]}}}},
-}
-
-
-@pytest.mark.parametrize("there", list(OF_OTHERS))
-def test_a_parameter_can_be_appended_to_what_an_agent_has(there: str) -> None:
-    files = {"theirs": OF_OTHERS[there]}
-    if there == "an image of ours":
-        of_image = agent_files(Telemetry(**OF_OTHERS[there]), "580.95.05")
-        names = [name for name in of_image if name.endswith(".json") and name != PLAIN_EVENTS]
-        files = {name: json.loads(of_image[name]) for name in names}
-    whole, clashes = merged(
-        {**files, "ssm": json.loads(role.configuration(Telemetry(), "compute"))}
-    )
-    assert clashes == []
-    assert validate_agent_config(whole) == []
-    assert whole["metrics"]["metrics_collected"]["nvidia_gpu"]
 
 
 def test_a_configuration_above_4_kb_is_an_advanced_parameter_and_above_8_refused() -> None:

@@ -6,10 +6,11 @@ import re
 from datetime import datetime, timezone
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from kiln.base import runtime_import
-from kiln.telemetry import Telemetry, agent_files, dcgm_counters, merged, validate_agent_config
+from kiln.telemetry import Telemetry, agent_files, dcgm_counters
 from kiln.telemetry.agent import EVENTS, PLAIN_EVENTS
 from kiln.telemetry.facts import telemetry_facts
 from lab.standins.cloudwatch_agent.agent import aws, ctl
@@ -27,6 +28,20 @@ def read_together(settings: Telemetry, agent_version=None) -> dict[str, dict]:
 def files(settings: Telemetry, driver=DRIVER, agent_version=None) -> dict[str, dict]:
     texts = agent_files(settings, driver, agent_version)
     return {path: json.loads(text) for path, text in texts.items() if path.endswith(".json")}
+
+
+def require_schema(configs: dict[str, dict]) -> None:
+    """Require that the agent's own JSON schema accepts each file."""
+    schema = json.loads((ROOT / "tests/data/cloudwatch-agent-schema.json").read_text())
+    for config in configs.values():
+        jsonschema.Draft4Validator(schema).validate(config)
+
+
+def test_agent_schema_rejects_unknown_retention():
+    config = files(Telemetry())[EVENTS]
+    config["logs"]["logs_collected"]["files"]["collect_list"][0]["retention_in_days"] = 31
+    with pytest.raises(jsonschema.ValidationError):
+        require_schema({EVENTS: config})
 
 
 def test_the_file_that_always_applies_has_events_and_no_metrics():
@@ -116,16 +131,14 @@ def test_the_machine_around_the_gpus_reports_what_is_asked_for():
     assert local in new["metrics_collected"]["diskio"]["measurement"]
     assert local not in old["metrics_collected"]["diskio"]["measurement"]
     for version in (None, "1.300058.0"):
-        config, clashes = merged(read_together(asked, version))
-        assert clashes == []
-        assert validate_agent_config(config) == []
+        require_schema(read_together(asked, version))
 
 
 def test_only_the_aggregates_are_sent_where_the_original_series_are_dropped():
     metrics = files(Telemetry(drop_original=True))["kiln.d/gpu.json"]["metrics"]
     section = metrics["metrics_collected"]["nvidia_gpu"]
     assert section["drop_original_metrics"] == list(Telemetry().metrics)
-    assert validate_agent_config({"metrics": metrics}) == []
+    require_schema({"gpu.json": {"metrics": metrics}})
 
 
 def test_the_agent_calls_cloudwatch_as_often_as_it_is_told():
@@ -200,9 +213,7 @@ def test_each_instance_writes_its_dcgm_metrics_to_a_stream_of_its_own():
 )
 def test_the_agent_takes_every_combination(profile, efa, dcgm, agent_version):
     settings = Telemetry(profile=profile, efa=efa, dcgm=dcgm, namespace="Team/GPU")
-    config, clashes = merged(read_together(settings, agent_version))
-    assert clashes == []
-    assert validate_agent_config(config) == []
+    require_schema(read_together(settings, agent_version))
 
 
 def test_the_exporters_fields_on_the_image_are_those_of_the_knowledge():

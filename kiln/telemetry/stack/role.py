@@ -8,7 +8,6 @@ from typing import Any
 from kiln.base.errors import KilnError
 from kiln.telemetry.agent import EVENTS, STAGED, agent_files
 from kiln.telemetry.facts import telemetry_facts
-from kiln.telemetry.merge import merged
 from kiln.telemetry.settings import Telemetry
 from kiln.telemetry.stack.inputs import (
     Resource,
@@ -191,8 +190,8 @@ def configuration(settings: Telemetry, profile: str) -> str:
     """
     chosen = settings.model_copy(update={"profile": profile})
     files = agent_files(chosen, driver="any")
-    parts = {name: json.loads(files[name]) for name in (EVENTS, f"{STAGED}/gpu.json")}
-    whole, _ = merged(parts)  # our own two files do not conflict
+    # One has the section logs, the other metrics.
+    whole = json.loads(files[EVENTS]) | json.loads(files[f"{STAGED}/gpu.json"])
     return json.dumps(whole, separators=(",", ":"))
 
 
