@@ -52,7 +52,7 @@ def check(
 def plan(
     c: Context, instance_type: str, want: str, svg: str | None = None, json: bool = False
 ) -> int:
-    """Place profiles on the GPUs (fewest GPUs, then fewest profiles), and draw the result."""
+    """Place profiles on the GPUs on the fewest GPUs, and draw the result."""
     from kiln import mig
 
     answer = mig.plan_layout(instance_type, want)
@@ -69,43 +69,36 @@ def _write_drawing(svg: str, drawing: str) -> None:
 
 
 @task(
+    iterable=["slowdown"],
     help={
         **_INSTANCE_TYPE,
-        "jobs": "how many equal jobs: --jobs 56",
-        "seconds": "how long one job takes alone on a whole GPU: --seconds 34.3",
-        "memory": "GPU memory that a job needs, in GiB: --memory 4",
-        "slowdown": 'measured: seconds on a slice / on a whole GPU: --slowdown "1g.5gb=2.54"',
-        "busy": "part of a lone job's time in which the GPU works, for time slicing: --busy 0.4",
-        "svg": "also write the drawing to a file: --svg makespan.svg",
+        "jobs": "number of equal jobs: --jobs 56",
+        "seconds": "duration of one job alone on a whole GPU: --seconds 34.3",
+        "slowdown": "measured: seconds on a slice / on a whole GPU, can be repeated: "
+        "--slowdown 1g.5gb=2.54",
         **JSON,
-    }
+    },
 )
 def makespan(
     c: Context,
     instance_type: str,
     jobs: str,
     seconds: str,
-    memory: str | None = None,
-    slowdown: str = "",
-    busy: str = "1",
-    svg: str | None = None,
+    slowdown: list[str],
     json: bool = False,
 ) -> None:
-    """When the last of many jobs ends: on whole GPUs, on the slices of each label, time-sliced."""
+    """Compare when many equal jobs end: on whole GPUs and on the slices of each label."""
     from kiln.mig import makespan as spans
-    from kiln.mig.draw_makespan import makespan_svg, makespan_text
 
-    work = spans.Work(
-        jobs=spans.whole_jobs(jobs),
-        seconds=positive_number(seconds, "--seconds"),
-        memory_gib=positive_number(memory, "--memory") if memory is not None else 0,
-        slowdown=spans.measured_slowdowns(slowdown),
-        busy=positive_number(busy, "--busy"),
+    pairs = [word.strip().partition("=") for text in slowdown for word in text.split(",")]
+    measured = {name: positive_number(ratio or "none", "--slowdown") for name, _, ratio in pairs}
+    ways = spans.compare_ways(
+        instance_type, spans.whole_jobs(jobs), positive_number(seconds, "--seconds"), measured
     )
-    answer = spans.compare_ways(instance_type, work)
-    if svg:
-        _write_drawing(svg, makespan_svg(answer))
-    show(answer, as_json=json, text=makespan_text)
+    rows = [("way", "at once", "seconds"), *(tuple(map(str, way.values())) for way in ways)]
+    width = max(len(way) for way, _, _ in rows)
+    lines = [f"{way:{width}}  {at_once:>7}  {end:>9}" for way, at_once, end in rows]
+    show(ways, as_json=json, text=lambda _: "\n".join(lines))
 
 
 @task(

@@ -7,7 +7,6 @@ the search over GPUs is bounded by what the remaining ones can hold.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import KilnError
@@ -24,7 +23,6 @@ _target = runtime_module("gpu_mig.target")
 
 # A GPU's contents: the count of each wanted profile.
 Layout = tuple[int, ...]
-EFFORT = 4000  # search steps for less mixing, once the fewest GPUs are known
 
 
 def plan_layout(instance_type: str, want: str) -> dict[str, Any]:
@@ -53,8 +51,6 @@ def plan_layout(instance_type: str, want: str) -> dict[str, Any]:
     missing: Layout = (0,) * len(kinds)
     if layouts is None:
         layouts, missing = search.as_many_as_possible(wanted, machine.gpu_count)
-    else:
-        layouts = search.least_mixed(wanted, layouts)
     gpus = _lay_out(kind, kinds, layouts, list(shapes))
     left = _placement.expand(kinds, missing)
     return {
@@ -84,10 +80,10 @@ class _Search:
     def __init__(self, kind: GpuType, kinds: Sequence[str]) -> None:
         self.kind, self.kinds = kind, list(kinds)
         every = [c for c in _placement.layouts(kind, self.kinds) if any(c)]
-        self.possible: frozenset[Layout] = frozenset(every)
+        possible = frozenset(every)
         # For the number of GPUs only full sets matter, those to which no instance can be added.
         self.full = sorted(
-            (c for c in every if not any(_plus(c, i) in self.possible for i in range(len(c)))),
+            (c for c in every if not any(_plus(c, i) in possible for i in range(len(c)))),
             key=self._bulk,
             reverse=True,
         )
@@ -137,41 +133,6 @@ class _Search:
         dead.add((wanted, gpus, first))
         return None
 
-    def least_mixed(self, wanted: Layout, spread: list[Layout]) -> list[Layout]:
-        """A spread over as many GPUs as `spread`, with the fewest profiles on each: the best that
-        is reached within EFFORT steps."""
-        best, least = spread, sum(map(_kinds_in, spread))
-        floor = self._floor(wanted)
-        purest = sorted(self.possible, key=lambda c: (_kinds_in(c), -self._bulk(c)))
-        steps = 0
-
-        def search(left: Layout, gpus: int, first: int, mixed: int, chosen: list[Layout]) -> None:
-            nonlocal best, least, steps
-            steps += 1
-            if not any(left):
-                if mixed < least:
-                    best, least = list(chosen), mixed
-                return
-            short = gpus == 0 or self.at_least(left) > gpus
-            if short or mixed + self._floor(left) >= least or steps > EFFORT:
-                return
-            for at in range(first, len(purest)):
-                layout = purest[at]
-                if any(a > b for a, b in zip(layout, left, strict=True)):
-                    continue
-                search(
-                    _minus(left, layout), gpus - 1, at, mixed + _kinds_in(layout), [*chosen, layout]
-                )
-                if least <= floor or steps > EFFORT:
-                    return
-
-        search(wanted, len(spread), 0, 0, [])
-        return best
-
-    def _floor(self, wanted: Layout) -> int:
-        """A lower bound on (GPU, profile) pairs: every profile alone on its GPUs."""
-        return sum(-(-n // m) for n, m in zip(wanted, self.per_gpu, strict=True) if n)
-
     def as_many_as_possible(self, wanted: Layout, gpus: int) -> tuple[list[Layout], Layout]:
         """Fill every GPU, fullest layouts first. Returns (layouts, instances left over)."""
         layouts = []
@@ -181,11 +142,6 @@ class _Search:
             layouts.append(taken)
             wanted = _minus(wanted, taken)
         return [c for c in layouts if any(c)], wanted
-
-
-@cache
-def _kinds_in(counts: Layout) -> int:
-    return sum(n > 0 for n in counts)
 
 
 def _plus(counts: Layout, i: int) -> Layout:

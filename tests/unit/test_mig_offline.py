@@ -159,14 +159,13 @@ def contents(answer) -> list[list[str]]:
     return [sorted(i["profile"] for i in gpu["instances"]) for gpu in answer["gpus"]]
 
 
-def test_the_plan_of_the_issue_fits_eight_gpus_without_mixing():
+def test_the_plan_of_the_issue_fits_eight_gpus():
     answer = plan_layout("p4d.24xlarge", "1g.5gb=40,3g.20gb=4")
     assert (answer["fits"], answer["used"]) == (True, 8)
-    assert all(len(set(names)) == 1 for names in contents(answer))
     assert sum(len(names) for names in contents(answer)) == 44
 
 
-def test_fewest_gpus_comes_before_less_mixing():
+def test_two_profiles_share_one_gpu():
     answer = plan_layout("p4d.24xlarge", "3g.20gb=1,4g.20gb=1")
     assert contents(answer) == [["3g.20gb", "4g.20gb"]]
 
