@@ -19,7 +19,6 @@ from kiln.cli.flags import (
     TARGET,
     Selection,
     account_help,
-    positive_number,
     replaces_settings,
     selects_rows,
 )
@@ -49,7 +48,6 @@ _REPORT = {
     help={
         **ROWS,
         **_REPORT,
-        "max-cost": "start nothing if more US dollars are expected: --max-cost 40",
         **TARGET,
         **account_help(RECORDS),
         **JSON,
@@ -64,7 +62,6 @@ def nightly_(
     out: str | None = None,
     topic: str | None = None,
     catalogue: str | None = None,
-    max_cost: str | None = None,
     target: str = "auto",
     region: str | None = None,
     no_install: bool = False,
@@ -78,14 +75,12 @@ def nightly_(
     from kiln.pipeline.plan import Options
     from kiln.pipeline.verify import smoke_test
     from kiln.publish import nightly as nights
-    from kiln.publish.cost import require_below
     from kiln.publish.lock import exclusively
     from kiln.publish.night_plan import plan_night
     from kiln.publish.night_publication import publish_built
 
     recipes, sent = _chosen(selection), Sent(out, topic, catalogue, aws_flags).checked()
     settings, progress = load.load_publishing(), Progress()
-    limit = positive_number(max_cost, "--max-cost") if max_cost is not None else None
     place = targets.choose(target, region)
     records = {name: text for name, text in aws_flags.items() if name in RECORDS}
     options = Options(aws_flags={**records, "region": place.region})  # as plan_night plans
@@ -97,9 +92,6 @@ def nightly_(
         boot, install = smoke_test(install=not no_install), not no_install
         with exclusively(place, nights.LOCK, nights.LOCK_SECONDS, NIGHT):
             night = plan_night(recipes, settings, place, bring)
-            if limit is not None:
-                baked = [due.recipe for due in night.due if due.ami_id is None]
-                require_below(baked, settings, place.region, limit)
             results = nights.run_night(
                 night,
                 build=lambda due: builds.build_recipes(

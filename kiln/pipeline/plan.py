@@ -18,6 +18,7 @@ from kiln.cloud import parents
 from kiln.cloud.target import OwnKernel, ParentAmi, Target
 from kiln.matrix.overrides import overridden
 from kiln.packer.digest import recipe_digest
+from kiln.pipeline import cost
 
 _REST = "everything else: AMI Kiln's own (default)"
 
@@ -76,6 +77,11 @@ class Plan:
     def _packages(self) -> str:
         snapshot = self.recipe.package_snapshot
         return f"as of {snapshot}" if snapshot else "the distribution's of the day (no snapshot)"
+
+    @property
+    def _cost(self) -> str:
+        size = float(self.recipe.volume.size)
+        return cost.estimate(self.instance_type, self.verify_instance_type, size)
 
     @property
     def start(self) -> str | None:
@@ -137,6 +143,7 @@ class Plan:
                 f"  builder     {' or '.join(self.instance_types)} in {self.target.region}",
                 f"  checked on  {self.verify_instance_type}",
                 f"  packages    {self._packages}",
+                *([f"  cost        {self._cost}"] if self.target.bills else []),
                 *(f"  aws         {line}" for line in [*self.account.shown(), _REST]),
                 f"  recipe      {self.recipe_digest} (recipe digest)",
                 f"  inputs      {self.input_digest} (input digest)",

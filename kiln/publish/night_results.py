@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kiln.base.errors import KilnError
+from kiln.pipeline import cost
 from kiln.pipeline.record import Record
-from kiln.publish.cost import run_cost
 from kiln.publish.night_plan import Impossible, Skipped
 from kiln.publish.release_comparison import Comparison
 
@@ -62,7 +62,7 @@ def of_impossible(row: Impossible) -> RowResult:
 
 def result_of(record: Record, why: str) -> RowResult:
     """What the record of a build says of its row."""
-    name, checks, spent = str(record.recipe["name"]), record.checks, run_cost(record)
+    name, checks = str(record.recipe["name"]), record.checks
     counts = f"{checks.passed} passed, {checks.failed} failed" if checks else None
     good = record.status == "verified" and not record.left
     return RowResult(
@@ -74,7 +74,7 @@ def result_of(record: Record, why: str) -> RowResult:
         record.ami_id,
         seconds=round(sum(record.seconds.values()), 1) if record.seconds else None,
         checks=counts,
-        usd=None if spent.without_price else round(spent.total, 4),
+        usd=cost.run_usd(record.seconds, record.instance_type, record.verify_instance_type),
     )
 
 

@@ -22,7 +22,7 @@ from kiln.cli.summary import summary
 from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.target import ParentAmi, Target
 from kiln.matrix.load import load_recipes
-from kiln.packer import program, render
+from kiln.packer import program
 from kiln.packer.digest import recipe_digest
 from kiln.packer.folders import write_all
 from kiln.packer.program import Packer
@@ -260,19 +260,6 @@ def test_a_build_of_a_fresh_row_says_nothing_of_other_rows(
     output = io.StringIO()
     build.say_if_stale(ROWS[:1], Progress(output))
     assert output.getvalue() == ""
-
-
-def test_a_build_that_breaks_the_policy_is_refused_before_anything_is_launched(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    files = {
-        path: text.replace("encrypted             = true", "encrypted             = false")
-        for path, text in render.shared().items()
-    }
-    monkeypatch.setattr(render, "shared", lambda checkout, **more: files)
-    with pytest.raises(KilnError, match=r"packer/shared/source\.pkr\.hcl:\d+: .*root-enc") as error:
-        build_row.prepare(SimpleNamespace(recipe=ROWS[0]))
-    assert error.value.exit_status == 2
 
 
 def test_the_end_of_a_run_says_that_the_processor_was_emulated() -> None:

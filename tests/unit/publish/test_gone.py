@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kiln.cloud import aws
-from kiln.publish import cost, images, own_images
+from kiln.publish import images, own_images
 from lab.amis import images as lab_images
 from lab.settings import Lab
 from tests.unit.publish.channel import AWS, Bake
@@ -52,16 +52,6 @@ def test_an_ami_that_is_gone_is_none_and_no_error(client: Callable[..., Any], ba
     image = client("ec2").copy_image(SourceImageId=bake(1), SourceRegion="us-east-1", Name="gone")
     deregister(client("ec2"), image["ImageId"])
     assert own_images.own_image(AWS, image["ImageId"]) is None
-
-
-def test_the_cost_of_amis_is_summed_when_one_of_them_has_gone(
-    client: Callable[..., Any], bake: Bake
-) -> None:
-    going, staying = bake(1), bake(2)
-    known = {image.ami_id: image for image in own_images.own_images(AWS)}
-    deregister(client("ec2"), going)
-    sizes = cost.snapshot_sizes(AWS, [known[going], known[staying]])
-    assert set(sizes) == set(known[staying].snapshots)
 
 
 def test_the_lab_lists_its_amis_while_one_is_deregistered(
