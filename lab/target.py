@@ -32,7 +32,6 @@ from kiln.cloud.target import (
 from lab import control, host, mirror, origin, recipe_cache, users
 from lab.access import keys
 from lab.amis import images, public_images
-from lab.mirror import updates as published_updates
 from lab.own_kernel import TAG, accelerator, disk
 from lab.packages import system
 from lab.rootfs import aptsources, bases, distros, emulation
@@ -241,10 +240,9 @@ class LabTarget:
         if self.vendors == REAL:
             return ""
         kind = (recipe.distro.id, recipe.arch)
-        updates = published_updates.published(recipe.distro.id)
         base = (_MADE.get(kind) or bases.ensure(*kind)).name
         started_from = self.other.started_from if self.other else ""
-        return f"{_digest_of_code()}{started_from}{base}{updates or ''}"
+        return f"{_digest_of_code()}{started_from}{base}"
 
     def archive_of(self, recipe: Recipe) -> PackageArchive:
         """See `Target`: Amazon Linux's repositories are the lab's; packages of a Debian or Ubuntu

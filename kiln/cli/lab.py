@@ -134,36 +134,6 @@ def fault(
     show(left, as_json=json, text=_faults)
 
 
-@task(
-    help={
-        "distro": "whose repositories get it: --distro al2",
-        "package": "a package that the lab has: --package curl",
-        "version": "with its release: --version 8.3.1-1.amzn2",
-        "advisory": "the id of the security advisory that names it; without one it fixes no "
-        "vulnerability: --advisory ALAS2-2026-0001",
-        **JSON,
-    }
-)
-def update(
-    c: Context, distro: str, package: str, version: str, advisory: str = "", json: bool = False
-) -> None:
-    """Publish an update on the lab's mirror, as a vendor does after an AMI was made."""
-    from kiln.facts.lab_packages import VERSION_TEXT
-    from lab.mirror import updates
-
-    upstream, _, release = VERSION_TEXT.required(version, "--version").rpartition("-")
-    if not upstream or not release:
-        raise KilnError(f"--version {version} has no release", hint="for example 8.3.1-1.amzn2")
-    if advisory and not ADVISORY.fits(advisory):
-        raise KilnError(f"--advisory {advisory!r} is not an id", hint=ADVISORY.what)
-    updates.add(updates.PublishedUpdate(distro, package, upstream, release, advisory))
-    tell(
-        {"distro": distro, "package": package, "version": version, "advisory": advisory or None},
-        as_json=json,
-        text=f"the lab's mirror has {package} {version} of {distro} until lab.clean",
-    )
-
-
 @task(help=JSON)
 def coverage(c: Context, json: bool = False) -> None:
     """The calls in the lab: real, booked only or refused; the lab need not be up."""

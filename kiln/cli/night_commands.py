@@ -31,7 +31,6 @@ def plan_data(night: Night, commands: Mapping[str, str]) -> dict[str, Any]:
                 "row": due.recipe.name,
                 "command": commands[due.recipe.name],
                 "why": due.why,
-                "outdated": due.outdated,
             }
             for due in night.due
         ],
@@ -42,7 +41,6 @@ def plan_data(night: Night, commands: Mapping[str, str]) -> dict[str, Any]:
                 "ami_id": row.ami_id,
                 "line": row.line,
                 "channel": row.channel,
-                "unknown": row.unknown,
             }
             for row in night.skipped
         ],

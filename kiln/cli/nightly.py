@@ -30,11 +30,8 @@ if TYPE_CHECKING:
     from kiln.pipeline.shared_records import Shelf
     from kiln.publish.night_records import ShelfOf
     from kiln.publish.night_results import RowResult
-    from kiln.publish.pending_updates import Bring
-    from kiln.publish.release_comparison import Comparison
+    from kiln.publish.release_comparison import Bring, Comparison
 
-# What the holder of the night's lock does.
-NIGHT = "a night's rows are being built"
 _REPORT = {
     "out": "folder of report.html, .md and .json: --out DIR (default: build/nightly/TIME)",
     "topic": "SNS topic that gets the report's first lines: --topic arn:aws:sns:…",
@@ -75,7 +72,6 @@ def nightly_(
     from kiln.pipeline.plan import Options
     from kiln.pipeline.verify import smoke_test
     from kiln.publish import nightly as nights
-    from kiln.publish.lock import exclusively
     from kiln.publish.night_plan import plan_night
     from kiln.publish.night_publication import publish_built
 
@@ -90,24 +86,23 @@ def nightly_(
             place = place.prepare([], progress.say)
         shelf_of, bring = _records(recipes, aws_flags, place)
         boot, install = smoke_test(install=not no_install), not no_install
-        with exclusively(place, nights.LOCK, nights.LOCK_SECONDS, NIGHT):
-            night = plan_night(recipes, settings, place, bring)
-            results = nights.run_night(
-                night,
-                build=lambda due: builds.build_recipes(
-                    due, options, place, progress, install=install, on_failure=report
-                ),
-                publish=lambda row, ami_id: publish_built(
-                    row,
-                    ami_id,
-                    settings[row.name],
-                    place,
-                    shelf_of=shelf_of,
-                    smoke_test=boot,
-                    say=note,
-                ),
-                compare=_comparing(place, bring),
-            )
+        night = plan_night(recipes, settings, place)
+        results = nights.run_night(
+            night,
+            build=lambda due: builds.build_recipes(
+                due, options, place, progress, install=install, on_failure=report
+            ),
+            publish=lambda row, ami_id: publish_built(
+                row,
+                ami_id,
+                settings[row.name],
+                place,
+                shelf_of=shelf_of,
+                smoke_test=boot,
+                say=note,
+            ),
+            compare=_comparing(place, bring),
+        )
     return _reported(results, place, sent, as_json=json)
 
 
@@ -132,8 +127,7 @@ def plan(
 
     recipes = _chosen(selection)
     place = line_flags.answering(targets.choose(target, region))
-    _, bring = _records(recipes, aws_flags, place)
-    night = plan_night(recipes, load.load_publishing(), place, bring)
+    night = plan_night(recipes, load.load_publishing(), place)
     commands = commands_of(night, place, aws_flags)
     show(plan_data(night, commands), as_json=json, text=lambda data: plan_text(night, commands))
 
@@ -174,7 +168,7 @@ def finish(
     planned = read_plan(Path(plan)) if plan else None
     place = line_flags.answering(targets.choose(target, region))
     shelf_of, bring = _records(recipes, aws_flags, place)
-    night = plan_night(recipes, load.load_publishing(), place, bring, planned)
+    night = plan_night(recipes, load.load_publishing(), place)
     compare = _comparing(place, bring)
     newest = newest_of_the_night(recipes, shelf_of, note)
     results = after_night(night, planned or {}, newest, compare)
@@ -212,24 +206,21 @@ def codebuild_(
     from kiln.matrix import load
     from kiln.publish import line_flags
     from kiln.publish.codebuild import run_batch
-    from kiln.publish.lock import exclusively
     from kiln.publish.night_end import after_night
-    from kiln.publish.night_plan import Planned, plan_night
+    from kiln.publish.night_plan import plan_night
     from kiln.publish.night_records import newest_of_the_night
-    from kiln.publish.nightly import LOCK, LOCK_SECONDS
 
     sent = Sent(out, topic, catalogue, aws_flags).checked()
     recipes, settings = _chosen(selection), load.load_publishing()
     place = line_flags.answering(targets.choose(target, region))
     shelf_of, bring = _records(recipes, aws_flags, place)
-    with exclusively(place, LOCK, LOCK_SECONDS, NIGHT):
-        night = plan_night(recipes, settings, place, bring)
-        commands = commands_of(night, place, aws_flags)
-        planned = {due.recipe.name: Planned(due.why, due.outdated) for due in night.due}
-        if commands:
-            run_batch(place, project, commands, note)
-            # Rows that are still due have failed, whatever CodeBuild reports.
-            night = plan_night(recipes, settings, place, bring, planned)
+    night = plan_night(recipes, settings, place)
+    commands = commands_of(night, place, aws_flags)
+    planned = {due.recipe.name: due.why for due in night.due}
+    if commands:
+        run_batch(place, project, commands, note)
+        # Rows that are still due have failed, whatever CodeBuild reports.
+        night = plan_night(recipes, settings, place)
     compare = _comparing(place, bring)
     newest = newest_of_the_night(recipes, shelf_of, note)
     results = after_night(night, planned, newest, compare)

@@ -49,23 +49,6 @@ def of_row(recipe: Recipe, steps: Iterable[Step]) -> tuple[Repository, ...]:
     return (*_of_distribution(recipe), *vendors)
 
 
-def security_of(distro_id: str, arch: str) -> tuple[Repository, ...]:
-    """Where a distribution publishes its security updates for a processor (`security` of
-    archives.yaml); nothing if that is not known."""
-    # In the lab it is this machine's, whichever that is: perhaps one that no AMI is built on.
-    if distro_id not in facts.distro_names() or "family" not in facts.distro(distro_id):
-        return ()
-    table = facts.table("archives")
-    fields = _fields_of(distro_id, arch)
-    entries = [entry for entry in table["security"] if _holds(entry["when"], fields)]
-    return tuple(_made(entry, table["keys"][entry["keys"]], fields) for entry in entries)
-
-
-def updated_by_parent(distro_id: str) -> bool:
-    """Does an image of the distribution get security updates by a new parent AMI only?"""
-    return distro_id in facts.table("archives")["security_by_parent"]
-
-
 def _of_distribution(recipe: Recipe) -> list[Repository]:
     """The parent AMI's own repositories, or the snapshot that the row is pinned to."""
     table = facts.table("archives")

@@ -87,7 +87,7 @@ class Publish(_Block):
     """Days until EC2 deprecates a published AMI, held or not, and `retire` one that is not used."""
     deregister_after: Days | None = None
     """Days after which an AMI that no channel holds and nothing uses is deregistered."""
-    max_age: Days = 30
+    max_age: Days = 7
     """Days after which `nightly` builds a row again although its inputs have not changed."""
     copy_minutes: Annotated[int, Field(ge=15, le=2880, multiple_of=15)] | None = None
     """Time-based copies: minutes in which EC2 must complete a copy, which it bills."""

@@ -14,7 +14,6 @@ from kiln.matrix.publishing import LaunchTemplate
 from kiln.publish import channels, parameters
 from kiln.publish.channels import Held
 from kiln.publish.launch_templates import follow
-from kiln.publish.lock import SECONDS, exclusively
 from kiln.publish.regions import in_regions
 from kiln.publish.release import Action, Moved, Release
 
@@ -178,31 +177,28 @@ def move_everywhere(
     regions = [home, *(region for region in release.images if region != home)]
     done: list[Move] = []
     moved: list[str] = []
-    # As long as SSM may take in each region, and what a move takes besides.
-    seconds = SECONDS + len(regions) * _READS * target.poll_seconds
-    with exclusively(target, release.line, seconds):
-        for region in regions:
-            there = target.in_region(region)
-            held = before.get(region)
-            try:
-                changed = move_one(there, release, held)
-                moved.append(region)
-                followed = follow(there, release, templates)
-            except KilnError as error:
-                raise _halfway(error, release, moved, regions) from None
-            step = Move(
-                release.line,
-                release.channel,
-                region,
-                release.images[region],
-                changed,
-                held.image_id if held else None,
-                followed,
-            )
-            done.append(step)
-            if changed:
-                was = f", before {step.before}" if step.before else ""
-                say(f"{release.channel} of {release.line} in {region}: {step.ami_id}{was}")
+    for region in regions:
+        there = target.in_region(region)
+        held = before.get(region)
+        try:
+            changed = move_one(there, release, held)
+            moved.append(region)
+            followed = follow(there, release, templates)
+        except KilnError as error:
+            raise _halfway(error, release, moved, regions) from None
+        step = Move(
+            release.line,
+            release.channel,
+            region,
+            release.images[region],
+            changed,
+            held.image_id if held else None,
+            followed,
+        )
+        done.append(step)
+        if changed:
+            was = f", before {step.before}" if step.before else ""
+            say(f"{release.channel} of {release.line} in {region}: {step.ami_id}{was}")
     return done
 
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from kiln.base.times import as_stamp, utc_now
 from kiln.pipeline.kept_records import all_of
 from kiln.pipeline.record import Record
-from kiln.publish.night_plan import Night, Planned
+from kiln.publish.night_plan import Night
 from kiln.publish.night_results import (
     Compare,
     RowResult,
@@ -18,13 +18,15 @@ from kiln.publish.night_results import (
     of_skipped,
     result_of,
 )
-from kiln.publish.nightly import LOCK_SECONDS
+
+# A night may take long; an earlier build belongs to the night before.
+_LONGEST = timedelta(hours=12)
 
 
 def builds_of_the_night(rows: Sequence[str]) -> dict[str, Record]:
     """The newest build of each row of which there is a record here and that began in a night's
     time, by row."""
-    earliest = utc_now() - timedelta(seconds=LOCK_SECONDS)
+    earliest = utc_now() - _LONGEST
     builds = {}
     for row in rows:
         newest = next((record for record in all_of(row) if record.kind == "build"), None)
@@ -35,12 +37,12 @@ def builds_of_the_night(rows: Sequence[str]) -> dict[str, Record]:
 
 def after_night(
     night: Night,
-    planned: Mapping[str, Planned],
+    planned: Mapping[str, str],
     records: Mapping[str, Record],
     compare: Compare,
 ) -> list[RowResult]:
     """What a night looks like when its items have ended, wherever they ran: what is still due has
-    failed, and what was `planned`, by row, and is due no more was built.
+    failed, and what was `planned` (row → why) and is not due any longer was built.
 
     `records` are those of the night's builds, by row; `compare` as in `run_night`.
     """
@@ -52,13 +54,12 @@ def after_night(
             results.append(of_skipped(row))
             continue
         made = result_of(record, row.why) if record and ours else RowResult(row.row, "built", "")
-        was_due = planned.get(row.row)
         diff = comparison_of(compare, row.line, row.channel)
         results.append(
             replace(
                 of_skipped(row),
                 action="built",
-                why=was_due.why if was_due else row.why,
+                why=planned.get(row.row, row.why),
                 seconds=made.seconds,
                 checks=made.checks,
                 usd=made.usd,

@@ -6,7 +6,7 @@ The tags of a row's AMI say what it was built from, so every machine decides ali
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -25,43 +25,26 @@ from kiln.pipeline.record import document
 from kiln.publish import channels
 from kiln.publish.channels import Held
 from kiln.publish.own_images import OwnImage, own_images
-from kiln.publish.pending_updates import Bring, Lacking, lacking_updates
 
 
 @dataclass(frozen=True)
 class Due:
-    """A row that must be built, or only published (`ami_id`: its verified AMI), and why.
-
-    `unknown` says why it is not known whether that AMI lacks security updates; "" if it is.
-    `outdated` is the verified AMI whose missing security updates are the reason, if they are.
-    """
+    """A row that must be built, or only published (`ami_id`: its verified AMI), and why."""
 
     recipe: Recipe
     why: str
     ami_id: str | None = None
-    unknown: str = ""
-    outdated: str | None = None
-
-
-@dataclass(frozen=True)
-class Planned:
-    """What the plan of a night says of a row that was due; the fields are those of `Due`."""
-
-    why: str
-    outdated: str | None = None
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """A row that needs nothing: its channel holds an AMI of the same inputs. `unknown` as in `Due`:
-    such a row is not built, and nothing says that it is up to date."""
+    """A row that needs nothing: its channel holds an AMI of the same inputs."""
 
     row: str
     why: str
     ami_id: str
     line: str
     channel: str
-    unknown: str = ""
     verdict: str | None = None
 
 
@@ -82,65 +65,33 @@ class Night:
     impossible: tuple[Impossible, ...] = ()
 
 
-def _nothing(runs: Mapping[str, str]) -> None:
-    """There is no bucket of records."""
-
-
-def plan_night(
-    recipes: Sequence[Recipe],
-    settings: Mapping[str, Publish],
-    target: Target,
-    bring: Bring = _nothing,
-    planned: Mapping[str, Planned] | None = None,
-) -> Night:
+def plan_night(recipes: Sequence[Recipe], settings: Mapping[str, Publish], target: Target) -> Night:
     """Which of the recipes are due. `settings` are by the recipe's name; starts nothing.
 
     A night has one region, the target's: where its rows are built, and where it looks for what was
     built. Requests grow with the parent AMIs, each of which is looked up once; images and channels
-    are listed once. Each distribution's security repositories are asked once, and only if a row's
-    newest AMI has its inputs. `bring` fetches the records of such rows that are not here (row → run
-    id). `planned`, at the end of a night: what was due in it, by row; an update
-    that was published since then makes nothing due. Raises KilnError (exit status 1) if AWS
-    refuses.
+    are listed once. Raises KilnError (exit status 1) if AWS refuses.
     """
     images = own_images(target)
     held = {(holding.line, holding.channel): holding for holding in channels.all_held(target)}
     find = parents.once()
-    due: list[Due] = []
-    impossible: list[Impossible] = []
-    # Rows whose newest AMI has the same inputs, and what their channel holds.
-    same: dict[str, tuple[Recipe, OwnImage, Held | None]] = {}
+    rows: list[Due | Skipped | Impossible] = []
     for recipe in recipes:
         chosen = settings[recipe.name]
         options = Options(aws_flags={"region": target.region})
         try:
             plan = planning.plan_build(recipe, target, options, find=find)
         except parents.ParentNotFoundError as error:
-            impossible.append(Impossible(recipe, error.message))
+            rows.append(Impossible(recipe, error.message))
             continue
-        judged = _judge(plan, images, chosen)
-        if isinstance(judged, Due):
-            due.append(judged)
-        else:
-            now = held.get((recipe.channel_line, chosen.channels[0]))
-            same[recipe.name] = (recipe, judged, now)
-    lacking = lacking_updates([(row, image) for row, image, _ in same.values()], target, bring)
-    skipped: list[Skipped] = []
-    for recipe, image, now in same.values():
-        missing = lacking.get(recipe.name)
-        since = ""
-        if missing and planned is not None and not _is_for(planned.get(recipe.name), image):
-            since = f"; published since the plan: {missing}" if missing.updates else ""
-            missing = replace(missing, updates=())
-        row = _row(recipe, image, now, settings[recipe.name], missing)
-        row = replace(row, why=row.why + since)
-        if isinstance(row, Due):
-            due.append(row)
-        else:
-            skipped.append(row)
-    order = {recipe.name: number for number, recipe in enumerate(recipes)}
-    due.sort(key=lambda row: order[row.recipe.name])
-    return Night(tuple(due), tuple(skipped), tuple(impossible))
+        newest = _judge(plan, images, chosen)
+        now = held.get((recipe.channel_line, chosen.channels[0]))
+        rows.append(newest if isinstance(newest, Due) else _row(recipe, newest, now, chosen))
+    return Night(
+        tuple(row for row in rows if isinstance(row, Due)),
+        tuple(row for row in rows if isinstance(row, Skipped)),
+        tuple(row for row in rows if isinstance(row, Impossible)),
+    )
 
 
 def _judge(plan: Plan, images: Sequence[OwnImage], settings: Publish) -> Due | OwnImage:
@@ -188,56 +139,32 @@ def _changed(plan: Plan, image: OwnImage) -> str:
     return " and ".join(words) or "the package snapshot"
 
 
-def _is_for(planned: Planned | None, image: OwnImage) -> bool:
-    """Was the row due because this image lacked updates?"""
-    return planned is not None and planned.outdated == image.ami_id
-
-
 def _age(image: OwnImage) -> timedelta:
     return utc_now() - image.created
 
 
-def _row(
-    recipe: Recipe,
-    image: OwnImage,
-    now: Held | None,
-    settings: Publish,
-    lacking: Lacking | None,
-) -> Due | Skipped:
-    """A row whose newest AMI has its inputs. `lacking` is None where a bake of today would bring no
-    update."""
-    if lacking and lacking.updates:
-        return Due(recipe, f"{image.ami_id} has {lacking}", outdated=image.ami_id)
-    unknown = lacking.unknown if lacking else ""
-    doubt = f"; whether it lacks security updates is not known: {unknown}" if unknown else ""
+def _row(recipe: Recipe, image: OwnImage, now: Held | None, settings: Publish) -> Due | Skipped:
+    """A row whose newest AMI has its inputs."""
     channel = settings.channels[0]
     if now is not None and now.release is not None and _was_rolled_back(now, image):
         release = now.release
         why = (
             f"{channel} was rolled back to {now.image_id} at {release.moved.at}, after "
             f"{image.ami_id} was built, which is not published again: ./invoke publish --name "
-            f"{recipe.name} does that{doubt}"
+            f"{recipe.name} does that"
         )
-        line, verdict = recipe.channel_line, release.verdict
-        return Skipped(recipe.name, why, now.image_id, line, channel, unknown, verdict)
+        return Skipped(
+            recipe.name, why, now.image_id, recipe.channel_line, channel, release.verdict
+        )
     if now is None or now.image_id != image.ami_id or now.moving:
-        why = f"{image.ami_id}, built before, was not in {channel} yet{doubt}"
-        return Due(recipe, why, image.ami_id, unknown)
-    updates = ", lacks no published security update" if lacking and not unknown else ""
-    why = f"{image.ami_id} has the same inputs{updates} and is {_age(image).days} days old{doubt}"
-    return Skipped(
-        recipe.name,
-        why,
-        image.ami_id,
-        recipe.channel_line,
-        channel,
-        unknown,
-        image.tags.get(VERIFIED),
-    )
+        return Due(recipe, f"{image.ami_id}, built before, was not in {channel} yet", image.ami_id)
+    why = f"{image.ami_id} has the same inputs and is {_age(image).days} days old"
+    verdict = image.tags.get(VERIFIED)
+    return Skipped(recipe.name, why, image.ami_id, recipe.channel_line, channel, verdict)
 
 
-def read_plan(path: Path) -> dict[str, Planned]:
-    """What was due, by row, of what `nightly.plan --json` printed.
+def read_plan(path: Path) -> dict[str, str]:
+    """Row → why it was due, of what `nightly.plan --json` printed.
 
     Raises KilnError (exit status 2) for another file.
     """
@@ -252,12 +179,7 @@ def read_plan(path: Path) -> dict[str, Planned]:
             raise KilnError(
                 f"{path}: not a plan of a night: `items[{index}]` has no row and why", hint=_PLAN
             )
-        if not isinstance(fields.get("outdated"), str | None):
-            raise KilnError(
-                f"{path}: not a plan of a night: `items[{index}].outdated` is not the id of an AMI",
-                hint=_PLAN,
-            )
-    return {item["row"]: Planned(item["why"], item.get("outdated")) for item in items}
+    return {item["row"]: item["why"] for item in items}
 
 
 _PLAN = "./invoke nightly.plan --json > plan.json writes one"

@@ -9,7 +9,7 @@ from kiln.pipeline import kept_records, shared_records
 from kiln.pipeline.record import Record
 from kiln.pipeline.shared_records import Shelf
 from kiln.publish.night_end import builds_of_the_night
-from kiln.publish.pending_updates import Bring
+from kiln.publish.release_comparison import Bring
 
 # A row's bucket of records, None without one. Without a row: that of `defaults`, since the release
 # before may be of a row that is not in the matrix any more.

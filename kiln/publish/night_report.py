@@ -44,9 +44,6 @@ def night_counts(results: Sequence[RowResult]) -> str:
     """The sum in words: 2 built, 19 skipped, 0 failed, instances $1.20."""
     number = Counter(row.action for row in results)
     words = [f"{number[action]} {action}" for action in ("built", "skipped", "failed")]
-    unknown = sum(1 for row in results if row.unknown)
-    if unknown:
-        words.append(f"security updates of {unknown} not known")
     spent = [row.usd for row in results if row.usd is not None]
     return ", ".join([*words, f"instances ${sum(spent):,.2f}"] if spent else words)
 

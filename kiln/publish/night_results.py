@@ -23,7 +23,6 @@ class RowResult:
     `seconds` of its build and its publication; None where neither began here. `usd` is the list
     price of its instances, None if it is not known. `verdict` is the value of the AMI's tag
     `kiln:verified`. `diff` compares with the release before, `changed` are its grave differences.
-    `unknown` says why it is not known whether the AMI lacks security updates.
     """
 
     row: str
@@ -38,7 +37,6 @@ class RowResult:
     usd: float | None = None
     verdict: str | None = None
     diff: Comparison | None = None
-    unknown: str = ""
 
 
 def of_skipped(row: Skipped) -> RowResult:
@@ -51,7 +49,6 @@ def of_skipped(row: Skipped) -> RowResult:
         line=row.line,
         channel=row.channel,
         verdict=row.verdict,
-        unknown=row.unknown,
     )
 
 

@@ -20,10 +20,6 @@ from kiln.publish.night_results import (
 )
 from kiln.publish.publish import Publication
 
-LOCK = "nightly"
-# A night may take long; a process that was killed in one blocks the next no longer than this.
-LOCK_SECONDS = 12 * 3600
-
 
 def run_night(
     night: Night,
@@ -48,7 +44,7 @@ def run_night(
             results.append(replace(failed, line=due.recipe.channel_line))
             continue
         made = failed or RowResult(name, "built", due.why, ami_id=due.ami_id)
-        made = replace(made, why=due.why, line=due.recipe.channel_line, unknown=due.unknown)
+        made = replace(made, why=due.why, line=due.recipe.channel_line)
         began = time.monotonic()
         try:
             done = publish(due.recipe, str(made.ami_id))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from lab.mirror import updates
 from lab.mirror.repos import Repo
 from lab.mirror.site import Site, route
 from lab.packages import system
@@ -36,9 +35,7 @@ def repository(release: str, part: str, arch: str) -> Repo | None:
     if state or distro_id == "al2023":
         # A release's repository does not change after it was published.
         return Repo(full_name, "rpm", "amazon-linux", tuple(chosen))
-    advisories = updates.advisories(distro_id, chosen)
-    chosen = updates.with_updates(distro_id, chosen)
-    return Repo(full_name, "rpm", "amazon-linux", tuple(chosen), advisories=advisories)
+    return Repo(full_name, "rpm", "amazon-linux", tuple(chosen))
 
 
 def release(distro_id: str) -> str | None:

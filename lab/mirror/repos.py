@@ -24,9 +24,8 @@ from lab.shell import run
 class Repo:
     """A repository. `name` is unique, `format` is rpm or deb, `key` is a name of `lab.mirror.keys`.
 
-    `modules` is the text of a modules.yaml, for DNF module streams, and `advisories` that of an
-    updateinfo.xml. A deb repository with a
-    `suite` has dists/ and pool/, for `deb URL SUITE main`; without a suite it is flat.
+    `modules` is the text of a modules.yaml, for DNF module streams. A deb repository with a `suite`
+    has dists/ and pool/, for `deb URL SUITE main`; without a suite it is flat.
     """
 
     name: str
@@ -35,13 +34,12 @@ class Repo:
     packages: tuple[Package, ...]
     modules: str = ""
     suite: str = ""
-    advisories: str = ""
 
 
 def ensure(repo: Repo, home: Path, keyring: Keyring) -> Path:
     """The repository's folder below `home`, built when it is missing."""
     inputs = f"{repo.name} {keyring.fingerprint(repo.key)} {repo.modules} {repo.suite}"
-    total = hashlib.sha256((inputs + repo.advisories).encode())
+    total = hashlib.sha256(inputs.encode())
     for package in repo.packages:
         total.update(package.digest().encode())
     folder = home / f"{repo.name.replace('/', '_')}-{total.hexdigest()[:12]}"
@@ -61,16 +59,11 @@ def _rpm(repo: Repo, folder: Path, keyring: Keyring) -> None:
     files = rpm.build(repo.packages, folder)
     keyring.sign_rpms(repo.key, files)
     rpm.index(folder)
-    kinds = (
-        ("modules", "modules.yaml", repo.modules),
-        ("updateinfo", "updateinfo.xml", repo.advisories),
-    )
-    for kind, name, content in kinds:
-        if content:
-            text = folder / name
-            text.write_text(content)
-            run("modifyrepo_c", f"--mdtype={kind}", str(text), str(folder / "repodata"))
-            text.unlink()
+    if repo.modules:
+        text = folder / "modules.yaml"
+        text.write_text(repo.modules)
+        run("modifyrepo_c", "--mdtype=modules", str(text), str(folder / "repodata"))
+        text.unlink()
     keyring.sign_detached(repo.key, folder / "repodata/repomd.xml", armor=True)
     (folder / "repodata/repomd.xml.key").write_bytes(keyring.public(repo.key))
 

@@ -70,13 +70,6 @@ def test_a_console_without_output_has_no_lines(
     assert shown == {"instance": "i-1", "file": str(console), "lines": []}
 
 
-def test_an_update_of_the_labs_mirror_is_repeated_to_a_program(
-    state: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    update = {"distro": "al2", "package": "curl", "version": "8.3.1-1.amzn2"}
-    assert answer(capsys, lab.update, **update) == {**update, "advisory": None}
-
-
 def test_what_the_lab_removes_is_a_list(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
@@ -13,10 +13,8 @@ import pytest
 from devel import lab_api
 from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.runs import Run
-from kiln.cloud.target import PackageArchive
 from kiln.pipeline.record import write_record
-from kiln.preflight.security import SecurityUpdates
-from kiln.publish import channels, pending_updates
+from kiln.publish import channels
 from tests.unit.publish.channel import AL2, HOME, OTHER, RECIPE, Bake, versions_of
 from tests.unit.records import a_record
 
@@ -111,13 +109,3 @@ def bake(client: Callable[..., Any], instance: str, tmp_path: Path) -> Iterator[
         ours = [tag["ResourceId"] for tag in ec2.describe_tags(Filters=tagged)["Tags"]]
         if ours:
             ec2.delete_tags(Resources=ours, Tags=[{"Key": "kiln:run-id"}])
-
-
-@pytest.fixture(autouse=True)
-def _no_updates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No distribution has published anything since; test_pending.py asks a server."""
-
-    def answered(archives: Iterable[PackageArchive]) -> dict[PackageArchive, SecurityUpdates]:
-        return {archive: SecurityUpdates("rpm", {}, ()) for archive in archives}
-
-    monkeypatch.setattr(pending_updates, "ask_security", answered)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -127,16 +126,6 @@ def refuses(action: str, code: str, region: str | None = None) -> Fault:
         return (400, code) if call.action == action and region in (None, call.region) else None
 
     return refuse
-
-
-@contextmanager
-def as_a_process_that_dies() -> Iterator[None]:
-    """While inside, this is another process, which has ended when somebody looks for it."""
-    with subprocess.Popen(["true"]) as ended:
-        pass
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("kiln.publish.lock.os.getpid", lambda: ended.pid)
-        yield
 
 
 def _text(headers: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from kiln.base.paths import ROOT
-from kiln.publish.lock import exclusively
-from kiln.publish.nightly import LOCK
 from tests.unit import commands
-from tests.unit.publish.channel import AWS, RECIPE
 
 Client = Callable[..., Any]
 STACK = "nights"
@@ -107,19 +103,6 @@ def policies(client: Client, role: str) -> list[Any]:
 def schedules(client: Client) -> list[Any]:
     found = client("scheduler").list_schedules()["Schedules"]
     return [client("scheduler").get_schedule(Name=schedule["Name"]) for schedule in found]
-
-
-def test_a_night_on_codebuild_waits_for_no_night_that_is_at_work(client: Client) -> None:
-    asked = ("nightly.codebuild", "--project", "nights-worker", "--name", RECIPE.name)
-    with exclusively(AWS, LOCK):
-        done = commands.invoke(*asked)
-    assert done.returncode == 1
-    assert f"a night's rows are being built by process {os.getpid()} on " in done.stderr
-    # Its own lock is gone when it ends, however that is.
-    done = commands.invoke(*asked)
-    assert "no build runs in the lab's CodeBuild" in done.stderr
-    with exclusively(AWS, LOCK):
-        pass
 
 
 def test_the_labs_codebuild_says_that_it_runs_no_build(client: Client) -> None:

@@ -22,8 +22,7 @@ from kiln.cloud import aws
 from kiln.matrix.publishing import Publish
 from kiln.pipeline import kept_records, shared_records
 from kiln.pipeline import plan as planning
-from kiln.publish import channels, copies, images, nightly, own_images
-from kiln.publish.lock import exclusively
+from kiln.publish import channel_move, channels, copies, images, nightly, own_images
 from kiln.publish.night_plan import plan_night
 from kiln.publish.publish import Publication
 from kiln.publish.release_comparison import compared
@@ -43,7 +42,7 @@ from tests.unit.publish.channel import (
     published,
     resolved,
 )
-from tests.unit.publish.faults import Call, Killed, faulty
+from tests.unit.publish.faults import Killed, faulty
 
 NAMES = (channels.image_parameter, channels.release_parameter)
 # KILN_PUBLISH_KILLS=all kills every task at every call; otherwise at some.
@@ -280,12 +279,11 @@ def a_night(world: World) -> Task:
         raise AssertionError("it is built already")
 
     def run() -> None:
-        with exclusively(AWS, nightly.LOCK):
-            night = plan_night([RECIPE], {RECIPE.name: settings}, AWS)
-            compare = partial(compared, AWS, bring=lambda runs: None)
-            for result in nightly.run_night(night, build, publish, compare):
-                if result.action == "failed":
-                    raise KilnError(result.why, exit_status=1)
+        night = plan_night([RECIPE], {RECIPE.name: settings}, AWS)
+        compare = partial(compared, AWS, bring=lambda runs: None)
+        for result in nightly.run_night(night, build, publish, compare):
+            if result.action == "failed":
+                raise KilnError(result.why, exit_status=1)
 
     def finish() -> None:
         run()
@@ -323,7 +321,7 @@ def test_whatever_ends_a_task_the_next_run_goes_on(task: Task) -> None:
         (faults.after_writes(1, faults.token_expired()), "Expired"),
     ]
     for fault, message in ends:
-        with faults.as_a_process_that_dies(), faulty(fault):
+        with faulty(fault):
             if message:
                 with pytest.raises(KilnError, match=message) as failed:
                     task.run()
@@ -344,7 +342,6 @@ def test_a_task_that_ends_at_any_call_is_finished_by_the_next(
 ) -> None:
     for number in count():
         with (
-            faults.as_a_process_that_dies(),
             faulty(faults.since(number, fault)) as sent,
             contextlib.suppress(Killed, KilnError),
         ):
@@ -428,22 +425,21 @@ def test_an_organization_that_aws_does_not_know_is_named_and_no_channel_moves(ba
 
 @pytest.mark.parametrize("move", ["promote", "rollback"])
 def test_a_channel_changed_during_a_move_is_said_and_not_overwritten(
-    client: Callable[..., Any], bake: Bake, move: str
+    client: Callable[..., Any], bake: Bake, monkeypatch: pytest.MonkeyPatch, move: str
 ) -> None:
     world = World(client, bake)
     releases(world)
     channel = {"promote": "candidate", "rollback": "nightly"}[move]
     theirs = world.holds("candidate" if move == "rollback" else "nightly")[OTHER]
-    done: list[Call] = []
+    move_one = channel_move.move_one
 
-    def somebody_else(call: Call) -> None:
-        # The first parameter that is written is the lock: the move was decided before.
-        if call.action == "PutParameter" and not done:
-            done.append(call)
-            name = channels.image_parameter(LINE, channel)
-            client("ssm").put_parameter(Name=name, Value="ami-0ffff0000", Overwrite=True)
+    def after_somebody_else(*move: Any) -> bool:
+        name = channels.image_parameter(LINE, channel)
+        client("ssm").put_parameter(Name=name, Value="ami-0ffff0000", Overwrite=True)
+        return move_one(*move)
 
-    with faulty(somebody_else), pytest.raises(KilnError, match="by somebody else") as refused:
+    monkeypatch.setattr(channel_move, "move_one", after_somebody_else)
+    with pytest.raises(KilnError, match="by somebody else") as refused:
         promoted(channel) if move == "promote" else back(channel)
     assert refused.value.exit_status == 1
     assert resolved(client, channel) == "ami-0ffff0000"

@@ -26,11 +26,10 @@ from kiln.pipeline import plan as planning
 from kiln.pipeline.build import Outcome
 from kiln.publish import night_report
 from kiln.publish.night_end import after_night
-from kiln.publish.night_plan import Due, Night, Planned, plan_night
+from kiln.publish.night_plan import Due, Night, plan_night
 from kiln.publish.night_results import RowResult
 from kiln.publish.nightly import run_night
 from kiln.publish.own_images import own_images
-from kiln.publish.pending_updates import Lacking, Update
 from kiln.publish.publish import Publication
 from kiln.publish.release_comparison import Comparison, compared
 from tests.unit import commands
@@ -99,9 +98,6 @@ def test_a_night_does_not_undo_a_rollback(
     assert skipped.why.startswith(f"nightly was rolled back to {before} at ")
     assert f"{ami_id} was built, which is not published again" in skipped.why
     assert (skipped.ami_id, (skipped.verdict or "")[:4]) == (before, "pass")
-    # What is newer than the rollback is built and published as ever.
-    lacking(monkeypatch, CURL)
-    assert [due.ami_id for due in planned().due] == [None]
 
 
 @pytest.mark.parametrize(
@@ -166,71 +162,6 @@ def test_a_night_looks_up_a_parent_once_for_all_rows_that_share_it(
     # The second DescribeImages lists the images of AMI Kiln.
     parent = ["GetParameter", "DescribeImages"]
     assert sorted(calls) == sorted([*parent, "DescribeImages", "GetParametersByPath"])
-
-
-def lacking(
-    monkeypatch: pytest.MonkeyPatch, *updates: Update, unknown: str = ""
-) -> dict[str, Lacking]:
-    """What every image is found to lack from now on."""
-    found = {RECIPE.name: Lacking(updates, unknown)}
-    monkeypatch.setattr("kiln.publish.night_plan.lacking_updates", lambda *asked: found)
-    return found
-
-
-CURL = Update("curl", "8.3.0-1", "8.4.0-1")
-
-
-def test_a_row_whose_ami_lacks_a_security_update_is_due(
-    baked: Callable[[], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ami_id = baked()
-    published()
-    assert "lacks no published security update" in planned().skipped[0].why
-    lacking(monkeypatch, CURL)
-    (due,) = planned().due
-    assert due.why == f"{ami_id} has 1 pending security update: curl 8.3.0-1 → 8.4.0-1"
-    # It is built, not only published.
-    assert due.ami_id is None
-
-
-def test_a_row_whose_updates_are_not_known_is_not_built_and_says_so(
-    baked: Callable[[], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    baked()
-    published()
-    lacking(monkeypatch, unknown="debian-security (deb.debian.org): no answer in time")
-    (skipped,) = planned().skipped
-    assert skipped.unknown == "debian-security (deb.debian.org): no answer in time"
-    assert skipped.why.endswith(
-        "; whether it lacks security updates is not known: debian-security (deb.debian.org): "
-        "no answer in time"
-    )
-    assert "lacks no" not in skipped.why
-    result = RowResult(RECIPE.name, "skipped", skipped.why, unknown=skipped.unknown)
-    assert night_report.night_counts([result]) == (
-        "0 built, 1 skipped, 0 failed, security updates of 1 not known"
-    )
-
-
-def at_the_end(plan: dict[str, Planned]) -> RowResult:
-    night = plan_night([RECIPE], {RECIPE.name: Publish()}, AWS, planned=plan)
-    (result,) = after_night(night, plan, {}, lambda line, channel: None)
-    return result
-
-
-def test_at_the_end_of_a_night_an_update_that_came_since_fails_no_row(
-    baked: Callable[[], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ami_id = baked()
-    published()
-    lacking(monkeypatch, CURL)
-    skipped = at_the_end({})
-    assert skipped.action == "skipped"
-    assert "published since the plan: 1 pending security update: curl" in skipped.why
-    # The night has built it, for another reason.
-    assert at_the_end({RECIPE.name: Planned("it has no verified AMI")}).action == "built"
-    # It was due because this very AMI lacks the update.
-    assert at_the_end({RECIPE.name: Planned("curl is old", outdated=ami_id)}).action == "failed"
 
 
 def packages_of(*named: tuple[str, str]) -> dict[str, Any]:

@@ -18,9 +18,8 @@ from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.times import read_time, utc_now
 from kiln.matrix.publishing import Publish
-from kiln.publish import channel_move, channels, copies, gates, images, line_flags, verified_ami
+from kiln.publish import channels, copies, gates, images, line_flags, verified_ami
 from kiln.publish.channel_move import move_one
-from kiln.publish.lock import SECONDS, exclusively, lock_parameter
 from kiln.publish.overview import channel_rows, history_rows
 from kiln.publish.promote import roll_back
 from kiln.publish.release import Installed, on_image
@@ -41,7 +40,7 @@ from tests.unit.publish.channel import (
     verified_again,
     versions_of,
 )
-from tests.unit.publish.faults import after_writes, faulty, refuses, token_expired
+from tests.unit.publish.faults import faulty, refuses
 
 
 def test_each_region_gets_a_copy_that_its_parameter_names(
@@ -360,49 +359,6 @@ def test_an_ami_that_ssm_does_not_take_in_the_end_is_not_said_to_be_published(
     _put_late(monkeypatch, looks=1000)
     with pytest.raises(KilnError, match=f"SSM has taken {ami_id} for .*the channel holds nothing"):
         published()
-
-
-def test_a_line_that_another_process_moves_is_left_to_it(
-    client: Callable[..., Any], bake: Bake
-) -> None:
-    bake(8)
-    holder = {"host": "elsewhere", "process": 7, "until": 4e9}
-    client("ssm").put_parameter(Name=lock_parameter(LINE), Value=json.dumps(holder), Type="String")
-    with pytest.raises(KilnError, match="moved by process 7 on elsewhere"):
-        published()
-    assert channels.held(AWS, LINE, "nightly") is None
-
-
-def test_the_lock_of_a_dead_holder_is_taken(client: Callable[..., Any], bake: Bake) -> None:
-    ami_id = bake(9)
-    holder = {"host": "elsewhere", "process": 7, "until": 1.0}
-    client("ssm").put_parameter(Name=lock_parameter(LINE), Value=json.dumps(holder), Type="String")
-    published()
-    assert resolved(client, "nightly") == ami_id
-    assert not client("ssm").get_parameters(Names=[lock_parameter(LINE)])["Parameters"]
-
-
-def test_the_lock_of_a_move_lasts_as_long_as_ssm_may_take_in_each_region(
-    bake: Bake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lasts: list[float] = []
-
-    def held(target: Any, name: str, seconds: float) -> Any:
-        lasts.append(seconds)
-        return exclusively(target, name, seconds)
-
-    monkeypatch.setattr(channel_move, "exclusively", held)
-    bake(8)
-    published()
-    published(OTHER)
-    one, two = (seconds - SECONDS for seconds in lasts)
-    assert 0 < one < two == pytest.approx(2 * one)
-
-
-def test_what_ended_a_move_is_said_and_not_that_its_lock_is_left() -> None:
-    expired = faulty(after_writes(1, token_expired()))
-    with expired, pytest.raises(KilnError, match="the copies are gone"), exclusively(AWS, LINE):
-        raise KilnError("the copies are gone")
 
 
 def test_what_is_tagged_after_the_copy_reaches_it_with_the_next_publish(
