@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 from invoke import Context
 
 from kiln.base.errors import OPERATION_FAILED, KilnError, operation_failed
-from kiln.base.vocabulary import Form
 from kiln.cli.flags import JSON, NO_INSTALL
 from kiln.cli.front import note, show, task, tell
 
 if TYPE_CHECKING:
     from lab.settings import Lab
 
-ADVISORY = Form(r"^[A-Z0-9][A-Za-z0-9._-]{0,60}$", "an id such as ALAS2-2026-0001")
 FORCE = {"force": "first end the builds that use the lab, and say which"}
 
 

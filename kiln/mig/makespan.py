@@ -52,12 +52,12 @@ def compare_ways(
             counts[profile] = counts.get(profile, 0) + n
         if counts and counts.keys() <= slowdown.keys() and counts not in ways.values():
             ways[label] = counts
-    found = []
+    rows = []
     for name, counts in ways.items():
         places = {key: (n, seconds * slowdown.get(key, 1)) for key, n in counts.items()}
         end = last_end(jobs, places)
-        found.append({"way": name, "at_once": sum(counts.values()), "seconds": round(end, 3)})
-    return sorted(found, key=lambda way: (way["seconds"], -way["at_once"]))
+        rows.append({"way": name, "at_once": sum(counts.values()), "seconds": round(end, 3)})
+    return sorted(rows, key=lambda way: (way["seconds"], -way["at_once"]))
 
 
 def last_end(jobs: int, places: Mapping[str, tuple[int, float]]) -> float:

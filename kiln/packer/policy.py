@@ -44,7 +44,7 @@ def check_policy(folder: Path) -> list[Finding]:
 
     A finding names the shared file, not the folder's link to it.
     """
-    found = {}
+    violations = {}
     for root in (folder, folder / FOLDER_1_6):
         for rule, name, place, message in _violations(root):
             file = (root / name).resolve()
@@ -53,10 +53,10 @@ def check_policy(folder: Path) -> list[Finding]:
             line = next((n for n, text in enumerate(lines, 1) if match.match(text)), 1)
             shown = f"{shown_packer()}/{file.relative_to(folder.parent.resolve()).as_posix()}"
             hint = "correct the template in templates/packer/"
-            found[rule, shown, message] = Finding(
+            violations[rule, shown, message] = Finding(
                 "error", rule, message, hint, (folder.name,), shown, line
             )
-    return list(found.values())
+    return list(violations.values())
 
 
 @cache

@@ -37,11 +37,6 @@ def _distros(file: Path) -> dict[str, Any]:
     return {name: entry for name, entry in content.items() if isinstance(entry, dict)}
 
 
-def amazon_distros() -> list[str]:
-    """The distributions whose repositories are the lab's own."""
-    return list(_catalogue())
-
-
 def amazon_linux(distro_id: str, arch: str, release: str | None = None) -> list[Package]:
     """All packages in the repositories of al2 or al2023.
 
