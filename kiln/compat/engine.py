@@ -174,13 +174,11 @@ def check_combination(
     values = {name: value for name, value in values.items() if value is not None}
     _known_fields(values)
     latest = tuple(name for name, value in values.items() if value == LATEST)
-    companions = dict(values.pop("companions", {}))
     combination = Combination(
         distro=distro,
         today=today or date.today(),
         instance_types=tuple(types),
         latest=latest,
-        companions=tuple(companions.items()),
         **{name: value for name, value in values.items() if value != LATEST},
     )
     findings = list(dict.fromkeys(finding for _, finding in _findings(combination)))

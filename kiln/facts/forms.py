@@ -81,13 +81,11 @@ _VALUES: dict[str, dict[str, Form | _Known]] = {
         "distros.*.parents.*.name": vocabulary.AMI_NAME,
         "distros.*.tried.*.*": _ARCHES,
         "distros.*.codename": vocabulary.CUDA_REPO,
-        "distros.*.compiler": _NUMBER,
         "distros.*.package_snapshot": _Known(
             "entry of `package_snapshots`", lambda whole, path, read: whole["package_snapshots"]
         ),
         "distros.*.kernels.default": _Known("entry of this distribution's kernels", _kernels),
         "distros.*.kernels.entries.*.series": _SERIES,
-        "distros.*.kernels.entries.*.compiler": _NUMBER,
         "distros.*.kernels.entries.*.packages.*": vocabulary.PACKAGE,
         "distros.*.kernels.entries.*.measured": _Known("kernel in kernel_builds.yaml", _measured),
         "distros.*.kernels.entries.*.proxy": _Known("kernel in kernel_builds.yaml", _measured),
@@ -158,7 +156,6 @@ PLACEHOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
         "vendors.*.*.suites.*": (*_OF_ARCHIVE, "url"),
     },
     "checksums": {"files.*.url": ("version",)},
-    "cuda": {"forward_compatibility.path": ("series",)},
     "distros": {
         "package_snapshots.*.lines.*": ("codename", "snapshot"),
         "distros.*.parents.*.ssm_parameter": _OF_PARENT,
@@ -184,7 +181,7 @@ PLACEHOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
 """What may be in the `{…}` of a text, by table and pattern; in other texts a brace is itself."""
 
 # Keys that a bake needs and `check` cannot judge.
-_OF_A_PARENT = ("family", "ssh_user", "root_device", "compiler", "kernels")
+_OF_A_PARENT = ("family", "ssh_user", "root_device", "kernels")
 
 
 def check_forms(own: Any, whole: dict[str, Any], name: str, read: Read) -> None:

@@ -141,13 +141,11 @@ def test_a_flavour_without_a_parent_of_the_distribution_names_one_that_has_it():
 
 
 def test_a_clash_with_some_types_leaves_the_others_served():
-    # Without EFA an old EFA installer does no harm; code for sm_80 runs where the GPU is one.
+    # Without EFA an old EFA installer does no harm.
     old_efa = check_combination("al2023", "580.95.05", efa="1.43.2", today=TODAY)
     assert "error" in levels(old_efa).values()
     assert "g6.xlarge" in old_efa["instance_types"]
     assert "p5.48xlarge" not in old_efa["instance_types"]
-    nccl = check_combination("al2023", "580.178.04", nccl="2.28.9", nccl_gencode=("80",))
-    assert nccl["instance_types"] == ["p4d.24xlarge", "p4de.24xlarge"]
 
 
 def test_which_types_the_latest_driver_serves_is_not_known():

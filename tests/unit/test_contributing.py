@@ -232,11 +232,10 @@ def test_a_distribution(checkout: Checkout) -> None:
     end_of_life: '2099-01-01'
     cuda_repo: debian99
     codename: forky
-    compiler: '12'
     kernels:
       default: linux-image-cloud
       entries:
-        linux-image-cloud: {series: '6.1', compiler: '12', measured: 6.1.0-56-amd64, source: debian}
+        linux-image-cloud: {series: '6.1', measured: 6.1.0-56-amd64, source: debian}
     source: eol_debian
 """
     repository = (
@@ -255,9 +254,7 @@ def test_a_distribution(checkout: Checkout) -> None:
             "kiln/facts/knowledge/efa.yaml": after(
                 "  debian13:", "  debian99: {first: 1.36.0, source: notes}\n"
             ),
-            "kiln/facts/knowledge/archives.yaml": lambda text: after("archives:", archive)(
-                after("security:", archive)(text)
-            ),
+            "kiln/facts/knowledge/archives.yaml": after("archives:", archive),
             "amis.yaml": lambda text: text + "- {distro: debian99, stack: lts}\n",
         },
         *(CHECK, NAMES, CURRENT),

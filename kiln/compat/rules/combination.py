@@ -24,7 +24,6 @@ class Kernel:
     name: str
     series: str
     release: str | None = None
-    compiler: str | None = None
     measured: str | None = None
     proxy: str | None = None
     rolls: bool = False
@@ -39,11 +38,10 @@ class Kernel:
 class Combination:
     """A distribution, a GPU stack and its instance types. None means unspecified: not judged.
 
-    `cuda_repo` is the CUDA repository if a matrix replaces the distribution's own. `packages`,
-    `downloads` and `efa_flags` are names that a user requests beyond what the pipeline derives;
-    `companions` maps fabricmanager, imex … to their own versions. `mig` are the MIG profiles per
-    GPU, `mig_label` is a label of mig-config.yaml, `compiler` gcc's major, `latest` the components
-    requested without a version. `complete` means that a component that is None is not on the image.
+    `cuda_repo` is the CUDA repository if a matrix replaces the distribution's own. `packages` and
+    `downloads` are what the components install. `mig` are the MIG profiles per GPU, `mig_label` is
+    a label of mig-config.yaml, `latest` the components requested without a version. `complete`
+    means that a component that is None is not on the image.
     """
 
     distro: str
@@ -53,21 +51,15 @@ class Combination:
     arch: str = "x86_64"
     flavor: str = "base"
     driver_source: str | None = None
-    driver_kind: str = "data-centre"
     kernel_module: str | None = None
     kernel: str | None = None
-    assumed_kernel: str | None = None
     ssm_parameter: str | None = None
-    compiler: str | None = None
     reboots_into_kernel: bool | None = None
     cuda: str | None = None
     cuda_source: str = "repo"
-    cuda_compat: bool = False
     cudnn: str | None = None
     nccl: str | None = None
-    nccl_gencode: tuple[str, ...] | None = None
     efa: str | None = None
-    efa_flags: tuple[str, ...] = ()
     ofi_nccl: str | None = None
     gdrcopy: str | None = None
     dcgm: str | None = None
@@ -76,7 +68,6 @@ class Combination:
     fabric_manager: bool | None = None
     nvlsm: bool | None = None
     imex: bool | None = None
-    companions: tuple[tuple[str, str], ...] = ()
     packages: tuple[str, ...] = ()
     downloads: tuple[str, ...] = ()
     mig: tuple[str, ...] = ()
@@ -193,7 +184,7 @@ def _pinned(wanted: str, entries: dict[str, dict[str, Any]]) -> Kernel | None:
 
 
 def _kernel(name: str, entry: dict[str, Any]) -> Kernel:
-    keys = ("release", "compiler", "measured", "proxy", "rolls", "confirmed", "source")
+    keys = ("release", "measured", "proxy", "rolls", "confirmed", "source")
     return Kernel(
         name=name,
         series=entry["series"],

@@ -96,7 +96,7 @@ def open_too_early(c: Combination) -> Iterator[Objection]:
 def cuda_major(c: Combination) -> Iterator[Objection]:
     """A driver below the minimum of the CUDA major: programs built with it do not run."""
     floor = table("cuda")["floors"].get(c.cuda_major)
-    if not c.driver or not floor or c.cuda_compat or versions.at_least(c.driver, floor):
+    if not c.driver or not floor or versions.at_least(c.driver, floor):
         return
     native = f" (native {c.branch.native_cuda})" if c.branch else ""
     yield Objection(
@@ -127,22 +127,6 @@ def cuda_minor(c: Combination) -> Iterator[Objection]:
         hint=f"branch {native[0]} supports CUDA {wanted} natively" if native else "",
         unsure="native_cuda" in c.branch.unsure,
     )
-
-
-@rule("DRV-CUDA-COMPAT")
-def forward_compatibility(c: Combination) -> Iterator[Objection]:
-    """cuda-compat on an older driver works on some GPUs and branches, and needs a library path."""
-    if not c.cuda_compat:
-        return
-    support = table("cuda")["forward_compatibility"]
-    path = support["path"].format(series=versions.series(c.cuda) if c.cuda else "<series>")
-    message = (
-        "forward compatibility works only on data-centre GPUs and from "
-        f"{' and '.join(support['branches'])} branches; set LD_LIBRARY_PATH to {path}"
-    )
-    if c.branch and c.branch.kind not in support["branches"]:
-        message += f". Branch {c.branch.name} is {c.branch.kind}"
-    yield Objection(message)
 
 
 @rule("CUDA-UNKNOWN")

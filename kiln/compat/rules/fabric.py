@@ -12,17 +12,6 @@ from kiln.compat.rules.registry import Objection, instance_rule, rule, rules
 from kiln.facts import InstanceType, table
 
 
-@rule("FM-MATCH")
-def companions_match(c: Combination) -> Iterator[Objection]:
-    """Fabric manager works only with a driver of exactly the same version."""
-    for name, version in c.companions:
-        if c.driver and version != c.driver:
-            yield Objection(
-                f"{name} {version} refuses driver {c.driver}: the versions must be identical",
-                hint=f"pin {name} {c.driver}",
-            )
-
-
 @instance_rule("FM-NEEDED")
 def fabric_manager_needed(c: Combination, instance_type: InstanceType) -> Iterator[Objection]:
     """CUDA does not start on NVSwitch machines without fabric manager. That a machine has another

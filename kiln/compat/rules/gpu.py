@@ -130,7 +130,7 @@ def _with_proprietary(c: Combination) -> str:
 @instance_rule("GPU-GRID")
 def fractional(c: Combination, instance_type: InstanceType) -> Iterator[Objection]:
     """A fractional GPU is a vGPU, which NVIDIA's data-centre driver does not support."""
-    if instance_type.grid_driver and c.driver_kind != "grid":
+    if instance_type.grid_driver:
         yield Objection(
             f"{instance_type.type} has a fraction of one {instance_type.ec2_name} and needs the "
             "GRID driver from s3://ec2-linux-nvidia-drivers, not the data-centre driver",

@@ -120,27 +120,6 @@ def _builds(kernel: str, branch: str | None = None) -> list[str]:
     ]
 
 
-@rule("KERN-GCC")
-def compiler(c: Combination) -> Iterator[Objection]:
-    """A kernel module must be built with the compiler that built its kernel."""
-    kernel = c.boot_kernel
-    if c.compiler is None or kernel is None or kernel.compiler is None:
-        return
-    if versions.major(c.compiler) != kernel.compiler:
-        yield Objection(
-            f"kernel {kernel} on {c.distro} was built with gcc {kernel.compiler}; the "
-            f"modules would be built with gcc {c.compiler}",
-            hint=_install_gcc(c, kernel),
-        )
-
-
-def _install_gcc(c: Combination, kernel: Kernel) -> str:
-    if c.debs:
-        name = f"gcc-{kernel.compiler}"
-        return f"install {name} and pass CC={name} to make"
-    return f"install gcc{kernel.compiler} and pass CC=gcc{kernel.compiler}-cc to make"
-
-
 @rule("KERN-MIN")
 def too_old(c: Combination) -> Iterator[Objection]:
     """Drivers stop supporting old kernels."""

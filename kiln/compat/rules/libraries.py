@@ -9,7 +9,7 @@ from kiln import facts
 from kiln.base import versions
 from kiln.base.errors import nearest
 from kiln.compat.rules.combination import Combination
-from kiln.compat.rules.registry import Objection, rule, rules
+from kiln.compat.rules.registry import Objection, rule
 from kiln.facts import table
 
 
@@ -44,7 +44,7 @@ def unknown_library(c: Combination) -> Iterator[Objection]:
 def nccl_packaged(c: Combination) -> Iterator[Objection]:
     """The version of NCCL's packages names the CUDA they were built for."""
     wanted: list[tuple[str, str | None, bool]] = []
-    if c.nccl and c.nccl_gencode is None:
+    if c.nccl:
         wanted.append((c.nccl, versions.series(c.cuda) if c.cuda else None, False))
     for package in c.packages:
         match = re.match(r"libnccl\S*?[-=](\d+\.\d+\.\d+)(?:-\d+\+|@)cuda(\d+\.\d+)$", package)
@@ -90,37 +90,6 @@ def _nccl_for(cuda: str, exact: bool) -> str:
         if entry["cuda"] and any(_fits(cuda, built, exact) for built in entry["cuda"])
     ]
     return f"for CUDA {cuda} choose NCCL {' or '.join(fitting[-3:])}" if fitting else ""
-
-
-@rule("NCCL-ARCH", by_instance_type=True)
-def nccl_compiled_for(c: Combination) -> Iterator[Objection]:
-    """A source build holds code only for the GPUs in its -gencode flags."""
-    if c.nccl_gencode is None:
-        return
-    missing: dict[str, str] = {}
-    for instance_type in c.instance_types:
-        sm = instance_type.compute_capability.replace(".", "")
-        if sm not in c.nccl_gencode:
-            missing[sm] = instance_type.type
-    for sm, name in missing.items():
-        yield Objection(
-            f"NCCL is built without sm_{sm}, which {name} needs",
-            hint=f"add -gencode=arch=compute_{sm},code=sm_{sm}",
-        )
-
-
-@rule("NCCL-GCC-AL2")
-def nccl_on_al2(c: Combination) -> Iterator[Objection]:
-    """Recent NCCL needs a newer C++ than AL2's compiler supports."""
-    limits = rules()["NCCL-GCC-AL2"].limits
-    if c.nccl_gencode is None or c.distro != limits["distro"] or not c.nccl:
-        return
-    if versions.at_least(c.nccl, limits["nccl_from"]):
-        yield Objection(
-            f"NCCL {c.nccl} needs C++14 or C++17; {c.about['name']}'s gcc {c.about['compiler']} "
-            "may fail on it",
-            hint="install NVIDIA's packages, or build with gcc10",
-        )
 
 
 @rule("CUDNN-CUDA")

@@ -8,7 +8,7 @@ from kiln import facts
 from kiln.base import versions
 from kiln.base.errors import nearest
 from kiln.compat.rules.combination import Combination
-from kiln.compat.rules.registry import Objection, rule, rules
+from kiln.compat.rules.registry import Objection, rule
 from kiln.facts import table
 
 
@@ -114,16 +114,6 @@ def _first_with_efa(c: Combination) -> str:
         if instance_type.family == family and instance_type.efa:
             return f"; the first {family} size with EFA is {instance_type.type}"
     return f"; no {family} type has it"
-
-
-@rule("EFA-GDRFLAG")
-def useless_flag(c: Combination) -> Iterator[Objection]:
-    """A flag that has no effect since GPUDirect is the default."""
-    since = table("efa")["gdr_flag_noop_from"]
-    used = [flag for flag in c.efa_flags if flag in rules()["EFA-GDRFLAG"].limits["flags"]]
-    if used and c.efa and versions.at_least(c.efa, since):
-        message = f"{used[0]} has been a no-op of the EFA installer since {since}"
-        yield Objection(message, hint="leave it out")
 
 
 @rule("EFA-OFI-DOUBLE")

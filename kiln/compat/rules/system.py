@@ -170,7 +170,7 @@ def arch_in_repo(c: Combination) -> Iterator[Objection]:
 
 @rule("OS-SSM-KERNEL")
 def other_kernel(c: Combination) -> Iterator[Objection]:
-    """The parent AMI boots another kernel than the row, or its author, assumes."""
+    """The parent AMI boots another kernel than the distribution's default."""
     kernels = c.about.get("kernels")
     kernel = c.boot_kernel
     if kernels is None:
@@ -184,17 +184,7 @@ def other_kernel(c: Combination) -> Iterator[Objection]:
     if kernel is None:
         return
     default = kernels["entries"][kernels["default"]]
-    if c.assumed_kernel and versions.key(c.assumed_kernel)[:2] != versions.key(kernel.series)[:2]:
-        pins = [
-            name
-            for name, entry in kernels["entries"].items()
-            if versions.key(entry["series"]) == versions.key(c.assumed_kernel)[:2]
-        ]
-        yield Objection(
-            f"the parent AMI of {c.distro} boots kernel {kernel}, not {c.assumed_kernel}",
-            hint=f"pin {pins[0]}" if pins else f"it has: {', '.join(kernels['entries'])}",
-        )
-    elif c.ssm_parameter and not c.kernel and versions.below(kernel.series, default["series"]):
+    if c.ssm_parameter and not c.kernel and versions.below(kernel.series, default["series"]):
         yield Objection(
             f"{c.ssm_parameter} resolves to kernel {kernel}; the default of {c.distro} is "
             f"{default['series']}",
