@@ -11,8 +11,7 @@ from kiln.cli.flags import JSON, RECORDS, account_help, replaces_settings
 from kiln.cli.front import show, task
 
 if TYPE_CHECKING:
-    from kiln.cloud.runs import DeadRun
-    from kiln.cloud.target import Target
+    pass
 
 
 @task(name="list", help={**account_help(RECORDS), **JSON})
@@ -21,10 +20,9 @@ def list_(c: Context, aws_flags: dict[str, str], json: bool = False) -> None:
     """The matrix as a table, with the result of each AMI's last build."""
     from kiln.cli import fetched_records, tables
     from kiln.matrix import load
-    from kiln.pipeline import kept_records, repair
+    from kiln.pipeline import kept_records
 
     recipes = load.load_recipes()
-    repair.settle_here(_target_of)
     fetched_records.bring_for_rows(aws_flags, [recipe.name for recipe in recipes])
     records = {recipe.name: kept_records.last(recipe.name) for recipe in recipes}
     if json:
@@ -33,13 +31,6 @@ def list_(c: Context, aws_flags: dict[str, str], json: bool = False) -> None:
         from rich.console import Console
 
         Console(soft_wrap=True).print(tables.recipes_table(recipes, records), soft_wrap=True)
-
-
-def _target_of(dead: DeadRun) -> Target:
-    """The target of a killed run."""
-    from kiln.cli import targets
-
-    return targets.choose(dead.target, dead.region)
 
 
 @task(

@@ -236,10 +236,10 @@ def _set_up(
     with progress.stage("render and policy"):
         for plan in planned:
             build_row.prepare(plan)
-    shelves = [shelf_of(bucket, target) for bucket in sorted(_buckets(planned))]
-    for shelf in filter(None, shelves):
-        kept_runs(shelf, "none")  # a bucket that refuses is better known now than after a bake
-    clean_dead_runs(target, progress, next(filter(None, shelves), None))
+    for bucket in sorted(_buckets(planned)):
+        if shelf := shelf_of(bucket, target):
+            kept_runs(shelf, "none")  # a bucket that refuses is better known now than after a bake
+    clean_dead_runs(target, progress)
     return planned, packer
 
 

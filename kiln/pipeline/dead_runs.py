@@ -10,14 +10,12 @@ from kiln.base.progress import Progress
 from kiln.base.short_path import remove_short_path, remove_short_paths
 from kiln.cloud import clean_up, runs
 from kiln.cloud.target import Target
-from kiln.pipeline import kept_instance, repair
-from kiln.pipeline.shared_records import Shelf, keep_record
+from kiln.pipeline import kept_instance
 
 
-def clean_dead_runs(target: Target, progress: Progress, shelf: Shelf | None = None) -> None:
+def clean_dead_runs(target: Target, progress: Progress) -> None:
     """Remove what crashed runs of this checkout left at this target, in any region.
 
-    A record that is complete only now is kept on the shelf as well.
     Runs elsewhere (another account, another lab) are only named: a build there removes them.
     """
     for dead in runs.dead(progress.say):
@@ -35,19 +33,11 @@ def clean_dead_runs(target: Target, progress: Progress, shelf: Shelf | None = No
             processes.end_processes(dead.run_id)
             # Killed while it made or removed its folder, it left one that leads nowhere.
             remove_short_path(dead.run_id)
-            # Without `amis` the run was past its record.
-            judged = repair.settle(dead, there) if dead.amis else None
         except KilnError as error:
             progress.say(f"run {dead.run_id} has not cleaned up: {error}")
             continue
-        if judged and shelf:
-            try:
-                keep_record(shelf, judged)
-            except KilnError as error:  # `publish` keeps it too; what costs money goes
-                progress.say(str(error))
-        if judged:
-            progress.say(f"run {dead.run_id} was killed after its verdict: {judged.ami_id} is kept")
-        removal = clean_up.remove(dead.run_id, there, amis=dead.amis and judged is None)
+        # Without `amis` the run was past its record.
+        removal = clean_up.remove(dead.run_id, there, amis=dead.amis)
         shutil.rmtree(dead.state.parent / "ssh", ignore_errors=True)
         if removal.removed:
             what = ", ".join(removal.removed)

@@ -1,8 +1,7 @@
 """The record of a run: what it made, from what, and the verdict.
 
 The published JSON Schema is docs/record.schema.json (record_schema.py), docs/records.md explains
-each key. Schema 2 is
-written; records of schema 1 are converted when they are read.
+each key.
 """
 
 from __future__ import annotations
@@ -169,14 +168,14 @@ def parse_record(data: dict[str, Any], path: str) -> Record:
 
     Raises KilnError (exit status 2) if it is not one.
     """
-    if data.get("schema", SCHEMA) not in (1, SCHEMA):
+    if data.get("schema", SCHEMA) != SCHEMA:
         shown = vocabulary.shown(data["schema"])
         raise KilnError(
-            f"{path}: a record of schema {shown}; this checkout reads 1 and {SCHEMA}",
+            f"{path}: a record of schema {shown}; this checkout reads {SCHEMA}",
             hint="use the checkout that wrote it, or a newer one",
         )
     try:
-        record = _ADAPTER.validate_python(_of_schema_1(data) if data.get("schema") == 1 else data)
+        record = _ADAPTER.validate_python(data)
         _require_ids(record, path)
         return record
     except ValidationError as error:
@@ -261,21 +260,3 @@ def mapping(text: bytes, path: str) -> dict[str, Any]:
     if data is None or _too_deep(data):
         raise KilnError(f"{path}: not a JSON record: nested more than {_MAX_LEVELS} levels deep")
     return dict(data)
-
-
-def _of_schema_1(data: dict[str, Any]) -> dict[str, Any]:
-    """Convert a record of schema 1, which had one digest and left out unknown values."""
-    note = "an AMI of the lab on this machine" if data.get("target") == "lab" else ""
-    source = data.get("source_ami")
-    if isinstance(source, dict):
-        source = {"name": "", "created": "", "found_by": "", **source}
-        source = source if source.get("ami_id") else None
-    return {
-        "folder": "",
-        "kind": "build",
-        "image_note": note,
-        **data,
-        "source_ami": source,
-        "recipe_digest": data.get("digest"),
-        "schema": SCHEMA,
-    }

@@ -107,8 +107,7 @@ def judge(
     if keyword or CONTINUED in image["tags"]:
         draft.record = replace(draft.record, status="unverified" if verdict.passed else "failed")
         return
-    # The record gets the verdict only after the AMI itself. A run that is killed in between leaves
-    # a record that kiln/pipeline/repair.py completes from the AMI's tags.
+    # The record gets the verdict only after the AMI itself.
     draft.record = replace(draft.record, status="unverified")
     draft.write()
     mark(

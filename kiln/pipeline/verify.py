@@ -75,7 +75,7 @@ def verify_by_id(
         if target.bills:
             progress.say(f"will launch: {kind} in {target.region} for {ami_id}")
             target = target.identified()
-        clean_dead_runs(target, progress, shelf)
+        clean_dead_runs(target, progress)
         stop = Stop()
         with on_signals(stop):
             return verify_ami(

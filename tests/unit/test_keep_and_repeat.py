@@ -29,7 +29,6 @@ from kiln.pipeline import (
     bake_start,
     build,
     continued_bake,
-    dead_runs,
     kept_instance,
     states,
 )
@@ -110,27 +109,6 @@ def test_what_it_leaves_when_it_has_ended_itself_is_removed_before_its_deadline(
     ec2.terminate_instances(InstanceIds=[keeps(2)])
     clean_dead_runs(AWS, Progress())
     assert not list((tmp_path / "build").glob("*/*/run.json"))
-
-
-def test_a_bucket_that_takes_no_record_keeps_no_instance(
-    ec2: Any,
-    keeps: Callable[[int], str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """What a run that was killed after its verdict left is removed whatever S3 says."""
-
-    def refuse(*given: Any) -> None:
-        raise operation_failed("the record could not be kept at s3://acme")
-
-    instance = keeps(-1)
-    monkeypatch.setattr(dead_runs, "keep_record", refuse)
-    monkeypatch.setattr(dead_runs.repair, "settle", lambda *given: a_record())
-    (state,) = runs.build_dir().glob("*/*/run.json")
-    state.write_text(json.dumps({**json.loads(state.read_text()), "amis": True}))
-    clean_dead_runs(AWS, Progress(), MagicMock())
-    assert state_of(ec2, instance) == "terminated"
-    assert "could not be kept at s3://acme" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("full", ["keeps", "set_timer"])

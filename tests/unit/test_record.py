@@ -162,33 +162,6 @@ def test_what_is_written_is_read_back_the_same() -> None:
     assert record.read_record(path).checks == a_record().checks
 
 
-def test_a_record_of_schema_1_still_reads(tmp_path: Path) -> None:
-    path = tmp_path / "record.json"
-    path.write_text(
-        json.dumps(
-            {
-                "schema": 1,
-                "run_id": "20260101T000000Z-aaaa",
-                "kind": "build",
-                "status": "verified",
-                "recipe": {"name": ROW},
-                "digest": "d" * 64,
-                "target": "lab",
-                "region": "us-east-1",
-                "source_ami": {"ami_id": None, "name": ""},
-                "ami_id": "ami-00000001",
-                "started": "2026-01-01T00:00:00Z",
-                "checks": {"passed": 1, "failed": 0, "skipped": 0, "checks": []},
-                "folder": "/build/1",
-            }
-        )
-    )
-    old = record.read_record(path)
-    assert (old.recipe_digest, old.source_ami) == ("d" * 64, None)
-    assert old.image_note == "an AMI of the lab on this machine"
-    assert old.checks and old.checks.passed == 1
-
-
 PUBLISHED = json.loads(record_json_schema())
 AS_PUBLISHED = jsonschema.Draft202012Validator(PUBLISHED)
 

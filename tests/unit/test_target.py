@@ -182,6 +182,4 @@ def test_nothing_in_kiln_but_the_choice_knows_which_target_it_has() -> None:
         if (at := knows_the_target(path.read_text(encoding="utf-8")))
     }
     lines.pop("kiln/cli/targets.py")
-    # Records of schema 1 had no note about the lab.
-    assert len(lines.pop("kiln/pipeline/record.py")) == 1
     assert lines == {}
