@@ -336,7 +336,7 @@ def xid_targets(place: Place) -> list[Target]:
                (health.CannotAskError,)),
         Target("nvidia-smi -q", (b"GPU 0000:3B:00.0\n    Fabric\n        State : Completed\n        Status : Success\n",),  # noqa: E501
                lambda data: health.lines(
-                   health.fabric(data.decode("utf-8", "replace")), m["gpu_xid.host"].Gpus(()), None, "b", 0)),  # noqa: E501
+                   health.gpu_state(data.decode("utf-8", "replace")), m["gpu_xid.host"].Gpus(()), None, "b", 0)),  # noqa: E501
         Target("catalogue.json", (b"{\n" + b"\n".join(catalogue[:40]) + b"\n}",), read_catalogue),
         Target("driver version", (b"570.133.20",), driver_version),
         Target("hook spool", (log,), spool),

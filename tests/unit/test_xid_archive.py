@@ -96,6 +96,21 @@ class Meaning(unittest.TestCase):
         self.assertEqual(self.one(line % "0x2 (OS Reboot)")["recovery"], "Node Reboot Required")
         self.assertEqual(self.one(line % "0x0 (None)")["severity"], "info")
 
+    def test_xid_154_is_judged_by_its_number(self):
+        line = "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to %s"
+        for text, severity, recovery in (
+            ("0x2 (Reboot)", "fatal", "Node Reboot Required"),
+            ("0x2", "fatal", "Node Reboot Required"),
+            ("0x1 (Drain and Reset)", "fatal", "GPU Reset Required"),
+            ("0x6 (PCIe Reset)", "fatal", "Bus Reset"),
+            ("0x7 (Something)", "fatal", "System Reboot"),
+            ("0x9 (Something New)", "error", "Something New"),
+            ("0x9", "error", "0x9"),
+        ):
+            row = self.one(line % text)
+            self.assertEqual((row["severity"], row["recovery"]), (severity, recovery), text)
+        self.assertEqual(self.one(line.partition(" from")[0])["severity"], "error")
+
     def test_codes_that_changed_their_meaning_follow_the_driver(self):
         line = "NVRM: Xid (PCI:0000:01:00): 139, pid=7, name=a, Ch 1"
         old = "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 2023"

@@ -94,7 +94,7 @@ def _parser() -> ArgumentParser:
     sub.add_argument("--config", default=config.PATH)
     sub.add_argument("--spool", default=None, help=argparse.SUPPRESS)
 
-    sub = command("health", _health, "ask nvidia-smi for remapped rows and fabric state")
+    sub = command("health", _health, "ask nvidia-smi for remapped rows, fabric and recovery")
     sub.add_argument("--config", default=config.PATH)
     return parser
 
