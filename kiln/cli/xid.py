@@ -56,7 +56,7 @@ def print_events(file: str, *, as_json: bool) -> None:
             say(dumps(event) if as_json else printable_line(_line(event)))
     if left_out.count:
         note(
-            f"{file}: left out {left_out.count} with an Xid or SXid, first in line "
+            f"{file}: left out {left_out.count} of the lines with an Xid or SXid, first in line "
             f"{left_out.first}: damaged, or written by another program than the kernel"
         )
     elif event is None and not as_json:

@@ -115,14 +115,15 @@ def events(
     state = _State()
     for number, text, rest in _texts(lines):
         taken = state.taken
-        found = [] if rest else _entries(text)
-        for line in found:
+        entries = [] if rest else _entries(text)
+        for line in entries:
             quoted = line.text != text
             state.number += 1
             yield from state.take(line)
             # The line after one in JSON cannot be a continuation by the kernel.
-            state.number += quoted and line is found[-1]
-        missing = len(_HOLDS.findall(text)) - (state.taken - taken)
+            state.number += quoted and line is entries[-1]
+        held = min(len(_HOLDS.findall(text)), len(entries) or 1)
+        missing = held - (state.taken - taken)
         if left_out is not None and missing > 0:
             left_out.first = left_out.first or number
             left_out.count += missing
@@ -176,12 +177,12 @@ def _entries(text: str) -> list[Line]:
         start = _JSON.search(text, 0, _MOST_BEFORE)
         before = _head(text[: start.start()]) if start and start.start() else Line("")
         if start and before and not _MESSAGE.search(text, 0, start.start()):
-            found, end = [], start.start()
+            lines, end = [], start.start()
             while text[end : end + 1] in ("{", "["):
                 value, end = _json.raw_decode(text, end)
-                found += _json_lines(value, before.when)
+                lines += _json_lines(value, before.when)
                 end += len(text[end:]) - len(text[end:].lstrip())
-            return found
+            return lines
     except (ValueError, RecursionError):
         pass
     if _CELL.match(text):
@@ -198,10 +199,10 @@ def _entries(text: str) -> list[Line]:
 def _json_lines(value: Any, when: float | None = None) -> list[Line]:
     """The log lines in a JSON value. Raises RecursionError for one that is nested too deeply."""
     if isinstance(value, str):
-        found = [line for text in value.split("\n") for line in _entries(text.rstrip("\r"))]
-        for line in found:
+        lines = [line for text in value.split("\n") for line in _entries(text.rstrip("\r"))]
+        for line in lines:
             line.when = when if line.when is None else line.when
-        return found
+        return lines
     if isinstance(value, list):
         return [line for item in value for line in _json_lines(item, when)]
     if not isinstance(value, dict) or "level" in value or "logger" in value:
@@ -250,11 +251,11 @@ def _read(line: Line) -> None:
     text = line.text[:_MAX_LINE]
     if "\x1b" in text or "[0m" in text:  # dmesg --color=always; a place that drops ESC
         text = _COLOR.sub("", text)
-    found = _MESSAGE.search(text)
+    message = _MESSAGE.search(text)
     line.text = ""
-    if not found or found.start() > _MOST_BEFORE:
+    if not message or message.start() > _MOST_BEFORE:
         return
-    before, text = text[: found.start()], text[found.start() :]
+    before, text = text[: message.start()], text[message.start() :]
     if line.from_kernel or not before:
         line.text = text
         return
@@ -282,9 +283,8 @@ def _read(line: Line) -> None:
 
 def _head(before: str) -> Line | None:
     """What stands before a message: its times. None if it names another program than the kernel."""
-    head = Line("")
     level = _PRIORITY.search(before)
-    head.injected = bool(level) and int(level[1]) >= 8  # type: ignore[index]
+    head = Line("", injected=bool(level and int(level[1]) >= 8))
     decoded = _DECODED.search(before)
     if decoded:
         head.injected = decoded[1] != "kern"
@@ -299,22 +299,19 @@ def _head(before: str) -> Line | None:
 
 
 def _names_program(before: str) -> bool:
-    # A word before the time is who collected the line (pdsh, grep); one behind it is who wrote it.
+    # A name before the time is who collected the line (pdsh, a login prompt); one behind it is who
+    # wrote it.
     stamp = _STAMP.search(before)
-    collector, writer = "", before
-    if stamp:
-        collector, writer = before[: stamp.start()], _STAMP.sub(" ", before[stamp.end() :])
-        name, colon, rest = collector.partition(": ")
-        if colon and (not name or " " in name.strip() or not re.fullmatch(r"[\w .,]*", rest)):
-            return True
+    collector = before[: stamp.start()] if stamp else ""
+    writer = _STAMP.sub(" ", before[len(collector) :])
+    if _PROGRAM.search(before) or not re.fullmatch(r"[\w .,]*", collector.partition(": ")[2]):
+        return True
     if any(
-        word.endswith(":") and word != "kernel:" and not re.fullmatch(r"kernel\[[0-9]+\]:", word)
+        word.endswith(":") and not re.fullmatch(r"kernel(?:\[[0-9]+\])?:", word)
         for word in re.split(r"\s", writer)[:-1]
     ):
         return True
     # Without a space: what grep puts there, a file or a number; or a program's quotation mark.
-    if _PROGRAM.search(before):
-        return True
     name = before.rstrip("0123456789:-")
     grepped = name != before and (not name or bool(re.fullmatch(r"[^\s:./]*[./][^\s:]*", name)))
     quoted = before[-1:].isalnum() or before[-1:] in "_:-='\"`("
@@ -390,10 +387,10 @@ class _State:
         if fields["pci"] is None and self.named is not None and self.number - self.named[0] <= 2:
             fields["pci"] = self.named[1]
         gpu = host.short(fields["pci"]) if fields["pci"] else None
-        known = gpu in self.fallen
+        is_known = gpu in self.fallen
         self.fallen.add(gpu)
         fields.update(xid=None, message="", pid=None, process=None, implied_xid=79)
-        return not known
+        return not is_known
 
     def event_of(self, fields: dict[str, Any], line: Line) -> dict[str, Any]:
         fields["injected"] = line.injected
@@ -437,8 +434,8 @@ def _messages(text: str) -> Iterable[dict[str, Any]]:
     """The messages of the driver in a text, or the error that fabric manager reports."""
     error = _FABRIC_MANAGER.match(text)
     if not error:
-        found: Iterable[dict[str, Any]] = pipeline.messages(text)
-        return found
+        messages: Iterable[dict[str, Any]] = pipeline.messages(text)
+        return messages
     word, code, pci, port = error.groups()
     fields = parse.parse_message(
         f"nvidia-nvswitch0: SXid (PCI:{pci}): {code}, {word.capitalize()}, Link {port}"

@@ -90,15 +90,10 @@ class Meaning(unittest.TestCase):
         result = list(events(lines))[0]
         self.assertEqual((result["resolution"], result["driver"]), ("RESET_GPU", "580.95.05"))
 
-    def test_recovery_action_of_154_decides(self):
-        line = "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to %s"
-        self.assertEqual(self.one(line % "0x2 (OS Reboot)")["severity"], "fatal")
-        self.assertEqual(self.one(line % "0x2 (OS Reboot)")["recovery"], "Node Reboot Required")
-        self.assertEqual(self.one(line % "0x0 (None)")["severity"], "info")
-
     def test_xid_154_is_judged_by_its_number(self):
         line = "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to %s"
         for text, severity, recovery in (
+            ("0x0 (None)", "info", "None"),
             ("0x2 (Reboot)", "fatal", "Node Reboot Required"),
             ("0x2", "fatal", "Node Reboot Required"),
             ("0x1 (Drain and Reset)", "fatal", "GPU Reset Required"),
@@ -156,28 +151,13 @@ class Meaning(unittest.TestCase):
         self.assertEqual(result["time"], "2026-09-15T00:30:27.000000Z")
         self.assertIsNone(self.one("Nov 20 12:00:00 host kernel: " + XID_79)["time"])
 
-    def test_what_a_program_quotes_is_not_an_event_and_talos_own_lines_are_marked(self):
-        for line in (
-            "Jan  5 03:04:05 h app: > " + LINE,
-            "Jan  5 03:04:05 h app: [0m" + LINE,
-            "Jan  5 03:04:05 app: kernel: " + LINE,
-            "Jan  5 03:04:05 a:b: kernel: " + LINE,
-            "Jan  5 03:04:05 a::b: kernel: " + LINE,
-            "Jan  5 03:04:05 h kern.err app: " + LINE,
-            "Jan  5 03:04:05 h user.err kernel: " + LINE,
-            "10.5.0.2: kern: err: " + LINE,
-        ):
-            with self.subTest(line):
-                self.assertEqual(list(events([line])), [])
+    def test_a_line_from_user_space_in_talos_is_marked(self):
         line = "10.5.0.2: user: warning: [2026-01-05T03:04:05Z]: " + LINE
         self.assertEqual([row["injected"] for row in events([line])], [True])
 
     def test_a_number_in_brackets_behind_a_host_is_not_a_kernel_time(self):
         result = self.one("2025-01-14 10:00:00.000 gke-node [12345] " + XID_79)
         self.assertIsNone(result["monotonic_us"])
-
-    def test_a_line_of_another_program_in_syslog_is_not_an_event(self):
-        self.assertEqual(list(events(["Nov 20 12:00:00 host root: " + XID_79])), [])
 
 
 class Hostile(unittest.TestCase):
@@ -242,6 +222,7 @@ class Hostile(unittest.TestCase):
 
 LINE = XID_31 % 8
 SXID = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"
+SECOND = "2026-01-05T03:04:05.000000Z"
 # Where a line was collected -> what stands around it, its time, its microseconds since boot.
 FORMS = {
     "dmesg -d": ("[   12.000005 <    0.000012>] %s", None, 12000005),
@@ -297,35 +278,20 @@ FORMS = {
     "dmesg -H with a decimal comma": ("[  +0,000012] %s", None, None),
     "dmesg -H in Polish": ("[kwi15 07:56] %s", None, None),
     "dmesg --time-format=delta": ("[<    0.100000>] %s", None, None),
-    "journalctl -o json-sse": (
-        'data: {"MESSAGE":"%s","_TRANSPORT":"kernel","_SOURCE_MONOTONIC_TIMESTAMP":"12000005"}',
-        None,
-        12000005,
-    ),
-    "rsyslog in RFC 5424": (
-        "<4>1 2026-01-05T03:04:05.123456+00:00 h kernel - - -  %s",
-        "2026-01-05T03:04:05.123456Z",
-        None,
-    ),
+    "journalctl -o json-sse": ('data: {"MESSAGE":"%s","_TRANSPORT":"kernel"}', None, None),
+    "rsyslog in RFC 5424": ("<4>1 2026-01-05T03:04:05Z h kernel - - -  %s", SECOND, None),
     "syslog-ng in RFC 5424": (
-        '<4>1 2026-01-05T04:04:05.123456+01:00 h kernel - - [meta sequenceId="12"] \ufeff%s',
-        "2026-01-05T03:04:05.123456Z",
+        '<4>1 2026-01-05T04:04:05+01:00 h kernel - - [m id="1"] \ufeff%s',
+        SECOND,
         None,
     ),
+    "a console behind a login prompt": ("ip-10-0-0-1 login: [   12.000005] %s", None, 12000005),
     "a host cut out": ("Jan  5 03:04:05 <hostname-redacted> kernel: %s", None, None),
     "a host blacked out": ("Jan  5 03:04:05 [REDACTED] kernel: %s", None, None),
-    "get-console-output": (
-        '    "Output": "[    0.0] Linux\\r\\n[   12.000005] %s\\r\\n",',
-        None,
-        12000005,
-    ),
+    "get-console-output": ('  "Output": "[0.0] x\\r\\n[12.000005] %s\\r\\n",', None, 12000005),
     "get-console-output --output text": ("i-0abc\t[   12.000005] %s", None, 12000005),
     "get-console-output --query Output": ('"[   12.000005] %s\\r\\n"', None, 12000005),
-    "get-command-invocation": (
-        '{"Status":"Success","StandardOutputContent":"[    0.0] Linux\\n[   12.000005] %s\\n"}',
-        None,
-        12000005,
-    ),
+    "get-command-invocation": ('{"StandardOutputContent":"[12.000005] %s\\n"}', None, 12000005),
     "the event log itself": (
         '{"time":"2026-01-05T03:04:05.123456Z","event":"xid","monotonic_us":12000005,"raw":"%s"}',
         "2026-01-05T03:04:05.123456Z",
@@ -390,9 +356,6 @@ class Forms(unittest.TestCase):
     def test_a_bare_message_is_read_after_what_grep_puts_before_it(self):
         for form in ("15:%s", "15-%s", "log/kern.log:%s", "kern.log-%s", "./kern.log:15:%s"):
             self.assertEqual([row["raw"] for row in events([form % LINE])], [LINE], form)
-        # A program that writes such a line itself names itself so.
-        for form in ("watcher: %s", "watcher:%s", "watcher-%s", "x15:%s"):
-            self.assertEqual(list(events([form % LINE])), [], form)
 
     def test_a_gpu_that_is_lost_without_an_xid_is_an_event_with_its_address(self):
         line = "[ 7.0] NVRM: GPU 0000:29:00.0: GPU has fallen off the bus."
@@ -450,6 +413,15 @@ class Forms(unittest.TestCase):
             "Jan  5 03:04:05 h app: [   12.000005] %s",
             "Jan  5 03:04:05 h app: 2026-01-05T03:04:05Z %s",
             "app: %s",
+            "Jan  5 03:04:05 h app: > %s",
+            "Jan  5 03:04:05 h app: [0m%s",
+            "Jan  5 03:04:05 app: kernel: %s",
+            "Jan  5 03:04:05 a:b: kernel: %s",
+            "Jan  5 03:04:05 a::b: kernel: %s",
+            "Jan  5 03:04:05 h kern.err app: %s",
+            "Jan  5 03:04:05 h user.err kernel: %s",
+            "10.5.0.2: kern: err: %s",
+            *("watcher:%s", "watcher-%s", "x15:%s"),
             "app[77]: [12] %s",
             '{"level":"info","detail":"%s"}',
             '{"level":"error","msg":"%s"}',

@@ -104,9 +104,9 @@ class Catalogue:
 
         The number decides: the label differs between driver branches.
         """
-        _, found, change = fields["message"].rpartition(" to ")
+        _, to, change = fields["message"].rpartition(" to ")
         number, _, label = change.partition(" (")
-        if found:
+        if to:
             fields["recovery"] = label.rstrip(")") or number
         for row in self.entry("recovery") or ():
             if number == row["code"]:
