@@ -13,6 +13,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, BinaryIO
@@ -169,7 +170,7 @@ def _entries(text: str) -> list[Line]:
     text = text.removeprefix("data: ")  # journalctl -o json-sse
     if not _MAY_MATTER.search(text):
         return [Line(text)]
-    try:
+    with suppress(ValueError, RecursionError):
         field = _FIELD.match(text)
         if field:
             key, value = field[1], json.loads(field[2], strict=False)
@@ -183,13 +184,8 @@ def _entries(text: str) -> list[Line]:
                 lines += _json_lines(value, before.when)
                 end += len(text[end:]) - len(text[end:].lstrip())
             return lines
-    except (ValueError, RecursionError):
-        pass
-    if _CELL.match(text):
-        try:
-            cells = next(csv.reader([text]), [])
-        except csv.Error:
-            return [Line(text)]
+    with suppress(csv.Error):
+        cells = next(csv.reader([text]), []) if _CELL.match(text) else []
         if len(cells) > 1:
             wanted = filter(_MAY_MATTER.search, cells)
             return [line for cell in wanted for line in _entries(cell)]
