@@ -47,13 +47,19 @@ def print_events(file: str, *, as_json: bool) -> None:
     """
     from json import dumps
 
-    from kiln.xid import explain as catalogue
+    from kiln.xid import archive
+    from kiln.xid.explain import printable_line
 
-    event = None
+    event, left_out = None, archive.LeftOut()
     with _opened(file) as log:
-        for event in _read(catalogue.parse_stream(log), file):
-            say(dumps(event) if as_json else catalogue.printable_line(_line(event)))
-    if event is None and not as_json:
+        for event in _read(archive.events(log, left_out), file):
+            say(dumps(event) if as_json else printable_line(_line(event)))
+    if left_out.count:
+        note(
+            f"{file}: left out {left_out.count} of the lines with an Xid or SXid, first in line "
+            f"{left_out.first}: damaged, or written by another program than the kernel"
+        )
+    elif event is None and not as_json:
         note(f"no Xid, no SXid and no lost GPU in {file}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ _hardware = runtime_module("gpu_mig.hardware")
 
 # The name of a label that mig.plan makes.
 PLANNED = "planned"
+_CONFIG_MAP = re.compile(r'^\s*"?kind"? *: *"?ConfigMap\b', re.MULTILINE)
 
 
 def labels_with(config: str) -> dict[str, Any]:
@@ -30,6 +32,11 @@ def labels_with(config: str) -> dict[str, Any]:
     Raises KilnError (exit status 2) for a file that gpu-mig would refuse, with its line.
     """
     path = Path(config)
+    if path.is_file() and _CONFIG_MAP.search(path.read_text(errors="replace")):
+        raise KilnError(
+            f"{config} is a Kubernetes ConfigMap, not the configuration in it",
+            hint="give the text below its key config.yaml as a file",
+        )
     try:
         if path.is_dir():
             labels: dict[str, Any] = _config.load(str(SHIPPED_MAP), str(path))

@@ -1,9 +1,8 @@
-"""Xid and SXid events on any machine: the code that ships on the AMI, behind typed functions."""
+"""The Xid catalogue on any machine: the code that ships on the AMI, behind typed functions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO
+from typing import Any
 
 from kiln.base import runtime_import
 from kiln.base.errors import KilnError
@@ -14,7 +13,7 @@ def explain_code(code: str | int) -> dict[str, Any]:
 
     Keys: kind (`xid` or `sxid`), code, name, mnemonic, meaning, causes, severity, action, source,
     and optional ones (action_nvidia, nvidia, since_driver, recovery, …). A number without a kind
-    is an Xid below 1000, otherwise an SXid.
+    is an Xid below 10000, otherwise an SXid.
     Raises KilnError (exit status 2) for an invalid or unknown code, with the nearest ones.
     """
     module = runtime_import.runtime_module("gpu_xid.explain")
@@ -31,19 +30,3 @@ def printable_line(text: str) -> str:
     """A text from a kernel log without terminal control characters."""
     shown: str = runtime_import.runtime_module("gpu_xid.history").printable(text)
     return shown
-
-
-def parse_stream(
-    lines: Iterable[str | bytes] | BinaryIO, *, notes: bool = False
-) -> Iterator[dict[str, Any]]:
-    """Events in kernel log lines of any form (dmesg, syslog, journal, kmsg, bare), in order.
-
-    A binary file may be of any size: only one line is held in memory.
-
-    Yields one dict per event with at least xid, sxid, pci, pid, process, name, severity, action
-    and raw; None for what the line lacks. `notes`: see gpu_xid.stream.events.
-    """
-    events: Iterator[dict[str, Any]] = runtime_import.runtime_module("gpu_xid.stream").events(
-        lines, notes=notes
-    )
-    return events

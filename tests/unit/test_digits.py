@@ -11,8 +11,6 @@ from kiln.base.paths import RUNTIME
 from kiln.base.runtime_import import runtime_module
 
 THREE = "\u0663"  # Arabic
-# Compiles every pattern with re.ASCII.
-ASCII_ONLY = {RUNTIME / "opt/kiln/lib/gpu_xid/prefix.py"}
 
 
 def programs() -> list[Path]:
@@ -30,24 +28,7 @@ def test_no_pattern_of_a_program_that_ships_takes_the_digits_of_other_scripts() 
     found = programs()
     assert len(found) > 40
     guilty = {path for path in found if r"\d" in re.sub(r"(?m)#.*$", "", path.read_text())}
-    assert guilty == ASCII_ONLY
-
-
-@pytest.mark.parametrize(
-    "prefix",
-    [
-        "2026-11-2{3} 10:00:00 ",
-        "Nov 2{3} 10:00:00 host kernel: ",
-        "[ 1{3}.5] ",
-        "<{3}>",
-        "6,{3},{3},-;",
-    ],
-)
-def test_a_prefix_with_digits_of_another_script_is_none(prefix: str) -> None:
-    strip = runtime_module("gpu_xid.prefix").strip
-    message = "NVRM: Xid (PCI:0000:10:1c): 79, GPU has fallen off the bus."
-    assert strip(prefix.replace("{3}", "3") + message).text == message
-    assert strip(prefix.replace("{3}", THREE) + message).text != message
+    assert guilty == set()
 
 
 def test_a_number_of_lines_in_digits_of_another_script_is_refused(

@@ -362,6 +362,9 @@ def test_a_log_without_an_event_says_so(tmp_path: Path, capsys: pytest.CaptureFi
     )
     xid.print_events(str(tmp_path / "kernel.log"), as_json=False)
     assert "pid 0 x (x3): " in capsys.readouterr().out
+    (tmp_path / "kernel.log").write_text("other\n" + "h watcher: NVRM: Xid (PCI:00\n" * 2)
+    xid.print_events(str(tmp_path / "kernel.log"), as_json=True)
+    assert "left out 2 of the lines with an Xid or SXid, first in line 2" in capsys.readouterr().err
 
 
 def test_a_process_name_in_a_log_cannot_steer_the_terminal(

@@ -17,13 +17,13 @@ import pytest
 from botocore.exceptions import ClientError
 
 from devel import lab_api
-from kiln.base import runtime_import
 from kiln.base.errors import KilnError
 from kiln.cloud import aws, stacks, telemetry_stack
 from kiln.cloud.target import Target
 from kiln.telemetry import Telemetry
 from kiln.telemetry.stack import template
 from kiln.telemetry.stack.inputs import StackInputs
+from kiln.xid import archive
 from lab.cloudformation import template as templates
 from lab.cloudformation.errors import CloudFormationError
 from lab.cloudformation.kinds import identity, machines, watching
@@ -32,7 +32,6 @@ from tests.unit import insights
 # One lab for all tests of this file, wherever they run.
 pytestmark = pytest.mark.xdist_group("lab_cloudformation")
 Client = Callable[[str], Any]
-stream = runtime_import.runtime_module("gpu_xid.stream")
 INPUTS = StackInputs(Telemetry(), ("p4d.24xlarge",), ("i-0123456789abcdef0",))
 
 
@@ -219,7 +218,7 @@ FABRIC = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM
 
 def logged(kernel: str, boot: int, **more: Any) -> str:
     """An event as the monitor of a machine writes it about a line of the kernel."""
-    (row,) = stream.events([kernel])
+    (row,) = archive.events([kernel])
     row.pop("message")
     return json.dumps(row | {"boot_id": f"{boot:032x}", "uuid": None} | more)
 

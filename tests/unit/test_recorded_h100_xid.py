@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_xid_cli import gpu_xid
 from test_xid_core import Ring
 
 from kiln.base import runtime_import
+from kiln.xid import archive
 
 checkpoint = runtime_import.runtime_module("gpu_xid.checkpoint")
 config = runtime_import.runtime_module("gpu_xid.config")
@@ -32,9 +32,8 @@ SAME = ("xid", "pid", "process", "pci", "uuid", "driver", "name", "severity", "a
 
 
 def replayed(name: str) -> list[dict[str, Any]]:
-    done = gpu_xid("replay", str(FOLDER / name))
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    with (FOLDER / name).open("rb") as file:
+        return list(archive.events(file))
 
 
 def monitored(folder: Path, name: str) -> list[dict[str, Any]]:

@@ -29,6 +29,7 @@ from mig_machine import in_process
 
 from kiln.base.paths import RUNTIME
 from kiln.base.runtime_import import runtime_module
+from kiln.xid import archive
 
 INPUTS = int(os.environ.get("KILN_FUZZ_INPUTS", "10000"))
 SEED = int(os.environ.get("KILN_FUZZ_SEED", "20261122"))
@@ -43,7 +44,7 @@ m = {
         *("gpu_mig.settings", "gpu_mig.target", "gpu_xid.catalogue", "gpu_xid.checkpoint"),
         *("gpu_xid.config", "gpu_xid.health", "gpu_xid.history", "gpu_xid.hooks", "gpu_xid.host"),
         *("gpu_xid.hooks_run", "gpu_xid.journal", "gpu_xid.kmsg", "gpu_xid.pipeline"),
-        *("gpu_xid.stream", "gpu_boot.clocks", "gpu_boot.decide", "gpu_boot.pci"),
+        *("gpu_xid.parse", "gpu_boot.clocks", "gpu_boot.decide", "gpu_boot.pci"),
     )
 }
 MigError = m["gpu_mig.errors"].MigError
@@ -240,7 +241,7 @@ class Place:
 
 def xid_targets(place: Place) -> list[Target]:
     checkpoint, health, journal = m["gpu_xid.checkpoint"], m["gpu_xid.health"], m["gpu_xid.journal"]
-    config, stream, hooks = m["gpu_xid.config"], m["gpu_xid.stream"], m["gpu_xid.hooks"]
+    config, hooks = m["gpu_xid.config"], m["gpu_xid.hooks"]
     shipped = (RUNTIME / "etc/kiln/gpu-xid.json").read_bytes()
     row: dict[str, Any] = {
         "time": "2026-11-22T10:00:00.000Z", "event": "xid", "xid": 79, "sxid": None, "seq": 5,
@@ -278,7 +279,7 @@ def xid_targets(place: Place) -> list[Target]:
         for seq in (3, 4, 5):
             resume.covers({"seq": seq, "kind": "gpu-lost", "injected": False})
             resume.covers(
-                dict(m["gpu_xid.stream"].parse_message(row["raw"]), seq=seq, injected=False)
+                dict(m["gpu_xid.parse"].parse_message(row["raw"]), seq=seq, injected=False)
             )
         checkpoint.logged_until(path)
 
@@ -303,7 +304,7 @@ def xid_targets(place: Place) -> list[Target]:
             row["raw"],
             "NVRM: Xid (PCI:0000:3b:00): 154, GPU changed from 0x0 to 0x4 (x)",
         ):
-            broken.classify(m["gpu_xid.stream"].parse_message(text), "570.1")
+            broken.classify(m["gpu_xid.parse"].parse_message(text), "570.1")
 
     def spool(data: bytes) -> None:
         folder = place.root / "spool"
@@ -317,7 +318,7 @@ def xid_targets(place: Place) -> list[Target]:
             left.unlink()
 
     def driver_version(data: bytes) -> None:
-        facts = m["gpu_xid.stream"].parse_message(row["raw"])
+        facts = m["gpu_xid.parse"].parse_message(row["raw"])
         m["gpu_xid.catalogue"].Catalogue().classify(facts, data.decode("utf-8", "replace"))
 
     return [
@@ -328,14 +329,14 @@ def xid_targets(place: Place) -> list[Target]:
         Target("position file, raw", (position,), lambda data: recover(log, data, True)),
         Target("event log, tail and summary", (log, stop), history),
         Target("kmsg records", tuple(b"4,5,6,-;" + line for line in archived[:200]), kmsg),
-        Target("archived kernel logs", archived, lambda data: list(stream.events([data]))),
+        Target("archived kernel logs", archived, lambda data: list(archive.events([data]))),
         Target("journal of the previous boot", (entry,), journal._previous),
         Target("nvidia-smi remapped rows", (b"A100, 0000:3b:00.0, 0, 1, 2, 3\n",),
                lambda data: health.remapped_rows(data.decode("utf-8", "replace")),
                (health.CannotAskError,)),
         Target("nvidia-smi -q", (b"GPU 0000:3B:00.0\n    Fabric\n        State : Completed\n        Status : Success\n",),  # noqa: E501
                lambda data: health.lines(
-                   health.fabric(data.decode("utf-8", "replace")), m["gpu_xid.host"].Gpus(()), None, "b", 0)),  # noqa: E501
+                   health.gpu_state(data.decode("utf-8", "replace")), m["gpu_xid.host"].Gpus(()), None, "b", 0)),  # noqa: E501
         Target("catalogue.json", (b"{\n" + b"\n".join(catalogue[:40]) + b"\n}",), read_catalogue),
         Target("driver version", (b"570.133.20",), driver_version),
         Target("hook spool", (log,), spool),

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kiln.base.errors import KilnError
+from kiln.xid import archive, explain
 from kiln.xid import catalogue as xid_catalogue
-from kiln.xid import explain
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_what_stops_traffic_or_ends_jobs_is_an_error_whatever_its_line_says(
         assert row["severity"] in ("error", "fatal"), key
         if kind == "sxid" and "Non-fatal" in row.get("says", []):
             line = f"nvidia-nvswitch0: SXid (PCI:0000:05:00.0): {code}, Non-fatal, Link 01 text"
-            (event,) = explain.parse_stream([line])
+            (event,) = archive.events([line])
             assert event["severity"] in ("error", "fatal"), key
 
 
@@ -102,14 +102,3 @@ def test_an_unknown_code_is_refused_with_the_nearest() -> None:
         explain.explain_code("xid 178")
     assert caught.value.exit_status == 2
     assert "Xid 177" in caught.value.hint
-
-
-def test_parse_stream_gives_null_for_what_a_line_does_not_say() -> None:
-    result = list(
-        explain.parse_stream(["NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."])
-    )
-    assert len(result) == 1
-    assert result[0]["xid"] == 79
-    assert result[0]["sxid"] is result[0]["pid"] is result[0]["process"] is None
-    for key in ("pci", "name", "severity", "action", "raw"):
-        assert result[0][key]

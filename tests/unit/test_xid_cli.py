@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 
 from kiln.base import runtime_import
 from kiln.base.paths import ROOT, RUNTIME
+from kiln.xid import archive
 
 LIBRARY = RUNTIME / "opt" / "kiln" / "lib"
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=7, name=app, GPU has fallen off the bus."
@@ -27,10 +27,10 @@ PROGRAM = [
 ]  # fmt: skip
 
 
-def gpu_xid(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def gpu_xid(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*PROGRAM, *arguments],
-        input=stdin, capture_output=True, text=True, check=False,
+        input="", capture_output=True, text=True, check=False,
     )  # fmt: skip
 
 
@@ -53,9 +53,7 @@ def until(condition: Callable[[], bool]) -> None:
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     """An event log with a fatal Xid, a folded one, a start record and a torn line."""
-    rows = json.loads(
-        gpu_xid("replay", "-", stdin=f"2026-11-21T01:02:03Z h kernel: {XID}\n").stdout
-    )
+    (rows,) = archive.events([f"2026-11-21T01:02:03Z h kernel: {XID}"])
     path = tmp_path / "gpuevent.log"
     path.write_text(
         json.dumps({"time": "2026-11-21T01:00:00.000000Z", "event": "start", "version": "1"})
@@ -66,31 +64,6 @@ def log(tmp_path: Path) -> Path:
         + '\n{"time": "20'
     )
     return path
-
-
-def test_replay_reads_an_archive_from_a_file_or_stdin(tmp_path: Path) -> None:
-    archive = tmp_path / "messages"
-    archive.write_text(f"Nov 21 01:02:03 host kernel: {XID}\nother\n")
-    for done in (
-        gpu_xid("replay", str(archive)),
-        gpu_xid("monitor", "--file", str(archive)),
-        gpu_xid("replay", "-", stdin=archive.read_text()),
-    ):
-        assert done.returncode == 0
-        assert [json.loads(line)["xid"] for line in done.stdout.splitlines()] == [79]
-
-
-def test_an_export_of_cloudwatch_logs_is_read_as_it_lies_in_s3(tmp_path: Path) -> None:
-    archive = tmp_path / "000000.gz"
-    packed = gzip.compress(f"2026-01-05T03:04:05.123Z {XID}\n".encode() * 2)
-    archive.write_bytes(packed)
-    done = gpu_xid("replay", str(archive))
-    assert [json.loads(line)["xid"] for line in done.stdout.splitlines()] == [79, 79]
-    for damaged in (packed[:-9], packed[:20] + b"xxxxxx" + packed[26:]):
-        archive.write_bytes(damaged)
-        done = gpu_xid("replay", str(archive))
-        assert done.returncode == 1
-        assert done.stderr.startswith(f"gpu-xid: {archive}: damaged gzip archive: ")
 
 
 def test_summary_counts_what_was_folded(log: Path) -> None:
@@ -132,23 +105,14 @@ def test_tail_follows_over_a_rotation_and_shows_what_the_old_file_got_last(
     assert [number for number in range(11, 40) if f"[{1000 + number}]" not in text] == []
 
 
-@pytest.mark.parametrize("command", [["replay", "-"], ["explain", "79"]])
-def test_an_answer_that_cannot_be_written_is_one_message(command: list[str]) -> None:
+def test_an_answer_that_cannot_be_written_is_one_message() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [*PROGRAM, *command], input=XID, stdout=full, stderr=subprocess.PIPE, text=True,
+            [*PROGRAM, "explain", "79"], input="", stdout=full, stderr=subprocess.PIPE, text=True,
             check=False,
         )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == "gpu-xid: cannot write the output: No space left on device\n"
-
-
-def test_an_archive_that_cannot_be_read_to_its_end_is_one_message() -> None:
-    done = gpu_xid("replay", "/proc/self/mem")
-    assert (done.returncode, done.stderr) == (
-        1,
-        "gpu-xid: /proc/self/mem: Input/output error\n",
-    )
 
 
 def test_a_log_edited_by_hand_is_shown_as_far_as_it_is_one(tmp_path: Path) -> None:
@@ -234,14 +198,13 @@ def test_a_process_name_cannot_steer_the_terminal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("closing", "status", "message"),
     [
-        ("<&-", 2, "gpu-xid: standard input is closed\n"),
         (">&-", 1, "gpu-xid: cannot write the output: standard output is closed\n"),
         (">&- 2>&-", 1, ""),
     ],
 )
 def test_a_closed_descriptor_is_one_message(closing: str, status: int, message: str) -> None:
     done = subprocess.run(
-        ["sh", "-c", f'exec "$@" {closing}', "sh", *PROGRAM, "replay", "-"],
+        ["sh", "-c", f'exec "$@" {closing}', "sh", *PROGRAM, "explain", "79"],
         input="", capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (status, message)
@@ -259,7 +222,7 @@ def test_explain_prints_meaning_action_and_sources() -> None:
     [
         (["explain", "178"], "nearest: Xid 175, Xid 176, Xid 177"),
         (["explain", "seven"], "write 79, xid79 or sxid 12028"),
-        (["replay", "/none"], "/none: No such file or directory"),
+        (["monitor", "--file", "/none"], "monitor accepts --config"),
         (["summary", "--log", "/none"], "/none: No such file or directory"),
         (["tail", "--log", ""], "'': No such file or directory"),
         (["monitor", "--bogus", "1"], "monitor accepts --config"),

@@ -18,12 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kiln.base import runtime_import
+from kiln.xid import archive
 
 kmsg = runtime_import.runtime_module("gpu_xid.kmsg")
 parse = runtime_import.runtime_module("gpu_xid.parse")
 pipeline = runtime_import.runtime_module("gpu_xid.pipeline")
 config = runtime_import.runtime_module("gpu_xid.config")
-stream = runtime_import.runtime_module("gpu_xid.stream")
 
 CORPUS = Path(__file__).parents[1] / "data" / "xid" / "lines.jsonl"
 LINES = [json.loads(line)["line"] for line in CORPUS.read_text().splitlines()]
@@ -129,7 +129,7 @@ def run_all(count: int, seed: int) -> tuple[int, int]:
                 lines.due(time.monotonic())  # type: ignore[attr-defined]
             yield text
 
-    result = sum(1 for _ in stream.events(feed()))
+    result = sum(1 for _ in archive.events(feed()))
     lines.finish()  # type: ignore[attr-defined]
     return sink.lines, result
 
@@ -144,7 +144,7 @@ def test_mutated_corpus_lines_never_crash_and_still_give_events() -> None:
 @given(st.lists(st.one_of(st.text(max_size=60), st.sampled_from(PIECES + LINES)), max_size=8))
 def test_any_text_is_parsed_or_refused(parts: list[str]) -> None:
     text = "".join(parts)
-    list(stream.events([text]))
+    list(archive.events([text]))
     fields = parse.parse_message(text)
     if fields is not None and fields["kind"] in ("xid", "sxid"):
         assert isinstance(fields[fields["kind"]], int)

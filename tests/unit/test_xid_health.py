@@ -27,20 +27,23 @@ QUERY = """
 Attached GPUs                             : 1
 GPU 00000000:10:1C.0
     Product Name                          : NVIDIA H100 80GB HBM3
+    GPU Recovery Action                   : {recovery}
     Fabric
         State                             : {state}
         Status                            : {status}
         Health
+            Summary                       : {summary}
             Bandwidth                     : N/A
     FB Memory Usage
         Total                             : 81559 MiB
 """
 
 
-def smi(folder: Path, rows: str = GOOD_ROW, state: str = "N/A", status: str = "N/A") -> str:
+def smi(folder: Path, rows: str = GOOD_ROW, **answers: str) -> str:
     """An nvidia-smi that knows the two questions."""
+    normal = {"state": "N/A", "status": "N/A", "summary": "N/A", "recovery": "None"}
     (folder / "rows").write_text(rows + "\n")
-    (folder / "query").write_text(QUERY.format(state=state, status=status))
+    (folder / "query").write_text(QUERY.format_map(normal | answers))
     script = folder / "nvidia-smi"
     script.write_text(
         f'#!/bin/sh\ncase "$1" in -q) cat {folder}/query ;; '
@@ -60,7 +63,8 @@ def events(folder: Path, program: str) -> tuple[int, list[dict[str, Any]]]:
 
 
 def test_gpus_in_order_leave_no_event(tmp_path: Path) -> None:
-    assert events(tmp_path, smi(tmp_path, state="Completed", status="Success")) == (0, [])
+    answers = {"state": "Completed", "status": "Success", "summary": "Healthy"}
+    assert events(tmp_path, smi(tmp_path, **answers)) == (0, [])
 
 
 def test_gpus_that_know_neither_leave_no_event(tmp_path: Path) -> None:
@@ -105,6 +109,25 @@ def test_a_fabric_that_is_not_ready_is_an_event(
     assert [(line["name"], line["severity"]) for line in result] == [
         ("NVLink fabric not ready", severity)
     ]
+
+
+@pytest.mark.parametrize(
+    ("answers", "name", "severity"),
+    [
+        ({"summary": "Unhealthy"}, "NVLink fabric unhealthy", "fatal"),
+        ({"summary": "Limited Capacity"}, "NVLink fabric unhealthy", "warning"),
+        ({"recovery": "Reset"}, "GPU recovery action Reset", "fatal"),
+        ({"recovery": "Drain P2P"}, "GPU recovery action Drain P2P", "warning"),
+        ({"recovery": "Something New"}, "GPU recovery action Something New", "error"),
+    ],
+)
+def test_unhealthy_fabric_and_recovery_action_are_events(
+    tmp_path: Path, answers: dict[str, str], name: str, severity: str
+) -> None:
+    program = smi(tmp_path, state="Completed", status="Success", **answers)
+    _, result = events(tmp_path, program)
+    assert [(line["name"], line["severity"]) for line in result] == [(name, severity)]
+    assert result[0]["action"]
 
 
 def test_a_missing_nvidia_smi_is_said_and_no_traceback(

@@ -62,7 +62,7 @@ def snapshot(lab: Lab, gpu: Gpu) -> dict[str, Any]:
         "accounting.mode": "Disabled", "accounting.buffer_size": 4000,
         "reset_status.reset_required": DEPRECATED if branch >= 570 else "No",
         "reset_status.drain_and_reset_recommended": DEPRECATED if branch >= 570 else "No",
-        "gpu_recovery_action": "GPU Reset" if _reset_needed(gpu) else "None",
+        "gpu_recovery_action": "Reset" if _reset_needed(gpu) else "None",
         "pstate": "P0" if m["mhz"][3] == m["mhz"][2] else "P8", "fan.speed": m.get("fan"),
         "memory.total": total, "memory.reserved": reserved, "memory.used": used,
         "memory.free": total - reserved - used, "bar1.total": bar1, "bar1.used": 1,

@@ -10,7 +10,7 @@ _MONITOR_OPTIONS = ("config", "log", "format", "kmsg", "state")
 
 def main(arguments: list[str]) -> int:
     """Returns the exit status: 0 done, 1 operation failed, 2 invalid input."""
-    if arguments[:1] == ["monitor"] and not {"-h", "--help", "--file"} & set(arguments):
+    if arguments[:1] == ["monitor"] and not {"-h", "--help"} & set(arguments):
         options = monitor_options(arguments[1:])
         if isinstance(options, str):
             sys.stderr.write(f"gpu-xid: {options}\n")

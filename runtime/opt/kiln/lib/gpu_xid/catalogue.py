@@ -100,16 +100,19 @@ class Catalogue:
         return key, entry
 
     def _recovery(self, fields: dict[str, Any]) -> None:
-        """Xid 154 names its action: `… changed from 0x0 (None) to 0x4 (Drain and Reset)`."""
-        _, _, change = fields["message"].rpartition(" to ")
+        """Xid 154 names its action: `… changed from 0x0 (None) to 0x4 (Drain and Reset)`.
+
+        The number decides: the label differs between driver branches.
+        """
+        _, to, change = fields["message"].rpartition(" to ")
         number, _, label = change.partition(" (")
-        label = label.partition(")")[0]
+        if to:
+            fields["recovery"] = label.rstrip(")") or number
         for row in self.entry("recovery") or ():
-            if label in row["labels"] or (not label and number == row["code"]):
+            if number == row["code"]:
                 fields["recovery"] = row["labels"][0]
                 fields["severity"] = row["severity"]
                 fields["action"] = row["action"]
-                return
 
     def _word(self, fields: dict[str, Any], entry: dict[str, Any]) -> None:
         """The word Fatal, Non-fatal or Correctable in an SXid line overrides the table.

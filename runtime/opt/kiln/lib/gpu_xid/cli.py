@@ -1,4 +1,4 @@
-"""The commands for people: `gpu-xid tail | explain | summary | replay | hooks | health`."""
+"""The commands for people: `gpu-xid tail | explain | summary | hooks | health`."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def _parser() -> ArgumentParser:
         sub.set_defaults(run=run)
         return sub
 
-    sub = command("monitor", _monitor, "the daemon: follow the kernel log, write the event log")
-    sub.add_argument("--file", help="read this archive instead (- for stdin), write to stdout")
+    # For the help only: `__main__` starts the daemon itself.
+    sub = command("monitor", _tail, "the daemon: follow the kernel log, write the event log")
     for option, text in (
         ("--config", f"configuration ({config.PATH})"),
         ("--log", "event log to write"),
@@ -90,14 +90,11 @@ def _parser() -> ArgumentParser:
     sub.add_argument("--json", action="store_true")
     _log_option(sub)
 
-    sub = command("replay", _replay, "events of an archived kernel log: dmesg, syslog, journal")
-    sub.add_argument("file", help="file, or - for stdin")
-
     sub = command("hooks", _hooks, "run the hooks of /etc/kiln/xid.d on waiting events")
     sub.add_argument("--config", default=config.PATH)
     sub.add_argument("--spool", default=None, help=argparse.SUPPRESS)
 
-    sub = command("health", _health, "ask nvidia-smi for remapped rows and fabric state")
+    sub = command("health", _health, "ask nvidia-smi for remapped rows, fabric and recovery")
     sub.add_argument("--config", default=config.PATH)
     return parser
 
@@ -116,33 +113,6 @@ def _fail(text: str, status: int) -> int:
     if sys.stderr is not None:
         sys.stderr.write(f"gpu-xid: {text}\n")
     return status
-
-
-def _monitor(options: Namespace) -> int:
-    """For `--file` only: `__main__` starts the daemon itself."""
-    return _events_of(options.file)
-
-
-def _replay(options: Namespace) -> int:
-    return _events_of(options.file)
-
-
-def _events_of(path: str) -> int:
-    from .stream import events
-
-    if path == "-" and sys.stdin is None:
-        return _fail("standard input is closed", 2)
-    source = sys.stdin.buffer if path == "-" else open(path, "rb")  # noqa: SIM115 - closed below
-    with source:
-        rows = events(source)
-        while True:
-            try:
-                row = next(rows, None)
-            except OSError as error:
-                return _fail(f"{path}: {error.strerror}", 1)
-            if row is None:
-                return 0
-            sys.stdout.write(json.dumps(row) + "\n")
 
 
 def _log_path(options: Namespace) -> str:

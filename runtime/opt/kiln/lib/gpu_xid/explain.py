@@ -17,7 +17,7 @@ class UnknownCodeError(ValueError):
 
 
 def normalise(code: object) -> tuple[str, int]:
-    """(kind, number) of a code as typed. A bare number below 1000 is an Xid, others are SXids.
+    """(kind, number) of a code as typed. A bare number below 10000 is an Xid, others are SXids.
 
     Raises UnknownCodeError when the text is not a code.
     """
@@ -29,7 +29,7 @@ def normalise(code: object) -> tuple[str, int]:
     number = int(digits)
     if word:
         return word, number
-    return ("xid" if number < 1000 else "sxid"), number
+    return ("xid" if number < 10000 else "sxid"), number
 
 
 def explain(code: object, catalogue: Catalogue | None = None) -> dict[str, Any]:

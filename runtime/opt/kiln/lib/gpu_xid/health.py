@@ -1,4 +1,4 @@
-"""`gpu-xid health`: row remapping and fabric state, which the kernel log lacks; runs once at boot.
+"""`gpu-xid health`: what nvidia-smi says of memory rows, fabric and recovery; runs once at boot.
 
 It runs nvidia-smi, which may hang on a broken GPU. It is therefore a process of its own, with a
 timeout, and the monitor never waits for it. Findings are appended to the event log as lines of the
@@ -12,9 +12,11 @@ import errno
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any, Optional, Tuple
 
 from . import __version__, config, event, host
+from .catalogue import Catalogue
 from .log import EventLog
 
 _ROWS = (
@@ -24,6 +26,10 @@ _ROWS = (
     "remapped_rows.pending",
     "remapped_rows.correctable",
     "remapped_rows.uncorrectable",
+)
+_FABRIC_ACTION = (
+    "check nvidia-fabricmanager (journalctl -u nvidia-fabricmanager), restart it, then reboot; "
+    "if that does not help, replace the instance"
 )
 _TIMEOUT_S = 90
 WAIT_S = 10  # for the event log, when the monitor holds its lock or the disk is full
@@ -99,43 +105,42 @@ def remapped_rows(output: str) -> list[Finding]:
     return findings
 
 
-def fabric(output: str) -> list[Finding]:
-    """Findings of `nvidia-smi -q`: GPUs whose Fabric state is neither Completed nor N/A."""
-    findings: list[Finding] = []
-    section = False
-    pci: str | None = None
-    state: str | None = None
-    status: str | None = None
-
-    def finish() -> None:
-        if state and (state not in ("Completed", "N/A") or status not in ("Success", "N/A", None)):
-            findings.append(
-                (
-                    "fatal" if status not in ("Success", "N/A", None) else "error",
-                    "NVLink fabric not ready",
-                    "check nvidia-fabricmanager (journalctl -u nvidia-fabricmanager), restart it, "
-                    "then reboot; if that does not help, replace the instance",
-                    pci,
-                    f"fabric state {state}, status {status}",
-                )
-            )
-
+def gpu_state(output: str) -> list[Finding]:
+    """Findings of `nvidia-smi -q`: the fabric of each GPU, and the recovery that the driver asks
+    for."""
+    gpus: list[tuple[str, dict[str, str]]] = []
+    path: list[str] = []
     for line in output.splitlines():
-        text = line.strip()
-        indent = len(line) - len(line.lstrip())
+        key, _, value = (part.strip() for part in line.partition(":"))
         if line.startswith("GPU "):
-            finish()
-            pci, section, state, status = line[4:].strip(), False, None, None
-        elif indent == 4:
-            section = text == "Fabric"
-        elif section and indent == 8:
-            key, _, value = text.partition(":")
-            if key.strip() == "State":
-                state = value.strip()
-            elif key.strip() == "Status":
-                status = value.strip()
-    finish()
-    return findings
+            gpus.append((line[4:].strip(), {}))
+        elif gpus and key:
+            path = [*path[: (len(line) - len(line.lstrip())) // 4 - 1], key]
+            gpus[-1][1]["/".join(path)] = value
+    return [finding for pci, values in gpus for finding in _of_gpu(pci, values)]
+
+
+def _of_gpu(pci: str, values: dict[str, str]) -> Iterator[Finding]:
+    state, status, summary, recovery = (
+        values.get(key, "N/A")
+        for key in ("Fabric/State", "Fabric/Status", "Fabric/Health/Summary", "GPU Recovery Action")
+    )
+    failed = status not in ("Success", "N/A")
+    if failed or state not in ("Completed", "N/A"):
+        severity = "fatal" if failed else "error"
+        text = f"fabric state {state}, status {status}"
+        yield severity, "NVLink fabric not ready", _FABRIC_ACTION, pci, text
+    elif summary not in ("Healthy", "N/A"):
+        severity = "fatal" if summary == "Unhealthy" else "warning"
+        text = f"fabric health {summary}"
+        yield severity, "NVLink fabric unhealthy", _FABRIC_ACTION, pci, text
+    if recovery not in ("None", "N/A"):
+        severity, action = "error", "see NVIDIA's documentation of the recovery action"
+        for row in Catalogue().entry("recovery") or ():
+            if recovery in row["labels"]:
+                severity, action = row["severity"], row["action"]
+        name = f"GPU recovery action {recovery}"
+        yield severity, name, action, pci, f"GPU Recovery Action: {recovery}"
 
 
 def address(pci: str) -> str:
@@ -185,7 +190,7 @@ def check(program: str = "nvidia-smi") -> tuple[list[Finding], list[str]]:
     troubles: list[str] = []
     for arguments, reader in (
         (["--query-remapped-rows=" + ",".join(_ROWS), "--format=csv,noheader"], remapped_rows),
-        (["-q"], fabric),
+        (["-q"], gpu_state),
     ):
         try:
             findings += reader(nvidia_smi(arguments, program))
@@ -216,7 +221,7 @@ def main(program: str = "nvidia-smi", config_path: str = config.PATH) -> int:
     for trouble in troubles:
         sys.stderr.write(f"gpu-xid: {trouble}\n")
     if not findings and not troubles:
-        sys.stdout.write(f"{len(addresses)} GPUs: no row remapping or fabric problem\n")
+        sys.stdout.write(f"{len(addresses)} GPUs: no row remapping, fabric or recovery problem\n")
     try:
         if events and conf["format"] == "json":
             append(conf, events)

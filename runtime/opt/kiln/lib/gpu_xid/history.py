@@ -10,11 +10,12 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
-from . import stream
+from . import event
 from .catalogue import Catalogue
+from .parse import set_message_starts
+from .pipeline import messages
 
 _TEXTS = ("time", "event")
-_KERNEL = (b"NVRM: ", b"nvidia-nvswitch")
 
 
 def files(path: str) -> list[BinaryIO]:
@@ -53,17 +54,19 @@ def rows(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     of `--format raw`, `time` is the kernel's seconds since boot.
     """
     catalogue = Catalogue()
+    set_message_starts(catalogue.entry("message starts") or ())
     for text in lines:
         line = text.lstrip(b"\0")  # a crash can leave NULs in the last block of a file
         if line.startswith(b"{"):
             row = _json(line)
             if row is not None:
                 yield row
-        elif any(word in line for word in _KERNEL):
-            for row in stream.events([line], catalogue):
-                usec = row["monotonic_us"]
-                row["time"] = "unknown time" if usec is None else f"[{usec / 1000000:12.6f}]"
-                yield row
+        elif line.startswith(b"["):
+            time, _, kernel_line = line.decode("utf-8", "replace").rstrip("\n").partition("] ")
+            for fields in messages(kernel_line):
+                if fields["kind"] in ("xid", "sxid"):
+                    row = event.gpu_event(catalogue.classify(fields), 0, None, None, None)
+                    yield dict(row, time=time + "]")
 
 
 def _json(line: bytes) -> dict[str, Any] | None:

@@ -69,12 +69,6 @@ def pci_address(text: str) -> str | None:
     return text.lower() if _HEX.issuperset(last) else None
 
 
-def first_of_three(text: str) -> str | None:
-    """The address in `The NVIDIA GPU 0000:3b:00.0`, the first of three lines about a lost GPU."""
-    start = "NVRM: The NVIDIA GPU "
-    return pci_address(text[len(start) :].strip()) if text.startswith(start) else None
-
-
 def _is_number(text: str) -> bool:
     """Whether the driver can have printed this number: int() refuses thousands of digits."""
     return len(text) < 11 and text.isdigit() and text.isascii()

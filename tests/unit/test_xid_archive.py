@@ -1,0 +1,488 @@
+"""Archived logs of any form become events; lines that another program wrote do not."""
+# ruff: noqa: RUF015, UP031
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tracemalloc
+import unittest
+
+from test_xid_core import XID_31, XID_79, corpus
+
+from kiln.xid.archive import _MAX_READ, LeftOut, events
+
+OPTIONAL = ("gpu_instance", "compute_instance", "caused_by_xid", "nvswitch", "word", "link")
+
+
+class Corpus(unittest.TestCase):
+    """476 kernel lines from issues, tests and the driver's format strings."""
+
+    def test_every_event_is_found_with_every_field_right(self):
+        for row in corpus():
+            if row["event"] is None:
+                continue
+            with self.subTest(row["line"]):
+                result = list(events(row["line"].split("\n")))
+                self.assertEqual(len(result), 1)
+                for key, wanted in row["event"].items():
+                    self.assertEqual(
+                        result[0].get(key, False if key == "injected" else None), wanted
+                    )
+                nvlink = result[0]["xid"] in range(144, 151)
+                for key in OPTIONAL:
+                    if key not in row["event"] and not nvlink:
+                        self.assertIsNone(result[0].get(key), key)
+
+    def test_no_look_alike_is_taken_for_an_event(self):
+        for row in corpus():
+            if row["event"] is None:
+                lost = [row["note"]] if row.get("note", {}).get("kind") == "gpu-lost" else []
+                with self.subTest(row["line"]):
+                    found = list(events(row["line"].split("\n")))
+                    kinds = [{"kind": event["event"], "pci": event["pci"]} for event in found]
+                    self.assertEqual(kinds, lost)
+
+    def test_every_event_has_name_severity_and_action_unless_the_code_is_new(self):
+        for row in corpus():
+            for result in events(row["line"].split("\n")):
+                self.assertIn(result["severity"], ("fatal", "error", "warning", "info"))
+                self.assertTrue(result["action"])
+                if result["xid"] not in (999, 99999) and result["sxid"] not in (99999, 20123):
+                    self.assertTrue(result["name"], row["line"])
+
+
+class Meaning(unittest.TestCase):
+    def one(self, line):
+        result = list(events(line.split("\n")))
+        self.assertEqual(len(result), 1, line)
+        return result[0]
+
+    def test_aws_action_stands_where_aws_says_otherwise(self):
+        result = self.one("NVRM: Xid (PCI:0000:3b:00): 13, pid=7, name=a, Graphics Exception: ESR")
+        self.assertIn("CUDA_LAUNCH_BLOCKING=1", result["action"])
+        self.assertEqual(result["action_nvidia"], "restart the application")
+
+    def test_nvlink_words_are_decoded(self):
+        result = self.one(
+            "NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 "
+            "(0x025525c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)"
+        )
+        self.assertEqual(result["unit"], "NETIR_LINK_EVT")
+        self.assertEqual((result["severity"], result["link"]), ("fatal", 9))
+        self.assertEqual(result["resolution"], "RESET_GPU")
+        self.assertEqual(result["investigate"], "INVESTIGATE_PEER_DEVICE")
+
+    def test_nonfatal_nvlink_error_that_kills_the_application_is_an_error(self):
+        result = self.one(
+            "NVRM: Xid (PCI:0019:01:00): 145, RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 "
+            "(0x040988e2 0x00000008 0x00000000 0x00000000 0x00000000 0x00000000)"
+        )
+        self.assertEqual((result["severity"], result["resolution"]), ("error", "XID_154_EVAL"))
+
+    def test_newer_layout_of_the_nvlink_words_is_read_with_a_newer_driver(self):
+        lines = [
+            "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build",
+            "NVRM: Xid (PCI:0000:04:00): 145, RLW_REMAP Fatal XC0 i0 Link 00 "
+            "(0x00000004 0x00000040 0x00000000 0x00000000)",
+        ]
+        result = list(events(lines))[0]
+        self.assertEqual((result["resolution"], result["driver"]), ("RESET_GPU", "580.95.05"))
+
+    def test_xid_154_is_judged_by_its_number(self):
+        line = "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to %s"
+        for text, severity, recovery in (
+            ("0x0 (None)", "info", "None"),
+            ("0x2 (Reboot)", "fatal", "Node Reboot Required"),
+            ("0x2", "fatal", "Node Reboot Required"),
+            ("0x1 (Drain and Reset)", "fatal", "GPU Reset Required"),
+            ("0x6 (PCIe Reset)", "fatal", "Bus Reset"),
+            ("0x7 (Something)", "fatal", "System Reboot"),
+            ("0x9 (Something New)", "error", "Something New"),
+            ("0x9", "error", "0x9"),
+        ):
+            row = self.one(line % text)
+            self.assertEqual((row["severity"], row["recovery"]), (severity, recovery), text)
+        self.assertEqual(self.one(line.partition(" from")[0])["severity"], "error")
+
+    def test_codes_that_changed_their_meaning_follow_the_driver(self):
+        line = "NVRM: Xid (PCI:0000:01:00): 139, pid=7, name=a, Ch 1"
+        old = "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 2023"
+        self.assertEqual(list(events([old, line]))[0]["name"], "CUDA Fast Path Error")
+        self.assertEqual(list(events([line]))[0]["name"], "OFA1 Error")
+
+    def test_the_severity_word_of_an_sxid_is_believed(self):
+        line = "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 10001, %s, PRI WRITE SYS error"
+        self.assertEqual(self.one(line % "Fatal")["severity"], "fatal")
+        self.assertEqual(self.one(line % "Non-fatal")["severity"], "warning")
+
+    def test_three_sxid_records_are_one_event(self):
+        head = "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, "
+        result = self.one(
+            head
+            + "Non-fatal, Link 44 Minion Link DLREQ interrupt\n"
+            + head
+            + "Severity 0 Engine instance 44 Sub-engine instance 00\n"
+            + head
+            + "Data {0x0000002b, 0x0000002b}"
+        )
+        self.assertEqual(len(result["detail"]), 2)
+
+    def test_uuid_comes_from_the_line_the_driver_prints_first(self):
+        uuid = "GPU-b6c3b2be-c55b-d076-fa0e-d464e4c7e08b"
+        lines = ["[1.0] NVRM: GPU at PCI:0000:3b:00: " + uuid, "[1.1] " + XID_79]
+        self.assertEqual(list(events(lines))[0]["uuid"], uuid)
+
+    def test_an_unknown_code_is_an_event_without_a_name(self):
+        result = self.one("NVRM: Xid (PCI:0000:01:00): 999, something new")
+        self.assertEqual((result["xid"], result["name"], result["severity"]), (999, None, "error"))
+
+    def test_an_indented_line_belongs_to_the_event_before_it(self):
+        result = self.one("[1.0] " + XID_79 + "\n               NVRM: more of it\n[2.0] other")
+        self.assertTrue(result["raw"].endswith("\nNVRM: more of it"))
+
+    def test_an_indented_paste_is_read_line_by_line(self):
+        lines = ["    [1.0] " + XID_79, "    [1.1] " + XID_31 % 1, "    [1.2] other"]
+        self.assertEqual([result["xid"] for result in events(lines)], [79, 31])
+
+    def test_time_is_given_when_the_prefix_says_it_fully(self):
+        result = self.one("2026-09-14T20:30:27-0400 host kernel: " + XID_79)
+        self.assertEqual(result["time"], "2026-09-15T00:30:27.000000Z")
+        self.assertIsNone(self.one("Nov 20 12:00:00 host kernel: " + XID_79)["time"])
+
+    def test_a_line_from_user_space_in_talos_is_marked(self):
+        line = "10.5.0.2: user: warning: [2026-01-05T03:04:05Z]: " + LINE
+        self.assertEqual([row["injected"] for row in events([line])], [True])
+
+    def test_a_number_in_brackets_behind_a_host_is_not_a_kernel_time(self):
+        result = self.one("2025-01-14 10:00:00.000 gke-node [12345] " + XID_79)
+        self.assertIsNone(result["monotonic_us"])
+
+
+class Hostile(unittest.TestCase):
+    """Archives come from anywhere: disk images, serial consoles, Windows, people who mean harm."""
+
+    def codes(self, data):
+        return [result["xid"] for result in events(io.BytesIO(data))]
+
+    def test_a_number_of_thousands_of_digits_stops_nothing(self):
+        digits = "9" * 5000
+        for line in (
+            "NVRM: Xid (PCI:0000:3b:00): 79, pid=%s, name=x, lost" % digits,
+            "4,%s,1,-;%s" % (digits, XID_79),
+            "NVRM: Xid (PCI:0000:3b:00 GPU-I:%s): 79, lost" % digits,
+            "NVRM: Xid (PCI:0000:3b:00): %s, lost" % digits,
+            "nvidia-nvswitch%s: SXid (PCI:0000:05:00.0): 12028, Fatal" % digits,
+            "NVRM: Xid (PCI:0000:01:00): 149, NETIR Fatal XC0 i0 Link %s (0x%s)" % (digits, digits),
+        ):
+            result = self.codes((line + "\n" + XID_31 % 1).encode())
+            self.assertEqual(result[-1], 31, line[:60])
+
+    def test_a_line_without_an_end_is_not_held_in_memory(self):
+        class Endless(io.RawIOBase):
+            left = 40 << 20
+
+            def readable(self):
+                return True
+
+            def readinto(self, buffer):
+                size = min(len(buffer), self.left)
+                buffer[:size] = bytes(size)
+                self.left -= size
+                return size
+
+        tracemalloc.start()
+        result = list(events(io.BufferedReader(Endless())))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        self.assertEqual(result, [])
+        self.assertLess(peak, 4 << 20)
+
+    def test_what_follows_a_line_of_binary_garbage_is_read(self):
+        garbage = bytes(range(256)).replace(b"\n", b"") * 1000
+        self.assertEqual(self.codes(garbage + b"\n" + XID_79.encode() + b"\r\n\xff\xfe\n"), [79])
+
+    def test_an_event_behind_a_cut_line_is_not_made_of_its_middle(self):
+        for before in (65536, _MAX_READ):  # the cut falls just before it
+            left_out = LeftOut()
+            data = io.BytesIO(b"x" * before + XID_79.encode() + b"\n")
+            self.assertEqual(list(events(data, left_out)), [])
+            self.assertEqual(left_out, LeftOut(1, 1))
+
+    def test_files_of_windows_are_read(self):
+        text = "[    1.000000] %s\r\n[    2.000000] %s\r\n" % (XID_79, XID_31 % 1)
+        for encoding in ("utf-8", "utf-8-sig", "utf-16"):
+            self.assertEqual(self.codes(text.encode(encoding)), [79, 31], encoding)
+
+    def test_the_colours_of_dmesg_are_taken_off(self):
+        line = "\x1b[32m[    1.5] \x1b[0m\x1b[33mNVRM: \x1b[0m" + XID_79[6:] + "\n"
+        self.assertEqual(self.codes(line.encode()), [79])
+
+
+LINE = XID_31 % 8
+SXID = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"
+SECOND = "2026-01-05T03:04:05.000000Z"
+# Where a line was collected -> what stands around it, its time, its microseconds since boot.
+FORMS = {
+    "dmesg -d": ("[   12.000005 <    0.000012>] %s", None, 12000005),
+    "dmesg -T -d": ("[Mon Jan  5 03:04:05 2026 <    0.000012>] %s", None, None),
+    "dmesg -H": ("[Jan 5 03:04] %s", None, None),
+    "dmesg -H, the next": ("[  +0.000012] %s", None, None),
+    "dmesg --json": ('         "msg": "%s"', None, None),
+    "a console that names the caller": ("[   12.000005][ T1234] %s", None, 12000005),
+    "and the processor": ("[   12.000005][    C5] %s", None, 12000005),
+    "dmesg that names the caller": ("[   12.000005] [   T1234] %s", None, 12000005),
+    "journalctl -o short-delta": ("[   12.000005 <    0.000012 >] h kernel: %s", None, 12000005),
+    "its first line": ("[   12.000005               ] h kernel: %s", None, 12000005),
+    "short-full in a zone with a number": ("Mon 2026-01-05 03:04:05 +03 h kernel: %s", None, None),
+    "journalctl -o json-pretty": ('\t"MESSAGE" : "%s",', None, None),
+    "journalctl -o json": (
+        '{"MESSAGE":"%s","SYSLOG_FACILITY":"0","_SOURCE_MONOTONIC_TIMESTAMP":"12000005",'
+        '"__REALTIME_TIMESTAMP":"1767582245123456"}',
+        "2026-01-05T03:04:05.123456Z",
+        12000005,
+    ),
+    "a tag with a pid": ("Jan  5 03:04:05 h kernel[0]: %s", None, None),
+    "aws logs tail": (
+        "2026-01-05T03:04:05.123000+00:00 i-0abcdef1234567890 [   12.000005] %s",
+        "2026-01-05T03:04:05.123000Z",
+        12000005,
+    ),
+    "a container's log": (
+        "2026-01-05T03:04:05.123456789Z stdout F [   12.000005] %s",
+        "2026-01-05T03:04:05.123457Z",
+        12000005,
+    ),
+    "docker's log": ('{"log":"[   12.000005] %s\\n","stream":"stdout"}', None, 12000005),
+    "kubectl logs --prefix": ("[pod/dmesg-abc/dmesg] [   12.000005] %s", None, 12000005),
+    "grep -r": ("/var/log/kern.log:Jan  5 03:04:05 h kernel: [   12.000005] %s", None, 12000005),
+    "grep -n": ("123:[   12.000005] %s", None, 12000005),
+    "BusyBox": ("Jan  5 03:04:05 h kern.err kernel: [   12.000005] %s", None, 12000005),
+    "talosctl dmesg": (
+        "10.5.0.2: kern:     err: [2026-01-05T03:04:05.123456789Z]: %s",
+        "2026-01-05T03:04:05.123457Z",
+        None,
+    ),
+    "a host without a name": ("Jan  5 03:04:05 2001:db8::5 kernel: %s", None, None),
+    "an IPv4 address in IPv6": ("Jan  5 03:04:05 ::ffff:10.5.0.2 kernel: %s", None, None),
+    "a quote in an issue": ("> [   12.000005] %s", None, 12000005),
+    "a quote of a quote": (">> Jan  5 03:04:05 h kernel: [   12.000005] %s", None, 12000005),
+    "colours that lost their ESC": ("[32m[   12.000005] [0m[1;31m%s[0m", None, 12000005),
+    "pdsh": ("node17: [   12.000005] %s", None, 12000005),
+    "journalctl in Polish": ("kwi 15 07:56:59 h kernel: %s", None, None),
+    "journalctl in Chinese": ("11月 15 14:15:47 h kernel: %s", None, None),
+    "journalctl in Spanish": ("sep 03 07:56:59 h kernel: %s", None, None),
+    "pdsh in Czech": ("node17: dub 15 07:56:59 h kernel: %s", None, None),
+    "dmesg -T in French": ("[mer. avril 15 07:56:59 2026] %s", None, None),
+    "dmesg -H with a decimal comma": ("[  +0,000012] %s", None, None),
+    "dmesg -H in Polish": ("[kwi15 07:56] %s", None, None),
+    "dmesg --time-format=delta": ("[<    0.100000>] %s", None, None),
+    "journalctl -o json-sse": ('data: {"MESSAGE":"%s","_TRANSPORT":"kernel"}', None, None),
+    "rsyslog in RFC 5424": ("<4>1 2026-01-05T03:04:05Z h kernel - - -  %s", SECOND, None),
+    "syslog-ng in RFC 5424": (
+        '<4>1 2026-01-05T04:04:05+01:00 h kernel - - [m id="1"] \ufeff%s',
+        SECOND,
+        None,
+    ),
+    "a console behind a login prompt": ("ip-10-0-0-1 login: [   12.000005] %s", None, 12000005),
+    "a host cut out": ("Jan  5 03:04:05 <hostname-redacted> kernel: %s", None, None),
+    "a host blacked out": ("Jan  5 03:04:05 [REDACTED] kernel: %s", None, None),
+    "get-console-output": ('  "Output": "[0.0] x\\r\\n[12.000005] %s\\r\\n",', None, 12000005),
+    "get-console-output --output text": ("i-0abc\t[   12.000005] %s", None, 12000005),
+    "get-console-output --query Output": ('"[   12.000005] %s\\r\\n"', None, 12000005),
+    "get-command-invocation": ('{"StandardOutputContent":"[12.000005] %s\\n"}', None, 12000005),
+    "the event log itself": (
+        '{"time":"2026-01-05T03:04:05.123456Z","event":"xid","monotonic_us":12000005,"raw":"%s"}',
+        "2026-01-05T03:04:05.123456Z",
+        12000005,
+    ),
+}
+
+
+class Forms(unittest.TestCase):
+    """How archived lines look: each way to collect them puts something else around."""
+
+    def test_a_line_is_found_however_it_was_collected(self):
+        for name, (form, when, usec) in FORMS.items():
+            for line in (LINE, SXID):
+                with self.subTest(name):
+                    result = list(events([form % line, "[13.0] other"]))
+                    self.assertEqual([row["raw"] for row in result], [line])
+                    self.assertEqual((result[0]["time"], result[0]["monotonic_us"]), (when, usec))
+                    self.assertNotIn("injected", result[0])
+
+    def test_logs_are_read_as_cloudwatch_gives_them(self):
+        ours = json.dumps({"time": "2026-01-05T03:04:05.000000Z", "event": "xid", "raw": LINE})
+        bare = "[   12.000005] " + LINE
+        for message in (ours, bare, LINE):
+            text = json.dumps(message)
+            cell = '"%s"' % message.replace('"', '""')
+            for lines in (
+                ["2026-01-05T03:04:05.123000+00:00 i-0abc/xid " + message],  # tail
+                ["2026-01-05T03:04:05 " + message],  # tail --format short
+                ["2026-01-05T03:04:05.123Z " + message],  # an export to S3
+                [
+                    "{",
+                    '    "events": [',
+                    "        {",
+                    '            "message": %s,' % text,
+                    "        }",
+                ],
+                ['{"events": [{"message": "other"}, {"timestamp": 1, "message": %s}]}' % text],
+                ['{"events":[{"timestamp":1,"message":%s}],"searchedLogStreams":[]}' % text],
+                ['[{"timestamp": 1, "message": %s}]' % text],  # jq -c .events
+                ['{"timestamp": 1767582245123, "message": %s}' % text],  # jq -c '.events[]'
+                ["@timestamp,@message", "2026-01-05 03:04:05.123," + cell],
+                ["@message,@logStream", cell + ",i-0abc/xid"],
+                ['{"field": "@message",', '    "value": %s' % text],  # get-query-results
+                ["[", "    %s," % text],  # --query 'events[].message'
+                ["[%s]" % text],
+            ):
+                with self.subTest(lines[-1]):
+                    self.assertEqual([row["raw"] for row in events(lines)], [LINE])
+
+    def test_pretty_and_tabbed_answers_of_the_aws_command_are_read(self):
+        ours = {"event": "xid", "raw": LINE}
+        pretty = "2026-01-05T03:04:05+00:00 i-0abc " + json.dumps(ours, indent=4)
+        tabbed = "\t".join([json.dumps(ours)] * 3)  # --query 'events[].message' --output text
+        self.assertEqual([row["raw"] for row in events(pretty.split("\n"))], [LINE])
+        self.assertEqual([row["raw"] for row in events([tabbed])], [LINE] * 3)
+
+    def test_the_lines_around_a_match_of_grep_are_read(self):
+        for form in ("dmesg-[   12.000005] %s", "dmesg-7-[   12.000005] %s", "dmesg:8:[12.0] %s"):
+            self.assertEqual([row["raw"] for row in events([form % LINE, "--"])], [LINE], form)
+
+    def test_a_bare_message_is_read_after_what_grep_puts_before_it(self):
+        for form in ("15:%s", "15-%s", "log/kern.log:%s", "kern.log-%s", "./kern.log:15:%s"):
+            self.assertEqual([row["raw"] for row in events([form % LINE])], [LINE], form)
+
+    def test_a_gpu_that_is_lost_without_an_xid_is_an_event_with_its_address(self):
+        line = "[ 7.0] NVRM: GPU 0000:29:00.0: GPU has fallen off the bus."
+        three = [
+            "[ 8.0] NVRM: The NVIDIA GPU 0000:b3:00.0",
+            "[ 8.0] NVRM: (PCI ID: 10de:26b5) installed in this system has",
+            "[ 8.0] NVRM: fallen off the bus and is not responding to commands.",
+        ]
+        found = list(events([line, *three, line, XID_79, line.replace("29", "3b")]))
+        self.assertEqual(
+            [(row["event"], row["pci"], row["xid"], row["severity"]) for row in found],
+            [
+                ("gpu-lost", "0000:29:00.0", None, "fatal"),
+                ("gpu-lost", "0000:b3:00.0", None, "fatal"),
+                ("xid", "0000:3b:00", 79, "fatal"),
+            ],
+        )
+
+    def test_a_gpu_is_lost_again_after_the_driver_was_loaded_again(self):
+        lost = "NVRM: GPU 0000:29:00.0: GPU has fallen off the bus."
+        loaded = "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 2023"
+        self.assertEqual([row["pci"] for row in events([lost, loaded, lost])], ["0000:29:00.0"] * 2)
+
+    def test_a_process_name_without_a_pid_is_read(self):
+        (row,) = events(["NVRM: Xid (PCI:0000:3b:00): 31, name=python3, Ch 00000008, intr 00"])
+        self.assertEqual((row["pid"], row["process"]), (None, "python3"))
+
+    def test_a_message_of_the_journal_in_bytes_is_read(self):
+        (row,) = events([json.dumps({"MESSAGE": list(LINE.encode()), "SYSLOG_FACILITY": "0"})])
+        self.assertEqual((row["raw"], "injected" in row), (LINE, False))
+
+    def test_lines_in_json_are_whole_and_nothing_is_added_to_them(self):
+        lines = ["   {", '      "pri": 4,', '      "msg": "%s"' % LINE, "   },{", '      "pri": 4']
+        self.assertEqual([row["raw"] for row in events(lines)], [LINE])
+
+    def test_what_user_space_wrote_is_marked_in_json_too(self):
+        journal = '{"MESSAGE":"%s","SYSLOG_FACILITY":"1","SYSLOG_IDENTIFIER":"unknown"}' % LINE
+        ours = '{"event":"xid","injected":true,"raw":"%s"}' % LINE
+        for line in (journal, ours):
+            self.assertIs(list(events([line]))[0]["injected"], True)
+
+    def test_a_line_that_stands_for_many_says_how_many(self):
+        syslog = "Jan  5 03:04:05 h kernel: message repeated 3 times: [ %s]" % LINE
+        ours = '{"event":"xid","count":3,"raw":"%s"}' % LINE
+        for line in (syslog, ours):
+            (row,) = events([line])
+            self.assertEqual((row["count"], row["raw"]), (3, LINE))
+
+    def test_a_value_that_is_not_a_number_in_json_is_taken_for_none(self):
+        (row,) = events(['{"event":"xid","seq":"7","count":"3","raw":"%s"}' % LINE])
+        self.assertEqual((row["seq"], row.get("count")), (None, None))
+
+    def test_lines_of_another_program_are_left_out_and_counted(self):
+        for form in (
+            "Jan  5 03:04:05 h app: [   12.000005] %s",
+            "Jan  5 03:04:05 h app: 2026-01-05T03:04:05Z %s",
+            "app: %s",
+            "Jan  5 03:04:05 h app: > %s",
+            "Jan  5 03:04:05 h app: [0m%s",
+            "Jan  5 03:04:05 app: kernel: %s",
+            "Jan  5 03:04:05 a:b: kernel: %s",
+            "Jan  5 03:04:05 a::b: kernel: %s",
+            "Jan  5 03:04:05 h kern.err app: %s",
+            "Jan  5 03:04:05 h user.err kernel: %s",
+            "10.5.0.2: kern: err: %s",
+            *("watcher:%s", "watcher-%s", "x15:%s"),
+            "app[77]: [12] %s",
+            '{"level":"info","detail":"%s"}',
+            '{"level":"error","msg":"%s"}',
+            '{"event":"start","raw":"%s"}',
+            '{"MESSAGE":"%s","_TRANSPORT":"stdout","SYSLOG_IDENTIFIER":"app"}',
+            "message repeated 3 times: %s",
+            "<14>1 2026-01-05T03:04:05.1+00:00 h watcher 77 - - %s",
+            "I0105 03:04:05.551834       1 health.go:169] %s",
+            "2026-01-05 03:04:05,123 - watcher - ERROR - %s",
+            "[gpu-health] [CRITICAL] GPU-1234: XID: %s",
+            "failed: [a055] (item=[Sun Aug 25 20:10:45 2024] %s) => {}",
+            'level=info msg="%s"',
+            "x" * 2000 + " %s",
+        ):
+            left_out = LeftOut()
+            self.assertEqual(list(events(["other", form % LINE], left_out)), [], form)
+            self.assertEqual(left_out, LeftOut(1, 2), form)
+
+    def test_damaged_lines_are_counted_and_read_ones_are_not(self):
+        left_out = LeftOut()
+        sxid = SXID.partition("Fatal")[0]
+        whole = ["[1.0] " + LINE, SXID, sxid + "Severity 1 Engine", sxid + "Data {0x1}"]
+        damaged = ["[2.0] NVRM: Xid (PCI:0000:3b", '{"events":[{"message":"%s"}]' % LINE]
+        self.assertEqual(len(list(events([*whole, *damaged], left_out))), 2)
+        self.assertEqual(left_out, LeftOut(2, 5))
+
+    def test_the_log_of_fabric_manager_is_read(self):
+        form = (
+            "[Jul 23 2024 07:53:55] [ERROR] [tid 841] detected NVSwitch %s error %d on fid 0 on "
+            "NVSwitch pci bus id 00000000:86:00.0 physical id 3 port 33"
+        )
+        found = list(events([form % ("fatal", 20034), form % ("non-fatal", 12028)]))
+        self.assertEqual(
+            [(row["sxid"], row["pci"], row["link"], row["severity"]) for row in found],
+            [(20034, "0000:86:00.0", 33, "fatal"), (12028, "0000:86:00.0", 33, "error")],
+        )
+        # In syslog the kernel's own line of the same error is beside it.
+        journal = "Jul 23 07:53:55 h nv-fabricmanager[5183]: " + form.partition("] d")[2]
+        self.assertEqual(list(events([journal % ("fatal", 20034)])), [])
+
+    def test_json_that_is_none_or_odd_stops_nothing(self):
+        for line in (
+            '{"MESSAGE":',
+            '{"MESSAGE":{"NVRM: Xid":1}}',
+            '{"MESSAGE":null,"x":"NVRM: Xid"}',
+            '{"log":{"log":"NVRM: Xid"}}',
+            '{"event":"xid","raw":["NVRM: Xid"]}',
+            '{"event":"xid","seq":"NVRM: Xid","monotonic_us":%s,"raw":"x"}' % ("9" * 5000),
+            '{"MESSAGE":"NVRM: Xid","__REALTIME_TIMESTAMP":"%s"}' % ("9" * 5000),
+            '{"log":"' * 500 + "NVRM: Xid",
+        ):
+            self.assertEqual([row["raw"] for row in events([line, LINE])], [LINE], line[:60])
+
+    def test_a_json_line_with_a_tab_in_it_is_read(self):
+        line = '{"log": "NVRM: Xid (PCI:0000:3b:00): 79,\tfallen"}'
+        self.assertEqual([row["xid"] for row in events([line])], [79])
+
+    def test_an_export_of_cloudwatch_logs_is_read_as_it_lies_in_s3(self):
+        packed = gzip.compress(("2026-01-05T03:04:05.123Z %s\n" % XID_79).encode() * 2)
+        read = list(events(io.BufferedReader(io.BytesIO(packed))))
+        self.assertEqual([row["xid"] for row in read], [79, 79])
+        for damaged in (packed[:-9], packed[:20] + b"xxxxxx" + packed[26:]):
+            with self.assertRaisesRegex(OSError, "damaged gzip archive"):
+                list(events(io.BufferedReader(io.BytesIO(damaged))))
