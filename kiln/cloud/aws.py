@@ -209,6 +209,14 @@ def regions() -> frozenset[str]:
 
 
 @cache
+def partition(region: str) -> str:
+    """The partition of a region, by boto3's own data: aws, aws-cn, aws-us-gov."""
+    from botocore.session import Session
+
+    return str(Session().get_partition_for_region(region))
+
+
+@cache
 def dns_suffix(partition: str) -> str:
     """How the names of AWS's hosts end in a partition, by boto3's own data: amazonaws.com, in China
     (aws-cn) amazonaws.com.cn."""
