@@ -51,6 +51,7 @@ def make(ec2: Any, tmp_path: Path) -> Make:
             "key pair": access.key_name,
             "security group": access.security_groups[0],
             "volume": volume,
+            "launch template": a_launch_template(ec2, run_id),
         }
 
     return everything
@@ -71,6 +72,18 @@ def an_instance(ec2: Any, run_id: str) -> str:
         TagSpecifications=[{"ResourceType": "instance", "Tags": resources.tags(run_id)}],
     )
     return str(launched["Instances"][0]["InstanceId"])
+
+
+def a_launch_template(ec2: Any, run_id: str) -> str:
+    """Packer's for a Spot instance, named and tagged as its plugin does:
+    https://github.com/hashicorp/packer-plugin-amazon/blob/5028903a/common/step_run_spot_instance.go
+    """
+    made = ec2.create_launch_template(
+        LaunchTemplateName=f"packer-fleet-launch-template-{secrets.token_hex(4)}",
+        LaunchTemplateData={"InstanceType": "g4dn.xlarge"},
+        TagSpecifications=[{"ResourceType": "launch-template", "Tags": resources.tags(run_id)}],
+    )
+    return str(made["LaunchTemplate"]["LaunchTemplateId"])
 
 
 def an_image(ec2: Any, instance: str, name: str, tags: list[Any] | None) -> tuple[str, str]:
@@ -97,6 +110,7 @@ def there(ec2: Any) -> set[str]:
         *(key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]),
         *(group["GroupId"] for group in ec2.describe_security_groups()["SecurityGroups"]),
         *(volume["VolumeId"] for volume in ec2.describe_volumes()["Volumes"]),
+        *(t["LaunchTemplateId"] for t in ec2.describe_launch_templates()["LaunchTemplates"]),
     }
 
 
@@ -226,10 +240,10 @@ def test_what_cannot_be_removed_keeps_none_of_the_rest(
     ec2: Any, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = make(MINE)
-    kept = {kind: mine[kind] for kind in ("security group", "volume")}
+    kept = {kind: mine[kind] for kind in ("security group", "volume", "launch template")}
 
     def refuse(operation: str, parameters: dict[str, Any], call: Call) -> Any:
-        if operation in ("DeleteSecurityGroup", "DeleteVolume"):
+        if operation in ("DeleteSecurityGroup", "DeleteVolume", "DeleteLaunchTemplate"):
             answer = {"Error": {"Code": "UnauthorizedOperation", "Message": "not you"}}
             raise ClientError(answer, operation)  # type: ignore[arg-type]
         return call()
@@ -240,6 +254,7 @@ def test_what_cannot_be_removed_keeps_none_of_the_rest(
     assert [failure.splitlines()[0] for failure in done.failures] == [
         "not removed: DeleteSecurityGroup answered UnauthorizedOperation: not you",
         "not removed: DeleteVolume answered UnauthorizedOperation: not you",
+        "not removed: DeleteLaunchTemplate answered UnauthorizedOperation: not you",
     ]
     assert set(done.left) == words(kept)
 
@@ -352,7 +367,8 @@ def test_where_ec2_answers_nothing_each_kind_is_named(
     done = clean_up.remove(MINE, AWS, amis=True)
     assert done.removed == []
     assert [line.split(":")[0] for line in done.left] == [
-        "instances", "AMIs", "snapshots", "key pairs", "security groups", "volumes"
+        "instances", "AMIs", "snapshots", "key pairs", "security groups", "volumes",
+        "launch templates",
     ]  # fmt: skip
 
 
