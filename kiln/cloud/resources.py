@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef
 
 
-def tags(run_id: str, **more: str) -> list[Any]:
+def tags(run_id: str, /, **more: str) -> list[Any]:
     """EC2 tags, the run's id first."""
     return [{"Key": RUN_ID, "Value": run_id}, *({"Key": k, "Value": v} for k, v in more.items())]
 

@@ -47,8 +47,9 @@ def regions_of_account(target: Target) -> list[str]:
 
 def leftovers(target: Target, regions: Sequence[str], older_than: timedelta) -> list[Leftover]:
     """What runs that began before then have left: instances, key pairs, security groups, free
-    volumes, snapshots without an image, copies that failed, launch templates. What is kept until a later time is
-    named with that time; what was kept until an earlier one is left over, however young.
+    volumes, snapshots without an image, copies that failed, launch templates. What is kept until a
+    later time is named with that time; what was kept until an earlier one is left over, however
+    young.
 
     A complete AMI is not left over: `retire` decides about it. Raises KilnError (exit status 1)
     if a region does not answer.

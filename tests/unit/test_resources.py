@@ -127,6 +127,13 @@ def test_only_this_machine_gets_in_and_only_to_ssh(ec2: Any, tmp_path: Path) -> 
     assert rule["Ipv6Ranges"] == []
 
 
+def test_tags_of_the_settings_may_have_any_name(ec2: Any, tmp_path: Path) -> None:
+    access = make_access(a_run(tmp_path, MINE), AWS, Account(tags={"run_id": "x", "kind": "y"}))
+    (key,) = ec2.describe_key_pairs(KeyNames=[access.key_name])["KeyPairs"]
+    tags = {tag["Key"]: tag["Value"] for tag in key["Tags"]}
+    assert tags.items() >= {"run_id": "x", "kind": "y", "kiln:run-id": MINE}.items()
+
+
 def test_a_security_group_that_ec2_does_not_know_for_a_moment_is_waited_for(
     ec2: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
