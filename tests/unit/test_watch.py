@@ -102,8 +102,8 @@ def rhythm(monkeypatch: pytest.MonkeyPatch, target: Target) -> float:
         def set(self) -> None:
             """It has."""
 
-    monkeypatch.setattr(watch.threading, "Event", Ended)
-    monkeypatch.setattr(watch.threading, "Thread", lambda target, daemon: SimpleNamespace(
+    monkeypatch.setattr(threading, "Event", Ended)
+    monkeypatch.setattr(threading, "Thread", lambda target, daemon: SimpleNamespace(
         start=target))  # fmt: skip
     with watch.watching("run", target, SimpleNamespace(is_given_up=False)):  # type: ignore[arg-type]
         return waited[0]
