@@ -146,8 +146,10 @@ def karpenter(wanted: LaunchRequest) -> str:
 
 
 def _role_statement(wanted: LaunchRequest) -> list[str]:
-    """Karpenter's own policy lets its role read AWS's parameters alone:
-    https://github.com/aws/karpenter-provider-aws/blob/1d927085/website/content/en/docs/concepts/nodeclasses.md
+    """Karpenter's own policy lets its role read AWS's parameters alone.
+
+    github:aws/karpenter-provider-aws website/content/en/docs/concepts/nodeclasses.md
+    @1d927085dd81a9df9301e613f371dac5b4d16bfe
     """
     if wanted.image_id:
         return []

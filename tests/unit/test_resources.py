@@ -75,8 +75,10 @@ def an_instance(ec2: Any, run_id: str) -> str:
 
 
 def a_launch_template(ec2: Any, run_id: str) -> str:
-    """Packer's for a Spot instance, named and tagged as its plugin does:
-    https://github.com/hashicorp/packer-plugin-amazon/blob/5028903a/common/step_run_spot_instance.go
+    """Packer's for a Spot instance, named and tagged as its plugin does.
+
+    github:hashicorp/packer-plugin-amazon
+    common/step_run_spot_instance.go @5028903a63216243753d3b0285cddde196db627c
     """
     made = ec2.create_launch_template(
         LaunchTemplateName=f"packer-fleet-launch-template-{secrets.token_hex(4)}",
