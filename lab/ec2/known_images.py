@@ -20,7 +20,7 @@ def block_device_mappings(ami: Any) -> list[dict[str, Any]]:
             "DeviceName": ami.root_device_name,
             "Ebs": {
                 "SnapshotId": ami.ebs_snapshot.id,
-                "VolumeSize": int(ami.ebs_snapshot.volume.size),
+                "VolumeSize": image.volume_size if image else int(ami.ebs_snapshot.volume.size),
                 "DeleteOnTermination": True,
                 "VolumeType": "gp3",
                 "Encrypted": image.encrypted if image else False,
