@@ -195,6 +195,7 @@ ATTACKS: dict[str, Check] = {
     "delete any snapshot": check("DeleteSnapshot", "snapshot", **OTHERS),
     "delete any volume": check("DeleteVolume", "volume"),
     "delete any key pair": check("DeleteKeyPair", "key-pair"),
+    "delete any launch template": check("DeleteLaunchTemplate", "launch-template"),
     "delete any security group": check("DeleteSecurityGroup", "security-group"),
     "open any security group": check("AuthorizeSecurityGroupIngress", "security-group"),
     "share any AMI": check("ModifyImageAttribute", "image", **SHARE, **OTHERS),

@@ -74,7 +74,7 @@ class LabTarget:
     kind = "lab"
     bills = False
     # The lab answers at once and has no rate limit.
-    poll_seconds = 0.05
+    poll_seconds = wait_seconds = 0.05
     missing_parent_hint = (
         "the lab may have been started before the matrix changed: ./invoke lab.down"
     )

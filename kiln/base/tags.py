@@ -63,6 +63,8 @@ CHANNEL = tag("channel")
 # Of an AMI that a template of `consume` bakes on top of one of ours: where its parent came from.
 PARENT_LINE = tag("parent-line")
 PARENT_CHANNEL = tag("parent-channel")
+# Of a bucket: the task that made it.
+MADE_BY = tag("made-by")
 # Any value: `retire` leaves the AMI alone.
 KEEP = tag("keep")
 # Where the signed statement of a published AMI is: region, run, SHA-256 of its envelope.

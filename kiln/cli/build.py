@@ -225,7 +225,9 @@ def verify(
         keyword=k,
     )
     show(judged.record.as_json(), as_json=json, text=lambda data: summary(judged.record))
-    return int(judged.record.status == "failed") if k else int(not judged.good)
+    if k:
+        return int(judged.record.status == "failed" or bool(judged.record.left))
+    return int(not judged.good)
 
 
 def _own_kernel(wanted: bool, disk: str | None) -> OwnKernel | None:

@@ -123,9 +123,21 @@ def sns(target: Target) -> Any:
     return _client("sns", target)
 
 
+@cache
 def s3(target: Target) -> Any:
-    """An S3 client for the target's region; S3 itself sends it on to the bucket's."""
-    return _client("s3", target)
+    """An S3 client for the target's region; S3 itself sends it on to the bucket's.
+
+    S3 refuses its calls to a bucket of another account, which may have taken the name.
+    """
+    client = _client("s3", target)
+    owner = account(target)
+
+    def name_owner(params: dict[str, Any], model: Any, **more: Any) -> None:
+        if "ExpectedBucketOwner" in model.input_shape.members:
+            params.setdefault("ExpectedBucketOwner", owner)
+
+    client.meta.events.register("provide-client-params.s3", name_owner)
+    return client
 
 
 def cloudformation(target: Target) -> Any:
@@ -206,6 +218,14 @@ def regions() -> frozenset[str]:
         for partition in session.get_available_partitions()
         for name in session.get_available_regions("ec2", partition)
     )
+
+
+@cache
+def partition(region: str) -> str:
+    """The partition of a region, by boto3's own data: aws, aws-cn, aws-us-gov."""
+    from botocore.session import Session
+
+    return str(Session().get_partition_for_region(region))
 
 
 @cache

@@ -34,6 +34,8 @@ class AwsTarget:
     vendors = "real"
     bills = True
     poll_seconds = 2.0
+    # As botocore's waiters: EC2 throttles an account whose builds ask more often.
+    wait_seconds = 15.0
     missing_parent_hint = ""
     preparation = None
 

@@ -158,4 +158,4 @@ def _wait_until_ended(
             raise operation_failed(f"{', '.join(ids)} not waited for until terminated")
         if time.monotonic() > deadline:
             raise operation_failed(f"{', '.join(ids)} not terminated after {_TERMINATE_TIMEOUT} s")
-        time.sleep(target.poll_seconds)
+        time.sleep(target.wait_seconds)

@@ -63,12 +63,14 @@ def _delete(client: EC2Client, resource: Resource) -> None:
         client.delete_key_pair(KeyName=resource.id)
     elif resource.kind == "security group":
         client.delete_security_group(GroupId=resource.id)
+    elif resource.kind == "launch template":
+        client.delete_launch_template(LaunchTemplateId=resource.id)
     else:
         client.delete_volume(VolumeId=resource.id)
 
 
 def is_not_there(error: ClientError) -> bool:
     """Whether EC2 answered that the resource does not exist (any more): InvalidGroup.NotFound,
-    InvalidVolume.NotFound, …"""
+    InvalidVolume.NotFound, InvalidLaunchTemplateName.NotFoundException, …"""
     code = error.response["Error"].get("Code", "")
-    return code.endswith(".NotFound") or aws.is_gone(error)
+    return code.endswith((".NotFound", ".NotFoundException")) or aws.is_gone(error)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef
 
 
-def tags(run_id: str, **more: str) -> list[Any]:
+def tags(run_id: str, /, **more: str) -> list[Any]:
     """EC2 tags, the run's id first."""
     return [{"Key": RUN_ID, "Value": run_id}, *({"Key": k, "Value": v} for k, v in more.items())]
 
@@ -36,7 +36,7 @@ def resource_finders(amis: bool) -> dict[str, Callable[[EC2Client, str], list[Re
     """
     of_images = {"AMI": _images, "snapshot": _snapshots} if amis else {}
     others = {"key pair": _key_pairs, "security group": _security_groups, "volume": _volumes}
-    return {**of_images, **others}
+    return {**of_images, **others, "launch template": _launch_templates}
 
 
 def ended_by_ec2(target: Target, run_id: str) -> list[str]:
@@ -147,6 +147,15 @@ def _volumes(client: EC2Client, run_id: str) -> list[Resource]:
     free: list[FilterTypeDef] = [*_mine(run_id), {"Name": "status", "Values": ["available"]}]
     volumes = client.describe_volumes(Filters=free)["Volumes"]
     return [Resource("volume", volume["VolumeId"]) for volume in _of_run(volumes, run_id)]
+
+
+def _launch_templates(client: EC2Client, run_id: str) -> list[Resource]:
+    """Packer makes one for a Spot instance, and may not come to delete it."""
+    templates = client.describe_launch_templates(Filters=_mine(run_id))["LaunchTemplates"]
+    return [
+        Resource("launch template", template["LaunchTemplateId"])
+        for template in _of_run(templates, run_id)
+    ]
 
 
 def _is_tagged(resource: Any, run_id: str) -> bool:

@@ -41,7 +41,7 @@ def deploy_stack(
             hint="name fewer instance types or instances",
         )
     client = aws.cloudformation(target)
-    seconds = target.poll_seconds if pause is None else pause
+    seconds = target.wait_seconds if pause is None else pause
     present = find_stack(target, name)
     if present and is_dead(present):
         if plan:
@@ -83,7 +83,7 @@ def remove_stack(target: Target, name: str, say: Say, pause: float | None = None
     present = find_stack(target, name)
     if present is None:
         return False
-    seconds = target.poll_seconds if pause is None else pause
+    seconds = target.wait_seconds if pause is None else pause
     with aws.explained(f"the stack {name} could not be deleted"):
         seen = _newest_event(client, name)
         client.delete_stack(StackName=name)

@@ -103,7 +103,11 @@ class Target(Protocol):
 
     @property
     def poll_seconds(self) -> float:
-        """Seconds between two requests while waiting for EC2."""
+        """Seconds between two requests while waiting for what EC2 does in seconds."""
+
+    @property
+    def wait_seconds(self) -> float:
+        """The same for what takes minutes or hours."""
 
     @property
     def missing_parent_hint(self) -> str:

@@ -21,7 +21,7 @@ from kiln.cloud.target import Target
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef
 
-# Seconds between two questions.
+# Seconds between two questions, at least.
 _EVERY = 3.0
 # Permissions take effect in EC2 after a moment: only this many refusals in a row count.
 _REFUSALS = 2
@@ -31,16 +31,20 @@ _GRACE = 10.0
 
 
 @contextlib.contextmanager
-def watching(run_id: str, target: Target, stop: Stop, *, every: float = _EVERY) -> Iterator[None]:
+def watching(
+    run_id: str, target: Target, stop: Stop, *, every: float | None = None
+) -> Iterator[None]:
     """While inside, give `stop` up as soon as EC2 cannot answer the run's questions any more.
 
     That is when the target is gone, or when EC2 refuses twice in a row with an error that asking
     again does not change (`aws.PERMANENT`).
     """
 
+    seconds = every or max(target.wait_seconds, _EVERY)
+
     def watch() -> None:
         refusals = 0
-        while not over.wait(every) and not stop.is_given_up:
+        while not over.wait(seconds) and not stop.is_given_up:
             if gone := target.gone():
                 stop.give_up(operation_failed(gone), grace=0)
                 return

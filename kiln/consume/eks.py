@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import yaml
@@ -9,6 +10,7 @@ import yaml
 from kiln.base import vocabulary
 from kiln.base.tags import MIG_CONFIG
 from kiln.base.yaml_text import as_yaml
+from kiln.cloud import aws
 from kiln.consume.documents import ref, stack, text_parameter, title
 from kiln.consume.ec2 import (
     CONDITIONS,
@@ -21,12 +23,16 @@ from kiln.consume.ec2 import (
     template_resource,
 )
 from kiln.consume.launch_request import LaunchRequest
-from kiln.consume.machine import instance_tags, network_interfaces, root_disk
+from kiln.consume.machine import (
+    instance_tags,
+    metadata_options,
+    network_interfaces,
+    root_disk,
+)
 from kiln.facts import table
-from kiln.mig.k8s import k8s_configuration, operator_values
+from kiln.mig.k8s import k8s_configuration, operator_values, plugin_values
 
 _API = "node.eks.aws/v1alpha1"
-# The taint that NVIDIA's charts tolerate by default.
 TAINT = {"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}
 _NODE_LABEL = table("mig-kubernetes")["node_label"]
 _CLUSTER = {
@@ -78,11 +84,10 @@ def karpenter(wanted: LaunchRequest) -> str:
     ]
     if cards:
         spec["networkInterfaces"] = cards
-    # Karpenter puts its own NodeConfig behind this one, and leaves comments. It cannot
-    # show tags in IMDS, where gpu-mig looks first: github:aws/karpenter-provider-aws
-    # pkg/providers/amifamily/bootstrap/nodeadm.go @v1.14.0
-    layout = f"# {MIG_CONFIG}={wanted.label}\n" if wanted.label else ""
-    spec["userData"] = f"apiVersion: {_API}\nkind: NodeConfig\n{layout}spec:\n  kubelet: {{}}\n"
+    # Karpenter puts its own NodeConfig behind this one, and leaves comments:
+    # github:aws/karpenter-provider-aws pkg/providers/amifamily/bootstrap/nodeadm.go @v1.14.0
+    node = f"apiVersion: {_API}\nkind: NodeConfig\nspec:\n  kubelet: {{}}\n"
+    spec["userData"] = _layout(wanted) + node
     node_class = {
         "apiVersion": "karpenter.k8s.aws/v1",
         "kind": "EC2NodeClass",
@@ -128,6 +133,7 @@ def karpenter(wanted: LaunchRequest) -> str:
         title(wanted, "Karpenter"),
         "Change CLUSTER (its discovery tag) and NODE-ROLE. `limits` is the most GPUs at once;",
         "settings of the kubelet belong into userData.",
+        *_role_statement(wanted),
     ]
     if wanted.label:
         notes.append("Karpenter counts no slices: pods that request them start no node.")
@@ -137,6 +143,23 @@ def karpenter(wanted: LaunchRequest) -> str:
         node_class,
         pool,
     )
+
+
+def _role_statement(wanted: LaunchRequest) -> list[str]:
+    """Karpenter's own policy lets its role read AWS's parameters alone.
+
+    github:aws/karpenter-provider-aws website/content/en/docs/concepts/nodeclasses.md
+    @1d927085dd81a9df9301e613f371dac5b4d16bfe
+    """
+    if wanted.image_id:
+        return []
+    place = f"arn:{aws.partition(wanted.region)}:ssm:{wanted.region}:*"
+    statement = {
+        "Effect": "Allow",
+        "Action": "ssm:GetParameter",
+        "Resource": f"{place}:parameter{wanted.parameter}",
+    }
+    return ["Add this statement to the policy of Karpenter's role:", f"  {json.dumps(statement)}"]
 
 
 def _one_of(key: str, *values: str) -> dict[str, Any]:
@@ -180,17 +203,32 @@ def node_resources(wanted: LaunchRequest) -> dict[str, int]:
     return resources
 
 
-def _cluster_user_data(**more: Any) -> dict[str, Any]:
-    """User data by which a node joins its cluster; `more` is the rest of the NodeConfig's spec."""
+def _layout(wanted: LaunchRequest) -> str:
+    """The line of user data in which gpu-mig finds the layout."""
+    return f"# {MIG_CONFIG}={wanted.label}\n" if wanted.label else ""
+
+
+def _cluster_node(wanted: LaunchRequest, **more: Any) -> dict[str, Any]:
+    """Launch data by which a node joins its cluster; `more` is the rest of the NodeConfig's spec.
+
+    IMDS shows no tags, whatever the account's default is: EC2 then refuses the tag
+    kubernetes.io/cluster/NAME, and EKS leaves the setting out of its copy of the template.
+    https://github.com/eksctl-io/eksctl/issues/7948
+    https://github.com/terraform-aws-modules/terraform-aws-eks/issues/1977
+    """
     node = {**_NODE_CONFIG, "spec": {**_NODE_CONFIG["spec"], **more}}
-    text = _mime(("application/node.eks.aws", yaml.safe_dump(node, sort_keys=False)))
-    return {"UserData": {"Fn::Base64": {"Fn::Sub": text}}}
+    config = _layout(wanted) + yaml.safe_dump(node, sort_keys=False)
+    text = _mime(("application/node.eks.aws", config))
+    return {
+        "MetadataOptions": metadata_options(tags="disabled"),
+        "UserData": {"Fn::Base64": {"Fn::Sub": text}},
+    }
 
 
 def managed_node_group(wanted: LaunchRequest) -> str:
     """EKS's own node group, which replaces its nodes when the stack takes a newer image."""
     looked, image = looked_up(wanted)
-    node_template = template_resource(wanted, image, **_cluster_user_data())
+    node_template = template_resource(wanted, image, **_cluster_node(wanted))
     # EKS refuses a launch template that names a profile: the node group has the role.
     data = node_template["Properties"]["LaunchTemplateData"]
     del data["IamInstanceProfile"]
@@ -247,7 +285,7 @@ def self_managed(wanted: LaunchRequest) -> str:
         f"--node-labels=kiln/channel={wanted.channel}",
         f"--register-with-taints={TAINT['key']}={TAINT['value']}:{TAINT['effect']}",
     ]
-    user_data = _cluster_user_data(kubelet={"flags": flags})
+    node = _cluster_node(wanted, kubelet={"flags": flags})
     return stack(
         wanted,
         "self-managed EKS nodes; every launch resolves the channel anew",
@@ -259,7 +297,7 @@ def self_managed(wanted: LaunchRequest) -> str:
         },
         conditions=CONDITIONS,
         resources={
-            "LaunchTemplate": template_resource(wanted, wanted.image, **user_data),
+            "LaunchTemplate": template_resource(wanted, wanted.image, **node),
             "Nodes": {
                 "Type": "AWS::AutoScaling::AutoScalingGroup",
                 "Properties": group("Size", "Size", "Size")
@@ -317,8 +355,5 @@ def device_plugin(wanted: LaunchRequest) -> str:
     """Values of the chart nvidia-device-plugin, for clusters without the operator."""
     return as_yaml(
         [title(wanted, "helm upgrade --install nvdp nvdp/nvidia-device-plugin -f THIS-FILE")],
-        {
-            "migStrategy": wanted.strategy if wanted.label else "none",
-            "tolerations": [{"key": TAINT["key"], "operator": "Exists", "effect": TAINT["effect"]}],
-        },
+        plugin_values(wanted.strategy if wanted.label else "none"),
     )

@@ -20,7 +20,8 @@ class Kind:
 
     With `needs_id` the tool resolves no parameter, so the document always holds an AMI's id.
     `options` are the flags of `LaunchOptions` that it takes, `several` whether it can have more
-    instance types than one. `note` is for who applies it, where the document cannot have comments.
+    instance types than one, `no_label` why it cannot have a MIG layout. `note` is for who applies
+    it, where the document cannot have comments.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Kind:
     needs_id: bool = False
     options: tuple[str, ...] = ()
     several: bool = False
+    no_label: str = ""
     note: str = ""
 
 
@@ -41,6 +43,8 @@ _EKS, _ECS, _CLUSTER = ("eks",), ("ecs",), ("parallelcluster",)
 # Nodes that nodeadm sets up; EKS's other images want another user data.
 _NODEADM = ("al2023",)
 _CFN = "CloudFormation"
+# https://github.com/aws/containers-roadmap/issues/1775
+_NO_MIG = "ECS gives out whole GPUs, not slices"
 _KINDS = (
     Kind("launch-template", f"EC2 launch template ({_CFN})", ec2.launch_template, options=_ALL),
     Kind(
@@ -89,7 +93,14 @@ _KINDS = (
     Kind("gpu-operator", "values of the chart gpu-operator", eks.gpu_operator, _EKS),
     Kind("device-plugin", "values of nvidia-device-plugin", eks.device_plugin, _EKS),
     Kind("argo", "Argo Workflow over the slices", argo.workflow, _EKS, _NODEADM),
-    Kind("ecs", f"capacity provider and task ({_CFN})", containers.ecs, _ECS, options=_ALL),
+    Kind(
+        "ecs",
+        f"capacity provider and task ({_CFN})",
+        containers.ecs,
+        _ECS,
+        options=_ALL,
+        no_label=_NO_MIG,
+    ),
     Kind(
         "batch",
         f"compute environment and queue ({_CFN})",
@@ -97,6 +108,7 @@ _KINDS = (
         _ECS,
         ("al2", "al2023"),
         options=(_PLACEMENT,),
+        no_label=_NO_MIG,
     ),
     Kind(
         "parallelcluster",
@@ -120,7 +132,9 @@ def kind_of(name: str) -> Kind:
 
 
 def suits(kind: Kind, wanted: LaunchRequest) -> None:
-    """Raises KilnError (exit status 2) for a line that the kind is not for."""
+    """Raises KilnError (exit status 2) for a line or a layout that the kind is not for."""
+    if wanted.label and kind.no_label:
+        raise KilnError(f"{kind.name} takes no MIG layout ({wanted.label}): {kind.no_label}")
     for what, value, supported in (
         ("flavour", wanted.recipe.flavor, kind.flavors),
         ("distribution", wanted.recipe.distro.id, kind.distros),

@@ -30,10 +30,14 @@ def network_interfaces(wanted: LaunchRequest) -> list[dict[str, Any]]:
     ]
 
 
-def metadata_options(*, tags: bool = True) -> dict[str, Any]:
-    """IMDSv2 alone; two hops, so that containers reach it. With `tags`, instance tags are there."""
-    options: dict[str, Any] = {"HttpTokens": "required", "HttpPutResponseHopLimit": 2}
-    return options | ({"InstanceMetadataTags": "enabled"} if tags else {})
+def metadata_options(tags: str = "enabled") -> dict[str, Any]:
+    """IMDSv2 alone; two hops, so that containers reach it. `tags`: whether it shows those of the
+    instance."""
+    return {
+        "HttpTokens": "required",
+        "HttpPutResponseHopLimit": 2,
+        "InstanceMetadataTags": tags,
+    }
 
 
 def instance_tags(wanted: LaunchRequest) -> dict[str, str]:

@@ -14,6 +14,7 @@ from kiln.facts.distributions import PackageSnapshots as PackageSnapshots
 from kiln.facts.distributions import distro as distro
 from kiln.facts.distributions import distro_names as distro_names
 from kiln.facts.distributions import package_snapshots as package_snapshots
+from kiln.facts.distributions import parent_disk as parent_disk
 from kiln.facts.distributions import relatives as relatives
 from kiln.facts.drivers import Branch as Branch
 from kiln.facts.drivers import branch as branch

@@ -32,6 +32,11 @@ def distro_names(*, with_parents: bool = False) -> list[str]:
     return [name for name, entry in distros.items() if entry.get("parents") or not with_parents]
 
 
+def parent_disk(flavor: str) -> int:
+    """GiB of the snapshot of a flavour's parent AMI; a distribution's own has 8."""
+    return int(table("distros")["flavors"].get(flavor, {}).get("disk", 8))
+
+
 @dataclass(frozen=True)
 class PackageSnapshots:
     """A service that has a distribution's archive as it was at a time or at a release.

@@ -10,11 +10,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from kiln.base.errors import operation_failed
 from kiln.base.paths import TEMPLATES
+from kiln.base.tags import MADE_BY
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.facts import table
@@ -26,6 +28,7 @@ _END = "AMI_KILN_MACHINE"
 _INCOMING = "/var/lib/kiln/fleet/incoming/"
 _AGENT = "AmazonCloudWatchAgent"
 _KEY = "telemetry/{sha256}/kiln-telemetry.sh"
+_OURS = {"Key": MADE_BY, "Value": "fleet.install"}
 
 
 @dataclass(frozen=True)
@@ -160,7 +163,8 @@ def store_bundle(target: Target, bucket: str, script: str) -> StoredBundle:
 
 
 def remove_stored(target: Target, bucket: str) -> list[str]:
-    """Delete the document, the bundles and, if it is empty then, the bucket; what is gone.
+    """Delete the document, the bundles and, if it is empty then and made by us, the bucket; what
+    is gone.
 
     Raises KilnError (exit status 1) if one of them stays.
     """
@@ -182,11 +186,11 @@ def remove_stored(target: Target, bucket: str) -> list[str]:
             if error.response["Error"]["Code"] != "NoSuchBucket":
                 raise
             return gone
-        ours = [key for key in keys if key.startswith("telemetry/")]
+        ours = [key for key in keys if re.fullmatch(_KEY.format(sha256="[0-9a-f]{64}"), key)]
         for key in ours:
             s3.delete_object(Bucket=bucket, Key=key)
             gone.append(f"s3://{bucket}/{key}")
-        if len(ours) == len(keys):
+        if len(ours) == len(keys) and _is_ours(s3, bucket):
             s3.delete_bucket(Bucket=bucket)
             gone.append(f"bucket {bucket}")
     return gone
@@ -200,6 +204,16 @@ def _new_version(client: Any, request: dict[str, str]) -> Any:
     except client.exceptions.DocumentAlreadyExists:
         made = client.update_document(**request, DocumentVersion="$LATEST")
     return made["DocumentDescription"]
+
+
+def _is_ours(client: Any, bucket: str) -> bool:
+    """Whether fleet.install made the bucket."""
+    try:
+        return _OURS in client.get_bucket_tagging(Bucket=bucket)["TagSet"]
+    except client.exceptions.ClientError as error:
+        if error.response["Error"]["Code"] != "NoSuchTagSet":
+            raise
+        return False
 
 
 def _ensure_bucket(client: Any, target: Target, bucket: str) -> None:
@@ -216,6 +230,7 @@ def _ensure_bucket(client: Any, target: Target, bucket: str) -> None:
         Bucket=bucket,
         **({} if target.region == "us-east-1" else {"CreateBucketConfiguration": where}),
     )
+    client.put_bucket_tagging(Bucket=bucket, Tagging={"TagSet": [_OURS]})
     client.put_public_access_block(
         Bucket=bucket,
         PublicAccessBlockConfiguration={

@@ -339,7 +339,7 @@ def _wait_for_reports(
                 for key, what in missing.items()
             }
         waits("; ".join(f"{key}: {what}" for key, what in list(missing.items())[:4]))
-        time.sleep(max(target.poll_seconds, 1.0))
+        time.sleep(max(target.wait_seconds, 1.0))
         metrics |= _fresh_metrics(target, how, {k: states[k] for k in waiting}, began)
         events |= cloudwatch.arrived_tests(target, how.settings.log_group, mark, began)
         if time.monotonic() - looked > _LOOK:

@@ -145,10 +145,21 @@ class StackFields(Strict):
 class VolumeModel(Strict):
     """The root volume."""
 
-    size: int = Field(100, ge=8, le=16384, description="GiB")
+    # EC2's limits of gp3: https://docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html
+    size: int = Field(100, ge=8, le=65536, description="GiB")
     type: Literal["gp3"] = "gp3"
-    iops: int = Field(3000, ge=3000, le=16000)
-    throughput: int = Field(125, ge=125, le=1000, description="MiB/s")
+    iops: int = Field(3000, ge=3000, le=80000, description="at most 500 per GiB")
+    throughput: int = Field(125, ge=125, le=2000, description="MiB/s, at most 0.25 per IOPS")
+
+    @model_validator(mode="after")
+    def _in_proportion(self) -> VolumeModel:
+        if self.iops > 500 * self.size:
+            raise ValueError(f"iops {self.iops} need size: {-(-self.iops // 500)} or more")
+        if self.throughput * 4 > self.iops:
+            raise ValueError(
+                f"throughput {self.throughput} needs iops: {self.throughput * 4} or more"
+            )
+        return self
 
 
 class RowSettings(Strict):

@@ -57,7 +57,7 @@ def k8s_configuration(
         "strategy": strategy,
         "owner": owner,
         "gpu_operator": operator_values(strategy, owner, own),
-        "device_plugin": {"migStrategy": strategy},
+        "device_plugin": plugin_values(strategy),
         "node_labels": {table["node_label"]: label} if owner == "operator" else {},
         "gpu_mig": {"MIG_OWNER": owner} if owner == "operator" else {},
         "mig_config": own,
@@ -180,6 +180,21 @@ def operator_values(strategy: str, owner: str, own: dict[str, Any] | None = None
             made = {"create": True, "name": CONFIG_MAP, "data": {"config.yaml": text}}
             values["migManager"]["config"] |= made
     return values
+
+
+def plugin_values(strategy: str) -> dict[str, Any]:
+    """Helm values of the device plugin without the operator.
+
+    Its pods go only to nodes that feature discovery has labeled, whose workers tolerate no taint
+    but nvidia.com/gpu=present by default.
+    """
+    tolerations = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    return {
+        "migStrategy": strategy,
+        "gfd": {"enabled": True},
+        "nfd": {"worker": {"tolerations": tolerations}},
+        "tolerations": tolerations,
+    }
 
 
 def _settings(values: dict[str, str]) -> str:

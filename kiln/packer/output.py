@@ -87,10 +87,9 @@ _WAITS = {
 def read_manifest(path: Path) -> dict[str, str]:
     """Region → AMI id of the last build in a manifest; empty if it created no AMI."""
     try:
-        builds = json.loads(path.read_text())["builds"]
-    except (OSError, ValueError, KeyError):
+        artifacts = json.loads(path.read_text())["builds"][-1]["artifact_id"].split(",")
+    except (OSError, ValueError, LookupError, TypeError):
         return {}
-    artifacts = builds[-1]["artifact_id"].split(",") if builds else []
     return dict(artifact.split(":", 1) for artifact in artifacts if ":" in artifact)
 
 

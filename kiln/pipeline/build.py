@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -351,4 +352,8 @@ def _ended(
         failed(error, plan.recipe)
     except OSError as error:
         failed(operation_failed(f"{plan.recipe.name}: {error}"), plan.recipe)
+    except Exception as error:  # a mistake of ours must not cost the other rows their outcome
+        traceback.print_exception(error)
+        name = type(error).__name__
+        failed(operation_failed(f"{plan.recipe.name}: {name}: {error}"), plan.recipe)
     return None

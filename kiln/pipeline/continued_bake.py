@@ -138,4 +138,4 @@ def _wait(state: Any, wanted: str, what: str, timeout: float, target: Target, st
             raise operation_failed(f"{what} is {now}")
         if time.monotonic() > deadline:
             raise operation_failed(f"{what} is still {now} after {timeout:.0f} s")
-        stop.sleep(target.poll_seconds)
+        stop.sleep(target.wait_seconds)

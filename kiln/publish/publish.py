@@ -141,7 +141,7 @@ def _copied(
         if now - reported >= 30:
             reported = now
             say(f"waits for the copies in {', '.join(waiting)}, {now - started:.0f} s so far")
-        time.sleep(target.poll_seconds)
+        time.sleep(target.wait_seconds)
     return images
 
 

@@ -47,8 +47,9 @@ def regions_of_account(target: Target) -> list[str]:
 
 def leftovers(target: Target, regions: Sequence[str], older_than: timedelta) -> list[Leftover]:
     """What runs that began before then have left: instances, key pairs, security groups, free
-    volumes, snapshots without an image, copies that failed. What is kept until a later time is
-    named with that time; what was kept until an earlier one is left over, however young.
+    volumes, snapshots without an image, copies that failed, launch templates. What is kept until a
+    later time is named with that time; what was kept until an earlier one is left over, however
+    young.
 
     A complete AMI is not left over: `retire` decides about it. Raises KilnError (exit status 1)
     if a region does not answer.
@@ -78,7 +79,7 @@ def sweep(target: Target, left: Sequence[Leftover]) -> list[Leftover]:
     return done
 
 
-_ORDER = ("instance", "AMI", "snapshot", "volume", "key pair", "security group")
+_ORDER = ("instance", "AMI", "snapshot", "volume", "key pair", "security group", "launch template")
 
 
 def _leftovers(target: Target, now: datetime, before: datetime) -> Iterator[Leftover]:
@@ -174,6 +175,12 @@ def _security_groups(ec2: EC2Client) -> _Found:
             yield group["GroupId"], group["Tags"]
 
 
+def _launch_templates(ec2: EC2Client) -> _Found:
+    for page in ec2.get_paginator("describe_launch_templates").paginate(Filters=_OURS):
+        for template in page["LaunchTemplates"]:
+            yield template["LaunchTemplateId"], template["Tags"]
+
+
 _FINDERS: dict[str, Callable[[EC2Client], _Found]] = {
     "instance": _instances,
     "AMI": _failed_images,
@@ -181,6 +188,7 @@ _FINDERS: dict[str, Callable[[EC2Client], _Found]] = {
     "volume": _free_volumes,
     "key pair": _key_pairs,
     "security group": _security_groups,
+    "launch template": _launch_templates,
 }
 
 

@@ -57,6 +57,11 @@ class PublicImage:
         """The name of its root filesystem in the lab."""
         return f"{self.distro}{parents.SEPARATOR}{self.kind}" if self.kind else self.distro
 
+    @property
+    def disk(self) -> int:
+        """GiB of its snapshot; ecs-gpu has that of ecs."""
+        return facts.parent_disk(self.kind.split("-")[0])
+
 
 def public_images(recipes: Iterable[Recipe]) -> list[PublicImage]:
     """Every public AMI of the lab: the known ones, and the other parents of these recipes."""

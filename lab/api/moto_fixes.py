@@ -75,7 +75,7 @@ def install(machines: Machines) -> None:
             if image.billing:
                 ami.platform_details, ami.usage_operation = image.billing
             # moto: 15 GiB.
-            ami.ebs_snapshot.volume.size = known_images.SIZE_OF_PUBLIC
+            ami.ebs_snapshot.volume.size = image.disk
         known_images.restore(backend)
 
     moto_amis.AmiBackend._load_amis = load_all

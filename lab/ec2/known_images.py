@@ -12,9 +12,6 @@ from lab.amis import images
 from lab.guests.instances import LabInstance
 from lab.storage import volumes
 
-# GiB of a public AMI's root volume.
-SIZE_OF_PUBLIC = 8
-
 
 def block_device_mappings(ami: Any) -> list[dict[str, Any]]:
     image = LabInstance.machines.made.get(ami.id)
@@ -23,7 +20,7 @@ def block_device_mappings(ami: Any) -> list[dict[str, Any]]:
             "DeviceName": ami.root_device_name,
             "Ebs": {
                 "SnapshotId": ami.ebs_snapshot.id,
-                "VolumeSize": image.volume_size if image else SIZE_OF_PUBLIC,
+                "VolumeSize": image.volume_size if image else int(ami.ebs_snapshot.volume.size),
                 "DeleteOnTermination": True,
                 "VolumeType": "gp3",
                 "Encrypted": image.encrypted if image else False,

@@ -267,6 +267,7 @@ def _volumes(backend: Any, ami: Any, named: dict[str, Any]) -> list[dict[str, An
             volume = {}
         ebs = {"DeleteOnTermination": True} | volume | wanted
         _large_enough(backend, ebs)
+        _in_proportion(ebs)
         if device != ami.root_device_name and LabInstance.machines.is_folder(
             backend, ebs.get("SnapshotId")
         ):
@@ -295,6 +296,26 @@ def _large_enough(backend: Any, ebs: dict[str, Any]) -> None:
             "InvalidBlockDeviceMapping",
             f"Volume of size {size}GB is smaller than snapshot '{snapshot_id}', expect size >= "
             f"{least}GB",
+        )
+
+
+def _in_proportion(ebs: dict[str, Any]) -> None:
+    """As in https://github.com/rocicorp/mono/pull/4410 and
+    https://github.com/runs-on/runs-on/issues/260; the code of the second is assumed."""
+    if ebs.get("VolumeType") != "gp3":
+        return
+    iops, size = int(ebs.get("Iops") or 3000), int(ebs.get("VolumeSize") or 0)
+    throughput = int(ebs.get("Throughput") or 125)
+    if size and iops > max(3000, 500 * size):
+        raise error(
+            "InvalidParameterValue",
+            f"Iops to volume size ratio of {iops / size:.6f} is too high; maximum is 500",
+        )
+    if throughput * 4 > iops:
+        raise error(
+            "InvalidParameterValue",
+            f"Throughput (MiBps) to iops ratio of {throughput / iops:.6f} is too high; maximum is "
+            "0.250000 MiBps per iops",
         )
 
 

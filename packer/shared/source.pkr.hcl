@@ -25,9 +25,9 @@ source "amazon-ebs" "gpu" {
   iam_instance_profile = var.iam_instance_profile
   shutdown_behavior    = "terminate"
   spot_price           = var.spot_price
+  spot_tags            = var.spot_price != "" ? merge(var.tags, local.tags) : null
 
   capacity_reservation_id = var.capacity_reservation_id
-  spot_tags               = var.spot_price != "" ? merge(var.tags, local.tags) : null
   fleet_tags              = var.spot_price != "" ? merge(var.tags, local.tags) : null
 
   vpc_id                                = var.vpc_id

@@ -295,3 +295,45 @@ def test_a_row_is_recorded_with_the_files_of_its_turn_and_not_of_the_commands_st
         build_row.build_recipe(plan, Packer(Path("packer"), (1, 15, 1)), Progress(io.StringIO()))
     assert records[0].recipe_digest == recipe_digest(ROWS[0]) != plan.recipe_digest
     assert records[0].input_digest not in (None, plan.input_digest)
+
+
+@pytest.mark.parametrize(
+    ("status", "left", "exit_status"),
+    [("unverified", (), 0), ("unverified", ("volume vol-1",), 1), ("failed", (), 1)],
+)
+def test_verify_of_single_checks_fails_if_something_is_left(
+    monkeypatch: pytest.MonkeyPatch, status: Any, left: tuple[str, ...], exit_status: int
+) -> None:
+    record = a_record(status=status, left=left)
+    monkeypatch.setattr(targets, "choose", lambda *flags: AWS)
+    monkeypatch.setattr(verify, "verify_by_id", lambda *given, **more: build_row.Built(record))
+    command = ["./invoke", "verify", "--ami", "ami-0123456789abcdef0", "-k", "cuda"]
+    assert front.run(command) == exit_status
+
+
+def test_a_row_that_crashes_keeps_the_outcome_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    good = build_row.Built(a_record())
+
+    def built(plan: Any, *more: Any) -> build_row.Built:
+        if plan.recipe is ROWS[0]:
+            raise TypeError("got multiple values")
+        return good
+
+    monkeypatch.setattr(build_row, "build_recipe", built)
+    monkeypatch.setattr(
+        build,
+        "_set_up",
+        lambda rows, *more, **most: ([SimpleNamespace(recipe=row) for row in rows], None),
+    )
+    monkeypatch.setattr(AwsTarget, "check_host", lambda self: None)
+    failures: list[KilnError] = []
+    outcome = build.build_recipes(
+        ROWS[:2], planning.Options(), AWS, Progress(io.StringIO()),
+        install=False, on_failure=failures.append,
+    )  # fmt: skip
+    assert outcome.built == (good,)
+    assert not outcome.good
+    assert list(outcome.failures) == [ROWS[0].name]
+    assert "TypeError: got multiple values" in failures[0].message

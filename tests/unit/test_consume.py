@@ -24,11 +24,12 @@ from kiln import facts
 from kiln.base import versions
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT, RUNTIME
+from kiln.base.runtime_import import runtime_module
 from kiln.consume.argo import slice_resource, walk_through
-from kiln.consume.eks import node_resources
+from kiln.consume.eks import TAINT, node_resources
 from kiln.consume.kinds import KINDS, kind_of
 from kiln.consume.launch_options import LaunchOptions
-from kiln.consume.launch_request import launch_request
+from kiln.consume.launch_request import LaunchRequest, launch_request
 from kiln.consume.machine import network_interfaces
 from kiln.matrix.load import load_recipes
 from kiln.mig.profiles import profiles_for
@@ -47,7 +48,7 @@ def test_cloudformation_takes_its_templates(tmp_path: Path) -> None:
     kinds = ("launch-template", "cloudformation", "eks-managed-nodegroup", "eks-self-managed")
     found = of_kinds(*kinds, "ecs", "batch")
     found["efa"] = made("launch-template", asked(BASE, label="all-1g.5gb"))
-    found["batch efa"] = made("batch", asked(ECS, label="all-1g.5gb"))
+    found["batch efa"] = made("batch", asked(ECS))
     # Of documents that differ in the names of their lines alone, one.
     names = re.compile(r"gpu-[a-z0-9-]+|[a-z0-9_]+/[a-z0-9_]+/[a-z]+/(x86_64|arm64)")
     several = {
@@ -547,15 +548,55 @@ def test_a_mig_layout_reaches_the_instance_and_the_charts() -> None:
     instance = data["TagSpecifications"][0]["Tags"]
     assert {"Key": "kiln:mig-config", "Value": "all-1g.5gb"} in instance
     assert data["MetadataOptions"]["InstanceMetadataTags"] == "enabled"
-    (node_class, _) = yaml.safe_load_all(made("karpenter", wanted))
-    assert "# kiln:mig-config=all-1g.5gb\n" in node_class["spec"]["userData"]
-    assert yaml.safe_load(node_class["spec"]["userData"])["kind"] == "NodeConfig"
-    of_batch = yaml.safe_load(made("batch", asked(ECS, label="all-1g.5gb")))["Resources"]
-    seen = of_batch["LaunchTemplate"]["Properties"]["LaunchTemplateData"]["MetadataOptions"]
-    assert seen["InstanceMetadataTags"] == "enabled"
     assert yaml.safe_load(made("gpu-operator", wanted))["mig"] == {"strategy": "mixed"}
     assert yaml.safe_load(made("device-plugin", wanted))["migStrategy"] == "mixed"
     assert "nvidia.com/mig-1g.5gb: 56, vpc.amazonaws.com/efa: 4" in made("karpenter", wanted)
+
+
+imds = runtime_module("gpu_mig.imds")
+
+
+def user_data(kind: str, wanted: LaunchRequest) -> str:
+    """What a node of a kind gets as user data."""
+    first = next(yaml.safe_load_all(made(kind, replace(wanted, image_id=AMI))))
+    if kind == "karpenter":
+        return str(first["spec"]["userData"])
+    if kind == "eksctl":
+        return "\n".join(first["managedNodeGroups"][0]["preBootstrapCommands"])
+    template = first["Resources"]["LaunchTemplate"]["Properties"]["LaunchTemplateData"]
+    return str(template["UserData"]["Fn::Base64"]["Fn::Sub"])
+
+
+@pytest.mark.parametrize(
+    "kind", ["karpenter", "eksctl", "eks-managed-nodegroup", "eks-self-managed"]
+)
+def test_eks_nodes_find_their_layout_without_tags(kind: str) -> None:
+    wanted = asked(label="all-1g.5gb")
+    assert imds.from_user_data(user_data(kind, wanted).encode()) == "all-1g.5gb"
+    assert not re.search(r"InstanceMetadataTags: (?!disabled)", made(kind, wanted))
+    if kind.startswith("eks-"):
+        # The account's default may be to show them.
+        assert "InstanceMetadataTags: disabled" in made(kind, wanted)
+
+
+def test_the_device_plugin_finds_nodes_with_our_taint() -> None:
+    """By the label that its affinity needs, which its own chart sets on request."""
+    values = yaml.safe_load(made("device-plugin", asked()))
+    assert values["gfd"] == {"enabled": True}
+    for tolerated in (values["tolerations"], values["nfd"]["worker"]["tolerations"]):
+        assert {"key": TAINT["key"], "operator": "Exists", "effect": TAINT["effect"]} in tolerated
+
+
+@pytest.mark.parametrize(("region", "partition"), [("us-east-1", "aws"), ("cn-north-1", "aws-cn")])
+def test_karpenters_document_has_the_statement_for_its_role(region: str, partition: str) -> None:
+    wanted = replace(asked(), region=region)
+    (line,) = (line for line in made("karpenter", wanted).splitlines() if "ssm:Get" in line)
+    assert json.loads(line.removeprefix("#")) == {
+        "Effect": "Allow",
+        "Action": "ssm:GetParameter",
+        "Resource": f"arn:{partition}:ssm:{region}:*:parameter{wanted.parameter}",
+    }
+    assert "ssm:Get" not in made("karpenter", replace(wanted, image_id=AMI))
 
 
 def with_settings(line: str, **changes: Any) -> line_flags.LineRow:
@@ -595,6 +636,10 @@ def test_a_layout_that_the_images_driver_cannot_make_is_refused() -> None:
         (["--line", EKS, "--for", "cli", "--instance-type", "g5g.xlarge"], "a processor of arm64"),
         (["--line", EKS, "--for", "cli", "--instance-type", "g7.2xlarge"], "does not serve g7"),
         (["--line", EKS, "--for", "cli", "--label", "all-1g.5gb"], "no MIG on this GPU"),
+        (["--line", ECS, "--for", "ecs", "--instance-type", "p4d.24xlarge", "--label",
+          "all-1g.5gb"], "ECS gives out whole GPUs"),
+        (["--line", ECS, "--for", "batch", "--instance-type", "p4d.24xlarge", "--label",
+          "all-1g.5gb"], "ECS gives out whole GPUs"),
         (["--line", EKS, "--for", "cli", "--jobs", "5"], "--jobs is for --for argo, not for cli"),
         (["--line", EKS, "--for", "argo", "--jobs", "0"], "--jobs 0: give a number from 1"),
         (["--line", EKS, "--for", "argo", "--jobs", "20000"], "fans out over 1 to 10000"),

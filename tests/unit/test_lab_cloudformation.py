@@ -45,7 +45,7 @@ class OneLab:
     """A target: the lab of this test."""
 
     region = "us-east-1"
-    poll_seconds = 0.05
+    poll_seconds = wait_seconds = 0.05
 
 
 @pytest.fixture

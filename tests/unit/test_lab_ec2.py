@@ -822,3 +822,32 @@ def test_a_capacity_reservation_serves_launches_of_its_type_until_it_is_full(
         launch("g4dn.xlarge")
     with pytest.raises(ClientError, match=r"InvalidCapacityReservationId\.NotFound"):
         launch("g4dn.xlarge", "cr-0123456789abcdef0")
+
+
+ECS_AMI = "/aws/service/ecs/optimized-ami/amazon-linux-2023/recommended/image_id"
+EKS_AMI = "/aws/service/eks/optimized-ami/1.34/amazon-linux-2023/x86_64/standard/recommended"
+
+
+@pytest.mark.parametrize(
+    ("parameter", "disk", "code", "words"),
+    [
+        (ECS_AMI, {"VolumeSize": 29}, "InvalidBlockDeviceMapping", "expect size >= 30GB"),
+        (f"{EKS_AMI}/image_id", {"VolumeSize": 19}, "InvalidBlockDeviceMapping", ">= 20GB"),
+        (AL2023, {"VolumeSize": 20, "VolumeType": "gp3", "Iops": 16000},
+         "InvalidParameterValue", "ratio of 800.000000 is too high; maximum is 500"),
+        (AL2023, {"VolumeType": "gp3", "Iops": 3000, "Throughput": 1000},
+         "InvalidParameterValue", "ratio of 0.333333 is too high; maximum is 0.250000"),
+    ],
+)  # fmt: skip
+def test_a_root_volume_that_ec2_cannot_make_is_refused(
+    client: Callable[..., Any], parameter: str, disk: dict[str, Any], code: str, words: str
+) -> None:
+    ami = client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"]
+    ec2 = client("ec2")
+    device = image(ec2, ami)["RootDeviceName"]
+    with pytest.raises(ClientError, match=words) as refused:
+        launched(
+            ec2, ImageId=ami, InstanceType="t3.micro",
+            BlockDeviceMappings=[{"DeviceName": device, "Ebs": disk}],
+        )  # fmt: skip
+    assert refused.value.response["Error"]["Code"] == code

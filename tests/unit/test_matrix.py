@@ -188,6 +188,22 @@ MISTAKES = {
         ("size: 100", "size: 4"),
         "amis.yaml:3:18: defaults.volume.size: must be at least 8, not 4",
     ),
+    "throughput beyond its iops": (
+        ("size: 100", "size: 100, throughput: 1000"),
+        "amis.yaml:3:11: defaults.volume: throughput 1000 needs iops: 4000 or more",
+    ),
+    "iops beyond the size": (
+        ("size: 100", "size: 20, iops: 16000"),
+        "amis.yaml:3:11: defaults.volume: iops 16000 need size: 32 or more",
+    ),
+    "iops beyond ec2's": (
+        ("size: 100", "size: 200, iops: 80001"),
+        "amis.yaml:3:29: defaults.volume.iops: must be at most 80000, not 80001",
+    ),
+    "throughput beyond ec2's": (
+        ("size: 100", "size: 200, iops: 80000, throughput: 2001"),
+        "amis.yaml:3:48: defaults.volume.throughput: must be at most 2000, not 2001",
+    ),
     "a row that is a word": ((ROW, "- al2"), "amis.yaml:21:3: amis.0: must be a mapping"),
     "amis that is a mapping": ((ROW, "  distro: al2"), "amis.yaml:21:3: amis: must be a list"),
     "an empty value": (
@@ -483,3 +499,8 @@ def test_the_page_shows_what_a_misspelt_distribution_is_answered_with(tmp_path: 
     (answer,) = re.findall(r"^amis\.yaml:\d+:\d+(: AMI Kiln does not build .*), …$", page, re.M)
     # The page shows the row's place of an earlier day, and not every distribution.
     assert re.match(rf"\S*amis\.yaml:\d+:\d+{re.escape(answer)}, ", str(refused.value))
+
+
+def test_a_volume_may_be_as_fast_as_ec2_allows(tmp_path: Path) -> None:
+    (recipe,) = load(tmp_path, ("size: 100", "size: 160, iops: 80000, throughput: 2000"))
+    assert (recipe.volume.iops, recipe.volume.throughput) == (80000, 2000)

@@ -207,6 +207,12 @@ def test_a_manifest_gives_the_ami_of_each_region(tmp_path: Path) -> None:
     assert output.read_manifest(tmp_path / "nowhere") == {}
 
 
+@pytest.mark.parametrize("text", ["", "[]", "7", '{"builds": []}', '{"builds": [{}]}'])
+def test_a_manifest_without_a_build_gives_no_ami(tmp_path: Path, text: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    assert output.read_manifest(tmp_path / "manifest.json") == {}
+
+
 def test_a_build_passes_its_lines_on_and_keeps_them_all(real: Packer, folder: Path) -> None:
     seen: list[Event] = []
     result = run(real, folder, "echo one, two; echo three", on_event=seen.append)

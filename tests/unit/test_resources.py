@@ -51,6 +51,7 @@ def make(ec2: Any, tmp_path: Path) -> Make:
             "key pair": access.key_name,
             "security group": access.security_groups[0],
             "volume": volume,
+            "launch template": a_launch_template(ec2, run_id),
         }
 
     return everything
@@ -71,6 +72,20 @@ def an_instance(ec2: Any, run_id: str) -> str:
         TagSpecifications=[{"ResourceType": "instance", "Tags": resources.tags(run_id)}],
     )
     return str(launched["Instances"][0]["InstanceId"])
+
+
+def a_launch_template(ec2: Any, run_id: str) -> str:
+    """Packer's for a Spot instance, named and tagged as its plugin does.
+
+    github:hashicorp/packer-plugin-amazon
+    common/step_run_spot_instance.go @5028903a63216243753d3b0285cddde196db627c
+    """
+    made = ec2.create_launch_template(
+        LaunchTemplateName=f"packer-fleet-launch-template-{secrets.token_hex(4)}",
+        LaunchTemplateData={"InstanceType": "g4dn.xlarge"},
+        TagSpecifications=[{"ResourceType": "launch-template", "Tags": resources.tags(run_id)}],
+    )
+    return str(made["LaunchTemplate"]["LaunchTemplateId"])
 
 
 def an_image(ec2: Any, instance: str, name: str, tags: list[Any] | None) -> tuple[str, str]:
@@ -97,6 +112,7 @@ def there(ec2: Any) -> set[str]:
         *(key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]),
         *(group["GroupId"] for group in ec2.describe_security_groups()["SecurityGroups"]),
         *(volume["VolumeId"] for volume in ec2.describe_volumes()["Volumes"]),
+        *(t["LaunchTemplateId"] for t in ec2.describe_launch_templates()["LaunchTemplates"]),
     }
 
 
@@ -111,6 +127,13 @@ def test_only_this_machine_gets_in_and_only_to_ssh(ec2: Any, tmp_path: Path) -> 
     assert (rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) == ("tcp", 22, 22)
     assert [block["CidrIp"] for block in rule["IpRanges"]] == ["192.0.2.7/32"]
     assert rule["Ipv6Ranges"] == []
+
+
+def test_tags_of_the_settings_may_have_any_name(ec2: Any, tmp_path: Path) -> None:
+    access = make_access(a_run(tmp_path, MINE), AWS, Account(tags={"run_id": "x", "kind": "y"}))
+    (key,) = ec2.describe_key_pairs(KeyNames=[access.key_name])["KeyPairs"]
+    tags = {tag["Key"]: tag["Value"] for tag in key["Tags"]}
+    assert tags.items() >= {"run_id": "x", "kind": "y", "kiln:run-id": MINE}.items()
 
 
 def test_a_security_group_that_ec2_does_not_know_for_a_moment_is_waited_for(
@@ -226,10 +249,10 @@ def test_what_cannot_be_removed_keeps_none_of_the_rest(
     ec2: Any, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = make(MINE)
-    kept = {kind: mine[kind] for kind in ("security group", "volume")}
+    kept = {kind: mine[kind] for kind in ("security group", "volume", "launch template")}
 
     def refuse(operation: str, parameters: dict[str, Any], call: Call) -> Any:
-        if operation in ("DeleteSecurityGroup", "DeleteVolume"):
+        if operation in ("DeleteSecurityGroup", "DeleteVolume", "DeleteLaunchTemplate"):
             answer = {"Error": {"Code": "UnauthorizedOperation", "Message": "not you"}}
             raise ClientError(answer, operation)  # type: ignore[arg-type]
         return call()
@@ -240,6 +263,7 @@ def test_what_cannot_be_removed_keeps_none_of_the_rest(
     assert [failure.splitlines()[0] for failure in done.failures] == [
         "not removed: DeleteSecurityGroup answered UnauthorizedOperation: not you",
         "not removed: DeleteVolume answered UnauthorizedOperation: not you",
+        "not removed: DeleteLaunchTemplate answered UnauthorizedOperation: not you",
     ]
     assert set(done.left) == words(kept)
 
@@ -352,7 +376,8 @@ def test_where_ec2_answers_nothing_each_kind_is_named(
     done = clean_up.remove(MINE, AWS, amis=True)
     assert done.removed == []
     assert [line.split(":")[0] for line in done.left] == [
-        "instances", "AMIs", "snapshots", "key pairs", "security groups", "volumes"
+        "instances", "AMIs", "snapshots", "key pairs", "security groups", "volumes",
+        "launch templates",
     ]  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from datetime import date
 
 import pytest
 
+from kiln.base.recipe import Volume
 from kiln.compat import alternatives
 from kiln.compat.engine import check_combination
 from kiln.compat.rules.combination import Combination
@@ -345,6 +346,14 @@ CASES = {
         {"distro": "al2", "driver": "550.163.01", "flavor": "eks", "kubernetes": "1.33"},
         {"distro": "al2023", "driver": "580.159.03", "flavor": "eks", "kubernetes": "1.34"},
     ),
+    "VOL-PARENT": (
+        {"distro": "al2023", "flavor": "ecs", "volume": Volume(size=29)},
+        {"distro": "al2023", "flavor": "ecs", "volume": Volume(size=30)},
+    ),
+    "VOL-PACKER": (
+        {"distro": "al2023", "volume": Volume(size=100, iops=16001)},
+        {"distro": "al2023", "volume": Volume(size=100, iops=16000, throughput=1000)},
+    ),
     "ECS-ARM": (
         {"distro": "al2023", "driver": "580.159.03", "flavor": "ecs", "arch": "arm64"},
         {"distro": "al2023", "driver": "580.159.03", "flavor": "ecs", "arch": "x86_64"},
@@ -513,6 +522,9 @@ MORE = [
                     "instance_type": "p4d.24xlarge"}),
     ("EKS-OS", {"distro": "al2023", "driver": "580.159.03", "flavor": "eks",
                 "kubernetes": "1.30"}),
+    ("VOL-PARENT", {"distro": "al2023", "flavor": "eks", "volume": Volume(size=19)}),
+    ("VOL-PARENT", {"distro": "al2023", "flavor": "parallelcluster", "volume": Volume(size=44)}),
+    ("VOL-PACKER", {"distro": "al2023", "volume": Volume(size=100, throughput=1001)}),
     ("PC-OS", {"distro": "ubuntu2004", "driver": "535.309.01", "flavor": "parallelcluster",
                "parallelcluster": "3.14.0"}),
     ("DCGM-MAJOR", {"distro": "al2023", "driver": "595.91.07", "dcgm": "3.3.9",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
+import boto3
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
@@ -12,6 +14,8 @@ from kiln.base.errors import KilnError, operation_failed
 from kiln.base.stopping import Stop, StoppedError
 from kiln.cloud import aws, watch
 from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud.target import Target
+from lab.target import LabTarget
 
 
 class Ec2:
@@ -82,6 +86,35 @@ def test_what_may_get_better_does_not_end_the_run(
 ) -> None:
     stop = watched(monkeypatch, Ec2(*answers), 6)
     assert not stop.is_set()
+
+
+def rhythm(monkeypatch: pytest.MonkeyPatch, target: Target) -> float:
+    """Seconds between two questions of a watched run."""
+    waited: list[float] = []
+
+    class Ended:
+        """Ends the watch when it first waits."""
+
+        def wait(self, seconds: float) -> bool:
+            waited.append(seconds)
+            return True
+
+        def set(self) -> None:
+            """It has."""
+
+    monkeypatch.setattr(threading, "Event", Ended)
+    monkeypatch.setattr(threading, "Thread", lambda target, daemon: SimpleNamespace(
+        start=target))  # fmt: skip
+    with watch.watching("run", target, SimpleNamespace(is_given_up=False)):  # type: ignore[arg-type]
+        return waited[0]
+
+
+def test_aws_is_asked_as_seldom_as_by_botocores_waiters(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = boto3.client("ec2", "us-east-1", aws_access_key_id="x", aws_secret_access_key="x")
+    waiter: Any = client.get_waiter("image_available")
+    place = AwsTarget("test", "us-east-1")
+    assert place.wait_seconds == rhythm(monkeypatch, place) == waiter.config.delay == 15
+    assert rhythm(monkeypatch, LabTarget("test")) < 15
 
 
 def test_a_target_that_is_gone_ends_the_run_without_patience(

@@ -10,7 +10,7 @@ from typing import Any
 from kiln import components, facts
 from kiln.base import versions
 from kiln.base.errors import KilnError
-from kiln.base.recipe import Recipe
+from kiln.base.recipe import Recipe, Volume
 from kiln.components import Step
 from kiln.facts import Branch, InstanceType, table
 
@@ -74,6 +74,7 @@ class Combination:
     mig_label: str | None = None
     kubernetes: str | None = None
     parallelcluster: str | None = None
+    volume: Volume | None = None
     extended_support: bool = False
     instance_types: tuple[InstanceType, ...] = ()
     build_instances: tuple[str, ...] = ()
@@ -245,6 +246,7 @@ def recipe_combination(recipe: Recipe, today: date, **more: Any) -> Combination:
         ),
         "kubernetes": recipe.kubernetes,
         "parallelcluster": recipe.parallelcluster,
+        "volume": recipe.volume,
         "extended_support": recipe.extended_support,
         "complete": True,
         "instance_types": tuple(facts.instance(name) for name in recipe.target_instance_types),

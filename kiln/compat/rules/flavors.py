@@ -8,7 +8,7 @@ from typing import Any
 from kiln import facts
 from kiln.base import versions
 from kiln.compat.rules.combination import Combination
-from kiln.compat.rules.registry import Objection, rule
+from kiln.compat.rules.registry import Objection, rule, rules
 from kiln.facts import table
 
 
@@ -147,3 +147,25 @@ def parallelcluster_brings(c: Combination) -> Iterator[Objection]:
             f"ParallelCluster {c.parallelcluster}'s AMIs carry {' and '.join(others)}",
             hint="use the parent's versions, or remove them before installing others",
         )
+
+
+@rule("VOL-PARENT")
+def volume_holds_the_parent(c: Combination) -> Iterator[Objection]:
+    """EC2 makes no volume that is smaller than its snapshot."""
+    least = facts.parent_disk(c.flavor)
+    if c.volume and c.volume.size < least:
+        yield Objection(
+            f"the volume has {c.volume.size} GiB, the parent AMI of {c.flavor} {least}",
+            hint=f"set volume: {{size: {least}}} or more",
+        )
+
+
+@rule("VOL-PACKER")
+def volume_is_one_of_packers(c: Combination) -> Iterator[Objection]:
+    """EC2 has allowed more since September 2025; the plugin has not."""
+    for name, most in rules()["VOL-PACKER"].limits.items():
+        if c.volume and getattr(c.volume, name) > most:
+            yield Objection(
+                f"{name} {getattr(c.volume, name)}: Packer's plugin takes at most {most}",
+                hint=f"set {name}: {most} for the bake; instances may have more",
+            )

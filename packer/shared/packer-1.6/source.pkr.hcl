@@ -22,6 +22,7 @@ source "amazon-ebs" "gpu" {
   iam_instance_profile = var.iam_instance_profile
   shutdown_behavior    = "terminate"
   spot_price           = var.spot_price
+  spot_tags            = var.spot_price != "" ? merge(var.tags, local.tags) : null
 
   vpc_id                                = var.vpc_id
   subnet_id                             = var.subnet_id

@@ -50,7 +50,8 @@ def _credentials(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "KILN")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
-    monkeypatch.setattr(AwsTarget, "poll_seconds", 0.01)
+    for rhythm in ("poll_seconds", "wait_seconds"):
+        monkeypatch.setattr(AwsTarget, rhythm, 0.01)
     for region in (HOME, OTHER):
         ssm = client("ssm", region)
         pages = ssm.get_paginator("get_parameters_by_path").paginate(

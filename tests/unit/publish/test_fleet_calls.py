@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from botocore.client import BaseClient
+from botocore.endpoint import Endpoint
 from botocore.exceptions import ClientError
 
 from kiln.base.errors import KilnError
@@ -174,3 +175,50 @@ def test_the_bundle_is_in_s3_under_its_hash_and_goes_again(
     gone = document.remove_stored(AWS, BUCKET)
     assert gone == [f"s3://{BUCKET}/{key}", f"bucket {BUCKET}"]
     assert document.remove_stored(AWS, BUCKET) == []
+
+
+@pytest.mark.parametrize("others", [[], ["telemetry/notes.txt"]])
+def test_clean_keeps_a_bucket_and_objects_of_others(
+    stored: None, client: Callable[..., Any], others: list[str]
+) -> None:
+    s3, bucket = client("s3"), f"mine-{len(others)}"
+    s3.create_bucket(Bucket=bucket)
+    for key in others:
+        s3.put_object(Bucket=bucket, Key=key, Body=b"")
+    document.store_bundle(AWS, bucket, "#!/bin/bash\n")
+    (gone,) = document.remove_stored(AWS, bucket)
+    assert gone.endswith("kiln-telemetry.sh")
+    left = s3.list_objects_v2(Bucket=bucket).get("Contents", [])
+    assert [entry["Key"] for entry in left] == others
+
+
+def test_clean_keeps_a_bucket_of_ours_that_others_use(
+    stored: None, client: Callable[..., Any]
+) -> None:
+    document.store_bundle(AWS, BUCKET, "#!/bin/bash\n")
+    client("s3").put_object(Bucket=BUCKET, Key="telemetry/notes.txt", Body=b"")
+    (gone,) = document.remove_stored(AWS, BUCKET)
+    assert gone.endswith("kiln-telemetry.sh")
+    client("s3").delete_object(Bucket=BUCKET, Key="telemetry/notes.txt")
+    assert document.remove_stored(AWS, BUCKET) == [f"bucket {BUCKET}"]
+
+
+def test_every_s3_call_names_the_owner_of_the_bucket(
+    stored: None, client: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody may have taken the bucket's name in another account."""
+    sent: dict[str, str | None] = {}
+    real = Endpoint.make_request
+
+    def noted(self: Any, model: Any, request: Any) -> Any:
+        if model.service_model.service_name == "s3":
+            owner = request["headers"].get("x-amz-expected-bucket-owner")
+            sent[model.name] = owner and str(owner)
+        return real(self, model, request)
+
+    monkeypatch.setattr(Endpoint, "make_request", noted)
+    document.store_bundle(AWS, BUCKET, "#!/bin/bash\n")
+    document.remove_stored(AWS, BUCKET)
+    assert {*sent} >= {"HeadBucket", "CreateBucket", "PutObject", "DeleteBucket"}
+    del sent["CreateBucket"]  # the bucket is nobody's yet
+    assert {*sent.values()} == {"123456789012"}, sent

@@ -448,9 +448,14 @@ def test_what_old_runs_left_is_found_and_removed_and_nothing_else(
             Size=1,
             TagSpecifications=[{"ResourceType": "volume", "Tags": tag}],
         )
-        made[run_id] = volume["VolumeId"]
+        template = ec2.create_launch_template(
+            LaunchTemplateName=f"packer-fleet-launch-template-{run_id[-4:]}",
+            LaunchTemplateData={"InstanceType": "g4dn.xlarge"},
+            TagSpecifications=[{"ResourceType": "launch-template", "Tags": tag}],
+        )["LaunchTemplate"]
+        made[run_id] = {volume["VolumeId"], template["LaunchTemplateId"]}
     found = leftovers(AWS, [HOME, OTHER], timedelta(hours=24))
-    old = {"kiln-20251102T000000Z-bbbb", made["20251102T000000Z-bbbb"]}
+    old = {"kiln-20251102T000000Z-bbbb", *made["20251102T000000Z-bbbb"]}
     assert {resource.id for resource in found} == old
     assert {resource.id for resource in sweep(AWS, found) if not resource.error} == old
     left = {key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]}
@@ -520,6 +525,7 @@ def test_a_leftover_that_somebody_else_has_removed_is_no_failure() -> None:
             ("snapshot", "snap-0123456789abcdef0"),
             ("volume", "vol-0123456789abcdef0"),
             ("security group", "sg-0123456789abcdef0"),
+            ("launch template", "lt-0123456789abcdef0"),
         )
     ]
     assert [leftover.error for leftover in sweep(AWS, gone)] == [""] * len(gone)
