@@ -565,6 +565,14 @@ def test_every_setting_of_the_image_is_one_per_line() -> None:
     assert "\nDefaultLimitMEMLOCK=infinity\n" in files["etc/systemd/system.conf.d/60-kiln.conf"]
 
 
+@pytest.mark.parametrize(("distro", "kind"), [("ubuntu2404", "soft"), ("al2", "-")])
+def test_the_hard_limit_of_open_files_is_never_lowered(distro: str, kind: str) -> None:
+    # systemd's own is 524288 from 240 on, and 4096 before.
+    lines = step("tuning", distro).files["etc/security/limits.d/60-kiln.conf"].splitlines()
+    nofile = [line.split()[:2] for line in lines if "nofile" in line]
+    assert nofile == [["*", kind], ["root", kind]]
+
+
 @pytest.mark.parametrize(
     ("distro", "efa", "opened"),
     [("ubuntu2404", "1.51.0", True), ("ubuntu2404", None, False), ("al2023", "1.51.0", False)],
