@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # IMEX lets the GPUs of several GB200 or GB300 hosts reach each other's memory. Its version is the driver's.
-# It starts only where the boot-time selection finds such a GPU.
+# It starts only where the boot-time selection finds such a GPU, and the addresses of the domain's nodes.
 #
 #@ env NVIDIA_DRIVER_VERSION  required  the driver's version
 #@ env NVIDIA_IMEX_PACKAGES   required  name=version …
@@ -10,5 +10,6 @@ source "${KILN_DIR:?}/lib/kiln.sh"
 
 kiln_install_held "$NVIDIA_IMEX_PACKAGES"
 kiln_install_runtime etc/systemd/system/nvidia-imex.service.d
+kiln_install_files etc/modprobe.d/kiln-imex.conf
 kiln_enable nvidia-imex.service
 kiln_record "version=$NVIDIA_DRIVER_VERSION"

@@ -5,6 +5,22 @@ from __future__ import annotations
 from kiln.base.recipe import Recipe
 from kiln.components.component import Component, Environment, packages
 
+# Without a channel CUDA reports no permission to share memory between hosts. Source:
+# https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/imexchannels.html
+_CHANNEL = "NVreg_CreateImexChannel0=1"
+# On EKS NVIDIA's DRA driver makes the channels, and the driver manages the GPUs' memory (CDMM), or
+# Kubernetes counts it as the node's. Source: github:awslabs/amazon-eks-ami
+# templates/al2023/runtime/gpu/nvidia-kmod-load.sh @81fec2e895854f599974fe4d3d72f61c0a9aaffa;
+# https://docs.aws.amazon.com/eks/latest/userguide/ml-eks-nvidia-ultraserver.html
+_CDMM = "NVreg_CoherentGPUMemoryMode=driver"
+
+
+def files(recipe: Recipe) -> dict[str, str]:
+    """The driver's parameters."""
+    parameter = _CDMM if recipe.flavor == "eks" else _CHANNEL
+    text = f"# AMI Kiln, component nvidia-imex: see docs/provisioners.md\noptions nvidia {parameter}\n"
+    return {"etc/modprobe.d/kiln-imex.conf": text}
+
 
 def environment(recipe: Recipe) -> Environment:
     """IMEX's package, at the driver's version."""
@@ -19,4 +35,5 @@ COMPONENT = Component(
     what="IMEX for GB200 and GB300 hosts, at exactly the driver's version",
     needs="imex",
     environment=environment,
+    files=files,
 )

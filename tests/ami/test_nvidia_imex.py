@@ -16,3 +16,9 @@ def test_it_is_held(machine, version_info):
 
 def test_it_is_enabled(machine):
     assert_enabled(machine, "nvidia-imex.service")
+
+
+def test_the_driver_gets_its_parameter(machine, recipe):
+    cdmm, channel = "NVreg_CoherentGPUMemoryMode=driver", "NVreg_CreateImexChannel0=1"
+    lines = (machine["text"]["/etc/modprobe.d/kiln-imex.conf"] or "").splitlines()
+    assert f"options nvidia {cdmm if recipe['flavor'] == 'eks' else channel}" in lines

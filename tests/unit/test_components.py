@@ -360,6 +360,15 @@ def test_imexs_package_is_called_as_its_archive_calls_it(
     assert made.env["NVIDIA_IMEX_PACKAGES"] == name
 
 
+@pytest.mark.parametrize(
+    ("flavor", "parameter"),
+    [("base", "NVreg_CreateImexChannel0=1"), ("eks", "NVreg_CoherentGPUMemoryMode=driver")],
+)
+def test_the_driver_of_an_imex_image_gets_its_parameter(flavor: str, parameter: str) -> None:
+    (text,) = step("nvidia-imex", "al2023", flavor=flavor, driver="595.91.07").files.values()
+    assert f"\noptions nvidia {parameter}\n" in text
+
+
 # ------------------------------------------------------------------- cuda, cudnn, nccl
 
 
