@@ -9,8 +9,7 @@ from kiln.components.component import Component, Environment, packages
 # https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/imexchannels.html
 _CHANNEL = "NVreg_CreateImexChannel0=1"
 # On EKS NVIDIA's DRA driver makes the channels, and the driver manages the GPUs' memory (CDMM), or
-# Kubernetes counts it as the node's. Source: github:awslabs/amazon-eks-ami
-# templates/al2023/runtime/gpu/nvidia-kmod-load.sh @81fec2e895854f599974fe4d3d72f61c0a9aaffa;
+# Kubernetes counts it as the node's, as in EKS's images (nvidia-kmod-load.sh). Source:
 # https://docs.aws.amazon.com/eks/latest/userguide/ml-eks-nvidia-ultraserver.html
 _CDMM = "NVreg_CoherentGPUMemoryMode=driver"
 
@@ -23,8 +22,10 @@ def files(recipe: Recipe) -> dict[str, str]:
 
 
 def environment(recipe: Recipe) -> Environment:
-    """IMEX's package, at the driver's version."""
+    """IMEX's package, at the driver's version, and who starts it."""
     return {
+        # https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/dra-intro-install.html
+        "NVIDIA_IMEX_OWNER": "dra" if recipe.flavor == "eks" else "host",
         "NVIDIA_DRIVER_VERSION": recipe.driver,
         "NVIDIA_IMEX_PACKAGES": packages(recipe, "nvidia-imex", recipe.driver),
     }

@@ -361,11 +361,18 @@ def test_imexs_package_is_called_as_its_archive_calls_it(
 
 
 @pytest.mark.parametrize(
-    ("flavor", "parameter"),
-    [("base", "NVreg_CreateImexChannel0=1"), ("eks", "NVreg_CoherentGPUMemoryMode=driver")],
+    ("flavor", "owner", "parameter"),
+    [
+        ("base", "host", "NVreg_CreateImexChannel0=1"),
+        ("eks", "dra", "NVreg_CoherentGPUMemoryMode=driver"),
+    ],
 )
-def test_the_driver_of_an_imex_image_gets_its_parameter(flavor: str, parameter: str) -> None:
-    (text,) = step("nvidia-imex", "al2023", flavor=flavor, driver="595.91.07").files.values()
+def test_imex_and_its_driver_are_set_up_for_the_flavor(
+    flavor: str, owner: str, parameter: str
+) -> None:
+    made = step("nvidia-imex", "al2023", flavor=flavor, driver="595.91.07")
+    assert made.env["NVIDIA_IMEX_OWNER"] == owner
+    (text,) = made.files.values()
     assert f"\noptions nvidia {parameter}\n" in text
 
 
