@@ -17,7 +17,7 @@ _CDMM = "NVreg_CoherentGPUMemoryMode=driver"
 def files(recipe: Recipe) -> dict[str, str]:
     """The driver's parameters."""
     parameter = _CDMM if recipe.flavor == "eks" else _CHANNEL
-    text = f"# AMI Kiln, component nvidia-imex: see docs/provisioners.md\noptions nvidia {parameter}\n"
+    text = f"# AMI Kiln: parameters of the component `nvidia-imex`.\noptions nvidia {parameter}\n"
     return {"etc/modprobe.d/kiln-imex.conf": text}
 
 
