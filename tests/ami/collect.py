@@ -47,6 +47,7 @@ TEXTS = (
     "/etc/profile.d/kiln-cuda.sh",
     "/etc/modprobe.d/kiln-nouveau.conf",
     "/etc/modprobe.d/kiln-gpu-select.conf",
+    "/etc/modprobe.d/kiln-imex.conf",
     "/etc/apt/sources.list.d/nvidia-cuda.list",
     "/etc/apt/sources.list.d/nvidia-container-toolkit.list",
     "/etc/yum.repos.d/nvidia-cuda.repo",

@@ -332,3 +332,17 @@ def test_an_archive_without_an_installed_module_is_said(image: Image):
     decision = decision_for("p2.xlarge", image.sysfs)
     message = act.select(decision, str(image.archive), str(image.modules), one_kind(None))
     assert message == [f"<4>modinfo finds no nvidia module for kernel {KERNEL}"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "condition"),
+    [
+        ("nvidia-cdi-refresh", "ConditionPathExists=/run/kiln/gpu-boot/gpu"),
+        ("nvidia-dcgm", "ConditionPathExists=/run/kiln/gpu-boot/gpu"),
+        ("nvidia-imex", "ConditionPathExists=/run/kiln/gpu-boot/imex"),
+        ("nvidia-imex", "ConditionFileNotEmpty=/etc/nvidia-imex/nodes_config.cfg"),
+    ],
+)
+def test_vendors_units_wait_for_what_they_need(unit: str, condition: str):
+    drop_in = RUNTIME / f"etc/systemd/system/{unit}.service.d/10-kiln.conf"
+    assert condition in drop_in.read_text().splitlines()

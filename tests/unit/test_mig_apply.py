@@ -391,17 +391,18 @@ def test_a_launch_can_switch_slicing_off(p4d, imds):
     assert "no MIG layout is selected" in answer["nothing"]
 
 
-def test_without_imds_the_image_decides_within_a_second(p4d, monkeypatch):
-    import socket
-
-    assert imds_of_gpu_mig.BUDGET < 1
+def test_a_failing_imds_closes_the_gate(p4d, monkeypatch, imds):
+    cli = runtime_module("gpu_mig.cli")
+    monkeypatch.setattr(imds_of_gpu_mig, "BUDGET", 0.1)
+    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(Imds, "do_PUT", lambda self: self.send_error(503))
     p4d.settings(MIG_CONFIG="all-balanced", MIG_IMDS="yes")
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts and never answers
-        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        assert selected(p4d, endpoint) == ("all-balanced", "MIG_CONFIG in /etc/default/gpu-mig")
-        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", endpoint)
-        label, why = imds_of_gpu_mig.launch_label()  # without a budget it would wait for ever
-    assert (label, why) == ("", "IMDS did not answer: timed out")
+    for name, value in p4d.env(AWS_EC2_METADATA_SERVICE_ENDPOINT=imds).items():
+        monkeypatch.setenv(name, value)
+    assert cli.main(["apply", "--boot"]) == 1
+    gate = p4d.run("gate")
+    assert gate.returncode == 1
+    assert "HTTP 503" in gate.stderr
 
 
 # --- trouble -------------------------------------------------------------------------------

@@ -759,7 +759,7 @@ CLEAN = {
     "etc/passwd": "root:x:0:0::/root:/bin/bash\nec2-user:x:1000:1000::/home/ec2-user:/bin/bash\n",
     "etc/shadow": "root:*LOCK*:1::::::\nec2-user:!!:1::::::\n",
     "etc/machine-id": "",
-    "var/log/wtmp": "x",
+    "var/log/lastlog": "x",
     "var/tmp/systemd-private-1/keep": "x",
     "home/ec2-user/.bashrc": "x",
 }
@@ -775,6 +775,7 @@ DIRTY = {
     "cloud-init state": ("var/lib/cloud/instances/i-1/x", "x"),
     "random seed and credential secret": ("var/lib/systemd/random-seed", "x"),
     "logs with content": ("var/log/syslog", "x"),
+    "session logs": ("var/log/wtmp", ""),
     "journals of the build instance": ("var/log/journal/0123/system.journal", ""),
     "GPU events": ("var/log/gpuevent.log.1", "x"),
     "CloudWatch agent state": ("opt/aws/amazon-cloudwatch-agent/logs/state/x", "x"),
