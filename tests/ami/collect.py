@@ -124,9 +124,8 @@ def last_words(unit):
 def authorized_keys():
     found = {}
     for user in pwd.getpwall():
-        keys = text(os.path.join(user.pw_dir, ".ssh", "authorized_keys"))
-        if keys and keys.strip():
-            found[user.pw_name] = [line for line in keys.splitlines() if line.strip()]
+        keys = text(os.path.join(user.pw_dir, ".ssh", "authorized_keys")) or ""
+        found[user.pw_name] = [line for line in keys.splitlines() if line.strip()]
     return found
 
 

@@ -47,6 +47,7 @@ def test_the_root_is_the_one_that_fstab_names(own):
 
 
 def test_the_root_is_the_one_that_the_boot_loader_names(own):
+    assert own["root"], "the root's device was not seen"
     assert own["root_of_loader"] == own["root"], own["cmdline"]
 
 
@@ -86,12 +87,14 @@ def test_the_kernel_log_is_the_machines_own(own, version_info):
 
 
 def test_the_kernel_log_names_no_module_that_does_not_fit(own):
+    assert own["log"], "the kernel log was not read"
     wrong = r"Unknown symbol|disagrees about version|Invalid module|version magic|Key was rejected"
     assert [line for line in own["log"].splitlines() if re.search(wrong, line)] == []
 
 
 def test_no_unit_takes_longer_at_boot_than_its_budget(expect, own):
     budget = expect["boot_budget"]
+    assert own["blame"].strip(), "systemd-analyze names no unit"
     late = {}
     for line in own["blame"].splitlines():
         took, unit = seconds(line), line.split()[-1]

@@ -17,6 +17,9 @@ import yaml
 
 from kiln import components
 from kiln.base.paths import AMI_TESTS, ROOT
+from kiln.cloud.aws_target import AwsTarget
+from kiln.matrix.load import load_recipes
+from kiln.pipeline import ami_checks
 from kiln.pipeline.ami_checks import UNUSED_PLUGINS, units_that_need_a_cluster
 from tests.unit.rows import row
 
@@ -124,7 +127,7 @@ def _listed(expect: str) -> list[str]:
 
 PLAIN: dict[str, Any] = {"components": components.names(), "kernel_module": "open"}
 FULL: dict[str, Any] = {
-    "distro": {"id": "al2023"},
+    "distro": {"id": "al2023", "package_manager": "dnf"},
     "flavor": "base",
     "components": components.names(),
     "kernel": "kernel6.12",
@@ -258,9 +261,9 @@ def harness(expression: str) -> str:
     return done.stdout
 
 
-def collected(path: str) -> dict[str, Any]:
+def collected(path: str, **arguments: str) -> dict[str, Any]:
     """What the collector says of this machine, whose programs are those of `path`."""
-    program = harness("harness.packed(harness.collector(), {})").rstrip("\n")
+    program = harness(f"harness.packed(harness.collector(), {arguments})").rstrip("\n")
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={"PATH": path},
@@ -289,6 +292,50 @@ def test_collector_starts_nothing_on_a_machine_of_its_own_kernel(tmp_path: Path)
     assert not answer["boot"]["container"]
     assert called.read_text().split() == ["systemd-detect-virt"]
     assert "not loaded" in answer["commands"]["nvidia-smi"]["out"]
+
+
+# Without a container runtime, with an instance type without EFA, and with a kernel without it.
+MAY_SKIP = {
+    "test_container_toolkit::test_every_runtime_on_the_image_knows_it",
+    "test_efa::test_every_efa_interface_of_the_instance_type_is_there",
+    *(f"test_own_kernel::test_the_modules_of_the_fabric_load[{x}" for x in ("efa", "ib_umad")),
+}
+
+
+@pytest.mark.parametrize(
+    ("distro", "instance_type", "more"),
+    [
+        ("al2023", "p6-b200.48xlarge", {"driver_source": "repo", "mig_config": "all-balanced"}),
+        ("debian12", "g4dn.xlarge", {"driver_source": "runfile", "efa": None, "mig_config": None}),
+    ],
+)
+def test_no_check_passes_on_an_empty_machine(
+    tmp_path: Path, distro: str, instance_type: str, more: dict[str, Any]
+):
+    nothing = collected("/nowhere")
+    (tmp_path / "empty.json").write_text(
+        json.dumps({"machine": nothing, "own": collected("/nowhere", own_kernel="6.1")})
+    )
+    (recipe,) = [r for r in load_recipes() if r.distro.id == distro and r.flavor == "base"][:1]
+    asked = {**recipe.as_json(), **FULL, "distro": recipe.as_json()["distro"], **more}
+    place = AwsTarget("a test", "us-east-1")
+    expected = ami_checks.expectations(asked, instance_type, place, {"id": ""}, own_kernel=True)
+    (tmp_path / "expect.json").write_text(json.dumps(expected))
+    junit = tmp_path / "j.xml"
+    done = run_harness(
+        *("-p", "tests.unit.empty_machine", "--hosts=none://", f"--junitxml={junit}"),
+        KILN_EXPECT=str(tmp_path / "expect.json"),
+        KILN_EMPTY=str(tmp_path / "empty.json"),
+        PYTHONOPTIMIZE="1",
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    ran = ami_checks.read_junit(junit)
+    assert {f"{check.file}.py::{check.name.split('[')[0]}" for check in ran} == {
+        f"{file}::{check}" for file, names in checks().items() for check in names
+    }
+    blind = {f"{each.file}::{each.name}" for each in ran if each.outcome != "failed"}
+    assert blind <= MAY_SKIP, "\n".join(sorted(blind - MAY_SKIP))
+    assert not [each for each in ran if each.outcome == "passed"]
 
 
 @pytest.mark.parametrize("path", sorted(AMI_TESTS.glob("test_*.py")), ids=lambda p: p.stem)
