@@ -215,8 +215,8 @@ def verify(
         )
         show(checked.record.as_json(), as_json=json, text=lambda data: summary(checked.record))
         return int(checked.record.status == "failed")
-    for flag, given in (("--key", key), ("--exercise", exercise)):
-        if given:
+    for flag, value in (("--key", key), ("--exercise", exercise)):
+        if value:
             raise KilnError(f"{flag} is for --instance and --host")
     judged = verifies.verify_by_id(
         str(ami),
