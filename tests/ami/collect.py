@@ -1,11 +1,13 @@
 # ruff: noqa: F821, PTH123, UP031
-# Runs on the machine as root, behind the functions of provisioners/lib/version_info.py, and prints
-# one JSON object: {"now": parts of version_info.py's, "baked": all of it at the bake, "units":
-# {name: {property: value}}, "failed": {unit: its last words}, "too_slow_for": [unit], "files":
-# {path: {mode, size, mtime, target}}, "text": {path: content}, "commands": {name: {rc, out}},
-# "boot": {…},
+# Runs on the machine as root, behind the functions of provisioners/lib/version_info.py, and changes
+# nothing there: the machine may be at work. It prints one JSON object:
+# {"now": parts of version_info.py's, "baked": all of it at the bake, "units": {name: {property:
+# value}}, "failed": {unit: its last words}, "too_slow_for": [unit], "files": {path: {mode, size,
+# mtime, target}}, "text": {path: content}, "commands": {name: {rc, out}}, "boot": {…},
 # "modules_loaded": [name], "limits": {name: [soft, hard]} of this program's login, "sysctls":
-# {name: value}, "own": what only a machine with its own kernel can tell, null in a container}
+# {name: value}}
+# With the argument `own_kernel`, a kernel's release, it loads every module that was built for that
+# kernel, and prints what own_kernel() finds.
 import pwd
 import resource
 import stat
@@ -123,9 +125,8 @@ def last_words(unit):
 def authorized_keys():
     found = {}
     for user in pwd.getpwall():
-        keys = text(os.path.join(user.pw_dir, ".ssh", "authorized_keys"))
-        if keys and keys.strip():
-            found[user.pw_name] = [line for line in keys.splitlines() if line.strip()]
+        keys = text(os.path.join(user.pw_dir, ".ssh", "authorized_keys")) or ""
+        found[user.pw_name] = [line for line in keys.splitlines() if line.strip()]
     return found
 
 
@@ -216,7 +217,7 @@ def result_of(unit):
 
 
 def own_kernel(kernel):
-    """Root, boot loader, modules, boot time and log of a machine that runs its own kernel."""
+    """Root, boot loader, log, boot time and modules of a machine that runs its own kernel."""
     line = (text("/proc/cmdline") or "").strip()
     root = dict(word.partition("=")[::2] for word in line.split()).get("root", "")
     in_fstab = ("findmnt", "--fstab", "--evaluate", "-nro", "SOURCE", "/")
@@ -233,6 +234,18 @@ def own_kernel(kernel):
         "time": command("systemd-analyze", "time")["out"],
         "blame": command("systemd-analyze", "blame", "--no-pager")["out"],
     }
+
+
+def not_to_ask(container, loaded, units):
+    """Name → why a program is not asked: it would start what it asks about."""
+    why = {}
+    # As root it has nvidia-modprobe load the driver.
+    if not container and "nvidia" not in loaded:
+        why["nvidia-smi"] = why["gpu-clocks"] = "the module nvidia is not loaded"
+    # Its socket starts it.
+    if units.get("docker.service", {}).get("ActiveState") != "active":
+        why["docker-info"] = "docker.service is not active"
+    return {name: {"rc": 127, "out": words} for name, words in why.items()}
 
 
 def programs_to_ask(kernel):
@@ -258,6 +271,7 @@ def programs_to_ask(kernel):
         "ib_umad": ("modinfo", "-k", kernel, "-F", "filename", "ib_umad"),
         "mlx5_ib": ("modinfo", "-k", kernel, "-F", "filename", "mlx5_ib"),
         "gpu-mig": ("gpu-mig", "validate"),
+        "login-nvcc": ("bash", "-lc", "command -v nvcc"),
     }
 
 
@@ -267,6 +281,7 @@ def answers(asked):
 
 def facts(pool):
     """All of it. The programs are asked side by side: most of the time they start or wait."""
+    loaded = [line.split()[0] for line in (text("/proc/modules") or "").splitlines()]
     baked = load("/etc/kiln/version-info.json", None)
     kernel = (baked or {}).get("kernel", {}).get("boots", "")
     components = (baked or {}).get("components", {})
@@ -292,10 +307,15 @@ def facts(pool):
         "/etc/kiln/version-info.json",
         *host_keys,
     ]
-    asked = {name: pool.submit(command, *words) for name, words in programs_to_ask(kernel).items()}
     linked = {path: pool.submit(command, "ldd", path) for path in built}
     container = run("systemd-detect-virt", "--container").strip() not in ("", "none")
     units = unit_facts(sorted({*UNITS, *recorded}))
+    unasked = not_to_ask(container, loaded, units)
+    asked = {
+        name: pool.submit(command, *words)
+        for name, words in programs_to_ask(kernel).items()
+        if name not in unasked
+    }
     # Before the tables of /proc/net are read: the exporter listens when it answers.
     metrics = dcgm_metrics(units)
     listed = run("systemctl", "list-units", "--failed", "--no-legend", "--plain", "--no-pager")
@@ -324,7 +344,7 @@ def facts(pool):
         "text": {path: text(path) for path in TEXTS},
         "agent_files": agent_files(),
         "authorized_keys": authorized_keys(),
-        "commands": answers(asked),
+        "commands": dict(unasked, **answers(asked)),
         "boot": {
             "container": container,
             "may_raise_limits": may_raise_limits(),
@@ -332,14 +352,15 @@ def facts(pool):
             "instance_id": (text("/var/lib/cloud/data/instance-id") or "").strip(),
             "now": time.time(),
         },
-        # Before the log is read: loading a module writes to it.
-        "own": None if container else own_kernel(kernel),
         "programs": programs(),
-        "modules_loaded": [line.split()[0] for line in (text("/proc/modules") or "").splitlines()],
+        "modules_loaded": loaded,
     }
 
 
 def main():
+    if "own_kernel" in ARGUMENTS:
+        print(json.dumps(own_kernel(ARGUMENTS["own_kernel"])))
+        return
     with ThreadPoolExecutor() as pool:
         print(json.dumps(facts(pool)))
 
