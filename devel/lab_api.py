@@ -194,9 +194,7 @@ def _server(folder: Path) -> Any:
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
-    from lab.access.keys import Key
     from lab.api import entry, moto_fixes, web
-    from lab.cloudformation.front import CloudFormation
     from lab.codebuild.projects import CodeBuild
     from lab.faults import Faults
     from lab.guests import instances
@@ -212,10 +210,8 @@ def _server(folder: Path) -> Any:
     bridge.publish = bridge.unpublish = lambda lab, public, address: None
     faults = Faults()
     moto_fixes.install(Machines(lab, public, lambda distro, arch: base, faults))
-    # Nobody checks keys here: any is known.
-    stacks = CloudFormation(lambda key_id: Key(key_id, "secret", "a test"))
     managed = front.Manager().over(DomainDispatcherApplication(create_backend_app))
-    moto = stacks.over(CodeBuild().over(managed))
+    moto = CodeBuild().over(managed)
     application = entry.wrap(moto, faults, lambda path, body: {})
     served = make_server("127.0.0.1", 0, application, threaded=True, request_handler=web.Handler)
     gc.freeze()

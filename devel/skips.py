@@ -21,7 +21,6 @@ LIFTED_BY = (
     (r"binutils", "the package binutils"),
     (r"KILN_OWN_KERNEL", "minutes: ./invoke test --all, or KILN_OWN_KERNEL=1"),
     (r"KILN_WORKERS", "minutes: ./invoke test --all, or KILN_WORKERS=1"),
-    (r"KILN_FLEET", "minutes: ./invoke test --all, or KILN_FLEET=1"),
     (r"KILN_REAL_RUNTIMES", "Debian's mirror: ./invoke test --all, or KILN_REAL_RUNTIMES=1"),
     (r"KILN_REAL_UBUNTU", "Ubuntu's archive: ./invoke test --all, or KILN_REAL_UBUNTU=1"),
     (r"KILN_REAL_SLURM", "Debian's mirror: ./invoke test --all, or KILN_REAL_SLURM=1"),

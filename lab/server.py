@@ -97,7 +97,7 @@ def serve(lab: Lab) -> None:
     own = keys.ensure(lab)
     lookup = keys.first_of(keys.only(own), moto_keys.find)
     managed = front.Manager().over(DomainDispatcherApplication(create_backend_app))
-    application = entry.wrap(_services(managed, lookup), ordered, admin)
+    application = entry.wrap(_services(managed), ordered, admin)
     judge = functools.partial(
         gate.refusal,
         holders=holders.find,
@@ -132,12 +132,11 @@ def serve(lab: Lab) -> None:
     log.info("down")
 
 
-def _services(moto: Any, lookup: keys.Lookup) -> Any:
+def _services(moto: Any) -> Any:
     """`moto`, with the services that the lab has of its own in front of it."""
-    from lab.cloudformation.front import CloudFormation
     from lab.codebuild.projects import CodeBuild
 
-    return CloudFormation(lookup).over(CodeBuild().over(moto))
+    return CodeBuild().over(moto)
 
 
 def _end(machines: Machines, *services: Callable[[], None]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import json
 import re
-import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,17 +32,18 @@ _GLOBAL = frozenset(
     {
         *("aws:RequestedRegion", "aws:PrincipalAccount", "aws:PrincipalArn", "aws:PrincipalType"),
         *("aws:userid", "aws:username", "aws:SourceIp", "aws:CurrentTime", "aws:EpochTime"),
-        *("aws:ResourceAccount", "aws:PrincipalTag/", "ec2:SourceInstanceARN", "aws:CalledVia"),
+        *("aws:ResourceAccount", "aws:PrincipalTag/", "ec2:SourceInstanceARN"),
         "aws:SecureTransport",
         # Only calls that a service of AWS makes for somebody have these, and those with MFA this.
-        *("aws:SourceArn", "aws:SourceAccount", "aws:SourceOwner", "aws:MultiFactorAuthPresent"),
+        *(
+            "aws:CalledVia",
+            "aws:SourceArn",
+            "aws:SourceAccount",
+            "aws:SourceOwner",
+            "aws:MultiFactorAuthPresent",
+        ),
     }
 )
-
-
-# Marks calls of the lab's CloudFormation with its caller's key; nobody else knows the value.
-# https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_condition-keys.html#condition-keys-calledvia
-VIA_HEADER, VIA = "X-Kiln-Called-Via", secrets.token_hex(16)
 
 
 @dataclass(frozen=True)
@@ -181,8 +181,6 @@ def _context(environ: Mapping[str, Any], call: Call, caller: Caller) -> dict[str
         # The lab's own port has no TLS, and stands for AWS's, which have.
         "aws:SecureTransport": "true",
     }
-    if environ.get("HTTP_X_KILN_CALLED_VIA") == VIA:
-        context["aws:CalledVia"] = ["cloudformation.amazonaws.com"]
     address = caller.address or str(environ.get("REMOTE_ADDR", ""))
     context |= {"aws:SourceIp": address} if address else {}
     context |= {"aws:username": caller.name} if caller.name else {}

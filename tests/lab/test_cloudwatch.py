@@ -10,19 +10,12 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 from conftest import Guest, launching
 
-from kiln.base.paths import ROOT
-from kiln.cloud import aws, stacks, telemetry_stack
 from kiln.telemetry import Telemetry, bundle
-from kiln.telemetry.stack import template
-from kiln.telemetry.stack.inputs import StackInputs
 from lab.mirror import cloudwatch
 from lab.standins.nvidia_smi import install
-from lab.target import LabTarget
-from tests.unit import insights
 
 TRUST = json.dumps(
     {
@@ -267,109 +260,3 @@ def test_dcgms_counters_arrive_for_each_gpu_and_slice(guest, client) -> None:
     assert sorted(series(watch, "DCGM_FI_DEV_FB_USED"), key=len) == [gpu, part]
     (stream,) = logs.describe_log_streams(logGroupName="/ec2/accelerated/dcgm")["logStreams"]
     assert stream["logStreamName"] == f"dcgm-{guest.id}"
-
-
-@pytest.fixture
-def deployer(
-    client: Callable[[str], Any], lab: Any, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    """Who deploys has a key with the documented policy, and no other."""
-    iam, name = client("iam"), f"deployer-{time.time_ns()}"
-    iam.create_user(UserName=name)
-    document = (ROOT / "docs" / "iam-stack.json").read_text()
-    iam.put_user_policy(UserName=name, PolicyName="stack", PolicyDocument=document)
-    key = iam.create_access_key(UserName=name)["AccessKey"]
-    for service in ("cloudformation", "cloudwatch", "logs"):
-        own = boto3.client(
-            service,
-            region_name="us-east-1",
-            endpoint_url=lab.endpoint,
-            aws_access_key_id=key["AccessKeyId"],
-            aws_secret_access_key=key["SecretAccessKey"],
-        )
-        monkeypatch.setattr(aws, service, lambda target, own=own: own)
-    yield
-    iam.delete_access_key(UserName=name, AccessKeyId=key["AccessKeyId"])
-    iam.delete_user_policy(UserName=name, PolicyName="stack")
-    iam.delete_user(UserName=name)
-
-
-def test_a_stack_around_the_guest_alarms_and_shows_what_it_reports(
-    guest, client, ec2, deployer
-) -> None:
-    watch = client("cloudwatch")
-    place = LabTarget("a test", endpoint="by the clients above")
-    data = template.template_data(StackInputs(SETTINGS, ("g4dn.xlarge",)))
-    groups = {key: output["Value"] for key, output in data["Outputs"].items()}
-    given = telemetry_stack.groups_that_are_there(place, "ml", groups)
-    assert given == {"CreateEventLogGroup": "false", "CreateDcgmLogGroup": "false"}
-    outputs = stacks.deploy_stack(place, "ml", json.dumps(data), given, print)
-
-    # From here on the guest has no other permissions than the stack's.
-    (old,) = ec2.describe_iam_instance_profile_associations(
-        Filters=[{"Name": "instance-id", "Values": [guest.id]}]
-    )["IamInstanceProfileAssociations"]
-    ec2.replace_iam_instance_profile_association(
-        AssociationId=old["AssociationId"],
-        IamInstanceProfile={"Name": outputs["InstanceProfile"]},
-    )
-    assert guest.run("sudo systemctl restart amazon-cloudwatch-agent").returncode == 0
-    # The parameter of the stack, appended as docs/telemetry-stack.md says.
-    parameter = f"-a append-config -m ec2 -s -c ssm:{outputs['ConfigParameterCompute']}"
-    ctl = "/opt/aws/amazon-cloudwatch-agent/bin/amazon-cloudwatch-agent-ctl"
-    appended = guest.run(f"sudo {ctl} {parameter}")
-    assert appended.returncode == 0, appended.stdout + appended.stderr
-    since = datetime.now(timezone.utc)
-    line = "NVRM: Xid (PCI:0000:00:1e): 64, pid=7, name=drill, row remapping failed"
-    guest.run(f"echo '{line}' | sudo tee /dev/kmsg")
-
-    def states() -> dict[str, str]:
-        return {
-            alarm["name"]: alarm["state"]
-            for alarm in telemetry_stack.stack_state(place, "ml")["alarms"]
-        }
-
-    until(lambda: states()["ml-row-remap-failure"] == "ALARM", f"no alarm: {states()}")
-    until(lambda: states()["ml-paging"] == "ALARM", "nobody is paged")
-
-    body = json.loads(watch.get_dashboard(DashboardName=outputs["DashboardName"])["DashboardBody"])
-    graphs = {
-        widget["properties"]["title"]: widget["properties"]["metrics"][0][0]["expression"]
-        for widget in body["widgets"]
-        if widget["type"] == "metric"
-    }
-
-    def shown(title: str) -> list[str]:
-        found = watch.get_metric_data(
-            MetricDataQueries=[{"Id": "a", "Expression": graphs[title]}],
-            StartTime=since - timedelta(minutes=2),
-            EndTime=since + timedelta(minutes=5),
-        )["MetricDataResults"]
-        return [widget["Label"] for widget in found if widget["Values"]]
-
-    (machine,) = ec2.describe_instances(InstanceIds=[guest.id])["Reservations"][0]["Instances"]
-    by_xid = until(
-        lambda: [row for row in shown("Events by Xid") if "64" in row.split()], "no count"
-    )
-    assert machine["ImageId"] in by_xid[0]
-    assert "g4dn.xlarge" in by_xid[0]
-    for title in ("GPU use (%)", "Power (W)", "PCIe link width: one that drops is a fault"):
-        (label,) = until(lambda title=title: shown(title), f"{title} is empty")
-        assert guest.id in label
-    (label,) = shown("MIG slices: memory in use (MB)")
-    assert "1g.5gb" in label
-    events = insights.table(client("logs"), body, "Xid, SXid and health events")
-    (row,) = [
-        event
-        for event in events
-        if event.get("code") == "64" and event["@timestamp"] >= f"{since:%Y-%m-%d %H:%M:%S}"
-    ]
-    # A line that somebody wrote to the kernel's log is a drill.
-    assert (row["event"], row["instance"], row["drill"]) == ("xid", guest.id, "1")
-    assert insights.table(client("logs"), body, "Replace the instance") == []
-
-    assert stacks.remove_stack(place, "ml", print)
-    assert watch.describe_alarms(AlarmNamePrefix="ml-")["MetricAlarms"] == []
-    assert client("ssm").get_parameters(Names=[outputs["ConfigParameterFull"]])["Parameters"] == []
-    roles = [role["RoleName"] for role in client("iam").list_roles()["Roles"]]
-    assert outputs["InstanceRole"] not in roles

@@ -703,7 +703,7 @@ def test_an_action_that_ec2_does_not_have_is_invalid(ec2: Any) -> None:
     ("service", "call", "how"),
     [
         ("ssm", "describe_automation_executions", {}),
-        ("cloudformation", "describe_type_registration", {"RegistrationToken": "x"}),
+        ("cloudformation", "create_stack", {"StackName": "a", "TemplateBody": "{}"}),
     ],
 )
 def test_other_services_refuse_in_their_own_form(

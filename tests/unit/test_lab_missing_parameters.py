@@ -43,7 +43,6 @@ LACKING: list[tuple[str, str, dict[str, Any], str, str]] = [
     ("kms", "describe_key", {}, "ValidationException", ONE.format("keyId")),
     ("sts", "assume_role", {"RoleArn": ROLE}, "ValidationError", ONE.format("roleSessionName")),
     ("iam", "get_role", {}, "ValidationError", ONE.format("roleName")),
-    ("cloudformation", "create_stack", {}, "ValidationError", ONE.format("stackName")),
     ("autoscaling", "delete_auto_scaling_group", {}, "ValidationError",
      ONE.format("autoScalingGroupName")),
     ("ec2-instance-connect", "send_ssh_public_key",
