@@ -144,7 +144,7 @@ def fork() -> None:
         # Moto reads the list of public AMIs, the same for each lab, when it is loaded.
         public = public_images.public_images(load_recipes())
         server.configure_moto(settings.Lab(54, Path(folder)), public)
-        for module in ("codebuild.projects", "guests.machines", "ssm.front"):
+        for module in ("guests.machines", "ssm.front"):
             import_module(f"lab.{module}")
         import_module("moto.moto_server.werkzeug_app")
         gc.freeze()
@@ -195,7 +195,6 @@ def _server(folder: Path) -> Any:
     from werkzeug.serving import make_server
 
     from lab.api import entry, moto_fixes, web
-    from lab.codebuild.projects import CodeBuild
     from lab.faults import Faults
     from lab.guests import instances
     from lab.guests.machines import Machines
@@ -211,8 +210,7 @@ def _server(folder: Path) -> Any:
     faults = Faults()
     moto_fixes.install(Machines(lab, public, lambda distro, arch: base, faults))
     managed = front.Manager().over(DomainDispatcherApplication(create_backend_app))
-    moto = CodeBuild().over(managed)
-    application = entry.wrap(moto, faults, lambda path, body: {})
+    application = entry.wrap(managed, faults, lambda path, body: {})
     served = make_server("127.0.0.1", 0, application, threaded=True, request_handler=web.Handler)
     gc.freeze()
     gc.enable()

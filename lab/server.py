@@ -97,7 +97,7 @@ def serve(lab: Lab) -> None:
     own = keys.ensure(lab)
     lookup = keys.first_of(keys.only(own), moto_keys.find)
     managed = front.Manager().over(DomainDispatcherApplication(create_backend_app))
-    application = entry.wrap(_services(managed), ordered, admin)
+    application = entry.wrap(managed, ordered, admin)
     judge = functools.partial(
         gate.refusal,
         holders=holders.find,
@@ -130,13 +130,6 @@ def serve(lab: Lab) -> None:
     lab.pid_file.unlink(missing_ok=True)
     host.restore(lab)
     log.info("down")
-
-
-def _services(moto: Any) -> Any:
-    """`moto`, with the services that the lab has of its own in front of it."""
-    from lab.codebuild.projects import CodeBuild
-
-    return CodeBuild().over(moto)
 
 
 def _end(machines: Machines, *services: Callable[[], None]) -> None:

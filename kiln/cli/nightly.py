@@ -228,7 +228,7 @@ def codebuild_(
 
     sent = Sent(out, topic, catalogue, aws_flags).checked()
     recipes, settings = _chosen(selection), load.load_publishing()
-    place = line_flags.answering(targets.choose(target, region))
+    place = line_flags.answering(targets.choose_aws(target, region, "nightly.codebuild"))
     shelf_of, bring = _records(recipes, aws_flags, place)
     with exclusively(place, LOCK, LOCK_SECONDS, NIGHT):
         night = plan_night(recipes, settings, place, bring)

@@ -43,12 +43,13 @@ def choose(wanted: str = "auto", region: str | None = None, vendors: str | None 
 def choose_aws(wanted: str, region: str | None, task: str) -> Target:
     """AWS, for a task that the lab cannot do.
 
-    Raises KilnError (exit status 2) where `choose` finds the lab.
+    Raises KilnError (exit status 2) if `choose` finds the lab.
     """
     chosen = choose(wanted, region)
     if isinstance(chosen, LabTarget):
         raise KilnError(
-            f"{task} needs an AWS account; the lab ({chosen.why}) has no CloudFormation",
+            f"{task} needs an AWS account: the lab ({chosen.why}) has neither CloudFormation nor "
+            "CodeBuild",
             hint="configure credentials (aws configure, aws sso login), and use --target aws",
         )
     return chosen

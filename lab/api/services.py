@@ -7,7 +7,6 @@ import importlib
 import botocore.session
 
 from lab.cloudwatch import layer
-from lab.codebuild import projects
 from lab.ec2 import retention
 from lab.ssm import front
 
@@ -45,6 +44,4 @@ def table() -> dict[str, str]:
             operations[f"{service}:{call}"] = kind
     for call in session.get_service_model("rbin").operation_names:
         operations[f"rbin:{call}"] = "real" if call in retention.REAL else "refused"
-    for call in session.get_service_model("codebuild").operation_names:
-        operations[f"codebuild:{call}"] = "booked only" if call in projects.BOOKED else "refused"
     return operations

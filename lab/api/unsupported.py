@@ -22,8 +22,8 @@ from lab.access import refusals
 log = logging.getLogger("lab.unsupported")
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-# moto's lies: resources that it skips without a word.
-_REFUSED_SERVICES = frozenset({"cloudformation"})
+# moto's skips types that it lacks without a word, and says of each build that it has succeeded.
+_REFUSED_SERVICES = frozenset({"cloudformation", "codebuild"})
 _SCOPE = re.compile(r"Credential=[^/]+/[0-9]+/[^/]+/([^/]+)/")
 
 

@@ -424,7 +424,7 @@ def test_every_call_that_a_documented_policy_narrows_is_judged_by_its_resources(
         if statement["Resource"] != "*"
         for action in statement["Action"]
     }
-    # The lab runs no builds of CodeBuild: it refuses these calls whoever makes them.
+    # The lab has no CodeBuild: it refuses these calls whoever makes them.
     narrowed = {action for action in narrowed if not action.startswith("codebuild:")}
     assert narrowed and narrowed <= known
 

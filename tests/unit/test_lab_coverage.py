@@ -31,8 +31,6 @@ def found() -> dict[str, str]:
         ("logs:StartQuery", "real"),
         ("logs:StartLiveTail", "booked only"),
         ("cloudwatch:PutAnomalyDetector", "refused"),
-        ("codebuild:CreateProject", "booked only"),
-        ("codebuild:StartBuildBatch", "refused"),
         ("scheduler:CreateSchedule", "booked only"),
     ],
 )

@@ -704,6 +704,7 @@ def test_an_action_that_ec2_does_not_have_is_invalid(ec2: Any) -> None:
     [
         ("ssm", "describe_automation_executions", {}),
         ("cloudformation", "create_stack", {"StackName": "a", "TemplateBody": "{}"}),
+        ("codebuild", "start_build_batch", {"projectName": "nights"}),
     ],
 )
 def test_other_services_refuse_in_their_own_form(

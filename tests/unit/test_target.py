@@ -72,9 +72,10 @@ def test_aws_without_credentials_is_refused() -> None:
 @pytest.mark.parametrize("flags", [("--target", "lab"), ()])
 @pytest.mark.parametrize(
     "task", [("stack.deploy", "--name", "ml"), ("stack.status", "--name", "ml"),
-             ("stack.delete", "--name", "ml"), ("deploy.codebuild",)]
+             ("stack.delete", "--name", "ml"), ("deploy.codebuild",),
+             ("nightly.codebuild", "--project", "p")]
 )  # fmt: skip
-def test_stacks_refuse_the_lab(
+def test_tasks_without_rehearsal_refuse_the_lab(
     task: tuple[str, ...], flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert front.run(["./invoke", *task, *flags]) == 2
