@@ -4,8 +4,7 @@ moto's metrics: a query without dimensions takes every series of the name, one w
 namespace; series with several dimensions are listed again and again; no percentiles and hardly any
 metric math; periods do not begin on the minute. moto's alarms are stored and never evaluated; there
 are no composite ones and no history. moto's logs: no class of a log group; metric filters are
-stored and never applied; of filter patterns it knows words; of Logs Insights it knows three
-commands and ignores the others.
+stored and never applied; of filter patterns it knows words.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from moto.logs.models import LogGroup, LogsBackend, LogStream
 from moto.logs.responses import LogsResponse
 
 from lab.cloudwatch import alarm_calls, emf, metric_filters, patterns, reading, watch
-from lab.cloudwatch.logs_insights import calls as logs_insights
 from lab.cloudwatch.metric_filters import MetricFilter
 
 # The calls that do here what they do on AWS; the lab itself answers them or acts on them.
@@ -38,7 +36,6 @@ REAL = {
         *("CreateLogGroup", "CreateLogStream", "DeleteLogGroup", "DescribeLogGroups"),
         *("PutLogEvents", "GetLogEvents", "FilterLogEvents"),
         *("PutMetricFilter", "DescribeMetricFilters", "DeleteMetricFilter", "TestMetricFilter"),
-        *logs_insights.NAMES,
     ),
 }
 
@@ -63,7 +60,6 @@ def install() -> None:
     LogStream.put_log_events = _counted(LogStream.put_log_events)
     LogsResponse.test_metric_filter = _test_filter
     moto.logs.models.EventMessageFilter = _EventFilter
-    logs_insights.install(class_of)
     watch.start()
 
 

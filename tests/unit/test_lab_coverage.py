@@ -28,7 +28,6 @@ def found() -> dict[str, str]:
         ("cloudwatch:PutCompositeAlarm", "real"),
         ("ssm:SendCommand", "real"),
         ("cloudwatch:PutDashboard", "booked only"),
-        ("logs:StartQuery", "real"),
         ("logs:StartLiveTail", "booked only"),
         ("cloudwatch:PutAnomalyDetector", "refused"),
         ("scheduler:CreateSchedule", "booked only"),
