@@ -7,6 +7,7 @@ replaced.
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
 import threading
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import moto.autoscaling.models as moto_autoscaling
+import moto.cloudwatch.models as moto_cloudwatch
 import moto.core.responses as moto_responses
 import moto.ec2.models.amis as moto_amis
 import moto.ec2.models.core as moto_core
@@ -32,7 +34,6 @@ from moto.ec2instanceconnect.responses import Ec2InstanceConnectResponse
 from moto.iam.access_control import PermissionResult
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 
-from lab.cloudwatch import layer as cloudwatch_layer
 from lab.ec2 import imaging, instance_profiles, known_images, launch, layer
 from lab.ec2 import instances as ec2_instances
 from lab.guests import instances
@@ -103,11 +104,28 @@ def install(machines: Machines) -> None:
     moto_s3.FakeBucket.get_permission = lambda bucket, action, arn: PermissionResult.NEUTRAL
     _serve_parameters(machines)
     layer.install()
-    cloudwatch_layer.install()
+    metrics = moto_cloudwatch.CloudWatchBackend
+    metrics.get_metric_data = _in_its_namespace(metrics.get_metric_data)
     parameters.install()
     _read_json_as_json()
     _look_up_once()
     _load_policies_when_asked()
+
+
+def _in_its_namespace(original: Callable[..., Any]) -> Callable[..., Any]:
+    """moto: a series with dimensions counts those of other namespaces too."""
+
+    def get_metric_data(backend: Any, queries: list[dict[str, Any]], **more: Any) -> list[Any]:
+        found = []
+        for query in queries:
+            view, stat = copy.copy(backend), query.get("MetricStat")
+            if stat:
+                name = stat["Metric"]["Namespace"]
+                view.metric_data = [d for d in backend.metric_data if d.namespace == name]
+            found += original(view, queries=[query], **more)
+        return found
+
+    return get_metric_data
 
 
 def _read_json_as_json() -> None:

@@ -6,7 +6,6 @@ import importlib
 
 import botocore.session
 
-from lab.cloudwatch import layer
 from lab.ec2 import retention
 from lab.ssm import front
 
@@ -20,6 +19,14 @@ _MOTO = {
     "sqs": ("moto.sqs.responses", "SQSResponse"),
     "scheduler": ("moto.scheduler.responses", "EventBridgeSchedulerResponse"),
 }
+_KEPT = {
+    "cloudwatch": ("PutMetricData", "GetMetricData", "ListMetrics"),
+    "logs": (
+        *("CreateLogGroup", "CreateLogStream", "DeleteLogGroup", "DescribeLogGroups"),
+        *("DescribeLogStreams", "PutLogEvents", "GetLogEvents", "FilterLogEvents"),
+        "PutRetentionPolicy",
+    ),
+}
 _DELIVERED = {
     "sns": ("CreateTopic", "DeleteTopic", "Publish", "PublishBatch", "Subscribe", "Unsubscribe"),
     "sqs": (
@@ -32,7 +39,7 @@ _DELIVERED = {
 
 def table() -> dict[str, str]:
     """`service:Call` → real, booked only or refused, for every call of these services' models."""
-    real = {**layer.REAL, **_DELIVERED, "ssm": front.REAL}
+    real = {**_KEPT, **_DELIVERED, "ssm": front.REAL}
     session, operations = botocore.session.get_session(), {}
     for service, (module, name) in _MOTO.items():
         moto = getattr(importlib.import_module(module), name)

@@ -24,8 +24,7 @@ def found() -> dict[str, str]:
         ("CreateVpnGateway", "booked only"),
         ("EnableVolumeIO", "refused"),  # moto has it, and only says that it is not done
         ("CreateIpam", "refused"),
-        ("logs:PutMetricFilter", "real"),
-        ("cloudwatch:PutCompositeAlarm", "real"),
+        ("logs:PutLogEvents", "real"),
         ("ssm:SendCommand", "real"),
         ("cloudwatch:PutDashboard", "booked only"),
         ("logs:StartLiveTail", "booked only"),

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -823,3 +824,18 @@ def test_a_capacity_reservation_serves_launches_of_its_type_until_it_is_full(
         launch("g4dn.xlarge")
     with pytest.raises(ClientError, match=r"InvalidCapacityReservationId\.NotFound"):
         launch("g4dn.xlarge", "cr-0123456789abcdef0")
+
+
+def test_metric_of_another_namespace_does_not_count(client: Callable[..., Any]) -> None:
+    watch, now = client("cloudwatch"), datetime.now(timezone.utc).replace(second=0, microsecond=0)
+    one = {"MetricName": "used", "Dimensions": [{"Name": "InstanceId", "Value": "i-1"}]}
+    for namespace, value in (("Ours", 1), ("Theirs", 9)):
+        datum = {**one, "Value": value, "Timestamp": now}
+        watch.put_metric_data(Namespace=namespace, MetricData=[datum])
+    stat = {"Metric": {"Namespace": "Ours", **one}, "Period": 60, "Stat": "Maximum"}
+    (found,) = watch.get_metric_data(
+        MetricDataQueries=[{"Id": "m", "MetricStat": stat}],
+        StartTime=now - timedelta(minutes=1),
+        EndTime=now + timedelta(minutes=1),
+    )["MetricDataResults"]
+    assert (found["Values"], found["Timestamps"]) == ([1], [now])

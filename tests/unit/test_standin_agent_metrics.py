@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from lab.cloudwatch import emf
 from lab.standins.cloudwatch_agent.agent import efa, host, metrics, prometheus
 from lab.standins.cloudwatch_agent.agent.plan import Plan
 from lab.standins.cloudwatch_agent.agent.statsd import Aggregator, Server
@@ -273,17 +272,6 @@ def test_scraped_samples_become_events_of_which_cloudwatch_makes_metrics(tmp_pat
     made = scraper(tmp_path)
     own = {"job": "dcgm", "instance": "127.0.0.1:9400", "InstanceId": "i-1"}
     events = made.events(SCRAPED, own, NOW)
-    found = [datum for event in events for datum in emf.data(event, header=True)]
-    shown = [(space, datum["MetricName"], datum["Unit"], datum["Values"]) for space, datum in found]
-    assert shown == [
-        ("Kiln", "DCGM_FI_DEV_FB_USED", "Megabytes", [5.0]),
-        ("Kiln", "DCGM_FI_DEV_FB_USED", "Megabytes", [7.0]),
-    ]
-    dimensions = [{d["Name"]: d["Value"] for d in datum["Dimensions"]} for _, datum in found]
-    assert dimensions == [
-        {"InstanceId": "i-1", "gpu": "0"},
-        {"InstanceId": "i-1", "gpu": "1", "GPU_I_ID": "2"},
-    ]
     assert json.loads(events[0])["modelName"] == 'A100 "x"'
     assert json.loads(events[0])["ClusterName"] == "none"
     # A counter is there from the second time on, as what it gained.
@@ -295,45 +283,3 @@ def test_scraped_samples_become_events_of_which_cloudwatch_makes_metrics(tmp_pat
 def test_a_scrape_configuration_that_the_lab_does_not_know_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="does not know kubernetes_sd_configs"):
         scraper(tmp_path, SCRAPE.replace("file_sd_configs", "kubernetes_sd_configs"))
-
-
-EVENT = {
-    "_aws": {
-        "Timestamp": int(NOW * 1000),
-        "CloudWatchMetrics": [
-            {
-                "Namespace": "App",
-                "Dimensions": [["service"], ["service", "version"]],
-                "Metrics": [{"Name": "latency", "Unit": "Milliseconds", "StorageResolution": 1}],
-            }
-        ],
-    },
-    "service": "a",
-    "latency": [1, 2],
-}
-
-
-# https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/CloudWatch_Embedded_Metric_Format_Specification.html
-@pytest.mark.parametrize(
-    ("change", "count"),
-    [
-        ({}, 1),
-        ({"version": "1"}, 2),
-        ({"version": 1}, 1),
-        ({"latency": "slow"}, 0),
-        ({"latency": list(range(101))}, 0),
-        ({"_aws": {"Timestamp": 1}}, 0),
-    ],
-)
-def test_an_event_in_the_embedded_metric_format_holds_metrics(
-    change: dict[str, Any], count: int
-) -> None:
-    found = list(emf.data(json.dumps({**EVENT, **change}), header=False))
-    assert len(found) == count
-    assert all(datum["Unit"] == "Milliseconds" for _, datum in found)
-
-
-def test_the_older_form_counts_only_where_the_request_names_the_format() -> None:
-    older = json.dumps({**EVENT, **EVENT["_aws"], "_aws": None})  # type: ignore[dict-item]
-    assert [len(list(emf.data(older, header=named))) for named in (False, True)] == [0, 1]
-    assert list(emf.data("no JSON", header=True)) == []
