@@ -6,7 +6,6 @@ import importlib
 
 import botocore.session
 
-from lab.ec2 import retention
 from lab.ssm import front
 
 # Service → moto's class of responses. Of SNS and SQS moto's own calls do what they do on AWS: a
@@ -49,6 +48,4 @@ def table() -> dict[str, str]:
                 "real" if call in real.get(service, ()) else "booked only" if there else "refused"
             )
             operations[f"{service}:{call}"] = kind
-    for call in session.get_service_model("rbin").operation_names:
-        operations[f"rbin:{call}"] = "real" if call in retention.REAL else "refused"
     return operations

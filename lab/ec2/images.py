@@ -10,7 +10,7 @@ from typing import Any
 
 from moto.core.utils import utcnow
 
-from lab.ec2 import account, filters, imaging, recycle_bin
+from lab.ec2 import account, filters, imaging
 from lab.ec2.calls import Request, call, error, missing
 from lab.guests.instances import LabInstance
 
@@ -302,8 +302,7 @@ def _deregister(request: Request) -> dict[str, Any]:
         for device in ami.block_device_mappings
         if "SnapshotId" in device["Ebs"]
     ]
-    if not recycle_bin.keeps_image(backend, ami):
-        backend.deregister_image(image_id)
+    backend.deregister_image(image_id)
     result: dict[str, Any] = {"Return": True}
     if request.parameters.get("DeleteAssociatedSnapshots"):
         others = {
@@ -322,8 +321,6 @@ def _delete_snapshot(backend: Any, snapshot_id: str, in_use: set[Any]) -> str:
     """The reference of DeregisterImage: a snapshot of several AMIs is skipped."""
     if snapshot_id in in_use:
         return "skipped"
-    snapshot = backend.snapshots.get(snapshot_id)
-    if snapshot and not recycle_bin.keeps_snapshot(backend, snapshot):
-        backend.snapshots.pop(snapshot_id)
+    if backend.snapshots.pop(snapshot_id, None):
         LabInstance.machines.forget_snapshot(snapshot_id)
     return "success"

@@ -35,12 +35,7 @@ class Machines:
         self.public = {image.id: image for image in public}
         self.base = base
         self.faults = faults
-        self.made: dict[str, images.Image] = {}
-        for image in images.load(lab):
-            if image.attributes.get(images.RECYCLED):  # the bin went with the lab before
-                images.deregister(lab, image.id, set())
-            else:
-                self.made[image.id] = image
+        self.made = {image.id: image for image in images.load(lab)}
         self.by_address: dict[str, LabInstance] = {}
         # The files of snapshots, by their ids; a snapshot of a root volume has none.
         self.contents: dict[str, Path] = {}

@@ -126,8 +126,6 @@ def test_volumes_are_well(ec2: Any, walk: Any) -> None:
         ("describe_import_snapshot_tasks", "ImportSnapshotTasks"),
         ("describe_export_image_tasks", "ExportImageTasks"),
         ("describe_store_image_tasks", "StoreImageTaskResults"),
-        ("list_images_in_recycle_bin", "Images"),
-        ("list_snapshots_in_recycle_bin", "Snapshots"),
     ],
 )
 def test_lists_of_what_nobody_made_are_empty(ec2: Any, call: str, key: str) -> None:
