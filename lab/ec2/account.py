@@ -31,7 +31,6 @@ class Settings:
     criteria: list[dict[str, Any]] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
     reports: dict[str, dict[str, Any]] = field(default_factory=dict)
-    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
     # What calls with a client token were answered, by call and token (lab.ec2.tokens).
     tokens: dict[tuple[str, str], Any] = field(default_factory=dict)
     serial_console: bool = False

@@ -31,7 +31,6 @@ from lab.ec2 import (
     snapshots,
     tasks,
     tokens,
-    transfers,
     volumes,
 )
 
@@ -47,7 +46,6 @@ HANDLERS = (
     registering,
     snapshots,
     tasks,
-    transfers,
     volumes,
 )
 

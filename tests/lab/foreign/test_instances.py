@@ -122,10 +122,7 @@ def test_volumes_are_well(ec2: Any, walk: Any) -> None:
     ("call", "key"),
     [
         ("describe_fast_launch_images", "FastLaunchImages"),
-        ("describe_import_image_tasks", "ImportImageTasks"),
-        ("describe_import_snapshot_tasks", "ImportSnapshotTasks"),
         ("describe_export_image_tasks", "ExportImageTasks"),
-        ("describe_store_image_tasks", "StoreImageTaskResults"),
     ],
 )
 def test_lists_of_what_nobody_made_are_empty(ec2: Any, call: str, key: str) -> None:
