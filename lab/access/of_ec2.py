@@ -72,7 +72,6 @@ ACTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "ModifyLaunchTemplate": (("launch-template",), ()),
     "ModifySnapshotAttribute": (("snapshot",), ()),
     "RebootInstances": (("instance",), ()),
-    "RegisterImage": (("snapshot",), ("image",)),
     "RunInstances": (
         (
             *("capacity-reservation", "image", "key-pair", "launch-template", "snapshot"),

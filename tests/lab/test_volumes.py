@@ -99,38 +99,6 @@ def test_a_volume_that_comes_and_goes_keeps_its_files(
     ec2.detach_volume(VolumeId=again)
 
 
-def test_an_ami_of_a_second_disk_boots_and_has_its_own_further_disks(
-    ec2: Any, builder: SimpleNamespace
-) -> None:
-    registered = ec2.register_image(
-        Name="of-a-second-disk",
-        Architecture="x86_64",
-        RootDeviceName="/dev/xvda",
-        VirtualizationType="hvm",
-        EnaSupport=True,
-        BlockDeviceMappings=[
-            {
-                "DeviceName": "/dev/xvda",
-                "Ebs": volume(4) | {"SnapshotId": builder.snapshot},
-            },
-            {"DeviceName": "/dev/sdf", "Ebs": volume(3) | {"SnapshotId": builder.snapshot}},
-        ],
-    )["ImageId"]
-    image = available(ec2, registered)
-    assert image["State"] == "available"
-    shown = {disk["DeviceName"]: disk["Ebs"] for disk in image["BlockDeviceMappings"]}
-    assert {device: ebs["VolumeSize"] for device, ebs in shown.items()} == {
-        "/dev/xvda": 4,
-        "/dev/sdf": 3,
-    }
-    assert {ebs["SnapshotId"] for ebs in shown.values()} == {builder.snapshot}
-    assert (image["Architecture"], image["RootDeviceName"]) == ("x86_64", "/dev/xvda")
-    guest = builder.launch(registered, user="admin", InstanceType="m5.large")
-    assert guest.run("cat /opt/made").stdout == "on a second disk\n"
-    second = guest.run("sudo mount -r /dev/nvme1n1p2 /mnt && cat /mnt/opt/made")
-    assert second.stdout == "on a second disk\n", second.stderr
-
-
 def test_an_image_keeps_what_is_on_the_second_disk(ec2: Any, builder: SimpleNamespace) -> None:
     made = ec2.create_image(InstanceId=builder.guest.id, Name="with-a-disk", NoReboot=True)
     image = available(ec2, made["ImageId"])

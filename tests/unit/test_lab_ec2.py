@@ -664,6 +664,7 @@ NOT_IMPLEMENTED: list[tuple[str, str, dict[str, Any]]] = [
                              "S3ExportLocation": {"S3Bucket": "b"}}),
     ("ec2", "create_replace_root_volume_task", {"InstanceId": "i-0123456789abcdef0"}),
     ("ec2", "create_ipam", {}),
+    ("ec2", "register_image", {"Name": "new"}),
 ]  # fmt: skip
 
 

@@ -244,41 +244,6 @@ def test_the_shutdown_behavior_is_changed_and_the_groups_stay(ec2: Any, walk: An
     assert [group["GroupName"] for group in groups] == ["default"]
 
 
-def test_an_image_of_a_snapshot_launches_and_is_what_was_asked_for(
-    ec2: Any, walk: Any, refused: Any
-) -> None:
-    source = walk.baked()
-    snapshot = source["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
-    asked = {
-        "Name": "registered",
-        "Description": "by hand",
-        "Architecture": "x86_64",
-        "RootDeviceName": "/dev/sda1",
-        "EnaSupport": True,
-        "ImdsSupport": "v2.0",
-        "BootMode": "uefi",
-        "BlockDeviceMappings": [
-            {"DeviceName": "/dev/sda1", "Ebs": {"SnapshotId": snapshot, "VolumeSize": 30}},
-            {"DeviceName": "/dev/sdb", "Ebs": {"VolumeSize": 2}},
-        ],
-    }
-    image = walk.image(ec2.register_image(**asked)["ImageId"])
-    for name in ("Name", "Description", "Architecture", "RootDeviceName", "ImdsSupport"):
-        assert image[name] == asked[name], name
-    assert (image["BootMode"], image["EnaSupport"]) == ("uefi", True)
-    assert devices(image) == ["/dev/sda1", "/dev/sdb"]
-    assert image["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"] == snapshot
-    assert image["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] == 30
-    made = walk.launched(ImageId=image["ImageId"])
-    assert made["RootDeviceName"] == "/dev/sda1"
-    assert made["MetadataOptions"]["HttpTokens"] == "required"
-    assert refused(ec2.register_image, **asked)[0] == "InvalidAMIName.Duplicate"
-    volume = ec2.create_volume(Size=1, AvailabilityZone="us-east-1a")["VolumeId"]
-    empty = ec2.create_snapshot(VolumeId=volume)["SnapshotId"]
-    asked["BlockDeviceMappings"] = [{"DeviceName": "/dev/sda1", "Ebs": {"SnapshotId": empty}}]
-    assert refused(ec2.register_image, **asked | {"Name": "new"})[0] == "UnsupportedOperation"
-
-
 def test_references_and_a_report_say_who_uses_an_image(
     client: Any, ec2: Any, walk: Any, refused: Any
 ) -> None:
