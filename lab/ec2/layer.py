@@ -28,7 +28,6 @@ from lab.ec2 import (
     pages,
     passing_states,
     snapshots,
-    tasks,
     tokens,
     volumes,
 )
@@ -43,7 +42,6 @@ HANDLERS = (
     launch,
     launch_templates,
     snapshots,
-    tasks,
     volumes,
 )
 

@@ -681,14 +681,6 @@ def test_what_is_not_implemented_is_refused_by_name_and_not_tried_again(
     assert refused.value.operation_name in answer["Error"]["Message"]
 
 
-def test_fast_launch_is_for_windows(ec2: Any, parent: str) -> None:
-    for call in (ec2.enable_fast_launch, ec2.disable_fast_launch):
-        with pytest.raises(ClientError, match="is not a Windows AMI"):
-            call(ImageId=parent)
-    with pytest.raises(ClientError, match="MaxParallelLaunches is 6 or more"):
-        ec2.enable_fast_launch(ImageId=parent, MaxParallelLaunches=5)
-
-
 def test_an_action_that_ec2_does_not_have_is_invalid(ec2: Any) -> None:
     def rename(request: Any, **_: Any) -> None:
         request.data["Action"] = "DescribeNonsense"

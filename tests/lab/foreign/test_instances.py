@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 
 def test_a_stopped_instance_has_no_public_address_and_a_started_one_another(
     ec2: Any, walk: Any
@@ -116,14 +114,3 @@ def test_volumes_are_well(ec2: Any, walk: Any) -> None:
     volume = walk.launched()["BlockDeviceMappings"][0]["Ebs"]["VolumeId"]
     (found,) = ec2.describe_volume_status(VolumeIds=[volume])["VolumeStatuses"]
     assert (found["VolumeId"], found["VolumeStatus"]["Status"]) == (volume, "ok")
-
-
-@pytest.mark.parametrize(
-    ("call", "key"),
-    [
-        ("describe_fast_launch_images", "FastLaunchImages"),
-        ("describe_export_image_tasks", "ExportImageTasks"),
-    ],
-)
-def test_lists_of_what_nobody_made_are_empty(ec2: Any, call: str, key: str) -> None:
-    assert getattr(ec2, call)()[key] == []
