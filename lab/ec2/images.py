@@ -51,27 +51,12 @@ def _describe(request: Request) -> dict[str, Any]:
         amis = [ami for ami in amis if _may_launch(backend, ami, users)]
     if not parameters.get("IncludeDisabled"):
         amis = [ami for ami in amis if ami.state != "disabled"]
-    if account.of(backend).allowed_images == "enabled":
-        amis = [ami for ami in amis if account.allows(backend, ami)]
     chosen = parameters.get("Filters") or []
-    for name in ("image-allowed", "is-public"):
-        values = [
-            value
-            for chosen_filter in chosen
-            if chosen_filter["Name"] == name
-            for value in chosen_filter["Values"]
-        ]
-        if values and name == "image-allowed":
-            amis = [ami for ami in amis if str(account.allows(backend, ami)).lower() in values]
-    chosen = [chosen_filter for chosen_filter in chosen if chosen_filter["Name"] != "image-allowed"]
     if chosen:
         amis = filters.keep("DescribeImages", amis, chosen)
     if len(wanted) == 1:
         for ami in amis:
             imaging.wait_until_made(ami)
-    state = account.of(backend).allowed_images
-    for ami in amis:
-        ami.image_allowed = account.allows(backend, ami) if state != "disabled" else None
     return {"Images": amis}
 
 

@@ -184,8 +184,6 @@ def _may_be_launched(backend: Any, image_id: str) -> Any:
         raise error(
             "InvalidAMIID.Unavailable", f"The image ID '{image_id}' is not available: {ami.state}"
         )
-    if account.of(backend).allowed_images == "enabled" and not account.allows(backend, ami):
-        raise error("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
     return ami
 
 

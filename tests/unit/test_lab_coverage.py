@@ -20,7 +20,6 @@ def found() -> dict[str, str]:
         ("CreateImage", "real"),
         ("DescribeImages", "real"),
         ("StopInstances", "real"),
-        ("EnableSerialConsoleAccess", "booked only"),
         ("CreateVpnGateway", "booked only"),
         ("EnableVolumeIO", "refused"),  # moto has it, and only says that it is not done
         ("CreateIpam", "refused"),
