@@ -30,7 +30,6 @@ import moto.s3.models as moto_s3
 import moto.ssm.models as moto_ssm
 from moto.core.utils import utcnow
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, get_prefix
-from moto.ec2instanceconnect.responses import Ec2InstanceConnectResponse
 from moto.iam.access_control import PermissionResult
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 
@@ -38,7 +37,6 @@ from lab.ec2 import imaging, instance_profiles, known_images, launch, layer
 from lab.ec2 import instances as ec2_instances
 from lab.guests import instances
 from lab.guests.machines import Machines
-from lab.metadata import instance_connect
 from lab.ssm import parameters
 from lab.storage import volumes
 
@@ -98,8 +96,6 @@ def install(machines: Machines) -> None:
     # moto: a volume of a launch has DeleteOnTermination false, and must have a size. The lab takes
     # what is asked for as it is: lab.ec2.launch completes it from the AMI.
     moto_instance_responses.InstanceResponse._parse_block_device_mapping = _asked_volumes
-    # moto: says yes and does nothing.
-    Ec2InstanceConnectResponse.send_ssh_public_key = instance_connect.send
     # moto: a bucket's policy denies whatever its conditions say. lab.access judges it.
     moto_s3.FakeBucket.get_permission = lambda bucket, action, arn: PermissionResult.NEUTRAL
     _serve_parameters(machines)

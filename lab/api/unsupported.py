@@ -22,8 +22,8 @@ from lab.access import refusals
 log = logging.getLogger("lab.unsupported")
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-# moto's skips types that it lacks without a word, and says of each build that it has succeeded.
-_REFUSED_SERVICES = frozenset({"cloudformation", "codebuild"})
+# moto's skip types that they lack without a word, or say of what nobody did that it succeeded.
+_REFUSED_SERVICES = frozenset({"cloudformation", "codebuild", "ec2-instance-connect"})
 _SCOPE = re.compile(r"Credential=[^/]+/[0-9]+/[^/]+/([^/]+)/")
 
 

@@ -61,7 +61,6 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         super().__init__(ec2_backend, image_id, *args, **kwargs)
         self.guest: Guest | QemuMachine | None = None
         self.reachable = "initializing"
-        self.connect_keys: list[Any] = []  # of lab.metadata.instance_connect
         self.hosts = 0  # so many it has been on: a stop and start goes to another one
         self.address = self.machines.address(self)
         nic = self.nics[0]

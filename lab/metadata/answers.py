@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from lab.guests.instances import LabInstance
-from lab.metadata import identity, instance_connect, role_credentials
+from lab.metadata import identity, role_credentials
 from lab.metadata.imds import Metadata
 
 
@@ -49,7 +49,6 @@ def of(address: str) -> Metadata | None:
         "network": {"interfaces": {"macs": {instance.nics[0].mac_address: _interface(instance)}}},
     }
     data |= role_credentials.of(instance)
-    data |= instance_connect.active(instance)
     if instance.public_ip_address:
         public = str(instance.public_ip_address)
         data |= {"public-hostname": instance.public_dns_name, "public-ipv4": public}

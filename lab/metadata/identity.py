@@ -1,4 +1,4 @@
-"""Signatures of what IMDS hands out: the identity document, and the keys of Instance Connect.
+"""Signatures of the identity document.
 
 AWS signs with its own key for each region, whose certificates it publishes. The lab has a key of
 its own, made on this machine, whose certificate is `identity.pem` beside the lab's CA: who checks
@@ -25,7 +25,6 @@ from lab import locks
 from lab.settings import Lab
 
 _NAME = "AMI Kiln lab instance identity (rehearsals only)"
-_PSS_SALT = 32  # of Instance Connect: aws/aws-ec2-instance-connect-config at 32d7656
 
 
 @cache
@@ -85,19 +84,6 @@ def signed(lab: Lab, document: bytes) -> str:
         .sign(serialization.Encoding.DER, [pkcs7.PKCS7Options.Binary, pkcs7.PKCS7Options.NoCerts])
     )
     return _lines(message)
-
-
-def signed_key(lab: Lab, text: str) -> str:
-    """A block of `managed-ssh-keys/active-keys`: its lines, their signature, an empty line."""
-    key, _ = _key(lab.shared / "ca")
-    pss = padding.PSS(padding.MGF1(hashes.SHA256()), _PSS_SALT)
-    return f"{text}{_lines(key.sign(text.encode(), pss, hashes.SHA256()))}\n\n"
-
-
-def certificate(lab: Lab) -> str:
-    """The certificate of the lab's key (PEM)."""
-    _, path = _key(lab.shared / "ca")
-    return path.public_bytes(serialization.Encoding.PEM).decode()
 
 
 def _lines(content: bytes) -> str:

@@ -699,6 +699,11 @@ def test_an_action_that_ec2_does_not_have_is_invalid(ec2: Any) -> None:
         ("ssm", "describe_automation_executions", {}),
         ("cloudformation", "create_stack", {"StackName": "a", "TemplateBody": "{}"}),
         ("codebuild", "start_build_batch", {"projectName": "nights"}),
+        (
+            "ec2-instance-connect",
+            "send_ssh_public_key",
+            {"InstanceId": "i-0123456789abcdef0", "InstanceOSUser": "u", "SSHPublicKey": "k" * 80},
+        ),
     ],
 )
 def test_other_services_refuse_in_their_own_form(

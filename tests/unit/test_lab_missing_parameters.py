@@ -45,9 +45,6 @@ LACKING: list[tuple[str, str, dict[str, Any], str, str]] = [
     ("iam", "get_role", {}, "ValidationError", ONE.format("roleName")),
     ("autoscaling", "delete_auto_scaling_group", {}, "ValidationError",
      ONE.format("autoScalingGroupName")),
-    ("ec2-instance-connect", "send_ssh_public_key",
-     {"InstanceId": "i-0123456789abcdef0", "InstanceOSUser": "u"}, "InvalidArgsException",
-     ONE.format("sSHPublicKey")),
 ]  # fmt: skip
 NESTED: list[tuple[str, str, dict[str, Any], str]] = [
     ("ec2", "create_fleet",
