@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import functools
 import json
 from typing import Any
 
 from lab.guests.instances import LabInstance
-from lab.metadata import identity, role_credentials
+from lab.metadata import role_credentials
 from lab.metadata.imds import Metadata
 
 
@@ -90,13 +89,7 @@ def _identity(instance: LabInstance, zone: str) -> dict[str, Any]:
         },
         indent=2,
     )
-    lab, content = instance.machines.lab, document.encode()
-    return {
-        "document": document,
-        "pkcs7": functools.partial(identity.signed, lab, content),
-        "rsa2048": functools.partial(identity.signed, lab, content),
-        "signature": functools.partial(identity.signature, lab, content),
-    }
+    return {"document": document}
 
 
 def _interface(instance: LabInstance) -> dict[str, str | dict[str, str]]:
