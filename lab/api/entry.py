@@ -18,7 +18,7 @@ from moto.ec2.models import ec2_backends
 
 from lab.access import auth, bodies, one_meaning, refusals
 from lab.access.keys import Key, Lookup
-from lab.api import missing_parameters, unsupported
+from lab.api import unsupported
 from lab.ec2 import known_images
 from lab.faults import ERRORS, Fault, Faults
 
@@ -158,7 +158,7 @@ def _send(answer: refusals.Answer, start_response: Callable[..., Any]) -> list[b
 
 def wrap(moto: Application, faults: Faults, admin: Admin) -> Application:
     """Wrap moto's WSGI application. `admin(path, body)` answers the requests below `/_lab/`."""
-    moto = missing_parameters.refusing(unsupported.refusing(moto))
+    moto = unsupported.refusing(moto)
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
