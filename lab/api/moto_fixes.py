@@ -71,8 +71,6 @@ def install(machines: Machines) -> None:
         for image in machines.public.values():
             ami = backend.amis[image.id]
             ami.deprecation_time = image.deprecated
-            if image.billing:
-                ami.platform_details, ami.usage_operation = image.billing
             # moto: 15 GiB.
             ami.ebs_snapshot.volume.size = known_images.SIZE_OF_PUBLIC
         known_images.restore(backend)

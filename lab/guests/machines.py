@@ -82,12 +82,6 @@ class Machines:
             return image.distro, Path(image.base), image.layers
         if image_id in self.public:
             public = self.public[image_id]
-            if public.listed:
-                raise EC2ClientError(
-                    "UnsupportedOperation",
-                    f"AMI Kiln lab: {image_id} ({public.name}) can only be looked up here: "
-                    f"{public.listed}",
-                )
             return public.base, None, []
         raise EC2ClientError("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
 
