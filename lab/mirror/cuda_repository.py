@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -210,20 +209,12 @@ def _series(version: str) -> str:
 
 def _toolkits(contents: Contents, shape: dict[str, str], wanted: frozenset[str]) -> list[Package]:
     chosen = catalogue.choose(catalogue.cuda(), _series, wanted)
-    return _toolkit_packages((cuda for cuda in chosen if contents.has_cuda(_series(cuda))), shape)
-
-
-def toolkits(series: list[str], shape: dict[str, str]) -> list[Package]:
-    """The packages of the newest release of each series (13.2)."""
-    newest = {_series(cuda): cuda for cuda in catalogue.cuda()}
-    return _toolkit_packages((newest[each] for each in series), shape)
-
-
-def _toolkit_packages(releases: Iterable[str], shape: dict[str, str]) -> list[Package]:
     packages: list[Package] = []
     nvcc_of = catalogue.cuda()
-    for cuda in releases:
+    for cuda in chosen:
         series, nvcc = _series(cuda), nvcc_of[cuda]
+        if not contents.has_cuda(series):
+            continue
         major, minor = _number(series)
         # The soname of all CUDA 11 libraries is 11.0, that of CUDA 12 is 12.
         soversion = "11.0" if major == 11 else str(major)

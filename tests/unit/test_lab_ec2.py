@@ -251,7 +251,6 @@ FOUND = [
     ("amazon", "amzn2-ami-kernel-5.10-hvm-*.*.*.*-x86_64-gp2", "137112412989", "/dev/xvda"),
     ("amazon", "amazon-eks-node-al2023-x86_64-standard-1.33-v*", "602401143452", "/dev/xvda"),
     ("602401143452", "amazon-eks-node-al2023-*", "602401143452", "/dev/xvda"),
-    ("amazon", "al2023-ami-ecs-gpu-hvm-2023.*-x86_64-ebs", "591542846629", "/dev/xvda"),
     (
         "099720109477",
         "ubuntu/images/hvm-ssd-gp3/ubuntu-noble-24.04-amd64-server-*",
@@ -266,12 +265,6 @@ FOUND = [
     ),
     ("136693071363", "debian-12-amd64-*", "136693071363", "/dev/xvda"),
     ("amazon", "amzn2-ami-hvm-*-x86_64-ebs", "137112412989", "/dev/xvda"),
-    (
-        "amazon",
-        "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) *",
-        "898082745236",
-        "/dev/sda1",
-    ),
 ]
 
 
@@ -355,10 +348,6 @@ def test_an_old_image_without_a_boot_mode_shows_none(ec2: Any, client: Callable[
         ),
         ("debian/release/bookworm/latest/arm64", "debian-12-arm64-"),
         ("ami-amazon-linux-latest/amzn2-ami-hvm-x86_64-ebs", "amzn2-ami-hvm-2.0."),
-        (
-            "deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id",
-            "Deep Learning Base OSS Nvidia Driver GPU AMI (Amazon Linux 2023) 2026",
-        ),
     ],
 )
 def test_a_public_parameter_names_an_image_in_every_region(
@@ -380,15 +369,6 @@ def test_public_parameters_tell_names_and_versions_besides_ids(client: Callable[
     eks = "eks/optimized-ami/1.33/amazon-linux-2023/x86_64/standard/recommended/release_version"
     assert parameter(eks).startswith("1.33.")
     assert parameter("canonical/meta/publisher-id") == "099720109477"
-
-
-@pytest.mark.parametrize("system", ["amazon-linux-2023", "ubuntu-22.04", "ubuntu-24.04"])
-def test_a_deep_learning_base_ami_is_launched_as_everyone_launches_it(
-    ec2: Any, system: str
-) -> None:
-    name = f"deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-{system}/latest/ami-id"
-    made = launched(ec2, ImageId=f"resolve:ssm:/aws/service/{name}", InstanceType="g4dn.xlarge")
-    assert image(ec2, made["ImageId"])["Name"].startswith("Deep Learning Base OSS Nvidia Driver")
 
 
 def test_a_parameter_that_nobody_has_is_unknown(client: Callable[..., Any]) -> None:
