@@ -164,14 +164,6 @@ def update(
     )
 
 
-@task(help=JSON)
-def coverage(c: Context, json: bool = False) -> None:
-    """The calls in the lab: real, booked only or refused; the lab need not be up."""
-    from lab.api import coverage
-
-    show(coverage.table(), as_json=json, text=coverage.text)
-
-
 @task(
     help={
         "bases": "also delete the root filesystems and packages that labs share",

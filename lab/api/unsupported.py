@@ -24,6 +24,11 @@ log = logging.getLogger("lab.unsupported")
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 # moto's skip types that they lack without a word, or say of what nobody did that it succeeded.
 _REFUSED_SERVICES = frozenset({"cloudformation", "codebuild", "ec2-instance-connect"})
+# moto's keep what they are given, and nothing ever comes of it.
+_REFUSED_CALLS = {
+    "monitoring": {"PutMetricAlarm", "PutCompositeAlarm"},
+    "logs": {"PutMetricFilter", "StartQuery", "TestMetricFilter"},
+}
 _SCOPE = re.compile(r"Credential=[^/]+/[0-9]+/[^/]+/([^/]+)/")
 
 
@@ -34,7 +39,10 @@ def refusing(moto: Application) -> Application:
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         environ["wsgi.input"] = io.BytesIO(body)
         begun: list[Any] = []
-        if _service(environ) in _REFUSED_SERVICES:
+        service = _service(environ)
+        if service in _REFUSED_SERVICES or (
+            service in _REFUSED_CALLS and _call(environ, body) in _REFUSED_CALLS[service]
+        ):
             return _refuse(environ, body, "", start_response)
         try:
             content = moto(environ, lambda *answer: begun.append(answer))

@@ -26,10 +26,6 @@ from lab.ssm.errors import SsmError
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 Request = dict[str, Any]
 # Users' calls that run in guests, or tell of what ran.
-REAL = (
-    *("DescribeInstanceInformation", "SendCommand", "CancelCommand", "ListCommands"),
-    *("ListCommandInvocations", "GetCommandInvocation", *session_calls.CALLS),
-)
 _OF_SESSIONS = {f"AmazonSSM.{call}" for call in session_calls.CALLS}
 _MESSAGES = "EC2WindowsMessageDeliveryService"
 # How long a command waits for its instance when SendCommand does not say.

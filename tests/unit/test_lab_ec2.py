@@ -591,6 +591,12 @@ def test_an_action_that_ec2_does_not_have_is_invalid(ec2: Any) -> None:
         ("cloudformation", "create_stack", {"StackName": "a", "TemplateBody": "{}"}),
         ("codebuild", "start_build_batch", {"projectName": "nights"}),
         (
+            "cloudwatch",
+            "put_metric_alarm",
+            {"AlarmName": "a", "EvaluationPeriods": 1, "ComparisonOperator": "LessThanThreshold"},
+        ),
+        ("logs", "start_query", {"startTime": 0, "endTime": 1, "queryString": "fields a"}),
+        (
             "ec2-instance-connect",
             "send_ssh_public_key",
             {"InstanceId": "i-0123456789abcdef0", "InstanceOSUser": "u", "SSHPublicKey": "k" * 80},
