@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from lab import server_processes
-from lab.network import bridge, hostnames
+from lab.network import bridge
 from lab.own_kernel import disk as own_kernel
 from lab.sandbox import cgroups
 from lab.sandbox.common import MARK
@@ -62,8 +62,6 @@ def remove(lab: Lab) -> list[str]:
     if Path(f"/sys/class/net/{lab.bridge}").exists():
         swept.append(f"bridge {lab.bridge}")
     bridge.down(lab)
-    if hostnames.clear(lab):
-        swept.append(f"names in {hostnames.HOSTS}")
     if lab.instances.is_dir():
         for folder in lab.instances.iterdir():
             disks.delete(lab, folder.name)

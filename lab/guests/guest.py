@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab.network import bridge, hostnames
+from lab.network import bridge
 from lab.sandbox import cgroups, kernel_calls, namespace
 from lab.sandbox.common import MARK, DidNotStartError, end, has_booted, hypervisor_id
 from lab.settings import Lab
@@ -48,7 +48,7 @@ class Guest:
     mac: str
     layers: list[Path]
     facts: dict[str, str]
-    names: tuple[str, ...]  # EC2's, the private one first
+    name: str  # EC2's private one
     ended: Callable[[], None]
     disks: volumes.Disks
     attached: Callable[[], list[volumes.Attached]] = list
@@ -79,7 +79,7 @@ class Guest:
         etc_files = home / namespace.ETC_FILES
         etc_files.mkdir(exist_ok=True)
         (etc_files / "hosts").write_text("127.0.0.1 localhost\n")
-        domain = self.names[0].partition(".")[2]
+        domain = self.name.partition(".")[2]
         (etc_files / "resolv.conf").write_text(
             f"search {domain}\nnameserver {self.lab.resolver}\noptions timeout:20\n"
         )
@@ -93,7 +93,6 @@ class Guest:
         except Exception:
             self._clear()
             raise
-        hostnames.add(self.lab, self.address, self.names)
         threading.Thread(target=self._watch, daemon=True).start()
 
     def wait_until_booted(self, timeout: float) -> bool:
@@ -222,7 +221,6 @@ class Guest:
         self.disks.close()
         bridge.detach(self.lab, self.address, self.mac)
         cgroups.remove(self._group)
-        hostnames.remove(self.lab, self.address)
         self._off.set()
 
 

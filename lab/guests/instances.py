@@ -276,7 +276,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
             address=self.address,
             mac=self.nics[0].mac_address,
             disk=disk,
-            names=(self.private_dns_name, *filter(None, [self.public_dns_name])),
+            name=self.private_dns_name,
             ended=self._ended,
         )
 
@@ -297,7 +297,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
                 "ami_id": self.image_id,
                 "arch": self.architecture,
             },
-            names=(self.private_dns_name, *filter(None, [self.public_dns_name])),
+            name=self.private_dns_name,
             ended=self._ended,
             disks=volumes.Disks(
                 lab,
