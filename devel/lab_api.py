@@ -89,7 +89,6 @@ class MachineWithoutGuest:
 
     def __init__(self, *, lab: Any, instance_id: str, layers: list[Path], **_: Any) -> None:
         self._lab, self._id, self._layers = lab, instance_id, layers
-        self.disks = self  # volumes are attached and detached at once, too
 
     def start(self) -> None:
         from lab.storage import disks
@@ -110,15 +109,6 @@ class MachineWithoutGuest:
         pass
 
     def reboot(self) -> None:
-        pass
-
-    def attach(self, volume: Any) -> None:
-        pass
-
-    def detach(self, volume_id: str) -> None:
-        pass
-
-    def flush(self, volume_id: str) -> None:
         pass
 
 

@@ -17,7 +17,7 @@ from lab.sandbox import cgroups
 from lab.sandbox.common import MARK
 from lab.settings import Lab
 from lab.shell import run
-from lab.storage import disks, volumes
+from lab.storage import disks
 
 
 def guests(lab: Lab) -> list[int]:
@@ -40,7 +40,7 @@ def guests(lab: Lab) -> list[int]:
 def remove(lab: Lab) -> list[str]:
     """Stop guests, unmount disks, delete bridge and NAT; returns what was removed.
 
-    AMIs stay. Disks of instances and volumes are deleted, because they exist no longer in EC2.
+    AMIs stay. Disks of instances are deleted, because they exist no longer in EC2.
     Nothing is touched while a lab of another folder is up with this index: it is that lab's.
     """
     if server_processes.elsewhere(lab):
@@ -68,5 +68,4 @@ def remove(lab: Lab) -> list[str]:
     for made in lab.images.glob("ami-*/disk*"):
         own_kernel.remove(lab, made.parent.name)
         swept.append(f"disk of {made.parent.name}")
-    volumes.clear(lab)
     return swept

@@ -38,7 +38,6 @@ from lab.ec2 import instances as ec2_instances
 from lab.guests import instances
 from lab.guests.machines import Machines
 from lab.ssm import parameters
-from lab.storage import volumes
 
 # Each AMI of the lab is Linux with ENA. UsageOperation of Linux:
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-info-fields.html
@@ -79,8 +78,6 @@ def install(machines: Machines) -> None:
     # moto: DescribeImages shows none of these.
     for name, value in _OF_ALL_IMAGES.items():
         setattr(moto_amis.Ami, name, value)
-    blocks = moto_volumes.EBSBackend
-    blocks.delete_volume = _deleting(machines, blocks.delete_volume)
     # moto: DescribeVolumes shows no DeleteOnTermination.
     moto_volumes.VolumeAttachment.delete_on_termination = property(_deleted_with_instance)
     # moto: a fleet's and an Auto Scaling group's instances lack most of their launch template's
@@ -214,17 +211,6 @@ def _load_policies_when_asked() -> None:
 def _deleted_with_instance(attachment: Any) -> bool:
     device = attachment.instance.block_device_mapping.get(attachment.device)
     return bool(device and device.delete_on_termination)
-
-
-def _deleting(machines: Machines, original: Callable[..., Any]) -> Callable[..., Any]:
-    """DeleteVolume, and the volumes that go with their instance: their files go too."""
-
-    def delete_volume(backend: Any, volume_id: str) -> Any:
-        volume = original(backend, volume_id)
-        volumes.file(machines.lab, volume_id).unlink(missing_ok=True)
-        return volume
-
-    return delete_volume
 
 
 def _asked_volumes(response: Any) -> list[dict[str, Any]]:

@@ -12,7 +12,6 @@ from moto.core.utils import utcnow
 
 from lab.ec2 import account, filters, imaging
 from lab.ec2.calls import Request, call, error, missing
-from lab.guests.instances import LabInstance
 
 _TIME = "%Y-%m-%dT%H:%M:%S.000Z"
 
@@ -306,6 +305,5 @@ def _delete_snapshot(backend: Any, snapshot_id: str, in_use: set[Any]) -> str:
     """The reference of DeregisterImage: a snapshot of several AMIs is skipped."""
     if snapshot_id in in_use:
         return "skipped"
-    if backend.snapshots.pop(snapshot_id, None):
-        LabInstance.machines.forget_snapshot(snapshot_id)
+    backend.snapshots.pop(snapshot_id, None)
     return "success"

@@ -22,7 +22,6 @@ from moto.ec2.exceptions import EC2ClientError
 
 from lab.ec2 import account, capacity_reservations, filters, images, instance_profiles
 from lab.ec2.calls import Request, call, error, is_device, missing
-from lab.guests.instances import LabInstance
 
 _BY_PARAMETER = "resolve:ssm:"
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html
@@ -265,14 +264,6 @@ def _volumes(backend: Any, ami: Any, named: dict[str, Any]) -> list[dict[str, An
             volume = {}
         ebs = {"DeleteOnTermination": True} | volume | wanted
         _large_enough(backend, ebs)
-        if device != ami.root_device_name and LabInstance.machines.is_folder(
-            backend, ebs.get("SnapshotId")
-        ):
-            raise error(
-                "UnsupportedOperation",
-                f"AMI Kiln lab: {ebs['SnapshotId']} is the snapshot of a root volume, which is a "
-                f"folder here and cannot be the disk {device}",
-            )
         volumes[device] = {"DeviceName": device, "Ebs": ebs}
     for device in volumes:
         if not is_device(device):

@@ -9,7 +9,6 @@ from typing import Any
 
 from lab.ec2 import account
 from lab.ec2.calls import Request, call, error, missing
-from lab.guests.instances import LabInstance
 
 
 def find(backend: Any, snapshot_id: str | None) -> Any:
@@ -54,7 +53,6 @@ def _delete(request: Request) -> None:
             )
     _check_owner(backend, snapshot)
     backend.snapshots.pop(snapshot.id)
-    LabInstance.machines.forget_snapshot(snapshot.id)
 
 
 def _check_owner(backend: Any, snapshot: Any) -> None:

@@ -8,7 +8,6 @@ import logging
 import os
 import re
 import signal
-import socket
 import stat
 import subprocess
 import threading
@@ -18,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lab.network import bridge
-from lab.sandbox import cgroups, kernel_calls, namespace
+from lab.sandbox import cgroups, namespace
 from lab.sandbox.common import MARK, DidNotStartError, end, has_booted, hypervisor_id
 from lab.settings import Lab
-from lab.storage import disks, volumes
+from lab.storage import disks
 
 log = logging.getLogger("lab.guest")
 
@@ -50,8 +49,6 @@ class Guest:
     facts: dict[str, str]
     name: str  # EC2's private one
     ended: Callable[[], None]
-    disks: volumes.Disks
-    attached: Callable[[], list[volumes.Attached]] = list
     never_boots: bool = False
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _off: threading.Event = field(default_factory=threading.Event, init=False)
@@ -145,9 +142,8 @@ class Guest:
         home = disks.folder(self.lab, self.instance_id)
         mapped = home / "mounts" / "home"  # in the guest's own mount namespace
         first = self.lab.first_id(self.address)
-        receiver, sender = socket.socketpair()
         command = [
-            *namespace.program(first, home, self.layers, str(sender.fileno())),
+            *namespace.program(first, home, self.layers),
             "systemd-nspawn",
             "--quiet",
             f"--directory={home / 'root'}",
@@ -167,8 +163,6 @@ class Guest:
             f"--bind={mapped / 'kmsg'}:/dev/kmsg",
             f"--bind-ro={mapped / 'lab'}:/etc/kiln-lab",
             f"--bind-ro={mapped / 'hypervisor'}:/sys/hypervisor",
-            # Of a scope: which devices are which guest's decides who gets their nodes.
-            *("--property=DeviceAllow=block-loop rwm", "--property=DeviceAllow=block-blkext rwm"),
         ]
         # Without systemd on the host there is nothing to ask for a scope.
         if not Path("/run/systemd/system").exists():
@@ -183,10 +177,7 @@ class Guest:
                 stdout=console,
                 stderr=console,
                 start_new_session=True,
-                pass_fds=[sender.fileno()],
             )
-        sender.close()
-        kernel_calls.listen(receiver, first, self.disks.devices, self.disks.changed)
         (home / "nspawn.pid").write_text(str(self._process.pid))
         deadline = time.monotonic() + _LEADER_TIMEOUT
         while self._process.poll() is None and time.monotonic() < deadline:
@@ -194,18 +185,11 @@ class Guest:
             if leader:
                 _goes_first(leader)
                 bridge.attach(self.lab, self.address, self.mac, leader)
-                self._give_volumes(leader)
                 return
             time.sleep(0.002)
         if self._process.poll() == namespace.NO_INIT:
             raise _NoInitError
         raise DidNotStartError(_last_line(home / "console.log"))
-
-    def _give_volumes(self, leader: int) -> None:
-        try:
-            self.disks.start(leader, self.attached())
-        except OSError as error:
-            log.warning("%s has no volumes besides its root: %s", self.instance_id, error)
 
     def _watch(self) -> None:
         try:
@@ -218,7 +202,6 @@ class Guest:
 
     def _clear(self) -> None:
         end(self._process)
-        self.disks.close()
         bridge.detach(self.lab, self.address, self.mac)
         cgroups.remove(self._group)
         self._off.set()

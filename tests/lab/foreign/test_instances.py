@@ -69,16 +69,6 @@ def test_the_type_is_changed_only_of_a_stopped_instance(ec2: Any, walk: Any, ref
     assert walk.instance(instance)["InstanceType"] == "t3.large"
 
 
-def test_a_root_volume_is_detached_only_from_a_stopped_instance(
-    ec2: Any, walk: Any, refused: Any
-) -> None:
-    made = walk.launched()
-    root = made["BlockDeviceMappings"][0]["Ebs"]["VolumeId"]
-    assert refused(ec2.detach_volume, VolumeId=root)[0] == "OperationNotPermitted"
-    walk.stopped(made["InstanceId"])
-    assert ec2.detach_volume(VolumeId=root)["InstanceId"] == made["InstanceId"]
-
-
 def test_a_security_group_that_an_instance_has_is_not_deleted(
     ec2: Any, walk: Any, refused: Any
 ) -> None:
