@@ -33,7 +33,6 @@ LIFTED_BY = (
     (r"KILN_SECOND_PACKER", "Packer 1.7 or newer: KILN_SECOND_PACKER, PACKER_PLUGIN_PATH"),
     (r"chromium", "the package chromium, or KILN_CHROMIUM=/path/to/chromium"),
     (r"bash 4\.2", "the machine's own bash: without KILN_TEST_BASH"),
-    (r"session-manager-plugin", "AWS's session-manager-plugin on PATH"),
     (r"needs Packer", "the package packer, or KILN_PACKER=/path/to/packer"),
     (
         r"KILN_PCLUSTER",

@@ -83,7 +83,7 @@ def serve(lab: Lab) -> None:
     from lab.metadata import answers, imds
     from lab.network import dns, endpoints
     from lab.rootfs import of_guest
-    from lab.ssm import channel, front, sessions
+    from lab.ssm import front
     from lab.storage import buckets
 
     ordered, base_lock, kind_of_vendors = Faults(), threading.Lock(), vendors.wanted()
@@ -101,14 +101,11 @@ def serve(lab: Lab) -> None:
     judge = functools.partial(
         gate.refusal,
         holders=holders.find,
-        look=functools.partial(holders.look, session_tags=sessions.KEPT.tags),
+        look=holders.look,
         attached=resource_policies.find,
     )
     guarded = entry.guard(application, lookup, owner=own.id, addresses=[lab.gateway], refusal=judge)
-    entrance = channel.over(guarded, sessions.KEPT, [lab.gateway])
-    server = make_server(
-        "127.0.0.1", lab.port, entrance, threaded=True, request_handler=web.Handler
-    )
+    server = make_server("127.0.0.1", lab.port, guarded, threaded=True, request_handler=web.Handler)
     host.prepare(lab)
     bridge.up(lab)
 

@@ -7,7 +7,7 @@ when the session began). A permissions boundary and the session's own policy lim
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from moto.core import DEFAULT_ACCOUNT_ID
@@ -36,16 +36,9 @@ def find(key_id: str) -> tuple[Caller, Policies] | None:
     return None
 
 
-def look(
-    kind: str, name: str, region: str, *, session_tags: Callable[[str], dict[str, str]]
-) -> Resource:
-    """What conditions see of a resource; see `of_ec2.Look` for its name.
-
-    `session_tags` knows the tags of Session Manager's sessions by their ids.
-    """
+def look(kind: str, name: str, region: str) -> Resource:
+    """What conditions see of a resource; see `of_ec2.Look` for its name."""
     ec2 = ec2_backends[DEFAULT_ACCOUNT_ID][region]
-    if kind == "session":
-        return Resource(session_tags(name))
     if kind == "key":
         return Resource(id=resource_policies.key_id(name, region))
     if kind in ("instance-profile", "launch-template-version"):
