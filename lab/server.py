@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import logging
 import os
@@ -77,7 +76,7 @@ def serve(lab: Lab) -> None:
     from werkzeug.serving import make_server
 
     from lab import mirror
-    from lab.access import gate, holders, moto_keys, resource_policies
+    from lab.access import moto_keys
     from lab.api import entry, moto_fixes, web
     from lab.guests.machines import Machines
     from lab.metadata import answers, imds
@@ -98,13 +97,7 @@ def serve(lab: Lab) -> None:
     lookup = keys.first_of(keys.only(own), moto_keys.find)
     managed = front.Manager().over(DomainDispatcherApplication(create_backend_app))
     application = entry.wrap(managed, ordered, admin)
-    judge = functools.partial(
-        gate.refusal,
-        holders=holders.find,
-        look=holders.look,
-        attached=resource_policies.find,
-    )
-    guarded = entry.guard(application, lookup, owner=own.id, addresses=[lab.gateway], refusal=judge)
+    guarded = entry.guard(application, lookup, owner=own.id, addresses=[lab.gateway])
     server = make_server("127.0.0.1", lab.port, guarded, threaded=True, request_handler=web.Handler)
     host.prepare(lab)
     bridge.up(lab)

@@ -91,7 +91,7 @@ def install(machines: Machines) -> None:
     # moto: a volume of a launch has DeleteOnTermination false, and must have a size. The lab takes
     # what is asked for as it is: lab.ec2.launch completes it from the AMI.
     moto_instance_responses.InstanceResponse._parse_block_device_mapping = _asked_volumes
-    # moto: a bucket's policy denies whatever its conditions say. lab.access judges it.
+    # moto: a bucket's policy denies whatever its conditions say. The lab judges no policies.
     moto_s3.FakeBucket.get_permission = lambda bucket, action, arn: PermissionResult.NEUTRAL
     _serve_parameters(machines)
     layer.install()

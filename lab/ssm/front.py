@@ -84,7 +84,7 @@ class Manager:
         if target in self._calls:
             return self._calls[target](region, request)
         caller = role_sessions.instance_of(key)
-        if caller is None:  # whether its role may has been judged before (lab/access/gate.py)
+        if caller is None:
             raise SsmError("AccessDeniedException", "the key is not that of an instance")
         if target.endswith("UpdateInstanceInformation"):
             self.agents.hear(caller[0].id, caller[0].region_name, caller[1], request, key)
