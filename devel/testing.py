@@ -63,7 +63,6 @@ SLOW = (
     "test_interrupted_start.py",
     "test_json.py",
     "test_keep_and_repeat.py",
-    "test_lab_cloudformation.py",
     "test_lab_ec2.py",
     "test_lab_prepare.py",
     "test_located.py",

@@ -132,12 +132,6 @@ def fault(
     show(left, as_json=json, text=_faults)
 
 
-@task(help=JSON)
-def coverage(c: Context, json: bool = False) -> None:
-    """The calls in the lab: real, booked only or refused; the lab need not be up."""
-    from lab.api import coverage
-
-    show(coverage.table(), as_json=json, text=coverage.text)
 
 
 @task(

@@ -10,9 +10,8 @@ from typing import Any
 
 from moto.core.utils import utcnow
 
-from lab.ec2 import account, filters, imaging, recycle_bin
+from lab.ec2 import account, filters, imaging
 from lab.ec2.calls import Request, call, error, missing
-from lab.guests.instances import LabInstance
 
 _TIME = "%Y-%m-%dT%H:%M:%S.000Z"
 
@@ -51,27 +50,12 @@ def _describe(request: Request) -> dict[str, Any]:
         amis = [ami for ami in amis if _may_launch(backend, ami, users)]
     if not parameters.get("IncludeDisabled"):
         amis = [ami for ami in amis if ami.state != "disabled"]
-    if account.of(backend).allowed_images == "enabled":
-        amis = [ami for ami in amis if account.allows(backend, ami)]
     chosen = parameters.get("Filters") or []
-    for name in ("image-allowed", "is-public"):
-        values = [
-            value
-            for chosen_filter in chosen
-            if chosen_filter["Name"] == name
-            for value in chosen_filter["Values"]
-        ]
-        if values and name == "image-allowed":
-            amis = [ami for ami in amis if str(account.allows(backend, ami)).lower() in values]
-    chosen = [chosen_filter for chosen_filter in chosen if chosen_filter["Name"] != "image-allowed"]
     if chosen:
         amis = filters.keep("DescribeImages", amis, chosen)
     if len(wanted) == 1:
         for ami in amis:
             imaging.wait_until_made(ami)
-    state = account.of(backend).allowed_images
-    for ami in amis:
-        ami.image_allowed = account.allows(backend, ami) if state != "disabled" else None
     return {"Images": amis}
 
 
@@ -302,8 +286,7 @@ def _deregister(request: Request) -> dict[str, Any]:
         for device in ami.block_device_mappings
         if "SnapshotId" in device["Ebs"]
     ]
-    if not recycle_bin.keeps_image(backend, ami):
-        backend.deregister_image(image_id)
+    backend.deregister_image(image_id)
     result: dict[str, Any] = {"Return": True}
     if request.parameters.get("DeleteAssociatedSnapshots"):
         others = {
@@ -322,8 +305,5 @@ def _delete_snapshot(backend: Any, snapshot_id: str, in_use: set[Any]) -> str:
     """The reference of DeregisterImage: a snapshot of several AMIs is skipped."""
     if snapshot_id in in_use:
         return "skipped"
-    snapshot = backend.snapshots.get(snapshot_id)
-    if snapshot and not recycle_bin.keeps_snapshot(backend, snapshot):
-        backend.snapshots.pop(snapshot_id)
-        LabInstance.machines.forget_snapshot(snapshot_id)
+    backend.snapshots.pop(snapshot_id, None)
     return "success"

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.ec2 import account, recycle_bin
+from lab.ec2 import account
 from lab.ec2.calls import Request, call, error, missing
-from lab.guests.instances import LabInstance
 
 
 def find(backend: Any, snapshot_id: str | None) -> Any:
@@ -53,9 +52,7 @@ def _delete(request: Request) -> None:
                 f"The snapshot {snapshot.id} is currently in use by {ami.id}",
             )
     _check_owner(backend, snapshot)
-    if not recycle_bin.keeps_snapshot(backend, snapshot):
-        backend.snapshots.pop(snapshot.id)
-        LabInstance.machines.forget_snapshot(snapshot.id)
+    backend.snapshots.pop(snapshot.id)
 
 
 def _check_owner(backend: Any, snapshot: Any) -> None:

@@ -343,28 +343,6 @@ def test_the_launch_template_of_consume_starts_the_channels_image_with_its_layou
     holds(applied(started["InstanceId"]), BY_TAG)
 
 
-def test_the_auto_scaling_group_of_consumes_stack_has_the_layout(
-    channel: None, network: dict[str, str], client: Any, applied: Callable[[str], Guest]
-) -> None:
-    stacks = client("cloudformation")
-    given = {"Subnets": network["SUBNET"], "SecurityGroups": network["GROUP"]}
-    stacks.create_stack(
-        StackName="sliced",
-        TemplateBody=document("cloudformation", BY_USER_DATA),
-        Parameters=[{"ParameterKey": k, "ParameterValue": v} for k, v in given.items()],
-    )
-    stacks.get_waiter("stack_create_complete").wait(
-        StackName="sliced", WaiterConfig={"Delay": 1, "MaxAttempts": 60}
-    )
-    groups = client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
-    ((instance,),) = (group["Instances"] for group in groups)
-    holds(applied(instance["InstanceId"]), BY_USER_DATA)
-    stacks.delete_stack(StackName="sliced")
-    stacks.get_waiter("stack_delete_complete").wait(
-        StackName="sliced", WaiterConfig={"Delay": 1, "MaxAttempts": 120}
-    )
-
-
 def test_the_command_of_consume_starts_the_layout(
     channel: None,
     network: dict[str, str],

@@ -197,7 +197,7 @@ def test_no_task_takes_another_tasks_name_for_a_word_of_its_own(
         (["sbom", "--josn"], "unknown flag --josn; did you mean --json?\n"),
         (["biuld"], "unknown task biuld; did you mean build?\n  see ./invoke --list"),
         (["--help", "biuld"], "unknown task biuld; did you mean build?\n  see ./invoke --list"),
-        (["lab"], "unknown task lab; its tasks are lab.clean, lab.coverage, "),
+        (["lab"], "unknown task lab; its tasks are lab.clean, lab.down, "),
     ],
 )
 def test_arguments_that_invoke_refuses_are_bad_input(

@@ -736,31 +736,6 @@ def test_both_engines_end_with_the_same_instances(tmp_path, instance_type, label
     assert slices[0] == slices[1]
 
 
-def test_mig_parted_of_the_lab_asserts_and_exports_what_gpu_mig_made(p5):
-    p5.program("nvidia-mig-parted", PARTED)
-    p5.settings(MIG_ENGINE="nvidia-smi")
-    p5.json("apply", "all-balanced")
-
-    def parted(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(p5.bin / "nvidia-mig-parted"), *arguments],
-            env=p5.env(), capture_output=True, text=True, check=False,
-        )  # fmt: skip
-
-    config = ["--config-file", str(p5.root / "etc/kiln/mig-config.yaml")]
-    assert parted("assert", *config, "--selected-config", "all-balanced").returncode == 0
-    other = parted("assert", *config, "--selected-config", "all-1g.10gb")
-    assert other.returncode == 1
-    assert "not currently applied" in other.stderr
-    assert "selected mig-config not present: x" in parted("assert", *config, "-c", "x").stderr
-    (entry,) = json.loads(parted("export", "-o", "json").stdout)["mig-configs"]["current"]
-    assert entry == {
-        "devices": "all",
-        "mig-enabled": True,
-        "mig-devices": {"1g.10gb": 2, "2g.20gb": 1, "3g.40gb": 1},
-    }
-
-
 def test_mig_parted_is_asked_for_our_layout_and_nothing_else(tmp_path):
     """Options as `nvidia-mig-parted apply --help` has them; none from the environment."""
     p5 = Machine(tmp_path, "p5.4xlarge")
