@@ -103,7 +103,8 @@ runs=$(uname -r) || kiln_die "uname does not print the running kernel"
 if [[ $boots != "$before" ]] || { [[ $runs != "$boots" ]] && ! kiln_in_container; }; then
     kiln_say "rebooting from ${before:-no kernel} into $boots"
     touch /run/nologin
-    setsid bash -c 'sleep 0.5; systemctl reboot' </dev/null >/dev/null 2>&1 &
+    # Not before this script has ended: its record is written last.
+    setsid bash -c "tail --pid=$$ -f /dev/null; sleep 0.5; systemctl reboot" </dev/null >/dev/null 2>&1 &
 else
     kiln_say "$boots is the newest kernel and boots already; no reboot needed"
 fi
