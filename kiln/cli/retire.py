@@ -37,7 +37,7 @@ def retire(
     place = line_flags.answering(targets.choose(target, region))
     if regions is None:
         shown = line_flags.with_published(shown, place)
-    plan = retiring.plan_retirement(place, shown, line_flags.settings_by_line(), ask=apply)
+    plan = retiring.plan_retirement(place, shown, line_flags.settings_to_retire(), ask=apply)
     if apply:
         plan = retiring.retire(place, plan)
     show(

@@ -160,6 +160,14 @@ def default_telemetry(path: Path | None = None) -> Telemetry:
     return _files(path)[-1].model.defaults.telemetry or Telemetry()
 
 
+def default_publishing() -> Publish:
+    """The `publish` settings of `defaults`, with the overlays'.
+
+    Raises KilnError (exit status 2) as `load_recipes` does.
+    """
+    return _files(None)[-1].model.defaults.publish or Publish()
+
+
 def default_region() -> str | None:
     """The region that `defaults` sets; None if it sets none, or if the matrix cannot be read."""
     try:

@@ -84,9 +84,11 @@ class Publish(_Block):
     keep: dict[ChannelName, Annotated[int, Field(ge=1, le=100)]] = {}
     """How many releases of a channel, its present one included, are never retired; otherwise 2."""
     deprecate_after: Days | None = None
-    """Days until EC2 deprecates a published AMI, held or not, and `retire` one that is not used."""
+    """Days until EC2 deprecates a published AMI, held or not, and `retire` one that is not used.
+    Without it nothing is deprecated."""
     deregister_after: Days | None = None
-    """Days after which an AMI that no channel holds and nothing uses is deregistered."""
+    """Days from the disabling of an AMI, a day after its deprecation, to its deregistration; only
+    what no channel holds and nothing uses. Without it nothing is disabled or deregistered."""
     max_age: Days = 30
     """Days after which `nightly` builds a row again although its inputs have not changed."""
     copy_minutes: Annotated[int, Field(ge=15, le=2880, multiple_of=15)] | None = None
@@ -118,6 +120,5 @@ def inconsistent(settings: Publish) -> Iterator[tuple[tuple[str | int, ...], str
             yield ("soak_hours", channel), f"{channel} is the first channel: nothing soaks before"
     if settings.sign and bool(settings.sign.kms_key) == bool(settings.sign.key_file):
         yield ("sign",), "needs kms_key or key_file, and not both"
-    first, last = settings.deprecate_after, settings.deregister_after
-    if first and last and last <= first:
-        yield ("deregister_after",), f"{last} is not after deprecate_after, {first} days"
+    if settings.deregister_after and not settings.deprecate_after:
+        yield ("deregister_after",), "needs deprecate_after: an AMI is deprecated before"

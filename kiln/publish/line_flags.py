@@ -10,7 +10,7 @@ from kiln.base.errors import KilnError, did_you_mean, nearest, operation_failed
 from kiln.base.recipe import Recipe
 from kiln.cloud import aws
 from kiln.cloud.target import Target
-from kiln.matrix.load import load_publishing, load_recipes
+from kiln.matrix.load import default_publishing, load_publishing, load_recipes
 from kiln.matrix.publishing import Publish
 from kiln.publish import channels
 from kiln.telemetry.settings import Telemetry
@@ -58,6 +58,11 @@ def row_of(line: str) -> LineRow:
 def settings_by_line() -> dict[str, Publish]:
     """The `publish` settings of each line of the matrix."""
     return {line: row.settings for line, row in line_rows().items()}
+
+
+def settings_to_retire() -> dict[str, Publish]:
+    """The same, and those of each row by its name, and of `defaults` as ""."""
+    return {"": default_publishing(), **load_publishing(), **settings_by_line()}
 
 
 def channel_of(row: LineRow, channel: str) -> str:

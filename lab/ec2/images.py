@@ -15,6 +15,7 @@ from lab.ec2.calls import Request, call, error, missing
 from lab.guests.instances import LabInstance
 
 _TIME = "%Y-%m-%dT%H:%M:%S.000Z"
+_COOLING = "disabled after "
 
 
 def find(backend: Any, image_id: str) -> Any:
@@ -256,14 +257,30 @@ def _protect(request: Request) -> dict[str, Any]:
     ami.deregistration_protection = (
         "enabled-with-cooldown" if cooldown else "enabled-without-cooldown"
     )
-    return {"Return": ami.deregistration_protection}
+    return {"Return": "true"}
 
 
 @call("DisableImageDeregistrationProtection")
 def _unprotect(request: Request) -> dict[str, Any]:
+    """With a cooldown the AMI is protected for another day. How EC2 writes it is assumed.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ami-deregistration-protection.html
+    """
     ami = own(request.backend, request.parameters["ImageId"])
-    ami.deregistration_protection = "disabled"
-    return {"Return": "disabled"}
+    before = getattr(ami, "deregistration_protection", None)
+    if before == "enabled-with-cooldown":
+        ami.deregistration_protection = f"{_COOLING}{utcnow() + timedelta(days=1):{_TIME}}"
+    elif not (before or "").startswith(_COOLING):
+        ami.deregistration_protection = "disabled"
+    return {"Return": "true"}
+
+
+def _is_protected(ami: Any) -> bool:
+    state = getattr(ami, "deregistration_protection", None) or "disabled"
+    if state.startswith(_COOLING):
+        until = datetime.strptime(state.removeprefix(_COOLING), _TIME)
+        return bool(utcnow().replace(tzinfo=None) < until)
+    return bool(state.startswith("enabled"))
 
 
 @call("DisableImage")
@@ -292,7 +309,7 @@ def _deregister(request: Request) -> dict[str, Any]:
     ami = find(backend, image_id)
     if ami.owner_id != backend.account_id:
         raise error("AuthFailure", f"Not authorized for images: [{image_id}]")
-    if getattr(ami, "deregistration_protection", "disabled").startswith("enabled"):
+    if _is_protected(ami):
         raise error(
             "OperationNotPermitted",
             "The AMI is protected: disable its deregistration protection first",

@@ -43,7 +43,7 @@ def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("soak_hours: {nightly: 1}", "7:27", "nightly is the first channel: nothing soaks"),
         ("max_fatal_xids: -1", "7:21", "max_fatal_xids: must be at least 0, not -1"),
         ("copy_minutes: 20", "7:19", "copy_minutes: must be a multiple of 15, not 20"),
-        ("deprecate_after: 10\n    deregister_after: 5", "8:23", "5 is not after deprecate_after"),
+        ("deregister_after: 5", "7:23", "needs deprecate_after"),
         ("sign: {}", "7:11", "sign: needs kms_key or key_file, and not both"),
         ("sign: {kms_kee: x}", "7:12", "no key 'kms_kee' here: did you mean 'kms_key'?"),
         ("chanels: [nightly]", "7:5", "there is no key 'chanels' here: did you mean 'channels'?"),
