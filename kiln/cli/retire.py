@@ -44,9 +44,10 @@ def retire(
         {
             "would": [asdict(step) for step in plan.would],
             "kept": [asdict(step) for step in plan.kept],
+            "opened": plan.opened,
         },
         as_json=json,
-        text=lambda data: retirement_text(plan.would, plan.kept, applied=apply),
+        text=lambda data: retirement_text(plan, applied=apply),
     )
     return 1 if any(step.error for step in plan.would) else 0
 

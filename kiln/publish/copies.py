@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from kiln.base.errors import operation_failed
 from kiln.base.tags import LINE, PREFIX, PROVENANCE, RETIRING, RUN_ID, SOURCE_IMAGE
 from kiln.cloud import aws
 from kiln.cloud.target import Target
-from kiln.matrix.publishing import Publish
+from kiln.matrix.publishing import Publish, Share
+from kiln.publish import sharing
 from kiln.publish.deprecation import protect_and_date
 from kiln.publish.images import Image, describe_image, images_there
 from kiln.publish.verified_ami import VerifiedAmi
@@ -96,45 +97,72 @@ def wanted_tags(source: VerifiedAmi, line: str) -> dict[str, str]:
 
 
 def prepare_image(
-    target: Target, image: Image, source: VerifiedAmi, line: str, settings: Publish
+    target: Target,
+    image: Image,
+    source: VerifiedAmi,
+    line: str,
+    settings: Publish,
+    say: Callable[[str], None],
 ) -> None:
     """Set what a published image has besides its content: permissions, IMDSv2, description,
     deregistration protection, deprecation date, and the tags that the source has now.
 
     What `retire` has done to an AMI on its way out is undone."""
     ec2 = aws.ec2(target)
-    share = settings.share
-    permissions = [
-        *({"UserId": account} for account in share.accounts),
-        *({"OrganizationArn": arn} for arn in share.organizations),
-        *({"OrganizationalUnitArn": arn} for arn in share.organizational_units),
-    ]
     with aws.explained(f"{image.ami_id} could not be prepared in {target.region}"):
         tags = wanted_tags(source, line).items()
         lacking = [{"Key": k, "Value": v} for k, v in tags if image.tags.get(k) != v]
         if lacking:
             ec2.create_tags(Resources=[image.ami_id], Tags=lacking)  # type: ignore[arg-type]
-    if permissions:
-        shared = ", ".join(value for permission in permissions for value in permission.values())
-        with aws.explained(f"{image.ami_id} could not be prepared: not shared with {shared}"):
-            ec2.modify_image_attribute(
-                ImageId=image.ami_id,
-                LaunchPermission={"Add": permissions},  # type: ignore[typeddict-item]
-            )
+    there = sharing.opened(target, image.ami_id, image.snapshots)
+    share_as_declared(target, there, settings.share, say)
     with aws.explained(f"{image.ami_id} could not be prepared in {target.region}"):
-        for snapshot in image.snapshots if share.accounts else ():
-            ec2.modify_snapshot_attribute(
-                SnapshotId=snapshot,
-                Attribute="createVolumePermission",
-                OperationType="add",
-                UserIds=list(share.accounts),
-            )
         if not image.imds_v2:
             ec2.modify_image_attribute(ImageId=image.ami_id, ImdsSupport={"Value": "v2.0"})
         ec2.modify_image_attribute(
             ImageId=image.ami_id, Description={"Value": _description(source)}
         )
         protect_and_date(target, image, settings)
+
+
+def share_as_declared(
+    target: Target,
+    there: sharing.Open,
+    share: Share,
+    say: Callable[[str], None],
+    *,
+    only_remove: bool = False,
+) -> None:
+    """Bring the permissions of an AMI and its snapshots to what is declared; each removal is said
+    before it is done. Raises KilnError (exit status 1) if EC2 refuses."""
+    ec2 = aws.ec2(target)
+    for what in sharing.undeclared(there, share):
+        say(f"{target.region}: {what}, which `share` does not declare: takes that back")
+    for resource, has in there.items():
+        wanted = sharing.declared(resource, share)
+        sets = {"Add": set() if only_remove else wanted - has, "Remove": has - wanted}
+        changes: Any = {name: list(_permissions(who)) for name, who in sets.items() if who}
+        if not changes:
+            continue
+        with aws.explained(f"who may use {resource} could not be set in {target.region}"):
+            if resource.startswith("snap-"):
+                ec2.modify_snapshot_attribute(
+                    SnapshotId=resource,
+                    Attribute="createVolumePermission",
+                    CreateVolumePermission=changes,
+                )
+            else:
+                ec2.modify_image_attribute(ImageId=resource, LaunchPermission=changes)
+
+
+def _permissions(who: set[str]) -> Iterator[dict[str, str]]:
+    for one in sorted(who):
+        if one.isdigit():
+            yield {"UserId": one}
+        elif one == "all":
+            yield {"Group": one}
+        else:
+            yield {"OrganizationalUnitArn" if ":ou/" in one else "OrganizationArn": one}
 
 
 def not_ready(target: Target, ami_id: str, tags: dict[str, str], settings: Publish) -> list[str]:
@@ -155,7 +183,9 @@ def not_ready(target: Target, ami_id: str, tags: dict[str, str], settings: Publi
     if not image.protected:
         wrong.append("it is not protected from deregistration")
     wrong += _other_keys(target, image, settings.kms_keys.get(target.region))
-    wrong += _not_shared(target, ami_id, image.snapshots, settings)
+    there = sharing.opened(target, ami_id, image.snapshots)
+    wrong += sharing.missing(there, settings.share)
+    wrong += sharing.undeclared(there, settings.share)
     return [f"{ami_id}: {reason}" for reason in wrong]
 
 
@@ -175,32 +205,6 @@ def _is_key(target: Target, used: str, wanted: str) -> bool:
     with aws.explained(f"the KMS key {wanted} could not be looked up in {target.region}"):
         described = aws.kms(target).describe_key(KeyId=wanted)["KeyMetadata"]
     return used in (described["Arn"], described["KeyId"])
-
-
-def _not_shared(
-    target: Target, ami_id: str, snapshots: Sequence[str], settings: Publish
-) -> Iterator[str]:
-    share = settings.share
-    wanted = {*share.accounts, *share.organizations, *share.organizational_units}
-    if not wanted:
-        return
-    ec2 = aws.ec2(target)
-    with aws.explained(f"the permissions of {ami_id} could not be read in {target.region}"):
-        granted = ec2.describe_image_attribute(ImageId=ami_id, Attribute="launchPermission")
-        has = {
-            str(value)
-            for permission in granted.get("LaunchPermissions", [])
-            for value in permission.values()
-        }
-        for missing in sorted(wanted - has):
-            yield f"{missing} is not allowed to launch it"
-        for snapshot in snapshots if share.accounts else ():
-            answer = ec2.describe_snapshot_attribute(
-                SnapshotId=snapshot, Attribute="createVolumePermission"
-            )
-            readers = {permission.get("UserId") for permission in answer["CreateVolumePermissions"]}
-            for account in sorted(set(share.accounts) - readers):
-                yield f"account {account} is not allowed to read {snapshot}"
 
 
 def failed_copy(target: Target, ami_id: str, image: Image | None) -> Exception:

@@ -18,13 +18,13 @@ from kiln.base.times import as_time, read_time, utc_now
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
-from kiln.publish import channels
+from kiln.publish import channels, sharing
 from kiln.publish.channels import Held
 from kiln.publish.own_images import OwnImage, own_image, own_images, users_of
 from kiln.publish.provenance import statement_parameter, subject_name
 from kiln.publish.regions import in_regions
 from kiln.publish.release import Release
-from kiln.publish.usage import shared_with, used_elsewhere
+from kiln.publish.usage import used_elsewhere
 
 RetireStep = Literal["deprecate", "disable", "deregister"]
 _KEEP = 2
@@ -55,10 +55,11 @@ class Kept:
 
 @dataclass(frozen=True)
 class Retirement:
-    """What would go, and what stays."""
+    """What would go, what stays, and who may use what though the matrix does not declare it."""
 
     would: tuple[Going, ...]
     kept: tuple[Kept, ...]
+    opened: tuple[str, ...] = ()
 
 
 def plan_retirement(
@@ -72,8 +73,9 @@ def plan_retirement(
 
     `settings` are those of each line and row of the matrix; what it no longer has gets those of
     "", the defaults.
-    With `ask`, EC2 is asked for a report of who uses a shared AMI in other accounts, if there is
-    none.
+    An AMI that others may use stays until EC2's report says that nobody does, whatever the matrix
+    says: it may have dropped the line or stopped sharing it. With `ask`, EC2 is asked for a report,
+    if there is none.
     Raises KilnError (exit status 1) if a region does not answer: then nobody knows what is unused.
     """
     everywhere = list(dict.fromkeys([target.region, *regions]))
@@ -94,24 +96,35 @@ def plan_retirement(
             target.in_region(region), [image.ami_id for image in images[region]]
         ),
     )
+    opened = in_regions(
+        everywhere,
+        lambda region: {
+            image.ami_id: sharing.opened(
+                target.in_region(region), image.ami_id, image.snapshots
+            )
+            for image in images[region]
+        },
+    )
     going: list[Going] = []
     kept: list[Kept] = []
+    beyond: list[str] = []
     for region in everywhere:
         there = target.in_region(region)
         for image in sorted(images[region], key=lambda own: own.created):
-            chosen = _settings_of(image, settings)
+            chosen, has = _settings_of(image, settings), opened[region][image.ami_id]
+            beyond += [f"{region}: {what}" for what in sharing.undeclared(has, chosen.share)]
             guard = (
                 held.get((region, image.ami_id))
                 or _guarded(image, users[region].get(image.ami_id, []))
                 or _not_yet(image, chosen)
                 or _launched_lately(image)
-                or (used_elsewhere(there, image.ami_id, ask=ask) if _shared(chosen) else "")
+                or (used_elsewhere(there, image.ami_id, ask=ask) if any(has.values()) else "")
             )
             if guard:
                 kept.append(Kept(image.ami_id, region, guard))
             else:
                 going.append(_next(image))
-    return Retirement(tuple(going), tuple(kept))
+    return Retirement(tuple(going), tuple(kept), tuple(beyond))
 
 
 # What a channel holds in a region, and the releases that it has held there, newest first.
@@ -204,11 +217,6 @@ def _launched_lately(image: OwnImage) -> str:
     return ""
 
 
-def _shared(settings: Publish) -> bool:
-    share = settings.share
-    return bool(share.accounts or share.organizations or share.organizational_units)
-
-
 def _next(image: OwnImage) -> Going:
     step = _step(image)
     why = f"{image.name}: no channel holds it, nothing uses it"
@@ -223,9 +231,7 @@ def retire(target: Target, plan: Retirement) -> Retirement:
     """Do the steps of a plan: those that were due, each with its error if EC2 refused it, and what
     stays. One's failure stops no other.
 
-    An image that a channel has come to hold since the plan was made stays. One that others may
-    launch stays until a report says that nobody does, whatever the matrix says: the matrix may have
-    dropped the line or stopped sharing it.
+    An image that a channel has come to hold since the plan was made stays.
     """
     done: list[Going] = []
     kept = list(plan.kept)
@@ -235,7 +241,7 @@ def retire(target: Target, plan: Retirement) -> Retirement:
             image = own_image(there, going.ami_id)
             if image is None:  # somebody else was faster
                 continue
-            why = _held_since(there, image) or _shared_still(there, going.ami_id)
+            why = _held_since(there, image)
             if why:
                 kept.append(Kept(going.ami_id, going.region, why))
                 continue
@@ -243,7 +249,7 @@ def retire(target: Target, plan: Retirement) -> Retirement:
             done.append(going)
         except KilnError as refused:
             done.append(replace(going, error=refused.message))
-    return Retirement(tuple(done), tuple(kept))
+    return Retirement(tuple(done), tuple(kept), plan.opened)
 
 
 def _held_since(target: Target, image: OwnImage) -> str:
@@ -253,10 +259,6 @@ def _held_since(target: Target, image: OwnImage) -> str:
         if holding.image_id == image.ami_id:
             return f"{holding.channel} of {holding.line} has come to hold it"
     return ""
-
-
-def _shared_still(target: Target, ami_id: str) -> str:
-    return used_elsewhere(target, ami_id, ask=True) if shared_with(target, ami_id) else ""
 
 
 def _do(target: Target, going: Going, image: OwnImage) -> None:

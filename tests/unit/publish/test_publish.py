@@ -21,7 +21,7 @@ from kiln.matrix.publishing import Publish
 from kiln.publish import channel_move, channels, copies, gates, images, line_flags, verified_ami
 from kiln.publish.channel_move import move_one
 from kiln.publish.lock import SECONDS, exclusively, lock_parameter
-from kiln.publish.overview import channel_rows, history_rows
+from kiln.publish.overview import channel_rows, history_rows, with_opened
 from kiln.publish.promote import roll_back
 from kiln.publish.release import Installed, on_image
 from kiln.publish.retire import Going, Retirement, plan_retirement, retire
@@ -109,6 +109,48 @@ def test_accounts_may_launch_the_images_and_read_their_snapshots(
             SnapshotId=disk, Attribute="createVolumePermission"
         )
         assert readers["CreateVolumePermissions"] == [{"UserId": "111122223333"}]
+
+
+def _open(client: Callable[..., Any], region: str, ami_id: str) -> list[set[str]]:
+    """Who may launch an AMI, and who may read its snapshot."""
+    ec2 = client("ec2", region)
+    image = ec2.describe_image_attribute(ImageId=ami_id, Attribute="launchPermission")
+    disk = described(client, ami_id, region)["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
+    snapshot = ec2.describe_snapshot_attribute(
+        SnapshotId=disk, Attribute="createVolumePermission"
+    )
+    each = (image["LaunchPermissions"], snapshot["CreateVolumePermissions"])
+    return [{next(iter(one.values())) for one in permissions} for permissions in each]
+
+
+def test_sharing_removed_account_is_revoked(client: Callable[..., Any], bake: Bake) -> None:
+    stays, goes = "111122223333", "444455556666"
+    organization = "arn:aws:organizations::123456789012:organization/o-1234567890"
+    before = {"share": {"accounts": [stays, goes], "organizations": [organization]}}
+    after = Publish.model_validate({"share": {"accounts": [stays]}})
+    bake(3)
+    published(OTHER, settings=Publish.model_validate(before))
+    old = {region: resolved(client, "nightly", region) for region in (HOME, OTHER)}
+    for region, ami_id in old.items():
+        assert _open(client, region, ami_id) == [{stays, goes, organization}, {stays, goes}]
+    rows = {row.region: row for row in with_opened(channel_rows(AWS, [], {}), AWS, {LINE: after})}
+    assert f"account {goes} may launch {old[OTHER]}" in rows[OTHER].opened
+    assert len(plan_retirement(AWS, [OTHER], {LINE: after}).opened) == 2 * 3
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        if goes in text and old[HOME] in text:
+            assert goes in _open(client, HOME, old[HOME])[0], "said after it was done"
+
+    bake(4)
+    published(OTHER, settings=after, say=say)
+    for region in (HOME, OTHER):
+        for ami_id in (old[region], resolved(client, "nightly", region)):
+            assert _open(client, region, ami_id) == [{stays}, {stays}]
+        assert f"{region}: account {goes} may launch {old[region]}" in "\n".join(said)
+    assert stays not in "\n".join(said)
+    assert plan_retirement(AWS, [OTHER], {LINE: after}).opened == ()
 
 
 def test_a_second_run_copies_and_moves_nothing(client: Callable[..., Any], bake: Bake) -> None:

@@ -401,12 +401,13 @@ def test_what_ec2_says_of_the_last_launch_is_read_with_the_ami(
     assert own.launched
 
 
-def test_requests_of_a_plan_do_not_grow_with_the_amis(bake: Bake, two: tuple[str, str]) -> None:
+def test_plan_asks_per_ami_only_who_may_use_it(bake: Bake, two: tuple[str, str]) -> None:
     """What is asked per line and per region is asked once, however many AMIs there are."""
     counted = []
     for day in (9, 10):
         with faulty(lambda call: None) as sent:
-            counted.append((len(plan().would), len(sent)))
+            more = len(plan().would)
+        counted.append((more, len([call for call in sent if "Attribute" not in call.action])))
         bake(day)
         published(OTHER)
     (few, calls), (more, as_many) = counted
@@ -414,14 +415,26 @@ def test_requests_of_a_plan_do_not_grow_with_the_amis(bake: Bake, two: tuple[str
     assert as_many == calls
 
 
-def test_a_shared_ami_stays_until_a_report_says_that_no_account_uses_it(
-    client: Callable[..., Any], two: tuple[str, str]
+SHARED = {"share": {"accounts": ["111122223333"]}}
+
+
+@pytest.fixture
+def shared(two: tuple[str, str], client: Callable[..., Any]) -> str:
+    """The AMI that its channel has left; another account may launch it."""
+    permission = {"Add": [{"UserId": "111122223333"}]}
+    client("ec2").modify_image_attribute(ImageId=two[0], LaunchPermission=permission)
+    return two[0]
+
+
+@pytest.mark.parametrize("settings", [SHARED, {}])
+def test_shared_ami_stays_until_a_report_names_nobody(
+    shared: str, ahead: Callable[[float], None], settings: dict[str, Any]
 ) -> None:
-    shared = {"share": {"accounts": ["111122223333"]}}
-    assert "--apply asks EC2 for a report" in why_kept(two[0], **shared)
-    settings = {LINE: Publish.model_validate({**DUE, **shared})}
-    plan_retirement(AWS, [], settings, ask=True)
-    assert next_step(two[0], **shared) == "deprecate"
+    """Though the matrix shares its line no more."""
+    assert "--apply asks EC2 for a report" in why_kept(shared, **settings)
+    lines = {LINE: Publish.model_validate({**DUE, **settings})}
+    plan_retirement(AWS, [], lines, ask=True)
+    assert next_step(shared, **settings) == "deprecate"
 
 
 def answered(
@@ -439,12 +452,10 @@ def answered(
     monkeypatch.setattr(BaseClient, "_make_api_call", call)
 
 
-def test_a_shared_ami_that_another_account_uses_stays(
-    client: Callable[..., Any], two: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+def test_shared_ami_that_another_account_uses_stays(
+    shared: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shared = {"share": {"accounts": ["111122223333"]}}
-    settings = {LINE: Publish.model_validate({**DUE, **shared})}
-    plan_retirement(AWS, [], settings, ask=True)
+    plan_retirement(AWS, [], {LINE: Publish.model_validate({**DUE, **SHARED})}, ask=True)
 
     def used(answer: Any) -> None:
         entries = [
@@ -454,20 +465,7 @@ def test_a_shared_ami_that_another_account_uses_stays(
         answer["ImageUsageReportEntries"] = entries
 
     answered(monkeypatch, "DescribeImageUsageReportEntries", used)
-    assert why_kept(two[0], **shared) == "used by account 111122223333 (2 ec2:Instance)"
-
-
-def test_an_ami_that_is_still_shared_stays_though_the_matrix_shares_its_line_no_more(
-    client: Callable[..., Any], two: tuple[str, str]
-) -> None:
-    permission = {"Add": [{"UserId": "111122223333"}]}
-    client("ec2").modify_image_attribute(ImageId=two[0], LaunchPermission=permission)
-    mine = Retirement(tuple(image for image in plan().would if image.ami_id == two[0]), ())
-    first, second = retire(AWS, mine), retire(AWS, mine)
-    assert first.would == ()
-    (stays,) = first.kept
-    assert stays.why == "shared: EC2 makes a report of its users; run retire again later"
-    assert [(step.step, step.error) for step in second.would] == [("deprecate", "")]
+    assert why_kept(shared, **SHARED) == "used by account 111122223333 (2 ec2:Instance)"
 
 
 def test_an_ami_that_somebody_else_removed_since_the_plan_is_not_a_failure(
@@ -598,7 +596,10 @@ def test_the_last_line_counts_what_has_gone_and_what_could_not() -> None:
     refused = replace(refused, error="EC2 refused")
 
     def last(*going: Going, applied: bool) -> str:
-        return retirement_text(going, [stays], applied=applied).splitlines()[-1]
+        plan = Retirement(going, (stays,), ("us-east-1: everybody may launch ami-4",))
+        *_, opened, line = retirement_text(plan, applied=applied).splitlines()
+        assert opened == "open beyond `share`: us-east-1: everybody may launch ami-4"
+        return line
 
     assert last(applied=False) == "nothing would go"
     assert last(goes, applied=False) == "1 of 2 AMIs would go one step; --apply does it"
