@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from uuid import uuid4
 
 from kiln.base.errors import operation_failed
 from kiln.base.tags import LINE, PREFIX, PROVENANCE, RETIRING, RUN_ID, SOURCE_IMAGE
@@ -28,10 +29,19 @@ def _copies(target: Target, source: str) -> list[Image]:
     return [image for image in copies if image.tags.get(SOURCE_IMAGE) == source]
 
 
-def start_copy(target: Target, source: VerifiedAmi, home: str, line: str, settings: Publish) -> str:
+def start_copy(
+    target: Target,
+    source: VerifiedAmi,
+    home: str,
+    line: str,
+    settings: Publish,
+    *,
+    gone: bool = False,
+) -> str:
     """Start copying the AMI into the target's region, or find its copy; the copy's id.
 
-    Its tags are the source's, and `kiln:source-image`; its snapshots carry the run's id.
+    Its tags are the source's, and `kiln:source-image`; its snapshots carry the run's id. `gone`:
+    the id that this said before names nothing.
     """
     there = _copies(target, source.ami_id)
     key = settings.kms_keys.get(target.region)
@@ -67,7 +77,8 @@ def start_copy(target: Target, source: VerifiedAmi, home: str, line: str, settin
         wanted |= {"Encrypted": True, "KmsKeyId": key}
     if settings.copy_minutes:
         wanted["SnapshotCopyCompletionDurationMinutes"] = settings.copy_minutes
-    wanted["ClientToken"] = _token(wanted, target.region)
+    # EC2 answers the token of a copy that somebody has deregistered with the id of that copy.
+    wanted["ClientToken"] = uuid4().hex if gone else _token(wanted, target.region)
     with aws.explained(f"{source.ami_id} could not be copied to {target.region}"):
         return str(aws.ec2(target).copy_image(**wanted)["ImageId"])
 

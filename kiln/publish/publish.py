@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +27,9 @@ from kiln.publish.verified_ami import VerifiedAmi, verified_ami
 
 # Seconds. EC2 documents no limit for a copy; Packer waits as long for an image.
 _COPY_TIMEOUT = 4 * 3600
-# How often EC2 is asked for a copy that it does not show yet, though it has just named its id:
-# https://github.com/Answers4AWS/distami/issues/5
-_UNSEEN = 30
+# How often EC2 is asked for a copy that it does not show yet, though it has just named its id, before
+# the copy counts as gone: https://github.com/Answers4AWS/distami/issues/5
+_UNSEEN = 10
 # How often what was set is read back: EC2 may show it late.
 # https://github.com/hashicorp/terraform-provider-aws/pull/34691
 _READS = 5
@@ -112,19 +112,25 @@ def _copied(
     """The image's id in each region; returns when every copy is available."""
     home = target.region
 
-    def start(region: str) -> str:
+    def start(region: str, *, gone: bool = False) -> str:
         if region == home:
             return source.ami_id
-        return copies.start_copy(target.in_region(region), source, home, line, settings)
+        there = target.in_region(region)
+        return copies.start_copy(there, source, home, line, settings, gone=gone)
 
     images = in_regions(regions, start)
     waiting = {region: ami_id for region, ami_id in images.items() if region != home}
+    unseen = Counter[str]()
     started = time.monotonic()
     reported = started
-    for look in itertools.count():
+    while True:
         for region, ami_id in list(waiting.items()):
             image = amis.describe_image(target.in_region(region), ami_id)
-            if image is None and look < _UNSEEN:
+            if image is None and unseen[region] < 2 * _UNSEEN:
+                unseen[region] += 1
+                if unseen[region] == _UNSEEN:
+                    say(f"{region}: the copy {ami_id} is gone: makes another one")
+                    waiting[region] = images[region] = start(region, gone=True)
                 continue
             if image is not None and image.state == "available":
                 say(f"{region}: {ami_id} is available")

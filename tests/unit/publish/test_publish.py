@@ -220,6 +220,18 @@ def test_a_copy_that_ec2_does_not_show_at_once_is_waited_for(
     assert described(client, resolved(client, "nightly", OTHER), OTHER)
 
 
+def test_deregistered_copy_is_made_again(client: Callable[..., Any], bake: Bake) -> None:
+    bake(6)
+    published(OTHER)
+    for _ in range(2):
+        gone = resolved(client, "nightly", OTHER)
+        ec2 = client("ec2", OTHER)
+        ec2.disable_image_deregistration_protection(ImageId=gone)
+        ec2.deregister_image(ImageId=gone)
+        published(OTHER)
+        assert described(client, resolved(client, "nightly", OTHER), OTHER)["State"] == "available"
+
+
 def test_a_copy_that_never_shows_up_is_a_failure(
     bake: Bake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
