@@ -16,7 +16,7 @@ from kiln.base.located import Located, load_yaml
 from kiln.base.paths import matrix_file
 from kiln.base.recipe import Acceptance, Distro, Recipe, Row, SourceAmi, Volume
 from kiln.matrix.mistakes import refused
-from kiln.matrix.publishing import Publish
+from kiln.matrix.publishing import Publish, without_own_key
 from kiln.matrix.references import (
     bad_defaults,
     bad_distros,
@@ -132,6 +132,34 @@ def load_publishing(path: Path | None = None) -> dict[str, Publish]:
         variant = file.variant(recipe.row.index, recipe.flavor, recipe.arch)
         settings[recipe.name] = variant.publish
     return settings
+
+
+def sharing_warnings(*, strict: bool) -> list[Finding]:
+    """Rows whose AMIs EC2 would not share, unless the account's default EBS key is its own; errors
+    with `strict`."""
+    recipes = {recipe.name: recipe for recipe in load_recipes()}
+    rows: dict[tuple[str | None, ...], list[str]] = {}
+    for name, settings in load_publishing().items():
+        lacking = tuple(without_own_key(settings, recipes[name].row.account))
+        if lacking:
+            rows.setdefault(lacking, []).append(name)
+    return [
+        Finding(
+            "error" if strict else "warning",
+            "SHARE-KEY",
+            "`share` needs a KMS key of your own, and there is none in "
+            + ", ".join(region or "the region that bakes" for region in lacking),
+            why="EC2 shares no AMI that AWS's own EBS key encrypts; an own key that is the account's "
+            "default there does as well",
+            hint="; ".join(
+                f"publish.kms_keys: {{{region}: alias/…}}" if region else "aws.kms_key_id: alias/…"
+                for region in lacking
+            ),
+            rows=tuple(names),
+            source="https://github.com/hashicorp/packer/issues/7410",
+        )
+        for lacking, names in rows.items()
+    ]
 
 
 def load_account(name: str, path: Path | None = None) -> Account:

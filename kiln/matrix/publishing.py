@@ -10,8 +10,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from kiln.base import account as accounts
 from kiln.base import vocabulary
 from kiln.base.errors import did_you_mean
+from kiln.matrix.account import key_elsewhere
 
 
 def _text(form: vocabulary.Form) -> StringConstraints:
@@ -41,6 +43,11 @@ class Share(_Block):
     """ARNs of organizations."""
     organizational_units: tuple[Unit, ...] = ()
     """ARNs of organizational units."""
+
+    @property
+    def somebody(self) -> bool:
+        """Whether anybody is named."""
+        return bool(self.accounts or self.organizations or self.organizational_units)
 
 
 class LaunchTemplate(_Block):
@@ -99,8 +106,83 @@ class Publish(_Block):
     """Fatal Xid events of instances of the AMI during the soak that still let it be promoted."""
 
 
-def inconsistent(settings: Publish) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """What does not fit together in merged settings: the path within `publish`, and why."""
+# What the names of a partition's regions begin with:
+# https://docs.aws.amazon.com/whitepapers/latest/aws-fault-isolation-boundaries/partitions.html
+_PARTITIONS = {
+    "cn-": "aws-cn",
+    "us-gov-": "aws-us-gov",
+    "us-iso-": "aws-iso",
+    "us-isob-": "aws-iso-b",
+    "eu-isoe-": "aws-iso-e",
+    "us-isof-": "aws-iso-f",
+    "eusc-": "aws-eusc",
+}
+
+
+def _partition(region: str) -> str:
+    return next((name for start, name in _PARTITIONS.items() if region.startswith(start)), "aws")
+
+
+def _elsewhere(settings: Publish, home: str | None) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Regions, keys and ARNs with which EC2 cannot do anything here; `home` is the region that
+    bakes, if the matrix names it."""
+    keys = [(("kms_keys", region), key, region) for region, key in settings.kms_keys.items()]
+    if settings.sign and home:
+        keys.append((("sign", "kms_key"), settings.sign.kms_key or "", home))
+    for path, key, region in keys:
+        if elsewhere := key_elsewhere(key, region):
+            yield path, f"the key is in {elsewhere}, not in {region}"
+    share, templates = settings.share, settings.launch_templates
+    regions: list[tuple[tuple[str | int, ...], str]] = [
+        *((("regions", index), name) for index, name in enumerate(settings.regions)),
+        *((("kms_keys", name), name) for name in settings.kms_keys),
+        *(
+            (("launch_templates", index, "regions"), name)
+            for index, template in enumerate(templates)
+            for name in template.regions
+        ),
+    ]
+    first = home or (regions[0][1] if regions else None)
+    if first is None:
+        return
+    ours = _partition(first)
+    for path, name in regions:
+        if _partition(name) != ours:
+            yield path, f"{name} is in the partition {_partition(name)}, and {first} in {ours}"
+    arns: list[tuple[tuple[str | int, ...], str | None]] = [
+        *((("share", "organizations"), arn) for arn in share.organizations),
+        *((("share", "organizational_units"), arn) for arn in share.organizational_units),
+        *((("launch_templates", n, "role_arn"), each.role_arn) for n, each in enumerate(templates)),
+    ]
+    for path, arn in arns:
+        if arn and arn.split(":")[1] != ours:
+            yield path, f"{arn} is not in the partition {ours} of {first}"
+
+
+def without_own_key(settings: Publish, home: accounts.Account) -> list[str | None]:
+    """The regions in which a shared AMI would be encrypted with the account's default EBS key, None
+    for the one that bakes: EC2 shares nothing that AWS's own key encrypts.
+
+    Source: https://github.com/hashicorp/packer/issues/7410
+    """
+    if not settings.share.somebody:
+        return []
+    keys: dict[str | None, str | None] = {None: home.kms_key_id}
+    keys |= {name: settings.kms_keys.get(name) for name in settings.regions if name != home.region}
+    return [region for region, key in keys.items() if key is None or is_awss_own(key)]
+
+
+def is_awss_own(key: str) -> bool:
+    """Whether a key's name is that of a key that AWS manages."""
+    return "alias/aws/" in key
+
+
+def inconsistent(
+    settings: Publish, home: str | None
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """What does not fit together in merged settings: the path within `publish`, and why. `home` is
+    the region that bakes, if the matrix names it."""
+    yield from _elsewhere(settings, home)
     if len(set(settings.channels)) < len(settings.channels):
         yield ("channels",), "a channel stands twice"
     named = [

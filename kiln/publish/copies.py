@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -13,10 +13,11 @@ from kiln.base.errors import operation_failed
 from kiln.base.tags import LINE, PREFIX, PROVENANCE, RETIRING, RUN_ID, SOURCE_IMAGE
 from kiln.cloud import aws
 from kiln.cloud.target import Target
-from kiln.matrix.publishing import Publish, Share
+from kiln.matrix.publishing import Publish, Share, is_awss_own
 from kiln.publish import sharing
 from kiln.publish.deprecation import protect_and_date
 from kiln.publish.images import Image, describe_image, images_there
+from kiln.publish.regions import in_regions
 from kiln.publish.verified_ami import VerifiedAmi
 
 
@@ -97,6 +98,52 @@ def _description(source: VerifiedAmi) -> str:
     return f"{source.record.recipe.get('name', source.name)}, verified, by AMI Kiln"
 
 
+def require_shareable(
+    target: Target, source: VerifiedAmi, regions: Sequence[str], settings: Publish
+) -> None:
+    """Raises KilnError (exit status 1) that names each region whose image EC2 would not share,
+    because AWS's own key encrypts it; nothing has been copied then.
+
+    Source: https://github.com/hashicorp/packer/issues/7410
+    """
+    image = describe_image(target, source.ami_id) if settings.share.somebody else None
+    if image is None or not any(image.keys):
+        return
+
+    def shareable(region: str) -> bool:
+        there = target.in_region(region)
+        if region == target.region:
+            return not any(key and _is_awss_own(there, key) for key in image.keys)
+        return not _is_awss_own(there, settings.kms_keys.get(region) or _default_key(there))
+
+    answers = in_regions(list(regions), shareable)
+    lacking = [region for region, can in answers.items() if not can]
+    if lacking:
+        settings_of = [
+            f"aws.kms_key_id ({region}; then build again)"
+            if region == target.region
+            else f"publish.kms_keys.{region}"
+            for region in lacking
+        ]
+        raise operation_failed(
+            f"{source.ami_id} cannot be shared in {', '.join(lacking)}: AWS's own key for EBS "
+            "encrypts it there, with which EC2 shares nothing. Nothing was copied",
+            hint=f"name a KMS key of yours: {', '.join(settings_of)}",
+        )
+
+
+def _default_key(there: Target) -> str:
+    with aws.explained(f"the default EBS key of {there.region} could not be read"):
+        return str(aws.ec2(there).get_ebs_default_kms_key_id()["KmsKeyId"])
+
+
+def _is_awss_own(there: Target, key: str) -> bool:
+    if is_awss_own(key):
+        return True
+    with aws.explained(f"the KMS key {key} could not be looked up in {there.region}"):
+        return aws.kms(there).describe_key(KeyId=key)["KeyMetadata"].get("KeyManager") == "AWS"
+
+
 def wanted_tags(source: VerifiedAmi, line: str) -> dict[str, str]:
     """The tags of a published image: the source's own, and its line."""
     own = {
@@ -155,7 +202,8 @@ def share_as_declared(
         changes: Any = {name: list(_permissions(who)) for name, who in sets.items() if who}
         if not changes:
             continue
-        with aws.explained(f"who may use {resource} could not be set in {target.region}"):
+        whom = ", ".join(sorted(set().union(*sets.values())))
+        with aws.explained(f"{resource} could not be prepared in {target.region} for {whom}"):
             if resource.startswith("snap-"):
                 ec2.modify_snapshot_attribute(
                     SnapshotId=resource,
@@ -209,7 +257,7 @@ def _other_keys(target: Target, image: Image, key: str | None) -> Iterator[str]:
 
 def _is_key(target: Target, used: str, wanted: str) -> bool:
     """Whether a key's ARN is the key that a setting names, which may be an alias."""
-    if used == wanted or used.rpartition("/")[2] == wanted.rpartition("/")[2]:
+    if used == wanted or used.endswith(f":key/{wanted}"):
         return True
     if "alias/" not in wanted:
         return False

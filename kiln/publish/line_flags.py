@@ -96,6 +96,13 @@ def regions_to_show(regions: str | None) -> list[str]:
     return [_require_region(region, "`publish.regions`:") for region in dict.fromkeys(every)]
 
 
+def require_regions(recipes: Sequence[Recipe]) -> None:
+    """Raises KilnError (exit status 2) for a region of the matrix that AWS does not have."""
+    for region in {recipe.row.account.region for recipe in recipes} - {None}:
+        _require_region(str(region), "`aws.region`:")
+    regions_to_show(None)
+
+
 def with_published(regions: Sequence[str], target: Target) -> list[str]:
     """These regions, and those to which the releases were published that channels of the target's
     region hold. Raises KilnError (exit status 1) if SSM refuses."""

@@ -73,6 +73,7 @@ def publish_row(
     if shelf and source.record.run_id not in kept:
         keep_record(shelf, source.record)
     regions = [target.region, *(r for r in settings.regions if r != target.region)]
+    copies.require_shareable(target, source, regions, settings)
     before = channel_move.held_in(target, regions, line, channel)
     channel_move.say_left_out(before.get(target.region), source.name, regions, say)
     images = _copied(source, line, regions, settings, target, say)

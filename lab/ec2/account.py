@@ -14,6 +14,7 @@ from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
 
 from lab.ec2.calls import BOOKED, Request, call, error
+from lab.storage import volume_keys
 
 
 @dataclass
@@ -161,6 +162,14 @@ def _meets(ami: Any, criterion: dict[str, Any]) -> bool:
 def _ago(days: int) -> datetime:
     now: datetime = utcnow().replace(tzinfo=None)
     return now - timedelta(days=int(days))
+
+
+@call("GetEbsDefaultKmsKeyId")
+def _default_key(request: Request) -> dict[str, Any]:
+    """moto keeps the key, and has AWS's own there since it first encrypted with it."""
+    key = request.backend.default_kms_key_id
+    own = not key or volume_keys.is_awss_own(request.backend, key)
+    return {"KmsKeyId": "alias/aws/ebs" if own else key}
 
 
 _DEFAULTS = ("HttpTokens", "HttpEndpoint", "InstanceMetadataTags", "HttpTokensEnforced")

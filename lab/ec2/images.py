@@ -13,6 +13,7 @@ from moto.core.utils import utcnow
 from lab.ec2 import account, filters, imaging, recycle_bin
 from lab.ec2.calls import Request, call, error, missing
 from lab.guests.instances import LabInstance
+from lab.storage import volume_keys
 
 _TIME = "%Y-%m-%dT%H:%M:%S.000Z"
 _COOLING = "disabled after "
@@ -192,6 +193,18 @@ def _permissions(parameters: dict[str, Any]) -> tuple[list[dict[str, str]], list
 def _share(backend: Any, ami: Any, add: list[dict[str, str]], remove: list[dict[str, str]]) -> None:
     if add and ami.state == "disabled":
         raise error("InvalidAMIID.Unavailable", f"The image ID '{ami.id}' is disabled")
+    keys = [
+        backend.snapshots[device["Ebs"]["SnapshotId"]].kms_key_id
+        for device in ami.block_device_mappings
+        if device["Ebs"].get("SnapshotId") in backend.snapshots
+    ]
+    if add and any(volume_keys.is_awss_own(backend, key) for key in keys):
+        # https://github.com/hashicorp/packer/issues/7410
+        raise error(
+            "InvalidParameter",
+            "Snapshots encrypted with the AWS Managed CMK can't be shared. Specify another "
+            "snapshot.",
+        )
     if any(permission.get("Group") == "all" for permission in add):
         if account.of(backend).images_public != "unblocked":
             raise error(

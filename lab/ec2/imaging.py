@@ -22,7 +22,7 @@ from lab.amis import images
 from lab.ec2 import known_images
 from lab.guests.guest import Guest
 from lab.guests.instances import PENDING, STOP_TIMEOUT, STOPPING, LabInstance, incorrect_state
-from lab.storage import disks, surrogates, volumes
+from lab.storage import disks, surrogates, volume_keys, volumes
 
 log = logging.getLogger("lab.imaging")
 
@@ -85,7 +85,7 @@ def create_image(
         instance_id=instance_id,
         volume_size=int(root.size or 8) if root else 8,
         encrypted=bool(root and root.encrypted),
-        kms_key_id=root.kms_key_id if root else None,
+        kms_key_id=_lasting(backend, root.kms_key_id) if root else None,
         tags=tags["image"],
         snapshot_tags=tags["snapshot"],
         attributes={"boot_mode": boot_mode},
@@ -187,6 +187,8 @@ def copy_image(response: Any) -> ActionResult:
             "You cannot create an unencrypted copy of an encrypted backing snapshot",
         )
     response.error_on_dryrun()
+    asked = parameter("KmsKeyId")
+    key = volume_keys.arn_of(backend, asked) if asked else None
     image = replace(
         image,
         id=moto_amis.random_ami_id(),
@@ -195,7 +197,7 @@ def copy_image(response: Any) -> ActionResult:
         description=parameter("Description") or image.description,
         created=utcnow().isoformat(),
         encrypted=bool(image.encrypted or encrypted or backend.ebs_encryption_by_default),
-        kms_key_id=parameter("KmsKeyId"),
+        kms_key_id=_lasting(backend, key or asked),
         volumes=[
             volume | {"Ebs": {key: v for key, v in volume["Ebs"].items() if key != "SnapshotId"}}
             for volume in image.volumes
@@ -217,16 +219,32 @@ def copy_image(response: Any) -> ActionResult:
     )
     kept = contextlib.ExitStack()  # from now on: the source may be deregistered at once
     kept.enter_context(images.in_progress(image.id, source_id, *image.layers))
-    threading.Thread(target=_complete_copy, args=(ami, image, source_id, kept), daemon=True).start()
+    # The reference of CopyImage: a key that is not valid is noticed when the call has been answered.
+    unknown = asked and not key
+    wrong = f"The KMS key {asked} does not exist in {backend.region_name}" if unknown else ""
+    threading.Thread(
+        target=_complete_copy, args=(ami, image, source_id, kept, wrong), daemon=True
+    ).start()
     return ActionResult({"ImageId": ami.id})
 
 
+def _lasting(backend: Any, key: str | None) -> str | None:
+    """The key that the lab remembers: AWS's own is another one in each lab."""
+    return None if volume_keys.is_awss_own(backend, key) else key
+
+
 def _complete_copy(
-    ami: Any, image: images.Image, source_id: str, kept: contextlib.ExitStack
+    ami: Any, image: images.Image, source_id: str, kept: contextlib.ExitStack, wrong: str
 ) -> None:
-    """The copy uses the same frozen layers and files, so no data is copied."""
+    """The copy uses the same frozen layers and files, so no data is copied. `wrong`: why it
+    fails."""
     machines = LabInstance.machines
     with kept:
+        if wrong:
+            # How EC2 writes it is assumed.
+            ami.state_reason = {"Code": "Client.InvalidKmsKey", "Message": wrong}
+            ami.state = "failed"
+            return
         try:
             folder = machines.lab.images
             for name in (volume["File"] for volume in image.volumes if "File" in volume):

@@ -175,8 +175,23 @@ def test_an_encrypted_copy_is_encrypted_and_so_is_what_comes_of_it(
         copied(there, found, "plain again", Encrypted=False)
     with pytest.raises(ClientError, match=r"InvalidParameterDependency"):
         copied(there, baked, "key alone", KmsKeyId="alias/mine")
-    mine = copied(there, baked, "my key", Encrypted=True, KmsKeyId="arn:aws:kms:eu-west-3:1:key/k")
-    assert snapshot(there, mine)["KmsKeyId"] == "arn:aws:kms:eu-west-3:1:key/k"
+    kms = client("kms", "eu-west-3")
+    key = kms.create_key()["KeyMetadata"]["Arn"]
+    kms.create_alias(AliasName="alias/mine", TargetKeyId=key)
+    mine = copied(there, baked, "my key", Encrypted=True, KmsKeyId="alias/mine")
+    assert snapshot(there, mine)["KmsKeyId"] == key
+
+
+def test_image_that_awss_key_encrypts_is_not_shared(ec2: Any, baked: Any) -> None:
+    found = copied(ec2, baked, "default key", Encrypted=True)
+    account = {"Add": [{"UserId": "111122223333"}]}
+    with pytest.raises(ClientError, match="InvalidParameter.*AWS Managed CMK"):
+        ec2.modify_image_attribute(ImageId=found["ImageId"], LaunchPermission=account)
+    disk = snapshot(ec2, found)["SnapshotId"]
+    with pytest.raises(ClientError, match="OperationNotPermitted.*EBS default key"):
+        ec2.modify_snapshot_attribute(
+            SnapshotId=disk, Attribute="createVolumePermission", CreateVolumePermission=account
+        )
 
 
 def test_a_volume_and_what_is_baked_of_it_have_the_key_that_the_launch_names(

@@ -27,6 +27,7 @@ from kiln.publish.release import Installed, on_image
 from kiln.publish.retire import Going, Retirement, plan_retirement, retire
 from tests.unit import commands
 from tests.unit.publish.channel import (
+    AL2,
     AWS,
     HOME,
     LINE,
@@ -151,6 +152,66 @@ def test_sharing_removed_account_is_revoked(client: Callable[..., Any], bake: Ba
         assert f"{region}: account {goes} may launch {old[region]}" in "\n".join(said)
     assert stays not in "\n".join(said)
     assert plan_retirement(AWS, [OTHER], {LINE: after}).opened == ()
+
+
+def _encrypted(client: Callable[..., Any], key: str | None) -> str:
+    """An instance whose volume that key encrypts; without one the account's default key."""
+    ec2 = client("ec2")
+    parent = client("ssm").get_parameter(Name=AL2)["Parameter"]["Value"]
+    disk = {"Encrypted": True, **({"KmsKeyId": key} if key else {})}
+    launched = ec2.run_instances(
+        ImageId=parent,
+        InstanceType="t3.micro",
+        MinCount=1,
+        MaxCount=1,
+        BlockDeviceMappings=[{"DeviceName": "/dev/xvda", "Ebs": disk}],
+    )
+    made = str(launched["Instances"][0]["InstanceId"])
+    ec2.get_waiter("instance_running").wait(InstanceIds=[made], WaiterConfig={"Delay": 1})
+    return made
+
+
+def _key(client: Callable[..., Any], region: str = HOME) -> str:
+    return str(client("kms", region).create_key()["KeyMetadata"]["Arn"])
+
+
+SHARED = {"accounts": ["111122223333"]}
+
+
+@pytest.mark.parametrize(("own_at_home", "named"), [(False, [HOME, OTHER]), (True, [OTHER])])
+def test_sharing_with_the_default_key_stops_before_copies(
+    client: Callable[..., Any], bake: Bake, *, own_at_home: bool, named: list[str]
+) -> None:
+    bake(3, of=_encrypted(client, _key(client) if own_at_home else None))
+    settings = Publish.model_validate({"share": SHARED})
+    with faulty(lambda call: None) as sent, pytest.raises(KilnError) as refused:
+        published(OTHER, settings=settings)
+    assert f"cannot be shared in {', '.join(named)}:" in refused.value.message
+    assert "CopyImage" not in {call.action for call in sent}
+
+
+@pytest.mark.parametrize("default", [False, True])
+def test_sharing_with_own_keys_is_published(
+    client: Callable[..., Any], bake: Bake, *, default: bool
+) -> None:
+    """Also with one that is the account's default."""
+    region = "eu-west-2"
+    key = _key(client, region)
+    ami_id = bake(3, of=_encrypted(client, _key(client)))
+    if default:
+        client("ec2", region).modify_ebs_default_kms_key_id(KmsKeyId=key)
+    keys = {} if default else {"kms_keys": {region: key}}
+    published(region, settings=Publish.model_validate({"share": SHARED, **keys}))
+    assert resolved(client, "nightly") == ami_id
+    assert _open(client, region, resolved(client, "nightly", region))[0] == {"111122223333"}
+
+
+def test_copy_with_a_key_that_is_not_there_fails(client: Callable[..., Any], bake: Bake) -> None:
+    bake(3)
+    for key in (_key(client), "alias/none", "8bed7f79-0156-4762-84cc-9d58e519cbf4"):
+        settings = Publish.model_validate({"kms_keys": {OTHER: key}})
+        with pytest.raises(KilnError, match="failed: The KMS key .* does not exist in eu-west-1"):
+            published(OTHER, settings=settings)
 
 
 def test_a_second_run_copies_and_moves_nothing(client: Callable[..., Any], bake: Bake) -> None:
