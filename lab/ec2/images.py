@@ -53,6 +53,10 @@ def _describe(request: Request) -> dict[str, Any]:
         amis = [ami for ami in amis if _may_launch(backend, ami, users)]
     if not parameters.get("IncludeDisabled"):
         amis = [ami for ami in amis if ami.state != "disabled"]
+    # Who names an AMI by its id sees it, deprecated or not; so does its owner.
+    # https://github.com/hashicorp/packer-plugin-amazon/issues/261
+    if not (parameters.get("IncludeDeprecated") or wanted):
+        amis = [ami for ami in amis if ami.owner_id == backend.account_id or not _is_past(ami)]
     if account.of(backend).allowed_images == "enabled":
         amis = [ami for ami in amis if account.allows(backend, ami)]
     chosen = parameters.get("Filters") or []
@@ -75,6 +79,12 @@ def _describe(request: Request) -> dict[str, Any]:
     for ami in amis:
         ami.image_allowed = account.allows(backend, ami) if state != "disabled" else None
     return {"Images": amis}
+
+
+def _is_past(ami: Any) -> bool:
+    """Whether an AMI is deprecated."""
+    at = getattr(ami, "deprecation_time", None)
+    return bool(at and datetime.strptime(at, _TIME) <= utcnow().replace(tzinfo=None))
 
 
 def _by_id(backend: Any, wanted: list[str]) -> list[Any]:

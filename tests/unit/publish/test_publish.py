@@ -17,6 +17,7 @@ from botocore.client import BaseClient
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.times import read_time, utc_now
+from kiln.cloud import parents
 from kiln.matrix.publishing import Publish
 from kiln.publish import channel_move, channels, copies, gates, images, line_flags, verified_ami
 from kiln.publish.channel_move import move_one
@@ -950,3 +951,16 @@ def test_a_region_that_a_promotion_leaves_out_is_named_and_not_by_one_that_is_re
     assert messages == []
     promoted("candidate", say=messages.append)
     assert messages[0].startswith(f"{OTHER}: candidate of {LINE} keeps {there}: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("al2023-ami-2023.5.*-kernel-6.1-x86_64", "al2023-ami-2023.5.20240916.0-kernel-6.1-x86_64"),
+        ("al2023-ami-2023.*-kernel-6.1-x86_64", "al2023-ami-2023.12."),
+    ],
+)
+def test_deprecated_parent_is_found_if_nothing_newer_matches(name: str, found: str) -> None:
+    source = replace(RECIPE.source_ami, owner="amazon", name=name, ssm_parameter=None)
+    recipe = replace(RECIPE, source_ami=source, arch="x86_64")
+    assert parents.resolve(recipe, AWS).name.startswith(found)
