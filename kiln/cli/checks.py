@@ -36,8 +36,12 @@ def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, 
         _versions(chosen)
         return engine.check_combination(**chosen, strict=strict)  # type: ignore[arg-type]
     recipes = load.load_recipes()
-    line_flags.require_regions(recipes)
-    found = [*engine.check_matrix(recipes, strict=strict), *load.sharing_warnings(strict=strict)]
+    publishing = load.load_publishing()
+    line_flags.require_regions(recipes, publishing.values())
+    found = [
+        *engine.check_matrix(recipes, strict=strict),
+        *load.sharing_warnings(recipes, publishing, strict=strict),
+    ]
     findings = [finding.as_json() for finding in found]
     types = sorted({kind for recipe in recipes for kind in recipe.target_instance_types})
     return {

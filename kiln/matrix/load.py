@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -11,7 +12,7 @@ from kiln import components, facts
 from kiln.base import overlay
 from kiln.base.account import Account
 from kiln.base.errors import KilnError
-from kiln.base.findings import Finding
+from kiln.base.findings import Finding, Place
 from kiln.base.located import Located, load_yaml
 from kiln.base.paths import matrix_file
 from kiln.base.recipe import Acceptance, Distro, Recipe, Row, SourceAmi, Volume
@@ -134,31 +135,36 @@ def load_publishing(path: Path | None = None) -> dict[str, Publish]:
     return settings
 
 
-def sharing_warnings(*, strict: bool) -> list[Finding]:
+def sharing_warnings(
+    recipes: Iterable[Recipe], publishing: Mapping[str, Publish], *, strict: bool
+) -> list[Finding]:
     """Rows whose AMIs EC2 would not share, unless the account's default EBS key is its own; errors
     with `strict`."""
-    recipes = {recipe.name: recipe for recipe in load_recipes()}
-    rows: dict[tuple[str | None, ...], list[str]] = {}
-    for name, settings in load_publishing().items():
-        lacking = tuple(without_own_key(settings, recipes[name].row.account))
+    documents = {file.document.file: file.document for file in _files(None)}
+    rows: dict[tuple[Place, tuple[str | None, ...]], list[str]] = {}
+    for recipe in recipes:
+        lacking = tuple(without_own_key(publishing[recipe.name], recipe.row.account))
         if lacking:
-            rows.setdefault(lacking, []).append(name)
+            document = documents[recipe.row.file]
+            own = ("amis", recipe.row.index, "publish", "share")
+            path = own if own in document.values else ("defaults", "publish", "share")
+            rows.setdefault((document.place(path), lacking), []).append(recipe.name)
     return [
         Finding(
             "error" if strict else "warning",
             "SHARE-KEY",
             "`share` needs a KMS key of your own, and there is none in "
             + ", ".join(region or "the region that bakes" for region in lacking),
-            why="EC2 shares no AMI that AWS's own EBS key encrypts; an own key that is the account's "
-            "default there does as well",
+            why="EC2 shares no AMI that AWS's own EBS key encrypts; a key of yours that is the "
+            "account's default there does as well",
             hint="; ".join(
                 f"publish.kms_keys: {{{region}: alias/…}}" if region else "aws.kms_key_id: alias/…"
                 for region in lacking
             ),
             rows=tuple(names),
             source="https://github.com/hashicorp/packer/issues/7410",
-        )
-        for lacking, names in rows.items()
+        ).at(place)
+        for (place, lacking), names in rows.items()
     ]
 
 

@@ -123,17 +123,19 @@ def _partition(region: str) -> str:
     return next((name for start, name in _PARTITIONS.items() if region.startswith(start)), "aws")
 
 
-def _elsewhere(settings: Publish, home: str | None) -> Iterator[tuple[tuple[str | int, ...], str]]:
+_Path = tuple[str | int, ...]
+
+
+def _elsewhere(settings: Publish, home: str | None) -> Iterator[tuple[_Path, str]]:
     """Regions, keys and ARNs with which EC2 cannot do anything here; `home` is the region that
     bakes, if the matrix names it."""
-    keys = [(("kms_keys", region), key, region) for region, key in settings.kms_keys.items()]
-    if settings.sign and home:
-        keys.append((("sign", "kms_key"), settings.sign.kms_key or "", home))
-    for path, key, region in keys:
+    for region, key in settings.kms_keys.items():
         if elsewhere := key_elsewhere(key, region):
-            yield path, f"the key is in {elsewhere}, not in {region}"
+            yield ("kms_keys", region), f"the key is in {elsewhere}, not in {region}"
+    if settings.sign and (elsewhere := key_elsewhere(settings.sign.kms_key, home)):
+        yield ("sign", "kms_key"), f"the key is in {elsewhere}, and the build in {home}"
     share, templates = settings.share, settings.launch_templates
-    regions: list[tuple[tuple[str | int, ...], str]] = [
+    regions: list[tuple[_Path, str]] = [
         *((("regions", index), name) for index, name in enumerate(settings.regions)),
         *((("kms_keys", name), name) for name in settings.kms_keys),
         *(
@@ -149,7 +151,7 @@ def _elsewhere(settings: Publish, home: str | None) -> Iterator[tuple[tuple[str 
     for path, name in regions:
         if _partition(name) != ours:
             yield path, f"{name} is in the partition {_partition(name)}, and {first} in {ours}"
-    arns: list[tuple[tuple[str | int, ...], str | None]] = [
+    arns: list[tuple[_Path, str | None]] = [
         *((("share", "organizations"), arn) for arn in share.organizations),
         *((("share", "organizational_units"), arn) for arn in share.organizational_units),
         *((("launch_templates", n, "role_arn"), each.role_arn) for n, each in enumerate(templates)),
@@ -177,9 +179,7 @@ def is_awss_own(key: str) -> bool:
     return "alias/aws/" in key
 
 
-def inconsistent(
-    settings: Publish, home: str | None
-) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def inconsistent(settings: Publish, home: str | None) -> Iterator[tuple[_Path, str]]:
     """What does not fit together in merged settings: the path within `publish`, and why. `home` is
     the region that bakes, if the matrix names it."""
     yield from _elsewhere(settings, home)

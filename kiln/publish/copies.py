@@ -141,7 +141,8 @@ def _is_awss_own(there: Target, key: str) -> bool:
     if is_awss_own(key):
         return True
     with aws.explained(f"the KMS key {key} could not be looked up in {there.region}"):
-        return aws.kms(there).describe_key(KeyId=key)["KeyMetadata"].get("KeyManager") == "AWS"
+        metadata = aws.kms(there).describe_key(KeyId=key)["KeyMetadata"]
+        return bool(metadata.get("KeyManager") == "AWS")
 
 
 def wanted_tags(source: VerifiedAmi, line: str) -> dict[str, str]:

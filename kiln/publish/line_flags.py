@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kiln.base import vocabulary
@@ -92,15 +92,19 @@ def regions_to_show(regions: str | None) -> list[str]:
     """
     if regions is not None:
         return _regions(regions)
-    every = (region for settings in load_publishing().values() for region in settings.regions)
+    return _published_to(load_publishing().values())
+
+
+def _published_to(publishing: Iterable[Publish]) -> list[str]:
+    every = (region for settings in publishing for region in settings.regions)
     return [_require_region(region, "`publish.regions`:") for region in dict.fromkeys(every)]
 
 
-def require_regions(recipes: Sequence[Recipe]) -> None:
+def require_regions(recipes: Sequence[Recipe], publishing: Iterable[Publish]) -> None:
     """Raises KilnError (exit status 2) for a region of the matrix that AWS does not have."""
     for region in {recipe.row.account.region for recipe in recipes} - {None}:
         _require_region(str(region), "`aws.region`:")
-    regions_to_show(None)
+    _published_to(publishing)
 
 
 def with_published(regions: Sequence[str], target: Target) -> list[str]:

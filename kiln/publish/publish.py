@@ -27,8 +27,8 @@ from kiln.publish.verified_ami import VerifiedAmi, verified_ami
 
 # Seconds. EC2 documents no limit for a copy; Packer waits as long for an image.
 _COPY_TIMEOUT = 4 * 3600
-# How often EC2 is asked for a copy that it does not show yet, though it has just named its id, before
-# the copy counts as gone: https://github.com/Answers4AWS/distami/issues/5
+# How often EC2 is asked for a copy that it does not show yet, though it has just named its id; then
+# the copy is gone: https://github.com/Answers4AWS/distami/issues/5
 _UNSEEN = 10
 # How often what was set is read back: EC2 may show it late.
 # https://github.com/hashicorp/terraform-provider-aws/pull/34691

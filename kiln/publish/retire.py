@@ -9,7 +9,7 @@ from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError, operation_failed
@@ -25,6 +25,9 @@ from kiln.publish.provenance import statement_parameter, subject_name
 from kiln.publish.regions import in_regions
 from kiln.publish.release import Release
 from kiln.publish.usage import used_elsewhere
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import DeregisterImageResultTypeDef
 
 RetireStep = Literal["deprecate", "disable", "deregister"]
 _KEEP = 2
@@ -99,9 +102,7 @@ def plan_retirement(
     opened = in_regions(
         everywhere,
         lambda region: {
-            image.ami_id: sharing.opened(
-                target.in_region(region), image.ami_id, image.snapshots
-            )
+            image.ami_id: sharing.opened(target.in_region(region), image.ami_id, image.snapshots)
             for image in images[region]
         },
     )
@@ -174,7 +175,7 @@ def _guarded(image: OwnImage, users: Sequence[str]) -> str:
 
 def _settings_of(image: OwnImage, settings: Mapping[str, Publish]) -> Publish:
     """Those of its line; of its row, as long as it was not published; the defaults."""
-    names = (image.line, image.tags.get(RECIPE), "")
+    names = (image.line or "", image.tags.get(RECIPE, ""), "")
     return next((settings[name] for name in names if name in settings), Publish())
 
 
@@ -187,12 +188,12 @@ def _step(image: OwnImage) -> RetireStep:
 def _not_yet(image: OwnImage, settings: Publish) -> str:
     """Why the next step is not due. `retire` takes an AMI from nobody without `deregister_after`:
     one that is only deprecated still launches."""
-    step, last = _step(image), settings.deregister_after
+    step, setting = _step(image), "deregister_after"
+    days, since = settings.deregister_after, _last_step(image)
     if step == "deprecate":
         setting, days, since = "deprecate_after", settings.deprecate_after, image.created
-    else:
-        setting, days = "deregister_after", last if step == "deregister" else last and 1
-        since = _last_step(image)
+    elif step == "disable" and days:
+        days = 1
     if days is None:
         return f"without {setting} nothing will {step} it"
     if since is None:
@@ -203,7 +204,7 @@ def _not_yet(image: OwnImage, settings: Publish) -> str:
 
 def _last_step(image: OwnImage) -> datetime | None:
     try:
-        return read_time(image.tags[RETIRING])
+        return read_time(image.tags.get(RETIRING, ""))
     except ValueError:
         return None
 
@@ -281,18 +282,18 @@ def _do(target: Target, going: Going, image: OwnImage) -> None:
         else:
             answer = ec2.deregister_image(ImageId=going.ami_id, DeleteAssociatedSnapshots=True)
             _delete_statements(target, image)
-            _require_deleted(answer.get("DeleteSnapshotResults", []))
+            _require_deleted(answer)
 
 
-def _require_deleted(results: Sequence[Mapping[str, str]]) -> None:
+def _require_deleted(answer: DeregisterImageResultTypeDef) -> None:
     """Raises KilnError (exit status 1) for snapshots that EC2 kept, unless another AMI has them.
 
     Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DeleteSnapshotReturnCode.html
     """
     kept = [
-        f"{result['SnapshotId']} ({result['ReturnCode']})"
-        for result in results
-        if result["ReturnCode"] not in ("success", "skipped")
+        f"{result.get('SnapshotId')} ({result.get('ReturnCode')})"
+        for result in answer.get("DeleteSnapshotResults", [])
+        if result.get("ReturnCode") not in ("success", "skipped")
     ]
     if kept:
         raise operation_failed(

@@ -219,7 +219,7 @@ def copy_image(response: Any) -> ActionResult:
     )
     kept = contextlib.ExitStack()  # from now on: the source may be deregistered at once
     kept.enter_context(images.in_progress(image.id, source_id, *image.layers))
-    # The reference of CopyImage: a key that is not valid is noticed when the call has been answered.
+    # The reference of CopyImage: EC2 notices a wrong key when it has answered the call.
     unknown = asked and not key
     wrong = f"The KMS key {asked} does not exist in {backend.region_name}" if unknown else ""
     threading.Thread(

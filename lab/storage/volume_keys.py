@@ -25,7 +25,7 @@ def is_awss_own(backend: Any, arn: str | None) -> bool:
 
 
 def managed(create_alias: Callable[..., Any]) -> Callable[..., Any]:
-    """KMS's CreateAlias; the key of an alias of AWS's is AWS's own, with moto it is a customer's."""
+    """CreateAlias of KMS. moto: the key of AWS's alias is a customer's."""
 
     def create(keys: Any, target_key_id: str, alias_name: str) -> Any:
         if alias_name.startswith("alias/aws/"):

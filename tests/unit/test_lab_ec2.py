@@ -186,10 +186,10 @@ def test_an_encrypted_copy_is_encrypted_and_so_is_what_comes_of_it(
 def test_image_that_awss_key_encrypts_is_not_shared(ec2: Any, baked: Any) -> None:
     found = copied(ec2, baked, "default key", Encrypted=True)
     account = {"Add": [{"UserId": "111122223333"}]}
-    with pytest.raises(ClientError, match="InvalidParameter.*AWS Managed CMK"):
+    with pytest.raises(ClientError, match=r"InvalidParameter.*AWS Managed CMK"):
         ec2.modify_image_attribute(ImageId=found["ImageId"], LaunchPermission=account)
     disk = snapshot(ec2, found)["SnapshotId"]
-    with pytest.raises(ClientError, match="OperationNotPermitted.*EBS default key"):
+    with pytest.raises(ClientError, match=r"OperationNotPermitted.*EBS default key"):
         ec2.modify_snapshot_attribute(
             SnapshotId=disk, Attribute="createVolumePermission", CreateVolumePermission=account
         )

@@ -118,9 +118,7 @@ def _open(client: Callable[..., Any], region: str, ami_id: str) -> list[set[str]
     ec2 = client("ec2", region)
     image = ec2.describe_image_attribute(ImageId=ami_id, Attribute="launchPermission")
     disk = described(client, ami_id, region)["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
-    snapshot = ec2.describe_snapshot_attribute(
-        SnapshotId=disk, Attribute="createVolumePermission"
-    )
+    snapshot = ec2.describe_snapshot_attribute(SnapshotId=disk, Attribute="createVolumePermission")
     each = (image["LaunchPermissions"], snapshot["CreateVolumePermissions"])
     return [{next(iter(one.values())) for one in permissions} for permissions in each]
 
@@ -211,7 +209,7 @@ def test_copy_with_a_key_that_is_not_there_fails(client: Callable[..., Any], bak
     bake(3)
     for key in (_key(client), "alias/none", "8bed7f79-0156-4762-84cc-9d58e519cbf4"):
         settings = Publish.model_validate({"kms_keys": {OTHER: key}})
-        with pytest.raises(KilnError, match="failed: The KMS key .* does not exist in eu-west-1"):
+        with pytest.raises(KilnError, match=r"failed: The KMS key .* does not exist in eu-west-1"):
             published(OTHER, settings=settings)
 
 

@@ -33,7 +33,6 @@ from tests.unit.publish.channel import (
 )
 from tests.unit.publish.faults import Call, faulty
 
-
 DUE = {"keep": {"nightly": 1}, "deprecate_after": 1, "deregister_after": 1}
 
 
