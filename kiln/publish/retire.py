@@ -175,8 +175,10 @@ def _guarded(image: OwnImage, users: Sequence[str]) -> str:
 
 def _settings_of(image: OwnImage, settings: Mapping[str, Publish]) -> Publish:
     """Those of its line; of its row, as long as it was not published; the defaults."""
-    names = (image.line or "", image.tags.get(RECIPE, ""), "")
-    return next((settings[name] for name in names if name in settings), Publish())
+    for name in (image.line, image.tags.get(RECIPE), ""):
+        if name is not None and name in settings:
+            return settings[name]
+    return Publish()
 
 
 def _step(image: OwnImage) -> RetireStep:
