@@ -17,6 +17,7 @@ from kiln.matrix.publishing import Publish, Share, is_awss_own
 from kiln.publish import sharing
 from kiln.publish.deprecation import protect_and_date
 from kiln.publish.images import Image, describe_image, images_there
+from kiln.publish.own_images import own_images
 from kiln.publish.regions import in_regions
 from kiln.publish.verified_ami import VerifiedAmi
 
@@ -213,6 +214,15 @@ def share_as_declared(
                 )
             else:
                 ec2.modify_image_attribute(ImageId=resource, LaunchPermission=changes)
+
+
+def take_back(target: Target, line: str, share: Share, say: Callable[[str], None]) -> None:
+    """Remove the permissions that `share` does not declare any more from each image of the line in
+    the target's region. Raises KilnError (exit status 1) if EC2 refuses."""
+    for image in own_images(target):
+        if image.line == line:
+            there = sharing.opened(target, image.ami_id, image.snapshots)
+            share_as_declared(target, there, share, say, only_remove=True)
 
 
 def _permissions(who: set[str]) -> Iterator[dict[str, str]]:

@@ -15,12 +15,11 @@ from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
 from kiln.pipeline.kept_records import all_of
 from kiln.pipeline.shared_records import Shelf, bring_named, bring_row, keep_record
-from kiln.publish import channel_move, copies, sharing
+from kiln.publish import channel_move, copies
 from kiln.publish import images as amis
 from kiln.publish.attestation import attest
 from kiln.publish.channel_move import Move, move_everywhere
 from kiln.publish.line_flags import answering
-from kiln.publish.own_images import own_images
 from kiln.publish.regions import in_regions
 from kiln.publish.release import Release, on_image
 from kiln.publish.verified_ami import VerifiedAmi, verified_ami
@@ -77,6 +76,12 @@ def publish_row(
     before = channel_move.held_in(target, regions, line, channel)
     channel_move.say_left_out(before.get(target.region), source.name, regions, say)
     images = _copied(source, line, regions, settings, target, say)
+    former = before.get(target.region)
+    has = former.release.images if former and former.release else {}
+    in_regions(
+        list({**images, **has}),
+        lambda region: copies.take_back(target.in_region(region), line, settings.share, say),
+    )
     _settled(source, line, images, settings, target, say)
     if smoke:
         for region, image_id in images.items():
@@ -161,8 +166,7 @@ def _settled(
     target: Target,
     say: Callable[[str], None],
 ) -> None:
-    """Prepare the image of each region and read it back. The line's earlier images there lose the
-    permissions that `share` does not declare any more.
+    """Prepare the image of each region and read it back.
 
     Raises KilnError (exit status 1) if one of them is not as consumers may have it.
     """
@@ -174,10 +178,6 @@ def _settled(
         if image is None:
             return [f"{images[region]} is not there any more"]
         copies.prepare_image(there, image, source, line, settings, say)
-        for other in own_images(there):
-            if other.line == line and other.ami_id != image.ami_id:
-                has = sharing.opened(there, other.ami_id, other.snapshots)
-                copies.share_as_declared(there, has, settings.share, say, only_remove=True)
         for _ in range(_READS):
             lacking = copies.not_ready(there, images[region], tags, settings)
             if not lacking:

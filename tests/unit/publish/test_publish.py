@@ -153,6 +153,16 @@ def test_sharing_removed_account_is_revoked(client: Callable[..., Any], bake: Ba
     assert plan_retirement(AWS, [OTHER], {LINE: after}).opened == ()
 
 
+def test_sharing_is_revoked_where_nothing_is_published_now(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    bake(3)
+    published(OTHER, settings=Publish.model_validate({"share": SHARED}))
+    published(settings=Publish())
+    for region in (HOME, OTHER):
+        assert _open(client, region, resolved(client, "nightly", region)) == [set(), set()]
+
+
 def _encrypted(client: Callable[..., Any], key: str | None) -> str:
     """An instance whose volume that key encrypts; without one the account's default key."""
     ec2 = client("ec2")
