@@ -132,8 +132,6 @@ def fault(
     show(left, as_json=json, text=_faults)
 
 
-
-
 @task(
     help={
         "bases": "also delete the root filesystems and packages that labs share",

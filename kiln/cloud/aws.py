@@ -210,9 +210,9 @@ def _caller(target: Target) -> Any:
 @cache
 def regions() -> frozenset[str]:
     """The regions in boto3's own data, of all partitions: AWS may have newer ones."""
-    import boto3
+    from botocore.session import Session
 
-    session = boto3.Session()
+    session = Session()  # boto3's wants the profile that AWS_PROFILE names
     return frozenset(
         name
         for partition in session.get_available_partitions()

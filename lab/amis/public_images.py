@@ -122,7 +122,11 @@ def _of_entry(entry: dict[str, Any]) -> Iterator[PublicImage]:
             arch=arch,
             root_device=facts.distro(entry["distro"])["root_device"],
             parameters=tuple(form.format(**words) for form in (*entry["parameters"], *more)),
-            **_times(entry["created"], entry.get("deprecated", _file()["deprecated"])),
+            **_times(
+                entry["created"],
+                entry.get("deprecated", _file()["deprecated"]),
+                superseded=entry.get("superseded", False),
+            ),
             boot_mode=entry["boot_mode"].get(arch),
             kind=entry.get("kind", ""),
             texts=tuple(
@@ -132,13 +136,15 @@ def _of_entry(entry: dict[str, Any]) -> Iterator[PublicImage]:
         )
 
 
-def _times(created: str, days: int) -> dict[str, Any]:
+def _times(created: str, days: int, *, superseded: bool = False) -> dict[str, Any]:
+    """When an image was made and is deprecated: for one that stands for the vendor's newest, not
+    before next month."""
     first = datetime.fromisoformat(created).replace(tzinfo=timezone.utc)
+    last = first + timedelta(days=days)
+    if not superseded:
+        last = max(last, datetime.now(timezone.utc) + timedelta(days=30))
     form = "%Y-%m-%dT%H:%M:%S.000Z"
-    return {
-        "created": first.strftime(form),
-        "deprecated": (first + timedelta(days=days)).strftime(form),
-    }
+    return {"created": first.strftime(form), "deprecated": last.strftime(form)}
 
 
 def write(lab: Lab, images: list[PublicImage]) -> Path:

@@ -26,6 +26,7 @@ import moto.ec2.models.spot_requests as moto_spot
 import moto.ec2.responses.amis as moto_amis_responses
 import moto.ec2.responses.instances as moto_instance_responses
 import moto.iam.models as moto_iam
+import moto.kms.models as moto_kms
 import moto.s3.models as moto_s3
 import moto.ssm.models as moto_ssm
 from moto.core.utils import utcnow
@@ -38,6 +39,7 @@ from lab.ec2 import instances as ec2_instances
 from lab.guests import instances
 from lab.guests.machines import Machines
 from lab.ssm import parameters
+from lab.storage import volume_keys
 
 # Each AMI of the lab is Linux with ENA. UsageOperation of Linux:
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-info-fields.html
@@ -78,6 +80,7 @@ def install(machines: Machines) -> None:
     # moto: DescribeImages shows none of these.
     for name, value in _OF_ALL_IMAGES.items():
         setattr(moto_amis.Ami, name, value)
+    moto_kms.KmsBackend.create_alias = volume_keys.managed(moto_kms.KmsBackend.create_alias)
     # moto: DescribeVolumes shows no DeleteOnTermination.
     moto_volumes.VolumeAttachment.delete_on_termination = property(_deleted_with_instance)
     # moto: a fleet's and an Auto Scaling group's instances lack most of their launch template's

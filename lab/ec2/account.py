@@ -11,6 +11,7 @@ from typing import Any
 from moto.ec2.exceptions import EC2ClientError
 
 from lab.ec2.calls import Request, call, error
+from lab.storage import volume_keys
 
 
 @dataclass
@@ -80,6 +81,14 @@ def _unblock_snapshots(request: Request) -> dict[str, Any]:
 @call("GetSnapshotBlockPublicAccessState")
 def _snapshots_blocked(request: Request) -> dict[str, Any]:
     return {"State": of(request.backend).snapshots_public, "ManagedBy": "account"}
+
+
+@call("GetEbsDefaultKmsKeyId")
+def _default_key(request: Request) -> dict[str, Any]:
+    """moto keeps the key, and has AWS's own there since it first encrypted with it."""
+    key = request.backend.default_kms_key_id
+    own = not key or volume_keys.is_awss_own(request.backend, key)
+    return {"KmsKeyId": "alias/aws/ebs" if own else key}
 
 
 _DEFAULTS = ("HttpTokens", "HttpEndpoint", "InstanceMetadataTags", "HttpTokensEnforced")

@@ -21,7 +21,7 @@ from moto.ec2.models import ec2_backends
 from lab.amis import images
 from lab.ec2 import known_images
 from lab.guests.instances import PENDING, STOP_TIMEOUT, STOPPING, LabInstance, incorrect_state
-from lab.storage import disks
+from lab.storage import disks, volume_keys
 
 log = logging.getLogger("lab.imaging")
 
@@ -80,7 +80,7 @@ def create_image(
         instance_id=instance_id,
         volume_size=int(root.size or 8) if root else 8,
         encrypted=bool(root and root.encrypted),
-        kms_key_id=root.kms_key_id if root else None,
+        kms_key_id=_lasting(backend, root.kms_key_id) if root else None,
         tags=tags["image"],
         snapshot_tags=tags["snapshot"],
         attributes={"boot_mode": boot_mode},
@@ -171,6 +171,8 @@ def copy_image(response: Any) -> ActionResult:
             "You cannot create an unencrypted copy of an encrypted backing snapshot",
         )
     response.error_on_dryrun()
+    asked = parameter("KmsKeyId")
+    key = volume_keys.arn_of(backend, asked) if asked else None
     image = replace(
         image,
         id=moto_amis.random_ami_id(),
@@ -179,7 +181,7 @@ def copy_image(response: Any) -> ActionResult:
         description=parameter("Description") or image.description,
         created=utcnow().isoformat(),
         encrypted=bool(image.encrypted or encrypted or backend.ebs_encryption_by_default),
-        kms_key_id=parameter("KmsKeyId"),
+        kms_key_id=_lasting(backend, key or asked),
         volumes=[
             volume | {"Ebs": {key: v for key, v in volume["Ebs"].items() if key != "SnapshotId"}}
             for volume in image.volumes
@@ -201,14 +203,28 @@ def copy_image(response: Any) -> ActionResult:
     )
     kept = contextlib.ExitStack()  # from now on: the source may be deregistered at once
     kept.enter_context(images.in_progress(image.id, source_id, *image.layers))
-    threading.Thread(target=_complete_copy, args=(ami, image, kept), daemon=True).start()
+    # The reference of CopyImage: EC2 notices a wrong key when it has answered the call.
+    unknown = asked and not key
+    wrong = f"The KMS key {asked} does not exist in {backend.region_name}" if unknown else ""
+    threading.Thread(target=_complete_copy, args=(ami, image, kept, wrong), daemon=True).start()
     return ActionResult({"ImageId": ami.id})
 
 
-def _complete_copy(ami: Any, image: images.Image, kept: contextlib.ExitStack) -> None:
-    """The copy uses the same frozen layers, so no data is copied."""
+def _lasting(backend: Any, key: str | None) -> str | None:
+    """The key that the lab remembers: AWS's own is another one in each lab."""
+    return None if volume_keys.is_awss_own(backend, key) else key
+
+
+def _complete_copy(ami: Any, image: images.Image, kept: contextlib.ExitStack, wrong: str) -> None:
+    """The copy uses the same frozen layers, so no data is copied. `wrong`: why it
+    fails."""
     machines = LabInstance.machines
     with kept:
+        if wrong:
+            # How EC2 writes it is assumed.
+            ami.state_reason = {"Code": "Client.InvalidKmsKey", "Message": wrong}
+            ami.state = "failed"
+            return
         try:
             if not image.base:
                 base = machines.base(image.distro, image.architecture)

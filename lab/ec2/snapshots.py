@@ -9,6 +9,7 @@ from typing import Any
 
 from lab.ec2 import account
 from lab.ec2.calls import Request, call, error, missing
+from lab.storage import volume_keys
 
 
 def find(backend: Any, snapshot_id: str | None) -> Any:
@@ -84,6 +85,10 @@ def _modify(request: Request) -> None:
         )
     if everybody and snapshot.encrypted:
         raise error("InvalidParameterValue", "Encrypted snapshots cannot be shared publicly")
+    if add and volume_keys.is_awss_own(request.backend, snapshot.kms_key_id):
+        raise error(
+            "OperationNotPermitted", "Encrypted snapshots with EBS default key cannot be shared"
+        )
     for permission in add:
         _of(snapshot, permission).add(next(iter(permission.values())))
     for permission in remove:

@@ -16,6 +16,7 @@ from botocore.exceptions import ClientError
 
 from devel import lab_api
 from kiln.base.recipe import SourceAmi
+from kiln.base.times import read_time, utc_now
 from kiln.cloud.aws_target import AwsTarget
 from kiln.matrix.load import load_recipes
 from kiln.preflight.answers import State
@@ -176,8 +177,23 @@ def test_an_encrypted_copy_is_encrypted_and_so_is_what_comes_of_it(
         copied(there, found, "plain again", Encrypted=False)
     with pytest.raises(ClientError, match=r"InvalidParameterDependency"):
         copied(there, baked, "key alone", KmsKeyId="alias/mine")
-    mine = copied(there, baked, "my key", Encrypted=True, KmsKeyId="arn:aws:kms:eu-west-3:1:key/k")
-    assert snapshot(there, mine)["KmsKeyId"] == "arn:aws:kms:eu-west-3:1:key/k"
+    kms = client("kms", "eu-west-3")
+    key = kms.create_key()["KeyMetadata"]["Arn"]
+    kms.create_alias(AliasName="alias/mine", TargetKeyId=key)
+    mine = copied(there, baked, "my key", Encrypted=True, KmsKeyId="alias/mine")
+    assert snapshot(there, mine)["KmsKeyId"] == key
+
+
+def test_image_that_awss_key_encrypts_is_not_shared(ec2: Any, baked: Any) -> None:
+    found = copied(ec2, baked, "default key", Encrypted=True)
+    account = {"Add": [{"UserId": "111122223333"}]}
+    with pytest.raises(ClientError, match=r"InvalidParameter.*AWS Managed CMK"):
+        ec2.modify_image_attribute(ImageId=found["ImageId"], LaunchPermission=account)
+    disk = snapshot(ec2, found)["SnapshotId"]
+    with pytest.raises(ClientError, match=r"OperationNotPermitted.*EBS default key"):
+        ec2.modify_snapshot_attribute(
+            SnapshotId=disk, Attribute="createVolumePermission", CreateVolumePermission=account
+        )
 
 
 def test_a_volume_and_what_is_baked_of_it_have_the_key_that_the_launch_names(
@@ -304,7 +320,7 @@ def test_a_public_image_looks_as_on_ec2_and_says_what_it_is(ec2: Any, parent: st
         "xen",
     )
     assert found["CreationDate"] == "2026-09-28T00:00:00.000Z"
-    assert found["DeprecationTime"] == "2026-12-27T00:00:00.000Z"
+    assert read_time(found["DeprecationTime"]) > utc_now()  # it stands for the newest
     assert found["Description"].endswith("(kiln-lab-stand-in)")
     assert tags(found) == {"kiln-lab-stand-in": "al2023"}
 
@@ -313,6 +329,15 @@ def test_an_image_made_of_one_has_its_boot_mode_and_no_deprecation(baked: Any) -
     assert (baked["BootMode"], baked["EnaSupport"]) == ("uefi-preferred", True)
     assert (baked["PlatformDetails"], baked["UsageOperation"]) == ("Linux/UNIX", "RunInstances")
     assert "DeprecationTime" not in baked
+
+
+def test_deprecated_image_of_others_is_hidden_unless_asked_for(ec2: Any, baked: Any) -> None:
+    old = [{"Name": "name", "Values": ["al2023-ami-2023.5.*"]}]
+    assert ec2.describe_images(Owners=["amazon"], Filters=old)["Images"] == []
+    found = ec2.describe_images(Owners=["amazon"], Filters=old, IncludeDeprecated=True)["Images"]
+    assert {image["Architecture"] for image in found} == {"x86_64", "arm64"}
+    named = ec2.describe_images(ImageIds=[found[0]["ImageId"]])["Images"]
+    assert named[0]["DeprecationTime"] < "2026"
 
 
 def test_an_old_image_without_a_boot_mode_shows_none(ec2: Any, client: Callable[..., Any]) -> None:
