@@ -110,14 +110,14 @@ def _in_its_namespace(original: Callable[..., Any]) -> Callable[..., Any]:
     """moto: a series with dimensions counts those of other namespaces too."""
 
     def get_metric_data(backend: Any, queries: list[dict[str, Any]], **more: Any) -> list[Any]:
-        found = []
+        results = []
         for query in queries:
             view, stat = copy.copy(backend), query.get("MetricStat")
             if stat:
                 name = stat["Metric"]["Namespace"]
                 view.metric_data = [d for d in backend.metric_data if d.namespace == name]
-            found += original(view, queries=[query], **more)
-        return found
+            results += original(view, queries=[query], **more)
+        return results
 
     return get_metric_data
 
