@@ -5,7 +5,7 @@
 # {path: {mode, size, mtime, target}}, "text": {path: content}, "commands": {name: {rc, out}},
 # "boot": {…},
 # "modules_loaded": [name], "limits": {name: [soft, hard]} of this program's login, "sysctls":
-# {name: value}, "own": what only a machine with its own kernel can tell, null in a container}
+# {name: value}, "cycles": [message of systemd], "own": what only a machine with its own kernel can tell, null in a container}
 import pwd
 import resource
 import stat
@@ -17,6 +17,7 @@ UNITS = (
     "aws-hw-monitor.service",
     "amazon-cloudwatch-agent.service",
     "cloud-init.service",
+    "cloud-init-network.service",
     "kiln-gpu-boot.service",
     "kiln-gpu-clocks.service",
     "kiln-gpu-select.service",
@@ -117,6 +118,12 @@ def unit_facts(names):
 
 def last_words(unit):
     return command("journalctl", "-b", "--no-pager", "-o", "cat", "-n", "5", "-u", unit)["out"]
+
+
+def ordering_cycles():
+    """What systemd says of cycles, which it breaks by not starting a unit; None without its messages."""
+    log = run("journalctl", "-b", "--no-pager", "-o", "cat", "SYSLOG_IDENTIFIER=systemd")
+    return [line for line in log.splitlines() if "ordering cycle" in line] if log else None
 
 
 def authorized_keys():
@@ -313,6 +320,7 @@ def facts(pool):
         "units": units,
         "dcgm_metrics": metrics,
         "failed": {unit: last_words(unit) for unit in failed},
+        "cycles": ordering_cycles(),
         # Units that waited too short for an emulated processor.
         "too_slow_for": [u for u in failed if EMULATED and result_of(u) == "timeout"],
         "files": {path: file_facts(path) for path in [*looked_at, *built]},
