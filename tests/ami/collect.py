@@ -250,6 +250,7 @@ def programs_to_ask(kernel):
             "--query-gpu=" + CLOCK_FIELDS,
             "--format=csv,noheader,nounits",
         ),
+        "dkms-gdrdrv": ("dkms", "status", "-m", "gdrdrv"),
         "lfs": ("lfs", "--version"),
         "mount.lustre": ("sh", "-c", "command -v mount.lustre"),
         "snap": ("snap", "list", "amazon-ssm-agent"),

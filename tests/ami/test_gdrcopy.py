@@ -1,5 +1,7 @@
 """GDRCopy: library and module of one version."""
 
+import re
+
 import pytest
 
 pytestmark = pytest.mark.bake
@@ -11,7 +13,15 @@ def test_the_module_is_there_for_the_kernel_that_boots(machine, recipe, version_
         m for m in machine["now"]["modules"] if (m["name"], m["kernel"]) == ("gdrdrv", kernel)
     ]
     assert len(result) == 1, f"{len(result)} gdrdrv modules for {kernel}"
-    assert result[0]["version"].startswith(recipe["gdrcopy"])
+    # The module knows only MAJOR.MINOR, DKMS the whole version.
+    assert result[0]["version"] == ".".join(recipe["gdrcopy"].split(".")[:2])
+
+
+def test_dkms_built_the_module_of_the_recipes_version(machine, recipe, version_info):
+    listed = machine["commands"]["dkms-gdrdrv"]["out"]
+    version, kernel = (re.escape(t) for t in (recipe["gdrcopy"], version_info["kernel"]["boots"]))
+    # 3.x writes gdrdrv/2.5.1, 2.x gdrdrv, 2.5.1.
+    assert re.search(rf"^gdrdrv(/|, ){version}, {kernel}, .*: installed", listed, re.M), listed
 
 
 def test_the_loader_finds_the_library(machine):
