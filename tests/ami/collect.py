@@ -2,10 +2,10 @@
 # Runs on the machine as root, behind the functions of provisioners/lib/version_info.py, and prints
 # one JSON object: {"now": parts of version_info.py's, "baked": all of it at the bake, "units":
 # {name: {property: value}}, "failed": {unit: its last words}, "too_slow_for": [unit], "files":
-# {path: {mode, size, mtime, target}}, "text": {path: content}, "commands": {name: {rc, out}},
-# "boot": {…},
+# {path: {mode, size, mtime, target, major}}, "text": {path: content}, "commands": {name: {rc, out}},
+# "cycles": [message of systemd], "boot": {…},
 # "modules_loaded": [name], "limits": {name: [soft, hard]} of this program's login, "sysctls":
-# {name: value}, "cycles": [message of systemd], "own": what only a machine with its own kernel can tell, null in a container}
+# {name: value}, "own": what only a machine with its own kernel can tell, null in a container}
 import pwd
 import resource
 import stat
@@ -65,6 +65,7 @@ TEXTS = (
     "/etc/sysctl.d/60-kiln.conf",
     "/etc/security/limits.d/60-kiln.conf",
     "/etc/apt/sources.list.d/fsx-lustre.list",
+    "/proc/devices",
     "/proc/net/tcp",
     "/proc/net/tcp6",
 )
@@ -103,7 +104,13 @@ def file_facts(path):
         return None
     link = os.readlink(path) if stat.S_ISLNK(facts.st_mode) else None
     mode = "%04o" % stat.S_IMODE(facts.st_mode)
-    return {"mode": mode, "size": facts.st_size, "mtime": facts.st_mtime, "target": link}
+    return {
+        "mode": mode,
+        "size": facts.st_size,
+        "mtime": facts.st_mtime,
+        "target": link,
+        "major": os.major(facts.st_rdev),
+    }
 
 
 def unit_facts(names):
@@ -294,6 +301,7 @@ def facts(pool):
         "/usr/src/kernels/%s" % kernel,
         "/boot/vmlinuz-%s" % kernel,
         "/var/tmp/kiln",
+        "/dev/gdrdrv",
         # Comes with the lab's stand-in of a driver.
         "/usr/lib/kiln-lab/bin/kiln-lab-gpu",
         "/etc/kiln/version-info.json",

@@ -1,6 +1,6 @@
 """kiln-gpu-boot: decide from PCI ids what this machine needs, at every boot.
 
-  kiln-gpu-boot           decide, write /run/kiln/gpu-boot, load the kernel module
+  kiln-gpu-boot           decide, write /run/kiln/gpu-boot, load the kernel modules
   kiln-gpu-boot --select  if both kinds of the kernel module were baked: install the right one
   kiln-gpu-boot --show    print the decision as JSON and change nothing
 
@@ -65,6 +65,10 @@ def load(decision: dict[str, Any]) -> int:
         print("<{}>{} failed: see the kernel log".format(3 if driver else 4, " ".join(command)))
         if driver:
             return 1
+    try:
+        act.make_gdrdrv_node()
+    except OSError as error:
+        print(f"<4>there is no /dev/gdrdrv: {error}")
     return 0
 
 

@@ -1,9 +1,10 @@
-"""Carries out a decision: flags for units, the right kind of the kernel module."""
+"""Carries out a decision: flags for units, the right kind of the kernel module, gdrdrv's device."""
 
 from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable
 from typing import Any
 
@@ -82,7 +83,8 @@ def commands(
 ) -> tuple[list[list[str]], str | None]:
     """The commands that load the module, as argument lists; and a warning or None.
 
-    A module that is already loaded is left alone, unless it is not the installed one.
+    A driver that is already loaded is left alone, unless it is not the installed one: udev, or a
+    file in modules-load.d, may have loaded it, but then without the modules that use it.
     """
     if decision["module"] is None:
         return [], None
@@ -93,19 +95,35 @@ def commands(
     if installed is None:
         return [], f"no nvidia module is installed for kernel {kernel}: modinfo finds none"
     chosen, warning = kind_to_load(decision, installed, archived)
-    unload = []
-    loaded = _loaded(sysfs)
-    if loaded is not None:
-        if not archived or loaded == kernel_modules.field(kernel, "srcversion", run):
-            return [], warning
-        unload = [["modprobe", "--quiet", "--remove", name] for name in (*USERS, "nvidia")]
     driver = ["modprobe", "nvidia"]
     if archived and chosen == decision["prefers"]:
         driver += decision["options"]
-    extra = [["modprobe", "--quiet", "gdrdrv"], ["modprobe", "--quiet", "nvidia-peermem"]]
+    commands = [driver]
+    loaded = _loaded(sysfs)
+    if loaded is not None:
+        remove = [["modprobe", "--quiet", "--remove", name] for name in (*USERS, "nvidia")]
+        other = archived and loaded != kernel_modules.field(kernel, "srcversion", run)
+        commands = [*remove, driver] if other else []
+    commands.append(["modprobe", "nvidia-uvm"])
+    commands += [["modprobe", "--quiet", name] for name in USERS[:3]]
     if decision["apply"]["nvlsm"]:
-        extra.append(["modprobe", "ib_umad"])
-    return [*unload, driver, ["modprobe", "nvidia-uvm"], *extra], warning
+        commands.append(["modprobe", "ib_umad"])
+    return commands, warning
+
+
+def make_gdrdrv_node(devices: str = "/proc/devices", node: str = "/dev/gdrdrv") -> None:
+    """Make the device of gdrdrv, which registers a number and nothing that udev sees.
+
+    https://github.com/NVIDIA/gdrcopy/blob/v2.6/packages/rhel/init.d/gdrcopy, the service of NVIDIA's
+    packages, does the same. Nothing happens where gdrdrv is not loaded.
+    """
+    with open(devices) as stream:
+        majors = [line.split()[0] for line in stream if line.split()[1:] == ["gdrdrv"]]
+    if majors:
+        if os.path.exists(node):
+            os.remove(node)
+        os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(int(majors[0]), 0))
+        os.chmod(node, 0o666)  # whatever the umask is
 
 
 def _loaded(sysfs: str) -> str | None:
