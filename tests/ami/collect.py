@@ -65,6 +65,8 @@ TEXTS = (
     "/etc/sysctl.d/60-kiln.conf",
     "/etc/security/limits.d/60-kiln.conf",
     "/etc/apt/sources.list.d/fsx-lustre.list",
+    "/run/modprobe.d/kiln-gpu.conf",
+    "/proc/driver/nvidia/params",
     "/proc/devices",
     "/proc/net/tcp",
     "/proc/net/tcp6",

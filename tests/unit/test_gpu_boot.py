@@ -179,11 +179,27 @@ def test_an_archive_without_the_driver_is_an_error_not_a_claim(image: Image):
         image.select(decision_for("p3dn.24xlarge", image.sysfs))
 
 
-def test_on_g4dn_gsp_firmware_is_off_as_in_awss_own_images(image: Image):
-    decision = decision_for("g4dn.xlarge", image.sysfs)
+@pytest.mark.parametrize(
+    ("instance_type", "runs", "off"),
+    [
+        ("g4dn.xlarge", KERNEL, True),
+        ("p6-b200.48xlarge", KERNEL, False),
+        ("m5.large", KERNEL, False),
+        # That kernel came later: it has the open module alone, which needs the firmware.
+        ("g4dn.xlarge", "6.1.99", False),
+    ],
+)
+def test_gsp_firmware_is_off_before_the_driver_loads(
+    instance_type: str, runs: str, off: bool, image: Image, tmp_path: Path
+):
+    image.write(image.modules / "6.1.99", "open")
+    decision = decision_for(instance_type, image.sysfs)
     image.select(decision)
-    loads, _ = image.commands(decision)
-    assert loads[0] == ["modprobe", "nvidia", "NVreg_EnableGpuFirmware=0"]
+    act.write_options(decision, runs, str(tmp_path), image.run)
+    files = [path.read_text().splitlines() for path in tmp_path.glob("*.conf")]
+    # Debian's driver has the second name.
+    names = ("nvidia", "nvidia-current")
+    assert files == ([[f"options {n} NVreg_EnableGpuFirmware=0" for n in names]] if off else [])
 
 
 def test_an_image_with_one_module_loads_it_with_its_own_defaults(tmp_path: Path):

@@ -74,6 +74,24 @@ def select(
     return sentences
 
 
+def write_options(
+    decision: dict[str, Any],
+    kernel: str,
+    folder: str = "/run/modprobe.d",
+    run: Callable[[list[str]], str] | None = None,
+) -> None:
+    """Give the preferred module its options, whoever loads it first in this boot.
+
+    The other kind may not start with them: the open one needs GSP firmware. A kernel without a module
+    is that of a lab's host.
+    """
+    if decision["options"] and kernel_modules.installed(kernel, run) in (None, decision["prefers"]):
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, "kiln-gpu.conf"), "w") as stream:
+            for name in kernel_modules.DRIVER:
+                stream.write("options {} {}\n".format(name, " ".join(decision["options"])))
+
+
 def commands(
     decision: dict[str, Any],
     kernel: str,
@@ -94,10 +112,8 @@ def commands(
     )
     if installed is None:
         return [], f"no nvidia module is installed for kernel {kernel}: modinfo finds none"
-    chosen, warning = kind_to_load(decision, installed, archived)
+    _, warning = kind_to_load(decision, installed, archived)
     driver = ["modprobe", "nvidia"]
-    if archived and chosen == decision["prefers"]:
-        driver += decision["options"]
     commands = [driver]
     loaded = _loaded(sysfs)
     if loaded is not None:
