@@ -2,8 +2,8 @@
 # Runs on the machine as root, behind the functions of provisioners/lib/version_info.py, and prints
 # one JSON object: {"now": parts of version_info.py's, "baked": all of it at the bake, "units":
 # {name: {property: value}}, "failed": {unit: its last words}, "too_slow_for": [unit], "files":
-# {path: {mode, size, mtime, target, major}}, "text": {path: content}, "commands": {name: {rc, out}},
-# "cycles": [message of systemd], "boot": {…},
+# {path: {mode, size, mtime, target, major}}, "text": {path: content}, "commands": {name: {rc,
+# out}}, "cycles": [message of systemd], "boot": {…},
 # "modules_loaded": [name], "limits": {name: [soft, hard]} of this program's login, "sysctls":
 # {name: value}, "own": what only a machine with its own kernel can tell, null in a container}
 import pwd
@@ -130,7 +130,7 @@ def last_words(unit):
 
 
 def ordering_cycles():
-    """What systemd says of cycles, which it breaks by not starting a unit; None without its messages."""
+    """What systemd says of cycles, which it breaks by not starting a unit; None without a log."""
     log = run("journalctl", "-b", "--no-pager", "-o", "cat", "SYSLOG_IDENTIFIER=systemd")
     return [line for line in log.splitlines() if "ordering cycle" in line] if log else None
 

@@ -82,8 +82,8 @@ def write_options(
 ) -> None:
     """Give the preferred module its options, whoever loads it first in this boot.
 
-    The other kind may not start with them: the open one needs GSP firmware. A kernel without a module
-    is that of a lab's host.
+    Not the other kind: the open one needs GSP firmware. A kernel without a module is that of a
+    lab's host.
     """
     if decision["options"] and kernel_modules.installed(kernel, run) in (None, decision["prefers"]):
         os.makedirs(folder, exist_ok=True)
@@ -128,10 +128,10 @@ def commands(
 
 
 def make_gdrdrv_node(devices: str = "/proc/devices", node: str = "/dev/gdrdrv") -> None:
-    """Make the device of gdrdrv, which registers a number and nothing that udev sees.
+    """Make the device of gdrdrv, if it is loaded: it registers a number and nothing that udev sees.
 
-    https://github.com/NVIDIA/gdrcopy/blob/v2.6/packages/rhel/init.d/gdrcopy, the service of NVIDIA's
-    packages, does the same. Nothing happens where gdrdrv is not loaded.
+    So does the service of NVIDIA's packages, which ParallelCluster starts on nodes with a GPU:
+    https://github.com/NVIDIA/gdrcopy/blob/v2.6/packages/rhel/init.d/gdrcopy
     """
     with open(devices) as stream:
         majors = [line.split()[0] for line in stream if line.split()[1:] == ["gdrdrv"]]
@@ -139,7 +139,7 @@ def make_gdrdrv_node(devices: str = "/proc/devices", node: str = "/dev/gdrdrv") 
         if os.path.exists(node):
             os.remove(node)
         os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(int(majors[0]), 0))
-        os.chmod(node, 0o666)  # whatever the umask is
+        os.chmod(node, 0o666)  # noqa: S103  # mknod obeys the umask
 
 
 def _loaded(sysfs: str) -> str | None:
