@@ -87,6 +87,7 @@ def expectations(
             "nvswitch": kind.nvswitch,
             "nvlsm": kind.nvlsm,
             "prefers": kind.prefers,
+            "module_options": kind.module_options,
             "efa": kind.efa_interfaces,
             "mig": kind.mig,
             "clocks": kind.application_clocks,

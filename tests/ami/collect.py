@@ -3,7 +3,8 @@
 # nothing there: the machine may be at work. It prints one JSON object:
 # {"now": parts of version_info.py's, "baked": all of it at the bake, "units": {name: {property:
 # value}}, "failed": {unit: its last words}, "too_slow_for": [unit], "files": {path: {mode, size,
-# mtime, target}}, "text": {path: content}, "commands": {name: {rc, out}}, "boot": {…},
+# mtime, target, major}}, "text": {path: content}, "commands": {name: {rc, out}}, "cycles": [message
+# of systemd], "boot": {…},
 # "modules_loaded": [name], "limits": {name: [soft, hard]} of this program's login, "sysctls":
 # {name: value}}
 # With the argument `own_kernel`, a kernel's release, it loads every module that was built for that
@@ -19,6 +20,7 @@ UNITS = (
     "aws-hw-monitor.service",
     "amazon-cloudwatch-agent.service",
     "cloud-init.service",
+    "cloud-init-network.service",
     "kiln-gpu-boot.service",
     "kiln-gpu-clocks.service",
     "kiln-gpu-select.service",
@@ -67,6 +69,9 @@ TEXTS = (
     "/etc/sysctl.d/60-kiln.conf",
     "/etc/security/limits.d/60-kiln.conf",
     "/etc/apt/sources.list.d/fsx-lustre.list",
+    "/run/modprobe.d/kiln-gpu.conf",
+    "/proc/driver/nvidia/params",
+    "/proc/devices",
     "/proc/net/tcp",
     "/proc/net/tcp6",
 )
@@ -105,7 +110,13 @@ def file_facts(path):
         return None
     link = os.readlink(path) if stat.S_ISLNK(facts.st_mode) else None
     mode = "%04o" % stat.S_IMODE(facts.st_mode)
-    return {"mode": mode, "size": facts.st_size, "mtime": facts.st_mtime, "target": link}
+    return {
+        "mode": mode,
+        "size": facts.st_size,
+        "mtime": facts.st_mtime,
+        "target": link,
+        "major": os.major(facts.st_rdev),
+    }
 
 
 def unit_facts(names):
@@ -120,6 +131,12 @@ def unit_facts(names):
 
 def last_words(unit):
     return command("journalctl", "-b", "--no-pager", "-o", "cat", "-n", "5", "-u", unit)["out"]
+
+
+def ordering_cycles():
+    """What systemd says of cycles, which it breaks by not starting a unit; None without a log."""
+    log = run("journalctl", "-b", "--no-pager", "-o", "cat", "SYSLOG_IDENTIFIER=systemd")
+    return [line for line in log.splitlines() if "ordering cycle" in line] if log else None
 
 
 def authorized_keys():
@@ -257,6 +274,7 @@ def programs_to_ask(kernel):
             "--query-gpu=" + CLOCK_FIELDS,
             "--format=csv,noheader,nounits",
         ),
+        "dkms-gdrdrv": ("dkms", "status", "-m", "gdrdrv"),
         "lfs": ("lfs", "--version"),
         "mount.lustre": ("sh", "-c", "command -v mount.lustre"),
         "snap": ("snap", "list", "amazon-ssm-agent"),
@@ -302,6 +320,7 @@ def facts(pool):
         "/usr/src/kernels/%s" % kernel,
         "/boot/vmlinuz-%s" % kernel,
         "/var/tmp/kiln",
+        "/dev/gdrdrv",
         # Comes with the lab's stand-in of a driver.
         "/usr/lib/kiln-lab/bin/kiln-lab-gpu",
         "/etc/kiln/version-info.json",
@@ -334,6 +353,7 @@ def facts(pool):
         "units": units,
         "dcgm_metrics": metrics,
         "failed": {unit: last_words(unit) for unit in failed},
+        "cycles": ordering_cycles(),
         # Units that waited too short for an emulated processor.
         "too_slow_for": [u for u in failed if EMULATED and result_of(u) == "timeout"],
         "files": {path: file_facts(path) for path in [*looked_at, *built]},

@@ -34,6 +34,19 @@ def test_boot_is_finished(machine):
     assert_active(machine, "multi-user.target")
 
 
+def test_no_unit_was_left_out_for_an_ordering_cycle(machine):
+    assert machine["cycles"] == []
+
+
+def test_cloud_inits_network_stage_ran(machine):
+    # Its name from 24.3 on is the second one; Ubuntu 24.04 and older keep the first.
+    names = ("cloud-init.service", "cloud-init-network.service")
+    there = [n for n in names if machine["units"].get(n, {}).get("LoadState") == "loaded"]
+    assert there, "there is no unit of cloud-init's network stage"
+    for name in there:
+        assert_active(machine, name)
+
+
 def test_cloud_init_is_done(machine):
     # Its last stage writes the file, with what failed in any of them; `cloud-init status` reads it.
     result = machine["text"]["/run/cloud-init/result.json"]

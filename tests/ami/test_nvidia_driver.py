@@ -90,6 +90,20 @@ def test_the_kernel_module_in_place_is_the_one_for_these_gpus(machine, gpu):
 
 @both_modules
 @pytest.mark.boot
+def test_the_driver_has_the_options_for_these_gpus(machine, gpu):
+    if not gpu["module_options"]:
+        pytest.skip("these GPUs need no options of the driver")
+    written = (machine["text"]["/run/modprobe.d/kiln-gpu.conf"] or "").splitlines()
+    assert "options nvidia " + " ".join(gpu["module_options"]) in written
+    # No driver runs in the lab.
+    has = machine["text"]["/proc/driver/nvidia/params"]
+    for option in gpu["module_options"] if has is not None else ():
+        name, _, value = option.removeprefix("NVreg_").partition("=")
+        assert f"{name}: {value}" in has.splitlines()
+
+
+@both_modules
+@pytest.mark.boot
 def test_all_modules_in_place_are_of_that_kind(machine, gpu):
     kept = {m["name"]: m["srcversion"] for m in kept_modules(machine, gpu["prefers"])}
     assert kept, f"no {gpu['prefers']} module is kept"
