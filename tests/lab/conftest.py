@@ -38,11 +38,13 @@ from lab import control, host, settings
 from lab.access import keys
 from lab.api import botocore_data
 from lab.settings import Lab
+from tests import surroundings
 from tests.unit import commands
 from tests.unit.rows import row
 
 __all__ = ["PRIVATE_KEY", "inventory", "slim_checkout", "slim_matrix", "users_environment"]
 
+surroundings.replace()
 # As in tests/unit/conftest.py.
 gc.set_threshold(100_000, 50, 50)
 botocore_data.read_once()

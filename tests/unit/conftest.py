@@ -22,8 +22,10 @@ from kiln.cloud import aws
 from kiln.cloud.aws_target import AwsTarget
 from kiln.facts import tables
 from lab.api import botocore_data
+from tests import surroundings
 from tests.unit import caches
 
+surroundings.replace()
 # The modules that tests import are not garbage; searching them again and again took a twentieth of
 # the whole run.
 gc.set_threshold(100_000, 50, 50)
@@ -57,6 +59,16 @@ def _process_as_before() -> Iterator[None]:
     sys.unraisablehook = hook
     for number, handler in handlers.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True, scope="package")
+def _own_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The machine's lab folder is not theirs, and they need no network."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KILN_LAB_STATE", str(tmp_path_factory.mktemp("lab")))
+        for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+            patch.delenv(name)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")
