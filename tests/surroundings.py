@@ -23,7 +23,7 @@ _HOME = tempfile.TemporaryDirectory(prefix="kiln-home-", ignore_cleanup_errors=T
 
 # Variables of callers, by whom or what sets them. None decides about a verdict, a list or a test.
 CALLERS = {
-    "dumb-terminal": {"TERM": "dumb"},
+    "dumb-terminal": {"TERM": "dumb", "FORCE_COLOR": "1"},
     "narrow-terminal": {"COLUMNS": "40", "LINES": "10"},
     "forced-colors": {"FORCE_COLOR": "1", "PY_COLORS": "1"},
     "no-colors": {"NO_COLOR": "1"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -14,39 +15,32 @@ from lab import control
 from lab.settings import Lab
 from lab.target import LabTarget
 from tests import surroundings
+from tests.unit import commands
 
-Answer = tuple[int, str, str]
+TASKS = ("list --json", "check --json", "list")
 
 
-def answer(*arguments: str, umask: int = 0o022, **environment: str) -> Answer:
-    """Exit status and output of `./invoke`, as a caller with this environment starts it."""
-    done = subprocess.run(
-        [ROOT / "invoke", *arguments],
-        env={**os.environ, **environment},
-        umask=umask,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr
+def answers(environment: dict[str, str]) -> list[tuple[int, str]]:
+    """Exit status and output of each task, without what colors a terminal."""
+    done = [commands.invoke(*task.split(), env={**os.environ, **environment}) for task in TASKS]
+    return [(one.returncode, re.sub(r"\x1b\[[0-9;]*m", "", one.stdout)) for one in done]
 
 
 @pytest.fixture(scope="module")
-def usual() -> dict[str, Answer]:
-    return {task: answer(task, "--json") for task in ("list", "check")}
+def usual() -> list[tuple[int, str]]:
+    return answers({})
 
 
 @pytest.mark.parametrize("caller", surroundings.CALLERS)
-def test_every_caller_gets_the_same_answer(caller: str, usual: dict[str, Answer]) -> None:
-    for task, expected in usual.items():
-        assert answer(task, "--json", **surroundings.CALLERS[caller]) == expected
+def test_every_caller_gets_the_same_answer(caller: str, usual: list[tuple[int, str]]) -> None:
+    assert answers(surroundings.CALLERS[caller]) == usual
 
 
 def test_files_are_readable_whatever_the_umask(tmp_path: Path) -> None:
     """Some go into images: apt's own user reads its keyring there."""
     written = tmp_path / "packer"
-    assert answer("render", umask=0o077, KILN_PACKER_DIR=str(written))[0] == 0
+    environment = {**os.environ, "KILN_PACKER_DIR": str(written)}
+    subprocess.run([ROOT / "invoke", "render"], env=environment, umask=0o077, check=True)
     private = [path for path in written.rglob("*") if path.stat().st_mode & 0o044 != 0o044]
     assert next(written.rglob("*.hcl"))
     assert private == []
@@ -57,8 +51,9 @@ def test_lab_is_asked_without_the_users_aws_configuration(
 ) -> None:
     lab = Lab(17, tmp_path)
     target = LabTarget("a test", "eu-west-1", lab.endpoint)
-    for name, text in {k: v for row in surroundings.CALLERS.values() for k, v in row.items()}:
-        monkeypatch.setenv(name, text)
+    for variables in surroundings.CALLERS.values():
+        for name, text in variables.items():
+            monkeypatch.setenv(name, text)
     target.check_region("eu-west-1", "--region")
     aws._client.cache_clear()
     assert aws.ec2(target).meta.endpoint_url == lab.endpoint
