@@ -10,6 +10,7 @@ import os
 import re
 import tempfile
 import time
+from pathlib import Path
 
 # Where programs, caches and certificates are, which lab the tests use, and which tests.
 _KEPT = re.compile(
@@ -40,6 +41,22 @@ CALLERS = {
     "pytest-options": {"PYTEST_ADDOPTS": "-k is_enabled -x"},
     "python-options": {"PYTHONOPTIMIZE": "1"},
 }
+# A caller with all of them but those that choose the target or its region, or make bash complain.
+ODD = {
+    name: text
+    for caller, variables in CALLERS.items()
+    if caller not in ("unknown-profile", "region", "turkish")
+    for name, text in variables.items()
+}
+
+
+def pythons() -> dict[str, str]:
+    """The interpreters that pyenv has here and this user may run, by version: 3.7, 3.8, …"""
+    versions = Path(os.environ.get("PYENV_ROOT", "/root/.pyenv"), "versions")
+    if not os.access(versions, os.R_OK | os.X_OK):
+        return {}
+    found = {f"3.{minor}": versions.glob(f"3.{minor}.*/bin/python3") for minor in range(7, 15)}
+    return {version: str(path) for version, paths in found.items() for path in paths}
 
 
 def replace() -> None:

@@ -186,9 +186,11 @@ def _unconfigured_session() -> Any:
     """A botocore session that reads neither AWS_ variables nor files."""
     from botocore.session import Session
 
-    defaults = {name: rest for name, (_, _, *rest) in Session.SESSION_VARIABLES.items()}
-    defaults |= dict.fromkeys(("config_file", "credentials_file"), [os.devnull, None])
-    return Session({name: (None, None, *rest) for name, rest in defaults.items()})
+    defaults = {
+        name: (None, None, *rest) for name, (_, _, *rest) in Session.SESSION_VARIABLES.items()
+    }
+    no_file = (None, None, os.devnull, None)
+    return Session({**defaults, "config_file": no_file, "credentials_file": no_file})
 
 
 def sts(target: Target) -> Any:

@@ -173,7 +173,7 @@ def test_ordinary_user_gets_dnf_dependencies_resolved(
     users = Path("/proc/self/uid_map").read_text().split()
     refusing = tmp_path / "dnf"
     refusing.write_text(
-        "#!/bin/sh\nset -- $(cat /proc/self/uid_map) -- \"$@\"\n"
+        '#!/bin/sh\nset -- $(cat /proc/self/uid_map) -- "$@"\n'
         f'[ "$1 $2 $3" != "{" ".join(users)}" ] || {{ echo "Error: no superuser" >&2; exit 1; }}\n'
         f'shift 4; exec {shutil.which("dnf")} "$@"\n'
     )
