@@ -10,6 +10,7 @@ import os
 import re
 import tempfile
 import time
+from datetime import date
 from pathlib import Path
 
 # Where programs, caches and certificates are, which lab the tests use, and which tests.
@@ -20,6 +21,7 @@ _KEPT = re.compile(
     r"|KILN_(?!AWS_|BUILD_DIR|CWD|EXPECT|INDEXES|LAB_PORT|LAB_VENDORS|LOCK|MATRIX|MIRRORS|OVERLAY"
     r"|PACKER_DIR|RUN_ID|SSH_TIMEOUT)\w+"
 )
+TODAY = date(2026, 11, 21)
 _HOME = tempfile.TemporaryDirectory(prefix="kiln-home-", ignore_cleanup_errors=True)
 
 # Variables of callers, by whom or what sets them. None decides about a verdict, a list or a test.
