@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -195,7 +196,7 @@ def import_(
 
 def _exports(variables: dict[str, str]) -> str:
     """What an AWS client needs, ready for `eval` or a copy."""
-    return "\n".join(f"export {name}={value}" for name, value in variables.items())
+    return "\n".join(f"export {name}={shlex.quote(text)}" for name, text in variables.items())
 
 
 def _pairs(words: list[str]) -> dict[str, str]:

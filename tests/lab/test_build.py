@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 from conftest import AL2, PRIVATE_KEY, ROOT, Finished, Verified, wait_for
 
+from tests import surroundings
 from tests.unit import shown
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
@@ -44,6 +45,13 @@ def test_the_last_lines_say_what_there_is_now_and_where_to_read_more(built: Fini
     assert f"{checks['passed']} passed, 0 failed, {checks['skipped']} skipped" in output
     assert f"{built.folder}/record.json" in output
     assert f"{built.folder}/report.html" in output
+
+
+def test_forced_colors_reach_no_record_log_or_report(built: Finished) -> None:
+    assert surroundings.ODD["FORCE_COLOR"]
+    files = [path for path in built.folder.rglob("*") if path.is_file()]
+    assert built.folder / "checks.log" in files
+    assert [path for path in files if b"\x1b[" in path.read_bytes()] == []
 
 
 def test_its_record_fits_the_published_schema(built: Finished) -> None:

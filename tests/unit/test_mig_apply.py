@@ -13,11 +13,12 @@ import pytest
 from mig_machine import PARTED, SYSTEMCTL, Machine
 
 from kiln.base.runtime_import import runtime_module
+from tests import surroundings
 
 imds_of_gpu_mig = runtime_module("gpu_mig.imds")
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the stand-in lets only root change MIG")
-PYTHON37 = Path("/root/.pyenv/versions/3.7.16/bin/python")
+PYTHON37 = surroundings.pythons().get("3.7")
 BALANCED = ["1g.5gb", "1g.5gb", "2g.10gb", "3g.20gb"]
 
 
@@ -834,9 +835,9 @@ def test_a_gpu_that_is_not_in_profiles_json_is_read_from_its_driver(p4d):
         assert (other.starts, other.engines) == (facts.starts, facts.engines)
 
 
-@pytest.mark.skipif(not PYTHON37.exists(), reason="no Python 3.7 on this machine")
+@pytest.mark.skipif(not PYTHON37, reason="no Python 3.7 on this machine")
 def test_it_runs_on_the_python_of_amazon_linux_2(p4d):
-    done = p4d.start("apply", "all-balanced", "--json", python=str(PYTHON37))
+    done = p4d.start("apply", "all-balanced", "--json", python=PYTHON37)
     assert done.returncode == 0, done.stderr
     assert p4d.slices()[0] == BALANCED
 

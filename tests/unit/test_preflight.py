@@ -6,6 +6,8 @@ asks for; each test takes something away, as one of the first bakes would have m
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -158,6 +160,39 @@ def test_metadata_that_changes_after_its_signature_was_checked_is_not_used(
     monkeypatch.setattr("kiln.preflight.ask.ask_repository", and_then_it_changes)
     (answer,) = answers(AL2023)
     assert "changed while it was read" in str(answer.problems())
+
+
+def test_ordinary_user_gets_dnf_dependencies_resolved(
+    vendors: Vendors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """dnf resolves for root alone; here it refuses whoever is not root of a new namespace."""
+    users = Path("/proc/self/uid_map").read_text().split()
+    refusing = tmp_path / "dnf"
+    refusing.write_text(
+        '#!/bin/sh\nset -- $(cat /proc/self/uid_map) -- "$@"\n'
+        f'[ "$1 $2 $3" != "{" ".join(users)}" ] || {{ echo "Error: no superuser" >&2; exit 1; }}\n'
+        f'shift 4; exec {shutil.which("dnf")} "$@"\n'
+    )
+    refusing.chmod(0o755)
+    vendors.publish(row(AL2023))
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    (answer,) = answers(AL2023)
+    assert answer.problems() == []
+    assert {resolved.state for resolved in answer.resolved} == {State.PUBLISHED}
+
+
+def test_machine_without_user_namespaces_asks_for_sudo(
+    vendors: Vendors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "unshare").symlink_to("/bin/false")
+    vendors.publish(row(AL2023))
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(KilnError) as refused:
+        answers(AL2023)
+    assert "sudo" in refused.value.hint
+    assert refused.value.exit_status == 1
 
 
 def test_a_file_that_the_vendor_does_not_have_is_named(vendors: Vendors) -> None:

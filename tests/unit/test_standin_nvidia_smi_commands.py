@@ -17,12 +17,10 @@ from standin_nvidia_smi_guest import Guest
 
 from kiln.facts import instances
 from lab.standins.nvidia_smi import install
+from tests import surroundings
 
 Make = Callable[..., Guest]
-PYENV = Path("/root/.pyenv/versions")
-PYTHONS = sorted(
-    str(path) for path in PYENV.glob("3.*/bin/python3") if int(path.parts[-3].split(".")[1]) >= 7
-)
+PYTHONS = list(surroundings.pythons().values())
 
 
 @pytest.fixture
