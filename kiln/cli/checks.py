@@ -38,11 +38,11 @@ def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, 
     recipes = load.load_recipes()
     publishing = load.load_publishing()
     line_flags.require_regions(recipes, publishing.values())
-    found = [
+    once = [
         *engine.check_matrix(recipes, strict=strict),
         *load.sharing_warnings(recipes, publishing, strict=strict),
     ]
-    findings = [finding.as_json() for finding in found]
+    findings = [finding.as_json() for finding in once]
     types = sorted({kind for recipe in recipes for kind in recipe.target_instance_types})
     return {
         "amis": len(recipes),

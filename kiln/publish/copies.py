@@ -174,7 +174,7 @@ def prepare_image(
         lacking = [{"Key": k, "Value": v} for k, v in tags if image.tags.get(k) != v]
         if lacking:
             ec2.create_tags(Resources=[image.ami_id], Tags=lacking)  # type: ignore[arg-type]
-    there = sharing.opened(target, image.ami_id, image.snapshots)
+    there = sharing.permissions(target, image.ami_id, image.snapshots)
     share_as_declared(target, there, settings.share, say)
     with aws.explained(f"{image.ami_id} could not be prepared in {target.region}"):
         if not image.imds_v2:
@@ -199,7 +199,7 @@ def share_as_declared(
     for what in sharing.undeclared(there, share):
         say(f"{target.region}: {what}, which `share` does not declare: takes that back")
     for resource, has in there.items():
-        wanted = sharing.declared(resource, share)
+        wanted = sharing.declared_users(resource, share)
         sets = {"Add": set() if only_remove else wanted - has, "Remove": has - wanted}
         changes: Any = {name: list(_permissions(who)) for name, who in sets.items() if who}
         if not changes:
@@ -221,18 +221,18 @@ def take_back(target: Target, line: str, share: Share, say: Callable[[str], None
     the target's region. Raises KilnError (exit status 1) if EC2 refuses."""
     for image in own_images(target):
         if image.line == line:
-            there = sharing.opened(target, image.ami_id, image.snapshots)
+            there = sharing.permissions(target, image.ami_id, image.snapshots)
             share_as_declared(target, there, share, say, only_remove=True)
 
 
 def _permissions(who: set[str]) -> Iterator[dict[str, str]]:
-    for one in sorted(who):
-        if one.isdigit():
-            yield {"UserId": one}
-        elif one == "all":
-            yield {"Group": one}
+    for user in sorted(who):
+        if user.isdigit():
+            yield {"UserId": user}
+        elif user == "all":
+            yield {"Group": user}
         else:
-            yield {"OrganizationalUnitArn" if ":ou/" in one else "OrganizationArn": one}
+            yield {"OrganizationalUnitArn" if ":ou/" in user else "OrganizationArn": user}
 
 
 def not_ready(target: Target, ami_id: str, tags: dict[str, str], settings: Publish) -> list[str]:
@@ -253,8 +253,8 @@ def not_ready(target: Target, ami_id: str, tags: dict[str, str], settings: Publi
     if not image.protected:
         wrong.append("it is not protected from deregistration")
     wrong += _other_keys(target, image, settings.kms_keys.get(target.region))
-    there = sharing.opened(target, ami_id, image.snapshots)
-    wrong += sharing.missing(there, settings.share)
+    there = sharing.permissions(target, ami_id, image.snapshots)
+    wrong += sharing.missing_permissions(there, settings.share)
     wrong += sharing.undeclared(there, settings.share)
     return [f"{ami_id}: {reason}" for reason in wrong]
 

@@ -48,17 +48,17 @@ def with_opened(
     Raises KilnError (exit status 1) if EC2 does not answer.
     """
 
-    def asked(region: str) -> dict[str, sharing.Open]:
+    def permissions(region: str) -> dict[str, sharing.Open]:
         there = target.in_region(region)
         ids = {row.ami_id for row in rows if row.region == region}
         images = (describe_image(there, ami_id) for ami_id in sorted(ids))
         return {
-            image.ami_id: sharing.opened(there, image.ami_id, image.snapshots)
+            image.ami_id: sharing.permissions(there, image.ami_id, image.snapshots)
             for image in images
             if image
         }
 
-    has = in_regions(list(dict.fromkeys(row.region for row in rows)), asked)
+    has = in_regions(list(dict.fromkeys(row.region for row in rows)), permissions)
     nobody = Publish()
     return [
         replace(

@@ -102,7 +102,9 @@ def plan_retirement(
     opened = in_regions(
         everywhere,
         lambda region: {
-            image.ami_id: sharing.opened(target.in_region(region), image.ami_id, image.snapshots)
+            image.ami_id: sharing.permissions(
+                target.in_region(region), image.ami_id, image.snapshots
+            )
             for image in images[region]
         },
     )

@@ -13,7 +13,7 @@ from kiln.matrix.publishing import Share
 Open = Mapping[str, set[str]]
 
 
-def opened(target: Target, ami_id: str, snapshots: Sequence[str]) -> Open:
+def permissions(target: Target, ami_id: str, snapshots: Sequence[str]) -> Open:
     """Who besides the owner may use an AMI and its snapshots.
 
     Raises KilnError (exit status 1) if EC2 refuses.
@@ -35,7 +35,7 @@ def opened(target: Target, ami_id: str, snapshots: Sequence[str]) -> Open:
     }
 
 
-def declared(resource: str, share: Share) -> set[str]:
+def declared_users(resource: str, share: Share) -> set[str]:
     """Who may launch an AMI, or read a snapshot: EC2 lets only accounts do that."""
     if resource.startswith("snap-"):
         return set(share.accounts)
@@ -47,16 +47,16 @@ def undeclared(there: Open, share: Share) -> list[str]:
     return [
         _words(who, resource)
         for resource, each in there.items()
-        for who in sorted(each - declared(resource, share))
+        for who in sorted(each - declared_users(resource, share))
     ]
 
 
-def missing(there: Open, share: Share) -> list[str]:
+def missing_permissions(there: Open, share: Share) -> list[str]:
     """What the declaration opens and EC2 does not, in words."""
     return [
         _words(who, resource).replace(" may ", " may not ")
         for resource, each in there.items()
-        for who in sorted(declared(resource, share) - each)
+        for who in sorted(declared_users(resource, share) - each)
     ]
 
 

@@ -171,8 +171,8 @@ def copy_image(response: Any) -> ActionResult:
             "You cannot create an unencrypted copy of an encrypted backing snapshot",
         )
     response.error_on_dryrun()
-    asked = parameter("KmsKeyId")
-    key = volume_keys.arn_of(backend, asked) if asked else None
+    requested = parameter("KmsKeyId")
+    key = volume_keys.arn_of(backend, requested) if requested else None
     image = replace(
         image,
         id=moto_amis.random_ami_id(),
@@ -181,7 +181,7 @@ def copy_image(response: Any) -> ActionResult:
         description=parameter("Description") or image.description,
         created=utcnow().isoformat(),
         encrypted=bool(image.encrypted or encrypted or backend.ebs_encryption_by_default),
-        kms_key_id=_lasting(backend, key or asked),
+        kms_key_id=_lasting(backend, key or requested),
         volumes=[
             volume | {"Ebs": {key: v for key, v in volume["Ebs"].items() if key != "SnapshotId"}}
             for volume in image.volumes
@@ -204,8 +204,8 @@ def copy_image(response: Any) -> ActionResult:
     kept = contextlib.ExitStack()  # from now on: the source may be deregistered at once
     kept.enter_context(images.in_progress(image.id, source_id, *image.layers))
     # The reference of CopyImage: EC2 notices a wrong key when it has answered the call.
-    unknown = asked and not key
-    wrong = f"The KMS key {asked} does not exist in {backend.region_name}" if unknown else ""
+    unknown = requested and not key
+    wrong = f"The KMS key {requested} does not exist in {backend.region_name}" if unknown else ""
     threading.Thread(target=_complete_copy, args=(ami, image, kept, wrong), daemon=True).start()
     return ActionResult({"ImageId": ami.id})
 

@@ -7,7 +7,6 @@ asks for; each test takes something away, as one of the first bakes would have m
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator
