@@ -9,6 +9,7 @@ import pytest
 from kiln.base.runtime_import import runtime_module
 from kiln.telemetry import Telemetry
 from kiln.telemetry.stack.events import event_log_resources
+from kiln.xid import archive
 from tests.unit.log_patterns import parse_pattern
 
 LINE = "NVRM: Xid (PCI:0000:3b:00): {}, pid=7, name=app, {}"
@@ -32,7 +33,7 @@ def counted(event: dict[str, Any]) -> dict[str, int]:
 
 def monitored(line: str, count: int | None = None) -> dict[str, Any]:
     """The event that gpu-xid writes of a kernel line."""
-    (event,) = runtime_module("gpu_xid.stream").events([line])
+    (event,) = archive.events([line])
     return {**event, "count": count} if count else dict(event)
 
 
