@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from datetime import date
 from pathlib import Path
 
 from kiln import facts
-from kiln.base.findings import errors
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.catalogue import model as catalogue_model
 from kiln.cli.front import show
 from kiln.cloud import iam
-from kiln.compat import engine, evidence
 from kiln.compat.rules import registry
+from kiln.compat.unconfirmed import unconfirmed_of_row
 from kiln.facts import gpu_devices
 from kiln.matrix import load, schema
 from kiln.mig import export, picture
@@ -54,50 +52,21 @@ _PROVEN_HEADING = "## The rows\n"
 
 
 def _proven() -> str:
-    """docs/proven.md with what `check` knows against each row, and the count of its evidence."""
+    """docs/proven.md with, for each row, whether the lab has tried it and its unconfirmed facts."""
     head = _PROVEN_PAGE.read_text(encoding="utf-8").split(_PROVEN_HEADING)[0]
     rows = [
-        f"| {recipe.name} | {first_blocker(recipe)} | "
-        + " | ".join(" / ".join(map(str, counted.values())) for counted in counts.values())
-        + " |"
+        f"| {recipe.name} | {'yes' if is_tried(recipe) else 'no'} "
+        f"| {len(unconfirmed_of_row(recipe))} |"
         for recipe in load.load_recipes(_MATRIX)
-        for counts in [evidence.counts(evidence.evidence_of(recipe))]
     ]
-    table = ["| row | first blocker | packages | files | units |", "|---|---|---|---|---|", *rows]
-    legend = (
-        "First blocker: the first error of `./invoke check`, which knows what of each row is "
-        "recorded as not published. Packages, files and units: recorded / seen / assumed."
-    )
-    return "\n".join([head + _PROVEN_HEADING, legend, "", *table, "", *_assumed()]) + "\n"
+    table = ["| row | tried in the lab | unconfirmed facts |", "|---|---|---|", *rows]
+    return "\n".join([head + _PROVEN_HEADING, *table]) + "\n"
 
 
-def _assumed() -> list[str]:
-    """The table of what nobody is known to have seen, and in which rows."""
-    rows: dict[tuple[str, str], list[str]] = {}
-    for recipe in load.load_recipes(_MATRIX):
-        for item in evidence.evidence_of(recipe):
-            if item.basis is evidence.Basis.ASSUMED:
-                rows.setdefault((item.component, item.what), []).append(recipe.name)
-    together: dict[tuple[str, str], list[str]] = {}
-    for (component, what), names in sorted(rows.items()):
-        together.setdefault((component, "<br>".join(names)), []).append(what)
-    return [
-        f"Assumed still, {len(rows)} packages, files and units:",
-        "",
-        "| component | what | rows |",
-        "|---|---|---|",
-        *(
-            f"| {component} | {'<br>'.join(what)} | {names} |"
-            for (component, names), what in together.items()
-        ),
-    ]
-
-
-def first_blocker(recipe: Recipe) -> str:
-    """The first reason known why a bake of the row would fail, as of the day of the evidence."""
-    day = date.fromisoformat(facts.table("evidence")["as_of"])
-    problems = errors(engine.check_recipe(recipe, today=day))
-    return f"{problems[0].rule}: {problems[0].message}" if problems else "none known"
+def is_tried(recipe: Recipe) -> bool:
+    """Return True if the lab has built the row's distribution, flavor and processor."""
+    tried = facts.distro(recipe.distro.id).get("tried", {})
+    return recipe.arch in tried.get(recipe.flavor, ())
 
 
 # File → the function that makes its text, and the source.
@@ -136,7 +105,7 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
         "kiln/telemetry/stack and kiln/facts/knowledge/telemetry-stack.yaml",
     ),
     _RULES_PAGE: (_rules, "kiln/facts/knowledge/rules.yaml"),
-    _PROVEN_PAGE: (_proven, "kiln/facts/knowledge/evidence.yaml and indexes"),
+    _PROVEN_PAGE: (_proven, "kiln/facts/knowledge"),
     catalogue.PAGE: (catalogue.page_text, "kiln/facts/knowledge/xid.yaml"),
     catalogue.CATALOGUE: (catalogue.catalogue_text, "kiln/facts/knowledge/xid.yaml"),
     gpu_devices.FILE: (gpu_devices.gpu_devices_text, "kiln/facts/knowledge/instances.yaml"),

@@ -96,7 +96,7 @@ SLOW = (
     "test_telemetry_efa.py",
     "test_telemetry_sources.py",
     "test_testing.py",
-    "test_used_facts.py",
+    "test_unconfirmed.py",
     "test_validate.py",
     "test_verify.py",
     "test_xid_cli.py",

@@ -261,7 +261,7 @@ def _show_outcome(outcome: Outcome, *, as_json: bool) -> int:
         # A failure was reported when it happened, perhaps many lines ago.
         text=lambda data: "\n".join(
             [
-                *(summary(build.record) for build in outcome.built),
+                *(summary(build.record, build.unconfirmed) for build in outcome.built),
                 *([""] if outcome.built and outcome.failures else []),
                 *(f"failed  {error}" for error in dict.fromkeys(outcome.failures.values())),
             ]

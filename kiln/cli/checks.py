@@ -9,8 +9,8 @@ from typing import Any
 from kiln.base import vocabulary
 from kiln.base.errors import INVALID_INPUT, KilnError
 from kiln.base.findings import Finding, Place, errors, gravest_last, grouped_text
-from kiln.compat import engine, evidence
-from kiln.compat.evidence import evidence_of
+from kiln.compat import engine
+from kiln.compat.unconfirmed import RULE, unconfirmed_of_row
 from kiln.components import rendered_files
 from kiln.matrix import load
 from kiln.publish import line_flags
@@ -19,10 +19,11 @@ from kiln.publish import line_flags
 def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, Any]:
     """Findings for a combination, or for the whole matrix if nothing is given.
 
-    Returns {"findings": [Finding as JSON], "instance_types": [str]}; for the matrix also "amis",
-    their number, "evidence", how many things are known to exist, and "replaced", the files of AMI
-    Kiln in whose place overlays have one. Raises KilnError (exit status 2) for a combination
-    without --distro or --driver, and for an invalid version or an unknown region.
+    Returns {"findings": [Finding as JSON], "instance_types": [str], "unconfirmed_facts": their
+    number}; for the matrix also "amis", their number, "unconfirmed_by_row", row → the number of
+    unconfirmed facts that it rests on, and "replaced", the files of AMI Kiln in whose place
+    overlays have one. Raises KilnError (exit status 2) for a combination without --distro or
+    --driver, and for an invalid version or an unknown region.
     """
     chosen = {name: value for name, value in versions.items() if value is not None}
     if chosen:
@@ -43,12 +44,14 @@ def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, 
         *load.sharing_warnings(recipes, publishing, strict=strict),
     ]
     findings = [finding.as_json() for finding in once]
+    rests_on = {recipe.name: unconfirmed_of_row(recipe) for recipe in recipes}
     types = sorted({kind for recipe in recipes for kind in recipe.target_instance_types})
     return {
         "amis": len(recipes),
         "findings": findings,
         "instance_types": types,
-        "evidence": evidence.counts(item for recipe in recipes for item in evidence_of(recipe)),
+        "unconfirmed_facts": len({fact.message for found in rests_on.values() for fact in found}),
+        "unconfirmed_by_row": {name: len(found) for name, found in rests_on.items()},
         "replaced": rendered_files.replaced_files(),
     }
 
@@ -109,11 +112,11 @@ def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
             "not judged: whether its packages are published; that is told of rows (./invoke check, "
             "./invoke preflight)"
         )
-    if "evidence" in answer:
-        lines += [
-            "known to exist:",
-            *(f"  {line}" for line in evidence.counts_lines(answer["evidence"])),
-        ]
+    listed = any(finding.rule == RULE for finding in findings)
+    if (number := answer["unconfirmed_facts"]) and not listed:
+        by_row = answer.get("unconfirmed_by_row", {})
+        rows = f" ({sum(map(bool, by_row.values()))} of {len(by_row)} AMIs)" if by_row else ""
+        lines.append(f"rests on {_counted(number, 'unconfirmed fact')}{rows}; --strict lists them")
     if replaced := answer.get("replaced"):
         files = "a file" if len(replaced) == 1 else f"{len(replaced)} files"
         lines.append(f"the overlay replaces {files} of AMI Kiln:")

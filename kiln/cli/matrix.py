@@ -46,8 +46,8 @@ def list_(c: Context, aws_flags: dict[str, str], json: bool = False) -> None:
         "flavor": "base, eks, ecs or parallelcluster: --flavor eks",
         "kubernetes": "with flavour eks: --flavor eks --kubernetes 1.35",
         "parallelcluster": "with flavour parallelcluster: --parallelcluster 3.16.3",
-        "strict": "errors too: what is past its end of life or was never tried, and packages, "
-        "files and units that are only assumed to exist",
+        "strict": "errors too: what is past its end of life, was never tried, or rests on a fact "
+        "that is not confirmed",
         **JSON,
     }
 )

@@ -16,7 +16,6 @@ from kiln.cli.front import note, show, task
     help={
         **ROWS,
         "all": "every row that matches the other flags; that is the default here",
-        "record": "write what the repositories have into kiln/facts/knowledge/indexes/",
         "download": "fetch files whose SHA-256 is known, and compare them (gigabytes)",
         "region": "region of the parent AMIs, if there are credentials: --region eu-central-1",
         **NO_INSTALL,
@@ -27,19 +26,17 @@ from kiln.cli.front import note, show, task
 def preflight(
     c: Context,
     selection: Selection,
-    record: bool = False,
     download: bool = False,
     region: str | None = None,
     no_install: bool = False,
     json: bool = False,
 ) -> int:
     """Do the vendors publish what a bake fetches? Asks their hosts; needs no AWS account."""
-    from kiln.base import needs, times
+    from kiln.base import needs
     from kiln.cli import targets
     from kiln.cloud import aws
     from kiln.matrix import load, select
     from kiln.preflight import answers
-    from kiln.preflight import record as recording
     from kiln.preflight.ask import ask
     from kiln.preflight.fetch import MIRRORS
 
@@ -52,16 +49,6 @@ def preflight(
     needs.ensure("preflight", *sorted(families), install=not no_install, say=note)
     target = targets.choose(region=region) if aws.find_credentials() else None
     with tempfile.TemporaryDirectory(prefix="kiln-preflight-") as folder:
-        result = ask(recipes, Path(folder), whole_files=download, say=note, target=target)
-        if record:
-            files = recording.record_roots(result.roots, times.today())
-            note("\n".join(map(_recorded, files)) or "recorded: nothing has changed")
-    rows = result.rows
+        rows = ask(recipes, Path(folder), whole_files=download, say=note, target=target)
     show([row.as_json() for row in rows], as_json=json, text=lambda _: answers.rows_text(rows))
     return 0 if all(row.state is answers.State.PUBLISHED for row in rows) else 1
-
-
-def _recorded(file: Path) -> str:
-    from kiln.base.overlay import shown_path
-
-    return f"recorded {shown_path(file)}"

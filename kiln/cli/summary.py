@@ -8,8 +8,9 @@ from kiln.base.paths import near
 from kiln.pipeline.record import Checks, Record
 
 
-def summary(record: Record) -> str:
-    """The summary: the AMI, what is on it, its checks, where to read more."""
+def summary(record: Record, unconfirmed: int = 0) -> str:
+    """The summary: the AMI, what is on it, its checks, the number of unconfirmed facts that its
+    recipe rests on, where to read more."""
     recipe = record.recipe
     checks = record.checks or Checks(0, 0, 0, ())
     emulated = f", {recipe['arch']} by {record.emulated}" if record.emulated else ""
@@ -40,7 +41,11 @@ def summary(record: Record) -> str:
             f"  checks   {checks.passed} passed, {checks.failed} failed, {checks.skipped} skipped",
             *failed,
             *_continued(record),
-            *_evidence(record),
+            *(
+                [f"  facts    {unconfirmed} unconfirmed: ./invoke check --strict"]
+                if unconfirmed
+                else []
+            ),
             *([f"  left     {', '.join(record.left)}"] if record.left else []),
             f"  record   {near(Path(record.folder))}/record.json",
             f"  report   {near(Path(record.folder))}/report.html",
@@ -59,20 +64,6 @@ def _continued(record: Record) -> list[str]:
         f"  from     {on.start}, on {on.on}, which run {on.run_id} had left",
         "  never verified, as no recipe alone makes it; ./invoke build without --from makes one",
     ]
-
-
-def _evidence(record: Record) -> list[str]:
-    """How many packages, files and units of a bake are known from where; then the assumed ones."""
-    evidence = record.evidence
-    if evidence is None:
-        return []
-    kinds = {"packages": evidence.packages, "files": evidence.files, "units": evidence.units}
-    lines = [
-        f"  {kind:<8} " + ", ".join(f"{number} {state}" for state, number in counted.items())
-        for kind, counted in kinds.items()
-        if any(counted.values())
-    ]
-    return [*lines, *(f"    assumed: {what}" for what in evidence.assumed)]
 
 
 def _first_line(text: str) -> str:

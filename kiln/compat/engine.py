@@ -13,13 +13,13 @@ from kiln.base import times, versions, vocabulary
 from kiln.base.errors import KilnError, did_you_mean, nearest
 from kiln.base.findings import Finding, by_cause, errors
 from kiln.base.recipe import Recipe
-from kiln.compat import evidence, published_packages, trust, used_facts
 from kiln.compat.accepted_warnings import with_accepted
 from kiln.compat.alternatives import Rebuild, Suggestion, suggest, together
 from kiln.compat.judge import Clash, clashes, served
 from kiln.compat.rules.combination import Combination, recipe_combination
 from kiln.compat.rules.driver import nearest_driver as meant_driver
 from kiln.compat.rules.registry import Rule
+from kiln.compat.unconfirmed import unconfirmed_facts
 from kiln.components import Step, environment, rendered_files
 
 LATEST = "latest"
@@ -30,7 +30,7 @@ _CHOICES = {
     "driver_source": vocabulary.DRIVER_SOURCES,
 }
 # Errors with `strict`: such a stack may run, but gets no fixes, or nobody has seen it run.
-_STRICT = {"DRV-EOL", "OS-EOL", "UNTRIED", evidence.RULE}
+_STRICT = {"DRV-EOL", "OS-EOL", "UNTRIED"}
 
 
 def check_recipe(
@@ -65,14 +65,8 @@ def check_recipe(
         for rule, finding in _findings(combination, changed)
     ]
     findings += [finding.at(recipe.row.place_of("telemetry")) for finding in _telemetry(recipe)]
-    findings += trust.findings(recipe, combination.boot_kernel)
-    used = [*used_facts.used_by_combination(combination), *used_facts.used_by_recipe(recipe)]
-    findings += [
-        finding.at(recipe.row.place_of(*fact.fields))
-        for fact, finding in used_facts.unconfirmed_facts(used)
-    ]
-    findings += published_packages.unpublished_packages(recipe)
-    findings += evidence.assumed_things(recipe)
+    if strict:
+        findings += unconfirmed_facts(combination, recipe)
     if not errors(findings):
         # Components can be checked only for a combination that the rules accept.
         findings += _environment(recipe)
@@ -161,8 +155,8 @@ def check_combination(
 
     `more` holds any other field of `Combination` (cuda, nccl, efa, kernel_module, flavor …); None
     means unspecified. A component may be `latest`. Returns `{"findings": [Finding as JSON …],
-    "instance_types": [names of the offered types that it serves …]}`; there are no types if an
-    error is not about an instance type.
+    "instance_types": [names of the offered types that it serves …], "unconfirmed_facts": how many
+    it rests on}`; there are no types if an error is not about an instance type.
 
     Raises KilnError (exit status 2) for an unknown distribution, instance type or field.
     """
@@ -182,13 +176,13 @@ def check_combination(
         **{name: value for name, value in values.items() if value != LATEST},
     )
     findings = list(dict.fromkeys(finding for _, finding in _findings(combination)))
-    used = used_facts.used_by_combination(combination)
-    findings += [finding for _, finding in used_facts.unconfirmed_facts(used)]
+    rests_on = unconfirmed_facts(combination)
     if strict:
-        findings = _strictly(findings)
+        findings = [*_strictly(findings), *rests_on]
     return {
         "findings": [finding.as_json() for finding in findings],
         "instance_types": serves(combination),
+        "unconfirmed_facts": len(rests_on),
     }
 
 

@@ -7,9 +7,7 @@ versions, count for x. One module per subject; this package re-exports their nam
 """
 
 from kiln.facts.checksums import Checksum as Checksum
-from kiln.facts.checksums import SigningKey as SigningKey
 from kiln.facts.checksums import known_sha256 as known_sha256
-from kiln.facts.checksums import signing_keys as signing_keys
 from kiln.facts.distributions import PackageSnapshots as PackageSnapshots
 from kiln.facts.distributions import distro as distro
 from kiln.facts.distributions import distro_names as distro_names

@@ -1,9 +1,8 @@
-"""Published hashes of files; signing keys: `kiln/facts/knowledge/checksums.yaml`, `keys.yaml`."""
+"""Published hashes of files: `kiln/facts/knowledge/checksums.yaml`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
 from kiln.facts.tables import confirmed, table
 
@@ -31,30 +30,3 @@ def _of_version(source: str | dict[str, str], version: str) -> str:
     """The source of a version's hash: the same for all, or one for each."""
     own = source if isinstance(source, str) else source[version]
     return own.replace("{version}", version)
-
-
-@dataclass(frozen=True)
-class SigningKey:
-    """A signing key of keys.yaml. `fingerprint` is that of the primary key; `confirmed` is false
-    if fewer than two independent sources show it."""
-
-    name: str
-    fingerprint: str
-    signs: str
-    sources: tuple[str, ...]
-    confirmed: bool
-
-
-@cache
-def signing_keys() -> dict[str, SigningKey]:
-    """The keys that provisioners trust, by name."""
-    return {
-        name: SigningKey(
-            name=name,
-            fingerprint=str(entry["fingerprint"]),
-            signs=entry["signs"],
-            sources=tuple(entry["sources"]),
-            confirmed=confirmed(entry),
-        )
-        for name, entry in table("keys")["keys"].items()
-    }

@@ -125,17 +125,11 @@ def _broken_repository(here: tuple[str | int, ...], entry: Any) -> Iterator[_Bro
     ):
         yield here, "a repository without `repository`, `signed_by` and its `packages`"
         return
-    for name in sorted(entry.keys() - {"repository", "signed_by", "packages", "unseen"}, key=str):
+    for name in sorted(entry.keys() - {"repository", "signed_by", "packages"}, key=str):
         yield (*here, name), f"a repository has no field {vocabulary.quoted(name)}"
-    for kind in ("packages", "unseen"):
-        # A lock of before has no list of what was not seen.
-        listed = entry.get(kind, [])
-        if not isinstance(listed, list):
-            yield (*here, kind), f"`{kind}` is not a list"
-            continue
-        for index, package in enumerate(listed):
-            if not isinstance(package, str):
-                yield (*here, kind, index), f"{vocabulary.quoted(package)} is not a package"
+    for index, package in enumerate(entry["packages"]):
+        if not isinstance(package, str):
+            yield (*here, "packages", index), f"{vocabulary.quoted(package)} is not a package"
 
 
 def restore(path: Path | None = None) -> str:

@@ -3,9 +3,7 @@
 An artefact is a URL with its version and SHA-256. The hash comes from the facts, or from a build
 on AWS that downloaded the file (`./invoke lock --from`), and is enforced from then on. A key file
 is identified by its fingerprint instead (a vendor may renew its signature), a detached signature by
-the file it signs and its key, packages by repository, signing key and version. Where the row's
-repositories are recorded (`./invoke preflight --record`), the version is the one that they have,
-with its revision.
+the file it signs and its key, packages by repository, signing key and version.
 """
 
 from __future__ import annotations
@@ -23,10 +21,8 @@ from kiln import components, facts
 from kiln.base import overlay, paths
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
-from kiln.compat.published_packages import judged_packages, unpublished_packages
 from kiln.components import Step
 from kiln.facts import lock_file
-from kiln.facts.indexes import Published
 from kiln.facts.lock_file import SEEN_BY
 from kiln.packer.lock_diff import LockDiff, compare_locks
 from kiln.packer.signers import file_of_signature, file_signer, key_fingerprint, repository_packages
@@ -37,8 +33,7 @@ _HEAD = """\
 # sha256: null = not known yet: `./invoke lock --from RUN` takes it from the record of a build on
 # AWS, and from then on a bake whose download differs stops. A key is known by its
 # fingerprint, a signature by the file it `signs` and the key it is `signed_by`; the bake checks it.
-# `packages` of a repository were seen in its index, signed by that key (`./invoke preflight
-# --record`); `unseen` were not: a bake refuses them if another key signs them.
+# A bake stops if another key signs the `packages` of a repository.
 """
 
 
@@ -53,8 +48,7 @@ def load_lock(path: Path | None = None) -> dict[str, Any]:
 def wanted(recipes: Iterable[Recipe], current: Mapping[str, Any]) -> dict[str, Any]:
     """The lock that these recipes need, with every sha256 from `current` and the facts.
 
-    Raises KilnError (exit status 2) if a URL contains "latest", and for a package that is recorded
-    as not published.
+    Raises KilnError (exit status 2) if a URL contains "latest".
     """
     entries = {entry["url"]: entry for entry in current["artifacts"]}
     artifacts: dict[str, dict[str, Any]] = {}
@@ -64,18 +58,15 @@ def wanted(recipes: Iterable[Recipe], current: Mapping[str, Any]) -> dict[str, A
         for step in filled:
             for entry in _artifacts(step, recipe, entries):
                 artifacts.setdefault(entry["url"], entry)
-        chosen = _chosen(recipe)
         for url, signed_by, packages in repository_packages(filled, recipe):
             repository = repositories.setdefault(
-                url, {"repository": url, "signed_by": signed_by, "packages": set(), "unseen": set()}
+                url, {"repository": url, "signed_by": signed_by, "packages": set()}
             )
-            for package in packages:
-                kind = "packages" if package in chosen else "unseen"
-                repository[kind].add(chosen.get(package, package))
+            repository["packages"].update(packages)
     return {
         "artifacts": sorted(artifacts.values(), key=lambda entry: entry["url"]),
         "packages": [
-            {**entry, **{kind: sorted(entry[kind]) for kind in ("packages", "unseen")}}
+            {**entry, "packages": sorted(entry["packages"])}
             for _, entry in sorted(repositories.items())
         ],
     }
@@ -157,22 +148,3 @@ def _artifacts(
             "source": source,
             **({"confirmed": False} if unconfirmed else {}),
         }
-
-
-def _chosen(recipe: Recipe) -> dict[str, str]:
-    """Each package that is recorded to be published, as a component names it → with the version.
-
-    One that a component takes at any version is locked without it.
-    """
-    if missing := unpublished_packages(recipe):
-        raise KilnError(
-            "\n".join(f"{finding.place}: {finding.message}" for finding in missing),
-            hint=missing[0].hint,
-            place=missing[0].place,
-            findings=missing,
-        )
-    return {
-        str(package): f"{package.name}={judged.version}" if package.version else package.name
-        for package, judged in judged_packages(recipe).items()
-        if judged.state is Published.YES
-    }

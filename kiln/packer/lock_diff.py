@@ -1,8 +1,4 @@
-"""What an update of `amis.lock.yaml` changes, and of what a pinned key's signature was checked.
-
-`signed by` a key: the signature was checked, by `./invoke preflight --record` or by a bake on AWS.
-`will be signed by`: the next bake checks it, and stops if another key signed.
-"""
+"""What an update of `amis.lock.yaml` changes, and how much of it a pinned key signs."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from typing import Any
 
 from kiln.base.overlay import shown_path
 from kiln.base.paths import lock_file
-from kiln.facts.lock_file import BYTES, KEY, SEEN_BY, SIGNATURE
+from kiln.facts.lock_file import KEY, SIGNATURE
 
 
 @dataclass(frozen=True)
@@ -54,36 +50,28 @@ def compare_locks(old: Mapping[str, Any], new: Mapping[str, Any]) -> LockDiff:
 
 
 def signed_line(lock: Mapping[str, Any]) -> str:
-    """Of how much of a lock a pinned key's signature was checked, and of how much it will be."""
-    words = _flat(lock).values()
-    will = sum("will be signed by" in text for text in words)
-    proven = sum("signed by" in text for text in words) - will
+    """How much of a lock is signed by a pinned key."""
+    signed = sum("signed by" in text for text in _flat(lock).values())
     return (
-        f"{proven} packages and files are signed by a pinned key (signature checked), {will} will "
-        "be signed by one: nobody has checked theirs yet, and a bake that finds another key stops"
+        f"{signed} packages and files are signed by a pinned key: a bake that finds another stops"
     )
 
 
 def _flat(lock: Mapping[str, Any]) -> dict[str, str]:
     flat = {}
-    hashes = {entry["url"]: entry for entry in lock["artifacts"] if entry.keys() >= BYTES}
     for entry in lock["artifacts"]:
-        flat[entry["url"]] = _described(entry, hashes)
+        flat[entry["url"]] = _described(entry)
     for repository in lock["packages"]:
-        for kind, words in (("packages", "signed by"), ("unseen", "will be signed by")):
-            for package in repository.get(kind, ()):
-                name, _, version = package.partition("=")
-                where = f"{repository['repository']}  {name} {version}".rstrip()
-                flat[where] = f"{words} {repository['signed_by']}"
+        for package in repository["packages"]:
+            name, _, version = package.partition("=")
+            where = f"{repository['repository']}  {name} {version}".rstrip()
+            flat[where] = f"signed by {repository['signed_by']}"
     return flat
 
 
-def _described(entry: Mapping[str, Any], hashes: Mapping[str, Mapping[str, Any]]) -> str:
+def _described(entry: Mapping[str, Any]) -> str:
     if entry.keys() >= KEY:
         return f"key {entry['fingerprint']}"
     if entry.keys() >= SIGNATURE:
-        # Only a bake that had the file has checked its signature.
-        source = str(hashes.get(entry["signs"], {}).get("source") or "")
-        words = "signed by" if source.startswith(SEEN_BY) else "will be signed by"
-        return f"signs {entry['signs']}, {words} {entry['signed_by']}"
+        return f"signs {entry['signs']}, signed by {entry['signed_by']}"
     return f"{entry['version']}  sha256 {entry['sha256'] or 'not known yet'}"

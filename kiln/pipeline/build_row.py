@@ -6,27 +6,27 @@ from dataclasses import dataclass, replace
 
 from kiln.base.errors import operation_failed, refuse_errors
 from kiln.base.progress import Progress
-from kiln.base.recipe import Recipe
 from kiln.base.stopping import Stop
 from kiln.base.times import now
 from kiln.cloud import runs, watch
 from kiln.cloud.access import make_access
-from kiln.compat.evidence import Basis, counts, evidence_of
+from kiln.compat.unconfirmed import unconfirmed_of_row
 from kiln.packer import plugins, seen_hashes
 from kiln.packer.program import Packer
 from kiln.packer.scripts import check_scripts
 from kiln.pipeline import bake_start, verdict
 from kiln.pipeline.plan import Plan, as_it_is_now
-from kiln.pipeline.record import KnownFrom, Record
+from kiln.pipeline.record import Record
 from kiln.pipeline.record_draft import Draft, cleaned_up
 from kiln.pipeline.shared_records import shelf_of
 
 
 @dataclass(frozen=True)
 class Built:
-    """A finished run, by its record."""
+    """A finished run, by its record, and how many unconfirmed facts its recipe rests on."""
 
     record: Record
+    unconfirmed: int = 0
 
     @property
     def good(self) -> bool:
@@ -100,7 +100,7 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
                 f"{len(new)} downloads have unconfirmed hashes; record them with "
                 f"./invoke lock --from {run.id}"
             )
-    return Built(draft.record)
+    return Built(draft.record, len(unconfirmed_of_row(recipe)))
 
 
 def _first_facts(plan: Plan, packer: Packer) -> Record:
@@ -123,13 +123,6 @@ def _first_facts(plan: Plan, packer: Packer) -> Record:
         verify_instance_type=plan.verify_instance_type,
         packer=plugins.described(packer),
         git_commit=runs.git_commit(),
-        evidence=_known_from(plan.recipe),
         started=now(),
         folder="",
     )
-
-
-def _known_from(recipe: Recipe) -> KnownFrom:
-    evidence = evidence_of(recipe)
-    assumed = tuple(item.what for item in evidence if item.basis is Basis.ASSUMED)
-    return KnownFrom(**counts(evidence), assumed=assumed)

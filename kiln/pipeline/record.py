@@ -48,17 +48,6 @@ class Checks:
 
 
 @dataclass(frozen=True)
-class KnownFrom:
-    """How many packages, files and units of a bake are recorded in an index, seen in public use and
-    assumed (docs/proven.md); `assumed` names the last."""
-
-    packages: dict[str, int]
-    files: dict[str, int]
-    units: dict[str, int]
-    assumed: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class KeptInstance:
     """The build instance of a failed bake, kept `until` a time in UTC, and how ssh reaches it.
 
@@ -121,7 +110,6 @@ class Record:
     tries: tuple[Try, ...] = ()
     packer: str | None = None
     git_commit: str = "unknown"
-    evidence: KnownFrom | None = None
     finished: str | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     component_seconds: dict[str, float] = field(default_factory=dict)

@@ -6,14 +6,14 @@ import functools
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from kiln.base.wanted_package import WantedPackage
 from kiln.preflight import package_root
 from kiln.preflight.demand import Install
 from kiln.preflight.indexes import Index
-from kiln.preflight.package_root import Offer, Relations, Resolved, UnusableError
+from kiln.preflight.package_root import Offer, Resolved, UnusableError
 
 # Of this machine's own configuration only how the network is reached.
 _KEPT = ("Acquire::http::Proxy", "Acquire::https::Proxy", "Acquire::http::Timeout")
@@ -65,28 +65,9 @@ class AptRoot:
         """As PackageRoot.names."""
         return self._run("apt-cache", "pkgnames").stdout.split()
 
-    def relations(self, packages: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Relations]:
-        """As PackageRoot.relations: Pre-Depends and Depends; Provides."""
-        words = [f"{name}={version}" for name, version in packages]
-        text = self._run("apt-cache", "show", *words).stdout
-        by_package = {}
-        for stanza in text.split("\n\n"):
-            unfolded = re.sub(r"\n[ \t]+", " ", stanza)
-            fields = dict(line.split(": ", 1) for line in unfolded.splitlines() if ": " in line)
-            if "Package" in fields:
-                by_package[fields["Package"], fields["Version"]] = Relations(
-                    _listed(fields, "Pre-Depends", "Depends"), _listed(fields, "Provides")
-                )
-        return by_package
-
     def _run(self, *command: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "APT_CONFIG": str(self._config), "LC_ALL": "C.UTF-8"}
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-
-
-def _listed(fields: Mapping[str, str], *names: str) -> tuple[str, ...]:
-    """The entries of some fields of a stanza."""
-    return tuple(entry for name in names for entry in fields.get(name, "").split(", ") if entry)
 
 
 def _exact(package: WantedPackage, offers: dict[str, list[Offer]]) -> str:

@@ -42,28 +42,6 @@ def cache_folder() -> Path:
 
 
 @dataclass(frozen=True)
-class PreflightAnswers:
-    """Answers per row, and the roots that gave them, for `record`."""
-
-    rows: tuple[RowAnswer, ...]
-    roots: tuple[RootAnswers, ...]
-
-
-@dataclass(frozen=True)
-class RootAnswers:
-    """The repositories of some rows that answered, and what was asked of them.
-
-    `root` is None if none of them answered or the package tool cannot read them.
-    """
-
-    distro: str
-    arch: str
-    indexes: tuple[Index, ...]
-    root: PackageRoot | None
-    rows: tuple[RowAnswer, ...]
-
-
-@dataclass(frozen=True)
 class _Fetches:
     """What the hosts answered for single files, repositories and, by row, parent AMIs."""
 
@@ -79,13 +57,12 @@ def ask(
     whole_files: bool,
     say: Callable[[str], None],
     target: Target | None = None,
-) -> PreflightAnswers:
+) -> list[RowAnswer]:
     """Ask the vendors' hosts for everything that bakes of the recipes fetch. Nothing is launched.
 
-    The roots of the answer work as long as `folder`, an empty one, exists. `whole_files` fetches
-    each file whose hash is known, and compares it. `target` is AWS where there are credentials: it
-    is asked for the parent AMIs. Raises KilnError for a recipe that is incomplete and for bad
-    KILN_MIRRORS.
+    `folder` is an empty one. `whole_files` fetches each file whose hash is known, and compares it.
+    `target` is AWS where there are credentials: it is asked for the parent AMIs. Raises KilnError
+    for a recipe that is incomplete and for bad KILN_MIRRORS.
     """
     demands = [demand(recipe) for recipe in recipes]
     cache = cache_folder()
@@ -100,17 +77,19 @@ def ask(
     machines = _machines(demands, fetches)
     say(f"asking apt and dnf for the packages of {len(demands)} rows")
 
-    def of_machine(machine: _Machine) -> list[RootAnswers]:
+    def of_machine(machine: _Machine) -> list[RowAnswer]:
         return [
-            _ask_root(machine, usable, of_root, fetches, folder / f"{machine}-{number}", cache)
+            row
             for number, (usable, of_root) in enumerate(machines[machine].items())
+            for row in _ask_root(
+                machine, usable, of_root, fetches, folder / f"{machine}-{number}", cache
+            )
         ]
 
     # Roots of one machine share its package lists: they are made one after the other.
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        answers = [root for roots in pool.map(of_machine, machines) for root in roots]
-    rows = {row.recipe.name: row for root in answers for row in root.rows}
-    return PreflightAnswers(tuple(rows[recipe.name] for recipe in recipes), tuple(answers))
+        rows = {row.recipe.name: row for same in pool.map(of_machine, machines) for row in same}
+    return [rows[recipe.name] for recipe in recipes]
 
 
 def _fetch(
@@ -189,7 +168,7 @@ def _ask_root(
     fetches: _Fetches,
     folder: Path,
     cache: Path,
-) -> RootAnswers:
+) -> list[RowAnswer]:
     names = sorted({package.name for needs in demands for package in needs.packages})
     root: PackageRoot | None = None
     problem, offers = "", dict[str, list[Offer]]()
@@ -199,8 +178,7 @@ def _ask_root(
             offers = root.offers(names)
         except UnusableError as error:
             problem = str(error)
-    rows = tuple(_row(needs, fetches, root, offers, problem) for needs in demands)
-    return RootAnswers(machine.distro, machine.arch, usable, root, rows)
+    return [_row(needs, fetches, root, offers, problem) for needs in demands]
 
 
 def _package_root(

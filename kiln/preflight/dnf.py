@@ -15,11 +15,10 @@ from kiln.base.wanted_package import WantedPackage
 from kiln.preflight import package_root
 from kiln.preflight.demand import Install
 from kiln.preflight.indexes import Index
-from kiln.preflight.package_root import Offer, Relations, Resolved, UnusableError
+from kiln.preflight.package_root import Offer, Resolved, UnusableError
 
 _ALL_STREAMS = "--setopt=*.module_hotfixes=1"
 _FIELDS = "%{name}|%{epoch}:%{version}-%{release}|%{repoid}"
-_RELATIONS = "#package %{name}|%{epoch}:%{version}-%{release}\n%{requires}\n#provides\n%{provides}"
 
 
 class DnfRoot:
@@ -102,26 +101,6 @@ class DnfRoot:
         """As PackageRoot.names."""
         words = ["--available", "--queryformat", "%{name}", _ALL_STREAMS]
         return self._run("repoquery", *words).stdout.split()
-
-    def relations(self, packages: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Relations]:
-        """As PackageRoot.relations."""
-        words = ["--available", "--queryformat", _RELATIONS, _ALL_STREAMS]
-        specs = [f"{name}-{version}" for name, version in packages]
-        by_package = {}
-        for text in self._run("repoquery", *words, *specs).stdout.split("#package ")[1:]:
-            head, *lines = text.splitlines()
-            name, _, version = head.partition("|")
-            middle = lines.index("#provides")
-            listed = [
-                sorted({line for line in part if line})
-                for part in (lines[:middle], lines[middle + 1 :])
-            ]
-            own = re.compile(rf"{re.escape(name)}(\(\S+\))? = \S+")
-            provides = [entry for entry in listed[1] if not own.fullmatch(entry)]
-            by_package[name, version.removeprefix("0:")] = Relations(
-                tuple(listed[0]), tuple(provides)
-            )
-        return by_package
 
     def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "LC_ALL": "C.UTF-8"}

@@ -33,14 +33,6 @@ class Resolved:
     problem: str = ""
 
 
-@dataclass(frozen=True)
-class Relations:
-    """What a package depends on and what else it provides, in the package tool's own words."""
-
-    requires: tuple[str, ...] = ()
-    provides: tuple[str, ...] = ()
-
-
 class PackageRoot(Protocol):
     """A throwaway root of one distribution and processor."""
 
@@ -50,9 +42,6 @@ class PackageRoot(Protocol):
     @property
     def names(self) -> Sequence[str]:
         """The names of all packages."""
-
-    def relations(self, packages: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Relations]:
-        """What each package, a name and a version, requires and provides."""
 
     def resolve(self, install: Install, offers: dict[str, list[Offer]]) -> Resolved:
         """Let the solver install these packages into an empty machine."""

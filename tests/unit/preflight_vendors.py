@@ -161,10 +161,9 @@ def answers(
 ) -> list[RowAnswer]:
     recipes = [row(line) for line in lines]
     with tempfile.TemporaryDirectory() as folder:
-        asked = ask(
+        return ask(
             recipes, Path(folder), whole_files=whole_files, say=lambda _: None, target=target
         )
-    return list(asked.rows)
 
 
 def without(*names: str) -> Edit:

@@ -83,7 +83,7 @@ def test_there_are_ten_known_good_sets():
 
 def test_the_json_has_the_fields_a_script_reads():
     result = check_combination("al2", "510.47.03", cuda="12.2", today=TODAY)
-    assert list(result) == ["findings", "instance_types"]
+    assert list(result) == ["findings", "instance_types", "unconfirmed_facts"]
     fields = {"level", "rule", "message", "why", "hint", "rows", "source"}
     fields |= {"file", "line", "column", "path", "also_at", "component"}
     assert all(set(finding) == fields for finding in result["findings"])

@@ -213,7 +213,15 @@ def test_a_driver_version(checkout: Checkout) -> None:
     assert {row["driver"] for row in json.loads(names)} == {driver}
     assert driver in checkout.rendered()
     assert driver in (checkout.root / "amis.lock.yaml").read_text()
-    files = ("which", "evidence", "compat", "lab_vendors", "facts", "getting_started", "campaign")
+    files = (
+        "which",
+        "unconfirmed",
+        "compat",
+        "lab_vendors",
+        "facts",
+        "getting_started",
+        "campaign",
+    )
     assert checkout.tests_of_all_rows_pass(
         *(f"tests/unit/test_{name}.py" for name in files), "-k", "not readme"
     ) > 200  # fmt: skip
@@ -261,9 +269,7 @@ def test_a_distribution(checkout: Checkout) -> None:
     )
     (name,) = [row["name"] for row in json.loads(names) if row["distro"] == "debian99"]
     rules = {rule for rule, rows in findings(found).items() if name in rows}
-    # FSx's key is not confirmed, whatever the distribution; nobody has baked it yet, nor seen its
-    # packages.
-    assert rules <= {"KEY-UNCONFIRMED", "UNTRIED", "EVIDENCE-ASSUMED"}
+    assert rules <= {"UNTRIED"}
     assert "cuda/repos/debian99/x86_64" in checkout.rendered()
     assert "debian99" in (checkout.root / "amis.lock.yaml").read_text()
     files = ("preflight", "matrix", "overlay", "telemetry_bundle", "accepted")

@@ -11,7 +11,7 @@ from kiln import components
 from kiln.base.errors import KilnError
 from kiln.components import Download
 from kiln.facts import known_sha256, table
-from kiln.packer import lock, lock_diff, render, seen_hashes
+from kiln.packer import lock, render
 from tests.unit.locks import CLASSIC, EFA, EFA_SHA256, EMPTY, PLUGIN, RECIPES, artifact, locked_file
 
 INSTALLER = "https://efa-installer.amazonaws.com/aws-efa-installer-{}.tar.gz"
@@ -127,46 +127,6 @@ def test_the_checksum_of_a_file_whose_version_no_recipe_names_is_in_the_lock(loc
 
 def test_an_artifact_nobody_downloaded_yet_has_no_checksum(locked):
     assert artifact(locked, PLUGIN)["sha256"] is None
-
-
-def test_a_package_that_was_seen_in_a_signed_index_is_told_from_one_that_will_be(
-    tmp_path, monkeypatch
-):
-    def of(data):
-        (entry,) = [
-            package
-            for package in data["packages"]
-            if package["repository"] == "archive of ubuntu2004"
-        ]
-        return entry
-
-    seen = lock.wanted(RECIPES, EMPTY)
-    assert "infiniband-diags" in of(seen)["packages"]
-    monkeypatch.setenv("KILN_INDEXES", str(tmp_path))
-    unseen = lock.wanted(RECIPES, EMPTY)
-    assert "infiniband-diags" in of(unseen)["unseen"]
-    change = lock_diff.compare_locks(seen, unseen).changed[
-        "archive of ubuntu2004  infiniband-diags"
-    ]
-    keys = "the distribution's own keys"
-    assert change == (f"signed by {keys}", f"will be signed by {keys}")
-    before, after = (int(lock_diff.signed_line(lock_of).split()[0]) for lock_of in (seen, unseen))
-    assert before > after == 0
-    assert "signature checked" in lock_diff.signed_line(seen)
-    assert "seen" not in lock_diff.signed_line(
-        seen
-    )  # which is `check`'s word for somebody's public use
-
-
-def test_a_signature_counts_as_seen_when_a_bake_has_had_the_file_that_it_signs(locked):
-    entries = {entry["url"]: entry for entry in lock.load_lock(locked)["artifacts"]}
-    url, signature = next((url, entry) for url, entry in entries.items() if "signs" in entry)
-    seen = {"url": signature["signs"], "sha256": "ab" * 32}
-    before = lock.load_lock(locked)
-    seen_hashes.record_hashes([seen], note="", when="run 1", path=locked)
-    old, new = lock_diff.compare_locks(before, lock.load_lock(locked)).changed[url]
-    assert ", will be signed by " in old
-    assert ", signed by " in new
 
 
 def test_a_new_version_shows_as_a_readable_diff(locked):

@@ -18,7 +18,6 @@ from kiln import components, facts
 from kiln.base.errors import KilnError
 from kiln.base.paths import KNOWLEDGE, ROOT
 from kiln.base.recipe import Recipe
-from kiln.compat import evidence
 from kiln.compat.engine import check_combination
 from kiln.facts import forms, overrides
 from kiln.facts.tables import read_table
@@ -802,15 +801,6 @@ def test_a_missing_script_is_named_where_it_should_be(acme: Path) -> None:
     path.unlink()
     with pytest.raises(KilnError, match=f"{path} does not exist"):
         render.render_files(al2023(load_recipes()))
-
-
-def test_what_is_only_assumed_of_its_component_is_added_to_its_own_facts(acme: Path) -> None:
-    row = al2023(load_recipes())
-    (mine,) = [
-        finding for finding in evidence.assumed_things(row) if finding.component == "acme-baseline"
-    ]
-    assert f"seen to {acme}/facts/evidence.yaml (docs/overlay.md)" in mine.hint
-    assert mine.source == f"the overlay: {acme}/components/acme-baseline.yaml"
 
 
 def test_a_variable_that_the_script_does_not_declare_is_named_with_its_file(acme: Path) -> None:

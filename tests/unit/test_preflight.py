@@ -8,48 +8,37 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import boto3
 import psutil
 import pytest
-import yaml
 from botocore.stub import Stubber
 from preflight_vendors import (
     AL2023,
     UBUNTU,
     Vendors,
     answers,
-    at,
     row,
     serving,
     signer,
     vendors,
-    without,
 )
 from vendor_site import Pkg, Signer
 
 from kiln import facts
 from kiln.base.errors import KilnError
-from kiln.base.findings import Finding
 from kiln.cloud.aws_target import AwsTarget
-from kiln.compat.published_packages import judged_packages, unpublished_packages
 from kiln.components.package_repositories import Repository
-from kiln.facts.indexes import Judged, Published, index_file, indexes_folder
 from kiln.matrix import load
-from kiln.packer import lock
 from kiln.preflight import indexes as indexes_module
 from kiln.preflight.answers import RowAnswer, State, rows_text
-from kiln.preflight.ask import ask
 from kiln.preflight.demand import demand
 from kiln.preflight.fetch import Fetcher, NoAnswerError, mirrors
 from kiln.preflight.keyrings import NotSignedError
-from kiln.preflight.record import record_roots
 
 # The fixtures that tests name.
 __all__ = ["signer", "vendors"]
@@ -301,68 +290,36 @@ def with_a_driver_in_parts(repository: Repository, packages: list[Pkg]) -> list[
     ]
 
 
-def recorded(name: str, today: date) -> tuple[list[Path], RowAnswer]:
-    """The files that were written, and what preflight says of the row."""
-    with tempfile.TemporaryDirectory() as folder:
-        asked = ask([row(name)], Path(folder), whole_files=False, say=lambda _: None)
-        return record_roots(asked.roots, today), asked.rows[0]
-
-
-def states(name: str) -> dict[str, Judged]:
-    return {str(package): judged for package, judged in judged_packages(row(name)).items()}
-
-
-@pytest.fixture
-def indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder of recorded indexes."""
-    monkeypatch.setenv("KILN_INDEXES", str(tmp_path / "indexes"))
-    return tmp_path / "indexes"
-
-
 @dataclass(frozen=True)
-class Recorded:
-    """A row whose vendors have everything: the answer, what was recorded, and what asking again a
-    day later wrote."""
+class Complete:
+    """A row whose vendors have everything: the answer, and the folder of what was fetched."""
 
     name: str
-    folder: Path
     cache: Path
     answer: RowAnswer
-    files: list[Path]
-    again: list[Path]
-
-    def of(self, repository: str) -> dict[str, Any]:
-        recipe = row(self.name)
-        file = index_file(recipe.distro.id, "x86_64", repository)
-        data: dict[str, Any] = yaml.safe_load((self.folder / file.name).read_text())
-        return data
 
 
 # Its tests stay together: each process of the tests would ask again.
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(name, marks=pytest.mark.xdist_group(f"record of {name}"))
+        pytest.param(name, marks=pytest.mark.xdist_group(f"answer of {name}"))
         for name in (UBUNTU, AL2023)
     ],
 )
-def record_of(
+def complete(
     request: pytest.FixtureRequest, signer: Signer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Recorded]:
+) -> Iterator[Complete]:
     name = str(request.param)
-    folder = tmp_path_factory.mktemp("record")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KILN_INDEXES", str(folder / "indexes"))
-        with serving(folder, signer, patch) as vendors:
-            vendors.publish(row(name), with_a_driver_in_parts)
-            files, answer = recorded(name, date(2026, 11, 23))
-            again = recorded(name, date(2026, 11, 24))[0] if name == UBUNTU else []
-        cache = folder / "cache"
-        yield Recorded(name, folder / "indexes", cache, answer, files, again)
+    folder = tmp_path_factory.mktemp("complete")
+    with pytest.MonkeyPatch.context() as patch, serving(folder, signer, patch) as vendors:
+        vendors.publish(row(name), with_a_driver_in_parts)
+        (answer,) = answers(name)
+        yield Complete(name, folder / "cache", answer)
 
 
-def test_a_row_whose_vendors_have_everything_passes(record_of: Recorded) -> None:
-    answer = record_of.answer
+def test_a_row_whose_vendors_have_everything_passes(complete: Complete) -> None:
+    answer = complete.answer
     assert answer.problems() == []
     assert answer.silent_hosts() == {}
     assert answer.state is State.PUBLISHED
@@ -372,137 +329,7 @@ def test_a_row_whose_vendors_have_everything_passes(record_of: Recorded) -> None
     assert "1 of 1 rows: everything is published" in rows_text([answer])
 
 
-def test_asking_leaves_no_process_behind(record_of: Recorded) -> None:
-    assert record_of.cache.is_dir()
+def test_asking_leaves_no_process_behind(complete: Complete) -> None:
+    assert complete.cache.is_dir()
     processes = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
-    assert [words for words in processes if str(record_of.cache) in " ".join(words)] == []
-
-
-def test_what_was_recorded_is_known_to_check(record_of: Recorded) -> None:
-    name = record_of.name
-    assert len(record_of.files) == len(demand(row(name)).repositories)
-    assert {judged.state for judged in states(name).values()} == {Published.YES}
-    assert unpublished_packages(row(name)) == []
-
-
-def test_a_record_is_not_written_again_if_only_its_date_would_change(record_of: Recorded) -> None:
-    assert record_of.again == []
-
-
-def test_without_a_record_nothing_is_known(indexes: Path) -> None:
-    assert {judged.state for judged in states(UBUNTU).values()} == {Published.UNKNOWN}
-
-
-@pytest.fixture(scope="module")
-def records_of_what_lacks(
-    signer: Signer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Path]:
-    """The folder of what was recorded of vendors that have another version of the driver and not
-    one of the libraries."""
-    folder = tmp_path_factory.mktemp("lacking")
-
-    def edit(repository: Repository, packages: list[Pkg]) -> list[Pkg]:
-        others = without("libnccl2")(repository, packages)
-        return at("nvidia-open-580", "580.167.08-1")(repository, others)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KILN_INDEXES", str(folder / "indexes"))
-        with serving(folder, signer, patch) as vendors:
-            vendors.publish(row(UBUNTU), edit)
-            recorded(UBUNTU, date(2026, 11, 23))
-    yield folder / "indexes"
-
-
-@pytest.fixture
-def lacking(records_of_what_lacks: Path, indexes: Path) -> Path:
-    """A copy of that for one test."""
-    shutil.copytree(records_of_what_lacks, indexes)
-    return indexes
-
-
-def the_finding_about(package: str) -> Finding:
-    (finding,) = [found for found in unpublished_packages(row(UBUNTU)) if package in found.message]
-    return finding
-
-
-together = pytest.mark.xdist_group("record of what lacks")
-
-
-@together
-def test_check_refuses_a_version_that_is_recorded_as_not_published(lacking: Path) -> None:
-    finding = the_finding_about("nvidia-open-580")
-    assert finding.level == "error"
-    assert finding.rule == "PKG-NOT-PUBLISHED"
-    assert "nvidia-open-580=580.178.04, which was not published for ubuntu2404" in finding.message
-    assert "on 2026-11-23: the nearest is 580.167.08-1" in finding.message
-    assert finding.path == "stacks.lts.driver"
-
-
-def locked_packages(name: str) -> list[str]:
-    wanted = lock.wanted([row(name)], {"artifacts": [], "packages": []})
-    return [package for entry in wanted["packages"] for package in entry["packages"]]
-
-
-def test_the_lock_has_the_version_that_is_recorded_with_its_revision(record_of: Recorded) -> None:
-    library = "libnccl2" if record_of.name == UBUNTU else "libnccl"
-    locked = locked_packages(record_of.name)
-    assert f"{library}=2.28.3-1+cuda13.0" in locked
-    assert "infiniband-diags" in locked, "at any version: a bake takes the newest"
-
-
-@together
-def test_the_lock_refuses_a_version_that_is_recorded_as_not_published(lacking: Path) -> None:
-    with pytest.raises(
-        KilnError, match=r"580\.178\.04.* not published .*580\.167\.08-1"
-    ) as refused:
-        locked_packages(UBUNTU)
-    assert refused.value.exit_status == 2
-    assert str(refused.value).startswith(f"{refused.value.place}: nvidia-driver installs")
-
-
-@together
-def test_a_name_that_no_repository_has_is_recorded_as_not_published(lacking: Path) -> None:
-    assert "no version of it is" in the_finding_about("libnccl2").message
-
-
-def test_a_repository_that_is_silent_keeps_its_record(vendors: Vendors, indexes: Path) -> None:
-    vendors.publish(row(UBUNTU))
-    recorded(UBUNTU, date(2026, 11, 23))
-    silent = [path for path in vendors.site.files if path.startswith("/developer.download")]
-    vendors.site.statuses |= dict.fromkeys(silent, 503)
-    recorded(UBUNTU, date(2026, 11, 24))
-    assert states(UBUNTU)["nvidia-open-580=580.178.04"].state is Published.YES
-
-
-@together
-def test_without_the_record_of_one_repository_a_missing_package_is_not_recorded(
-    lacking: Path,
-) -> None:
-    (lacking / "ubuntu2404-x86_64-nvidia-container-toolkit.yaml").unlink()
-    assert states(UBUNTU)["libnccl2=2.28.3@cuda13.0"].state is Published.UNKNOWN
-
-
-def test_a_vendors_repository_is_recorded_with_what_its_packages_need(record_of: Recorded) -> None:
-    data = record_of.of("nvidia-cuda")
-    (entry,) = data["packages"][DRIVER[record_of.name]]
-    assert entry == {"version": "580.178.04-1", "requires": ["libc6", "nvidia-kmod"]}
-    (needed,) = data["packages"]["nvidia-kmod-parts"]
-    assert needed["provides"] == ["nvidia-kmod"]
-    assert "nvidia-kmod-other" not in data["packages"]
-    assert data["signed"] is True
-
-
-def test_what_a_distributions_packages_need_is_not_recorded(record_of: Recorded) -> None:
-    own = "ubuntu" if record_of.name == UBUNTU else "amazonlinux"
-    assert "libc6" not in record_of.of(own)["packages"]
-
-
-def test_every_committed_index_is_one_that_a_row_may_ask() -> None:
-    known = {
-        index_file(recipe.distro.id, recipe.arch, entry.name).name
-        for recipe in load.load_recipes()
-        for entry in demand(recipe).repositories
-    }
-    committed = sorted(path.name for path in indexes_folder().iterdir())
-    assert committed
-    assert set(committed) <= known
+    assert [words for words in processes if str(complete.cache) in " ".join(words)] == []

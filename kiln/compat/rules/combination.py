@@ -18,8 +18,7 @@ from kiln.facts import Branch, InstanceType, table
 @dataclass(frozen=True)
 class Kernel:
     """The kernel that an image boots, as far as known. `release` is None if only the series is
-    known; `measured` and `proxy` name a kernel in kernel_builds.yaml. `confirmed` and `source` are
-    those of its entry in distros.yaml."""
+    known; `measured` and `proxy` name a kernel in kernel_builds.yaml."""
 
     name: str
     series: str
@@ -27,8 +26,6 @@ class Kernel:
     measured: str | None = None
     proxy: str | None = None
     rolls: bool = False
-    confirmed: bool = True
-    source: str = ""
 
     def __str__(self) -> str:
         return self.release or self.series
@@ -185,7 +182,7 @@ def _pinned(wanted: str, entries: dict[str, dict[str, Any]]) -> Kernel | None:
 
 
 def _kernel(name: str, entry: dict[str, Any]) -> Kernel:
-    keys = ("release", "measured", "proxy", "rolls", "confirmed", "source")
+    keys = ("release", "measured", "proxy", "rolls")
     return Kernel(
         name=name,
         series=entry["series"],

@@ -1,0 +1,187 @@
+"""Rows that rest on unconfirmed facts: `check` counts them, `check --strict` lists and refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from commands import invoke
+from records import a_record
+
+from devel import generate
+from kiln import components, facts
+from kiln.base.findings import Finding, Place
+from kiln.base.recipe import Acceptance, Recipe
+from kiln.cli.summary import summary
+from kiln.compat.engine import check_combination, check_matrix, check_recipe
+from kiln.compat.unconfirmed import RULE, unconfirmed_of_row
+from kiln.matrix.load import load_recipes
+
+RECIPES = load_recipes()
+
+
+def a_row(**wanted: Any) -> Recipe:
+    """The first row of the matrix with these values."""
+    return next(
+        recipe
+        for recipe in RECIPES
+        if all(getattr(recipe, name) == value for name, value in wanted.items())
+    )
+
+
+# A row that names its instance types, and one with one library more.
+MANY = a_row(line="al2023-lts-both-base-x86_64")
+PLAIN = a_row(line="al2023-lts-base-x86_64")
+GDR = a_row(line="al2023-production-base-x86_64")
+MIG = replace(MANY, mig_config="all-1g.5gb", target_instance_types=("p4d.24xlarge",))
+KERNEL = replace(PLAIN, kernel="6.1")
+EKS = a_row(flavor="eks")
+
+
+def messages(recipe: Recipe) -> list[str]:
+    return [finding.message for finding in unconfirmed_of_row(recipe)]
+
+
+@pytest.mark.parametrize(
+    ("row", "table", "keys", "marks", "expected"),
+    [
+        (MANY, "instances", ["types"], {}, "types[p4d.24xlarge] in"),
+        (PLAIN, "instances", ["types"], {}, "types[g4dn.xlarge] in"),
+        (MANY, "instances", ["gpus", "A100-40GB"], {}, "gpus.A100-40GB in"),
+        (MANY, "instances", [], {"nvswitches_confirmed": False}, "nvswitches.hopper in"),
+        (PLAIN, "instances", ["nvswitches", "ampere"], {}, "nvswitches.ampere in"),
+        (PLAIN, "drivers", ["branches", "580"], {}, "branches.580 in"),
+        (MANY, "drivers", ["gpus", "B200-180GB"], {}, "gpus.B200-180GB in"),
+        (MANY, "drivers", ["architectures", "volta"], {}, "architectures.volta in"),
+        (PLAIN, "drivers", ["minimum_kernel"], {}, "minimum_kernel[565] in"),
+        (PLAIN, "drivers", ["fabricmanager"], {}, "fabricmanager in"),
+        (PLAIN, "drivers", ["nvlsm", "versions", "2025.10.14"], {}, "nvlsm.versions.2025.10.14 in"),
+        (PLAIN, "cuda", [], {"floors_confirmed": False}, "floors.13 in"),
+        (PLAIN, "cuda", ["releases", "13.0.3"], {}, "releases.13.0.3 in"),
+        (PLAIN, "cuda", ["repos", "amzn2023"], {}, "repos.amzn2023 in"),
+        (PLAIN, "cuda", ["cudnn"], {}, "cudnn[9.21.0] in"),
+        (PLAIN, "nccl", ["versions", "2.28.3"], {}, "versions.2.28.3 in"),
+        (PLAIN, "nccl", ["plugin"], {}, "plugin[1.13.0] in"),
+        (PLAIN, "nccl", [], {"plugin_cuda13_confirmed": False}, "plugin_cuda13 in"),
+        (PLAIN, "efa", ["os", "al2023"], {}, "os.al2023 in"),
+        (PLAIN, "efa", ["releases", "1.51.0"], {}, "releases.1.51.0 in"),
+        (PLAIN, "efa", [], {"bundles_plugin_from_confirmed": False}, "bundles_plugin_from.x86_64"),
+        (PLAIN, "efa", ["gdr"], {}, "gdr[580] in"),
+        (PLAIN, "efa", ["minimum_kernel"], {}, "minimum_kernel[1.42.0] in"),
+        (PLAIN, "services", ["container_toolkit"], {}, "container_toolkit in"),
+        (PLAIN, "services", ["dcgm"], {}, "dcgm in"),
+        (GDR, "services", ["gdrcopy", "needs"], {}, "gdrcopy.needs[2.5.1] in"),
+        (PLAIN, "services", ["cloudwatch_agent", "builds"], {"confirmed": False}, "builds.1.3"),
+        (PLAIN, "cloudwatch", ["gpu_metrics"], {}, "gpu_metrics in"),
+        (PLAIN, "distros", ["distros", "al2023"], {}, "distros.al2023 in"),
+        (KERNEL, "distros", ["distros", "al2023", "kernels", "entries", "6.1"], {}, "entries.6.1"),
+        (EKS, "distros", ["flavors", "eks"], {}, "flavors.eks in"),
+        (MIG, "mig", ["gpus"], {}, "gpus[A100-40GB] in"),
+        (MIG, "mig", ["mode_change", "ampere"], {}, "mode_change.ampere in"),
+        (MIG, "mig", ["driver_minimums"], {}, "driver_minimums["),
+        (PLAIN, "packages", ["packages", "container-toolkit"], {}, "container-toolkit in"),
+        (PLAIN, "downloads", ["downloads", "EFA_INSTALLER"], {}, "EFA_INSTALLER in"),
+        (PLAIN, "downloads", ["repositories", "CUDA_REPO_URL"], {}, "CUDA_REPO_URL in"),
+        (PLAIN, "keys", ["keys", "nvidia-cuda-rpm"], {}, "keys.nvidia-cuda-rpm in"),
+    ],
+)  # fmt: skip
+def test_unconfirmed_entry_counts_for_its_row(
+    marked: Callable[..., None],
+    row: Recipe,
+    table: str,
+    keys: list[str],
+    marks: dict[str, Any],
+    expected: str,
+) -> None:
+    assert not any(expected in message for message in messages(row))
+    marked(table, *keys, **(marks or {"confirmed": False}))
+    (found,) = [message for message in messages(row) if message.startswith(expected)] or [
+        message for message in messages(row) if expected in message
+    ]
+    assert f"kiln/facts/knowledge/{table}.yaml" in found
+
+
+def test_key_of_another_package_format_does_not_count(marked: Callable[..., None]) -> None:
+    marked("keys", "keys", "nvidia-cuda-deb", confirmed=False)
+    assert not any("nvidia-cuda-deb" in message for message in messages(PLAIN))
+    ubuntu = a_row(line="ubuntu2204-lts-base-x86_64")
+    assert any("nvidia-cuda-deb" in message for message in messages(ubuntu))
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_unconfirmed_hash_of_the_lock_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, confirmed: bool
+) -> None:
+    url = components.get("efa").for_recipe(PLAIN).downloads[0].url
+    hashed = {"sha256": "a" * 64, "source": "https://example.com", "confirmed": confirmed}
+    entry = {"url": url, "version": "1", **hashed}
+    (tmp_path / "lock.yaml").write_text(yaml.safe_dump({"artifacts": [entry]}))
+    monkeypatch.setenv("KILN_LOCK", str(tmp_path / "lock.yaml"))
+    assert any(f"the hash of {url}" in message for message in messages(PLAIN)) is not confirmed
+
+
+def found(row: Recipe, *, strict: bool = True) -> list[Finding]:
+    return [item for item in check_recipe(row, strict=strict) if "os.al2023" in item.message]
+
+
+def test_check_lists_unconfirmed_facts_only_with_strict(marked: Callable[..., None]) -> None:
+    marked("efa", "os", "al2023", confirmed=False)
+    assert found(PLAIN, strict=False) == []
+    (finding,) = found(PLAIN)
+    assert (finding.rule, finding.level) == (RULE, "error")
+    assert finding.place == PLAIN.row.origins["efa"]
+    assert finding.source == facts.table("efa")["sources"]["notes"]
+
+
+def test_one_fact_is_one_finding_with_all_its_rows(marked: Callable[..., None]) -> None:
+    marked("efa", "os", "al2023", confirmed=False)
+    findings = check_matrix(RECIPES, strict=True)
+    rows = tuple(r.name for r in RECIPES if r.distro.id == "al2023" and r.efa)
+    assert [item.rows for item in findings if "os.al2023" in item.message] == [rows]
+
+
+def test_row_cannot_accept_an_unconfirmed_fact(marked: Callable[..., None]) -> None:
+    marked("efa", "os", "al2023", confirmed=False)
+    accepted = Acceptance(RULE, "tried by hand", date(2099, 1, 1), Place("amis.yaml", 1))
+    row = replace(PLAIN, row=replace(PLAIN.row, accepted=(accepted,)))
+    assert [item.level for item in found(row)] == ["error"]
+
+
+@pytest.mark.parametrize(("driver", "counts"), [("510.108.03", True), ("580.178.04", False)])
+def test_first_branch_counts_only_before_a_branch_lists_the_gpu(
+    driver: str, *, counts: bool
+) -> None:
+    answer = check_combination("al2023", driver, instance_type="g5.xlarge", strict=True)
+    listed = [entry["message"] for entry in answer["findings"] if entry["rule"] == RULE]
+    assert any("gpus.A10G" in message for message in listed) is counts
+    assert len(listed) == answer["unconfirmed_facts"]
+
+
+def test_check_says_the_count_once_and_by_row_in_json() -> None:
+    done = invoke("check")
+    assert done.returncode == 0
+    assert done.stdout.count("unconfirmed") == 1
+    assert "CONFIRMED" not in done.stdout
+    answer = json.loads(invoke("check", "--json").stdout)
+    assert answer["unconfirmed_by_row"] == {
+        recipe.name: len(unconfirmed_of_row(recipe)) for recipe in RECIPES
+    }
+    strict = invoke("check", "--strict")
+    assert strict.returncode == 2
+    assert f"{RULE}: {answer['unconfirmed_facts']} errors" in strict.stdout
+
+
+def test_summary_counts_unconfirmed_facts_unless_zero() -> None:
+    assert "  facts    2 unconfirmed: ./invoke check --strict" in summary(a_record(), 2)
+    assert "unconfirmed" not in summary(a_record())
+
+
+def test_proven_page_tells_tried_rows_from_others() -> None:
+    assert generate.is_tried(PLAIN)
+    assert not generate.is_tried(replace(PLAIN, arch="riscv64"))
