@@ -108,7 +108,7 @@ if [[ $boots != "$before" ]] || { [[ $runs != "$boots" ]] && ! kiln_in_container
     kiln_say "rebooting from ${before:-no kernel} into $boots"
     touch /run/nologin
     # Not before this script has ended: its record is written last.
-    setsid bash -c "tail --pid=$$ -f /dev/null; sleep 0.5; systemctl reboot" </dev/null >/dev/null 2>&1 &
+    setsid bash -c "while kill -0 $$; do sleep 0.1; done; sleep 0.3; systemctl reboot" </dev/null >/dev/null 2>&1 &
 else
     kiln_say "$boots is the newest kernel and boots already; no reboot needed"
 fi

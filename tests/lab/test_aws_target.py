@@ -166,9 +166,10 @@ def _set_up(checkout: Path, proxy: str) -> None:
 
 def failures(done: subprocess.CompletedProcess[str]) -> str:
     """The failed checks and their messages."""
-    checks = [
-        check for result in json.loads(done.stdout or "[]") for check in result["checks"]["checks"]
-    ]
+    results = json.loads(done.stdout or "[]")
+    if isinstance(results, dict):  # an error
+        return ""
+    checks = [check for result in results for check in result["checks"]["checks"]]
     return "".join(f"{check}\n" for check in checks if check["outcome"] == "failed")
 
 

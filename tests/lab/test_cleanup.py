@@ -455,30 +455,6 @@ def killing_after(lab: Any, text: bytes) -> Iterator[tuple[int, list[Going]]]:
         server.shutdown()
 
 
-def test_a_run_killed_between_the_verdict_on_the_ami_and_its_record_is_completed_by_list(
-    lab: Any, new: Callable[[], New], image: str, ec2: Any, kiln: Callable[..., Any], tmp_path: Path
-) -> None:
-    with killing_after(lab, b"kiln%3Averified") as (port, victims):
-        verify = ("verify", "--ami", image, "--target", "lab")
-        at_port = {"KILN_LAB_PORT": str(port)}  # a run belongs to the lab at that port
-        victims.append(start(tmp_path, *verify, **at_port))
-        code, output = victims[0].end()
-        victims.clear()
-        assert code == -signal.SIGKILL, output
-        (verdict,) = verdict_on(ec2, image)
-        (path,) = tmp_path.rglob("record.json")
-        assert json.loads(path.read_text())["status"] == "unverified"
-        assert kiln("list", **at_port).returncode == 0
-        status = {"pass": "verified", "fail": "failed"}[verdict.split(" ")[0]]
-        assert json.loads(path.read_text())["status"] == status
-        control.order_fault(lab, action="RunInstances", code="VcpuLimitExceeded")
-        output = kiln(*verify, **at_port).stderr
-    assert "had not cleaned up; removed instance i-" in output
-    assert new() == {}
-    assert verdict_on(ec2, image) == [verdict]
-    ec2.delete_tags(Resources=[image], Tags=[{"Key": tags.VERIFIED}])
-
-
 def test_a_build_interrupted_in_its_checks_removes_its_ami_and_snapshot(
     ended: dict[str, Ended], ec2: Any
 ) -> None:

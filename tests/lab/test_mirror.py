@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import http.client
 import json
@@ -36,7 +35,6 @@ from lab.mirror import (
     keys,
     nvidia_toolkit,
     repos,
-    updates,
 )
 from lab.packages import deb, driver, elf, model, rpm
 from lab.packages.model import File, Package
@@ -120,21 +118,6 @@ class TestServer:
         url = "https://cdn.amazonlinux.com/2/core/latest/x86_64/mirror.list"
         tag = asked(served[0], url).headers["ETag"]
         assert fetch(served[0], url, **{"If-None-Match": tag})[0] == 304
-
-    def test_a_repository_that_was_published_anew_is_sent_again(
-        self, served: tuple[int, int, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        monkeypatch.setattr(updates, "_file", lambda: tmp_path / "updates.json")
-        url = "https://cdn.amazonlinux.com/kiln-lab/2/core/x86_64/repodata/repomd.xml"
-        # The two states have one name, and on a machine like ours one size.
-        updates.add(updates.PublishedUpdate("al2", "bzip2", "1.0.7", "1.amzn2"))
-        tag = asked(served[0], url).headers["ETag"]
-        updates.add(updates.PublishedUpdate("al2", "bzip2", "1.0.8", "1.amzn2", "ALAS2-2026-1"))
-        status, content = fetch(served[0], url, **{"If-None-Match": tag})
-        assert status == 200
-        (name,) = re.findall(rb'href="(repodata/[^"]*updateinfo[^"]*)"', content)
-        listed = fetch(served[0], f"{url.removesuffix('repodata/repomd.xml')}{name.decode()}")[1]
-        assert b"<id>ALAS2-2026-1</id>" in gzip.decompress(listed)
 
     def test_this_machine_reaches_a_host_below_the_mirrors_address(
         self, served: tuple[int, int, Path]
