@@ -39,26 +39,12 @@ def summary(record: Record) -> str:
             f"  on it    {recipe['distro']['name']}, {', '.join(holds)}",
             f"  checks   {checks.passed} passed, {checks.failed} failed, {checks.skipped} skipped",
             *failed,
-            *_continued(record),
             *_evidence(record),
             *([f"  left     {', '.join(record.left)}"] if record.left else []),
             f"  record   {near(Path(record.folder))}/record.json",
             f"  report   {near(Path(record.folder))}/report.html",
         ]
     )
-
-
-def _continued(record: Record) -> list[str]:
-    """What a bake that did not begin at its beginning says of its AMI."""
-    on = record.continued
-    if on is None:
-        return []
-    if on.same_inputs:
-        return [f"  from     {on.start}, on {on.on}: what the same inputs have made before"]
-    return [
-        f"  from     {on.start}, on {on.on}, which run {on.run_id} had left",
-        "  never verified, as no recipe alone makes it; ./invoke build without --from makes one",
-    ]
 
 
 def _evidence(record: Record) -> list[str]:

@@ -207,8 +207,6 @@ kiln_env "$KILN_DIR/lib/kiln.sh"
 [[ ! -f $0 ]] || kiln_env "$0"
 KILN_ETC=${KILN_ETC:-/etc/kiln}
 mkdir -p "$KILN_ETC/components" || kiln_die "$KILN_ETC/components cannot be made"
-# What this component held when it ran before, on a kept instance.
-rm -f "$KILN_DIR/to-lock/$KILN_COMPONENT" || kiln_die "$KILN_DIR/to-lock/$KILN_COMPONENT cannot be removed"
 # ERR: in functions too (-E). DEBUG: the script's own commands only, not those in functions; an EXIT trap
 # does not know the line.
 set -E

@@ -278,8 +278,7 @@ kiln_install_held() {
 }
 
 # kiln_hold name…: an upgrade of half a GPU stack is an API mismatch at the next boot. A lock takes yum and
-# dnf a second a call: names are collected here, and kiln_lock_held locks them in one call. A file for each
-# component: one that runs again, on a kept instance, begins anew.
+# dnf a second a call: names are collected here, and kiln_lock_held locks them in one call.
 kiln_hold() {
     local name version
     if [[ $KILN_FAMILY == debian ]]; then
