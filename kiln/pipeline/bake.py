@@ -28,7 +28,7 @@ from kiln.packer.folders import write_inputs
 from kiln.packer.output import Event, waits_for
 from kiln.packer.process import BuildResult, run_build
 from kiln.packer.program import Packer
-from kiln.pipeline.failure import FailureReader, ProvisionerError, about_proxy
+from kiln.pipeline.failure import FailureReader, ProvisionerError
 from kiln.pipeline.plan import Plan
 from kiln.pipeline.record_draft import Draft
 
@@ -230,13 +230,14 @@ def error_of(watched: _Watched, result: BuildResult) -> KilnError:
     """Why a bake failed."""
     plan, run, log = watched.plan, watched.draft.run, watched.draft.run.folder / "packer.log"
     messages = [line for line in result.errors if line.strip()]
-    last = watched.provisioners.cause or (messages[-1] if messages else "see its log")
+    last = messages[-1] if messages else "see its log"
     failure = watched.provisioners.failure(last)
     if failure:
-        hints = about_proxy(failure, plan.account)
-        hints += plan.target.about_failure(failure.missing, plan.recipe)
-        failure = replace(failure, hints=(*failure.hints, *hints))
+        hints = plan.target.about_failure(failure.missing, plan.recipe)
+        failure = replace(failure, details=(*failure.details, *hints))
         return ProvisionerError(plan.recipe.name, failure, log=str(log))
+    if watched.provisioners.first_error not in last:
+        last = f"{watched.provisioners.first_error}; {last}"
     with contextlib.suppress(KilnError):
         last = "; ".join([last, *resources.ended_by_ec2(plan.target, run.id)])
     unreached = watched.unreached if message("packer", "no_ssh").search(last) else ""

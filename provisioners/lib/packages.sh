@@ -243,9 +243,8 @@ _kiln_can_be_had() {
     fi
 }
 
-# A line for the pipeline, which asks the target what it knows of these packages; then the message.
+# The pipeline reads the names in the message (kiln/pipeline/failure.py).
 _kiln_missing() { # NAME…
-    kiln_say "  missing: $*"
     kiln_die "no repository has a package named ${*// / or }" "the repositories of this instance were asked for each name alone"
 }
 
