@@ -172,7 +172,8 @@ def keep_instance(plan: Plan, draft: Draft, access: Access) -> str:
         login = f"aws ssm start-session --region {plan.target.region} --target {draft.kept[0]}"
     return (
         f"kept: {draft.kept[0]}, which runs until you remove it\n    {login}\n"
-        f"    remove it: ./invoke sweep --run {draft.run.id} --target {plan.target.kind} --apply"
+        f"    remove it: ./invoke sweep --run {draft.run.id} --target {plan.target.kind} "
+        f"--regions {plan.target.region} --apply"
     )
 
 

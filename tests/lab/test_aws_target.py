@@ -372,8 +372,8 @@ def test_kept_instance_is_all_that_stays_and_sweep_removes_it(
     assert "packer build failed in version-info" in failed.stderr
     (instance,) = inventory(ec2)["instances"] - before["instances"]
     assert f"kept: {instance}" in failed.stderr
-    (run_id,) = re.findall(r"sweep --run (\S+) --target aws --apply", failed.stderr)
-    done = plain("sweep", "--run", run_id, "--target", "aws", "--apply")
+    (sweep,) = re.findall(r"\./invoke (sweep --run .*)", failed.stderr)
+    done = plain(*sweep.split())
     assert done.returncode == 0, done.stderr
     assert inventory(ec2) == before
 

@@ -155,7 +155,7 @@ def test_kept_instance_is_named_with_its_login_and_sweep(
     said = bake.keep_instance(plan, draft, access)
     assert instance_id in draft.kept
     assert login.format(**described) in said
-    assert f"./invoke sweep --run {MINE} --target aws --apply" in said
+    assert f"./invoke sweep --run {MINE} --target aws --regions eu-central-1 --apply" in said
 
 
 def test_only_this_machine_gets_in_and_only_to_ssh(ec2: Any, tmp_path: Path) -> None:
