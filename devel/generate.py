@@ -29,7 +29,6 @@ from kiln.pipeline import record_schema
 from kiln.publish import engines
 from kiln.telemetry.stack import template
 from kiln.xid import catalogue
-from lab.api import coverage
 from lab.guests import pci
 
 # Whatever KILN_MATRIX says: what is generated is committed with it.
@@ -146,10 +145,6 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
         "kiln/facts/knowledge/mig.yaml and instances.yaml",
     ),
     picture.PICTURE: (picture.picture_text, "kiln/mig/plan.py and draw.py"),
-    ROOT / "docs/lab-coverage.md": (
-        lambda: coverage.page(coverage.table()),
-        "lab/ec2 and lab/api/coverage.py",
-    ),
     pci.TABLE: (pci.table, "kiln/facts/knowledge/instances.yaml"),
 }
 

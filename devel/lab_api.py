@@ -89,7 +89,6 @@ class MachineWithoutGuest:
 
     def __init__(self, *, lab: Any, instance_id: str, layers: list[Path], **_: Any) -> None:
         self._lab, self._id, self._layers = lab, instance_id, layers
-        self.disks = self  # volumes are attached and detached at once, too
 
     def start(self) -> None:
         from lab.storage import disks
@@ -110,15 +109,6 @@ class MachineWithoutGuest:
         pass
 
     def reboot(self) -> None:
-        pass
-
-    def attach(self, volume: Any) -> None:
-        pass
-
-    def detach(self, volume_id: str) -> None:
-        pass
-
-    def flush(self, volume_id: str) -> None:
         pass
 
 
@@ -144,7 +134,7 @@ def fork() -> None:
         # Moto reads the list of public AMIs, the same for each lab, when it is loaded.
         public = public_images.public_images(load_recipes())
         server.configure_moto(settings.Lab(54, Path(folder)), public)
-        for module in ("codebuild.projects", "guests.machines", "ssm.front"):
+        for module in ("guests.machines", "ssm.front"):
             import_module(f"lab.{module}")
         import_module("moto.moto_server.werkzeug_app")
         gc.freeze()
@@ -194,10 +184,7 @@ def _server(folder: Path) -> Any:
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
-    from lab.access.keys import Key
     from lab.api import entry, moto_fixes, web
-    from lab.cloudformation.front import CloudFormation
-    from lab.codebuild.projects import CodeBuild
     from lab.faults import Faults
     from lab.guests import instances
     from lab.guests.machines import Machines
@@ -212,11 +199,8 @@ def _server(folder: Path) -> Any:
     bridge.publish = bridge.unpublish = lambda lab, public, address: None
     faults = Faults()
     moto_fixes.install(Machines(lab, public, lambda distro, arch: base, faults))
-    # Nobody checks keys here: any is known.
-    stacks = CloudFormation(lambda key_id: Key(key_id, "secret", "a test"))
     managed = front.Manager().over(DomainDispatcherApplication(create_backend_app))
-    moto = stacks.over(CodeBuild().over(managed))
-    application = entry.wrap(moto, faults, lambda path, body: {})
+    application = entry.wrap(managed, faults, lambda path, body: {})
     served = make_server("127.0.0.1", 0, application, threaded=True, request_handler=web.Handler)
     gc.freeze()
     gc.enable()

@@ -21,7 +21,6 @@ LIFTED_BY = (
     (r"binutils", "the package binutils"),
     (r"KILN_OWN_KERNEL", "minutes: ./invoke test --all, or KILN_OWN_KERNEL=1"),
     (r"KILN_WORKERS", "minutes: ./invoke test --all, or KILN_WORKERS=1"),
-    (r"KILN_FLEET", "minutes: ./invoke test --all, or KILN_FLEET=1"),
     (r"KILN_REAL_RUNTIMES", "Debian's mirror: ./invoke test --all, or KILN_REAL_RUNTIMES=1"),
     (r"KILN_REAL_UBUNTU", "Ubuntu's archive: ./invoke test --all, or KILN_REAL_UBUNTU=1"),
     (r"KILN_REAL_SLURM", "Debian's mirror: ./invoke test --all, or KILN_REAL_SLURM=1"),
@@ -34,7 +33,6 @@ LIFTED_BY = (
     (r"KILN_SECOND_PACKER", "Packer 1.7 or newer: KILN_SECOND_PACKER, PACKER_PLUGIN_PATH"),
     (r"chromium", "the package chromium, or KILN_CHROMIUM=/path/to/chromium"),
     (r"bash 4\.2", "the machine's own bash: without KILN_TEST_BASH"),
-    (r"session-manager-plugin", "AWS's session-manager-plugin on PATH"),
     (r"needs Packer", "the package packer, or KILN_PACKER=/path/to/packer"),
     (
         r"KILN_PCLUSTER",

@@ -141,7 +141,7 @@ def _up(lab: Lab, wanted: str | None) -> dict[str, Any]:
             stderr=output,
             start_new_session=True,
             env={
-                **os.environ,
+                **without_aws(),
                 "PYTHONUNBUFFERED": "1",
                 "KILN_LAB_INDEX": str(lab.index),
                 "KILN_LAB_STATE": str(lab.root),
@@ -272,16 +272,25 @@ def order_fault(lab: Lab, **fault: Any) -> None:
 
 def environment(lab: Lab) -> dict[str, str]:
     """The environment of an AWS client of the lab: its endpoint, and keys valid nowhere else.
+    Where there is a proxy, lab and guests are reached without it.
 
     Raises operation_failed for a user who may not read the lab's keys.
     """
     key = keys.ensure(lab)
+    not_by_proxy = {name: os.environ.get(name) for name in ("no_proxy", "NO_PROXY")}
     return {
         "AWS_ENDPOINT_URL": lab.endpoint,
         "AWS_ACCESS_KEY_ID": key.id,
         "AWS_SECRET_ACCESS_KEY": key.secret,
         "AWS_DEFAULT_REGION": os.environ.get("AWS_DEFAULT_REGION", "us-east-1"),
+        **{name: f"{hosts},{lab.network}" for name, hosts in not_by_proxy.items() if hosts},
     }
+
+
+def without_aws() -> dict[str, str]:
+    """The caller's environment without an AWS configuration: its profile may not exist."""
+    others = {name: text for name, text in os.environ.items() if not name.startswith("AWS_")}
+    return {**others, "AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
 
 
 @contextlib.contextmanager

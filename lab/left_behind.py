@@ -11,13 +11,13 @@ from pathlib import Path
 import psutil
 
 from lab import server_processes
-from lab.network import bridge, hostnames
+from lab.network import bridge
 from lab.own_kernel import disk as own_kernel
 from lab.sandbox import cgroups
 from lab.sandbox.common import MARK
 from lab.settings import Lab
 from lab.shell import run
-from lab.storage import disks, volumes
+from lab.storage import disks
 
 
 def guests(lab: Lab) -> list[int]:
@@ -40,7 +40,7 @@ def guests(lab: Lab) -> list[int]:
 def remove(lab: Lab) -> list[str]:
     """Stop guests, unmount disks, delete bridge and NAT; returns what was removed.
 
-    AMIs stay. Disks of instances and volumes are deleted, because they exist no longer in EC2.
+    AMIs stay. Disks of instances are deleted, because they exist no longer in EC2.
     Nothing is touched while a lab of another folder is up with this index: it is that lab's.
     """
     if server_processes.elsewhere(lab):
@@ -62,13 +62,10 @@ def remove(lab: Lab) -> list[str]:
     if Path(f"/sys/class/net/{lab.bridge}").exists():
         swept.append(f"bridge {lab.bridge}")
     bridge.down(lab)
-    if hostnames.clear(lab):
-        swept.append(f"names in {hostnames.HOSTS}")
     if lab.instances.is_dir():
         for folder in lab.instances.iterdir():
             disks.delete(lab, folder.name)
     for made in lab.images.glob("ami-*/disk*"):
         own_kernel.remove(lab, made.parent.name)
         swept.append(f"disk of {made.parent.name}")
-    volumes.clear(lab)
     return swept

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import logging
 import os
@@ -77,13 +76,13 @@ def serve(lab: Lab) -> None:
     from werkzeug.serving import make_server
 
     from lab import mirror
-    from lab.access import gate, holders, moto_keys, resource_policies
+    from lab.access import moto_keys
     from lab.api import entry, moto_fixes, web
     from lab.guests.machines import Machines
     from lab.metadata import answers, imds
     from lab.network import dns, endpoints
     from lab.rootfs import of_guest
-    from lab.ssm import channel, front, sessions
+    from lab.ssm import front
     from lab.storage import buckets
 
     ordered, base_lock, kind_of_vendors = Faults(), threading.Lock(), vendors.wanted()
@@ -97,18 +96,9 @@ def serve(lab: Lab) -> None:
     own = keys.ensure(lab)
     lookup = keys.first_of(keys.only(own), moto_keys.find)
     managed = front.Manager().over(DomainDispatcherApplication(create_backend_app))
-    application = entry.wrap(_services(managed, lookup), ordered, admin)
-    judge = functools.partial(
-        gate.refusal,
-        holders=holders.find,
-        look=functools.partial(holders.look, session_tags=sessions.KEPT.tags),
-        attached=resource_policies.find,
-    )
-    guarded = entry.guard(application, lookup, owner=own.id, addresses=[lab.gateway], refusal=judge)
-    entrance = channel.over(guarded, sessions.KEPT, [lab.gateway])
-    server = make_server(
-        "127.0.0.1", lab.port, entrance, threaded=True, request_handler=web.Handler
-    )
+    application = entry.wrap(managed, ordered, admin)
+    guarded = entry.guard(application, lookup, owner=own.id, addresses=[lab.gateway])
+    server = make_server("127.0.0.1", lab.port, guarded, threaded=True, request_handler=web.Handler)
     host.prepare(lab)
     bridge.up(lab)
 
@@ -130,14 +120,6 @@ def serve(lab: Lab) -> None:
     lab.pid_file.unlink(missing_ok=True)
     host.restore(lab)
     log.info("down")
-
-
-def _services(moto: Any, lookup: keys.Lookup) -> Any:
-    """`moto`, with the services that the lab has of its own in front of it."""
-    from lab.cloudformation.front import CloudFormation
-    from lab.codebuild.projects import CodeBuild
-
-    return CloudFormation(lookup).over(CodeBuild().over(moto))
 
 
 def _end(machines: Machines, *services: Callable[[], None]) -> None:

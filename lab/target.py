@@ -7,7 +7,6 @@ are the same. The protocol is `kiln/cloud/target.py`.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -237,8 +236,8 @@ class LabTarget:
         """See `Target`: lab.pkrvars.json, and the lab's credentials instead of the user's."""
         path = folder / "lab.pkrvars.json"
         path.write_text(json.dumps(self.variables(recipe), indent=2) + "\n")
-        own = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-        return PackerInputs((path,), {**own, **control.environment(current())})
+        environment = {**control.without_aws(), **control.environment(current())}
+        return PackerInputs((path,), environment)
 
     def variables(self, recipe: Recipe) -> dict[str, object]:
         if self.vendors == REAL:

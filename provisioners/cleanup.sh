@@ -6,7 +6,8 @@ export KILN_COMPONENT=cleanup
 source "${KILN_DIR:?}/lib/kiln.sh"
 
 # What writes state or logs must not write them again after they are removed. None of it exists on every image.
-systemctl stop amazon-cloudwatch-agent amazon-ssm-agent snap.amazon-ssm-agent.amazon-ssm-agent \
+# Timers start what writes too: sysstat-collect, dnf-makecache, logrotate.
+systemctl stop '*.timer' amazon-cloudwatch-agent amazon-ssm-agent snap.amazon-ssm-agent.amazon-ssm-agent \
     ecs amazon-ecs-volume-plugin.socket amazon-ecs-volume-plugin docker.socket docker \
     aws-hw-monitor aws-gpu-mig unattended-upgrades cron crond atd sysstat syslog.socket rsyslog 2>/dev/null || true
 # auditd refuses to be stopped by systemd; its own init script can stop it.
@@ -77,7 +78,9 @@ rm -f /var/lib/dbus/machine-id
 
 find /var/log -type f \( -name '*.gz' -o -name '*.xz' -o -name '*.old' -o -name '*.[0-9]' -o -name '*-[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]*' \) -delete
 find /var/log -type f ! -path '/var/log/journal/*' -exec truncate -s 0 {} +
-rm -f /var/log/gpuevent.log* /var/log/nvidia-installer.log
+rm -rf /var/log/gpuevent.log* /var/log/nvidia-installer.log /var/log/sa/* /var/log/sysstat/*
+# Sessions and the shutdown are recorded only in files that exist; systemd-tmpfiles makes them at the next boot.
+rm -f /var/log/{wtmp,btmp,lastlog}
 
 # systemd's private folders belong to services that still run, and are removed with them.
 find /tmp /var/tmp -mindepth 1 -maxdepth 1 ! -name 'systemd-private-*' ! -name '.*-unix' ! -path "$0" -exec rm -rf {} +

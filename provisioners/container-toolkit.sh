@@ -33,6 +33,7 @@ REPO
 fi
 kiln_refresh
 kiln_install_held "$CONTAINER_TOOLKIT_PACKAGES"
+kiln_install_runtime etc/systemd/system/nvidia-cdi-refresh.service.d
 
 answer=$(nvidia-ctk --version) || kiln_die "nvidia-ctk does not run"
 [[ $answer =~ [0-9]+\.[0-9]+\.[0-9]+ ]] || kiln_die "nvidia-ctk prints no version: ${answer%%$'\n'*}"

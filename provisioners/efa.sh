@@ -46,19 +46,12 @@ libfabric=$(sed -n 's/^libfabric: *//p' <<<"$libfabric")
 # older, and where an rpm's script cannot build the installer's, the installer succeeds all the same:
 # github:amzn/amzn-drivers kernel/linux/efa/rpm/efa.spec @0264ebb863f809a6b592e23e7ec9d903f52837f2
 kernel=$(kiln_boot_kernel) || exit 1
-built_by_dkms() {
-    local listed line
-    listed=$(dkms status -m efa) || kiln_die "dkms does not list its modules"
-    while read -r line; do
-        # efa/3.3.1, 6.1.170-210.320.amzn2023.x86_64, x86_64: installed
-        [[ $line != *", $kernel, "*": installed"* ]] || return 0
-    done <<<"$listed"
-    return 1
-}
-if ! built_by_dkms; then
+built=$(kiln_dkms_version "$kernel" efa) || exit 1
+if [[ -z $built ]]; then
     # What it does not build is missing below.
     dkms autoinstall -k "$kernel" >&2 || true
-    built_by_dkms || kiln_die "there is no efa module of the installer's for $kernel" \
+    built=$(kiln_dkms_version "$kernel" efa) || exit 1
+    [[ -n $built ]] || kiln_die "there is no efa module of the installer's for $kernel" \
         "DKMS built none; /var/lib/dkms/efa has its log"
 fi
 kiln_record "version=$version" "libfabric=$libfabric" "origin=$origin"

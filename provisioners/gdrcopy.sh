@@ -10,14 +10,6 @@ source "${KILN_DIR:?}/lib/kiln.sh"
 kernel=$(kiln_assert_kernel) || exit 1
 source_dir=/usr/src/gdrdrv-$GDRCOPY_VERSION
 
-# Prints nothing when the module is not there.
-module_version() {
-    local status=0
-    modinfo -k "$kernel" -F version gdrdrv 2>/dev/null || status=$?
-    # 1: there is no such module.
-    ((status <= 1)) || kiln_die "modinfo failed with status $status: the version of gdrdrv is unknown"
-}
-
 # A parent such as ParallelCluster's has GDRCopy in packages: of another version, DKMS would build both modules.
 # Before the library is installed, whose files they own too.
 remove_parents() {
@@ -31,8 +23,9 @@ remove_parents() {
     kiln_pm remove -y "${names[@]}" || kiln_die "$KILN_PACKAGE_MANAGER cannot remove ${names[*]}"
 }
 
-version=$(module_version) || exit 1
-if [[ $version != "$GDRCOPY_VERSION"* || ! -e /usr/include/gdrapi.h ]]; then
+# The module itself knows only MAJOR.MINOR: https://github.com/NVIDIA/gdrcopy/blob/v2.5.1/src/gdrdrv/gdrdrv.h
+version=$(kiln_dkms_version "$kernel" gdrdrv) || exit 1
+if [[ $version != "$GDRCOPY_VERSION" || ! -e /usr/include/gdrapi.h ]]; then
     archive=$(kiln_download GDRCOPY) || exit 1
     tree=$(kiln_unpack "$archive" --strip-components=1) || exit 1
     jobs=$(nproc) || kiln_die "nproc cannot count the CPU cores"
@@ -46,8 +39,6 @@ if [[ $version != "$GDRCOPY_VERSION"* || ! -e /usr/include/gdrapi.h ]]; then
     [[ ! -d $tree/scripts ]] || cp -a "$tree/scripts" "$source_dir/"
     sed "s/@FULL_VERSION@/$GDRCOPY_VERSION/; s/@VERSION@/$GDRCOPY_VERSION/; s|@MODULE_LOCATION@|/updates/dkms|" \
         "$tree/packages/dkms.conf" >"$source_dir/dkms.conf"
-    [[ ! -e $tree/packages/udev/rules.d/70-gdrdrv.rules ]] \
-        || install -m 0644 "$tree/packages/udev/rules.d/70-gdrdrv.rules" /etc/udev/rules.d/
     rm -rf "$tree" "$tree.log"
     kiln_dkms_compiler "$kernel" gdrdrv
     dkms install --force -m gdrdrv -v "$GDRCOPY_VERSION" -k "$kernel" >&2 || {
@@ -56,7 +47,7 @@ if [[ $version != "$GDRCOPY_VERSION"* || ! -e /usr/include/gdrapi.h ]]; then
     }
     depmod "$kernel"
     ldconfig
-    version=$(module_version) || exit 1
+    version=$(kiln_dkms_version "$kernel" gdrdrv) || exit 1
 fi
-[[ $version == "$GDRCOPY_VERSION"* ]] || kiln_die "the gdrdrv module for $kernel is ${version:-missing}, not $GDRCOPY_VERSION"
+[[ $version == "$GDRCOPY_VERSION" ]] || kiln_die "the gdrdrv module for $kernel is ${version:-missing}, not $GDRCOPY_VERSION"
 kiln_record "version=$GDRCOPY_VERSION" "kernel=$kernel"

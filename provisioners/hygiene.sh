@@ -94,7 +94,9 @@ check "machine id" machine_id
 check "D-Bus machine id" dbus_id
 check "cloud-init state" under /var/lib/cloud/instances /var/lib/cloud/sem /var/lib/cloud/data -- -mindepth 1
 check "random seed and credential secret" under /var/lib/systemd/random-seed /var/lib/systemd/credential.secret -- -type f
-check "logs with content" under /var/log -- -type f -size +0 ! -path '*/journal/*' ! -name wtmp ! -name lastlog ! -name btmp
+# A login that Packer repeats after cleanup.sh may write lastlog.
+check "logs with content" under /var/log -- -type f -size +0 ! -path '*/journal/*' ! -name lastlog
+check "session logs" under /var/log/wtmp /var/log/btmp -- -type f
 check "journals of the build instance" under /var/log/journal -- -mindepth 1 -maxdepth 1 -type d
 check "GPU events" under /var/log -- -name 'gpuevent.log*' -size +0
 check "CloudWatch agent state" under /opt/aws/amazon-cloudwatch-agent/logs /opt/aws/amazon-cloudwatch-agent/var -- -type f

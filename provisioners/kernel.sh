@@ -14,6 +14,10 @@ kiln_wait_for_cloud_init
 before=$(kiln_find_kernel) || exit 1
 kiln_refresh
 if [[ $KILN_FAMILY == debian ]]; then
+    # From Ubuntu 24.04 and Debian 13 on it is before the network and after sysinit.target, and cloud-init between the
+    # two: systemd breaks that cycle by not starting cloud-init. The bake builds the modules, not the boot.
+    # https://github.com/canonical/cloud-init/issues/6487
+    systemctl mask dkms.service >&2 || kiln_die "systemctl cannot mask dkms.service"
     kiln_pm dist-upgrade -y || kiln_die "the parent image cannot be brought up to date"
 else
     # A parent such as ParallelCluster's has NVIDIA's repository, whose newest driver would take the place of
@@ -103,7 +107,8 @@ runs=$(uname -r) || kiln_die "uname does not print the running kernel"
 if [[ $boots != "$before" ]] || { [[ $runs != "$boots" ]] && ! kiln_in_container; }; then
     kiln_say "rebooting from ${before:-no kernel} into $boots"
     touch /run/nologin
-    setsid bash -c 'sleep 0.5; systemctl reboot' </dev/null >/dev/null 2>&1 &
+    # Not before this script has ended: its record is written last.
+    setsid bash -c "tail --pid=$$ -f /dev/null; sleep 0.5; systemctl reboot" </dev/null >/dev/null 2>&1 &
 else
     kiln_say "$boots is the newest kernel and boots already; no reboot needed"
 fi

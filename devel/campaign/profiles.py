@@ -50,9 +50,8 @@ RUNTIMES = Profile(
     ("tests/lab/test_vendors.py", "tests/lab/test_slurm.py", "tests/lab/test_real_ubuntu.py"),
 )
 WORKERS = Profile("workers", {"KILN_WORKERS": "1"}, ("tests/lab/test_workers.py",))
-FLEET = Profile("fleet", {"KILN_FLEET": "1"}, ("tests/lab/test_whole_fleet.py",))
 KEYS = Profile("keys", {"KILN_SIGNING_KEYS": "all"}, ("tests/lab/test_signing_keys.py",))
-WHOLE = (MIG_ROWS, MIG_PAIRS, OWN_KERNEL, RUNTIMES, WORKERS, FLEET, KEYS)
+WHOLE = (MIG_ROWS, MIG_PAIRS, OWN_KERNEL, RUNTIMES, WORKERS, KEYS)
 
 
 @dataclass(frozen=True)

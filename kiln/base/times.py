@@ -3,7 +3,7 @@ folders have them (20260801T120000Z)."""
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 
 _TIME, _STAMP = "%Y-%m-%dT%H:%M:%SZ", "%Y%m%dT%H%M%SZ"
 
@@ -11,6 +11,11 @@ _TIME, _STAMP = "%Y-%m-%dT%H:%M:%SZ", "%Y%m%dT%H%M%SZ"
 def utc_now() -> datetime:
     """This moment, with its time zone."""
     return datetime.now(timezone.utc)
+
+
+def today() -> date:
+    """The day by this machine's clock and zone, by which support ends."""
+    return date.today()
 
 
 def as_time(moment: datetime) -> str:

@@ -198,8 +198,9 @@ ORGANIZATIONAL_UNIT = Form(
 )
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CopyImage.html (KmsKeyId)
 KMS_KEY = Form(
-    r"^(arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:)?"
-    r"(alias/[A-Za-z0-9/_-]+|key/[A-Za-z0-9-]+|[0-9a-f-]{36}|mrk-[0-9a-f]{32})$",
+    r"^((arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:)?alias/[A-Za-z0-9/_-]{1,250}"
+    r"|(arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/)?"
+    r"([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32}))$",
     "a KMS key: its id, alias/NAME, or an ARN",
 )
 ROLE = Form(r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+$", "a role's ARN")

@@ -158,6 +158,7 @@ def rebuild(
         "host": "check a running machine instead: --host ec2-user@203.0.113.7",
         "key": "private key for --instance or --host: --key ~/.ssh/id_ed25519",
         "k": "only the checks of this name; no verdict then: -k fabricmanager",
+        "exercise": "with --instance or --host: also the checks that act on the machine",
         "instance-type": "boot it as this type: --instance-type p4d.24xlarge",
         **TARGET,
         **account_help(LAUNCH),
@@ -174,6 +175,7 @@ def verify(
     host: str | None = None,
     key: str | None = None,
     k: str | None = None,
+    exercise: bool = False,
     instance_type: str | None = None,
     target: str = "auto",
     region: str | None = None,
@@ -205,12 +207,14 @@ def verify(
             kind_of_machine=targets.kind_of_machine,
             key=key,
             keyword=k,
+            exercise=exercise,
             install=not no_install,
         )
         show(checked.record.as_json(), as_json=json, text=lambda data: summary(checked.record))
         return int(checked.record.status == "failed")
-    if key:
-        raise KilnError("--key is for --instance and --host")
+    for flag, value in (("--key", key), ("--exercise", exercise)):
+        if value:
+            raise KilnError(f"{flag} is for --instance and --host")
     judged = verifies.verify_by_id(
         str(ami),
         instance_type,

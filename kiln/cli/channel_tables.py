@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from kiln.base.printable import printable
 from kiln.publish.night_plan import Night
 from kiln.publish.overview import ChannelRow, HistoryRow
-from kiln.publish.retire import Going, Kept
+from kiln.publish.retire import Retirement
 from kiln.publish.sweep import Leftover
 
 _NOTHING = "the channels hold nothing yet: ./invoke publish fills the first one"
@@ -26,7 +26,7 @@ def channels_table(rows: Sequence[ChannelRow]) -> str:
             row.cuda or "-",
             "-" if row.age_days is None else f"{row.age_days:.0f} d",
             "verified" if row.verified else "NOT VERIFIED",
-            row.drift,
+            "; ".join([*([row.drift] if row.drift else []), *row.opened]),
         )
         for row in rows
     ]
@@ -52,8 +52,9 @@ def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def retirement_text(going: Sequence[Going], kept: Sequence[Kept], *, applied: bool) -> str:
-    """What goes and what stays, and how to go on."""
+def retirement_text(plan: Retirement, *, applied: bool) -> str:
+    """What goes and what stays, and how to go on; who may use what beyond the declaration."""
+    going = plan.would
     heading = ("STEP", "AMI", "REGION", "WHY")
     rows = [
         (
@@ -63,7 +64,7 @@ def retirement_text(going: Sequence[Going], kept: Sequence[Kept], *, applied: bo
             step.error or step.why,
         )
         for step in going
-    ] + [("keep", step.ami_id, step.region, step.why) for step in kept]
+    ] + [("keep", step.ami_id, step.region, step.why) for step in plan.kept]
     if not rows:
         return "there is no AMI of AMI Kiln here"
     failed = sum(bool(step.error) for step in going)
@@ -74,7 +75,8 @@ def retirement_text(going: Sequence[Going], kept: Sequence[Kept], *, applied: bo
         last += f", {failed} could not" if failed else ""
     else:
         last = f"{len(going)} of {len(rows)} AMIs would go one step; --apply does it"
-    return f"{_table(heading, rows)}\n{last}"
+    beyond = [printable(f"open beyond `share`: {what}") for what in plan.opened]
+    return "\n".join([_table(heading, rows), *beyond, last])
 
 
 def sweep_text(left: Sequence[Leftover], done: Sequence[Leftover], *, applied: bool) -> str:

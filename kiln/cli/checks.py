@@ -13,6 +13,7 @@ from kiln.compat import engine, evidence
 from kiln.compat.evidence import evidence_of
 from kiln.components import rendered_files
 from kiln.matrix import load
+from kiln.publish import line_flags
 
 
 def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, Any]:
@@ -21,7 +22,7 @@ def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, 
     Returns {"findings": [Finding as JSON], "instance_types": [str]}; for the matrix also "amis",
     their number, "evidence", how many things are known to exist, and "replaced", the files of AMI
     Kiln in whose place overlays have one. Raises KilnError (exit status 2) for a combination
-    without --distro or --driver, and for an invalid version.
+    without --distro or --driver, and for an invalid version or an unknown region.
     """
     chosen = {name: value for name, value in versions.items() if value is not None}
     if chosen:
@@ -35,7 +36,13 @@ def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, 
         _versions(chosen)
         return engine.check_combination(**chosen, strict=strict)  # type: ignore[arg-type]
     recipes = load.load_recipes()
-    findings = [finding.as_json() for finding in engine.check_matrix(recipes, strict=strict)]
+    publishing = load.load_publishing()
+    line_flags.require_regions(recipes, publishing.values())
+    once = [
+        *engine.check_matrix(recipes, strict=strict),
+        *load.sharing_warnings(recipes, publishing, strict=strict),
+    ]
+    findings = [finding.as_json() for finding in once]
     types = sorted({kind for recipe in recipes for kind in recipe.target_instance_types})
     return {
         "amis": len(recipes),

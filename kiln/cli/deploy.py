@@ -51,7 +51,7 @@ def codebuild(
     from kiln.publish import engines
 
     vocabulary.STACK.required(stack, "--stack")
-    place = targets.choose(target, region)
+    place = targets.choose_aws(target, region, "deploy.codebuild")
     note(str(place))
     if delete:
         gone = stacks.remove_stack(place, stack, note)
@@ -78,11 +78,9 @@ def codebuild(
         "PermissionsBoundary": permissions_boundary or account.permissions_boundary,
     }
     parameters = {name: value for name, value in flags.items() if value is not None}
-    with place.preparing([f"stack {stack}"]):
-        place = place.prepare([], note)
-        outputs = stacks.deploy_stack(
-            place, stack, engines.codebuild_template(), parameters, note, tags=account.tags
-        )
+    outputs = stacks.deploy_stack(
+        place, stack, engines.codebuild_template(), parameters, note, tags=account.tags
+    )
     show(
         {"stack": stack, "outputs": outputs},
         as_json=json,

@@ -37,8 +37,10 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     with contextlib.suppress(OSError):
         os.chdir(os.environ.pop("KILN_CWD", "."))
-    # A later run believes what this one writes: nobody else may write it, whatever the umask was.
-    os.umask(os.umask(0o022) | 0o022)
+    # Files go from here into images, and a later run believes what this one writes: their modes are
+    # the same whatever the caller's umask is.
+    os.umask(0o022)
+    _keep_loopback_from_proxies()
     try:
         _end_on_signals()
         status = run(sys.argv)
@@ -55,6 +57,15 @@ def main() -> None:
     # ends with the process.
     gc.freeze()
     raise SystemExit(status)
+
+
+def _keep_loopback_from_proxies() -> None:
+    """Reach 127.0.0.1, where the lab answers, directly; Go's programs do that by themselves."""
+    if any(name.lower().endswith("_proxy") for name in os.environ):
+        lower, upper = os.environ.get("no_proxy"), os.environ.get("NO_PROXY")
+        for name, hosts in (("no_proxy", lower or upper), ("NO_PROXY", upper or lower)):
+            if hosts != "*":
+                os.environ[name] = ",".join(filter(None, [hosts, "127.0.0.1", "localhost"]))
 
 
 def run(argv: Sequence[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,14 +133,6 @@ def fault(
     show(left, as_json=json, text=_faults)
 
 
-@task(help=JSON)
-def coverage(c: Context, json: bool = False) -> None:
-    """The calls in the lab: real, booked only or refused; the lab need not be up."""
-    from lab.api import coverage
-
-    show(coverage.table(), as_json=json, text=coverage.text)
-
-
 @task(
     help={
         "bases": "also delete the root filesystems and packages that labs share",
@@ -203,7 +196,7 @@ def import_(
 
 def _exports(variables: dict[str, str]) -> str:
     """What an AWS client needs, ready for `eval` or a copy."""
-    return "\n".join(f"export {name}={value}" for name, value in variables.items())
+    return "\n".join(f"export {name}={shlex.quote(text)}" for name, text in variables.items())
 
 
 def _pairs(words: list[str]) -> dict[str, str]:

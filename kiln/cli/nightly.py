@@ -212,7 +212,7 @@ def codebuild_(
 
     sent = Sent(out, topic, catalogue, aws_flags).checked()
     recipes, settings = _chosen(selection), load.load_publishing()
-    place = line_flags.answering(targets.choose(target, region))
+    place = line_flags.answering(targets.choose_aws(target, region, "nightly.codebuild"))
     shelf_of, bring = _records(recipes, aws_flags, place)
     night = plan_night(recipes, settings, place)
     commands = commands_of(night, place, aws_flags)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from datetime import date
 from pathlib import Path
 
 from invoke import Context
@@ -35,7 +34,7 @@ def preflight(
     json: bool = False,
 ) -> int:
     """Do the vendors publish what a bake fetches? Asks their hosts; needs no AWS account."""
-    from kiln.base import needs
+    from kiln.base import needs, times
     from kiln.cli import targets
     from kiln.cloud import aws
     from kiln.matrix import load, select
@@ -55,7 +54,7 @@ def preflight(
     with tempfile.TemporaryDirectory(prefix="kiln-preflight-") as folder:
         result = ask(recipes, Path(folder), whole_files=download, say=note, target=target)
         if record:
-            files = recording.record_roots(result.roots, date.today())
+            files = recording.record_roots(result.roots, times.today())
             note("\n".join(map(_recorded, files)) or "recorded: nothing has changed")
     rows = result.rows
     show([row.as_json() for row in rows], as_json=json, text=lambda _: answers.rows_text(rows))

@@ -188,13 +188,14 @@ def channels_(
     from kiln.cli import targets
     from kiln.cli.channel_tables import channels_table
     from kiln.publish import line_flags
-    from kiln.publish.overview import channel_rows
+    from kiln.publish.overview import channel_rows, with_opened
 
     wanted = line_flags.row_of(line).line if line else None
     shown, settings = line_flags.regions_to_show(regions), line_flags.settings_by_line()
     place = line_flags.answering(targets.choose(target, region))
     listed = channel_rows(place, shown, settings, only=regions is not None)
-    rows = [row for row in listed if wanted in (None, row.line)]
+    chosen = [row for row in listed if wanted in (None, row.line)]
+    rows = with_opened(chosen, place, settings)
     show([asdict(row) for row in rows], as_json=json, text=lambda data: channels_table(rows))
 
 

@@ -37,16 +37,17 @@ def retire(
     place = line_flags.answering(targets.choose(target, region))
     if regions is None:
         shown = line_flags.with_published(shown, place)
-    plan = retiring.plan_retirement(place, shown, line_flags.settings_by_line(), ask=apply)
+    plan = retiring.plan_retirement(place, shown, line_flags.settings_to_retire(), ask=apply)
     if apply:
         plan = retiring.retire(place, plan)
     show(
         {
             "would": [asdict(step) for step in plan.would],
             "kept": [asdict(step) for step in plan.kept],
+            "opened": plan.opened,
         },
         as_json=json,
-        text=lambda data: retirement_text(plan.would, plan.kept, applied=apply),
+        text=lambda data: retirement_text(plan, applied=apply),
     )
     return 1 if any(step.error for step in plan.would) else 0
 

@@ -99,19 +99,15 @@ def deploy(
     account = default_account()
     if account.permissions_boundary:
         parameters.setdefault("PermissionsBoundary", account.permissions_boundary)
-    place = targets.choose(target, region)
+    place = targets.choose_aws(target, region, "stack.deploy")
     note(str(place))
     groups = {key: value["Value"] for key, value in data["Outputs"].items()}
     text = as_text.dumps(data, separators=(",", ":"))
-    with place.preparing([f"stack {name}"]):
-        place = place.prepare([], note)
-        for key, value in telemetry_stack.groups_that_are_there(place, name, groups).items():
-            if key not in parameters:
-                note(f"{key}=false: the log group is there already, and stays as it is")
-                parameters[key] = value
-        outputs = stacks.deploy_stack(
-            place, name, text, parameters, note, tags=account.tags, plan=plan
-        )
+    for key, value in telemetry_stack.groups_that_are_there(place, name, groups).items():
+        if key not in parameters:
+            note(f"{key}=false: the log group is there already, and stays as it is")
+            parameters[key] = value
+    outputs = stacks.deploy_stack(place, name, text, parameters, note, tags=account.tags, plan=plan)
     show(outputs, as_json=json, text=_lines)
 
 
@@ -128,7 +124,8 @@ def status(
     from kiln.cloud.telemetry_stack import stack_state
 
     _named(name, "status")
-    show(stack_state(targets.choose(target, region), name), as_json=json, text=_state)
+    place = targets.choose_aws(target, region, "stack.status")
+    show(stack_state(place, name), as_json=json, text=_state)
 
 
 @task(
@@ -153,7 +150,7 @@ def delete(
     from kiln.cloud.telemetry_stack import remove_logs
 
     _named(name, "delete")
-    place = targets.choose(target, region)
+    place = targets.choose_aws(target, region, "stack.delete")
     outputs = stacks.stack_outputs(stacks.find_stack(place, name))
     gone = stacks.remove_stack(place, name, note)
     removed = remove_logs(place, outputs) if with_logs else []

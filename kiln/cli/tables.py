@@ -53,7 +53,8 @@ def recipes_table(recipes: Sequence[Recipe], records: Mapping[str, Record | None
             *map(Text, cells), Text(printable(shown), style=_STYLES.get(build["status"], "dim"))
         )
     # A truncated version is a wrong version: the terminal wraps lines, Rich does not cut columns.
-    result.width = Console(width=1000).measure(result).maximum
+    # On a dumb terminal Rich takes 80 columns unless both numbers are given.
+    result.width = Console(width=1000, height=25).measure(result).maximum
     return result
 
 

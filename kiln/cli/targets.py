@@ -40,6 +40,21 @@ def choose(wanted: str = "auto", region: str | None = None, vendors: str | None 
     return chosen  # AWS's instances talk to nobody else
 
 
+def choose_aws(wanted: str, region: str | None, task: str) -> Target:
+    """AWS, for a task that the lab cannot do.
+
+    Raises KilnError (exit status 2) if `choose` finds the lab.
+    """
+    chosen = choose(wanted, region)
+    if isinstance(chosen, LabTarget):
+        raise KilnError(
+            f"{task} needs an AWS account: the lab ({chosen.why}) has neither CloudFormation nor "
+            "CodeBuild",
+            hint="configure credentials (aws configure, aws sso login), and use --target aws",
+        )
+    return chosen
+
+
 def kind_of_machine(machine: Machine) -> str:
     """The kind of target that a machine runs in, as the machine itself shows: it may be another one
     than what `choose` finds, which asks where this machine's credentials are for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -178,11 +178,31 @@ def identity(target: Target) -> str:
 
 def session_client(service: str, target: Target, **credentials: str) -> Any:
     """A client of its own with other credentials than the target's, by boto3's names."""
-    import boto3
+    own = target.client_settings()
+    settings = {**own, **credentials}
+    return new_session(own).create_client(service, region_name=target.region, **settings)
 
-    session: Any = boto3.Session()
-    settings = {**target.client_settings(), **credentials}
-    return session.client(service, region_name=target.region, **settings)
+
+def new_session(settings: Mapping[str, str]) -> Any:
+    """A botocore session for clients with these settings of a target.
+
+    With keys of the target's own, as the lab has, nothing of the user's AWS configuration counts:
+    the profile may not exist, and FIPS endpoints exclude an endpoint_url.
+    """
+    from botocore.session import Session
+
+    return _unconfigured_session() if "aws_access_key_id" in settings else Session()
+
+
+def _unconfigured_session() -> Any:
+    """A botocore session that reads neither AWS_ variables nor files."""
+    from botocore.session import Session
+
+    defaults = {
+        name: (None, None, *rest) for name, (_, _, *rest) in Session.SESSION_VARIABLES.items()
+    }
+    no_file = (None, None, os.devnull, None)
+    return Session({**defaults, "config_file": no_file, "credentials_file": no_file})
 
 
 def sts(target: Target) -> Any:
@@ -210,9 +230,7 @@ def _caller(target: Target) -> Any:
 @cache
 def regions() -> frozenset[str]:
     """The regions in boto3's own data, of all partitions: AWS may have newer ones."""
-    import boto3
-
-    session = boto3.Session()
+    session = _unconfigured_session()
     return frozenset(
         name
         for partition in session.get_available_partitions()
@@ -223,9 +241,7 @@ def regions() -> frozenset[str]:
 @cache
 def partition(region: str) -> str:
     """The partition of a region, by boto3's own data: aws, aws-cn, aws-us-gov."""
-    from botocore.session import Session
-
-    return str(Session().get_partition_for_region(region))
+    return str(_unconfigured_session().get_partition_for_region(region))
 
 
 @cache
@@ -233,9 +249,8 @@ def dns_suffix(partition: str) -> str:
     """How the names of AWS's hosts end in a partition, by boto3's own data: amazonaws.com, in China
     (aws-cn) amazonaws.com.cn."""
     from botocore.regions import EndpointResolver
-    from botocore.session import Session
 
-    resolver = EndpointResolver(Session().get_data("endpoints"))
+    resolver = EndpointResolver(_unconfigured_session().get_data("endpoints"))
     return str(resolver.get_partition_dns_suffix(partition))
 
 
@@ -319,12 +334,11 @@ def _bad_configuration(error: Exception) -> KilnError:
 def _client(service: str, target: Target, attempts: int = 6) -> Any:
     """One client per service and target: creating a client costs more than most calls."""
     from botocore.config import Config
-    from botocore.session import Session
 
     config = Config(retries={"mode": "standard", "max_attempts": attempts}, connect_timeout=10)
     settings = target.client_settings()
     # A session of its own: it takes the credentials that are set when it is made.
-    session: Any = Session()
+    session = new_session(settings)
     if "aws_access_key_id" not in settings:
         # Side by side, for a program or IMDS may be asked for them; the session keeps them.
         session.get_credentials()

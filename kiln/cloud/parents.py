@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from kiln.base.errors import OPERATION_FAILED, KilnError, operation_failed
 from kiln.base.recipe import Recipe
+from kiln.base.times import read_time, utc_now
 from kiln.cloud import aws
 from kiln.cloud.target import ParentAmi, Target
 
@@ -32,6 +33,8 @@ def resolve(recipe: Recipe, target: Target) -> ParentAmi:
             recipe,
             target,
             Owners=[source.owner],
+            # A pinned parent is deprecated some day: AL2023's after 90 days.
+            IncludeDeprecated=True,
             Filters=[
                 {"Name": "name", "Values": [source.name]},
                 {"Name": "architecture", "Values": [recipe.arch]},
@@ -40,13 +43,20 @@ def resolve(recipe: Recipe, target: Target) -> ParentAmi:
         )
     if not images:
         raise _not_found(recipe, target, "no image matches")
-    newest = max(images, key=lambda image: str(image["CreationDate"]))
+    # What the vendor has withdrawn may be newer than what is current.
+    current = [image for image in images if not _is_deprecated(image)]
+    newest = max(current or images, key=lambda image: str(image["CreationDate"]))
     return ParentAmi(
         ami_id=str(newest["ImageId"]),
         name=str(newest.get("Name", "")),
         created=str(newest["CreationDate"]),
         found_by=str(source),
     )
+
+
+def _is_deprecated(image: dict[str, object]) -> bool:
+    until = image.get("DeprecationTime")
+    return bool(until) and read_time(str(until)) <= utc_now()
 
 
 def once() -> Callable[[Recipe, Target], ParentAmi]:

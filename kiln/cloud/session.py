@@ -69,8 +69,6 @@ def carry(region: str, settings: str, instance_id: str, port: str) -> None:
 
     Raises KilnError (exit status 1) if Systems Manager opens no session.
     """
-    import boto3
-
     own = json.loads(Path(settings).read_text())
     parameters = {
         "Target": instance_id,
@@ -78,19 +76,22 @@ def carry(region: str, settings: str, instance_id: str, port: str) -> None:
         "Parameters": {"portNumber": [port]},
     }
     with aws.explained(f"{REFUSED} {instance_id} could be opened"):
-        client: Any = boto3.client("ssm", region_name=region, **own)
+        client = aws.new_session(own).create_client("ssm", region_name=region, **own)
         answer = client.start_session(**parameters)
     opened = {name: answer[name] for name in ("SessionId", "TokenValue", "StreamUrl")}
     # Its arguments as the AWS CLI gives them: awscli/customizations/sessionmanager.py (aws/aws-cli)
     plugin = str(Path(shutil.which(PLUGIN) or PLUGIN))
-    profile = os.environ.get("AWS_PROFILE", "")
     request, endpoint = json.dumps(parameters), client.meta.endpoint_url
+    environment = dict(os.environ)
     # The plugin makes calls of its own, to resume and to end the session.
-    keys = {name.upper(): text for name, text in own.items() if name.startswith("aws_")}
+    if keys := {name.upper(): text for name, text in own.items() if name.startswith("aws_")}:
+        others = {name for name in environment if not name.startswith("AWS_")}
+        environment = {name: environment[name] for name in others} | keys
+    profile = environment.get("AWS_PROFILE", "")
     os.execve(  # noqa: S606 - no shell
         plugin,
         [PLUGIN, json.dumps(opened), region, "StartSession", profile, request, endpoint],
-        {**os.environ, **keys},
+        environment,
     )
 
 

@@ -139,8 +139,8 @@ class Target(Protocol):
         """While inside, this process's run of a recipe uses the target."""
 
     def preparing(self, what: Sequence[str]) -> AbstractContextManager[None]:
-        """While inside, this process works on the target, or is going to: on these recipes, AMIs or
-        stacks."""
+        """While inside, this process works on the target, or is going to: on these recipes or
+        AMIs."""
 
     def gone(self) -> str:
         """Why the target can never answer again, in words; empty as long as it may."""

@@ -9,7 +9,7 @@ from datetime import date
 from typing import Any
 
 from kiln import components, facts
-from kiln.base import versions, vocabulary
+from kiln.base import times, versions, vocabulary
 from kiln.base.errors import KilnError, did_you_mean, nearest
 from kiln.base.findings import Finding, by_cause, errors
 from kiln.base.recipe import Recipe
@@ -41,7 +41,7 @@ def check_recipe(
     `more` sets fields of `Combination` that a recipe lacks, such as `mig=("1g.5gb",)`. Raises
     KilnError (exit status 2) for an unknown distribution, and for an instance type without a GPU.
     """
-    day = today or date.today()
+    day = today or times.today()
     try:
         facts.distro(recipe.distro.id)
     except KilnError as error:
@@ -176,7 +176,7 @@ def check_combination(
     latest = tuple(name for name, value in values.items() if value == LATEST)
     combination = Combination(
         distro=distro,
-        today=today or date.today(),
+        today=today or times.today(),
         instance_types=tuple(types),
         latest=latest,
         **{name: value for name, value in values.items() if value != LATEST},

@@ -9,7 +9,7 @@ from datetime import date
 from typing import Any
 
 from kiln import facts
-from kiln.base import vocabulary
+from kiln.base import times, vocabulary
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.recipe import Recipe
 from kiln.compat.judge import Clash, clashes, general_clashes, served
@@ -32,7 +32,7 @@ def judged_rows(recipes: Iterable[Recipe], today: date | None = None) -> list[Ju
     rows = []
     for recipe in recipes:
         plain = recipe_combination(
-            recipe, today or date.today(), instance_types=(), build_instances=()
+            recipe, today or times.today(), instance_types=(), build_instances=()
         )
         rows.append(JudgedRow(recipe.name, plain, general_clashes(plain)))
     return rows

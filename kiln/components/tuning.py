@@ -33,9 +33,9 @@ LIMITS = """\
 *    - memlock unlimited
 root - memlock unlimited
 # Our choice: NCCL opens a socket per peer and channel, and the usual limit is 1024.
-*    - nofile  65536
-root - nofile  65536
+{nofile}
 """
+_NOFILE = "*    {0} nofile  65536\nroot {0} nofile  65536"
 SERVICES = """\
 # AMI Kiln: what a service (a container runtime, a scheduler's daemon) passes on to its jobs;
 # limits.d applies to logins only. Source: as in limits.d/60-kiln.conf
@@ -46,10 +46,13 @@ DefaultLimitMEMLOCK=infinity
 
 def files(recipe: Recipe) -> dict[str, str]:
     """The kernel's settings, the limits of logins and those of services."""
+    # Only the soft limit: a program may raise it up to the hard one, which systemd sets higher
+    # (524288). Before systemd 240, on Amazon Linux 2, that one is 4096.
+    nofile = _NOFILE.format("-" if recipe.distro.id == "al2" else "soft")
     ptrace = PTRACE if recipe.efa and recipe.distro.family == "debian" else ""
     return {
         "etc/sysctl.d/60-kiln.conf": SYSCTLS + ptrace,
-        "etc/security/limits.d/60-kiln.conf": LIMITS,
+        "etc/security/limits.d/60-kiln.conf": LIMITS.format(nofile=nofile),
         "etc/systemd/system.conf.d/60-kiln.conf": SERVICES,
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kiln.base.errors import KilnError
 from kiln.base.tags import CHANNEL, LINE, MIG_CONFIG
 from kiln.consume.launch_request import LaunchRequest
 
@@ -13,19 +14,24 @@ def network_interfaces(wanted: LaunchRequest) -> list[dict[str, Any]]:
 
     One interface with an address, and one for EFA alone on each card that can:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html
+
+    Raises KilnError (exit status 2) for a type whose cards nobody has published.
     """
     kind = wanted.instance_type
     if not (kind.efa and wanted.recipe.efa):
         return []
+    if not kind.efa_published:
+        raise KilnError(
+            f"nobody has published which network cards of {kind.type} have EFA",
+            hint="take an image without EFA, or write the cards into "
+            "kiln/facts/knowledge/instances.yaml",
+        )
     first = {"NetworkCardIndex": 0, "DeviceIndex": 0, "InterfaceType": "interface"}
-    # Where one card has no EFA it is the first (p6-b300).
-    start = kind.network_cards - kind.efa_interfaces
-    cards = range(max(start, 0), kind.network_cards)
     return [
         first,
         *(
             {"NetworkCardIndex": card, "DeviceIndex": 0 if card else 1, "InterfaceType": "efa-only"}
-            for card in cards
+            for card in kind.efa_cards
         ),
     ]
 

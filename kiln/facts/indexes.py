@@ -85,14 +85,6 @@ def recorded_index(distro: str, arch: str, repository: str) -> RecordedIndex | N
     return _read(path, path.stat().st_mtime_ns) if path.is_file() else None
 
 
-def recorded_indexes() -> list[RecordedIndex]:
-    """Everything that was recorded, by file name. Raises KilnError (exit status 2) for a damaged
-    file."""
-    return [
-        _read(path, path.stat().st_mtime_ns) for path in sorted(indexes_folder().glob("*.yaml"))
-    ]
-
-
 @cache
 def _read(path: Path, _changed: int) -> RecordedIndex:
     """Raises KilnError (exit status 2) for a file that `preflight --record` did not write so."""

@@ -16,7 +16,8 @@ class InstanceType:
 
     `gpu` is the key in instances.yaml (and mig.yaml), `product` the name that `nvidia-smi` shows.
     `gpu_count` counts whole GPUs: 0 on fractional types (g6f, gr6f). `gpu_arch` is the GPU's
-    architecture, `arch` the processor's. `nvswitch` means that CUDA needs fabric manager, `nvlsm`
+    architecture, `arch` the processor's. `efa_cards` are the indexes of the network cards that get
+    an interface for EFA alone. `nvswitch` means that CUDA needs fabric manager, `nvlsm`
     that fabric manager needs NVLSM. `open_modules` is supported, required or unsupported; `prefers`
     is the kernel module to load if both are on the image, `module_options` its parameters.
     `application_clocks` are the highest memory and graphics clocks in MHz; with `auto_boost` the
@@ -37,7 +38,7 @@ class InstanceType:
     vcpus: int
     memory_mib: int
     network_cards: int
-    efa_interfaces: int
+    efa_cards: tuple[int, ...]
     nvswitch: bool
     nvlsm: bool
     imex: bool
@@ -60,9 +61,19 @@ class InstanceType:
         return self.type.split(".", maxsplit=1)[0]
 
     @property
+    def efa_interfaces(self) -> int:
+        """The number of its EFA interfaces."""
+        return len(self.efa_cards)
+
+    @property
     def efa(self) -> bool:
         """Does it have an EFA interface?"""
-        return self.efa_interfaces > 0
+        return bool(self.efa_cards)
+
+    @property
+    def efa_published(self) -> bool:
+        """Has anybody published which of its network cards have EFA?"""
+        return self.confirmed and not {"efa", "network_cards"} & {*self.unsure}
 
 
 @cache
@@ -76,7 +87,7 @@ def instances() -> dict[str, InstanceType]:
 
 
 def _instance_type(entry: dict[str, Any], gpu: dict[str, Any], source: str) -> InstanceType:
-    clocks = gpu.get("application_clocks")
+    clocks, cards = gpu.get("application_clocks"), entry["network_cards"]
     return InstanceType(
         type=entry["type"],
         gpu=entry["gpu"],
@@ -90,8 +101,8 @@ def _instance_type(entry: dict[str, Any], gpu: dict[str, Any], source: str) -> I
         arch=entry["arch"],
         vcpus=entry["vcpus"],
         memory_mib=entry["memory_mib"],
-        network_cards=entry["network_cards"],
-        efa_interfaces=entry["efa"],
+        network_cards=cards,
+        efa_cards=tuple(entry.get("efa_cards", range(cards - entry["efa"], cards))),
         nvswitch=entry.get("nvswitch", False),
         nvlsm=entry.get("nvlsm", False),
         imex=entry.get("imex", False),

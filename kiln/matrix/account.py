@@ -265,13 +265,13 @@ def _chained(mirrors: Mapping[str, str]) -> str:
     return ""
 
 
-def key_elsewhere(account: Account, region: str | None) -> str:
-    """Why the KMS key cannot encrypt what is made in a region: its ARN names another one; "" if it
-    can, and for a key that is not named by an ARN."""
-    parts = (account.kms_key_id or "").split(":")
+def key_elsewhere(key: str | None, region: str | None) -> str:
+    """The region of a KMS key that cannot encrypt what is made in another one; "" if it can, and
+    for a key that is not named by an ARN."""
+    parts = (key or "").split(":")
     if region is None or len(parts) < 6 or parts[3] == region:
         return ""
-    return f"the key is in {parts[3]}, and the build in {region}"
+    return parts[3]
 
 
 def empty_lists(below: Account, block: Aws | None, arch: str) -> Iterator[tuple[Path_, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -11,12 +12,12 @@ from kiln import components, facts
 from kiln.base import overlay
 from kiln.base.account import Account
 from kiln.base.errors import KilnError
-from kiln.base.findings import Finding
+from kiln.base.findings import Finding, Place
 from kiln.base.located import Located, load_yaml
 from kiln.base.paths import matrix_file
 from kiln.base.recipe import Acceptance, Distro, Recipe, Row, SourceAmi, Volume
 from kiln.matrix.mistakes import refused
-from kiln.matrix.publishing import Publish
+from kiln.matrix.publishing import Publish, without_own_key
 from kiln.matrix.references import (
     bad_defaults,
     bad_distros,
@@ -134,6 +135,39 @@ def load_publishing(path: Path | None = None) -> dict[str, Publish]:
     return settings
 
 
+def sharing_warnings(
+    recipes: Iterable[Recipe], publishing: Mapping[str, Publish], *, strict: bool
+) -> list[Finding]:
+    """Rows whose AMIs EC2 would not share, unless the account's default EBS key is its own; errors
+    with `strict`."""
+    documents = {file.document.file: file.document for file in _files(None)}
+    rows: dict[tuple[Place, tuple[str | None, ...]], list[str]] = {}
+    for recipe in recipes:
+        lacking = tuple(without_own_key(publishing[recipe.name], recipe.row.account))
+        if lacking:
+            document = documents[recipe.row.file]
+            own = ("amis", recipe.row.index, "publish", "share")
+            path = own if own in document.values else ("defaults", "publish", "share")
+            rows.setdefault((document.place(path), lacking), []).append(recipe.name)
+    return [
+        Finding(
+            "error" if strict else "warning",
+            "SHARE-KEY",
+            "`share` needs a KMS key of your own, and there is none in "
+            + ", ".join(region or "the region that bakes" for region in lacking),
+            why="EC2 shares no AMI that AWS's own EBS key encrypts; a key of yours that is the "
+            "account's default there does as well",
+            hint="; ".join(
+                f"publish.kms_keys: {{{region}: alias/…}}" if region else "aws.kms_key_id: alias/…"
+                for region in lacking
+            ),
+            rows=tuple(names),
+            source="https://github.com/hashicorp/packer/issues/7410",
+        ).at(place)
+        for (place, lacking), names in rows.items()
+    ]
+
+
 def load_account(name: str, path: Path | None = None) -> Account:
     """The `aws` settings of the row of that name; those of `defaults` if there is none.
 
@@ -158,6 +192,14 @@ def default_telemetry(path: Path | None = None) -> Telemetry:
     Raises KilnError (exit status 2) as `load_recipes` does.
     """
     return _files(path)[-1].model.defaults.telemetry or Telemetry()
+
+
+def default_publishing() -> Publish:
+    """The `publish` settings of `defaults`, with the overlays'.
+
+    Raises KilnError (exit status 2) as `load_recipes` does.
+    """
+    return _files(None)[-1].model.defaults.publish or Publish()
 
 
 def default_region() -> str | None:

@@ -10,8 +10,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from kiln.base import account as accounts
 from kiln.base import vocabulary
 from kiln.base.errors import did_you_mean
+from kiln.matrix.account import key_elsewhere
 
 
 def _text(form: vocabulary.Form) -> StringConstraints:
@@ -41,6 +43,11 @@ class Share(_Block):
     """ARNs of organizations."""
     organizational_units: tuple[Unit, ...] = ()
     """ARNs of organizational units."""
+
+    @property
+    def somebody(self) -> bool:
+        """Whether anybody is named."""
+        return bool(self.accounts or self.organizations or self.organizational_units)
 
 
 class LaunchTemplate(_Block):
@@ -84,9 +91,11 @@ class Publish(_Block):
     keep: dict[ChannelName, Annotated[int, Field(ge=1, le=100)]] = {}
     """How many releases of a channel, its present one included, are never retired; otherwise 2."""
     deprecate_after: Days | None = None
-    """Days until EC2 deprecates a published AMI, held or not, and `retire` one that is not used."""
+    """Days until EC2 deprecates a published AMI, held or not, and `retire` one that is not used.
+    Without it nothing is deprecated."""
     deregister_after: Days | None = None
-    """Days after which an AMI that no channel holds and nothing uses is deregistered."""
+    """Days from the disabling of an AMI, a day after its deprecation, to its deregistration; only
+    what no channel holds and nothing uses. Without it nothing is disabled or deregistered."""
     max_age: Days = 7
     """Days after which `nightly` builds a row again although its inputs have not changed."""
     copy_minutes: Annotated[int, Field(ge=15, le=2880, multiple_of=15)] | None = None
@@ -97,8 +106,83 @@ class Publish(_Block):
     """Fatal Xid events of instances of the AMI during the soak that still let it be promoted."""
 
 
-def inconsistent(settings: Publish) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """What does not fit together in merged settings: the path within `publish`, and why."""
+# What the names of a partition's regions begin with:
+# https://docs.aws.amazon.com/whitepapers/latest/aws-fault-isolation-boundaries/partitions.html
+_PARTITIONS = {
+    "cn-": "aws-cn",
+    "us-gov-": "aws-us-gov",
+    "us-iso-": "aws-iso",
+    "us-isob-": "aws-iso-b",
+    "eu-isoe-": "aws-iso-e",
+    "us-isof-": "aws-iso-f",
+    "eusc-": "aws-eusc",
+}
+
+
+def _partition(region: str) -> str:
+    return next((name for start, name in _PARTITIONS.items() if region.startswith(start)), "aws")
+
+
+_Path = tuple[str | int, ...]
+
+
+def _elsewhere(settings: Publish, home: str | None) -> Iterator[tuple[_Path, str]]:
+    """Regions, keys and ARNs with which EC2 cannot do anything here; `home` is the region that
+    bakes, if the matrix names it."""
+    for region, key in settings.kms_keys.items():
+        if elsewhere := key_elsewhere(key, region):
+            yield ("kms_keys", region), f"the key is in {elsewhere}, not in {region}"
+    if settings.sign and (elsewhere := key_elsewhere(settings.sign.kms_key, home)):
+        yield ("sign", "kms_key"), f"the key is in {elsewhere}, and the build in {home}"
+    share, templates = settings.share, settings.launch_templates
+    regions: list[tuple[_Path, str]] = [
+        *((("regions", index), name) for index, name in enumerate(settings.regions)),
+        *((("kms_keys", name), name) for name in settings.kms_keys),
+        *(
+            (("launch_templates", index, "regions"), name)
+            for index, template in enumerate(templates)
+            for name in template.regions
+        ),
+    ]
+    first = home or (regions[0][1] if regions else None)
+    if first is None:
+        return
+    ours = _partition(first)
+    for path, name in regions:
+        if _partition(name) != ours:
+            yield path, f"{name} is in the partition {_partition(name)}, and {first} in {ours}"
+    arns: list[tuple[_Path, str | None]] = [
+        *((("share", "organizations"), arn) for arn in share.organizations),
+        *((("share", "organizational_units"), arn) for arn in share.organizational_units),
+        *((("launch_templates", n, "role_arn"), each.role_arn) for n, each in enumerate(templates)),
+    ]
+    for path, arn in arns:
+        if arn and arn.split(":")[1] != ours:
+            yield path, f"{arn} is not in the partition {ours} of {first}"
+
+
+def without_own_key(settings: Publish, home: accounts.Account) -> list[str | None]:
+    """The regions in which a shared AMI would be encrypted with the account's default EBS key, None
+    for the one that bakes: EC2 shares nothing that AWS's own key encrypts.
+
+    Source: https://github.com/hashicorp/packer/issues/7410
+    """
+    if not settings.share.somebody:
+        return []
+    keys: dict[str | None, str | None] = {None: home.kms_key_id}
+    keys |= {name: settings.kms_keys.get(name) for name in settings.regions if name != home.region}
+    return [region for region, key in keys.items() if key is None or is_awss_own(key)]
+
+
+def is_awss_own(key: str) -> bool:
+    """Whether a key's name is that of a key that AWS manages."""
+    return "alias/aws/" in key
+
+
+def inconsistent(settings: Publish, home: str | None) -> Iterator[tuple[_Path, str]]:
+    """What does not fit together in merged settings: the path within `publish`, and why. `home` is
+    the region that bakes, if the matrix names it."""
+    yield from _elsewhere(settings, home)
     if len(set(settings.channels)) < len(settings.channels):
         yield ("channels",), "a channel stands twice"
     named = [
@@ -118,6 +202,5 @@ def inconsistent(settings: Publish) -> Iterator[tuple[tuple[str | int, ...], str
             yield ("soak_hours", channel), f"{channel} is the first channel: nothing soaks before"
     if settings.sign and bool(settings.sign.kms_key) == bool(settings.sign.key_file):
         yield ("sign",), "needs kms_key or key_file, and not both"
-    first, last = settings.deprecate_after, settings.deregister_after
-    if first and last and last <= first:
-        yield ("deregister_after",), f"{last} is not after deprecate_after, {first} days"
+    if settings.deregister_after and not settings.deprecate_after:
+        yield ("deregister_after",), "needs deprecate_after: an AMI is deprecated before"

@@ -140,7 +140,7 @@ def _bad_snapshot(variant: Variant) -> list[Finding]:
 
 def bad_publish(variant: Variant) -> Iterator[Finding]:
     """What does not fit together in a row's `publish`, where it is set."""
-    for path, why in inconsistent(variant.publish):
+    for path, why in inconsistent(variant.publish, variant.account.region):
         own = (*variant.path, "publish", *path)
         place = own if own in variant.document.values else ("defaults", "publish", *path)
         if place not in variant.document.values:
@@ -154,9 +154,11 @@ def _bad_aws(variant: Variant) -> Iterator[Finding]:
         for within, why in empty_lists(below, block, variant.arch):
             place = (*path, *within)
             yield mistake(document.place(place), f"{dotted(place)} {why}")
-    elsewhere = key_elsewhere(variant.account, variant.account.region)
-    wrong_key = [("kms_key_id", elsewhere)] if elsewhere else []
-    for name, why in (*unfit(variant.account), *wrong_key):
+    account = variant.account
+    elsewhere = key_elsewhere(account.kms_key_id, account.region)
+    why_not = f"the key is in {elsewhere}, and the build in {account.region}"
+    wrong_key = [("kms_key_id", why_not)] if elsewhere else []
+    for name, why in (*unfit(account), *wrong_key):
         own = (*variant.path, "aws", name)
         place = own if own in variant.document.values else ("defaults", "aws", name)
         yield mistake(variant.document.place(place), f"{dotted(place)}: {why}")

@@ -31,6 +31,11 @@ _NOTHING_TO_RUN = 5
 # five times, for what a check may have left.
 UNUSED_PLUGINS = ("xdist", "hypothesispytest", "unraisableexception", "threadexception")
 
+# How the variables begin that change which checks run, or whether an assertion does anything.
+_NOT_FOR_CHECKS = tuple(
+    "PYTEST_ PYTHON PY_COLORS FORCE_COLOR NO_COLOR CLICOLOR KILN_EXPECT".split()  # noqa: SIM905
+)
+
 
 @dataclass(frozen=True)
 class Check:
@@ -66,8 +71,12 @@ def expectations(
     image: dict[str, Any],
     *,
     own_kernel: bool = False,
+    exercise: bool = True,
 ) -> dict[str, Any]:
-    """What the checks expect of the machine: the recipe, and the instance type's hardware."""
+    """What the checks expect of the machine: the recipe, and the instance type's hardware.
+
+    Checks that act on the machine run only with `exercise`.
+    """
     kind = instances().get(instance_type)
     gpu = None
     if kind:
@@ -77,6 +86,7 @@ def expectations(
             "nvswitch": kind.nvswitch,
             "nvlsm": kind.nvlsm,
             "prefers": kind.prefers,
+            "module_options": kind.module_options,
             "efa": kind.efa_interfaces,
             "mig": kind.mig,
             "clocks": kind.application_clocks,
@@ -86,6 +96,7 @@ def expectations(
         "instance_type": instance_type,
         "gpu": gpu,
         "target": target.kind,
+        "exercise": exercise,
         "own_kernel": own_kernel,
         "boot_budget": table("boot") if own_kernel else None,
         "ami": image,
@@ -109,20 +120,22 @@ def require_match(keyword: str | None) -> None:
     overlay.overlays()
     if keyword is None:
         return
-    status, lines = _collected("-k", keyword)
+    status, lines = _collected("-k", keyword, *_folders())
     if status == _NOTHING_TO_RUN:
-        files = {Path(line.split("::")[0]).stem for line in _collected()[1] if "::" in line}
+        every = _collected(*_folders())[1]
+        files = {Path(line.split("::")[0]).stem for line in every if "::" in line}
         hint = did_you_mean(keyword, {name.removeprefix("test_") for name in files})
         raise KilnError(f"no check, nor its file, has {keyword!r} in its name", hint=hint)
     if status != 0:
         raise KilnError(f"-k {keyword!r}: {lines[-1].removeprefix('ERROR: ')}")
 
 
-def _collected(*arguments: str) -> tuple[int, list[str]]:
+def _collected(*arguments: str, **environment: str) -> tuple[int, list[str]]:
     """pytest's exit status, and its lines: one for each check that it would run."""
     done = subprocess.run(
-        [*_pytest(), "-o", "addopts=", "--collect-only", "-q", *arguments, *_folders()],
+        [*_pytest(), "--collect-only", "-q", "--disable-warnings", *arguments],
         cwd=ROOT,
+        env=_environment() | environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -147,30 +160,29 @@ def run_checks(
 
     `keyword` is pytest's -k. The JUnit file and the log are kept in `folder`.
 
-    Raises KilnError (exit status 1) if they did not all run, so that there is no verdict, or (2)
-    if the image has no check with that keyword, and StoppedError as soon as `stop` is set.
+    Raises KilnError: exit status 1 if what ran is not exactly what pytest collects for this image,
+    so that there is no verdict, 2 if the image has no check with that keyword. Raises StoppedError
+    as soon as `stop` is set.
     """
     expect_file = folder / "expect.json"
     expect_file.write_text(json.dumps(expected, indent=2) + "\n")
     junit = folder / "checks.junit.xml"
     junit.unlink(missing_ok=True)
-    command = [
-        *_pytest(),
-        "-rs",
+    chosen = [
         f"--hosts=ssh://{machine.user}@{machine.address}",
         f"--ssh-config={machine.ssh_config}",
-        f"--junitxml={machine.folder / junit.name}",
         *(("-k", keyword) if keyword else ()),
         *_folders(tests),
     ]
-    environment = {
-        **os.environ,
-        **processes.run_environment(machine.run_id),
-        "KILN_EXPECT": str(expect_file),
-    }
+    environment = {**processes.run_environment(machine.run_id), "KILN_EXPECT": str(expect_file)}
+    status, lines = _collected(*chosen, **environment)
+    if keyword and status == _NOTHING_TO_RUN:
+        raise KilnError(f"no check of this image has {keyword!r} in its name")
+    collected = {_junit_name(line) for line in lines if "::" in line}
+    command = [*_pytest(), "-q", "-rs", f"--junitxml={machine.folder / junit.name}", *chosen]
     output = []
     with (
-        processes.start(command, ROOT, environment) as process,
+        processes.start(command, ROOT, _environment() | environment) as process,
         processes.ending(process, stop),
     ):
         for line in process.stdout or ():
@@ -178,18 +190,24 @@ def run_checks(
             on_line(line.rstrip("\n"))
     (folder / "checks.log").write_text("".join(output), encoding="utf-8")
     stop.check()
-    if keyword and process.returncode == _NOTHING_TO_RUN:
-        raise KilnError(f"no check of this image has {keyword!r} in its name")
-    checks = read_junit(junit) if process.returncode in _RAN and junit.exists() else []
+    finished = process.returncode in _RAN and junit.exists()
+    checks, ran = (read_junit(junit), _names(junit)) if finished else ([], set())
     failed = any(check.outcome == "failed" for check in checks)
-    # Exit status and report must agree: a crash in between must not look like a pass.
-    if not checks or failed != (process.returncode != 0):
-        lines = [line.strip() for line in output if line.strip()]
+    # Exit status, report and collection must agree: a crash, or checks that were left out, must not
+    # look like a pass.
+    if not checks or ran != collected or failed != (process.returncode != 0):
+        output_lines = [line.strip() for line in output if line.strip()]
         raise operation_failed(
-            f"the checks did not run to their end: {lines[-1] if lines else 'no output'}",
+            f"the checks did not run to their end ({len(ran & collected)} of {len(collected)}): "
+            f"{output_lines[-1] if output_lines else 'no output'}",
             hint=f"see {folder / 'checks.log'}",
         )
     return Verdict(tuple(checks))
+
+
+def _environment() -> dict[str, str]:
+    """The caller's environment without what would decide the verdict."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(_NOT_FOR_CHECKS)}
 
 
 def _pytest() -> list[str]:
@@ -201,6 +219,8 @@ def _pytest() -> list[str]:
         # An overlay elsewhere must not make pytest look for its configuration there. Relative to
         # the checkout, since pytest expands a $ in these paths.
         *("--rootdir=.", "--config-file=pyproject.toml"),
+        *("-o", "addopts=", "--color=no", "--strict-markers", "--strict-config"),
+        *("-p", "no:cacheprovider"),
     ]
 
 
@@ -212,6 +232,17 @@ def _folders(tests: Sequence[Path] | None = None) -> list[str]:
 def read_junit(path: Path) -> list[Check]:
     """The checks in a JUnit file, in the order in which they ran."""
     return [_check(case) for case in ET.parse(path).getroot().iter("testcase")]  # noqa: S314
+
+
+def _names(path: Path) -> set[str]:
+    cases = ET.parse(path).getroot().iter("testcase")  # noqa: S314
+    return {f"{case.get('classname')}.{case.get('name')}" for case in cases}
+
+
+def _junit_name(node_id: str) -> str:
+    """tests/ami/test_boot.py::test_a[x/y] → tests.ami.test_boot.test_a[x/y]."""
+    place, bracket, parameters = node_id.partition("[")
+    return place.replace(".py::", ".").replace("::", ".").replace("/", ".") + bracket + parameters
 
 
 def _check(case: ET.Element) -> Check:

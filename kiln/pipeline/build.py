@@ -258,9 +258,10 @@ def _check_region(account: Account, target: Target) -> None:
         target.check_region(account.region, f"region ({account.origins['region']})")
     # A key of AWS serves in the lab too, in whatever region that says it is.
     region = account.region or (target.region if target.bills else None)
-    if elsewhere := key_elsewhere(account, region):
+    if elsewhere := key_elsewhere(account.kms_key_id, region):
         raise KilnError(
-            f"kms_key_id ({account.origins['kms_key_id']}): {elsewhere}",
+            f"kms_key_id ({account.origins['kms_key_id']}): the key is in {elsewhere}, and the "
+            f"build in {region}",
             hint="name a key of that region, or alias/NAME, of which each region has its own",
         )
 

@@ -1,7 +1,8 @@
 """`verify --instance` and `--host`: the checks of a machine that runs already, as it says it is.
 
-Nothing is launched, changed or tagged. What the machine should be comes from its own
-/etc/kiln/recipe.json, and its instance type from EC2 or from its instance metadata.
+Nothing is launched, changed or tagged; checks that act on the machine run only with `exercise`.
+What the machine should be comes from its own /etc/kiln/recipe.json, and its instance type from EC2
+or from its instance metadata.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ def verify_running(
     kind_of_machine: Callable[[Machine], str],
     key: str | None,
     keyword: str | None,
+    exercise: bool,
     install: bool,
 ) -> Built:
     """Run the checks on a machine; its record and report are kept as those of `verify --ami`.
@@ -103,7 +105,7 @@ def verify_running(
     started, stop = now(), Stop()
     folder = build_dir() / RUNNING_MACHINES / run_id
     with (
-        _interruptible(stop, running),
+        _interruptible(stop, running, exercise=exercise),
         connected(running, run_id, folder, key) as machine,
     ):
         recipe = _recipe(machine, running)
@@ -113,8 +115,12 @@ def verify_running(
         run.folder.mkdir(parents=True)
         kind = running.instance_type or _instance_type(machine)
         _say_what_it_is(recipe, kind, running, progress)
+        if not exercise:
+            progress.say("checks that act on it (a test Xid, NCCL) run only with --exercise")
         with progress.stage("checks") as stage:
-            expected = ami_checks.expectations(recipe, kind, target, {"id": running.ami_id})
+            expected = ami_checks.expectations(
+                recipe, kind, target, {"id": running.ami_id}, exercise=exercise
+            )
             expected["target"] = kind_of_machine(machine)
             checked = ami_checks.run_checks(
                 machine, expected, run.folder, stop=stop, on_line=stage.line, keyword=keyword
@@ -147,14 +153,16 @@ def verify_running(
 
 
 @contextmanager
-def _interruptible(stop: Stop, running: Running) -> Iterator[None]:
+def _interruptible(stop: Stop, running: Running, *, exercise: bool) -> Iterator[None]:
     """Ctrl-C ends the checks, and is a message: there is nothing to remove."""
     words = "stopping the checks"
     with on_signals(stop, words, words):
         try:
             yield
         except StoppedError:
-            hint = "it runs on; a check that had begun may have left a test Xid in its log"
+            hint = "it runs on"
+            if exercise:
+                hint += "; a check that had begun may have left a test Xid in its log"
             raise operation_failed(f"{running.name}: interrupted", hint=hint) from None
 
 

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from kiln.base.errors import operation_failed
 from kiln.base.wanted_package import WantedPackage
 from kiln.preflight import package_root
 from kiln.preflight.demand import Install
@@ -39,6 +40,7 @@ class DnfRoot:
         text = "\n".join(_section(index) for index in indexes)
         (repositories / "preflight.repo").write_text(text, encoding="utf-8")
         self._command = [
+            *_as_root(),
             *("dnf", "--installroot", str(self._root), "--forcearch", arch),
             *("--releasever", distro.removeprefix("al"), "--noplugins", "--assumeyes", "--quiet"),
             *(f"--setopt=reposdir={repositories}", f"--setopt=cachedir={cache}"),
@@ -126,6 +128,20 @@ class DnfRoot:
         return subprocess.run(
             [*self._command, *words], env=environment, capture_output=True, text=True, check=False
         )
+
+
+def _as_root() -> list[str]:
+    """The command before dnf's, which resolves dependencies for root alone, of its throwaway root
+    too. Raises KilnError (exit status 1) where an ordinary user cannot be root of a namespace."""
+    if os.geteuid() == 0:
+        return []
+    command = ["unshare", "--map-root-user"]
+    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
+        raise operation_failed(
+            "dnf resolves dependencies as root only, and this machine allows no user namespaces",
+            hint="sudo ./invoke preflight, or choose rows of Debian and Ubuntu",
+        )
+    return command
 
 
 def _exact(package: WantedPackage, offers: dict[str, list[Offer]]) -> str:

@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+from uuid import uuid4
 
 from kiln.base.errors import operation_failed
 from kiln.base.tags import LINE, PREFIX, PROVENANCE, RETIRING, RUN_ID, SOURCE_IMAGE
 from kiln.cloud import aws
 from kiln.cloud.target import Target
-from kiln.matrix.publishing import Publish
+from kiln.matrix.publishing import Publish, Share, is_awss_own
+from kiln.publish import sharing
 from kiln.publish.deprecation import protect_and_date
 from kiln.publish.images import Image, describe_image, images_there
+from kiln.publish.own_images import own_images
+from kiln.publish.regions import in_regions
 from kiln.publish.verified_ami import VerifiedAmi
 
 
@@ -27,10 +31,19 @@ def _copies(target: Target, source: str) -> list[Image]:
     return [image for image in copies if image.tags.get(SOURCE_IMAGE) == source]
 
 
-def start_copy(target: Target, source: VerifiedAmi, home: str, line: str, settings: Publish) -> str:
+def start_copy(
+    target: Target,
+    source: VerifiedAmi,
+    home: str,
+    line: str,
+    settings: Publish,
+    *,
+    gone: bool = False,
+) -> str:
     """Start copying the AMI into the target's region, or find its copy; the copy's id.
 
-    Its tags are the source's, and `kiln:source-image`; its snapshots carry the run's id.
+    Its tags are the source's, and `kiln:source-image`; its snapshots carry the run's id. `gone`:
+    the id that this said before names nothing.
     """
     there = _copies(target, source.ami_id)
     key = settings.kms_keys.get(target.region)
@@ -66,7 +79,8 @@ def start_copy(target: Target, source: VerifiedAmi, home: str, line: str, settin
         wanted |= {"Encrypted": True, "KmsKeyId": key}
     if settings.copy_minutes:
         wanted["SnapshotCopyCompletionDurationMinutes"] = settings.copy_minutes
-    wanted["ClientToken"] = _token(wanted, target.region)
+    # EC2 answers the token of a copy that somebody has deregistered with the id of that copy.
+    wanted["ClientToken"] = uuid4().hex if gone else _token(wanted, target.region)
     with aws.explained(f"{source.ami_id} could not be copied to {target.region}"):
         return str(aws.ec2(target).copy_image(**wanted)["ImageId"])
 
@@ -85,6 +99,53 @@ def _description(source: VerifiedAmi) -> str:
     return f"{source.record.recipe.get('name', source.name)}, verified, by AMI Kiln"
 
 
+def require_shareable(
+    target: Target, source: VerifiedAmi, regions: Sequence[str], settings: Publish
+) -> None:
+    """Raises KilnError (exit status 1) that names each region whose image EC2 would not share,
+    because AWS's own key encrypts it; nothing has been copied then.
+
+    Source: https://github.com/hashicorp/packer/issues/7410
+    """
+    image = describe_image(target, source.ami_id) if settings.share.somebody else None
+    if image is None or not any(image.keys):
+        return
+
+    def shareable(region: str) -> bool:
+        there = target.in_region(region)
+        if region == target.region:
+            return not any(key and _is_awss_own(there, key) for key in image.keys)
+        return not _is_awss_own(there, settings.kms_keys.get(region) or _default_key(there))
+
+    answers = in_regions(list(regions), shareable)
+    lacking = [region for region, can in answers.items() if not can]
+    if lacking:
+        settings_of = [
+            f"aws.kms_key_id ({region}; then build again)"
+            if region == target.region
+            else f"publish.kms_keys.{region}"
+            for region in lacking
+        ]
+        raise operation_failed(
+            f"{source.ami_id} cannot be shared in {', '.join(lacking)}: AWS's own key for EBS "
+            "encrypts it there, with which EC2 shares nothing. Nothing was copied",
+            hint=f"name a KMS key of yours: {', '.join(settings_of)}",
+        )
+
+
+def _default_key(there: Target) -> str:
+    with aws.explained(f"the default EBS key of {there.region} could not be read"):
+        return str(aws.ec2(there).get_ebs_default_kms_key_id()["KmsKeyId"])
+
+
+def _is_awss_own(there: Target, key: str) -> bool:
+    if is_awss_own(key):
+        return True
+    with aws.explained(f"the KMS key {key} could not be looked up in {there.region}"):
+        metadata = aws.kms(there).describe_key(KeyId=key)["KeyMetadata"]
+        return bool(metadata.get("KeyManager") == "AWS")
+
+
 def wanted_tags(source: VerifiedAmi, line: str) -> dict[str, str]:
     """The tags of a published image: the source's own, and its line."""
     own = {
@@ -96,45 +157,82 @@ def wanted_tags(source: VerifiedAmi, line: str) -> dict[str, str]:
 
 
 def prepare_image(
-    target: Target, image: Image, source: VerifiedAmi, line: str, settings: Publish
+    target: Target,
+    image: Image,
+    source: VerifiedAmi,
+    line: str,
+    settings: Publish,
+    say: Callable[[str], None],
 ) -> None:
     """Set what a published image has besides its content: permissions, IMDSv2, description,
     deregistration protection, deprecation date, and the tags that the source has now.
 
     What `retire` has done to an AMI on its way out is undone."""
     ec2 = aws.ec2(target)
-    share = settings.share
-    permissions = [
-        *({"UserId": account} for account in share.accounts),
-        *({"OrganizationArn": arn} for arn in share.organizations),
-        *({"OrganizationalUnitArn": arn} for arn in share.organizational_units),
-    ]
     with aws.explained(f"{image.ami_id} could not be prepared in {target.region}"):
         tags = wanted_tags(source, line).items()
         lacking = [{"Key": k, "Value": v} for k, v in tags if image.tags.get(k) != v]
         if lacking:
             ec2.create_tags(Resources=[image.ami_id], Tags=lacking)  # type: ignore[arg-type]
-    if permissions:
-        shared = ", ".join(value for permission in permissions for value in permission.values())
-        with aws.explained(f"{image.ami_id} could not be prepared: not shared with {shared}"):
-            ec2.modify_image_attribute(
-                ImageId=image.ami_id,
-                LaunchPermission={"Add": permissions},  # type: ignore[typeddict-item]
-            )
+    there = sharing.permissions(target, image.ami_id, image.snapshots)
+    share_as_declared(target, there, settings.share, say)
     with aws.explained(f"{image.ami_id} could not be prepared in {target.region}"):
-        for snapshot in image.snapshots if share.accounts else ():
-            ec2.modify_snapshot_attribute(
-                SnapshotId=snapshot,
-                Attribute="createVolumePermission",
-                OperationType="add",
-                UserIds=list(share.accounts),
-            )
         if not image.imds_v2:
             ec2.modify_image_attribute(ImageId=image.ami_id, ImdsSupport={"Value": "v2.0"})
         ec2.modify_image_attribute(
             ImageId=image.ami_id, Description={"Value": _description(source)}
         )
         protect_and_date(target, image, settings)
+
+
+def share_as_declared(
+    target: Target,
+    there: sharing.Open,
+    share: Share,
+    say: Callable[[str], None],
+    *,
+    only_remove: bool = False,
+) -> None:
+    """Bring the permissions of an AMI and its snapshots to what is declared; each removal is said
+    before it is done. Raises KilnError (exit status 1) if EC2 refuses."""
+    ec2 = aws.ec2(target)
+    for what in sharing.undeclared(there, share):
+        say(f"{target.region}: {what}, which `share` does not declare: takes that back")
+    for resource, has in there.items():
+        wanted = sharing.declared_users(resource, share)
+        sets = {"Add": set() if only_remove else wanted - has, "Remove": has - wanted}
+        changes: Any = {name: list(_permissions(who)) for name, who in sets.items() if who}
+        if not changes:
+            continue
+        whom = ", ".join(sorted(set().union(*sets.values())))
+        with aws.explained(f"{resource} could not be prepared in {target.region} for {whom}"):
+            if resource.startswith("snap-"):
+                ec2.modify_snapshot_attribute(
+                    SnapshotId=resource,
+                    Attribute="createVolumePermission",
+                    CreateVolumePermission=changes,
+                )
+            else:
+                ec2.modify_image_attribute(ImageId=resource, LaunchPermission=changes)
+
+
+def take_back(target: Target, line: str, share: Share, say: Callable[[str], None]) -> None:
+    """Remove the permissions that `share` does not declare any more from each image of the line in
+    the target's region. Raises KilnError (exit status 1) if EC2 refuses."""
+    for image in own_images(target):
+        if image.line == line:
+            there = sharing.permissions(target, image.ami_id, image.snapshots)
+            share_as_declared(target, there, share, say, only_remove=True)
+
+
+def _permissions(who: set[str]) -> Iterator[dict[str, str]]:
+    for user in sorted(who):
+        if user.isdigit():
+            yield {"UserId": user}
+        elif user == "all":
+            yield {"Group": user}
+        else:
+            yield {"OrganizationalUnitArn" if ":ou/" in user else "OrganizationArn": user}
 
 
 def not_ready(target: Target, ami_id: str, tags: dict[str, str], settings: Publish) -> list[str]:
@@ -155,7 +253,9 @@ def not_ready(target: Target, ami_id: str, tags: dict[str, str], settings: Publi
     if not image.protected:
         wrong.append("it is not protected from deregistration")
     wrong += _other_keys(target, image, settings.kms_keys.get(target.region))
-    wrong += _not_shared(target, ami_id, image.snapshots, settings)
+    there = sharing.permissions(target, ami_id, image.snapshots)
+    wrong += sharing.missing_permissions(there, settings.share)
+    wrong += sharing.undeclared(there, settings.share)
     return [f"{ami_id}: {reason}" for reason in wrong]
 
 
@@ -168,39 +268,13 @@ def _other_keys(target: Target, image: Image, key: str | None) -> Iterator[str]:
 
 def _is_key(target: Target, used: str, wanted: str) -> bool:
     """Whether a key's ARN is the key that a setting names, which may be an alias."""
-    if used == wanted or used.rpartition("/")[2] == wanted.rpartition("/")[2]:
+    if used == wanted or used.endswith(f":key/{wanted}"):
         return True
     if "alias/" not in wanted:
         return False
     with aws.explained(f"the KMS key {wanted} could not be looked up in {target.region}"):
         described = aws.kms(target).describe_key(KeyId=wanted)["KeyMetadata"]
     return used in (described["Arn"], described["KeyId"])
-
-
-def _not_shared(
-    target: Target, ami_id: str, snapshots: Sequence[str], settings: Publish
-) -> Iterator[str]:
-    share = settings.share
-    wanted = {*share.accounts, *share.organizations, *share.organizational_units}
-    if not wanted:
-        return
-    ec2 = aws.ec2(target)
-    with aws.explained(f"the permissions of {ami_id} could not be read in {target.region}"):
-        granted = ec2.describe_image_attribute(ImageId=ami_id, Attribute="launchPermission")
-        has = {
-            str(value)
-            for permission in granted.get("LaunchPermissions", [])
-            for value in permission.values()
-        }
-        for missing in sorted(wanted - has):
-            yield f"{missing} is not allowed to launch it"
-        for snapshot in snapshots if share.accounts else ():
-            answer = ec2.describe_snapshot_attribute(
-                SnapshotId=snapshot, Attribute="createVolumePermission"
-            )
-            readers = {permission.get("UserId") for permission in answer["CreateVolumePermissions"]}
-            for account in sorted(set(share.accounts) - readers):
-                yield f"account {account} is not allowed to read {snapshot}"
 
 
 def failed_copy(target: Target, ami_id: str, image: Image | None) -> Exception:

@@ -8,7 +8,7 @@ from typing import Any
 
 from kiln.cloud import aws
 from kiln.cloud.target import Target
-from kiln.publish.own_images import own_image
+from kiln.publish.own_images import is_protected, own_image
 from kiln.publish.regions import in_regions
 
 
@@ -76,7 +76,7 @@ def images_there(target: Target, **query: Any) -> Iterator[Image]:
                 keys=tuple(keys.get(snapshot) for snapshot in ids),
                 imds_v2=image.get("ImdsSupport") == "v2.0",
                 deprecated_at=image.get("DeprecationTime"),
-                protected=image.get("DeregistrationProtection", "disabled") != "disabled",
+                protected=is_protected(image),
             )
 
 

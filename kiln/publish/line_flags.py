@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kiln.base import vocabulary
@@ -10,7 +10,7 @@ from kiln.base.errors import KilnError, did_you_mean, nearest, operation_failed
 from kiln.base.recipe import Recipe
 from kiln.cloud import aws
 from kiln.cloud.target import Target
-from kiln.matrix.load import load_publishing, load_recipes
+from kiln.matrix.load import default_publishing, load_publishing, load_recipes
 from kiln.matrix.publishing import Publish
 from kiln.publish import channels
 from kiln.telemetry.settings import Telemetry
@@ -60,6 +60,11 @@ def settings_by_line() -> dict[str, Publish]:
     return {line: row.settings for line, row in line_rows().items()}
 
 
+def settings_to_retire() -> dict[str, Publish]:
+    """The same, and those of each row by its name, and of `defaults` as ""."""
+    return {"": default_publishing(), **load_publishing(), **settings_by_line()}
+
+
 def channel_of(row: LineRow, channel: str) -> str:
     """A channel of the line. Raises KilnError (exit status 2) for an unknown one."""
     if channel not in row.settings.channels:
@@ -87,8 +92,19 @@ def regions_to_show(regions: str | None) -> list[str]:
     """
     if regions is not None:
         return _regions(regions)
-    every = (region for settings in load_publishing().values() for region in settings.regions)
+    return _published_to(load_publishing().values())
+
+
+def _published_to(publishing: Iterable[Publish]) -> list[str]:
+    every = (region for settings in publishing for region in settings.regions)
     return [_require_region(region, "`publish.regions`:") for region in dict.fromkeys(every)]
+
+
+def require_regions(recipes: Sequence[Recipe], publishing: Iterable[Publish]) -> None:
+    """Raises KilnError (exit status 2) for a region of the matrix that AWS does not have."""
+    for region in {recipe.row.account.region for recipe in recipes} - {None}:
+        _require_region(str(region), "`aws.region`:")
+    _published_to(publishing)
 
 
 def with_published(regions: Sequence[str], target: Target) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kiln.base.tags import LINE, VERIFIED
 from kiln.base.times import as_time, read_time, utc_now
@@ -11,8 +11,9 @@ from kiln.base.verdict_tag import says_verified
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
-from kiln.publish import channels
+from kiln.publish import channels, sharing
 from kiln.publish.channels import Held
+from kiln.publish.images import describe_image
 from kiln.publish.regions import in_regions
 
 
@@ -22,6 +23,7 @@ class ChannelRow:
 
     `verified` is what the AMI's own tag says there; `age_days` is since the AMI was built. `drift`
     says in words how the region differs from the one it was published from; empty if it does not.
+    `opened` says who may use the AMI though `share` does not declare it, as far as it was asked.
     """
 
     line: str
@@ -35,6 +37,40 @@ class ChannelRow:
     age_days: float | None
     since: str
     drift: str
+    opened: tuple[str, ...] = ()
+
+
+def with_opened(
+    rows: Sequence[ChannelRow], target: Target, settings: Mapping[str, Publish]
+) -> list[ChannelRow]:
+    """The rows with what is open beyond the declaration of their line.
+
+    Raises KilnError (exit status 1) if EC2 does not answer.
+    """
+
+    def permissions(region: str) -> dict[str, sharing.Open]:
+        there = target.in_region(region)
+        ids = {row.ami_id for row in rows if row.region == region}
+        images = (describe_image(there, ami_id) for ami_id in sorted(ids))
+        return {
+            image.ami_id: sharing.permissions(there, image.ami_id, image.snapshots)
+            for image in images
+            if image
+        }
+
+    has = in_regions(list(dict.fromkeys(row.region for row in rows)), permissions)
+    nobody = Publish()
+    return [
+        replace(
+            row,
+            opened=tuple(
+                sharing.undeclared(
+                    has[row.region].get(row.ami_id, {}), settings.get(row.line, nobody).share
+                )
+            ),
+        )
+        for row in rows
+    ]
 
 
 def channel_rows(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -105,16 +105,25 @@ def _own(region: str, image: ImageTypeDef) -> OwnImage | None:
         line=tags.get(LINE),
         tags=tags,
         snapshots=tuple(disk["SnapshotId"] for disk in disks if "SnapshotId" in disk),
-        protected=image.get("DeregistrationProtection", "disabled") != "disabled",
+        protected=is_protected(image),
         deprecated=read_time(until) if until else None,
         launched=read_time(launched) if launched else None,
     )
 
 
+def is_protected(image: ImageTypeDef) -> bool:
+    """Whether EC2 protects an AMI from deregistration: not, when it says `disabled after …`, which
+    is the day of cooldown after somebody has disabled the protection.
+
+    Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ami-deregistration-protection.html
+    """
+    return image.get("DeregistrationProtection", "").startswith("enabled")
+
+
 def users_of(target: Target, image_ids: Sequence[str]) -> dict[str, list[str]]:
     """What names each AMI in the target's region: instances that are not terminated, versions of
-    launch templates (also by a parameter), launch configurations, Auto Scaling groups, parameters
-    of AMIs other than those of channels.
+    launch templates (also by a parameter), launch configurations, Auto Scaling groups, EC2 and Spot
+    Fleets, parameters of AMIs other than those of channels.
 
     Raises KilnError (exit status 1) if AWS refuses: an AMI without a known user may have one then.
     """
@@ -124,7 +133,7 @@ def users_of(target: Target, image_ids: Sequence[str]) -> dict[str, list[str]]:
         with aws.explained(f"who uses the AMIs could not be asked in {target.region}"):
             for image_id, user in [
                 *_instances(target, sorted(wanted)),
-                *_looked_up(target, _templates(target)),
+                *_looked_up(target, (*_templates(target), *_fleets(target))),
                 *_configurations(target),
                 *_groups(target),
                 *_parameters(target),
@@ -163,6 +172,31 @@ def _templates(target: Target) -> Iterator[tuple[str, str]]:
                     yield image, f"launch template {name} version {number}"
 
 
+# A fleet that is in none of these launches nothing more.
+_AT_WORK = ("submitted", "active", "modifying")
+
+
+def _fleets(target: Target) -> Iterator[tuple[str, str]]:
+    """The AMIs that fleets name themselves, instead of their launch template. An EC2 Fleet of the
+    type `instant` has launched what it ever will, and is not listed.
+
+    Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeFleets.html
+    """
+    ec2 = aws.ec2(target)
+    for page in ec2.get_paginator("describe_fleets").paginate():
+        for fleet in page["Fleets"]:
+            for config in fleet.get("LaunchTemplateConfigs", []):
+                for override in config.get("Overrides", []):
+                    if fleet["FleetState"] in _AT_WORK:
+                        yield override.get("ImageId", ""), f"EC2 Fleet {fleet['FleetId']}"
+    for requests in ec2.get_paginator("describe_spot_fleet_requests").paginate():
+        for request in requests["SpotFleetRequestConfigs"]:
+            for launch in request["SpotFleetRequestConfig"].get("LaunchSpecifications", []):
+                if request["SpotFleetRequestState"] in _AT_WORK:
+                    name = request["SpotFleetRequestId"]
+                    yield launch.get("ImageId", ""), f"Spot Fleet {name}"
+
+
 # In the place of an AMI's id, with a parameter's name, which may have a version or a label:
 # https://docs.aws.amazon.com/autoscaling/ec2/userguide/using-systems-manager-parameters.html
 _BY_PARAMETER = "resolve:ssm:"
@@ -170,7 +204,7 @@ _BY_PARAMETER = "resolve:ssm:"
 _PUBLIC = f"{_BY_PARAMETER}/aws/"
 
 
-def _looked_up(target: Target, named: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+def _looked_up(target: Target, named: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """The same, with the AMI's id where a parameter names it. One that is gone names nothing."""
     ids: dict[str, str] = {}
     for image, user in named:

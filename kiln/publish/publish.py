@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +26,9 @@ from kiln.publish.verified_ami import VerifiedAmi, verified_ami
 
 # Seconds. EC2 documents no limit for a copy; Packer waits as long for an image.
 _COPY_TIMEOUT = 4 * 3600
-# How often EC2 is asked for a copy that it does not show yet, though it has just named its id:
-# https://github.com/Answers4AWS/distami/issues/5
-_UNSEEN = 30
+# How often EC2 is asked for a copy that it does not show yet, though it has just named its id; then
+# the copy is gone: https://github.com/Answers4AWS/distami/issues/5
+_UNSEEN = 10
 # How often what was set is read back: EC2 may show it late.
 # https://github.com/hashicorp/terraform-provider-aws/pull/34691
 _READS = 5
@@ -72,10 +72,17 @@ def publish_row(
     if shelf and source.record.run_id not in kept:
         keep_record(shelf, source.record)
     regions = [target.region, *(r for r in settings.regions if r != target.region)]
+    copies.require_shareable(target, source, regions, settings)
     before = channel_move.held_in(target, regions, line, channel)
     channel_move.say_left_out(before.get(target.region), source.name, regions, say)
     images = _copied(source, line, regions, settings, target, say)
-    _settled(source, line, images, settings, target)
+    former = before.get(target.region)
+    has = former.release.images if former and former.release else {}
+    in_regions(
+        list({**images, **has}),
+        lambda region: copies.take_back(target.in_region(region), line, settings.share, say),
+    )
+    _settled(source, line, images, settings, target, say)
     if smoke:
         for region, image_id in images.items():
             say(f"boots {image_id} in {region}")
@@ -111,19 +118,25 @@ def _copied(
     """The image's id in each region; returns when every copy is available."""
     home = target.region
 
-    def start(region: str) -> str:
+    def start(region: str, *, gone: bool = False) -> str:
         if region == home:
             return source.ami_id
-        return copies.start_copy(target.in_region(region), source, home, line, settings)
+        there = target.in_region(region)
+        return copies.start_copy(there, source, home, line, settings, gone=gone)
 
     images = in_regions(regions, start)
     waiting = {region: ami_id for region, ami_id in images.items() if region != home}
+    unseen = Counter[str]()
     started = time.monotonic()
     reported = started
-    for look in itertools.count():
+    while True:
         for region, ami_id in list(waiting.items()):
             image = amis.describe_image(target.in_region(region), ami_id)
-            if image is None and look < _UNSEEN:
+            if image is None and unseen[region] < 2 * _UNSEEN:
+                unseen[region] += 1
+                if unseen[region] == _UNSEEN:
+                    say(f"{region}: the copy {ami_id} is gone: makes another one")
+                    waiting[region] = images[region] = start(region, gone=True)
                 continue
             if image is not None and image.state == "available":
                 say(f"{region}: {ami_id} is available")
@@ -146,7 +159,12 @@ def _copied(
 
 
 def _settled(
-    source: VerifiedAmi, line: str, images: dict[str, str], settings: Publish, target: Target
+    source: VerifiedAmi,
+    line: str,
+    images: dict[str, str],
+    settings: Publish,
+    target: Target,
+    say: Callable[[str], None],
 ) -> None:
     """Prepare the image of each region and read it back.
 
@@ -159,7 +177,7 @@ def _settled(
         image = amis.describe_image(there, images[region])
         if image is None:
             return [f"{images[region]} is not there any more"]
-        copies.prepare_image(there, image, source, line, settings)
+        copies.prepare_image(there, image, source, line, settings, say)
         for _ in range(_READS):
             lacking = copies.not_ready(there, images[region], tags, settings)
             if not lacking:

@@ -1,38 +1,39 @@
 """`retire`: AMIs that no channel holds and nothing uses go in steps: deprecated, disabled,
-deregistered with their snapshots. Each run does the next step only, and nothing without `apply`."""
+deregistered with their snapshots. A step waits its days from the step before, a day at least, and
+nothing happens without `apply`."""
 
 from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from typing import Literal
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Literal
 
 from kiln.base import vocabulary
-from kiln.base.errors import KilnError
-from kiln.base.tags import PROVENANCE, RETIRING, RUN_ID
-from kiln.base.times import as_time, utc_now
+from kiln.base.errors import KilnError, operation_failed
+from kiln.base.tags import PROVENANCE, RECIPE, RETIRING, RUN_ID
+from kiln.base.times import as_time, read_time, utc_now
 from kiln.cloud import aws
-from kiln.cloud.removal import Resource, delete_resource
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
-from kiln.publish import channels
+from kiln.publish import channels, sharing
 from kiln.publish.channels import Held
 from kiln.publish.own_images import OwnImage, own_image, own_images, users_of
 from kiln.publish.provenance import statement_parameter, subject_name
 from kiln.publish.regions import in_regions
 from kiln.publish.release import Release
-from kiln.publish.usage import shared_with, used_elsewhere
+from kiln.publish.usage import used_elsewhere
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import DeregisterImageResultTypeDef
 
 RetireStep = Literal["deprecate", "disable", "deregister"]
 _KEEP = 2
 # A launch in the first hour is the verification; one in the last days is a use.
 _VERIFYING = timedelta(hours=1)
 _LATELY = timedelta(days=7)
-# An AMI that was never published may be about to be.
-_FRESH = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,11 @@ class Kept:
 
 @dataclass(frozen=True)
 class Retirement:
-    """What would go, and what stays."""
+    """What would go, what stays, and who may use what though the matrix does not declare it."""
 
     would: tuple[Going, ...]
     kept: tuple[Kept, ...]
+    opened: tuple[str, ...] = ()
 
 
 def plan_retirement(
@@ -72,9 +74,11 @@ def plan_retirement(
 ) -> Retirement:
     """The next step of every AMI of AMI Kiln in these regions, the target's first.
 
-    `settings` are those of each line of the matrix; one that it no longer has gets the defaults.
-    With `ask`, EC2 is asked for a report of who uses a shared AMI in other accounts, if there is
-    none.
+    `settings` are those of each line and row of the matrix; what it no longer has gets those of
+    "", the defaults.
+    An AMI that others may use stays until EC2's report says that nobody does, whatever the matrix
+    says: it may have dropped the line or stopped sharing it. With `ask`, EC2 is asked for a report,
+    if there is none.
     Raises KilnError (exit status 1) if a region does not answer: then nobody knows what is unused.
     """
     everywhere = list(dict.fromkeys([target.region, *regions]))
@@ -89,33 +93,41 @@ def plan_retirement(
             for holding, _ in every_move
         },
     }
-    published = {
-        image for _, past in every_move for release in past for image in release.images.items()
-    }
     users = in_regions(
         everywhere,
         lambda region: users_of(
             target.in_region(region), [image.ami_id for image in images[region]]
         ),
     )
+    opened = in_regions(
+        everywhere,
+        lambda region: {
+            image.ami_id: sharing.permissions(
+                target.in_region(region), image.ami_id, image.snapshots
+            )
+            for image in images[region]
+        },
+    )
     going: list[Going] = []
     kept: list[Kept] = []
+    beyond: list[str] = []
     for region in everywhere:
         there = target.in_region(region)
         for image in sorted(images[region], key=lambda own: own.created):
-            chosen = settings.get(image.line or "", Publish())
+            chosen, has = _settings_of(image, settings), opened[region][image.ami_id]
+            beyond += [f"{region}: {what}" for what in sharing.undeclared(has, chosen.share)]
             guard = (
                 held.get((region, image.ami_id))
                 or _guarded(image, users[region].get(image.ami_id, []))
-                or _not_yet(image, chosen, published)
+                or _not_yet(image, chosen)
                 or _launched_lately(image)
-                or (used_elsewhere(there, image.ami_id, ask=ask) if _shared(chosen) else "")
+                or (used_elsewhere(there, image.ami_id, ask=ask) if any(has.values()) else "")
             )
             if guard:
                 kept.append(Kept(image.ami_id, region, guard))
             else:
                 going.append(_next(image))
-    return Retirement(tuple(going), tuple(kept))
+    return Retirement(tuple(going), tuple(kept), tuple(beyond))
 
 
 # What a channel holds in a region, and the releases that it has held there, newest first.
@@ -163,19 +175,42 @@ def _guarded(image: OwnImage, users: Sequence[str]) -> str:
     return ""
 
 
-def _not_yet(image: OwnImage, settings: Publish, published: Collection[tuple[str, str]]) -> str:
-    """`published`: region and id of what a channel holds or has held. An AMI gets the tag of its
-    line, and a copy is made, hours before the channel moves."""
-    age = utc_now() - image.created
-    if (image.region, image.ami_id) not in published and age < _FRESH:
-        return "built less than a day ago and not published"
-    first = settings.deprecate_after or 0
-    last = settings.deregister_after or first
-    needed = last if image.state == "disabled" else first
-    if age < timedelta(days=needed):
-        what = "deregistered" if image.state == "disabled" else "deprecated"
-        return f"{age.days} days old; {what} after {needed}"
-    return ""
+def _settings_of(image: OwnImage, settings: Mapping[str, Publish]) -> Publish:
+    """Those of its line; of its row, as long as it was not published; the defaults."""
+    for name in (image.line, image.tags.get(RECIPE), ""):
+        if name is not None and name in settings:
+            return settings[name]
+    return Publish()
+
+
+def _step(image: OwnImage) -> RetireStep:
+    if not image.retiring:
+        return "deprecate"
+    return "deregister" if image.state == "disabled" else "disable"
+
+
+def _not_yet(image: OwnImage, settings: Publish) -> str:
+    """Why the next step is not due. `retire` takes an AMI from nobody without `deregister_after`:
+    one that is only deprecated still launches."""
+    step, setting = _step(image), "deregister_after"
+    days, since = settings.deregister_after, _last_step(image)
+    if step == "deprecate":
+        setting, days, since = "deprecate_after", settings.deprecate_after, image.created
+    elif step == "disable" and days:
+        days = 1
+    if days is None:
+        return f"without {setting} nothing will {step} it"
+    if since is None:
+        return f"its tag {RETIRING} is not the date of a step"
+    due = since + timedelta(days=days)
+    return f"next step: {step}, on {due:%Y-%m-%d} or later" if utc_now() < due else ""
+
+
+def _last_step(image: OwnImage) -> datetime | None:
+    try:
+        return read_time(image.tags.get(RETIRING, ""))
+    except ValueError:
+        return None
 
 
 def _launched_lately(image: OwnImage) -> str:
@@ -187,30 +222,21 @@ def _launched_lately(image: OwnImage) -> str:
     return ""
 
 
-def _shared(settings: Publish) -> bool:
-    share = settings.share
-    return bool(share.accounts or share.organizations or share.organizational_units)
-
-
 def _next(image: OwnImage) -> Going:
-    name = f"{image.name}: no channel holds it, nothing uses it"
-    if not image.retiring:
-        return Going(image.ami_id, image.region, "deprecate", name)
-    if image.state != "disabled":
-        return Going(
-            image.ami_id, image.region, "disable", f"{name}; deprecated {image.tags[RETIRING]}"
-        )
-    disks = f", with {len(image.snapshots)} snapshots" if image.snapshots else ""
-    return Going(image.ami_id, image.region, "deregister", f"{name}; disabled{disks}")
+    step = _step(image)
+    why = f"{image.name}: no channel holds it, nothing uses it"
+    if step != "deprecate":
+        why += f"; {'deprecated' if step == 'disable' else 'disabled'} {image.tags[RETIRING]}"
+    if step == "deregister" and image.snapshots:
+        why += f", with {len(image.snapshots)} snapshots"
+    return Going(image.ami_id, image.region, step, why)
 
 
 def retire(target: Target, plan: Retirement) -> Retirement:
     """Do the steps of a plan: those that were due, each with its error if EC2 refused it, and what
     stays. One's failure stops no other.
 
-    An image that a channel has come to hold since the plan was made stays. One that others may
-    launch stays until a report says that nobody does, whatever the matrix says: the matrix may have
-    dropped the line or stopped sharing it.
+    An image that a channel has come to hold since the plan was made stays.
     """
     done: list[Going] = []
     kept = list(plan.kept)
@@ -220,7 +246,7 @@ def retire(target: Target, plan: Retirement) -> Retirement:
             image = own_image(there, going.ami_id)
             if image is None:  # somebody else was faster
                 continue
-            why = _held_since(there, image) or _shared_still(there, going.ami_id)
+            why = _held_since(there, image)
             if why:
                 kept.append(Kept(going.ami_id, going.region, why))
                 continue
@@ -228,7 +254,7 @@ def retire(target: Target, plan: Retirement) -> Retirement:
             done.append(going)
         except KilnError as refused:
             done.append(replace(going, error=refused.message))
-    return Retirement(tuple(done), tuple(kept))
+    return Retirement(tuple(done), tuple(kept), plan.opened)
 
 
 def _held_since(target: Target, image: OwnImage) -> str:
@@ -240,13 +266,10 @@ def _held_since(target: Target, image: OwnImage) -> str:
     return ""
 
 
-def _shared_still(target: Target, ami_id: str) -> str:
-    return used_elsewhere(target, ami_id, ask=True) if shared_with(target, ami_id) else ""
-
-
 def _do(target: Target, going: Going, image: OwnImage) -> None:
     ec2 = aws.ec2(target)
     now = utc_now()
+    dated = {"Resources": [going.ami_id], "Tags": [{"Key": RETIRING, "Value": as_time(now)}]}
     with aws.explained(f"{going.ami_id} could not be retired in {going.region}"):
         if going.step == "deprecate":
             # EC2 refuses a time that is past when it arrives.
@@ -255,19 +278,36 @@ def _do(target: Target, going: Going, image: OwnImage) -> None:
             )
             if image.protected:
                 ec2.disable_image_deregistration_protection(ImageId=going.ami_id)
-            when = as_time(now)
-            ec2.create_tags(Resources=[going.ami_id], Tags=[{"Key": RETIRING, "Value": when}])
+            ec2.create_tags(**dated)  # type: ignore[arg-type]
         elif going.step == "disable":
+            # The date first: after an interruption the AMI waits too long, and not too short.
+            ec2.create_tags(**dated)  # type: ignore[arg-type]
             ec2.disable_image(ImageId=going.ami_id)
         else:
+            answer = ec2.deregister_image(ImageId=going.ami_id, DeleteAssociatedSnapshots=True)
             _delete_statements(target, image)
-            ec2.deregister_image(ImageId=going.ami_id)
-            for snapshot in image.snapshots:
-                delete_resource(ec2, Resource("snapshot", snapshot))
+            _require_deleted(answer)
+
+
+def _require_deleted(answer: DeregisterImageResultTypeDef) -> None:
+    """Raises KilnError (exit status 1) for snapshots that EC2 kept, unless another AMI has them.
+
+    Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DeleteSnapshotReturnCode.html
+    """
+    kept = [
+        f"{result.get('SnapshotId')} ({result.get('ReturnCode')})"
+        for result in answer.get("DeleteSnapshotResults", [])
+        if result.get("ReturnCode") not in ("success", "skipped")
+    ]
+    if kept:
+        raise operation_failed(
+            f"the AMI is deregistered, its snapshots are not deleted: {', '.join(kept)}",
+            hint="./invoke sweep --apply deletes them",
+        )
 
 
 def _delete_statements(there: Target, image: OwnImage) -> None:
-    """Delete the statements of where an AMI came from: nothing leads to them when it is gone.
+    """Delete the statements of where an AMI came from: nothing leads to them now that it is gone.
 
     Its tag names the run that verified it last; the statement of its build may be there as well.
     What is about another AMI, such as a copy that took the place of this one, stays.

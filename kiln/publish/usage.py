@@ -16,18 +16,6 @@ _FRESH = timedelta(days=2)
 _KINDS = ("ec2:Instance", "ec2:LaunchTemplate")
 
 
-def shared_with(target: Target, image_id: str) -> int:
-    """How many accounts, organizations, units and groups may launch an AMI besides its owner.
-
-    Raises KilnError (exit status 1) if EC2 refuses.
-    """
-    with aws.explained(f"who may launch {image_id} could not be asked in {target.region}"):
-        answer = aws.ec2(target).describe_image_attribute(
-            ImageId=image_id, Attribute="launchPermission"
-        )
-    return len(answer.get("LaunchPermissions", []))
-
-
 def used_elsewhere(target: Target, image_id: str, *, ask: bool) -> str:
     """Why a shared AMI must stay: who uses it by a fresh usage report, or that there is none yet;
     "" if the report names nobody. With `ask` a missing report is asked for.

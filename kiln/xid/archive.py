@@ -34,7 +34,7 @@ _DETAIL_LINES = 50
 # than 8 KiB, or four times that when each byte is escaped; JSON holds a whole console in one line.
 _MOST_BEFORE = 1000
 _MAX_LINE = 16384
-_MAX_READ = 1 << 19
+MAX_READ = 1 << 19
 
 _HOLDS = re.compile(r"NVRM: Xid \(|SXid \(")
 _MESSAGE = re.compile(r"NVRM: |nvidia-nvswitch[0-9]|detected NVSwitch (?:non-)?fatal error [0-9]")
@@ -141,14 +141,14 @@ def _texts(lines: Iterable[str | bytes] | BinaryIO) -> Iterator[tuple[int, str, 
         readline = _unpacked(lines)
     utf16 = rest = False
     number = 0
-    for line in iter(lambda: readline(_MAX_READ), b"") if readline else lines:
+    for line in iter(lambda: readline(MAX_READ), b"") if readline else lines:
         number += not rest
         text = line if isinstance(line, str) else ""
         if isinstance(line, bytes):
             utf16 = utf16 or (number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff"))
             text = (line.replace(b"\0", b"") if utf16 else line).decode("utf-8", "replace")
         yield number, text.strip("\r\n\ufeff"), rest
-        rest = bool(readline) and len(line) == _MAX_READ and line[-1:] != b"\n"
+        rest = bool(readline) and len(line) == MAX_READ and line[-1:] != b"\n"
 
 
 def _unpacked(file: Any) -> Callable[[int], bytes]:

@@ -1,4 +1,4 @@
-"""How AWS's services say that they do not accept a request: its signature, or its call."""
+"""How AWS's services say that they do not accept a request."""
 
 from __future__ import annotations
 
@@ -122,40 +122,11 @@ def unsupported(
     return _error(family, "400 Bad Request", code[family], text)
 
 
-def denied(service: str, text: str, environ: Mapping[str, Any], body: bytes) -> Answer:
-    """The answer of a service to a call that no policy allows.
-
-    https://docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot_access-denied.html
-    """
-    family = _family(service, environ, body)
-    if family == "json":
-        return _error(family, "400 Bad Request", "AccessDeniedException", text)
-    if family == "ec2":
-        text = f"You are not authorized to perform this operation. {text}"
-    code = "UnauthorizedOperation" if family == "ec2" else "AccessDenied"
-    return _error(family, "403 Forbidden", code, text)
-
-
-def missing(
-    service: str, code: tuple[str, str], text: str, environ: Mapping[str, Any], body: bytes
-) -> Answer:
-    """The answer of a service to a call that lacks a parameter.
-
-    `code` is its error's code, and its type in JSON. Where they differ, a header has the code:
-    https://smithy.io/2.0/aws/protocols/aws-query-compatible-trait.html (`awsQueryCompatible`)
-    """
-    family = _family(service, environ, body)
-    if family != "json":
-        return _error(family, "400 Bad Request", code[0], text)
-    more = [("x-amzn-query-error", f"{code[0]};Sender")] if code[0] != code[1] else []
-    return _error(family, "400 Bad Request", code[1], text, *more)
-
-
-def _error(family: str, line: str, code: str, text: str, *more: tuple[str, str]) -> Answer:
+def _error(family: str, line: str, code: str, text: str) -> Answer:
     """An error in the form of a service family."""
     if family == "json":
         content = json.dumps({"__type": code, "message": text}).encode()
-        return _answer(line, "application/json", content, ("x-amzn-ErrorType", code), *more)
+        return _answer(line, "application/json", content, ("x-amzn-ErrorType", code))
     request, error = uuid.uuid4(), f"<Code>{code}</Code><Message>{escape(text)}</Message>"
     xml = {
         "ec2": f"<Response><Errors><Error>{error}</Error></Errors>"

@@ -18,9 +18,6 @@ from lab.storage import disks
 
 log = logging.getLogger("lab.images")
 
-# The attribute of an AMI that is in the Recycle Bin.
-RECYCLED = "recycled"
-
 _in_progress: Counter[str] = Counter()
 _lock = threading.Lock()
 

@@ -31,9 +31,8 @@ class PublicImage:
     """A stand-in for an AMI that AWS or a vendor publishes, and how clients look it up.
 
     Times are written as EC2 writes them. `boot_mode` is None where EC2 shows none. `kind` is that
-    of `lab.rootfs.parents`: what AWS added to the distribution. `listed` says why an image is only
-    found and cannot be launched. `texts` are parameters with another value than the id. `billing`
-    is PlatformDetails and UsageOperation, None for Linux's.
+    of `lab.rootfs.parents`: what AWS added to the distribution. `texts` are
+    parameters with another value than the id.
     """
 
     id: str
@@ -48,9 +47,7 @@ class PublicImage:
     deprecated: str
     boot_mode: str | None
     kind: str = ""
-    listed: str = ""
     texts: tuple[tuple[str, str], ...] = ()
-    billing: tuple[str, str] | None = None
 
     @property
     def base(self) -> str:
@@ -73,7 +70,7 @@ def parent(recipe: Recipe) -> PublicImage:
     """The stand-in for the parent AMI of a recipe."""
     source = recipe.source_ami
     for image in _images():
-        if image.arch != recipe.arch or image.distro != recipe.distro.id or image.listed:
+        if image.arch != recipe.arch or image.distro != recipe.distro.id:
             continue
         if source.ssm_parameter in image.parameters or (
             source.name
@@ -123,27 +120,31 @@ def _of_entry(entry: dict[str, Any]) -> Iterator[PublicImage]:
             owner=entry["owner"],
             distro=entry["distro"],
             arch=arch,
-            root_device=entry.get("root_device") or facts.distro(entry["distro"])["root_device"],
+            root_device=facts.distro(entry["distro"])["root_device"],
             parameters=tuple(form.format(**words) for form in (*entry["parameters"], *more)),
-            **_times(entry["created"], entry.get("deprecated", _file()["deprecated"])),
+            **_times(
+                entry["created"],
+                entry.get("deprecated", _file()["deprecated"]),
+                superseded=entry.get("superseded", False),
+            ),
             boot_mode=entry["boot_mode"].get(arch),
             kind=entry.get("kind", ""),
-            listed=entry.get("listed", ""),
             texts=tuple(
                 (parameter.format(**words), text.format(**words))
                 for parameter, text in entry.get("texts", {}).items()
             ),
-            billing=tuple(entry["billing"]) if "billing" in entry else None,
         )
 
 
-def _times(created: str, days: int) -> dict[str, Any]:
+def _times(created: str, days: int, *, superseded: bool = False) -> dict[str, Any]:
+    """When an image was made and is deprecated: for one that stands for the vendor's newest, not
+    before next month."""
     first = datetime.fromisoformat(created).replace(tzinfo=timezone.utc)
+    last = first + timedelta(days=days)
+    if not superseded:
+        last = max(last, datetime.now(timezone.utc) + timedelta(days=30))
     form = "%Y-%m-%dT%H:%M:%S.000Z"
-    return {
-        "created": first.strftime(form),
-        "deprecated": (first + timedelta(days=days)).strftime(form),
-    }
+    return {"created": first.strftime(form), "deprecated": last.strftime(form)}
 
 
 def write(lab: Lab, images: list[PublicImage]) -> Path:

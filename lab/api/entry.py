@@ -17,9 +17,9 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 
 from lab.access import auth, bodies, one_meaning, refusals
-from lab.access.keys import Key, Lookup
-from lab.api import missing_parameters, unsupported
-from lab.ec2 import known_images, retention
+from lab.access.keys import Lookup
+from lab.api import unsupported
+from lab.ec2 import known_images
 from lab.faults import ERRORS, Fault, Faults
 
 log = logging.getLogger("lab.api")
@@ -37,8 +37,6 @@ _CHANGES_IMAGES = re.compile(r"^(Create|Delete)Tags$|Image")
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 Admin = Callable[[str, dict[str, Any]], Any]
-# Key id, request and body → the answer to a call that is not allowed; None for one that is.
-Refusal = Callable[[str, dict[str, Any], bytes], refusals.Answer | None]
 
 
 def guard(
@@ -47,13 +45,12 @@ def guard(
     *,
     owner: str,
     addresses: Sequence[str],
-    refusal: Refusal | None = None,
 ) -> Application:
     """Let signed requests through to `inner`, and refuse all others as the service would.
 
     `find` knows the keys, `addresses` are the lab's besides loopback. Only the key with the id
-    `owner` may make the lab's own calls and moto's, and AWS's without a policy: `refusal` judges
-    those of the others. `/_lab/health` answers everybody, and says nothing.
+    `owner` may make the lab's own calls and moto's; no policy is asked about AWS's. `/_lab/health`
+    answers everybody, and says nothing.
     """
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -73,25 +70,14 @@ def guard(
         except (_BrokenBodyError, one_meaning.TwoMeaningsError) as error:
             answer = refusals.plain("400 Bad Request", f"AMI Kiln lab: {error}")
             return _refuse(answer, environ, start_response, str(error))
-        no = None if key.id == owner else _denied(environ, body, key, refusal)
-        if no:
-            return _send(no, start_response)
+        if key.id != owner and environ.get("PATH_INFO", "").startswith(_OWNERS):
+            return _refuse(_NOT_YOURS, environ, start_response, f"asked for by {key.principal}")
         environ["wsgi.input"] = io.BytesIO(body)
         environ["CONTENT_LENGTH"] = str(len(body))
         environ.pop("HTTP_TRANSFER_ENCODING", None)
         return inner(environ, _without_cors(start_response))
 
     return application
-
-
-def _denied(
-    environ: dict[str, Any], body: bytes, key: Key, refusal: Refusal | None
-) -> refusals.Answer | None:
-    """The answer to a call that this key is not allowed to make; None for an allowed one."""
-    if environ.get("PATH_INFO", "").startswith(_OWNERS):
-        log.info("refused %r: asked for by %s", environ["PATH_INFO"], key.principal)
-        return _NOT_YOURS
-    return refusal(key.id, environ, body) if refusal else None
 
 
 def _has_length(environ: dict[str, Any]) -> bool:
@@ -158,7 +144,7 @@ def _send(answer: refusals.Answer, start_response: Callable[..., Any]) -> list[b
 
 def wrap(moto: Application, faults: Faults, admin: Admin) -> Application:
     """Wrap moto's WSGI application. `admin(path, body)` answers the requests below `/_lab/`."""
-    moto = missing_parameters.refusing(unsupported.refusing(retention.over(moto)))
+    moto = unsupported.refusing(moto)
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")

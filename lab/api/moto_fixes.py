@@ -7,6 +7,7 @@ replaced.
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
 import threading
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import moto.autoscaling.models as moto_autoscaling
+import moto.cloudwatch.models as moto_cloudwatch
 import moto.core.responses as moto_responses
 import moto.ec2.models.amis as moto_amis
 import moto.ec2.models.core as moto_core
@@ -24,22 +26,20 @@ import moto.ec2.models.spot_requests as moto_spot
 import moto.ec2.responses.amis as moto_amis_responses
 import moto.ec2.responses.instances as moto_instance_responses
 import moto.iam.models as moto_iam
+import moto.kms.models as moto_kms
 import moto.s3.models as moto_s3
 import moto.ssm.models as moto_ssm
 from moto.core.utils import utcnow
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, get_prefix
-from moto.ec2instanceconnect.responses import Ec2InstanceConnectResponse
 from moto.iam.access_control import PermissionResult
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 
-from lab.cloudwatch import layer as cloudwatch_layer
 from lab.ec2 import imaging, instance_profiles, known_images, launch, layer
 from lab.ec2 import instances as ec2_instances
 from lab.guests import instances
 from lab.guests.machines import Machines
-from lab.metadata import instance_connect
 from lab.ssm import parameters
-from lab.storage import volumes
+from lab.storage import volume_keys
 
 # Each AMI of the lab is Linux with ENA. UsageOperation of Linux:
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-info-fields.html
@@ -72,8 +72,6 @@ def install(machines: Machines) -> None:
         for image in machines.public.values():
             ami = backend.amis[image.id]
             ami.deprecation_time = image.deprecated
-            if image.billing:
-                ami.platform_details, ami.usage_operation = image.billing
             # moto: 15 GiB.
             ami.ebs_snapshot.volume.size = image.disk
         known_images.restore(backend)
@@ -82,8 +80,7 @@ def install(machines: Machines) -> None:
     # moto: DescribeImages shows none of these.
     for name, value in _OF_ALL_IMAGES.items():
         setattr(moto_amis.Ami, name, value)
-    blocks = moto_volumes.EBSBackend
-    blocks.delete_volume = _deleting(machines, blocks.delete_volume)
+    moto_kms.KmsBackend.create_alias = volume_keys.managed(moto_kms.KmsBackend.create_alias)
     # moto: DescribeVolumes shows no DeleteOnTermination.
     moto_volumes.VolumeAttachment.delete_on_termination = property(_deleted_with_instance)
     # moto: a fleet's and an Auto Scaling group's instances lack most of their launch template's
@@ -97,17 +94,32 @@ def install(machines: Machines) -> None:
     # moto: a volume of a launch has DeleteOnTermination false, and must have a size. The lab takes
     # what is asked for as it is: lab.ec2.launch completes it from the AMI.
     moto_instance_responses.InstanceResponse._parse_block_device_mapping = _asked_volumes
-    # moto: says yes and does nothing.
-    Ec2InstanceConnectResponse.send_ssh_public_key = instance_connect.send
-    # moto: a bucket's policy denies whatever its conditions say. lab.access judges it.
+    # moto: a bucket's policy denies whatever its conditions say. The lab judges no policies.
     moto_s3.FakeBucket.get_permission = lambda bucket, action, arn: PermissionResult.NEUTRAL
     _serve_parameters(machines)
     layer.install()
-    cloudwatch_layer.install()
+    metrics = moto_cloudwatch.CloudWatchBackend
+    metrics.get_metric_data = _in_its_namespace(metrics.get_metric_data)
     parameters.install()
     _read_json_as_json()
     _look_up_once()
     _load_policies_when_asked()
+
+
+def _in_its_namespace(original: Callable[..., Any]) -> Callable[..., Any]:
+    """moto: a series with dimensions counts those of other namespaces too."""
+
+    def get_metric_data(backend: Any, queries: list[dict[str, Any]], **more: Any) -> list[Any]:
+        results = []
+        for query in queries:
+            view, stat = copy.copy(backend), query.get("MetricStat")
+            if stat:
+                name = stat["Metric"]["Namespace"]
+                view.metric_data = [d for d in backend.metric_data if d.namespace == name]
+            results += original(view, queries=[query], **more)
+        return results
+
+    return get_metric_data
 
 
 def _read_json_as_json() -> None:
@@ -202,17 +214,6 @@ def _load_policies_when_asked() -> None:
 def _deleted_with_instance(attachment: Any) -> bool:
     device = attachment.instance.block_device_mapping.get(attachment.device)
     return bool(device and device.delete_on_termination)
-
-
-def _deleting(machines: Machines, original: Callable[..., Any]) -> Callable[..., Any]:
-    """DeleteVolume, and the volumes that go with their instance: their files go too."""
-
-    def delete_volume(backend: Any, volume_id: str) -> Any:
-        volume = original(backend, volume_id)
-        volumes.file(machines.lab, volume_id).unlink(missing_ok=True)
-        return volume
-
-    return delete_volume
 
 
 def _asked_volumes(response: Any) -> list[dict[str, Any]]:

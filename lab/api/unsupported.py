@@ -22,6 +22,14 @@ from lab.access import refusals
 log = logging.getLogger("lab.unsupported")
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+# moto's skip types that they lack without a word, or say of what nobody did that it succeeded.
+_REFUSED_SERVICES = frozenset({"cloudformation", "codebuild", "ec2-instance-connect"})
+# moto's keep what they are given, and nothing ever comes of it.
+_REFUSED_CALLS = {
+    "monitoring": {"PutMetricAlarm", "PutCompositeAlarm"},
+    "logs": {"PutMetricFilter", "StartQuery", "TestMetricFilter"},
+}
+_SCOPE = re.compile(r"Credential=[^/]+/[0-9]+/[^/]+/([^/]+)/")
 
 
 def refusing(moto: Application) -> Application:
@@ -31,6 +39,11 @@ def refusing(moto: Application) -> Application:
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         environ["wsgi.input"] = io.BytesIO(body)
         begun: list[Any] = []
+        service = _service(environ)
+        if service in _REFUSED_SERVICES or (
+            service in _REFUSED_CALLS and _call(environ, body) in _REFUSED_CALLS[service]
+        ):
+            return _refuse(environ, body, "", start_response)
         try:
             content = moto(environ, lambda *answer: begun.append(answer))
         except Exception as error:
@@ -59,16 +72,18 @@ def _where(error: Exception) -> str:
 def _refuse(
     environ: dict[str, Any], body: bytes, why: str, start_response: Callable[..., Any]
 ) -> list[bytes]:
-    scope = re.search(
-        r"Credential=[^/]+/[0-9]+/[^/]+/([^/]+)/", environ.get("HTTP_AUTHORIZATION", "")
-    )
-    service = scope.group(1) if scope else ""
+    service = _service(environ)
     call = _call(environ, body)
     log.warning("%s %s is not supported%s", service or "?", call, f": {why}" if why else "")
     exists = service != "ec2" or call in _ec2_calls()
     answer = refusals.unsupported(service, call, exists, environ, body)
     start_response(answer.status, list(answer.headers))
     return [answer.body]
+
+
+def _service(environ: dict[str, Any]) -> str:
+    scope = _SCOPE.search(environ.get("HTTP_AUTHORIZATION", ""))
+    return scope.group(1) if scope else ""
 
 
 def _call(environ: dict[str, Any], body: bytes) -> str:

@@ -6,8 +6,7 @@ send: half of the cost of most calls. AWS keeps connections, and so does this.
 waitress and cheroot, which keep them too, were weighed: 0.43 and 0.49 ms of processor time for a
 call and its client, 0.36 here, 0.70 with werkzeug alone. They are not used because they answer with
 a fixed number of threads, and each guest's agent holds a call until there is a command for it: with
-32 held of 32 threads, the next call waited until one was over. Nor do they hand out the connection,
-which a session of Systems Manager goes on with as a WebSocket.
+32 held of 32 threads, the next call waited until one was over.
 """
 
 from __future__ import annotations

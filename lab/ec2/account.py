@@ -6,14 +6,12 @@ It lasts as long as the lab is up.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from fnmatch import fnmatchcase
 from typing import Any
 
-from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
 
-from lab.ec2.calls import BOOKED, Request, call, error
+from lab.ec2.calls import Request, call, error
+from lab.storage import volume_keys
 
 
 @dataclass
@@ -27,14 +25,10 @@ class Settings:
 
     images_public: str = "block-new-sharing"
     snapshots_public: str = "unblocked"
-    allowed_images: str = "disabled"
-    criteria: list[dict[str, Any]] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
     reports: dict[str, dict[str, Any]] = field(default_factory=dict)
-    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
     # What calls with a client token were answered, by call and token (lab.ec2.tokens).
     tokens: dict[tuple[str, str], Any] = field(default_factory=dict)
-    serial_console: bool = False
 
 
 _BLOCKED = "block-new-sharing"
@@ -89,78 +83,12 @@ def _snapshots_blocked(request: Request) -> dict[str, Any]:
     return {"State": of(request.backend).snapshots_public, "ManagedBy": "account"}
 
 
-@call("GetAllowedImagesSettings")
-def _allowed(request: Request) -> dict[str, Any]:
-    settings = of(request.backend)
-    return {
-        "State": settings.allowed_images,
-        "ImageCriteria": settings.criteria,
-        "ManagedBy": "account",
-    }
-
-
-@call("EnableAllowedImagesSettings")
-def _enable_allowed(request: Request) -> dict[str, Any]:
-    state = request.parameters["AllowedImagesSettingsState"]
-    if state not in ("enabled", "audit-mode"):
-        raise _invalid(state, "allowedImagesSettingsState")
-    of(request.backend).allowed_images = state
-    return {"AllowedImagesSettingsState": state}
-
-
-@call("DisableAllowedImagesSettings")
-def _disable_allowed(request: Request) -> dict[str, Any]:
-    of(request.backend).allowed_images = "disabled"
-    return {"AllowedImagesSettingsState": "disabled"}
-
-
-@call("ReplaceImageCriteriaInAllowedImagesSettings")
-def _replace_criteria(request: Request) -> dict[str, Any]:
-    criteria = request.parameters.get("ImageCriteria") or []
-    unknown = {"ImageWatermarks", "ScanResultCondition"}
-    if any(unknown & set(criterion) for criterion in criteria):
-        raise error(
-            "UnsupportedOperation",
-            "AMI Kiln lab: the criteria for allowed AMIs take no watermarks and no scans",
-        )
-    of(request.backend).criteria = criteria
-    return {"ReturnValue": True}
-
-
-def allows(backend: Any, ami: Any) -> bool:
-    """Whether an AMI meets the criteria for allowed AMIs; an account's own always do.
-
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-allowed-amis.html
-    """
-    if ami.owner_id == backend.account_id:
-        return True
-    return any(_meets(ami, criterion) for criterion in of(backend).criteria)
-
-
-def _meets(ami: Any, criterion: dict[str, Any]) -> bool:
-    providers = criterion.get("ImageProviders")
-    if providers and not {ami.owner_id, ami.owner_alias} & set(providers):
-        return False
-    names = criterion.get("ImageNames")
-    if names and not any(fnmatchcase(ami.name, name) for name in names):
-        return False
-    if criterion.get("MarketplaceProductCodes"):
-        return False
-    days = criterion.get("CreationDateCondition", {}).get("MaximumDaysSinceCreated")
-    if days is not None and ami.creation_date.replace(tzinfo=None) < _ago(days):
-        return False
-    days = criterion.get("DeprecationTimeCondition", {}).get("MaximumDaysSinceDeprecated")
-    deprecated = getattr(ami, "deprecation_time", None)
-    return not (
-        days is not None
-        and deprecated
-        and datetime.strptime(deprecated[:19], "%Y-%m-%dT%H:%M:%S") < _ago(days)
-    )
-
-
-def _ago(days: int) -> datetime:
-    now: datetime = utcnow().replace(tzinfo=None)
-    return now - timedelta(days=int(days))
+@call("GetEbsDefaultKmsKeyId")
+def _default_key(request: Request) -> dict[str, Any]:
+    """moto keeps the key, and has AWS's own there since it first encrypted with it."""
+    key = request.backend.default_kms_key_id
+    own = not key or volume_keys.is_awss_own(request.backend, key)
+    return {"KmsKeyId": "alias/aws/ebs" if own else key}
 
 
 _DEFAULTS = ("HttpTokens", "HttpEndpoint", "InstanceMetadataTags", "HttpTokensEnforced")
@@ -189,23 +117,6 @@ def _modify_metadata(request: Request) -> dict[str, Any]:
 def _metadata(request: Request) -> dict[str, Any]:
     metadata = of(request.backend).metadata
     return {"AccountLevel": metadata | {"ManagedBy": "account"} if metadata else {}}
-
-
-@call("EnableSerialConsoleAccess", BOOKED)
-def _enable_serial(request: Request) -> dict[str, Any]:
-    of(request.backend).serial_console = True
-    return {"SerialConsoleAccessEnabled": True}
-
-
-@call("DisableSerialConsoleAccess", BOOKED)
-def _disable_serial(request: Request) -> dict[str, Any]:
-    of(request.backend).serial_console = False
-    return {"SerialConsoleAccessEnabled": False}
-
-
-@call("GetSerialConsoleAccessStatus", BOOKED)
-def _serial(request: Request) -> dict[str, Any]:
-    return {"SerialConsoleAccessEnabled": of(request.backend).serial_console}
 
 
 def _invalid(value: Any, name: str) -> EC2ClientError:

@@ -1,4 +1,4 @@
-"""The EC2 calls that the lab answers itself, and what each does here.
+"""The EC2 calls that the lab answers itself.
 
 A handler takes a Request and returns the result, named as in the AWS SDKs' model of EC2, or None.
 moto parses the request and writes the answer by that model. `lab.ec2.layer` puts the handlers in
@@ -10,15 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from moto.ec2.exceptions import EC2ClientError
-
-# real: what the call does on EC2 happens here, or decides what other calls answer.
-# booked only: what it sets is kept and shown, and has no further effect.
-Effect = Literal["real", "booked only"]
-REAL: Effect = "real"
-BOOKED: Effect = "booked only"
 
 
 @dataclass(frozen=True)
@@ -54,7 +48,6 @@ class Call:
     """A call that the lab answers. With `tries` its handler knows what to do of a dry run."""
 
     name: str
-    effect: Effect
     handler: Handler
     tries: bool
 
@@ -62,13 +55,13 @@ class Call:
 OWN: dict[str, Call] = {}
 
 
-def call(name: str, effect: Effect = REAL, *, tries: bool = False) -> Callable[[Handler], Handler]:
+def call(name: str, *, tries: bool = False) -> Callable[[Handler], Handler]:
     """Register the handler of a call."""
 
     def register(handler: Handler) -> Handler:
         if name in OWN:
             raise ValueError(f"{name} has two handlers")
-        OWN[name] = Call(name, effect, handler, tries)
+        OWN[name] = Call(name, handler, tries)
         return handler
 
     return register

@@ -10,11 +10,12 @@ from typing import Any
 
 from moto.core.utils import utcnow
 
-from lab.ec2 import account, filters, imaging, recycle_bin
+from lab.ec2 import account, filters, imaging
 from lab.ec2.calls import Request, call, error, missing
-from lab.guests.instances import LabInstance
+from lab.storage import volume_keys
 
 _TIME = "%Y-%m-%dT%H:%M:%S.000Z"
+_COOLING = "disabled after "
 
 
 def find(backend: Any, image_id: str) -> Any:
@@ -51,28 +52,23 @@ def _describe(request: Request) -> dict[str, Any]:
         amis = [ami for ami in amis if _may_launch(backend, ami, users)]
     if not parameters.get("IncludeDisabled"):
         amis = [ami for ami in amis if ami.state != "disabled"]
-    if account.of(backend).allowed_images == "enabled":
-        amis = [ami for ami in amis if account.allows(backend, ami)]
+    # Who names an AMI by its id sees it, deprecated or not; so does its owner.
+    # https://github.com/hashicorp/packer-plugin-amazon/issues/261
+    if not (parameters.get("IncludeDeprecated") or wanted):
+        amis = [ami for ami in amis if ami.owner_id == backend.account_id or not _is_past(ami)]
     chosen = parameters.get("Filters") or []
-    for name in ("image-allowed", "is-public"):
-        values = [
-            value
-            for chosen_filter in chosen
-            if chosen_filter["Name"] == name
-            for value in chosen_filter["Values"]
-        ]
-        if values and name == "image-allowed":
-            amis = [ami for ami in amis if str(account.allows(backend, ami)).lower() in values]
-    chosen = [chosen_filter for chosen_filter in chosen if chosen_filter["Name"] != "image-allowed"]
     if chosen:
         amis = filters.keep("DescribeImages", amis, chosen)
     if len(wanted) == 1:
         for ami in amis:
             imaging.wait_until_made(ami)
-    state = account.of(backend).allowed_images
-    for ami in amis:
-        ami.image_allowed = account.allows(backend, ami) if state != "disabled" else None
     return {"Images": amis}
+
+
+def _is_past(ami: Any) -> bool:
+    """Whether an AMI is deprecated."""
+    at = getattr(ami, "deprecation_time", None)
+    return bool(at and datetime.strptime(at, _TIME) <= utcnow().replace(tzinfo=None))
 
 
 def _by_id(backend: Any, wanted: list[str]) -> list[Any]:
@@ -191,6 +187,18 @@ def _permissions(parameters: dict[str, Any]) -> tuple[list[dict[str, str]], list
 def _share(backend: Any, ami: Any, add: list[dict[str, str]], remove: list[dict[str, str]]) -> None:
     if add and ami.state == "disabled":
         raise error("InvalidAMIID.Unavailable", f"The image ID '{ami.id}' is disabled")
+    keys = [
+        backend.snapshots[device["Ebs"]["SnapshotId"]].kms_key_id
+        for device in ami.block_device_mappings
+        if device["Ebs"].get("SnapshotId") in backend.snapshots
+    ]
+    if add and any(volume_keys.is_awss_own(backend, key) for key in keys):
+        # https://github.com/hashicorp/packer/issues/7410
+        raise error(
+            "InvalidParameter",
+            "Snapshots encrypted with the AWS Managed CMK can't be shared. Specify another "
+            "snapshot.",
+        )
     if any(permission.get("Group") == "all" for permission in add):
         if account.of(backend).images_public != "unblocked":
             raise error(
@@ -256,14 +264,30 @@ def _protect(request: Request) -> dict[str, Any]:
     ami.deregistration_protection = (
         "enabled-with-cooldown" if cooldown else "enabled-without-cooldown"
     )
-    return {"Return": ami.deregistration_protection}
+    return {"Return": "true"}
 
 
 @call("DisableImageDeregistrationProtection")
 def _unprotect(request: Request) -> dict[str, Any]:
+    """With a cooldown the AMI is protected for another day. How EC2 writes it is assumed.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ami-deregistration-protection.html
+    """
     ami = own(request.backend, request.parameters["ImageId"])
-    ami.deregistration_protection = "disabled"
-    return {"Return": "disabled"}
+    before = getattr(ami, "deregistration_protection", None)
+    if before == "enabled-with-cooldown":
+        ami.deregistration_protection = f"{_COOLING}{utcnow() + timedelta(days=1):{_TIME}}"
+    elif not (before or "").startswith(_COOLING):
+        ami.deregistration_protection = "disabled"
+    return {"Return": "true"}
+
+
+def _is_protected(ami: Any) -> bool:
+    state = getattr(ami, "deregistration_protection", None) or "disabled"
+    if state.startswith(_COOLING):
+        until = datetime.strptime(state.removeprefix(_COOLING), _TIME)
+        return bool(utcnow().replace(tzinfo=None) < until)
+    return bool(state.startswith("enabled"))
 
 
 @call("DisableImage")
@@ -292,7 +316,7 @@ def _deregister(request: Request) -> dict[str, Any]:
     ami = find(backend, image_id)
     if ami.owner_id != backend.account_id:
         raise error("AuthFailure", f"Not authorized for images: [{image_id}]")
-    if getattr(ami, "deregistration_protection", "disabled").startswith("enabled"):
+    if _is_protected(ami):
         raise error(
             "OperationNotPermitted",
             "The AMI is protected: disable its deregistration protection first",
@@ -302,8 +326,7 @@ def _deregister(request: Request) -> dict[str, Any]:
         for device in ami.block_device_mappings
         if "SnapshotId" in device["Ebs"]
     ]
-    if not recycle_bin.keeps_image(backend, ami):
-        backend.deregister_image(image_id)
+    backend.deregister_image(image_id)
     result: dict[str, Any] = {"Return": True}
     if request.parameters.get("DeleteAssociatedSnapshots"):
         others = {
@@ -322,8 +345,5 @@ def _delete_snapshot(backend: Any, snapshot_id: str, in_use: set[Any]) -> str:
     """The reference of DeregisterImage: a snapshot of several AMIs is skipped."""
     if snapshot_id in in_use:
         return "skipped"
-    snapshot = backend.snapshots.get(snapshot_id)
-    if snapshot and not recycle_bin.keeps_snapshot(backend, snapshot):
-        backend.snapshots.pop(snapshot_id)
-        LabInstance.machines.forget_snapshot(snapshot_id)
+    backend.snapshots.pop(snapshot_id, None)
     return "success"

@@ -20,9 +20,8 @@ from moto.ec2.models import ec2_backends
 
 from lab.amis import images
 from lab.ec2 import known_images
-from lab.guests.guest import Guest
 from lab.guests.instances import PENDING, STOP_TIMEOUT, STOPPING, LabInstance, incorrect_state
-from lab.storage import disks, surrogates, volumes
+from lab.storage import disks, volume_keys
 
 log = logging.getLogger("lab.imaging")
 
@@ -67,10 +66,6 @@ def create_image(
     # moto sets `encrypted` on the volume and not on the mapping.
     attached = instance.block_device_mapping.get(instance.root_device_name)
     root = backend.get_volume(attached.volume_id) if attached else None
-    base, layers = str(instance.base), [*instance.layers, ami.id]
-    if instance.root_disk():
-        base, layers = str(surrogates.below(LabInstance.machines.lab)), [ami.id]
-    others, files = _other_volumes(backend, instance)
     image = images.Image(
         id=ami.id,
         name=name,
@@ -79,22 +74,22 @@ def create_image(
         architecture=instance.architecture,
         root_device_name=instance.root_device_name,
         distro=instance.distro,
-        base=base,
-        layers=layers,
+        base=str(instance.base),
+        layers=[*instance.layers, ami.id],
         created=utcnow().isoformat(),
         instance_id=instance_id,
         volume_size=int(root.size or 8) if root else 8,
         encrypted=bool(root and root.encrypted),
-        kms_key_id=root.kms_key_id if root else None,
+        kms_key_id=_lasting(backend, root.kms_key_id) if root else None,
         tags=tags["image"],
         snapshot_tags=tags["snapshot"],
         attributes={"boot_mode": boot_mode},
-        volumes=others,
+        volumes=_other_volumes(backend, instance),
     )
     known_images.describe_disk(backend, ami, image)
     backend.amis[ami.id] = ami
     threading.Thread(
-        target=_freeze, args=(instance, ami, image, files, no_reboot.get()), daemon=True
+        target=_freeze, args=(instance, ami, image, no_reboot.get()), daemon=True
     ).start()
     return ami
 
@@ -110,13 +105,11 @@ def wait_until_made(ami: Any, timeout: float = 3.0) -> None:
         time.sleep(0.02)
 
 
-def _freeze(
-    instance: LabInstance, ami: Any, image: images.Image, files: dict[str, str], no_reboot: bool
-) -> None:
+def _freeze(instance: LabInstance, ami: Any, image: images.Image, no_reboot: bool) -> None:
     """Freeze the disk as EC2 does: a running instance is stopped for it and started again.
 
     With `no_reboot` the instance keeps running, and the AMI has the disk's content of some moment
-    during the copy. `files` are the names of volumes' copies by the volumes' ids.
+    during the copy.
     """
     lab = LabInstance.machines.lab
     try:
@@ -128,16 +121,7 @@ def _freeze(
                 instance._set(STOPPING)
                 instance.guest.power_off(STOP_TIMEOUT)
                 instance._state = state
-            for volume_id, name in files.items():
-                if isinstance(instance.guest, Guest):
-                    instance.guest.disks.flush(volume_id)
-                volumes.copy(volumes.file(lab, volume_id), lab.images / image.id / name)
-            disk = instance.root_disk()
-            if disk:
-                layer = lab.images / image.id / "layer"
-                surrogates.copy_root(lab, disk, layer)
-                image = replace(image, distro=surrogates.distribution(layer))
-            elif running and no_reboot:
+            if running and no_reboot:
                 disks.copy(lab, instance.id, image.id)
             else:
                 disks.freeze(lab, instance.id, image.id)
@@ -187,6 +171,8 @@ def copy_image(response: Any) -> ActionResult:
             "You cannot create an unencrypted copy of an encrypted backing snapshot",
         )
     response.error_on_dryrun()
+    requested = parameter("KmsKeyId")
+    key = volume_keys.arn_of(backend, requested) if requested else None
     image = replace(
         image,
         id=moto_amis.random_ami_id(),
@@ -195,7 +181,7 @@ def copy_image(response: Any) -> ActionResult:
         description=parameter("Description") or image.description,
         created=utcnow().isoformat(),
         encrypted=bool(image.encrypted or encrypted or backend.ebs_encryption_by_default),
-        kms_key_id=parameter("KmsKeyId"),
+        kms_key_id=_lasting(backend, key or requested),
         volumes=[
             volume | {"Ebs": {key: v for key, v in volume["Ebs"].items() if key != "SnapshotId"}}
             for volume in image.volumes
@@ -217,20 +203,29 @@ def copy_image(response: Any) -> ActionResult:
     )
     kept = contextlib.ExitStack()  # from now on: the source may be deregistered at once
     kept.enter_context(images.in_progress(image.id, source_id, *image.layers))
-    threading.Thread(target=_complete_copy, args=(ami, image, source_id, kept), daemon=True).start()
+    # The reference of CopyImage: EC2 notices a wrong key when it has answered the call.
+    unknown = requested and not key
+    wrong = f"The KMS key {requested} does not exist in {backend.region_name}" if unknown else ""
+    threading.Thread(target=_complete_copy, args=(ami, image, kept, wrong), daemon=True).start()
     return ActionResult({"ImageId": ami.id})
 
 
-def _complete_copy(
-    ami: Any, image: images.Image, source_id: str, kept: contextlib.ExitStack
-) -> None:
-    """The copy uses the same frozen layers and files, so no data is copied."""
+def _lasting(backend: Any, key: str | None) -> str | None:
+    """The key that the lab remembers: AWS's own is another one in each lab."""
+    return None if volume_keys.is_awss_own(backend, key) else key
+
+
+def _complete_copy(ami: Any, image: images.Image, kept: contextlib.ExitStack, wrong: str) -> None:
+    """The copy uses the same frozen layers, so no data is copied. `wrong`: why it
+    fails."""
     machines = LabInstance.machines
     with kept:
+        if wrong:
+            # How EC2 writes it is assumed.
+            ami.state_reason = {"Code": "Client.InvalidKmsKey", "Message": wrong}
+            ami.state = "failed"
+            return
         try:
-            folder = machines.lab.images
-            for name in (volume["File"] for volume in image.volumes if "File" in volume):
-                volumes.link(folder / source_id / name, folder / image.id / name)
             if not image.base:
                 base = machines.base(image.distro, image.architecture)
                 image = replace(image, base=str(base))
@@ -319,16 +314,11 @@ def _asked_tags(specifications: list[Any]) -> dict[str, dict[str, str]]:
     return tags
 
 
-def _other_volumes(backend: Any, instance: Any) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """The volumes of an AMI besides its root: the instance's, changed as CreateImage asks.
-
-    And the names of the files they get in the AMI's folder, by the ids of the volumes to copy.
-    """
-    of_volume = {}
+def _other_volumes(backend: Any, instance: Any) -> list[dict[str, Any]]:
+    """The volumes of an AMI besides its root: the instance's, changed as CreateImage asks."""
     by_device: dict[str, dict[str, Any]] = {}
     for device, attached in instance.get_block_device_mapping:
         volume = backend.get_volume(attached.volume_id)
-        of_volume[device] = volume.id
         by_device[device] = {
             "VolumeSize": int(volume.size),
             "DeleteOnTermination": bool(attached.delete_on_termination),
@@ -343,10 +333,4 @@ def _other_volumes(backend: Any, instance: Any) -> tuple[list[dict[str, Any]], d
             default = by_device.get(device, {"DeleteOnTermination": True, "VolumeType": "gp2"})
             by_device[device] = {"Encrypted": False} | default | mapping["Ebs"]
     by_device.pop(instance.root_device_name, None)
-    files, others = {}, []
-    for number, (device, ebs) in enumerate(by_device.items()):
-        others.append({"DeviceName": device, "Ebs": ebs})
-        volume_id = of_volume.get(device, "")
-        if volume_id and volumes.file(LabInstance.machines.lab, volume_id).exists():
-            files[volume_id] = others[-1]["File"] = f"volume-{number}"
-    return others, files
+    return [{"DeviceName": device, "Ebs": ebs} for device, ebs in by_device.items()]

@@ -10,7 +10,6 @@ import moto.ec2.models.amis as moto_amis
 
 from lab.amis import images
 from lab.guests.instances import LabInstance
-from lab.storage import volumes
 
 
 def block_device_mappings(ami: Any) -> list[dict[str, Any]]:
@@ -34,12 +33,6 @@ def deregistering(original: Callable[..., None]) -> Callable[..., None]:
     def deregister_image(backend: Any, ami_id: str) -> None:
         original(backend, ami_id)
         machines = LabInstance.machines
-        # The snapshots stay.
-        for snapshot_id, file in list(machines.contents.items()):
-            if file.parent == machines.lab.images / ami_id and file.exists():
-                own = volumes.snapshot_file(machines.lab, snapshot_id)
-                volumes.link(file, own)
-                machines.contents[snapshot_id] = own
         if machines.made.pop(ami_id, None):
             images.deregister(machines.lab, ami_id, machines.in_use())
 
@@ -107,9 +100,6 @@ def describe_disk(backend: Any, ami: Any, image: images.Image) -> None:
         )
         snapshot.add_tags(image.snapshot_tags)
         backend.delete_volume(other.id)
-        if "File" in listed:
-            folder = LabInstance.machines.lab.images / image.id
-            LabInstance.machines.contents[snapshot.id] = folder / listed["File"]
         ebs |= {"SnapshotId": snapshot.id, "Encrypted": encrypted}
         ami.other_devices.append({"DeviceName": listed["DeviceName"], "Ebs": ebs})
 

@@ -22,7 +22,6 @@ from moto.ec2.exceptions import EC2ClientError
 
 from lab.ec2 import account, capacity_reservations, filters, images, instance_profiles
 from lab.ec2.calls import Request, call, error, is_device, missing
-from lab.guests.instances import LabInstance
 
 _BY_PARAMETER = "resolve:ssm:"
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html
@@ -184,8 +183,6 @@ def _may_be_launched(backend: Any, image_id: str) -> Any:
         raise error(
             "InvalidAMIID.Unavailable", f"The image ID '{image_id}' is not available: {ami.state}"
         )
-    if account.of(backend).allowed_images == "enabled" and not account.allows(backend, ami):
-        raise error("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
     return ami
 
 
@@ -268,14 +265,6 @@ def _volumes(backend: Any, ami: Any, named: dict[str, Any]) -> list[dict[str, An
         ebs = {"DeleteOnTermination": True} | volume | wanted
         _large_enough(backend, ebs)
         _in_proportion(ebs)
-        if device != ami.root_device_name and LabInstance.machines.is_folder(
-            backend, ebs.get("SnapshotId")
-        ):
-            raise error(
-                "UnsupportedOperation",
-                f"AMI Kiln lab: {ebs['SnapshotId']} is the snapshot of a root volume, which is a "
-                f"folder here and cannot be the disk {device}",
-            )
         volumes[device] = {"DeviceName": device, "Ebs": ebs}
     for device in volumes:
         if not is_device(device):

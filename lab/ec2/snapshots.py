@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.ec2 import account, recycle_bin
+from lab.ec2 import account
 from lab.ec2.calls import Request, call, error, missing
-from lab.guests.instances import LabInstance
+from lab.storage import volume_keys
 
 
 def find(backend: Any, snapshot_id: str | None) -> Any:
@@ -53,9 +53,7 @@ def _delete(request: Request) -> None:
                 f"The snapshot {snapshot.id} is currently in use by {ami.id}",
             )
     _check_owner(backend, snapshot)
-    if not recycle_bin.keeps_snapshot(backend, snapshot):
-        backend.snapshots.pop(snapshot.id)
-        LabInstance.machines.forget_snapshot(snapshot.id)
+    backend.snapshots.pop(snapshot.id)
 
 
 def _check_owner(backend: Any, snapshot: Any) -> None:
@@ -87,6 +85,10 @@ def _modify(request: Request) -> None:
         )
     if everybody and snapshot.encrypted:
         raise error("InvalidParameterValue", "Encrypted snapshots cannot be shared publicly")
+    if add and volume_keys.is_awss_own(request.backend, snapshot.kms_key_id):
+        raise error(
+            "OperationNotPermitted", "Encrypted snapshots with EBS default key cannot be shared"
+        )
     for permission in add:
         _of(snapshot, permission).add(next(iter(permission.values())))
     for permission in remove:

@@ -8,7 +8,6 @@ import logging
 import os
 import re
 import signal
-import socket
 import stat
 import subprocess
 import threading
@@ -17,11 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab.network import bridge, hostnames
-from lab.sandbox import cgroups, kernel_calls, namespace
+from lab.network import bridge
+from lab.sandbox import cgroups, namespace
 from lab.sandbox.common import MARK, DidNotStartError, end, has_booted, hypervisor_id
 from lab.settings import Lab
-from lab.storage import disks, volumes
+from lab.storage import disks
 
 log = logging.getLogger("lab.guest")
 
@@ -48,10 +47,8 @@ class Guest:
     mac: str
     layers: list[Path]
     facts: dict[str, str]
-    names: tuple[str, ...]  # EC2's, the private one first
+    name: str  # EC2's private one
     ended: Callable[[], None]
-    disks: volumes.Disks
-    attached: Callable[[], list[volumes.Attached]] = list
     never_boots: bool = False
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _off: threading.Event = field(default_factory=threading.Event, init=False)
@@ -79,7 +76,7 @@ class Guest:
         etc_files = home / namespace.ETC_FILES
         etc_files.mkdir(exist_ok=True)
         (etc_files / "hosts").write_text("127.0.0.1 localhost\n")
-        domain = self.names[0].partition(".")[2]
+        domain = self.name.partition(".")[2]
         (etc_files / "resolv.conf").write_text(
             f"search {domain}\nnameserver {self.lab.resolver}\noptions timeout:20\n"
         )
@@ -93,7 +90,6 @@ class Guest:
         except Exception:
             self._clear()
             raise
-        hostnames.add(self.lab, self.address, self.names)
         threading.Thread(target=self._watch, daemon=True).start()
 
     def wait_until_booted(self, timeout: float) -> bool:
@@ -146,9 +142,8 @@ class Guest:
         home = disks.folder(self.lab, self.instance_id)
         mapped = home / "mounts" / "home"  # in the guest's own mount namespace
         first = self.lab.first_id(self.address)
-        receiver, sender = socket.socketpair()
         command = [
-            *namespace.program(first, home, self.layers, str(sender.fileno())),
+            *namespace.program(first, home, self.layers),
             "systemd-nspawn",
             "--quiet",
             f"--directory={home / 'root'}",
@@ -168,8 +163,6 @@ class Guest:
             f"--bind={mapped / 'kmsg'}:/dev/kmsg",
             f"--bind-ro={mapped / 'lab'}:/etc/kiln-lab",
             f"--bind-ro={mapped / 'hypervisor'}:/sys/hypervisor",
-            # Of a scope: which devices are which guest's decides who gets their nodes.
-            *("--property=DeviceAllow=block-loop rwm", "--property=DeviceAllow=block-blkext rwm"),
         ]
         # Without systemd on the host there is nothing to ask for a scope.
         if not Path("/run/systemd/system").exists():
@@ -184,10 +177,7 @@ class Guest:
                 stdout=console,
                 stderr=console,
                 start_new_session=True,
-                pass_fds=[sender.fileno()],
             )
-        sender.close()
-        kernel_calls.listen(receiver, first, self.disks.devices, self.disks.changed)
         (home / "nspawn.pid").write_text(str(self._process.pid))
         deadline = time.monotonic() + _LEADER_TIMEOUT
         while self._process.poll() is None and time.monotonic() < deadline:
@@ -195,18 +185,11 @@ class Guest:
             if leader:
                 _goes_first(leader)
                 bridge.attach(self.lab, self.address, self.mac, leader)
-                self._give_volumes(leader)
                 return
             time.sleep(0.002)
         if self._process.poll() == namespace.NO_INIT:
             raise _NoInitError
         raise DidNotStartError(_last_line(home / "console.log"))
-
-    def _give_volumes(self, leader: int) -> None:
-        try:
-            self.disks.start(leader, self.attached())
-        except OSError as error:
-            log.warning("%s has no volumes besides its root: %s", self.instance_id, error)
 
     def _watch(self) -> None:
         try:
@@ -219,10 +202,8 @@ class Guest:
 
     def _clear(self) -> None:
         end(self._process)
-        self.disks.close()
         bridge.detach(self.lab, self.address, self.mac)
         cgroups.remove(self._group)
-        hostnames.remove(self.lab, self.address)
         self._off.set()
 
 

@@ -10,13 +10,11 @@ import copy
 import logging
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, ClassVar
 
 import moto.ec2.models.instances as moto_instances
 from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
-from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from lab.amis import images
 from lab.faults import LAUNCH
@@ -28,7 +26,7 @@ from lab.own_kernel.qemu import QemuMachine
 from lab.rootfs import emulation
 from lab.sandbox.common import DidNotStartError
 from lab.shell import CommandError
-from lab.storage import disks, volume_keys, volumes
+from lab.storage import disks, volume_keys
 
 log = logging.getLogger("lab.instances")
 
@@ -61,7 +59,6 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         super().__init__(ec2_backend, image_id, *args, **kwargs)
         self.guest: Guest | QemuMachine | None = None
         self.reachable = "initializing"
-        self.connect_keys: list[Any] = []  # of lab.metadata.instance_connect
         self.hosts = 0  # so many it has been on: a stop and start goes to another one
         self.address = self.machines.address(self)
         nic = self.nics[0]
@@ -115,8 +112,6 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
             kms_key_id,
             volume_type,
         )
-        attached = self.block_device_mapping[device_path].volume_id
-        self.ec2_backend.get_volume(attached).is_root = device_path == self.root_device_name
 
     @property
     def state_reason(self) -> moto_instances.StateReason:
@@ -154,12 +149,6 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
 
     def start(self) -> Any:
         before = copy.copy(self._state)
-        if self.state == "stopped" and self.root_disk():
-            raise EC2ClientError(
-                "UnsupportedOperation",
-                "AMI Kiln lab: StartInstances cannot boot from a volume that was attached as the "
-                "root; CreateImage can take it",
-            )
         if self.state == "stopped":
             if self.has_public_address:
                 self.nics[0].public_ip = self.machines.other_public_address(self.address)
@@ -277,7 +266,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
             address=self.address,
             mac=self.nics[0].mac_address,
             disk=disk,
-            names=(self.private_dns_name, *filter(None, [self.public_dns_name])),
+            name=self.private_dns_name,
             ended=self._ended,
         )
 
@@ -298,32 +287,10 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
                 "ami_id": self.image_id,
                 "arch": self.architecture,
             },
-            names=(self.private_dns_name, *filter(None, [self.public_dns_name])),
+            name=self.private_dns_name,
             ended=self._ended,
-            disks=volumes.Disks(
-                lab,
-                lab.first_id(self.address),
-                xen=INSTANCE_TYPES.get(self.instance_type, {}).get("Hypervisor") == "xen",
-                links=self.distro.startswith("al2"),
-            ),
-            attached=self._attached,
             never_boots=never_boots,
         )
-
-    def _attached(self) -> list[volumes.Attached]:
-        """The volumes besides the root, with their files."""
-        listed = []
-        for device, attached in list(self.block_device_mapping.items()):
-            if device != self.root_device_name:
-                volume = self.ec2_backend.get_volume(attached.volume_id)
-                listed.append(self.machines.disk(volume, device))
-        return listed
-
-    def root_disk(self) -> Path | None:
-        """The file of a volume that was attached instead of the root volume."""
-        root = self.block_device_mapping.get(self.root_device_name)
-        file = volumes.file(self.machines.lab, root.volume_id) if root else None
-        return file if file and file.exists() else None
 
     def _power_off(self) -> None:
         if self.guest:

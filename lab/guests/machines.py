@@ -1,4 +1,4 @@
-"""What the lab's instances need of it: addresses, AMIs' layers, volumes' files."""
+"""What the lab's instances need of it: addresses and AMIs' layers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import ec2_backends
@@ -15,7 +15,6 @@ from lab.amis import images, public_images
 from lab.faults import Faults
 from lab.network import bridge
 from lab.settings import Lab
-from lab.storage import volumes
 
 if TYPE_CHECKING:
     from lab.guests.instances import LabInstance
@@ -35,15 +34,8 @@ class Machines:
         self.public = {image.id: image for image in public}
         self.base = base
         self.faults = faults
-        self.made: dict[str, images.Image] = {}
-        for image in images.load(lab):
-            if image.attributes.get(images.RECYCLED):  # the bin went with the lab before
-                images.deregister(lab, image.id, set())
-            else:
-                self.made[image.id] = image
+        self.made = {image.id: image for image in images.load(lab)}
         self.by_address: dict[str, LabInstance] = {}
-        # The files of snapshots, by their ids; a snapshot of a root volume has none.
-        self.contents: dict[str, Path] = {}
         # Addresses on the internet of instances that have been stopped → those of their guests.
         self.public_addresses: dict[str, str] = {}
         self._numbers = itertools.count()
@@ -87,12 +79,6 @@ class Machines:
             return image.distro, Path(image.base), image.layers
         if image_id in self.public:
             public = self.public[image_id]
-            if public.listed:
-                raise EC2ClientError(
-                    "UnsupportedOperation",
-                    f"AMI Kiln lab: {image_id} ({public.name}) can only be looked up here: "
-                    f"{public.listed}",
-                )
             return public.base, None, []
         raise EC2ClientError("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
 
@@ -101,25 +87,6 @@ class Machines:
         return any(
             backend.key_pairs for regions in ec2_backends.values() for backend in regions.values()
         )
-
-    def disk(self, volume: Any, device: str) -> volumes.Attached:
-        """A volume's file, made of its snapshot's when an instance first has it."""
-        content = self.contents.get(volume.snapshot_id)
-        made = volumes.ensure(self.lab, volume.id, int(volume.size), content)
-        return volumes.Attached(volume.id, made, device)
-
-    def is_folder(self, backend: Any, snapshot_id: str | None) -> bool:
-        """Whether a snapshot is one of a root volume, whose disk is a folder and not a file."""
-        snapshot = backend.snapshots.get(snapshot_id)
-        if snapshot is None or snapshot_id in self.contents:
-            return False
-        roots = [ami.ebs_snapshot for ami in list(backend.amis.values())]
-        return snapshot in roots or bool(getattr(snapshot.volume, "is_root", False))
-
-    def forget_snapshot(self, snapshot_id: str) -> None:
-        """A snapshot is deleted, and its file unless it is an AMI's."""
-        self.contents.pop(snapshot_id, None)
-        volumes.snapshot_file(self.lab, snapshot_id).unlink(missing_ok=True)
 
     def in_use(self) -> set[str]:
         """The frozen layers that instances use."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import functools
 import json
 from typing import Any
 
 from lab.guests.instances import LabInstance
-from lab.metadata import identity, instance_connect, role_credentials
+from lab.metadata import role_credentials
 from lab.metadata.imds import Metadata
 
 
@@ -49,7 +48,6 @@ def of(address: str) -> Metadata | None:
         "network": {"interfaces": {"macs": {instance.nics[0].mac_address: _interface(instance)}}},
     }
     data |= role_credentials.of(instance)
-    data |= instance_connect.active(instance)
     if instance.public_ip_address:
         public = str(instance.public_ip_address)
         data |= {"public-hostname": instance.public_dns_name, "public-ipv4": public}
@@ -91,13 +89,7 @@ def _identity(instance: LabInstance, zone: str) -> dict[str, Any]:
         },
         indent=2,
     )
-    lab, content = instance.machines.lab, document.encode()
-    return {
-        "document": document,
-        "pkcs7": functools.partial(identity.signed, lab, content),
-        "rsa2048": functools.partial(identity.signed, lab, content),
-        "signature": functools.partial(identity.signature, lab, content),
-    }
+    return {"document": document}
 
 
 def _interface(instance: LabInstance) -> dict[str, str | dict[str, str]]:

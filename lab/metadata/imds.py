@@ -27,7 +27,7 @@ class Metadata:
     """The metadata of an instance.
 
     `data` is the tree below meta-data, `identity` that below dynamic/instance-identity. A dict is a
-    folder; a function makes its file's content when it is asked for.
+    folder.
     """
 
     data: dict[str, Any]
@@ -140,4 +140,4 @@ def _walk(tree: dict[str, Any], parts: list[str]) -> bytes | None:
             name if not isinstance(child, dict) or "=" in name else f"{name}/"
             for name, child in node.items()
         ).encode()
-    return str(node() if callable(node) else node).encode()
+    return str(node).encode()

@@ -13,7 +13,7 @@ import json
 from datetime import datetime, timezone
 from typing import Any
 
-from lab.access import iam_policy, role_sessions
+from lab.access import role_sessions
 from lab.guests.instances import LabInstance
 
 _FORMAT = "%Y-%m-%dT%H:%M:%SZ"
@@ -31,7 +31,7 @@ def of(instance: LabInstance, now: datetime | None = None) -> dict[str, Any]:
     if not profile.roles:
         return {"iam": {"info": _json(_info(profile, now or _now()))}}
     role = profile.roles[0]
-    if not iam_policy.service_may_assume(_trust(role), "ec2.amazonaws.com"):
+    if not _trusts_ec2(role):
         refused = _json(_refused(role, now or _now()))
         info = _json(_info(profile, now or _now()))
         return {"iam": {"info": info, "security-credentials": {role.name: refused}}}
@@ -44,9 +44,18 @@ def of(instance: LabInstance, now: datetime | None = None) -> dict[str, Any]:
     }
 
 
-def _trust(role: Any) -> str:
+def _trusts_ec2(role: Any) -> bool:
+    """Whether a statement of the trust policy names EC2; conditions are not looked at."""
     document = role.assume_role_policy_document
-    return document if isinstance(document, str) else json.dumps(document)
+    document = json.loads(document) if isinstance(document, str) else document
+    statements = document["Statement"]
+    named: list[str] = []
+    for statement in statements if isinstance(statements, list) else [statements]:
+        principal = statement.get("Principal")
+        services = principal.get("Service", []) if isinstance(principal, dict) else []
+        if statement.get("Effect") == "Allow":
+            named += [services] if isinstance(services, str) else services
+    return "ec2.amazonaws.com" in named
 
 
 def _refused(role: Any, now: datetime) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -12,7 +11,7 @@ import yaml
 from kiln import facts
 from kiln.base import versions
 from kiln.base.vocabulary import ARCH_OF_UNAME
-from lab.mirror import catalogue, records
+from lab.mirror import catalogue
 from lab.mirror.catalogue import Driver
 from lab.mirror.repos import Repo
 from lab.packages import driver, model
@@ -21,7 +20,6 @@ from lab.packages.model import File, Package
 # NVIDIA's name of a machine → the `uname -m` name; sbsa is arm64 on servers.
 MACHINES = {"x86_64": "x86_64", "sbsa": "aarch64"}
 _TARGETS = {"x86_64": "x86_64-linux", "aarch64": "sbsa-linux"}
-_REPOSITORIES = "https://developer.download.nvidia.com/compute/cuda/repos"
 # From this version on the open module's DKMS name is nvidia; before it was nvidia-open.
 # source: github:awslabs/amazon-eks-ami install-nvidia-driver.sh
 _COMMON_DKMS_NAME = (570, 148)
@@ -30,12 +28,9 @@ _COMMON_DKMS_NAME = (570, 148)
 def repository(name: str, machine: str) -> Repo | None:
     """The CUDA repository `name` for `machine` (x86_64 or sbsa); None when NVIDIA has none.
 
-    It has what `./invoke preflight --record` found, or the newest version of each branch or series
-    and every version that the matrix names.
+    It has the newest version of each branch or series and every version that the matrix names.
     """
-    listed = records.records(f"{_REPOSITORIES}/{name}/{machine}", MACHINES.get(machine, ""))
-    made = _repository(name, machine, catalogue.named())
-    return records.as_recorded(made, listed, MACHINES[machine]) if made else None
+    return _repository(name, machine, catalogue.named())
 
 
 @cache
@@ -210,20 +205,12 @@ def _series(version: str) -> str:
 
 def _toolkits(contents: Contents, shape: dict[str, str], wanted: frozenset[str]) -> list[Package]:
     chosen = catalogue.choose(catalogue.cuda(), _series, wanted)
-    return _toolkit_packages((cuda for cuda in chosen if contents.has_cuda(_series(cuda))), shape)
-
-
-def toolkits(series: list[str], shape: dict[str, str]) -> list[Package]:
-    """The packages of the newest release of each series (13.2)."""
-    newest = {_series(cuda): cuda for cuda in catalogue.cuda()}
-    return _toolkit_packages((newest[each] for each in series), shape)
-
-
-def _toolkit_packages(releases: Iterable[str], shape: dict[str, str]) -> list[Package]:
     packages: list[Package] = []
     nvcc_of = catalogue.cuda()
-    for cuda in releases:
+    for cuda in chosen:
         series, nvcc = _series(cuda), nvcc_of[cuda]
+        if not contents.has_cuda(series):
+            continue
         major, minor = _number(series)
         # The soname of all CUDA 11 libraries is 11.0, that of CUDA 12 is 12.
         soversion = "11.0" if major == 11 else str(major)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from kiln import facts
-from lab.mirror import catalogue, records
+from lab.mirror import catalogue
 from lab.mirror.repos import Repo
 from lab.mirror.site import Site, route
 from lab.packages import model
 
 _KEY = "fsx-lustre"
-_URL = "https://fsx-lustre-client-repo.s3.amazonaws.com/ubuntu"
 
 
 def repository(suite: str, arch: str) -> Repo | None:
@@ -22,10 +20,7 @@ def repository(suite: str, arch: str) -> Repo | None:
     if kernels is None:
         return None
     packages = model.load("lustre", lustre=published["version"], kernels=kernels, arch=arch)
-    made = Repo(f"fsx-lustre-{suite}-{arch}", "deb", _KEY, tuple(packages), suite=suite)
-    indexes = records.records(_URL, arch)
-    here = [index for index in indexes if facts.distro(index.distro).get("codename") == suite]
-    return records.as_recorded(made, here, arch)
+    return Repo(f"fsx-lustre-{suite}-{arch}", "deb", _KEY, tuple(packages), suite=suite)
 
 
 @route(r"https://fsx-lustre-client-repo-public-keys\.s3\.amazonaws\.com/fsx-ubuntu-public-key\.asc")

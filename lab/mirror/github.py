@@ -16,7 +16,8 @@ def source(payload: str, version: str, top: str) -> Callable[[Path], bool]:
     """A function that writes a source archive of `payloads/<payload>/`, below the folder `top`."""
 
     def make(target: Path) -> bool:
-        files = model.tree(payload, {"version": version})
+        series = ".".join(version.split(".")[:2])
+        files = model.tree(payload, {"version": version, "series": series})
         if "/configure" in files:
             files["/configure"] = File(files["/configure"].content, 0o755)
         target.write_bytes(deb.tar_gz({f"{top}{path}": file for path, file in files.items()}))

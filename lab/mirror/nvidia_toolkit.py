@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from kiln.base.vocabulary import UNAME_ARCH, UNAME_OF_DEB
-from lab.mirror import catalogue, cuda_repository, records
+from lab.mirror import catalogue, cuda_repository
 from lab.mirror.repos import Repo
 from lab.mirror.site import Site, route
 from lab.packages import model
@@ -28,12 +28,7 @@ def repository(format_: str, arch: str) -> Repo:
             "container-toolkit", toolkit=version, format=format_, arch=arch, libdir=folder
         )
     ]
-    machine = next(
-        name for name, same in _MACHINES.items() if same == arch and _fits(name, format_)
-    )
-    listed = records.records(f"{_URL}/stable/{format_}/{machine}", arch)
-    made = Repo(f"container-toolkit-{format_}-{arch}", format_, _KEY, tuple(packages))
-    return records.as_recorded(made, listed, arch)
+    return Repo(f"container-toolkit-{format_}-{arch}", format_, _KEY, tuple(packages))
 
 
 def _fits(machine: str, format_: str) -> bool:

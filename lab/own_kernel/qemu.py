@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab.network import bridge, hostnames
+from lab.network import bridge
 from lab.own_kernel import accelerator, dhcp
 from lab.sandbox.common import MARK, DidNotStartError, end, has_booted, hypervisor_id
 from lab.settings import Lab
@@ -47,7 +47,7 @@ class QemuMachine:
     address: str
     mac: str
     disk: Path
-    names: tuple[str, ...]  # EC2's, the private one first
+    name: str  # EC2's private one
     ended: Callable[[], None]
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _off: threading.Event = field(default_factory=threading.Event, init=False)
@@ -62,12 +62,11 @@ class QemuMachine:
         self._control.unlink(missing_ok=True)
         try:
             bridge.attach_tap(self.lab, self.address, self.mac)
-            dhcp.offer(self.lab, self.mac, self.address, self.names[0].partition(".")[2])
+            dhcp.offer(self.lab, self.mac, self.address, self.name.partition(".")[2])
             self._boot(home)
         except Exception:
             self._clear()
             raise
-        hostnames.add(self.lab, self.address, self.names)
         threading.Thread(target=self._watch, daemon=True).start()
 
     def wait_until_booted(self, timeout: float) -> bool:
@@ -180,6 +179,5 @@ class QemuMachine:
         end(self._process)
         dhcp.forget(self.mac)
         bridge.detach_tap(self.lab, self.address, self.mac)
-        hostnames.remove(self.lab, self.address)
         self._control.unlink(missing_ok=True)
         self._off.set()

@@ -234,6 +234,9 @@ def _as_debian_family(distro_id: str, root: Path, spec: dict[str, Any], arch: st
         line = f"deb [signed-by={keyring}] {debian.HOST}/{distro_id}/{machine}/ /\n"
         replace(root / "etc/apt/sources.list.d/kiln-lab.list", line)
         system.install_kernel(distro_id, machine, root)
+        # Where a release's own package of dkms leads to.
+        (root / "usr/lib/kiln-lab").mkdir(parents=True, exist_ok=True)
+        (root / "usr/lib/kiln-lab/dkms").hardlink_to(root / "usr/sbin/dkms")
     if spec.get("boot_loader") and arch == "x86_64":
         _install_boot_loader(root, spec["boot_loader"])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,6 @@ from lab.rootfs import emulation
 from lab.rootfs.aptsources import Archive
 
 LOCK = ".mmdebstrap.lock"
-HOOKS = Path(__file__).parent / "hooks"
 # Of every tree. Recommended packages and translations are not installed.
 OPTIONS = (
     "--mode=root",
@@ -60,14 +58,12 @@ def make(
         str(tree),
         *archive.lines(wide=False),
     ]
-    path = f"{HOOKS / 'bin'}:{os.environ.get('PATH', os.defpath)}"
     try:
         with log.open("w") as output:
             done = subprocess.run(
                 command,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PATH": path},
                 pass_fds=(lock,),
                 check=False,
             )

@@ -16,9 +16,9 @@ from kiln import facts
 from kiln.base import plain_yaml, versions
 from kiln.base.errors import KilnError, did_you_mean
 from lab.mirror import catalogue, cuda_repository, efa
-from lab.packages import deb, model, rpm, system
+from lab.packages import model, rpm, system
 from lab.packages.model import File, Package
-from lab.rootfs import distros, tree
+from lab.rootfs import distros
 from lab.shell import run
 
 SEPARATOR = "+"
@@ -60,15 +60,12 @@ def install(kind: str, distro_id: str, arch: str, root: Path) -> None:
     `arch` is a `uname -m` name. Raises CommandError.
     """
     entry = kinds()[kind]
-    if _format(distro_id) == "deb":
-        _install_debs(entry["archive"], _added(kind, distro_id, arch), root)
-    else:
-        wanted = set(entry["packages"])
-        packages = [p for p in system.amazon_linux(distro_id, arch) if p.name in wanted]
-        if kernel := entry.get("kernel"):
-            packages += system.kernel(distro_id, arch, kernel)
-            run("chroot", str(root), "rpm", "--erase", "--nodeps", "kernel")
-        _install_rpms(packages + _added(kind, distro_id, arch), root)
+    wanted = set(entry["packages"])
+    packages = [p for p in system.amazon_linux(distro_id, arch) if p.name in wanted]
+    if kernel := entry.get("kernel"):
+        packages += system.kernel(distro_id, arch, kernel)
+        run("chroot", str(root), "rpm", "--erase", "--nodeps", "kernel")
+    _install_rpms(packages + _added(kind, distro_id, arch), root)
     for unit in entry["enable"]:
         run("chroot", str(root), "systemctl", "--quiet", "enable", unit)
     if entry.get("lock"):
@@ -82,24 +79,11 @@ def _install_rpms(packages: list[Package], root: Path) -> None:
         run("chroot", str(root), "rpm", "--install", "--nosignature", "--nodeps", *inside)
 
 
-def _install_debs(archive: list[str], packages: list[Package], root: Path) -> None:
-    """Install packages of the distribution's archive, then the lab's."""
-    tree.apt_with_names(root, "install", "--no-install-recommends", *archive)
-    with tempfile.TemporaryDirectory(dir=root / "var/tmp") as temporary:
-        built = deb.build(packages, Path(temporary))
-        inside = ["/" + str(path.relative_to(root)) for path in built]
-        run("chroot", str(root), "dpkg", "--force-unsafe-io", "--install", *inside)
-
-
-def _format(distro_id: str) -> str:
-    return "rpm" if distros.spec(distro_id)["family"] == "al" else "deb"
-
-
 def _added(kind: str, distro_id: str, arch: str) -> list[Package]:
     """The packages of a kind that are in no repository of the distribution."""
     entry = kinds()[kind]
     packages = _own(kind, distro_id, arch) + _nvidia(entry, distro_id, arch)
-    return packages + (_efa(entry, _format(distro_id), arch) if "efa" in entry else [])
+    return packages + (_efa(entry, arch) if "efa" in entry else [])
 
 
 def _own(kind: str, distro_id: str, arch: str) -> list[Package]:
@@ -108,11 +92,8 @@ def _own(kind: str, distro_id: str, arch: str) -> list[Package]:
     return [package for recipe in recipes for package in model.load(recipe, dist=dist, arch=arch)]
 
 
-# What a driver's packages have for the kernel module that is not open, by format.
-_PROPRIETARY = {
-    "rpm": ("kmod-nvidia-latest-dkms", "cuda-drivers"),
-    "deb": ("nvidia-kernel-source", "nvidia-dkms", "nvidia-driver", "cuda-drivers"),
-}
+# What a driver's packages have for the kernel module that is not open.
+_PROPRIETARY = ("kmod-nvidia-latest-dkms", "cuda-drivers")
 
 
 def _nvidia(entry: dict[str, Any], distro_id: str, arch: str) -> list[Package]:
@@ -120,54 +101,41 @@ def _nvidia(entry: dict[str, Any], distro_id: str, arch: str) -> list[Package]:
     release = catalogue.driver(entry.get("driver", ""))
     if release is None:
         return []
-    form = _format(distro_id)
-    dist = system.dist(distro_id) if form == "rpm" else ""
-    shape = {"format": form, "arch": arch, "libdir": cuda_repository.libdir(form, arch)}
-    driver = cuda_repository.driver_packages(release, form, dist, arch)
+    shape = {"format": "rpm", "arch": arch, "libdir": cuda_repository.libdir("rpm", arch)}
+    driver = cuda_repository.driver_packages(release, "rpm", system.dist(distro_id), arch)
     parts = ("core", f"cuda{release.cuda.split('.')[0]}")
     dcgm = {f"datacenter-gpu-manager-4-{part}" for part in parts}
     # From 4.7 on core is empty, and its parts are packages.
     dcgm |= {"libdcgm", "dcgmi", "nv-hostengine"}
     packages = [
-        *(package for package in driver if package.name not in _PROPRIETARY[form]),
+        *(package for package in driver if package.name not in _PROPRIETARY),
         *(p for p in model.load("dcgm", dcgm=entry["dcgm"], **shape) if p.name in dcgm),
     ]
     if "nvlsm" in entry:
         packages += model.load("nvlsm", nvlsm=entry["nvlsm"], **shape)
-    if "container_toolkit" in entry:
-        packages += model.load("container-toolkit", toolkit=entry["container_toolkit"], **shape)
-    if "cuda" in entry:
-        packages += cuda_repository.toolkits(entry["cuda"], shape)
-        link = {"/usr/local/cuda": File(link=f"cuda-{entry['cuda'][-1]}")}
-        packages.append(_note("kiln-lab-cuda-link", entry["cuda"][-1], "the default CUDA", link))
     return packages
 
 
-def _efa(entry: dict[str, Any], form: str, arch: str) -> list[Package]:
+def _efa(entry: dict[str, Any], arch: str) -> list[Package]:
     """What EFA's installer leaves: its list, and its packages unless it ran with --minimal."""
     newest = max(facts.table("efa")["releases"], key=versions.key)
     version = newest if entry["efa"] == "newest" else entry["efa"]
     packages: list[Package] = []
     bundled = efa.contents(version)
     if not entry.get("efa_minimal") and bundled is not None:
-        packages = efa.packages(version, bundled, form, arch)
+        packages = efa.packages(version, bundled, "rpm", arch)
     names = "".join(f"{package.name}\n" for package in packages) or "rdma-core\n"
     listing = f"# EFA installer version: {version}\n# Packages installed:\n{names}"
     files = {"/opt/amazon/efa_installed_packages": File(listing.encode())}
-    what = "the list that EFA's installer leaves"
-    return [*packages, _note("kiln-lab-efa-list", version, what, files)]
-
-
-def _note(name: str, version: str, what: str, files: dict[str, File]) -> Package:
-    """A package for files that no package of the vendor has."""
-    return Package(
-        name=name,
+    note = Package(
+        name="kiln-lab-efa-list",
         version=version,
         release="1",
         arch="noarch",
-        summary=f"{model.STAND_IN}: {what}",
+        summary=f"{model.STAND_IN}: the list that EFA's installer leaves",
         files=files,
     )
+    return [*packages, note]
 
 
 def _lock(patterns: list[str], root: Path) -> None:

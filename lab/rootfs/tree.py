@@ -27,8 +27,6 @@ _EATMYDATA = Path("/usr/share/mmdebstrap/hooks/eatmydata/extract.sh")
 # Debian's byte-compiler of Python packages, and where it waits while mmdebstrap makes the tree:
 # a package's postinst calls it only where it is found.
 _PY3COMPILE = ("/usr/bin/py3compile", "/usr/lib/kiln-lab-py3compile")
-# The program with which dpkg reads packages, and where it waits while hooks/dpkg-deb.sh is there.
-_DPKG_DEB = ("/usr/bin/dpkg-deb", "/usr/lib/kiln-lab-dpkg-deb")
 _SSH = "/etc/ssh"
 _HOST_KEYS = " ".join(f"ssh_host_{kind}_key" for kind in ("rsa", "ecdsa", "ed25519"))
 _PYTHON_MODULES, _PYTHONS_OWN = "/usr/lib/python3/dist-packages", "/usr/share/python3"
@@ -58,7 +56,7 @@ def _common(home: Path, arch: str, say: Progress) -> Path:
     with mmdebstrap.alone(home, say) as lock:
         delete(making)
         try:
-            how = [*in_parallel(recipe["include"]), *options, *without_syncs()]
+            how = [*options, *without_syncs()]
             mmdebstrap.make(archive, arch, how, making, home / "mmdebstrap.log", lock)
         except KilnError:
             delete(making)
@@ -135,22 +133,6 @@ def without_syncs(hook: Path = _EATMYDATA) -> list[str]:
     return [f"--extract-hook={hook}", f"--customize-hook={undo}"]
 
 
-def in_parallel(include: Sequence[str]) -> list[str]:
-    """The options with which packages are downloaded several at a time, and decompressed ahead.
-
-    Else two fifths of the processor time of a tree are spent on decompression, by the one core that
-    installs. Where fetch.sh fails, mmdebstrap does it all itself.
-    """
-    names = ("fetch.sh", "dpkg-deb.sh", "stop.sh")
-    fetch, dpkg_deb, stop = (shlex.quote(str(mmdebstrap.HOOKS / name)) for name in names)
-    return [
-        f'--setup-hook=sh {fetch} "$1" {shlex.join(include)} || true',
-        f'--extract-hook={_divert("add", _DPKG_DEB)} && install {dpkg_deb} "$1{_DPKG_DEB[0]}"',
-        f'--customize-hook=rm "$1{_DPKG_DEB[0]}" && {_divert("remove", _DPKG_DEB)}',
-        f'--customize-hook=sh {stop} "$1"',
-    ]
-
-
 def _of_family(tree: Path, family: str) -> Path:
     """The tree for `family`: distributions with apt get one without the tools of the al family."""
     if family == "al":
@@ -183,8 +165,6 @@ def delete(tree: Path) -> bool:
             run("umount", "--lazy", str(point), check=False)
         if left := disks.mounts(path):
             raise operation_failed(f"{left[0]} cannot be unmounted", hint=f"umount {left[0]}")
-    if tree.exists():
-        run("sh", str(mmdebstrap.HOOKS / "stop.sh"), str(tree), check=False)
     for path in there:
         if path == tree:
             tree.rename(part)

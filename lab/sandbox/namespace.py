@@ -9,11 +9,10 @@ no time, where changing the owners of a root filesystem takes a minute.
 No mount is visible outside the namespace: what a guest made setuid cannot be reached on this
 machine, and a guest that is gone has left no mount.
 
-    python -I namespace.py FIRST HOME SOCKET LAYER... -- COMMAND...
+    python -I namespace.py FIRST HOME LAYER... -- COMMAND...
         FIRST is the guest's user id 0 on this machine; it has 65,536 ids. HOME is the folder of the
         disk; layers are given lowest first. COMMAND finds the root in HOME/root, and HOME itself,
-        with mapped owners, in HOME/mounts/home. SOCKET is the number of an open socket, through
-        which goes the file where the guest's mounts are answered (`kernel_calls`), or `-`.
+        with mapped owners, in HOME/mounts/home.
 
 Runs as a program by itself, so it imports nothing of the lab. Exit status NO_INIT: the disk has no
 init. Other failures are one line on stderr and exit status 1.
@@ -21,16 +20,12 @@ init. Other failures are one line on stderr and exit status 1.
 
 from __future__ import annotations
 
-import array
 import contextlib
 import ctypes
 import errno
 import os
-import platform
 import signal
-import socket
 import stat
-import struct
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -58,19 +53,6 @@ _NO_NAMESPACE = {
     errno.EPERM: "no user namespace can be made here: in a chroot the kernel makes none, and a "
     "container may forbid it",
 }
-# <linux/audit.h>, and <asm/unistd.h>: the numbers of seccomp, mount and ioctl.
-_PROCESSORS = {
-    "x86_64": (0xC000003E, 317, 165, 16),
-    "aarch64": (0xC00000B7, 277, 40, 29),
-}
-_FSOPEN = 430
-# <linux/seccomp.h>. Once a call waits for its answer only a fatal signal ends it.
-_SET_MODE_FILTER, _NEW_LISTENER, _WAIT_KILLABLE_RECV = 1, 1 << 3, 1 << 5
-_ALLOW, _USER_NOTIF = 0x7FFF0000, 0x7FC00000
-# <linux/fs.h>: make the kernel read a device's partition table, or add a partition.
-_BLKRRPART, _BLKPG = 0x125F, 0x1269
-# A mount(2) with one of these changes a mount, or binds one: remount, bind, move, propagation.
-_NO_NEW_MOUNT = 0x20 | 0x1000 | 0x2000 | 0x1E0000
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -86,25 +68,16 @@ class MountAttr(ctypes.Structure):
     )
 
 
-def program(
-    first: int, home: Path | str, layers: Sequence[Path | str], socket_number: str = "-"
-) -> list[str]:
+def program(first: int, home: Path | str, layers: Sequence[Path | str]) -> list[str]:
     """The beginning of a command that runs the rest of it on a disk, as the module says."""
-    place = [
-        sys.executable,
-        "-I",
-        str(Path(__file__).resolve()),
-        str(first),
-        str(home),
-        socket_number,
-    ]
+    place = [sys.executable, "-I", str(Path(__file__).resolve()), str(first), str(home)]
     return [*place, *map(str, layers), "--"]
 
 
 def main(arguments: Sequence[str]) -> int:
     """Mount and run the command, which replaces this process; returns where that cannot be."""
     cut = arguments.index("--")
-    first, home, socket_number, *layers = arguments[:cut]
+    first, home, *layers = arguments[:cut]
     try:
         merged = mount(int(first), Path(home), layers)
     except OSError as error:
@@ -113,11 +86,6 @@ def main(arguments: Sequence[str]) -> int:
     if not has_init(merged):
         sys.stderr.write("lab: kernel panic: the image has no init\n")
         return NO_INIT
-    if socket_number != "-":
-        try:
-            _listen(int(socket_number))
-        except OSError as error:
-            sys.stderr.write(f"lab: mounts of volumes cannot be answered: {error}\n")
     command = list(arguments[cut + 1 :])
     os.execvp(command[0], command)  # noqa: S606 - it becomes systemd-nspawn
     return 1  # not reached
@@ -255,49 +223,6 @@ def _parent(root: Path, path: str) -> Iterator[tuple[int, str]]:
     finally:
         if opened >= 0:
             os.close(opened)
-
-
-def numbers() -> tuple[int, int, int, int]:
-    """This processor in seccomp's filters, and the numbers of seccomp, mount and ioctl."""
-    return _PROCESSORS[platform.machine()]
-
-
-def _listen(socket_number: int) -> None:
-    """Let this process's calls that mount file systems wait for an answer, and its children's.
-
-    The file at which they are answered goes through the socket `socket_number`.
-    https://docs.kernel.org/userspace-api/seccomp_filter.html
-    """
-    arch, seccomp, mount, ioctl = numbers()
-    # BPF_LD|W|ABS, and jumps: always, if equal, if any bit is set; return.
-    load, always, equal, any_of, end = 0x20, 0x05, 0x15, 0x45, 0x06
-    arguments = 16  # struct seccomp_data: nr, arch, instruction pointer, six arguments of 8 bytes
-    program = [
-        (load, 0, 0, 4),
-        (equal, 0, 10, arch),
-        (load, 0, 0, 0),
-        (equal, 9, 0, _FSOPEN),
-        (equal, 0, 3, mount),
-        (load, 0, 0, arguments + 8 * 3),
-        (any_of, 5, 0, _NO_NEW_MOUNT),
-        (always, 0, 0, 5),
-        (equal, 0, 3, ioctl),
-        (load, 0, 0, arguments + 8 * 1),
-        (equal, 2, 0, _BLKRRPART),
-        (equal, 1, 0, _BLKPG),
-        (end, 0, 0, _ALLOW),
-        (end, 0, 0, _USER_NOTIF),
-    ]
-    code = b"".join(struct.pack("HBBI", *instruction) for instruction in program)
-    kept = ctypes.create_string_buffer(code, len(code))
-    fprog = struct.pack("HxxxxxxP", len(program), ctypes.addressof(kept))
-    flags = _NEW_LISTENER | _WAIT_KILLABLE_RECV
-    listener = _check(_libc.syscall(seccomp, _SET_MODE_FILTER, flags, fprog), "seccomp")
-    with socket.socket(fileno=socket_number) as sender:
-        sender.sendmsg(
-            [b"l"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [listener]))]
-        )
-    os.close(listener)
 
 
 def _check(result: int, what: str) -> int:

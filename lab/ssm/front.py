@@ -20,17 +20,11 @@ from moto.ssm.models import ssm_backends
 
 from lab.access import role_sessions
 from lab.guests.instances import LabInstance
-from lab.ssm import agents, commands, documents, groups, of_aws, session_calls, shown
+from lab.ssm import agents, commands, documents, groups, of_aws, shown
 from lab.ssm.errors import SsmError
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 Request = dict[str, Any]
-# Users' calls that run in guests, or tell of what ran.
-REAL = (
-    *("DescribeInstanceInformation", "SendCommand", "CancelCommand", "ListCommands"),
-    *("ListCommandInvocations", "GetCommandInvocation", *session_calls.CALLS),
-)
-_OF_SESSIONS = {f"AmazonSSM.{call}" for call in session_calls.CALLS}
 _MESSAGES = "EC2WindowsMessageDeliveryService"
 # How long a command waits for its instance when SendCommand does not say.
 _LIFETIME = 3600
@@ -61,8 +55,7 @@ class Manager:
 
         def application(environ: Any, start_response: Callable[..., Any]) -> Iterable[bytes]:
             target = str(environ.get("HTTP_X_AMZ_TARGET", ""))
-            is_implemented = target in self._calls or target in self._of_agents
-            if not is_implemented and target not in _OF_SESSIONS:
+            if target not in self._calls and target not in self._of_agents:
                 return moto(environ, start_response)
             body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             environ["wsgi.input"] = io.BytesIO(body)
@@ -90,25 +83,13 @@ class Manager:
         key, region = scope.groups() if scope else ("", "us-east-1")
         if target in self._calls:
             return self._calls[target](region, request)
-        if target not in self._of_agents:
-            return self._session(target.rpartition(".")[2], key, region, request, environ)
         caller = role_sessions.instance_of(key)
-        if caller is None:  # whether its role may has been judged before (lab/access/gate.py)
+        if caller is None:
             raise SsmError("AccessDeniedException", "the key is not that of an instance")
         if target.endswith("UpdateInstanceInformation"):
             self.agents.hear(caller[0].id, caller[0].region_name, caller[1], request, key)
             return None
         return self._of_agents[target](caller[0], caller[1], request)
-
-    def _session(self, call: str, key: str, region: str, request: Request, environ: Any) -> Request:
-        host = str(environ.get("HTTP_HOST", ""))
-        if call == "StartSession":
-            return session_calls.start(self.agents.find, key, region, request, host)
-        if call == "ResumeSession":
-            return session_calls.resume(region, request, host)
-        if call == "TerminateSession":
-            return session_calls.terminate(request)
-        return _page("Sessions", session_calls.describe(region, request), request)
 
     # What agents call.
 

@@ -1,1 +1,1 @@
-"""Disks: overlays of root filesystems, volumes, loop devices."""
+"""Disks: overlays of root filesystems."""

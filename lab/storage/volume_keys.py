@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 
 def arn_of(backend: Any, key: str) -> str | None:
     """The ARN, with which volumes and snapshots are shown, of a key that a call names by id, ARN,
     alias or the alias's ARN. None if the account has no such key in the backend's region."""
-    from moto.kms import kms_backends
-
-    keys = kms_backends[backend.account_id][backend.region_name]
+    parts = key.split(":")
+    if len(parts) > 4 and parts[3] != backend.region_name:
+        return None  # moto looks for the name alone
     try:
-        return str(keys.describe_key(key).arn)
+        return str(_keys(backend).describe_key(key).arn)
     except (KeyError, AttributeError):  # moto's, for an id and for an alias
         return None
+
+
+def is_awss_own(backend: Any, arn: str | None) -> bool:
+    """Whether AWS manages the key, as it does `alias/aws/ebs`."""
+    key = _keys(backend).keys.get((arn or "").rpartition("/")[2])
+    return key is not None and key.key_manager == "AWS"
+
+
+def managed(create_alias: Callable[..., Any]) -> Callable[..., Any]:
+    """CreateAlias of KMS. moto: the key of AWS's alias is a customer's."""
+
+    def create(keys: Any, target_key_id: str, alias_name: str) -> Any:
+        if alias_name.startswith("alias/aws/"):
+            keys.keys[keys.get_key_id(target_key_id)].key_manager = "AWS"
+        return create_alias(keys, target_key_id, alias_name)
+
+    return create
+
+
+def _keys(backend: Any) -> Any:
+    from moto.kms import kms_backends
+
+    return kms_backends[backend.account_id][backend.region_name]

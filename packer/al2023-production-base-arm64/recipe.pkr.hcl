@@ -50,6 +50,7 @@ locals {
     }
     "nvidia-imex" = {
       env = {
+        NVIDIA_IMEX_OWNER     = "host"
         NVIDIA_DRIVER_VERSION = "595.91.07"
         NVIDIA_IMEX_PACKAGES  = "nvidia-imex=595.91.07"
       }

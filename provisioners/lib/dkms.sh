@@ -95,6 +95,20 @@ kiln_compiler() {
     printf 'gcc\n'
 }
 
+# kiln_dkms_version KERNEL MODULE: prints the version of the module that DKMS has installed for that kernel;
+# nothing when it has none.
+kiln_dkms_version() {
+    local listed line
+    listed=$(dkms status -m "$2") || kiln_die "dkms does not list its modules"
+    while read -r line; do
+        # 3.x: efa/3.3.1, 6.1.170-210.320.amzn2023.x86_64, x86_64: installed; before: efa, 3.3.1, …
+        [[ $line == *", $1, "*": installed"* ]] || continue
+        line=${line%%", $1, "*}
+        line=${line#"$2"[/,]}
+        printf '%s\n' "${line# }"
+    done <<<"$listed"
+}
+
 # kiln_dkms_compiler KERNEL MODULE…: where a command other than gcc built the kernel, DKMS must use it for
 # these modules, now and for any rebuild. DKMS drops CC from its environment, and 3.x takes no `export CC`
 # from a configuration file. 2.x and 3.x both read /etc/dkms/MODULE.conf after the module's dkms.conf, so

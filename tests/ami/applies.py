@@ -1,7 +1,8 @@
 """Which checks belong to an image: those of its components and of its recipe's settings.
 
-What does not belong is not run and not counted. *Skipped* means something else: the check belongs
-to the image and could not be judged here (no GPU, a lab's stand-in), and says why.
+Checks that act on the machine (`exercise`) belong only where that is asked for. What does not
+belong is not run and not counted. *Skipped* means something else: the check belongs to the image
+and could not be judged here (no GPU, a lab's stand-in), and says why.
 """
 
 from __future__ import annotations
@@ -36,5 +37,7 @@ def belongs(item: pytest.Item, expect: Expectations) -> bool:
     # A component has a provisioner of its name beside tests/, here as in an overlay.
     is_component = (item.path.parents[2] / "provisioners" / f"{component}.sh").exists()
     if is_component and component not in expect["recipe"]["components"]:
+        return False
+    if item.get_closest_marker("exercise") and not expect.get("exercise"):
         return False
     return all(mark.args[0](expect) for mark in item.iter_markers("only_if"))

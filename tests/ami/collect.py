@@ -1,11 +1,14 @@
 # ruff: noqa: F821, PTH123, UP031
-# Runs on the machine as root, behind the functions of provisioners/lib/version_info.py, and prints
-# one JSON object: {"now": parts of version_info.py's, "baked": all of it at the bake, "units":
-# {name: {property: value}}, "failed": {unit: its last words}, "too_slow_for": [unit], "files":
-# {path: {mode, size, mtime, target}}, "text": {path: content}, "commands": {name: {rc, out}},
-# "boot": {…},
+# Runs on the machine as root, behind the functions of provisioners/lib/version_info.py, and changes
+# nothing there: the machine may be at work. It prints one JSON object:
+# {"now": parts of version_info.py's, "baked": all of it at the bake, "units": {name: {property:
+# value}}, "failed": {unit: its last words}, "too_slow_for": [unit], "files": {path: {mode, size,
+# mtime, target, major}}, "text": {path: content}, "commands": {name: {rc, out}}, "cycles": [message
+# of systemd], "boot": {…},
 # "modules_loaded": [name], "limits": {name: [soft, hard]} of this program's login, "sysctls":
-# {name: value}, "own": what only a machine with its own kernel can tell, null in a container}
+# {name: value}}
+# With the argument `own_kernel`, a kernel's release, it loads every module that was built for that
+# kernel, and prints what own_kernel() finds.
 import pwd
 import resource
 import stat
@@ -17,6 +20,7 @@ UNITS = (
     "aws-hw-monitor.service",
     "amazon-cloudwatch-agent.service",
     "cloud-init.service",
+    "cloud-init-network.service",
     "kiln-gpu-boot.service",
     "kiln-gpu-clocks.service",
     "kiln-gpu-select.service",
@@ -47,6 +51,7 @@ TEXTS = (
     "/etc/profile.d/kiln-cuda.sh",
     "/etc/modprobe.d/kiln-nouveau.conf",
     "/etc/modprobe.d/kiln-gpu-select.conf",
+    "/etc/modprobe.d/kiln-imex.conf",
     "/etc/apt/sources.list.d/nvidia-cuda.list",
     "/etc/apt/sources.list.d/nvidia-container-toolkit.list",
     "/etc/yum.repos.d/nvidia-cuda.repo",
@@ -64,6 +69,9 @@ TEXTS = (
     "/etc/sysctl.d/60-kiln.conf",
     "/etc/security/limits.d/60-kiln.conf",
     "/etc/apt/sources.list.d/fsx-lustre.list",
+    "/run/modprobe.d/kiln-gpu.conf",
+    "/proc/driver/nvidia/params",
+    "/proc/devices",
     "/proc/net/tcp",
     "/proc/net/tcp6",
 )
@@ -102,7 +110,13 @@ def file_facts(path):
         return None
     link = os.readlink(path) if stat.S_ISLNK(facts.st_mode) else None
     mode = "%04o" % stat.S_IMODE(facts.st_mode)
-    return {"mode": mode, "size": facts.st_size, "mtime": facts.st_mtime, "target": link}
+    return {
+        "mode": mode,
+        "size": facts.st_size,
+        "mtime": facts.st_mtime,
+        "target": link,
+        "major": os.major(facts.st_rdev),
+    }
 
 
 def unit_facts(names):
@@ -119,12 +133,17 @@ def last_words(unit):
     return command("journalctl", "-b", "--no-pager", "-o", "cat", "-n", "5", "-u", unit)["out"]
 
 
+def ordering_cycles():
+    """What systemd says of cycles, which it breaks by not starting a unit; None without a log."""
+    log = run("journalctl", "-b", "--no-pager", "-o", "cat", "SYSLOG_IDENTIFIER=systemd")
+    return [line for line in log.splitlines() if "ordering cycle" in line] if log else None
+
+
 def authorized_keys():
     found = {}
     for user in pwd.getpwall():
-        keys = text(os.path.join(user.pw_dir, ".ssh", "authorized_keys"))
-        if keys and keys.strip():
-            found[user.pw_name] = [line for line in keys.splitlines() if line.strip()]
+        keys = text(os.path.join(user.pw_dir, ".ssh", "authorized_keys")) or ""
+        found[user.pw_name] = [line for line in keys.splitlines() if line.strip()]
     return found
 
 
@@ -215,7 +234,7 @@ def result_of(unit):
 
 
 def own_kernel(kernel):
-    """Root, boot loader, modules, boot time and log of a machine that runs its own kernel."""
+    """Root, boot loader, log, boot time and modules of a machine that runs its own kernel."""
     line = (text("/proc/cmdline") or "").strip()
     root = dict(word.partition("=")[::2] for word in line.split()).get("root", "")
     in_fstab = ("findmnt", "--fstab", "--evaluate", "-nro", "SOURCE", "/")
@@ -234,6 +253,18 @@ def own_kernel(kernel):
     }
 
 
+def not_to_ask(container, loaded, units):
+    """Name → why a program is not asked: it would start what it asks about."""
+    why = {}
+    # As root it has nvidia-modprobe load the driver.
+    if not container and "nvidia" not in loaded:
+        why["nvidia-smi"] = why["gpu-clocks"] = "the module nvidia is not loaded"
+    # Its socket starts it.
+    if units.get("docker.service", {}).get("ActiveState") != "active":
+        why["docker-info"] = "docker.service is not active"
+    return {name: {"rc": 127, "out": words} for name, words in why.items()}
+
+
 def programs_to_ask(kernel):
     """Name → command line of the programs that say what they are, or what the machine is."""
     return {
@@ -243,6 +274,7 @@ def programs_to_ask(kernel):
             "--query-gpu=" + CLOCK_FIELDS,
             "--format=csv,noheader,nounits",
         ),
+        "dkms-gdrdrv": ("dkms", "status", "-m", "gdrdrv"),
         "lfs": ("lfs", "--version"),
         "mount.lustre": ("sh", "-c", "command -v mount.lustre"),
         "snap": ("snap", "list", "amazon-ssm-agent"),
@@ -257,6 +289,7 @@ def programs_to_ask(kernel):
         "ib_umad": ("modinfo", "-k", kernel, "-F", "filename", "ib_umad"),
         "mlx5_ib": ("modinfo", "-k", kernel, "-F", "filename", "mlx5_ib"),
         "gpu-mig": ("gpu-mig", "validate"),
+        "login-nvcc": ("bash", "-lc", "command -v nvcc"),
     }
 
 
@@ -266,6 +299,7 @@ def answers(asked):
 
 def facts(pool):
     """All of it. The programs are asked side by side: most of the time they start or wait."""
+    loaded = [line.split()[0] for line in (text("/proc/modules") or "").splitlines()]
     baked = load("/etc/kiln/version-info.json", None)
     kernel = (baked or {}).get("kernel", {}).get("boots", "")
     components = (baked or {}).get("components", {})
@@ -286,15 +320,21 @@ def facts(pool):
         "/usr/src/kernels/%s" % kernel,
         "/boot/vmlinuz-%s" % kernel,
         "/var/tmp/kiln",
+        "/dev/gdrdrv",
         # Comes with the lab's stand-in of a driver.
         "/usr/lib/kiln-lab/bin/kiln-lab-gpu",
         "/etc/kiln/version-info.json",
         *host_keys,
     ]
-    asked = {name: pool.submit(command, *words) for name, words in programs_to_ask(kernel).items()}
     linked = {path: pool.submit(command, "ldd", path) for path in built}
     container = run("systemd-detect-virt", "--container").strip() not in ("", "none")
     units = unit_facts(sorted({*UNITS, *recorded}))
+    unasked = not_to_ask(container, loaded, units)
+    asked = {
+        name: pool.submit(command, *words)
+        for name, words in programs_to_ask(kernel).items()
+        if name not in unasked
+    }
     # Before the tables of /proc/net are read: the exporter listens when it answers.
     metrics = dcgm_metrics(units)
     listed = run("systemctl", "list-units", "--failed", "--no-legend", "--plain", "--no-pager")
@@ -313,6 +353,7 @@ def facts(pool):
         "units": units,
         "dcgm_metrics": metrics,
         "failed": {unit: last_words(unit) for unit in failed},
+        "cycles": ordering_cycles(),
         # Units that waited too short for an emulated processor.
         "too_slow_for": [u for u in failed if EMULATED and result_of(u) == "timeout"],
         "files": {path: file_facts(path) for path in [*looked_at, *built]},
@@ -323,7 +364,7 @@ def facts(pool):
         "text": {path: text(path) for path in TEXTS},
         "agent_files": agent_files(),
         "authorized_keys": authorized_keys(),
-        "commands": answers(asked),
+        "commands": dict(unasked, **answers(asked)),
         "boot": {
             "container": container,
             "may_raise_limits": may_raise_limits(),
@@ -331,14 +372,15 @@ def facts(pool):
             "instance_id": (text("/var/lib/cloud/data/instance-id") or "").strip(),
             "now": time.time(),
         },
-        # Before the log is read: loading a module writes to it.
-        "own": None if container else own_kernel(kernel),
         "programs": programs(),
-        "modules_loaded": [line.split()[0] for line in (text("/proc/modules") or "").splitlines()],
+        "modules_loaded": loaded,
     }
 
 
 def main():
+    if "own_kernel" in ARGUMENTS:
+        print(json.dumps(own_kernel(ARGUMENTS["own_kernel"])))
+        return
     with ThreadPoolExecutor() as pool:
         print(json.dumps(facts(pool)))
 

@@ -13,6 +13,12 @@ def version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in result.group().split("."))
 
 
+def assert_seen(machine: dict[str, Any], kind: str) -> None:
+    """The collector saw something of this kind; otherwise that something is absent says nothing."""
+    found = machine[kind]
+    assert any(found.values() if isinstance(found, dict) else found), f"no {kind} were seen at all"
+
+
 def packages(machine: dict[str, Any], name: str) -> list[dict[str, str]]:
     """Every installed package of that name; several versions may be installed."""
     return [package for package in machine["now"]["packages"] if package["name"] == name]

@@ -7,6 +7,7 @@ KILN_EXPECT: {"recipe": Recipe as JSON, "instance_type": str, "target": "aws"|"l
                       "mig": bool, "prefers": "open"|"proprietary",
                       "clocks": [memory, graphics] in MHz or null} or null,
               "needs_cluster": [units that fail without one],
+              "exercise": bool, whether checks may act on the machine,
               "own_kernel": bool, with "boot_budget": kiln/facts/knowledge/boot.yaml if true}
 
 A single program on the machine (`collect.py`) collects all facts, so that checks cost nothing.

@@ -4,12 +4,13 @@ import json
 
 import pytest
 from applies import only_if
-from expectations import assert_active, assert_enabled
+from expectations import assert_active, assert_enabled, assert_seen
 
 pytestmark = pytest.mark.boot
 
 
 def test_no_unit_failed_but_those_that_need_a_cluster(machine, expect):
+    assert_seen(machine, "units")
     excused = [*expect.get("needs_cluster", []), *machine["too_slow_for"]]
     failed = [
         f"{unit}: {words}" for unit, words in machine["failed"].items() if unit not in excused
@@ -33,6 +34,19 @@ def test_boot_is_finished(machine):
     assert_active(machine, "multi-user.target")
 
 
+def test_no_unit_was_left_out_for_an_ordering_cycle(machine):
+    assert machine["cycles"] == []
+
+
+def test_cloud_inits_network_stage_ran(machine):
+    # Its name from 24.3 on is the second one; Ubuntu 24.04 and older keep the first.
+    names = ("cloud-init.service", "cloud-init-network.service")
+    there = [n for n in names if machine["units"].get(n, {}).get("LoadState") == "loaded"]
+    assert there, "there is no unit of cloud-init's network stage"
+    for name in there:
+        assert_active(machine, name)
+
+
 def test_cloud_init_is_done(machine):
     # Its last stage writes the file, with what failed in any of them; `cloud-init status` reads it.
     result = machine["text"]["/run/cloud-init/result.json"]
@@ -43,7 +57,9 @@ def test_cloud_init_is_done(machine):
 def test_kernel_is_the_one_that_was_baked_for(machine, version_info):
     if machine["boot"]["container"]:
         pytest.skip("a lab guest runs the host's kernel")
-    assert machine["now"]["kernel"]["running"] == version_info["kernel"]["boots"]
+    boots = version_info["kernel"]["boots"]
+    assert boots, "the image names no kernel"
+    assert machine["now"]["kernel"]["running"] == boots
 
 
 def test_every_unit_the_components_enabled_starts_at_boot(machine, version_info):
@@ -55,11 +71,12 @@ def test_every_unit_the_components_enabled_starts_at_boot(machine, version_info)
 
 def test_every_enabled_unit_is_up_or_was_held_back_by_its_condition(machine, version_info):
     units = {u for record in version_info["components"].values() for u in record.get("units", [])}
+    assert units, "no component recorded a unit"
     down = {
         unit: f"{facts['ActiveState']} ({facts['Result']})"
         for unit in sorted(units)
         for facts in [machine["units"][unit]]
-        if facts["ActiveState"] != "active" and facts["ConditionResult"] == "yes"
+        if facts["ActiveState"] != "active" and facts["ConditionResult"] != "no"
     }
     assert down == {}
 

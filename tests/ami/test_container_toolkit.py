@@ -4,7 +4,7 @@ import json
 
 import pytest
 from applies import only_if
-from expectations import assert_held, assert_packages_at, recorded
+from expectations import assert_held, assert_packages_at, assert_seen, recorded
 
 pytestmark = pytest.mark.bake
 
@@ -25,6 +25,7 @@ def test_nvidia_ctk_answers_with_that_version(machine, recipe):
 
 
 def test_the_image_has_no_retired_repository(machine):
+    assert_seen(machine, "text")
     for path, text in machine["text"].items():
         assert "nvidia.github.io/nvidia-docker" not in (text or ""), f"{path} is retired"
 

@@ -39,5 +39,5 @@ def test_the_loader_searches_it(machine):
     ).strip() == "/usr/local/cuda/lib64"
 
 
-def test_a_login_shell_finds_nvcc(host):
-    assert host.run("bash -lc 'command -v nvcc'").stdout.strip() == "/usr/local/cuda/bin/nvcc"
+def test_a_login_shell_finds_nvcc(machine):
+    assert machine["commands"]["login-nvcc"]["out"].strip() == "/usr/local/cuda/bin/nvcc"

@@ -1,21 +1,20 @@
 """cuDNN of the recipe's version, for its CUDA."""
 
 import pytest
-from expectations import assert_held, packages, recorded, version
+from expectations import assert_held, assert_packages_at, packages, recorded, version
 
 pytestmark = pytest.mark.bake
 
 
 def test_the_packages_are_of_that_version(machine, recipe, version_info):
-    for name in recorded(version_info, "cudnn")["packages"]:
-        result = packages(machine, name)
-        assert len(result) == 1, f"{name}: {len(result)} installed, one expected"
-        assert result[0]["version"] == recipe["cudnn"]
+    assert_packages_at(machine, recorded(version_info, "cudnn")["packages"], recipe["cudnn"])
 
 
 def test_it_was_built_for_that_cuda_major(machine, recipe, version_info):
     major = recipe["cuda"].split(".")[0]
-    for name in recorded(version_info, "cudnn")["packages"]:
+    names = recorded(version_info, "cudnn")["packages"]
+    assert names, "the provisioner recorded no package"
+    for name in names:
         result = packages(machine, name)[0]
         built = f"cuda-{major}" in name or f"cuda{major}." in result["release"]
         assert built, f"{name} {result['release']} is not for CUDA {major}"

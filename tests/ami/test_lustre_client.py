@@ -7,7 +7,9 @@ pytestmark = pytest.mark.bake
 
 
 def test_the_packages_are_there(machine, version_info):
-    for name in recorded(version_info, "lustre-client")["packages"]:
+    names = recorded(version_info, "lustre-client")["packages"]
+    assert names, "the provisioner recorded no package"
+    for name in names:
         assert packages(machine, name), f"{name} is not installed"
 
 

@@ -28,6 +28,7 @@ def test_its_own_service_is_not_there(machine):
 
 
 def test_gpu_mig_may_use_it(machine):
-    settings = machine["text"]["/etc/default/gpu-mig"] or ""
+    settings = machine["text"]["/etc/default/gpu-mig"]
+    assert settings, "/etc/default/gpu-mig is missing"
     engine = re.findall(r"^MIG_ENGINE=[\"']?([\w-]*)", settings, re.M)
     assert engine[-1:] in ([], ["auto"], ["mig-parted"]), f"MIG_ENGINE={engine[-1]} keeps it out"

@@ -42,6 +42,7 @@ def test_they_find_open_mpi_where_efa_brought_it(machine, version_info):
 
 @only_if(lambda expect: not expect["recipe"].get("mig_config"))  # NCCL does not run on MIG slices
 @pytest.mark.boot
+@pytest.mark.exercise
 def test_an_all_reduce_over_all_gpus_adds_up(host, expect, gpu, version_info):
     if expect["target"] == "lab":
         pytest.skip("the lab's stand-in of nccl-tests measures nothing")

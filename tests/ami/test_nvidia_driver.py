@@ -8,6 +8,7 @@ from expectations import (
     assert_active,
     assert_enabled,
     assert_held,
+    assert_seen,
     kept_modules,
     kind_of,
     modules_in_place,
@@ -66,6 +67,7 @@ def test_both_kernel_modules_were_built_for_the_kernel_that_boots(machine, recip
 @pytest.mark.bake
 def test_one_kernel_module_can_take_the_others_place(machine):
     names = [{m["name"] for m in kept_modules(machine, name)} for name in ("open", "proprietary")]
+    assert names[0], "no open driver is kept"
     assert names[0] == names[1]
     assert {m["name"] for m in modules_in_place(machine)} >= names[0]
 
@@ -84,6 +86,20 @@ def test_the_kernel_module_in_place_is_the_one_for_these_gpus(machine, gpu):
     modules = driver_modules(machine)
     assert modules, "there is no nvidia module"
     assert kind_of(modules[0]) == gpu["prefers"]
+
+
+@both_modules
+@pytest.mark.boot
+def test_the_driver_has_the_options_for_these_gpus(machine, gpu):
+    if not gpu["module_options"]:
+        pytest.skip("these GPUs need no options of the driver")
+    written = (machine["text"]["/run/modprobe.d/kiln-gpu.conf"] or "").splitlines()
+    assert "options nvidia " + " ".join(gpu["module_options"]) in written
+    # No driver runs in the lab.
+    has = machine["text"]["/proc/driver/nvidia/params"]
+    for option in gpu["module_options"] if has is not None else ():
+        name, _, value = option.removeprefix("NVreg_").partition("=")
+        assert f"{name}: {value}" in has.splitlines()
 
 
 @both_modules
@@ -126,6 +142,7 @@ def test_nouveau_is_kept_away(machine):
 def test_nouveau_is_not_loaded(machine):
     if machine["boot"]["container"]:
         pytest.skip("a lab guest loads no modules")
+    assert_seen(machine, "modules_loaded")
     assert "nouveau" not in machine["modules_loaded"]
 
 

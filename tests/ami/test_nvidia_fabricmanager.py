@@ -10,6 +10,7 @@ from expectations import (
     assert_held,
     assert_not_started,
     assert_packages_at,
+    assert_seen,
     recorded,
 )
 
@@ -73,6 +74,7 @@ def test_the_kernel_that_boots_has_the_driver_of_the_switches_adapters(machine):
 @recipe_has("nvlsm")
 @pytest.mark.boot
 def test_nvlsm_runs_exactly_where_there_is_a_switch_for_it(machine, expect):
+    assert_seen(machine, "programs")
     wanted = bool(expect["gpu"] and expect["gpu"].get("nvlsm"))
     assert (NVLSM in machine["programs"]) == wanted
 

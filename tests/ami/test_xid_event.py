@@ -9,6 +9,7 @@ from harness import run_python
 
 pytestmark = [
     pytest.mark.boot,
+    pytest.mark.exercise,
     only_if(lambda expect: "aws-hw-monitor" in expect["recipe"]["components"]),
 ]
 

@@ -37,12 +37,15 @@ from kiln.base.errors import KilnError
 from lab import control, host, settings
 from lab.access import keys
 from lab.api import botocore_data
+from lab.rootfs import bases
 from lab.settings import Lab
+from tests import surroundings
 from tests.unit import commands
 from tests.unit.rows import row
 
 __all__ = ["PRIVATE_KEY", "inventory", "slim_checkout", "slim_matrix", "users_environment"]
 
+surroundings.replace()
 # As in tests/unit/conftest.py.
 gc.set_threshold(100_000, 50, 50)
 botocore_data.read_once()
@@ -334,13 +337,15 @@ class Finished:
 
 @pytest.fixture(scope="session")
 def built(lab: Any, ec2: Any, tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """One build of al2: test_build.py looks at it, test_mutations.py breaks it."""
+    """One build of al2 by an odd caller: test_build.py looks at it, test_mutations.py breaks it."""
+    bases.ensure("al2", "x86_64")  # whose packages come by the caller's proxy
     home = tmp_path_factory.mktemp("built")
     before = inventory(ec2)
     done = subprocess.run(
         [str(ROOT / "invoke"), "build", "--distro", "al2", "--driver", "510.47.03"],
         cwd=ROOT,
-        env=users_environment(home),
+        env=users_environment(home) | surroundings.ODD,
+        umask=0o077,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

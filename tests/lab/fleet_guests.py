@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 
 from conftest import Guest
 
-from kiln.cloud import iam as iam_policies
-from lab.settings import Lab
 from lab.standins.nvidia_smi import install
 
 _TRUST = {
@@ -64,27 +60,6 @@ def role(client: Callable[[str], Any], *policies: str) -> Iterator[str]:
         iam.detach_role_policy(RoleName=name, PolicyArn=attached["PolicyArn"])
     iam.delete_role_policy(RoleName=name, PolicyName="s3")
     iam.delete_role(RoleName=name)
-
-
-@contextmanager
-def operator(client: Callable[[str], Any], lab: Lab) -> Iterator[None]:
-    """While inside, AWS is the lab, as a user sees it who has the policy of docs/iam-fleet.json."""
-    iam, name = client("iam"), f"operator-{time.time_ns()}"
-    iam.create_user(UserName=name)
-    iam.put_user_policy(
-        UserName=name, PolicyName="fleet", PolicyDocument=iam_policies.publishing_text("fleet")
-    )
-    key = iam.create_access_key(UserName=name)["AccessKey"]
-    environment = {
-        "AWS_ENDPOINT_URL": lab.endpoint,
-        "AWS_ACCESS_KEY_ID": key["AccessKeyId"],
-        "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"],
-    }
-    with patch.dict(os.environ, environment):
-        yield
-    iam.delete_access_key(UserName=name, AccessKeyId=key["AccessKeyId"])
-    iam.delete_user_policy(UserName=name, PolicyName="fleet")
-    iam.delete_user(UserName=name)
 
 
 def lay(guest: Guest, more: dict[str, str] | None = None) -> None:

@@ -50,32 +50,6 @@ def test_a_base_has_no_identity_of_its_own(distro: str) -> None:
     assert not (root / "etc/hostname").exists()
 
 
-@pytest.mark.parametrize(
-    ("distro", "listing"),
-    [
-        (
-            "al2023",
-            ("rpm", "-q", "--qf", "%{NAME} %{VERSION}\n", "nvidia-open", "cuda-toolkit-13-2"),
-        ),
-        ("ubuntu2404", ("dpkg-query", "-W", "nvidia-open", "cuda-toolkit-13-2")),
-    ],
-)
-def test_a_deep_learning_ami_has_what_awss_notes_name(
-    distro: str, listing: tuple[str, ...]
-) -> None:
-    root = bases.ensure(f"{distro}+dlami")
-    assert "595.91.07" in inside(root, *listing).stdout
-    driver = json.loads((root / "var/lib/kiln-lab/driver.json").read_text())
-    assert (driver["version"], driver["kernel_module"]) == ("595.91.07", "open")
-    assert "release 13.2" in inside(root, "/usr/local/cuda/bin/nvcc", "--version").stdout
-    for series in ("12.8", "12.9", "13.0", "13.2"):
-        assert (root / f"usr/local/cuda-{series}/bin/nvcc").is_file()
-    assert "1.20.1" in inside(root, "nvidia-ctk", "--version").stdout
-    efa = (root / "opt/amazon/efa_installed_packages").read_text()
-    assert efa.startswith("# EFA installer version: 1.50.0\n")
-    assert (root / "opt/dlami/nvme").is_dir()
-
-
 @pytest.mark.parametrize("distro", APT)
 def test_packages_that_a_bake_installs_land_whole_as_on_ec2(distro: str) -> None:
     settings = (bases.ensure(distro) / "etc/dpkg/dpkg.cfg.d").iterdir()

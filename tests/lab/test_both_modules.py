@@ -49,7 +49,7 @@ def test_version_info_names_the_modules_of_both_kinds(built: dict[str, Any]) -> 
     assert kept == {("open", False, ROW.driver), ("proprietary", True, ROW.driver)}
 
 
-@pytest.mark.parametrize("instance_type", [OLD, NEW, "m5.large"])
+@pytest.mark.parametrize("instance_type", [OLD, NEW, "g4dn.xlarge", "m5.large"])
 def test_the_same_ami_is_good_on(built: dict[str, Any], matrix: Path, instance_type: str) -> None:
     if instance_type == OLD:
         record = built

@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 from conftest import AL2, PRIVATE_KEY, ROOT, Finished, Verified, wait_for
 
+from tests import surroundings
 from tests.unit import shown
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
@@ -44,6 +45,13 @@ def test_the_last_lines_say_what_there_is_now_and_where_to_read_more(built: Fini
     assert f"{checks['passed']} passed, 0 failed, {checks['skipped']} skipped" in output
     assert f"{built.folder}/record.json" in output
     assert f"{built.folder}/report.html" in output
+
+
+def test_forced_colors_reach_no_record_log_or_report(built: Finished) -> None:
+    assert surroundings.ODD["FORCE_COLOR"]
+    files = [path for path in built.folder.rglob("*") if path.is_file()]
+    assert built.folder / "checks.log" in files
+    assert [path for path in files if b"\x1b[" in path.read_bytes()] == []
 
 
 def test_its_record_fits_the_published_schema(built: Finished) -> None:
@@ -193,6 +201,28 @@ def test_verify_finds_it_good_on_another_instance_type(on_p4d: Verified, ec2: An
     image = ec2.describe_images(ImageIds=[record["ami_id"]])["Images"][0]
     assert tags(image)["kiln:verified"].startswith("pass ")
     assert on_p4d.after == on_p4d.before
+
+
+def test_verify_of_running_machine_changes_nothing(
+    built: Finished, launch: Callable[..., Any], kiln: Callable[..., Any]
+) -> None:
+    guest = launch(built.record["ami_id"])
+    booted = "until systemctl is-system-running | grep -qE 'running|degraded'; do sleep 0.5; done"
+    # All guests share the kernel log. This guest's programs write to a file in its place.
+    own_log = "sudo touch /run/kmsg && sudo mount --bind /run/kmsg /dev/kmsg && touch /tmp/before"
+    assert guest.run(f"{booted}; {own_log}").returncode == 0
+    verify = ("verify", "--instance", guest.id, "--key", str(guest.key), "--json")
+    done = kiln(*verify, PYTEST_ADDOPTS="-k is_enabled", PYTHONOPTIMIZE="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    checks = json.loads(done.stdout)["checks"]
+    assert checks["passed"] == built.record["checks"]["passed"] - 3
+    assert "run only with --exercise" in done.stderr
+    # Agents write their logs, and rpm's readers its database's locks.
+    but = "! -path '/var/log/*' ! -path '*/logs/*' ! -name rpmdb.sqlite-shm"
+    changed = f"sudo find / -xdev -type f -newer /tmp/before {but}"
+    assert guest.run(f"cat /run/kmsg; {changed}").stdout == ""
+    kiln(*verify, "--exercise", "-k", "xid")
+    assert "NVRM: Xid" in guest.run("cat /run/kmsg").stdout
 
 
 def test_verify_finds_a_broken_one_bad_and_says_what_is_broken(

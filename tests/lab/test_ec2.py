@@ -118,58 +118,6 @@ def test_imds_shows_the_interface_as_ec2_does(ec2, pair):
     assert ipaddress.ip_address(guest.address) in ipaddress.ip_network(answer[-1])
 
 
-def test_the_identity_document_is_signed_with_the_labs_own_key(lab, pair):
-    _, guest = pair
-    certificate = (lab.shared / "ca" / "identity.pem").read_text()
-    checked = guest.run(
-        f"""cd /tmp; u=http://169.254.169.254/latest/dynamic/instance-identity
-        curl -sf $u/ | sort | paste -sd ' '
-        curl -sf $u/document > document; echo '{certificate}' > lab.pem
-        for kind in pkcs7 rsa2048; do
-            (echo '-----BEGIN PKCS7-----'; curl -sf $u/$kind; printf '\n-----END PKCS7-----\n') |
-                openssl smime -verify -inform PEM -certfile lab.pem -noverify 2>/dev/null |
-                cmp - document && echo $kind
-        done
-        openssl x509 -in lab.pem -noout -pubkey > key.pem
-        curl -sf $u/signature | base64 -d > signature
-        openssl dgst -sha256 -verify key.pem -signature signature document
-        echo >> document
-        openssl dgst -sha256 -verify key.pem -signature signature document 2>/dev/null"""
-    )
-    assert checked.stdout.splitlines() == [
-        *("document pkcs7 rsa2048 signature", "pkcs7", "rsa2048"),
-        *("Verified OK", "Verification failure"),
-    ]
-
-
-def test_a_key_of_instance_connect_opens_the_instance_for_a_minute(ec2, client, pair, tmp_path):
-    _, guest = pair
-    own = tmp_path / "own"
-    subprocess.run(["ssh-keygen", "-qt", "ed25519", "-N", "", "-f", own], check=True)
-    visitor = dataclasses.replace(guest, key=own)
-    assert visitor.run("id -un").returncode == 255
-    connect = client("ec2-instance-connect")
-    asked = {"InstanceId": guest.id, "InstanceOSUser": guest.user}
-    before = int(time.time())
-    sent = connect.send_ssh_public_key(SSHPublicKey=own.with_suffix(".pub").read_text(), **asked)
-    after = time.time()
-    assert sent["Success"] is True
-    assert visitor.run("id -un").stdout.strip() == guest.user
-    until = guest.run(
-        "curl -sf http://169.254.169.254/latest/meta-data/managed-ssh-keys/active-keys/"
-        f"{guest.user} | sed -n 's/#Timestamp=//p'"
-    )
-    assert before + 60 <= int(until.stdout) <= after + 60
-    for wrong, code in (
-        ({"InstanceId": "i-00000000000000000"}, "EC2InstanceNotFoundException"),
-        ({"InstanceOSUser": "../root"}, "InvalidArgsException"),
-        ({"SSHPublicKey": "ssh-ed25519 " + "A" * 80}, "InvalidArgsException"),
-    ):
-        given = {"SSHPublicKey": own.with_suffix(".pub").read_text()} | asked | wrong
-        with pytest.raises(ClientError, match=code):
-            connect.send_ssh_public_key(**given)
-
-
 def test_guests_do_not_reach_each_other(pair):
     first, other = pair
     answer = first.run(

@@ -1,13 +1,15 @@
-"""Telemetry on instances that run already: one with somebody else's agent and configuration, whose
-role may not report at first, so that its wave fails, and one with no agent."""
+"""Telemetry on instances that run already: one with somebody else's agent and configuration, which
+does not reach CloudWatch at first, so that its wave fails, and one with no agent."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from conftest import Guest, launching, users_environment
@@ -17,7 +19,6 @@ from fleet_guests import (
     REPORTS,
     did,
     lay,
-    operator,
     role,
     tree,
     until_online,
@@ -29,6 +30,7 @@ from kiln.fleet.install import HowToInstall, install_fleet
 from kiln.fleet.machines import find_machines, parse_targets
 from kiln.fleet.waves import parse_waves
 from kiln.telemetry import Telemetry
+from lab import control
 from tests.unit import commands
 
 GROUP = "/fleet/events"
@@ -38,17 +40,17 @@ OLD_AGENT = "1.300031.0b313"
 THEIRS = f"{AGENT_ETC}/amazon-cloudwatch-agent.d/theirs.json"
 _FILE = {"file_path": "/var/log/job.log", "log_group_name": "/jobs"}
 CONFIGURATION = json.dumps({"logs": {"logs_collected": {"files": {"collect_list": [_FILE]}}}})
+NOWHERE = "127.0.0.9 monitoring.us-east-1.amazonaws.com logs.us-east-1.amazonaws.com"
 JOB = "systemctl show -p MainPID --value job; cat /proc/sys/kernel/random/boot_id"
 AGENT_STATE = "systemctl is-active amazon-cloudwatch-agent || true"
 
 
 @dataclass
 class Fleet:
-    """`mute` may not send metrics and events at first, `bare` has no agent."""
+    """`mute` does not reach CloudWatch at first, `bare` has no agent."""
 
     mute: Guest
     bare: Guest
-    role_of_mute: str
 
     @property
     def both(self) -> list[Guest]:
@@ -62,10 +64,10 @@ def fleet(ec2: Any, client: Any, key: Any, source_ami: str) -> Iterator[Fleet]:
         f"{OLD_AGENT}/amazon-cloudwatch-agent.rpm"
     )
     with ExitStack() as stack:
-        quiet = stack.enter_context(role(client, MANAGED))
-        good = stack.enter_context(role(client, MANAGED, REPORTS))
+        profile = {"Name": stack.enter_context(role(client, MANAGED, REPORTS))}
         launch = stack.enter_context(launching(ec2, key, source_ami))
-        mute, bare = (launch(IamInstanceProfile={"Name": name}) for name in (quiet, good))
+        mute, bare = (launch(IamInstanceProfile=profile) for _ in range(2))
+        did(mute, f"echo '{NOWHERE}' | sudo tee -a /etc/hosts")
         lay(mute, {THEIRS: CONFIGURATION})
         lay(bare)
         start = "sudo systemctl enable --now amazon-cloudwatch-agent"
@@ -73,13 +75,13 @@ def fleet(ec2: Any, client: Any, key: Any, source_ami: str) -> Iterator[Fleet]:
         for guest in (mute, bare):
             did(guest, "sudo systemd-run -q --unit job sleep 100000")
         until_online(client("ssm"), [mute.id, bare.id])
-        yield Fleet(mute, bare, quiet)
+        yield Fleet(mute, bare)
 
 
 @dataclass
 class Walked:
-    """What came of it: an installation that fails; by an operator with the documented policy a
-    canary and the rest; status, uninstall. The trees are those of `mute` and `bare`."""
+    """What came of it: an installation that fails; a canary and the rest; status, uninstall. The
+    trees are those of `mute` and `bare`."""
 
     failed: dict[str, Any]
     output: str
@@ -117,9 +119,9 @@ def walked(fleet: Fleet, client: Any, lab: Any, tmp_path_factory: pytest.TempPat
     failed, output = invoke(*install, "--waves", "1,1", "--patience", "0.3", rc=1)
     after_failure = [tree(guest) for guest in fleet.both]
     agents.append(each(AGENT_STATE))
-    client("iam").attach_role_policy(RoleName=fleet.role_of_mute, PolicyArn=REPORTS)
+    did(fleet.mute, f"sudo sed -i '/{NOWHERE}/d' /etc/hosts")
     aws = AwsTarget("a test", "us-east-1", account="123456789012")
-    with operator(client, lab):
+    with patch.dict(os.environ, control.environment(lab)):
         machines = find_machines(aws, parse_targets(targets))
         how = HowToInstall(SETTINGS, parse_waves("1"), bucket=fleet_bucket(aws), patience=120)
         canary = install_fleet(aws, machines, how, print).as_json()

@@ -38,16 +38,16 @@ def packer(lab: Any, home: Path, **variables: str) -> subprocess.CompletedProces
     )
 
 
-# Every distribution family: its sshd, its init's sessions. The interfaces lead to names of the lab.
+# Every distribution family: its sshd, its init's sessions.
 @pytest.mark.parametrize(
     ("parameter", "user", "interface"),
     [
         (
             "ami-amazon-linux-latest/amzn2-ami-kernel-5.10-hvm-x86_64-gp2",
             "ec2-user",
-            "private_dns",
+            "private_ip",
         ),
-        ("debian/release/12/latest/amd64", "admin", "public_dns"),
+        ("debian/release/12/latest/amd64", "admin", "public_ip"),
     ],
 )
 def test_a_step_after_a_reboot_runs_on_the_machine_that_has_rebooted(

@@ -34,6 +34,7 @@ from lab.guests.guest import leader_of
 from lab.rootfs import tree
 from lab.settings import Lab
 from lab.storage import disks
+from tests import surroundings
 from tests.unit import commands
 
 pytestmark = pytest.mark.beside
@@ -81,8 +82,9 @@ class Running:
 @pytest.fixture(scope="module")
 def running(own: Lab, call: Invoke) -> Iterator[Running]:
     """For the tests that only look: they are the first of this file."""
+    unknown = surroundings.CALLERS["unknown-profile"]
     with ThreadPoolExecutor() as together:
-        ups = list(together.map(lambda arguments: call(*arguments), [["lab.up"]] * 2))
+        ups = list(together.map(lambda task: call(task, **unknown), ["lab.up"] * 2))
     yield Running(ups, *launched(own))
     call("lab.clean")
 
@@ -116,11 +118,13 @@ def test_what_up_prints_makes_any_aws_client_talk_to_the_lab(
     asks = (
         "import boto3; print(len(boto3.client('ec2').describe_images(Owners=['amazon'])['Images']))"
     )
-    for up in running.ups:
+    proxies = surroundings.CALLERS["proxies"]
+    for up in (*running.ups, call("lab.up", **proxies)):
         done = subprocess.run(
             ["bash", "-euc", 'eval "$1"; exec "$2" -c "$3"', "bash", up.stdout,
              str(ROOT / ".venv/bin/python"), asks],
-            env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False,
+            env={"PATH": os.environ["PATH"], **(proxies if "NO_PROXY" in up.stdout else {})},
+            capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert int(done.stdout) > 0

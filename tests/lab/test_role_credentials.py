@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 from botocore.exceptions import ClientError
 from conftest import Guest, launching
@@ -110,44 +109,8 @@ def test_a_program_in_a_guest_is_the_instances_role(worker) -> None:
     assert f":assumed-role/{name}/{guest.id}</Arn>" in asked.stdout, asked.stderr
 
 
-def test_the_keys_of_a_role_open_what_its_policies_allow_and_not_the_labs_own_calls(
-    lab, iam, worker
-) -> None:
-    guest, name = worker
-    key = credentials(guest, name)
-    opened = boto3.client(
-        "ec2",
-        endpoint_url=lab.endpoint,
-        region_name="us-east-1",
-        aws_access_key_id=key["AccessKeyId"],
-        aws_secret_access_key=key["SecretAccessKey"],
-        aws_session_token=key["Token"],
-    )
-    with pytest.raises(ClientError, match=f"assumed-role/{name}/{guest.id}") as refused:
-        opened.describe_instances(InstanceIds=[guest.id])
-    assert refused.value.response["Error"]["Code"] == "UnauthorizedOperation"
-    statements = [
-        {"Effect": "Allow", "Action": "ec2:Describe*", "Resource": "*"},
-        {
-            "Effect": "Allow",
-            "Action": "ec2:CreateTags",
-            "Resource": "arn:aws:ec2:*:*:instance/*",
-            "Condition": {"StringEquals": {"aws:RequestTag/seen": "yes"}},
-        },
-    ]
-    document = json.dumps({"Version": "2012-10-17", "Statement": statements})
-    iam.put_role_policy(RoleName=name, PolicyName="p", PolicyDocument=document)
-    assert opened.describe_instances(InstanceIds=[guest.id])["Reservations"]
-    opened.create_tags(Resources=[guest.id], Tags=[{"Key": "seen", "Value": "yes"}])
-    for call in (
-        lambda: opened.create_tags(Resources=[guest.id], Tags=[{"Key": "seen", "Value": "no"}]),
-        lambda: opened.terminate_instances(InstanceIds=[guest.id]),
-    ):
-        with pytest.raises(ClientError, match="UnauthorizedOperation"):
-            call()
-    iam.delete_role_policy(RoleName=name, PolicyName="p")
-    with pytest.raises(ClientError, match="UnauthorizedOperation"):
-        opened.describe_instances()
+def test_the_keys_of_a_role_do_not_open_the_labs_own_calls(worker) -> None:
+    guest, _ = worker
     url = "https://ec2.us-east-1.amazonaws.com/_lab/down"
     assert "not for guests" in guest.run(f"curl -s -d '{{}}' {url}").stdout
     query = "Action=DescribeInstances&Version=2016-11-15"

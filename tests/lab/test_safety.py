@@ -5,7 +5,6 @@ docs/security.md says what is defended. Each attack is the one that worked befor
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import re
@@ -239,8 +238,6 @@ def test_the_console_is_the_guests_own_and_shows_its_host_keys(ec2, guest) -> No
     offered = {line.split(" ", 1)[1].strip() for line in scanned.splitlines()}
     assert shown
     assert offered <= set(shown)
-    picture = base64.b64decode(ec2.get_console_screenshot(InstanceId=guest.id)["ImageData"])
-    assert picture.startswith(b"\xff\xd8\xff")  # a JPEG
 
 
 def test_a_state_folder_that_cannot_map_owners_is_refused_in_a_sentence(tmp_path: Path) -> None:

@@ -373,17 +373,6 @@ def test_an_agent_that_stops_is_connection_lost(ssm, guest) -> None:
     until(lambda: ping(ssm, guest.id) == "Online", "it does not come back")
 
 
-def test_an_instance_without_the_policy_is_not_managed_and_gets_no_command(
-    ssm, client, launch
-) -> None:
-    bare = launch()
-    assert ping(ssm, bare.id) == ""
-    with pytest.raises(ClientError, match="InvalidInstanceId"):
-        ssm.send_command(
-            DocumentName=SHELL, Parameters={"commands": ["true"]}, InstanceIds=[bare.id]
-        )
-
-
 def test_unknown_documents_and_parameters_are_refused(ssm) -> None:
     target = [{"Key": "tag:fleet", "Values": ["canary"]}]
     with pytest.raises(ClientError, match="InvalidDocument"):

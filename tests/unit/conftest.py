@@ -18,12 +18,17 @@ import boto3
 import pytest
 
 from kiln import facts
+from kiln.base import times
 from kiln.cloud import aws
 from kiln.cloud.aws_target import AwsTarget
 from kiln.facts import tables
 from lab.api import botocore_data
+from tests import surroundings
 from tests.unit import caches
 
+surroundings.replace()
+# Support of distributions and drivers ends: the tests' day is the same on every day.
+times.today = lambda: surroundings.TODAY
 # The modules that tests import are not garbage; searching them again and again took a twentieth of
 # the whole run.
 gc.set_threshold(100_000, 50, 50)
@@ -57,6 +62,16 @@ def _process_as_before() -> Iterator[None]:
     sys.unraisablehook = hook
     for number, handler in handlers.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True, scope="package")
+def _own_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The machine's lab folder is not theirs, and they need no network."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KILN_LAB_STATE", str(tmp_path_factory.mktemp("lab")))
+        for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+            patch.delenv(name)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -81,7 +81,7 @@ class Machine:
             folder=str(root / install.LIB.lstrip("/").rsplit("/", 1)[0]),
             module="main",
             function="main",
-        ).replace("/usr/bin/python3", sys.executable, 1)
+        ).replace("/usr/bin/python3", str(Path(sys.executable).resolve()), 1)
         self.program("nvidia-smi", self.launcher)
         self.program("systemctl", SYSTEMCTL)
 

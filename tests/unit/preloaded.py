@@ -13,7 +13,6 @@ import boto3
 from kiln.base import plain_yaml
 from kiln.base.located import load_yaml
 from kiln.base.paths import KNOWLEDGE, ROOT, lock_file
-from kiln.facts import indexes
 from kiln.facts import lock_file as lock
 from kiln.packer import policy, render
 from kiln.pipeline import report
@@ -34,7 +33,6 @@ def _parse_plain(text: str, name: str, *, versions_as_text: bool = False, **tags
 for _path in sorted(KNOWLEDGE.glob("*.yaml")):
     _text = _path.read_text(encoding="utf-8")
     _parsed[_text, _path.name, True] = _parse(_text, _path.name, versions_as_text=True)
-indexes.recorded_indexes()
 plain_yaml.parse_plain = _parse_plain
 load_yaml(ROOT / "amis.yaml")
 lock.read_lock_file(lock_file())

@@ -95,7 +95,8 @@ def program(folder: Path) -> Path:
     """An nvidia-smi in `folder` that says what that machine's said."""
     path = folder / "nvidia-smi"
     path.write_text(
-        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        f"#!{Path(sys.executable).resolve()}\nimport sys\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "import recorded_h100\ncode, out = recorded_h100.said(*sys.argv[1:])\n"
         "sys.stdout.write(out)\nsys.exit(code)\n"
     )

@@ -550,14 +550,15 @@ def test_ssh_by_session_hands_the_plugin_what_the_cli_hands_it(
     asked: list[dict[str, Any]] = []
     ran: list[Any] = []
 
-    def client(service: str, **given: Any) -> Any:
+    def client(_: Any, service: str, **given: Any) -> Any:
         asked.append({"service": service, **given})
         return SimpleNamespace(
             start_session=lambda **given: asked.append(given) or answer,
             meta=SimpleNamespace(endpoint_url=given["endpoint_url"]),
         )
 
-    monkeypatch.setattr("boto3.client", client)
+    monkeypatch.setattr("botocore.session.Session.create_client", client)
+    monkeypatch.setenv("AWS_PROFILE", "nosuch")
     monkeypatch.setattr("os.execve", lambda *given: ran.append(given))
     session.carry("us-east-1", str(settings_file), "i-0123", "22")
     assert asked[0] == {"service": "ssm", "region_name": "us-east-1", **own}
@@ -567,7 +568,8 @@ def test_ssh_by_session_hands_the_plugin_what_the_cli_hands_it(
     assert words[2:5] == ["us-east-1", "StartSession", ""]
     assert json.loads(words[5])["Target"] == "i-0123"
     assert words[6] == "http://127.0.0.1:1"
-    assert environment["AWS_ACCESS_KEY_ID"] == "K"
+    aws = {name: text for name, text in environment.items() if name.startswith("AWS_")}
+    assert aws == {"AWS_ACCESS_KEY_ID": "K"}
 
 
 def test_a_session_that_is_refused_is_one_line_and_the_reason_why_ssh_fails(
@@ -579,7 +581,7 @@ def test_a_session_that_is_refused_is_one_line_and_the_reason_why_ssh_fails(
     stubber = Stubber(client)
     stubber.add_client_error("start_session", "TargetNotConnected", "i-0123 is\nnot connected.")
     stubber.activate()
-    monkeypatch.setattr("boto3.client", lambda *given, **more: client)
+    monkeypatch.setattr("botocore.session.Session.create_client", lambda *_, **__: client)
     with pytest.raises(SystemExit) as ended:
         session.carry_or_explain("us-east-1", str(settings_file), "i-0123", "22")
     line = str(ended.value)

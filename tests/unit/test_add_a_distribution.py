@@ -70,7 +70,7 @@ def test_the_lab_says_at_once_that_it_has_no_guests_of_it(environment: dict[str,
     asked = ["build", "--distro", "debian98", "--target", "lab", "--no-install"]
     done = commands.invoke(*asked, env={**environment, "KILN_LAB_INDEX": "54"})
     assert done.returncode != 0
-    if "requires root" not in done.stderr and "is missing" not in done.stderr:
+    if "needs root" not in done.stderr and "is missing" not in done.stderr:
         assert "the lab has no base for distribution 'debian98'" in done.stderr
         assert "lab/rootfs/basefiles/distros.yaml" in done.stderr
 

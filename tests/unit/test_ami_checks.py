@@ -17,6 +17,9 @@ import yaml
 
 from kiln import components
 from kiln.base.paths import AMI_TESTS, ROOT
+from kiln.cloud.aws_target import AwsTarget
+from kiln.matrix.load import load_recipes
+from kiln.pipeline import ami_checks
 from kiln.pipeline.ami_checks import UNUSED_PLUGINS, units_that_need_a_cluster
 from tests.unit.rows import row
 
@@ -102,27 +105,29 @@ def test_every_check_says_where_it_holds(path: Path):
             assert marks & {"pytest.mark.bake", "pytest.mark.boot"}, node.name
 
 
-def selected(recipe: dict[str, Any], gpu: object = None, *, own_kernel: bool = False) -> set[str]:
-    """The checks ("file::name") that are run for a recipe, as pytest lists them."""
+def selected(
+    recipe: dict[str, Any], gpu: object = None, *, own_kernel: bool = False, exercise: bool = True
+) -> list[str]:
+    """The checks ("file::name") that are run for a recipe, in their order."""
     units = units_that_need_a_cluster(recipe.get("flavor", "base"))
-    expected = {"recipe": recipe, "gpu": gpu, "needs_cluster": units, "own_kernel": own_kernel}
-    return _listed(json.dumps(expected))
+    expected = {"recipe": recipe, "gpu": gpu, "needs_cluster": units}
+    return _listed(json.dumps({**expected, "own_kernel": own_kernel, "exercise": exercise}))
 
 
 @cache
-def _listed(expect: str) -> set[str]:
+def _listed(expect: str) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "expect.json"
         path.write_text(expect)
         done = run_harness("--collect-only", "--hosts=local://", KILN_EXPECT=str(path))
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line.split("/")[-1] for line in done.stdout.splitlines() if "::" in line]
-    return {line.split("[")[0] for line in lines}
+    return list(dict.fromkeys(line.split("[")[0] for line in lines))
 
 
 PLAIN: dict[str, Any] = {"components": components.names(), "kernel_module": "open"}
 FULL: dict[str, Any] = {
-    "distro": {"id": "al2023"},
+    "distro": {"id": "al2023", "package_manager": "dnf"},
     "flavor": "base",
     "components": components.names(),
     "kernel": "kernel6.12",
@@ -133,6 +138,7 @@ FULL: dict[str, Any] = {
     "mig_config": None,
 }
 KNOWN_CLOCKS = {"clocks": [1, 2]}
+XID_CHECKS = {f"test_xid_event.py::{name}" for name in MUTATIONS["checks"]["test_xid_event.py"]}
 
 
 def test_checks_of_components_that_are_not_part_of_the_image_are_not_run():
@@ -172,7 +178,7 @@ def test_a_check_of_one_flavour_is_not_run_for_another(flavor: str, check: str):
 
 
 def test_a_mig_layout_decides_which_checks_are_run():
-    plain, mig = selected(FULL, KNOWN_CLOCKS), selected(ON_MIG, KNOWN_CLOCKS)
+    plain, mig = set(selected(FULL, KNOWN_CLOCKS)), set(selected(ON_MIG, KNOWN_CLOCKS))
     assert mig - plain == {MIG_CHECK}
     assert plain - mig == {"test_nccl_tests.py::test_an_all_reduce_over_all_gpus_adds_up"}
 
@@ -255,22 +261,103 @@ def harness(expression: str) -> str:
     return done.stdout
 
 
-def test_the_program_that_collects_the_facts_of_a_machine_is_python():
-    compile(harness("harness.collector()"), "collector", "exec")
-
-
-def test_the_collector_answers_on_a_machine_that_has_none_of_the_programs():
+def collected(path: str, **arguments: str) -> dict[str, Any]:
+    """What the collector says of this machine, whose programs are those of `path`."""
+    program = harness(f"harness.packed(harness.collector(), {arguments})").rstrip("\n")
     done = subprocess.run(
-        [sys.executable, "-c", harness("harness.collector()")],
-        env={"PATH": "/nowhere"},
+        [sys.executable, "-c", program],
+        env={"PATH": path},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-1000:]
-    answer = json.loads(done.stdout)
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def test_the_collector_answers_on_a_machine_that_has_none_of_the_programs():
+    answer = collected("/nowhere")
     assert set(answer["now"]) == {"kernel", "packages", "modules", "efa", "paths", "held"}
     assert answer["commands"]["nvidia-smi"]["rc"] == 127
+
+
+def test_collector_starts_nothing_on_a_machine_of_its_own_kernel(tmp_path: Path):
+    """nvidia-smi loads the driver, docker's socket starts docker: github:NVIDIA/nvidia-modprobe."""
+    called = tmp_path / "called"
+    for name in ("modprobe", "insmod", "nvidia-smi", "docker", "systemd-detect-virt"):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {name} >> {called}\necho none\n")
+        (tmp_path / name).chmod(0o755)
+    answer = collected(str(tmp_path))
+    assert not answer["boot"]["container"]
+    assert called.read_text().split() == ["systemd-detect-virt"]
+    assert "not loaded" in answer["commands"]["nvidia-smi"]["out"]
+
+
+# Without a container runtime, with an instance type without EFA, and with a kernel without it.
+MAY_SKIP = {
+    "test_container_toolkit::test_every_runtime_on_the_image_knows_it",
+    "test_efa::test_every_efa_interface_of_the_instance_type_is_there",
+    "test_gdrcopy::test_every_user_may_open_its_device",
+    "test_nvidia_driver::test_the_driver_has_the_options_for_these_gpus",
+    *(f"test_own_kernel::test_the_modules_of_the_fabric_load[{x}" for x in ("efa", "ib_umad")),
+}
+
+
+@pytest.mark.parametrize(
+    ("distro", "instance_type", "more"),
+    [
+        ("al2023", "p6-b200.48xlarge", {"driver_source": "repo", "mig_config": "all-balanced"}),
+        ("debian12", "g4dn.xlarge", {"driver_source": "runfile", "efa": None, "mig_config": None}),
+    ],
+)
+def test_no_check_passes_on_an_empty_machine(
+    tmp_path: Path, distro: str, instance_type: str, more: dict[str, Any]
+):
+    nothing = collected("/nowhere")
+    (tmp_path / "empty.json").write_text(
+        json.dumps({"machine": nothing, "own": collected("/nowhere", own_kernel="6.1")})
+    )
+    (recipe,) = [r for r in load_recipes() if r.distro.id == distro and r.flavor == "base"][:1]
+    asked = {**recipe.as_json(), **FULL, "distro": recipe.as_json()["distro"], **more}
+    place = AwsTarget("a test", "us-east-1")
+    expected = ami_checks.expectations(asked, instance_type, place, {"id": ""}, own_kernel=True)
+    (tmp_path / "expect.json").write_text(json.dumps(expected))
+    junit = tmp_path / "j.xml"
+    done = run_harness(
+        *("-p", "tests.unit.empty_machine", "--hosts=none://", f"--junitxml={junit}"),
+        KILN_EXPECT=str(tmp_path / "expect.json"),
+        KILN_EMPTY=str(tmp_path / "empty.json"),
+        PYTHONOPTIMIZE="1",
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    ran = ami_checks.read_junit(junit)
+    assert {f"{check.file}.py::{check.name.split('[')[0]}" for check in ran} == {
+        f"{file}::{check}" for file, names in checks().items() for check in names
+    }
+    blind = {f"{each.file}::{each.name}" for each in ran if each.outcome != "failed"}
+    assert blind <= MAY_SKIP, "\n".join(sorted(blind - MAY_SKIP))
+    assert not [each for each in ran if each.outcome == "passed"]
+
+
+@pytest.mark.parametrize("path", sorted(AMI_TESTS.glob("test_*.py")), ids=lambda p: p.stem)
+def test_check_that_reaches_the_machine_is_an_exercise(path: Path):
+    tree = ast.parse(path.read_text())
+    marked = "pytest.mark.exercise" in "".join(
+        ast.unparse(node) for node in tree.body if "pytestmark" in ast.unparse(node)
+    )
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and "host" in {each.arg for each in node.args.args}:
+            marks = {ast.unparse(decorator) for decorator in node.decorator_list}
+            assert marked or "pytest.mark.exercise" in marks, node.name
+
+
+def test_exercises_run_last_and_only_where_wanted():
+    full = {**FULL, "mig_config": None}
+    acts = {"test_nccl_tests.py::test_an_all_reduce_over_all_gpus_adds_up", *XID_CHECKS}
+    every = selected(full, KNOWN_CLOCKS)
+    assert set(every) - set(selected(full, KNOWN_CLOCKS, exercise=False)) == acts
+    assert set(every[-len(acts) :]) == acts
 
 
 def test_a_program_for_the_machine_may_begin_with_a_future_import_and_finds_its_arguments():

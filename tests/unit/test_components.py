@@ -360,6 +360,22 @@ def test_imexs_package_is_called_as_its_archive_calls_it(
     assert made.env["NVIDIA_IMEX_PACKAGES"] == name
 
 
+@pytest.mark.parametrize(
+    ("flavor", "owner", "parameter"),
+    [
+        ("base", "host", "NVreg_CreateImexChannel0=1"),
+        ("eks", "dra", "NVreg_CoherentGPUMemoryMode=driver"),
+    ],
+)
+def test_imex_and_its_driver_are_set_up_for_the_flavor(
+    flavor: str, owner: str, parameter: str
+) -> None:
+    made = step("nvidia-imex", "al2023", flavor=flavor, driver="595.91.07")
+    assert made.env["NVIDIA_IMEX_OWNER"] == owner
+    (text,) = made.files.values()
+    assert f"\noptions nvidia {parameter}\n" in text
+
+
 # ------------------------------------------------------------------- cuda, cudnn, nccl
 
 
@@ -563,6 +579,14 @@ def test_every_setting_of_the_image_is_one_per_line() -> None:
     assert "\nvm.max_map_count = 1048576\n" in files["etc/sysctl.d/60-kiln.conf"]
     assert "\n*    - memlock unlimited\n" in files["etc/security/limits.d/60-kiln.conf"]
     assert "\nDefaultLimitMEMLOCK=infinity\n" in files["etc/systemd/system.conf.d/60-kiln.conf"]
+
+
+@pytest.mark.parametrize(("distro", "kind"), [("ubuntu2404", "soft"), ("al2", "-")])
+def test_the_hard_limit_of_open_files_is_never_lowered(distro: str, kind: str) -> None:
+    # systemd's own is 524288 from 240 on, and 4096 before.
+    lines = step("tuning", distro).files["etc/security/limits.d/60-kiln.conf"].splitlines()
+    nofile = [line.split()[:2] for line in lines if "nofile" in line]
+    assert nofile == [["*", kind], ["root", kind]]
 
 
 @pytest.mark.parametrize(

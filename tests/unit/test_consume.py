@@ -485,9 +485,13 @@ def test_an_image_is_followed_by_the_parameter_unless_it_is_pinned() -> None:
 
 
 def test_every_card_with_efa_gets_an_interface_for_it() -> None:
-    # p5: 32 cards, all with EFA; p6-b300: 17, and the first has none.
-    for instance_type, cards in (("p5.48xlarge", range(32)), ("p6-b300.48xlarge", range(1, 17))):
-        line = "al2023/production/base/x86_64"
+    # p5: 32 cards, all with EFA; p6-b300: 17, and the first has none; p6e-gb200: the odd ones.
+    for instance_type, cards in (
+        ("p5.48xlarge", range(32)),
+        ("p6-b300.48xlarge", range(1, 17)),
+        ("p6e-gb200.36xlarge", range(1, 17, 2)),
+    ):
+        line = f"al2023/production/base/{facts.instance(instance_type).arch}"
         found = network_interfaces(asked(line, instance_type))
         assert found[0] == {"NetworkCardIndex": 0, "DeviceIndex": 0, "InterfaceType": "interface"}
         assert [interface["NetworkCardIndex"] for interface in found[1:]] == list(cards)
@@ -497,6 +501,14 @@ def test_every_card_with_efa_gets_an_interface_for_it() -> None:
         for interface in network_interfaces(asked())
     ]
     assert places == [(0, 0), (0, 1), (1, 0), (2, 0), (3, 0)]
+
+
+@pytest.mark.parametrize("kind", ["launch-template", "cli", "terraform", "cloudformation"])
+def test_unpublished_network_cards_get_no_document(kind: str) -> None:
+    wanted = asked("al2023/production/base/arm64", "p6e-gb300.36xlarge")
+    with pytest.raises(KilnError, match="nobody has published"):
+        made(kind, wanted)
+    assert made(kind, replace(wanted, recipe=replace(wanted.recipe, efa=None)))
 
 
 def test_what_a_node_offers_is_what_its_type_has() -> None:

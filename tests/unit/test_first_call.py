@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import shlex
 import shutil
 import stat
 import subprocess
@@ -106,7 +107,7 @@ def make_checkout(folder: Path, wheels: Path) -> Path:
     answer = {f"{package.replace('.', '/')}/{module}.py": "def main():\n    print('it runs')\n"}
     lock = wheel(wheels, "project", "1", {**parents, **answer})
     (checkout / "requirements.lock").write_text(lock)
-    script = {"uv-1.data/scripts/uv": STAND_IN_UV.replace("PYTHON", sys.executable)}
+    script = {"uv-1.data/scripts/uv": STAND_IN_UV.replace("PYTHON", shlex.quote(sys.executable))}
     (checkout / "setup/uv.lock.txt").write_text(wheel(wheels, "uv", "1", script))
     return checkout
 
@@ -408,7 +409,8 @@ def test_without_pip_and_venv_no_install_says_what_to_run(invoke: Call, tmp_path
     bare = tmp_path / "bare"
     bare.mkdir()
     (bare / "python3").write_text(
-        f'#!/bin/sh\ncase $1$2 in -m* | *"import pip") exit 1 ;; esac\nexec {sys.executable} "$@"\n'
+        f'#!/bin/sh\ncase $1$2 in -m* | *"import pip") exit 1 ;; esac\n'
+        f'exec {shlex.quote(sys.executable)} "$@"\n'
     )
     (bare / "apt-get").write_text("#!/bin/sh\nexit 99\n")
     for program in bare.iterdir():

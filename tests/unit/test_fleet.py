@@ -18,7 +18,7 @@ from kiln.fleet import document, report, status
 from kiln.fleet.install import Installation
 from kiln.fleet.machines import Selected, parse_targets
 from kiln.fleet.waves import Wave, parse_max_errors, parse_waves, plan_waves
-from kiln.xid import explain
+from kiln.xid import archive
 from lab.ssm import documents
 
 SCRIPT = (TEMPLATES / "fleet" / "machine.sh").read_text()
@@ -178,7 +178,7 @@ def installed(machine: Path, name: str, replace: str = "no", status: int = 0) ->
 
 
 def read_kernel_log(machine: Path) -> list[dict[str, Any]]:
-    return list(explain.parse_stream((machine / "dev/kmsg").read_text().splitlines()))
+    return list(archive.events((machine / "dev/kmsg").read_text().splitlines()))
 
 
 def files(machine: Path, folder: str) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -177,11 +179,27 @@ def test_an_archive_without_the_driver_is_an_error_not_a_claim(image: Image):
         image.select(decision_for("p3dn.24xlarge", image.sysfs))
 
 
-def test_on_g4dn_gsp_firmware_is_off_as_in_awss_own_images(image: Image):
-    decision = decision_for("g4dn.xlarge", image.sysfs)
+@pytest.mark.parametrize(
+    ("instance_type", "runs", "off"),
+    [
+        ("g4dn.xlarge", KERNEL, True),
+        ("p6-b200.48xlarge", KERNEL, False),
+        ("m5.large", KERNEL, False),
+        # That kernel came later: it has the open module alone, which needs the firmware.
+        ("g4dn.xlarge", "6.1.99", False),
+    ],
+)
+def test_gsp_firmware_is_off_before_the_driver_loads(
+    instance_type: str, runs: str, off: bool, image: Image, tmp_path: Path
+):
+    image.write(image.modules / "6.1.99", "open")
+    decision = decision_for(instance_type, image.sysfs)
     image.select(decision)
-    loads, _ = image.commands(decision)
-    assert loads[0] == ["modprobe", "nvidia", "NVreg_EnableGpuFirmware=0"]
+    act.write_options(decision, runs, str(tmp_path), image.run)
+    files = [path.read_text().splitlines() for path in tmp_path.glob("*.conf")]
+    # Debian's driver has the second name.
+    names = ("nvidia", "nvidia-current")
+    assert files == ([[f"options {n} NVreg_EnableGpuFirmware=0" for n in names]] if off else [])
 
 
 def test_an_image_with_one_module_loads_it_with_its_own_defaults(tmp_path: Path):
@@ -250,11 +268,43 @@ def test_an_image_without_a_module_says_so(tmp_path: Path):
     )
 
 
-def test_a_module_that_udev_has_loaded_already_is_left_alone(tmp_path: Path):
+EXTRAS = [
+    ["modprobe", "nvidia-uvm"],
+    *(["modprobe", "--quiet", name] for name in ("gdrdrv", "efa_nv_peermem", "nvidia-peermem")),
+]
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_extras_load_even_if_udev_loaded_the_driver(loaded: bool, tmp_path: Path):
     decision = decision_for("g5.xlarge", tmp_path)
-    (tmp_path / "module/nvidia").mkdir(parents=True)
-    run = one_kind("open")
-    assert act.commands(decision, KERNEL, sysfs=str(tmp_path), run=run) == ([], None)
+    if loaded:
+        (tmp_path / "module/nvidia").mkdir(parents=True)
+    loads, warning = act.commands(decision, KERNEL, sysfs=str(tmp_path), run=one_kind("open"))
+    assert loads == [*([] if loaded else [["modprobe", "nvidia"]]), *EXTRAS]
+    assert warning is None
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize(("registered", "made"), [("511 gdrdrv\n", True), ("", False)])
+def test_gdrdrv_gets_a_device_for_all_with_its_number(
+    registered: str, made: bool, there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def mknod(path: str, mode: int, device: int) -> None:
+        assert (mode, device) == (stat.S_IFCHR | 0o666, os.makedev(511, 0))
+        Path(path).open("x").close()
+
+    monkeypatch.setattr(os, "mknod", mknod)
+    (tmp_path / "devices").write_text(
+        f"Character devices:\n  1 mem\n{registered}\nBlock devices:\n"
+    )
+    node = tmp_path / "gdrdrv"
+    if there:
+        node.write_text("an earlier one's")
+        node.chmod(0o600)
+    act.make_gdrdrv_node(str(tmp_path / "devices"), str(node))
+    assert node.exists() is (made or there)
+    if made:
+        assert (node.read_text(), node.stat().st_mode & 0o777) == ("", 0o666)
 
 
 @pytest.mark.parametrize(("loaded", "unloads"), [("open", True), ("proprietary", False)])
@@ -332,3 +382,17 @@ def test_an_archive_without_an_installed_module_is_said(image: Image):
     decision = decision_for("p2.xlarge", image.sysfs)
     message = act.select(decision, str(image.archive), str(image.modules), one_kind(None))
     assert message == [f"<4>modinfo finds no nvidia module for kernel {KERNEL}"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "condition"),
+    [
+        ("nvidia-cdi-refresh", "ConditionPathExists=/run/kiln/gpu-boot/gpu"),
+        ("nvidia-dcgm", "ConditionPathExists=/run/kiln/gpu-boot/gpu"),
+        ("nvidia-imex", "ConditionPathExists=/run/kiln/gpu-boot/imex"),
+        ("nvidia-imex", "ConditionFileNotEmpty=/etc/nvidia-imex/nodes_config.cfg"),
+    ],
+)
+def test_vendors_units_wait_for_what_they_need(unit: str, condition: str):
+    drop_in = RUNTIME / f"etc/systemd/system/{unit}.service.d/10-kiln.conf"
+    assert condition in drop_in.read_text().splitlines()

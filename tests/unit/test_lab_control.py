@@ -115,7 +115,6 @@ def host_as_it_is(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(left_behind, "guests", lambda lab: swept.append(lab.bridge) or [])
     monkeypatch.setattr(left_behind, "cgroups", SimpleNamespace(remaining=lambda start: []))
     monkeypatch.setattr(left_behind.bridge, "down", lambda lab: None)
-    monkeypatch.setattr(left_behind.hostnames, "clear", lambda lab: False)
     monkeypatch.setattr(control.host, "restore", lambda lab: None)
     return swept
 

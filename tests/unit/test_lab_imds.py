@@ -7,7 +7,7 @@ import struct
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -18,9 +18,13 @@ from lab.metadata import imds
 LARGE = b"x" * 20_000_000
 
 
-def machine(make: Callable[[], str]) -> imds.Metadata:
-    """An instance with large user data, and a file that `make` makes."""
-    return imds.Metadata({"made": make}, LARGE, {}, False, True, 1)
+class Broken:
+    def __str__(self) -> str:
+        raise ValueError("a mistake of ours")
+
+
+# An instance with large user data, and a file that cannot be read.
+MACHINE = imds.Metadata({"made": Broken()}, LARGE, {}, False, True, 1)
 
 
 @contextmanager
@@ -42,7 +46,7 @@ def wait_for_handlers() -> None:
 def test_a_guest_that_is_killed_while_it_asks_is_not_an_error_of_the_lab(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    with served(machine(lambda: "")) as place:
+    with served(MACHINE) as place:
         with socket.create_connection(place) as guest:
             guest.sendall(b"GET /latest/user-data HTTP/1.0\r\n\r\n")
             assert guest.recv(100)
@@ -52,10 +56,7 @@ def test_a_guest_that_is_killed_while_it_asks_is_not_an_error_of_the_lab(
 
 
 def test_an_error_of_the_lab_itself_is_in_its_log(capfd: pytest.CaptureFixture[str]) -> None:
-    def broken() -> str:
-        raise ValueError("a mistake of ours")
-
-    with served(machine(broken)) as (host, port):
+    with served(MACHINE) as (host, port):
         with pytest.raises((urllib.error.URLError, ConnectionError)):
             urllib.request.urlopen(f"http://{host}:{port}/latest/meta-data/made", timeout=120)
         wait_for_handlers()

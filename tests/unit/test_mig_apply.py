@@ -13,11 +13,12 @@ import pytest
 from mig_machine import PARTED, SYSTEMCTL, Machine
 
 from kiln.base.runtime_import import runtime_module
+from tests import surroundings
 
 imds_of_gpu_mig = runtime_module("gpu_mig.imds")
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the stand-in lets only root change MIG")
-PYTHON37 = Path("/root/.pyenv/versions/3.7.16/bin/python")
+PYTHON37 = surroundings.pythons().get("3.7")
 BALANCED = ["1g.5gb", "1g.5gb", "2g.10gb", "3g.20gb"]
 
 
@@ -391,17 +392,18 @@ def test_a_launch_can_switch_slicing_off(p4d, imds):
     assert "no MIG layout is selected" in answer["nothing"]
 
 
-def test_without_imds_the_image_decides_within_a_second(p4d, monkeypatch):
-    import socket
-
-    assert imds_of_gpu_mig.BUDGET < 1
+def test_a_failing_imds_closes_the_gate(p4d, monkeypatch, imds):
+    cli = runtime_module("gpu_mig.cli")
+    monkeypatch.setattr(imds_of_gpu_mig, "BUDGET", 0.1)
+    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(Imds, "do_PUT", lambda self: self.send_error(503))
     p4d.settings(MIG_CONFIG="all-balanced", MIG_IMDS="yes")
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts and never answers
-        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        assert selected(p4d, endpoint) == ("all-balanced", "MIG_CONFIG in /etc/default/gpu-mig")
-        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", endpoint)
-        label, why = imds_of_gpu_mig.launch_label()  # without a budget it would wait for ever
-    assert (label, why) == ("", "IMDS did not answer: timed out")
+    for name, value in p4d.env(AWS_EC2_METADATA_SERVICE_ENDPOINT=imds).items():
+        monkeypatch.setenv(name, value)
+    assert cli.main(["apply", "--boot"]) == 1
+    gate = p4d.run("gate")
+    assert gate.returncode == 1
+    assert "HTTP 503" in gate.stderr
 
 
 # --- trouble -------------------------------------------------------------------------------
@@ -735,31 +737,6 @@ def test_both_engines_end_with_the_same_instances(tmp_path, instance_type, label
     assert slices[0] == slices[1]
 
 
-def test_mig_parted_of_the_lab_asserts_and_exports_what_gpu_mig_made(p5):
-    p5.program("nvidia-mig-parted", PARTED)
-    p5.settings(MIG_ENGINE="nvidia-smi")
-    p5.json("apply", "all-balanced")
-
-    def parted(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(p5.bin / "nvidia-mig-parted"), *arguments],
-            env=p5.env(), capture_output=True, text=True, check=False,
-        )  # fmt: skip
-
-    config = ["--config-file", str(p5.root / "etc/kiln/mig-config.yaml")]
-    assert parted("assert", *config, "--selected-config", "all-balanced").returncode == 0
-    other = parted("assert", *config, "--selected-config", "all-1g.10gb")
-    assert other.returncode == 1
-    assert "not currently applied" in other.stderr
-    assert "selected mig-config not present: x" in parted("assert", *config, "-c", "x").stderr
-    (entry,) = json.loads(parted("export", "-o", "json").stdout)["mig-configs"]["current"]
-    assert entry == {
-        "devices": "all",
-        "mig-enabled": True,
-        "mig-devices": {"1g.10gb": 2, "2g.20gb": 1, "3g.40gb": 1},
-    }
-
-
 def test_mig_parted_is_asked_for_our_layout_and_nothing_else(tmp_path):
     """Options as `nvidia-mig-parted apply --help` has them; none from the environment."""
     p5 = Machine(tmp_path, "p5.4xlarge")
@@ -858,9 +835,9 @@ def test_a_gpu_that_is_not_in_profiles_json_is_read_from_its_driver(p4d):
         assert (other.starts, other.engines) == (facts.starts, facts.engines)
 
 
-@pytest.mark.skipif(not PYTHON37.exists(), reason="no Python 3.7 on this machine")
+@pytest.mark.skipif(not PYTHON37, reason="no Python 3.7 on this machine")
 def test_it_runs_on_the_python_of_amazon_linux_2(p4d):
-    done = p4d.start("apply", "all-balanced", "--json", python=str(PYTHON37))
+    done = p4d.start("apply", "all-balanced", "--json", python=PYTHON37)
     assert done.returncode == 0, done.stderr
     assert p4d.slices()[0] == BALANCED
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import socket
 import threading
@@ -12,19 +13,30 @@ import pytest
 
 from kiln.base.runtime_import import runtime_module
 
+errors = runtime_module("gpu_mig.errors")
 imds = runtime_module("gpu_mig.imds")
 TAG = "all-1g.5gb"
 WHOLE = f"HTTP/1.1 200 OK\r\ncontent-length: {len(TAG)}\r\n\r\n{TAG}"
 
 
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch):
+    """Tries that are repeated without a pause."""
+    monkeypatch.setattr(imds, "PAUSE", 0.01)
+
+
 @pytest.fixture
 def serve(monkeypatch) -> Iterator[Callable[..., list[str]]]:
-    """Answers each request with `answer`, in two parts; `keep`: never hangs up."""
+    """Answers each request with `answer`, in two parts; `keep`: never hangs up.
+
+    `late`: answers of the first requests, "" for none at all.
+    """
     served: list[socket.socket] = []
     threads: list[threading.Thread] = []
-    monkeypatch.setattr(imds, "BUDGET", 30)  # what is said is the subject here, not how fast
 
-    def start(answer: str, keep: bool = False, address: str = "127.0.0.1") -> list[str]:
+    def start(
+        answer: str, keep: bool = False, address: str = "127.0.0.1", late: tuple[str, ...] = ()
+    ) -> list[str]:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         server = socket.create_server((address, 0), family=family)
         served.append(server)
@@ -41,10 +53,11 @@ def serve(monkeypatch) -> Iterator[Callable[..., list[str]]]:
                     return
                 served.append(link)
                 asked.append(link.recv(65536).decode())
-                half = len(answer) // 2
-                link.sendall(answer[:half].encode())
-                link.sendall(answer[half:].encode())
-                if not keep:
+                said = late[len(asked) - 1] if len(asked) <= len(late) else answer
+                half = len(said) // 2
+                link.sendall(said[:half].encode())
+                link.sendall(said[half:].encode())
+                if not keep and (said or not late):
                     link.close()
 
         threads.append(threading.Thread(target=work, daemon=True))
@@ -122,6 +135,39 @@ def test_an_endpoint_that_is_none_is_named(monkeypatch, endpoint):
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", endpoint)
     label, output = imds.launch_label()
     assert (label, "IMDS did not answer" in output) == ("", True)
+
+
+BUSY = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize("late", [(BUSY,), ("",), (BUSY, "", BUSY)], ids=["503", "silent", "both"])
+def test_a_late_imds_is_asked_again(serve, monkeypatch, late):
+    monkeypatch.setattr(imds, "TRY", 0.2)
+    serve(WHOLE, late=late)
+    assert imds.launch_label() == (TAG, "instance tag kiln:mig-config")
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"), [(BUSY, "HTTP 503"), ("", "timed out")], ids=["503", "silent"]
+)
+def test_no_answer_to_the_end_fails_the_unit(serve, monkeypatch, answer, why):
+    monkeypatch.setattr(imds, "BUDGET", 0.3)
+    monkeypatch.setattr(imds, "TRY", 0.1)
+    serve(answer, keep=True)
+    with pytest.raises(errors.MigError, match=why) as raised:
+        imds.launch_label()
+    assert raised.value.exit_code == errors.OPERATION_FAILED
+
+
+def test_an_unreachable_imds_fails_the_unit(monkeypatch):
+    monkeypatch.setattr(imds, "BUDGET", 0.1)
+
+    def refuse(*_):
+        raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    monkeypatch.setattr(imds, "_request", refuse)
+    with pytest.raises(errors.MigError, match="unreachable"):
+        imds.launch_label()
 
 
 LINE = b"#!/bin/sh\n# kiln:mig-config=all-1g.5gb\n"

@@ -338,8 +338,6 @@ def test_what_is_nearly_always_a_mistake_is_refused_though_mig_parted_takes_it(n
     "path",
     [
         "docs/mig.md",
-        "docs/lab-stand-ins.md",
-        "lab/packages/payloads/mig-parted/nvidia-mig-parted",
     ],
 )
 def test_who_names_the_real_programs_version_names_the_one_that_judges_here(path: str) -> None:

@@ -32,6 +32,20 @@ def test_it_runs_after_what_brings_the_gpus_up(earlier):
 
 
 @pytest.mark.parametrize(
+    "path",
+    [
+        path
+        for tree in (RUNTIME, RUNTIME.parent / "runtime-variants")
+        for path in sorted(tree.rglob("*"))
+        if path.suffix in (".service", ".conf") and "cloud-init.service" in path.read_text()
+    ],
+    ids=lambda path: path.name,
+)
+def test_units_after_cloud_init_know_its_newer_name(path):
+    assert {"cloud-init.service", "cloud-init-network.service"} <= {*settings(path)["After"]}
+
+
+@pytest.mark.parametrize(
     "later",
     ["nvsm", "gpu-health", "kiln-gpu-clocks", "nvidia-dcgm", "docker", "containerd", "kubelet",
      "ecs", "slurmd", "amazon-cloudwatch-agent", "nvidia-cdi-refresh"],

@@ -6,13 +6,12 @@ asks for; each test takes something away, as one of the first bakes would have m
 
 from __future__ import annotations
 
-import re
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ import yaml
 from botocore.stub import Stubber
 from preflight_vendors import (
     AL2023,
-    MATRIX,
     UBUNTU,
     Vendors,
     answers,
@@ -52,8 +50,6 @@ from kiln.preflight.demand import demand
 from kiln.preflight.fetch import Fetcher, NoAnswerError, mirrors
 from kiln.preflight.keyrings import NotSignedError
 from kiln.preflight.record import record_roots
-from lab.mirror import cuda_repository
-from lab.mirror.repos import Repo
 
 # The fixtures that tests name.
 __all__ = ["signer", "vendors"]
@@ -163,6 +159,39 @@ def test_metadata_that_changes_after_its_signature_was_checked_is_not_used(
     monkeypatch.setattr("kiln.preflight.ask.ask_repository", and_then_it_changes)
     (answer,) = answers(AL2023)
     assert "changed while it was read" in str(answer.problems())
+
+
+def test_ordinary_user_gets_dnf_dependencies_resolved(
+    vendors: Vendors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """dnf resolves for root alone; here it refuses whoever is not root of a new namespace."""
+    users = Path("/proc/self/uid_map").read_text().split()
+    refusing = tmp_path / "dnf"
+    refusing.write_text(
+        '#!/bin/sh\nset -- $(cat /proc/self/uid_map) -- "$@"\n'
+        f'[ "$1 $2 $3" != "{" ".join(users)}" ] || {{ echo "Error: no superuser" >&2; exit 1; }}\n'
+        f'shift 4; exec {shutil.which("dnf")} "$@"\n'
+    )
+    refusing.chmod(0o755)
+    vendors.publish(row(AL2023))
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    (answer,) = answers(AL2023)
+    assert answer.problems() == []
+    assert {resolved.state for resolved in answer.resolved} == {State.PUBLISHED}
+
+
+def test_machine_without_user_namespaces_asks_for_sudo(
+    vendors: Vendors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "unshare").symlink_to("/bin/false")
+    vendors.publish(row(AL2023))
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(KilnError) as refused:
+        answers(AL2023)
+    assert "sudo" in refused.value.hint
+    assert refused.value.exit_status == 1
 
 
 def test_a_file_that_the_vendor_does_not_have_is_named(vendors: Vendors) -> None:
@@ -292,8 +321,8 @@ def indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A row whose vendors have everything: the answer, what was recorded, what asking again a day
-    later wrote, and NVIDIA's repository in the lab without the record and with it."""
+    """A row whose vendors have everything: the answer, what was recorded, and what asking again a
+    day later wrote."""
 
     name: str
     folder: Path
@@ -301,8 +330,6 @@ class Recorded:
     answer: RowAnswer
     files: list[Path]
     again: list[Path]
-    lab_before: Repo
-    lab_after: Repo
 
     def of(self, repository: str) -> dict[str, Any]:
         recipe = row(self.name)
@@ -324,21 +351,14 @@ def record_of(
 ) -> Iterator[Recorded]:
     name = str(request.param)
     folder = tmp_path_factory.mktemp("record")
-    cuda = partial(cuda_repository.repository, row(name).distro.cuda_repo, "x86_64")
     with pytest.MonkeyPatch.context() as patch:
-        # The lab makes stand-ins of the versions that the matrix names.
-        patch.setenv("KILN_MATRIX", str(MATRIX))
         patch.setenv("KILN_INDEXES", str(folder / "indexes"))
-        before = cuda()
         with serving(folder, signer, patch) as vendors:
             vendors.publish(row(name), with_a_driver_in_parts)
             files, answer = recorded(name, date(2026, 11, 23))
             again = recorded(name, date(2026, 11, 24))[0] if name == UBUNTU else []
-        after = cuda()
-        assert before
-        assert after
         cache = folder / "cache"
-        yield Recorded(name, folder / "indexes", cache, answer, files, again, before, after)
+        yield Recorded(name, folder / "indexes", cache, answer, files, again)
 
 
 def test_a_row_whose_vendors_have_everything_passes(record_of: Recorded) -> None:
@@ -475,26 +495,6 @@ def test_a_vendors_repository_is_recorded_with_what_its_packages_need(record_of:
 def test_what_a_distributions_packages_need_is_not_recorded(record_of: Recorded) -> None:
     own = "ubuntu" if record_of.name == UBUNTU else "amazonlinux"
     assert "libc6" not in record_of.of(own)["packages"]
-
-
-def test_the_labs_mirror_serves_a_recorded_repository_and_nothing_else(record_of: Recorded) -> None:
-    repo = record_of.lab_after
-    packages = [p for p in repo.packages if not p.name.startswith("kiln-lab-")]
-    assert {(p.name, f"{p.version}-{p.release}") for p in packages} == {
-        (name, entry["version"])
-        for name, entries in record_of.of("nvidia-cuda")["packages"].items()
-        for entry in entries
-    }
-    (driver,) = [p for p in packages if p.name == DRIVER[record_of.name]]
-    assert "nvidia-kmod" in driver.requires
-    assert "libc6" not in driver.requires, "the distribution's archive stands in"
-    # With the content of the stand-in of this version.
-    (nvlsm,) = [p for p in packages if p.name == "nvlsm"]
-    assert nvlsm.files in [p.files for p in record_of.lab_before.packages if p.name == "nvlsm"]
-    here = {f"{p.name}-{p.epoch}:{p.version}-{p.release}.{p.arch}" for p in repo.packages}
-    streams = set(re.findall(r"- (\S+-\d+:\S+)", repo.modules))
-    assert streams <= here
-    assert record_of.name == UBUNTU or any(entry.startswith(driver.name) for entry in streams)
 
 
 def test_every_committed_index_is_one_that_a_row_may_ask() -> None:

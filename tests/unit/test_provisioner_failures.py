@@ -255,6 +255,11 @@ CALLS = {
         harmless={"modinfo": "the module counts as missing, and its package is installed"},
     ),
     "kiln_compiler": Call("kiln_compiler 5.10", ready=kernel, prints="gcc10-gcc"),
+    "kiln_dkms_version": Call(
+        "kiln_dkms_version 5.10 efa",
+        ready=lambda m: m.command("dkms", "echo efa/3.3.1, 5.10, x86_64: installed"),
+        prints="3.3.1",
+    ),
     "kiln_dkms_compiler": Call("kiln_dkms_compiler 5.10 nvidia", ready=kernel),
     "kiln_dkms_compiler gcc": Call("kiln_dkms_compiler 5.4 nvidia", ready=kernel),
     "kiln_systemd_version": Call("kiln_systemd_version", ready=systemd, prints="252"),

@@ -345,7 +345,7 @@ class Script(Machine):
 def test_the_parents_gdrcopy_goes_before_its_files_names_are_used_again(tmp_path: Path):
     machine = Script(tmp_path)
     machine.rpm("2.5.1-1")
-    machine.command("modinfo", "exit 1")
+    machine.command("dkms", "")
     machine.command("curl", 'tar -czf "${@: -2:1}" -C "$KILN_DIR" lib/kiln.sh')
     machine.command("dnf", 'echo "dnf $*" >>${0%/*}/log')
     # Ends the script before it writes to this machine.
@@ -360,28 +360,35 @@ def test_the_parents_gdrcopy_goes_before_its_files_names_are_used_again(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("listed", "missing"),
+    ("listed", "version"),
     [
-        ("efa/3.3.1, 6.1.1-1.amzn2023.x86_64, x86_64: installed", False),
-        ("efa, 2.13.0, 6.1.1-1.amzn2023.x86_64, x86_64: installed", False),
-        ("efa/3.3.1, 6.1.1-1.amzn2023.x86_64, x86_64: built", True),
-        ("efa/3.3.1, 6.1.0-9.amzn2023.x86_64, x86_64: installed", True),
-        ("efa/3.3.1: added", True),
-        ("", True),
+        ("gdrdrv/2.5.1, 6.1.1-1.amzn2023.x86_64, x86_64: installed", "2.5.1"),
+        ("gdrdrv, 2.5.1, 6.1.1-1.amzn2023.x86_64, x86_64: installed (original)", "2.5.1"),
+        ("gdrdrv/2.5.1, 6.1.1-1.amzn2023.x86_64, x86_64: built", ""),
+        ("gdrdrv/2.5.1, 6.1.0-9.amzn2023.x86_64, x86_64: installed", ""),
+        ("gdrdrv/2.5.1: added", ""),
+        ("", ""),
     ],
 )
-def test_the_efa_module_of_the_distributions_kernel_is_not_the_installers(
-    tmp_path: Path, listed: str, missing: bool
+def test_dkms_version_is_of_what_is_installed_for_the_kernel(
+    machine: Machine, listed: str, version: str
 ):
+    machine.command("dkms", f"echo '{listed}'")
+    done = machine.bash("kiln_dkms_version 6.1.1-1.amzn2023.x86_64 gdrdrv")
+    assert (done.returncode, done.stdout.strip()) == (0, version)
+
+
+@pytest.mark.parametrize("status", ["installed", "built"])
+def test_efa_of_the_distributions_kernel_is_not_the_installers(tmp_path: Path, status: str):
     machine = Script(tmp_path)
     script = (PROVISIONERS / "efa.sh").read_text()
     (checked,) = re.findall(r"(?ms)^kernel=.*?^fi$", script)
     # The distribution's own.
     machine.command("modinfo", "echo /lib/modules/x/kernel/drivers/infiniband/hw/efa/efa.ko")
-    machine.command("dkms", f"[[ $1 != status ]] || echo '{listed}'")
+    machine.command("dkms", f"echo 'efa/3.3.1, {machine.kernel}, x86_64: {status}'")
     done = machine.bash(checked)
-    assert done.returncode == missing, done.stderr
-    assert (f"no efa module of the installer's for {machine.kernel}" in done.stderr) is missing
+    message = f"no efa module of the installer's for {machine.kernel}"
+    assert (message in done.stderr) is (done.returncode == 1) is (status == "built")
 
 
 def test_ubuntus_further_modules_are_installed_for_the_one_module_that_only_they_have(
@@ -746,7 +753,7 @@ CLEAN = {
     "etc/passwd": "root:x:0:0::/root:/bin/bash\nec2-user:x:1000:1000::/home/ec2-user:/bin/bash\n",
     "etc/shadow": "root:*LOCK*:1::::::\nec2-user:!!:1::::::\n",
     "etc/machine-id": "",
-    "var/log/wtmp": "x",
+    "var/log/lastlog": "x",
     "var/tmp/systemd-private-1/keep": "x",
     "home/ec2-user/.bashrc": "x",
 }
@@ -762,6 +769,7 @@ DIRTY = {
     "cloud-init state": ("var/lib/cloud/instances/i-1/x", "x"),
     "random seed and credential secret": ("var/lib/systemd/random-seed", "x"),
     "logs with content": ("var/log/syslog", "x"),
+    "session logs": ("var/log/wtmp", ""),
     "journals of the build instance": ("var/log/journal/0123/system.journal", ""),
     "GPU events": ("var/log/gpuevent.log.1", "x"),
     "CloudWatch agent state": ("opt/aws/amazon-cloudwatch-agent/logs/state/x", "x"),

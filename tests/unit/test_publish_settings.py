@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from kiln.base.errors import KilnError
+from kiln.cli.checks import check_answer
 from kiln.matrix import load
 
+KEY = "arn:aws:kms:us-east-1:123456789012:key/8bed7f79-0156-4762-84cc-9d58e519cbf4"
+CHINA = "arn:aws-cn:organizations::123456789012:organization/o-1234567890"
 MATRIX = """\
 stacks:
   lts: {driver: 580.178.04, kernel_module: open}
@@ -39,11 +42,15 @@ def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("share: {organizations: [o-123]}", "7:29", "is not an organization's ARN such as"),
         ("share: {organizational_units: [x]}", "7:36", "is not an organizational unit's ARN"),
         ("kms_keys: {eu-west-1: ''}", "7:27", "'' is not a KMS key: its id, alias/NAME, or an"),
+        (f"kms_keys: {{eu-west-1: '{KEY}'}}", "7:27", "is in us-east-1, not in eu-west-1"),
+        ("kms_keys: {eu-west-1: key/1}", "7:27", "'key/1' is not a KMS key"),
+        ("regions: [eu-west-1, cn-north-1]", "7:26", "cn-north-1 is in the partition aws-cn"),
+        (f"regions: [eu-west-1]\n    share: {{organizations: ['{CHINA}']}}", "8:28", "partition"),
         ("soak_hours: {stable: -1}", "7:26", "soak_hours.stable: must be at least 0"),
         ("soak_hours: {nightly: 1}", "7:27", "nightly is the first channel: nothing soaks"),
         ("max_fatal_xids: -1", "7:21", "max_fatal_xids: must be at least 0, not -1"),
         ("copy_minutes: 20", "7:19", "copy_minutes: must be a multiple of 15, not 20"),
-        ("deprecate_after: 10\n    deregister_after: 5", "8:23", "5 is not after deprecate_after"),
+        ("deregister_after: 5", "7:23", "needs deprecate_after"),
         ("sign: {}", "7:11", "sign: needs kms_key or key_file, and not both"),
         ("sign: {kms_kee: x}", "7:12", "no key 'kms_kee' here: did you mean 'kms_key'?"),
         ("chanels: [nightly]", "7:5", "there is no key 'chanels' here: did you mean 'channels'?"),
@@ -59,3 +66,41 @@ def test_a_wrong_setting_is_one_message_with_its_place(
     (line,) = refused.value.message.splitlines()
     assert line.startswith(f"{matrix}:{place}: defaults.publish.")
     assert message in line
+
+
+@pytest.mark.parametrize(
+    ("defaults", "lacking"),
+    [
+        ("publish: {regions: [eu-west-1]}", []),
+        ("publish: {regions: [eu-west-1], share: SHARED}", ["region that bakes, eu-west-1"]),
+        (
+            "aws: {kms_key_id: alias/ami}\n  publish: {regions: [eu-west-1], share: SHARED}",
+            ["none in eu-west-1"],
+        ),
+        ("aws: {kms_key_id: alias/aws/ebs}\n  publish: {share: SHARED}", ["region that bakes"]),
+        (
+            "aws: {kms_key_id: alias/ami}\n  publish: {regions: [eu-west-1], share: SHARED, "
+            "kms_keys: {eu-west-1: alias/ami}}",
+            [],
+        ),
+    ],
+)
+def test_check_warns_of_sharing_without_own_keys(
+    matrix: Path, defaults: str, lacking: list[str]
+) -> None:
+    shared = "{accounts: ['111122223333']}"
+    base = MATRIX.partition("  publish:")[0] + "  instance_type: {x86_64: g5.xlarge}\n"
+    matrix.write_text(base + f"  {defaults}\n".replace("SHARED", shared))
+    for strict, level in ((False, "warning"), (True, "error")):
+        answer = check_answer({}, strict=strict)
+        found = [entry for entry in answer["findings"] if entry["rule"] == "SHARE-KEY"]
+        assert [entry["level"] for entry in found] == [level] * len(lacking)
+        assert all(text in entry["message"] for text, entry in zip(lacking, found, strict=True))
+
+
+@pytest.mark.parametrize("setting", ["aws: {region: us-eest-1}", "publish: {regions: [us-eest-1]}"])
+def test_check_refuses_a_region_that_aws_has_not(matrix: Path, setting: str) -> None:
+    base = MATRIX.partition("  publish:")[0] + "  instance_type: {x86_64: g5.xlarge}\n"
+    matrix.write_text(f"{base}  {setting}\n")
+    with pytest.raises(KilnError, match="us-eest-1: AWS has no region"):
+        check_answer({}, strict=False)

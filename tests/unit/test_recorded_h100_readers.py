@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import subprocess
 import sys
 
@@ -115,8 +114,7 @@ def test_the_checks_of_an_image_read_its_gpu(nvidia_smi: str) -> None:
     }], done.stderr  # fmt: skip
 
 
-def test_the_cloudwatch_agents_metrics_are_all_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(os.environ, "TZ", "UTC")
+def test_the_cloudwatch_agents_metrics_are_all_there() -> None:
     ((dimensions, values, _),) = cloudwatch.read(recorded.answer("q-x", "-q", "-x"), 0.0)
     assert dimensions == {"index": "0", "name": "NVIDIA H100 80GB HBM3", "arch": "Hopper"}
     assert values == {

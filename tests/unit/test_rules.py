@@ -338,6 +338,24 @@ CASES = {
             "instance_type": "p6-b200.48xlarge",
         },
     ),
+    "MIG-CDMM": (
+        {
+            "distro": "al2023",
+            "driver": "595.91.07",
+            "flavor": "eks",
+            "arch": "arm64",
+            "mig_label": "all-enabled",
+            "instance_type": "p6e-gb200.36xlarge",
+        },
+        {
+            "distro": "al2023",
+            "driver": "595.91.07",
+            "flavor": "base",
+            "arch": "arm64",
+            "mig_label": "all-enabled",
+            "instance_type": "p6e-gb200.36xlarge",
+        },
+    ),
     "MIG-EFA": (
         {"distro": "al2023", "driver": "580.178.04", "mig": ("1g.10gb",), "efa": "1.51.0"},
         {"distro": "al2023", "driver": "580.178.04", "mig": ("1g.10gb",)},

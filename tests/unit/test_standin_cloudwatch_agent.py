@@ -37,7 +37,7 @@ def sent(made: Plan, fields: dict[str, float], **dimensions: str) -> list[dict[s
                 dimension["Name"]: dimension["Value"] for dimension in datum["Dimensions"]
             }
         }
-        for datum in metrics.datums(made, made.gpu, reading, appended, "ip-10-0-0-1")
+        for datum in metrics.datums(made, reading, appended, "ip-10-0-0-1")
     ]
 
 

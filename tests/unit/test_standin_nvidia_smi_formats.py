@@ -108,29 +108,6 @@ def test_text_report_is_wider_from_580(make: Make) -> None:
     assert line.index(" : ") == 54
 
 
-def mask(line: str) -> str:
-    """A table line with its readings blanked: where things stand stays, what they say does not."""
-    line = re.sub(r"[ \d]+(?=MiB|W |C {4})", lambda found: "#" * len(found[0]), line)
-    line = re.sub(r"P\d+|[ \d]+%", lambda found: "~" * len(found[0]), line)
-    return re.sub(r"0000:[0-9A-F]{2}:[0-9A-F]{2}", "0000:xx:xx", line)
-
-
-@pytest.mark.parametrize(
-    ("name", "instance_type", "driver"),
-    [("510-t4", "g4dn.xlarge", "510.47.03"), ("535-a10g", "g5.xlarge", "535.247.01")],
-)
-def test_table_has_the_layout_of_its_driver(
-    make: Make, name: str, instance_type: str, driver: str
-) -> None:
-    guest = make(instance_type, driver)
-    if name == "535-a10g":
-        guest.ok("-pm", "1")
-    real = (DATA / "table" / name).read_text().splitlines()
-    ours = guest.ok().splitlines()
-    assert [mask(line) for line in ours[1:-1]] == [mask(line) for line in real]
-    assert "stand-in" in ours[-1]
-
-
 def cut_like_the_capture(guest: Guest) -> None:
     """GPU 0 as the public capture has it: 1g, 1g+me, and one slice of a 3g."""
     guest.ok("-i", "0", "-pm", "1")
@@ -141,16 +118,12 @@ def cut_like_the_capture(guest: Guest) -> None:
     guest.ok("mig", "-i", "0", "-gi", row.split()[5], "-cci", "1c.3g.40gb")
 
 
-def test_table_and_listings_of_a_cut_card_match_the_capture_line_for_line(make: Make) -> None:
+def test_listings_of_a_cut_card_match_the_capture_line_for_line(make: Make) -> None:
     guest = make("p5.48xlarge", "580.173.02", instance_id="i-3")
     cut_like_the_capture(guest)
     listings = DATA / "listings"
     assert guest.ok("mig", "-i", "0", "-lgip") == (listings / "580-h100-lgip").read_text()
     assert guest.ok("mig", "-i", "0", "-lgi") == (listings / "580-h100-lgi").read_text()
-    real = (DATA / "table" / "580-h100-mig").read_text().splitlines()
-    assert [mask(line) for line in guest.ok("-i", "0").splitlines()[1:-1]] == [
-        mask(x) for x in real
-    ]
     names = re.findall(r"  MIG (\S+) +Device +(\d): \(UUID: MIG-", guest.ok("-L").split("GPU 1")[0])
     assert names == [("1c.3g.40gb", "0"), ("1g.10gb", "1"), ("1g.10gb", "2")]
 

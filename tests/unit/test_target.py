@@ -11,6 +11,7 @@ from botocore.exceptions import EndpointConnectionError
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
+from kiln.cli import front
 from kiln.cli.targets import KINDS, choose, kind_of_machine
 from kiln.cloud import aws
 
@@ -20,10 +21,6 @@ ENDPOINT = "http://127.0.0.1:4602"
 @pytest.fixture(autouse=True)
 def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A user without AWS configuration; lab 3."""
-    import os
-
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("KILN_LAB_INDEX", "3")
@@ -66,6 +63,19 @@ def test_aws_without_credentials_is_refused() -> None:
     with pytest.raises(KilnError, match="no AWS credentials") as caught:
         choose("aws")
     assert caught.value.exit_status == 2
+
+
+@pytest.mark.parametrize("flags", [("--target", "lab"), ()])
+@pytest.mark.parametrize(
+    "task", [("stack.deploy", "--name", "ml"), ("stack.status", "--name", "ml"),
+             ("stack.delete", "--name", "ml"), ("deploy.codebuild",),
+             ("nightly.codebuild", "--project", "p")]
+)  # fmt: skip
+def test_tasks_without_rehearsal_refuse_the_lab(
+    task: tuple[str, ...], flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert front.run(["./invoke", *task, *flags]) == 2
+    assert f"{task[0]} needs an AWS account" in capsys.readouterr().err
 
 
 def test_a_target_that_does_not_exist_is_refused_with_the_nearest() -> None:

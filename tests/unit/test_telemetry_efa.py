@@ -12,14 +12,11 @@ from pathlib import Path
 import pytest
 
 from kiln.telemetry.facts import telemetry_facts
+from tests import surroundings
 
 PROGRAM = Path(__file__).parents[2] / "runtime/opt/kiln/lib/kiln-efa-statsd"
 # 3.7 is the oldest that an image has (Amazon Linux 2).
-PYTHONS = [
-    python
-    for python in sorted(Path("/root/.pyenv/versions").glob("3.*/bin/python3"))
-    if not python.parts[-3].startswith("3.6")
-] or [Path(sys.executable)]
+PYTHONS = list(surroundings.pythons().values()) or [sys.executable]
 
 
 @pytest.fixture
@@ -38,11 +35,11 @@ def counters(machine: Path, device: str = "rdmap16s27", **values: int) -> None:
         (folder / name).write_text(f"{value}\n")
 
 
-def run(machine: Path, agent: socket.socket, python: Path = Path(sys.executable)) -> list[str]:
+def run(machine: Path, agent: socket.socket, python: str = sys.executable) -> list[str]:
     port = agent.getsockname()[1]
     subprocess.run(
         [
-            *(str(python), str(PROGRAM), "--sysfs", str(machine / "sys")),
+            *(python, str(PROGRAM), "--sysfs", str(machine / "sys")),
             *("--state", str(machine / "run/efa.json"), "--statsd", f"127.0.0.1:{port}"),
         ],
         check=True,
@@ -59,7 +56,7 @@ def test_the_first_reading_sends_nothing(tmp_path, agent):
     assert run(tmp_path, agent) == []
 
 
-@pytest.mark.parametrize("python", PYTHONS, ids=lambda python: python.parts[-3])
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda python: Path(python).parts[-3])
 def test_what_was_counted_since_is_sent_with_device_and_port(tmp_path, agent, python):
     counters(tmp_path, rx_bytes=1000, rx_drops=3)
     run(tmp_path, agent, python)

@@ -151,7 +151,7 @@ def give_real_rules(machine: Path) -> None:
     """The lab's translator, which refuses what the agent's refuses."""
     put(
         machine / "opt/aws/amazon-cloudwatch-agent/bin/config-translator",
-        f"#!{sys.executable} -SsE\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        f"#!{Path(sys.executable).resolve()} -SsE\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
         "from lab.standins.cloudwatch_agent.agent.ctl import translator\nsys.exit(translator())\n",
         0o755,
     )

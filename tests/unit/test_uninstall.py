@@ -50,6 +50,7 @@ def sysctls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (root / name).write_text(f"{value}\n")
     monkeypatch.setattr(host, "SYSCTLS", root)
     monkeypatch.setattr(host, "_DMESG", tmp_path / "none")
+    monkeypatch.setattr(host, "_OF_KERNEL_LOG", tmp_path / "kernel-log")
     return root
 
 

@@ -109,6 +109,7 @@ def test_each_check_is_kept_with_its_outcome_and_why(machine: Machine, tmp_path:
         ("import not_there", "error"),
         ("def test_a(): pass\ndef test_b(): os._exit(0)", ""),
         ("def test_a(): pytest.exit('192.0.2.1 cannot be reached', 3)", "cannot be reached"),
+        ("def test_a(): pass\ndef test_b(): pytest.exit('enough', 0)", "1 of 2"),
     ],
 )
 def test_checks_that_do_not_finish_give_no_verdict(
@@ -119,6 +120,37 @@ def test_checks_that_do_not_finish_give_no_verdict(
     assert caught.value.exit_status == 1
     assert says in caught.value.message
     assert "checks.log" in caught.value.hint
+
+
+def test_checks_left_out_by_a_conftest_give_no_verdict(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "def pytest_collection_modifyitems(config, items):\n"
+        "    if not config.option.collectonly: del items[1:]\n"
+    )
+    with pytest.raises(KilnError, match="1 of 2"):
+        run(machine, tmp_path, "def test_a(): pass\ndef test_b(): assert False")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PYTEST_ADDOPTS", "-k test_a"),
+        ("PYTEST_ADDOPTS", "--maxfail=1"),
+        ("PYTEST_PLUGINS", "no_such_plugin"),
+        ("PYTHONOPTIMIZE", "1"),
+        ("FORCE_COLOR", "1"),
+        ("PY_COLORS", "1"),
+    ],
+)
+def test_environment_of_caller_does_not_change_verdict(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    (tmp_path / "helping.py").write_text("def fail():\n    assert [] == [1]\n")
+    checks = "import helping\ndef test_a(): pass\ndef test_b(): helping.fail()\n"
+    result = run(machine, tmp_path, f"{checks}def test_c(): assert {{1: 2}} == {{1: 3}}")
+    assert [check.outcome for check in result.checks] == ["passed", "failed", "failed"]
+    assert not [check.message for check in result.checks if "x1B" in check.message]
 
 
 def test_a_keyword_of_no_check_of_the_image_is_said_so(machine: Machine, tmp_path: Path) -> None:
@@ -224,6 +256,33 @@ def test_an_ami_that_ami_kiln_did_not_build_is_refused() -> None:
     assert caught.value.exit_status == 2
 
 
+@pytest.mark.parametrize(
+    ("keyword", "image_tags", "status"),
+    [
+        (None, {}, "verified"),
+        ("boot", {}, "unverified"),
+        (None, {"kiln:continued": "x"}, "unverified"),
+    ],
+)
+def test_only_all_checks_of_a_whole_bake_tag_an_ami(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    keyword: str | None,
+    image_tags: dict[str, str],
+    status: str,
+) -> None:
+    booted = MagicMock(instance_id="i-0", read_json=lambda path: {})
+    marked: list[str] = []
+    monkeypatch.setattr(verify.verdict, "booted", lambda *_, **__: nullcontext(booted))
+    monkeypatch.setattr(ami_checks, "run_checks", lambda *_, **__: verdict("passed"))
+    monkeypatch.setattr(verify.verdict, "mark", lambda target, ami, *_, **__: marked.append(ami))
+    draft = MagicMock(record=a_record(recipe=OLD, verify_instance_type="g4dn.xlarge"), target=LAB)
+    image = {"id": "ami-00000001", "tags": image_tags}
+    judge = verify.verdict.judge
+    judge(draft, MagicMock(), image, user="u", stop=Stop(), account=Account(), keyword=keyword)
+    assert (draft.record.status, marked) == (status, ["ami-00000001"] * (status == "verified"))
+
+
 WITH_OVERLAY = {**OLD, "components": [*OLD["components"], "acme-baseline"]}
 
 
@@ -298,6 +357,7 @@ def test_what_is_read_on_the_image_must_be_here_too(
             progress,
             key=None,
             keyword=None,
+            exercise=False,
             install=False,
             kind_of_machine=lambda machine: "lab",
         )

@@ -38,6 +38,7 @@ def test_a_host_is_taken_apart() -> None:
         ((), "verify needs one of --ami, --instance, --host"),
         (("--ami", "ami-12345678", "--host", "a@b"), "verify needs one of"),
         (("--ami", "ami-12345678", "--key", "x"), "--key is for --instance and --host"),
+        (("--ami", "ami-12345678", "--exercise"), "--exercise is for --instance and --host"),
         (("--host", "a@b", "--instance-type", "g5.xlarge"), "--instance-type is for --ami"),
         (("--host", "a@b", "--key", "/nowhere"), "--key /nowhere: no such file"),
     ],
@@ -69,7 +70,7 @@ def test_ctrl_c_while_the_checks_run_is_one_message(
 
     monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path))
     monkeypatch.setattr(verify_running, "connected", lambda *given: nullcontext(machine))
-    monkeypatch.setattr(verify_running.ami_checks, "expectations", lambda *given: {})
+    monkeypatch.setattr(verify_running.ami_checks, "expectations", lambda *given, **more: {})
     monkeypatch.setattr(verify_running.ami_checks, "run_checks", run_checks)
     with pytest.raises(KilnError, match=r"admin@203\.0\.113\.7: interrupted") as refused:
         verify_running.verify_running(
@@ -79,6 +80,7 @@ def test_ctrl_c_while_the_checks_run_is_one_message(
             kind_of_machine=lambda machine: "lab",
             key=None,
             keyword=None,
+            exercise=False,
             install=False,
         )
     assert refused.value.exit_status == 1

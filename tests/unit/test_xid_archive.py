@@ -11,7 +11,7 @@ import unittest
 
 from test_xid_core import XID_31, XID_79, corpus
 
-from kiln.xid.archive import _MAX_READ, LeftOut, events
+from kiln.xid.archive import MAX_READ, LeftOut, events
 
 OPTIONAL = ("gpu_instance", "compute_instance", "caused_by_xid", "nvswitch", "word", "link")
 
@@ -204,7 +204,7 @@ class Hostile(unittest.TestCase):
         self.assertEqual(self.codes(garbage + b"\n" + XID_79.encode() + b"\r\n\xff\xfe\n"), [79])
 
     def test_an_event_behind_a_cut_line_is_not_made_of_its_middle(self):
-        for before in (65536, _MAX_READ):  # the cut falls just before it
+        for before in (65536, MAX_READ):  # the cut falls just before it
             left_out = LeftOut()
             data = io.BytesIO(b"x" * before + XID_79.encode() + b"\n")
             self.assertEqual(list(events(data, left_out)), [])

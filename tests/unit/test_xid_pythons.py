@@ -6,12 +6,13 @@ Each version that this machine has imports all of it and runs the tests of the X
 from __future__ import annotations
 
 import ast
-import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests import surroundings
 
 CORE = Path(__file__).with_name("test_xid_core.py")
 REPOSITORY = Path(__file__).parents[2]
@@ -43,10 +44,8 @@ VERSIONS = [f"3.{minor}" for minor in range(7, 14)]
 
 def interpreter(version: str) -> str | None:
     """An interpreter of that version: from pyenv, or from PATH."""
-    roots = [Path(os.environ.get("PYENV_ROOT", "/root/.pyenv")) / "versions", Path("/opt/python")]
-    for root in roots:
-        for place in sorted(root.glob(f"{version}.*/bin/python{version}")):
-            return str(place)
+    if found := surroundings.pythons().get(version):
+        return found
     result = shutil.which(f"python{version}")
     if result and subprocess.run([result, "-c", ""], capture_output=True, check=False).returncode:
         return None  # a pyenv shim without that version behind it

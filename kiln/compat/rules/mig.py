@@ -113,6 +113,19 @@ def driver_has_mig(c: Combination, instance_type: InstanceType) -> Iterator[Obje
             )
 
 
+@instance_rule("MIG-CDMM")
+def memory_of_the_driver(c: Combination, instance_type: InstanceType) -> Iterator[Objection]:
+    """On EKS the driver manages the memory of GB200 and GB300 (CDMM), which excludes MIG."""
+    if c.flavor != "eks" or not instance_type.imex:
+        return
+    if c.mig or (c.mig_label and label_layout(c.mig_label, instance_type)[0]):
+        yield Objection(
+            f"eks images let the driver manage the memory of {instance_type.ec2_name} (CDMM), "
+            "and MIG is impossible then",
+            hint="leave out the MIG layout, or use the flavor base",
+        )
+
+
 @rule("MIG-EFA")
 def mig_and_efa(c: Combination) -> Iterator[Objection]:
     """MIG disables peer-to-peer access between GPUs, so NCCL gains nothing from EFA."""

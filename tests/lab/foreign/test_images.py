@@ -268,32 +268,6 @@ def test_the_time_of_the_last_launch_is_shown(ec2: Any, walk: Any) -> None:
     assert walk.image(image)["LastLaunchedTime"] == shown
 
 
-def test_allowed_images_hide_the_others_but_not_ones_own(
-    client: Any, parent: str, refused: Any
-) -> None:
-    ec2 = client("ec2", "eu-central-1")
-    launch = {"ImageId": parent, "InstanceType": "t3.micro", "MinCount": 1, "MaxCount": 1}
-    assert ec2.get_allowed_images_settings()["State"] == "disabled"
-    names = {"ImageCriteria": [{"ImageProviders": ["amazon"], "ImageNames": ["al2023-*"]}]}
-    ec2.replace_image_criteria_in_allowed_images_settings(**names)
-    ec2.enable_allowed_images_settings(AllowedImagesSettingsState="audit-mode")
-    every = ec2.describe_images()["Images"]
-    allowed = {image_id["Name"] for image_id in every if image_id["ImageAllowed"]}
-    assert allowed
-    assert all(name.startswith("al2023-") for name in allowed)
-    assert len(allowed) < len(every)
-    ec2.enable_allowed_images_settings(AllowedImagesSettingsState="enabled")
-    assert {image["Name"] for image in ec2.describe_images()["Images"]} == allowed
-    assert ec2.run_instances(**launch)["Instances"]
-    ec2.replace_image_criteria_in_allowed_images_settings(
-        ImageCriteria=[{"ImageProviders": ["111122223333"]}]
-    )
-    assert ec2.describe_images()["Images"] == []
-    assert refused(ec2.run_instances, **launch)[0] == "InvalidAMIID.NotFound"
-    ec2.disable_allowed_images_settings()
-    assert len(ec2.describe_images()["Images"]) == len(every)
-
-
 def test_public_access_to_snapshots_is_a_setting_of_the_region(client: Any) -> None:
     ec2, other = client("ec2", "eu-west-3"), client("ec2", "eu-west-2")
     assert ec2.get_snapshot_block_public_access_state()["State"] == "unblocked"

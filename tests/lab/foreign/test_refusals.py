@@ -42,8 +42,6 @@ UNKNOWN: list[tuple[str, dict[str, Any], str]] = [
      "InvalidAMIID.NotFound"),
     ("describe_instances", {"InstanceIds": [f"i-{NOWHERE}"]}, "InvalidInstanceID.NotFound"),
     ("get_console_output", {"InstanceId": f"i-{NOWHERE}"}, "InvalidInstanceID.NotFound"),
-    ("get_console_screenshot", {"InstanceId": f"i-{NOWHERE}"}, "InvalidInstanceID.NotFound"),
-    ("enable_fast_launch", {"ImageId": f"ami-{NOWHERE}"}, "InvalidAMIID.NotFound"),
     ("create_image", {"InstanceId": f"i-{NOWHERE}", "Name": "any"}, "InvalidInstanceID.NotFound"),
     ("describe_volumes", {"VolumeIds": [f"vol-{NOWHERE}"]}, "InvalidVolume.NotFound"),
     ("delete_volume", {"VolumeId": f"vol-{NOWHERE}"}, "InvalidVolume.NotFound"),

@@ -65,19 +65,24 @@ def _credentials(
 
 @pytest.fixture
 def bake(client: Callable[..., Any], instance: str, tmp_path: Path) -> Iterator[Bake]:
-    """Make a verified AMI of the row with its record; its id. `tags` and `fields` replace some.
+    """Make a verified AMI of the row with its record; its id. `tags` and `fields` replace some;
+    `of` is another instance that it is made of.
 
     After the test nothing says that they and their copies are ours: later tests would judge them.
     """
 
     def baked(
-        day: int = 1, tags: dict[str, str] | None = None, versions: Any = None, **fields: Any
+        day: int = 1,
+        tags: dict[str, str] | None = None,
+        versions: Any = None,
+        of: str = "",
+        **fields: Any,
     ) -> str:
         ec2 = client("ec2")
         date = datetime(2026, 11, 1, tzinfo=timezone.utc) + timedelta(days=day - 1)
         run_id = f"{date:%Y%m%dT%H%M%SZ}-aaaa"
         name = f"{RECIPE.name}-{run_id}-{tmp_path.name}"
-        ami_id = str(ec2.create_image(InstanceId=instance, Name=name)["ImageId"])
+        ami_id = str(ec2.create_image(InstanceId=of or instance, Name=name)["ImageId"])
         ec2.get_waiter("image_available").wait(ImageIds=[ami_id], WaiterConfig={"Delay": 1})
         carried = {
             "kiln:recipe": RECIPE.name,

@@ -6,13 +6,10 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
 
 from kiln.base.errors import KilnError
 from kiln.consume.kinds import KINDS, pinned, write_document
@@ -57,92 +54,6 @@ def groups(client: Callable[..., Any]) -> dict[str, str]:
     subnet = client("ec2").describe_subnets(Filters=of_vpc)["Subnets"][0]["SubnetId"]
     group = client("ec2").describe_security_groups(Filters=of_vpc)["SecurityGroups"][0]["GroupId"]
     return {"Subnets": subnet, "SecurityGroups": group}
-
-
-def settled(client: Callable[..., Any], name: str, status: str) -> None:
-    end = time.monotonic() + 60
-    while (found := client("cloudformation").describe_stacks(StackName=name)["Stacks"][0])[
-        "StackStatus"
-    ].endswith("PROGRESS"):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    events = client("cloudformation").describe_stack_events(StackName=name)["StackEvents"]
-    assert found["StackStatus"] == status, [event.get("ResourceStatusReason") for event in events]
-
-
-def in_group(client: Callable[..., Any]) -> Any:
-    """The one instance of the one Auto Scaling group."""
-    (group,) = client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
-    ids = [each["InstanceId"] for each in group["Instances"]]
-    ((found,),) = (
-        reservation["Instances"]
-        for reservation in client("ec2").describe_instances(InstanceIds=ids)["Reservations"]
-    )
-    return found
-
-
-def test_the_comment_of_a_stack_deploys_it_by_awss_own_cli(
-    client: Callable[..., Any], bake: Bake, endpoint: str, tmp_path: Path
-) -> None:
-    """Its first lines, as they stand; again with nothing to change, and after a promotion."""
-    if not shutil.which("aws"):
-        pytest.skip("needs the AWS CLI on PATH")
-    first, second = bake(1), bake(2)
-    published(HOME, ami_id=first)
-    text = write_document(KINDS["cloudformation"], launch_request(LINE, "nightly", HOME))
-    (tmp_path / "group.yaml").write_text(text)
-    command = "".join(line.removeprefix("# ") for line in text.splitlines(keepends=True)[:2])
-    command = command.replace("THIS-FILE", "group.yaml")
-    for name, value in groups(client).items():
-        command = command.replace(f"{name}=…", f"{name}={value}")
-
-    def deployed() -> str:
-        done = subprocess.run(
-            ["bash", "-c", command],
-            cwd=tmp_path, capture_output=True, text=True, check=False,
-            env={**os.environ, "AWS_ENDPOINT_URL": endpoint, "AWS_DEFAULT_REGION": HOME},
-        )  # fmt: skip
-        return done.stdout + done.stderr
-
-    assert "Successfully created/updated stack" in deployed()
-    assert in_group(client)["ImageId"] == first
-    assert "No changes to deploy" in deployed()
-    published(HOME, ami_id=second)
-    assert "Successfully created/updated stack" in deployed()
-    assert in_group(client)["ImageId"] == second
-    gone(client, command.split("--stack-name ")[1].split()[0])
-
-
-def gone(client: Callable[..., Any], name: str) -> None:
-    client("cloudformation").delete_stack(StackName=name)
-    end = time.monotonic() + 60
-    while client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]:
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-def test_a_stack_takes_the_channels_image_when_it_is_updated(
-    client: Callable[..., Any], bake: Bake
-) -> None:
-    """An Auto Scaling group: the same template again after a promotion replaces its instance."""
-    first, second = bake(1), bake(2)
-    published(HOME, ami_id=first)
-    text = write_document(KINDS["cloudformation"], launch_request(LINE, "nightly", HOME))
-    network = groups(client)
-    given = [{"ParameterKey": key, "ParameterValue": value} for key, value in network.items()]
-    stacks = client("cloudformation")
-    stacks.create_stack(StackName="follows", TemplateBody=text, Parameters=given)
-    settled(client, "follows", "CREATE_COMPLETE")
-    instance = in_group(client)
-    assert (instance["ImageId"], instance["SubnetId"]) == (first, network["Subnets"])
-    assert instance["MetadataOptions"]["InstanceMetadataTags"] == "enabled"
-    with pytest.raises(ClientError, match="No updates are to be performed"):
-        stacks.update_stack(StackName="follows", TemplateBody=text, Parameters=given)
-    published(HOME, ami_id=second)
-    stacks.update_stack(StackName="follows", TemplateBody=text, Parameters=given)
-    settled(client, "follows", "UPDATE_COMPLETE")
-    assert in_group(client)["ImageId"] == second
-    gone(client, "follows")
 
 
 def test_the_command_launches_by_awss_own_cli(

@@ -18,6 +18,7 @@ from kiln.base.errors import KilnError
 from kiln.base.paths import build_dir
 from kiln.base.tags import INPUT_DIGEST
 from kiln.base.tags import LINE as LINE_TAG
+from kiln.base.times import utc_now
 from kiln.cloud import aws
 from kiln.matrix.publishing import Publish
 from kiln.pipeline import kept_records, shared_records
@@ -197,10 +198,18 @@ def retiring(world: World) -> Task:
         return ami_id
 
     old = {"id": one_that_its_channel_has_left()}
+    settings = {LINE: Publish(keep={"nightly": 1}, deprecate_after=1, deregister_after=1)}
+    days = count(2, 2)
 
     def step() -> bool:
-        """Whether there was a step to do."""
-        planned = plan_retirement(AWS, [OTHER], {LINE: Publish(keep={"nightly": 1})})
+        """Whether there was a step to do, two days after the one before."""
+        then = utc_now() + timedelta(days=next(days))
+        with pytest.MonkeyPatch.context() as later:
+            later.setattr("kiln.publish.retire.utc_now", lambda: then)
+            return stepped()
+
+    def stepped() -> bool:
+        planned = plan_retirement(AWS, [OTHER], settings)
         assert not {held, kept} & {image.ami_id for image in planned.would}
         mine = tuple(image for image in planned.would if image.ami_id == old["id"])
         done = retire(AWS, Retirement(mine, ()))

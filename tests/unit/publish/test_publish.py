@@ -17,15 +17,17 @@ from botocore.client import BaseClient
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.times import read_time, utc_now
+from kiln.cloud import parents
 from kiln.matrix.publishing import Publish
 from kiln.publish import channels, copies, gates, images, line_flags, verified_ami
 from kiln.publish.channel_move import move_one
-from kiln.publish.overview import channel_rows, history_rows
+from kiln.publish.overview import channel_rows, history_rows, with_opened
 from kiln.publish.promote import roll_back
 from kiln.publish.release import Installed, on_image
 from kiln.publish.retire import Going, Retirement, plan_retirement, retire
 from tests.unit import commands
 from tests.unit.publish.channel import (
+    AL2,
     AWS,
     HOME,
     LINE,
@@ -110,6 +112,116 @@ def test_accounts_may_launch_the_images_and_read_their_snapshots(
         assert readers["CreateVolumePermissions"] == [{"UserId": "111122223333"}]
 
 
+def _open(client: Callable[..., Any], region: str, ami_id: str) -> list[set[str]]:
+    """Who may launch an AMI, and who may read its snapshot."""
+    ec2 = client("ec2", region)
+    image = ec2.describe_image_attribute(ImageId=ami_id, Attribute="launchPermission")
+    disk = described(client, ami_id, region)["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
+    snapshot = ec2.describe_snapshot_attribute(SnapshotId=disk, Attribute="createVolumePermission")
+    each = (image["LaunchPermissions"], snapshot["CreateVolumePermissions"])
+    return [{next(iter(one.values())) for one in permissions} for permissions in each]
+
+
+def test_sharing_removed_account_is_revoked(client: Callable[..., Any], bake: Bake) -> None:
+    stays, goes = "111122223333", "444455556666"
+    organization = "arn:aws:organizations::123456789012:organization/o-1234567890"
+    before = {"share": {"accounts": [stays, goes], "organizations": [organization]}}
+    after = Publish.model_validate({"share": {"accounts": [stays]}})
+    bake(3)
+    published(OTHER, settings=Publish.model_validate(before))
+    old = {region: resolved(client, "nightly", region) for region in (HOME, OTHER)}
+    for region, ami_id in old.items():
+        assert _open(client, region, ami_id) == [{stays, goes, organization}, {stays, goes}]
+    rows = {row.region: row for row in with_opened(channel_rows(AWS, [], {}), AWS, {LINE: after})}
+    assert f"account {goes} may launch {old[OTHER]}" in rows[OTHER].opened
+    assert len(plan_retirement(AWS, [OTHER], {LINE: after}).opened) == 2 * 3
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        if goes in text and old[HOME] in text:
+            assert goes in _open(client, HOME, old[HOME])[0], "said after it was done"
+
+    bake(4)
+    published(OTHER, settings=after, say=say)
+    for region in (HOME, OTHER):
+        for ami_id in (old[region], resolved(client, "nightly", region)):
+            assert _open(client, region, ami_id) == [{stays}, {stays}]
+        assert f"{region}: account {goes} may launch {old[region]}" in "\n".join(said)
+    assert stays not in "\n".join(said)
+    assert plan_retirement(AWS, [OTHER], {LINE: after}).opened == ()
+
+
+def test_sharing_is_revoked_where_nothing_is_published_now(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    bake(3)
+    published(OTHER, settings=Publish.model_validate({"share": SHARED}))
+    published(settings=Publish())
+    for region in (HOME, OTHER):
+        assert _open(client, region, resolved(client, "nightly", region)) == [set(), set()]
+
+
+def _encrypted(client: Callable[..., Any], key: str | None) -> str:
+    """An instance whose volume that key encrypts; without one the account's default key."""
+    ec2 = client("ec2")
+    parent = client("ssm").get_parameter(Name=AL2)["Parameter"]["Value"]
+    disk = {"Encrypted": True, **({"KmsKeyId": key} if key else {})}
+    launched = ec2.run_instances(
+        ImageId=parent,
+        InstanceType="t3.micro",
+        MinCount=1,
+        MaxCount=1,
+        BlockDeviceMappings=[{"DeviceName": "/dev/xvda", "Ebs": disk}],
+    )
+    made = str(launched["Instances"][0]["InstanceId"])
+    ec2.get_waiter("instance_running").wait(InstanceIds=[made], WaiterConfig={"Delay": 1})
+    return made
+
+
+def _key(client: Callable[..., Any], region: str = HOME) -> str:
+    return str(client("kms", region).create_key()["KeyMetadata"]["Arn"])
+
+
+SHARED = {"accounts": ["111122223333"]}
+
+
+@pytest.mark.parametrize(("own_at_home", "named"), [(False, [HOME, OTHER]), (True, [OTHER])])
+def test_sharing_with_the_default_key_stops_before_copies(
+    client: Callable[..., Any], bake: Bake, *, own_at_home: bool, named: list[str]
+) -> None:
+    bake(3, of=_encrypted(client, _key(client) if own_at_home else None))
+    settings = Publish.model_validate({"share": SHARED})
+    with faulty(lambda call: None) as sent, pytest.raises(KilnError) as refused:
+        published(OTHER, settings=settings)
+    assert f"cannot be shared in {', '.join(named)}:" in refused.value.message
+    assert "CopyImage" not in {call.action for call in sent}
+
+
+@pytest.mark.parametrize("default", [False, True])
+def test_sharing_with_own_keys_is_published(
+    client: Callable[..., Any], bake: Bake, *, default: bool
+) -> None:
+    """Also with one that is the account's default."""
+    region = "eu-west-2"
+    key = _key(client, region)
+    ami_id = bake(3, of=_encrypted(client, _key(client)))
+    if default:
+        client("ec2", region).modify_ebs_default_kms_key_id(KmsKeyId=key)
+    keys = {} if default else {"kms_keys": {region: key}}
+    published(region, settings=Publish.model_validate({"share": SHARED, **keys}))
+    assert resolved(client, "nightly") == ami_id
+    assert _open(client, region, resolved(client, "nightly", region))[0] == {"111122223333"}
+
+
+def test_copy_with_a_key_that_is_not_there_fails(client: Callable[..., Any], bake: Bake) -> None:
+    bake(3)
+    for key in (_key(client), "alias/none", "8bed7f79-0156-4762-84cc-9d58e519cbf4"):
+        settings = Publish.model_validate({"kms_keys": {OTHER: key}})
+        with pytest.raises(KilnError, match=r"failed: The KMS key .* does not exist in eu-west-1"):
+            published(OTHER, settings=settings)
+
+
 def test_a_second_run_copies_and_moves_nothing(client: Callable[..., Any], bake: Bake) -> None:
     bake(4)
     published(OTHER)
@@ -175,6 +287,18 @@ def test_a_copy_that_ec2_does_not_show_at_once_is_waited_for(
     published(OTHER)
     assert late == [None] * 3
     assert described(client, resolved(client, "nightly", OTHER), OTHER)
+
+
+def test_deregistered_copy_is_made_again(client: Callable[..., Any], bake: Bake) -> None:
+    bake(6)
+    published(OTHER)
+    for _ in range(2):
+        gone = resolved(client, "nightly", OTHER)
+        ec2 = client("ec2", OTHER)
+        ec2.disable_image_deregistration_protection(ImageId=gone)
+        ec2.deregister_image(ImageId=gone)
+        published(OTHER)
+        assert described(client, resolved(client, "nightly", OTHER), OTHER)["State"] == "available"
 
 
 def test_a_copy_that_never_shows_up_is_a_failure(
@@ -791,3 +915,16 @@ def test_a_region_that_a_promotion_leaves_out_is_named_and_not_by_one_that_is_re
     assert messages == []
     promoted("candidate", say=messages.append)
     assert messages[0].startswith(f"{OTHER}: candidate of {LINE} keeps {there}: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("al2023-ami-2023.5.*-kernel-6.1-x86_64", "al2023-ami-2023.5.20240916.0-kernel-6.1-x86_64"),
+        ("al2023-ami-2023.*-kernel-6.1-x86_64", "al2023-ami-2023.12."),
+    ],
+)
+def test_deprecated_parent_is_found_if_nothing_newer_matches(name: str, found: str) -> None:
+    source = replace(RECIPE.source_ami, owner="amazon", name=name, ssm_parameter=None)
+    recipe = replace(RECIPE, source_ami=source, arch="x86_64")
+    assert parents.resolve(recipe, AWS).name.startswith(found)

@@ -14,7 +14,6 @@ from botocore.exceptions import ClientError
 
 from kiln.base.errors import KilnError
 from kiln.cli.channel_tables import retirement_text
-from kiln.cloud import removal
 from kiln.matrix.publishing import Publish
 from kiln.publish import channels, own_images
 from kiln.publish.retire import Going, Kept, Retirement, plan_retirement, retire
@@ -24,6 +23,7 @@ from tests.unit.publish.channel import (
     HOME,
     LINE,
     OTHER,
+    RECIPE,
     Bake,
     back,
     described,
@@ -33,9 +33,12 @@ from tests.unit.publish.channel import (
 )
 from tests.unit.publish.faults import Call, faulty
 
+DUE = {"keep": {"nightly": 1}, "deprecate_after": 1, "deregister_after": 1}
+
 
 def plan(**settings: Any) -> Retirement:
-    return plan_retirement(AWS, [OTHER], {LINE: Publish(**{"keep": {"nightly": 1}, **settings})})
+    """What is due two days from now, as `ahead` makes it, of AMIs that may go after a day."""
+    return plan_retirement(AWS, [OTHER], {LINE: Publish.model_validate({**DUE, **settings})})
 
 
 def why_kept(ami_id: str, **settings: Any) -> str:
@@ -45,6 +48,25 @@ def why_kept(ami_id: str, **settings: Any) -> str:
 
 def next_step(ami_id: str, **settings: Any) -> str:
     return next((image.step for image in plan(**settings).would if image.ami_id == ami_id), "none")
+
+
+@pytest.fixture(autouse=True)
+def ahead(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """`retire` runs so many days from now; two, unless a test says otherwise."""
+
+    def days(number: float) -> None:
+        then = datetime.now(timezone.utc) + timedelta(days=number)
+        monkeypatch.setattr("kiln.publish.retire.utc_now", lambda: then)
+
+    days(2)
+    return days
+
+
+def step(ami_id: str, **settings: Any) -> tuple[str, str]:
+    """Let `retire` do the next step of an AMI: the step, and its error; none that is due: ""."""
+    mine = tuple(image for image in plan(**settings).would if image.ami_id == ami_id)
+    done = retire(AWS, Retirement(mine, ())).would
+    return (done[0].step, done[0].error) if done else ("", "")
 
 
 @pytest.fixture
@@ -92,8 +114,8 @@ def test_what_a_line_that_is_baked_in_another_region_could_be_rolled_back_to_sta
     assert two[0] not in {image.ami_id for image in elsewhere.would}
 
 
-def test_an_ami_whose_publication_is_under_way_stays_and_its_copies(
-    client: Callable[..., Any], bake: Bake
+def test_ami_being_published_stays(
+    client: Callable[..., Any], bake: Bake, ahead: Callable[[float], None]
 ) -> None:
     """It has the tag of its line and its protection before a channel holds it."""
     ami_id = bake(1)
@@ -105,43 +127,77 @@ def test_an_ami_whose_publication_is_under_way_stays_and_its_copies(
         published(OTHER, smoke=meanwhile)
     (copy,) = own_images.own_images(AWS.in_region(OTHER))
     assert copy.line == LINE
+    ahead(0)
     for image in (ami_id, copy.ami_id):
-        assert why_kept(image) == "built less than a day ago and not published"
+        assert why_kept(image).startswith("next step: deprecate, on ")
 
 
-def test_an_ami_goes_step_by_step_with_its_snapshots(
-    client: Callable[..., Any], two: tuple[str, str]
+def test_default_settings_retire_nothing(
+    two: tuple[str, str], ahead: Callable[[float], None]
 ) -> None:
-    old, ec2 = two[0], client("ec2")
-    (disk,) = ec2.describe_images(ImageIds=[old])["Images"][0]["BlockDeviceMappings"]
-    for step in ("deprecate", "disable", "deregister"):
-        planned = plan()
-        mine = Retirement(tuple(image for image in planned.would if image.ami_id == old), ())
-        assert [(image.step, image.error) for image in retire(AWS, mine).would] == [(step, "")]
-    assert old not in {image.ami_id for image in own_images.own_images(AWS)}
-    left = ec2.describe_snapshots(OwnerIds=["self"])["Snapshots"]
-    assert disk["Ebs"]["SnapshotId"] not in {image["SnapshotId"] for image in left}
+    never = {"deprecate_after": None, "deregister_after": None}
+    for days in (1, 2, 3000):
+        ahead(days)
+        assert step(two[0], **never) == ("", "")
+    assert why_kept(two[0], **never) == "without deprecate_after nothing will deprecate it"
 
 
-def test_a_snapshot_that_ec2_says_is_in_use_for_a_moment_is_deleted(
-    client: Callable[..., Any], two: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+def test_each_step_waits_its_days_from_the_one_before(
+    client: Callable[..., Any], two: tuple[str, str], ahead: Callable[[float], None]
 ) -> None:
-    monkeypatch.setattr(removal.time, "sleep", lambda seconds: None)
-    real, refused = BaseClient._make_api_call, list[str]()  # type: ignore[attr-defined]
+    ec2 = client("ec2")
+    disk = described(client, two[0])["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
+    days = {"deprecate_after": 5, "deregister_after": 30}
+    done = []
+    for day in (4.9, 200, 200.9, 201.1, 201.2, 230, 231.2):
+        ahead(day)
+        done.append(step(two[0], **days)[0])
+    assert done == ["", "deprecate", "", "disable", "", "", "deregister"]
+    assert two[0] not in {image.ami_id for image in own_images.own_images(AWS)}
+    left = {snapshot["SnapshotId"] for snapshot in ec2.describe_snapshots()["Snapshots"]}
+    assert disk not in left
 
-    def in_use_once(client: Any, operation: str, parameters: dict[str, Any]) -> Any:
-        if operation == "DeleteSnapshot" and not refused:
-            refused.append(operation)
-            answer = {"Error": {"Code": "InvalidSnapshot.InUse", "Message": "in use"}}
-            raise ClientError(answer, operation)  # type: ignore[arg-type]
-        return real(client, operation, parameters)
 
-    monkeypatch.setattr(BaseClient, "_make_api_call", in_use_once)
-    for _ in ("deprecate", "disable", "deregister"):
-        mine = Retirement(tuple(image for image in plan().would if image.ami_id == two[0]), ())
-        done = retire(AWS, mine).would
-    assert [image.error for image in done] == [""]
-    assert refused
+def test_without_deregister_after_an_ami_stays_launchable(
+    two: tuple[str, str], ahead: Callable[[float], None]
+) -> None:
+    only = {"deregister_after": None}
+    assert step(two[0], **only) == ("deprecate", "")
+    ahead(3000)
+    assert why_kept(two[0], **only) == "without deregister_after nothing will disable it"
+
+
+def test_step_without_a_date_is_the_last(client: Callable[..., Any], two: tuple[str, str]) -> None:
+    step(two[0])
+    client("ec2").create_tags(Resources=[two[0]], Tags=[{"Key": "kiln:retiring", "Value": "yes"}])
+    assert why_kept(two[0]) == "its tag kiln:retiring is not the date of a step"
+
+
+def test_snapshot_that_ec2_keeps_is_an_error(
+    two: tuple[str, str], ahead: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = {"SnapshotId": "snap-1", "ReturnCode": "missing-permissions"}
+    answered(
+        monkeypatch, "DeregisterImage", lambda answer: answer.update(DeleteSnapshotResults=[kept])
+    )
+    for day in (2, 4, 6):
+        ahead(day)
+        last = step(two[0])
+    assert last[0] == "deregister"
+    assert "snap-1 (missing-permissions)" in last[1]
+
+
+def test_ami_whose_cooldown_runs_is_published_with_protection(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    ami_id, ec2 = bake(1), client("ec2")
+    ec2.enable_image_deregistration_protection(ImageId=ami_id, WithCooldown=True)
+    ec2.disable_image_deregistration_protection(ImageId=ami_id)
+    with pytest.raises(ClientError, match="OperationNotPermitted"):
+        ec2.deregister_image(ImageId=ami_id)
+    assert described(client, ami_id)["DeregistrationProtection"].startswith("disabled after ")
+    published()
+    assert described(client, ami_id)["DeregistrationProtection"] == "enabled-without-cooldown"
 
 
 def test_nothing_changes_while_it_is_only_planned(two: tuple[str, str]) -> None:
@@ -252,6 +308,28 @@ def test_an_ami_that_an_auto_scaling_group_names_for_an_instance_type_stays(
     ec2.delete_launch_template(LaunchTemplateName="other")
 
 
+def test_ami_of_a_fleet_stays(
+    client: Callable[..., Any], two: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = {"ImageId": two[0], "InstanceType": "t3.micro"}
+    fleet = {
+        "FleetId": "fleet-1",
+        "FleetState": "active",
+        "LaunchTemplateConfigs": [{"Overrides": [launch]}],
+    }
+    spot = {
+        "SpotFleetRequestId": "sfr-1",
+        "SpotFleetRequestState": "active",
+        "SpotFleetRequestConfig": {"LaunchSpecifications": [launch]},
+    }
+    listed = {"Fleets": [fleet], "SpotFleetRequestConfigs": [spot]}
+    answered(monkeypatch, "DescribeFleets", lambda answer: answer.update(listed))
+    answered(monkeypatch, "DescribeSpotFleetRequests", lambda answer: answer.update(listed))
+    assert why_kept(two[0]) == "used by EC2 Fleet fleet-1, Spot Fleet sfr-1"
+    fleet["FleetState"], spot["SpotFleetRequestState"] = "deleted", "cancelled_running"
+    assert next_step(two[0]) == "deprecate"
+
+
 def test_a_tag_keeps_an_ami(client: Callable[..., Any], two: tuple[str, str]) -> None:
     client("ec2").create_tags(Resources=[two[0]], Tags=[{"Key": "kiln:keep", "Value": "audit"}])
     assert why_kept(two[0]) == "tagged kiln:keep"
@@ -260,14 +338,9 @@ def test_a_tag_keeps_an_ami(client: Callable[..., Any], two: tuple[str, str]) ->
 def test_an_ami_that_somebody_protects_on_its_way_out_stays(
     client: Callable[..., Any], two: tuple[str, str]
 ) -> None:
-    mine = Retirement(tuple(image for image in plan().would if image.ami_id == two[0]), ())
-    retire(AWS, mine)
+    step(two[0])
     client("ec2").enable_image_deregistration_protection(ImageId=two[0])
     assert why_kept(two[0]).startswith("protected from deregistration by somebody")
-
-
-def test_an_ami_stays_until_its_days_are_over(two: tuple[str, str]) -> None:
-    assert why_kept(two[0], deprecate_after=30) == "0 days old; deprecated after 30"
 
 
 @pytest.fixture
@@ -295,31 +368,24 @@ def test_an_ami_that_was_launched_lately_stays_unless_that_was_its_verification(
     ):
         known(launched=launched)
         assert why_kept(two[0]) == why
-    known(days=20, launched=now - timedelta(days=8))
+    known(days=20, launched=now - timedelta(days=6))
     assert why_kept(two[0]) == ""
 
 
-def test_an_ami_that_was_never_published_goes_after_a_day_unless_it_is_protected(
+def test_unpublished_ami_goes_by_its_row_unless_protected(
     bake: Bake, known: Callable[..., None]
 ) -> None:
     ami_id = bake(1)
-    known(days=2)
-    assert next_step(ami_id) == "deprecate"
-    known(days=2, protected=True)
+    known()
+    for settings, goes in (
+        ({LINE: Publish()}, False),
+        ({"": Publish(deprecate_after=1)}, True),
+        ({RECIPE.name: Publish(), "": Publish(deprecate_after=1)}, False),
+    ):
+        would = plan_retirement(AWS, [], settings).would
+        assert (ami_id in {image.ami_id for image in would}) == goes, settings
+    known(protected=True)
     assert why_kept(ami_id) == "protected from deregistration"
-
-
-def test_a_disabled_ami_stays_until_its_days_are_over(
-    two: tuple[str, str], known: Callable[..., None]
-) -> None:
-    days = {"deprecate_after": 5, "deregister_after": 30}
-    gone = {"kiln:retiring": "2026-11-01T00:00:00Z"}
-    known(days=10, state="available", tags=gone, protected=False)
-    assert next_step(two[0], **days) == "disable"
-    known(days=10, state="disabled", tags=gone, protected=False)
-    assert why_kept(two[0], **days) == "10 days old; deregistered after 30"
-    known(days=31, state="disabled", tags=gone, protected=False)
-    assert next_step(two[0], **days) == "deregister"
 
 
 def test_what_ec2_says_of_the_last_launch_is_read_with_the_ami(
@@ -334,12 +400,13 @@ def test_what_ec2_says_of_the_last_launch_is_read_with_the_ami(
     assert own.launched
 
 
-def test_requests_of_a_plan_do_not_grow_with_the_amis(bake: Bake, two: tuple[str, str]) -> None:
+def test_plan_asks_per_ami_only_who_may_use_it(bake: Bake, two: tuple[str, str]) -> None:
     """What is asked per line and per region is asked once, however many AMIs there are."""
     counted = []
     for day in (9, 10):
         with faulty(lambda call: None) as sent:
-            counted.append((len(plan().would), len(sent)))
+            more = len(plan().would)
+        counted.append((more, len([call for call in sent if "Attribute" not in call.action])))
         bake(day)
         published(OTHER)
     (few, calls), (more, as_many) = counted
@@ -347,14 +414,26 @@ def test_requests_of_a_plan_do_not_grow_with_the_amis(bake: Bake, two: tuple[str
     assert as_many == calls
 
 
-def test_a_shared_ami_stays_until_a_report_says_that_no_account_uses_it(
-    client: Callable[..., Any], two: tuple[str, str]
+SHARED = {"share": {"accounts": ["111122223333"]}}
+
+
+@pytest.fixture
+def shared(two: tuple[str, str], client: Callable[..., Any]) -> str:
+    """The AMI that its channel has left; another account may launch it."""
+    permission = {"Add": [{"UserId": "111122223333"}]}
+    client("ec2").modify_image_attribute(ImageId=two[0], LaunchPermission=permission)
+    return two[0]
+
+
+@pytest.mark.parametrize("settings", [SHARED, {}])
+def test_shared_ami_stays_until_a_report_names_nobody(
+    shared: str, ahead: Callable[[float], None], settings: dict[str, Any]
 ) -> None:
-    shared = {"share": {"accounts": ["111122223333"]}}
-    assert "--apply asks EC2 for a report" in why_kept(two[0], **shared)
-    settings = {LINE: Publish.model_validate({"keep": {"nightly": 1}, **shared})}
-    plan_retirement(AWS, [], settings, ask=True)
-    assert next_step(two[0], **shared) == "deprecate"
+    """Though the matrix shares its line no more."""
+    assert "--apply asks EC2 for a report" in why_kept(shared, **settings)
+    lines = {LINE: Publish.model_validate({**DUE, **settings})}
+    plan_retirement(AWS, [], lines, ask=True)
+    assert next_step(shared, **settings) == "deprecate"
 
 
 def answered(
@@ -372,12 +451,10 @@ def answered(
     monkeypatch.setattr(BaseClient, "_make_api_call", call)
 
 
-def test_a_shared_ami_that_another_account_uses_stays(
-    client: Callable[..., Any], two: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+def test_shared_ami_that_another_account_uses_stays(
+    shared: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shared = {"share": {"accounts": ["111122223333"]}}
-    settings = {LINE: Publish.model_validate({"keep": {"nightly": 1}, **shared})}
-    plan_retirement(AWS, [], settings, ask=True)
+    plan_retirement(AWS, [], {LINE: Publish.model_validate({**DUE, **SHARED})}, ask=True)
 
     def used(answer: Any) -> None:
         entries = [
@@ -387,20 +464,7 @@ def test_a_shared_ami_that_another_account_uses_stays(
         answer["ImageUsageReportEntries"] = entries
 
     answered(monkeypatch, "DescribeImageUsageReportEntries", used)
-    assert why_kept(two[0], **shared) == "used by account 111122223333 (2 ec2:Instance)"
-
-
-def test_an_ami_that_is_still_shared_stays_though_the_matrix_shares_its_line_no_more(
-    client: Callable[..., Any], two: tuple[str, str]
-) -> None:
-    permission = {"Add": [{"UserId": "111122223333"}]}
-    client("ec2").modify_image_attribute(ImageId=two[0], LaunchPermission=permission)
-    mine = Retirement(tuple(image for image in plan().would if image.ami_id == two[0]), ())
-    first, second = retire(AWS, mine), retire(AWS, mine)
-    assert first.would == ()
-    (stays,) = first.kept
-    assert stays.why == "shared: EC2 makes a report of its users; run retire again later"
-    assert [(step.step, step.error) for step in second.would] == [("deprecate", "")]
+    assert why_kept(shared, **SHARED) == "used by account 111122223333 (2 ec2:Instance)"
 
 
 def test_an_ami_that_somebody_else_removed_since_the_plan_is_not_a_failure(
@@ -552,7 +616,10 @@ def test_the_last_line_counts_what_has_gone_and_what_could_not() -> None:
     refused = replace(refused, error="EC2 refused")
 
     def last(*going: Going, applied: bool) -> str:
-        return retirement_text(going, [stays], applied=applied).splitlines()[-1]
+        plan = Retirement(going, (stays,), ("us-east-1: everybody may launch ami-4",))
+        *_, opened, line = retirement_text(plan, applied=applied).splitlines()
+        assert opened == "open beyond `share`: us-east-1: everybody may launch ami-4"
+        return line
 
     assert last(applied=False) == "nothing would go"
     assert last(goes, applied=False) == "1 of 2 AMIs would go one step; --apply does it"

@@ -69,18 +69,10 @@ class Caller:
 
     def logs(self, call: str, **body: Any) -> Any:
         """A call of CloudWatch Logs; its answer."""
-        return self._logs(call, {}, body)
-
-    def put_metrics_in_events(self, **body: Any) -> None:
-        """PutLogEvents of events that hold metrics."""
-        self._logs("PutLogEvents", {"x-amzn-logs-format": "json/emf"}, body)
-
-    def _logs(self, call: str, more: dict[str, str], body: dict[str, Any]) -> Any:
         head = {
             "content-type": "application/x-amz-json-1.1",
             "x-amz-target": "Logs_20140328." + call,
         }
-        head.update(more)
         return json.loads(self._send("logs", head, json.dumps(body).encode()) or b"{}")
 
     def parameter(self, name: str) -> str:

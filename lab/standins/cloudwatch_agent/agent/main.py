@@ -8,18 +8,14 @@ import socket
 import sys
 import time
 
-from . import aws, config, efa, gpu, host, metrics, prometheus
+from . import aws, config, gpu, metrics
 from .logfile import Tail
 from .plan import Plan
-from .statsd import Aggregator, Server
 from .stream import Stream
 
 TYPE_CHECKING = False  # typing itself costs start-up time
 if TYPE_CHECKING:
-    from typing import Any, Callable, NoReturn
-
-    from .gpu import Gpu
-    from .plan import Section
+    from typing import Any, NoReturn
 
 HOME = "/opt/aws/amazon-cloudwatch-agent"
 _MARK = " (AMI Kiln lab stand-in)"
@@ -78,12 +74,7 @@ def run(settings: dict[str, Any]) -> None:
     streams = [Stream(source, caller, plan.logs_flush, say) for source in plan.sources]
     outbox = metrics.Outbox(plan, caller, say)
     appended = _appended(plan, about, caller)
-    started = time.time()
-    collectors = [
-        _Collector(plan, section, appended, started) for section in plan.sections.values()
-    ]
-    statsd = _Statsd(plan, started) if plan.statsd is not None else None
-    scraper = _scraper(plan, caller, started)
+    due = time.time() + 1  # the scrapers' initial delay
     while True:
         now = time.time()
         if about:
@@ -92,83 +83,21 @@ def run(settings: dict[str, Any]) -> None:
                     stream.add(seconds, text, now)
                 if stream.waiting and stream.send(now):
                     tail.keep()
-            for collector in collectors:
-                outbox.add(collector.datums(now), now)
-            if statsd:
-                outbox.add(statsd.datums(now), now)
-            if scraper:
-                scraper.run(now)
+            if plan.gpu and now >= due:
+                due += plan.gpu.interval * (1 + (now - due) // plan.gpu.interval)
+                outbox.add(_measured(plan, appended, now), now)
             outbox.send(now)
         time.sleep(_TICK)
 
 
-class _Collector:
-    """A section: what it measures each time that it is due."""
-
-    def __init__(
-        self, plan: Plan, section: Section, appended: dict[str, str], started: float
-    ) -> None:
-        self.plan, self.section, self.appended = plan, section, appended
-        self.due = started + 1  # the scrapers' initial delay
-        self.read = _reader(section)
-        self.kept = host.DELTAS.get(section.kind)
-        self.deltas = metrics.Deltas()
-
-    def datums(self, now: float) -> list[dict[str, Any]]:
-        """The datums of a measurement; none when it is not due or fails, which is logged."""
-        if now < self.due:
-            return []
-        self.due += self.section.interval * (1 + (now - self.due) // self.section.interval)
-        try:
-            rows = self.read(now)
-        except (OSError, ValueError, KeyError) as error:
-            say(f"E! Error with adapter: {error}")
-            return []
-        if self.kept is not None:
-            rows = [
-                (dims, self.deltas.of(dims, fields, self.kept), at) for dims, fields, at in rows
-            ]
-        return metrics.datums(self.plan, self.section, rows, self.appended, socket.gethostname())
-
-
-def _reader(section: Section) -> Callable[[float], list[Gpu]]:
-    if section.kind == "nvidia_gpu":
-        return lambda now: gpu.read(gpu.ask(), now)
-    if section.kind == "efa":
-        rows = efa.reader(aws.imds)
-    else:
-        rows = host.reader(section.kind, section.options)
-    return lambda now: [(dimensions, fields, now) for dimensions, fields in rows()]
-
-
-class _Statsd:
-    """The statsd server and what it adds up."""
-
-    def __init__(self, plan: Plan, started: float) -> None:
-        self.plan = plan
-        try:
-            self.server = Server(plan.statsd or {}, say)
-        except (OSError, ValueError) as error:
-            refuse(f"[inputs.statsd]: {error}")
-        self.aggregator = Aggregator(self.server.aggregation)
-        self.due = started + self.server.interval
-
-    def datums(self, now: float) -> list[dict[str, Any]]:
-        """The datums of the intervals that are over."""
-        self.server.listen()
-        if now >= self.due:
-            self.due += self.server.interval * (1 + (now - self.due) // self.server.interval)
-            self.aggregator.add(self.server.rows(), now)
-        return metrics.aggregated(self.plan, self.aggregator, socket.gethostname(), now)
-
-
-def _scraper(plan: Plan, caller: aws.Caller, started: float) -> prometheus.Scraper | None:
-    if plan.prometheus is None:
-        return None
+def _measured(plan: Plan, appended: dict[str, str], now: float) -> list[dict[str, Any]]:
+    """The datums of the GPUs; none when that fails, which is logged."""
     try:
-        return prometheus.Scraper(plan.prometheus, caller, say, started)
-    except (ImportError, OSError, ValueError, KeyError) as error:
-        refuse(f"prometheus: {error}")
+        gpus = gpu.read(gpu.ask(), now)
+    except (OSError, ValueError, KeyError) as error:
+        say(f"E! Error with adapter: {error}")
+        return []
+    return metrics.datums(plan, gpus, appended, socket.gethostname())
 
 
 def _appended(plan: Plan, about: dict[str, Any], caller: aws.Caller) -> dict[str, str]:

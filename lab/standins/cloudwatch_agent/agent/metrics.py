@@ -18,11 +18,9 @@ if TYPE_CHECKING:
 
     from .aws import Caller
     from .gpu import Gpu
-    from .plan import Plan, Section
-    from .statsd import Aggregator
+    from .plan import Plan
 
     Datum = Dict[str, Any]
-    Fields = Dict[str, float]
 
 MOST_DIMENSIONS = 30
 MOST_DATUMS = 1000
@@ -34,11 +32,12 @@ _KNOWN = {unit.lower(): unit for unit in _UNITS}
 _LARGEST = 2.0**360
 
 
-def datums(
-    plan: Plan, own: Section, gpus: list[Gpu], appended: dict[str, str], hostname: str
-) -> list[Datum]:
+def datums(plan: Plan, gpus: list[Gpu], appended: dict[str, str], hostname: str) -> list[Datum]:
     """The datums of one reading. `appended` has a value for each appended dimension."""
     made: list[Datum] = []
+    own = plan.gpu
+    if own is None:
+        return made
     for dimensions, fields, moment in gpus:
         whole = dict(dimensions, **own.appended)
         for name in plan.appended:
@@ -64,50 +63,6 @@ def datums(
                         "StorageResolution": 1 if own.high_resolution else 60,
                     }
                 )
-    return made
-
-
-class Deltas:
-    """The difference of each series to the value before; of the first one there is none."""
-
-    def __init__(self) -> None:
-        self.before: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
-
-    def of(self, dimensions: dict[str, str], fields: dict[str, float], kept: set[str]) -> Fields:
-        """The fields without those that are new; `kept` are not counters."""
-        deltas = {}
-        for name, value in fields.items():
-            if name in kept:
-                deltas[name] = value
-                continue
-            series = (name, tuple(sorted(dimensions.items())))
-            if series in self.before:
-                gained = value - self.before[series]
-                # A counter that is smaller than before has begun anew.
-                deltas[name] = gained if gained >= 0 else value
-            self.before[series] = value
-        return deltas
-
-
-def aggregated(plan: Plan, aggregator: Aggregator, hostname: str, now: float) -> list[Datum]:
-    """The datums of statsd's series whose interval is over."""
-    made: list[Datum] = []
-    for (name, tags), start, values in aggregator.over(now):
-        whole = dict(tags)
-        if plan.host:
-            whole["host"] = hostname
-        for chosen in rolled_up(whole, plan.rollups):
-            made.append(
-                {
-                    "MetricName": name,
-                    "Dimensions": chosen,
-                    "Timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(start)),
-                    "Unit": "None",
-                    "Values": list(values),
-                    "Counts": list(values.values()),
-                    "StorageResolution": 1 if aggregator.seconds < 60 else 60,
-                }
-            )
     return made
 
 

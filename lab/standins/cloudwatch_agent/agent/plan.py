@@ -11,7 +11,7 @@ import re
 import socket
 import time
 
-from . import efa, gpu, host
+from . import gpu
 
 TYPE_CHECKING = False  # typing itself costs start-up time
 if TYPE_CHECKING:
@@ -46,24 +46,19 @@ class Source:
 
 
 class Section:
-    """A section of metrics_collected: which fields, how often, with what names and dimensions."""
+    """`nvidia_gpu` of metrics_collected: fields, interval, names and dimensions."""
 
-    def __init__(
-        self, kind: str, section: dict[str, Any], agent_interval: int, about: dict[str, Any]
-    ) -> None:
-        self.kind, self.options = kind, section
-        # The only section whose metrics have another name than it.
-        prefix = "nvidia_smi_" if kind == "nvidia_gpu" else kind + "_"
+    def __init__(self, section: dict[str, Any], agent_interval: int, about: dict[str, Any]) -> None:
+        prefix = "nvidia_smi_"
         self.interval = int(section.get("metrics_collection_interval", agent_interval))
         self.high_resolution = self.interval < 60
         self.names: dict[str, str] = {}
         self.units: dict[str, str] = {}
-        own = efa.UNITS if kind == "efa" else host.UNITS.get(kind, {})
         for listed in section.get("measurement", []):
             measurement = {"name": listed} if isinstance(listed, str) else listed
             field = measurement["name"].strip().replace(prefix, "", 1)
             self.names[field] = measurement.get("rename", "").strip() or prefix + field
-            self.units[field] = measurement.get("unit", "").strip() or own.get(field, "None")
+            self.units[field] = measurement.get("unit", "").strip() or "None"
         self.appended = {
             name: resolved_aws(value, about)
             for name, value in section.get("append_dimensions", {}).items()
@@ -87,23 +82,11 @@ class Plan:
         metrics = config.get("metrics", {})
         interval = config.get("agent", {}).get("metrics_collection_interval", 60)
         collected = metrics.get("metrics_collected", {})
-        self.sections = {
-            kind: Section(kind, collected[kind], interval, about)
-            for kind in ("nvidia_gpu", "efa", *host.KINDS)
-            if kind in collected
-        }
-        self.gpu = self.sections.get("nvidia_gpu")
-        self.statsd = collected.get("statsd")
-        self.prometheus = logs.get("metrics_collected", {}).get("prometheus")
-        supported = {*self.sections, "statsd"}
-        self.elsewhere = sorted({*collected} - supported)
-        self.elsewhere += sorted({*logs.get("metrics_collected", {})} - {"prometheus"})
-        self.elsewhere += [
-            section.names[field]
-            for section in self.sections.values()
-            for field in section.names
-            if field not in _fields(section.kind)
-        ]
+        own = collected.get("nvidia_gpu")
+        self.gpu = Section(own, interval, about) if own is not None else None
+        self.elsewhere = sorted({*collected, *logs.get("metrics_collected", {})} - {"nvidia_gpu"})
+        if self.gpu:
+            self.elsewhere += [n for field, n in self.gpu.names.items() if field not in gpu.FIELDS]
         self.namespace = metrics.get("namespace", "CWAgent")
         self.metrics_flush = float(metrics.get("force_flush_interval", 60))
         dimensions = metrics.get("append_dimensions", {})
@@ -111,14 +94,6 @@ class Plan:
         self.tagged = bool(dimensions)
         self.rollups = rollups(metrics.get("aggregation_dimensions", []))
         self.host = not config.get("agent", {}).get("omit_hostname", False)
-
-
-def _fields(kind: str) -> set[str]:
-    """The fields that the lab measures in a section."""
-    if kind == "nvidia_gpu":
-        return {*gpu.FIELDS}
-    times = {name.replace("usage_", "time_") for name in host.UNITS["cpu"]} if kind == "cpu" else ()
-    return {*(efa.UNITS if kind == "efa" else host.UNITS[kind]), *times}
 
 
 def rollups(lists: list[list[str]]) -> list[list[str]]:

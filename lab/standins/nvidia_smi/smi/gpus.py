@@ -99,7 +99,7 @@ def _fresh(gpu: Gpu, inforom: dict[str, Any]) -> dict[str, Any]:
     ecc = bool(inforom.get("ecc_pending", True))
     return {
         "mig": mig, "mig_pending": mig, "ecc": ecc, "ecc_pending": ecc, "pm": False,
-        "app": None, "pl": None, "compute_mode": "Default", "instances": [],
+        "app": None, "instances": [],
     }  # fmt: skip
 
 

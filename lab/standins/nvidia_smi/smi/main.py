@@ -33,13 +33,11 @@ for _names, _value in (
     (("help-query-compute-apps",), False), (("pm", "persistence-mode"), True),
     (("mig", "multi-instance-gpu"), True), (("r", "gpu-reset"), False),
     (("ac", "applications-clocks"), True), (("rac", "reset-applications-clocks"), False),
-    (("pl", "power-limit"), True), (("e", "ecc-config"), True), (("c", "compute-mode"), True),
-    (("lgc", "lock-gpu-clocks"), True), (("rgc", "reset-gpu-clocks"), False),
+    (("e", "ecc-config"), True),
 ):  # fmt: skip
     for _name in _names:
         OPTIONS[_name] = (_names[0], _value)
-SETTINGS = {"mig": "mig", "r": "gpu-reset", "pm": "pm", "ac": "ac", "rac": "rac", "pl": "pl",
-            "e": "e", "c": "c", "lgc": "lgc", "rgc": "rgc"}  # fmt: skip
+SETTINGS = ("mig", "r", "pm", "ac", "rac", "e")
 SIGKILL = 9  # importing signal takes as long as a command
 INVALID = "Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n"
 HELP = " Please run 'nvidia-smi -h' for help.\n\n"
@@ -136,7 +134,7 @@ def command(words: list[str]) -> tuple[Result, bool]:
             from . import settings
 
             chosen = pick(lab, options.get("i"))
-            result = settings.ACTIONS[SETTINGS[changing[0]]](lab, chosen, options[changing[0]])
+            result = settings.ACTIONS[changing[0]](lab, chosen, options[changing[0]])
             if lab.root:
                 lab.save()
             return result, True
@@ -240,9 +238,9 @@ def show(lab: Lab, options: dict[str, str]) -> Result:
             raise Stop(INVALID.replace(" Please", advice) + "\n", 2)
     if "q" in options:
         return report(lab, chosen, options), 0
-    from . import table
+    from . import usage
 
-    return table.render(lab, chosen), 0
+    return f"{usage.NAME} It draws no table.\n{listing(lab, chosen)}", 0
 
 
 def report(lab: Lab, chosen: list[Gpu], options: dict[str, str]) -> str:

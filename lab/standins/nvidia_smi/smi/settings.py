@@ -1,4 +1,4 @@
-"""Commands that change a GPU: MIG mode, reset, persistence, clocks, power, ECC, compute mode."""
+"""Commands that change a GPU: MIG mode, reset, persistence, application clocks, ECC."""
 
 from __future__ import annotations
 
@@ -186,30 +186,6 @@ def reset_application_clocks(lab: Lab, gpus: list[Gpu], _value: str = "") -> Res
     return "All done.\n", 0
 
 
-def power_limit(lab: Lab, gpus: list[Gpu], value: str) -> Result:
-    """-pl WATTS"""
-    try:
-        watts = float(value)
-    except ValueError:
-        return f'"{value}" is not a valid power limit\n', 2
-    out = ""
-    for gpu in gpus:
-        _idle, default, low, high = (float(w) for w in gpu.model["watts"])
-        if not lab.root:
-            return (
-                f"Changing power management limit for GPU {gpu.bus_id}: Insufficient Permissions\n{EARLY}"
-            ), 4
-        if not low <= watts <= high:
-            return (
-                f"Provided power limit {watts:.2f} W is not a valid power limit which should be between "
-                f"{low:.2f} W and {high:.2f} W for GPU {gpu.bus_id}\n{EARLY}"
-            ), 2
-        before, gpu.state["pl"] = gpu.state["pl"] or default, watts
-        out += f"Power limit for GPU {gpu.bus_id} was set to {watts:.2f} W from {before:.2f} W.\n"
-        out += _persistence_warning(gpu)
-    return out + "All done.\n", 0
-
-
 def ecc(lab: Lab, gpus: list[Gpu], value: str) -> Result:
     """-e 0|1: effective after a reset or a reboot."""
     wanted = switch(value)
@@ -232,51 +208,7 @@ def ecc(lab: Lab, gpus: list[Gpu], value: str) -> Result:
     return out + "All done.\n" + ("" if unchanged else "Reboot required.\n"), 0
 
 
-def compute_mode(lab: Lab, gpus: list[Gpu], value: str) -> Result:
-    """-c 0|2|3"""
-    names = {"0": "Default", "DEFAULT": "Default", "2": "Prohibited", "PROHIBITED": "Prohibited",
-             "3": "Exclusive_Process", "EXCLUSIVE_PROCESS": "Exclusive_Process"}  # fmt: skip
-    name = names.get(value.upper())
-    if name is None:
-        return f'"{value}" is not a valid compute mode\n', 2
-    out = ""
-    for gpu in gpus:
-        if not lab.root:
-            return (
-                f"Unable to set the compute mode for GPU {gpu.bus_id}: Insufficient Permissions\n{EARLY}",
-                4,
-            )
-        gpu.state["compute_mode"] = name
-        out += f"Set compute mode to {name.upper()} for GPU {gpu.bus_id}.\n"
-    return out + "All done.\n", 0
-
-
-def locked_clocks(lab: Lab, gpus: list[Gpu], value: str) -> Result:
-    """-lgc MIN[,MAX]"""
-    low, _, high = value.partition(",")
-    if not low.isdigit() or (high and not high.isdigit()):
-        return f"Invalid GPU clocks specified: {value}\n", 2
-    out = ""
-    for gpu in gpus:
-        if not lab.root:
-            return (
-                f"Setting locked GPU clocks for GPU {gpu.bus_id}: Insufficient Permissions\n{EARLY}",
-                4,
-            )
-        out += (
-            f'GPU clocks set to "(gpuClkMin {low}, gpuClkMax {high or low})" for GPU {gpu.bus_id}\n'
-        )
-        out += _persistence_warning(gpu)
-    return out + "All done.\n", 0
-
-
-def reset_locked_clocks(lab: Lab, gpus: list[Gpu], _value: str = "") -> Result:
-    """-rgc"""
-    return ("All done.\n", 0) if lab.root else (f"Insufficient Permissions\n{EARLY}", 4)
-
-
 ACTIONS: dict[str, Callable[[Lab, list[Gpu], str], Any]] = {
-    "mig": mig_mode, "gpu-reset": reset, "pm": persistence, "ac": application_clocks,
-    "rac": reset_application_clocks, "pl": power_limit, "e": ecc, "c": compute_mode,
-    "lgc": locked_clocks, "rgc": reset_locked_clocks,
+    "mig": mig_mode, "r": reset, "pm": persistence, "ac": application_clocks,
+    "rac": reset_application_clocks, "e": ecc,
 }  # fmt: skip

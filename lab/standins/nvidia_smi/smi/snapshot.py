@@ -29,7 +29,7 @@ def snapshot(lab: Lab, gpu: Gpu) -> dict[str, Any]:
     sm_idle, sm_max, mem_idle, mem_max, video_idle, video_max = m["mhz"]
     heat = list(m["celsius"]) + [None] * 6
     app = state["app"] or m["app"]
-    limit = state["pl"] or watts[1]
+    limit = watts[1]
     total, reserved, bar1 = m["mib"]
     instances = mig.devices(gpu, branch) if in_mig else []
     used = sum(16 for _ in instances)
@@ -67,7 +67,7 @@ def snapshot(lab: Lab, gpu: Gpu) -> dict[str, Any]:
         "memory.total": total, "memory.reserved": reserved, "memory.used": used,
         "memory.free": total - reserved - used, "bar1.total": bar1, "bar1.used": 1,
         "bar1.free": bar1 - 1, "protected_memory.total": 0, "protected_memory.used": 0,
-        "protected_memory.free": 0, "compute_mode": state["compute_mode"], "compute_cap": m["cc"],
+        "protected_memory.free": 0, "compute_mode": "Default", "compute_cap": m["cc"],
         "encoder.stats.sessionCount": 0, "encoder.stats.averageFps": 0,
         "encoder.stats.averageLatency": 0,
         "ecc.mode.current": "Enabled" if state["ecc"] else "Disabled",

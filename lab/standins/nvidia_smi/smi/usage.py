@@ -23,7 +23,7 @@ nvidia-smi [OPTION1 [ARG1]] [OPTION2 [ARG2]] ...
     --query-gpu=FIELDS --format=csv[,noheader][,nounits]
     --query-compute-apps= --query-remapped-rows= --query-retired-pages= --query-supported-clocks=
     --help-query-gpu            The fields.
-    -pm 0|1  -mig 0|1  -r  -ac MEM,SM  -rac  -pl W  -e 0|1  -c 0|2|3  -lgc MIN,MAX  -rgc
+    -pm 0|1  -mig 0|1  -r  -ac MEM,SM  -rac  -e 0|1
     mig                         MIG instances; "nvidia-smi mig -h".
     topo -m, nvlink -s
 """

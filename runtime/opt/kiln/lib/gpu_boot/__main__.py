@@ -1,7 +1,8 @@
 """kiln-gpu-boot: decide from PCI ids what this machine needs, at every boot.
 
-  kiln-gpu-boot           decide, write /run/kiln/gpu-boot, load the kernel module
-  kiln-gpu-boot --select  if both kinds of the kernel module were baked: install the right one
+  kiln-gpu-boot           decide, write /run/kiln/gpu-boot, load the kernel modules
+  kiln-gpu-boot --select  if both kinds of the kernel module were baked: install the right one,
+                          with its options
   kiln-gpu-boot --show    print the decision as JSON and change nothing
 
 KILN_SYSFS names a sysfs tree to read instead of /sys.
@@ -42,6 +43,7 @@ def select(decision: dict[str, Any]) -> int:
     try:
         for sentence in act.select(decision):
             print(sentence)
+        act.write_options(decision, os.uname().release)
     except OSError as error:
         print(f"<3>the kernel module cannot be installed: {error}")
         return 1
@@ -65,6 +67,10 @@ def load(decision: dict[str, Any]) -> int:
         print("<{}>{} failed: see the kernel log".format(3 if driver else 4, " ".join(command)))
         if driver:
             return 1
+    try:
+        act.make_gdrdrv_node()
+    except OSError as error:
+        print(f"<4>there is no /dev/gdrdrv: {error}")
     return 0
 
 

@@ -1,9 +1,10 @@
-"""Carries out a decision: flags for units, the right kind of the kernel module."""
+"""Carries out a decision: flags for units, the right kind of the kernel module, gdrdrv's device."""
 
 from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable
 from typing import Any
 
@@ -73,6 +74,24 @@ def select(
     return sentences
 
 
+def write_options(
+    decision: dict[str, Any],
+    kernel: str,
+    folder: str = "/run/modprobe.d",
+    run: Callable[[list[str]], str] | None = None,
+) -> None:
+    """Give the preferred module its options, whoever loads it first in this boot.
+
+    Not the other kind: the open one needs GSP firmware. A kernel without a module is that of a
+    lab's host.
+    """
+    if decision["options"] and kernel_modules.installed(kernel, run) in (None, decision["prefers"]):
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, "kiln-gpu.conf"), "w") as stream:
+            for name in kernel_modules.DRIVER:
+                stream.write("options {} {}\n".format(name, " ".join(decision["options"])))
+
+
 def commands(
     decision: dict[str, Any],
     kernel: str,
@@ -82,7 +101,8 @@ def commands(
 ) -> tuple[list[list[str]], str | None]:
     """The commands that load the module, as argument lists; and a warning or None.
 
-    A module that is already loaded is left alone, unless it is not the installed one.
+    A driver that is already loaded is left alone, unless it is not the installed one: udev, or a
+    file in modules-load.d, may have loaded it, but then without the modules that use it.
     """
     if decision["module"] is None:
         return [], None
@@ -92,20 +112,34 @@ def commands(
     )
     if installed is None:
         return [], f"no nvidia module is installed for kernel {kernel}: modinfo finds none"
-    chosen, warning = kind_to_load(decision, installed, archived)
-    unload = []
+    _, warning = kind_to_load(decision, installed, archived)
+    driver = ["modprobe", "nvidia"]
+    commands = [driver]
     loaded = _loaded(sysfs)
     if loaded is not None:
-        if not archived or loaded == kernel_modules.field(kernel, "srcversion", run):
-            return [], warning
-        unload = [["modprobe", "--quiet", "--remove", name] for name in (*USERS, "nvidia")]
-    driver = ["modprobe", "nvidia"]
-    if archived and chosen == decision["prefers"]:
-        driver += decision["options"]
-    extra = [["modprobe", "--quiet", "gdrdrv"], ["modprobe", "--quiet", "nvidia-peermem"]]
+        remove = [["modprobe", "--quiet", "--remove", name] for name in (*USERS, "nvidia")]
+        other = archived and loaded != kernel_modules.field(kernel, "srcversion", run)
+        commands = [*remove, driver] if other else []
+    commands.append(["modprobe", "nvidia-uvm"])
+    commands += [["modprobe", "--quiet", name] for name in USERS[:3]]
     if decision["apply"]["nvlsm"]:
-        extra.append(["modprobe", "ib_umad"])
-    return [*unload, driver, ["modprobe", "nvidia-uvm"], *extra], warning
+        commands.append(["modprobe", "ib_umad"])
+    return commands, warning
+
+
+def make_gdrdrv_node(devices: str = "/proc/devices", node: str = "/dev/gdrdrv") -> None:
+    """Make the device of gdrdrv, if it is loaded: it registers a number and nothing that udev sees.
+
+    So does the service of NVIDIA's packages, which ParallelCluster starts on nodes with a GPU:
+    https://github.com/NVIDIA/gdrcopy/blob/v2.6/packages/rhel/init.d/gdrcopy
+    """
+    with open(devices) as stream:
+        majors = [line.split()[0] for line in stream if line.split()[1:] == ["gdrdrv"]]
+    if majors:
+        if os.path.exists(node):
+            os.remove(node)
+        os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(int(majors[0]), 0))
+        os.chmod(node, 0o666)  # noqa: S103  # mknod obeys the umask
 
 
 def _loaded(sysfs: str) -> str | None:

@@ -1,37 +1,48 @@
 """The layout chosen at launch: the instance tag `kiln:mig-config`, or a line in user-data.
 
-IMDSv2 only. All requests together may take `BUDGET` seconds, so that a machine without IMDS boots.
+IMDSv2 only. IMDS may be late at boot, so a request that gets no answer is repeated until `BUDGET`
+seconds are over. Without an answer nobody knows the launch's layout, and the node must not join.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import socket
 import time
 import zlib
 
 from . import paths
+from .errors import operation_failed
 
 TAG = "kiln:mig-config"
-BUDGET = 0.8
+# Seconds: of all requests, of one try, and between two. cloud-init waits up to 240 for IMDS.
+BUDGET = 30.0
+TRY = 5.0
+PAUSE = 1.0
+_UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ETIMEDOUT)  # the network may be late
 MAX_BYTES = 1 << 20  # of unpacked user-data; EC2 takes at most 16 KiB, packed or not
 _USER_DATA = r"^[ \t]*(?:#[ \t]*)?kiln:mig-config[ \t]*[=:][ \t]*(\S+)[ \t]*$"
 
 
 def launch_label() -> tuple[str, str]:
-    """(label, its source), or ("", why there is none). Never raises, never waits long."""
+    """(label, its source), or ("", why there is none): IMDS is off, or names no layout.
+
+    Raises MigError (exit status 1) when IMDS does not answer, or only with HTTP 5xx.
+    """
     deadline = time.monotonic() + BUDGET
     try:
-        status, token = _request(
+        status, token = _answer(
             "PUT", "/latest/api/token", deadline, {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
         )
         if status != 200:
             return "", f"IMDS refused a token (HTTP {status})"
         head = {"X-aws-ec2-metadata-token": token.decode("ascii")}
-        status, body = _request("GET", "/latest/meta-data/tags/instance/" + TAG, deadline, head)
+        status, body = _answer("GET", "/latest/meta-data/tags/instance/" + TAG, deadline, head)
         if status == 200 and body.strip():
             return body.decode("utf-8", "replace").strip(), "instance tag " + TAG
-        status, body = _request("GET", "/latest/user-data", deadline, head)
+        status, body = _answer("GET", "/latest/user-data", deadline, head)
         text = unpacked(body) if status == 200 else b""
         if text is None:
             return (
@@ -71,16 +82,33 @@ def unpacked(body: bytes) -> bytes | None:
     return None if text else body
 
 
-def _request(method: str, path: str, deadline: float, headers: dict[str, str]) -> tuple[int, bytes]:
+def _answer(method: str, path: str, deadline: float, headers: dict[str, str]) -> tuple[int, bytes]:
+    """The first answer that is not HTTP 5xx. Raises MigError at `deadline`."""
+    while True:
+        try:
+            status, body = _request(method, path, headers)
+            if status < 500:
+                return status, body
+            why = f"HTTP {status}"
+        except OSError as e:
+            if not isinstance(e, socket.timeout) and e.errno not in _UNREACHABLE:
+                raise
+            why = str(e)
+        if time.monotonic() + PAUSE >= deadline:
+            raise operation_failed(
+                f"IMDS does not tell the launch's MIG layout: {why}",
+                f"reboot, or set MIG_IMDS=no in {paths.DEFAULTS} to use the image's layout",
+            )
+        time.sleep(PAUSE)
+
+
+def _request(method: str, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
     import http.client  # takes 25 ms, which MIG_IMDS=no saves at boot
 
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise OSError(f"no answer within {BUDGET} s")
     endpoint = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://169.254.169.254")
     host = re.sub(r"^http://", "", endpoint).rstrip("/")
     try:
-        connection = http.client.HTTPConnection(host, timeout=left)
+        connection = http.client.HTTPConnection(host, timeout=TRY)
         try:
             connection.request(method, path, headers=headers)
             answer = connection.getresponse()

@@ -2,7 +2,8 @@
 #define INFO(tag, text) \
     static const char info_##tag[] __attribute__((section(".modinfo"), used, aligned(1))) = #tag "=" text
 
-INFO(version, "@version@");
+/* MAJOR.MINOR alone, as GDRDRV_VERSION_STRING of upstream's gdrdrv.h. */
+INFO(version, "@series@");
 INFO(license, "MIT");
 INFO(vermagic, RELEASE " SMP mod_unload modversions ");
 INFO(name, "gdrdrv");

@@ -1,1 +1,0 @@
-"""How each type of resource is made: by the lab's own API."""
