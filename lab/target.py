@@ -6,13 +6,11 @@ are the same. The protocol is `kiln/cloud/target.py`.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +38,6 @@ from lab.vendors import REAL, STAND_INS, refuse_impossible, refuse_silent
 
 _NEEDS_GIB = 4
 # Distribution and arch → the root filesystem that `prepare` has found or made.
-_MADE: dict[tuple[str, str], Path] = {}
 
 
 def is_guest(ssh: Callable[[str], tuple[int, str, str]]) -> bool:
@@ -49,26 +46,18 @@ def is_guest(ssh: Callable[[str], tuple[int, str, str]]) -> bool:
 
 
 @dataclass(frozen=True)
-class OtherLab:
-    """A lab in use that was not started from this checkout as it is: a digest of what it was
-    started from, and in words how that differs."""
-
-    started_from: str
-    difference: str
-
-
-@dataclass(frozen=True)
 class LabTarget:
     """The lab on this machine. See `kiln.cloud.target.Target`.
 
-    `other` is known after `prepare`.
+    `other` is known after `prepare`: how a lab in use that was not started from this checkout as it
+    is differs from it, in words.
     """
 
     why: str
     region: str = DEFAULT_REGION
     endpoint: str = ""
     vendors: str = STAND_INS
-    other: OtherLab | None = None
+    other: str = ""
 
     kind = "lab"
     bills = False
@@ -170,15 +159,12 @@ class LabTarget:
             lab = pool.submit(control.up, kind_of_vendors=STAND_INS)
             vendors = pool.submit(_make_vendor_files, recipes)
             for recipe in recipes:
-                made = bases.ensure(recipe.distro.id, recipe.arch, progress=say)
-                _MADE[(recipe.distro.id, recipe.arch)] = made
+                bases.ensure(recipe.distro.id, recipe.arch, progress=say)
             other = _other_than(lab.result(), say)
             vendors.result()
         return replace(self, other=other)
 
-    def _prepare_real(
-        self, recipes: Sequence[Recipe], say: Callable[[str], None]
-    ) -> OtherLab | None:
+    def _prepare_real(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> str:
         # Slow to import: it asks vendors.
         from lab.rootfs import real_bases
 
@@ -228,20 +214,10 @@ class LabTarget:
         hints = [system.about_missing(missing, recipe.distro, recipe.arch)] if missing else []
         if self.other:
             hints.append(
-                f"the lab may not have what the row needs: {self.other.difference}; ./invoke "
+                f"the lab may not have what the row needs: {self.other}; ./invoke "
                 "lab.down ends it (its AMIs stay), then build again"
             )
         return tuple(hints)
-
-    def serves(self, recipe: Recipe) -> str:
-        """See `Target`: the root filesystem, and what the lab was started from, which makes the
-        stand-ins' packages."""
-        if self.vendors == REAL:
-            return ""
-        kind = (recipe.distro.id, recipe.arch)
-        base = (_MADE.get(kind) or bases.ensure(*kind)).name
-        started_from = self.other.started_from if self.other else ""
-        return f"{_digest_of_code()}{started_from}{base}"
 
     def archive_of(self, recipe: Recipe) -> PackageArchive:
         """See `Target`: Amazon Linux's repositories are the lab's; packages of a Debian or Ubuntu
@@ -270,16 +246,6 @@ class LabTarget:
         if self.other:
             hashes |= control.served_hashes(list(hashes))
         return {**_of_all_rows(self.endpoint), "sha256": hashes}
-
-
-@cache
-def _digest_of_code() -> str:
-    """SHA-256 (hex) over the lab's own files, of which all its stand-ins are made."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
-            digest.update(str(path).encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
 
 
 def _no_own_kernel(recipe: Mapping[str, Any]) -> str:
@@ -357,13 +323,12 @@ def _require_snapshot(recipe: Recipe) -> None:
     )
 
 
-def _other_than(running: dict[str, Any], say: Callable[[str], None]) -> OtherLab | None:
-    """The lab that runs, if it is not what this checkout would start; `say` gets how it differs."""
+def _other_than(running: dict[str, Any], say: Callable[[str], None]) -> str:
+    """How the lab that runs differs from what this checkout would start; `say` gets it as well."""
     difference = origin.difference(running)
-    if not difference:
-        return None
-    say(f"the lab runs and is in use; {difference} (./invoke lab.down ends it)")
-    return OtherLab(str(running.get("started_from")), difference)
+    if difference:
+        say(f"the lab runs and is in use; {difference} (./invoke lab.down ends it)")
+    return difference
 
 
 def _make_vendor_files(recipes: Sequence[Recipe]) -> None:

@@ -71,13 +71,5 @@ KEEP = tag("keep")
 PROVENANCE = tag("provenance")
 # When `retire` deprecated the AMI.
 RETIRING = tag("retiring")
-# Until when a build instance whose bake failed is kept (`build --on-error keep`).
-KEPT_UNTIL = tag("kept-until")
-# Of an AMI whose bake went on there: the run that had failed. It is never verified.
-CONTINUED = tag("continued")
-# Of the state before a component, from which `build --from` starts: a digest of all before it.
-STATE = tag("state")
-# When a bake last began on that state.
-STATE_USED = tag("state-used")
 # The MIG layout to apply at boot; gpu-mig reads it on the instance.
 MIG_CONFIG = tag("mig-config")

@@ -282,8 +282,8 @@ def _installed(image: CataloguedImage | None, record: Record | None) -> Iterator
 
 def _image_files(image: CataloguedImage, record: Record) -> Iterator[tuple[str, str]]:
     """Record, SBOM and what pages look up. Raises KilnError for a damaged version-info."""
-    # Where the run's folder was, and how to reach a kept instance, is nobody's business here.
-    yield f"images/{image.key}.record.json", as_text(replace(record, folder="", kept=None))
+    # Where the run's folder was is nobody's business here.
+    yield f"images/{image.key}.record.json", as_text(replace(record, folder=""))
     facts: Mapping[str, Any] = {}
     if record.versions:
         with reading("its version-info"):

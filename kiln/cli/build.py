@@ -35,8 +35,7 @@ if TYPE_CHECKING:
         **account_help(),
         "dry-run": "show the plan (HCL, source AMI, instance types, steps) and start nothing",
         "keep": "keep an AMI that is not verified (interrupted run, checks that did not run)",
-        "on-error": "build instance of a bake that fails: clean-up (default) or --on-error keep",
-        "from": "bake on from a component, on what there is of those before it: --from tuning",
+        "on-error": "of a bake that fails: clean-up (default), or --on-error keep its instance",
         "vendors": "whose hosts the lab's guests ask: stand-ins (default) or --vendors real",
         **OWN_KERNEL,
         **JSON,
@@ -56,7 +55,6 @@ def build(
     dry_run: bool = False,
     keep: bool = False,
     on_error: str = "clean-up",
-    from_: str | None = None,
     vendors: str | None = None,
     own_kernel: bool = False,
     disk: str | None = None,
@@ -76,7 +74,6 @@ def build(
         aws_flags=aws_flags,
         keep=keep,
         keep_instance=matrix_flags.on_error(on_error),
-        start=from_,
         own_kernel=_own_kernel(own_kernel, disk),
     )
     from kiln.cli import targets  # slow to import

@@ -83,20 +83,15 @@ def sweep_text(left: Sequence[Leftover], done: Sequence[Leftover], *, applied: b
     """What runs have left, or what became of it."""
     if not left:
         return "no run has left anything behind"
-    kept = [leftover for leftover in left if leftover.kept_until]
     rows = [
-        (leftover.region, leftover.kind, leftover.id, leftover.run_id, _fate(leftover, applied))
-        for leftover in ([*done, *kept] if applied else left)
+        (
+            *(leftover.region, leftover.kind, leftover.id, leftover.run_id),
+            leftover.error or ("removed" if applied else ""),
+        )
+        for leftover in (done if applied else left)
     ]
-    due = len(left) - len(kept)
-    last = "" if applied or not due else f"\n{due} resources; --apply removes them"
+    last = "" if applied else f"\n{len(left)} resources; --apply removes them"
     return _table(("REGION", "KIND", "ID", "RUN", ""), rows) + last
-
-
-def _fate(leftover: Leftover, applied: bool) -> str:
-    if leftover.kept_until:
-        return f"kept until {leftover.kept_until}"
-    return leftover.error or ("removed" if applied else "")
 
 
 def plan_text(night: Night, commands: Mapping[str, str]) -> str:

@@ -55,6 +55,7 @@ def retire(
 @task(
     help={
         "apply": "remove what was found; otherwise nothing is changed",
+        "run": "only what this run has left, however young: --run 20261121T031342Z-f94c",
         "older-than": "hours since the run began: --older-than 48 (default: 24)",
         "regions": "instead of all regions of the account: --regions eu-west-1,us-west-2",
         **PLACE,
@@ -64,6 +65,7 @@ def retire(
 def sweep(
     c: Context,
     apply: bool = False,
+    run: str | None = None,
     older_than: int = 24,
     regions: str | None = None,
     target: str = "auto",
@@ -73,6 +75,7 @@ def sweep(
     """What runs have left behind in any region, by their ids; with --apply, remove it."""
     from datetime import timedelta
 
+    from kiln.base import vocabulary
     from kiln.cli import targets
     from kiln.cli.channel_tables import sweep_text
     from kiln.publish import line_flags
@@ -83,10 +86,12 @@ def sweep(
             f"--older-than {older_than}: runs that began less than an hour ago may be at work",
             hint="give at least 1",
         )
+    if run is not None:
+        vocabulary.RUN_ID.required(run, "--run")
     named = line_flags.regions_to_show(regions) if regions is not None else None
     place = line_flags.answering(targets.choose(target, region))
     everywhere = named or sweeping.regions_of_account(place)
-    left = sweeping.leftovers(place, everywhere, timedelta(hours=older_than))
+    left = sweeping.leftovers(place, everywhere, timedelta(hours=older_than), run)
     done = sweeping.sweep(place, left) if apply else []
     removed = [leftover for leftover in done if not leftover.error]
     show(

@@ -40,7 +40,6 @@ def summary(record: Record, unconfirmed: int = 0) -> str:
             f"  on it    {recipe['distro']['name']}, {', '.join(holds)}",
             f"  checks   {checks.passed} passed, {checks.failed} failed, {checks.skipped} skipped",
             *failed,
-            *_continued(record),
             *(
                 [f"  facts    {unconfirmed} unconfirmed: ./invoke check --strict"]
                 if unconfirmed
@@ -51,19 +50,6 @@ def summary(record: Record, unconfirmed: int = 0) -> str:
             f"  report   {near(Path(record.folder))}/report.html",
         ]
     )
-
-
-def _continued(record: Record) -> list[str]:
-    """What a bake that did not begin at its beginning says of its AMI."""
-    on = record.continued
-    if on is None:
-        return []
-    if on.same_inputs:
-        return [f"  from     {on.start}, on {on.on}: what the same inputs have made before"]
-    return [
-        f"  from     {on.start}, on {on.on}, which run {on.run_id} had left",
-        "  never verified, as no recipe alone makes it; ./invoke build without --from makes one",
-    ]
 
 
 def _first_line(text: str) -> str:

@@ -113,10 +113,6 @@ class AwsTarget:
         """See `Target`: the vendors' own repositories were asked, so there is nothing to add."""
         return ()
 
-    def serves(self, recipe: Recipe) -> str:
-        """See `Target`: the vendors' own hosts."""
-        return ""
-
     def archive_of(self, recipe: Recipe) -> PackageArchive:
         """See `Target`: the distribution's, by the mirrors that the row's settings name."""
         mirrors = tuple(recipe.row.account.mirrors.items())

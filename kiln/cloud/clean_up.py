@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -39,26 +39,30 @@ def remove(
     *,
     amis: bool,
     launched: Sequence[str] = (),
+    kept: Collection[str] = (),
     patient: bool = True,
     hurried: Callable[[], bool] = lambda: False,
 ) -> Removal:
     """Remove a run's resources; with `amis` also its AMIs and their snapshots.
 
     `launched`: the instances that the run knows of, which are ended even where EC2 does not say
-    what the run has. Without `patient` EC2 is asked only twice where it throttles or fails; once
-    `hurried` is true, nothing is waited for.
+    what the run has. `kept`: the instances and security groups that stay. Without `patient` EC2 is
+    asked only twice where it throttles or fails; once `hurried` is true, nothing is waited for.
     A failure does not stop the removal of the rest. AWS's errors are collected, not raised.
     Raises KilnError (exit status 2) if `run_id` is not a run's id.
     """
     vocabulary.RUN_ID.required(run_id, "the run id")
     client = aws.ec2(target) if patient else aws.ec2(target, attempts=2)
     done = Removal()
-    _end_instances(client, run_id, target, launched, hurried, done)
+    _end_instances(client, run_id, target, launched, kept, hurried, done)
     resources: list[Resource] = []
     for kind, find in resource_finders(amis).items():
         with _noted(done, f"{kind}s: EC2 does not say whether there are any"):
             resources += find(client, run_id)
     for resource in resources:
+        if resource.id in kept:
+            done.left.append(str(resource))
+            continue
         with _noted(done, str(resource)):
             if not resource.tagged:
                 # docs/iam-policy.json allows removal only of resources tagged with a run id.
@@ -93,14 +97,18 @@ def _end_instances(
     run_id: str,
     target: Target,
     launched: Sequence[str],
+    kept: Collection[str],
     hurried: Callable[[], bool],
     done: Removal,
 ) -> None:
     """Terminate the run's instances and wait until they have ended; adds to `done`."""
+    done.left += [f"instance {each}" for each in launched if each in kept]
+    launched = [each for each in launched if each not in kept]
     alive: list[str] = []
     certain = False  # that these are all
     with _noted(done, *([] if launched else ["instances: EC2 does not say whether there are any"])):
-        alive = [instance["InstanceId"] for instance in live_instances(client, run_id)]
+        ids = [instance["InstanceId"] for instance in live_instances(client, run_id)]
+        alive = [each for each in ids if each not in kept]
         unseen = [instance for instance in launched if instance not in alive]
         alive += [each for each in unseen if _has_not_ended(client, each, target, hurried)]
         certain = True

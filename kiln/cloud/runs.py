@@ -21,7 +21,7 @@ from typing import IO, Any
 from kiln.base import input_file, vocabulary
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import ROOT, build_dir
-from kiln.base.times import as_stamp, now, utc_now
+from kiln.base.times import as_stamp, utc_now
 from kiln.cloud.target import Target
 
 
@@ -46,12 +46,6 @@ class Run:
         """Make a later clean-up leave the run's AMI alone."""
         with contextlib.suppress(ValueError):  # damaged meanwhile: `dead` refuses it then
             self._write_state({**json.loads(self.state.read_text()), "amis": False})
-
-    def keeps(self, instance_id: str, until: str) -> None:
-        """Make a later clean-up leave all of the run alone until then."""
-        state = json.loads(self.state.read_text())
-        more = {"kept_instance": instance_id, "kept_until": until, "amis": False}
-        self._write_state({**state, **more})
 
     def _write_state(self, state: dict[str, Any]) -> None:
         """Write the state; other processes, which look for dead runs, find it whole."""
@@ -150,46 +144,6 @@ class DeadRun:
     amis: bool
     state: Path
     where: str = "another place"
-    kept_instance: str | None = None
-    kept_until: str | None = None
-
-    @property
-    def kept(self) -> KeptRun | None:
-        """The build instance that the run keeps, if its deadline is still to come."""
-        if not self.kept_instance or str(self.kept_until) <= now():
-            return None
-        return KeptRun(self.run_id, self.kept_instance, str(self.kept_until), self.state)
-
-
-@dataclass(frozen=True)
-class KeptRun:
-    """A run whose bake failed and whose build instance is kept `until` then (UTC, ISO 8601)."""
-
-    run_id: str
-    instance_id: str
-    until: str
-    state: Path
-
-    @property
-    def run(self) -> Run:
-        """The run itself."""
-        return Run(self.run_id, self.state.parent.parent.name, self.state.parent)
-
-    @property
-    def key_file(self) -> Path:
-        """The private key that opens the instance."""
-        return self.state.parent / "ssh" / "key.pem"
-
-
-def kept(recipe: str, place: tuple[str, str | None, str]) -> list[KeptRun]:
-    """The kept build instances of a row at a place (target, account or endpoint, region), newest
-    first."""
-    kept_runs = []
-    for state in sorted((build_dir() / recipe).glob("*/run.json"), reverse=True):
-        run = _dead(state, lambda reason: None, held=True)
-        if run and run.kept and (run.target, run.place, run.region) == place:
-            kept_runs.append(run.kept)
-    return kept_runs
 
 
 def dead(refused: Callable[[str], None]) -> list[DeadRun]:
@@ -206,15 +160,12 @@ def dead(refused: Callable[[str], None]) -> list[DeadRun]:
     return runs
 
 
-def _dead(state: Path, refused: Callable[[str], None], *, held: bool = False) -> DeadRun | None:
-    """The run of a run.json if it has crashed; None if not, or if the file was refused.
-
-    `held`: this process may hold the row's lock, for another run.
-    """
+def _dead(state: Path, refused: Callable[[str], None]) -> DeadRun | None:
+    """The run of a run.json if it has crashed; None if not, or if the file was refused."""
     try:
         _require_own(state)
         fields = _fields(json.loads(input_file.read_text(state)), state)
-        alive = not held and _alive(fields["run_id"], state.parent.parent / ".lock")
+        alive = _alive(fields["run_id"], state.parent.parent / ".lock")
         return None if alive else DeadRun(**fields, state=state)
     except FileNotFoundError:  # its run has ended meanwhile
         pass
@@ -258,8 +209,6 @@ def _fields(data: Any, state: Path) -> dict[str, Any]:
             form.required(data[name], f"`{name}`")
     missing = {"run_id", "target", "place", "region", "amis"} - data.keys()
     unknown = data.keys() - {*_FORMS, "where", "amis"}
-    if ("kept_until" in data) != ("kept_instance" in data):
-        raise KilnError("`kept_until` and `kept_instance` go together")
     if missing or unknown:
         raise KilnError(f"its fields are wrong: {', '.join(sorted(map(str, missing | unknown)))}")
     if data["run_id"] != state.parent.name:
@@ -274,8 +223,6 @@ _FORMS = {
     "target": vocabulary.TARGET,
     "place": vocabulary.ACCOUNT_OR_ENDPOINT,
     "region": vocabulary.REGION,
-    "kept_instance": vocabulary.INSTANCE_ID,
-    "kept_until": vocabulary.TIME,
 }
 
 

@@ -174,10 +174,6 @@ class Target(Protocol):
         """What this place knows of why a component of the recipe failed, for messages. `missing`:
         the packages that the package tool did not find."""
 
-    def serves(self, recipe: Recipe) -> str:
-        """A digest of what stands in here for the vendors' hosts and the parent AMI; empty if they
-        are real."""
-
     def archive_of(self, recipe: Recipe) -> PackageArchive:
         """Whose packages a bake of the recipe gets besides the vendors': the distribution's own, or
         what stands in for it here."""

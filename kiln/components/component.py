@@ -73,10 +73,9 @@ class Component:
     `needs` names the recipe's field without which the component is not baked; `wanted` decides it
     from the row's GPU stack where several fields count. `version_field` names the recipe's field
     with the version of a component that every image has. `optional`: a row may leave it out.
-    `reboots`: the build instance may reboot after it. `judges` names the component before it whose
-    work it judges in the same boot: a bake that is to start with it starts with that one. `keys`
-    maps a variable of the script to the name of a signing key in keys.yaml, whose fingerprint the
-    script gets. `serves` says whether any instance type with a processor needs the component.
+    `reboots`: the build instance may reboot after it. `keys` maps a variable of the script to the
+    name of a signing key in keys.yaml, whose fingerprint the script gets. `serves` says whether any
+    instance type with a processor needs the component.
 
     Variables that end in `_PACKAGES` list packages from the vendor's repository, those that end in
     `_OS_PACKAGES` from the distribution's, in the format of kiln_install.
@@ -90,7 +89,6 @@ class Component:
     version_field: str | None = None
     optional: bool = True
     reboots: bool = False
-    judges: str = ""
     keys: Mapping[str, str] = field(default_factory=dict)
     environment: Callable[[Recipe], Environment] = _no_variables
     downloads: Callable[[Recipe], tuple[Download, ...]] = _no_downloads

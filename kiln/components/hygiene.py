@@ -8,5 +8,4 @@ COMPONENT = Component(
     name="hygiene",
     what="assertion that the clean-up left nothing behind, right before the snapshot",
     optional=False,
-    judges="cleanup",
 )

@@ -76,8 +76,6 @@ def not_compared(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
 def _why_no_digest(build: Record | None) -> str:
     if build is None:
         return "there is no record of its build"
-    if build.continued and not build.continued.same_inputs:
-        return "its bake went on on an instance that a failed one had kept"
     return "its record has none"
 
 

@@ -13,7 +13,6 @@ from kiln.base.paths import packer_dir
 from kiln.base.recipe import Recipe
 from kiln.packer import uploads
 from kiln.packer.layout import SHARED, checkout_from, orphan_folders, rendered_paths, tree_of
-from kiln.packer.part import Part
 from kiln.packer.render import CHECKOUT, RECIPE_JSON
 from kiln.packer.tree import Tree, is_there, write_tree
 
@@ -47,15 +46,15 @@ def write_all(recipes: Iterable[Recipe]) -> list[str]:
     return lines
 
 
-def write_inputs(recipe: Recipe, folder: Path, part: Part | None = None) -> Path:
-    """Copy into `folder`, laid out as in a checkout, all that a bake of the recipe, or of a part of
-    it, reads: its rendered HCL and files, and what these name. Returns the recipe's folder in it.
+def write_inputs(recipe: Recipe, folder: Path) -> Path:
+    """Copy into `folder`, laid out as in a checkout, all that a bake of the recipe reads: its
+    rendered HCL and files, and what these name. Returns the recipe's folder in it.
     """
     for path, file in uploads.uploaded_files(recipe).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, folder / path)
     root = folder / "packer"
-    write_tree(root, tree_of([recipe], CHECKOUT, apart=False, part=part), [])
+    write_tree(root, tree_of([recipe], CHECKOUT, apart=False), [])
     return root / recipe.line
 
 

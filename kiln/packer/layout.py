@@ -13,7 +13,6 @@ from pathlib import Path
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.packer import render, settings
-from kiln.packer.part import Part
 from kiln.packer.render import OLD, RECIPE
 from kiln.packer.tree import Link
 
@@ -37,12 +36,11 @@ MINE = (RECIPE, *LINKS, "files", SETTINGS, f"{OLD}/{SETTINGS}")
 
 
 def tree_of(
-    recipes: Iterable[Recipe], checkout: str, *, apart: bool = True, part: Part | None = None
+    recipes: Iterable[Recipe], checkout: str, *, apart: bool = True
 ) -> dict[str, str | Link]:
     """Path in `packer/` → what is to be there."""
     tree: dict[str, str | Link] = {
-        f"{SHARED}/{path}": text
-        for path, text in render.shared(checkout, apart=apart, part=part).items()
+        f"{SHARED}/{path}": text for path, text in render.shared(checkout, apart=apart).items()
     }
     for recipe in recipes:
         tree |= {f"{recipe.line}/{path}": link for path, link in LINKS.items()}
@@ -51,8 +49,7 @@ def tree_of(
             tree[f"{recipe.line}/{SETTINGS}"] = variables
             tree[f"{recipe.line}/{OLD}/{SETTINGS}"] = Link(f"../{SETTINGS}")
         tree |= {
-            f"{recipe.line}/{path}": text
-            for path, text in render.render_files(recipe, part).items()
+            f"{recipe.line}/{path}": text for path, text in render.render_files(recipe).items()
         }
     return tree
 

@@ -16,7 +16,6 @@ from kiln.base.paths import TEMPLATES
 from kiln.base.recipe import Recipe
 from kiln.components import Component, Step, rendered_files
 from kiln.packer import hcl, program, template_values
-from kiln.packer.part import Builder, Part
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -27,13 +26,12 @@ RECIPE_JSON = f"files/{rendered_files.RECIPE_JSON}"
 OLD = program.FOLDER_1_6
 
 
-def render_files(recipe: Recipe, part: Part | None = None) -> dict[str, str]:
+def render_files(recipe: Recipe) -> dict[str, str]:
     """Path in the recipe's folder → text: what is this recipe's alone.
 
-    Of a `part`, only its components are provisioned; the files are those of the whole recipe.
     Raises KilnError when a component has no provisioner or names an unknown field.
     """
-    values = template_values.recipe_values(recipe, part.components if part else None)
+    values = template_values.recipe_values(recipe)
     return {
         RECIPE: hcl_templates().get_template("recipe.pkr.hcl.j2").render(values),
         RECIPE_JSON: _recipe_json(recipe),
@@ -41,20 +39,15 @@ def render_files(recipe: Recipe, part: Part | None = None) -> dict[str, str]:
     }
 
 
-def shared(
-    checkout: str = CHECKOUT, *, apart: bool = True, part: Part | None = None
-) -> dict[str, str]:
+def shared(checkout: str = CHECKOUT, *, apart: bool = True) -> dict[str, str]:
     """Path in `packer/shared` → text: what is the same for all recipes.
 
     `checkout`: where the provisioners are, relative to `packer/`. `apart`: see `uploads`.
-    `part`: on what it bakes, if not on a fresh instance of the parent AMI.
     Raises KilnError when a component names an unknown signing key.
     """
     all_components = components.everything()
     keys = template_values.fingerprints(all_components)
-    return shared_by(
-        checkout, all_components, template_values.locked(), keys, apart=apart, part=part
-    )
+    return shared_by(checkout, all_components, template_values.locked(), keys, apart=apart)
 
 
 def shared_by(
@@ -64,15 +57,10 @@ def shared_by(
     signing_keys: dict[str, str],
     *,
     apart: bool,
-    part: Part | None = None,
 ) -> dict[str, str]:
     """As `shared`, for these components, hashes of downloads by URL, and signing keys by name."""
-    builder: Builder = part.builder if part else "amazon-ebs"
-    source = "machine" if builder == "null" else "source"
     values = {
         "checkout": checkout,
-        "builder": builder,
-        "again": bool(part and part.again),
         **template_values.of_all(all_components, sha256, signing_keys, apart=apart),
     }
 
@@ -83,8 +71,8 @@ def shared_by(
         "variables.pkr.hcl": filled("variables"),
         "build.pkr.hcl": filled("build"),
         "plugins.pkr.hcl": filled("plugins"),
-        "source.pkr.hcl": filled(source, plugin=True),
-        f"{OLD}/source.pkr.hcl": filled(source, plugin=False),
+        "source.pkr.hcl": filled("source", plugin=True),
+        f"{OLD}/source.pkr.hcl": filled("source", plugin=False),
     }
 
 

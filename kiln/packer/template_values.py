@@ -60,7 +60,7 @@ def _at(data: Mapping[str, Any], path: str) -> str:
     return str(data or "")
 
 
-def recipe_values(recipe: Recipe, only: Iterable[str] | None = None) -> dict[str, Any]:
+def recipe_values(recipe: Recipe) -> dict[str, Any]:
     """What is in the folder of this recipe alone: its components, each with its own part.
 
     Raises KilnError when a component has no provisioner, or gives its script other variables than
@@ -69,9 +69,7 @@ def recipe_values(recipe: Recipe, only: Iterable[str] | None = None) -> dict[str
     chosen = filled(recipe)
     _require_provisioners(recipe, chosen)
     _require_environment(recipe, chosen)
-    wanted = recipe.components if only is None else tuple(only)
-    parts = {step.name: _component(step) for step in chosen if step.name in wanted}
-    return {"recipe": recipe, "components": parts}
+    return {"recipe": recipe, "components": {step.name: _component(step) for step in chosen}}
 
 
 def of_all(

@@ -19,7 +19,6 @@ from kiln.base.stopping import Stop
 from kiln.cloud.machine import Machine
 from kiln.cloud.target import Target
 from kiln.facts import instances, table
-from kiln.pipeline.check_words import readable
 
 Outcome = Literal["passed", "failed", "skipped"]
 
@@ -253,8 +252,7 @@ def _check(case: ET.Element) -> Check:
         element = case.find(tag)
         if element is not None:
             outcome = meaning  # type: ignore[assignment]
-            text = element.text or ""
-            message = readable((element.get("message") or text).strip(), text)
+            message = (element.get("message") or element.text or "").strip()
     file = (case.get("classname") or "").split(".")[-1]
     name = (case.get("name") or "").removesuffix("]").split("[ssh://")[0]
     return Check(name, file, outcome, float(case.get("time") or 0), message)

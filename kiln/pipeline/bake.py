@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from kiln.base import processes
 from kiln.base.account import Account
 from kiln.base.errors import KilnError, operation_failed
+from kiln.base.paths import near
 from kiln.base.progress import Stage
 from kiln.base.short_path import short_path
 from kiln.base.stopping import Stop
@@ -24,10 +26,9 @@ from kiln.packer import plugins, settings
 from kiln.packer.digest import identity_variables
 from kiln.packer.folders import write_inputs
 from kiln.packer.output import Event, waits_for
-from kiln.packer.part import Part
 from kiln.packer.process import BuildResult, run_build
 from kiln.packer.program import Packer
-from kiln.pipeline.failure import FailureReader, ProvisionerError, about_proxy
+from kiln.pipeline.failure import FailureReader, ProvisionerError
 from kiln.pipeline.plan import Plan
 from kiln.pipeline.record_draft import Draft
 
@@ -48,30 +49,25 @@ def bake(
     access: Access,
     stage: Stage,
     stop: Stop,
-    part: Part | None = None,
-    source_ami: str = "",
-    ami_name: str = "",
 ) -> BakedAmi:
     """Run Packer on a plan's HCL, on the first of its instance types that EC2 has. The draft
     gets the launches.
 
-    With `part` only that is baked, on an instance of `source_ami` if it is not the parent AMI;
-    `ami_name` is the AMI's, otherwise the recipe's with the run's id.
     Raises ProvisionerError if a provisioner fails, KilnError (exit status 1) if Packer does, and
     StoppedError if `stop` was set; or what `stop` was given up for.
     """
     target, run = plan.target, draft.run
     variables: dict[str, Any] = {
         **run_variables(plan, run, draft.record.git_commit),
-        "source_ami": source_ami or plan.source.ami_id,
-        "ami_name": ami_name or f"{plan.recipe.name}-{run.id}",
+        "source_ami": plan.source.ami_id,
+        "ami_name": f"{plan.recipe.name}-{run.id}",
         "ssh_source_cidrs": list(access.network.source_cidrs),
         "security_group_ids": list(access.security_groups),
         "ssh_keypair_name": access.key_name,
         "ssh_interface": _interface(plan.account, access),
     }
     # In the run's own folder, so that a concurrent edit in the checkout has no effect.
-    folder = write_inputs(plan.recipe, run.folder, part)
+    folder = write_inputs(plan.recipe, run.folder)
     subnets = access.network.subnets
     left = reservations.launches_of(plan.account, target, plan.instance_types, subnets)
     while True:
@@ -88,40 +84,20 @@ def bake(
         if not (result.exit_status and answer and left) or result.interrupted:
             break
         stage.line(f"{_shown(launch)} cannot be had ({answer}): next {_shown(left[0])}")
-    _require_end(watched, result, stop, made=target.region in result.amis)
+    draft.cut_short = result.cut_short
+    if result.interrupted:
+        stop.check()
+    if result.exit_status or target.region not in result.amis:
+        error = error_of(watched, result)
+        if plan.options.keep_instance:
+            error.hint += f"\n  {keep_instance(plan, draft, access)}"
+        raise error
     kind = launch.instance_type
     return BakedAmi(result.amis[target.region], kind, watched.provisioners.seconds())
 
 
 def _shown(launch: Launch) -> str:
     return f"{launch.instance_type}{f' in {launch.subnet_id}' if launch.subnet_id else ''}"
-
-
-def go_on(
-    plan: Plan,
-    packer: Packer,
-    draft: Draft,
-    part: Part,
-    address: str,
-    key_file: Path,
-    stage: Stage,
-    stop: Stop,
-) -> dict[str, float]:
-    """Bake a part of a plan on a machine that runs; each component's seconds.
-
-    Raises what `bake` raises.
-    """
-    variables = {
-        **run_variables(plan, draft.run, draft.record.git_commit),
-        "source_ami": plan.source.ami_id,
-        "ssh_source_cidrs": ["127.0.0.1/32"],  # nothing is launched
-        "machine": address,
-    }
-    watched = _Watched(plan, packer, stage, draft)
-    folder = write_inputs(plan.recipe, draft.run.folder, part)
-    result = _run_packer(watched, folder, variables, key_file, stop)
-    _require_end(watched, result, stop, made=True)
-    return watched.provisioners.seconds()
 
 
 def run_variables(plan: Plan, run: Run, git_commit: str) -> dict[str, Any]:
@@ -165,18 +141,40 @@ def _run_packer(
                 **processes.run_environment(run.id),
                 "TMPDIR": str(short),
             },
-            # Packer must not remove what is kept; the run's clean-up removes the rest.
             on_error="abort" if plan.options.keep_instance else "cleanup",
         )
 
 
-def _require_end(watched: _Watched, result: BuildResult, stop: Stop, *, made: bool) -> None:
-    """Raises what ended a run of Packer early, or made it fail."""
-    watched.draft.cut_short = result.cut_short
-    if result.interrupted:
-        stop.check()
-    if result.exit_status or not made:
-        raise error_of(watched, result)
+def keep_instance(plan: Plan, draft: Draft, access: Access) -> str:
+    """Keep the build instance from the clean-up; the lines that say how to reach and remove it."""
+    running = []
+    with contextlib.suppress(KilnError), aws.explained("the build instance was not found"):
+        live = resources.live_instances(aws.ec2(plan.target), draft.run.id)
+        running = [instance for instance in live if instance["State"]["Name"] == "running"]
+    if not running:
+        return "no build instance is running, so none is kept"
+    instance = running[0]
+    draft.kept = (
+        instance["InstanceId"],
+        *(group["GroupId"] for group in instance["SecurityGroups"]),
+    )
+    inside = _interface(plan.account, access) == "private_ip"
+    address = (not inside and instance.get("PublicIpAddress")) or instance["PrivateIpAddress"]
+    key = near(access.key_file)
+    login = shlex.join(
+        [
+            *("ssh", "-i", str(key), "-o", "IdentitiesOnly=yes"),
+            *("-o", f"UserKnownHostsFile={key.with_name('known_hosts')}"),
+            f"{plan.recipe.distro.ssh_user}@{address}",
+        ]
+    )
+    if access.network.by_session:
+        login = f"aws ssm start-session --region {plan.target.region} --target {draft.kept[0]}"
+    return (
+        f"kept: {draft.kept[0]}, which runs until you remove it\n    {login}\n"
+        f"    remove it: ./invoke sweep --run {draft.run.id} --target {plan.target.kind} "
+        f"--regions {plan.target.region} --apply"
+    )
 
 
 class _Watched:
@@ -233,13 +231,14 @@ def error_of(watched: _Watched, result: BuildResult) -> KilnError:
     """Why a bake failed."""
     plan, run, log = watched.plan, watched.draft.run, watched.draft.run.folder / "packer.log"
     messages = [line for line in result.errors if line.strip()]
-    last = watched.provisioners.cause or (messages[-1] if messages else "see its log")
+    last = messages[-1] if messages else "see its log"
     failure = watched.provisioners.failure(last)
     if failure:
-        hints = about_proxy(failure, plan.account)
-        hints += plan.target.about_failure(failure.missing, plan.recipe)
-        failure = replace(failure, hints=(*failure.hints, *hints))
+        hints = plan.target.about_failure(failure.missing, plan.recipe)
+        failure = replace(failure, details=(*failure.details, *hints))
         return ProvisionerError(plan.recipe.name, failure, log=str(log))
+    if watched.provisioners.first_error not in last:
+        last = f"{watched.provisioners.first_error}; {last}"
     with contextlib.suppress(KilnError):
         last = "; ".join([last, *resources.ended_by_ec2(plan.target, run.id)])
     unreached = watched.unreached if message("packer", "no_ssh").search(last) else ""

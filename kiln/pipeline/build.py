@@ -25,7 +25,7 @@ from kiln.matrix.references import no_such_component
 from kiln.packer import program
 from kiln.packer.scripts import check_scripts
 from kiln.packer.staleness import renewal, shown_packer, stale_files
-from kiln.pipeline import build_row, states
+from kiln.pipeline import build_row
 from kiln.pipeline import plan as planning
 from kiln.pipeline.build_row import Built
 from kiln.pipeline.dead_runs import clean_dead_runs
@@ -67,7 +67,6 @@ def announce(
     for folder in overlay.overlays():
         say(f"overlay: {overlay.shown_path(folder)}")
     _check_flags(options)
-    _check_start(recipes, options)
     if rebuilt is None:
         _compatible(recipes, options)
     if options.own_kernel:
@@ -82,9 +81,6 @@ def announce(
     _check_limits(recipes, accounts)
     for account in accounts.values():
         _check_region(account, target)
-    if options.keep_instance or options.start:
-        for account in accounts.values():
-            _check_kept(account)
     for line in _settings(accounts):
         say(line)
     if target.bills:
@@ -256,18 +252,6 @@ def _check_flags(options: Options) -> None:
     ssh_timeout()
 
 
-def _check_start(recipes: list[Recipe], options: Options) -> None:
-    """Refuse a --from that names no component of one row, before anything starts."""
-    if options.start is None:
-        return
-    if len(recipes) > 1:
-        raise KilnError(
-            f"--from bakes on in one AMI, and {len(recipes)} rows match",
-            hint=f"select one: --name {recipes[0].name}",
-        )
-    states.require_component(recipes[0], options.start)
-
-
 def _check_region(account: Account, target: Target) -> None:
     """Refuse a region that is not there, and a key of another one."""
     if account.region:
@@ -279,20 +263,6 @@ def _check_region(account: Account, target: Target) -> None:
             f"kms_key_id ({account.origins['kms_key_id']}): the key is in {elsewhere}, and the "
             f"build in {region}",
             hint="name a key of that region, or alias/NAME, of which each region has its own",
-        )
-
-
-def _check_kept(account: Account) -> None:
-    """Refuse settings with which a build instance cannot be kept and reached again."""
-    if account.ssh_interface == SESSION_MANAGER:
-        raise KilnError(
-            "--on-error keep and --from reach the build instance by its address, not by "
-            "ssh_interface session_manager"
-        )
-    if account.spot:
-        raise KilnError(
-            "--on-error keep and --from are not for Spot instances, which EC2 may end at any time",
-            hint="take `spot` off for this build: KILN_AWS_SPOT=false",
         )
 
 

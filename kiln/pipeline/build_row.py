@@ -14,7 +14,7 @@ from kiln.compat.unconfirmed import unconfirmed_of_row
 from kiln.packer import plugins, seen_hashes
 from kiln.packer.program import Packer
 from kiln.packer.scripts import check_scripts
-from kiln.pipeline import bake_start, verdict
+from kiln.pipeline import bake, verdict
 from kiln.pipeline.plan import Plan, as_it_is_now
 from kiln.pipeline.record import Record
 from kiln.pipeline.record_draft import Draft, cleaned_up
@@ -30,14 +30,8 @@ class Built:
 
     @property
     def good(self) -> bool:
-        """Did the AMI pass its checks, and was everything else of the run removed?
-
-        One that was continued on a kept instance passes its checks and is not verified.
-        """
-        record = self.record
-        checked = record.checks is not None and not record.checks.failed
-        as_asked = record.status == "unverified" and record.continued is not None and checked
-        return (record.status == "verified" or as_asked) and not record.left
+        """Did the AMI pass its checks, and was everything else of the run removed?"""
+        return self.record.status == "verified" and not self.record.left
 
 
 def prepare(plan: Plan) -> None:
@@ -59,19 +53,17 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
         raise operation_failed(f"{recipe.name}: interrupted", hint="it had not begun")
     stop = stop.of_run()
     shelf = shelf_of(plan.account.records_bucket, target)
-    start = bake_start.start_of(plan, packer, _first_facts(plan, packer), progress, stop)
     plan = as_it_is_now(plan)
     first = _first_facts(plan, packer)
     with runs.started(recipe.name, target) as run, watch.watching(run.id, target, stop):
         first = replace(first, run_id=run.id, folder=str(run.folder), started=now())
         draft = Draft(first, run, target, progress, stop, shelf)
-        start.note(draft)
         # An AMI without a verdict is removed; one whose checks failed is kept for inspection.
-        with cleaned_up(draft, half_made=not plan.options.keep, keeps=start.keeps(plan, draft)):
+        with cleaned_up(draft, half_made=not plan.options.keep):
             with progress.stage("key pair, security group"):
                 access = make_access(run, target, plan.account)
             with progress.stage("packer build") as stage:
-                baked = start.bake(plan, packer, draft, access, stage, stop)
+                baked = bake.bake(plan, packer, draft, access, stage, stop)
                 ami_id = stage.note = baked.ami_id
             draft.record = replace(
                 draft.record,
@@ -81,7 +73,7 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
                 instance_type=baked.instance_type,
                 component_seconds=baked.component_seconds,
             )
-            start.finish(plan, draft, ami_id)
+            bake.finish_image(plan, ami_id)
             stop.check()
             verdict.judge(
                 draft,

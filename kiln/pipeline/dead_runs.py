@@ -10,7 +10,6 @@ from kiln.base.progress import Progress
 from kiln.base.short_path import remove_short_path, remove_short_paths
 from kiln.cloud import clean_up, runs
 from kiln.cloud.target import Target
-from kiln.pipeline import kept_instance
 
 
 def clean_dead_runs(target: Target, progress: Progress) -> None:
@@ -26,10 +25,6 @@ def clean_dead_runs(target: Target, progress: Progress) -> None:
             continue
         there = target.in_region(dead.region)
         try:
-            if dead.kept and not kept_instance.has_ended(dead.kept, there):
-                row = dead.state.parent.parent.name
-                progress.say(f"kept until {dead.kept.until}: {dead.kept.instance_id} of {row}")
-                continue
             processes.end_processes(dead.run_id)
             # Killed while it made or removed its folder, it left one that leads nowhere.
             remove_short_path(dead.run_id)

@@ -32,10 +32,8 @@ class Options:
     # Flags that replace `aws` settings, as text.
     aws_flags: Mapping[str, str] = field(default_factory=dict)
     keep: bool = False
-    # A build instance whose bake fails is kept.
+    # The build instance of a bake that fails stays.
     keep_instance: bool = False
-    # The component that the bake starts from, on what there is of those before it.
-    start: str | None = None
     own_kernel: OwnKernel | None = None
 
 
@@ -84,29 +82,12 @@ class Plan:
         return cost.estimate(self.instance_type, self.verify_instance_type, size)
 
     @property
-    def start(self) -> str | None:
-        """The component that the bake starts with, if not with its first: that of the options, or
-        the one whose work that judges."""
-        name = self.options.start
-        return name and (components.get(name).judges or name)
-
-    @property
     def steps(self) -> list[str]:
         """The steps of the build in words, in order."""
         names = self.recipe.components
         baked = [f"bake {name}: {components.get(name).what}" for name in names]
-        launch = f"launch {self.instance_type} from {self.source.ami_id}"
-        start = self.start
-        if start not in (None, names[0]):
-            baked = baked[names.index(start) :]
-            launch = (
-                f"go on from {start}: on the instance that is kept"
-                if self.target.bills
-                else f"launch {self.instance_type} from the state before {start}, or go on on the "
-                "instance that is kept; without either, that state is baked first"
-            )
         return [
-            launch,
+            f"launch {self.instance_type} from {self.source.ami_id}",
             *baked,
             "stop the instance and make the AMI",
             f"boot a fresh {self.verify_instance_type} from the AMI"

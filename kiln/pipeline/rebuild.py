@@ -20,16 +20,9 @@ _RECIPE = TypeAdapter(Recipe)
 def inputs(record: Record) -> tuple[Recipe, Rebuilt]:
     """The recipe of a record, and its parent AMI.
 
-    Raises KilnError (exit status 2) if the record lacks one of them, if its bake went on on a kept
-    instance, or if this checkout would bake something else for that recipe: its provisioners, or
-    what is rendered, have changed.
+    Raises KilnError (exit status 2) if the record lacks one of them, or if this checkout would bake
+    something else for that recipe: its provisioners, or what is rendered, have changed.
     """
-    if record.continued and not record.continued.same_inputs:
-        raise KilnError(
-            f"run {record.run_id} went on on the instance that run {record.continued.run_id} had "
-            "kept: no recipe alone makes its AMI",
-            hint="./invoke build bakes the row whole",
-        )
     recipe = recipe_of(record)
     if record.source_ami is None:
         raise KilnError(

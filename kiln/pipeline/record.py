@@ -48,35 +48,6 @@ class Checks:
 
 
 @dataclass(frozen=True)
-class KeptInstance:
-    """The build instance of a failed bake, kept `until` a time in UTC, and how ssh reaches it.
-
-    `ends_itself`: its power-off is scheduled for then, which terminates it.
-    """
-
-    instance_id: str
-    address: str
-    user: str
-    key_file: str
-    until: str
-    ends_itself: bool
-
-
-@dataclass(frozen=True)
-class Continued:
-    """A bake that started from a component (`start`), on what those before it had made.
-
-    `on` is an AMI of that state, which the same inputs have made (`same_inputs`); or the instance
-    that a failed run (`run_id`) kept, of which nobody knows that its inputs are the recipe's.
-    """
-
-    start: str
-    on: str
-    same_inputs: bool
-    run_id: str | None = None
-
-
-@dataclass(frozen=True)
 class Record:
     """One run: a build, or the verification of an existing AMI.
 
@@ -117,8 +88,6 @@ class Record:
     versions: dict[str, Any] | None = None
     error: str | None = None
     failure: Failure | None = None
-    kept: KeptInstance | None = None
-    continued: Continued | None = None
     left: tuple[str, ...] = ()
 
     @property

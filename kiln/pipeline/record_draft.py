@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from kiln.base.errors import KilnError, operation_failed
@@ -49,6 +49,8 @@ class Draft:
         self.shelf = shelf
         # The ids of the instances of the run, as they are launched.
         self.launched: list[str] = []
+        # What the clean-up leaves alone: the build instance of `--on-error keep`, its groups.
+        self.kept: tuple[str, ...] = ()
         # Whether Packer was killed: what it was asking EC2 for may appear after the clean-up.
         self.cut_short = False
 
@@ -82,16 +84,10 @@ class Draft:
 
 
 @contextlib.contextmanager
-def cleaned_up(
-    draft: Draft,
-    *,
-    half_made: bool,
-    keeps: Callable[[ProvisionerError], bool] = lambda error: False,
-) -> Iterator[None]:
+def cleaned_up(draft: Draft, *, half_made: bool) -> Iterator[None]:
     """However the block ends, remove the run's resources and write the record of a failure.
 
-    `half_made`: if the block fails, the run's own AMI is removed as well. `keeps` is asked whether
-    all of a run is kept whose provisioner failed.
+    `half_made`: if the block fails, the run's own AMI is removed as well.
     Raises KilnError (exit status 1) if the run was interrupted, saying what was removed.
     """
     try:
@@ -101,8 +97,7 @@ def cleaned_up(
         draft.record = replace(draft.record, error="interrupted" if interrupted else str(error))
         if isinstance(error, ProvisionerError):
             draft.record = replace(draft.record, failure=error.failure)
-        kept = isinstance(error, ProvisionerError) and keeps(error)
-        removal = Removal() if kept else remove_resources(draft, amis=half_made)
+        removal = remove_resources(draft, amis=half_made)
         _note_ami_after_failure(draft, half_made)
         try:
             # A person who stops a run does not wait for S3 as well.
@@ -155,11 +150,13 @@ def remove_resources(draft: Draft, *, amis: bool) -> Removal:
                 target,
                 amis=amis,
                 launched=draft.launched,
+                kept=draft.kept,
                 patient=not again,
                 hurried=lambda: draft.stop.again > again,
             )
         stage.note = ", ".join(removal.removed)
-    forget_key(run)
+    if not draft.kept:
+        forget_key(run)
     draft.record = replace(draft.record, left=tuple(removal.left))
     if gone:
         progress.say("the next build in this checkout and this lab removes what is left")
@@ -167,6 +164,9 @@ def remove_resources(draft: Draft, *, amis: bool) -> Removal:
         progress.say("\n".join(dict.fromkeys(removal.failures)))
         progress.say(f"left: {', '.join(removal.left) or 'nothing'}")
         progress.say("the next build in this checkout tries again to remove it")
-    elif not draft.cut_short:
-        run.settled()
+    else:
+        if removal.left:
+            progress.say(f"left: {', '.join(removal.left)}")
+        if not draft.cut_short:
+            run.settled()
     return removal

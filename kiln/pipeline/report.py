@@ -43,7 +43,6 @@ def report_html(record: Record, before: Record | None = None) -> str:
         before=before,
         changed=_changed(before, record) if before else [],
         launches="; ".join(map(_launch_text, record.tries)),
-        begun=_begun(record),
     )
 
 
@@ -53,15 +52,6 @@ def pages() -> Environment:
     return Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-
-
-def _begun(record: Record) -> str | None:
-    """Where the bake began, if not at its beginning, in words."""
-    on = record.continued
-    if on is None:
-        return None
-    what = "the state before it" if on.same_inputs else f"the instance that run {on.run_id} left"
-    return f"{on.start}, on {what} ({on.on})"
 
 
 def _launch_text(launch: Try) -> str:
@@ -92,14 +82,10 @@ def _changed(before: Record, record: Record) -> list[tuple[str, str, str]]:
         ("packages", lambda r: len((r.versions or {}).get("packages") or ())),
         ("checks passed", lambda r: r.checks and r.checks.passed),
         ("checks failed", lambda r: r.checks and r.checks.failed),
-        ("baked from", _begun),
     ):
         rows.append((name, read(before), read(record)))
-    if not (before.continued or record.continued):  # a part of a bake takes other seconds
-        old, new = (
-            round(each_record.seconds.get("packer build", 0)) for each_record in (before, record)
-        )
-        rows.append(("seconds of the bake", old, new))
+    old, new = (round(each.seconds.get("packer build", 0)) for each in (before, record))
+    rows.append(("seconds of the bake", old, new))
     changed = [(name, _word(old), _word(new)) for name, old, new in rows if old != new]
     return changed + list(_other_things(before.versions or {}, record.versions or {}))
 

@@ -23,31 +23,25 @@ class Running:
 
 
 @contextmanager
-def connected(
-    running: Running, run_id: str, folder: Path, key: str | None, *, known_hosts: str = ""
-) -> Iterator[Machine]:
+def connected(running: Running, run_id: str, folder: Path, key: str | None) -> Iterator[Machine]:
     """A machine over one shared connection, with the user's own settings of ssh below ours.
 
-    `folder` is the run's, whose `run_id` names the connection. With `known_hosts`, a file in it,
-    the machine is the run's own: its host key is kept there, and the user's files are not asked,
-    which may know its address from a machine that had it before.
+    `folder` is the run's, whose `run_id` names the connection.
     """
     with short_path(run_id, folder) as short:
         identity = f"  IdentityFile {short}/key\n  IdentitiesOnly yes\n" if key else ""
         if key:
             (short / "key").symlink_to(Path(key).absolute())
-        own = f"  UserKnownHostsFile {short}/run/{known_hosts}\n  GlobalKnownHostsFile /dev/null\n"
-        users = f"  UserKnownHostsFile {short}/known_hosts ~/.ssh/known_hosts\n"
         config = short / "config"
         config.write_text(
             "Host *\n"
             f"  ControlMaster auto\n  ControlPath {short}/ssh\n  ControlPersist 60\n"
             "  BatchMode yes\n  ConnectTimeout 10\n"
-            f"{own if known_hosts else users}{identity}"
-            + ("" if known_hosts else "Include ~/.ssh/config\n")
+            f"  UserKnownHostsFile {short}/known_hosts ~/.ssh/known_hosts\n"
+            f"{identity}Include ~/.ssh/config\n"
             # Unless the user's settings say otherwise (the first value counts), a key that is new
             # is kept for this run; one that differs from the known one is refused.
-            + "Host *\n  StrictHostKeyChecking accept-new\n"
+            "Host *\n  StrictHostKeyChecking accept-new\n"
         )
         machine = Machine(
             running.name, running.address, running.user, config, run_id, short / "run"

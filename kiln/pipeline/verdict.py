@@ -11,7 +11,7 @@ from typing import Any
 from kiln.base.account import Account
 from kiln.base.errors import operation_failed
 from kiln.base.stopping import Stop
-from kiln.base.tags import CONTINUED, OWN_KERNEL, VERIFIED
+from kiln.base.tags import OWN_KERNEL, VERIFIED
 from kiln.base.verdict_tag import TaggedVerdict
 from kiln.cloud import aws
 from kiln.cloud.access import Access
@@ -38,8 +38,7 @@ def judge(
     """Boot the AMI, run its checks, tag it; notes `checks`, `versions`, `status` in the draft.
 
     With `keyword`, pytest's -k, only a part is checked; that is not a verdict, and the AMI's tag
-    stays as it is. The tag also stays when the bake continued on a kept instance, because no recipe
-    made that AMI.
+    stays as it is.
     `image` is what `describe` returned; `account` goes to `booted`. With `own_kernel` the instance
     boots the AMI's own kernel, whatever the target's other instances do. If the draft's recipe is
     to come from the image (`recipe_from`), it is read first.
@@ -104,7 +103,7 @@ def judge(
             versions=machine.read_json("/etc/kiln/version-info.json"),
         )
     stop.check()
-    if keyword or CONTINUED in image["tags"]:
+    if keyword:
         draft.record = replace(draft.record, status="unverified" if verdict.passed else "failed")
         return
     # The record gets the verdict only after the AMI itself.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError
-from kiln.base.tags import KEPT_UNTIL, RUN_ID
-from kiln.base.times import as_time, read_stamp, utc_now
+from kiln.base.tags import RUN_ID
+from kiln.base.times import read_stamp, utc_now
 from kiln.cloud import aws
 from kiln.cloud.removal import Resource, delete_resource, is_not_there
 from kiln.cloud.target import Target
@@ -25,17 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Leftover:
-    """A resource of a run that has ended long ago. `error` is why it could not be removed.
-
-    `kept_until`, a UTC time, is of one that `build --on-error keep` keeps; "" for one to remove.
-    """
+    """A resource of a run that has ended. `error` is why it could not be removed."""
 
     region: str
     kind: str
     id: str
     run_id: str
     error: str = ""
-    kept_until: str = ""
 
 
 def regions_of_account(target: Target) -> list[str]:
@@ -45,28 +41,32 @@ def regions_of_account(target: Target) -> list[str]:
     return sorted(region["RegionName"] for region in answer["Regions"])
 
 
-def leftovers(target: Target, regions: Sequence[str], older_than: timedelta) -> list[Leftover]:
+def leftovers(
+    target: Target, regions: Sequence[str], older_than: timedelta, run_id: str | None = None
+) -> list[Leftover]:
     """What runs that began before then have left: instances, key pairs, security groups, free
-    volumes, snapshots without an image, copies that failed, launch templates. What is kept until a
-    later time is named with that time; what was kept until an earlier one is left over, however
-    young.
+    volumes, snapshots without an image, copies that failed, launch templates. With `run_id`,
+    what that run has left, however young.
 
     A complete AMI is not left over: `retire` decides about it. Raises KilnError (exit status 1)
     if a region does not answer.
     """
-    now = utc_now()
+    before = utc_now() - older_than
+
+    def is_due(run: str) -> bool:
+        return run == run_id if run_id else _began_before(run, before)
+
     by_region = in_regions(
-        regions, lambda region: list(_leftovers(target.in_region(region), now, now - older_than))
+        regions, lambda region: list(_leftovers(target.in_region(region), is_due))
     )
     return [leftover for region in regions for leftover in by_region[region]]
 
 
 def sweep(target: Target, left: Sequence[Leftover]) -> list[Leftover]:
     """Remove them, instances first; each with its error if EC2 refused. One's failure stops no
-    other. What is kept is not touched, and not among the results."""
+    other."""
     done = []
-    due = [leftover for leftover in left if not leftover.kept_until]
-    for leftover in sorted(due, key=lambda leftover: _ORDER.index(leftover.kind)):
+    for leftover in sorted(left, key=lambda leftover: _ORDER.index(leftover.kind)):
         error = ""
         try:
             with aws.explained(
@@ -82,17 +82,12 @@ def sweep(target: Target, left: Sequence[Leftover]) -> list[Leftover]:
 _ORDER = ("instance", "AMI", "snapshot", "volume", "key pair", "security group", "launch template")
 
 
-def _leftovers(target: Target, now: datetime, before: datetime) -> Iterator[Leftover]:
+def _leftovers(target: Target, is_due: Callable[[str], bool]) -> Iterator[Leftover]:
     with aws.explained(f"what runs have left could not be listed in {target.region}"):
         for kind, find in _FINDERS.items():
             for resource_id, tags in find(aws.ec2(target)):
-                values = {tag["Key"]: tag["Value"] for tag in tags}
-                run_id, until = values.get(RUN_ID), values.get(KEPT_UNTIL)
-                limit = before if until is None else now
-                if until is not None and vocabulary.TIME.fits(until) and until > as_time(now):
-                    yield Leftover(target.region, kind, resource_id, run_id or "", kept_until=until)
-                    continue
-                if run_id is not None and _began_before(run_id, limit):
+                run_id = {tag["Key"]: tag["Value"] for tag in tags}.get(RUN_ID, "")
+                if is_due(run_id):
                     yield Leftover(target.region, kind, resource_id, run_id)
 
 

@@ -44,20 +44,13 @@ export DEBIAN_FRONTEND=noninteractive NEEDRESTART_MODE=a LC_ALL=C
 
 kiln_say() { printf 'kiln: %s: %s\n' "${KILN_COMPONENT:-provisioner}" "$*" >&2; }
 
-# An end that the library itself notices. kiln/pipeline/failure.py reads what it is: `command`, `pipe` and
-# `exit` ended the script with their own status, `time-limit` did not let it end.
-_kiln_error() { # KIND MESSAGE
-    kiln_say "ERROR: $2"
-    kiln_say "  kind: $1"
-}
-
 # kiln_die MESSAGE [HINT]: stop the bake with one message. In a subshell only the subshell ends: its
 # caller must check the status.
 kiln_die() {
     local status=$?
     kiln_say "ERROR: $1"
     [[ -z ${2:-} ]] || kiln_say "  $2"
-    ((status == 0)) || kiln_say "  status: $status"
+    ((status <= 1)) || kiln_say "  status: $status"
     _kiln_place 1
     # Tells _kiln_finish that the message has been printed.
     : >"$_kiln_reported" || true
@@ -165,16 +158,14 @@ _kiln_report() { # STATUS COMMAND
     if ((${#_kiln_failure[@]})); then
         # bash names the last command of a pipe, also when another one failed.
         if [[ ${_kiln_failure[3]} == *' 0' ]]; then
-            _kiln_error pipe "a command in a pipe failed with status $1"
+            kiln_say "ERROR: a command in a pipe failed with status $1"
         else
-            _kiln_error command "a command failed with status $1: ${_kiln_failure[2]//$'\n'/; }"
+            kiln_say "ERROR: a command failed with status $1: ${_kiln_failure[2]//$'\n'/; }"
         fi
-        kiln_say "  status: $1"
         [[ ${_kiln_failure[3]} != *' '* ]] || kiln_say "  statuses of the pipe: ${_kiln_failure[3]}"
         [[ -z $_kiln_failure_place ]] || printf '%s\n' "$_kiln_failure_place" >&2
     else
-        _kiln_error exit "the script ended with status $1: ${2//$'\n'/; }"
-        kiln_say "  status: $1"
+        kiln_say "ERROR: the script ended with status $1: ${2//$'\n'/; }"
         [[ -z $_kiln_line ]] || kiln_say "  at: $KILN_COMPONENT.sh line $_kiln_line"
     fi
 }
@@ -207,8 +198,6 @@ kiln_env "$KILN_DIR/lib/kiln.sh"
 [[ ! -f $0 ]] || kiln_env "$0"
 KILN_ETC=${KILN_ETC:-/etc/kiln}
 mkdir -p "$KILN_ETC/components" || kiln_die "$KILN_ETC/components cannot be made"
-# What this component held when it ran before, on a kept instance.
-rm -f "$KILN_DIR/to-lock/$KILN_COMPONENT" || kiln_die "$KILN_DIR/to-lock/$KILN_COMPONENT cannot be removed"
 # ERR: in functions too (-E). DEBUG: the script's own commands only, not those in functions; an EXIT trap
 # does not know the line.
 set -E

@@ -243,9 +243,8 @@ _kiln_can_be_had() {
     fi
 }
 
-# A line for the pipeline, which asks the target what it knows of these packages; then the message.
+# The pipeline reads the names in the message (kiln/pipeline/failure.py).
 _kiln_missing() { # NAME…
-    kiln_say "  missing: $*"
     kiln_die "no repository has a package named ${*// / or }" "the repositories of this instance were asked for each name alone"
 }
 
@@ -278,8 +277,7 @@ kiln_install_held() {
 }
 
 # kiln_hold name…: an upgrade of half a GPU stack is an API mismatch at the next boot. A lock takes yum and
-# dnf a second a call: names are collected here, and kiln_lock_held locks them in one call. A file for each
-# component: one that runs again, on a kept instance, begins anew.
+# dnf a second a call: names are collected here, and kiln_lock_held locks them in one call.
 kiln_hold() {
     local name version
     if [[ $KILN_FAMILY == debian ]]; then

@@ -127,7 +127,7 @@ _kiln_time_is_up() { # COMMAND
     _kiln_watcher=''
     running=$(<"$_kiln_overtime") || true
     rm -f "$_kiln_overtime" || true
-    _kiln_error time-limit "it did not end within its time limit, $KILN_TIME_LIMIT"
+    kiln_say "ERROR: it did not end within its time limit, $KILN_TIME_LIMIT"
     running=${running:-$1}
     kiln_say "  what ran then: ${running//$'\n'/; }"
     if [[ -n $_kiln_failure_place ]]; then

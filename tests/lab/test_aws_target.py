@@ -360,40 +360,37 @@ def test_somebody_without_settings_verifies_it_by_its_public_address_on_a_spot_i
     assert not any("team" in text for call in made for text in call.values())
 
 
-def test_a_build_instance_is_kept_in_aws_and_gone_on_with_and_nothing_else_stays(
+def test_kept_instance_is_all_that_stays_and_sweep_removes_it(
     plain: Kiln, checkout: Path, ec2: Any
 ) -> None:
-    """The instance that is then checked is one of a capacity reservation."""
-    before, row = inventory(ec2), ("build", "--name", AL2)
+    before = inventory(ec2)
     script = checkout / "provisioners" / "version-info.sh"
     right = script.read_text()
     script.write_text(right.replace("kiln_install_files", "false\nkiln_install_files"))
-    failed = plain(*row, "--on-error", "keep")
+    failed = plain("build", "--name", AL2, "--on-error", "keep")
+    script.write_text(right)
     assert failed.returncode == 1
     assert "packer build failed in version-info" in failed.stderr
     (instance,) = inventory(ec2)["instances"] - before["instances"]
-    assert f"kept: {instance} until " in failed.stderr
-    script.write_text(right)
+    assert f"kept: {instance}" in failed.stderr
+    (sweep,) = re.findall(r"\./invoke (sweep --run .*)", failed.stderr)
+    done = plain(*sweep.split())
+    assert done.returncode == 0, done.stderr
+    assert inventory(ec2) == before
+
+
+def test_an_ami_is_verified_in_a_capacity_reservation(built: Built, plain: Kiln, ec2: Any) -> None:
     reserved = ec2.create_capacity_reservation(
         InstanceType="g4dn.xlarge",
         InstancePlatform="Linux/UNIX",
         AvailabilityZone="us-east-1a",
         InstanceCount=1,
     )["CapacityReservation"]["CapacityReservationId"]
-    into = ("--capacity-reservation-id", reserved)
-    gone_on = plain(*row, "--from", "version-info", "--json", *into)
-    assert gone_on.returncode == 0, gone_on.stderr
-    (built,) = json.loads(gone_on.stdout)
-    assert (built["target"], built["status"]) == ("aws", "unverified")
-    assert built["continued"]["on"] == instance
-    assert next(iter(built["component_seconds"])) == "version-info"
-    assert [(attempt["stage"], attempt["market"]) for attempt in built["tries"]] == [
-        ("verify", reserved)
-    ]
-    after = inventory(ec2)
-    left = {kind: after[kind] - before[kind] for kind in after if after[kind] - before[kind]}
-    assert left.pop("amis") == {built["ami_id"]}
-    assert set(left) <= {"snapshots"}
+    into = ("--capacity-reservation-id", reserved, "--json")
+    done = plain("verify", "--ami", record(built)["ami_id"], *into)
+    assert done.returncode == 0, done.stderr
+    tries = json.loads(done.stdout)["tries"]
+    assert [(attempt["stage"], attempt["market"]) for attempt in tries] == [("verify", reserved)]
 
 
 BUILD = ("build", "--distro", "al2", "--driver", "510.47.03", "--target", "lab", "--tags", "a=b")

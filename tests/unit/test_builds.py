@@ -26,12 +26,12 @@ from kiln.packer import program
 from kiln.packer.digest import recipe_digest
 from kiln.packer.folders import write_all
 from kiln.packer.program import Packer
-from kiln.pipeline import bake_start, build, build_row, verify
+from kiln.pipeline import build, build_row, verify
 from kiln.pipeline import plan as planning
 from kiln.pipeline.record_draft import Draft
 from lab import settings, users
 from lab.rootfs import emulation
-from lab.target import LabTarget, OtherLab
+from lab.target import LabTarget
 from tests.unit.records import a_record
 
 LAB = LabTarget("--target lab", "us-east-1", "http://127.0.0.1:4602")
@@ -167,7 +167,7 @@ class InUse(LabTarget):
         """Any machine."""
 
     def prepare(self, recipes: Any, say: Any) -> LabTarget:
-        return replace(self, other=OtherLab("before", "it was started before"))
+        return replace(self, other="it was started before")
 
 
 def test_a_build_in_a_lab_of_other_code_plans_with_what_that_lab_was_started_from(
@@ -276,7 +276,7 @@ def test_a_row_is_recorded_with_the_files_of_its_turn_and_not_of_the_commands_st
         records.append(draft.record)
         raise KilnError("as far as this test goes")
 
-    monkeypatch.setattr(bake_start, "start_of", lambda *_: SimpleNamespace(note=note))
+    monkeypatch.setattr(build_row, "cleaned_up", lambda draft, **_: note(draft))
     monkeypatch.setattr(build_row.watch, "watching", lambda *_: nullcontext())
     with pytest.raises(KilnError, match="as far as"):
         build_row.build_recipe(plan, Packer(Path("packer"), (1, 15, 1)), Progress(io.StringIO()))

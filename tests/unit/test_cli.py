@@ -529,11 +529,7 @@ def test_a_dry_run_refuses_a_script_that_bash_cannot_parse(run: Run, tmp_path: P
     assert f"{tmp_path}/provisioners/acme.sh:4: " in done.stderr
 
 
-def test_a_dry_run_from_a_component_shows_the_steps_that_are_left(run: Run) -> None:
-    flags = ("--distro", "al2", "--driver", "510.47.03", "--dry-run", "--json")
-    (plan,) = json.loads(run("build", *flags, "--from", "cloudwatch-agent").stdout)
-    first, *others = plan["steps"]
-    assert "from the state before cloudwatch-agent" in first
-    assert others[0].startswith("bake cloudwatch-agent: ")
-    (whole,) = json.loads(run("build", *flags).stdout)
-    assert others == whole["steps"][-len(others) :]
+def test_another_word_than_keep_is_refused(run: Run) -> None:
+    done = run("build", "--distro", "al2", "--driver", "510.47.03", "--on-error", "ask")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--on-error ask is neither keep nor clean-up" in done.stderr

@@ -8,7 +8,6 @@ import pytest
 from kiln.base.errors import KilnError
 from kiln.image import sbom
 from kiln.image.diff import compare_images, compare_records, diff_text
-from kiln.pipeline.record import Continued
 from tests.unit.records import a_record
 
 PACKAGES = [
@@ -311,19 +310,6 @@ def test_one_digest_and_no_difference_says_both(builds):
     assert text == "old and new: no difference; they have one recipe digest"
 
 
-def test_a_bake_that_was_continued_is_never_called_the_same(builds):
-    builds("whole")
-    on = Continued("tuning", "i-0123456789abcdef0", same_inputs=False, run_id="failed")
-    builds("continued", recipe_digest=None, continued=on)
-    answer = compare_images("whole", "continued")
-    assert list(answer["without_digest"]) == ["continued"]
-    assert diff_text(answer) == (
-        "whole and continued: no difference on the images; whether one recipe made both is not "
-        "known, without a recipe digest of each (continued: its bake went on on an instance that a "
-        "failed one had kept)"
-    )
-
-
 def test_what_an_older_bake_did_not_record_is_not_called_the_same(builds, other):
     other.pop("files"), other.pop("sysctls"), other.pop("boot")
     builds("old", versions=other)
@@ -344,12 +330,10 @@ def test_what_only_the_newer_of_two_bakes_did_not_record_is_no_change(builds, ot
     assert text.endswith("not compared: kernel parameters (one image does not record it)")
 
 
-def test_a_build_without_a_digest_is_told_from_one_that_was_continued(builds):
+def test_diff_says_that_a_record_has_no_digest(builds):
     builds("whole")
-    same = Continued("tuning", "ami-0123456789abcdef0", same_inputs=True)
-    for name, continued in (("old-checkout", None), ("from-a-state", same)):
-        builds(name, recipe_digest=None, continued=continued)
-        assert f"({name}: its record has none)" in diff_text(compare_images("whole", name))
+    builds("without", recipe_digest=None)
+    assert "(without: its record has none)" in diff_text(compare_images("whole", "without"))
 
 
 def test_a_file_of_version_info_is_compared_with_a_build(builds, tmp_path):

@@ -16,7 +16,7 @@ from lab import control, mirror, origin, recipe_cache
 from lab import target as lab_target
 from lab.mirror import repos
 from lab.rootfs import bases, of_guest, real_bases
-from lab.target import LabTarget, OtherLab
+from lab.target import LabTarget
 from lab.vendors import REAL, STAND_INS
 
 
@@ -125,20 +125,12 @@ def test_a_bake_in_a_lab_of_other_code_expects_the_files_that_this_lab_serves(
     assert prepared.variables(recipe)["sha256"] == {**own, "its.rpm": "the lab's"}
 
 
-def test_what_a_lab_of_other_code_has_baked_is_not_taken_for_this_codes(
-    target: LabTarget,
-) -> None:
-    recipe = row("al2")
-    other = replace(target, other=OtherLab("before", "it was started before"))
-    assert other.serves(recipe) != target.serves(recipe)
-
-
 def test_a_failure_in_a_lab_of_other_code_says_that_the_lab_may_lack_what_the_row_needs(
     target: LabTarget,
 ) -> None:
     recipe = row("al2")
     assert target.about_failure((), recipe) == ()
-    other = replace(target, other=OtherLab("before", "it was started before the facts"))
+    other = replace(target, other="it was started before the facts")
     (hint,) = other.about_failure((), recipe)
     assert hint == (
         "the lab may not have what the row needs: it was started before the facts; "
@@ -173,7 +165,7 @@ def test_a_lab_with_the_real_vendors_says_too_that_its_code_was_edited(
     monkeypatch.setattr(control, "up", lambda kind_of_vendors: {"started_from": "before"})
     said = list[str]()
     prepared = replace(target, vendors=REAL).prepare([row("debian12")], said.append)
-    assert prepared.other is not None
+    assert prepared.other
     assert [line.startswith("the lab runs and is in use; it was started") for line in said] == [
         True
     ]

@@ -15,7 +15,6 @@ from functools import partial
 
 from kiln.base.runtime_import import runtime_module
 from kiln.cloud import host_key
-from kiln.facts.program_messages import message
 
 LONG = 1 << 20
 
@@ -40,14 +39,6 @@ def test_user_data_of_blanks_does_not_hold_up_the_boot() -> None:
         assert ends(partial(imds.from_user_data, gzip.compress(text)))
     for text in (b"kiln:mig-config=a", b" # kiln:mig-config: a \r\n", b"\t#\tkiln:mig-config = a"):
         assert imds.from_user_data(text) == "a"
-
-
-def test_a_line_of_a_provisioner_without_a_blank_does_not_hold_up_the_message() -> None:
-    place = message("bash", "place")
-    for line in ("/" * LONG, "/script_1" * (LONG // 9)):
-        assert ends(partial(place.sub, "x", line))
-    last_words = "bash: /tmp/script_12.sh: line 7: x: unbound variable"
-    assert place.sub(r"a.sh line \1", last_words) == "bash: a.sh line 7: x: unbound variable"
 
 
 def test_a_console_full_of_beginnings_does_not_hold_up_the_connection() -> None:

@@ -486,19 +486,6 @@ def test_a_package_that_moved_after_it_was_held_stops_the_bake(tmp_path: Path, n
     assert "unreachable" not in done.stdout
 
 
-def test_a_component_that_runs_again_with_another_version_locks_that_one(tmp_path: Path):
-    machine = Machine(tmp_path, "al")
-    plant(machine.root / "image/etc/dnf/plugins", {"versionlock.conf": ""})
-    machine.command("dnf", 'echo "$@" >> $0.log')
-    machine.rpm("2.12.7-1")
-    machine.bash("kiln_hold libnccl libnccl-old", KILN_COMPONENT="nccl")
-    machine.rpm("2.13.4-1")
-    machine.bash("kiln_hold libnccl", KILN_COMPONENT="nccl")
-    done = machine.bash("kiln_lock_held", KILN_COMPONENT="version-info")
-    assert done.returncode == 0, done.stderr
-    assert (machine.bin / "dnf.log").read_text() == "-q versionlock add libnccl\n"
-
-
 def test_a_package_that_is_gone_after_it_was_held_stops_the_bake(tmp_path: Path):
     machine = Machine(tmp_path, "al")
     plant(machine.root / "image/etc/dnf/plugins", {"versionlock.conf": ""})

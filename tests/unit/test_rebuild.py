@@ -13,7 +13,7 @@ from kiln.matrix.load import load_recipes
 from kiln.packer.digest import recipe_digest
 from kiln.pipeline import plan, rebuild
 from kiln.pipeline.plan import Options
-from kiln.pipeline.record import Continued, Record
+from kiln.pipeline.record import Record
 from lab.target import LabTarget
 from tests.unit.records import a_record
 
@@ -60,15 +60,6 @@ def test_a_commit_with_changes_that_git_does_not_have_is_said_to_be_that() -> No
 
 def test_a_record_without_a_parent_is_refused() -> None:
     assert "names no parent AMI" in refusal(of_today(source_ami=None)).message
-
-
-def test_a_bake_that_was_continued_is_not_baked_again() -> None:
-    on = Continued("tuning", "i-0123456789abcdef0", same_inputs=False, run_id="failed")
-    error = refusal(of_today(run_id="later", recipe_digest=None, continued=on))
-    assert error.message == (
-        "run later went on on the instance that run failed had kept: no recipe alone makes its AMI"
-    )
-    assert str(error.hint) == "./invoke build bakes the row whole"
 
 
 def test_a_recipe_of_an_older_version_is_read_with_what_its_absence_meant() -> None:

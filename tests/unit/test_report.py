@@ -11,7 +11,6 @@ import pytest
 
 from kiln.pipeline import report
 from kiln.pipeline.kept_records import build_before
-from kiln.pipeline.record import Continued
 from tests.unit.records import a_record, checks
 
 
@@ -151,16 +150,3 @@ def test_it_is_compared_with_the_rows_build_before_also_under_another_name(
     assert "al2023-579, run 20261101T000000Z-aaaa, verified: ./invoke diff" in text
     assert "driver 579.1.1 → 590.1.1 packages 1 → 2 packages by name 1 differ: b" in text
     assert build_before(a_record(run_id="20261001T000000Z-aaaa", recipe=line)) is None
-
-
-def test_a_bake_that_went_on_says_where_it_began_and_its_seconds_are_not_compared() -> None:
-    old = a_record(run_id="20261101T000000Z-aaaa")
-    state = Continued("tuning", "ami-0123456789abcdef0", same_inputs=True)
-    new = a_record(continued=state, seconds={"packer build": 7.0})
-    text = text_of(report.report_html(new, old))
-    assert "Baked from tuning, on the state before it (ami-0123456789abcdef0)" in text
-    assert "baked from none → tuning, on the state before it" in text
-    assert "seconds of the bake" not in text
-    kept = Continued("cuda", "i-0123456789abcdef0", same_inputs=False, run_id="20261101T000000Z-bb")
-    text = text_of(report.report_html(a_record(continued=kept)))
-    assert "cuda, on the instance that run 20261101T000000Z-bb left (i-0123456789abcdef0)" in text

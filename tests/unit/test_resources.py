@@ -6,8 +6,10 @@ import json
 import secrets
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from botocore.client import BaseClient
@@ -20,6 +22,7 @@ from kiln.cloud import clean_up, resources
 from kiln.cloud.access import forget_key, make_access
 from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.runs import Run
+from kiln.pipeline import bake
 from kiln.pipeline.dead_runs import clean_dead_runs
 
 AWS = AwsTarget("a test", "eu-central-1", account="123456789012")
@@ -118,6 +121,41 @@ def there(ec2: Any) -> set[str]:
 
 def words(made: dict[str, str]) -> set[str]:
     return {f"{kind} {name}" for kind, name in made.items()}
+
+
+def test_removal_leaves_kept_instance_and_its_group(ec2: Any, make: Make) -> None:
+    made = make(MINE)
+    stays = {kind: made[kind] for kind in ("instance", "security group")}
+    done = clean_up.remove(
+        MINE, AWS, amis=True, launched=[stays["instance"]], kept=tuple(stays.values())
+    )
+    assert (set(done.left), done.failures) == (words(stays), [])
+    assert set(stays.values()) <= there(ec2)
+    assert not there(ec2) & (set(made.values()) - set(stays.values()))
+
+
+@pytest.mark.parametrize(
+    ("ssh_interface", "login"),
+    [
+        ("public_ip", "/ssh/known_hosts ec2-user@{PublicIpAddress}"),
+        ("private_ip", "/ssh/known_hosts ec2-user@{PrivateIpAddress}"),
+        ("session_manager", "aws ssm start-session --region eu-central-1 --target {InstanceId}"),
+    ],
+)
+def test_kept_instance_is_named_with_its_login_and_sweep(
+    ec2: Any, tmp_path: Path, ssh_interface: str, login: str
+) -> None:
+    run, draft = a_run(tmp_path, MINE), MagicMock()
+    draft.run, instance_id = run, an_instance(ec2, MINE)
+    described = ec2.describe_instances(InstanceIds=[instance_id])["Reservations"][0]["Instances"][0]
+    access = make_access(run, AWS, Account())
+    access = replace(access, network=replace(access.network, ssh_interface=ssh_interface))
+    plan = MagicMock(target=AWS, account=Account())
+    plan.recipe.distro.ssh_user = "ec2-user"
+    said = bake.keep_instance(plan, draft, access)
+    assert instance_id in draft.kept
+    assert login.format(**described) in said
+    assert f"./invoke sweep --run {MINE} --target aws --regions eu-central-1 --apply" in said
 
 
 def test_only_this_machine_gets_in_and_only_to_ssh(ec2: Any, tmp_path: Path) -> None:

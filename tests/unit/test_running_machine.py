@@ -56,15 +56,6 @@ def test_a_folder_that_a_killed_process_left_does_not_matter(config: Path, tmp_p
     assert config.exists()
 
 
-def test_what_a_run_keeps_is_known_by_the_runs_own_file_and_not_by_the_users(
-    config: Path, tmp_path: Path
-) -> None:
-    with connected(RUNNING, RUN, tmp_path, None, known_hosts="ssh/known_hosts") as machine:
-        machine.ssh("true")
-    assert f"UserKnownHostsFile /tmp/kiln-{RUN}/run/ssh/known_hosts\n" in config.read_text()
-    assert "~/.ssh" not in config.read_text()
-
-
 def test_another_machine_is_known_as_the_users_own_ssh_knows_it(
     config: Path, tmp_path: Path
 ) -> None:

@@ -29,9 +29,6 @@ def test_the_page_on_records_lists_the_tags_of_an_ami() -> None:
         *tags.OF_A_BAKE,
         tags.VERIFIED,
         tags.OWN_KERNEL,
-        tags.CONTINUED,
-        tags.STATE,
-        tags.STATE_USED,
     )
 
 

@@ -528,6 +528,21 @@ def test_what_old_runs_left_is_found_and_removed_and_nothing_else(
     assert not leftovers(AWS, [HOME, OTHER], timedelta(hours=24))
 
 
+def test_sweep_of_a_run_finds_it_alone_however_young(client: Callable[..., Any]) -> None:
+    now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    for run_id in (f"{now}-000a", f"{now}-000b"):
+        tag = [{"Key": "kiln:run-id", "Value": run_id}]
+        client("ec2", OTHER).create_security_group(
+            GroupName=f"kiln-{run_id}",
+            Description="a test's",
+            TagSpecifications=[{"ResourceType": "security-group", "Tags": tag}],
+        )
+    (found,) = leftovers(AWS, [OTHER], timedelta(hours=24), f"{now}-000a")
+    assert (found.kind, found.run_id) == ("security group", f"{now}-000a")
+    assert [gone.error for gone in sweep(AWS, [found])] == [""]
+    assert not leftovers(AWS, [OTHER], timedelta(hours=24), f"{now}-000a")
+
+
 def test_a_snapshot_of_an_ami_that_is_made_while_leftovers_are_listed_is_none(
     client: Callable[..., Any], bake: Bake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
