@@ -61,7 +61,6 @@ SLOW = (
     "test_iam.py",
     "test_interrupted_start.py",
     "test_json.py",
-    "test_keep_and_repeat.py",
     "test_lab_ec2.py",
     "test_lab_prepare.py",
     "test_located.py",
