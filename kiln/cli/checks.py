@@ -116,7 +116,7 @@ def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
     if (number := answer["unconfirmed_facts"]) and not listed:
         by_row = answer.get("unconfirmed_by_row", {})
         rows = f" ({sum(map(bool, by_row.values()))} of {len(by_row)} AMIs)" if by_row else ""
-        lines.append(f"rests on {_counted(number, 'unconfirmed fact')}{rows}; --strict lists them")
+        lines.append(f"{_counted(number, 'unconfirmed fact')}{rows}: see check --strict")
     if replaced := answer.get("replaced"):
         files = "a file" if len(replaced) == 1 else f"{len(replaced)} files"
         lines.append(f"the overlay replaces {files} of AMI Kiln:")

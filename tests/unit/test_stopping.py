@@ -86,7 +86,9 @@ def test_a_run_whose_reader_is_gone_is_still_cleaned_up_and_says_interrupted(
         record_draft.clean_up, "remove", lambda *_, **given: clean_up.Removal(["instance i-1"])
     )
     monkeypatch.setattr(record_draft, "forget_key", forgotten.append)
-    made = MagicMock(stop=Stop(), record=a_record(), progress=Progress(Gone()), cut_short=False)
+    made = MagicMock(
+        stop=Stop(), record=a_record(), progress=Progress(Gone()), cut_short=False, kept=()
+    )
     made.target.gone.return_value = ""
     with (
         pytest.raises(KilnError, match=r"interrupted\s+cleaned up: instance i-1"),

@@ -256,20 +256,9 @@ def test_an_ami_that_ami_kiln_did_not_build_is_refused() -> None:
     assert caught.value.exit_status == 2
 
 
-@pytest.mark.parametrize(
-    ("keyword", "image_tags", "status"),
-    [
-        (None, {}, "verified"),
-        ("boot", {}, "unverified"),
-        (None, {"kiln:continued": "x"}, "unverified"),
-    ],
-)
-def test_only_all_checks_of_a_whole_bake_tag_an_ami(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    keyword: str | None,
-    image_tags: dict[str, str],
-    status: str,
+@pytest.mark.parametrize(("keyword", "status"), [(None, "verified"), ("boot", "unverified")])
+def test_only_all_checks_tag_an_ami(
+    monkeypatch: pytest.MonkeyPatch, keyword: str | None, status: str
 ) -> None:
     booted = MagicMock(instance_id="i-0", read_json=lambda path: {})
     marked: list[str] = []
@@ -277,7 +266,7 @@ def test_only_all_checks_of_a_whole_bake_tag_an_ami(
     monkeypatch.setattr(ami_checks, "run_checks", lambda *_, **__: verdict("passed"))
     monkeypatch.setattr(verify.verdict, "mark", lambda target, ami, *_, **__: marked.append(ami))
     draft = MagicMock(record=a_record(recipe=OLD, verify_instance_type="g4dn.xlarge"), target=LAB)
-    image = {"id": "ami-00000001", "tags": image_tags}
+    image = {"id": "ami-00000001", "tags": {}}
     judge = verify.verdict.judge
     judge(draft, MagicMock(), image, user="u", stop=Stop(), account=Account(), keyword=keyword)
     assert (draft.record.status, marked) == (status, ["ami-00000001"] * (status == "verified"))
