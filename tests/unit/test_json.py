@@ -225,33 +225,8 @@ def test_the_outcome_of_the_tests_is_one_document_and_pytest_prints_on_stderr(
         {
             "test": "tests/unit/test_x.py::test_root",
             "reason": "groups take root",
-            "lifted_by": "root: sudo ./invoke test",
         }
     ]
-
-
-def report(path: Path, *cases: str) -> None:
-    path.write_text(f"<testsuites><testsuite>{''.join(cases)}</testsuite></testsuites>")
-
-
-def case(name: str, end: str = "") -> str:
-    return (
-        f'<testcase file="tests/unit/a.py" classname="tests.unit.a" name="{name}">{end}</testcase>'
-    )
-
-
-FAILED = '<failure message="busy"/>'
-
-
-def test_a_test_that_passed_at_its_second_try_is_counted_as_passed_and_named(
-    tmp_path: Path,
-) -> None:
-    found = testing.Outcome(tmp_path, parts={"unit": 0})
-    report(tmp_path / "unit.xml", case("test_a", FAILED), case("test_b"))
-    report(tmp_path / "unit.again.xml", case("test_a"))
-    (unit,) = found.as_json()["parts"]
-    assert (unit["passed"], unit["failed"], unit["failures"]) == (2, 0, [])
-    assert unit["second_tries"] == ["tests/unit/a.py::test_a"]
 
 
 def test_a_part_that_ended_before_its_report_has_its_exit_status_only(tmp_path: Path) -> None:
