@@ -44,7 +44,6 @@ SLOW = (
     "test_ami_checks.py",
     "test_bad_inputs.py",
     "test_builds.py",
-    "test_campaign.py",
     "test_catalogue.py",
     "test_catalogue_browser.py",
     "test_cli.py",

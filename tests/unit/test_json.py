@@ -16,8 +16,6 @@ from invoke import Context, Task
 import devel.tasks
 import tasks
 from devel import pictures, testing
-from devel.campaign import run as campaign
-from devel.campaign.book import opened_at
 from devel.outcome import Finished
 from kiln.base.paths import ROOT
 from kiln.cli import consume, lab, stack, telemetry
@@ -239,25 +237,3 @@ def test_what_could_not_run_has_failed_and_says_why(tmp_path: Path) -> None:
     found = testing.Outcome(tmp_path, not_run={"tests/lab": "root is needed"}).as_json()
     assert found["exit_status"] == 1
     assert found["not_run"] == [{"part": "tests/lab", "reason": "root is needed"}]
-
-
-def test_the_campaigns_figures_have_the_parts_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figure = campaign.Figure("inputs 3 / tracebacks 1 / wrong exits 0", 1, not_tried=2)
-    monkeypatch.setitem(campaign._PARTS, "inputs", lambda *_: figure)
-    monkeypatch.setattr(campaign, "opened", lambda part: opened_at(tmp_path / part))
-    monkeypatch.setattr(campaign.host, "can_run", lambda: None)
-    monkeypatch.setattr(campaign.needs, "ensure", lambda *_, **__: None)
-    assert campaign.campaign(1, lambda line: None, "inputs") == {
-        "exit_status": 1,
-        "parts": [
-            {
-                "part": "inputs",
-                "line": figure.line,
-                "bad": 1,
-                "not_tried": 2,
-                "when": "never run",
-            }
-        ],
-    }
