@@ -17,7 +17,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from devel.testbed import (
     users_environment,
 )
 from kiln.base import needs
+from kiln.base.errors import operation_failed
 from kiln.base.tags import VERIFIED
 from kiln.base.verdict_tag import read_verdict
 from lab import control, host, settings
@@ -38,9 +40,6 @@ from lab.settings import LABS, Lab
 BUILD = ("build", "--distro", "al2", "--driver", "510.47.03", "--target", "lab")
 # Seconds after which a build that was ended counts as hanging.
 PATIENCE = 180.0
-# Added to the index of the lab in use: these labs are taken down again and again. Far from the labs
-# of neighbours and test processes, which count on from the first one.
-_OTHER_LAB = 40
 # Between calls: the local work of a build. They divide its time evenly.
 _MOMENTS = 12
 # Builds for a point: one may be faster than the one that was measured, or than a look at its calls.
@@ -231,7 +230,6 @@ def testbed(lab: Lab) -> Iterator[Testbed]:
 
     with tempfile.TemporaryDirectory(prefix="kiln-kills-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        control.clean(lab, force=True)
         control.up(lab)
         environment = control.environment(lab)
         ec2: Any = boto3.client(
@@ -257,17 +255,27 @@ def kills(minutes: float, say: Say) -> dict[str, Any]:
     host.can_run()
     needs.ensure("packer", "ssh", "lab", "tests", install=True, say=say)
     until = time.monotonic() + 60 * minutes
-    first = settings.current()
-    places = os.cpu_count() or 1
-    indexes = [(first.index + _OTHER_LAB + number) % LABS for number in range(places)]
     with contextlib.ExitStack() as stack:
-        beds = [stack.enter_context(testbed(replace(first, index=index))) for index in indexes]
+        beds = [stack.enter_context(testbed(lab)) for lab in free_labs(os.cpu_count() or 1)]
         answer = _kill_in(beds, until, say)
     say(
         f"points {answer['tried']} / leaks {len(answer['leaks'])}"
         f" (NOT TRIED: {answer['not_tried']})"
     )
     return answer
+
+
+def free_labs(count: int) -> list[Lab]:
+    """Labs that are down and hold nothing, from the highest number on: these are removed again.
+
+    Raises operation_failed if there are fewer.
+    """
+    root = settings.current().root
+    labs = (Lab(index, root) for index in reversed(range(LABS)))
+    down = (lab for lab in labs if not lab.state.exists() and control.status(lab) is None)
+    if len(free := list(islice(down, count))) < count:
+        raise operation_failed(f"{count} unused labs are needed", hint="./invoke lab.clean")
+    return free
 
 
 def _kill_in(beds: Sequence[Testbed], until: float, say: Say) -> dict[str, Any]:

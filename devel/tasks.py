@@ -89,17 +89,9 @@ def pictures(c: Context, site: str = "build/catalogue", json: bool = False) -> N
     tell({"written": files}, as_json=json, text="\n".join(files))
 
 
-@task(
-    help={
-        "what": "pipeline, first, lab, xid, mig or publish: --what mig",
-        "against": "a commit that --what first also measures: --against main",
-        **JSON,
-    }
-)
-def bench(
-    c: Context, what: str = "pipeline", against: str | None = None, json: bool = False
-) -> int:
-    """Speed, as ratios taken in one run: ./invoke bench, ./invoke bench --what xid"""
+@task(help={"first": "instead, the first build in a fresh clone", **JSON})
+def bench(c: Context, first: bool = False, json: bool = False) -> int:
+    """Speed of the pipeline, mostly as ratios taken in one run."""
     from devel import bench as benches
 
-    return benches.run(what, against=against or "", as_json=json)
+    return benches.run(first=first, as_json=json)

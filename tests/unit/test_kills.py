@@ -38,6 +38,7 @@ def test_a_leak_fails_the_run_and_untried_points_are_counted(
     monkeypatch.setattr(kills.needs, "ensure", lambda *_, **__: None)
     monkeypatch.setattr(kills.os, "cpu_count", lambda: 2)
     monkeypatch.setattr(kills, "testbed", contextlib.nullcontext)
+    monkeypatch.setattr(kills.control, "status", lambda lab: None)
     monkeypatch.setattr(kills, "measured", lambda bed: (9.0, ["RunInstances"]))
     monkeypatch.setattr(kills, "kill", lambda *_: Ended(1, "output", list(left)))
     said: list[str] = []
@@ -61,3 +62,12 @@ def test_a_build_that_fails_by_itself_stops_the_run(monkeypatch: pytest.MonkeyPa
     )
     with pytest.raises(RuntimeError, match="error: the mirror is gone"):
         kills.measured(bed)
+
+
+def test_builds_are_killed_only_in_labs_that_hold_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
+    (tmp_path / "lab54").mkdir()
+    monkeypatch.setattr(kills.control, "status", lambda lab: {} if lab.index == 53 else None)
+    assert [lab.index for lab in kills.free_labs(2)] == [52, 51]
