@@ -19,15 +19,13 @@ from typing import Any
 
 from devel.figures import DISTRO, DRIVER, Figure, machine, require, speed, timed
 from kiln.base import needs
-from kiln.base.errors import KilnError, did_you_mean, operation_failed
+from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import ROOT, packer_dir
-from kiln.cli.front import show
 from kiln.matrix import load, select
 from kiln.packer import program
 from lab import host, settings
 from lab.target import LabTarget
 
-KINDS = ("pipeline", "first", "lab", "xid", "mig", "publish")
 INVOKE = str(ROOT / "invoke")
 LIST_AIM = 1.5
 VALIDATE_AIM = 1.2
@@ -39,42 +37,17 @@ _OTHERS = ("lab", "packer build", "boot the AMI", "checks")
 _MARKS = ("Launching a source AWS instance", "Connected to SSH!", "Stopping the source instance")
 
 
-def run(what: str, *, as_json: bool, against: str = "") -> int:
-    """Measure one of KINDS and print it; exit status 1 when a figure could not be measured.
+def run(*, first: bool = False, as_json: bool) -> int:
+    """Measure the pipeline, or the `first` build in a fresh clone, and print the figures.
 
-    `against` is a commit that `first` also measures, alternating.
-    Raises KilnError: exit status 2 for an unknown `what`, 1 when lab, xid or mig cannot run here.
+    The exit status is 1 when a figure could not be measured. Raises KilnError (exit status 1) where
+    the first build cannot run.
     """
-    if what not in KINDS:
-        raise KilnError(f"unknown bench {what}", hint=did_you_mean(what, KINDS))
-    if against and what != "first":
-        raise KilnError(
-            "--against requires --what first",
-            hint="./invoke bench --what first --against COMMIT",
-        )
-    if what == "xid":
-        from devel import bench_xid
-
-        show(bench_xid.run(), as_json=as_json, text=bench_xid.table)
-        return 0
-    if what == "mig":
-        from devel import bench_mig
-
-        show(bench_mig.bench(), as_json=as_json, text=bench_mig.bench_text)
-        return 0
     about = machine()
-    if what == "first":
+    if first:
         from devel import bench_first
 
-        figures = bench_first.figures(against)
-    elif what == "lab":
-        from devel import bench_lab
-
-        figures = bench_lab.figures()
-    elif what == "publish":
-        from devel import bench_publish
-
-        figures = bench_publish.publish_figures()
+        figures = bench_first.figures()
     else:
         figures = pipeline()
     about |= {f"{name}_after": value for name, value in speed().items()}

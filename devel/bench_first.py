@@ -1,4 +1,4 @@
-"""`./invoke bench --what first`: the first build in a fresh clone.
+"""`./invoke bench --first`: the first build in a fresh clone.
 
 It starts without files of AMI Kiln, with the exceptions named here.
 
@@ -30,8 +30,8 @@ _INDEX = "49"
 _GROUPS = ("packer", "ssh", "lab")
 
 
-def figures(against: str = "") -> list[Figure]:
-    """The first build of HEAD, and of the commit `against` if given, alternating."""
+def figures() -> list[Figure]:
+    """The first build of HEAD, or the reason why it failed."""
     host.can_run()
     missing = {need.package for need in needs.missing(*_GROUPS)}
     state = f"not installed before: {', '.join(sorted(missing))}" if missing else "all installed"
@@ -40,24 +40,14 @@ def figures(against: str = "") -> list[Figure]:
         f"not cold: apt's lists, page cache, system packages ({state})",
         file=sys.stderr,
     )
-    commits = [commit_of("HEAD"), *([commit_of(against)] if against else [])]
-    measured = []
-    # In opposite order the second time: a run profits from the page cache of the one before.
-    for commit in (*commits, *(reversed(commits) if against else ())):
-        measured += measured_or_not(commit)
-    return measured
-
-
-def measured_or_not(commit: str) -> list[Figure]:
-    """The figures of a first run, or the reason why it failed."""
     try:
-        return first_run(commit)
+        return first_run()
     except KilnError as error:
-        return [Figure(f"first run of {commit[:7]}", None, "s", note=error.message)]
+        return [Figure("first run", None, "s", note=error.message)]
 
 
-def first_run(commit: str) -> list[Figure]:
-    """Clone `commit`, make its .venv and build an AMI in a new lab; wall-clock and CPU seconds.
+def first_run() -> list[Figure]:
+    """Clone HEAD, make its .venv and build an AMI in a new lab; wall-clock and CPU seconds.
 
     Raises KilnError (exit status 1) when a step fails. Nothing is left behind.
     """
@@ -65,15 +55,11 @@ def first_run(commit: str) -> list[Figure]:
         clone, state = Path(folder, "clone"), Path(folder, "state")
         home = Path(folder, "home")
         home.mkdir()
-        subprocess.run(
-            ["git", "clone", "--quiet", "--no-checkout", str(ROOT), str(clone)], check=True
-        )
-        subprocess.run(["git", "checkout", "--quiet", commit], cwd=clone, check=True)
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
         environment = cold_environment(home, state)
         invoke = str(clone / "invoke")
         steps = {}
         try:
-            print(f"measuring: first run of {commit[:7]}", file=sys.stderr)
             steps[".venv"] = _step([invoke, "--version"], clone, environment)
             build = [invoke, "build", "--distro", DISTRO, "--driver", DRIVER, "--target", "lab"]
             steps["build"] = _step([*build, "--json"], clone, environment)
@@ -88,7 +74,7 @@ def first_run(commit: str) -> list[Figure]:
     cpu = sum(step[1] for step in steps.values())
     stages = ", ".join(f"{stage} {spent:.1f}" for stage, spent in seconds.items())
     return [
-        Figure(f"first run of {commit[:7]}", round(wall, 1), "s", note=stages),
+        Figure("first run", round(wall, 1), "s", note=stages),
         Figure("  .venv and the start", round(steps[".venv"][0], 1), "s"),
         Figure("  CPU time", round(cpu, 1), "s", note="user and system, without the lab's server"),
     ]
@@ -120,17 +106,3 @@ def cold_environment(home: Path, state: Path) -> dict[str, str]:
         "KILN_LAB_INDEX": _INDEX,
         "KILN_BUILD_DIR": str(state.parent / "build"),
     }
-
-
-def commit_of(name: str) -> str:
-    """The commit of that name, in full. Raises KilnError (exit status 2) when there is none."""
-    done = subprocess.run(
-        ["git", "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise KilnError(f"--against {name}: no such commit", hint="see git log --oneline")
-    return done.stdout.strip()

@@ -17,10 +17,9 @@ from kiln.cli.front import note, show, task, tell
         "k": "only tests whose name contains this: -k matrix",
         "no-lab": "leave out tests/lab",
         "quick": "unit tests without a lab, Packer or long searches: within a minute",
-        "all": "instead, the campaign: builds killed at any moment, failing calls and commands, "
-        "bad input, and the tests that have a long form in it",
-        "minutes": "with --all: how long the campaign lasts: --minutes 60",
-        "part": "with --all: only these parts of it: --part kills,faults",
+        "kills": "instead, end builds at any moment by SIGKILL, SIGINT and SIGTERM: nothing may be "
+        "left",
+        "minutes": "with --kills: how long: --minutes 60",
         **JSON,
     }
 )
@@ -29,9 +28,8 @@ def test(
     k: str | None = None,
     no_lab: bool = False,
     quick: bool = False,
-    all: bool = False,  # noqa: A002 - the flag is --all
+    kills: bool = False,
     minutes: int = 15,
-    part: str | None = None,
     json: bool = False,
 ) -> int:
     """Run the linters, the unit tests, and the lab's tests on real guests."""
@@ -40,10 +38,10 @@ def test(
     with _printing(as_json=json):
         if quick:
             answer = testing.quick(only=k)
-        elif all:
-            from devel.campaign import run
+        elif kills:
+            from devel import kills as killing
 
-            answer = run.campaign(minutes, note, part)
+            answer = killing.kills(minutes, note)
         else:
             answer = testing.test(only=k, lab=not no_lab)
     return _ended(answer, as_json=json)
@@ -91,17 +89,9 @@ def pictures(c: Context, site: str = "build/catalogue", json: bool = False) -> N
     tell({"written": files}, as_json=json, text="\n".join(files))
 
 
-@task(
-    help={
-        "what": "pipeline, first, lab, xid, mig or publish: --what mig",
-        "against": "a commit that --what first also measures: --against main",
-        **JSON,
-    }
-)
-def bench(
-    c: Context, what: str = "pipeline", against: str | None = None, json: bool = False
-) -> int:
-    """Speed, as ratios taken in one run: ./invoke bench, ./invoke bench --what xid"""
+@task(help={"first": "instead, the first build in a fresh clone", **JSON})
+def bench(c: Context, first: bool = False, json: bool = False) -> int:
+    """Speed of the pipeline, mostly as ratios taken in one run."""
     from devel import bench as benches
 
-    return benches.run(what, against=against or "", as_json=json)
+    return benches.run(first=first, as_json=json)

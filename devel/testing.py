@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 import psutil
 
-from devel import generate, links, packers, scripts, second_try, skips
+from devel import generate, links, packers, scripts
 from devel.cores import cores
 from devel.outcome import Finished, Outcome
 from kiln.base import needs
@@ -44,7 +44,6 @@ SLOW = (
     "test_ami_checks.py",
     "test_bad_inputs.py",
     "test_builds.py",
-    "test_campaign.py",
     "test_catalogue.py",
     "test_catalogue_browser.py",
     "test_cli.py",
@@ -85,7 +84,6 @@ SLOW = (
     "test_rules.py",
     "test_runtime_fuzz.py",
     "test_scripts.py",
-    "test_second_try.py",
     "test_stack_template.py",
     "test_standin_nvidia_smi_commands.py",
     "test_standin_nvidia_smi_daemons.py",
@@ -158,7 +156,6 @@ def test(*, only: str | None = None, lab: bool = True) -> dict[str, Any]:
             outcome.linters = linters()
             _unit_tests(outcome, chosen)
         _list_skips(outcome)
-        _list_second_tries(outcome)
         return _answer(outcome, only)
 
 
@@ -198,7 +195,7 @@ def _all(outcome: Outcome, chosen: list[str], linters: Callable[[], list[Finishe
         return
     other = "arm64" if emulation.host_arch() == "x86_64" else "x86_64"
     needs.ensure("lab", f"emulate_{other}", install=True, say=note)
-    with _Background(outcome, again=not chosen) as background:
+    with _Background(outcome) as background:
         # Every guest reads the one kernel's log, and the AMI's checks write to it: the tests that
         # count what is in it run while no AMI is checked. They mostly wait: beside the linters.
         background.start("kernel-log", [*map(str, sorted(ROOT.glob(KERNEL_LOG_TESTS))), *chosen])
@@ -212,7 +209,7 @@ def _all(outcome: Outcome, chosen: list[str], linters: Callable[[], list[Finishe
         in_labs = ["-m", "not beside", f"--ignore-glob={KERNEL_LOG_TESTS}", *several, *chosen]
         in_labs = ["tests/lab", *in_labs]
         report = outcome.reports / "labs.xml"
-        outcome.parts["labs"] = run_pytest(report, in_labs, again=not chosen)
+        outcome.parts["labs"] = run_pytest(report, in_labs)
         background.finish("unit")
         background.finish("beside")
 
@@ -237,9 +234,8 @@ def _files_beside() -> list[str]:
 class _Background:
     """Runs of pytest beside each other; what each one printed is shown when it is finished."""
 
-    def __init__(self, outcome: Outcome, *, again: bool) -> None:
+    def __init__(self, outcome: Outcome) -> None:
         self._outcome = outcome
-        self._again = again
         self._stack = contextlib.ExitStack()
         self._runs: dict[str, tuple[Future[int], TextIO]] = {}
 
@@ -254,7 +250,7 @@ class _Background:
         """Start pytest with these arguments; its report is `name`.xml."""
         output = self._stack.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115
         report = self._outcome.reports / f"{name}.xml"
-        run = self._pool.submit(run_pytest, report, arguments, output, lab, again=self._again)
+        run = self._pool.submit(run_pytest, report, arguments, output, lab)
         self._runs[name] = (run, output)
 
     def finish(self, name: str) -> None:
@@ -272,16 +268,9 @@ def _unit_tests(outcome: Outcome, arguments: list[str]) -> None:
 
 
 def _list_skips(outcome: Outcome) -> None:
-    """Print the skipped tests and what they need."""
-    skipped = skips.as_text(skips.read(outcome.first_reports))
-    if skipped:
+    """Print the skipped tests and why."""
+    if skipped := outcome.skips():
         print(skipped, flush=True)
-
-
-def _list_second_tries(outcome: Outcome) -> None:
-    """Print the tests that passed only at the second try."""
-    if tried := second_try.as_text(outcome.first_reports):
-        print(tried, flush=True)
 
 
 def run_pytest(
@@ -289,13 +278,11 @@ def run_pytest(
     arguments: list[str],
     output: TextIO | None = None,
     lab: int = _LAB_FOR_TESTS,
-    *,
-    again: bool = False,
 ) -> int:
     """Run pytest; its exit status. Its JUnit report goes into `report`.
 
     `lab` is the index of the first lab that its tests use. KILN_LAB_INDEX moves all of them, so
-    that two runs on one machine do not meet. With `again`, a few failed tests run once more.
+    that two runs on one machine do not meet.
     """
     is_chosen = "KILN_LAB_INDEX" in os.environ
     moved = settings.current().index - _LAB_FOR_TESTS if is_chosen else 0
@@ -303,23 +290,18 @@ def run_pytest(
     # The tests start ./invoke hundreds of times, so Python must keep compiled files.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
 
-    def pytest(report: Path, arguments: list[str]) -> int:
-        return subprocess.run(
-            [sys.executable, "-m", "pytest", f"--junitxml={report}", *arguments],
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            # Where print() goes: with --json that is stderr.
-            stdout=output or sys.stdout,
-            stderr=subprocess.STDOUT if output else None,
-            check=False,
-        ).returncode
-
     # A report of this family says in which file a test is.
-    status = pytest(report, ["--durations=5", "-o", "junit_family=xunit1", *arguments])
-    if again and status == 1 and (failed := second_try.tests(report)):
-        pytest(second_try.report_of(report), failed)
-        status = 0 if second_try.passed(report, len(failed)) else 1
+    family = ["--durations=5", "-o", "junit_family=xunit1"]
+    status = subprocess.run(
+        [sys.executable, "-m", "pytest", f"--junitxml={report}", *family, *arguments],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        # Where print() goes: with --json that is stderr.
+        stdout=output or sys.stdout,
+        stderr=subprocess.STDOUT if output else None,
+        check=False,
+    ).returncode
     # 5 means that no test was run: with -k, the other folder may have it.
     return 0 if status == 5 and "-k" in arguments else status
 

@@ -26,7 +26,7 @@ from botocore.config import Config
 from xdist.scheduler import LoadFileScheduling
 
 from devel import testing
-from devel.campaign.testbed import (
+from devel.testbed import (
     PRIVATE_KEY,
     inventory,
     slim_checkout,

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from conftest import AL2, PRIVATE_KEY, copied, inventory, users_environment
 
-from devel.campaign.testbed import bare_checkout, processes_of
+from devel.testbed import bare_checkout, processes_of
 from kiln.base import tags
 from kiln.base.errors import KilnError
 from kiln.matrix import load

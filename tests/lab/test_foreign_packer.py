@@ -12,7 +12,7 @@ import pytest
 from conftest import AL2, ROOT, launching, plain_client
 
 from devel import packers
-from devel.campaign.testbed import bare_checkout
+from devel.testbed import bare_checkout
 from kiln.packer import program
 from lab import control
 

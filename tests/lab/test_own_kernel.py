@@ -2,7 +2,7 @@
 
     KILN_OWN_KERNEL=1 python -m pytest tests/lab/test_own_kernel.py
 
-Part of `./invoke test --all` only: the bake compiles NVIDIA's real module, and the processor is
+Not part of `./invoke test`: the bake compiles NVIDIA's real module, and the processor is
 emulated where there is no KVM.
 """
 
@@ -38,7 +38,7 @@ from tests.unit.rows import row
 
 pytestmark = pytest.mark.skipif(
     not os.environ.get("KILN_OWN_KERNEL"),
-    reason="takes minutes: KILN_OWN_KERNEL=1, or ./invoke test --all",
+    reason="takes minutes: KILN_OWN_KERNEL=1",
 )
 
 ROW = row("debian12/debian/base/x86_64")

@@ -22,7 +22,7 @@ from conftest import (
     wait_for,
 )
 
-from devel.campaign.testbed import bare_checkout
+from devel.testbed import bare_checkout
 from lab import control
 from tests.unit import commands
 

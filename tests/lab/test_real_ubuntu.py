@@ -2,7 +2,7 @@
 
     KILN_REAL_UBUNTU=1 python -m pytest tests/lab/test_real_ubuntu.py
 
-Part of `./invoke test --all` only: Ubuntu's kernel, its headers and a compiler are some 600 MB.
+Not part of `./invoke test`: Ubuntu's kernel, its headers and a compiler are some 600 MB.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ pytestmark = [
     pytest.mark.beside,
     pytest.mark.skipif(
         not os.environ.get("KILN_REAL_UBUNTU"),
-        reason="installs Ubuntu from its archive: KILN_REAL_UBUNTU=1, or ./invoke test --all",
+        reason="installs Ubuntu from its archive: KILN_REAL_UBUNTU=1",
     ),
 ]
 

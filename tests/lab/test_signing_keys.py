@@ -22,7 +22,7 @@ import pytest
 import yaml
 from conftest import ROOT, Guest, inventory, launching, users_environment
 
-from devel.campaign.testbed import bare_checkout
+from devel.testbed import bare_checkout
 from kiln import components
 from kiln.base.paths import KNOWLEDGE, PROVISIONERS
 from kiln.base.recipe import Recipe

@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.beside,
     pytest.mark.skipif(
         not os.environ.get("KILN_REAL_SLURM"),
-        reason="installs Slurm from Debian's mirror: KILN_REAL_SLURM=1, or ./invoke test --all",
+        reason="installs Slurm from Debian's mirror: KILN_REAL_SLURM=1",
     ),
 ]
 Cluster = tuple[Controller, Node]

@@ -152,7 +152,7 @@ def baked(world: World) -> Guest:
 
 @pytest.mark.skipif(
     not os.environ.get("KILN_REAL_RUNTIMES"),
-    reason="installs docker from Debian's mirror: KILN_REAL_RUNTIMES=1, or ./invoke test --all",
+    reason="installs docker from Debian's mirror: KILN_REAL_RUNTIMES=1",
 )
 class TestTheRealContainerRuntimes:
     """Debian's docker and containerd on the guest, and what the provisioner makes of them."""

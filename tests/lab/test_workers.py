@@ -30,7 +30,7 @@ from lab.target import LabTarget
 
 pytestmark = pytest.mark.skipif(
     not os.environ.get("KILN_WORKERS"),
-    reason="takes minutes: KILN_WORKERS=1, or ./invoke test --all",
+    reason="takes minutes: KILN_WORKERS=1",
 )
 ROWS = [
     {"distro": "al2", "stack": "classic"},
@@ -40,7 +40,7 @@ ROWS = [
 PLAN = "./invoke nightly.plan --target aws --json"
 LINES = ["al2/classic/base/x86_64", "al2/al2_last/base/x86_64", "debian12/debian/base/x86_64"]
 # As pytest counts what a run of the other kind leaves out.
-OTHERS = "takes minutes: KILN_WORKERS=1, or ./invoke test --all"
+OTHERS = "takes minutes: KILN_WORKERS=1"
 FINISH = "./invoke nightly.finish --target aws --json"
 
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from conftest import Guest, copied, launching, wait_for
 
-from devel.campaign.testbed import bare_checkout
+from devel.testbed import bare_checkout
 from kiln.cloud import iam
 from lab.network import bridge
 from lab.settings import Lab

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from devel import bench
+from devel import bench, bench_first
 from devel.figures import Figure, require, timed
 from kiln.base.errors import KilnError, operation_failed
 
@@ -98,7 +98,7 @@ def test_what_cannot_be_measured_is_said_with_its_reason_and_the_rest_is_there(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake_parts(monkeypatch)
-    assert bench.run("pipeline", as_json=False) == 1
+    assert bench.run(as_json=False) == 1
     lines = capsys.readouterr().out.splitlines()
     assert any("bare invoke --list" in line and "1 x" in line and "met" in line for line in lines)
     (build,) = [line for line in lines if line.startswith("warm lab build")]
@@ -110,7 +110,7 @@ def test_json_has_the_figures_and_the_machine(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake_parts(monkeypatch)
-    bench.run("pipeline", as_json=True)
+    bench.run(as_json=True)
     data = json.loads(capsys.readouterr().out)
     assert data["machine"]["cpus"] >= 1
     assert {"load_1m", "load_1m_after", "loop_ms", "loop_ms_after"} <= set(data["machine"])
@@ -121,16 +121,34 @@ def test_json_has_the_figures_and_the_machine(
     ]
 
 
-def test_another_bench_is_refused_with_the_nearest() -> None:
-    with pytest.raises(KilnError, match="unknown bench pipelin") as refused:
-        bench.run("pipelin", as_json=False)
-    assert refused.value.exit_status == 2
-    assert "did you mean 'pipeline'?" in refused.value.hint
-
-
 def test_a_command_that_fails_gives_no_figure(tmp_path: Path) -> None:
     program = tmp_path / "fails.py"
     program.write_text("import sys; sys.exit('error: no flour')")
     _, done = timed([sys.executable, str(program)])
     with pytest.raises(KilnError, match=r"fails.py failed: error: no flour"):
         require(done.returncode == 0, done)
+
+
+def test_a_first_run_has_no_cache_no_credentials_and_a_lab_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_PROFILE", "UV_CACHE_DIR", "PIP_CACHE_DIR", "XDG_CACHE_HOME", "KILN_MATRIX"):
+        monkeypatch.setenv(name, "mine")
+    monkeypatch.setenv("PIP_CERT", "the machine's own")
+    environment = bench_first.cold_environment(tmp_path / "home", tmp_path / "state")
+    assert "mine" not in environment.values()
+    assert environment["PIP_CERT"] == "the machine's own"
+    assert environment["HOME"] == str(tmp_path / "home")
+    assert environment["KILN_LAB_STATE"] == str(tmp_path / "state")
+
+
+def test_a_first_run_that_fails_is_reported_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail() -> list[Figure]:
+        raise KilnError("no room")
+
+    monkeypatch.setattr(bench_first.host, "can_run", lambda: None)
+    monkeypatch.setattr(bench_first, "first_run", fail)
+    (figure,) = bench_first.figures()
+    assert (figure.verdict, figure.note) == ("not measured", "no room")

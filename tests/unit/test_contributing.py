@@ -213,15 +213,7 @@ def test_a_driver_version(checkout: Checkout) -> None:
     assert {row["driver"] for row in json.loads(names)} == {driver}
     assert driver in checkout.rendered()
     assert driver in (checkout.root / "amis.lock.yaml").read_text()
-    files = (
-        "which",
-        "unconfirmed",
-        "compat",
-        "lab_vendors",
-        "facts",
-        "getting_started",
-        "campaign",
-    )
+    files = ("which", "unconfirmed", "compat", "lab_vendors", "facts", "getting_started")
     assert checkout.tests_of_all_rows_pass(
         *(f"tests/unit/test_{name}.py" for name in files), "-k", "not readme"
     ) > 200  # fmt: skip

@@ -16,8 +16,6 @@ from invoke import Context, Task
 import devel.tasks
 import tasks
 from devel import pictures, testing
-from devel.campaign import run as campaign
-from devel.campaign.book import opened_at
 from devel.outcome import Finished
 from kiln.base.paths import ROOT
 from kiln.cli import consume, lab, stack, telemetry
@@ -225,33 +223,8 @@ def test_the_outcome_of_the_tests_is_one_document_and_pytest_prints_on_stderr(
         {
             "test": "tests/unit/test_x.py::test_root",
             "reason": "groups take root",
-            "lifted_by": "root: sudo ./invoke test",
         }
     ]
-
-
-def report(path: Path, *cases: str) -> None:
-    path.write_text(f"<testsuites><testsuite>{''.join(cases)}</testsuite></testsuites>")
-
-
-def case(name: str, end: str = "") -> str:
-    return (
-        f'<testcase file="tests/unit/a.py" classname="tests.unit.a" name="{name}">{end}</testcase>'
-    )
-
-
-FAILED = '<failure message="busy"/>'
-
-
-def test_a_test_that_passed_at_its_second_try_is_counted_as_passed_and_named(
-    tmp_path: Path,
-) -> None:
-    found = testing.Outcome(tmp_path, parts={"unit": 0})
-    report(tmp_path / "unit.xml", case("test_a", FAILED), case("test_b"))
-    report(tmp_path / "unit.again.xml", case("test_a"))
-    (unit,) = found.as_json()["parts"]
-    assert (unit["passed"], unit["failed"], unit["failures"]) == (2, 0, [])
-    assert unit["second_tries"] == ["tests/unit/a.py::test_a"]
 
 
 def test_a_part_that_ended_before_its_report_has_its_exit_status_only(tmp_path: Path) -> None:
@@ -264,25 +237,3 @@ def test_what_could_not_run_has_failed_and_says_why(tmp_path: Path) -> None:
     found = testing.Outcome(tmp_path, not_run={"tests/lab": "root is needed"}).as_json()
     assert found["exit_status"] == 1
     assert found["not_run"] == [{"part": "tests/lab", "reason": "root is needed"}]
-
-
-def test_the_campaigns_figures_have_the_parts_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figure = campaign.Figure("inputs 3 / tracebacks 1 / wrong exits 0", 1, not_tried=2)
-    monkeypatch.setitem(campaign._PARTS, "inputs", lambda *_: figure)
-    monkeypatch.setattr(campaign, "opened", lambda part: opened_at(tmp_path / part))
-    monkeypatch.setattr(campaign.host, "can_run", lambda: None)
-    monkeypatch.setattr(campaign.needs, "ensure", lambda *_, **__: None)
-    assert campaign.campaign(1, lambda line: None, "inputs") == {
-        "exit_status": 1,
-        "parts": [
-            {
-                "part": "inputs",
-                "line": figure.line,
-                "bad": 1,
-                "not_tried": 2,
-                "when": "never run",
-            }
-        ],
-    }

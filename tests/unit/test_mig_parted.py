@@ -1,6 +1,6 @@
 """What a MIG file may say, judged by NVIDIA's own nvidia-mig-parted where it is on PATH.
 
-It is https://github.com/NVIDIA/mig-parted at the tag of `devel.skips.MIG_PARTED`, built by
+It is https://github.com/NVIDIA/mig-parted at the tag v0.15.0 (MIG_PARTED), built by
 `go build ./cmd/nvidia-mig-parted`.
 """
 
@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from devel.skips import MIG_PARTED
 from kiln.base.paths import ROOT
 from kiln.base.runtime_import import runtime_module
 
 config = runtime_module("gpu_mig.config")
 MigError = runtime_module("gpu_mig.errors").MigError
 PROGRAM = shutil.which("nvidia-mig-parted")
+MIG_PARTED = "0.15.0"
 
 HEAD = "version: v1\nmig-configs:\n  a:\n"
 MADE = '  - devices: all\n    mig-enabled: true\n    mig-devices: {"1g.5gb": 1}\n'
