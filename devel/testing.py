@@ -286,7 +286,11 @@ def run_pytest(
     """
     is_chosen = "KILN_LAB_INDEX" in os.environ
     moved = settings.current().index - _LAB_FOR_TESTS if is_chosen else 0
-    environment = {**os.environ, "KILN_LAB_INDEX": str((lab + moved) % settings.LABS)}
+    # Never round to the first labs, which are users'.
+    index = lab + moved
+    if index >= settings.LABS:
+        index -= settings.LABS - _LAB_FOR_TESTS
+    environment = {**os.environ, "KILN_LAB_INDEX": str(index)}
     # The tests start ./invoke hundreds of times, so Python must keep compiled files.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
 
