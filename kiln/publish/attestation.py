@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kiln.base.errors import KilnError
+from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import matrix_file
 from kiln.base.tags import PROVENANCE
 from kiln.cloud import aws
@@ -36,7 +36,8 @@ def attest(
     def attest_there(region: str) -> None:
         there = target.in_region(region)
         image = describe_image(there, images[region])
-        assert image is not None, "mismatches() has just described it"
+        if image is None:
+            raise operation_failed(f"{images[region]} is not there in {region}")
         envelope = sign_statement(_statement(predicate, image), sign, target)
         with aws.explained(f"the statement of {record.run_id} could not be kept in {region}"):
             parameters.put(
