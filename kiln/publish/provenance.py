@@ -92,7 +92,7 @@ def provenance_text(provenance: Provenance) -> str:
 def _fetched(target: Target, image: Image, key: SSlibKey) -> Any:
     """Fetch the statement that an image's tag names, and require the key's signature."""
     from securesystemslib.dsse import Envelope
-    from securesystemslib.exceptions import VerificationError
+    from securesystemslib.exceptions import UnverifiedSignatureError
 
     names = image.tags.get(PROVENANCE)
     if not names:
@@ -112,9 +112,9 @@ def _fetched(target: Target, image: Image, key: SSlibKey) -> Any:
         envelope = Envelope.from_dict(json.loads(text))
         if envelope.payload_type != PAYLOAD_TYPE or key.keyid not in envelope.signatures:
             raise _UnprovenError(f"the statement in {name}: another key signed it")
-        envelope.verify([key], 1)
+        key.verify_signature(envelope.signatures[key.keyid], envelope.pae())
         return json.loads(envelope.payload)
-    except VerificationError:
+    except UnverifiedSignatureError:
         raise _UnprovenError(f"the statement in {name}: its signature does not match") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _UnprovenError(f"the statement in {name} cannot be read: {error}") from None
