@@ -256,7 +256,7 @@ def test_the_feed_has_each_move_newest_first() -> None:
 def test_a_record_tells_nobody_how_to_reach_a_machine() -> None:
     files = usual()
     (first, *_) = [text for name, text in files.items() if name.endswith(".record.json")]
-    assert (json.loads(first)["folder"], json.loads(first)["kept"]) == ("", None)
+    assert json.loads(first)["folder"] == ""
 
 
 def test_the_site_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
