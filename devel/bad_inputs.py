@@ -200,14 +200,9 @@ def _text(content: Any) -> str:
 
 
 def _value(content: Any) -> Any:
-    """A JSON value; {repeat: …} is text, {nested: levels} lists in lists."""
+    """A JSON value; {repeat: …} is text."""
     if isinstance(content, Mapping) and "repeat" in content:
         return _text(content)
-    if isinstance(content, Mapping) and "nested" in content:
-        nested: Any = []
-        for _ in range(content["nested"]):
-            nested = [nested]
-        return nested
     if isinstance(content, Mapping):
         return {key: _value(value) for key, value in content.items()}
     if isinstance(content, list):

@@ -8,26 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.composer import Composer, ComposerError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
-from kiln.base import input_file
 from kiln.base.errors import KilnError
 from kiln.base.findings import Finding, Place
-from kiln.base.vocabulary import masked
 
 Path_ = tuple[str | int, ...]
 Mark = tuple[int, int]
 
 # Versions are text: YAML would read `cuda: 12.10` as the number 12.1 and `510e3` as 510000.
 _KEPT_AS_TEXT = ("tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
-# Our files nest six levels and hold a few thousand values. The limits are far above that, and far
-# below what exhausts Python's stack or memory.
-_MAX_LEVELS = 100
-_MAX_VALUES = 100_000
-_TOO_DEEP = f"nested more than {_MAX_LEVELS} levels deep"
 
 
 @dataclass(frozen=True)
@@ -70,8 +62,8 @@ class Located:
 
 
 def dotted(path: Path_) -> str:
-    """A path as people write it: stacks.lts.driver. A URL in it has no user and password."""
-    return masked(".".join(map(str, path)), whole=True)
+    """A path as people write it: stacks.lts.driver."""
+    return ".".join(map(str, path))
 
 
 def load_yaml(path: Path, shown_as: str | None = None) -> Located:
@@ -81,7 +73,7 @@ def load_yaml(path: Path, shown_as: str | None = None) -> Located:
     """
     name = shown_as or path.name
     try:
-        text = input_file.read_text(path)
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise KilnError(
             f"{path}: no such file",
@@ -89,8 +81,7 @@ def load_yaml(path: Path, shown_as: str | None = None) -> Located:
             place=Place(str(path)),
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        why = input_file.why_unreadable(error)
-        raise KilnError(f"{path}: cannot be read: {why}", place=Place(str(path))) from None
+        raise KilnError(f"{path}: cannot be read: {error}", place=Place(str(path))) from None
     return parse_yaml(text, name)
 
 
@@ -101,13 +92,12 @@ def parse_yaml(text: str, name: str) -> Located:
 
     The same text gives the same document, which must not be changed. Dates and numbers with a dot
     stay text, so that a version is kept as written. Raises KilnError (exit status 2) with
-    `file:line:column` for invalid YAML, a duplicate key, a key that is not a scalar, a merge key,
-    and a document that exceeds the limits on nesting and size.
+    `file:line:column` for invalid YAML, a duplicate key,
+    a key that is not a scalar and a merge key.
     """
     yaml = YAML(typ="safe", pure=True)
     # The version whose `yes` and `on` are booleans, as most editors and tools expect.
     yaml.version = (1, 1)
-    yaml.Composer = _ShallowComposer
     reading = _Reading(yaml, name)
     try:
         node = yaml.compose(text)
@@ -131,23 +121,6 @@ def parse_yaml(text: str, name: str) -> Located:
     return Located(name, data, reading.values, reading.keys)
 
 
-class _ShallowComposer(Composer):
-    """Refuses a document that nests too deep before composing it exhausts Python's stack."""
-
-    levels = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        """See ruamel.yaml."""
-        self.levels += 1
-        if self.levels > _MAX_LEVELS:
-            mark = self.parser.peek_event().start_mark
-            raise ComposerError(problem=_TOO_DEEP, problem_mark=mark)
-        try:
-            return super().compose_node(parent, index)
-        finally:
-            self.levels -= 1
-
-
 @dataclass
 class _Reading:
     """From ruamel.yaml's nodes to plain data, with the marks of values and keys beside it."""
@@ -163,15 +136,6 @@ class _Reading:
         `mark` is where the value stands, if that is not where the node begins.
         """
         mark = mark or _start(node)
-        place = Place(self.name, *mark)
-        if len(path) > _MAX_LEVELS:
-            raise _refused(place, _TOO_DEEP, "does an alias (*name) refer to its own parent?")
-        if len(self.values) >= _MAX_VALUES:
-            raise _refused(
-                place,
-                f"more than {_MAX_VALUES} values",
-                "aliases (*name) multiply values: write the values out",
-            )
         self.values[path] = mark
         if isinstance(node, MappingNode):
             return self._mapping(node, path)

@@ -7,24 +7,14 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from kiln.base.errors import KilnError
-
 Entry = TypeVar("Entry", bound=Mapping[str, Any])
-# No version has a number of more digits; Python refuses to read one of more than 4,300.
-_DIGITS = 100
 
 
 # A check of the matrix compares a few hundred versions about a hundred thousand times.
 @lru_cache(maxsize=8192)
 def key(version: str) -> tuple[int, ...]:
-    """The numbers in a version, for comparison; trailing zeros do not count: 12.2.0 is 12.2.
-
-    Raises KilnError (exit status 2) for a number that is longer than any version's.
-    """
-    digits = re.findall("[0-9]+", version)
-    if any(len(number) > _DIGITS for number in digits):
-        raise KilnError(f"{version[:_DIGITS]}… is not a version: a number is too long")
-    numbers = [int(number) for number in digits]
+    """The numbers in a version, for comparison; trailing zeros do not count: 12.2.0 is 12.2."""
+    numbers = [int(number) for number in re.findall("[0-9]+", version)]
     while numbers and numbers[-1] == 0:
         numbers.pop()
     return tuple(numbers)

@@ -33,7 +33,7 @@ from kiln.image import diff
 from kiln.matrix.publishing import Publish
 from kiln.pipeline import kept_records
 from kiln.pipeline.record import Record
-from kiln.publish import channels, provenance, signatures
+from kiln.publish import channels, provenance
 from kiln.publish.overview import ChannelRow, channel_rows
 from kiln.publish.own_images import OwnImage, own_images
 from kiln.publish.release import Release
@@ -268,7 +268,7 @@ def _keys(settings: Mapping[str, Publish], target: Target, say: Say) -> dict[str
         if chosen.sign is None:
             continue
         try:
-            by_id[line] = signatures.public_key(chosen.sign, target)
+            by_id[line] = provenance.public_key(chosen.sign, target)
         except KilnError as error:
             say(f"{line}: its statements are not checked: {error}")
     return by_id

@@ -40,5 +40,4 @@ def _telemetry(recipe: Recipe, instance_type: str) -> float | None:
     """US dollars a month; None for an image that sends no metrics."""
     if "cloudwatch-agent" not in recipe.components:
         return None
-    cost = monthly_cost(instance_type, Telemetry(**recipe.telemetry))
-    return round(float(cost["usd_per_month"]["total"]), 2)
+    return float(monthly_cost(instance_type, Telemetry(**recipe.telemetry))["usd_per_month"])

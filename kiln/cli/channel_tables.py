@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kiln.base.printable import printable
 from kiln.publish.night_plan import Night
 from kiln.publish.overview import ChannelRow, HistoryRow
 from kiln.publish.retire import Retirement
@@ -44,7 +43,7 @@ def history_table(rows: Sequence[HistoryRow]) -> str:
 
 
 def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    shown = [list(map(printable, row)) for row in (heading, *rows)]
+    shown = [heading, *rows]
     widths = [max(len(row[column]) for row in shown) for column in range(len(heading))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -75,7 +74,7 @@ def retirement_text(plan: Retirement, *, applied: bool) -> str:
         last += f", {failed} could not" if failed else ""
     else:
         last = f"{len(going)} of {len(rows)} AMIs would go one step; --apply does it"
-    beyond = [printable(f"open beyond `share`: {what}") for what in plan.opened]
+    beyond = [f"open beyond `share`: {what}" for what in plan.opened]
     return "\n".join([_table(heading, rows), *beyond, last])
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import gc
 import inspect
 import io
 import itertools
@@ -53,9 +52,6 @@ def main() -> None:
         status = OPERATION_FAILED
     # Python is about to exit, and would print a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # The search for garbage at Python's end takes half a second after a build, and frees what
-    # ends with the process.
-    gc.freeze()
     raise SystemExit(status)
 
 
@@ -88,7 +84,6 @@ def _steps(program: Program, argv: Sequence[str]) -> None:
 
     Raises KilnError for arguments that Invoke refuses, Exit when Invoke or a task ends early.
     """
-    _refuse_other_digits(argv)
     program.create_config()
     with _refused_by_invoke(program, argv):
         program.parse_core(list(argv))
@@ -100,14 +95,6 @@ def _steps(program: Program, argv: Sequence[str]) -> None:
         program.parse_cleanup()
         program.update_config()
     program.execute()
-
-
-def _refuse_other_digits(argv: Sequence[str]) -> None:
-    """Raises KilnError for a number in digits of another script, which int() would take."""
-    for word in argv:
-        value = word.rpartition("=")[2]
-        if value.isdecimal() and not value.isascii():
-            raise KilnError(f"{value} is not a number here", hint="write it with the digits 0 to 9")
 
 
 @contextlib.contextmanager
@@ -271,11 +258,6 @@ def guarded(body: Callable[[], int | None], *, as_json: bool = False) -> int:
                 f"the disk is full: {error.filename or 'while writing'}",
                 hint="free some space and try again",
             )
-        elif error.filename is not None and error.errno == errno.ENAMETOOLONG:
-            # Nobody but a person gives such a name.
-            from kiln.base import vocabulary
-
-            refused = KilnError(f"{vocabulary.shown(str(error.filename))}: {error.strerror}")
         elif error.filename is not None:
             denied = error.errno in (errno.EACCES, errno.EPERM) and os.geteuid() != 0
             refused = operation_failed(
@@ -346,15 +328,7 @@ def _end_on_signals() -> None:
     def stop(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
-    def swallowed(lost: sys.UnraisableHookArgs) -> None:
-        if lost.exc_type is KeyboardInterrupt:
-            signal.setitimer(signal.ITIMER_REAL, 0.01)
-        else:
-            sys.__unraisablehook__(lost)
-
-    # A signal that comes in a finalizer (an import has some) raises there, and Python goes on.
-    sys.unraisablehook = swallowed
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
 
 

@@ -58,11 +58,11 @@ def _verified(ami: str, key: str | None, target: str, region: str | None, *, as_
     from kiln.base.tags import LINE
     from kiln.cli import targets
     from kiln.matrix import flags
-    from kiln.publish import line_flags, provenance, signatures
+    from kiln.publish import line_flags, provenance
     from kiln.publish.images import describe_image
 
     flags.ami(ami)
-    trusted = signatures.key_in_file(Path(key)) if key else None
+    trusted = provenance.key_in_file(Path(key)) if key else None
     place = line_flags.answering(targets.choose(target, region))
     if trusted is None:
         image = describe_image(place, ami)
@@ -73,7 +73,7 @@ def _verified(ami: str, key: str | None, target: str, region: str | None, *, as_
                 f"cannot verify {ami}: no signing key is configured",
                 hint="name the public key with --key FILE, or set `publish.sign` in amis.yaml",
             )
-        trusted = signatures.public_key(settings.sign, place)
+        trusted = provenance.public_key(settings.sign, place)
     statement = provenance.verify_image(place, ami, trusted)
     show(
         {**asdict(statement), "matches": not statement.wrong},

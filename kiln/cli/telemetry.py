@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     help={
         "instance-type": "EC2 GPU instance type: --instance-type p4d.24xlarge",
         "profile": "compute, graphics or full: --profile compute",
-        "interval": "seconds between two measurements: --interval 60",
         "instances": "how many instances: --instances 10",
         **JSON,
     }
@@ -30,16 +29,13 @@ def cost(
     c: Context,
     instance_type: str,
     profile: str = "compute",
-    interval: int = 60,
     instances: int = 1,
     json: bool = False,
 ) -> None:
     """CloudWatch series of a profile on an instance type, and their price per month."""
     from kiln import telemetry
 
-    answer = telemetry.monthly_cost(
-        instance_type, _settings(profile, interval), instances=instances
-    )
+    answer = telemetry.monthly_cost(instance_type, _settings(profile), instances=instances)
     show(answer, as_json=json, text=telemetry.cost_text)
 
 
@@ -72,14 +68,14 @@ def bundle(
     )
 
 
-def _settings(profile: str, interval: int = 60) -> Telemetry:
+def _settings(profile: str) -> Telemetry:
     """Settings from flags. Raises KilnError (exit status 2) with the nearest right value."""
     from pydantic import ValidationError
 
     from kiln.telemetry import Telemetry
 
     try:
-        return Telemetry(profile=profile, interval=interval)
+        return Telemetry(profile=profile)
     except ValidationError as error:
         message = error.errors()[0]["msg"]
         raise KilnError(message.removeprefix("Value error, ")) from None

@@ -12,13 +12,12 @@ import secrets
 import shutil
 import subprocess
 import time
-import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from kiln.base import input_file, vocabulary
+from kiln.base import vocabulary
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import ROOT, build_dir
 from kiln.base.times import as_stamp, utc_now
@@ -57,16 +56,6 @@ class Run:
     def settled(self) -> None:
         """Record that nothing of the run remains to be removed."""
         self.state.unlink(missing_ok=True)
-
-
-def check_folders() -> None:
-    """Raises KilnError (exit status 2) for a checkout or build folder that no run can work in."""
-    for path in (ROOT, build_dir()):
-        if any(unicodedata.category(letter) == "Cc" for letter in str(path)):
-            raise KilnError(
-                f"the path {str(path)!r} has a control character in it",
-                hint="Packer and ssh cannot be given such a path: rename or move the folder",
-            )
 
 
 def new_id() -> str:
@@ -164,12 +153,12 @@ def _dead(state: Path, refused: Callable[[str], None]) -> DeadRun | None:
     """The run of a run.json if it has crashed; None if not, or if the file was refused."""
     try:
         _require_own(state)
-        fields = _fields(json.loads(input_file.read_text(state)), state)
+        fields = _fields(json.loads(state.read_text(encoding="utf-8")), state)
         alive = _alive(fields["run_id"], state.parent.parent / ".lock")
         return None if alive else DeadRun(**fields, state=state)
     except FileNotFoundError:  # its run has ended meanwhile
         pass
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         refused(f"{state}: not the state of a run, so nothing is removed for it: {error}")
     except KilnError as error:
         refused(f"{state}: {error.message}; nothing is removed for it")

@@ -17,7 +17,6 @@ from typing import Any
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from kiln.base.printable import printable
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 
@@ -100,7 +99,7 @@ def carry_or_explain(*words: str) -> None:
     try:
         carry(*words)
     except KilnError as error:
-        sys.exit(_ERROR + printable(error.message).replace("\n", " "))
+        sys.exit(_ERROR + error.message.replace("\n", " "))
 
 
 def reason_in(errors: str) -> str:

@@ -78,7 +78,7 @@ _COMPONENTS: dict[str, Component] = {
 
 @cache
 def _by_name(folders: tuple[Path, ...]) -> dict[str, Component]:
-    return own.with_own(_COMPONENTS, folders, own.recipe_fields()) if folders else _COMPONENTS
+    return own.with_own(_COMPONENTS, folders) if folders else _COMPONENTS
 
 
 def everything() -> tuple[Component, ...]:

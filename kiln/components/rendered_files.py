@@ -45,6 +45,9 @@ def name_problems(recipe: Recipe, steps: Sequence[Step]) -> Iterator[Finding]:
     for step in steps:
         for name in step.files:
             problem, hint = _needed_as_folder(name, every), _OTHER_NAME
+            if name.startswith("/") or ".." in PurePosixPath(name).parts:
+                # Rendered files of that name would be written outside the folder of the HCL.
+                problem = ": write it as below /, such as etc/acme/banner"
             if not problem and step.name in overlays:
                 others = [giver for giver in by_name[name] if giver != step.name]
                 problem = _below_a_file(name, fixed) or _taken(others)

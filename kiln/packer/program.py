@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,8 +16,7 @@ from typing import Any
 
 from kiln.base import plain_yaml
 from kiln.base.errors import operation_failed
-from kiln.base.paths import KNOWLEDGE, build_dir
-from kiln.base.short_path import short_path
+from kiln.base.paths import KNOWLEDGE
 
 Version = tuple[int, int, int]
 WHOLE_FOLDER = "."
@@ -112,11 +111,11 @@ def ask_packer(
     Raises OSError if it cannot be run, subprocess.TimeoutExpired after `timeout` seconds.
     """
     # Packer's wrapper process writes its log to TMPDIR, and only it removes it.
-    with short_path(f"packer-{os.getpid()}-{secrets.token_hex(4)}", build_dir()) as scratch:
+    with tempfile.TemporaryDirectory(prefix="kiln-packer-", dir="/tmp") as scratch:
         return subprocess.run(
             argv,
             cwd=folder,
-            env=quiet({**os.environ, "TMPDIR": str(scratch)}),
+            env=quiet({**os.environ, "TMPDIR": scratch}),
             input=text,
             capture_output=True,
             text=True,

@@ -13,7 +13,7 @@ from kiln.base.errors import KilnError, operation_failed, refuse_errors
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
 from kiln.base.stopping import Stop, on_signals
-from kiln.cloud import parents, runs, session
+from kiln.cloud import parents, session
 from kiln.cloud.machine import ssh_timeout
 from kiln.cloud.network import SESSION_MANAGER
 from kiln.cloud.target import Target
@@ -159,7 +159,6 @@ def build_recipes(
         failures.update({row.name: error for row in rows})
         on_failure(error)
 
-    runs.check_folders()
     target.check_host()
     with target.preparing([recipe.name for recipe in recipes]):
         for turn, together in enumerate(in_turns(recipes, target, progress)):

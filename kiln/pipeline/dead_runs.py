@@ -7,7 +7,7 @@ import shutil
 from kiln.base import processes
 from kiln.base.errors import KilnError
 from kiln.base.progress import Progress
-from kiln.base.short_path import remove_short_path, remove_short_paths
+from kiln.base.short_path import remove_short_path
 from kiln.cloud import clean_up, runs
 from kiln.cloud.target import Target
 
@@ -41,4 +41,3 @@ def clean_dead_runs(target: Target, progress: Progress) -> None:
             progress.say("\n".join(dict.fromkeys(removal.failures)))
         else:
             dead.state.unlink(missing_ok=True)
-    remove_short_paths()

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from kiln.base import input_file, vocabulary
+from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.cloud.capacity import Try
 from kiln.cloud.runs import Run
@@ -167,34 +167,14 @@ def _require_ids(record: Record, path: str) -> None:
         vocabulary.RECIPE_NAME.required(record.recipe["name"], called)
 
 
-# A record nests seven levels; the limit is far above, and far below what exhausts Python's stack.
-_MAX_LEVELS = 50
-
-
-def _too_deep(data: Any) -> bool:
-    """Is JSON data nested deeper than any record?"""
-    level = [data]
-    for _ in range(_MAX_LEVELS):
-        level = [
-            child
-            for value in level
-            if isinstance(value, dict | list)
-            for child in (value.values() if isinstance(value, dict) else value)
-        ]
-        if not level:
-            return False
-    return True
-
-
 def document(path: Path) -> dict[str, Any]:
     """The JSON mapping in a file. Raises KilnError (exit status 2) if it does not hold one."""
     try:
-        return mapping(input_file.read_bytes(path), str(path))
+        return mapping(path.read_bytes(), str(path))
     except FileNotFoundError:
         raise KilnError(f"{path}: no such file") from None
     except OSError as error:
-        why = input_file.why_unreadable(error)
-        raise KilnError(f"{path}: not a JSON record: {why}") from None
+        raise KilnError(f"{path}: not a JSON record: {error.strerror}") from None
 
 
 def mapping(text: bytes, path: str) -> dict[str, Any]:
@@ -202,18 +182,10 @@ def mapping(text: bytes, path: str) -> dict[str, Any]:
 
     Raises KilnError (exit status 2) if it is not one.
     """
-    data: Any
     try:
-        data = json.loads(text.decode())
-    except UnicodeDecodeError as error:
-        why = input_file.why_unreadable(error)
-        raise KilnError(f"{path}: not a JSON record: {why}") from None
-    except ValueError as error:
+        data: Any = json.loads(text.decode())
+    except (ValueError, RecursionError) as error:
         raise KilnError(f"{path}: not a JSON record: {error}") from None
-    except RecursionError:
-        data = None
-    if data is not None and not isinstance(data, dict):
+    if not isinstance(data, dict):
         raise KilnError(f"{path}: not a JSON record: it is not a mapping")
-    if data is None or _too_deep(data):
-        raise KilnError(f"{path}: not a JSON record: nested more than {_MAX_LEVELS} levels deep")
-    return dict(data)
+    return data

@@ -49,7 +49,6 @@ def verify_by_id(
     ssh_timeout()
     ami_checks.require_match(keyword)
     progress.say(str(target))
-    runs.check_folders()
     target.check_host()
     with target.preparing([ami_id]):
         needs.ensure("ssh", *target.host_packages([]), install=install, say=progress.say)

@@ -99,7 +99,6 @@ def verify_running(
     if key and not Path(key).is_file():
         raise KilnError(f"--key {key}: no such file")
     ami_checks.require_match(keyword)
-    runs.check_folders()
     needs.ensure("ssh", install=install, say=progress.say)
     run_id = runs.new_id()
     started, stop = now(), Stop()

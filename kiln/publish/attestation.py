@@ -1,54 +1,36 @@
-"""Signs where a published AMI comes from: an in-toto statement with SLSA provenance, kept in SSM
-and with the run's record, and named by a tag of the AMI."""
+"""Signs a statement of where a published AMI comes from (provenance.py)."""
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from kiln.base.errors import KilnError, operation_failed
+from kiln.base.paths import matrix_file
 from kiln.base.tags import PROVENANCE
 from kiln.cloud import aws
 from kiln.cloud.target import Target
-from kiln.image import sbom, version_info
 from kiln.matrix.publishing import Sign
 from kiln.pipeline.record import Record
-from kiln.publish import parameters, signatures, signing
+from kiln.publish import parameters, provenance
 from kiln.publish.images import Image, describe_image
-from kiln.publish.provenance import (
-    canonical_digest,
-    image_digest,
-    mismatches,
-    sha256_of,
-    signed_tags,
-    statement_parameter,
-    subject_name,
-)
 from kiln.publish.regions import in_regions
-
-_PREDICATE = "https://slsa.dev/provenance/v1"
-# What makes these AMIs, and the shape of their parameters. Not an address that answers.
-_BUILD_TYPE = "https://ami-kiln.invalid/build/v1"
 
 
 def attest(
     target: Target, record: Record, images: Mapping[str, str], sign: Sign, folder: Path | None
 ) -> None:
-    """Sign what each image of a release is, in a statement of its region that its tag names, unless
-    the one that it has matches already.
+    """Sign a statement for each image that does not match the one it has, and tag the image.
 
-    A statement about all regions would not fit: SSM takes eight kilobytes.
+    One statement per region: SSM takes eight kilobytes.
     Raises KilnError: exit status 2 for a key that cannot sign, 1 if an operation failed.
     """
-    key = signatures.public_key(sign, target)
-    wrong = [
-        region for region, differences in mismatches(target, images, key).items() if differences
-    ]
+    key = provenance.public_key(sign, target)
+    wrong = provenance.mismatches(target, images, key)
     predicate = _predicate(record)
-    name = statement_parameter(record.run_id)
     tags = parameters.tags_of_row(str(record.recipe["name"]))
 
     def attest_there(region: str) -> None:
@@ -56,64 +38,83 @@ def attest(
         image = describe_image(there, images[region])
         if image is None:
             raise operation_failed(f"{images[region]} is not there in {region}")
-        envelope = signing.sign_statement(_statement(predicate, image), sign, target)
+        envelope = sign_statement(_statement(predicate, image), sign, target)
         with aws.explained(f"the statement of {record.run_id} could not be kept in {region}"):
             parameters.put(
                 there,
                 tags,
-                Name=name,
+                Name=provenance.statement_parameter(record.run_id),
                 Value=envelope,
                 Type="String",
-                # Four kilobytes fit into a standard parameter.
-                Tier="Intelligent-Tiering",
+                Tier="Intelligent-Tiering",  # four kilobytes fit into a standard parameter
                 Overwrite=True,
                 Description="where an AMI comes from, signed, by AMI Kiln",
             )
         if folder is not None and folder.is_dir():
             (folder / f"provenance-{region}.json").write_text(envelope + "\n", encoding="utf-8")
-        value = f"{region} {record.run_id} {sha256_of(envelope.encode())}"
+        value = f"{region} {record.run_id} {hashlib.sha256(envelope.encode()).hexdigest()}"
         with aws.explained(f"{image.ami_id} could not be tagged in {region}"):
             aws.ec2(there).create_tags(
                 Resources=[image.ami_id], Tags=[{"Key": PROVENANCE, "Value": value}]
             )
 
-    in_regions(wrong, attest_there)
+    in_regions([region for region in wrong if wrong[region]], attest_there)
+
+
+def sign_statement(statement: bytes, sign: Sign, target: Target) -> str:
+    """Return the statement in its signed envelope, as JSON."""
+    from securesystemslib.dsse import Envelope
+    from securesystemslib.signer import AWSSigner, CryptoSigner
+
+    class KmsSigner(AWSSigner):
+        """AWSSigner with the target's credentials and region."""
+
+        def __init__(self, key_id: str) -> None:
+            self.aws_key_id, self.client = key_id, aws.kms(target)
+            self._public_key = provenance.kms_key(key_id, target)
+            self.aws_algo = self.aws_algos[self._public_key.scheme]
+
+    envelope = Envelope(statement, provenance.PAYLOAD_TYPE, {})
+    if sign.kms_key:
+        with aws.explained(f"the KMS key {sign.kms_key} could not sign in {target.region}"):
+            envelope.sign(KmsSigner(sign.kms_key))
+    else:
+        path = matrix_file().parent / str(sign.key_file)
+        key = provenance.read_pem(path)
+        if not hasattr(key, "public_key"):
+            raise KilnError(f"{path}: a private key is needed to sign")
+        envelope.sign(CryptoSigner(key))
+    return json.dumps(envelope.to_dict(), separators=(",", ":"))
 
 
 def _statement(predicate: dict[str, Any], image: Image) -> bytes:
-    """The statement about an image, as JSON."""
-    from google.protobuf import json_format
-    from in_toto_attestation.v1.resource_descriptor import ResourceDescriptor
-    from in_toto_attestation.v1.statement import Statement
-
-    signed = {"snapshots": list(image.snapshots), "tags": signed_tags(image)}
-    subject = ResourceDescriptor(
-        name=subject_name(image.region, image.ami_id),
-        digest={"sha256": image_digest(image.ami_id, signed)},
-        annotations=signed,
-    )
-    statement = Statement([subject.pb], _PREDICATE, predicate)
-    statement.validate()
-    data = json_format.MessageToDict(statement.pb)
-    return json.dumps(data, sort_keys=True, separators=(",", ":")).encode()
+    signed = provenance.signed_facts(image)
+    name = provenance.subject_name(image.region, image.ami_id)
+    # AMIs have no digest of their own.
+    digest = _digest([image.ami_id, signed])
+    statement = {
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": [{"name": name, "digest": digest, "annotations": signed}],
+        "predicateType": "https://slsa.dev/provenance/v1",
+        "predicate": predicate,
+    }
+    return _canonical(statement)
 
 
 def _predicate(record: Record) -> dict[str, Any]:
-    """What was built from what, by whom, with which outcome."""
-    versions = record.versions or {}
-    parent = record.source_ami
     inputs: list[dict[str, Any]] = [
         {"name": "recipe digest", "digest": {"sha256": str(record.recipe_digest)}},
         {"uri": f"git:{record.git_commit}", "name": "checkout"},
     ]
-    if parent is not None:
+    if parent := record.source_ami:
         inputs.append({"uri": f"ami:{record.region}/{parent.ami_id}", "name": parent.name})
     if record.input_digest:
         inputs.append({"name": "input digest", "digest": {"sha256": record.input_digest}})
     checks = record.checks
     return {
         "buildDefinition": {
-            "buildType": _BUILD_TYPE,
+            # Not an address that answers.
+            "buildType": "https://ami-kiln.invalid/build/v1",
             "externalParameters": {"recipe": str(record.recipe.get("name"))},
             "resolvedDependencies": inputs,
         },
@@ -125,23 +126,14 @@ def _predicate(record: Record) -> dict[str, Any]:
                 "finishedOn": record.finished or "",
                 "checks": f"{checks.passed} passed, {checks.failed} failed" if checks else "none",
             },
-            "byproducts": [
-                {"name": "version-info", "digest": {"sha256": canonical_digest(versions)}},
-                *_bill(record),
-            ],
+            "byproducts": [{"name": "version-info", "digest": _digest(record.versions or {})}],
         },
     }
 
 
-def _bill(record: Record) -> list[dict[str, Any]]:
-    """The digest of the SBOM that `./invoke sbom` prints; nothing without a version-info."""
-    if not record.versions:
-        return []
-    with contextlib.suppress(KilnError), version_info.reading(record.run_id):
-        bill = json.loads(sbom.cyclonedx(record.versions, record.recipe))
-        # The time at which it was made is not part of what is on the image.
-        bill.get("metadata", {}).pop("timestamp", None)
-        return [
-            {"name": "SBOM without its timestamp", "digest": {"sha256": canonical_digest(bill)}}
-        ]
-    return []
+def _digest(data: Any) -> dict[str, str]:
+    return {"sha256": hashlib.sha256(_canonical(data)).hexdigest()}
+
+
+def _canonical(data: Any) -> bytes:
+    return json.dumps(data, sort_keys=True, separators=(",", ":")).encode()

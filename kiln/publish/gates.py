@@ -14,7 +14,7 @@ from kiln.base.verdict_tag import says_verified
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish, Sign
-from kiln.publish import images, provenance, signatures
+from kiln.publish import images, provenance
 from kiln.publish.channels import Held
 from kiln.publish.regions import in_regions
 from kiln.publish.release import Release
@@ -81,7 +81,7 @@ def _soak(since: datetime, release: Release, settings: Publish) -> Gate:
 
 def _signed(release: Release, target: Target, sign: Sign) -> Gate:
     """Each image is what the signed statement says of it."""
-    wrong = provenance.mismatches(target, release.images, signatures.public_key(sign, target))
+    wrong = provenance.mismatches(target, release.images, provenance.public_key(sign, target))
     evidence = "; ".join(
         f"{release.images[region]} in {region}: {reason}"
         for region, reasons in wrong.items()

@@ -13,7 +13,6 @@ import pytest
 from devel import packers
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from kiln.base.short_path import remove_short_paths
 from kiln.base.stopping import Stop
 from kiln.packer import output, plugins, process, program, validate
 from kiln.packer.output import Event
@@ -406,24 +405,3 @@ def test_without_a_plugin_that_fits_the_message_says_what_is_there_and_how_to_pl
 def test_a_packer_with_the_builder_compiled_in_needs_no_plugin(tmp_path: Path) -> None:
     assert plugins.install_plugins(OLD, tmp_path) == ""
     assert plugins.described(OLD) == str(OLD)
-
-
-def test_what_a_killed_question_leaves_is_removed_by_the_next_build(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
-    binary = tmp_path / "packer"
-    binary.write_text('#!/bin/sh\necho "$TMPDIR" >asked\n: >"$TMPDIR/packer-log1"\nkill -9 0\n')
-    binary.chmod(0o755)
-    code = "import sys; from kiln.packer.program import ask_packer; ask_packer(sys.argv[1:])"
-    subprocess.run(
-        [sys.executable, "-c", code, str(binary), "version"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        start_new_session=True,
-        check=False,
-    )
-    left = Path((tmp_path / "asked").read_text().strip())
-    assert (left / "packer-log1").exists()
-    remove_short_paths()
-    assert not left.exists()
