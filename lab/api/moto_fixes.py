@@ -7,8 +7,10 @@ replaced.
 
 from __future__ import annotations
 
+import base64
 import copy
 import functools
+import json
 import re
 import threading
 from collections.abc import Callable
@@ -27,8 +29,12 @@ import moto.ec2.responses.amis as moto_amis_responses
 import moto.ec2.responses.instances as moto_instance_responses
 import moto.iam.models as moto_iam
 import moto.kms.models as moto_kms
+import moto.kms.responses as moto_kms_responses
 import moto.s3.models as moto_s3
 import moto.ssm.models as moto_ssm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, padding
+from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 from moto.core.utils import utcnow
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, get_prefix
 from moto.iam.access_control import PermissionResult
@@ -81,6 +87,7 @@ def install(machines: Machines) -> None:
     for name, value in _OF_ALL_IMAGES.items():
         setattr(moto_amis.Ami, name, value)
     moto_kms.KmsBackend.create_alias = volume_keys.managed(moto_kms.KmsBackend.create_alias)
+    moto_kms_responses.KmsResponse.sign = _signing_digests(moto_kms_responses.KmsResponse.sign)
     # moto: DescribeVolumes shows no DeleteOnTermination.
     moto_volumes.VolumeAttachment.delete_on_termination = property(_deleted_with_instance)
     # moto: a fleet's and an Auto Scaling group's instances lack most of their launch template's
@@ -104,6 +111,28 @@ def install(machines: Machines) -> None:
     _read_json_as_json()
     _look_up_once()
     _load_policies_when_asked()
+
+
+def _signing_digests(original: Callable[..., str]) -> Callable[..., str]:
+    """moto: a digest (MessageType DIGEST) is hashed again."""
+
+    def sign(response: Any) -> str:
+        if response._get_param("MessageType") != "DIGEST":
+            return original(response)
+        algorithm, key_id = (response._get_param(name) for name in ("SigningAlgorithm", "KeyId"))
+        key = response.kms_backend.describe_key(key_id)
+        kind = getattr(hashes, f"SHA{algorithm[-3:]}")()
+        pad = padding.PSS(padding.MGF1(kind), padding.PSS.DIGEST_LENGTH)
+        how: list[Any] = {
+            "ECDSA": [ec.ECDSA(Prehashed(kind))],
+            "RSASSA_PKCS1": [padding.PKCS1v15(), Prehashed(kind)],
+            "RSASSA_PSS": [pad, Prehashed(kind)],
+        }[algorithm.replace("_V1_5", "").rpartition("_SHA")[0]]
+        signature = key.private_key.private_key.sign(response._get_param("Message"), *how)
+        text = base64.b64encode(signature).decode()
+        return json.dumps({"KeyId": key.arn, "Signature": text, "SigningAlgorithm": algorithm})
+
+    return sign
 
 
 def _in_its_namespace(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,10 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -25,7 +22,6 @@ from cryptography.hazmat.primitives.serialization import (
 from securesystemslib.dsse import Envelope
 
 from kiln.base.errors import KilnError
-from kiln.cloud import aws
 from kiln.matrix.publishing import Publish
 from kiln.publish import attestation, provenance
 from kiln.publish.retire import Going, Retirement, retire
@@ -230,28 +226,10 @@ def test_a_key_that_is_none_is_refused(tmp_path: Path) -> None:
         assert refused.value.exit_status == 2
 
 
-class Kms:
-    """KMS with a P-256 key, as its documentation says of Sign (moto's hashes a digest again):
-    https://docs.aws.amazon.com/kms/latest/APIReference/API_Sign.html
-    """
-
-    def __init__(self) -> None:
-        self.key = ec.generate_private_key(ec.SECP256R1())
-
-    def get_public_key(self, KeyId: str) -> Any:  # noqa: N803
-        public = self.key.public_key()
-        der = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-        return {"PublicKey": der, "SigningAlgorithms": ["ECDSA_SHA_256"]}
-
-    def sign(self, Message: bytes, MessageType: str, **asked: Any) -> Any:  # noqa: N803
-        assert (MessageType, len(Message)) == ("DIGEST", 32)
-        return {"Signature": self.key.sign(Message, ec.ECDSA(Prehashed(hashes.SHA256())))}
-
-
-def test_kms_signs_a_statement_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    kms = Kms()
-    monkeypatch.setattr(aws, "kms", lambda target: kms)
-    sign = Publish.model_validate({"sign": {"kms_key": "alias/signing"}}).sign
+@pytest.mark.parametrize("spec", ["ECC_NIST_P256", "ECC_NIST_P384", "RSA_2048"])
+def test_kms_signs_a_statement_of_any_size(client: Callable[..., Any], spec: str) -> None:
+    made = client("kms").create_key(KeyUsage="SIGN_VERIFY", KeySpec=spec)
+    sign = Publish.model_validate({"sign": {"kms_key": made["KeyMetadata"]["KeyId"]}}).sign
     assert sign
     text = attestation.sign_statement(b"x" * 5000, sign, AWS)
     assert Envelope.from_dict(json.loads(text)).verify([provenance.public_key(sign, AWS)], 1)
