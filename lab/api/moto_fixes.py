@@ -123,11 +123,12 @@ def _signing_digests(original: Callable[..., str]) -> Callable[..., str]:
         key = response.kms_backend.describe_key(key_id)
         kind = getattr(hashes, f"SHA{algorithm[-3:]}")()
         pad = padding.PSS(padding.MGF1(kind), padding.PSS.DIGEST_LENGTH)
-        how: list[Any] = {
+        ways: dict[str, list[Any]] = {
             "ECDSA": [ec.ECDSA(Prehashed(kind))],
             "RSASSA_PKCS1": [padding.PKCS1v15(), Prehashed(kind)],
             "RSASSA_PSS": [pad, Prehashed(kind)],
-        }[algorithm.replace("_V1_5", "").rpartition("_SHA")[0]]
+        }
+        how = ways[algorithm.replace("_V1_5", "").rpartition("_SHA")[0]]
         signature = key.private_key.private_key.sign(response._get_param("Message"), *how)
         text = base64.b64encode(signature).decode()
         return json.dumps({"KeyId": key.arn, "Signature": text, "SigningAlgorithm": algorithm})
