@@ -229,7 +229,7 @@ def _set_up(
         session.require_plugin()
     if rebuilt is None:
         say_if_stale(recipes, progress)
-    with progress.stage("render and policy"):
+    with progress.stage("parse the scripts"):
         for plan in planned:
             build_row.prepare(plan)
     for bucket in sorted(_buckets(planned)):

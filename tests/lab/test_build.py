@@ -70,7 +70,7 @@ def test_a_pipe_gets_one_line_per_stage_and_no_control_codes(built: Finished) ->
     assert all(re.match(r"ok     \S.{27} +\d+\.\d s", line) for line in lines), lines
     assert [line[7:35].strip() for line in lines] == [
         "lab",
-        "render and policy",
+        "parse the scripts",
         "key pair, security group",
         "packer build",
         "boot the AMI",

@@ -21,7 +21,7 @@ LOG = """\
 """
 SECONDS = {
     "lab": 0.5,
-    "render and policy": 0.3,
+    "parse the scripts": 0.3,
     "key pair, security group": 0.2,
     "packer build": 24.8,
     "boot the AMI": 1.2,
@@ -53,7 +53,7 @@ def test_a_build_is_split_into_packer_boots_checks_and_what_the_pipeline_adds() 
 
 def test_what_the_pipeline_adds_is_named_stage_by_stage_with_the_rest() -> None:
     assert parts(32.4)["added by the pipeline"].note == (
-        "render and policy 0.3, key pair, security group 0.2, clean-up 1.0, start, plan, record 0.4"
+        "parse the scripts 0.3, key pair, security group 0.2, clean-up 1.0, start, plan, record 0.4"
     )
 
 
