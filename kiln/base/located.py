@@ -14,6 +14,7 @@ from ruamel.yaml.reader import ReaderError
 
 from kiln.base.errors import KilnError
 from kiln.base.findings import Finding, Place
+from kiln.base.vocabulary import masked
 
 Path_ = tuple[str | int, ...]
 Mark = tuple[int, int]
@@ -62,8 +63,8 @@ class Located:
 
 
 def dotted(path: Path_) -> str:
-    """A path as people write it: stacks.lts.driver."""
-    return ".".join(map(str, path))
+    """A path as people write it: stacks.lts.driver. A URL in it has no user and password."""
+    return masked(".".join(map(str, path)), whole=True)
 
 
 def load_yaml(path: Path, shown_as: str | None = None) -> Located:
