@@ -290,7 +290,9 @@ def run_pytest(
     index = lab + moved
     if index >= settings.LABS:
         index -= settings.LABS - _LAB_FOR_TESTS
-    environment = {**os.environ, "KILN_LAB_INDEX": str(index)}
+    # PYTEST_ADDOPTS of the caller would decide which tests run.
+    own = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST_")}
+    environment = {**own, "KILN_LAB_INDEX": str(index)}
     # The tests start ./invoke hundreds of times, so Python must keep compiled files.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
 

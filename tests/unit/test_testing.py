@@ -162,3 +162,12 @@ def test_a_browser_that_cannot_be_had_stops_nothing(
     monkeypatch.setattr("kiln.base.needs.shutil.which", lambda command: None)
     testing.browser_if_there_is_one()
     assert "not opened in a browser: missing on this machine" in capsys.readouterr().err
+
+
+def test_callers_pytest_options_choose_no_tests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-k nothing_has_this_name")
+    (tmp_path / "test_one.py").write_text("def test_one(): pass\n")
+    arguments = [str(tmp_path), "-n0", f"--rootdir={tmp_path}"]
+    assert testing.run_pytest(tmp_path / "report.xml", arguments) == 0
