@@ -101,11 +101,11 @@ class Build:
     output: Path
 
     def text(self) -> str:
-        """What it has said so far."""
+        """Return its output up to now."""
         return self.output.read_text(errors="replace")
 
     def goes_on(self) -> bool:
-        """Whether it has not ended."""
+        """Return True while it runs."""
         return self.process.poll() is None
 
     def signal(self, number: signal.Signals) -> None:
@@ -177,7 +177,7 @@ class Testbed:
         return list(control.call(self.lab, "status")["calls"])
 
     def traces(self, home: Path, before: Inventory) -> list[str]:
-        """What a build left: in EC2, on the disk and among the processes. A judged AMI may stay."""
+        """List leftovers of a build: EC2, disk, processes. A judged AMI may stay."""
         now = inventory(self.ec2)
         left = [
             f"{kind}: {name}"
@@ -210,7 +210,7 @@ class Testbed:
                 self.ec2.delete_snapshot(SnapshotId=snapshot)
 
     def _good(self, ami: str, home: Path) -> bool:
-        """Whether an AMI has a verdict, and a record of this checkout that says the same."""
+        """Return True if an AMI has a verdict and a local record agrees."""
         tags = {
             tag["Key"]: tag["Value"]
             for tag in self.ec2.describe_images(ImageIds=[ami])["Images"][0].get("Tags", [])

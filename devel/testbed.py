@@ -83,7 +83,7 @@ def bare_checkout(
 
 
 def inventory(ec2: Any) -> Inventory:
-    """What there is in EC2, by kind: what a run leaves is what is new in it."""
+    """List EC2 resources by kind. Leftovers of a run are new entries."""
     pages = ec2.describe_instances()["Reservations"]
     instances = [instance for page in pages for instance in page["Instances"]]
     return {
