@@ -68,7 +68,6 @@ SLOW = (
     "test_mig_miniyaml.py",
     "test_mig_placement.py",
     "test_mig_properties.py",
-    "test_names.py",
     "test_overlay.py",
     "test_packer.py",
     "test_policy.py",
