@@ -10,7 +10,7 @@ from kiln.base import versions
 from kiln.base.errors import KilnError
 from kiln.base.findings import errors
 from kiln.base.paths import ROOT
-from kiln.cli import checks
+from kiln.cli import matrix as checks
 from kiln.compat.engine import check_combination, check_matrix, check_recipe
 from kiln.compat.judge import clashes
 from kiln.compat.rules.combination import recipe_combination
@@ -444,8 +444,11 @@ def test_what_a_parallelcluster_release_brings_is_minded():
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"kubernetes": "1.35"}, "--kubernetes is valid only for flavour eks"),
-        ({"flavor": "eks", "parallelcluster": "3.16.3"}, "only for flavour parallelcluster"),
+        ({"kubernetes": "1.35"}, "--kubernetes needs --flavor eks"),
+        (
+            {"flavor": "eks", "parallelcluster": "3.16.3"},
+            "--parallelcluster needs --flavor parallelcluster",
+        ),
         ({"flavor": "eks", "kubernetes": "1.35.2"}, "1.35.2 is not a version such as 1.35"),
         ({"flavor": "parallelcluster", "parallelcluster": "3.1"}, "3.1 is not a version such as"),
     ],

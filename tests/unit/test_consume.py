@@ -639,8 +639,8 @@ def test_a_layout_that_the_images_driver_cannot_make_is_refused() -> None:
     ("arguments", "words"),
     [
         (["--line", EKS, "--for", "karpentr"], "did you mean 'karpenter'?"),
-        (["--line", EKS], "--for is missing"),
-        (["--for", "cli"], "--line is missing"),
+        (["--line", EKS], "specify --line and --for"),
+        (["--for", "cli"], "specify --line and --for"),
         (["--line", "al2023/lts/ek/x86_64", "--for", "cli"], f"did you mean '{EKS}'?"),
         (["--line", EKS, "--for", "cli", "--channel", "stabel"], "did you mean 'stable'?"),
         (["--line", BASE, "--for", "karpenter"], "karpenter takes images of flavour eks"),
