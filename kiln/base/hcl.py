@@ -1,7 +1,6 @@
 """Plain data as HCL text, laid out as `packer fmt` lays it out.
 
-Every value that a template inserts goes through `value`, `inside` or `comment`, which return
-`Safe` text; `require_safe` refuses any other.
+Every value that a template of HCL inserts goes through `value`, `inside` or `comment`.
 """
 
 from __future__ import annotations
@@ -20,63 +19,46 @@ _CONTROL = re.compile(
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
-class Safe(str):
-    """Text that can be used in HCL where its filter puts it."""
-
-    __slots__ = ()
-
-
-def string(text: object) -> Safe:
+def string(text: object) -> str:
     """A quoted HCL string whose value is exactly `text`."""
-    return Safe(f'"{inside(text)}"')
+    return f'"{inside(text)}"'
 
 
-def inside(text: object) -> Safe:
+def inside(text: object) -> str:
     """`text` as part of a quoted HCL string, without the quotes."""
     escaped = str(text).replace("\\", "\\\\").replace('"', '\\"')
     # `$${` would be `${` for Packer, but python-hcl2, which the policy reads it with, refuses some.
     escaped = escaped.replace("${", "\\u0024{").replace("%{", "\\u0025{")
-    return Safe(_CONTROL.sub(_escaped, escaped))
+    return _CONTROL.sub(_escaped, escaped)
 
 
-def comment(text: object) -> Safe:
+def comment(text: object) -> str:
     """`text` as part of a comment that ends with its line."""
-    return Safe(_CONTROL.sub(_escaped, str(text)))
+    return _CONTROL.sub(_escaped, str(text))
 
 
 def _escaped(match: re.Match[str]) -> str:
     return _SHORT.get(match.group(), f"\\u{ord(match.group()):04x}")
 
 
-def require_safe(output: object) -> object:
-    """Jinja's `finalize`: what an expression of a template results in.
-
-    Raises TypeError for text that went through none of the filters.
-    """
-    if isinstance(output, Safe):
-        return output
-    raise TypeError(f"{output!r} reaches HCL without a filter: hcl, inside or comment")
-
-
-class Expression(Safe):
+class Expression(str):
     """HCL that is evaluated, not quoted: `Expression("var.region")`."""
 
     __slots__ = ()
 
 
-def value(item: object, indent: int = 0) -> Safe:
-    """A string, number, boolean, expression, list or mapping as HCL. `indent` is that of the line
-    on which it
-    begins, in spaces."""
+def value(item: object, indent: int = 0) -> str:
+    """A string, number, boolean, expression, list or mapping as HCL. `indent` is that of the
+    line on which it begins, in spaces."""
     if isinstance(item, Expression):
         return item
     if isinstance(item, int):
-        return Safe(str(item).lower())
+        return str(item).lower()
     if isinstance(item, Mapping):
-        return Safe(_mapping(item, indent))
+        return _mapping(item, indent)
     if isinstance(item, Sequence) and not isinstance(item, str):
         lines = [f"{' ' * (indent + 2)}{value(entry, indent + 2)}," for entry in item]
-        return Safe("\n".join(["[", *lines, f"{' ' * indent}]"]) if lines else "[]")
+        return "\n".join(["[", *lines, f"{' ' * indent}]"]) if lines else "[]"
     return string(item)
 
 
