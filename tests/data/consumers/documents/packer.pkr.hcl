@@ -1,4 +1,4 @@
-# {{ title | comment }}
+# Packer: al2023/lts/eks/x86_64, channel stable, on p4d.24xlarge
 # A template of your own on top of the channel's image: packer init . && packer build .
 packer {
   required_plugins {
@@ -11,23 +11,20 @@ packer {
 
 variable "region" {
   type    = string
-  default = {{ region | hcl }}
+  default = "us-east-1"
 }
-{% if not image_id %}
 
 data "amazon-parameterstore" "parent" {
-  name   = {{ parameter | hcl }}
+  name   = "/ami-kiln/al2023/lts/eks/x86_64/stable/image_id"
   region = var.region
 }
-{% endif %}
 
 source "amazon-ebs" "child" {
   region        = var.region
-  source_ami    = {% if image_id %}{{ image_id | hcl }}{% else %}data.amazon-parameterstore.parent.value{% endif %}
-
-  instance_type = {{ instance_type | hcl }}
-  ssh_username  = {{ user | hcl }}
-  ami_name      = "{{ name | inside }}-child-{% raw %}{{timestamp}}{% endraw %}"
+  source_ami    = data.amazon-parameterstore.parent.value
+  instance_type = "p4d.24xlarge"
+  ssh_username  = "ec2-user"
+  ami_name      = "gpu-al2023-lts-eks-child-{{timestamp}}"
   imds_support  = "v2.0"
 
   metadata_options {
@@ -37,8 +34,8 @@ source "amazon-ebs" "child" {
   }
 
   tags = {
-    {{ parent_line | hcl }}    = {{ line | hcl }}
-    {{ parent_channel | hcl }} = {{ channel | hcl }}
+    "kiln:parent-line"    = "al2023/lts/eks/x86_64"
+    "kiln:parent-channel" = "stable"
   }
 }
 
