@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
-from functools import cache
 from typing import Any
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import TEMPLATES
+from kiln.base.templates import render
 from kiln.base.times import read_time
 from kiln.catalogue.feed import feed_text
 from kiln.catalogue.fleet_xids import DAYS
@@ -98,32 +96,18 @@ def _without(gathered: Gathered, damaged: Set[str]) -> Gathered:
     return Gathered(replace(gathered.catalogue, lines=lines), records)
 
 
-@cache
-def _templates() -> Environment:
-    return Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
-
-
 def _pages(gathered: Gathered, say: Say) -> Iterator[tuple[str, str]]:
     catalogue = gathered.catalogue
 
     def page(template: str, *, here: str, up: str = "", **more: Any) -> str:
-        return (
-            _templates()
-            .get_template(template)
-            .render(
-                catalogue=catalogue,
-                policy=POLICY,
-                today=catalogue.made[:10],
-                here=here,
-                up=up,
-                **more,
-            )
+        return render(
+            f"catalogue/{template}",
+            catalogue=catalogue,
+            policy=POLICY,
+            today=catalogue.made[:10],
+            here=here,
+            up=up,
+            **more,
         )
 
     rows = line_flags.line_rows()
