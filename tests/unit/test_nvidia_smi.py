@@ -48,7 +48,7 @@ def test_process_that_no_signal_ends_is_left_behind(
 ) -> None:
     """A broken GPU keeps nvidia-smi in the kernel, where SIGKILL waits."""
     left: list[subprocess.Popen[bytes]] = []
-    monkeypatch.setattr(subprocess.Popen, "kill", lambda child: left.append(child))
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda child: left.insert(0, child))
     with pytest.raises(nvidia_smi.NvidiaSmiError, match=r"did not answer in 0\.2 s"):
         nvidia_smi.run([], 0.2, program(tmp_path, "exec sleep 600"))
     (child,) = left

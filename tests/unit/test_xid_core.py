@@ -2,7 +2,7 @@
 
 `python3.7 tests/unit/test_xid_core.py` works too (see test_xid_pythons.py).
 """
-# ruff: noqa: B007, PTH100, PTH103, PTH104, PTH108, PTH110, PTH118, PTH120, PTH123, PTH202, PTH208, UP031
+# ruff: noqa: B007, PTH100, PTH104, PTH108, PTH110, PTH118, PTH120, PTH123, PTH202, PTH208, UP031
 
 import errno
 import fcntl
@@ -322,7 +322,7 @@ class Machine(unittest.TestCase):
         monitor.work()
         self.assertEqual(self.seqs(), [0])
         monitor.stop()
-        first, counted = self.events()
+        _first, counted = self.events()
         self.assertEqual(counted["count"], 999)
         self.assertEqual((counted["first_seq"], counted["seq"]), (1, 999))
         self.assertTrue(counted["raw"].endswith("Ch %08x" % 999))

@@ -324,7 +324,8 @@ def test_invalid_configuration_still_runs_the_hooks(tmp_path: Path) -> None:
     (tmp_path / "spool" / "1.json").write_text("{}")
     program = (
         f"import sys; sys.path.insert(0, {str(RUNTIME / 'opt/kiln/lib')!r}); "
-        f"from gpu_xid import cli, config, hooks; hooks.run.__defaults__ = ({str(tmp_path / 'spool')!r},); "
+        "from gpu_xid import cli, config, hooks; "
+        f"hooks.run.__defaults__ = ({str(tmp_path / 'spool')!r},); "
         f"config.HOOK_DEFAULTS['dir'] = {str(tmp_path / 'xid.d')!r}; "
         f"sys.exit(cli.main(['hooks', '--config', {str(tmp_path / 'gpu-xid.json')!r}]))"
     )

@@ -30,15 +30,25 @@ class Catalogue:
 
     def __init__(self, overrides: dict[str, str] | None = None, path: str = PATH) -> None:
         self.overrides = overrides or {}  # "xid 63" -> severity, from the configuration
-        try:
-            with open(path, encoding="utf-8") as file:
-                self._entries: dict[str, Any] = json.load(file)
-        except (OSError, ValueError):
-            self._entries = {}  # events are still logged
+        self.path = path
+        self._read: dict[str, Any] = {}
 
     def entry(self, key: str) -> Any:
-        """Return the entry, or None."""
-        return self._entries.get(key)
+        """Return the entry, or None; also None, so that events are logged, for a damaged file.
+
+        The file has an entry a line: the monitor keeps the few that it has met, not all 600.
+        """
+        if key not in self._read:
+            if len(self._read) > 256:  # invented codes must not fill the memory
+                self._read.clear()
+            start = json.dumps(key).encode() + b":"
+            try:
+                with open(self.path, "rb") as lines:
+                    line = next((line for line in lines if line.startswith(start)), start + b"null")
+                self._read[key] = json.loads(line[len(start) :].strip().rstrip(b",").decode())
+            except (OSError, ValueError):
+                return None
+        return self._read[key]
 
     def explain(self, code: object) -> dict[str, Any]:
         """Return the entry of `79`, `xid79`, `SXid 12028` with its `kind` and `code`.
@@ -55,7 +65,8 @@ class Catalogue:
         entry = self.entry(f"{kind} {number}")
         if entry is None:
             label = {"xid": "Xid", "sxid": "SXid"}[kind]
-            parts = (key.partition(" ") for key in self._entries)
+            with open(self.path, encoding="utf-8") as file:
+                parts = [key.partition(" ") for key in json.load(file)]
             known = [int(end) for start, _, end in parts if start == kind and end.isdecimal()]
             near = sorted(known, key=lambda other: (abs(other - number), other))[:3]
             raise UnknownCodeError(

@@ -7,6 +7,7 @@ and is the lock that keeps a second monitor off the same log.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -48,10 +49,8 @@ class PositionFile:
     def save(self, boot: str, seq: int) -> None:
         """Write the position; where that fails, the log alone is the checkpoint."""
         text = json.dumps({"boot_id": boot, "seq": seq}).encode()
-        try:
+        with contextlib.suppress(OSError):
             os.pwrite(self.fd, text.ljust(_SIZE - 1) + b"\n", 0)
-        except OSError:
-            pass
 
     def close(self) -> None:
         if self.fd >= 0:

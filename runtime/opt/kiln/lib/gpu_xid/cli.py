@@ -85,7 +85,7 @@ def readable(line: bytes, color: bool = False) -> str | None:
         row: dict[str, Any] = json.loads(line.lstrip(b"\0").decode("utf-8", "replace"))
         kind, when = row["event"], row["time"]
         if kind in _LABELS:
-            what = "{} {}".format(_LABELS[kind], row[kind])
+            what = f"{_LABELS[kind]} {row[kind]}"
             gpu = row["pci"] if row["gpu"] is None else "GPU {gpu} ({pci})".format(**row)
             name = row["name"] or "unknown code"
             text = "{:<10} {:<7} {}: {}".format(what, row["severity"], gpu, name)

@@ -1,7 +1,7 @@
 """Reading /dev/kmsg: record format, non-blocking reads, and the exact count of lost records.
 
-A record is `PREFIX,SEQ,USEC,FLAGS[,…];TEXT\\n[ KEY=value\\n…]` (Documentation/ABI/testing/dev-kmsg).
-PREFIX is facility << 3 | level. Lines of the kernel have facility 0; lines written from user space
+A record is `PREFIX,SEQ,USEC,FLAGS[,…];TEXT` and continuation lines (dev-kmsg in the kernel's
+Documentation/ABI/testing). PREFIX is facility << 3 | level. Lines of the kernel have facility 0; lines written from user space
 cannot have it, because devkmsg_write() replaces it.
 """
 
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 # One read returns one record; the kernel refuses a smaller buffer with EINVAL and, on some
 # versions, drops the record.
 _RECORD_BYTES = 8192
-# Records waiting in memory for the parser: at most about 4 MiB, and only in a storm.
-_BACKLOG = 30000
+# Records waiting in memory for the parser: at most about 4 MiB, and only in a storm. Fewer at the
+# start: the heap never shrinks below the most that was held at once.
+STORM_BACKLOG = 30000
+START_BACKLOG = 128
 _HAND_OUT = 64
 
 
@@ -67,6 +69,7 @@ class KmsgReader:
         self.last = ""  # the last record read, unparsed
         self.first_seq: int | None = None  # oldest record when reading began
         self.backlog: list[str | Lost] = []  # read, but not yet yielded
+        self.backlog_limit = START_BACKLOG
         self.drained = False
 
     def close(self) -> None:
@@ -104,7 +107,7 @@ class KmsgReader:
         read, fd, waiting = self.read, self.fd, self.backlog
         overrun = False
         odd = not self.last  # the next record is the first, or the first after an overrun
-        while len(waiting) < _BACKLOG:
+        while len(waiting) < self.backlog_limit:
             try:
                 record = read(fd, _RECORD_BYTES).decode("utf-8", "replace")
             except BlockingIOError:

@@ -95,6 +95,7 @@ class Monitor:
         while not self.reader.drained and time.monotonic() < end:
             self.work()
         self.catching_up = False
+        self.reader.backlog_limit = kmsg.STORM_BACKLOG
 
     def run(self) -> None:
         """Work until SIGTERM or SIGINT."""
@@ -177,12 +178,7 @@ class Monitor:
         kind, injected = fields["kind"], fields["injected"]
         fields["due"] = 0.0
         if kind == "sxid-detail":
-            for earlier in self.waiting:
-                if earlier["kind"] == "sxid" and earlier["head"] == fields["head"]:
-                    details = earlier.setdefault("detail", [])
-                    details.append(fields["message"])
-                    if len(details) == 2:
-                        earlier["due"] = 0.0
+            self._add_detail(fields)
             return
         if kind == "uuid":
             if not injected or not self.gpus.knows(fields["pci"]):
@@ -203,6 +199,15 @@ class Monitor:
             return
         if not known:
             self.waiting.append(fields)
+
+    def _add_detail(self, fields: dict[str, Any]) -> None:
+        """Give a Severity or Data record to its SXid, which waits for both."""
+        for earlier in self.waiting:
+            if earlier["kind"] == "sxid" and earlier["head"] == fields["head"]:
+                details = earlier.setdefault("detail", [])
+                details.append(fields["message"])
+                if len(details) == 2:
+                    earlier["due"] = 0.0
 
     def _release(self, now: float) -> None:
         """Write the waiting events up to the first one that is not due."""
