@@ -2,7 +2,7 @@
 
 A template's name says what it writes. A page (`*.html.j2`) escapes by itself. In HCL
 (`*.pkr.hcl.j2`, `*.tf.j2`) every expression ends in `hcl`, `inside` or `comment`, which a test
-holds. In YAML and JSON a text goes through `json`, in shell through `quote`; `yaml` writes a
+holds. In YAML and JSON a text goes through `json`, in shell through `quote`. `yaml` writes a
 list or mapping as a block.
 """
 
