@@ -332,7 +332,7 @@ def changes_between(before: Record | None, after: Record | None) -> list[diff.Ch
         return None
     try:
         return diff.compare_records(before.versions, after.versions)
-    except (KilnError, AttributeError, KeyError, TypeError, ValueError):
+    except KilnError:
         return None
 
 
