@@ -9,7 +9,7 @@ import yaml
 
 from kiln.base.paths import KNOWLEDGE, ROOT
 from kiln.compat.engine import check_combination, check_matrix
-from kiln.compat.rules.registry import rules
+from kiln.compat import rules
 from kiln.facts import tables
 from kiln.matrix import load
 from tests.unit import caches
