@@ -1,8 +1,8 @@
 """Reading /dev/kmsg: record format, non-blocking reads, and the exact count of lost records.
 
 A record is `PREFIX,SEQ,USEC,FLAGS[,…];TEXT` and continuation lines (dev-kmsg in the kernel's
-Documentation/ABI/testing). PREFIX is facility << 3 | level. Lines of the kernel have facility 0; lines written from user space
-cannot have it, because devkmsg_write() replaces it.
+Documentation/ABI/testing). PREFIX is facility << 3 | level. Lines of the kernel have facility 0;
+lines of user space cannot have it, because devkmsg_write() replaces it.
 """
 
 from __future__ import annotations
