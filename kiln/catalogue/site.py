@@ -1,17 +1,21 @@
-"""The site's files in a folder and in S3."""
+"""The site's files in a folder, in S3, and served on this machine."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from kiln.base import vocabulary
-from kiln.base.errors import KilnError
+from kiln.base.errors import KilnError, operation_failed
 from kiln.base.output_file import named_by
+from kiln.catalogue.pages import POLICY
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 
@@ -25,7 +29,13 @@ _KINDS = {
     ".xml": "application/atom+xml; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-_FRESH = "no-cache"
+# `frame-ancestors` is not for a page itself to say.
+HEADERS = {
+    "Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
 
 Files = Iterable[tuple[str, str]]
 
@@ -97,7 +107,7 @@ def publish_site(folder: Path, url: str, target: Target, say: Callable[[str], No
                 Key=prefix + name,
                 Body=(folder / name).read_bytes(),
                 ContentType=_KINDS[PurePosixPath(name).suffix],
-                CacheControl=_FRESH,
+                CacheControl=HEADERS["Cache-Control"],
             )
         stale = sorted(before - set(names))
         for name in stale:
@@ -131,3 +141,33 @@ def _named_there(s3: Any, bucket: str, prefix: str) -> set[str]:
         and ".." not in PurePosixPath(name).parts
         and not name.startswith("/")
     }
+
+
+class SiteHandler(SimpleHTTPRequestHandler):
+    """Files of one folder, with `HEADERS`; says nothing on the terminal."""
+
+    def end_headers(self) -> None:
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        super().end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
+        return
+
+
+def site_server(folder: Path, port: int) -> ThreadingHTTPServer:
+    """A server for the folder on the loopback interface; port 0 takes a free one."""
+    try:
+        return ThreadingHTTPServer(("127.0.0.1", port), partial(SiteHandler, directory=str(folder)))
+    except OSError as error:
+        raise operation_failed(
+            f"port {port} cannot be served: {error.strerror}", hint="choose another: --port 8001"
+        ) from None
+
+
+def serve_site(folder: Path, port: int, say: Callable[[str], None]) -> None:
+    """Serve until Ctrl-C."""
+    with site_server(folder, port) as server:
+        say(f"http://127.0.0.1:{server.server_address[1]}/ (Ctrl-C ends it)")
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
