@@ -25,7 +25,7 @@ host = runtime_module("gpu_xid.host")
 kmsg = runtime_module("gpu_xid.kmsg")
 parse = runtime_module("gpu_xid.parse")
 _catalogue = runtime_module("gpu_xid.catalogue")
-_history = runtime_module("gpu_xid.history")
+_cli = runtime_module("gpu_xid.cli")
 
 # The most lines that may stand between an SXid and its Severity and Data lines.
 _DETAIL_LINES = 50
@@ -132,7 +132,7 @@ def events(
 
 def printable_line(text: str) -> str:
     """A text from a kernel log without terminal control characters."""
-    shown: str = _history.printable(text)
+    shown: str = _cli.printable(text)
     return shown
 
 

@@ -39,9 +39,9 @@ def explain_code(code: str | int) -> dict[str, Any]:
     and optional ones (action_nvidia, nvidia, since_driver, recovery, …). A number without a kind
     is an Xid below 10000, otherwise an SXid.
     """
-    module = runtime_module("gpu_xid.explain")
+    module = runtime_module("gpu_xid.catalogue")
     try:
-        entry: dict[str, Any] = module.explain(code)
+        entry: dict[str, Any] = module.Catalogue().explain(code)
     except module.UnknownCodeError as error:
         near = ", ".join(error.nearest)
         hint = f"nearest: {near}" if near else "for example: ./invoke xid.explain 79"
