@@ -11,6 +11,7 @@ import yaml
 from kiln import facts
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.runtime_import import runtime_module
+from kiln.base.templates import render
 from kiln.base.yaml_text import as_yaml
 from kiln.mig.check import label_slices, shipped_labels
 from kiln.mig.plan import plan_layout
@@ -154,18 +155,8 @@ def planned_labels(instance_type: str, want: str) -> dict[str, Any]:
             f"{want} does not fit on {instance_type}: {plan['reason']}",
             hint=f'./invoke mig.plan --instance-type {instance_type} --want "{want}" draws it',
         )
-    entries = plan["label"]["mig-configs"]["planned"]
-    made = tuple(
-        _config.Entry(
-            "the plan",
-            (),
-            tuple(entry["devices"]),
-            entry["mig-enabled"],
-            tuple(entry.get("mig-devices", {}).items()),
-        )
-        for entry in entries
-    )
-    return {PLANNED: _config.Label(PLANNED, "the plan", made)}
+    labels: dict[str, Any] = _config.loads(as_yaml([], plan["label"]))
+    return labels
 
 
 def operator_values(strategy: str, owner: str, own: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -208,29 +199,6 @@ def plugin_values(strategy: str) -> dict[str, Any]:
     }
 
 
-def _settings(values: dict[str, str]) -> str:
-    return " ".join(f"{name}={value}" for name, value in values.items()) or "as shipped"
-
-
 def k8s_text(answer: dict[str, Any]) -> str:
     """The answer of `k8s` as YAML, with a comment above each part."""
-    labels = answer["node_labels"] or "none: gpu-mig on the AMI makes the slices"
-    parts: list[tuple[str, Any]] = [
-        ("Helm values, chart gpu-operator", answer["gpu_operator"]),
-        ("or, without the operator, chart nvidia-device-plugin", answer["device_plugin"]),
-        ("node labels", labels),
-        ("on the AMI, /etc/default/gpu-mig", _settings(answer["gpu_mig"])),
-    ]
-    if answer["mig_config"] and answer["owner"] == "ami":
-        file = f"on the AMI, /etc/kiln/mig-config.d/{answer['label']}.yaml"
-        parts.append((file, answer["mig_config"]))
-    if "by_gpu" in answer:
-        parts.append(("what one GPU offers, by model", answer["by_gpu"]))
-    else:
-        offered = f"what one node offers ({answer['gpus']} × {answer['gpu']})"
-        parts.append((offered, answer["resources"]))
-        parts.append(("what a pod requests", {"resources": {"limits": answer["limits"]}}))
-    return "\n".join(
-        f"# {title}\n" + (f"# {body}\n" if isinstance(body, str) else as_yaml([], body))
-        for title, body in parts
-    ).rstrip()
+    return render("mig/k8s.yaml.j2", **answer).rstrip()

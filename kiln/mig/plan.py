@@ -30,10 +30,8 @@ _COLORS = {
     1: ("#56b4e9", "#000000"), 2: ("#009e73", "#000000"), 3: ("#e69f00", "#000000"),
     4: ("#cc79a7", "#000000"), 7: ("#0072b2", "#ffffff"),
 }  # fmt: skip
-_OTHER = ("#999999", "#000000")
 _FONT = "system-ui, 'Segoe UI', Helvetica, Arial, 'DejaVu Sans', sans-serif"
 _LETTER = 8.2  # px of the widest of these fonts at 13 px
-_SAMPLE = 118  # px a color takes in the legend
 
 # A GPU's contents: the count of each wanted profile.
 Layout = tuple[int, ...]
@@ -254,50 +252,21 @@ def draw_svg(plan: dict[str, Any]) -> str:
     Below the GPUs: a legend, what is missing, and warnings.
     """
     names = [(len(_name(i)) * _LETTER + 14) / i["memory_slices"] for i in _instances(plan)]
-    wide, high, left, top = round(max([48, *names])), 34, 70, 58
-    right = left + wide * plan["memory_slices"]
-    legend = top + (high + 8) * len(plan["gpus"]) + 14
-    remarks = _remarks(plan)
-    sizes = sorted({i["compute_slices"] for i in _instances(plan)})
-    used = max((len(_used(plan, gpu)) for gpu in plan["gpus"]), default=0)
-    lengths = [20 + _LETTER * len(line) for line in remarks]
     return render(
         "mig/plan.svg.j2",
-        title=f"{plan['instance_type']}: {plan['used']} of {plan['available']} × {plan['gpu']} cut",
+        plan=plan,
+        wide=round(max([48, *names])),
+        letter=_LETTER,
         font=_FONT,
-        width=round(max(right + 22 + _LETTER * used, left + _SAMPLE * (len(sizes) + 1), *lengths)),
-        height=legend + 24 + 20 * len(remarks),
-        wide=wide,
-        high=high,
-        left=left,
-        right=right,
-        top=top,
-        legend=legend,
-        slices=plan["memory_slices"],
-        sizes=[(size, _COLORS.get(size, _OTHER)[0]) for size in sizes],
-        sample_width=_SAMPLE,
-        remarks=remarks,
-        gpus=[
-            {
-                "index": gpu["gpu"],
-                "y": top + row * (high + 8),
-                "used": _used(plan, gpu),
-                "boxes": [_box(instance, left, wide) for instance in gpu["instances"]],
-            }
-            for row, gpu in enumerate(plan["gpus"])
-        ],
+        colors={i["compute_slices"]: _color(i) for i in _instances(plan)},
+        names=_name,
+        used=[_used(plan, gpu) for gpu in plan["gpus"]],
+        remarks=_remarks(plan),
     )
 
 
-def _box(instance: dict[str, Any], left: int, wide: int) -> dict[str, Any]:
-    fill, ink = _COLORS.get(instance["compute_slices"], _OTHER)
-    return {
-        "x": left + instance["start"] * wide,
-        "width": instance["memory_slices"] * wide,
-        "name": _name(instance),
-        "fill": fill,
-        "ink": ink,
-    }
+def _color(instance: dict[str, Any]) -> tuple[str, str]:
+    return _COLORS.get(instance["compute_slices"], ("#999999", "#000000"))
 
 
 def picture_text() -> str:

@@ -121,31 +121,21 @@ def profiles_for(instance_type: str) -> dict[str, Any]:
 
 def profiles_text(table: dict[str, Any]) -> str:
     """`profiles_for` as a table for the terminal; `?` is an unpublished fact."""
-    head = ("profile", "id", "per GPU", "per instance", "memory GiB", "SMs", "starts:slices")
-    rows = [
-        (
-            p["profile"] + ("*" if p["unsure"] else ""),
-            _or_unknown(p["id"]),
-            str(p["per_gpu"]),
-            str(p["per_instance"]),
-            _or_unknown(p["memory_gib"]),
-            _or_unknown(p["sm"]),
-            "{" + ",".join(map(str, p["starts"])) + "}:" + str(p["memory_slices"]),
-        )
-        for p in table["profiles"]
-    ]
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    rows = [("profile", "id", "per GPU", "per instance", "memory GiB", "SMs", "starts:slices")]
+    for p in table["profiles"]:
+        numbers = (p["id"], p["per_gpu"], p["per_instance"], p["memory_gib"], p["sm"])
+        known = ("?" if number is None else str(number) for number in numbers)
+        starts = ",".join(map(str, p["starts"]))
+        name = p["profile"] + ("*" if p["unsure"] else "")
+        rows.append((name, *known, f"{{{starts}}}:{p['memory_slices']}"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [f"{table['instance_type']}: {table['gpus']} × {table['product']}"]
-    for first, *numbers, last in [head, *rows]:
-        cells = [cell.rjust(width) for cell, width in zip(numbers, widths[1:-1], strict=True)]
+    for first, *numbers_, last in rows:
+        cells = [cell.rjust(width) for cell, width in zip(numbers_, widths[1:-1], strict=True)]
         lines.append("  " + "  ".join([first.ljust(widths[0]), *cells, last]))
     if any(p["unsure"] for p in table["profiles"]):
         lines.append("  * partly unconfirmed: see `unsure` in kiln/facts/knowledge/mig.yaml")
     return "\n".join(lines)
-
-
-def _or_unknown(value: object) -> str:
-    return "?" if value is None else str(value)
 
 
 def image_profiles() -> dict[str, Any]:
