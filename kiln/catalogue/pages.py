@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
-from xml.etree import ElementTree as ET
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import TEMPLATES
@@ -301,35 +300,14 @@ def _image_files(image: CataloguedImage, record: Record) -> Iterator[tuple[str, 
 
 
 def _feed(catalogue: Catalogue, only: CataloguedLine | None = None) -> str:
-    """An Atom feed of the newest moves of all channels, or of one line's.
-
-    https://www.rfc-editor.org/rfc/rfc4287
-    """
+    """An Atom feed of the newest moves of all channels, or of one line's."""
     lines = [only] if only else catalogue.lines
     moves = [(move, line) for line in lines for move in line.history]
-    moves = sorted(moves, key=lambda pair: pair[0].at, reverse=True)[:_MOST_MOVES]
-    about = only.line if only else "all lines"
-    urn = f"urn:ami-kiln:{catalogue.target}:{catalogue.region}"
-    feed = ET.Element("feed", xmlns="http://www.w3.org/2005/Atom")
-    _add(feed, title=f"AMI Kiln: {about}", id=f"{urn}:{about}")
-    _add(feed, updated=moves[0][0].at if moves else catalogue.made)
-    _add(ET.SubElement(feed, "author"), name=catalogue.place)
-    for move, line in moves:
-        entry = ET.SubElement(feed, "entry")
-        _add(
-            entry,
-            title=f"{line.line} {move.channel}: {move.ami_name}",
-            id=f"{urn}:{line.line}:{move.channel}:{move.at}",
-            updated=move.at,
-        )
-        ET.SubElement(entry, "link", href=f"{'../' if only else ''}{line.page}#{move.image}")
-        why = f": {move.why}" if move.why else ""
-        _add(entry, summary=f"{move.action} by {move.by}{why}")
-    ET.indent(feed)
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(feed, encoding="unicode") + "\n"
-
-
-def _add(parent: ET.Element, **texts: str) -> None:
-    for name, text in texts.items():
-        # XML has no control characters, escaped or not.
-        ET.SubElement(parent, name).text = printable(text)
+    return render(
+        "catalogue/feed.xml.j2",
+        catalogue=catalogue,
+        about=only.line if only else "all lines",
+        up="../" if only else "",
+        moves=sorted(moves, key=lambda pair: pair[0].at, reverse=True)[:_MOST_MOVES],
+        plain=printable,
+    )
