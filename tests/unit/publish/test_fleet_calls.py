@@ -16,7 +16,6 @@ from kiln.base.errors import KilnError
 from kiln.fleet import document, install
 from kiln.fleet.machines import FleetMachine, Selected, find_machines
 from kiln.fleet.status import fleet_status
-from kiln.fleet.waves import parse_waves
 from kiln.telemetry import Telemetry
 from tests.unit.publish.channel import AWS
 
@@ -90,7 +89,7 @@ def test_status_says_what_each_one_lacks() -> None:
 
 
 def test_a_fleet_on_which_nothing_can_be_installed_is_a_failed_operation(stored: None) -> None:
-    how = install.HowToInstall(Telemetry(), parse_waves("1"), bucket=BUCKET)
+    how = install.HowToInstall(Telemetry(), bucket=BUCKET)
     with pytest.raises(KilnError, match="on none of these instances") as failed:
         install.install_fleet(AWS, [machine(1, role="")], how, lambda text: None)
     assert failed.value.exit_status == 1
