@@ -16,7 +16,7 @@ from kiln.base.recipe import Recipe
 from kiln.catalogue import model as catalogue_model
 from kiln.cli.front import show
 from kiln.cloud import iam
-from kiln.compat.rules import registry
+from kiln.compat import rules
 from kiln.compat.unconfirmed import unconfirmed_of_row
 from kiln.facts import gpu_devices
 from kiln.matrix import load, schema
@@ -41,7 +41,7 @@ def _rules() -> str:
     rows = [
         f"| {rule.id} | {rule.level}{'' if rule.confirmed else ' (unconfirmed: warns)'} "
         f"| {rule.what} | {rule.example} |"
-        for rule in registry.rules().values()
+        for rule in rules().values()
     ]
     table = ["| Rule | Level | What clashes | For example |", "|---|---|---|---|", *rows]
     return head + _RULES_HEADING + "\n" + "\n".join(table) + "\n"

@@ -30,7 +30,7 @@ from kiln.catalogue.reference import mig_files, mig_gpus, xid_codes, xid_state
 from kiln.catalogue.snippets import Snippet, line_snippets
 from kiln.facts import table
 from kiln.image import diff, sbom
-from kiln.image.version_info import reading
+from kiln.image.version_info import read_version_info
 from kiln.pipeline.record import Record, as_text
 from kiln.publish import line_flags
 
@@ -270,10 +270,8 @@ def _image_files(image: CataloguedImage, record: Record) -> Iterator[tuple[str, 
     yield f"images/{image.key}.record.json", as_text(replace(record, folder=""))
     facts: Mapping[str, Any] = {}
     if record.versions:
-        with reading("its version-info"):
-            facts = diff.facts_of(record.versions)
-            bill = sbom.of_build(record, {"versions": record.versions})
-        yield f"images/{image.key}.sbom.json", bill
+        facts = diff.recorded_values(read_version_info(record.versions, "its version-info"))
+        yield f"images/{image.key}.sbom.json", sbom.build_sbom(record, record.versions)
     script = _script({"name": image.ami_name, "facts": facts})
     yield (
         f"images/{image.key}.js",

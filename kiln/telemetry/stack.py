@@ -28,7 +28,7 @@ LOG_GROUPS = {"CreateEventLogGroup": "EventLogGroup", "CreateDcgmLogGroup": "Dcg
 _ALWAYS_SENT = "nvidia_smi_memory_used"
 _ALARM_PERIOD = 300
 _MOST_GPUS = 16
-# `gpu-xid summary` calls for another instance after as many restarts: restarts.replace_after.
+# After as many restarts with the same fatal event, another instance is the only help.
 _REPLACE_AFTER = 2
 
 
