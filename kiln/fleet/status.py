@@ -23,7 +23,7 @@ from kiln.fleet.machines import (
     run_command,
 )
 from kiln.telemetry import Telemetry
-from kiln.telemetry.facts import telemetry_facts
+from kiln.telemetry.settings import telemetry_facts
 
 _SHELL = CommandDocument("AWS-RunShellScript")
 # Seconds that a machine has to say what is on it.

@@ -20,7 +20,7 @@ import pytest
 from event_log import whole_lines
 
 from kiln.telemetry import Telemetry, bundle
-from kiln.telemetry.facts import telemetry_facts
+from kiln.telemetry.settings import telemetry_facts
 from lab.mirror import cloudwatch
 
 pytestmark = guests.AS_ROOT

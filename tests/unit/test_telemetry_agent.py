@@ -12,7 +12,7 @@ import pytest
 from kiln.base import runtime_import
 from kiln.telemetry import Telemetry, agent_files, dcgm_counters
 from kiln.telemetry.agent import EVENTS, PLAIN_EVENTS
-from kiln.telemetry.facts import telemetry_facts
+from kiln.telemetry.settings import telemetry_facts
 from lab.standins.cloudwatch_agent.agent import aws, ctl
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln.telemetry.facts import telemetry_facts
+from kiln.telemetry.settings import telemetry_facts
 from tests import surroundings
 
 PROGRAM = Path(__file__).parents[2] / "runtime/opt/kiln/lib/kiln-efa-statsd"
