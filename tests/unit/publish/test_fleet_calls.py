@@ -48,17 +48,6 @@ def machine(number: int, **fields: Any) -> FleetMachine:
     return FleetMachine(f"i-{number:017x}", "ami-1", name="", **known)
 
 
-def test_two_hundred_instances_are_asked_for_in_pages(calls: list[str]) -> None:
-    rows = fleet_status(AWS, [machine(number) for number in range(200)], Telemetry())
-    assert len(rows) == 200
-    assert sorted(calls) == [
-        *["DescribeInstanceInformation"] * 4,
-        "DescribeLogStreams",
-        "FilterLogEvents",
-        "GetMetricData",
-    ]
-
-
 def test_status_says_what_each_one_lacks() -> None:
     rows = fleet_status(
         AWS,
