@@ -33,12 +33,11 @@ def status(
     json: bool = False,
 ) -> int:
     """Which instances report GPU metrics and events, and what the others lack."""
-    from kiln.fleet.machines import reminding
     from kiln.fleet.status import fleet_status, status_table
 
     settings = _settings("compute", namespace=namespace, log_group=log_group)
     place, machines = _chosen(targets, target, region)
-    rows = fleet_status(place, machines, settings, waits=reminding(note))
+    rows = fleet_status(place, machines, settings, note)
     show([row.as_json() for row in rows], as_json=json, text=lambda _: status_table(rows))
     return 0
 

@@ -86,14 +86,8 @@ def store_bundle(target: Target, bucket: str, script: str) -> StoredBundle:
     client: Any = aws.s3(target)
     with aws.explained(f"the bundle could not be put into the bucket {bucket}"):
         _ensure_bucket(client, target, bucket)
-        listed = client.list_objects_v2(Bucket=bucket, Prefix=key)
-        if not listed.get("KeyCount"):
-            client.put_object(
-                Bucket=bucket,
-                Key=key,
-                Body=content,
-                ChecksumSHA256=base64.b64encode(digest.digest()).decode(),
-            )
+        checksum = base64.b64encode(digest.digest()).decode()
+        client.put_object(Bucket=bucket, Key=key, Body=content, ChecksumSHA256=checksum)
     url = f"https://{bucket}.s3.{target.region}.{aws.dns_suffix(client.meta.partition)}/{key}"
     return StoredBundle(url, digest.hexdigest())
 

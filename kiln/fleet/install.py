@@ -11,7 +11,7 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
@@ -29,17 +29,24 @@ from kiln.fleet.machines import (
     CommandAnswer,
     CommandDocument,
     FleetMachine,
+    Say,
     lost_machines,
     managed_machines,
     named,
     reminding,
     run_command,
 )
-from kiln.fleet.status import FleetStatus, ask_machines, fleet_status, online, read_state
+from kiln.fleet.status import (
+    FleetStatus,
+    MachineState,
+    ask_machines,
+    fleet_status,
+    online,
+    read_state,
+)
 from kiln.telemetry import Telemetry
 from kiln.telemetry.bundle import bundle_script
 
-Say = Callable[[str], None]
 # Seconds for the document itself: the agent's package, the bundle, systemd.
 _COMMAND = 900.0
 
@@ -60,7 +67,7 @@ class HowToInstall:
 @dataclass
 class Wave:
     """A wave and its outcome. `why` says it for instances that failed, `not_put_back`
-    for those that stay as they are, `seconds` how long its steps took."""
+    for those that stay as they are."""
 
     instances: list[str]
     ok: list[str] = field(default_factory=list)
@@ -68,7 +75,6 @@ class Wave:
     rolled_back: list[str] = field(default_factory=list)
     why: dict[str, str] = field(default_factory=dict)
     not_put_back: dict[str, str] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -120,6 +126,27 @@ def _share(flag: str, text: str, total: int, *, least: int) -> float:
     return total * number / 100 if match[2] else number
 
 
+@dataclass(frozen=True)
+class _Document:
+    """Our document, to be run on instances."""
+
+    target: Target
+    version: CommandDocument
+    say: Say
+
+    def run(
+        self, action: str, ids: Sequence[str], bare: Sequence[str] = (), **parameters: str
+    ) -> dict[str, CommandAnswer]:
+        """Run an action; on `bare`, which had no agent, its package comes or goes with it."""
+        values = {name: [value] for name, value in {"action": action, **parameters}.items()}
+        package = {"package": ["Install" if action == "install" else "Uninstall"]}
+        batches = [
+            ([key for key in ids if key not in bare], values),
+            ([key for key in ids if key in bare], {**values, **package}),
+        ]
+        return run_command(self.target, self.version, batches, patience=_COMMAND, say=self.say)
+
+
 def install_fleet(
     target: Target, machines: Sequence[FleetMachine], how: HowToInstall, say: Say
 ) -> Installation:
@@ -128,12 +155,12 @@ def install_fleet(
     Run again, it continues where it stopped: instances that already report are left as they are.
     """
     began = time.monotonic()
-    document = publish_document(target)
+    version = publish_document(target)
     stored = store_bundle(target, how.bucket, bundle_script(how.settings))
-    say(f"document {document.name} version {document.version}, bundle sha256 {stored.sha256[:12]}")
+    say(f"document {version.name} version {version.version}, bundle sha256 {stored.sha256[:12]}")
     states = {
         status.machine.instance_id: status
-        for status in fleet_status(target, machines, how.settings, waits=reminding(say))
+        for status in fleet_status(target, machines, how.settings, say)
     }
     already = [key for key, status in states.items() if _is_done(status, stored)]
     skipped = {key: why for key, status in states.items() if (why := _hindrance(status))}
@@ -154,11 +181,11 @@ def install_fleet(
         number, ids = len(done) + 1, planned[len(done)]
         say(f"wave {number} of {len(planned)}: {len(ids)} of {len(due)} instances: {named(ids)}")
         with _resumable(ids):
-            wave = _run_wave(target, document, stored, how, {key: states[key] for key in ids}, say)
+            document = _Document(target, version, say)
+            wave = _run_wave(document, stored, how, {key: states[key] for key in ids})
         done.append(wave)
         failed += len(wave.failed)
-        took = ", ".join(f"{step} {seconds:.0f} s" for step, seconds in wave.seconds.items())
-        say(f"wave {number}: {len(wave.ok)} reporting, {len(wave.failed)} failed ({took})")
+        say(f"wave {number}: {len(wave.ok)} reporting, {len(wave.failed)} failed")
     tried = {key for wave in done for key in wave.instances}
     return Installation(
         waves=done,
@@ -167,7 +194,7 @@ def install_fleet(
         skipped=skipped,
         left=[key for key in due if key not in tried],
         bundle_sha256=stored.sha256,
-        document=f"{document.name} version {document.version}, sha256 {document.sha256}",
+        document=f"{version.name} version {version.version}, sha256 {version.sha256}",
         machines=states,
         seconds=round(time.monotonic() - began, 1),
     )
@@ -183,8 +210,8 @@ def uninstall_fleet(
     """
     managed = managed_machines(target, [machine.instance_id for machine in machines])
     ids = online(machines, managed)
-    document = publish_document(target)
-    answers = ask_machines(target, ids, reminding(say))
+    document = _Document(target, publish_document(target), say)
+    answers = ask_machines(target, ids, say)
     silent = {key: answer for key, answer in answers.items() if not answer.ok}
     for machine in machines:
         key = machine.instance_id
@@ -197,7 +224,7 @@ def uninstall_fleet(
     ours = [key for key, state in states.items() if state.bundle or state.agent_package]
     say(f"the bundle is installed on {len(ours)} of {len(ids)} instances")
     bare = [key for key in ours if states[key].agent_package]
-    return silent | _document(target, document, ours, bare, say, action="uninstall")
+    return silent | document.run("uninstall", ours, bare)
 
 
 def installation_text(done: Installation) -> str:
@@ -249,141 +276,91 @@ def _hindrance(status: FleetStatus) -> str:
 
 
 def _run_wave(
-    target: Target,
-    document: CommandDocument,
+    document: _Document,
     stored: StoredBundle,
     how: HowToInstall,
     states: Mapping[str, FleetStatus],
-    say: Say,
 ) -> Wave:
     wave = Wave(list(states))
     mark, began = f"kiln-fleet-{secrets.token_hex(4)}", utc_now()
-    bare = [key for key, status in states.items() if not (status.state and status.state.agent)]
-    with _timed(wave, "install"):
-        answers = _document(
-            target, document, wave.instances, bare, say,
-            action="install", source=stored.url, sha256=stored.sha256, mark=mark,
-            replace="yes" if how.replace else "no",
-        )  # fmt: skip
+    on_machine = {key: status.state or MachineState() for key, status in states.items()}
+    bare = [key for key, state in on_machine.items() if not state.agent]
+    parameters = {
+        **{"source": stored.url, "sha256": stored.sha256, "mark": mark},
+        "replace": "yes" if how.replace else "no",
+    }
+    answers = document.run("install", wave.instances, bare, **parameters)
     wave.why = {key: answer.why for key, answer in answers.items() if not answer.ok}
     installed = {key: status for key, status in states.items() if key not in wave.why}
-    with _timed(wave, "report"):
-        wave.why |= _wait_for_reports(target, how, installed, mark, began, say)
+    wave.why |= _wait_for_reports(document, how, installed, mark, began)
     wave.failed = [key for key in states if key in wave.why]
     wave.ok = [key for key in states if key not in wave.why]
-    if wave.ok:
-        # What they have now is what a later failure puts back.
-        with _timed(wave, "confirm"):
-            answers = _document(target, document, wave.ok, (), say, action="confirm")
-        for key, answer in answers.items():
-            if not answer.ok:
-                say(f"{key} reports, which it could not note: {answer.why}")
-    for key in wave.failed:
-        say(f"failed {key}: {wave.why[key]}")
-    if wave.failed:
-        # A run that was killed may have brought the agent.
-        brought = [k for k, status in states.items() if status.state and status.state.agent_package]
-        with _timed(wave, "put back"):
-            _put_back(target, document, wave, [*bare, *brought], say)
+    # What they have now is what a later failure puts back.
+    for key, answer in document.run("confirm", wave.ok).items():
+        if not answer.ok:
+            document.say(f"{key} reports, which it could not note: {answer.why}")
+    # A run that was killed may have brought the agent.
+    brought = [key for key, state in on_machine.items() if state.agent_package]
+    _put_back(document, wave, [*bare, *brought])
     return wave
 
 
-@contextmanager
-def _timed(wave: Wave, step: str) -> Iterator[None]:
-    began = time.monotonic()
-    yield
-    wave.seconds[step] = round(time.monotonic() - began, 1)
-
-
-def _put_back(
-    target: Target, document: CommandDocument, wave: Wave, bare: Sequence[str], say: Say
-) -> None:
+def _put_back(document: _Document, wave: Wave, bare: Sequence[str]) -> None:
     """Take back what the wave did to its instances that failed. On those of `bare` the agent's
     package came with us."""
-    lost = lost_machines(target, wave.failed)
+    for key in wave.failed:
+        document.say(f"failed {key}: {wave.why[key]}")
+    lost = lost_machines(document.target, wave.failed)
     wave.not_put_back = {key: f"it is {state}" for key, state in lost.items()}
     alive = [key for key in wave.failed if key not in lost]
-    answers = _document(target, document, alive, bare, say, action="put-back")
-    for key, answer in answers.items():
+    for key, answer in document.run("put-back", alive, bare).items():
         if answer.ok:
             wave.rolled_back.append(key)
-            say(f"put back {key} as it was")
+            document.say(f"put back {key} as it was")
         else:
             wave.not_put_back[key] = answer.why
-            say(f"{key} could not be put back: {answer.why}")
-
-
-def _document(
-    target: Target,
-    document: CommandDocument,
-    ids: Sequence[str],
-    bare: Sequence[str],
-    say: Say,
-    *,
-    action: str,
-    **parameters: str,
-) -> dict[str, CommandAnswer]:
-    """Run our document; on `bare`, which had no agent, its package comes or goes with it."""
-    values = {name: [value] for name, value in {"action": action, **parameters}.items()}
-    package = {"package": ["Install" if action == "install" else "Uninstall"]}
-    batches = [
-        ([key for key in ids if key not in bare], values),
-        ([key for key in ids if key in bare], {**values, **package}),
-    ]
-    return run_command(target, document, batches, patience=_COMMAND, waits=reminding(say))
+            document.say(f"{key} could not be put back: {answer.why}")
 
 
 def _wait_for_reports(
-    target: Target,
+    document: _Document,
     how: HowToInstall,
     states: Mapping[str, FleetStatus],
     mark: str,
     began: datetime,
-    say: Say,
 ) -> dict[str, str]:
     """Wait until metrics and the test event of each instance are in CloudWatch; return what is
     missing of those that stay away."""
-    deadline, waits = time.monotonic() + how.patience, reminding(say)
-    metrics: set[str] = set()
+    settings = how.settings
+    deadline, waits = time.monotonic() + how.patience, reminding(document.say)
+    metrics: set[str] = set(states) if not settings.metrics else set()
     events: set[str] = set()
     lost: dict[str, str] = {}
+    # A metric is of a whole minute: where one came before, only the next minute counts.
+    this_minute = began.replace(second=0, microsecond=0)
+    first = {
+        key: this_minute + timedelta(minutes=status.last_metric is not None)
+        for key, status in states.items()
+    }
     while True:
-        missing = {
-            key: _missing_text(how, metric=key in metrics, event=key in events)
-            for key in states
-            if key not in metrics & events and key not in lost
-        }
+        missing = {}
+        for key in states:
+            texts = [
+                *([] if key in metrics else [f"no GPU metric in {settings.namespace}"]),
+                *([] if key in events else [f"no test event in {settings.log_group}"]),
+            ]
+            if texts and key not in lost:
+                missing[key] = " and ".join(texts)
         if not missing:
             return lost
         if time.monotonic() > deadline:
             late = f"in {how.patience:.0f} s after the installation"
             return lost | {key: f"{text} {late}" for key, text in missing.items()}
         waits("; ".join(f"{key}: {text}" for key, text in list(missing.items())[:4]))
-        time.sleep(max(target.wait_seconds, 1.0))
-        metrics |= _fresh_metrics(target, how, {key: states[key] for key in missing}, began)
-        events |= cloudwatch.arrived_tests(target, how.settings.log_group, mark, began)
-        lost |= {key: f"is {state}" for key, state in lost_machines(target, list(missing)).items()}
-
-
-def _fresh_metrics(
-    target: Target, how: HowToInstall, states: Mapping[str, FleetStatus], began: datetime
-) -> set[str]:
-    """Those whose metrics are from after the installation. A metric is of a whole minute: where one
-    came before, only the next minute counts."""
-    if not how.settings.metrics:
-        return set(states)
-    this_minute = began.replace(second=0, microsecond=0)
-    last_seen = cloudwatch.last_metrics(target, how.settings, list(states), this_minute)
-    return {
-        key
-        for key, newest in last_seen.items()
-        if newest >= this_minute + timedelta(minutes=states[key].last_metric is not None)
-    }
-
-
-def _missing_text(how: HowToInstall, *, metric: bool, event: bool) -> str:
-    parts = [
-        "" if metric else f"no GPU metric in {how.settings.namespace}",
-        "" if event else f"no test event in {how.settings.log_group}",
-    ]
-    return " and ".join(filter(None, parts))
+        time.sleep(max(document.target.wait_seconds, 1.0))
+        if settings.metrics:
+            found = cloudwatch.last_metrics(document.target, settings, list(missing), this_minute)
+            metrics |= {key for key, newest in found.items() if newest >= first[key]}
+        events |= cloudwatch.arrived_tests(document.target, settings.log_group, mark, began)
+        states_now = lost_machines(document.target, list(missing))
+        lost |= {key: f"is {state}" for key, state in states_now.items()}

@@ -30,6 +30,7 @@ _DELIVERY, _POLL = 120, 0.5
 # Seconds between two lines about what is waited for; the first one comes after a moment.
 _REMINDER, _MOMENT = 30.0, 5.0
 Item = TypeVar("Item")
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -169,11 +170,11 @@ def run_command(
     batches: Sequence[Batch],
     *,
     patience: float,
-    waits: Callable[[str], None] = lambda text: None,
+    say: Say,
 ) -> dict[str, CommandAnswer]:
     """Run a document on instances, each batch with its own parameters; return each one's answer.
 
-    `patience` is how many seconds it may take, `waits` gets what is waited for.
+    `patience` is how many seconds it may take.
     """
     deadline = time.monotonic() + patience
     pending = {
@@ -182,6 +183,7 @@ def run_command(
         for ids in in_pages(all_ids, _AT_ONCE)
     }
     answers = {key: NO_ANSWER for ids in pending.values() for key in ids}
+    waits = reminding(say)
     while pending:
         late = time.monotonic() > deadline
         for command in list(pending):
@@ -194,7 +196,7 @@ def run_command(
     return answers
 
 
-def reminding(say: Callable[[str], None]) -> Callable[[str], None]:
+def reminding(say: Say) -> Say:
     """A function that prints what is waited for: first after a moment, then every 30 s."""
     last_message = time.monotonic() - _REMINDER + _MOMENT
 
@@ -274,8 +276,8 @@ def _send(
 
 def _has_ended(target: Target, command: str) -> bool:
     with aws.explained(f"command {command} could not be looked up"):
-        (described,) = aws.ssm(target).list_commands(CommandId=command)["Commands"]
-    return described["Status"] not in _UNDER_WAY
+        found = aws.ssm(target).list_commands(CommandId=command)["Commands"]
+    return any(described["Status"] not in _UNDER_WAY for described in found)
 
 
 def _answers(target: Target, command: str) -> dict[str, CommandAnswer]:

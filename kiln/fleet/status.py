@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,6 +19,7 @@ from kiln.fleet.machines import (
     CommandDocument,
     FleetMachine,
     Managed,
+    Say,
     managed_machines,
     run_command,
 )
@@ -111,8 +112,7 @@ def fleet_status(
     target: Target,
     machines: Sequence[FleetMachine],
     settings: Telemetry,
-    *,
-    waits: Callable[[str], None] = lambda text: None,
+    say: Say,
 ) -> list[FleetStatus]:
     """The state of these instances, in their order. Those that Systems Manager reaches are asked
     what is on them; nothing is changed."""
@@ -121,7 +121,7 @@ def fleet_status(
     now = utc_now()
     ids = [machine.instance_id for machine in machines]
     managed = managed_machines(target, ids)
-    answers = ask_machines(target, online(machines, managed), waits)
+    answers = ask_machines(target, online(machines, managed), say)
     metrics = cloudwatch.last_metrics(target, settings, ids, now - cloudwatch.RECENT)
     events = cloudwatch.last_events(target, settings.log_group, ids)
     xids = cloudwatch.xids_since(target, settings.log_group, now - timedelta(days=1))
@@ -164,13 +164,11 @@ def online(machines: Sequence[FleetMachine], managed: Mapping[str, Managed]) -> 
     ]
 
 
-def ask_machines(
-    target: Target, ids: Sequence[str], waits: Callable[[str], None]
-) -> dict[str, CommandAnswer]:
+def ask_machines(target: Target, ids: Sequence[str], say: Say) -> dict[str, CommandAnswer]:
     """The answer of each instance on what is on it."""
     lines = ["bash -s -- look <<'AMI_KILN_MACHINE'", *machine_script().splitlines()]
     batches = [(ids, {"commands": [*lines, "AMI_KILN_MACHINE"]})]
-    return run_command(target, _SHELL, batches, patience=_PATIENCE, waits=waits)
+    return run_command(target, _SHELL, batches, patience=_PATIENCE, say=say)
 
 
 def read_state(output: str) -> MachineState:

