@@ -213,15 +213,13 @@ def _telemetry(recipe: Recipe) -> list[Finding]:
         return []
     from kiln.telemetry import Telemetry, agent_config_problems
 
-    problems = agent_config_problems(
+    return agent_config_problems(
         Telemetry(**recipe.telemetry),
         recipe.driver,
         recipe.cloudwatch_agent,
         mig=recipe.mig_config not in (None, "all-disabled"),
         exporter="dcgm-exporter" in recipe.components,
     )
-    source = "docs/telemetry-cloudwatch.md"
-    return [Finding(p.level, p.rule, p.message, p.hint, source=source) for p in problems]
 
 
 def check_combination(
