@@ -10,7 +10,7 @@ import pytest
 from kiln import components, facts
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
-from kiln.components import Step
+from kiln.components import Step, cuda, efa, nvidia, services, system
 from kiln.components.component import Component, packages, system_of
 from kiln.matrix.load import load_recipes
 from tests.unit.rows import every_version
@@ -38,8 +38,10 @@ def urls(component: str, distro: str, arch: str = "x86_64", **fields: Any) -> di
 
 @pytest.mark.parametrize("name", components.names())
 def test_a_component_is_found_by_its_name(name: str) -> None:
-    module = name.replace("-", "_")
-    assert getattr(components, module).COMPONENT is components.get(name)
+    entry = name.upper().replace("-", "_")
+    modules = (cuda, efa, nvidia, services, system)
+    (found,) = [getattr(module, entry) for module in modules if hasattr(module, entry)]
+    assert found is components.get(name)
 
 
 @pytest.mark.parametrize("row", RECIPES, ids=lambda row: row.name)
@@ -436,7 +438,7 @@ def test_nccl_is_the_build_for_the_recipes_cuda() -> None:
 def test_nccl_tests_are_the_release_that_builds_with_the_recipes_cuda(
     distro: str, cuda: str, version: str
 ) -> None:
-    (download,) = step("nccl-tests", distro, cuda=cuda).downloads
+    (download,) = step("nccl-tests", distro, cuda=cuda, nccl="2.28.3").downloads
     assert download.version == version
     assert download.url.endswith(f"/v{version}.tar.gz")
 
