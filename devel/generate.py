@@ -25,7 +25,7 @@ from kiln.packer.folders import write_all
 from kiln.packer.staleness import stale_files
 from kiln.pipeline import record_schema
 from kiln.publish import engines
-from kiln.telemetry.stack import template
+from kiln.telemetry import stack
 from kiln.xid import catalogue
 from lab.guests import pci
 
@@ -100,9 +100,9 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
         engines.codebuild_text,
         "templates/deploy and the policies in docs/",
     ),
-    template.TEMPLATE: (
-        template.example_text,
-        "kiln/telemetry/stack and kiln/facts/knowledge/telemetry-stack.yaml",
+    stack.TEMPLATE: (
+        stack.example_text,
+        "templates/stack/ and kiln/facts/knowledge/telemetry-stack.yaml",
     ),
     _RULES_PAGE: (_rules, "kiln/facts/knowledge/rules.yaml"),
     _PROVEN_PAGE: (_proven, "kiln/facts/knowledge"),

@@ -92,7 +92,7 @@ class Checkout:
         root.mkdir()
         for name in FOLDERS:
             # Compiled files are not made again; those that are being written have a number behind.
-            leave_out = shutil.ignore_patterns("*.pyc.*", "golden", "images", "bad_inputs")
+            leave_out = shutil.ignore_patterns("*.pyc.*", "golden", "images")
             shutil.copytree(ROOT / name, root / name, ignore=leave_out, symlinks=True)
         for name in FILES:
             shutil.copy(ROOT / name, root / name)
