@@ -202,8 +202,7 @@ def _environment(recipe: Recipe) -> list[Finding]:
             finding = Finding("error", environment.RULE, error.message, error.hint)
             findings.append(finding.at(recipe.row.place))
     for step in steps:
-        given = environment.component_variables(step)
-        findings += environment.environment_problems(step.name, given)
+        findings += environment.environment_problems(step)
     return [*findings, *rendered_files.name_problems(recipe, steps)]
 
 
