@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kiln.base import plain_yaml
+from kiln.base import yaml_files
 from kiln.base.errors import operation_failed
 from kiln.facts.program_messages import message
 
@@ -53,7 +53,7 @@ def _parameters(template: str) -> set[str]:
 
     GetTemplateSummary would say the same, but costs a permission; the templates are our own.
     """
-    data = plain_yaml.parse_plain(template, "the template", tagged=lambda tag, value: value)
+    data = yaml_files.parse_plain(template, "the template", untagged=True)
     return set(data.get("Parameters", {}))
 
 

@@ -8,7 +8,7 @@ from datetime import date
 
 from kiln.base.errors import did_you_mean
 from kiln.base.findings import Finding
-from kiln.base.recipe import Acceptance, Recipe
+from kiln.base.recipe import Accepted, Recipe
 
 EXPIRED = "ACCEPT-EXPIRED"
 UNUSED = "ACCEPT-UNUSED"
@@ -52,7 +52,7 @@ def with_accepted(
     return judged
 
 
-def _judged(finding: Finding, entry: Acceptance | None, hard: bool, day: date) -> Finding:
+def _judged(finding: Finding, entry: Accepted | None, hard: bool, day: date) -> Finding:
     if entry is None or hard or day > entry.until:
         return finding
     return replace(finding, level="accepted", hint=f"accepted until {entry.until}: {entry.reason}")

@@ -58,7 +58,7 @@ def check_recipe(
     def changed(change: dict[str, Any]) -> Combination:
         if "distro" in change:  # packages and repository belong to the row's distribution
             return replace(combination, cuda_repo=None, packages=(), downloads=(), **change)
-        return recipe_combination(replace(recipe, **change), day, **more)
+        return recipe_combination(recipe.changed(**change), day, **more)
 
     findings = [
         finding.at(recipe.row.place_of(*rule.about))

@@ -18,9 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from kiln import facts
 from kiln.base.errors import KilnError, did_you_mean
-from kiln.base.located import load_yaml
 from kiln.base.overlay import overlay_mistake, shown_path
 from kiln.base.recipe import Recipe
+from kiln.base.yaml_files import load_yaml
 from kiln.components.component import Component, Download, written_download
 from kiln.facts import lab_packages
 

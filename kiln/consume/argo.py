@@ -7,7 +7,7 @@ from typing import Any
 
 from kiln import facts
 from kiln.base.errors import KilnError
-from kiln.base.yaml_text import as_yaml
+from kiln.base.yaml_files import as_yaml
 from kiln.consume import eks, eksctl
 from kiln.consume.documents import title
 from kiln.consume.launch_request import LaunchRequest

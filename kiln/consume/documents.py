@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kiln.base.yaml_text import as_yaml
+from kiln.base.yaml_files import as_yaml
 from kiln.consume.launch_request import LaunchRequest
 
 

@@ -9,7 +9,7 @@ import yaml
 
 from kiln.base import vocabulary
 from kiln.base.tags import MIG_CONFIG
-from kiln.base.yaml_text import as_yaml
+from kiln.base.yaml_files import as_yaml
 from kiln.cloud import aws
 from kiln.consume.documents import ref, stack, text_parameter, title
 from kiln.consume.ec2 import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kiln.base.tags import MIG_CONFIG
-from kiln.base.yaml_text import as_yaml
+from kiln.base.yaml_files import as_yaml
 from kiln.consume.documents import title
 from kiln.consume.eks import TAINT
 from kiln.consume.launch_request import LaunchRequest

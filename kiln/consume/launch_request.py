@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kiln import facts
 from kiln.base.errors import KilnError
@@ -95,7 +95,7 @@ def launch_request(
     started_so = recipe
     if label is not None:
         k8s_configuration(label, strategy, instance_type=kind.type)
-        started_so = replace(recipe, mig_config=label)
+        started_so = recipe.changed(mig_config=label)
     answer = rows_for(kind.type, [started_so])
     if answer["does_not"]:
         raise KilnError(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from kiln.base.tags import MIG_CONFIG
-from kiln.base.yaml_text import as_yaml
+from kiln.base.yaml_files import as_yaml
 from kiln.consume.documents import title
 from kiln.consume.launch_request import LaunchRequest
 from kiln.consume.machine import instance_tags, network_interfaces, pairs

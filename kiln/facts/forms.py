@@ -13,9 +13,9 @@ from typing import Any, get_args
 
 from kiln.base import vocabulary
 from kiln.base.errors import did_you_mean
-from kiln.base.located import Path_
 from kiln.base.placeholders import names_in
 from kiln.base.vocabulary import Form
+from kiln.base.yaml_files import Path_
 
 # Any table of facts by its name.
 Read = Callable[[str], dict[str, Any]]

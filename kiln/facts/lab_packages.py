@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 from kiln.base import overlay
 from kiln.base.errors import KilnError, did_you_mean
-from kiln.base.located import load_yaml
 from kiln.base.vocabulary import Form, quoted
+from kiln.base.yaml_files import load_yaml
 
 VERSION_TEXT = Form(r"^[0-9][A-Za-z0-9.+~_-]*$", "a package's version such as 1.7.1")
 

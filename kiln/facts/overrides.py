@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base.errors import KilnError, did_you_mean
-from kiln.base.located import Located, Path_, dotted, load_yaml
 from kiln.base.overlay import overlay_mistake, shown_path
 from kiln.base.paths import KNOWLEDGE
+from kiln.base.yaml_files import Located, Path_, dotted, load_yaml
 from kiln.facts.forms import Read, UnlikeError, check_forms, is_day
 
 # Keys that name an entry of a list.

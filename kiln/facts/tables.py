@@ -10,10 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kiln.base import overlay, plain_yaml
+from kiln.base import overlay, yaml_files
 from kiln.base.findings import Place
-from kiln.base.located import load_yaml
 from kiln.base.paths import KNOWLEDGE
+from kiln.base.yaml_files import load_yaml
 from kiln.facts import overrides
 
 
@@ -26,7 +26,7 @@ def table(name: str) -> dict[str, Any]:
 
 def read_table(path: Path) -> dict[str, Any]:
     """The plain data of any YAML file of this kind."""
-    data: dict[str, Any] = plain_yaml.read_plain(path, versions_as_text=True)
+    data: dict[str, Any] = yaml_files.read_plain(path, versions_as_text=True)
     return data
 
 

@@ -8,7 +8,7 @@ import yaml
 
 from kiln import facts
 from kiln.base.errors import KilnError, did_you_mean
-from kiln.base.yaml_text import as_yaml
+from kiln.base.yaml_files import as_yaml
 from kiln.mig.check import shipped_labels
 from kiln.mig.layouts import as_v1, slices_of
 from kiln.mig.profiles import chosen, gpu_types

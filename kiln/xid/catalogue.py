@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from kiln.base import plain_yaml
+from kiln.base import yaml_files
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 
@@ -31,7 +31,7 @@ def page_text(knowledge: Path = KNOWLEDGE) -> str:
 
 @functools.cache
 def _read(knowledge: Path) -> dict[str, Any]:
-    data: dict[str, Any] = plain_yaml.read_plain(knowledge)
+    data: dict[str, Any] = yaml_files.read_plain(knowledge)
     return data
 
 

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kiln.base import plain_yaml
+from kiln.base import yaml_files
 from kiln.base.paths import is_compiled
 from kiln.base.recipe import Distro
 from kiln.facts import lab_packages
@@ -33,7 +33,7 @@ def _ubuntu_catalogue() -> dict[str, Any]:
 
 def _distros(file: Path) -> dict[str, Any]:
     """The distributions of a file, without its `source` and `confirmed`."""
-    content: dict[str, Any] = plain_yaml.read_plain(file, versions_as_text=True)
+    content: dict[str, Any] = yaml_files.read_plain(file, versions_as_text=True)
     return {name: entry for name, entry in content.items() if isinstance(entry, dict)}
 
 

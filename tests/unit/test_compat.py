@@ -1,7 +1,6 @@
 """`check`: what a user is told about a GPU stack, in the matrix or not."""
 
 import re
-from dataclasses import replace
 from datetime import date
 
 import pytest
@@ -25,11 +24,11 @@ NEWEST_580 = max(table("drivers")["branches"]["580"]["versions"], key=versions.k
 
 
 def classic(**changes):
-    return replace(row("al2/classic/base/x86_64"), **changes)
+    return row("al2/classic/base/x86_64").changed(**changes)
 
 
 def lts(**changes):
-    return replace(row("al2023/lts/base/x86_64"), **changes)
+    return row("al2023/lts/base/x86_64").changed(**changes)
 
 
 def levels(result):
@@ -349,8 +348,8 @@ def test_the_names_that_components_ask_for_are_the_vendors_names():
     for recipe in RECIPES.values():
         for driver in ("570.211.01", "580.178.04", "590.48.01", "595.112.07"):
             for source in ("repo", "distro"):
-                changed = replace(recipe, driver=driver, driver_source=source, imex=True)
-                imex = replace(changed, components=(*recipe.components, "nvidia-imex"))
+                changed = recipe.changed(driver=driver, driver_source=source, imex=True)
+                imex = changed.changed(components=(*recipe.components, "nvidia-imex"))
                 found = clashes(recipe_combination(imex, TODAY))
                 assert [finding for finding in found if finding.rule.id == "FM-NAME"] == []
 
@@ -420,8 +419,8 @@ def test_a_build_machine_of_another_processor_is_an_error():
 
 def test_a_build_machine_of_the_account_settings_is_judged_too():
     row = lts()
-    account = replace(row.row.account, instance_types=("g4dn.xlarge", "g5g.xlarge"))
-    recipe = replace(row, row=replace(row.row, account=account))
+    account = row.row.account.changed(instance_types=("g4dn.xlarge", "g5g.xlarge"))
+    recipe = row.changed(row=row.row.changed(account=account))
     assert [finding.rule for finding in errors(check_recipe(recipe, today=TODAY))] == ["ARCH-BUILD"]
 
 
@@ -516,7 +515,7 @@ def test_an_nccl_nobody_released_is_pointed_out():
 
 
 def test_a_distribution_the_facts_do_not_know_is_named_with_its_row():
-    recipe = classic(distro=replace(classic().distro, id="plan9"))
+    recipe = classic(distro=classic().distro.changed(id="plan9"))
     with pytest.raises(KilnError, match=r"amis\.yaml:\d+:\d+: plan9 is not a known distribution"):
         check_recipe(recipe)
 
@@ -580,7 +579,7 @@ def test_the_hint_of_a_row_minds_the_packages_that_move_with_it():
         f for f in errors(check_recipe(recipe, today=TODAY)) if f.rule == "DRV-CUDA-MAJOR"
     )
     (driver,) = re.findall(r"driver (580[\d.]+)", finding.hint)
-    assert not errors(check_recipe(replace(recipe, driver=driver), today=TODAY))
+    assert not errors(check_recipe(recipe.changed(driver=driver), today=TODAY))
 
 
 @pytest.mark.parametrize(

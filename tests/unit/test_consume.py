@@ -429,7 +429,7 @@ def test_a_cluster_has_a_queue_for_each_instance_type() -> None:
 def test_a_distribution_that_parallelcluster_has_no_name_for_is_refused() -> None:
     wanted = replace(asked(CLUSTER, "g4dn.xlarge"), image_id=AMI)
     for distro, name in (("rocky9", "rocky9"), ("acme", "")):
-        of_it = replace(wanted.recipe, distro=replace(wanted.recipe.distro, id=distro))
+        of_it = wanted.recipe.changed(distro=wanted.recipe.distro.changed(id=distro))
         if name:
             assert f"Os: {name}\n" in made("parallelcluster", replace(wanted, recipe=of_it))
             continue
@@ -508,7 +508,7 @@ def test_unpublished_network_cards_get_no_document(kind: str) -> None:
     wanted = asked("al2023/production/base/arm64", "p6e-gb300.36xlarge")
     with pytest.raises(KilnError, match="nobody has published"):
         made(kind, wanted)
-    assert made(kind, replace(wanted, recipe=replace(wanted.recipe, efa=None)))
+    assert made(kind, replace(wanted, recipe=wanted.recipe.changed(efa=None)))
 
 
 def test_what_a_node_offers_is_what_its_type_has() -> None:
@@ -614,7 +614,7 @@ def test_karpenters_document_has_the_statement_for_its_role(region: str, partiti
 def with_settings(line: str, **changes: Any) -> line_flags.LineRow:
     """The row of a line as if the matrix said something else of it."""
     row = line_flags.row_of(line)
-    return replace(row, recipe=replace(row.recipe, **changes))
+    return replace(row, recipe=row.recipe.changed(**changes))
 
 
 def test_without_a_label_the_layout_is_the_one_that_the_image_makes_by_itself() -> None:

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from devel import bad_inputs
-from devel.bad_inputs import Case
 from kiln import components, facts
 from kiln.base.errors import KilnError
 from kiln.base.paths import KNOWLEDGE, ROOT
@@ -665,19 +663,19 @@ WRONG_FACTS = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_says_what_is_wrong_in_an_overlays_facts(
     acme: Path, command: tuple[str, ...]
 ) -> None:
     for name, text in WRONG_FACTS.items():
-        caches.forget()
-        files = {f"overlay/facts/{name}.yaml": text, "amis.yaml": {"from": "amis.yaml"}}
-        case = Case("facts", name, command, files, {"KILN_OVERLAY": "{folder}/overlay"})
-        result = bad_inputs.run(case)
-        assert not result.traceback
+        path = acme.parent / name / "facts" / f"{name}.yaml"
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+        done = commands.invoke(*command, env={**os.environ, "KILN_OVERLAY": str(path.parents[1])})
+        assert "Traceback" not in done.stderr
         if name == "instances" or command[0] != "mig.profiles":
-            assert result.status == 2
-            assert f"/overlay/facts/{name}.yaml:" in result.output
+            assert done.returncode == 2
+            assert f"/facts/{name}.yaml:" in done.stderr
 
 
 def test_an_empty_list_of_entries_takes_none_of_ours_away(acme: Path) -> None:
@@ -708,7 +706,7 @@ def test_a_variable_that_the_script_does_not_declare_is_named_with_its_file(acme
 
 def test_a_row_that_exists_already_names_the_other_file(acme: Path) -> None:
     (acme / "amis.yaml").write_text("amis:\n- {distro: al2023, stack: lts}\n")
-    with pytest.raises(KilnError, match=r"amis\.yaml:2:3: .* exists already \(amis\.yaml, line"):
+    with pytest.raises(KilnError, match=r"amis\.yaml:2:3: .* exists already \(amis\.yaml:"):
         load_recipes()
 
 

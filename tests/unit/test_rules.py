@@ -542,7 +542,7 @@ MORE = [
                 "kubernetes": "1.30"}),
     ("VOL-PARENT", {"distro": "al2023", "flavor": "eks", "volume": Volume(size=19)}),
     ("VOL-PARENT", {"distro": "al2023", "flavor": "parallelcluster", "volume": Volume(size=44)}),
-    ("VOL-PACKER", {"distro": "al2023", "volume": Volume(size=100, throughput=1001)}),
+    ("VOL-PACKER", {"distro": "al2023", "volume": Volume(size=100, iops=16000, throughput=1001)}),
     ("PC-OS", {"distro": "ubuntu2004", "driver": "535.309.01", "flavor": "parallelcluster",
                "parallelcluster": "3.14.0"}),
     ("DCGM-MAJOR", {"distro": "al2023", "driver": "595.91.07", "dcgm": "3.3.9",

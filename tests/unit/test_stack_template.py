@@ -13,7 +13,7 @@ import pytest
 from jsonschema import Draft4Validator, Draft202012Validator
 
 from kiln import facts
-from kiln.base import plain_yaml
+from kiln.base import yaml_files
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.runtime_import import runtime_module
@@ -184,7 +184,7 @@ def body(**settings: Any) -> dict[str, Any]:
     return dashboard.dashboard_body(inputs(**settings), ["FatalXid"])
 
 
-SCHEMA = plain_yaml.read_plain(ROOT / "tests" / "data" / "cloudwatch" / "dashboard-schema.yaml")
+SCHEMA = yaml_files.read_plain(ROOT / "tests" / "data" / "cloudwatch" / "dashboard-schema.yaml")
 
 
 def refusals(found: dict[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from invoke import Context
 
-from kiln.base import plain_yaml
+from kiln.base import yaml_files
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT, RUNTIME, RUNTIME_VARIANTS
 from kiln.cli import telemetry as tasks
@@ -149,7 +149,7 @@ def test_a_package_of_a_distribution_that_the_bundle_lacks_is_left_out():
 
 
 def test_each_distribution_of_the_bundle_says_of_itself_what_the_table_says():
-    bases = plain_yaml.read_plain(ROOT / "lab/rootfs/basefiles/distros.yaml")["distros"]
+    bases = yaml_files.read_plain(ROOT / "lab/rootfs/basefiles/distros.yaml")["distros"]
     rows = {recipe.distro.id: recipe for recipe in load_recipes()}
     for name, entry in telemetry_facts()["bundle"]["distros"].items():
         release = bases[name]["os_release"]

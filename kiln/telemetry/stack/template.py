@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kiln.base.paths import ROOT
-from kiln.base.yaml_text import as_yaml
+from kiln.base.yaml_files import as_yaml
 from kiln.telemetry.settings import Telemetry
 from kiln.telemetry.stack import alarms, dashboard, events, network, role, topic
 from kiln.telemetry.stack.inputs import StackInputs, stack_facts
