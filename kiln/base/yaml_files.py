@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -57,19 +57,23 @@ class _LocatedLoader(_TextLoader):
         return super().construct_mapping(node, deep)
 
 
-class _UntaggedLoader(_Loader):
-    """Takes the value of a local tag such as `!Ref x` without the tag."""
+# A local tag such as Ref of `!Ref x`, and the tagged value → what stands in its place.
+Tagged = Callable[[str, Any], Any]
 
 
-def _untagged(loader: Any, tag: str, node: yaml.Node) -> Any:
-    if isinstance(node, yaml.ScalarNode):
-        return loader.construct_scalar(node)
-    if isinstance(node, yaml.SequenceNode):
-        return loader.construct_sequence(node, deep=True)
-    return loader.construct_mapping(node, deep=True)
+def _tagged_loader(tagged: Tagged) -> type[_Loader]:
+    """A loader that also knows local tags."""
 
+    def construct(loader: Any, tag: str, node: yaml.Node) -> Any:
+        if isinstance(node, yaml.ScalarNode):
+            return tagged(tag, loader.construct_scalar(node))
+        if isinstance(node, yaml.SequenceNode):
+            return tagged(tag, loader.construct_sequence(node, deep=True))
+        return tagged(tag, loader.construct_mapping(node, deep=True))
 
-_UntaggedLoader.add_multi_constructor("!", _untagged)
+    made = type("_TaggedLoader", (_Loader,), {})
+    made.add_multi_constructor("!", construct)  # type: ignore[attr-defined]
+    return made
 
 
 @dataclass(frozen=True)
@@ -175,11 +179,11 @@ def read_plain(path: Path, *, versions_as_text: bool = False) -> Any:
 
 
 def parse_plain(
-    text: str, name: str, *, versions_as_text: bool = False, untagged: bool = False
+    text: str, name: str, *, versions_as_text: bool = False, tagged: Tagged | None = None
 ) -> Any:
-    """Like `read_plain`, from text. `name` is how errors call the file; with `untagged` local tags
-    are left out, otherwise they are refused."""
-    loader = _TextLoader if versions_as_text else _UntaggedLoader if untagged else _Loader
+    """Like `read_plain`, from text. `name` is how errors call the file; `tagged` gives the values
+    of local tags, which are refused without it."""
+    loader = _TextLoader if versions_as_text else _tagged_loader(tagged) if tagged else _Loader
     return _read(text, name, loader)[1]
 
 

@@ -9,12 +9,12 @@ from kiln import components
 from kiln.base import tags
 from kiln.base.errors import KilnError
 from kiln.base.findings import errors
+from kiln.base.hcl import Expression
 from kiln.base.overlay import provisioner_file, shown_path
 from kiln.base.recipe import Recipe
 from kiln.components import Component, Step, environment, rendered_files
 from kiln.facts import lock_file, table
 from kiln.packer import program, uploads
-from kiln.packer.hcl import Expression
 
 # The tags of everything that a run creates: those that the recipe's JSON has at a path, those that
 # are `none` where the component is not on the image, and those of the run's variables.

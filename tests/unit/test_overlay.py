@@ -25,7 +25,7 @@ from kiln.packer import policy, render, uploads
 from kiln.packer.digest import recipe_digest
 from kiln.packer.folders import write_folders
 from lab.packages import system
-from tests.unit import caches, commands, shown, unknown_distribution
+from tests.unit import bad_inputs, caches, commands, shown, unknown_distribution
 
 PAGE = (ROOT / "docs" / "overlay.md").read_text()
 
@@ -204,7 +204,7 @@ OVER = {
     ),
     "mig.yaml": (
         "driver_minimums: [{gpus: [A100-40GB], driver: 590.44.01}]",
-        {"instance_type": "p4d.24xlarge", "mig": ("1g.5gb",)},
+        {"instance_type": "p4d.24xlarge", "mig_config": "all-1g.5gb"},
         "MIG-DRV: needs driver >= 590.44.01",
     ),
 }
@@ -663,19 +663,19 @@ WRONG_FACTS = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_each_command_says_what_is_wrong_in_an_overlays_facts(
-    acme: Path, command: tuple[str, ...]
+    tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     for name, text in WRONG_FACTS.items():
-        path = acme.parent / name / "facts" / f"{name}.yaml"
-        path.parent.mkdir(parents=True)
-        path.write_text(text)
-        done = commands.invoke(*command, env={**os.environ, "KILN_OVERLAY": str(path.parents[1])})
+        files = {f"overlay/facts/{name}.yaml": text}
+        env = {"KILN_OVERLAY": "{folder}/overlay"}
+        row = {"command": " ".join(command), "files": files, "env": env}
+        done = bad_inputs.run(row, tmp_path / name)
         assert "Traceback" not in done.stderr
         if name == "instances" or command[0] != "mig.profiles":
             assert done.returncode == 2
-            assert f"/facts/{name}.yaml:" in done.stderr
+            assert f"/overlay/facts/{name}.yaml:" in done.stderr
 
 
 def test_an_empty_list_of_entries_takes_none_of_ours_away(acme: Path) -> None:

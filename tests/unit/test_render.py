@@ -14,12 +14,13 @@ import hcl2
 import pytest
 
 from kiln import components
+from kiln.base import hcl
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.components import Component, Download, environment
 from kiln.matrix import load
-from kiln.packer import hcl, render, template_values, uploads
+from kiln.packer import render, template_values, uploads
 from kiln.packer.digest import digested_files, identity_variables, recipe_digest
 from kiln.packer.folders import write_all, write_folders, write_inputs
 from kiln.packer.policy import read_hcl

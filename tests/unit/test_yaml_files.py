@@ -69,9 +69,9 @@ def test_plain_data_keeps_versions_as_text_on_demand() -> None:
     assert yaml_files.parse_plain("a: 0.5\n", "x") == {"a": 0.5}
 
 
-def test_local_tags_are_left_out_or_refused() -> None:
+def test_local_tags_mean_what_their_reader_says() -> None:
     text = "a: !Ref b\nc: !GetAtt [d, !Sub e]\n"
-    found = yaml_files.parse_plain(text, "x.yaml", untagged=True)
-    assert found == {"a": "b", "c": ["d", "e"]}
+    found = yaml_files.parse_plain(text, "x.yaml", tagged=lambda tag, value: {tag: value})
+    assert found == {"a": {"Ref": "b"}, "c": {"GetAtt": ["d", {"Sub": "e"}]}}
     with pytest.raises(KilnError, match=r"x\.yaml:1:4: .*!Ref"):
         yaml_files.parse_plain(text, "x.yaml")
