@@ -109,8 +109,8 @@ def test_what_the_findings_of_a_rule_share_is_printed_once_above_them() -> None:
 def test_findings_about_one_component_at_one_place_are_one_entry() -> None:
     place = Place("m.yaml", 5, 13, "s.driver")
     first = Finding("warning", "X", "nccl needs: p=1", rows=("a",), component="nccl").at(place)
-    second = first.changed(message="nccl needs: q=2", rows=("b",), also_at=(Place("m.yaml", 9),))
-    third = first.changed(message="cuda needs: r=3", component="cuda")
+    second = replace(first, message="nccl needs: q=2", rows=("b",), also_at=(Place("m.yaml", 9),))
+    third = replace(first, message="cuda needs: r=3", component="cuda")
     (text,) = grouped_text([first, third, second])
     assert text.splitlines() == [
         "m.yaml:5:13: warning: X: nccl needs",
