@@ -211,16 +211,25 @@ def _read(text: str, name: str, kind: type[_Loader]) -> tuple[yaml.Node | None, 
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-def validated(model: type[_Model], document: Located, data: Any = None) -> _Model:
+def validated(
+    model: type[_Model],
+    document: Located,
+    data: Any = None,
+    *,
+    context: Any = None,
+    locate: Callable[[Path_], Path_] = lambda path: path,
+) -> _Model:
     """The document, or `data` in its place, as a model. Every mistake is a finding with its place,
-    and all are in one error."""
+    and all are in one error. `locate` turns a path in `data` into one in the document."""
     try:
-        return model.model_validate(document.data if data is None else data)
+        return model.model_validate(document.data if data is None else data, context=context)
     except ValidationError as error:
         problems: list[Any] = error.errors()
         # Pydantic counts what is right: a list of one wrong value is not empty for its author.
         meant = [each for each in problems if each["type"] != "too_short" or not each["input"]]
-        raise invalid(_finding(model, document, each) for each in meant or problems) from None
+        raise invalid(
+            _finding(model, document, each, locate) for each in meant or problems
+        ) from None
 
 
 def invalid(findings: Iterable[Finding]) -> KilnError:
@@ -245,18 +254,25 @@ _SHAPES = {
 }
 
 
-def _finding(model: type[BaseModel], document: Located, problem: Mapping[str, Any]) -> Finding:
+def _finding(
+    model: type[BaseModel],
+    document: Located,
+    problem: Mapping[str, Any],
+    locate: Callable[[Path_], Path_],
+) -> Finding:
     """A problem that pydantic has found: where it is, and what is wrong."""
     kind, wrong = problem["type"], problem["input"]
-    path = tuple(part for part in problem["loc"] if part != "[key]")
+    inside = tuple(part for part in problem["loc"] if part != "[key]")
+    path = locate(inside)
     place = document.place(path)
     if kind == "extra_forbidden" or "[key]" in problem["loc"]:
         place = document.key_place(path)
     what = str(problem["msg"]).removeprefix("Value error, ")
     if kind == "missing":
-        return mistake(document.place(path[:-1]), f"{dotted(path)} is missing")
+        path = locate(inside[:-1])
+        return mistake(document.place(path), f"{dotted((*path, inside[-1]))} is missing")
     if kind == "extra_forbidden":
-        known = did_you_mean(str(path[-1]), _keys_at(model, path[:-1]))
+        known = did_you_mean(str(inside[-1]), _keys_at(model, inside[:-1]))
         what = f"there is no such key here: {known}"
     elif wrong is None:
         what = "is empty: give it a value, or remove the line"

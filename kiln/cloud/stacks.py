@@ -10,7 +10,7 @@ from kiln.base import yaml_files
 from kiln.base.errors import operation_failed
 from kiln.cloud import aws
 from kiln.cloud.target import Target
-from kiln.facts.program_messages import message
+from kiln.facts.tables import message
 
 Say = Callable[[str], None]
 # Seconds between two looks, and how many looks.

@@ -9,7 +9,7 @@ from typing import Any
 
 from kiln.cloud import aws
 from kiln.cloud.target import Target
-from kiln.facts.program_messages import message
+from kiln.facts.tables import message
 from kiln.fleet.machines import in_pages, lost_machines
 
 # https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_SendCommand.html (Targets)

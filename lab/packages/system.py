@@ -9,10 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kiln.base import yaml_files
+from kiln.base import overlay, yaml_files
 from kiln.base.paths import is_compiled
 from kiln.base.recipe import Distro
-from kiln.facts import lab_packages
 from lab.packages import deb, model, rpm
 from lab.packages.model import Package
 from lab.shell import run
@@ -55,7 +54,7 @@ def overlay_stand_ins() -> dict[str, dict[str, str]]:
 
     Raises KilnError (exit status 2) with file and line for what is not such a list.
     """
-    return lab_packages.overlay_stand_ins(list(_catalogue()))
+    return overlay.overlay_stand_ins(list(_catalogue()))
 
 
 def dist(distro_id: str) -> str:
