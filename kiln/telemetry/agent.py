@@ -42,8 +42,8 @@ def agent_files(
     }
     if settings.metrics and driver:
         files[f"{STAGED}/gpu.json"] = _metrics(settings, {"nvidia_gpu": _gpu(settings)})
-    if settings.efa:
-        files[f"{STAGED}/efa.json"] = _metrics(settings, _efa(settings, agent_version))
+    if settings.efa and agent_has("efa", agent_version):
+        files[f"{STAGED}/efa.json"] = _metrics(settings, _efa(settings))
     if settings.host:
         files[f"{STAGED}/host.json"] = _metrics(settings, _host(settings, agent_version))
     if settings.dcgm and driver:
@@ -123,18 +123,9 @@ def _host(settings: Telemetry, agent_version: str | None) -> dict[str, Any]:
     return sections
 
 
-def _efa(settings: Telemetry, agent_version: str | None) -> dict[str, Any]:
-    efa = telemetry_facts()["efa"]
-    if agent_has("efa", agent_version):
-        names = [counter["agent"] for counter in efa["counters"]]
-        return {"efa": {"measurement": names, "metrics_collection_interval": settings.interval}}
-    return {
-        "statsd": {
-            "service_address": efa["statsd"],
-            "metrics_collection_interval": settings.interval,
-            "metrics_aggregation_interval": settings.interval,
-        }
-    }
+def _efa(settings: Telemetry) -> dict[str, Any]:
+    names = [counter["agent"] for counter in telemetry_facts()["efa"]["counters"]]
+    return {"efa": {"measurement": names, "metrics_collection_interval": settings.interval}}
 
 
 def _dcgm(settings: Telemetry) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Telemetry for running instances: one self-contained installer script.
 
 `templates/telemetry/bundle.sh` does the work on the machine. This module packs its files into it:
-the event monitor from `runtime/`, its variants for old systemd, and the agent's configuration for
+the event monitor from `runtime/` and the agent's configuration for
 each range of agent versions that needs a different one.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.overlay import shown_path
-from kiln.base.paths import RUNTIME, RUNTIME_VARIANTS, TEMPLATES, lock_file
+from kiln.base.paths import RUNTIME, TEMPLATES, lock_file
 from kiln.base.vocabulary import UNAME_OF_DEB
 from kiln.facts.lock_file import restore
 from kiln.telemetry import Telemetry, agent_files
@@ -108,16 +108,13 @@ def runtime_files(root: Path = RUNTIME) -> dict[str, Path]:
 
 def _members(settings: Telemetry, packages: list[AgentPackage]) -> Iterator[tuple[str, bytes, int]]:
     files = runtime_files()
-    if "etc/systemd/system/aws-hw-monitor.service" not in files:
+    if "etc/systemd/system/kiln-xid.service" not in files:
         raise KilnError(
-            "runtime/ has no etc/systemd/system/aws-hw-monitor.service to bundle",
+            "runtime/ has no etc/systemd/system/kiln-xid.service to bundle",
             hint="is the checkout complete? `git status runtime` shows what is missing",
         )
     for target, path in files.items():
         yield f"files/{target}", path.read_bytes(), _mode(path)
-    for variant in sorted(RUNTIME_VARIANTS.glob("systemd-before-*")):
-        for target, path in runtime_files(variant).items():
-            yield f"variants/{variant.name}/{target}", path.read_bytes(), _mode(path)
     for oldest in _agent_steps():
         # The machine brings its own driver; files that need one stay in kiln.d until it is there.
         for target, text in agent_files(settings, driver="any", agent_version=oldest).items():

@@ -66,6 +66,15 @@ def versions(
                 f"pin agent {since['nvidia_gpu']} or newer",
             )
         )
+    if settings.efa and not agent_has("efa", agent_version):
+        result.append(
+            Problem(
+                "error",
+                "cloudwatch-efa",
+                f"CloudWatch agent {agent_version} has no efa section and ignores it",
+                f"pin agent {since['efa']} or newer, or remove efa: true",
+            )
+        )
     if settings.log_class != "STANDARD" and not agent_has("log_group_class", agent_version):
         result.append(
             Problem(
