@@ -361,8 +361,7 @@ def test_a_component_with_a_version_of_its_own(checkout: Checkout) -> None:
     checkout.walk(
         "Add a version of its own to a component",
         {
-            "kiln/base/recipe.py": after("    mig_parted:", "    acme_baseline: str | None\n"),
-            "kiln/matrix/schema.py": after(
+            "kiln/base/recipe.py": after(
                 "    gdrcopy: Version", "    acme_baseline: Version | None = None\n"
             ),
             "kiln/components/system.py": lambda text: text.replace(
