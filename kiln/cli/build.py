@@ -293,5 +293,5 @@ def sbom(ami: str, *, records: RecordSettings) -> None:
     from kiln.image import sbom as bom
 
     records.fetch_builds(ami)
-    text = bom.of_name(ami)
+    text = bom.image_sbom(ami)
     output(json.loads(text), text)

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.output_file import named_by
-from kiln.cli.flags import positive_number
+from kiln.cli.options import positive_number
 from kiln.cli.output import FORMAT, log, output, table
 from kiln.cli.task import task
 
@@ -17,10 +17,9 @@ from kiln.cli.task import task
 @task("GPU tools", "mig.profiles")
 def profiles(instance_type: str) -> None:
     """Show the MIG profiles of an instance type's GPUs."""
-    from kiln import mig
-    from kiln.mig.profiles import profiles_text
+    from kiln.mig.profiles import profiles_for, profiles_text
 
-    answer = mig.profiles_for(instance_type)
+    answer = profiles_for(instance_type)
     output(answer, profiles_text(answer))
 
 
@@ -33,9 +32,9 @@ def check(devices: str, gpu: str | None = None, instance_type: str | None = None
     devices: profiles and counts: --devices 2g.20gb=2,4g.40gb=1
     gpu: a GPU instead of an instance type: --gpu H100-80GB
     """
-    from kiln import mig
+    from kiln.mig.check import check_mig_config
 
-    answer = mig.check_mig_config(gpu, instance_type, devices=devices)
+    answer = check_mig_config(gpu, instance_type, devices=devices)
     text = "fits" if answer["valid"] else f"does not fit: {answer['reason']}"
     if answer.get("nearest") and not answer["valid"]:
         text += f"\n  nearest: {answer['nearest']}"
@@ -52,14 +51,14 @@ def plan(instance_type: str, want: str, svg: str | None = None) -> int:
     want: profiles and counts over all GPUs: --want "1g.5gb=40,3g.20gb=4"
     svg: also write the drawing to a file: --svg plan.svg
     """
-    from kiln import mig
+    from kiln.mig.plan import draw_svg, draw_text, plan_layout
 
-    answer = mig.plan_layout(instance_type, want)
+    answer = plan_layout(instance_type, want)
     if svg:
         with named_by("--svg"):
             Path(svg).parent.mkdir(parents=True, exist_ok=True)
-            Path(svg).write_text(mig.draw_svg(answer), encoding="utf-8")
-    output(answer, mig.draw_text(answer))
+            Path(svg).write_text(draw_svg(answer), encoding="utf-8")
+    output(answer, draw_text(answer))
     return 0 if answer["fits"] else 1
 
 
@@ -104,9 +103,8 @@ def k8s(
     gpu: a GPU instead of an instance type: --gpu H100-80GB
     owner: who configures MIG: ami (gpu-mig at boot) or operator (mig-manager): --owner ami
     """
-    from kiln import mig
-    from kiln.mig import layouts
-    from kiln.mig.k8s import k8s_text
+    from kiln.mig.check import labels_with
+    from kiln.mig.k8s import PLANNED, k8s_configuration, k8s_text, planned_labels
 
     if bool(label) == bool(want):
         raise KilnError("give either a label or a plan", hint='--label all-balanced, or --want "…"')
@@ -115,10 +113,10 @@ def k8s(
             "--want is a plan for an instance type",
             hint='--instance-type p4d.24xlarge --want "1g.5gb=40,3g.20gb=4", without other flags',
         )
-    labels = layouts.labels_with(config) if config else None
+    labels = labels_with(config) if config else None
     if want:
-        label, labels = layouts.PLANNED, layouts.planned_labels(str(instance_type), want)
-    answer = mig.k8s_configuration(label, strategy, gpu, instance_type, owner=owner, labels=labels)
+        label, labels = PLANNED, planned_labels(str(instance_type), want)
+    answer = k8s_configuration(label, strategy, gpu, instance_type, owner=owner, labels=labels)
     output(answer, k8s_text(answer))
 
 
@@ -130,7 +128,7 @@ def explain(code: str) -> None:
 
     code: 79, xid79 or sxid12028
     """
-    from kiln.xid import explain as catalogue
+    from kiln.xid import catalogue
 
     entry = catalogue.explain_code(code)
     rows = [
@@ -161,12 +159,11 @@ def parse(file: str) -> None:
     file: a kernel log, or - for standard input
     """
     from kiln.xid import archive
-    from kiln.xid.explain import printable_line
 
     event, left_out = None, archive.LeftOut()
     with _opened(file) as opened:
         for event in _read(archive.events(opened, left_out), file):
-            output(event, printable_line(_line(event)), indent=None)
+            output(event, archive.printable_line(_line(event)), indent=None)
     if left_out.count:
         log(
             f"{file}: left out {left_out.count} of the lines with an Xid or SXid, first in line "

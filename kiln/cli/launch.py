@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import KilnError
 from kiln.base.output_file import named_by
 from kiln.cli.options import Place, RecordSettings
 from kiln.cli.output import log, output, table
-from kiln.cli.task import task
+from kiln.cli.task import flag, task
 
 if TYPE_CHECKING:
     from kiln.catalogue.model import Catalogue
@@ -65,10 +65,8 @@ def consume(
     out: a file instead of standard output: --out nodes.yaml
     list_: name the kinds and write nothing
     """
-    from kiln.consume.argo import walk_through
-    from kiln.consume.checked_request import checked_request, only_for
-    from kiln.consume.kinds import KINDS, kind_of, pinned, write_document
-    from kiln.consume.launch_options import checked_options
+    from kiln.consume.kinds import KINDS, kind_named, pinned
+    from kiln.consume.request import launch_request
     from kiln.matrix import load
 
     if list_:
@@ -77,16 +75,17 @@ def consume(
         return
     if not (line and for_):
         raise KilnError("specify --line and --for", hint="./invoke consume --list names the kinds")
-    kind = kind_of(for_)
-    only_for(kind, owner=owner, jobs=jobs, walkthrough=walkthrough)
-    options = checked_options(
-        instance_profile=instance_profile,
-        placement_group=placement_group,
-        capacity_reservation=capacity_reservation,
-        capacity_block=capacity_block,
-    )
-    request = checked_request(
-        kind,
+    kind = kind_named(for_)
+    settings: dict[str, Any] = {
+        "instance_profile": instance_profile,
+        "placement_group": placement_group,
+        "capacity_reservation": capacity_reservation,
+        "capacity_block": capacity_block,
+        "jobs": jobs,
+    }
+    flags = {flag(name): value for name, value in settings.items()}
+    kind.require_flags({**flags, "--owner": owner != "ami", "--walkthrough": walkthrough})
+    request = launch_request(
         line,
         channel,
         place.region or load.default_region() or "us-east-1",
@@ -94,12 +93,12 @@ def consume(
         label=label,
         strategy=strategy,
         owner=owner,
-        jobs=jobs,
-        options=options,
+        **settings,
     )
+    kind.require_request(request)
     if pin or kind.needs_id:
         request = pinned(place.choose_running(), request)
-    text = walk_through(request) if walkthrough else write_document(kind, request)
+    text = kind.document(request, template="argo-walkthrough.sh" if walkthrough else "")
     answer = {"line": line, "channel": channel, "kind": kind.name, "file": out, "document": text}
     write(out, text, answer)
     if kind.note:
@@ -140,7 +139,6 @@ def catalogue(
     """
     from kiln.base.paths import build_dir
     from kiln.catalogue import site
-    from kiln.catalogue.serve import serve_site
     from kiln.publish import line_flags
 
     if not 0 <= port <= _PORTS:
@@ -162,7 +160,7 @@ def catalogue(
     text = "{lines} lines, {published} published, {images} images".format(**counts)
     output(counts, f"{folder / 'index.html'}: {text}")
     if serve:
-        serve_site(folder, port, log)
+        site.serve_site(folder, port, log)
 
 
 def _make_catalogue(

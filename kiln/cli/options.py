@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kiln.base.account import SETTINGS, setting_help
 from kiln.base.errors import KilnError
-from kiln.cli.flags import ACCOUNT, LAUNCH, RECORDS, account_help
 from kiln.cli.output import log
 from kiln.cli.task import Flags, Helps
 
@@ -85,10 +85,10 @@ class Settings(Flags, dict[str, str]):
     """AWS settings
 
     Typed flags in the place of `aws` settings of amis.yaml, as
-    `kiln.matrix.overrides.overridden` takes them.
+    `kiln.matrix.flags.overridden` takes them.
     """
 
-    names: Sequence[str] = tuple(ACCOUNT)
+    names: Sequence[str] = tuple(name for name in SETTINGS if name != "region")
 
     def __init__(self, **typed: Any) -> None:
         super().__init__({name: str(value) for name, value in typed.items() if value})
@@ -103,8 +103,7 @@ class Settings(Flags, dict[str, str]):
     @classmethod
     def helps(cls) -> Helps:
         """Return the help of each flag."""
-        texts = account_help(cls.names)
-        return {name: ("AWS settings", texts[name.replace("_", "-")]) for name in cls.names}
+        return {name: ("AWS settings", setting_help(name)) for name in cls.names}
 
     def at(self, place: Place) -> dict[str, str]:
         """Return the settings with the region that was typed."""
@@ -117,7 +116,7 @@ class Settings(Flags, dict[str, str]):
         """
         from kiln.base.account import Account
         from kiln.matrix import load
-        from kiln.matrix.overrides import records_bucket
+        from kiln.matrix.flags import records_bucket
         from kiln.pipeline.shared_records import shelf_of
 
         account = recipe.row.account if recipe else Account()
@@ -152,13 +151,25 @@ class Settings(Flags, dict[str, str]):
 class LaunchSettings(Settings):
     """AWS settings of a launch without a bake."""
 
-    names = LAUNCH
+    names = (
+        "tags",
+        "subnet_id",
+        "subnet_ids",
+        "subnet_filter",
+        "security_group_ids",
+        "ssh_interface",
+        "ssh_source_cidrs",
+        "iam_instance_profile",
+        "spot",
+        "capacity_reservation_id",
+        "records_bucket",
+    )
 
 
 class RecordSettings(Settings):
     """AWS settings of tasks that read or write records."""
 
-    names = RECORDS
+    names = ("records_bucket",)
 
 
 @dataclass(frozen=True)
@@ -179,3 +190,14 @@ class Kernel(Flags):
 
         keep = flags.disk(self.disk, own_kernel=self.own_kernel)
         return OwnKernel(keep) if self.own_kernel else None
+
+
+def positive_number(text: str, flag: str) -> float:
+    """Return the number that a flag gives, which is above 0."""
+    try:
+        number = float(text) if text.isascii() else 0
+    except ValueError:
+        number = 0
+    if not 0 < number < 1e9:
+        raise KilnError(f"{flag} {text} is not a number above 0", hint=f"for example {flag} 2.5")
+    return number

@@ -314,15 +314,15 @@ def verify_provenance(ami: str, key: str | None = None, *, place: Place) -> int:
     key: the signer's public key (default: that of `publish.sign`): --key key.pem
     """
     from kiln.base.tags import LINE
+    from kiln.cloud.images import find_image
     from kiln.matrix import flags
     from kiln.publish import line_flags, provenance
-    from kiln.publish.images import describe_image
 
     flags.ami(ami)
     trusted = provenance.key_in_file(Path(key)) if key else None
     target = place.choose_running()
     if trusted is None:
-        image = describe_image(target, ami)
+        image = find_image(target, ami)
         line = image.tags.get(LINE, "") if image else ""
         settings = line_flags.settings_by_line().get(line)
         if settings is None or settings.sign is None:

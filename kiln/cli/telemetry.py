@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.base.errors import KilnError
+from kiln.base.errors import KilnError, operation_failed
 from kiln.base.output_file import named_by
-from kiln.cli.flags import positive_number
 from kiln.cli.launch import write
-from kiln.cli.options import Place
+from kiln.cli.options import Place, positive_number
 from kiln.cli.output import log, output, table
 from kiln.cli.task import Flags, task
 
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from kiln.cloud.target import Target
     from kiln.fleet.machines import FleetMachine
     from kiln.telemetry import Telemetry
-    from kiln.telemetry.stack.inputs import StackInputs
+    from kiln.telemetry.stack import StackInputs
 
 
 def _settings(profile: str, **settings: Any) -> Telemetry:
@@ -107,14 +105,12 @@ def status(instances: Instances, *, sinks: Sinks, place: Place) -> None:
 
     ./invoke fleet.status tag:Team=ml
     """
-    from kiln.fleet.commands import reminding
-    from kiln.fleet.report import status_text
-    from kiln.fleet.status import fleet_status
+    from kiln.fleet.status import fleet_status, status_table
 
     settings = _settings("compute", namespace=sinks.namespace, log_group=sinks.log_group)
     target, machines = instances.find(place)
-    rows = fleet_status(target, machines, settings, waits=reminding(log))
-    output([row.as_json() for row in rows], status_text(rows))
+    rows = fleet_status(target, machines, settings, log)
+    output([row.as_json() for row in rows], status_table(rows))
 
 
 @task("Telemetry", "fleet.install")
@@ -146,9 +142,14 @@ def install(
     patience: minutes that a wave waits for metrics and test events: --patience 15
     """
     from kiln.fleet.document import fleet_bucket
-    from kiln.fleet.install import HowToInstall, install_fleet
-    from kiln.fleet.report import installation_text, write_installation
-    from kiln.fleet.waves import parse_max_errors, parse_waves
+    from kiln.fleet.install import (
+        HowToInstall,
+        allowed_errors,
+        install_fleet,
+        installation_text,
+        plan_waves,
+        write_installation,
+    )
 
     settings = _settings(
         profile,
@@ -157,8 +158,8 @@ def install(
         namespace=sinks.namespace,
         log_group=sinks.log_group,
     )
-    sizes = parse_waves(waves)
-    parse_max_errors(max_errors, 1)
+    plan_waves([], waves)
+    allowed_errors(max_errors, 1)
     minutes = positive_number(patience, "--patience")
     _require_bucket(bucket)
     target, machines = instances.find(place)
@@ -166,7 +167,7 @@ def install(
         raise KilnError(f"--targets {instances.targets}: no such instance runs in {target.where}")
     how = HowToInstall(
         settings=settings,
-        sizes=sizes,
+        waves=waves,
         max_errors=max_errors,
         replace=replace,
         bucket=bucket or fleet_bucket(target),
@@ -235,7 +236,7 @@ class Inputs(Flags):
         from kiln.base.errors import did_you_mean
         from kiln.matrix.load import default_telemetry, load_recipes
         from kiln.telemetry import Telemetry
-        from kiln.telemetry.stack.inputs import StackInputs
+        from kiln.telemetry.stack import StackInputs
 
         recipes, settings = load_recipes(), default_telemetry()
         if self.row is not None:
@@ -263,10 +264,10 @@ def render(inputs: Inputs, out: str | None = None) -> None:
 
     out: a file instead of standard output: --out gpu-telemetry.yaml
     """
-    from kiln.telemetry.stack.template import stack_template, template_data
+    from kiln.telemetry.stack import as_data, stack_template
 
-    read = inputs.read()
-    write(out, stack_template(read), {"file": out, "template": template_data(read)})
+    text = stack_template(inputs.read())
+    write(out, text, {"file": out, "template": as_data(text)})
 
 
 @task("Telemetry", "stack.deploy")
@@ -282,29 +283,28 @@ def deploy(
       Email=team@example.com
     plan: show what an update would change, and change nothing
     """
-    from kiln.cloud import stacks, telemetry_stack
+    from kiln.cloud import stacks
     from kiln.matrix.load import default_account
-    from kiln.telemetry.stack.alarms import alarms_without_data
-    from kiln.telemetry.stack.parameters import parameters_given
-    from kiln.telemetry.stack.template import template_data
+    from kiln.telemetry import stack
 
     _require_name(name)
     read = inputs.read()
-    data = template_data(read)
-    for line in alarms_without_data(read.settings):
+    text = stack.stack_template(read)
+    data = stack.as_data(text)
+    for line in stack.alarms_without_data(read.settings):
         log(line)
-    parameters = parameters_given(parameter, data["Parameters"])
+    parameters = stack.parameters_given(parameter, data["Parameters"])
     account = default_account()
     if account.permissions_boundary:
         parameters.setdefault("PermissionsBoundary", account.permissions_boundary)
     target = place.choose_aws("stack.deploy")
     log(target)
-    groups = {key: value["Value"] for key, value in data["Outputs"].items()}
-    text = json.dumps(data, separators=(",", ":"))
-    for key, value in telemetry_stack.groups_that_are_there(target, name, groups).items():
-        if key not in parameters:
-            log(f"{key}=false: the log group is there already, and stays as it is")
-            parameters[key] = value
+    if not stacks.find_stack(target, name):
+        for key, found in stack.LOG_GROUPS.items():
+            group = data["Outputs"][found]["Value"]
+            if key not in parameters and stacks.has_log_group(target, group):
+                log(f"{key}=false: the log group is there already, and stays as it is")
+                parameters[key] = "false"
     outputs = stacks.deploy_stack(target, name, text, parameters, log, tags=account.tags, plan=plan)
     output(outputs, table((), list(outputs.items())))
 
@@ -315,10 +315,22 @@ def stack_status(name: str = "", *, place: Place) -> None:
 
     name: the stack's name: --name ml
     """
-    from kiln.cloud.telemetry_stack import stack_state
+    from kiln.cloud import stacks
 
     _require_name(name)
-    state = stack_state(place.choose_aws("stack.status"), name)
+    target = place.choose_aws("stack.status")
+    stack = stacks.find_stack(target, name)
+    if stack is None:
+        raise operation_failed(
+            f"there is no stack {name} in {target.region}",
+            hint=f"./invoke stack.deploy --name {name}",
+        )
+    state = {
+        "stack": name,
+        "status": stack["StackStatus"],
+        "outputs": stacks.stack_outputs(stack),
+        "alarms": stacks.stack_alarms(target, name),
+    }
     alarms = [(alarm["state"], alarm["name"], _subjects(alarm)) for alarm in state["alarms"]]
     title = f"{state['stack']}: {state['status']}"
     output(state, title, table((), list(state["outputs"].items())), table((), alarms))
@@ -341,13 +353,16 @@ def delete(name: str = "", with_logs: bool = False, *, place: Place) -> None:
     with_logs: also delete the log groups, with all events that machines have sent
     """
     from kiln.cloud import stacks
-    from kiln.cloud.telemetry_stack import remove_logs
+    from kiln.telemetry.stack import LOG_GROUPS
 
     _require_name(name)
     target = place.choose_aws("stack.delete")
     outputs = stacks.stack_outputs(stacks.find_stack(target, name))
     gone = stacks.remove_stack(target, name, log)
-    removed = remove_logs(target, outputs) if with_logs else []
+    groups = [outputs[key] for key in LOG_GROUPS.values() if with_logs and key in outputs]
+    removed = [group for group in groups if stacks.has_log_group(target, group)]
+    for group in removed:
+        stacks.remove_log_group(target, group)
     text = f"{name} is gone" if gone else f"there is no stack {name}"
     output({"stack": name, "deleted": gone, "log_groups_deleted": removed}, text)
 

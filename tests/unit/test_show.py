@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -40,7 +39,7 @@ def test_nothing_is_cut_however_narrow_the_terminal(
 
 
 def test_missing_part_is_a_dash(recipes: list[Recipe], capsys: pytest.CaptureFixture[str]) -> None:
-    matrix.show_rows([replace(recipes[0], name="bare", cuda=None, nccl=None, efa=None)], {})
+    matrix.show_rows([recipes[0].changed(name="bare", cuda=None, nccl=None, efa=None)], {})
     assert capsys.readouterr().out.splitlines()[1].split().count("-") == 3
 
 
