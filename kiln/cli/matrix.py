@@ -39,8 +39,6 @@ def list_(records: RecordSettings) -> None:
 
 def show_rows(recipes: Sequence[Recipe], records: Mapping[str, Record | None]) -> None:
     """Print what is on each AMI, and its last build: `records` by the recipe's name."""
-    from rich.text import Text
-
     rows, cells = [], []
     for recipe in recipes:
         record = records.get(recipe.name)
@@ -61,7 +59,7 @@ def show_rows(recipes: Sequence[Recipe], records: Mapping[str, Record | None]) -
             "arch": recipe.arch,
         }
         shown = (build["status"], build["ami_id"], str(build["finished"] or "")[:10])
-        status = Text(" ".join(filter(None, shown)), _STYLES.get(str(build["status"]), "dim"))
+        status = (" ".join(filter(None, shown)), _STYLES.get(str(build["status"]), "dim"))
         cells.append([*(value or "-" for value in row.values()), status])
         rows.append({**row, "last_build": build})
     headings = ("AMI", "distro", "driver", "module", "CUDA", "NCCL", "EFA", "flavor", "arch")

@@ -13,7 +13,6 @@ from kiln.base.printable import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
-    from rich.text import Text
 
 # Spaces at a line's end, before or after colors.
 _PADDING = re.compile(r" +((?:\x1b\[[0-9;]*m)*) *$", re.MULTILINE)
@@ -45,8 +44,11 @@ def log(text: object, *, error: bool = False) -> None:
     print(f"{mark if error else ''}{printable(text)}", file=sys.stderr, flush=True)
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> Table:
-    """Return a table as wide as its longest row: half a version is a wrong version."""
+def table(headings: Sequence[str], rows: Sequence[Sequence[str | tuple[str, str]]]) -> Table:
+    """Return a table as wide as its longest row: half a version is a wrong version.
+
+    A cell is a text, or a text and its style.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -55,7 +57,8 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> Tabl
     for heading in headings or range(len(rows[0]) if rows else 0):
         made.add_column(str(heading), no_wrap=True)
     for row in rows:
-        made.add_row(*(Text(printable(cell)) if isinstance(cell, str) else cell for cell in row))
+        cells = [(cell, "") if isinstance(cell, str) else cell for cell in row]
+        made.add_row(*(Text(printable(text), style) for text, style in cells))
     # On a dumb terminal Rich takes 80 columns unless both numbers are given.
     made.width = Console(width=1000, height=25).measure(made).maximum
     return made

@@ -68,6 +68,9 @@ class Words(invoke.parser.parser.ParseMachine):
             needs = " and ".join(flag(str(argument.name)) for argument in missing)
             usage = " ".join(str(each.name).upper() for each in self.context.positional_args)
             raise KilnError(f"{name} needs {needs}: ./invoke {name} {usage}", hint=hint)
+        if name and not self.word.startswith("-"):
+            text = f"{name} does not take {self.word!r}, and no task has that name"
+            raise KilnError(text, hint=hint)
         raise unknown_word(self.word, [*self.context.flags, *self.contexts], hint)
 
 

@@ -35,7 +35,8 @@ ANSWERS = {
     "DescribeImages": (
         200,
         '<DescribeImagesResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><imagesSet><item>'
-        "<imageId>ami-0123456789abcdef0</imageId><name>amzn2</name>"
+        "<imageId>ami-0123456789abcdef0</imageId><imageState>available</imageState>"
+        "<name>amzn2</name>"
         "<creationDate>2026-01-01T00:00:00.000Z</creationDate></item></imagesSet>"
         "</DescribeImagesResponse>",
     ),
