@@ -42,7 +42,7 @@ _NO_VALUE = "(none)"
 
 
 def of_name(name: str) -> str:
-    """`sbom` of a build by its name: see `kiln.pipeline.kept_records.find_record` for valid names.
+    """`sbom` of a build by its name: see `kiln.pipeline.records.find_record` for valid names.
 
     Raises KilnError (exit status 2) if there is no such build, or if it holds no version-info.
     """

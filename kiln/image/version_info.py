@@ -11,7 +11,7 @@ from typing import Any
 
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError
-from kiln.pipeline import kept_records, record
+from kiln.pipeline import record, records
 
 
 def load_version_info(name: str) -> tuple[dict[str, Any], record.Record | None]:
@@ -25,7 +25,7 @@ def load_version_info(name: str) -> tuple[dict[str, Any], record.Record | None]:
         data = record.document(path)
         if isinstance(data.get("packages"), list):
             return of(data, name), None
-    build = kept_records.find_record(name)
+    build = records.find_record(name)
     return of({"versions": build.versions}, name), build
 
 

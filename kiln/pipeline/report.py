@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader
 
 from kiln.base.paths import TEMPLATES
 from kiln.cloud.capacity import Try
-from kiln.pipeline.ami_checks import Check
+from kiln.pipeline.checks import Check
 from kiln.pipeline.record import Record
 
 

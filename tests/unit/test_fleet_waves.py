@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kiln.base.errors import KilnError, operation_failed
-from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud.target import Target
 from kiln.fleet import cloudwatch, install
 from kiln.fleet.commands import CommandAnswer, CommandDocument
 from kiln.fleet.document import StoredBundle
@@ -20,7 +20,7 @@ from kiln.fleet.status import FleetStatus, Lack, MachineState
 from kiln.fleet.waves import parse_waves
 from kiln.telemetry import Telemetry
 
-AWS = AwsTarget("a test", "us-east-1", account="123456789012")
+AWS = Target("a test", "us-east-1", account="123456789012")
 IDS = [f"i-{number:017x}" for number in range(6)]
 BUNDLE = "0" * 64
 

@@ -8,9 +8,9 @@ import pytest
 
 from kiln.base.errors import KilnError
 from kiln.cloud import aws, stacks, telemetry_stack
-from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud.target import Target
 
-AWS = AwsTarget("a test", "eu-central-1", account="123456789012")
+AWS = Target("a test", "eu-central-1", account="123456789012")
 OLD = "CREATE_COMPLETE"
 
 
