@@ -212,7 +212,9 @@ def _running(client: Any, instance_id: str, target: Target, stop: Stop) -> dict[
             instance = _described(error.last_response)
             state = instance.get("State", {}).get("Name", "pending")
             if state == "pending":
-                raise
+                raise operation_failed(
+                    f"{instance_id} is still not running after {_BOOT_TIMEOUT:.0f} s"
+                ) from None
             reason = instance.get("StateReason", {}).get("Message", "no reason given")
             raise operation_failed(
                 f"{instance_id} went to {state} while booting: {reason}"
