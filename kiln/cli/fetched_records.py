@@ -26,7 +26,7 @@ def shelf_for(
     """
     from kiln.base.account import Account
     from kiln.matrix import load
-    from kiln.matrix.overrides import records_bucket
+    from kiln.matrix.flags import records_bucket
     from kiln.pipeline.records import bucket_at
 
     settings = recipe.row.account if recipe else Account()

@@ -12,7 +12,7 @@ from kiln.base.account import Account
 from kiln.base.errors import operation_failed
 from kiln.cloud import aws
 from kiln.cloud.target import Target
-from kiln.facts.program_messages import message
+from kiln.facts.tables import message
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import CapacityReservationTypeDef, FilterTypeDef

@@ -24,7 +24,7 @@ from kiln.cloud import aws, capacity, cleanup, session
 from kiln.cloud.capacity import Try
 from kiln.cloud.network import Access, Network
 from kiln.cloud.target import Target
-from kiln.facts.program_messages import message
+from kiln.facts.tables import message
 
 _BOOT_TIMEOUT = 600.0
 # Of one command over SSH; ConnectTimeout covers only the connection.

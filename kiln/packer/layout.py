@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from kiln.base import templates
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.packer import render, settings
@@ -83,8 +84,9 @@ def _settings(recipe: Recipe) -> str:
     values = settings.by_hand(account)
     if not values and not by_pipeline:
         return ""
-    template = render.hcl_templates().get_template("settings.pkrvars.hcl.j2")
-    return template.render(values=values, by_pipeline=by_pipeline)
+    return templates.render(
+        "packer/settings.pkrvars.hcl.j2", values=values, by_pipeline=by_pipeline
+    )
 
 
 def checkout_from(root: Path) -> str:

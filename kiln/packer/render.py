@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from functools import cache
-from typing import TYPE_CHECKING
 
 from kiln import components
-from kiln.base.paths import TEMPLATES
 from kiln.base.recipe import Recipe
+from kiln.base.templates import render
 from kiln.components import Component, Step, rendered_files
-from kiln.packer import hcl, program, template_values
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
+from kiln.packer import program, template_values
 
 CHECKOUT = ".."  # from packer/ in it
 RECIPE = "recipe.pkr.hcl"
@@ -33,7 +28,7 @@ def render_files(recipe: Recipe) -> dict[str, str]:
     """
     values = template_values.recipe_values(recipe)
     return {
-        RECIPE: hcl_templates().get_template("recipe.pkr.hcl.j2").render(values),
+        RECIPE: render("packer/recipe.pkr.hcl.j2", **values),
         RECIPE_JSON: _recipe_json(recipe),
         **_image_files(recipe),
     }
@@ -65,7 +60,7 @@ def shared_by(
     }
 
     def filled(name: str, **more: bool) -> str:
-        return hcl_templates().get_template(f"{name}.pkr.hcl.j2").render(values, **more)
+        return render(f"packer/{name}.pkr.hcl.j2", **values, **more)
 
     return {
         "variables.pkr.hcl": filled("variables"),
@@ -90,22 +85,3 @@ def _image_files(recipe: Recipe) -> dict[str, str]:
         for files in (*of_components, rendered_files.installed_agent_files(recipe))
         for path, text in files.items()
     }
-
-
-@cache
-def hcl_templates(folder: str = "packer") -> Environment:
-    """The templates of HCL in a folder of templates/, whose expressions end in a filter."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    # HCL, not HTML: kiln.packer.hcl quotes.
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES / folder),
-        undefined=StrictUndefined,
-        finalize=hcl.require_safe,
-        autoescape=False,  # noqa: S701
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"hcl": hcl.value, "inside": hcl.inside, "comment": hcl.comment}
-    return environment

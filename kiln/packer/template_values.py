@@ -9,12 +9,12 @@ from kiln import components
 from kiln.base import tags
 from kiln.base.errors import KilnError
 from kiln.base.findings import errors
+from kiln.base.hcl import Expression
 from kiln.base.overlay import provisioner_file, shown_path
 from kiln.base.recipe import Recipe
 from kiln.components import Component, Step, environment, rendered_files
 from kiln.facts import lock_file, table
 from kiln.packer import program, uploads
-from kiln.packer.hcl import Expression
 
 # The tags of everything that a run creates: those that the recipe's JSON has at a path, those that
 # are `none` where the component is not on the image, and those of the run's variables.
@@ -149,13 +149,7 @@ def _require_provisioners(recipe: Recipe, chosen: Iterable[Step]) -> None:
 
 def _require_environment(recipe: Recipe, chosen: Iterable[Step]) -> None:
     steps = tuple(chosen)
-    of_steps = (
-        finding
-        for step in steps
-        for finding in environment.environment_problems(
-            step.name, environment.component_variables(step)
-        )
-    )
+    of_steps = (finding for step in steps for finding in environment.environment_problems(step))
     findings = errors((*of_steps, *rendered_files.name_problems(recipe, steps)))
     if findings:
         lines = [f"{finding.place}: {finding.message}" for finding in findings]

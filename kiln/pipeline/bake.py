@@ -24,7 +24,7 @@ from kiln.cloud.instance import ssh_timeout
 from kiln.cloud.network import Access
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
-from kiln.facts.program_messages import message
+from kiln.facts.tables import message
 from kiln.packer import plugins, settings
 from kiln.packer.digest import identity_variables
 from kiln.packer.folders import write_inputs

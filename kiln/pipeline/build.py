@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from kiln.base import needs, overlay
-from kiln.base.account import Account
+from kiln.base.account import Account, key_elsewhere
 from kiln.base.errors import KilnError, operation_failed, refuse_errors
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
@@ -19,8 +19,7 @@ from kiln.cloud.network import SESSION_MANAGER, make_access
 from kiln.cloud.target import Target
 from kiln.compat import engine
 from kiln.matrix import flags
-from kiln.matrix.account import key_elsewhere
-from kiln.matrix.references import no_such_component
+from kiln.matrix.load import no_such_component
 from kiln.packer import plugins, program, seen_hashes
 from kiln.packer.digest import recipe_digest
 from kiln.packer.program import Packer
@@ -104,10 +103,10 @@ def _require_compatible(recipes: list[Recipe], options: Options) -> None:
     chosen = []
     for recipe in recipes:
         bakes, verifies = options.bake_types(recipe), options.verify_type(recipe)
-        account = replace(options.account(recipe), instance_types=bakes)
-        row = replace(recipe.row.without(*(types if typed else ())), account=account)
+        account = options.account(recipe).changed(instance_types=bakes)
+        row = recipe.row.without(*(types if typed else ())).changed(account=account)
         chosen.append(
-            replace(recipe, instance_type=bakes[0], verify_instance_type=verifies, row=row)
+            recipe.changed(instance_type=bakes[0], verify_instance_type=verifies, row=row)
         )
     refuse_errors(engine.check_matrix(chosen))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from kiln import components
 from kiln.base import tags
@@ -21,7 +21,7 @@ from kiln.cloud import parents
 from kiln.cloud.target import OwnKernel, ParentAmi, Target
 from kiln.facts import table
 from kiln.matrix import load
-from kiln.matrix.overrides import overridden
+from kiln.matrix.flags import overridden
 from kiln.packer.digest import recipe_digest
 from kiln.pipeline.record import Record
 
@@ -191,14 +191,11 @@ def plan_build(
     )
 
 
-_RECIPE = TypeAdapter(Recipe)
-
-
 def rebuild_inputs(record: Record) -> tuple[Recipe, Rebuilt]:
     """The recipe of a record and its parent AMI, if this checkout still bakes the same for it."""
     run, commit = record.run_id, record.git_commit
     try:
-        recipe = _RECIPE.validate_python(record.recipe)
+        recipe = Recipe.model_validate(record.recipe)
     except ValidationError as error:
         first = error.errors()[0]
         raise KilnError(
@@ -212,7 +209,8 @@ def rebuild_inputs(record: Record) -> tuple[Recipe, Rebuilt]:
             hint="./invoke build bakes the row from today's parent",
         )
     # How the account is used is today's: the record says what is on the image.
-    recipe = replace(recipe, row=replace(recipe.row, account=load.load_account(recipe.name)))
+    account = load.load_account(recipe.name)
+    recipe = recipe.changed(row=recipe.row.changed(account=account))
     digest = recipe_digest(recipe)
     if digest != record.recipe_digest:
         raise KilnError(

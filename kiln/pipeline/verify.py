@@ -36,7 +36,7 @@ from kiln.cloud.instance import Boot, Machine, booted, ssh_timeout
 from kiln.cloud.network import Access, make_access
 from kiln.cloud.target import OwnKernel, ParentAmi, Target
 from kiln.matrix import flags, load
-from kiln.matrix.overrides import NOTHING, overridden, records_bucket
+from kiln.matrix.flags import NOTHING, overridden, records_bucket
 from kiln.packer.digest import recipe_digest
 from kiln.pipeline import checks, records
 from kiln.pipeline.draft import Draft, recorded

@@ -10,15 +10,14 @@ from typing import Any
 
 import boto3
 
-from kiln.base import plain_yaml
-from kiln.base.located import load_yaml
+from kiln.base import templates, yaml_files
 from kiln.base.paths import KNOWLEDGE, ROOT, lock_file
+from kiln.base.yaml_files import load_yaml
 from kiln.facts import lock_file as lock
-from kiln.packer import policy, render
-from kiln.pipeline import report
+from kiln.packer import policy
 from lab.api import botocore_data
 
-_parse = plain_yaml.parse_plain
+_parse = yaml_files.parse_plain
 _parsed: dict[tuple[str, str, bool], Any] = {}
 
 
@@ -33,14 +32,13 @@ def _parse_plain(text: str, name: str, *, versions_as_text: bool = False, **tags
 for _path in sorted(KNOWLEDGE.glob("*.yaml")):
     _text = _path.read_text(encoding="utf-8")
     _parsed[_text, _path.name, True] = _parse(_text, _path.name, versions_as_text=True)
-plain_yaml.parse_plain = _parse_plain
+yaml_files.parse_plain = _parse_plain
 load_yaml(ROOT / "amis.yaml")
 lock.read_lock_file(lock_file())
 for _path in sorted((ROOT / "packer" / "shared").rglob("*.hcl")):
     policy.read_hcl(_path.read_text(encoding="utf-8"))
-report.pages().get_template("report.html.j2")
-for _name in render.hcl_templates().list_templates():
-    render.hcl_templates().get_template(_name)
+for _name in templates.environment().list_templates(["j2"]):
+    templates.environment().get_template(_name)
 botocore_data.read_once()
 for _service in ("ec2", "ssm", "sts"):
     boto3.Session("preloaded", "preloaded", region_name="us-east-1").client(_service)  # type: ignore[call-overload]

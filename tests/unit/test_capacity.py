@@ -17,7 +17,7 @@ from kiln.cloud import aws, capacity, instance, network
 from kiln.cloud.capacity import Launch, Try
 from kiln.cloud.network import Access, Network
 from kiln.cloud.target import Target
-from kiln.matrix.overrides import overridden
+from kiln.matrix.flags import overridden
 from kiln.pipeline import report
 from tests.unit.records import a_record
 
