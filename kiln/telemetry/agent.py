@@ -43,8 +43,8 @@ def agent_files(
     }
     if settings.metrics and driver:
         files[f"{STAGED}/gpu.json"] = _metrics(settings, {"nvidia_gpu": _gpu(settings)})
-    if settings.efa:
-        files[f"{STAGED}/efa.json"] = _metrics(settings, _efa(settings, agent_version))
+    if settings.efa and agent_has("efa", agent_version):
+        files[f"{STAGED}/efa.json"] = _metrics(settings, _efa(settings))
     if settings.host:
         files[f"{STAGED}/host.json"] = _metrics(settings, _host(settings, agent_version))
     if settings.dcgm and driver:
@@ -81,6 +81,8 @@ def agent_config_problems(
         needs("power_draw_driver_570", "power-draw", lacks, ", or remove power_draw")
     if settings.metrics:
         needs("nvidia_gpu", "nvidia-gpu", "has no nvidia_gpu section and ignores it")
+    if settings.efa:
+        needs("efa", "efa", "has no efa section and ignores it", ", or remove efa: true")
     if settings.log_class != facts["logs"]["class_with_metric_filters"]:
         lacks = f"cannot create a {settings.log_class} log group"
         needs("log_group_class", "log-class", lacks, ", or set log_class: STANDARD")
@@ -187,18 +189,9 @@ def _host(settings: Telemetry, agent_version: str | None) -> dict[str, Any]:
     return sections
 
 
-def _efa(settings: Telemetry, agent_version: str | None) -> dict[str, Any]:
-    efa = telemetry_facts()["efa"]
-    if agent_has("efa", agent_version):
-        names = [counter["agent"] for counter in efa["counters"]]
-        return {"efa": {"measurement": names, "metrics_collection_interval": settings.interval}}
-    return {
-        "statsd": {
-            "service_address": efa["statsd"],
-            "metrics_collection_interval": settings.interval,
-            "metrics_aggregation_interval": settings.interval,
-        }
-    }
+def _efa(settings: Telemetry) -> dict[str, Any]:
+    names = [counter["agent"] for counter in telemetry_facts()["efa"]["counters"]]
+    return {"efa": {"measurement": names, "metrics_collection_interval": settings.interval}}
 
 
 def _dcgm(settings: Telemetry) -> dict[str, Any]:

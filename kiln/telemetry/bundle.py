@@ -1,7 +1,7 @@
 """Telemetry for running instances: one self-contained installer script.
 
 templates/telemetry/installer.sh does the work on the machine. This module packs its files: the
-event monitor from runtime/, its variants for old systemd, and the agent's configuration for each
+event monitor from runtime/ and the agent's configuration for each
 range of agent versions that needs a different one.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from kiln import facts
-from kiln.base.paths import RUNTIME, RUNTIME_VARIANTS, TEMPLATES
+from kiln.base.paths import RUNTIME, TEMPLATES
 from kiln.base.templates import render
 from kiln.base.versions import at_least, key
 from kiln.base.vocabulary import UNAME_OF_DEB
@@ -80,9 +80,6 @@ def _members(settings: Telemetry, packages: Iterable[Row]) -> Iterator[tuple[str
     """The files of the payload: name, content and mode."""
     for target, path in runtime_files().items():
         yield f"files/{target}", path.read_bytes(), _mode(path)
-    for variant in sorted(RUNTIME_VARIANTS.glob("systemd-before-*")):
-        for target, path in runtime_files(variant).items():
-            yield f"variants/{variant.name}/{target}", path.read_bytes(), _mode(path)
     # The agent versions at which the configuration changes.
     since = telemetry_facts()["agent"]["since"]
     for step in {step for step in since.values() if at_least(step, since["nvidia_gpu"])}:

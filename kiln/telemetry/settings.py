@@ -63,7 +63,7 @@ class Telemetry(BaseModel):
     log_class: str = "STANDARD"
     """Class of the log group; metric filters need `STANDARD`."""
     efa: bool = False
-    """Counters of the EFA devices, from the agent or, if it is too old, from our collector."""
+    """Counters of the EFA devices."""
     dcgm: bool = False
     """Utilization per MIG slice, ECC, remapped rows, encoder use, through dcgm-exporter."""
 

@@ -146,17 +146,18 @@ plan_folder() {
 }
 
 make_plan() {
-    local variant version
+    local version
     plan_folder "$work/files" ''
     version=$(systemd_version)
-    for variant in "$work"/variants/systemd-before-*; do
-        [[ -d $variant ]] || continue
-        ((version >= ${variant##*-})) || plan_folder "$variant" ''
-    done
+    if ((version < 240)); then
+        # Drop-ins with settings that it does not know.
+        awk -F '\t' '$2 !~ /system\/kiln-[^\/]*[.]service[.]d\//' "$work/plan" >"$work/plan.new"
+        mv "$work/plan.new" "$work/plan"
+    fi
     if [[ -n $with_agent ]]; then
         plan_folder "$agent_config" "$agent_etc"
     else
-        awk -F '\t' '$2 !~ /amazon-cloudwatch-agent|dcgm|efa-statsd|agent-sources/' \
+        awk -F '\t' '$2 !~ /amazon-cloudwatch-agent|dcgm|agent-sources/' \
             "$work/plan" >"$work/plan.new"
         mv "$work/plan.new" "$work/plan"
     fi
@@ -294,6 +295,20 @@ keep_foreign() {
     done <"$work/plan"
 }
 
+# The unit of the original pipeline has the name that ours has as an alias.
+set_aside_original() {
+    local unit=aws-hw-monitor.service path=/etc/systemd/system/aws-hw-monitor.service before
+    [[ -f $root$path && ! -L $root$path ]] || return 0
+    before=$(ours "$path") || exit 1
+    [[ -z $before ]] || return 0
+    mkdir -p "$state/before${path%/*}"
+    cp -a "$root$path" "$state/before$path"
+    ! systemd_unit is-enabled "$unit" >/dev/null 2>&1 || echo "$unit" >>"$state/enabled-before"
+    leave_units "$unit"
+    rm -f "$root$path"
+    say "kept the $path that was here before"
+}
+
 # Written before the files are: a run that is cut off can be taken back.
 write_manifest() {
     local path sum sums
@@ -347,9 +362,6 @@ list_units() {
     done <"$state/manifest"
 }
 
-# The EFA timer only where the agent cannot count itself: the series have the same names.
-wanted() { [[ $1 != kiln-efa-statsd.timer ]] || grep -qs '"statsd"' "$root$agent_etc/kiln.d/efa.json"; }
-
 systemd_unit() {
     if [[ -n $root ]]; then systemctl --root="$root" "$@"; else systemctl "$@"; fi
 }
@@ -360,12 +372,9 @@ leave_units() {
 }
 
 run_systemd() {
-    local unit units type all=() idle=() restarted=()
+    local unit units type all restarted=()
     list_units
-    for unit in ${units[@]+"${units[@]}"}; do
-        if wanted "$unit"; then all+=("$unit"); else idle+=("$unit"); fi
-    done
-    ((${#idle[@]} == 0)) || leave_units "${idle[@]}"
+    all=(${units[@]+"${units[@]}"})
     if [[ -n $with_agent ]]; then
         systemd_unit is-enabled amazon-cloudwatch-agent.service >/dev/null 2>&1 || : >"$state/agent-enabled"
         all+=(amazon-cloudwatch-agent.service)
@@ -401,6 +410,7 @@ bundle_install() {
     make_plan
     note_edited
     keep_foreign
+    set_aside_original
     write_manifest
     # Old and new until all files are in place, so that a cut between two runs loses no name.
     { cat "$work/manifest"; grep -F -f "$work/gone" "$state/manifest" 2>/dev/null || true; } >"$state/manifest.new"

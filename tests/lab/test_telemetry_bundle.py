@@ -27,7 +27,7 @@ pytestmark = guests.AS_ROOT
 
 AGENT_BUILD = "1.300072.0b1766"
 MERGED = "/opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d"
-SERVICES = ("aws-hw-monitor.service", "amazon-cloudwatch-agent.service")
+SERVICES = ("kiln-xid.service", "amazon-cloudwatch-agent.service")
 # What an installation may change; other files of a running system change by themselves.
 WATCHED = ("etc", "opt", "usr/local", "var/lib/kiln")
 CHANGES_BY_ITSELF = {"etc/ld.so.cache", "etc/resolv.conf", "etc/machine-id", "etc/mtab"}

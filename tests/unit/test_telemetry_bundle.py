@@ -17,8 +17,8 @@ import pytest
 from invoke import Context
 
 from kiln import facts
-from kiln.base import plain_yaml
-from kiln.base.paths import ROOT, RUNTIME, RUNTIME_VARIANTS
+from kiln.base import yaml_files
+from kiln.base.paths import ROOT, RUNTIME
 from kiln.cli import telemetry as tasks
 from kiln.components.component import download
 from kiln.facts.lock_file import read_lock_file
@@ -28,8 +28,10 @@ from kiln.telemetry.settings import telemetry_facts
 
 AGENT = "opt/aws/amazon-cloudwatch-agent"
 EVENTS = f"{AGENT}/etc/amazon-cloudwatch-agent.d/kiln-events.json"
-MONITOR = "etc/systemd/system/aws-hw-monitor.service"
-WANTS = "etc/systemd/system/multi-user.target.wants/aws-hw-monitor.service"
+MONITOR = "etc/systemd/system/kiln-xid.service"
+# Of the original pipeline; our unit has the name as an alias.
+ORIGINAL = "etc/systemd/system/aws-hw-monitor.service"
+WANTS = "etc/systemd/system/multi-user.target.wants/kiln-xid.service"
 
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("systemctl"),
@@ -142,7 +144,7 @@ def test_a_package_of_the_lock_is_for_every_version_of_its_distribution():
 
 
 def test_each_distribution_of_the_bundle_says_of_itself_what_the_table_says():
-    bases = plain_yaml.read_plain(ROOT / "lab/rootfs/basefiles/distros.yaml")["distros"]
+    bases = yaml_files.read_plain(ROOT / "lab/rootfs/basefiles/distros.yaml")["distros"]
     rows = {recipe.distro.id: recipe for recipe in load_recipes()}
     for name, entry in telemetry_facts()["bundle"]["distros"].items():
         release = bases[name]["os_release"]
@@ -193,12 +195,12 @@ def test_what_was_there_before_comes_back(installer, image):
     theirs = (
         "[Service]\nExecStart=/opt/aws/aws-hw-monitor.sh\n[Install]\nWantedBy=multi-user.target\n"
     )
-    put(image / MONITOR, theirs)
+    put(image / ORIGINAL, theirs)
     subprocess.run(["systemctl", f"--root={image}", "enable", "aws-hw-monitor"], check=True)
     before = tree(image)
     output = run(installer, image)
-    assert f"kept the /{MONITOR} that was here before" in output
-    assert (image / MONITOR).read_text() != theirs
+    assert f"kept the /{ORIGINAL} that was here before" in output
+    assert (image / ORIGINAL).readlink().name == "kiln-xid.service"
     run(installer, image)
     run(installer, image, "--uninstall")
     assert tree(image) == before
@@ -247,41 +249,27 @@ def test_a_newer_bundle_replaces_the_older_one_and_leaves_nothing_of_it(image, i
 @pytest.mark.parametrize(
     ("agent", "log_class", "efa"),
     [
-        ("1.247350.0", False, "statsd"),
-        ("1.300031.1", False, "statsd"),
-        ("1.300032.3", True, "statsd"),
-        ("1.300072.0b1766", True, "efa_rx_bytes"),
+        ("1.247350.0", False, False),
+        ("1.300031.1", False, False),
+        ("1.300032.3", True, False),
+        ("1.300072.0b1766", True, True),
     ],
 )
 def test_the_configuration_fits_the_agent_that_is_there(installer, tmp_path, agent, log_class, efa):
     image = make_image(tmp_path, agent=agent)
     run(installer, image)
     assert ("log_group_class" in (image / EVENTS).read_text()) is log_class
-    assert efa in (image / AGENT / "etc/kiln.d/efa.json").read_text()
-    timer = "etc/systemd/system/timers.target.wants/kiln-efa-statsd.timer"
-    assert (image / timer).is_symlink() is (efa == "statsd")
+    assert (image / AGENT / "etc/kiln.d/efa.json").exists() is efa
 
 
 @needs_root
-def test_after_an_upgrade_of_the_agent_nobody_counts_twice(installer, tmp_path):
-    image = make_image(tmp_path, agent="1.300032.3")
-    timer = image / "etc/systemd/system/timers.target.wants/kiln-efa-statsd.timer"
-    run(installer, image)
-    assert timer.is_symlink()
-    put(image / AGENT / "bin/CWAGENT_VERSION", "1.300072.0b1766\n")
-    run(installer, image)
-    assert not timer.is_symlink()
-
-
-@needs_root
-@pytest.mark.parametrize(("systemd", "old"), [("219", True), ("239", True), ("240", False)])
-def test_a_systemd_too_old_for_the_unit_gets_its_variant(installer, tmp_path, systemd, old):
+@pytest.mark.parametrize(("systemd", "dropins"), [("219", False), ("239", False), ("240", True)])
+def test_old_systemd_gets_no_dropins_that_it_does_not_know(installer, tmp_path, systemd, dropins):
     image = make_image(tmp_path, systemd=systemd)
     run(installer, image)
-    source = RUNTIME_VARIANTS / "systemd-before-240" if old else RUNTIME
-    assert (image / MONITOR).read_text() == (source / MONITOR).read_text()
-    if old:
-        assert "nothing to do" in run(installer, image)
+    assert (image / MONITOR).read_text() == (RUNTIME / MONITOR).read_text()
+    assert (image / "etc/systemd/system/kiln-.service.d").exists() is dropins
+    assert "nothing to do" in run(installer, image)
 
 
 @needs_root
