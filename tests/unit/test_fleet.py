@@ -16,7 +16,7 @@ from kiln.base.errors import KilnError
 from kiln.base.paths import TEMPLATES
 from kiln.fleet import document, install, status
 from kiln.fleet.install import Installation, Wave, allowed_errors, plan_waves
-from kiln.fleet.machines import FleetMachine, Selected, parse_targets
+from kiln.fleet.machines import FleetMachine, parse_targets
 from kiln.xid import archive
 from lab.ssm import documents
 
@@ -25,19 +25,16 @@ ONE, TWO = "i-0123456789abcdef0", "i-0123456789abcdef1"
 
 
 @pytest.mark.parametrize(
-    ("text", "selected"),
+    ("text", "filters"),
     [
-        ("all", Selected()),
-        ("tag:Team=ml", Selected(tag="Team", values=("ml",))),
-        (
-            "tag:aws:autoscaling:groupName=a,b",
-            Selected(tag="aws:autoscaling:groupName", values=("a", "b")),
-        ),
-        (f"{ONE},{TWO},{ONE}", Selected(ids=(ONE, TWO))),
+        ("all", {}),
+        ("tag:Team=ml", {"tag:Team": ["ml"]}),
+        ("tag:aws:autoscaling:groupName=a,b", {"tag:aws:autoscaling:groupName": ["a", "b"]}),
+        (f"{ONE},{TWO},{ONE}", {"instance-id": [ONE, TWO]}),
     ],
 )
-def test_targets_are_ids_a_tag_or_all(text: str, selected: Selected) -> None:
-    assert parse_targets(text) == selected
+def test_targets_are_ids_a_tag_or_all(text: str, filters: dict[str, list[str]]) -> None:
+    assert parse_targets(text) == filters
 
 
 @pytest.mark.parametrize(

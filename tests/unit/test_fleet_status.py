@@ -157,9 +157,7 @@ def test_a_stopped_instance_may_still_have_what_an_uninstallation_is_to_remove(
         for key, state in states.items()
     ]
     monkeypatch.setattr(install, "managed_machines", lambda target, ids: {})
-    monkeypatch.setattr(
-        install, "publish_document", lambda target: machines.CommandDocument("theirs")
-    )
+    monkeypatch.setattr(install, "publish_document", lambda target: {"DocumentName": "theirs"})
     answers = install.uninstall_fleet(AWS, chosen, lambda text: None)
     assert {key: (answer.ok, answer.why) for key, answer in answers.items()} == {
         "i-2": (False, "it is stopped")

@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError
 
 from kiln.base.errors import KilnError
 from kiln.fleet import document, install
-from kiln.fleet.machines import FleetMachine, Selected, find_machines
+from kiln.fleet.machines import FleetMachine, find_machines
 from kiln.fleet.status import fleet_status
 from kiln.telemetry import Telemetry
 from tests.unit.publish.channel import AWS
@@ -88,9 +88,9 @@ def test_a_fleet_on_which_nothing_can_be_installed_is_a_failed_operation(stored:
 
 def test_an_instance_that_the_region_does_not_have_is_refused() -> None:
     with pytest.raises(KilnError, match="i-0123456789abcdef0 is not in") as refused:
-        find_machines(AWS, Selected(ids=("i-0123456789abcdef0",)))
+        find_machines(AWS, {"instance-id": ["i-0123456789abcdef0"]})
     assert refused.value.exit_status == 2
-    assert find_machines(AWS, Selected(tag="Team", values=("nobody",))) == []
+    assert find_machines(AWS, {"tag:Team": ["nobody"]}) == []
 
 
 def test_a_document_has_a_version_for_each_text(
@@ -98,12 +98,13 @@ def test_a_document_has_a_version_for_each_text(
 ) -> None:
     first = document.publish_document(AWS)
     text = document.document_text()
-    assert (first.version, first.sha256) == ("1", hashlib.sha256(text.encode()).hexdigest())
+    assert first["DocumentVersion"] == "1"
+    assert first["DocumentHash"] == hashlib.sha256(text.encode()).hexdigest()
     calls.clear()
     assert document.publish_document(AWS) == first
     assert calls == ["DescribeDocument"]
     monkeypatch.setattr(document, "document_text", lambda: text.replace("AMI Kiln:", "Kiln:"))
-    assert document.publish_document(AWS).version == "2"
+    assert document.publish_document(AWS)["DocumentVersion"] == "2"
     monkeypatch.setattr(document, "document_text", lambda: text)
     assert document.publish_document(AWS) == first
 
