@@ -106,8 +106,9 @@ def test_each_action_runs_its_own_steps() -> None:
 
 def test_nothing_in_the_document_is_filled_in_but_its_parameters() -> None:
     text = document.document_text()
-    declared = set(json.loads(text)["parameters"])
-    assert set(re.findall(r"\{\{ *(.*?) *\}\}", text)) <= declared
+    declared = json.loads(text)["parameters"]
+    assert re.fullmatch(r"[0-9]+(\.[0-9]+){2}b[0-9]+", declared["version"]["default"])
+    assert set(re.findall(r"\{\{ *(.*?) *\}\}", text)) <= set(declared)
     assert "{{" not in SCRIPT
     # https://docs.aws.amazon.com/systems-manager/latest/userguide/documents-schemas-features.html
     assert len(text.encode()) < 64 * 1024
@@ -130,11 +131,6 @@ def test_the_document_takes_no_parameter_that_is_more_than_its_value(name: str, 
     content = json.loads(document.document_text())
     with pytest.raises(SsmError, match=f"Parameter {name}"):
         documents.values(content, {"action": ["install"], name: [value]})
-
-
-def test_the_agents_version_is_pinned_to_a_build() -> None:
-    version = json.loads(document.document_text())["parameters"]["version"]["default"]
-    assert re.fullmatch(r"[0-9]+(\.[0-9]+){2}b[0-9]+", version)
 
 
 def on_a_machine(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -282,19 +278,6 @@ def test_configuration_that_a_killed_run_put_aside_comes_back_with_the_bundle_fr
     assert installed(machine, "b", replace="yes") == 0
     assert on_a_machine(machine, "put-back").returncode == 168
     assert theirs.read_text() == "{}"
-
-
-def test_a_bundle_from_before_that_does_not_install_is_tried_again(machine: Path) -> None:
-    in_force(machine, "a")
-    fails = machine / "fails"
-    fails.touch()
-    bundle = machine / "var/lib/kiln/fleet/bundle.sh"
-    bundle.write_text(f"{bundle.read_text()}test ! -e {fails}\n".replace("exit 0\n", ""))
-    assert installed(machine, "b") == 0
-    assert on_a_machine(machine, "put-back").returncode == 1
-    fails.unlink()
-    assert on_a_machine(machine, "put-back").returncode == 168
-    assert last_call(machine) == ["a"]
 
 
 def test_a_configuration_that_was_replaced_comes_back_with_uninstall(machine: Path) -> None:
