@@ -33,7 +33,6 @@ class Kernel:
     release: str | None = None
     measured: str | None = None
     proxy: str | None = None
-    rolls: bool = False
 
     def __str__(self) -> str:
         return self.release or self.series
@@ -166,7 +165,7 @@ def row_case(recipe: Recipe, today: date) -> Case:
 
 
 def _kernel(name: str, entry: dict[str, Any]) -> Kernel:
-    keys = ("series", "release", "measured", "proxy", "rolls")
+    keys = ("series", "release", "measured", "proxy")
     return Kernel(name, **{key: entry[key] for key in keys if key in entry})
 
 
