@@ -16,8 +16,6 @@ from kiln.components.component import Step
 RECIPE_JSON = "etc/kiln/recipe.json"
 AGENT_ETC = "opt/aws/amazon-cloudwatch-agent/etc"
 RULE = "rendered-files"
-# What provisioners/lib/image.sh installs instead where systemd is that old.
-_VARIANTS = "runtime-variants/systemd-before-240"
 
 
 def installed_agent_files(recipe: Recipe) -> dict[str, str]:
@@ -52,15 +50,9 @@ def name_problems(recipe: Recipe, steps: Sequence[Step]) -> Iterator[Finding]:
                 yield Finding("error", RULE, message, hint, file=_source(step.name))
             rendered.setdefault(name, f"component {step.name}")
     for name, file in _overlay_files():
-        shadowed = (paths.ROOT / _VARIANTS / name).is_file() and not own_files(
-            f"{_VARIANTS}/{name}"
-        )
         problem, hint = "", "give the file another name"
         if name in rendered:
             problem = f", which {rendered[name]} renders already"
-        elif recipe.distro.package_manager == "yum" and shadowed:
-            problem = ", of which AMI Kiln has another one for a systemd before 240"
-            hint = f"put yours for Amazon Linux 2 into {_VARIANTS}/{name} of the overlay"
         if problem:
             message = f"on the image this is {name!r}{problem}"
             yield Finding("error", RULE, message, hint, file=shown_path(file))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ RECIPES = load_recipes()
 def recipe(distro: str, arch: str = "x86_64", **fields: Any) -> Recipe:
     """A recipe of the matrix for that distribution, with some fields changed."""
     base = next(recipe for recipe in RECIPES if recipe.distro.id == distro)
-    return replace(base, arch=arch, **fields)
+    return base.changed(arch=arch, **fields)
 
 
 def step(component: str, distro: str, arch: str = "x86_64", **fields: Any) -> Step:

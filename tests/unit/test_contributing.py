@@ -29,7 +29,7 @@ COMMAND = re.compile(r"`\./invoke ([^`]+)`")
 # Two AMIs instead of all: what a list promises does not depend on how many there are.
 ROWS = "amis:\n- {distro: al2023, stack: lts}\n- {distro: debian12, stack: lts}\n"
 FOLDERS = (
-    *("deploy", "devel", "docs", "kiln", "lab", "provisioners", "runtime", "runtime-variants"),
+    *("deploy", "devel", "docs", "kiln", "lab", "provisioners", "runtime"),
     *("setup", "templates", "tests"),
 )
 FILES = ("invoke", "tasks.py", "pyproject.toml", "amis.lock.yaml", "requirements.lock")
@@ -361,8 +361,7 @@ def test_a_component_with_a_version_of_its_own(checkout: Checkout) -> None:
     checkout.walk(
         "Add a version of its own to a component",
         {
-            "kiln/base/recipe.py": after("    mig_parted:", "    acme_baseline: str | None\n"),
-            "kiln/matrix/schema.py": after(
+            "kiln/base/recipe.py": after(
                 "    gdrcopy: Version", "    acme_baseline: Version | None = None\n"
             ),
             "kiln/components/system.py": lambda text: text.replace(

@@ -190,7 +190,7 @@ def test_bash_reads_the_same_header_as_the_pipeline(machine, path):
 
 def test_check_finds_a_component_that_the_recipes_archive_does_not_have():
     row = next(recipe for recipe in load_recipes() if recipe.driver_source == "distro")
-    recipe = replace(row, components=(*row.components, "nvidia-imex"))
+    recipe = row.changed(components=(*row.components, "nvidia-imex"))
     (finding,) = [result for result in engine.check_recipe(recipe) if result.level == "error"]
     assert "no package of nvidia-imex" in finding.message
     assert (finding.file, finding.line) == (recipe.row.file, recipe.row.line)

@@ -78,7 +78,7 @@ def test_packages_are_locked_by_repository_key_and_version(locked):
 
 
 def test_the_distributions_own_driver_is_not_said_to_come_from_nvidia():
-    recipe = replace(CLASSIC, driver_source="distro")
+    recipe = CLASSIC.changed(driver_source="distro")
     (archive,) = [
         entry
         for entry in lock.wanted([recipe], EMPTY)["packages"]
