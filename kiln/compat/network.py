@@ -77,7 +77,7 @@ def gpu_direct(recipe: Recipe, case: Case) -> Objections:
     entry = versions.last_reached(table("efa")["gdr"], "driver_branch", case.branch_name)
     if entry and versions.below(recipe.efa, entry["installer"]):
         yield Objection(
-            f"EFA installer {recipe.efa} is too old for GPUDirect RDMA with {recipe.driver}",
+            f"GPUDirect RDMA with {recipe.driver} needs EFA installer >= {entry['installer']}",
             f"set efa: {entry['installer']} or newer",
         )
 
