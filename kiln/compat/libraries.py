@@ -92,24 +92,13 @@ def cudnn_built_for(recipe: Recipe, case: Case) -> Objections:
     oldest = min(builds, key=lambda entry: versions.key(entry["from"]))
     built = versions.last_reached(builds, "from", recipe.cudnn) or oldest
     major, built_for = case.cuda_major, " and ".join(built["majors"])
+    others = [entry["from"] for entry in builds if major in entry["majors"]]
     if major and major not in built["majors"]:
         yield Objection(
             f"cuDNN {recipe.cudnn} has builds for CUDA {built_for}, none for {major}",
-            _cudnn_for(major),
+            f"cuDNN {', '.join(others)} have builds for CUDA {major}" if others else "",
             unsure=not facts.confirmed(built),
         )
-
-
-def _cudnn_for(major: str) -> str:
-    builds = sorted(table("cuda")["cudnn"], key=lambda entry: versions.key(entry["from"]))
-    has = [major in entry["majors"] for entry in builds]
-    if True not in has:
-        return ""
-    first = has.index(True)
-    hint = f"for CUDA {major} choose cuDNN {builds[first]['from']} or newer"
-    if False in has[first:]:
-        hint += f", older than {builds[has.index(False, first)]['from']}"
-    return hint
 
 
 @rule("GDR-DRV", reads_types=True)

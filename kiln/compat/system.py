@@ -45,10 +45,8 @@ def _end_means(recipe: Recipe, case: Case) -> str:
         "last_driver": facts.branches()[last].newest if last else None,
         "last_efa": table("efa")["os"].get(recipe.distro.id, {}).get("last"),
     }
-    text: str = case.distro.get("end_means", "")
-    for name, version in last_versions.items():
-        text = text.replace(f"{{{name}}}", version or "an unknown version")
-    return text
+    known = {name: version or "an unknown version" for name, version in last_versions.items()}
+    return str(case.distro.get("end_means", "")).format(**known)
 
 
 @rule("UNTRIED")
@@ -58,12 +56,7 @@ def never_baked(recipe: Recipe, case: Case) -> Objections:
     if recipe.arch in tried.get(recipe.flavor, ()):
         return
     name = case.distro["name"]
-    if not case.distro.get("parents"):
-        message = f"nothing was ever baked on {name}: AMI Kiln has no parent AMI for it"
-    elif recipe.flavor not in tried:
-        message = f"flavour {recipe.flavor} was never baked on {name}"
-    else:
-        message = f"{name} was never baked with flavour {recipe.flavor} for {recipe.arch}"
+    message = f"{name} was never baked with flavor {recipe.flavor} for {recipe.arch}"
     others = ", ".join(f"{flavor} ({', '.join(arches)})" for flavor, arches in tried.items())
     hint = f"tried on {name}: {others}" if others else "see docs/add-a-distribution.md"
     yield Objection(message, hint, "only facts were compared", advice=True)
