@@ -8,7 +8,7 @@ from kiln import facts
 from kiln.base import versions
 from kiln.base.errors import nearest
 from kiln.base.recipe import Recipe
-from kiln.compat import Case, Objection, Objections, rule, rules, type_rule
+from kiln.compat import Case, Objection, Objections, rule, rules, type_rule, unknown
 from kiln.facts import InstanceType, table
 from kiln.mig.check import check_label, label_layout
 
@@ -119,12 +119,9 @@ def unknown_cuda(recipe: Recipe, case: Case) -> Objections:
         return
     known = sorted(table("cuda")["releases"], key=versions.key)
     inside = versions.at_least(recipe.cuda, known[0]) and versions.at_least(known[-1], recipe.cuda)
-    guess = nearest(recipe.cuda, known)
     yield Objection(
-        f"{recipe.cuda} is not a known CUDA release"
-        + (f"; did you mean {guess}?" if guess else ""),
-        f"if NVIDIA released it after {table('cuda')['as_of']}, add it to "
-        "kiln/facts/knowledge/cuda.yaml",
+        unknown(recipe.cuda, "CUDA release", known),
+        f"add one of after {table('cuda')['as_of']} to kiln/facts/knowledge/cuda.yaml",
         unsure=not inside,
     )
 

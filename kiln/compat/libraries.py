@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from kiln import facts
 from kiln.base import versions
-from kiln.base.errors import nearest
 from kiln.base.recipe import Recipe
-from kiln.compat import Case, Objection, Objections, rule
+from kiln.compat import Case, Objection, Objections, rule, unknown
 from kiln.facts import table
 
 
@@ -24,12 +23,8 @@ def unknown_library(recipe: Recipe, case: Case) -> Objections:
     for name in ("gdrcopy", "dcgm", "container_toolkit"):
         version, known = getattr(recipe, name), table("services")[name]["versions"]
         if version and version not in known:
-            guess = nearest(version, known, likeness=0.7)
-            meant = f"; did you mean {guess}?" if guess else ""
-            yield Objection(
-                f"{name} {version} is not a known release{meant}",
-                "add a newer one to kiln/facts/knowledge/services.yaml",
-            )
+            message = unknown(version, f"{name} release", known)
+            yield Objection(message, "add a newer one to kiln/facts/knowledge/services.yaml")
 
 
 @rule("NCCL-CUDA")
@@ -41,8 +36,8 @@ def nccl_packaged(recipe: Recipe, case: Case) -> Objections:
     known = table("nccl")["versions"]
     entry = known.get(recipe.nccl)
     if entry is None:
-        hint = f"the newest is {versions.newest(known)}"
-        yield Objection(f"{recipe.nccl} is not a known NCCL release", hint)
+        message = unknown(recipe.nccl, "NCCL release", known)
+        yield Objection(message, f"the newest is {versions.newest(known)}")
         return
     if not entry["cuda"] or not recipe.cuda:
         return

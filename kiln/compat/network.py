@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from kiln import components, facts
 from kiln.base import versions
-from kiln.base.errors import KilnError, nearest
+from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
-from kiln.compat import Case, Objection, Objections, rule, type_rule
+from kiln.compat import Case, Objection, Objections, rule, type_rule, unknown
 from kiln.facts import InstanceType, table
 
 
@@ -61,12 +61,8 @@ def unknown_efa(recipe: Recipe, case: Case) -> Objections:
     """Our list has gaps before 1.23, so an unknown installer only warns."""
     releases = table("efa")["releases"]
     if recipe.efa and recipe.efa not in releases:
-        guess = nearest(recipe.efa, releases, likeness=0.7)
-        meant = f"; did you mean {guess}?" if guess else ""
-        yield Objection(
-            f"{recipe.efa} is not a known EFA installer{meant}",
-            "add a newer one to kiln/facts/knowledge/efa.yaml",
-        )
+        message = unknown(recipe.efa, "EFA installer", releases)
+        yield Objection(message, "add a newer one to kiln/facts/knowledge/efa.yaml")
 
 
 @rule("EFA-GDR580", reads_types=True)
