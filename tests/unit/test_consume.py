@@ -565,6 +565,7 @@ def test_argos_chart_makes_the_account_of_the_jobs() -> None:
          "cli is for one instance type, not 2"),
         (f"--line {CLUSTER} --for parallelcluster --instance-type g5.xlarge,g5.xlarge",
          "name each instance type once"),
+        (f"--line {EKS} --for cli --region moon", "--region moon is not a region"),
         (f"--line {EKS} --for cli --walkthrough", "cli takes no --walkthrough"),
         (f"--line {EKS} --for gpu-operator --owner operatr", "'ami' or 'operator'"),
         (f"--line {EKS} --for device-plugin --instance-type p4d.24xlarge --label all-balanced "
