@@ -96,14 +96,13 @@ def rebuild(
     Target:
     region: AWS region (default: the record's, as its parent AMI): --region eu-central-1
     """
-    from kiln.pipeline import kept_records
-    from kiln.pipeline import rebuild as rebuilding
-    from kiln.pipeline.plan import Options
+    from kiln.pipeline import records
+    from kiln.pipeline.plan import Options, rebuild_inputs
 
     aws_flags = settings.at(place)
     settings.fetch_builds(record)
-    built = kept_records.find_record(record)
-    recipe, rebuilt = rebuilding.inputs(built)
+    built = records.find_record(record)
+    recipe, rebuilt = rebuild_inputs(built)
     kind = built.target if place.target == "auto" else place.target
     chosen = Place(kind, place.region or built.region).choose()
     options = Options(
@@ -125,6 +124,7 @@ def _build(
 ) -> int:
     """Build the recipes, or show the plan, and print the outcome; return the exit status."""
     from kiln.base.progress import Progress
+    from kiln.compat.unconfirmed import unconfirmed_of_row
     from kiln.pipeline import build as builds
 
     progress = Progress()
@@ -138,14 +138,15 @@ def _build(
     outcome = builds.build_recipes(
         recipes, options, target, progress, install=install, on_failure=on_failure, rebuilt=rebuilt
     )
+    unconfirmed = {recipe.name: len(unconfirmed_of_row(recipe)) for recipe in recipes}
     # A failure was reported when it happened, perhaps many lines ago.
     lines = [
-        *(summary(build.record, build.unconfirmed) for build in outcome.built),
+        *(summary(record, unconfirmed[record.recipe["name"]]) for record in outcome.built),
         *([""] if outcome.built and outcome.failures else []),
         *(f"failed  {error}" for error in dict.fromkeys(outcome.failures.values())),
     ]
-    output([build.record.as_json() for build in outcome.built], "\n".join(lines))
-    return 0 if outcome.good else 1
+    output([record.as_json() for record in outcome.built], "\n".join(lines))
+    return 0 if outcome.succeeded else 1
 
 
 @task("Build")
@@ -197,10 +198,10 @@ def verify(
         aws_flags=settings.at(place),
         keyword=k,
     )
-    output(judged.record.as_json(), summary(judged.record))
+    output(judged.as_json(), summary(judged))
     if k:
-        return int(judged.record.status == "failed" or bool(judged.record.left))
-    return int(not judged.good)
+        return int(judged.status == "failed" or bool(judged.left))
+    return int(not judged.succeeded)
 
 
 def _verify_running(
@@ -214,10 +215,10 @@ def _verify_running(
 ) -> int:
     from kiln.base.progress import Progress
     from kiln.cli import targets
-    from kiln.pipeline import verify_running as running
+    from kiln.pipeline import running
 
     checked = running.verify_running(
-        running.of_host(host) if host else running.of_instance(str(instance), target),
+        running.at_host(host) if host else running.at_instance(str(instance), target),
         target,
         Progress(),
         kind_of_machine=targets.kind_of_machine,
@@ -226,8 +227,8 @@ def _verify_running(
         exercise=exercise,
         install=install,
     )
-    output(checked.record.as_json(), summary(checked.record))
-    return int(checked.record.status == "failed")
+    output(checked.as_json(), summary(checked))
+    return int(checked.status == "failed")
 
 
 def summary(record: Record, unconfirmed: int = 0) -> str:
@@ -236,7 +237,7 @@ def summary(record: Record, unconfirmed: int = 0) -> str:
     `unconfirmed` is the number of unconfirmed facts that its recipe rests on.
     """
     from kiln.base.paths import near
-    from kiln.pipeline.record import Checks
+    from kiln.pipeline.checks import Checks
 
     recipe, checks = record.recipe, record.checks or Checks(0, 0, 0, ())
     emulated = f", {recipe['arch']} by {record.emulated}" if record.emulated else ""

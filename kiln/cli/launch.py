@@ -171,12 +171,11 @@ def _make_catalogue(
     from kiln.catalogue.pages import site_files
     from kiln.catalogue.site import write_site
     from kiln.matrix import load
-    from kiln.pipeline.shared_records import bring_newest
     from kiln.publish import line_flags
 
     recipes = load.load_recipes()
     if shelf := records.shelf(target):
-        bring_newest(shelf, [recipe.name for recipe in recipes], log, each=_RECORDS)
+        shelf.fetch_newest([recipe.name for recipe in recipes], log, each=_RECORDS)
     gathered = gather_catalogue(target, recipes, line_flags.settings_by_line(), regions, log)
     write_site(site_files(gathered, log), folder)
     return gathered.catalogue

@@ -30,11 +30,11 @@ _STYLES = {"verified": "green", "failed": "red", "unverified": "yellow"}
 def list_(records: RecordSettings) -> None:
     """Show the AMIs of the matrix and their last builds."""
     from kiln.matrix import load
-    from kiln.pipeline import kept_records
+    from kiln.pipeline import records as kept
 
     recipes = load.load_recipes()
     records.fetch_newest([recipe.name for recipe in recipes])
-    show_rows(recipes, {recipe.name: kept_records.last(recipe.name) for recipe in recipes})
+    show_rows(recipes, {recipe.name: kept.last(recipe.name) for recipe in recipes})
 
 
 def show_rows(recipes: Sequence[Recipe], records: Mapping[str, Record | None]) -> None:
@@ -375,9 +375,9 @@ def lock(update: bool = False, from_: str | None = None) -> int:
 def _locked_from(name: str) -> LockDiff:
     """Lock the hashes in the record of a build on AWS."""
     from kiln.packer.seen_hashes import record_hashes
-    from kiln.pipeline import kept_records
+    from kiln.pipeline import records
 
-    build = kept_records.find_record(name)
+    build = records.find_record(name)
     if not build.versions:
         raise KilnError(
             f"run {build.run_id} has no versions: it ended before its AMI was checked",

@@ -22,7 +22,7 @@ from kiln.cli.task import Flags, task
 if TYPE_CHECKING:
     from kiln.base.recipe import Recipe
     from kiln.cloud.target import Target
-    from kiln.pipeline.shared_records import Shelf
+    from kiln.pipeline.records import RecordsBucket
     from kiln.publish.night_plan import Due, Night
     from kiln.publish.night_records import ShelfOf
     from kiln.publish.night_results import RowResult
@@ -96,9 +96,9 @@ def nightly(
     target = place.choose()
     options = Options(aws_flags={**records, "region": target.region})  # as plan_night plans
     target = builds.announce(recipes, options, target, progress.say)
-    with target.preparing(["a night"]):
-        if target.preparation and target.gone():
-            target = target.prepare([], progress.say)
+    with target.hooks.preparing(["a night"]):
+        if target.hooks.gone():
+            target.hooks.prepare([], progress, install=not no_install, own_kernel=False)
         shelf_of, bring = _records(recipes, records, target)
         boot, install = smoke_test(install=not no_install), not no_install
         night = plan_night(recipes, settings, target)
@@ -204,7 +204,7 @@ def _records(
     """Return the buckets of records that the rows have, and what fetches records from them."""
     from kiln.publish.night_records import bringing
 
-    def shelf_of(recipe: Recipe | None) -> Shelf | None:
+    def shelf_of(recipe: Recipe | None) -> RecordsBucket | None:
         return records.shelf(target, recipe)
 
     return shelf_of, bringing(recipes, shelf_of, log)
@@ -225,8 +225,8 @@ def commands_of(night: Night, target: Target, records: RecordSettings) -> dict[s
     }
 
 
-def _command(due: Due, target: Target, shelf: Shelf | None) -> str:
-    from kiln.pipeline import kept_records, shared_records
+def _command(due: Due, target: Target, shelf: RecordsBucket | None) -> str:
+    from kiln.pipeline import records
 
     name, where = due.recipe.name, f"--target {target.kind} --region {target.region}"
     if shelf:
@@ -234,10 +234,10 @@ def _command(due: Due, target: Target, shelf: Shelf | None) -> str:
     if not due.ami_id:
         return f"./invoke build --name {name} {where} && ./invoke publish --name {name} {where}"
     publish = f"./invoke publish --name {name} --ami {due.ami_id} {where}"
-    kept = shared_records.bring_row(shelf, name, log) if shelf else ()
+    kept = shelf.fetch_row(name, log) if shelf else ()
     if any(
         build.run_id in kept and build.ami_id == due.ami_id and build.status == "verified"
-        for build in kept_records.all_of(name)
+        for build in records.all_of(name)
     ):
         return publish
     return f"./invoke verify --ami {due.ami_id} {where} && {publish}"

@@ -17,7 +17,7 @@ from kiln.cli.task import Flags, Helps
 if TYPE_CHECKING:
     from kiln.base.recipe import Recipe
     from kiln.cloud.target import OwnKernel, Target
-    from kiln.pipeline.shared_records import Shelf
+    from kiln.pipeline.records import RecordsBucket
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,9 @@ class Settings(Flags, dict[str, str]):
         """Return the settings with the region that was typed."""
         return {**self, **({"region": place.region} if place.region else {})}
 
-    def shelf(self, target: Target | None = None, recipe: Recipe | None = None) -> Shelf | None:
+    def shelf(
+        self, target: Target | None = None, recipe: Recipe | None = None
+    ) -> RecordsBucket | None:
         """Return the records' bucket that flags, environment, row or `defaults` name, if any.
 
         `target` is where it is reached from, without one what `--target auto` is.
@@ -117,31 +119,27 @@ class Settings(Flags, dict[str, str]):
         from kiln.base.account import Account
         from kiln.matrix import load
         from kiln.matrix.flags import records_bucket
-        from kiln.pipeline.shared_records import shelf_of
+        from kiln.pipeline.records import bucket_at
 
         account = recipe.row.account if recipe else Account()
         if recipe is None:
             with contextlib.suppress(KilnError):  # of a matrix that only other tasks need
                 account = load.default_account()
         bucket = records_bucket(account, self)
-        return shelf_of(bucket, target or Place().choose()) if bucket else None
+        return bucket_at(bucket, target or Place().choose()) if bucket else None
 
     def fetch_builds(self, *names: str) -> None:
         """Fetch the records of these builds that are not here: `find_record` then finds them."""
-        from kiln.pipeline.shared_records import bring_named
-
         builds = [name for name in names if not name.endswith(".json") and not Path(name).is_file()]
         if builds and (shelf := self.shelf()):
             for name in builds:
-                bring_named(shelf, name, log)
+                shelf.fetch_named(name, log)
 
     def fetch_newest(self, rows: Sequence[str]) -> None:
         """Fetch the newest record of each row, if AWS answers."""
-        from kiln.pipeline.shared_records import bring_newest
-
         try:
             if shelf := self.shelf():
-                bring_newest(shelf, rows, log)
+                shelf.fetch_newest(rows, log)
         except KilnError as error:
             if error.exit_status == 2:
                 raise
