@@ -39,9 +39,18 @@ def test_a_host_is_taken_apart() -> None:
     [
         ((), "specify one of --ami, --instance and --host"),
         (("--ami", "ami-12345678", "--host", "a@b"), "specify one of"),
-        (("--ami", "ami-12345678", "--key", "x"), "--key and --exercise are for --instance and --host"),
-        (("--ami", "ami-12345678", "--exercise"), "--key and --exercise are for --instance and --host"),
-        (("--host", "a@b", "--instance-type", "g5.xlarge"), "--instance-type and --own-kernel are for --ami"),
+        (
+            ("--ami", "ami-12345678", "--key", "x"),
+            "--key and --exercise are for --instance and --host",
+        ),
+        (
+            ("--ami", "ami-12345678", "--exercise"),
+            "--key and --exercise are for --instance and --host",
+        ),
+        (
+            ("--host", "a@b", "--instance-type", "g5.xlarge"),
+            "--instance-type and --own-kernel are for --ami",
+        ),
         (("--host", "a@b", "--key", "/nowhere"), "--key /nowhere: no such file"),
     ],
 )
