@@ -1,6 +1,6 @@
 """The record of a run: what it made, from what, and the verdict.
 
-The published JSON Schema is docs/record.schema.json (record_schema.py), docs/records.md explains
+The published JSON Schema is docs/record.schema.json, docs/records.md explains
 each key.
 """
 
@@ -51,10 +51,9 @@ class Checks:
 class Record:
     """One run: a build, or the verification of an existing AMI.
 
-    `recipe` is the recipe as JSON and `versions` the image's version-info.json; record_schema.py
-    describes both. `recipe_digest` and `input_digest` are SHA-256 as hex (see docs/records.md for
-    what each promises). Times are UTC in ISO 8601; `seconds` maps a stage to its wall-clock
-    seconds.
+    `recipe` is the recipe as JSON and `versions` the image's version-info.json. `recipe_digest`
+    and `input_digest` are SHA-256 as hex (see docs/records.md for what each promises). Times are
+    UTC in ISO 8601; `seconds` maps a stage to its wall-clock seconds.
     """
 
     run_id: str
