@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
-from kiln.pipeline import kept_records, record
+from kiln.pipeline import record, records
 from kiln.telemetry.settings import Telemetry
 
 
@@ -197,7 +197,7 @@ def load_version_info(name: str) -> tuple[dict[str, Any], record.Record | None]:
         data = record.document(path)
         if isinstance(data.get("packages"), list):
             return data, None
-    build = kept_records.find_record(name)
+    build = records.find_record(name)
     return raw_version_info({"versions": build.versions}, name), build
 
 
