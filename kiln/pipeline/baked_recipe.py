@@ -11,7 +11,7 @@ from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.tags import ARCH, DISTRO, RECIPE, RECIPE_DIGEST
-from kiln.packer.digest import recipe_digest
+from kiln.packer.render import recipe_digest
 from kiln.pipeline import kept_records, record
 
 ON_THE_IMAGE = "/etc/kiln/recipe.json on the image"

@@ -23,8 +23,8 @@ from kiln.matrix.account import key_elsewhere
 from kiln.matrix.overrides import overridden
 from kiln.matrix.references import no_such_component
 from kiln.packer import program
-from kiln.packer.scripts import check_scripts
-from kiln.packer.staleness import renewal, shown_packer, stale_files
+from kiln.packer.folders import renewal, shown_packer, stale_rows
+from kiln.packer.validate import check_scripts
 from kiln.pipeline import build_row
 from kiln.pipeline import plan as planning
 from kiln.pipeline.build_row import Built
@@ -190,11 +190,11 @@ def _ready(
     own_kernel: bool,
 ) -> tuple[program.Packer, Target]:
     """Install what is missing here, and let the target prepare what the recipes need."""
-    groups = ("packer", "ssh", *target.host_packages([recipe.arch for recipe in recipes]))
+    groups = ("ssh", *target.host_packages([recipe.arch for recipe in recipes]))
     if own_kernel:
         groups += ("own_kernel",)
     needs.ensure(*groups, install=install, say=progress.say)
-    packer = program.find_packer()
+    packer = program.find_packer(in_aws=target.bills, install=install, say=progress.say)
     if target.preparation:
         with progress.stage(target.preparation):
             target = target.prepare(recipes, progress.say)
@@ -228,7 +228,7 @@ def _set_up(
     if any(plan.account.ssh_interface == SESSION_MANAGER for plan in planned):
         session.require_plugin()
     if rebuilt is None:
-        say_if_stale(recipes, progress)
+        say_if_stale(planned, progress)
     with progress.stage("parse the scripts"):
         for plan in planned:
             build_row.prepare(plan)
@@ -283,9 +283,9 @@ def _compatible(recipes: list[Recipe], options: Options) -> None:
     refuse_errors(engine.check_matrix(chosen))
 
 
-def say_if_stale(recipes: list[Recipe], progress: Progress) -> None:
+def say_if_stale(planned: list[Plan], progress: Progress) -> None:
     """Report that the committed HCL is not what will be baked."""
-    if stale_files(recipes, orphans=False):
+    if stale_rows([plan.rendered for plan in planned]):
         progress.say(
             f"{shown_packer()}/ is stale: this build bakes what the matrix says now; {renewal()} "
             f"brings {shown_packer()}/ up to date"

@@ -11,11 +11,11 @@ from kiln.base.times import now
 from kiln.cloud import runs, watch
 from kiln.cloud.access import make_access
 from kiln.compat.unconfirmed import unconfirmed_of_row
-from kiln.packer import plugins, seen_hashes
+from kiln.packer.lock import first_seen
 from kiln.packer.program import Packer
-from kiln.packer.scripts import check_scripts
+from kiln.packer.validate import check_scripts
 from kiln.pipeline import bake, verdict
-from kiln.pipeline.plan import Plan, as_it_is_now
+from kiln.pipeline.plan import Plan
 from kiln.pipeline.record import Record
 from kiln.pipeline.record_draft import Draft, cleaned_up
 from kiln.pipeline.shared_records import shelf_of
@@ -53,7 +53,6 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
         raise operation_failed(f"{recipe.name}: interrupted", hint="it had not begun")
     stop = stop.of_run()
     shelf = shelf_of(plan.account.records_bucket, target)
-    plan = as_it_is_now(plan)
     first = _first_facts(plan, packer)
     with runs.started(recipe.name, target) as run, watch.watching(run.id, target, stop):
         first = replace(first, run_id=run.id, folder=str(run.folder), started=now())
@@ -69,7 +68,7 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
                 draft.record,
                 ami_id=ami_id,
                 amis={target.region: ami_id},
-                packer=plugins.described(packer),
+                packer=str(packer),
                 instance_type=baked.instance_type,
                 component_seconds=baked.component_seconds,
             )
@@ -86,7 +85,7 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
             )
         draft.end()
     if target.bills and draft.record.versions:
-        new = seen_hashes.first_seen(draft.record.versions["downloads"])
+        new = first_seen(draft.record.versions["downloads"])
         if new:
             progress.say(
                 f"{len(new)} downloads have unconfirmed hashes; record them with "
@@ -113,7 +112,7 @@ def _first_facts(plan: Plan, packer: Packer) -> Record:
         source_ami=plan.source,
         instance_type=plan.instance_type,
         verify_instance_type=plan.verify_instance_type,
-        packer=plugins.described(packer),
+        packer=str(packer),
         git_commit=runs.git_commit(),
         started=now(),
         folder="",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from kiln.base.errors import OPERATION_FAILED, KilnError
 from kiln.base.findings import Place
 from kiln.base.overlay import provisioner_file, shown_script
-from kiln.packer.output import Event
+from kiln.packer.process import Event
 
 _LAST_LINES = 6
 _ERROR = re.compile(r"kiln: [\w-]+: ERROR: (.*)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kiln import components
@@ -17,7 +17,7 @@ from kiln.base.recipe import Recipe
 from kiln.cloud import parents
 from kiln.cloud.target import OwnKernel, ParentAmi, Target
 from kiln.matrix.overrides import overridden
-from kiln.packer.digest import recipe_digest
+from kiln.packer.render import Rendered, render
 from kiln.pipeline import cost
 
 _REST = "everything else: AMI Kiln's own (default)"
@@ -50,16 +50,25 @@ class Plan:
     """One recipe, its parent AMI (as it is today, or of a record), and where it will be built and
     checked."""
 
-    recipe: Recipe
+    rendered: Rendered
     target: Target
     source: ParentAmi
     # The types that bake, in the order in which they are tried.
     instance_types: tuple[str, ...]
     verify_instance_type: str
-    recipe_digest: str
     account: Account
     options: Options
     recipe_from: str = "the matrix"
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe that is built."""
+        return self.rendered.recipe
+
+    @property
+    def recipe_digest(self) -> str:
+        """The digest of all that the bake reads, as it was when the plan was made."""
+        return self.rendered.digest
 
     @property
     def instance_type(self) -> str:
@@ -163,22 +172,15 @@ def plan_build(
     else:
         source = parents.again(rebuilt.source, recipe, target)
     return Plan(
-        recipe=recipe,
+        rendered=render(recipe),
         target=target,
         source=source,
         instance_types=types_in_order(recipe, account, options),
         verify_instance_type=options.verify_instance_type or recipe.verify_instance_type,
-        recipe_digest=recipe_digest(recipe),
         account=account,
         options=options,
         recipe_from=rebuilt.recipe_from if rebuilt else "the matrix",
     )
-
-
-def as_it_is_now(plan: Plan) -> Plan:
-    """The plan with the digest of the files as they are now: other rows may have been built for an
-    hour since it was made, and somebody may have edited a script."""
-    return replace(plan, recipe_digest=recipe_digest(plan.recipe))
 
 
 def types_in_order(recipe: Recipe, account: Account, options: Options) -> tuple[str, ...]:

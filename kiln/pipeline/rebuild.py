@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.matrix import load
-from kiln.packer.digest import recipe_digest
+from kiln.packer.render import recipe_digest
 from kiln.pipeline.plan import Rebuilt
 from kiln.pipeline.record import Record
 

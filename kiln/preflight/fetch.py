@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import tempfile
 from collections.abc import Mapping
@@ -14,11 +13,9 @@ from urllib.parse import urlsplit
 
 import requests
 
-from kiln.base.errors import KilnError
-from kiln.base.vocabulary import masked
+from kiln.base.mirrors import mirrored, mirrors
 from kiln.facts.program_messages import http_reason
 
-MIRRORS = "KILN_MIRRORS"
 # Seconds to connect, and between two pieces of an answer.
 TIMEOUT = (10, 30)
 _PIECE = 1 << 20
@@ -52,30 +49,6 @@ class Fetched:
     size: int
 
 
-def mirrors() -> dict[str, str]:
-    """The mirrors in KILN_MIRRORS: beginning of a URL → what takes its place.
-
-    Raises KilnError (exit status 2) for a word that is not URL=URL.
-    """
-    pairs = {}
-    for word in os.environ.get(MIRRORS, "").split():
-        vendor, equals, mirror = word.partition("=")
-        if not equals or not all(_is_url(url) for url in (vendor, mirror)):
-            raise KilnError(
-                f"{MIRRORS}: {masked(repr(word))} is not a pair of URLs without user and password",
-                hint="expected: https://vendor.example=https://mirror.example/vendor, several "
-                "separated by spaces",
-            )
-        pairs[vendor.rstrip("/")] = mirror.rstrip("/")
-    return pairs
-
-
-def _is_url(text: str) -> bool:
-    parts = urlsplit(text)
-    # Messages name the URL that was asked, and no message may have a password.
-    return parts.scheme in {"http", "https"} and bool(parts.netloc) and masked(text) == text
-
-
 class Fetcher:
     """Fetches into a folder. Proxies and CA certificates come from the environment.
 
@@ -89,11 +62,7 @@ class Fetcher:
 
     def place(self, url: str) -> str:
         """Where a URL is fetched from: a mirror of the longest beginning that has one."""
-        fitting = [old for old in self._mirrors if url == old or url.startswith(f"{old}/")]
-        if not fitting:
-            return url
-        old = max(fitting, key=len)
-        return self._mirrors[old] + url.removeprefix(old)
+        return mirrored(url, self._mirrors)
 
     def get(self, url: str) -> Fetched:
         """The file at a URL, fetched unless the copy here is still current.

@@ -24,7 +24,6 @@ def codebuild_text() -> str:
     )
     return environment.get_template(f"{CODEBUILD_TEMPLATE.name}.j2").render(
         build_policy=_in_any_partition(iam.policy()),
-        old_packer_policy=_in_any_partition(iam.policy("packer_1_6")),
         plan_policy=_without("plan", "RunBatches", "SendReports"),
         catalogue_policy=_without("catalogue", "WriteTheSite"),
         publish_policy=_in_any_partition(iam.publishing_policy("publish")),

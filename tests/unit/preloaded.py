@@ -14,7 +14,7 @@ from kiln.base import plain_yaml
 from kiln.base.located import load_yaml
 from kiln.base.paths import KNOWLEDGE, ROOT, lock_file
 from kiln.facts import lock_file as lock
-from kiln.packer import policy, render
+from kiln.packer import render, validate
 from kiln.pipeline import report
 from lab.api import botocore_data
 
@@ -37,7 +37,7 @@ plain_yaml.parse_plain = _parse_plain
 load_yaml(ROOT / "amis.yaml")
 lock.read_lock_file(lock_file())
 for _path in sorted((ROOT / "packer" / "shared").rglob("*.hcl")):
-    policy.read_hcl(_path.read_text(encoding="utf-8"))
+    validate.read_hcl(_path.read_text(encoding="utf-8"))
 report.pages().get_template("report.html.j2")
 for _name in render.hcl_templates().list_templates():
     render.hcl_templates().get_template(_name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,15 +19,13 @@ from kiln.base.progress import Progress
 from kiln.cli import front, targets
 from kiln.cli.summary import summary
 from kiln.cloud.aws_target import AwsTarget
-from kiln.cloud.target import ParentAmi, Target
+from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
 from kiln.packer import program
-from kiln.packer.digest import recipe_digest
 from kiln.packer.folders import write_all
-from kiln.packer.program import Packer
+from kiln.packer.render import render
 from kiln.pipeline import build, build_row, verify
 from kiln.pipeline import plan as planning
-from kiln.pipeline.record_draft import Draft
 from lab import settings, users
 from lab.rootfs import emulation
 from lab.target import LabTarget
@@ -135,7 +132,7 @@ def test_the_lab_is_not_taken_down_while_a_build_prepares(
 ) -> None:
     monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
     monkeypatch.setattr(needs, "ensure", lambda *groups, **more: None)
-    monkeypatch.setattr(program, "find_packer", lambda: None)
+    monkeypatch.setattr(program, "find_packer", lambda **_: None)
     target = TakenDown("a test")
 
     def build_it() -> None:
@@ -181,7 +178,7 @@ def test_a_build_in_a_lab_of_other_code_plans_with_what_that_lab_was_started_fro
 
     monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
     monkeypatch.setattr(needs, "ensure", lambda *groups, **more: None)
-    monkeypatch.setattr(program, "find_packer", lambda: None)
+    monkeypatch.setattr(program, "find_packer", lambda **_: None)
     monkeypatch.setattr(planning, "plan_build", plan_build)
     with pytest.raises(PlannedError, match="it was started before"):
         build.build_recipes(
@@ -199,7 +196,7 @@ def test_session_managers_plugin_is_asked_for_before_anything_is_made(
 ) -> None:
     asked = SimpleNamespace(account=Account(ssh_interface="session_manager"))
     monkeypatch.setattr(needs, "ensure", lambda *groups, **more: None)
-    monkeypatch.setattr(program, "find_packer", lambda: None)
+    monkeypatch.setattr(program, "find_packer", lambda **_: None)
     monkeypatch.setattr(build, "plans", lambda *more: [asked])
     monkeypatch.setattr(build_row, "prepare", lambda plan: pytest.fail("a row is prepared"))
     monkeypatch.setenv("PATH", "/nowhere")
@@ -227,12 +224,16 @@ def test_the_lab_is_not_taken_down_under_a_night(
     assert users.users(settings.current()) == []
 
 
+def planned(rows: list[Any]) -> list[Any]:
+    return [SimpleNamespace(rendered=render(row)) for row in rows]
+
+
 def test_a_build_says_in_one_line_that_packer_is_stale_and_leaves_it_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path))
     output = io.StringIO()
-    build.say_if_stale(ROWS[:2], Progress(output))
+    build.say_if_stale(planned(ROWS[:2]), Progress(output))
     build_row.prepare(SimpleNamespace(recipe=ROWS[0]))
     assert output.getvalue().count("\n") == 1
     assert f"{tmp_path}/ is stale" in output.getvalue()
@@ -245,7 +246,7 @@ def test_a_build_of_a_fresh_row_says_nothing_of_other_rows(
     monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path))
     write_all(ROWS[:1])
     output = io.StringIO()
-    build.say_if_stale(ROWS[:1], Progress(output))
+    build.say_if_stale(planned(ROWS[:1]), Progress(output))
     assert output.getvalue() == ""
 
 
@@ -259,29 +260,6 @@ def test_the_end_of_a_run_says_that_the_processor_was_emulated() -> None:
     )
     assert "lab on this machine, arm64 by qemu-user on x86_64)" in summary(record)
     assert "lab on this machine)" in summary(replace(record, emulated=None))
-
-
-def test_a_row_is_recorded_with_the_files_of_its_turn_and_not_of_the_commands_start(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
-    parent = ParentAmi("ami-00000001", "al2", "2026-01-01T00:00:00Z", "a test")
-    plan = planning.plan_build(ROWS[0], LAB, planning.Options(), find=lambda *_: parent)
-    edited = ROOT / "provisioners" / f"{ROWS[0].components[0]}.sh"
-    read = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b"#" * (path == edited))
-    records = []
-
-    def note(draft: Draft) -> None:
-        records.append(draft.record)
-        raise KilnError("as far as this test goes")
-
-    monkeypatch.setattr(build_row, "cleaned_up", lambda draft, **_: note(draft))
-    monkeypatch.setattr(build_row.watch, "watching", lambda *_: nullcontext())
-    with pytest.raises(KilnError, match="as far as"):
-        build_row.build_recipe(plan, Packer(Path("packer"), (1, 15, 1)), Progress(io.StringIO()))
-    assert records[0].recipe_digest == recipe_digest(ROWS[0]) != plan.recipe_digest
-    assert records[0].input_digest not in (None, plan.input_digest)
 
 
 @pytest.mark.parametrize(

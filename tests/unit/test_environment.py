@@ -171,7 +171,7 @@ def misspelt(monkeypatch):
 
 def test_render_refuses_a_component_whose_script_declares_other_variables(misspelt):
     with pytest.raises(KilnError, match=r"provisioners/cuda\.sh:1: .*CUDA_PAKAGES") as raised:
-        render.render_files(next(recipe for recipe in load_recipes() if recipe.cuda))
+        render.render(next(recipe for recipe in load_recipes() if recipe.cuda))
     assert raised.value.exit_status == 2
 
 
@@ -192,7 +192,13 @@ def test_each_row_gives_its_scripts_what_they_declare(recipe):
 
 
 def test_the_build_gives_every_script_the_common_variables():
-    given = set(re.findall(r'^ *"(KILN_\w+)=', render.shared()["build.pkr.hcl"], re.MULTILINE))
+    given = set(
+        re.findall(
+            r'^ *"(KILN_\w+)=',
+            render.shared_files(components.everything())["build.pkr.hcl"],
+            re.MULTILINE,
+        )
+    )
     required = {variable.name for variable in environment.common() if variable.required}
     # A script sets its own name.
     assert required - {"KILN_COMPONENT"} <= given

@@ -11,6 +11,7 @@ from kiln import components
 from kiln.base.errors import KilnError
 from kiln.components import Download
 from kiln.facts import known_sha256, table
+from kiln.facts.lock_file import read_lock_file
 from kiln.packer import lock, render
 from tests.unit.locks import CLASSIC, EFA, EFA_SHA256, EMPTY, PLUGIN, RECIPES, artifact, locked_file
 
@@ -27,7 +28,7 @@ def locked(tmp_path):
 
 
 def test_the_committed_lock_is_what_the_matrix_downloads():
-    assert lock.plan_lock(RECIPES, lock.load_lock()).as_text() == "amis.lock.yaml is up to date"
+    assert lock.plan_lock(RECIPES, read_lock_file()).as_text() == "amis.lock.yaml is up to date"
 
 
 @pytest.mark.parametrize(
@@ -49,9 +50,9 @@ def test_the_source_of_a_hash_is_what_has_that_version(url, own):
 
 
 def test_every_download_of_a_recipe_is_in_the_lock(locked):
-    urls = {entry["url"] for entry in lock.load_lock(locked)["artifacts"]}
+    urls = {entry["url"] for entry in read_lock_file(locked)["artifacts"]}
     hcl = hcl2.loads(
-        render.render_files(CLASSIC)[render.RECIPE],
+        render.render(CLASSIC).own[render.RECIPE],
         serialization_options=hcl2.SerializationOptions(strip_string_quotes=True),
     )
     listed = hcl["locals"][0]["components"].values()
@@ -130,7 +131,7 @@ def test_an_artifact_nobody_downloaded_yet_has_no_checksum(locked):
 
 
 def test_a_new_version_shows_as_a_readable_diff(locked):
-    changes = lock.plan_lock([replace(CLASSIC, efa="1.36.0")], lock.load_lock(locked)).as_text()
+    changes = lock.plan_lock([replace(CLASSIC, efa="1.36.0")], read_lock_file(locked)).as_text()
     assert f"- {EFA}  1.34.0  sha256 {EFA_SHA256}" in changes
     assert "+ https://efa-installer.amazonaws.com/aws-efa-installer-1.36.0.tar.gz" in changes
 
@@ -157,7 +158,7 @@ def test_a_broken_lock_file_is_named(tmp_path, text):
     path = tmp_path / "amis.lock.yaml"
     path.write_text(text)
     with pytest.raises(KilnError, match=r"amis\.lock\.yaml"):
-        lock.load_lock(path)
+        read_lock_file(path)
 
 
 URL = "artifacts:\n- url: https://a/b\n"
@@ -187,7 +188,7 @@ def test_what_is_wrong_in_the_lock_file_is_told_with_its_line(tmp_path, text, me
     path = tmp_path / "amis.lock.yaml"
     path.write_text(text)
     with pytest.raises(KilnError) as error:
-        lock.load_lock(path)
+        read_lock_file(path)
     assert error.value.message.startswith(f"{path}{message}")
     assert error.value.exit_status == 2
 
@@ -195,7 +196,7 @@ def test_what_is_wrong_in_the_lock_file_is_told_with_its_line(tmp_path, text, me
 def test_a_locked_checksum_that_is_not_the_published_one_is_told_with_both(locked):
     locked.write_text(locked.read_text().replace(EFA_SHA256, "b" * 64))
     with pytest.raises(KilnError) as error:
-        lock.plan_lock([CLASSIC], lock.load_lock(locked))
+        lock.plan_lock([CLASSIC], read_lock_file(locked))
     assert EFA in error.value.message
     assert EFA_SHA256 in error.value.message
     assert "b" * 64 in error.value.message
@@ -212,13 +213,13 @@ def test_a_process_that_is_killed_while_it_writes_the_lock_leaves_the_old_one(lo
 
     monkeypatch.setattr(Path, "write_text", killed)
     with pytest.raises(KeyboardInterrupt):
-        lock.save_lock(EMPTY, locked)
+        lock.update_lock([], locked)
     assert locked.read_text() == before
 
 
 def test_a_lock_that_a_link_leads_to_is_written_where_it_is(locked):
     link = locked.with_name("link.yaml")
     link.symlink_to(locked)
-    lock.save_lock(EMPTY, link)
+    lock.update_lock([], link)
     assert link.is_symlink()
-    assert lock.load_lock(locked) == EMPTY
+    assert read_lock_file(locked) == EMPTY

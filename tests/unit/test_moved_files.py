@@ -14,7 +14,7 @@ from kiln.compat.engine import check_matrix
 from kiln.facts.lock_file import read_lock_file
 from kiln.matrix.load import load_recipes
 from kiln.packer import lock
-from kiln.packer.lock_diff import compare_locks
+from kiln.packer.lock import compare_locks
 from kiln.telemetry.bundle import agent_packages
 
 RECIPES = load_recipes(ROOT / "amis.yaml")

@@ -12,7 +12,7 @@ from kiln.base.errors import KilnError
 from kiln.cli.checks import check_answer, findings_text
 from kiln.compat import engine
 from kiln.matrix.load import load_recipes
-from kiln.packer import render, uploads
+from kiln.packer import render
 from tests.unit import caches
 
 MODULE = """import sys
@@ -82,7 +82,7 @@ def test_a_module_may_have_dataclasses_of_its_own(module: Module) -> None:
 def test_a_file_that_would_land_elsewhere_is_refused(module: Module, name: str) -> None:
     module.write(f"files=lambda r: {{{name!r}: 'y'}}")
     with pytest.raises(KilnError, match="below /") as caught:
-        render.render_files(load_recipes()[0])
+        render.render(load_recipes()[0])
     assert caught.value.exit_status == 2
 
 
@@ -103,7 +103,7 @@ def test_a_file_with_the_name_of_a_folder_is_refused_by_check_and_render(
     assert finding.head("").startswith(f"{module.path}: error: rendered-files: ")
     assert finding.message.startswith(f"files(recipe) names {FOLDERS[files]}")
     with pytest.raises(KilnError, match=f"{module.path}: files") as caught:
-        render.render_files(recipe)
+        render.render(recipe)
     assert caught.value.exit_status == 2
 
 
@@ -177,7 +177,7 @@ def test_a_file_in_the_place_of_one_that_the_image_has_is_refused_by_its_name(
     assert head.startswith(f"{module.folder}/")
     assert message in head.replace("error: rendered-files: ", "")
     with pytest.raises(KilnError) as caught:
-        render.render_files(recipe)
+        render.render(recipe)
     assert caught.value.exit_status == 2
 
 
@@ -212,5 +212,5 @@ def test_an_overlays_unit_that_amazon_linux_2_would_not_take_is_refused(module: 
             f"runtime-variants/systemd-before-240/{unit} of the overlay"
         )
         assert found == ([(al2, hint)] if folder == "runtime" else [])
-    uploaded = uploads.uploaded_files(load_recipes()[0])
+    uploaded = render.uploaded_files(load_recipes()[0])
     assert uploaded[f"runtime-variants/systemd-before-240/{unit}"] == path

@@ -13,7 +13,7 @@ from kiln.base.account import Account
 from kiln.base.paths import ROOT
 from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.runs import Run
-from kiln.packer.output import Event, Wait, waits_for
+from kiln.packer.process import Event, Wait, waits_for
 from kiln.pipeline import bake
 
 

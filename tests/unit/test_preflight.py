@@ -31,13 +31,14 @@ from vendor_site import Pkg, Signer
 
 from kiln import facts
 from kiln.base.errors import KilnError
+from kiln.base.mirrors import mirrors
 from kiln.cloud.aws_target import AwsTarget
 from kiln.components.package_repositories import Repository
 from kiln.matrix import load
 from kiln.preflight import indexes as indexes_module
 from kiln.preflight.answers import RowAnswer, State, rows_text
 from kiln.preflight.demand import demand
-from kiln.preflight.fetch import Fetcher, NoAnswerError, mirrors
+from kiln.preflight.fetch import Fetcher, NoAnswerError
 from kiln.preflight.keyrings import NotSignedError
 
 # The fixtures that tests name.

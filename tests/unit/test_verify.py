@@ -21,7 +21,7 @@ from kiln.base.progress import Progress
 from kiln.base.stopping import Stop, StoppedError
 from kiln.cloud.machine import Machine
 from kiln.matrix import load
-from kiln.packer.digest import recipe_digest
+from kiln.packer.render import recipe_digest
 from kiln.pipeline import ami_checks, verify, verify_running
 from kiln.pipeline.ami_checks import Check, Verdict
 from kiln.pipeline.baked_recipe import ON_THE_IMAGE, baked
