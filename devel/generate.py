@@ -16,7 +16,7 @@ from kiln.base.recipe import Recipe
 from kiln.catalogue import model as catalogue_model
 from kiln.cli.front import show
 from kiln.cloud import iam
-from kiln.compat.rules import registry
+from kiln.compat import rules
 from kiln.compat.unconfirmed import unconfirmed_of_row
 from kiln.facts import gpu_devices
 from kiln.matrix import load, schema
@@ -24,7 +24,7 @@ from kiln.mig import export, picture
 from kiln.packer.folders import stale_files, write_all
 from kiln.pipeline import record_schema
 from kiln.publish import engines
-from kiln.telemetry.stack import template
+from kiln.telemetry import stack
 from kiln.xid import catalogue
 from lab.guests import pci
 
@@ -40,7 +40,7 @@ def _rules() -> str:
     rows = [
         f"| {rule.id} | {rule.level}{'' if rule.confirmed else ' (unconfirmed: warns)'} "
         f"| {rule.what} | {rule.example} |"
-        for rule in registry.rules().values()
+        for rule in rules().values()
     ]
     table = ["| Rule | Level | What clashes | For example |", "|---|---|---|---|", *rows]
     return head + _RULES_HEADING + "\n" + "\n".join(table) + "\n"
@@ -95,9 +95,9 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
         engines.codebuild_text,
         "templates/deploy and the policies in docs/",
     ),
-    template.TEMPLATE: (
-        template.example_text,
-        "kiln/telemetry/stack and kiln/facts/knowledge/telemetry-stack.yaml",
+    stack.TEMPLATE: (
+        stack.example_text,
+        "templates/stack/ and kiln/facts/knowledge/telemetry-stack.yaml",
     ),
     _RULES_PAGE: (_rules, "kiln/facts/knowledge/rules.yaml"),
     _PROVEN_PAGE: (_proven, "kiln/facts/knowledge"),

@@ -28,6 +28,7 @@ from kiln.catalogue.model import (
     Trust,
 )
 from kiln.catalogue.serving_lines import served_types
+from kiln.cloud.images import Image, own_images
 from kiln.cloud.target import Target
 from kiln.image import diff
 from kiln.matrix.publishing import Publish
@@ -35,7 +36,6 @@ from kiln.pipeline import kept_records
 from kiln.pipeline.record import Record
 from kiln.publish import channels, provenance
 from kiln.publish.overview import ChannelRow, channel_rows
-from kiln.publish.own_images import OwnImage, own_images
 from kiln.publish.release import Release
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _record(release: Release) -> Record | None:
     return next(judged, next(built, None))
 
 
-def _trust(image: OwnImage | None) -> tuple[Trust, str]:
+def _trust(image: Image | None) -> tuple[Trust, str]:
     """Whether an AMI is verified: by its own tag, and it can be launched."""
     if image is None:
         return "gone", "the AMI is not there any more"
@@ -223,7 +223,7 @@ def _moves(past: Mapping[str, Sequence[Release]]) -> Iterator[ChannelMove]:
 def _image(
     key: str,
     release: Release,
-    mine: Mapping[str, OwnImage],
+    mine: Mapping[str, Image],
     record: Record | None,
     target: Target,
     signer: SSlibKey | None,
@@ -332,7 +332,7 @@ def changes_between(before: Record | None, after: Record | None) -> list[diff.Ch
         return None
     try:
         return diff.compare_records(before.versions, after.versions)
-    except (KilnError, AttributeError, KeyError, TypeError, ValueError):
+    except KilnError:
         return None
 
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
-from functools import cache
 from typing import Any
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import TEMPLATES
+from kiln.base.templates import render
 from kiln.base.times import read_time
 from kiln.catalogue.feed import feed_text
 from kiln.catalogue.fleet_xids import DAYS
@@ -32,7 +30,7 @@ from kiln.catalogue.reference import mig_files, mig_gpus, xid_codes, xid_state
 from kiln.catalogue.snippets import Snippet, line_snippets
 from kiln.facts import table
 from kiln.image import diff, sbom
-from kiln.image.version_info import reading
+from kiln.image.version_info import read_version_info
 from kiln.pipeline.record import Record, as_text
 from kiln.publish import line_flags
 
@@ -98,32 +96,18 @@ def _without(gathered: Gathered, damaged: Set[str]) -> Gathered:
     return Gathered(replace(gathered.catalogue, lines=lines), records)
 
 
-@cache
-def _templates() -> Environment:
-    return Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
-
-
 def _pages(gathered: Gathered, say: Say) -> Iterator[tuple[str, str]]:
     catalogue = gathered.catalogue
 
     def page(template: str, *, here: str, up: str = "", **more: Any) -> str:
-        return (
-            _templates()
-            .get_template(template)
-            .render(
-                catalogue=catalogue,
-                policy=POLICY,
-                today=catalogue.made[:10],
-                here=here,
-                up=up,
-                **more,
-            )
+        return render(
+            f"catalogue/{template}",
+            catalogue=catalogue,
+            policy=POLICY,
+            today=catalogue.made[:10],
+            here=here,
+            up=up,
+            **more,
         )
 
     rows = line_flags.line_rows()
@@ -286,10 +270,8 @@ def _image_files(image: CataloguedImage, record: Record) -> Iterator[tuple[str, 
     yield f"images/{image.key}.record.json", as_text(replace(record, folder=""))
     facts: Mapping[str, Any] = {}
     if record.versions:
-        with reading("its version-info"):
-            facts = diff.facts_of(record.versions)
-            bill = sbom.of_build(record, {"versions": record.versions})
-        yield f"images/{image.key}.sbom.json", bill
+        facts = diff.recorded_values(read_version_info(record.versions, "its version-info"))
+        yield f"images/{image.key}.sbom.json", sbom.build_sbom(record, record.versions)
     script = _script({"name": image.ami_name, "facts": facts})
     yield (
         f"images/{image.key}.js",

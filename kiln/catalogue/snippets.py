@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kiln.base.errors import KilnError
 from kiln.catalogue.model import CataloguedLine, ChannelInRegion
-from kiln.consume.kinds import KINDS, write_document
-from kiln.consume.launch_request import launch_request
+from kiln.consume.kinds import KINDS
+from kiln.consume.request import launch_request
 from kiln.publish.line_flags import LineRow
 
 
@@ -56,9 +56,10 @@ def _of_channel(
     for kind in KINDS.values():
         if kind.needs_id and held is None:
             continue
-        launch = replace(request, image_id=held.ami_id) if kind.needs_id and held else request
+        pin = {"image_id": held.ami_id} if kind.needs_id and held else {}
         try:
-            documents.append(SnippetText(kind.name, kind.summary, write_document(kind, launch)))
+            text = kind.document(request.model_copy(update=pin))
+            documents.append(SnippetText(kind.name, kind.summary, text))
         except KilnError:
             continue  # the kind is not for this line
     places = {each.region: each.ami_id for each in line.channels if each.channel == channel}

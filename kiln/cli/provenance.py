@@ -57,15 +57,15 @@ def _verified(ami: str, key: str | None, target: str, region: str | None, *, as_
 
     from kiln.base.tags import LINE
     from kiln.cli import targets
+    from kiln.cloud.images import find_image
     from kiln.matrix import flags
     from kiln.publish import line_flags, provenance
-    from kiln.publish.images import describe_image
 
     flags.ami(ami)
     trusted = provenance.key_in_file(Path(key)) if key else None
     place = line_flags.answering(targets.choose(target, region))
     if trusted is None:
-        image = describe_image(place, ami)
+        image = find_image(place, ami)
         line = image.tags.get(LINE, "") if image else ""
         settings = line_flags.settings_by_line().get(line)
         if settings is None or settings.sign is None:

@@ -8,7 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.base.paths import TEMPLATES, build_dir
+from kiln.base.paths import build_dir
+from kiln.base.templates import render
 from kiln.base.times import as_stamp, utc_now
 
 if TYPE_CHECKING:  # fleet.status needs nothing of an installation
@@ -63,17 +64,15 @@ def installation_text(done: Installation) -> str:
 
 def write_installation(done: Installation) -> Path:
     """Write report.json and report.html; returns their folder."""
-    from jinja2 import Environment, FileSystemLoader
-
     when = utc_now()
     folder = build_dir() / "fleet" / as_stamp(when)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.json").write_text(json.dumps(done.as_json(), indent=2), encoding="utf-8")
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    page = environment.get_template("fleet/report.html.j2").render(
-        done=done, machines=done.machines, when=when.strftime("%Y-%m-%d %H:%M UTC")
+    page = render(
+        "fleet/report.html.j2",
+        done=done,
+        machines=done.machines,
+        when=when.strftime("%Y-%m-%d %H:%M UTC"),
     )
     (folder / "report.html").write_text(page, encoding="utf-8", errors="backslashreplace")
     return folder

@@ -11,24 +11,20 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kiln import components
-from kiln.base import overlay, tags
+from kiln.base import hcl, overlay, tags, templates
 from kiln.base.account import Account
 from kiln.base.errors import KilnError
 from kiln.base.findings import errors
-from kiln.base.paths import ROOT, TEMPLATES
+from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.components import Component, Step, environment, rendered_files
 from kiln.facts import lock_file, table
-from kiln.packer import hcl
 from kiln.packer.program import FOLDER_1_6, packer_facts
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 
 @dataclass(frozen=True)
@@ -129,7 +125,7 @@ def render(recipe: Recipe) -> Rendered:
     steps = filled(recipe)
     _require_provisioners(recipe, steps)
     _require_environment(recipe, steps)
-    values = {"recipe": recipe, "components": {step.name: _component(step) for step in steps}}
+    parts = {step.name: _component(step) for step in steps}
     data = recipe.as_json()
     del data["row"]
     files = {
@@ -138,7 +134,7 @@ def render(recipe: Recipe) -> Rendered:
         for path, text in each.items()
     }
     own = {
-        RECIPE: _filled_template("recipe.pkr.hcl.j2", values),
+        RECIPE: templates.render("packer/recipe.pkr.hcl.j2", recipe=recipe, components=parts),
         # As HCL, the machine and its checks read it: /etc/kiln/recipe.json on the AMI.
         RECIPE_JSON: json.dumps(data, indent=2, sort_keys=True) + "\n",
         **{f"files/{path}": text for path, text in files.items()},
@@ -190,16 +186,13 @@ def shared_files(
         "sha256": dict(lock_file.locked_hashes() if sha256 is None else sha256),
         "signing_keys": fingerprints(steps),
     }
-    return {
-        **{
-            f"{name}.pkr.hcl": _filled_template(f"{name}.pkr.hcl.j2", values)
-            for name in ("variables", "build", "plugins")
-        },
-        "source.pkr.hcl": _filled_template("source.pkr.hcl.j2", {**values, "plugin": True}),
-        f"{FOLDER_1_6}/source.pkr.hcl": _filled_template(
-            "source.pkr.hcl.j2", {**values, "plugin": False}
-        ),
+    names = ("variables", "build", "plugins", "source")
+    texts = {
+        f"{name}.pkr.hcl": templates.render(f"packer/{name}.pkr.hcl.j2", plugin=True, **values)
+        for name in names
     }
+    old = templates.render("packer/source.pkr.hcl.j2", plugin=False, **values)
+    return {**texts, f"{FOLDER_1_6}/source.pkr.hcl": old}
 
 
 def filled(recipe: Recipe) -> list[Step]:
@@ -235,25 +228,6 @@ def uploaded_files(recipe: Recipe) -> dict[str, Path]:
     return chosen
 
 
-@cache
-def hcl_templates(folder: str = "packer") -> Environment:
-    """Return the templates of HCL in a folder of templates/, whose expressions end in a filter."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    # HCL, not HTML: kiln.packer.hcl quotes.
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES / folder),
-        undefined=StrictUndefined,
-        finalize=hcl.require_safe,
-        autoescape=False,  # noqa: S701
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"hcl": hcl.value, "inside": hcl.inside, "comment": hcl.comment}
-    return environment
-
-
 def account_variables(account: Account) -> dict[str, Any]:
     """Return the HCL variables that an account's settings alone decide."""
     return {
@@ -273,10 +247,6 @@ def time_limit(account: Account, component: str) -> float:
     limits = account.time_limits
     limit = limits.get(component) or limits.get("all") or packer_facts()["time_limit"]
     return float(limit[:-1]) * {"s": 1, "m": 60, "h": 3600}[limit[-1]]
-
-
-def _filled_template(name: str, values: Mapping[str, Any]) -> str:
-    return hcl_templates().get_template(name).render(values)
 
 
 def _settings(recipe: Recipe) -> str:
@@ -300,9 +270,7 @@ def _settings(recipe: Recipe) -> str:
     by_pipeline = ["subnet_filter"] if account.subnet_filter else []
     if not known and not by_pipeline:
         return ""
-    return _filled_template(
-        "settings.pkrvars.hcl.j2", {"values": known, "by_pipeline": by_pipeline}
-    )
+    return templates.render("packer/settings.pkrvars.hcl.j2", values=known, by_pipeline=by_pipeline)
 
 
 def _script_path(component: str, overlay_in_place: bool) -> str:

@@ -68,7 +68,6 @@ def expectations(
     recipe: dict[str, Any],
     instance_type: str,
     target: Target,
-    image: dict[str, Any],
     *,
     own_kernel: bool = False,
     exercise: bool = True,
@@ -99,7 +98,6 @@ def expectations(
         "exercise": exercise,
         "own_kernel": own_kernel,
         "boot_budget": table("boot") if own_kernel else None,
-        "ami": image,
         "needs_cluster": units_that_need_a_cluster(recipe["flavor"]),
     }
 

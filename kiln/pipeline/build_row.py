@@ -10,6 +10,7 @@ from kiln.base.stopping import Stop
 from kiln.base.times import now
 from kiln.cloud import runs, watch
 from kiln.cloud.access import make_access
+from kiln.cloud.images import require_image
 from kiln.compat.unconfirmed import unconfirmed_of_row
 from kiln.packer.lock import first_seen
 from kiln.packer.program import Packer
@@ -77,7 +78,7 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop | No
             verdict.judge(
                 draft,
                 access,
-                verdict.describe(target, ami_id),
+                require_image(target, ami_id),
                 user=recipe.distro.ssh_user,
                 stop=stop,
                 account=plan.account,

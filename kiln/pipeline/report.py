@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader
-
-from kiln.base.paths import TEMPLATES
+from kiln.base.templates import render
 from kiln.cloud.capacity import Try
 from kiln.pipeline.ami_checks import Check
 from kiln.pipeline.record import Record
@@ -32,8 +29,8 @@ def report_html(record: Record, before: Record | None = None) -> str:
         for check in component["checks"]
         if check["outcome"] == "failed"
     ]
-    page = pages().get_template("report.html.j2")
-    return page.render(
+    return render(
+        "report.html.j2",
         record=record,
         components=components,
         failed=failed,
@@ -43,14 +40,6 @@ def report_html(record: Record, before: Record | None = None) -> str:
         before=before,
         changed=_changed(before, record) if before else [],
         launches="; ".join(map(_launch_text, record.tries)),
-    )
-
-
-@cache
-def pages() -> Environment:
-    """The templates of pages, whose values are escaped. A build writes its report three times."""
-    return Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
 
 

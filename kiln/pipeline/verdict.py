@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
 
 from kiln.base.account import Account
 from kiln.base.errors import operation_failed
@@ -15,6 +14,7 @@ from kiln.base.tags import OWN_KERNEL, VERIFIED
 from kiln.base.verdict_tag import TaggedVerdict
 from kiln.cloud import aws
 from kiln.cloud.access import Access
+from kiln.cloud.images import Image
 from kiln.cloud.machine import booted
 from kiln.cloud.target import OwnKernel, Target
 from kiln.pipeline import ami_checks
@@ -27,7 +27,7 @@ from kiln.pipeline.record_draft import Draft
 def judge(
     draft: Draft,
     access: Access,
-    image: dict[str, Any],
+    image: Image,
     *,
     user: str,
     stop: Stop,
@@ -39,7 +39,7 @@ def judge(
 
     With `keyword`, pytest's -k, only a part is checked; that is not a verdict, and the AMI's tag
     stays as it is.
-    `image` is what `describe` returned; `account` goes to `booted`. With `own_kernel` the instance
+    `account` goes to `booted`. With `own_kernel` the instance
     boots the AMI's own kernel, whatever the target's other instances do. If the draft's recipe is
     to come from the image (`recipe_from`), it is read first.
     Raises KilnError (exit status 1) if the instance does not boot, the checks do not run to their
@@ -51,13 +51,13 @@ def judge(
         launched_with: Mapping[str, str] = {}
         if own_kernel:
             with progress.stage("disk of the AMI") as stage:
-                boots = until_checked.enter_context(target.own_kernel(image["id"], own_kernel))
+                boots = until_checked.enter_context(target.own_kernel(image.ami_id, own_kernel))
                 launched_with, stage.note = boots.tags, boots.how
             draft.record = replace(draft.record, own_kernel=boots.how)
         with progress.stage("boot the AMI") as stage:
             machine = until_checked.enter_context(
                 booted(
-                    image["id"],
+                    image.ami_id,
                     instance_type,
                     user=user,
                     run_id=draft.run.id,
@@ -78,15 +78,15 @@ def judge(
             recipe = machine.read_json("/etc/kiln/recipe.json")
             if not isinstance(recipe, dict):
                 raise operation_failed(
-                    f"{image['id']} has no readable /etc/kiln/recipe.json, and there is no "
+                    f"{image.ami_id} has no readable /etc/kiln/recipe.json, and there is no "
                     "record of its build here: there is nothing to check it against"
                 )
-            require_components(recipe, image["id"])
+            require_components(recipe, image.ami_id)
             draft.record = replace(draft.record, recipe=recipe)
         with progress.stage("checks") as stage:
             stage.waits_for(f"the checks of {machine.instance_id}")
             expected = ami_checks.expectations(
-                draft.record.recipe, instance_type, target, image, own_kernel=bool(own_kernel)
+                draft.record.recipe, instance_type, target, own_kernel=bool(own_kernel)
             )
             verdict = ami_checks.run_checks(
                 machine,
@@ -111,7 +111,7 @@ def judge(
     draft.write()
     mark(
         target,
-        image["id"],
+        image.ami_id,
         TaggedVerdict(verdict.passed, str(draft.record.finished), draft.record.git_commit),
         keys=(VERIFIED, OWN_KERNEL) if own_kernel else (VERIFIED,),
     )
@@ -128,36 +128,6 @@ def mark(
         aws.ec2(target).create_tags(
             Resources=[ami_id], Tags=[{"Key": key, "Value": str(verdict)} for key in keys]
         )
-
-
-def describe(target: Target, ami_id: str) -> dict[str, Any]:
-    """Id, name, creation date and tags of an AMI. Raises KilnError (exit status 1) without one."""
-    image = look_up(target, ami_id)
-    if image is None:
-        raise operation_failed(f"there is no AMI {ami_id} in {target.region}")
-    return image
-
-
-def look_up(target: Target, ami_id: str) -> dict[str, Any] | None:
-    """As `describe`, and None without such an AMI. Raises KilnError (exit status 1)."""
-    from botocore.exceptions import ClientError
-
-    with aws.explained(f"{ami_id} could not be looked up in {target.region}"):
-        try:
-            images = aws.ec2(target).describe_images(ImageIds=[ami_id])["Images"]
-        except ClientError as error:
-            if aws.is_gone(error):
-                return None
-            raise
-    if not images:
-        return None
-    image = images[0]
-    return {
-        "id": ami_id,
-        "name": image.get("Name"),
-        "created": str(image["CreationDate"]),
-        "tags": {tag["Key"]: tag["Value"] for tag in image.get("Tags", [])},
-    }
 
 
 def _counts(verdict: Verdict) -> str:

@@ -13,6 +13,7 @@ from kiln.base.tags import INPUT_DIGEST, RECIPE, RECIPE_DIGEST, SOURCE_AMI
 from kiln.base.times import now
 from kiln.cloud import runs, watch
 from kiln.cloud.access import make_access
+from kiln.cloud.images import Image, require_image
 from kiln.cloud.machine import ssh_timeout
 from kiln.cloud.runs import Run
 from kiln.cloud.target import OwnKernel, ParentAmi, Target
@@ -53,11 +54,11 @@ def verify_by_id(
     with target.preparing([ami_id]):
         needs.ensure("ssh", *target.host_packages([]), install=install, say=progress.say)
         target = target.prepare([], progress.say)
-        image = verdict.describe(target, ami_id)
-        shelf = _shelf(image["tags"].get(RECIPE, ""), aws_flags, target)
+        image = require_image(target, ami_id)
+        shelf = _shelf(image.tags.get(RECIPE, ""), aws_flags, target)
         if shelf:
-            shared_records.bring_row(shelf, image["tags"][RECIPE], progress.say)
-        baked_recipe = baked(ami_id, image["tags"], load.load_recipes())
+            shared_records.bring_row(shelf, image.tags[RECIPE], progress.say)
+        baked_recipe = baked(ami_id, image.tags, load.load_recipes())
         progress.say(f"checked against: {baked_recipe.recipe_from}")
         require_components(baked_recipe.recipe or {}, ami_id)
         account = overridden(load.load_account(baked_recipe.name), aws_flags, baked_recipe.arch)
@@ -114,7 +115,7 @@ def smoke_test(*, install: bool) -> Callable[[Target, str], None]:
 
 
 def verify_ami(
-    image: dict[str, object],
+    image: Image,
     baked_recipe: Baked,
     instance_type: str,
     target: Target,
@@ -127,7 +128,6 @@ def verify_ami(
 ) -> Built:
     """Boot an existing AMI, run the checks of its recipe, and tag it with the verdict.
 
-    `image` is what `verdict.describe` returned.
     Raises KilnError (exit status 1), after the clean-up, if an operation failed or `stop` was set.
     """
     account = account or Account()
@@ -159,23 +159,22 @@ def verify_ami(
 
 
 def _first_facts(
-    image: dict[str, object], baked_recipe: Baked, instance_type: str, target: Target, run: Run
+    image: Image, baked_recipe: Baked, instance_type: str, target: Target, run: Run
 ) -> Record:
-    tags: dict[str, str] = image["tags"]  # type: ignore[assignment]
-    parent = tags.get(SOURCE_AMI)
+    parent = image.tags.get(SOURCE_AMI)
     return Record(
         run_id=run.id,
         kind="verify",
         status="unverified",
         recipe=baked_recipe.recipe or {"name": baked_recipe.name, "arch": baked_recipe.arch},
         recipe_from=baked_recipe.recipe_from,
-        recipe_digest=tags.get(RECIPE_DIGEST),
-        input_digest=tags.get(INPUT_DIGEST),
+        recipe_digest=image.tags.get(RECIPE_DIGEST),
+        input_digest=image.tags.get(INPUT_DIGEST),
         target=target.kind,
         image_note=target.image_note,
         emulated=target.emulates(baked_recipe.arch),
         region=target.region,
-        ami_id=str(image["id"]),
+        ami_id=image.ami_id,
         source_ami=ParentAmi(parent, "", "", f"tag {SOURCE_AMI}") if parent else None,
         verify_instance_type=instance_type,
         git_commit=runs.git_commit(),

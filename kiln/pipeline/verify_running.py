@@ -22,10 +22,11 @@ from kiln.base.stopping import Stop, StoppedError, on_signals
 from kiln.base.tags import DISTRO
 from kiln.base.times import now
 from kiln.cloud import aws, runs
+from kiln.cloud.images import require_image
 from kiln.cloud.machine import Machine
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
-from kiln.pipeline import ami_checks, record, report, verdict
+from kiln.pipeline import ami_checks, record, report
 from kiln.pipeline.baked_recipe import require_components
 from kiln.pipeline.build_row import Built
 from kiln.pipeline.kept_records import RUNNING_MACHINES
@@ -62,7 +63,7 @@ def of_instance(instance_id: str, target: Target) -> Running:
     if state != "running":
         raise operation_failed(f"{instance_id} is {state}: only a running instance can be checked")
     ami_id = str(instance["ImageId"])
-    distro = verdict.describe(target, ami_id)["tags"].get(DISTRO)
+    distro = require_image(target, ami_id).tags.get(DISTRO)
     if not distro:
         raise KilnError(
             f"{instance_id} runs {ami_id}, which has no tag {DISTRO}: its user name is not known",
@@ -117,9 +118,7 @@ def verify_running(
         if not exercise:
             progress.say("checks that act on it (a test Xid, NCCL) run only with --exercise")
         with progress.stage("checks") as stage:
-            expected = ami_checks.expectations(
-                recipe, kind, target, {"id": running.ami_id}, exercise=exercise
-            )
+            expected = ami_checks.expectations(recipe, kind, target, exercise=exercise)
             expected["target"] = kind_of_machine(machine)
             checked = ami_checks.run_checks(
                 machine, expected, run.folder, stop=stop, on_line=stage.line, keyword=keyword

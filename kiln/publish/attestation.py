@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kiln.base.errors import KilnError, operation_failed
+from kiln.base.errors import KilnError
 from kiln.base.paths import matrix_file
 from kiln.base.tags import PROVENANCE
 from kiln.cloud import aws
+from kiln.cloud.images import Image, require_image
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Sign
 from kiln.pipeline.record import Record
 from kiln.publish import parameters, provenance
-from kiln.publish.images import Image, describe_image
 from kiln.publish.regions import in_regions
 
 
@@ -35,9 +35,7 @@ def attest(
 
     def attest_there(region: str) -> None:
         there = target.in_region(region)
-        image = describe_image(there, images[region])
-        if image is None:
-            raise operation_failed(f"{images[region]} is not there in {region}")
+        image = require_image(there, images[region])
         envelope = sign_statement(_statement(predicate, image), sign, target)
         with aws.explained(f"the statement of {record.run_id} could not be kept in {region}"):
             parameters.put(

@@ -10,31 +10,28 @@ from typing import Any
 from uuid import uuid4
 
 from kiln.base.errors import operation_failed
-from kiln.base.tags import LINE, PREFIX, PROVENANCE, RETIRING, RUN_ID, SOURCE_IMAGE
+from kiln.base.tags import LINE, PREFIX, PROVENANCE, RECIPE, RETIRING, RUN_ID, SOURCE_IMAGE
 from kiln.cloud import aws
+from kiln.cloud.images import Image, find_image, list_images, own_images, snapshot_keys
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish, Share, is_awss_own
 from kiln.publish import sharing
 from kiln.publish.deprecation import protect_and_date
-from kiln.publish.images import Image, describe_image, images_there
-from kiln.publish.own_images import own_images
 from kiln.publish.regions import in_regions
-from kiln.publish.verified_ami import VerifiedAmi
 
 
 def _copies(target: Target, source: str) -> list[Image]:
     """The copies of an AMI in the target's region, failed ones included."""
-    copies = images_there(
-        target, Owners=["self"], Filters=[{"Name": f"tag:{SOURCE_IMAGE}", "Values": [source]}]
-    )
+    tagged = [{"Name": f"tag:{SOURCE_IMAGE}", "Values": [source]}]
+    with aws.explained(f"the copies of {source} could not be listed in {target.region}"):
+        copies = list(list_images(target, Owners=["self"], Filters=tagged))
     # A filter's value may have wildcards; the id has been checked, the tag is compared again.
     return [image for image in copies if image.tags.get(SOURCE_IMAGE) == source]
 
 
 def start_copy(
     target: Target,
-    source: VerifiedAmi,
-    home: str,
+    source: Image,
     line: str,
     settings: Publish,
     *,
@@ -68,7 +65,7 @@ def start_copy(
         "Name": f"{source.name}-{len(there) + 1}"[-128:] if there else source.name,
         "Description": _description(source),
         "SourceImageId": source.ami_id,
-        "SourceRegion": home,
+        "SourceRegion": source.region,
         "CopyImageTags": True,
         "TagSpecifications": [
             {"ResourceType": "image", "Tags": mine},
@@ -95,26 +92,28 @@ def _token(wanted: Mapping[str, Any], region: str) -> str:
     return hashlib.sha256(json.dumps([wanted, region], sort_keys=True).encode()).hexdigest()
 
 
-def _description(source: VerifiedAmi) -> str:
-    return f"{source.record.recipe.get('name', source.name)}, verified, by AMI Kiln"
+def _description(source: Image) -> str:
+    return f"{source.tags[RECIPE]}, verified, by AMI Kiln"
 
 
 def require_shareable(
-    target: Target, source: VerifiedAmi, regions: Sequence[str], settings: Publish
+    target: Target, source: Image, regions: Sequence[str], settings: Publish
 ) -> None:
     """Raises KilnError (exit status 1) that names each region whose image EC2 would not share,
     because AWS's own key encrypts it; nothing has been copied then.
 
     Source: https://github.com/hashicorp/packer/issues/7410
     """
-    image = describe_image(target, source.ami_id) if settings.share.somebody else None
-    if image is None or not any(image.keys):
+    if not settings.share.somebody:
+        return
+    keys = [key for key in snapshot_keys(target, source).values() if key]
+    if not keys:
         return
 
     def shareable(region: str) -> bool:
         there = target.in_region(region)
         if region == target.region:
-            return not any(key and _is_awss_own(there, key) for key in image.keys)
+            return not any(_is_awss_own(there, key) for key in keys)
         return not _is_awss_own(there, settings.kms_keys.get(region) or _default_key(there))
 
     answers = in_regions(list(regions), shareable)
@@ -146,7 +145,7 @@ def _is_awss_own(there: Target, key: str) -> bool:
         return bool(metadata.get("KeyManager") == "AWS")
 
 
-def wanted_tags(source: VerifiedAmi, line: str) -> dict[str, str]:
+def wanted_tags(source: Image, line: str) -> dict[str, str]:
     """The tags of a published image: the source's own, and its line."""
     own = {
         key: value
@@ -159,7 +158,7 @@ def wanted_tags(source: VerifiedAmi, line: str) -> dict[str, str]:
 def prepare_image(
     target: Target,
     image: Image,
-    source: VerifiedAmi,
+    source: Image,
     line: str,
     settings: Publish,
     say: Callable[[str], None],
@@ -240,7 +239,7 @@ def not_ready(target: Target, ami_id: str, tags: dict[str, str], settings: Publi
 
     `tags` are the source's: a copy must carry each of them.
     """
-    image = describe_image(target, ami_id)
+    image = find_image(target, ami_id)
     if image is None or image.state != "available":
         return [f"{ami_id} is {image.state if image else 'not there'}"]
     wrong = [
@@ -261,7 +260,7 @@ def not_ready(target: Target, ami_id: str, tags: dict[str, str], settings: Publi
 
 def _other_keys(target: Target, image: Image, key: str | None) -> Iterator[str]:
     """What of an image is encrypted with another key than the one that its region has to have."""
-    for snapshot, used in zip(image.snapshots, image.keys, strict=True):
+    for snapshot, used in snapshot_keys(target, image).items() if key else ():
         if key and (used is None or not _is_key(target, used, key)):
             yield f"{snapshot} is encrypted with {used or 'no key'}, not with {key}"
 

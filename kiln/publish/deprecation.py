@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from kiln.base.tags import RETIRING
-from kiln.base.times import read_time, utc_now
+from kiln.base.times import utc_now
 from kiln.cloud import aws
+from kiln.cloud.images import Image, find_image
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
-from kiln.publish.images import Image, describe_image
 from kiln.publish.regions import in_regions
 
 
@@ -25,19 +25,19 @@ def protect_and_date(target: Target, image: Image, settings: Publish) -> None:
     out = is_on_its_way_out(image)
     if not image.protected:
         ec2.enable_image_deregistration_protection(ImageId=image.ami_id)
-    if settings.deprecate_after and (out or not image.deprecated_at):
+    if settings.deprecate_after and (out or not image.deprecated):
         at = utc_now() + timedelta(days=settings.deprecate_after)
         ec2.enable_image_deprecation(ImageId=image.ami_id, DeprecateAt=at)
     elif out:
         ec2.disable_image_deprecation(ImageId=image.ami_id)
-    if RETIRING in image.tags:  # last, so that an interrupted run is continued
+    if image.retiring:  # last, so that an interrupted run is continued
         ec2.delete_tags(Resources=[image.ami_id], Tags=[{"Key": RETIRING}])
 
 
 def is_on_its_way_out(image: Image) -> bool:
     """Whether an AMI is deprecated, by `retire` or because its date has passed."""
-    passed = image.deprecated_at is not None and read_time(image.deprecated_at) <= utc_now()
-    return RETIRING in image.tags or passed
+    passed = image.deprecated is not None and image.deprecated <= utc_now()
+    return image.retiring or passed
 
 
 def bring_back(
@@ -49,7 +49,7 @@ def bring_back(
 
     def there(region: str) -> bool:
         place = target.in_region(region)
-        image = describe_image(place, images[region])
+        image = find_image(place, images[region])
         if image is None or not is_on_its_way_out(image):
             return False
         with aws.explained(f"{image.ami_id} stays deprecated in {region}"):

@@ -7,9 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-from kiln.base.paths import ROOT, TEMPLATES
+from kiln.base.paths import ROOT
+from kiln.base.templates import render
 from kiln.cloud import iam
 
 CODEBUILD_TEMPLATE = ROOT / "deploy" / "nightly-codebuild.yaml"
@@ -17,12 +16,8 @@ CODEBUILD_TEMPLATE = ROOT / "deploy" / "nightly-codebuild.yaml"
 
 def codebuild_text() -> str:
     """The content of deploy/nightly-codebuild.yaml: `./invoke generate` writes it."""
-    environment = Environment(  # noqa: S701 - YAML, and the values are JSON
-        loader=FileSystemLoader(TEMPLATES / "deploy"),
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template(f"{CODEBUILD_TEMPLATE.name}.j2").render(
+    return render(
+        f"deploy/{CODEBUILD_TEMPLATE.name}.j2",
         build_policy=_in_any_partition(iam.policy()),
         plan_policy=_without("plan", "RunBatches", "SendReports"),
         catalogue_policy=_without("catalogue", "WriteTheSite"),

@@ -12,6 +12,7 @@ from kiln.base.tags import VERIFIED
 from kiln.base.times import utc_now
 from kiln.base.verdict_tag import says_verified
 from kiln.cloud import aws
+from kiln.cloud.images import find_image
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish, Sign
 from kiln.publish import images, provenance
@@ -65,7 +66,7 @@ def _launches(release: Release, target: Target) -> Gate:
 
 
 def _verdict(release: Release, target: Target) -> Gate:
-    image = images.describe_image(target, release.images[target.region])
+    image = find_image(target, release.images[target.region])
     says = image.tags.get(VERIFIED, "") if image else ""
     return Gate(
         "verified", says_verified(says), f"{VERIFIED} says {says}" if says else "no verdict"

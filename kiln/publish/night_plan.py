@@ -17,6 +17,7 @@ from kiln.base.tags import INPUT_DIGEST, RECIPE, RECIPE_DIGEST, SOURCE_AMI, VERI
 from kiln.base.times import read_time, utc_now
 from kiln.base.verdict_tag import says_verified
 from kiln.cloud import parents
+from kiln.cloud.images import Image, own_images
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
 from kiln.pipeline import plan as planning
@@ -24,7 +25,6 @@ from kiln.pipeline.plan import Options, Plan
 from kiln.pipeline.record import document
 from kiln.publish import channels
 from kiln.publish.channels import Held
-from kiln.publish.own_images import OwnImage, own_images
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def plan_night(recipes: Sequence[Recipe], settings: Mapping[str, Publish], targe
     )
 
 
-def _judge(plan: Plan, images: Sequence[OwnImage], settings: Publish) -> Due | OwnImage:
+def _judge(plan: Plan, images: Sequence[Image], settings: Publish) -> Due | Image:
     """Why the row must be built, or its newest verified AMI, which has the same inputs."""
     recipe = plan.recipe
     verified = [
@@ -117,7 +117,7 @@ def _judge(plan: Plan, images: Sequence[OwnImage], settings: Publish) -> Due | O
     return newest
 
 
-def _was_rolled_back(now: Held, image: OwnImage) -> bool:
+def _was_rolled_back(now: Held, image: Image) -> bool:
     """Has somebody taken the channel back to another AMI since this one was built?"""
     release = now.release
     return (
@@ -129,7 +129,7 @@ def _was_rolled_back(now: Held, image: OwnImage) -> bool:
     )
 
 
-def _changed(plan: Plan, image: OwnImage) -> str:
+def _changed(plan: Plan, image: Image) -> str:
     """Which inputs differ from those that the image's tags name."""
     recipe = image.tags.get(RECIPE_DIGEST) != plan.recipe_digest
     before, now = image.tags.get(SOURCE_AMI), plan.source.ami_id
@@ -139,11 +139,11 @@ def _changed(plan: Plan, image: OwnImage) -> str:
     return " and ".join(words) or "the package snapshot"
 
 
-def _age(image: OwnImage) -> timedelta:
+def _age(image: Image) -> timedelta:
     return utc_now() - image.created
 
 
-def _row(recipe: Recipe, image: OwnImage, now: Held | None, settings: Publish) -> Due | Skipped:
+def _row(recipe: Recipe, image: Image, now: Held | None, settings: Publish) -> Due | Skipped:
     """A row whose newest AMI has its inputs."""
     channel = settings.channels[0]
     if now is not None and now.release is not None and _was_rolled_back(now, image):

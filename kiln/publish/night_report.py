@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader
-
-from kiln.base.paths import TEMPLATES, build_dir
+from kiln.base.paths import build_dir
 from kiln.base.printable import printable
+from kiln.base.templates import render
 from kiln.base.times import as_stamp, utc_now
 from kiln.cloud import aws
 from kiln.cloud.target import Target
@@ -28,10 +27,8 @@ def write(results: Sequence[RowResult], out: str | None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.json").write_text(json.dumps([asdict(row) for row in results], indent=2))
     (folder / "report.md").write_text(as_markdown(results), encoding="utf-8")
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    page = environment.get_template("nightly.html.j2").render(
+    page = render(
+        "nightly.html.j2",
         rows=[(row, _different(row)) for row in results],
         counts=night_counts(results),
         when=when.strftime("%Y-%m-%d %H:%M UTC"),

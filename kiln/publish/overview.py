@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kiln.base.tags import LINE, VERIFIED
+from kiln.base.tags import VERIFIED
 from kiln.base.times import as_time, read_time, utc_now
 from kiln.base.verdict_tag import says_verified
-from kiln.cloud import aws
+from kiln.cloud.images import find_image, own_images
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
 from kiln.publish import channels, sharing
 from kiln.publish.channels import Held
-from kiln.publish.images import describe_image
 from kiln.publish.regions import in_regions
 
 
@@ -51,7 +50,7 @@ def with_opened(
     def permissions(region: str) -> dict[str, sharing.Open]:
         there = target.in_region(region)
         ids = {row.ami_id for row in rows if row.region == region}
-        images = (describe_image(there, ami_id) for ami_id in sorted(ids))
+        images = (find_image(there, ami_id) for ami_id in sorted(ids))
         return {
             image.ami_id: sharing.permissions(there, image.ami_id, image.snapshots)
             for image in images
@@ -107,20 +106,11 @@ def channel_rows(
 
 def _verdicts(target: Target) -> dict[str, str]:
     """The verdict in the tags of each published image of the target's region, by its id."""
-    with aws.explained(f"the published images could not be listed in {target.region}"):
-        pages = (
-            aws.ec2(target)
-            .get_paginator("describe_images")
-            .paginate(Owners=["self"], Filters=[{"Name": "tag-key", "Values": [LINE]}])
-        )
-        return {
-            image["ImageId"]: next(
-                (tag["Value"] for tag in image.get("Tags", []) if tag["Key"] == VERIFIED), ""
-            )
-            for page in pages
-            for image in page["Images"]
-            if image["State"] == "available"
-        }
+    return {
+        image.ami_id: image.tags.get(VERIFIED, "")
+        for image in own_images(target)
+        if image.line and image.state == "available"
+    }
 
 
 def _row(holding: Held, home: Held | None, verdicts: Mapping[str, str]) -> ChannelRow:

@@ -1,123 +1,13 @@
-"""The AMIs of AMI Kiln in a region, and who uses them."""
+"""Who uses the AMIs of a region."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING
 
-from kiln.base import vocabulary
-from kiln.base.tags import KEEP, LINE, RECIPE, RETIRING, RUN_ID
-from kiln.base.times import read_time
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.publish import channels
-
-if TYPE_CHECKING:
-    from mypy_boto3_ec2.type_defs import ImageTypeDef
-
-
-@dataclass(frozen=True)
-class OwnImage:
-    """An AMI that AMI Kiln made, or a copy of one. Times are aware; `line` is None as long as it
-    was not published."""
-
-    region: str
-    ami_id: str
-    name: str
-    state: str
-    created: datetime
-    line: str | None
-    tags: dict[str, str]
-    snapshots: tuple[str, ...]
-    protected: bool
-    deprecated: datetime | None
-    # When an instance was last launched from it, by any account; EC2 says it a day late:
-    # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ami-last-launched-time.html
-    launched: datetime | None = None
-
-    @property
-    def retiring(self) -> bool:
-        """Whether `retire` has deprecated it."""
-        return RETIRING in self.tags
-
-    @property
-    def kept_by_tag(self) -> bool:
-        """Whether somebody has tagged it kiln:keep."""
-        return KEEP in self.tags
-
-
-def own_images(target: Target) -> list[OwnImage]:
-    """The AMIs of AMI Kiln in the target's region that are complete, disabled ones included.
-
-    Raises KilnError (exit status 1) if EC2 refuses.
-    """
-    with aws.explained(f"the AMIs could not be listed in {target.region}"):
-        pages = (
-            aws.ec2(target)
-            .get_paginator("describe_images")
-            .paginate(
-                Owners=["self"],
-                Filters=[{"Name": "tag-key", "Values": [RUN_ID]}],
-                IncludeDeprecated=True,
-                IncludeDisabled=True,
-            )
-        )
-        images = [image for page in pages for image in page["Images"]]
-    own = (_own(target.region, image) for image in images)
-    return [image for image in own if image and image.state in ("available", "disabled")]
-
-
-def own_image(target: Target, ami_id: str) -> OwnImage | None:
-    """One of them as it is now; None if it is gone. Raises KilnError (exit status 1)."""
-    from botocore.exceptions import ClientError
-
-    with aws.explained(f"{ami_id} could not be looked up in {target.region}"):
-        try:
-            answer = aws.ec2(target).describe_images(
-                ImageIds=[ami_id], IncludeDeprecated=True, IncludeDisabled=True
-            )
-        except ClientError as error:
-            if aws.is_gone(error):
-                return None
-            raise
-    return next((_own(target.region, image) for image in answer["Images"]), None)
-
-
-def _own(region: str, image: ImageTypeDef) -> OwnImage | None:
-    """None for an image whose tags are not those of AMI Kiln."""
-    tags = {tag["Key"]: tag["Value"] for tag in image.get("Tags", [])}
-    ours = vocabulary.RUN_ID.fits(tags.get(RUN_ID)) and vocabulary.RECIPE_NAME.fits(
-        tags.get(RECIPE)
-    )
-    if not ours:
-        return None
-    disks = [mapping.get("Ebs", {}) for mapping in image.get("BlockDeviceMappings", [])]
-    until, launched = image.get("DeprecationTime"), image.get("LastLaunchedTime")
-    return OwnImage(
-        region=region,
-        ami_id=str(image["ImageId"]),
-        name=str(image.get("Name", "")),
-        state=str(image["State"]),
-        created=read_time(str(image["CreationDate"])),
-        line=tags.get(LINE),
-        tags=tags,
-        snapshots=tuple(disk["SnapshotId"] for disk in disks if "SnapshotId" in disk),
-        protected=is_protected(image),
-        deprecated=read_time(until) if until else None,
-        launched=read_time(launched) if launched else None,
-    )
-
-
-def is_protected(image: ImageTypeDef) -> bool:
-    """Whether EC2 protects an AMI from deregistration: not, when it says `disabled after …`, which
-    is the day of cooldown after somebody has disabled the protection.
-
-    Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ami-deregistration-protection.html
-    """
-    return image.get("DeregistrationProtection", "").startswith("enabled")
 
 
 def users_of(target: Target, image_ids: Sequence[str]) -> dict[str, list[str]]:

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln.base import vocabulary
-from kiln.base.errors import KilnError, operation_failed
+from kiln.base.errors import KilnError
 from kiln.base.paths import matrix_file
 from kiln.base.tags import KEEP, PREFIX, PROVENANCE, RETIRING
 from kiln.cloud import aws
+from kiln.cloud.images import Image, require_image
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Sign
-from kiln.publish.images import Image, describe_image
 from kiln.publish.regions import in_regions
 
 if TYPE_CHECKING:
@@ -68,9 +68,7 @@ def verify_image(target: Target, ami_id: str, key: SSlibKey) -> Provenance:
 
     Raises KilnError (exit status 1) if AWS does not answer or the AMI is not there.
     """
-    image = describe_image(target, ami_id)
-    if image is None:
-        raise operation_failed(f"{ami_id} is not there in {target.region}")
+    image = require_image(target, ami_id)
     said: dict[str, Any] = {}
     try:
         statement = _fetched(target, image, key)

@@ -11,18 +11,20 @@ from pathlib import Path
 from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.base.recipe import Recipe
 from kiln.base.tags import VERIFIED
+from kiln.base.times import as_time
+from kiln.cloud.images import Image, find_image
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
 from kiln.pipeline.kept_records import all_of
+from kiln.pipeline.record import Record
 from kiln.pipeline.shared_records import Shelf, bring_named, bring_row, keep_record
 from kiln.publish import channel_move, copies
-from kiln.publish import images as amis
 from kiln.publish.attestation import attest
 from kiln.publish.channel_move import Move, move_everywhere
 from kiln.publish.line_flags import answering
 from kiln.publish.regions import in_regions
 from kiln.publish.release import Release, on_image
-from kiln.publish.verified_ami import VerifiedAmi, verified_ami
+from kiln.publish.verified_ami import verified_ami
 
 # Seconds. EC2 documents no limit for a copy; Packer waits as long for an image.
 _COPY_TIMEOUT = 4 * 3600
@@ -66,11 +68,11 @@ def publish_row(
     target = answering(target)
     line = recipe.channel_line
     kept = bring_row(shelf, recipe.name, say) if shelf else set()
-    if shelf and ami_id and all(record.ami_id != ami_id for record in all_of(recipe.name)):
+    if shelf and ami_id and all(run.ami_id != ami_id for run in all_of(recipe.name)):
         bring_named(shelf, ami_id, say)  # not among the row's newest
-    source = verified_ami(recipe, ami_id, target)
-    if shelf and source.record.run_id not in kept:
-        keep_record(shelf, source.record)
+    source, record = verified_ami(recipe, ami_id, target)
+    if shelf and record.run_id not in kept:
+        keep_record(shelf, record)
     regions = [target.region, *(r for r in settings.regions if r != target.region)]
     copies.require_shareable(target, source, regions, settings)
     before = channel_move.held_in(target, regions, line, channel)
@@ -88,9 +90,9 @@ def publish_row(
             say(f"boots {image_id} in {region}")
             smoke(target.in_region(region), image_id)
     if settings.sign:
-        folder = Path(source.record.folder) if source.record.folder else None
-        attest(target, source.record, images, settings.sign, folder)
-    release = _release(source, line, channel, images, target, why)
+        folder = Path(record.folder) if record.folder else None
+        attest(target, record, images, settings.sign, folder)
+    release = _release(source, record, line, channel, images, target, why)
     steps = move_everywhere(target, release, before, settings.launch_templates, say)
     return Publication(release, tuple(steps))
 
@@ -108,7 +110,7 @@ def _require_first(channel: str, settings: Publish) -> None:
 
 
 def _copied(
-    source: VerifiedAmi,
+    source: Image,
     line: str,
     regions: Sequence[str],
     settings: Publish,
@@ -122,7 +124,7 @@ def _copied(
         if region == home:
             return source.ami_id
         there = target.in_region(region)
-        return copies.start_copy(there, source, home, line, settings, gone=gone)
+        return copies.start_copy(there, source, line, settings, gone=gone)
 
     images = in_regions(regions, start)
     waiting = {region: ami_id for region, ami_id in images.items() if region != home}
@@ -131,7 +133,7 @@ def _copied(
     reported = started
     while True:
         for region, ami_id in list(waiting.items()):
-            image = amis.describe_image(target.in_region(region), ami_id)
+            image = find_image(target.in_region(region), ami_id)
             if image is None and unseen[region] < 2 * _UNSEEN:
                 unseen[region] += 1
                 if unseen[region] == _UNSEEN:
@@ -159,7 +161,7 @@ def _copied(
 
 
 def _settled(
-    source: VerifiedAmi,
+    source: Image,
     line: str,
     images: dict[str, str],
     settings: Publish,
@@ -174,7 +176,7 @@ def _settled(
 
     def prepare(region: str) -> list[str]:
         there = target.in_region(region)
-        image = amis.describe_image(there, images[region])
+        image = find_image(there, images[region])
         if image is None:
             return [f"{images[region]} is not there any more"]
         copies.prepare_image(there, image, source, line, settings, say)
@@ -198,14 +200,14 @@ def _settled(
 
 
 def _release(
-    source: VerifiedAmi,
+    source: Image,
+    record: Record,
     line: str,
     channel: str,
     images: dict[str, str],
     target: Target,
     why: str,
 ) -> Release:
-    record = source.record
     return Release(
         line=line,
         channel=channel,
@@ -216,7 +218,7 @@ def _release(
         run_id=record.run_id,
         recipe_digest=str(record.recipe_digest),
         git_commit=record.git_commit,
-        built=source.built,
+        built=as_time(source.created),
         moved=channel_move.moved_now(target, "publish", why),
         installed=on_image(record.versions or {}),
     )

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError
-from kiln.image import version_info
+from kiln.image.version_info import read_version_info
 
 SCHEMA = 1
 Action = Literal["publish", "promote", "rollback"]
@@ -110,23 +110,16 @@ def on_image(versions: dict[str, Any]) -> Installed:
     """
     if not versions:
         return Installed()
-    with version_info.reading("the version-info of the AMI's record"):
-        return _installed(versions)
-
-
-def _installed(versions: dict[str, Any]) -> Installed:
-    parts = versions.get("components") or {}
-    packages = {
-        package.name: package.version for package in version_info.installed_packages(versions)
-    }
+    info = read_version_info(versions, "the version-info of the AMI's record")
+    packages = {package.name: package.full_version for package in info.packages}
 
     def component(name: str) -> str | None:
-        version = (parts.get(name) or {}).get("version")
-        return str(version) if version else None
+        part = info.components.get(name)
+        return part.version if part else None
 
     return Installed(
         driver=component("nvidia-driver"),
-        kernel=(versions.get("kernel") or {}).get("boots"),
+        kernel=info.kernel.get("boots"),
         cuda=component("cuda"),
         nccl=component("nccl"),
         efa=component("efa"),

@@ -10,8 +10,8 @@ from typing import Any
 from kiln.base.errors import KilnError
 from kiln.base.paths import build_dir
 from kiln.cloud.target import Target
-from kiln.image import version_info
 from kiln.image.diff import compare_records
+from kiln.image.version_info import raw_version_info
 from kiln.pipeline import record
 from kiln.publish import channels
 from kiln.publish.gates import grave
@@ -99,4 +99,4 @@ def _info(release: Release, bring: Bring) -> dict[str, Any]:
         bring({release.recipe: release.run_id})
     if not path.exists():
         raise KilnError(f"no record of run {release.run_id} here, so not compared")
-    return version_info.of(record.document(path), str(path))
+    return raw_version_info(record.document(path), str(path))

@@ -16,11 +16,12 @@ from kiln.base.errors import KilnError, operation_failed
 from kiln.base.tags import PROVENANCE, RECIPE, RETIRING, RUN_ID
 from kiln.base.times import as_time, read_time, utc_now
 from kiln.cloud import aws
+from kiln.cloud.images import Image, find_image, own_images
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
 from kiln.publish import channels, sharing
 from kiln.publish.channels import Held
-from kiln.publish.own_images import OwnImage, own_image, own_images, users_of
+from kiln.publish.own_images import users_of
 from kiln.publish.provenance import statement_parameter, subject_name
 from kiln.publish.regions import in_regions
 from kiln.publish.release import Release
@@ -162,7 +163,7 @@ def _newest(past: Sequence[Release], keep: int) -> list[Release]:
     return [release for release in past if release.ami_name in names]
 
 
-def _guarded(image: OwnImage, users: Sequence[str]) -> str:
+def _guarded(image: Image, users: Sequence[str]) -> str:
     if users:
         more = f" and {len(users) - 3} more" if len(users) > 3 else ""
         return f"used by {', '.join(users[:3])}{more}"
@@ -175,7 +176,7 @@ def _guarded(image: OwnImage, users: Sequence[str]) -> str:
     return ""
 
 
-def _settings_of(image: OwnImage, settings: Mapping[str, Publish]) -> Publish:
+def _settings_of(image: Image, settings: Mapping[str, Publish]) -> Publish:
     """Those of its line; of its row, as long as it was not published; the defaults."""
     for name in (image.line, image.tags.get(RECIPE), ""):
         if name is not None and name in settings:
@@ -183,13 +184,13 @@ def _settings_of(image: OwnImage, settings: Mapping[str, Publish]) -> Publish:
     return Publish()
 
 
-def _step(image: OwnImage) -> RetireStep:
+def _step(image: Image) -> RetireStep:
     if not image.retiring:
         return "deprecate"
     return "deregister" if image.state == "disabled" else "disable"
 
 
-def _not_yet(image: OwnImage, settings: Publish) -> str:
+def _not_yet(image: Image, settings: Publish) -> str:
     """Why the next step is not due. `retire` takes an AMI from nobody without `deregister_after`:
     one that is only deprecated still launches."""
     step, setting = _step(image), "deregister_after"
@@ -206,14 +207,14 @@ def _not_yet(image: OwnImage, settings: Publish) -> str:
     return f"next step: {step}, on {due:%Y-%m-%d} or later" if utc_now() < due else ""
 
 
-def _last_step(image: OwnImage) -> datetime | None:
+def _last_step(image: Image) -> datetime | None:
     try:
         return read_time(image.tags.get(RETIRING, ""))
     except ValueError:
         return None
 
 
-def _launched_lately(image: OwnImage) -> str:
+def _launched_lately(image: Image) -> str:
     launched = image.launched
     if launched is None or launched - image.created < _VERIFYING:
         return ""
@@ -222,7 +223,7 @@ def _launched_lately(image: OwnImage) -> str:
     return ""
 
 
-def _next(image: OwnImage) -> Going:
+def _next(image: Image) -> Going:
     step = _step(image)
     why = f"{image.name}: no channel holds it, nothing uses it"
     if step != "deprecate":
@@ -243,8 +244,8 @@ def retire(target: Target, plan: Retirement) -> Retirement:
     for going in plan.would:
         there = target.in_region(going.region)
         try:
-            image = own_image(there, going.ami_id)
-            if image is None:  # somebody else was faster
+            image = find_image(there, going.ami_id)
+            if image is None or not image.ours:  # somebody else was faster
                 continue
             why = _held_since(there, image)
             if why:
@@ -257,7 +258,7 @@ def retire(target: Target, plan: Retirement) -> Retirement:
     return Retirement(tuple(done), tuple(kept), plan.opened)
 
 
-def _held_since(target: Target, image: OwnImage) -> str:
+def _held_since(target: Target, image: Image) -> str:
     line = image.line
     held = channels.held_by_line(target, line) if line else channels.all_held(target)
     for holding in held:
@@ -266,7 +267,7 @@ def _held_since(target: Target, image: OwnImage) -> str:
     return ""
 
 
-def _do(target: Target, going: Going, image: OwnImage) -> None:
+def _do(target: Target, going: Going, image: Image) -> None:
     ec2 = aws.ec2(target)
     now = utc_now()
     dated = {"Resources": [going.ami_id], "Tags": [{"Key": RETIRING, "Value": as_time(now)}]}
@@ -306,7 +307,7 @@ def _require_deleted(answer: DeregisterImageResultTypeDef) -> None:
         )
 
 
-def _delete_statements(there: Target, image: OwnImage) -> None:
+def _delete_statements(there: Target, image: Image) -> None:
     """Delete the statements of where an AMI came from: nothing leads to them now that it is gone.
 
     Its tag names the run that verified it last; the statement of its build may be there as well.

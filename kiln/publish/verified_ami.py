@@ -3,31 +3,19 @@ verified."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
 from kiln.base.tags import RECIPE, RECIPE_DIGEST, VERIFIED
 from kiln.base.verdict_tag import says_verified
+from kiln.cloud.images import Image, own_images, require_image
 from kiln.cloud.target import Target
-from kiln.pipeline import kept_records, verdict
+from kiln.pipeline import kept_records
 from kiln.pipeline.record import Record
-from kiln.publish.own_images import own_images
 
 
-@dataclass(frozen=True)
-class VerifiedAmi:
-    """A verified AMI in the region that baked it. `built` is its creation date, in ISO 8601."""
-
-    ami_id: str
-    name: str
-    tags: dict[str, str]
-    built: str
-    record: Record
-
-
-def verified_ami(recipe: Recipe, ami_id: str | None, target: Target) -> VerifiedAmi:
-    """The AMI with that id, or the recipe's newest verified one of this target and region.
+def verified_ami(recipe: Recipe, ami_id: str | None, target: Target) -> tuple[Image, Record]:
+    """Return the AMI with that id, or the recipe's newest verified one of this target and region,
+    and the record that says so.
 
     Raises KilnError (exit status 1) if it is not verified, and names the evidence: the record, the
     tag, or both if they differ.
@@ -43,10 +31,9 @@ def verified_ami(recipe: Recipe, ami_id: str | None, target: Target) -> Verified
         )
     if record.status != "verified":
         raise _not_verified(record.ami_id, f"run {record.run_id} ended as {record.status}")
-    image = verdict.describe(target, record.ami_id)
-    tags = image["tags"]
-    _require(record, tags, recipe)
-    return VerifiedAmi(record.ami_id, str(image["name"]), tags, image["created"], record)
+    image = require_image(target, record.ami_id)
+    _require(record, image.tags, recipe)
+    return image, record
 
 
 def _newest(recipe: Recipe, target: Target, ami_id: str | None) -> Record | None:

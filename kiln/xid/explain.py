@@ -16,9 +16,9 @@ def explain_code(code: str | int) -> dict[str, Any]:
     is an Xid below 10000, otherwise an SXid.
     Raises KilnError (exit status 2) for an invalid or unknown code, with the nearest ones.
     """
-    module = runtime_import.runtime_module("gpu_xid.explain")
+    module = runtime_import.runtime_module("gpu_xid.catalogue")
     try:
-        entry: dict[str, Any] = module.explain(code)
+        entry: dict[str, Any] = module.Catalogue().explain(code)
     except module.UnknownCodeError as error:
         near = ", ".join(error.nearest)
         hint = f"nearest: {near}" if near else "for example: ./invoke xid.explain 79"
@@ -28,5 +28,5 @@ def explain_code(code: str | int) -> dict[str, Any]:
 
 def printable_line(text: str) -> str:
     """A text from a kernel log without terminal control characters."""
-    shown: str = runtime_import.runtime_module("gpu_xid.history").printable(text)
+    shown: str = runtime_import.runtime_module("gpu_xid.cli").printable(text)
     return shown

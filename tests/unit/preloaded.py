@@ -10,12 +10,11 @@ from typing import Any
 
 import boto3
 
-from kiln.base import plain_yaml
+from kiln.base import plain_yaml, templates
 from kiln.base.located import load_yaml
 from kiln.base.paths import KNOWLEDGE, ROOT, lock_file
 from kiln.facts import lock_file as lock
-from kiln.packer import render, validate
-from kiln.pipeline import report
+from kiln.packer import validate
 from lab.api import botocore_data
 
 _parse = plain_yaml.parse_plain
@@ -38,9 +37,8 @@ load_yaml(ROOT / "amis.yaml")
 lock.read_lock_file(lock_file())
 for _path in sorted((ROOT / "packer" / "shared").rglob("*.hcl")):
     validate.read_hcl(_path.read_text(encoding="utf-8"))
-report.pages().get_template("report.html.j2")
-for _name in render.hcl_templates().list_templates():
-    render.hcl_templates().get_template(_name)
+for _name in templates.environment().list_templates(["j2"]):
+    templates.environment().get_template(_name)
 botocore_data.read_once()
 for _service in ("ec2", "ssm", "sts"):
     boto3.Session("preloaded", "preloaded", region_name="us-east-1").client(_service)  # type: ignore[call-overload]

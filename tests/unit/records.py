@@ -1,12 +1,14 @@
-"""A record for tests: a verified build, of which a test changes what it is about."""
+"""A record and an AMI for tests, of which a test changes what it is about."""
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from functools import cache
 from typing import Any
 
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
+from kiln.cloud.images import Image
 from kiln.cloud.target import ParentAmi
 from kiln.matrix import load
 from kiln.pipeline.ami_checks import Check
@@ -41,6 +43,13 @@ def a_record(**more: Any) -> Record:
         **more,
     }
     return Record(**fields)
+
+
+def an_image(ami_id: str = "ami-00000001", **more: Any) -> Image:
+    """An AMI as EC2 describes it; `more` replaces fields."""
+    created = datetime(2026, 11, 1, tzinfo=timezone.utc)
+    fields = {"name": "row", "state": "available", "created": created, "tags": {}, **more}
+    return Image("us-east-1", ami_id, **fields)
 
 
 def checks(*those: tuple[str, str, str, str]) -> Checks:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kiln.base.paths import RUNTIME
-from kiln.compat.rules.registry import rules
+from kiln.compat import rules
 from kiln.facts import InstanceType, gpu_devices, instances
 from lab.guests import pci as lab_pci
 

@@ -15,13 +15,14 @@ import hcl2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jinja2 import Environment, meta, nodes
+from jinja2 import nodes
 
+from kiln.base import hcl, templates
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT, TEMPLATES
 from kiln.base.recipe import Recipe
 from kiln.matrix import load
-from kiln.packer import hcl, program, render
+from kiln.packer import program
 
 # The attack of issue 12: it ran `id` as root on the machine that builds.
 ATTACK = 'Amazon Linux 2\n}\nbuild {\n  provisioner "shell-local" {\n    inline = ["id"]\n  }\n}\n'
@@ -82,8 +83,8 @@ def plain() -> tuple[int, Any]:
 
 def rendered_recipe(of: Recipe) -> str:
     """The recipe's own HCL; its components are those of the recipe as it is in the matrix."""
-    values = {"recipe": of, "components": {"nccl": {"env": {"A": of.flavor}}}}
-    return render.hcl_templates().get_template("recipe.pkr.hcl.j2").render(values)
+    parts = {"nccl": {"env": {"A": of.flavor}}}
+    return templates.render("packer/recipe.pkr.hcl.j2", recipe=of, components=parts)
 
 
 @given(HOSTILE)
@@ -141,9 +142,7 @@ def test_packer_reads_a_hostile_string_as_it_was_meant(tmp_path: Path) -> None:
 
 def outputs(template: Path) -> list[nodes.Expr]:
     """Every expression that a template writes."""
-    source = template.read_text()
-    environment = render.hcl_templates()
-    tree = environment.parse(source)
+    tree = templates.environment().parse(template.read_text())
     return [
         node
         for output in tree.find_all(nodes.Output)
@@ -152,13 +151,11 @@ def outputs(template: Path) -> list[nodes.Expr]:
     ]
 
 
-OF_HCL = sorted(TEMPLATES / folder for folder in ("packer", "consume"))
+OF_HCL = sorted({*TEMPLATES.rglob("*.hcl.j2"), *TEMPLATES.rglob("*.tf.j2")})
 
 
-@pytest.mark.parametrize(
-    "template", sorted(file for folder in OF_HCL for file in folder.glob("*.j2")), ids=str
-)
-def test_each_expression_of_a_template_ends_in_a_filter(template: Path) -> None:
+@pytest.mark.parametrize("template", OF_HCL, ids=lambda path: path.name)
+def test_each_expression_of_hcl_ends_in_a_filter(template: Path) -> None:
     found = outputs(template)
     assert found
     for node in found:
@@ -166,29 +163,12 @@ def test_each_expression_of_a_template_ends_in_a_filter(template: Path) -> None:
         assert node.name in FILTERS
 
 
-def test_a_value_without_a_filter_does_not_render() -> None:
-    template = render.hcl_templates().from_string("# {{ name }}")
-    with pytest.raises(TypeError, match="reaches HCL without a filter"):
-        template.render(name="x")
+PAGES = sorted(TEMPLATES.rglob("*.html.j2"))
 
 
-def test_every_other_template_escapes_by_itself() -> None:
-    """templates/ has no template besides HCL's but the reports and the catalogue's pages, which
-    Jinja escapes as HTML, and a stack's, whose values are JSON."""
-    pages = TEMPLATES / "catalogue"
-    others = {path.name for path in TEMPLATES.rglob("*.j2") if path.parent not in (*OF_HCL, pages)}
-    of = {"report.html.j2": "pipeline/report.py", "nightly.html.j2": "publish/night_report.py"}
-    of |= {f"catalogue/{path.name}": "catalogue/pages.py" for path in pages.glob("*.j2")}
-    others |= {f"catalogue/{path.name}" for path in pages.glob("*.j2")}
-    asked = ("build", "catalogue", "plan", "publish")
-    of_json = {"nightly-codebuild.yaml.j2": [f"{name}_policy" for name in asked]}
-    assert others == {*of, *of_json}
-    for name, policies in of_json.items():
-        # Ours, from kiln/facts/knowledge; `engines` gives them as JSON, and no value of a user.
-        tree = Environment().parse((TEMPLATES / "deploy" / name).read_text())
-        assert sorted(meta.find_undeclared_variables(tree)) == policies
-    for name, module in of.items():
-        tree = Environment().parse((TEMPLATES / name).read_text())
-        unescaped = [node for node in tree.find_all(nodes.Filter) if node.name in ("safe", "e")]
-        assert all(isinstance(node.node, nodes.Const) for node in unescaped)
-        assert "autoescape=True" in (ROOT / "kiln" / module).read_text()
+@pytest.mark.parametrize("template", PAGES, ids=lambda path: path.name)
+def test_a_page_escapes_whatever_it_is_given(template: Path) -> None:
+    assert templates.environment().autoescape(str(template.relative_to(TEMPLATES)))
+    tree = templates.environment().parse(template.read_text())
+    unescaped = [node for node in tree.find_all(nodes.Filter) if node.name in ("safe", "e")]
+    assert all(isinstance(node.node, nodes.Const) for node in unescaped)

@@ -13,13 +13,14 @@ import hcl2
 import pytest
 
 from kiln import components
+from kiln.base import hcl
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.components import Component, Download, environment
 from kiln.facts import lock_file
 from kiln.matrix import load
-from kiln.packer import hcl, render
+from kiln.packer import render
 from kiln.packer.folders import stale_files, stale_rows, write_all, write_folders, write_inputs
 from kiln.packer.render import recipe_digest
 from kiln.packer.validate import read_hcl

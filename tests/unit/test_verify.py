@@ -27,7 +27,7 @@ from kiln.pipeline.ami_checks import Check, Verdict
 from kiln.pipeline.baked_recipe import ON_THE_IMAGE, baked
 from kiln.pipeline.record import Checks
 from lab.target import LabTarget
-from tests.unit.records import a_record
+from tests.unit.records import a_record, an_image
 
 LAB = LabTarget("a test", "us-east-1", endpoint="http://127.0.0.1:4599")
 
@@ -187,11 +187,11 @@ def test_checks_end_when_the_end_is_asked_for(machine: Machine, tmp_path: Path) 
 
 def test_checks_are_told_what_the_instance_type_has() -> None:
     recipe = {"name": "row", "flavor": "base"}
-    result = ami_checks.expectations(recipe, "p4d.24xlarge", LAB, {"id": "ami-00000001"})
+    result = ami_checks.expectations(recipe, "p4d.24xlarge", LAB)
     assert result["gpu"]["count"] == 8
     assert result["gpu"]["nvswitch"] is True
     assert (result["target"], result["instance_type"]) == ("lab", "p4d.24xlarge")
-    assert ami_checks.expectations(recipe, "m5.large", LAB, {})["gpu"] is None
+    assert ami_checks.expectations(recipe, "m5.large", LAB)["gpu"] is None
 
 
 ROW = load.load_recipes()[1]
@@ -266,7 +266,7 @@ def test_only_all_checks_tag_an_ami(
     monkeypatch.setattr(ami_checks, "run_checks", lambda *_, **__: verdict("passed"))
     monkeypatch.setattr(verify.verdict, "mark", lambda target, ami, *_, **__: marked.append(ami))
     draft = MagicMock(record=a_record(recipe=OLD, verify_instance_type="g4dn.xlarge"), target=LAB)
-    image = {"id": "ami-00000001", "tags": {}}
+    image = an_image()
     judge = verify.verdict.judge
     judge(draft, MagicMock(), image, user="u", stop=Stop(), account=Account(), keyword=keyword)
     assert (draft.record.status, marked) == (status, ["ami-00000001"] * (status == "verified"))
@@ -303,8 +303,8 @@ def test_an_ami_with_a_component_whose_checks_are_not_here_is_not_booted(
     ami_id = "ami-00000001"
     built = a_record(recipe=WITH_OVERLAY, ami_id=ami_id, amis={"us-east-1": ami_id})
     (folder / "record.json").write_text(json.dumps(built.as_json()))
-    image = {"id": ami_id, "tags": tags()}
-    monkeypatch.setattr(verify.verdict, "describe", lambda target, ami_id: image)
+    image = an_image(tags=tags())
+    monkeypatch.setattr(verify, "require_image", lambda target, ami_id: image)
     monkeypatch.setattr(verify, "verify_ami", lambda *_: pytest.fail("it is booted"))
     progress = Progress(io.StringIO())
     refused_for_its_overlay(
@@ -329,7 +329,7 @@ def test_what_is_read_on_the_image_must_be_here_too(
     draft = MagicMock()
     draft.record.recipe_from = ON_THE_IMAGE
     monkeypatch.setattr(verify.verdict, "booted", lambda *_, **__: nullcontext(booted))
-    image = {"id": "ami-00000001", "tags": tags()}
+    image = an_image(tags=tags())
     refused_for_its_overlay(
         lambda: verify.verdict.judge(
             draft, MagicMock(), image, user="nobody", stop=Stop(), account=Account()

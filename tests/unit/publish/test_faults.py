@@ -19,11 +19,11 @@ from kiln.base.paths import build_dir
 from kiln.base.tags import INPUT_DIGEST
 from kiln.base.tags import LINE as LINE_TAG
 from kiln.base.times import utc_now
-from kiln.cloud import aws
+from kiln.cloud import aws, images
 from kiln.matrix.publishing import Publish
 from kiln.pipeline import kept_records, shared_records
 from kiln.pipeline import plan as planning
-from kiln.publish import channel_move, channels, copies, images, nightly, own_images
+from kiln.publish import channel_move, channels, nightly
 from kiln.publish.night_plan import plan_night
 from kiln.publish.publish import Publication
 from kiln.publish.release_comparison import compared
@@ -184,7 +184,7 @@ def rolling_back(world: World) -> Task:
 def retiring(world: World) -> Task:
     """An AMI that goes all three steps, beside one that a channel holds and one tagged to stay."""
     for region in (HOME, OTHER):
-        for image in own_images.own_images(AWS.in_region(region)):
+        for image in images.own_images(AWS.in_region(region)):
             ec2 = world.client("ec2", region)
             ec2.disable_image_deregistration_protection(ImageId=image.ami_id)
             ec2.deregister_image(ImageId=image.ami_id)
@@ -225,7 +225,7 @@ def retiring(world: World) -> Task:
     def finish() -> None:
         while step():
             pass
-        assert old["id"] not in {image.ami_id for image in own_images.own_images(AWS)}
+        assert old["id"] not in {image.ami_id for image in images.own_images(AWS)}
         sweep(AWS, leftovers(AWS, [HOME, OTHER], timedelta(hours=24)))
         disks = world.client("ec2").describe_snapshots(OwnerIds=["self"])["Snapshots"]
         assert not [disk for disk in disks if old["id"] in disk["Description"]], "snapshots leaked"
@@ -374,18 +374,16 @@ def test_a_failed_copy_is_replaced_by_the_next_publish(
         unique_id="tokens",
     )
     failed: list[str] = []
-    real = images.images_there
+    real = images.as_image
 
-    def there(target: Any, **query: Any) -> Any:
-        for image in real(target, **query):
-            if target.region == OTHER and (not failed or image.ami_id in failed):
-                failed.append(image.ami_id)
-                yield replace(image, state="failed", reason="Given key ID is not accessible")
-            else:
-                yield image
+    def there(region: str, described: Any) -> Any:
+        image = real(region, described)
+        if region == OTHER and (not failed or image.ami_id in failed):
+            failed.append(image.ami_id)
+            return replace(image, state="failed", reason="Given key ID is not accessible")
+        return image
 
-    monkeypatch.setattr(images, "images_there", there)
-    monkeypatch.setattr(copies, "images_there", there)
+    monkeypatch.setattr(images, "as_image", there)
     with pytest.raises(KilnError, match="Given key ID is not accessible") as refused:
         published(OTHER)
     assert "run publish again" in str(refused.value)
@@ -407,8 +405,8 @@ def test_a_copy_with_another_key_than_its_region_has_now_is_replaced(
     published(OTHER, settings=with_key)
     copy = resolved(client, "nightly", OTHER)
     assert copy != before
-    (image,) = images.images_there(AWS.in_region(OTHER), ImageIds=[copy])
-    assert image.keys == (key,)
+    image = images.require_image(AWS.in_region(OTHER), copy)
+    assert set(images.snapshot_keys(AWS.in_region(OTHER), image).values()) == {key}
     published(OTHER, settings=with_key)
     assert resolved(client, "nightly", OTHER) == copy
 

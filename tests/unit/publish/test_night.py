@@ -20,6 +20,7 @@ from kiln.base.tags import INPUT_DIGEST
 from kiln.cli.channel_tables import plan_text
 from kiln.cli.night_commands import plan_data
 from kiln.cloud import parents
+from kiln.cloud.images import own_images
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
 from kiln.pipeline import plan as planning
@@ -29,7 +30,6 @@ from kiln.publish.night_end import after_night
 from kiln.publish.night_plan import Due, Night, plan_night
 from kiln.publish.night_results import RowResult
 from kiln.publish.nightly import run_night
-from kiln.publish.own_images import own_images
 from kiln.publish.publish import Publication
 from kiln.publish.release_comparison import Comparison, compared
 from tests.unit import commands

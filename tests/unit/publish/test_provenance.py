@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 from securesystemslib.dsse import Envelope
 
 from kiln.base.errors import KilnError
+from kiln.cloud import images
 from kiln.matrix.publishing import Publish
 from kiln.publish import attestation, provenance
 from kiln.publish.retire import Going, Retirement, retire
@@ -173,13 +174,12 @@ def test_another_key_and_another_snapshot_are_named(
     other = provenance.key_in_file(key_file(tmp_path, "other.pem"))
     (reason,) = provenance.verify_image(AWS, ami_id, other).wrong
     assert "another key signed it" in reason
-    real = provenance.describe_image
+    real = images.as_image
 
-    def exchanged(target: Any, wanted: str) -> Any:
-        image = real(target, wanted)
-        return replace(image, snapshots=("snap-0ffff0000",)) if image else None
+    def exchanged(region: str, described: Any) -> Any:
+        return replace(real(region, described), snapshots=("snap-0ffff0000",))
 
-    monkeypatch.setattr(provenance, "describe_image", exchanged)
+    monkeypatch.setattr(images, "as_image", exchanged)
     (reason,) = wrong_with(signed, ami_id)
     assert reason.startswith("its snapshots: snap-0ffff0000, signed was snap-")
 

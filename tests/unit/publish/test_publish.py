@@ -17,9 +17,9 @@ from botocore.client import BaseClient
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.times import read_time, utc_now
-from kiln.cloud import parents
+from kiln.cloud import images, parents
 from kiln.matrix.publishing import Publish
-from kiln.publish import channels, copies, gates, images, line_flags, verified_ami
+from kiln.publish import channels, copies, gates, line_flags, verified_ami
 from kiln.publish.channel_move import move_one
 from kiln.publish.overview import channel_rows, history_rows, with_opened
 from kiln.publish.promote import roll_back
@@ -265,15 +265,15 @@ def test_a_failed_copy_moves_no_channel(
     client: Callable[..., Any], bake: Bake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bake(6)
-    real = images.describe_image
+    real = images.as_image
 
-    def failed(target: Any, ami_id: str) -> Any:
-        image = real(target, ami_id)
-        if image and target.region == OTHER:
+    def failed(region: str, described: Any) -> Any:
+        image = real(region, described)
+        if region == OTHER:
             return replace(image, state="failed", reason="the key may not be used")
         return image
 
-    monkeypatch.setattr(images, "describe_image", failed)
+    monkeypatch.setattr(images, "as_image", failed)
     with pytest.raises(KilnError, match="the key may not be used"):
         published(OTHER)
     assert channels.held(AWS, LINE, "nightly") is None
@@ -312,15 +312,15 @@ def test_a_copy_that_never_shows_up_is_a_failure(
 
 def _seen_late(monkeypatch: pytest.MonkeyPatch, looks: int = 3) -> list[Any]:
     """EC2 shows the copy only after so many looks; what they have shown."""
-    real, late = images.describe_image, list[Any]()
+    real, late = images.list_images, list[Any]()
 
-    def seen(target: Any, ami_id: str) -> Any:
-        if target.region == OTHER and len(late) < looks:
+    def seen(target: Any, **query: Any) -> Any:
+        if target.region == OTHER and "ImageIds" in query and len(late) < looks:
             late.append(None)
-            return None
-        return real(target, ami_id)
+            return []
+        return real(target, **query)
 
-    monkeypatch.setattr(images, "describe_image", seen)
+    monkeypatch.setattr(images, "list_images", seen)
     return late
 
 
@@ -328,7 +328,7 @@ def test_what_ec2_shows_late_is_read_again_before_an_image_is_not_ready(
     client: Callable[..., Any], bake: Bake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ami_id = bake(6)
-    real, stale = copies.describe_image, list[str]()
+    real, stale = copies.find_image, list[str]()
 
     def late(target: Any, image_id: str) -> Any:
         image = real(target, image_id)
@@ -337,7 +337,7 @@ def test_what_ec2_shows_late_is_read_again_before_an_image_is_not_ready(
             return replace(image, imds_v2=False, tags={})
         return image
 
-    monkeypatch.setattr(copies, "describe_image", late)
+    monkeypatch.setattr(copies, "find_image", late)
     published()
     assert stale == [ami_id] * 3
     assert resolved(client, "nightly") == ami_id

@@ -14,8 +14,9 @@ from botocore.exceptions import ClientError
 
 from kiln.base.errors import KilnError
 from kiln.cli.channel_tables import retirement_text
+from kiln.cloud import images
 from kiln.matrix.publishing import Publish
-from kiln.publish import channels, own_images
+from kiln.publish import channels
 from kiln.publish.retire import Going, Kept, Retirement, plan_retirement, retire
 from kiln.publish.sweep import Leftover, leftovers, sweep
 from tests.unit.publish.channel import (
@@ -125,7 +126,7 @@ def test_ami_being_published_stays(
 
     with pytest.raises(KilnError, match="runs here"):
         published(OTHER, smoke=meanwhile)
-    (copy,) = own_images.own_images(AWS.in_region(OTHER))
+    (copy,) = images.own_images(AWS.in_region(OTHER))
     assert copy.line == LINE
     ahead(0)
     for image in (ami_id, copy.ami_id):
@@ -153,7 +154,7 @@ def test_each_step_waits_its_days_from_the_one_before(
         ahead(day)
         done.append(step(two[0], **days)[0])
     assert done == ["", "deprecate", "", "disable", "", "", "deregister"]
-    assert two[0] not in {image.ami_id for image in own_images.own_images(AWS)}
+    assert two[0] not in {image.ami_id for image in images.own_images(AWS)}
     left = {snapshot["SnapshotId"] for snapshot in ec2.describe_snapshots()["Snapshots"]}
     assert disk not in left
 
@@ -202,7 +203,7 @@ def test_ami_whose_cooldown_runs_is_published_with_protection(
 
 def test_nothing_changes_while_it_is_only_planned(two: tuple[str, str]) -> None:
     plan()
-    (image,) = (image for image in own_images.own_images(AWS) if image.ami_id == two[0])
+    (image,) = (image for image in images.own_images(AWS) if image.ami_id == two[0])
     assert (image.retiring, image.protected, image.state) == (False, True, "available")
 
 
@@ -265,7 +266,7 @@ def test_an_ami_that_somebodys_parameter_of_amis_names_stays(
 def test_a_parameter_of_another_region_keeps_the_copy_there(
     two: tuple[str, str], parameter_of: Callable[..., None]
 ) -> None:
-    copies = own_images.own_images(AWS.in_region(OTHER))
+    copies = images.own_images(AWS.in_region(OTHER))
     (copy,) = (image for image in copies if image.tags["kiln:source-image"] == two[0])
     parameter_of("/theirs/gpu", copy.ami_id, OTHER)
     assert why_kept(copy.ami_id) == "used by parameter /theirs/gpu"
@@ -345,11 +346,11 @@ def test_an_ami_that_somebody_protects_on_its_way_out_stays(
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes EC2 say something else of each AMI: fields of OwnImage; `days`: its age."""
+    """Makes EC2 say something else of each AMI: fields of Image; `days`: its age."""
 
     def says(days: int = 0, **fields: Any) -> None:
         created = datetime.now(timezone.utc) - timedelta(days=days)
-        there = [replace(image, created=created, **fields) for image in own_images.own_images(AWS)]
+        there = [replace(image, created=created, **fields) for image in images.own_images(AWS)]
         monkeypatch.setattr(
             "kiln.publish.retire.own_images",
             lambda target: there if target.region == HOME else [],
@@ -391,11 +392,11 @@ def test_unpublished_ami_goes_by_its_row_unless_protected(
 def test_what_ec2_says_of_the_last_launch_is_read_with_the_ami(
     client: Callable[..., Any], two: tuple[str, str]
 ) -> None:
-    assert not (own := own_images.own_image(AWS, two[0])) or own.launched is None
+    assert not (own := images.find_image(AWS, two[0])) or own.launched is None
     ec2 = client("ec2")
     made = ec2.run_instances(ImageId=two[0], InstanceType="t3.micro", MinCount=1, MaxCount=1)
     ec2.terminate_instances(InstanceIds=[made["Instances"][0]["InstanceId"]])
-    own = own_images.own_image(AWS, two[0])
+    own = images.find_image(AWS, two[0])
     assert own
     assert own.launched
 

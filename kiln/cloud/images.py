@@ -1,0 +1,139 @@
+"""AMIs as EC2 describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from kiln.base import vocabulary
+from kiln.base.errors import operation_failed
+from kiln.base.tags import KEEP, LINE, RECIPE, RETIRING, RUN_ID
+from kiln.base.times import read_time
+from kiln.cloud import aws
+from kiln.cloud.target import Target
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import ImageTypeDef
+
+
+@dataclass(frozen=True)
+class Image:
+    """An AMI as DescribeImages answers. `reason` is EC2's for a failed one; times are aware."""
+
+    region: str
+    ami_id: str
+    name: str
+    state: str
+    created: datetime
+    tags: dict[str, str]
+    snapshots: tuple[str, ...] = ()
+    imds_v2: bool = False
+    protected: bool = False
+    deprecated: datetime | None = None
+    # When an instance was last launched from it, by any account; EC2 says it a day late:
+    # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ami-last-launched-time.html
+    launched: datetime | None = None
+    reason: str = ""
+
+    @property
+    def ours(self) -> bool:
+        """Whether AMI Kiln made it, or it is a copy of such an AMI: by its tags."""
+        return vocabulary.RUN_ID.fits(self.tags.get(RUN_ID)) and vocabulary.RECIPE_NAME.fits(
+            self.tags.get(RECIPE)
+        )
+
+    @property
+    def line(self) -> str | None:
+        """Its line; None if it was never published."""
+        return self.tags.get(LINE)
+
+    @property
+    def retiring(self) -> bool:
+        """Whether `retire` has deprecated it."""
+        return RETIRING in self.tags
+
+    @property
+    def kept_by_tag(self) -> bool:
+        """Whether somebody has tagged it kiln:keep."""
+        return KEEP in self.tags
+
+
+def find_image(target: Target, ami_id: str) -> Image | None:
+    """Return the AMI of that id in the target's region, disabled or not; None if it is gone."""
+    with aws.explained(f"{ami_id} could not be looked up in {target.region}"):
+        found = list(list_images(target, ImageIds=[ami_id], IncludeDisabled=True))
+    return found[0] if found else None
+
+
+def require_image(target: Target, ami_id: str) -> Image:
+    """Return the AMI of that id in the target's region."""
+    image = find_image(target, ami_id)
+    if image is None:
+        raise operation_failed(f"there is no AMI {ami_id} in {target.region}")
+    return image
+
+
+def own_images(target: Target) -> list[Image]:
+    """Return the complete AMIs in the target's region that AMI Kiln made or copied, disabled and
+    deprecated ones included."""
+    ours = [{"Name": "tag-key", "Values": [RUN_ID]}]
+    with aws.explained(f"the AMIs could not be listed in {target.region}"):
+        return [
+            image
+            for image in list_images(target, Owners=["self"], Filters=ours, IncludeDisabled=True)
+            if image.ours and image.state in ("available", "disabled")
+        ]
+
+
+def list_images(target: Target, **query: Any) -> Iterator[Image]:
+    """Yield the AMIs that a DescribeImages query finds; none for an id that is not there.
+
+    EC2's errors are botocore's.
+    """
+    from botocore.exceptions import ClientError
+
+    pages = aws.ec2(target).get_paginator("describe_images")
+    try:
+        for page in pages.paginate(IncludeDeprecated=True, **query):
+            for image in page["Images"]:
+                yield as_image(target.region, image)
+    except ClientError as error:
+        if not aws.is_gone(error):
+            raise
+
+
+def as_image(region: str, image: ImageTypeDef) -> Image:
+    """Return an image of an answer of DescribeImages."""
+    disks = [mapping.get("Ebs", {}) for mapping in image.get("BlockDeviceMappings", [])]
+    until, launched = image.get("DeprecationTime"), image.get("LastLaunchedTime")
+    return Image(
+        region=region,
+        ami_id=image["ImageId"],
+        name=image.get("Name", ""),
+        state=image["State"],
+        created=read_time(image["CreationDate"]),
+        tags={tag["Key"]: tag["Value"] for tag in image.get("Tags", [])},
+        snapshots=tuple(disk["SnapshotId"] for disk in disks if disk.get("SnapshotId")),
+        imds_v2=image.get("ImdsSupport") == "v2.0",
+        # `disabled after …`: the day of cooldown after somebody has disabled the protection.
+        # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ami-deregistration-protection.html
+        protected=image.get("DeregistrationProtection", "").startswith("enabled"),
+        deprecated=read_time(until) if until else None,
+        launched=read_time(launched) if launched else None,
+        reason=image.get("StateReason", {}).get("Message", ""),
+    )
+
+
+def snapshot_keys(target: Target, image: Image) -> dict[str, str | None]:
+    """Return the ARN of the KMS key of each of an AMI's snapshots; None for one that is not
+    encrypted or not there."""
+    if not image.snapshots:
+        return {}
+    # By a filter: EC2 refuses an id of a snapshot that is gone.
+    there = [{"Name": "snapshot-id", "Values": [*image.snapshots]}]
+    with aws.explained(f"the snapshots of {image.ami_id} could not be listed in {target.region}"):
+        answer = aws.ec2(target).describe_snapshots(Filters=there)  # type: ignore[arg-type]
+    keys = {snapshot["SnapshotId"]: snapshot.get("KmsKeyId") for snapshot in answer["Snapshots"]}
+    return {snapshot: keys.get(snapshot) for snapshot in image.snapshots}
