@@ -5,25 +5,22 @@ Anything else in them is left alone.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from kiln.base import overlay
-from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT, matrix_file, packer_dir
 from kiln.base.recipe import Recipe
 from kiln.packer import render
 from kiln.packer.program import FOLDER_1_6
-from kiln.packer.render import LINKS, RECIPE, RECIPE_JSON, SETTINGS, SHARED, Link, Rendered, Tree
+from kiln.packer.render import LINKS, RECIPE, SETTINGS, SHARED, Link, Rendered, Tree
 
 # What render writes into a row's folder.
 _MINE = (RECIPE, *LINKS, "files", SETTINGS, f"{FOLDER_1_6}/{SETTINGS}")
 # Files of a folder that are named in a line.
 _FEW = 5
+_GONE = "not rendered any more"
 
 
 def shown_packer() -> str:
@@ -71,16 +68,27 @@ def write_folders(recipes: Sequence[Recipe], root: Path | None = None) -> dict[s
 def write_all(recipes: Iterable[Recipe]) -> list[str]:
     """Render every recipe and remove the folders of rows that are gone.
 
-    Returns a line for each folder that was written, moved or removed.
+    Returns a line for each folder that was written or removed.
     """
     rows = list(map(render.render, recipes))
     root = packer_dir()
     gone = _orphan_folders(root, rows)
     present = _rendered_paths(root, [*_folders(rows), *gone])
     tree = render.packer_tree(rows, root)
-    lines = _written(root, _changes(root, tree, present), _moved(root, rows, gone), gone)
+    files: dict[str, list[str]] = {}
+    for path, why in _changes(root, tree, present).items():
+        folder, _, rest = path.partition("/")
+        word = "without " if why == _GONE else ""
+        files.setdefault(folder, []).append(f"{word}{rest}")
     _write_tree(root, tree, present)
-    return lines
+    shown = overlay.shown_path(root)
+    lines = []
+    for folder, names in files.items():
+        if folder in gone:
+            continue
+        what = ", ".join(names) if len(names) <= _FEW else f"{len(names)} files"
+        lines.append(f"wrote    {shown}/{folder}: {what}")
+    return lines + [f"removed  {shown}/{name}" for name in gone]
 
 
 def write_inputs(rendered: Rendered, folder: Path) -> Path:
@@ -126,46 +134,12 @@ def _changes(root: Path, tree: Tree, present: Collection[str]) -> dict[str, str]
     changes = {}
     for path in sorted({*tree, *present}):
         if path not in tree:
-            changes[path] = "not rendered any more"
+            changes[path] = _GONE
         elif path not in present:
             changes[path] = "missing"
         elif not _is_there(root / path, tree[path]):
             changes[path] = "differs from the matrix"
     return changes
-
-
-def _written(
-    root: Path, changes: Mapping[str, str], moved: Mapping[str, str], gone: Collection[str]
-) -> list[str]:
-    """Return a line for each folder that changes; `moved` maps new folders to old ones."""
-    files: dict[str, list[str]] = {}
-    for path, why in changes.items():
-        folder, _, rest = path.partition("/")
-        files.setdefault(folder, []).append(
-            f"without {rest}" if why == "not rendered any more" else rest
-        )
-    lines, shown = [], overlay.shown_path(root)
-    for folder, paths in files.items():
-        what = ", ".join(paths) if len(paths) <= _FEW else f"{len(paths)} files"
-        if folder in moved:
-            lines.append(f"moved    {shown}/{moved[folder]} → {shown}/{folder}")
-        elif folder not in gone:
-            lines.append(f"wrote    {shown}/{folder}: {what}")
-    return lines + [f"removed  {shown}/{name}" for name in gone if name not in moved.values()]
-
-
-def _moved(root: Path, rows: Iterable[Rendered], gone: Iterable[str]) -> dict[str, str]:
-    """Map a new folder to the folder in which the same AMI was, by its name."""
-    names = {}
-    for folder in gone:
-        # An old folder may hold anything; then it is not known to have moved.
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-            names[json.loads((root / folder / RECIPE_JSON).read_text())["name"]] = folder
-    return {
-        row.recipe.line: names[row.recipe.name]
-        for row in rows
-        if row.recipe.name in names and not (root / row.recipe.line).exists()
-    }
 
 
 def _write_tree(root: Path, tree: Tree, present: Iterable[str]) -> None:
@@ -176,27 +150,9 @@ def _write_tree(root: Path, tree: Tree, present: Iterable[str]) -> None:
             if folder == root or any(folder.iterdir()):
                 break
             folder.rmdir()
-    for path in tree:
-        _require_room(root, root / path)
     for path, content in tree.items():
         if not _is_there(root / path, content):
             _put(root / path, content)
-
-
-def _require_room(root: Path, path: Path) -> None:
-    """Refuse a folder in the place of a file, and anything else in a folder's."""
-    if path.is_dir() and not path.is_symlink():
-        obstacle, wanted = path, "a file"
-    else:
-        above = [root, *(root / part for part in reversed(path.relative_to(root).parents))]
-        wrong = [each for each in above if os.path.lexists(each) and not each.is_dir()]
-        if not wrong:
-            return
-        obstacle, wanted = wrong[0], "a folder"
-    raise KilnError(
-        f"{obstacle} is in the way: {wanted} belongs there",
-        hint="remove it: all in that place is rendered",
-    )
 
 
 def _put(path: Path, content: str | Link) -> None:

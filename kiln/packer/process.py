@@ -44,12 +44,6 @@ class Event:
         match = message("packer", "instance").search(self.text)
         return match[1] if match else None
 
-    @property
-    def patience(self) -> str:
-        """How long Packer waits for the next provisioner, in its line before that: 2h5m0s."""
-        match = message("packer", "limit").search(self.text)
-        return match[1] if match else ""
-
     def says(self, name: str, kind: str = "say") -> bool:
         """Return True if it is Packer's message of that name in program_messages.yaml."""
         return self.kind == kind and bool(message("packer", name).search(self.text))

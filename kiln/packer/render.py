@@ -18,8 +18,7 @@ from typing import Any
 from kiln import components
 from kiln.base import hcl, overlay, tags, templates
 from kiln.base.account import Account
-from kiln.base.errors import KilnError
-from kiln.base.findings import errors
+from kiln.base.errors import KilnError, refuse_errors
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.components import Component, Step, environment, rendered_files
@@ -42,11 +41,9 @@ SHARED = "shared"
 RECIPE = "recipe.pkr.hcl"
 RECIPE_JSON = f"files/{rendered_files.RECIPE_JSON}"
 SETTINGS = "settings.auto.pkrvars.hcl"
+_SHARED_FILES = ("variables", "source", "build", "plugins")
 LINKS = {
-    "variables.pkr.hcl": Link(f"../{SHARED}/variables.pkr.hcl"),
-    "source.pkr.hcl": Link(f"../{SHARED}/source.pkr.hcl"),
-    "build.pkr.hcl": Link(f"../{SHARED}/build.pkr.hcl"),
-    "plugins.pkr.hcl": Link(f"../{SHARED}/plugins.pkr.hcl"),
+    **{f"{name}.pkr.hcl": Link(f"../{SHARED}/{name}.pkr.hcl") for name in _SHARED_FILES},
     f"{FOLDER_1_6}/{RECIPE}": Link(f"../{RECIPE}"),
     f"{FOLDER_1_6}/variables.pkr.hcl": Link(f"../../{SHARED}/variables.pkr.hcl"),
     f"{FOLDER_1_6}/source.pkr.hcl": Link(f"../../{SHARED}/{FOLDER_1_6}/source.pkr.hcl"),
@@ -124,7 +121,11 @@ def render(recipe: Recipe) -> Rendered:
     """
     steps = filled(recipe)
     _require_provisioners(recipe, steps)
-    _require_environment(recipe, steps)
+    findings = list(rendered_files.name_problems(recipe, tuple(steps)))
+    for step in steps:
+        given = environment.component_variables(step)
+        findings += environment.environment_problems(step.name, given)
+    refuse_errors(findings)
     parts = {step.name: _component(step) for step in steps}
     data = recipe.as_json()
     del data["row"]
@@ -186,10 +187,9 @@ def shared_files(
         "sha256": dict(lock_file.locked_hashes() if sha256 is None else sha256),
         "signing_keys": fingerprints(steps),
     }
-    names = ("variables", "build", "plugins", "source")
     texts = {
         f"{name}.pkr.hcl": templates.render(f"packer/{name}.pkr.hcl.j2", plugin=True, **values)
-        for name in names
+        for name in _SHARED_FILES
     }
     old = templates.render("packer/source.pkr.hcl.j2", plugin=False, **values)
     return {**texts, f"{FOLDER_1_6}/source.pkr.hcl": old}
@@ -310,18 +310,3 @@ def _require_provisioners(recipe: Recipe, steps: Sequence[Step]) -> None:
                 f"{overlay.shown_path(path)} does not exist",
                 hint=f"write it, or leave the component out: `without: [{step.name}]`",
             )
-
-
-def _require_environment(recipe: Recipe, steps: Sequence[Step]) -> None:
-    of_steps = (
-        finding
-        for step in steps
-        for finding in environment.environment_problems(
-            step.name, environment.component_variables(step)
-        )
-    )
-    findings = errors((*of_steps, *rendered_files.name_problems(recipe, tuple(steps))))
-    if findings:
-        lines = [f"{finding.place}: {finding.message}" for finding in findings]
-        hints = dict.fromkeys(finding.hint for finding in findings if finding.hint)
-        raise KilnError(f"{recipe.name}: " + "\n".join(lines), hint="\n  ".join(hints))

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
@@ -58,49 +58,38 @@ def validate_recipes(recipes: Sequence[Recipe], packer: Packer) -> list[Validati
     """
     if not recipes:
         return []
-    with tempfile.TemporaryDirectory(prefix="kiln-validate-") as temporary:
+    with (
+        tempfile.TemporaryDirectory(prefix="kiln-validate-") as temporary,
+        # One more than cores: Packer spends part of its time waiting for its own processes.
+        ThreadPoolExecutor(max_workers=(os.cpu_count() or 1) + 1) as workers,
+    ):
         folders = write_folders(recipes, Path(temporary, "packer"))
-        return _validations(recipes, folders, packer)
-
-
-def _validations(
-    recipes: Sequence[Recipe], folders: Mapping[str, Path], packer: Packer
-) -> list[Validation]:
-    # One more than cores: Packer spends part of its time waiting for the processes it starts.
-    with ThreadPoolExecutor(max_workers=(os.cpu_count() or 1) + 1) as workers:
+        files = {name: _hcl_files(folder) for name, folder in folders.items()}
         answers = {name: workers.submit(_timed, packer, folder) for name, folder in folders.items()}
-        files = sorted({path for folder in folders.values() for path in _hcl_files(folder)})
-        unformatted = workers.submit(badly_formatted, packer, files)
+        every = sorted({path for of_row in files.values() for path in of_row})
+        unformatted = workers.submit(badly_formatted, packer, every)
         found = {
             recipe.name: [*_policy(folders[recipe.name]), *check_scripts(recipe.components)]
             for recipe in recipes
         }
+        validations = []
         for name, folder in folders.items():
-            if complaint := answers[name].result()[0]:
-                file = f"{shown_packer()}/{folder.name}"
-                found[name].append(
-                    Finding("error", "packer-validate", complaint, file=file, line=1)
-                )
-            found[name] += [
-                Finding(
-                    "error",
-                    "packer-fmt",
-                    "is not formatted as by `packer fmt`",
-                    _TEMPLATES,
-                    file=f"{shown_packer()}/{path.relative_to(folder.resolve().parent).as_posix()}",
-                    line=1,
-                )
-                for path in unformatted.result()
-                if path in _hcl_files(folder)
-            ]
-        return [
-            Validation(
-                name,
-                tuple(replace(finding, rows=(name,)) for finding in found[name]),
-                round(answers[name].result()[1], 3),
-            )
-            for name in folders
-        ]
+            complaint, seconds = answers[name].result()
+            if complaint:
+                found[name].append(_finding("packer-validate", complaint, folder))
+            for path in [path for path in unformatted.result() if path in files[name]]:
+                message = "is not formatted as by `packer fmt`"
+                found[name].append(_finding("packer-fmt", message, path, _TEMPLATES))
+            findings = tuple(replace(finding, rows=(name,)) for finding in found[name])
+            validations.append(Validation(name, findings, round(seconds, 3)))
+        return validations
+
+
+def _finding(rule: str, message: str, path: Path, hint: str = "", line: int = 1) -> Finding:
+    """Return a finding about a rendered file or folder, by its place in packer/."""
+    top = next(part for part in path.resolve().parents if part.name == "packer")
+    shown = f"{shown_packer()}/{path.resolve().relative_to(top).as_posix()}"
+    return Finding("error", rule, message, hint, file=shown, line=line)
 
 
 def _timed(packer: Packer, folder: Path) -> tuple[str, float]:
@@ -220,10 +209,7 @@ def check_policy(folder: Path) -> list[Finding]:
             lines = file.read_text("utf-8").splitlines()
             match = re.compile(rf'[ "]*{place}')
             line = next((n for n, text in enumerate(lines, 1) if match.match(text)), 1)
-            shown = f"{shown_packer()}/{file.relative_to(folder.parent.resolve()).as_posix()}"
-            violations[rule, shown, message] = Finding(
-                "error", rule, message, _TEMPLATES, (folder.name,), shown, line
-            )
+            violations[rule, file, message] = _finding(rule, message, file, _TEMPLATES, line)
     return list(violations.values())
 
 
@@ -233,8 +219,7 @@ def _policy(folder: Path) -> list[Finding]:
     try:
         return check_policy(folder)
     except (LarkError, KeyError) as error:
-        message = f"the policy cannot read the HCL: {error}"
-        return [Finding("error", "hcl-syntax", message, file=f"{shown_packer()}/{folder.name}")]
+        return [_finding("hcl-syntax", f"the policy cannot read the HCL: {error}", folder)]
 
 
 @cache

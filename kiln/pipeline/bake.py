@@ -186,7 +186,7 @@ class _Watched:
 
     def event(self, event: Event) -> None:
         """Take a line of Packer's."""
-        if event.kind in ("say", "message", "error") and not event.patience:
+        if event.kind in ("say", "message", "error") and not event.says("limit"):
             self._stage.line(event.text)
         wait = waits_for(event, self._instance, ssh_timeout())
         if wait:

@@ -291,16 +291,6 @@ def test_a_file_of_other_bytes_is_stale_and_written_anew(
     assert file.read_bytes() == whole
 
 
-def test_a_folder_in_a_files_place_is_named_and_stays(folder: Path, recipes: list[Recipe]) -> None:
-    own = folder / recipes[0].line / render.RECIPE / "notes"
-    own.mkdir(parents=True)
-    with pytest.raises(KilnError, match="is in the way: a file belongs there") as refused:
-        write_all(recipes[:1])
-    assert refused.value.exit_status == 2
-    assert str(own.parent) in refused.value.message
-    assert list((folder / recipes[0].line).iterdir()) == [own.parent]
-
-
 def test_a_copy_in_the_place_of_a_link_is_stale_and_what_it_led_to_is_kept(
     folder: Path, recipes: list[Recipe]
 ) -> None:
