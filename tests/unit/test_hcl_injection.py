@@ -110,12 +110,6 @@ def test_the_attack_is_refused_in_the_matrix(tmp_path: Path) -> None:
         load.load_recipes(path)
 
 
-def test_the_attack_is_a_comment_if_it_gets_past_the_matrix() -> None:
-    text = rendered_recipe(replace(recipe(), distro=replace(recipe().distro, name=ATTACK)))
-    assert set(hcl2.loads(text, serialization_options=PLAIN)) <= {"locals", "__comments__"}
-    assert "shell-local" in text.splitlines()[0]
-
-
 def test_packer_reads_a_hostile_string_as_it_was_meant(tmp_path: Path) -> None:
     try:
         found = program.find_packer(install=False)

@@ -13,7 +13,6 @@ from kiln.base.paths import ROOT
 from kiln.compat.engine import check_matrix
 from kiln.facts.lock_file import read_lock_file
 from kiln.matrix.load import load_recipes
-from kiln.packer import lock
 from kiln.packer.lock import compare_locks
 from kiln.telemetry.bundle import agent_packages
 
@@ -57,48 +56,9 @@ def test_a_broken_lock_elsewhere_is_named_and_no_file_of_the_checkout_is_to_be_r
     assert error.value.hint == f"restore {lock_elsewhere} from its repository or a backup"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "artifacts: [{url: 0x_}]",
-        "artifacts: [{url: a, version: !!int b}]",
-        "artifacts: [{url: a, version: !!timestamp b}]",
-        "artifacts: [{url: a, version: !!bool maybe}]",
-        "artifacts: []\n1: 2\na: 3",
-        "artifacts: []\npackages: [{repository: a, signed_by: b, packages: [], 1: 2, c: 3}]",
-    ],
-)
-def test_a_lock_that_was_damaged_by_hand_is_refused_with_its_place(
-    lock_elsewhere: Path, text: str
-) -> None:
-    lock_elsewhere.write_text(text)
-    with pytest.raises(KilnError, match=rf"^{lock_elsewhere}:\d+:\d+: ") as error:
-        read_lock_file()
-    assert error.value.hint == f"restore {lock_elsewhere} from its repository or a backup"
-
-
-def test_a_broken_lock_of_the_checkout_is_restored_from_git(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("KILN_LOCK", str(ROOT / "tests/unit/test_moved_files.py"))
-    with pytest.raises(KilnError, match=r"^tests/unit/test_moved_files\.py:") as error:
-        read_lock_file()
-    assert error.value.hint == "restore it: git checkout tests/unit/test_moved_files.py"
-
-
 def test_a_lock_elsewhere_is_the_one_that_is_up_to_date(lock_elsewhere: Path) -> None:
     empty = {"artifacts": [], "packages": []}
     assert compare_locks(empty, empty).as_text() == f"{lock_elsewhere} is up to date"
-
-
-def test_a_locked_hash_that_the_vendor_did_not_publish_is_in_the_lock_elsewhere(
-    lock_elsewhere: Path,
-) -> None:
-    wrong = {"url": EFA, "version": "1.34.0", "sha256": "a" * 64, "source": "x"}
-    classic = [recipe for recipe in RECIPES if recipe.efa == "1.34.0"]
-    with pytest.raises(KilnError, match=rf"^{lock_elsewhere}: {EFA} is locked") as error:
-        lock.plan_lock(classic, {"artifacts": [wrong], "packages": []})
-    assert f"restore {lock_elsewhere} from" in error.value.hint
 
 
 def test_an_agents_package_of_no_system_is_in_the_lock_elsewhere(lock_elsewhere: Path) -> None:

@@ -24,7 +24,7 @@ from kiln.base.errors import KilnError
 from kiln.base.mirrors import MIRRORS
 from kiln.base.paths import ROOT
 from kiln.base.stopping import Stop
-from kiln.packer import process, program, validate
+from kiln.packer import process, program
 from kiln.packer.process import Event
 from kiln.packer.program import Packer
 
@@ -261,19 +261,6 @@ def test_debians_packer_gets_a_folder_of_its_own_in_the_new_ones() -> None:
     assert program.command(NEW, "validate")[-1] == "."
 
 
-def test_variables_are_written_as_packer_reads_them() -> None:
-    given = {"region": "eu-west-1", "ssh_source_cidrs": ["192.0.2.1/32"], "skip": True, "n": 3}
-    argv = program.command(OLD, "build", variables=given, var_files=[Path("/v.pkrvars.hcl")])
-    assert argv[1:-1] == [
-        "build",
-        "-var-file=/v.pkrvars.hcl",
-        *("-var", "region=eu-west-1"),
-        *("-var", 'ssh_source_cidrs=["192.0.2.1/32"]'),
-        *("-var", "skip=true"),
-        *("-var", "n=3"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("line", "event"),
     [
@@ -297,13 +284,6 @@ def test_a_line_of_packers_output_is_read(line: str, event: Event | None) -> Non
     assert process.parse_event(line) == event
 
 
-def test_an_event_knows_its_component_and_its_instance() -> None:
-    text = "Provisioning with shell script: ../../provisioners/nvidia-driver.sh"
-    assert Event(0, "say", text).component == "nvidia-driver"
-    assert Event(0, "message", "Instance ID: i-0a1b").instance_id == "i-0a1b"
-    assert Event(0, "message", "hello").component is None
-
-
 def test_a_manifest_gives_the_ami_of_each_region(tmp_path: Path) -> None:
     path = tmp_path / "manifest.json"
     path.write_text(
@@ -312,12 +292,6 @@ def test_a_manifest_gives_the_ami_of_each_region(tmp_path: Path) -> None:
     )
     assert process.read_manifest(path) == {"eu-west-1": "ami-2", "us-east-1": "ami-1"}
     assert process.read_manifest(tmp_path / "nowhere") == {}
-
-
-@pytest.mark.parametrize("text", ["", "[]", "7", '{"builds": []}', '{"builds": [{}]}'])
-def test_a_manifest_without_a_build_gives_no_ami(tmp_path: Path, text: str) -> None:
-    (tmp_path / "manifest.json").write_text(text)
-    assert process.read_manifest(tmp_path / "manifest.json") == {}
 
 
 def test_a_build_passes_its_lines_on_and_keeps_them_all(real: Packer, folder: Path) -> None:
@@ -454,22 +428,3 @@ def test_an_error_in_the_caller_leaves_no_packer_behind(real: Packer, folder: Pa
     # Packer's command line names the folder's neighbour, where its manifest was to go.
     left = subprocess.run(["pgrep", "-f", str(folder.parent)], capture_output=True, check=False)
     assert left.stdout == b""
-
-
-def test_packer_validate_finds_what_is_wrong(real: Packer, folder: Path) -> None:
-    extra = 'variable "source_ami" {\n}\nvariable "ssh_source_cidrs" {\n  type = list(string)\n}\n'
-    defaults = HCL.replace("type = string", 'type    = string\n  default = "x"')
-    for path in files(folder):
-        path.write_text(extra + defaults)
-    assert validate.packer_validate(real, folder) == ""
-    for path in files(folder):
-        path.write_text(extra + defaults.replace("communicator", "comunicator"))
-    assert "comunicator" in validate.packer_validate(real, folder)
-
-
-def test_packer_fmt_finds_the_file_it_would_change(real: Packer, tmp_path: Path) -> None:
-    good, bad = tmp_path / "good.pkr.hcl", tmp_path / "bad.pkr.hcl"
-    good.write_text('variable "a" {\n  type = string\n}\n')
-    bad.write_text('variable "a" {\n    type = string\n}\n')
-    assert validate.badly_formatted(real, [good, bad]) == [bad]
-    assert validate.badly_formatted(real, [good]) == []

@@ -13,7 +13,7 @@ from devel import packers
 from kiln.base.account import Account, SubnetFilter
 from kiln.base.recipe import Recipe
 from kiln.matrix.load import load_recipes
-from kiln.packer import program, render, validate
+from kiln.packer import program, render
 from kiln.packer.folders import write_folders, write_inputs
 from kiln.packer.program import Packer
 from kiln.packer.render import recipe_digest
@@ -61,11 +61,6 @@ def test_packer_reads_the_settings_by_itself(folder: Path, packer: Packer | None
     ]
 
 
-def test_packer_would_format_the_file_as_it_is(folder: Path) -> None:
-    found = program.find_packer()
-    assert validate.badly_formatted(found, [folder / render.SETTINGS]) == []
-
-
 def test_what_only_the_pipeline_looks_up_is_said(folder: Path) -> None:
     asked = SubnetFilter({"tag:Class": "build"})
     again = row(replace(COMPANY, subnet_id=None, subnet_filter=asked))
@@ -73,11 +68,6 @@ def test_what_only_the_pipeline_looks_up_is_said(folder: Path) -> None:
     text = (folder / render.SETTINGS).read_text()
     assert "looks up subnet_filter: give Packer its outcome" in text
     assert "subnet_id =" not in text
-
-
-def test_without_settings_there_is_no_such_file(folder: Path) -> None:
-    write_folders([row(Account())])
-    assert not list(folder.rglob(render.SETTINGS))
 
 
 def test_the_settings_are_of_no_image(tmp_path: Path) -> None:

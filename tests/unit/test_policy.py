@@ -59,12 +59,7 @@ EDITS = {
         "",
     ),
     "AMI without imds_support": ("imdsv2-required", SOURCE, r"^ *imds_support.*\n", ""),
-    "unencrypted root": (
-        "root-encrypted",
-        SOURCE,
-        r"encrypted( *)= true",
-        r"encrypted\1= false",
-    ),
+    "unencrypted root": ("root-encrypted", SOURCE, r"encrypted( *)= true", r"encrypted\1= false"),
     "encryption left out": ("root-encrypted", SOURCE, r"^ *encrypted .*\n", ""),
     "no block devices": (
         "root-encrypted",
@@ -72,12 +67,7 @@ EDITS = {
         r"^  launch_block_device_mappings \{[^}]*\}\n",
         "",
     ),
-    "IPv4 world in": (
-        "ingress-closed",
-        SOURCE,
-        r"= var.ssh_source_cidrs$",
-        r'= ["0.0.0.0/0"]',
-    ),
+    "IPv4 world in": ("ingress-closed", SOURCE, r"= var.ssh_source_cidrs$", r'= ["0.0.0.0/0"]'),
     "IPv6 world in": ("ingress-closed", SOURCE, r"= var.ssh_source_cidrs$", r'= ["::/0"]'),
     "Packer's own default": (
         "ingress-closed",

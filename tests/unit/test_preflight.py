@@ -17,16 +17,7 @@ import boto3
 import psutil
 import pytest
 from botocore.stub import Stubber
-from preflight_vendors import (
-    AL2023,
-    UBUNTU,
-    Vendors,
-    answers,
-    row,
-    serving,
-    signer,
-    vendors,
-)
+from preflight_vendors import AL2023, UBUNTU, Vendors, answers, row, serving, signer, vendors
 from vendor_site import Pkg, Signer
 
 from kiln import facts
@@ -38,7 +29,7 @@ from kiln.matrix import load
 from kiln.preflight import indexes as indexes_module
 from kiln.preflight.answers import RowAnswer, State, rows_text
 from kiln.preflight.demand import demand
-from kiln.preflight.indexes import Fetcher, NoAnswerError, NotSignedError
+from kiln.preflight.indexes import Fetcher, NoAnswerError
 
 # The fixtures that tests name.
 __all__ = ["signer", "vendors"]
@@ -83,15 +74,6 @@ def test_metadata_by_another_key_than_the_pinned_one_is_refused(
     assert "no valid signature by a pinned key" in str(answer.problems())
 
 
-def test_a_row_without_any_usable_repository_is_told_of_those_alone(
-    vendors: Vendors, tmp_path: Path
-) -> None:
-    answer = signed_by_a_stranger(vendors, tmp_path, "/InRelease")
-    problems = answer.problems()
-    assert problems
-    assert [line for line in problems if not line.startswith("repository ")] == []
-
-
 def test_a_key_file_without_the_pinned_key_is_refused(vendors: Vendors, tmp_path: Path) -> None:
     vendors.publish(row(UBUNTU))
     stranger = Signer(tmp_path / "stranger")
@@ -100,24 +82,6 @@ def test_a_key_file_without_the_pinned_key_is_refused(vendors: Vendors, tmp_path
     stranger.close()
     (answer,) = answers(UBUNTU)
     assert f"the key file holds {stranger.fingerprint}; pinned:" in str(answer.problems())
-
-
-def test_repositories_that_are_asked_side_by_side_share_no_keyring(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written: list[Path] = []
-
-    def make(repository: Repository, fetcher: object, keyring: Path) -> Path:
-        written.append(keyring)
-        raise NotSignedError
-
-    monkeypatch.setattr(indexes_module, "make_keyring", make)
-    rows = [demand(recipe).repositories for recipe in load.load_recipes()]
-    signed = {repository for row_ in rows for repository in row_ if repository.signed}
-    monkeypatch.setattr(indexes_module, "_resolved", lambda repository, fetcher: repository)
-    for repository in signed:
-        indexes_module.ask_repository(repository, Fetcher(tmp_path / "files"), tmp_path)
-    assert len(set(written)) == len(signed) > 10
 
 
 def test_rpm_metadata_that_was_changed_after_it_was_signed_is_refused(
@@ -168,27 +132,6 @@ def test_ordinary_user_gets_dnf_dependencies_resolved(
     (answer,) = answers(AL2023)
     assert answer.problems() == []
     assert {resolved.state for resolved in answer.resolved} == {State.PUBLISHED}
-
-
-def test_machine_without_user_namespaces_asks_for_sudo(
-    vendors: Vendors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "unshare").symlink_to("/bin/false")
-    vendors.publish(row(AL2023))
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr("os.geteuid", lambda: 1000)
-    with pytest.raises(KilnError) as refused:
-        answers(AL2023)
-    assert "sudo" in refused.value.hint
-    assert refused.value.exit_status == 1
-
-
-def test_a_file_that_the_vendor_does_not_have_is_named(vendors: Vendors) -> None:
-    vendors.publish(row(UBUNTU))
-    (gone,) = [path for path in vendors.site.files if path.endswith("installer-1.51.0.tar.gz")]
-    del vendors.site.files[gone]
-    (answer,) = answers(UBUNTU)
-    assert answer.problems() == [f"{vendors.site.url}{gone}: HTTP status 404"]
 
 
 def test_a_file_with_other_content_than_the_known_hash_is_named(vendors: Vendors) -> None:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import hcl2
 import pytest
 
 from kiln import components
-from kiln.base import hcl
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
-from kiln.components import Component, Download, environment
 from kiln.facts import lock_file
 from kiln.matrix import load
 from kiln.packer import render
-from kiln.packer.folders import stale_files, stale_rows, write_all, write_folders, write_inputs
+from kiln.packer.folders import stale_files, write_all, write_inputs
 from kiln.packer.render import recipe_digest
 from kiln.packer.validate import read_hcl
 
@@ -36,26 +31,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A `packer/` of its own."""
     monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path / "packer"))
     return tmp_path / "packer"
-
-
-@pytest.fixture
-def one_component(monkeypatch: pytest.MonkeyPatch) -> Iterator[Component]:
-    """The NCCL component with a download and a key, whatever the real one has."""
-    made = replace(
-        components.get("nccl"),
-        environment=lambda recipe: {
-            "NCCL_VERSION": recipe.nccl,
-            "ODD": "a ${b} \"c\" %{d} 'e'",
-        },
-        downloads=lambda recipe: (
-            Download("NCCL", f"https://example.com/x/nccl-{recipe.nccl}.tar"),
-        ),
-        keys={"NCCL_KEY_FINGERPRINT": "efa"},
-    )
-    monkeypatch.setattr(components, "get", lambda name: made)
-    # The real script declares other variables.
-    monkeypatch.setattr(environment, "environment_problems", lambda component, given: [])
-    return made
 
 
 def own(recipe: Recipe) -> dict[str, Any]:
@@ -91,22 +66,6 @@ def test_a_components_files_are_rendered_for_the_image(recipes: list[Recipe]) ->
     # Only where libfabric cannot do without, and the distribution has not opened it already.
     assert "ptrace_scope = 0\n" in by_distro["ubuntu2204"][settings]
     assert "ptrace_scope" not in by_distro["al2"][settings]
-
-
-def test_a_component_that_is_left_out_brings_no_files(recipes: list[Recipe]) -> None:
-    rest = tuple(name for name in recipes[0].components if name != "tuning")
-    without = render.render(replace(recipes[0], components=rest)).own
-    assert not [path for path in without if path.endswith("60-kiln.conf")]
-
-
-def test_a_download_that_no_recipe_field_names_the_version_of_tells_the_script(
-    recipes: list[Recipe],
-) -> None:
-    debian = next(recipe for recipe in recipes if recipe.distro.id == "debian12")
-    agent = own(debian)["ssm-agent"]
-    (version,) = [d.version for d in components.get("ssm-agent").for_recipe(debian).downloads]
-    assert agent["env"]["SSM_AGENT_VERSION"] == version
-    assert f"/SSMAgent/{version}/debian_amd64/" in agent["downloads"]["SSM_AGENT"]
 
 
 def test_both_packers_get_the_same_but_for_the_builder(
@@ -149,15 +108,6 @@ def test_the_step_after_a_reboot_waits_for_it() -> None:
         assert every[index + 1]["only"] == every[index]["only"]
 
 
-def test_a_download_brings_its_url_and_all_rows_share_its_hash(
-    recipes: list[Recipe], one_component: Component, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = "https://example.com/x/nccl-2.12.7.tar"
-    monkeypatch.setattr(lock_file, "locked_hashes", lambda: {url: "ab12"})
-    assert own(replace(recipes[0], components=("nccl",)))["nccl"]["downloads"] == {"NCCL": url}
-    assert f'    "{url}" = "ab12"\n' in shared("variables.pkr.hcl")
-
-
 def test_only_a_hash_that_the_recipe_downloads_by_changes_its_digest(
     recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,41 +120,9 @@ def test_only_a_hash_that_the_recipe_downloads_by_changes_its_digest(
     assert recipe_digest(recipes[0]) != before
 
 
-def test_a_key_is_named_and_all_rows_share_its_fingerprint(
-    recipes: list[Recipe], one_component: Component
-) -> None:
-    nccl = own(replace(recipes[0], components=("nccl",)))["nccl"]
-    assert nccl["keys"] == {"NCCL_KEY_FINGERPRINT": "efa"}
-    known = render.fingerprints(components.everything())
-    assert '"efa"' in shared("variables.pkr.hcl")
-    assert known["efa"] in shared("variables.pkr.hcl")
-
-
-def test_values_are_quoted_for_hcl(recipes: list[Recipe], one_component: Component) -> None:
-    text = render.render(replace(recipes[0], components=("nccl",))).own[render.RECIPE]
-    assert r'= "a \u0024{b} \"c\" \u0025{d} ' in text
-
-
-def test_a_missing_provisioner_is_named_with_its_path(
-    recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ghost = replace(components.get("nccl"), name="ghost")
-    monkeypatch.setattr(components, "get", lambda name: ghost)
-    with pytest.raises(KilnError, match=r"'ghost'.*provisioners/ghost\.sh does not exist") as info:
-        render.render(replace(recipes[0], components=("ghost",)))
-    assert info.value.exit_status == 2
-
-
 def test_an_unknown_signing_key_is_named() -> None:
     with pytest.raises(KilnError, match=r"'nobody' is not in kiln/facts/knowledge/keys\.yaml"):
         render.fingerprints([replace(components.get("nccl"), keys={"X": "nobody"})])
-
-
-def test_what_the_machine_learns_is_the_recipe(recipes: list[Recipe]) -> None:
-    shipped = json.loads(render.render(recipes[0]).own["files/etc/kiln/recipe.json"])
-    assert shipped["driver"] == recipes[0].driver
-    assert shipped["components"] == list(recipes[0].components)
-    assert "row" not in shipped
 
 
 def test_a_first_render_writes_everything_and_a_second_nothing(
@@ -214,12 +132,6 @@ def test_a_first_render_writes_everything_and_a_second_nothing(
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
     assert write_all(recipes[:2]) == []
     assert before == {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
-
-
-def test_rendered_elsewhere_it_is_the_same_image(folder: Path, recipes: list[Recipe]) -> None:
-    here = recipe_digest(recipes[0])
-    write_folders(recipes[:1])
-    assert recipe_digest(recipes[0]) == here
 
 
 def test_every_file_that_the_hcl_uploads_is_in_the_digest(recipes: list[Recipe]) -> None:
@@ -308,13 +220,6 @@ def test_a_copy_in_the_place_of_a_link_is_stale_and_what_it_led_to_is_kept(
     assert stale_files(recipes[:1]) == []
 
 
-def test_the_folders_of_other_rows_do_not_make_a_row_stale(
-    folder: Path, recipes: list[Recipe]
-) -> None:
-    write_all(recipes[:2])
-    assert stale_rows([render.render(recipes[0])]) == []
-
-
 def test_the_folder_of_a_row_that_is_gone_is_stale_and_goes(
     folder: Path, recipes: list[Recipe]
 ) -> None:
@@ -397,11 +302,3 @@ def test_a_new_driver_version_is_a_change_of_a_few_lines_per_row(
     added = {line.split("\t")[2]: int(line.split("\t")[0]) for line in counted.splitlines()}
     assert {path.split("/", 1)[1] for path in added} == {render.RECIPE, render.RECIPE_JSON}
     assert sum(added.values()) <= 7 * len(lts)
-
-
-def test_hcl_text_reads_back_as_itself() -> None:
-    odd = {"a": 'x "y" \\ z', "b-c": "tab\tnewline\n", "long key": "ü", "d": {"e": {}, "f": ["g"]}}
-    data = hcl2.loads(f"v = {hcl.value(odd)}\n")
-    texts = [json.loads(data["v"][f'"{name}"']) for name in ("a", "b-c", "long key")]
-    assert texts == [odd["a"], odd["b-c"], odd["long key"]]
-    assert data["v"]['"d"'] == {"e": {}, "f": ['"g"']}

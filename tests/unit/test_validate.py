@@ -154,28 +154,6 @@ def test_a_stale_packer_folder_is_named_and_left_as_it_is(
     assert not any(folder.exists() for folder in accepting.values()), "left behind"
 
 
-def test_the_last_line_says_what_was_not_judged(
-    accepting: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    tasks.validate.body.__wrapped__(Context())
-    assert capsys.readouterr().out.splitlines()[-1] == (
-        "2 of 2 AMIs have valid HCL; not judged here: whether their versions exist and work "
-        "together (./invoke check)"
-    )
-
-
-def test_a_fresh_packer_folder_needs_no_word(
-    recipes: list[Recipe], accepting: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_folders(recipes)
-    assert tasks.validate.body.__wrapped__(Context()) == 0
-    assert capsys.readouterr().err == ""
-
-
-def test_an_empty_matrix_is_not_an_error(real: Packer) -> None:
-    assert validate_recipes([], real) == []
-
-
 def test_hcl_that_cannot_be_parsed_is_shown_to_packer_for_each_row(
     recipes: list[Recipe], accepting: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
