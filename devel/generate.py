@@ -19,8 +19,8 @@ from kiln.cloud import iam
 from kiln.compat import rules
 from kiln.compat.unconfirmed import unconfirmed_of_row
 from kiln.facts import gpu_devices
-from kiln.matrix import load, schema
-from kiln.mig import export, picture
+from kiln.matrix import load, model
+from kiln.mig import plan, profiles
 from kiln.packer.folders import stale_files, write_all
 from kiln.pipeline import record_schema
 from kiln.publish import engines
@@ -70,7 +70,7 @@ def is_tried(recipe: Recipe) -> bool:
 
 # File → the function that makes its text, and the source.
 TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
-    ROOT / "docs/amis.schema.json": (schema.matrix_json_schema, "kiln/matrix/schema.py"),
+    ROOT / "docs/amis.schema.json": (model.matrix_json_schema, "kiln/matrix/model.py"),
     ROOT / "docs/record.schema.json": (
         record_schema.record_json_schema,
         "kiln/pipeline/record_schema.py",
@@ -104,11 +104,11 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
     catalogue.PAGE: (catalogue.page_text, "kiln/facts/knowledge/xid.yaml"),
     catalogue.CATALOGUE: (catalogue.catalogue_text, "kiln/facts/knowledge/xid.yaml"),
     gpu_devices.FILE: (gpu_devices.gpu_devices_text, "kiln/facts/knowledge/instances.yaml"),
-    export.PROFILES_JSON: (
-        export.image_profiles_text,
+    profiles.PROFILES_JSON: (
+        profiles.image_profiles_text,
         "kiln/facts/knowledge/mig.yaml and instances.yaml",
     ),
-    picture.PICTURE: (picture.picture_text, "kiln/mig/plan.py and draw.py"),
+    plan.PICTURE: (plan.picture_text, "kiln/mig/plan.py"),
     pci.TABLE: (pci.table, "kiln/facts/knowledge/instances.yaml"),
 }
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any
@@ -79,17 +79,20 @@ def cyclonedx(
         serial_number=_serial(raw_version_info(data, called), name),
         components=[component for part in parts for component in part(info)],
         metadata=BomMetaData(
-            component=Component(
-                bom_ref="image",
-                name=name,
-                type=ComponentType.OPERATING_SYSTEM,
-                version=version,
+            component=_component(
+                ComponentType.OPERATING_SYSTEM,
+                "image",
+                name,
+                version,
+                [
+                    ("kernel", info.kernel.get("boots")),
+                    ("arch", info.arch),
+                    *(
+                        (key, about.get(key))
+                        for key in ("driver", "kernel_module", "cuda", "flavor")
+                    ),
+                ],
                 description=info.os.get("name"),
-                properties=_properties(
-                    kernel=info.kernel.get("boots"),
-                    arch=info.arch,
-                    **{key: about.get(key) for key in _ABOUT},
-                ),
             ),
             timestamp=made,
         ),
@@ -101,13 +104,22 @@ def cyclonedx(
 _ABOUT = ("driver", "kernel_module", "cuda", "flavor")
 
 
-def _properties(**values: str | None) -> list[Property]:
-    return [Property(name=f"kiln:{key}", value=value) for key, value in values.items() if value]
-
-
 def _serial(info: dict[str, Any], name: str) -> uuid.UUID:
     digest = hashlib.sha256(name.encode() + json.dumps(info, sort_keys=True).encode())
     return uuid.UUID(bytes=digest.digest()[:16], version=4)
+
+
+def _component(
+    kind: ComponentType,
+    ref: str,
+    name: str,
+    version: str | None,
+    properties: Iterable[tuple[str, str | None]] = (),
+    **more: Any,
+) -> Component:
+    """A component with those `kiln:` properties that have a value."""
+    known = [Property(name=f"kiln:{key}", value=value) for key, value in properties if value]
+    return Component(type=kind, bom_ref=ref, name=name, version=version, properties=known, **more)
 
 
 def _packages(info: VersionInfo) -> Iterator[Component]:
@@ -128,70 +140,49 @@ def _packages(info: VersionInfo) -> Iterator[Component]:
                 "epoch": package.epoch if rpm else "",
             },
         )
-        text = purl.to_string()
+        ref = purl.to_string()
         # A package database may list an entry twice (gpg-pubkey): keep both.
-        seen[text] += 1
-        again = seen[text] > 1
-        yield Component(
-            bom_ref=f"{text}#{seen[text]}" if again else text,
-            name=package.name,
-            version=package.full_version,
-            type=ComponentType.LIBRARY,
+        seen[ref] += 1
+        number = str(seen[ref]) if seen[ref] > 1 else ""
+        yield _component(
+            ComponentType.LIBRARY,
+            f"{ref}#{number}" if number else ref,
+            package.name,
+            package.full_version,
+            [("occurrence", number)],
             purl=purl,
-            properties=_properties(occurrence=str(seen[text]) if again else None),
         )
 
 
 def _modules(info: VersionInfo) -> Iterator[Component]:
     for module in info.modules:
-        yield Component(
+        fields = ("srcversion", "vermagic", "kernel", "path")
+        yield _component(
+            ComponentType.DEVICE_DRIVER,
             # The path distinguishes the open from the proprietary kernel module.
-            bom_ref=f"module:{module.kernel}/{module.path}",
-            name=f"{module.name}.ko",
-            version=module.version or module.srcversion,
-            type=ComponentType.DEVICE_DRIVER,
+            f"module:{module.kernel}/{module.path}",
+            f"{module.name}.ko",
+            module.version or module.srcversion,
+            [(field, getattr(module, field)) for field in fields],
             licenses=[DisjunctiveLicense(name=module.license)] if module.license else [],
-            properties=_properties(
-                srcversion=module.srcversion,
-                vermagic=module.vermagic,
-                kernel=module.kernel,
-                path=module.path,
-            ),
         )
 
 
 def _unpackaged(info: VersionInfo) -> Iterator[Component]:
     """Software that provisioners installed without a package: installers, archives, builds."""
     packaged = {package.name for package in info.packages}
+    kind, driver = ComponentType.APPLICATION, ComponentType.DEVICE_DRIVER
     for name, part in info.components.items():
         origin = part.runfile or part.archive or part.plugin
         if not components.is_ours(name) or name in packaged:
             continue
         if part.version and (origin or name in _FROM_SOURCE):
-            yield Component(
-                bom_ref=f"component:{name}",
-                name=name,
-                version=part.version,
-                type=ComponentType.APPLICATION,
-                properties=[Property(name="kiln:from", value=origin)] if origin else None,
-            )
+            yield _component(kind, f"component:{name}", name, part.version, [("from", origin)])
     for run in info.runfiles:
-        yield Component(
-            bom_ref=f"runfile:{run.name}",
-            name=run.name,
-            version=run.version,
-            type=ComponentType.DEVICE_DRIVER,
-        )
+        yield _component(driver, f"runfile:{run.name}", run.name, run.version)
     if info.efa:
-        yield Component(
-            bom_ref="efa-installer",
-            name="aws-efa-installer",
-            version=info.efa.installer,
-            type=ComponentType.APPLICATION,
-            properties=[
-                Property(name="kiln:installed", value=package) for package in info.efa.packages
-            ],
-        )
+        installed = [("installed", package) for package in info.efa.packages]
+        yield _component(kind, "efa-installer", "aws-efa-installer", info.efa.installer, installed)
 
 
 def _overlays(info: VersionInfo) -> Iterator[Component]:
@@ -200,17 +191,13 @@ def _overlays(info: VersionInfo) -> Iterator[Component]:
         if components.is_ours(name):
             continue
         below = tuple(f"{top}/" for top in part.files)
-        yield Component(
-            bom_ref=f"component:{name}",
-            name=name,
-            version=part.version,
-            type=ComponentType.APPLICATION,
-            properties=[
-                Property(name="kiln:file", value=f"{path} {text}")
-                for path, text in (info.files or {}).items()
-                if path in part.files or path.startswith(below)
-            ],
-        )
+        installed = [
+            ("file", f"{path} {text}")
+            for path, text in (info.files or {}).items()
+            if path in part.files or path.startswith(below)
+        ]
+        kind = ComponentType.APPLICATION
+        yield _component(kind, f"component:{name}", name, part.version, installed)
 
 
 # Components that compile or copy their files and record no file name.
@@ -222,12 +209,12 @@ def _downloads(info: VersionInfo) -> Iterator[Component]:
         file = PurePosixPath(entry.url).name
         if file.endswith(_NOT_SOFTWARE):
             continue
-        yield Component(
-            bom_ref=f"download:{entry.url}",
-            name=file,
-            type=ComponentType.FILE,
+        link = ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=XsUri(entry.url))
+        yield _component(
+            ComponentType.FILE,
+            f"download:{entry.url}",
+            file,
+            None,
             hashes=[HashType(alg=HashAlgorithm.SHA_256, content=entry.sha256)],
-            external_references=[
-                ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=XsUri(entry.url))
-            ],
+            external_references=[link],
         )

@@ -17,7 +17,7 @@ from typing import Any
 
 from kiln.base import processes
 from kiln.base.stopping import Stop
-from kiln.facts.program_messages import message
+from kiln.facts.tables import message
 from kiln.packer.program import Packer, command
 
 

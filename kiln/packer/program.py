@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from kiln.base import mirrors, needs, plain_yaml
+from kiln.base import mirrors, needs, yaml_files
 from kiln.base.errors import operation_failed
 from kiln.base.paths import KNOWLEDGE
-from kiln.facts.program_messages import http_reason
+from kiln.facts.tables import http_reason
 
 Version = tuple[int, int, int]
 WHOLE_FOLDER = "."
@@ -79,7 +79,7 @@ class Packer:
 @cache
 def packer_facts() -> dict[str, Any]:
     """Return `kiln/facts/knowledge/packer.yaml`: versions, the plugin, and what is fetched."""
-    data: dict[str, Any] = plain_yaml.read_plain(KNOWLEDGE / "packer.yaml")
+    data: dict[str, Any] = yaml_files.read_plain(KNOWLEDGE / "packer.yaml")
     return data
 
 

@@ -52,9 +52,7 @@ LINKS = {
 """What a row's folder takes from `packer/shared`."""
 
 # Packer uploads these to /var/tmp/kiln, beside the recipe's `files`.
-_UPLOADED = ("provisioners/lib", "runtime", "runtime-variants")
-# Those to which an overlay can add; its files replace ours.
-_OF_OVERLAYS = ("runtime", "runtime-variants")
+_UPLOADED = ("provisioners/lib", "runtime")
 
 # The tags of everything that a run creates.
 _TAGS = {
@@ -123,8 +121,7 @@ def render(recipe: Recipe) -> Rendered:
     _require_provisioners(recipe, steps)
     findings = list(rendered_files.name_problems(recipe, tuple(steps)))
     for step in steps:
-        given = environment.component_variables(step)
-        findings += environment.environment_problems(step.name, given)
+        findings += environment.environment_problems(step)
     refuse_errors(findings)
     parts = {step.name: _component(step) for step in steps}
     data = recipe.as_json()
@@ -220,7 +217,7 @@ def uploaded_files(recipe: Recipe) -> dict[str, Path]:
         for name in recipe.components
     }
     tops = [(ROOT, folder) for folder in _UPLOADED]
-    tops += [(top, folder) for top in overlay.overlays() for folder in _OF_OVERLAYS]
+    tops += [(top, "runtime") for top in overlay.overlays()]  # their files replace ours
     for top, folder in tops:
         for path in sorted((top / folder).rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
@@ -282,8 +279,8 @@ def _script_path(component: str, overlay_in_place: bool) -> str:
 
 def _upload_folders(overlay_in_place: bool) -> list[str]:
     """Return the folders that Packer uploads, relative to the checkout."""
-    own = [path for name in _OF_OVERLAYS for path in overlay.own_files(name)]
-    return [*_UPLOADED, *(map(_from_root, own) if overlay_in_place else ())]
+    own = overlay.own_files("runtime") if overlay_in_place else []
+    return [*_UPLOADED, *map(_from_root, own)]
 
 
 def _from_root(path: Path) -> str:

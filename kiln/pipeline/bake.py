@@ -20,7 +20,7 @@ from kiln.cloud.access import Access
 from kiln.cloud.capacity import Launch, Try
 from kiln.cloud.machine import ssh_timeout
 from kiln.cloud.runs import Run
-from kiln.facts.program_messages import message
+from kiln.facts.tables import message
 from kiln.packer.folders import write_inputs
 from kiln.packer.process import BuildResult, Event, run_build, waits_for
 from kiln.packer.program import Packer

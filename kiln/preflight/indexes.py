@@ -16,7 +16,7 @@ import requests
 from kiln.base import vocabulary
 from kiln.base.mirrors import mirrored, mirrors
 from kiln.components.package_repositories import Repository
-from kiln.facts.program_messages import http_reason
+from kiln.facts.tables import http_reason
 
 # Seconds to connect, and between two pieces of an answer.
 TIMEOUT = (10, 30)

@@ -9,7 +9,7 @@ from kiln.base.errors import KilnError
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.matrix import load
-from kiln.matrix.overrides import NOTHING, overridden
+from kiln.matrix.flags import NOTHING, overridden
 
 
 def tags_of_line(line: str) -> dict[str, str]:

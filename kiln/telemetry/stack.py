@@ -10,14 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kiln.base import plain_yaml
+from kiln.base import yaml_files
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.paths import ROOT
 from kiln.base.templates import render
 from kiln.facts import instance, table
 from kiln.telemetry.agent import EVENTS, STAGED, agent_files
-from kiln.telemetry.facts import telemetry_facts
-from kiln.telemetry.settings import Telemetry
+from kiln.telemetry.settings import Telemetry, telemetry_facts
 
 TEMPLATE = ROOT / "deploy" / "gpu-telemetry.yaml"
 # Types of the committed template, an example: `./invoke stack.render` takes those of the rows.
@@ -94,7 +93,7 @@ def as_data(template: str) -> dict[str, Any]:
             value = value.split(".", 1)
         return {tag if tag == "Ref" else f"Fn::{tag}": value}
 
-    data: dict[str, Any] = plain_yaml.parse_plain(template, "the template", tagged=long_form)
+    data: dict[str, Any] = yaml_files.parse_plain(template, "the template", tagged=long_form)
     return data
 
 

@@ -25,6 +25,7 @@ host = runtime_module("gpu_xid.host")
 kmsg = runtime_module("gpu_xid.kmsg")
 parse = runtime_module("gpu_xid.parse")
 _catalogue = runtime_module("gpu_xid.catalogue")
+_cli = runtime_module("gpu_xid.cli")
 
 # The most lines that may stand between an SXid and its Severity and Data lines.
 _DETAIL_LINES = 50
@@ -127,6 +128,12 @@ def events(
             left_out.first = left_out.first or number
             left_out.count += missing
     yield from state.flush()
+
+
+def printable_line(text: str) -> str:
+    """A text from a kernel log without terminal control characters."""
+    shown: str = _cli.printable(text)
+    return shown
 
 
 def _texts(lines: Iterable[str | bytes] | BinaryIO) -> Iterator[tuple[int, str, bool]]:

@@ -13,8 +13,6 @@ import pytest
 import xid_guest
 from xid_guest import LOG, UNIT, Guest
 
-from kiln.base.paths import RUNTIME_VARIANTS
-
 pytestmark = xid_guest.NEEDS
 
 
@@ -103,7 +101,7 @@ def test_hooks_get_the_event_and_a_hanging_one_is_killed(guest: Guest) -> None:
         rows = [json.loads(line) for line in guest.read("/root/hooked").splitlines()]
         assert [row["pid"] for row in rows if guest.marker in row["raw"]] == [2]
         assert guest.read("/root/example") == ""
-        assert guest.until(lambda: "10-hang: killed after 3 s" in journal(guest, "gpu-xid-hooks"))
+        assert guest.until(lambda: "10-hang: killed after 3 s" in journal(guest, "kiln-xid-hooks"))
     finally:
         shutil.rmtree(guest.root / "etc/kiln/xid.d")
 
@@ -119,7 +117,7 @@ def test_a_gpu_that_fails_twice_a_second_has_its_hooks_run_each_time(guest: Gues
         assert guest.until(lambda: guest.read("/root/noted").count(guest.marker) >= 15)
         rows = [json.loads(line) for line in guest.read("/root/noted").splitlines()]
         assert [row["pid"] for row in rows if guest.marker in row["raw"]] == list(range(1, 16))
-        assert guest.show("ActiveState", "gpu-xid-hooks.path") == "active"
+        assert guest.show("ActiveState", "kiln-xid-hooks.path") == "active"
     finally:
         shutil.rmtree(guest.root / "etc/kiln/xid.d")
 
@@ -140,10 +138,9 @@ def test_the_sandbox_lets_nothing_but_the_log_be_written(guest: Guest) -> None:
     assert root.split()[3].split(",")[0] == "ro"
 
 
-def test_the_variant_for_systemd_219_starts_too(guest: Guest) -> None:
-    unit = f"etc/systemd/system/{UNIT}"
-    shutil.copy2(RUNTIME_VARIANTS / "systemd-before-240" / unit, guest.root / unit)
-    shutil.rmtree(guest.root / f"{unit}.d")  # the boot id of a guest needs a newer systemd
+def test_it_starts_with_what_systemd_219_knows(guest: Guest) -> None:
+    for dropins in (f"{UNIT}.d", "kiln-.service.d"):
+        shutil.rmtree(guest.root / "etc/systemd/system" / dropins)
     guest.run("systemctl", "daemon-reload")
     guest.run("systemctl", "restart", UNIT)
     guest.xid(1, 1)

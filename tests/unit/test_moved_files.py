@@ -14,7 +14,6 @@ from kiln.compat.engine import check_matrix
 from kiln.facts.lock_file import read_lock_file
 from kiln.matrix.load import load_recipes
 from kiln.packer.lock import compare_locks
-from kiln.telemetry.bundle import agent_packages
 
 RECIPES = load_recipes(ROOT / "amis.yaml")
 # The hash of this URL is published, so a lock with another one is wrong.
@@ -51,7 +50,7 @@ def test_a_broken_lock_elsewhere_is_named_and_no_file_of_the_checkout_is_to_be_r
     lock_elsewhere: Path, text: str
 ) -> None:
     lock_elsewhere.write_text(text)
-    with pytest.raises(KilnError, match=rf"^{lock_elsewhere}:1:\d+: ") as error:
+    with pytest.raises(KilnError, match=rf"^{lock_elsewhere}:\d+:\d+: ") as error:
         read_lock_file()
     assert error.value.hint == f"restore {lock_elsewhere} from its repository or a backup"
 
@@ -59,9 +58,3 @@ def test_a_broken_lock_elsewhere_is_named_and_no_file_of_the_checkout_is_to_be_r
 def test_a_lock_elsewhere_is_the_one_that_is_up_to_date(lock_elsewhere: Path) -> None:
     empty = {"artifacts": [], "packages": []}
     assert compare_locks(empty, empty).as_text() == f"{lock_elsewhere} is up to date"
-
-
-def test_an_agents_package_of_no_system_is_in_the_lock_elsewhere(lock_elsewhere: Path) -> None:
-    with pytest.raises(KilnError, match=f"^{lock_elsewhere}: ") as error:
-        agent_packages({"https://example.com/amazon-cloudwatch-agent.rpm": "a" * 64})
-    assert error.value.hint == f"restore {lock_elsewhere} from its repository or a backup"

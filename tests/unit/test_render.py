@@ -166,9 +166,7 @@ def test_compiled_python_is_not_baked(
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
     monkeypatch.setattr(render, "ROOT", tmp_path)
-    assert list(render.uploaded_files(replace(recipes[0], components=()))) == [
-        "runtime/opt/tool.py"
-    ]
+    assert list(render.uploaded_files(recipes[0].changed(components=()))) == ["runtime/opt/tool.py"]
 
 
 def test_an_edited_a_lost_and_a_left_over_file_are_stale(
@@ -243,7 +241,7 @@ def test_the_digest_names_the_content(recipes: list[Recipe]) -> None:
     first = recipes[0]
     assert recipe_digest(first) == recipe_digest(first)
     assert len({recipe_digest(recipe) for recipe in recipes}) == len(recipes)
-    assert recipe_digest(replace(first, nccl="2.12.12")) != recipe_digest(first)
+    assert recipe_digest(first.changed(nccl="2.12.12")) != recipe_digest(first)
 
 
 @pytest.mark.parametrize("kind", ["provisioner", "library", "runtime"])
@@ -292,7 +290,7 @@ def test_a_new_driver_version_is_a_change_of_a_few_lines_per_row(
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "before"]):
         subprocess.run([*git, *command], check=True)
     newer = [
-        replace(r, driver="580.999.01", name=r.name.replace(r.driver, "580.999.01")) for r in lts
+        r.changed(driver="580.999.01", name=r.name.replace(r.driver, "580.999.01")) for r in lts
     ]
     write_all(newer)
     subprocess.run([*git, "add", "-A"], check=True)

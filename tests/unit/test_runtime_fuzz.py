@@ -10,14 +10,11 @@ from __future__ import annotations
 import contextlib
 import csv
 import gzip
-import importlib.machinery
-import importlib.util
 import io
 import json
 import os
 import random
 import signal
-import sys
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -50,20 +47,6 @@ m = {
 MigError = m["gpu_mig.errors"].MigError
 BadConfigError = m["gpu_xid.config"].BadConfigError
 
-
-def _efa_statsd() -> Any:
-    path = str(RUNTIME / "opt/kiln/lib/kiln-efa-statsd")
-    loader = importlib.machinery.SourceFileLoader("kiln_efa_statsd", path)
-    spec = importlib.util.spec_from_loader("kiln_efa_statsd", loader)
-    assert spec
-    module = importlib.util.module_from_spec(spec)
-    sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
-    loader.exec_module(module)
-    sys.dont_write_bytecode = before
-    return module
-
-
-EFA = _efa_statsd()
 
 _PACKED = gzip.compress(b"#!/bin/sh\n# kiln:mig-config=all-1g.5gb\n", mtime=0)
 BOMB = gzip.compress(bytes(64 << 20), 1, mtime=0)
@@ -357,8 +340,6 @@ def mig_targets(place: Place) -> list[Target]:
         kept = (m["gpu_mig.boot"].RESULT, clients.STOPPED, rebooting.MARKER, rebooting.THIS_BOOT)
         for path in kept:
             place.file(path.lstrip("/"), data)
-        with contextlib.suppress(MigError):
-            m["gpu_mig.boot"].gate()
         rebooting.for_mode(MigError("x"), settings, lambda _: None)
         place.file(clients.STOPPED.lstrip("/"), data)
         clients.start_driver_keeper(lambda _: None)
@@ -368,7 +349,6 @@ def mig_targets(place: Place) -> list[Target]:
     def defaults(data: bytes) -> None:
         place.file("etc/default/gpu-mig", data)
         place.file("etc/default/mig", data)
-        m["gpu_mig.settings"].blocks_join()
         m["gpu_mig.settings"].load()
 
     def pci(data: bytes) -> None:
@@ -383,12 +363,6 @@ def mig_targets(place: Place) -> list[Target]:
         text = data.decode("utf-8", "replace")
         with contextlib.redirect_stdout(io.StringIO()):
             m["gpu_boot.clocks"].main([], lambda *a: (0, text))
-
-    def statsd(data: bytes) -> None:
-        now = {"efa_0/1/rx_bytes": 5}
-        EFA.statsd_lines(EFA.load(place.file("efa.json", data)), now)
-        place.file("efa/efa_0/ports/1/hw_counters/rx_bytes", data)
-        EFA.read_counters(f"{place.root}/efa")
 
     gpu = m["gpu_mig.smi"].Gpu(0, "", "", "0x20B010DE", "", "", True, True)
     user_data = b"#!/bin/sh\n# kiln:mig-config=all-1g.5gb\n"
@@ -422,7 +396,6 @@ def mig_targets(place: Place) -> list[Target]:
                lambda data: clients.holders(Answer(data))),
         Target("PCI tree", (b"0x20b0\n", b"0x030200\n"), pci),
         Target("nvidia-smi clocks", (b"0, NVIDIA A100, 0x20B010DE, 1215, 1410\n",), clocks),
-        Target("EFA counters", (b'{"efa_0/1/rx_bytes": 3}', b"17\n"), statsd),
     ]  # fmt: skip
 
 
