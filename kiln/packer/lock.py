@@ -18,13 +18,14 @@ from typing import Any
 
 import yaml
 
-from kiln import components, facts
+from kiln import facts
 from kiln.base import overlay, paths, vocabulary
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
 from kiln.components import Download, Step
 from kiln.facts import lock_file, table
 from kiln.facts.lock_file import BYTES, KEY, SEEN_BY, SIGNATURE
+from kiln.packer.render import filled
 
 _HEAD = """\
 # Exactly which bytes a bake downloads. Made from amis.yaml and kiln/facts/knowledge/downloads.yaml
@@ -102,7 +103,7 @@ def wanted(recipes: Iterable[Recipe], current: Lock) -> dict[str, Any]:
     artifacts: dict[str, dict[str, Any]] = {}
     repositories: dict[str, dict[str, Any]] = {}
     for recipe in recipes:
-        steps = [components.get(name).for_recipe(recipe) for name in recipe.components]
+        steps = filled(recipe)
         for step in steps:
             for download in step.downloads:
                 artifacts[download.url] = artifacts.get(download.url) or {

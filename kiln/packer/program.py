@@ -13,15 +13,13 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from kiln.base import mirrors, needs, yaml_files
+from kiln.base import mirrors, needs
 from kiln.base.errors import operation_failed
-from kiln.base.paths import KNOWLEDGE
-from kiln.facts.tables import http_reason
+from kiln.facts.tables import http_reason, table
 
 Version = tuple[int, int, int]
 WHOLE_FOLDER = "."
@@ -55,7 +53,7 @@ class Packer:
     @property
     def has_plugins(self) -> bool:
         """Return True if it loads builders as plugins, and reads the whole folder."""
-        return self.version >= parse_version(packer_facts()["minimum"])
+        return self.version >= parse_version(table("packer")["minimum"])
 
     @property
     def template(self) -> str:
@@ -76,13 +74,6 @@ class Packer:
         return f"Packer {'.'.join(map(str, self.version))} ({self.path}){plugin}"
 
 
-@cache
-def packer_facts() -> dict[str, Any]:
-    """Return `kiln/facts/knowledge/packer.yaml`: versions, the plugin, and what is fetched."""
-    data: dict[str, Any] = yaml_files.read_plain(KNOWLEDGE / "packer.yaml")
-    return data
-
-
 def find_packer(
     *, in_aws: bool = False, install: bool = True, say: Callable[[str], None] = lambda text: None
 ) -> Packer:
@@ -92,7 +83,7 @@ def find_packer(
     amazon plugin. What is missing for AWS, and the plugin for any target, is fetched into the
     cache. Nothing is installed or fetched if `install` is false.
     """
-    minimum, lab = packer_facts()["minimum"], packer_facts()["lab"]
+    minimum, lab = table("packer")["minimum"], table("packer")["lab"]
     for_lab = not in_aws or bool(os.environ.get(TESTS_ALLOW_1_6))
     named = os.environ.get("KILN_PACKER")
     if for_lab and not named:
@@ -108,7 +99,7 @@ def find_packer(
             return _with_plugin(Packer(path, version), install, say)
     if in_aws and not named:
         path = _fetched("packer", _cache(), install, say)
-        version = parse_version(packer_facts()["releases"]["packer"]["version"])
+        version = parse_version(table("packer")["releases"]["packer"]["version"])
         return _with_plugin(Packer(path, version), install, say)
     debian = f"apt-get install packer ({lab}), or " if for_lab else ""
     raise operation_failed(
@@ -187,17 +178,17 @@ def _with_plugin(packer: Packer, install: bool, say: Callable[[str], None]) -> P
         return packer
     done = ask_packer(packer, [str(packer.path), "plugins", "installed"])
     found = re.findall(r"packer-plugin-amazon_v(\d+\.\d+\.\d+)_", done.stdout)
-    wanted = packer_facts()["plugin"]
+    wanted = table("packer")["plugin"]
     floor, ceiling = parse_version(wanted["floor"]), parse_version(wanted["ceiling"])
     fitting = [version for version in map(parse_version, found) if floor <= version < ceiling]
     if fitting:
         return replace(packer, plugin=".".join(map(str, max(fitting))))
     folder = _cache() / "plugins"
-    binary = _fetched("plugin", folder / packer_facts()["plugin"]["source"], install, say)
+    binary = _fetched("plugin", folder / table("packer")["plugin"]["source"], install, say)
     # From 1.11 on Packer loads no plugin without this.
     checksum = binary.with_name(f"{binary.name}_SHA256SUM")
     checksum.write_text(hashlib.sha256(binary.read_bytes()).hexdigest(), encoding="utf-8")
-    version = packer_facts()["releases"]["plugin"]["version"]
+    version = table("packer")["releases"]["plugin"]["version"]
     return replace(packer, plugin=version, plugin_folder=folder)
 
 
@@ -208,7 +199,7 @@ def _cache() -> Path:
 
 def _fetched(name: str, folder: Path, install: bool, say: Callable[[str], None]) -> Path:
     """Return the program of a pinned release, after fetching it if it is not in `folder` yet."""
-    release = packer_facts()["releases"][name]
+    release = table("packer")["releases"][name]
     kind = f"{platform.system().lower()}_{_PROCESSORS.get(platform.machine(), platform.machine())}"
     values = {"version": release["version"], "platform": kind}
     url = mirrors.mirrored(release["url"].format(**values), mirrors.mirrors())
@@ -223,7 +214,7 @@ def _fetched(name: str, folder: Path, install: bool, say: Callable[[str], None])
         say(f"fetching {url}")
         problem = _fetch(url, release["sha256"][kind], file, program)
     if problem:
-        facts = packer_facts()
+        facts = table("packer")
         raise operation_failed(
             f"{urlsplit(url).path.rpartition('/')[2]} is needed, and {problem}",
             hint=f"install Packer {facts['minimum']} or newer with its amazon plugin "

@@ -23,7 +23,7 @@ from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.components import Component, Step, environment, rendered_files
 from kiln.facts import lock_file, table
-from kiln.packer.program import FOLDER_1_6, packer_facts
+from kiln.packer.program import FOLDER_1_6
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def shared_files(
     steps = list(steps)
     values = {
         "checkout": checkout,
-        "packer": packer_facts(),
+        "packer": table("packer"),
         "tags": {key: hcl.Expression(value) for key, value in _TAGS.items()},
         "uploads": _upload_folders(overlay_in_place),
         "scripts": {step.name: _script_path(step.name, overlay_in_place) for step in steps},
@@ -201,12 +201,6 @@ def fingerprints(steps: Iterable[Component | Step]) -> dict[str, str]:
     """Map the names of the signing keys of these components to their fingerprints."""
     keys = table("keys")["keys"]
     names = sorted({key for step in steps for key in step.keys.values()})
-    for name in names:
-        if name not in keys:
-            raise KilnError(
-                f"signing key {name!r} is not in kiln/facts/knowledge/keys.yaml",
-                hint="add it with its fingerprint and its source",
-            )
     return {name: str(keys[name]["fingerprint"]) for name in names}
 
 
@@ -242,7 +236,7 @@ def account_variables(account: Account) -> dict[str, Any]:
 def time_limit(account: Account, component: str) -> float:
     """Return how long the component's provisioner may take, in seconds."""
     limits = account.time_limits
-    limit = limits.get(component) or limits.get("all") or packer_facts()["time_limit"]
+    limit = limits.get(component) or limits.get("all") or table("packer")["time_limit"]
     return float(limit[:-1]) * {"s": 1, "m": 60, "h": 3600}[limit[-1]]
 
 

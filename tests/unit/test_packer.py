@@ -172,7 +172,7 @@ def vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
     """HashiCorp's host, played here: archives of both programs. URL → file."""
     monkeypatch.setattr(program.platform, "system", lambda: "Linux")
     monkeypatch.setattr(program.platform, "machine", lambda: "x86_64")
-    facts = program.packer_facts()
+    facts = program.table("packer")
     served = {}
     releases = {}
     for name, release in facts["releases"].items():
@@ -188,7 +188,7 @@ def vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
         served[name] = str(path)
         sha256 = {"linux_amd64": hashlib.sha256(whole.getvalue()).hexdigest()}
         releases[name] = {**release, "sha256": sha256}
-    monkeypatch.setattr(program, "packer_facts", lambda: {**facts, "releases": releases})
+    monkeypatch.setitem(facts, "releases", releases)
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "host"))
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     Thread(target=server.serve_forever, daemon=True).start()

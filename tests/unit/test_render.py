@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kiln import components
-from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.facts import lock_file
@@ -118,11 +116,6 @@ def test_only_a_hash_that_the_recipe_downloads_by_changes_its_digest(
     urls = [d.url for c in render.filled(recipes[0]) for d in c.downloads]
     monkeypatch.setattr(lock_file, "locked_hashes", lambda: {urls[0]: "ab12"})
     assert recipe_digest(recipes[0]) != before
-
-
-def test_an_unknown_signing_key_is_named() -> None:
-    with pytest.raises(KilnError, match=r"'nobody' is not in kiln/facts/knowledge/keys\.yaml"):
-        render.fingerprints([replace(components.get("nccl"), keys={"X": "nobody"})])
 
 
 def test_a_first_render_writes_everything_and_a_second_nothing(
