@@ -21,8 +21,7 @@ from kiln.compat.unconfirmed import unconfirmed_of_row
 from kiln.facts import gpu_devices
 from kiln.matrix import load, model
 from kiln.mig import plan, profiles
-from kiln.packer.folders import write_all
-from kiln.packer.staleness import stale_files
+from kiln.packer.folders import stale_files, write_all
 from kiln.pipeline import record
 from kiln.publish import engines
 from kiln.telemetry import stack
@@ -83,10 +82,6 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
     iam.POLICY_FILE: (iam.policy_text, "kiln/facts/knowledge/iam.yaml"),
     iam.POLICY_FILE_SETTINGS: (
         lambda: iam.policy_text("settings"),
-        "kiln/facts/knowledge/iam.yaml",
-    ),
-    iam.POLICY_FILE_1_6: (
-        lambda: iam.policy_text("packer_1_6"),
         "kiln/facts/knowledge/iam.yaml",
     ),
     **{

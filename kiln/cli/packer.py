@@ -13,7 +13,7 @@ from kiln.cli.front import note, show, task
 
 if TYPE_CHECKING:
     from kiln.base.findings import Finding
-    from kiln.packer.lock_diff import LockDiff
+    from kiln.packer.lock import LockDiff
     from kiln.packer.validate import Validation
 
 
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 def render(c: Context, check: bool = False, json: bool = False) -> int:
     """Write packer/: what all AMIs share, and a folder for each."""
     from kiln.matrix import load
-    from kiln.packer.folders import write_all
-    from kiln.packer.staleness import renewal, shown_packer, stale_files
+    from kiln.packer.folders import renewal, shown_packer, stale_files, write_all
 
     recipes = load.load_recipes()
     number = len(recipes)
@@ -56,15 +55,14 @@ def render(c: Context, check: bool = False, json: bool = False) -> int:
 @task(help={**NO_INSTALL, **JSON})
 def validate(c: Context, no_install: bool = False, json: bool = False) -> int:
     """Hold what the matrix renders to the policy, `packer fmt -check` and `packer validate`."""
-    from kiln.base import needs
     from kiln.matrix import load
     from kiln.packer import program
     from kiln.packer import validate as validation
-    from kiln.packer.staleness import renewal, shown_packer, stale_files
+    from kiln.packer.folders import renewal, shown_packer, stale_files
 
     recipes = load.load_recipes()
-    needs.ensure("packer", install=not no_install, say=note)
-    results = validation.validate_recipes(recipes, program.find_packer())
+    packer = program.find_packer(install=not no_install, say=note)
+    results = validation.validate_recipes(recipes, packer)
     show([result.as_json() for result in results], as_json=json, text=lambda _: _lines(results))
     if stale_files(recipes):
         note(f"{shown_packer()}/ is stale, and was not judged: {renewal()} brings it up to date")
@@ -100,9 +98,9 @@ def _lines(results: list[Validation]) -> str:
 )
 def lock(c: Context, update: bool = False, from_: str | None = None, json: bool = False) -> int:
     """Compare what a bake downloads with amis.lock.yaml; --update writes the file."""
+    from kiln.facts.lock_file import read_lock_file
     from kiln.matrix import load
     from kiln.packer import lock as locking
-    from kiln.packer.lock_diff import signed_line
 
     if update and from_:
         raise KilnError("lock takes --update or --from, not both", hint="run --update first")
@@ -111,11 +109,9 @@ def lock(c: Context, update: bool = False, from_: str | None = None, json: bool 
     else:
         recipes = load.load_recipes()
         change = (
-            locking.update_lock(recipes)
-            if update
-            else locking.plan_lock(recipes, locking.load_lock())
+            locking.update_lock(recipes) if update else locking.plan_lock(recipes, read_lock_file())
         )
-    signed = signed_line(locking.load_lock())
+    signed = locking.signed_line(read_lock_file())
     differs = bool(change) and not (update or from_)
     hint = "\nthe lock file differs from the matrix: ./invoke lock --update writes it"
     text = f"{change.as_text()}\n{signed}{hint if differs else ''}"
@@ -128,7 +124,7 @@ def _locked_from(name: str) -> LockDiff:
 
     Raises KilnError for a run in the lab or without an AMI, or a hash that is not the locked one.
     """
-    from kiln.packer.seen_hashes import record_hashes
+    from kiln.packer.lock import record_hashes
     from kiln.pipeline import records
 
     build = records.find_record(name)

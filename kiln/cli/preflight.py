@@ -33,12 +33,12 @@ def preflight(
 ) -> int:
     """Do the vendors publish what a bake fetches? Asks their hosts; needs no AWS account."""
     from kiln.base import needs
+    from kiln.base.mirrors import MIRRORS
     from kiln.cli import targets
     from kiln.cloud import aws
     from kiln.matrix import load, select
     from kiln.preflight import answers
     from kiln.preflight.ask import ask
-    from kiln.preflight.fetch import MIRRORS
 
     recipes = select.select(load.load_recipes(), **{**selection, "every": True})
     ours = load.load_account("").mirrors

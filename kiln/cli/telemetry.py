@@ -83,8 +83,8 @@ def _settings(profile: str) -> Telemetry:
 
 def _agent_packages() -> list[Row]:
     """The CloudWatch agent's packages whose checksum is in amis.lock.yaml."""
-    from kiln.packer import lock
+    from kiln.facts.lock_file import read_lock_file
     from kiln.telemetry.bundle import agent_packages
 
-    files = {entry["url"]: entry.get("sha256") for entry in lock.load_lock()["artifacts"]}
+    files = {entry["url"]: entry.get("sha256") for entry in read_lock_file()["artifacts"]}
     return agent_packages({url: sha256 for url, sha256 in files.items() if sha256})

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base.paths import ROOT
+from kiln.facts.lock_file import read_lock_file
 from kiln.matrix.load import load_recipes
 from kiln.packer import lock
 
@@ -32,5 +33,5 @@ def locked_file(folder: Path) -> Path:
 
 def artifact(path: Path, url: str) -> dict[str, Any]:
     """The entry of a URL in a lock file."""
-    entries: list[dict[str, Any]] = lock.load_lock(path)["artifacts"]
+    entries: list[dict[str, Any]] = read_lock_file(path)["artifacts"]
     return next(entry for entry in entries if entry["url"] == url)

@@ -13,8 +13,7 @@ from kiln.base.paths import ROOT
 from kiln.compat.engine import check_matrix
 from kiln.facts.lock_file import read_lock_file
 from kiln.matrix.load import load_recipes
-from kiln.packer import lock
-from kiln.packer.lock_diff import compare_locks
+from kiln.packer.lock import compare_locks
 
 RECIPES = load_recipes(ROOT / "amis.yaml")
 # The hash of this URL is published, so a lock with another one is wrong.
@@ -56,25 +55,6 @@ def test_a_broken_lock_elsewhere_is_named_and_no_file_of_the_checkout_is_to_be_r
     assert error.value.hint == f"restore {lock_elsewhere} from its repository or a backup"
 
 
-def test_a_broken_lock_of_the_checkout_is_restored_from_git(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("KILN_LOCK", str(ROOT / "tests/unit/test_moved_files.py"))
-    with pytest.raises(KilnError, match=r"^tests/unit/test_moved_files\.py:") as error:
-        read_lock_file()
-    assert error.value.hint == "restore it: git checkout tests/unit/test_moved_files.py"
-
-
 def test_a_lock_elsewhere_is_the_one_that_is_up_to_date(lock_elsewhere: Path) -> None:
     empty = {"artifacts": [], "packages": []}
     assert compare_locks(empty, empty).as_text() == f"{lock_elsewhere} is up to date"
-
-
-def test_a_locked_hash_that_the_vendor_did_not_publish_is_in_the_lock_elsewhere(
-    lock_elsewhere: Path,
-) -> None:
-    wrong = {"url": EFA, "version": "1.34.0", "sha256": "a" * 64, "source": "x"}
-    classic = [recipe for recipe in RECIPES if recipe.efa == "1.34.0"]
-    with pytest.raises(KilnError, match=rf"^{lock_elsewhere}: {EFA} is locked") as error:
-        lock.plan_lock(classic, {"artifacts": [wrong], "packages": []})
-    assert f"restore {lock_elsewhere} from" in error.value.hint

@@ -8,6 +8,7 @@ import pytest
 from kiln import components
 from kiln.base.errors import KilnError
 from kiln.base.paths import PROVISIONERS
+from kiln.facts.lock_file import read_lock_file
 from kiln.packer import lock
 from tests.unit.locks import CLASSIC, EFA, EFA_KEY, EMPTY, artifact, locked_file
 
@@ -71,7 +72,7 @@ def test_a_signature_without_the_one_key_to_check_it_with_is_refused(monkeypatch
 
 
 def test_packages_are_locked_by_repository_key_and_version(locked):
-    repositories = {entry["repository"]: entry for entry in lock.load_lock(locked)["packages"]}
+    repositories = {entry["repository"]: entry for entry in read_lock_file(locked)["packages"]}
     cuda = repositories["https://developer.download.nvidia.com/compute/cuda/repos/rhel7/x86_64"]
     assert cuda["signed_by"].endswith("D42D0685")
     assert "cuda-toolkit-11-6=11.6.2" in cuda["packages"]
