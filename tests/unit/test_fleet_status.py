@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from kiln.cloud import aws
-from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud.target import Target
 from kiln.fleet import install, machines, status
 from kiln.telemetry import Telemetry
 
-AWS = AwsTarget("a test", "us-east-1", account="123456789012")
+AWS = Target("a test", "us-east-1", account="123456789012")
 IDS = [f"i-{number:017x}" for number in range(200)]
 SAID = "driver=580.1\nagent=1.300064.0b1337\nimage=yes\n"
 # What a page holds at most: of each call's API reference.

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from kiln.base.errors import KilnError, operation_failed
-from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud.target import Target
 from kiln.fleet import cloudwatch, install
 from kiln.fleet.document import StoredBundle
 from kiln.fleet.machines import CommandAnswer, CommandDocument, FleetMachine
 from kiln.fleet.status import FleetStatus, Lack, MachineState
 from kiln.telemetry import Telemetry
 
-AWS = AwsTarget("a test", "us-east-1", account="123456789012")
+AWS = Target("a test", "us-east-1", account="123456789012")
 IDS = [f"i-{number:017x}" for number in range(6)]
 MACHINES = {key: FleetMachine(key, "ami-1", "g4dn.xlarge", "running", "gpu", "") for key in IDS}
 BUNDLE = "0" * 64

@@ -14,13 +14,13 @@ from moto import mock_aws
 
 from kiln.base.errors import KilnError
 from kiln.cloud import aws, stacks
-from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud.target import Target
 
 # moto's CloudFormation imports its API Gateway, which reads OpenAPI with this.
 for part in ("", ".validation", ".validation.exceptions"):
     sys.modules.setdefault(f"openapi_spec_validator{part}", MagicMock())
 
-AWS = AwsTarget("a test", "eu-central-1", account="123456789012")
+AWS = Target("a test", "eu-central-1", account="123456789012")
 
 
 @pytest.fixture(autouse=True)
