@@ -14,15 +14,15 @@ from kiln import facts
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.catalogue import model as catalogue_model
-from kiln.cli.front import show
+from kiln.cli.output import output
 from kiln.cloud import iam
 from kiln.compat import rules
 from kiln.compat.unconfirmed import unconfirmed_of_row
 from kiln.facts import gpu_devices
+from kiln.image import version_info
 from kiln.matrix import load, model
 from kiln.mig import plan, profiles
 from kiln.packer.folders import stale_files, write_all
-from kiln.pipeline import record
 from kiln.publish import engines
 from kiln.telemetry import stack
 from kiln.xid import catalogue
@@ -72,8 +72,8 @@ def is_tried(recipe: Recipe) -> bool:
 TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
     ROOT / "docs/amis.schema.json": (model.matrix_json_schema, "kiln/matrix/model.py"),
     ROOT / "docs/record.schema.json": (
-        record.record_json_schema,
-        "kiln/pipeline/record.py",
+        version_info.record_json_schema,
+        "kiln/image/version_info.py",
     ),
     ROOT / "docs/catalogue.schema.json": (
         catalogue_model.catalogue_json_schema,
@@ -113,16 +113,16 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
 }
 
 
-def generate(*, check_only: bool, as_json: bool = False) -> int:
+def generate(*, check_only: bool) -> int:
     """Write every generated file, or with `check_only` name stale ones; returns the exit status."""
     if check_only:
         outdated = stale()
         lines = [*outdated, "run: ./invoke generate"] if outdated else ["all is current"]
-        show({"stale": outdated}, as_json=as_json, text=lambda _: "\n".join(lines))
+        output({"stale": outdated}, "\n".join(lines))
         return int(bool(outdated))
     written = write()
     text = "\n".join(written) or "nothing to change"
-    show({"written": written}, as_json=as_json, text=lambda _: text)
+    output({"written": written}, text)
     return 0
 
 

@@ -33,7 +33,7 @@ from kiln.compat.which import judged_rows, rows_on
 from kiln.image.diff import Change, compare_records
 from kiln.image.version_info import read_version_info
 from kiln.matrix.publishing import Publish
-from kiln.pipeline import records as kept_records
+from kiln.pipeline import records
 from kiln.pipeline.record import Record
 from kiln.publish import channels, provenance
 from kiln.publish.overview import ChannelRow, channel_rows
@@ -69,7 +69,7 @@ def gather_catalogue(
     events = events_by_ami(target, groups_of_events(recipes), everywhere, say) if rows else None
     account = _Account(target, {image.ami_id: image for image in own_images(target)}, events, say)
     by_line = {recipe.channel_line: recipe for recipe in recipes}
-    records: dict[str, Record] = {}
+    known: dict[str, Record] = {}
     lines = []
     for line in dict.fromkeys([*by_line, *(row.line for row in rows)]):
         here = [row for row in rows if row.line == line]
@@ -79,7 +79,7 @@ def gather_catalogue(
         }
         releases = _releases(past)
         found = {key: _record(release, say) for key, release in releases.items()}
-        records |= {key: record for key, record in found.items() if record}
+        known |= {key: record for key, record in found.items() if record}
         held = {row.ami_id for row in here}
         signer = _signer(line, settings, target, say)
         lines.append(
@@ -89,7 +89,7 @@ def gather_catalogue(
                 releases,
                 channels=tuple(_channel(row, past[row.channel]) for row in here),
                 history=tuple(_moves(past)),
-                images=tuple(account.images(releases, records, held, signer)),
+                images=tuple(account.images(releases, known, held, signer)),
             )
         )
     # What can be had stands before what the matrix only promises.
@@ -104,7 +104,7 @@ def gather_catalogue(
             lines=tuple(lines),
             types=served_types(list(by_line.values()), [line.line for line in lines], types),
         ),
-        records,
+        known,
     )
 
 
@@ -119,7 +119,7 @@ def _releases(past: Mapping[str, Sequence[Release]]) -> dict[str, Release]:
 
 def _record(release: Release, say: Say) -> Record | None:
     """The record that judged the image last, otherwise that of its build; None if none is here."""
-    every = kept_records.all_of(release.recipe)
+    every = records.all_of(release.recipe)
     ids = set(release.images.values())
     judged = (
         record

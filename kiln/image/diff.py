@@ -236,8 +236,8 @@ def recorded_values(info: VersionInfo) -> dict[str, dict[str, list[str]]]:
 
 
 _READERS: dict[str, Callable[[VersionInfo], _Values | None]] = {
-    "os": lambda info: _each(info.os),
-    "kernel": lambda info: _each(info.kernel),
+    "os": lambda info: _each(info.os.model_dump()),
+    "kernel": lambda info: _each(info.kernel.model_dump()),
     "component": _components,
     "module": _modules,
     "package": _packages,

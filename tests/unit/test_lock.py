@@ -8,12 +8,11 @@ from threading import Thread
 
 import hcl2
 import pytest
-from invoke import Context
 
 from kiln import components
 from kiln.base.errors import KilnError
 from kiln.base.paths import PROVISIONERS, ROOT
-from kiln.cli import packer as tasks
+from kiln.cli import matrix as tasks
 from kiln.components import Download
 from kiln.facts import known_sha256, table
 from kiln.facts.lock_file import read_lock_file
@@ -336,7 +335,7 @@ def test_the_checksum_of_a_key_or_a_signature_is_not_recorded(locked, url):
 
 def locking(*, update, run):
     """`./invoke lock`; its exit status."""
-    return tasks.lock.body.__wrapped__(Context(), update=update, from_=run)
+    return tasks.lock.body.__wrapped__(update=update, from_=run)
 
 
 def written(path, run_id, **data):

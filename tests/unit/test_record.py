@@ -13,9 +13,9 @@ from kiln.base import paths
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.cloud import runs
+from kiln.image.version_info import record_json_schema
 from kiln.matrix import load
 from kiln.pipeline import record, records
-from kiln.pipeline.record import record_json_schema
 from lab.target import LabTarget
 from tests.unit.records import a_record
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from invoke import Context
 
 from devel import packers
 from kiln.base.recipe import Recipe
-from kiln.cli import packer as tasks
+from kiln.cli import matrix as tasks
 from kiln.matrix import load
 from kiln.packer import program, render
 from kiln.packer import validate as validation
@@ -131,7 +130,7 @@ def test_what_is_wrong_in_all_rows_is_said_once_with_the_rows(
     recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     edited(monkeypatch, "encrypted             = true", "encrypted             = false")
-    assert tasks.validate.body.__wrapped__(Context(), no_install=True) == 2
+    assert tasks.validate.body.__wrapped__(no_install=True) == 2
     shown = capsys.readouterr().out
     assert shown.count("INVALID") == 2
     assert shown.count("packer/shared/source.pkr.hcl:") == 1
@@ -144,7 +143,7 @@ def test_a_stale_packer_folder_is_named_and_left_as_it_is(
     committed = write_folders(recipes)
     edited_file = committed[recipes[0].name] / render.RECIPE
     edited_file.write_text("not what the matrix says")
-    assert tasks.validate.body.__wrapped__(Context()) == 0
+    assert tasks.validate.body.__wrapped__() == 0
     assert edited_file.read_text() == "not what the matrix says"
     assert capsys.readouterr().err == (
         f"{os.environ['KILN_PACKER_DIR']}/ is stale, and was not judged: ./invoke render brings it "
