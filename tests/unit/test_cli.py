@@ -78,6 +78,8 @@ class Aws:
             "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
             "AWS_SECRET_ACCESS_KEY": "example",
             "AWS_DEFAULT_REGION": "eu-central-1",
+            # There is no network to fetch a newer one from.
+            "KILN_TESTS_ALLOW_PACKER_1_6_IN_AWS": "1",
         }
 
 
@@ -227,17 +229,20 @@ def test_no_packer_and_no_leave_to_install_it(refused: Refused, aws: Aws, tmp_pa
     for name in ("bash", "env", "dirname", "cmp", "git", "ssh"):
         (tmp_path / "bin").mkdir(exist_ok=True)
         (tmp_path / "bin" / name).symlink_to(str(shutil.which(name)))
-    path = {"PATH": str(tmp_path / "bin")}
+    path = {"PATH": str(tmp_path / "bin"), "HOME": str(tmp_path)}
     message = refused(1, *BUILD, "--no-install", **aws.environment, **path)
     assert "packer: builds the AMI" in message
     assert "run: sudo sh -c 'apt-get update && apt-get install" in message
+    of_tests = {"KILN_TESTS_ALLOW_PACKER_1_6_IN_AWS": ""}
+    message = refused(1, *BUILD, "--no-install", **{**aws.environment, **path, **of_tests})
+    assert "packer_1.15.4_linux_" in message and "--no-install was given" in message
 
 
 def test_a_packer_that_is_too_old(refused: Refused, aws: Aws, tmp_path: Path) -> None:
     old = program(tmp_path / "packer", "Packer v1.4.0")
     message = refused(1, *BUILD, **aws.environment, KILN_PACKER=old)
     assert f"Packer 1.4.0 at {old} is too old" in message
-    assert "1.6" in message
+    assert "install 1.9.0 or newer" in message
 
 
 def test_a_packer_that_is_another_program(refused: Refused, aws: Aws, tmp_path: Path) -> None:
