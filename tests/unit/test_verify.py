@@ -406,3 +406,32 @@ def test_component_whose_checks_are_not_here_is_refused(
         verified(monkeypatch, tmp_path)
     assert error.value.exit_status == 2
     assert "KILN_OVERLAY=DIR" in error.value.hint
+
+
+class BegunError(Exception):
+    """The run would begin."""
+
+
+@pytest.mark.parametrize("instance_type", [None, "p4d.24xlarge"])
+def test_verify_boots_the_type_that_is_asked_for_after_dead_runs_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instance_type: str | None
+) -> None:
+    steps: list[Any] = []
+
+    def recorded(first: Any, *_: Any, delete_ami_on_failure: bool) -> None:
+        steps.extend([first.verify_instance_type, first.status, delete_ami_on_failure])
+        raise BegunError
+
+    image = an_image(tags=tags(**{"kiln:recipe-digest": recipe_digest(ROW)}))
+    monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path / "lab"))
+    monkeypatch.setattr(needs, "ensure", lambda *groups, **more: None)
+    monkeypatch.setattr(verify, "require_image", lambda target, ami_id: image)
+    monkeypatch.setattr(verify.runs, "clean_dead_runs", lambda *_: steps.append("cleaned"))
+    monkeypatch.setattr(verify, "recorded", recorded)
+    out = io.StringIO()
+    with pytest.raises(BegunError):
+        verify.verify_by_id(
+            AMI, instance_type, target=Ready("a test"), progress=Progress(out), install=False
+        )
+    assert steps == ["cleaned", instance_type or ROW.verify_instance_type, "unverified", False]
+    assert "checked against: " in out.getvalue()
