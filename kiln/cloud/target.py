@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
@@ -25,7 +26,7 @@ DEFAULT_REGION = "us-east-1"
 class ParentAmi:
     """The parent AMI of a recipe as it is today, and how it was looked up."""
 
-    ami_id: str
+    ami_id: Annotated[str, vocabulary.AMI_ID]
     name: str
     created: str
     found_by: str

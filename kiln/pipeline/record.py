@@ -10,7 +10,7 @@ import os
 import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -24,6 +24,12 @@ from kiln.pipeline.checks import Checks
 SCHEMA = 2
 
 Status = Literal["verified", "failed", "unverified"]
+# What reads a record sends its ids to EC2 and to git, and makes paths of its names.
+RunId = Annotated[str, vocabulary.RUN_ID]
+AmiId = Annotated[str, vocabulary.AMI_ID]
+Region = Annotated[str, vocabulary.REGION]
+InstanceType = Annotated[str, vocabulary.INSTANCE_TYPE]
+Sha256 = Annotated[str, vocabulary.SHA256]
 
 
 # _kiln_missing of provisioners/lib/packages.sh.
@@ -67,30 +73,30 @@ class Record:
     ISO 8601; `seconds` maps a stage to its wall-clock seconds.
     """
 
-    run_id: str
+    run_id: RunId
     kind: Literal["build", "verify"]
     status: Status
     recipe: dict[str, Any]
-    target: str
-    region: str
+    target: Annotated[str, vocabulary.TARGET]
+    region: Region
     started: str
     folder: str
     schema: int = SCHEMA
-    recipe_digest: str | None = None
-    input_digest: str | None = None
+    recipe_digest: Sha256 | None = None
+    input_digest: Sha256 | None = None
     recipe_from: str | None = None
     image_note: str = ""
     vendors: str | None = None
     emulated: str | None = None
     own_kernel: str | None = None
     source_ami: ParentAmi | None = None
-    ami_id: str | None = None
-    amis: dict[str, str] = field(default_factory=dict)
-    instance_type: str | None = None
-    verify_instance_type: str | None = None
+    ami_id: AmiId | None = None
+    amis: dict[Region, AmiId] = field(default_factory=dict)
+    instance_type: InstanceType | None = None
+    verify_instance_type: InstanceType | None = None
     tries: tuple[Try, ...] = ()
     packer: str | None = None
-    git_commit: str = "unknown"
+    git_commit: Annotated[str, vocabulary.COMMIT] = "unknown"
     finished: str | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     component_seconds: dict[str, float] = field(default_factory=dict)
@@ -148,33 +154,11 @@ def parse_record(data: dict[str, Any], path: str) -> Record:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the whole file"
-        raise KilnError(f"{path}: not a record of a run: `{where}`: {first['msg']}") from None
-    _require_ids(record, path)
+        why = first["msg"].removeprefix("Value error, ")
+        raise KilnError(f"{path}: not a record of a run: `{where}`: {why}") from None
+    if (name := record.recipe.get("name")) is not None:
+        vocabulary.RECIPE_NAME.required(name, f"{path}: not a record of a run: `recipe.name`")
     return record
-
-
-def _require_ids(record: Record, path: str) -> None:
-    """Refuse an id that is not one: what reads a record sends its ids to EC2 and to git, and makes
-    paths of its names."""
-    parent = record.source_ami.ami_id if record.source_ami else None
-    ids: list[tuple[str, vocabulary.Form, Any]] = [
-        ("run_id", vocabulary.RUN_ID, record.run_id),
-        ("target", vocabulary.TARGET, record.target),
-        ("region", vocabulary.REGION, record.region),
-        ("ami_id", vocabulary.AMI_ID, record.ami_id),
-        ("source_ami.ami_id", vocabulary.AMI_ID, parent),
-        ("recipe_digest", vocabulary.SHA256, record.recipe_digest),
-        ("input_digest", vocabulary.SHA256, record.input_digest),
-        ("instance_type", vocabulary.INSTANCE_TYPE, record.instance_type),
-        ("verify_instance_type", vocabulary.INSTANCE_TYPE, record.verify_instance_type),
-        ("git_commit", vocabulary.COMMIT, record.git_commit),
-        ("recipe.name", vocabulary.RECIPE_NAME, record.recipe.get("name")),
-        *(("amis", vocabulary.REGION, region) for region in record.amis),
-        *(("amis", vocabulary.AMI_ID, ami_id) for ami_id in record.amis.values()),
-    ]
-    for name, form, value in ids:
-        if value is not None:
-            form.required(value, f"{path}: not a record of a run: `{name}`")
 
 
 def document(path: Path) -> dict[str, Any]:

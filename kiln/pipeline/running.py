@@ -39,6 +39,7 @@ _ASK_TYPE = (
     'http://169.254.169.254/latest/api/token) && curl -sf -m 5 -H "X-aws-ec2-metadata-token: $t" '
     "http://169.254.169.254/latest/meta-data/instance-type"
 )
+_UNKNOWN = "unknown"
 _NOT_OURS = "only machines of an image that AMI Kiln baked have it"
 
 
@@ -142,7 +143,7 @@ def verify_running(
         image_note=f"the running machine {running.name}",
         region=target.region,
         ami_id=running.ami_id,
-        verify_instance_type=kind,
+        verify_instance_type=None if kind == _UNKNOWN else kind,
         git_commit=runs.git_commit(),
         started=started,
         finished=now(),
@@ -214,14 +215,14 @@ def _recipe(machine: Machine, running: Running) -> dict[str, Any]:
 def _instance_type(machine: Machine) -> str:
     """What the machine's instance metadata says; `unknown` without an answer."""
     _, text, _ = machine.ssh(_ASK_TYPE)
-    return text.strip() if vocabulary.INSTANCE_TYPE.fits(text.strip()) else "unknown"
+    return text.strip() if vocabulary.INSTANCE_TYPE.fits(text.strip()) else _UNKNOWN
 
 
 def _say_what_it_is(
     recipe: dict[str, Any], kind: str, running: Running, progress: Progress
 ) -> None:
     progress.say(f"{running.name} says it is {recipe['name']}, on {kind}")
-    if kind == "unknown":
+    if kind == _UNKNOWN:
         progress.say("its instance type is not known: checks of its GPUs are skipped")
         return
     usual = recipe.get("verify_instance_type")

@@ -7,12 +7,9 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from botocore.loaders import JSONFileLoader
 
 from kiln.base.errors import KilnError
 from kiln.cloud import aws, network
-from kiln.cloud.target import Target
-from kiln.publish.regions import in_regions
 
 REGIONS = ["us-east-1", "eu-west-1", "ap-south-1"]
 
@@ -58,25 +55,3 @@ def test_an_ami_that_ec2_does_not_have_is_gone(code: str) -> None:
 def test_an_ami_is_not_gone_because_ec2_answered_another_error(code: str) -> None:
     answer: Any = {"Error": {"Code": code, "Message": "…"}}
     assert not aws.is_gone(ClientError(answer, "DescribeImages"))
-
-
-def test_clients_of_several_regions_read_a_description_of_aws_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    read: list[str] = []
-
-    def counted(loader: JSONFileLoader, path: str) -> Any:
-        read.append(path)
-        return real(loader, path)
-
-    real = JSONFileLoader.load_file
-    monkeypatch.setattr(JSONFileLoader, "load_file", counted)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "KILN")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    aws._botocore_data.cache_clear()
-    aws._client.cache_clear()
-    target = Target("a test", "us-east-1")
-    clients = in_regions(REGIONS, lambda region: aws.sts(target.in_region(region)))
-    assert [clients[region].meta.region_name for region in REGIONS] == REGIONS
-    assert read
-    assert len(read) == len(set(read))

@@ -6,7 +6,7 @@ import io
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,12 +15,10 @@ import pytest
 
 import tasks
 from kiln.base import needs
-from kiln.base.account import Account
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.progress import Progress
 from kiln.cli import main, targets
-from kiln.cli.build import summary
 from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
 from kiln.packer import program
@@ -150,39 +148,6 @@ def test_the_lab_is_not_taken_down_while_a_build_prepares(
     assert users.users(settings.current()) == []
 
 
-def test_session_managers_plugin_is_asked_for_before_anything_is_made(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked = SimpleNamespace(account=Account(ssh_interface="session_manager"))
-    monkeypatch.setattr(needs, "ensure", lambda *groups, **more: None)
-    monkeypatch.setattr(program, "find_packer", lambda **_: None)
-    monkeypatch.setattr(build, "_plans", lambda *more: [asked])
-    monkeypatch.setattr(build, "_require_scripts", lambda rows: pytest.fail("rows are prepared"))
-    monkeypatch.setenv("PATH", "/nowhere")
-    progress = Progress(io.StringIO())
-    with pytest.raises(KilnError, match="needs session-manager-plugin"):
-        build.build_recipes(
-            ROWS[:1],
-            planning.Options(),
-            AWS,
-            progress,
-            install=False,
-            on_failure=lambda error: None,
-        )
-
-
-def test_the_lab_is_not_taken_down_under_a_night(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
-    monkeypatch.setattr(targets, "choose", lambda *_, **__: Lab("a test"))
-    assert main.run(["./invoke", "nightly", "--name", ROWS[0].name], tasks.ns) == 1
-    assert f"is in use: a night, process {os.getpid()}" in capsys.readouterr().err
-    assert users.users(settings.current()) == []
-
-
 def planned(rows: list[Any]) -> list[Any]:
     return [SimpleNamespace(rendered=render(row)) for row in rows]
 
@@ -196,18 +161,6 @@ def test_a_build_says_in_one_line_that_packer_is_stale_and_leaves_it_alone(
     assert output.getvalue().count("\n") == 1
     assert f"{tmp_path}/ is stale" in output.getvalue()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_end_of_a_run_says_that_the_processor_was_emulated() -> None:
-    row = next(row for row in MIXED if row.arch == "arm64")
-    record = a_record(
-        recipe=row.as_json(),
-        target="lab",
-        image_note="an AMI of the lab on this machine",
-        emulated="qemu-user on x86_64",
-    )
-    assert "lab on this machine, arm64 by qemu-user on x86_64)" in summary(record)
-    assert "lab on this machine)" in summary(replace(record, emulated=None))
 
 
 @pytest.mark.parametrize(
@@ -255,9 +208,10 @@ def test_a_row_that_crashes_keeps_the_outcome_of_the_others(
 _MOST_MODULES = 107
 _COUNT = """
 import contextlib, io, sys
-from kiln.cli import front
+import tasks
+from kiln.cli import main
 with contextlib.redirect_stdout(io.StringIO()):
-    front.run(["./invoke", "build", "--name", sys.argv[1], "--target", "lab", "--dry-run"])
+    main.run(["./invoke", "build", "--name", sys.argv[1], "--target", "lab", "--dry-run"], tasks.ns)
 names = [n for n, module in sys.modules.items() if n.startswith("kiln.")]
 print(*sorted(n for n in names if not hasattr(sys.modules[n], "__path__")))
 """

@@ -18,8 +18,6 @@ from kiln.cloud.capacity import Launch, Try
 from kiln.cloud.network import Access, Network
 from kiln.cloud.target import Target
 from kiln.matrix.flags import overridden
-from kiln.pipeline import report
-from tests.unit.records import a_record
 
 AWS = Target("a test", "us-east-1", account="123456789012")
 A, B = "subnet-0aaaaaaa", "subnet-0bbbbbbb"
@@ -147,28 +145,6 @@ def test_the_checked_instance_goes_to_the_subnet_that_has_capacity(
     assert "InsufficientInstanceCapacity" in first.answer
 
 
-# Its code alone, Unsupported, is also EC2's answer to a request that fits in no zone.
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "An error occurred (Unsupported) when calling the RunInstances operation: Your requested "
-        "instance type (p5.48xlarge) is not supported in your requested Availability Zone "
-        "(us-east-1e). Please retry your request by not specifying an Availability Zone or "
-        "choosing us-east-1a, us-east-1b.",
-        "InvalidFleetConfiguration: Your requested instance type (p5.48xlarge) is not supported in "
-        "your requested Availability Zone (us-east-1e).",
-    ],
-)
-def test_a_zone_that_does_not_have_the_type_leads_to_the_next_subnet(answer: str) -> None:
-    left = capacity.launches(Account(), AWS, ["p5.48xlarge"], [A, B])
-    assert capacity.no_capacity(answer)
-    assert capacity.after(left, answer) == [Launch("p5.48xlarge", B)]
-    assert not capacity.no_capacity(
-        "An error occurred (Unsupported) when calling the RunInstances operation: The requested "
-        "configuration is currently not supported."
-    )
-
-
 @pytest.mark.parametrize(
     ("code", "asked"), [("VcpuLimitExceeded", [A]), ("UnauthorizedOperation", [])]
 )
@@ -178,20 +154,6 @@ def test_another_answer_than_no_capacity_ends_it(
     with pytest.raises(KilnError) as ended:
         tries(Ec2(subnet_0aaaaaaa=code), monkeypatch)
     assert str(ended.value).count("subnet-") == len(asked)
-
-
-def test_a_full_subnet_leads_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = tries(Ec2(subnet_0aaaaaaa="InsufficientFreeAddressesInSubnet"), monkeypatch)
-    assert (first.subnet_id, second.subnet_id, second.answer) == (A, B, "")
-
-
-def test_the_report_has_each_launch_with_ec2s_answer(tmp_path: Path) -> None:
-    full = Try("bake", "g5.xlarge", A, "cr-01234567", "InsufficientInstanceCapacity: not now")
-    record = a_record(tries=(full, Try("bake", "g4dn.xlarge", None, "spot", "")))
-    report.write_report(tmp_path / "report.html", record)
-    shown = (tmp_path / "report.html").read_text()
-    assert f"bake: g5.xlarge in {A}, cr-01234567: InsufficientInstanceCapacity: not now" in shown
-    assert "; bake: g4dn.xlarge, spot<" in shown
 
 
 def test_subnets_of_two_vpcs_are_refused_before_anything_is_made(

@@ -166,13 +166,6 @@ def test_only_this_machine_gets_in_and_only_to_ssh(ec2: Any, tmp_path: Path) -> 
     assert rule["Ipv6Ranges"] == []
 
 
-def test_tags_of_the_settings_may_have_any_name(ec2: Any, tmp_path: Path) -> None:
-    access = make_access(a_run(tmp_path, MINE), AWS, Account(tags={"run_id": "x", "kind": "y"}))
-    (key,) = ec2.describe_key_pairs(KeyNames=[access.key_name])["KeyPairs"]
-    tags = {tag["Key"]: tag["Value"] for tag in key["Tags"]}
-    assert tags.items() >= {"run_id": "x", "kind": "y", "kiln:run-id": MINE}.items()
-
-
 def test_a_security_group_that_ec2_does_not_know_for_a_moment_is_waited_for(
     ec2: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -501,22 +494,6 @@ def test_a_resource_that_somebody_else_removed_meanwhile_is_not_a_failure(
     assert done.failures == []
 
 
-def test_a_run_that_made_nothing_has_nothing_to_remove(ec2: Any) -> None:
-    assert cleanup.remove(MINE, AWS, amis=True) == cleanup.Removal()
-
-
-def test_a_region_without_a_default_vpc_asks_for_a_subnet(ec2: Any, tmp_path: Path) -> None:
-    for subnet in ec2.describe_subnets()["Subnets"]:
-        ec2.delete_subnet(SubnetId=subnet["SubnetId"])
-    vpc = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
-    ec2.delete_vpc(VpcId=vpc)
-    with pytest.raises(ClientError):
-        ec2.describe_vpcs(VpcIds=[vpc])
-    with pytest.raises(Exception, match="no default VPC") as caught:
-        make_access(a_run(tmp_path, MINE), AWS, Account())
-    assert "--subnet-id" in str(caught.value)
-
-
 def test_an_id_that_is_not_a_runs_removes_nothing(ec2: Any, make: Make) -> None:
     make(MINE)
     before = there(ec2)
@@ -535,21 +512,6 @@ def test_what_a_filter_matches_by_a_wildcard_is_not_of_the_run(ec2: Any, make: M
         assert list(cleanup.live_instances(ec2, pattern)) == []
         for find in cleanup.resource_finders(True).values():
             assert find(ec2, pattern) == []
-
-
-def test_the_folder_of_a_run_that_was_killed_while_it_removed_it_goes_too(
-    ec2: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
-    run = f"20260701T120000Z-{secrets.token_hex(2)}"
-    state = {"run_id": run, "target": "aws", "place": AWS.place, "where": "AWS", "amis": True}
-    folder = tmp_path / "build" / "row" / run
-    folder.mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps({**state, "region": "eu-central-1"}))
-    short = Path(f"/tmp/kiln-{run}")
-    short.mkdir()  # the link to the run's folder is gone already
-    clean_dead_runs(AWS, Progress())
-    assert not short.exists()
 
 
 @pytest.mark.parametrize("forged", [{"run_id": "*"}, {"run_id": OTHERS}, {"region": "*"}])

@@ -22,8 +22,7 @@ from kiln.base.errors import KilnError
 from kiln.cloud.network import Network
 from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
-from kiln.packer import validate
-from kiln.packer.process import Event, parse_event
+from kiln.packer.process import Event
 from kiln.pipeline import bake, build
 from kiln.pipeline.bake import FailureReader
 from kiln.pipeline.draft import ProvisionerError
@@ -151,33 +150,6 @@ def test_failure_in_the_library_names_both_lines(machine: Machine) -> None:
     assert re.search(r"\n  in: lib/downloads\.sh line \d+, kiln_unpack\n", "\n".join(lines))
 
 
-def test_unbound_variable_shows_bashs_words(machine: Machine) -> None:
-    lines = message(machine, 'cut() {\n    echo "$NOPE"\n}\n\ncut\n')
-    assert lines[1] == "  provisioners/sample.sh line 8"
-    assert "line 5: NOPE: unbound variable" in lines[-1]
-
-
-def test_wrong_version_shows_what_there_is(machine: Machine) -> None:
-    machine.command("apt-cache", "echo ' libnccl2 | 2.29.0-1+cuda13.0 | x'")
-    machine.command("dpkg-query", "exit 1")
-    lines = message(machine, "kiln_install_held libnccl2=2.28.9@cuda13.0\n")
-    assert lines[0].endswith("in sample: no repository has libnccl2 2.28.9 built for cuda13.0")
-    assert lines[1].endswith("sample.sh line 4")
-    assert "  it offers: 2.29.0-1+cuda13.0" in lines
-
-
-def test_the_package_tools_own_last_words_once_though_it_tried_three_times(
-    machine: Machine,
-) -> None:
-    machine.command("apt-cache", "echo ' x | 1 | y'")
-    machine.command("dpkg-query", "exit 1")
-    machine.command("apt-get", "echo 'E: Unable to correct problems' >&2; exit 100")
-    lines = message(machine, "kiln_install gcc make\n")
-    assert lines[0].endswith("in sample: apt could not install gcc make")
-    assert "does the repository still carry exactly these versions?" in lines[2]
-    assert "".join(lines).count("E: Unable to correct problems") == 1
-
-
 @pytest.mark.parametrize("family", ["debian", "al"])
 def test_a_package_that_no_repository_has_is_named_without_its_neighbours(
     machine: Machine, family: str
@@ -261,30 +233,6 @@ def test_a_command_that_hangs_is_named_with_its_line_wherever_it_stands(
     assert lines[2:4] == [f"  what ran then: {shutil.which('sleep')} infinity", LONGER]
 
 
-def test_a_package_tool_that_hangs_is_not_tried_again(hanging: Machine) -> None:
-    hanging.command("apt-get", "echo asked; exec hang")
-    lines = message(hanging, 'kiln_pm update || kiln_die "no lists"\n')
-    assert lines[0].endswith(": it did not end within its time limit, 2h")
-    assert lines[1].endswith("sample.sh line 4")
-    assert "".join(lines).count("asked") == 1
-
-
-@BY_ITS_COMMAND
-def test_a_command_of_the_library_that_hangs_names_both_lines(hanging: Machine) -> None:
-    hanging.command("systemctl", "exec hang")
-    lines = message(hanging, "start() {\n    kiln_enable x.service\n}\nstart\n")
-    assert lines[1].endswith("sample.sh line 5")
-    assert any(re.fullmatch(r"  in: lib/image\.sh line \d+, kiln_enable", text) for text in lines)
-
-
-def test_what_does_not_end_by_itself_is_killed(hanging: Machine) -> None:
-    hanging.command(
-        "hang", f"trap '' TERM\ntouch {hanging.root}/hangs\nwhile true; do /bin/sleep 1; done"
-    )
-    assert message(hanging, "hang\n")[1].endswith("sample.sh line 4")
-    assert left_of(hanging) == []
-
-
 def test_of_a_script_that_ends_in_time_nothing_goes_on(hanging: Machine) -> None:
     events, status = ended(hanging, "wait\necho done\n")
     assert (status, events[-1].text) == (0, "done")
@@ -302,18 +250,6 @@ def test_a_daemon_that_keeps_the_output_open_is_named_and_ended(machine: Machine
         "  its last lines:",
         "    | started",
     ]
-
-
-def test_a_daemon_in_a_session_of_its_own_is_found_too(machine: Machine) -> None:
-    real = shutil.which("sleep")
-    lines = message(machine, f"(setsid {real} 300 &)\n")
-    assert f"  what ran then: {real} 300" in lines
-
-
-def test_a_script_that_fails_beside_a_daemon_tells_its_own_failure(machine: Machine) -> None:
-    lines = message(machine, f"{shutil.which('sleep')} 300 &\nfalse\n")
-    assert lines[0].endswith("in sample: a command failed with status 1: false")
-    assert not any("what ran then" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -351,11 +287,6 @@ def text_of(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
-
-
-def test_a_signal_that_somebody_else_sends_is_no_time_limit(hanging: Machine) -> None:
-    lines = message(hanging, "kill $$\ntrue\n")
-    assert "in sample: the script ended with status 143: " in lines[0]
 
 
 CUT_OFF = (
@@ -435,22 +366,6 @@ def broken_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return script
 
 
-def test_a_syntax_error_is_a_finding_with_file_line_and_bashs_words(broken_cuda: Path) -> None:
-    (finding,) = validate.check_scripts(["cuda", "efa"])
-    assert str(finding).startswith(
-        "provisioners/cuda.sh:9: error: shell-syntax: syntax error near unexpected token `fi': "
-    )
-
-
-def test_an_error_over_which_bash_ends_well_is_a_finding_too(broken_cuda: Path) -> None:
-    """`bash -n` says what is wrong with an unclosed [[, and exits with 0."""
-    lines = broken_cuda.read_text().splitlines()[:-3]
-    broken_cuda.write_text("\n".join([*lines, "if [[ -e /x ]; then", "    echo a", "fi", ""]))
-    (finding,) = validate.check_scripts(["cuda", "efa"])
-    assert "conditional expression" in finding.message
-    assert finding.line == len(lines) + 1
-
-
 def test_a_build_is_refused_over_a_syntax_error_before_anything_is_launched(
     broken_cuda: Path,
 ) -> None:
@@ -483,21 +398,6 @@ def test_the_lab_says_that_it_is_the_lab_that_lacks_a_package_of_amazon_linux() 
     assert words.startswith("the lab passes on Debian 12's own repositories, so they do not have")
 
 
-def test_lines_of_packers_log_are_read_as_they_come() -> None:
-    reader = FailureReader()
-    for line in (
-        "1,,ui,say,==> kiln.amazon-ebs.gpu: Provisioning with shell script: a/provisioners/efa.sh",
-        "2,,ui,error,==> kiln.amazon-ebs.gpu: kiln: efa: ERROR: it%!(PACKER_COMMA) broke",
-        "2,,ui,error,==> kiln.amazon-ebs.gpu: kiln: efa:   at: efa.sh line 1",
-    ):
-        event = parse_event(line)
-        assert event
-        reader.read(event)
-    found = reader.failure("")
-    assert found is not None
-    assert (found.message, found.line) == ("it, broke", 1)
-
-
 def test_a_components_seconds_last_to_the_next_one_with_its_reboot() -> None:
     reader = FailureReader()
     for seconds, kind, text in (
@@ -512,13 +412,6 @@ def test_a_components_seconds_last_to_the_next_one_with_its_reboot() -> None:
     ):
         reader.read(Event(seconds, kind, text))
     assert reader.seconds() == {"kernel": 20.0, "cuda": 30.0}
-
-
-def test_failure_ends_with_the_targets_hint_and_the_log() -> None:
-    reader = FailureReader()
-    reader.read(Event(0, "say", "Provisioning with shell script: x/provisioners/cuda.sh"))
-    lines = str(error_with(reader, "Script exited")).splitlines()
-    assert lines[-2:] == ["  the target's hint", "  the whole log: build/row/run/packer.log"]
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,11 @@ from pathlib import Path
 import pytest
 
 from kiln.base.errors import KilnError
-from kiln.cli.build import summary
 from kiln.cloud.target import Target
 from kiln.matrix import flags, load
-from kiln.pipeline.report import report_html
 from lab.own_kernel import accelerator, dhcp
 from lab.settings import Lab
 from lab.target import LabTarget
-from tests.unit.records import a_record
 from tests.unit.rows import row
 
 LAB = LabTarget("a test", "us-east-1", endpoint="http://127.0.0.1:4599")
@@ -73,13 +70,6 @@ def test_the_disk_can_be_kept_only_of_an_own_kernel_and_over_no_file(tmp_path: P
             flags.disk(value, own_kernel=own)
         assert why in refused.value.message + (refused.value.hint or "")
     assert flags.disk(str(tmp_path / "out.raw"), own_kernel=True) == tmp_path / "out.raw"
-
-
-def test_summary_and_report_say_what_booted_the_image() -> None:
-    record = a_record(target="lab", image_note="an AMI of the lab", own_kernel="qemu (TCG)")
-    assert "checked with its own kernel by qemu (TCG)" in summary(record)
-    assert "booted its own kernel (qemu (TCG))" in report_html(record)
-    assert "own kernel" not in report_html(a_record(target="lab", image_note="an AMI of the lab"))
 
 
 def question(kind: int, mac: str) -> bytes:

@@ -48,16 +48,6 @@ def test_a_checkout_that_bakes_something_else_names_the_records_commit() -> None
     assert "not committed" not in str(error.hint)
 
 
-def test_a_record_without_a_commit_has_no_way_to_check_out() -> None:
-    error = refusal(of_today(recipe_digest="0" * 64, git_commit="unknown"))
-    assert "the record names no git commit" in str(error.hint)
-
-
-def test_a_commit_with_changes_that_git_does_not_have_is_said_to_be_that() -> None:
-    error = refusal(of_today(recipe_digest="0" * 64, git_commit="abcdef0123456789-dirty"))
-    assert "abcdef0123456789; its checkout had changes that were not committed" in str(error.hint)
-
-
 def test_a_record_without_a_parent_is_refused() -> None:
     assert "names no parent AMI" in refusal(of_today(source_ami=None)).message
 

@@ -47,9 +47,3 @@ def test_the_same_image_is_said_to_be_the_same() -> None:
     page = report_html(same, same)
     assert "kernel and boot parameters and the checks are the same" in page
     assert "differ:" not in page
-
-
-def test_an_older_build_that_did_not_list_its_files_is_not_compared_by_them() -> None:
-    older = versions()
-    del older["files"]
-    assert "differ:" not in report_html(a_record(versions=versions()), a_record(versions=older))

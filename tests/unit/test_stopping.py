@@ -101,14 +101,6 @@ def test_a_run_whose_reader_is_gone_is_still_cleaned_up_and_says_interrupted(
     assert made.record.error == "interrupted"
 
 
-def test_afterwards_signals_do_what_they_did_before() -> None:
-    with stopping.on_signals(Stop()):
-        pass
-    with pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(1)
-
-
 class Clock:
     """A clock that only sleeping moves; at `ends` seconds the stop is set."""
 
@@ -135,13 +127,6 @@ def test_a_sleep_ends_when_the_end_is_asked_for(monkeypatch: pytest.MonkeyPatch)
     assert 5 <= clock.seconds < 6
 
 
-def test_a_sleep_that_nobody_disturbs_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(Stop(), ends=600)
-    monkeypatch.setattr(stopping, "time", clock)
-    Stop().sleep(7.25)
-    assert clock.seconds == pytest.approx(7.25)
-
-
 def test_a_process_that_says_nothing_ends_at_once_with_its_children() -> None:
     stop = Stop()
     threading.Timer(0.1, stop.set).start()
@@ -157,15 +142,6 @@ def test_a_process_that_says_nothing_ends_at_once_with_its_children() -> None:
         assert process.stdout
         assert process.stdout.read() == ""
     assert process.returncode == -signal.SIGKILL
-
-
-def test_a_process_that_ends_by_itself_is_left_alone() -> None:
-    with (
-        subprocess.Popen(["true"], text=True, start_new_session=True) as process,
-        processes.ending(process, Stop()),
-    ):
-        pass
-    assert process.returncode == 0
 
 
 def test_what_a_crashed_run_left_running_is_ended_and_nothing_of_another_run() -> None:

@@ -7,14 +7,12 @@ from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
-from botocore.exceptions import EndpointConnectionError
 
 import tasks
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.cli import main
 from kiln.cli.targets import KINDS, choose, kind_of_machine
-from kiln.cloud import aws
 
 ENDPOINT = "http://127.0.0.1:4602"
 
@@ -47,11 +45,6 @@ def test_with_credentials_it_is_aws_and_it_says_where_they_come_from() -> None:
     target = choose("auto", "eu-west-1")
     assert (target.kind, target.place) == ("aws", None)
     assert str(target) == "target: AWS, region eu-west-1 (AWS credentials found: env)"
-
-
-@pytest.mark.usefixtures("credentials")
-def test_the_lab_can_be_asked_for_in_spite_of_credentials() -> None:
-    assert choose("lab").kind == "lab"
 
 
 @pytest.mark.usefixtures("credentials")
@@ -115,35 +108,11 @@ def test_a_region_that_the_lab_does_not_have_is_refused_with_those_it_has(
     assert choose("lab").region == "us-east-1"  # the lab does not use AWS's configuration
 
 
-@pytest.mark.usefixtures("credentials")
-def test_a_region_that_boto3_does_not_know_is_asked_and_named_when_nothing_answers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    target = choose("aws", "eu-nowhere-1")
-    client = MagicMock()
-    client.get_caller_identity.side_effect = EndpointConnectionError(endpoint_url="https://x")
-    monkeypatch.setattr(aws, "_client", lambda service, target: client)
-    with pytest.raises(KilnError) as caught:
-        target.identified()
-    assert caught.value.message.startswith("eu-nowhere-1: AWS has no region of that name, as far")
-    assert "did you mean 'eu-north-1'?" in caught.value.hint
-    assert caught.value.exit_status == 2
-    with pytest.raises(KilnError, match=r"^the credentials could not be checked: Could not"):
-        target.in_region("eu-north-1").identified()
-
-
 def test_a_configuration_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "nobodys")
     with pytest.raises(KilnError, match="nobodys") as caught:
         choose("auto", "eu-west-1")
     assert "--target lab" in str(caught.value)
-
-
-def test_a_configuration_that_cannot_be_used_does_not_concern_the_lab(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("AWS_PROFILE", "nobodys")
-    assert choose("lab").region == "us-east-1"
 
 
 @pytest.mark.parametrize(("status", "kind"), [(0, "lab"), (1, "aws")])

@@ -163,14 +163,6 @@ def test_a_keyword_of_no_check_of_the_image_is_said_so(machine: Machine, tmp_pat
     assert caught.value.exit_status == 2
 
 
-def test_a_report_of_an_earlier_run_is_not_taken_for_this_one(
-    machine: Machine, tmp_path: Path
-) -> None:
-    run(machine, tmp_path, "def test_a(): pass")
-    with pytest.raises(KilnError):
-        run(machine, tmp_path, "def test_a(): os._exit(0)")
-
-
 def test_a_report_without_a_failure_from_a_pytest_that_failed_is_not_believed(
     machine: Machine, tmp_path: Path
 ) -> None:
@@ -187,15 +179,6 @@ def test_checks_end_when_the_end_is_asked_for(machine: Machine, tmp_path: Path) 
     with pytest.raises(StoppedError):
         run(machine, tmp_path, f"def test_a(): time.sleep(120); os.mkdir({str(ended)!r})", stop)
     assert not ended.exists()
-
-
-def test_checks_are_told_what_the_instance_type_has() -> None:
-    recipe = {"name": "row", "flavor": "base"}
-    result = checks.expectations(recipe, "p4d.24xlarge", "lab")
-    assert result["gpu"]["count"] == 8
-    assert result["gpu"]["nvswitch"] is True
-    assert (result["target"], result["instance_type"]) == ("lab", "p4d.24xlarge")
-    assert checks.expectations(recipe, "m5.large", "lab")["gpu"] is None
 
 
 ROW = load.load_recipes()[1]
@@ -234,12 +217,6 @@ def test_a_row_counts_only_if_it_has_the_digest_that_the_ami_is_tagged_with() ->
     elsewhere = ROW.changed(row=ROW.row.changed(file="/team/amis.yaml"))
     known = baked("ami-00000001", same, [elsewhere])
     assert known.recipe_from == "/team/amis.yaml, by the tagged digest"
-
-
-def test_an_ami_of_a_row_that_was_changed_since_is_checked_against_what_is_on_it() -> None:
-    known = baked("ami-00000001", tags(), [ROW])
-    assert (known.recipe, known.recipe_from) == (None, ON_THE_IMAGE)
-    assert known.ssh_user == ROW.distro.ssh_user
 
 
 def test_an_ami_whose_row_is_gone_is_booted_as_one_of_its_distribution() -> None:
@@ -429,3 +406,32 @@ def test_component_whose_checks_are_not_here_is_refused(
         verified(monkeypatch, tmp_path)
     assert error.value.exit_status == 2
     assert "KILN_OVERLAY=DIR" in error.value.hint
+
+
+class BegunError(Exception):
+    """The run would begin."""
+
+
+@pytest.mark.parametrize("instance_type", [None, "p4d.24xlarge"])
+def test_verify_boots_the_type_that_is_asked_for_after_dead_runs_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instance_type: str | None
+) -> None:
+    steps: list[Any] = []
+
+    def recorded(first: Any, *_: Any, delete_ami_on_failure: bool) -> None:
+        steps.extend([first.verify_instance_type, first.status, delete_ami_on_failure])
+        raise BegunError
+
+    image = an_image(tags=tags(**{"kiln:recipe-digest": recipe_digest(ROW)}))
+    monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path / "lab"))
+    monkeypatch.setattr(needs, "ensure", lambda *groups, **more: None)
+    monkeypatch.setattr(verify, "require_image", lambda target, ami_id: image)
+    monkeypatch.setattr(verify.runs, "clean_dead_runs", lambda *_: steps.append("cleaned"))
+    monkeypatch.setattr(verify, "recorded", recorded)
+    out = io.StringIO()
+    with pytest.raises(BegunError):
+        verify.verify_by_id(
+            AMI, instance_type, target=Ready("a test"), progress=Progress(out), install=False
+        )
+    assert steps == ["cleaned", instance_type or ROW.verify_instance_type, "unverified", False]
+    assert "checked against: " in out.getvalue()

@@ -101,7 +101,7 @@ WRONG = {
     "another shape": (b'{"schema": 2}', "not a record of a run: `run_id`"),
     "an id that EC2 would take for a filter": (
         json.dumps({**a_record().as_json(), "run_id": RUN, "ami_id": "*"}).encode(),
-        "`ami_id` * is not an AMI's id",
+        "`ami_id`: '*' is not an AMI's id",
     ),
     "another run's": (other_run(), "another run's record"),
     "another row's": (
