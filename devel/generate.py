@@ -24,7 +24,7 @@ from kiln.mig import export, picture
 from kiln.packer.folders import write_all
 from kiln.packer.staleness import stale_files
 from kiln.pipeline import record_schema
-from kiln.publish import engines
+from kiln.publish import codebuild
 from kiln.telemetry.stack import template
 from kiln.xid import catalogue
 from lab.guests import pci
@@ -96,8 +96,8 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
         )
         for role in iam.PUBLISHING
     },
-    engines.CODEBUILD_TEMPLATE: (
-        engines.codebuild_text,
+    codebuild.CODEBUILD_TEMPLATE: (
+        codebuild.codebuild_text,
         "templates/deploy and the policies in docs/",
     ),
     template.TEMPLATE: (

@@ -35,8 +35,8 @@ from kiln.matrix.publishing import Publish
 from kiln.pipeline import kept_records
 from kiln.pipeline.record import Record
 from kiln.publish import channels, provenance
-from kiln.publish.overview import ChannelRow, channel_rows
-from kiln.publish.release import Release
+from kiln.publish.channels import Release
+from kiln.publish.lines import ChannelRow, channel_rows
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey

@@ -8,7 +8,7 @@ from kiln.base.errors import KilnError
 from kiln.catalogue.model import CataloguedLine, ChannelInRegion
 from kiln.consume.kinds import KINDS, write_document
 from kiln.consume.launch_request import launch_request
-from kiln.publish.line_flags import LineRow
+from kiln.publish.lines import Line
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Snippet:
     regions: tuple[tuple[str, str], ...]
 
 
-def line_snippets(line: CataloguedLine, row: LineRow, region: str) -> tuple[Snippet, ...]:
+def line_snippets(line: CataloguedLine, row: Line, region: str) -> tuple[Snippet, ...]:
     """Each kind that takes the line, for each of its channels that holds something there, the last
     one first; if none does, for the last one.
 
@@ -45,7 +45,7 @@ def line_snippets(line: CataloguedLine, row: LineRow, region: str) -> tuple[Snip
 
 
 def _of_channel(
-    line: CataloguedLine, row: LineRow, region: str, channel: str, held: ChannelInRegion | None
+    line: CataloguedLine, row: Line, region: str, channel: str, held: ChannelInRegion | None
 ) -> Snippet:
     """The documents for a channel, and the regions that have it with their AMIs, this one first.
 

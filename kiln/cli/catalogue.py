@@ -45,14 +45,15 @@ def catalogue_(
     from kiln.catalogue.serve import serve_site
     from kiln.cli import targets
     from kiln.cli.catalogue_site import make_catalogue
-    from kiln.publish import line_flags
+    from kiln.publish.lines import regions_to_show
+    from kiln.publish.regions import answering
 
     if not 0 <= port <= _PORTS:
         raise KilnError(f"--port {port} is not a port", hint="--port 8000")
     if publish:
         site.bucket_and_prefix(publish)
-    shown = line_flags.regions_to_show(regions)
-    place = line_flags.answering(targets.choose(target, region))
+    shown = regions_to_show(regions)
+    place = answering(targets.choose(target, region))
     folder = Path(out) if out else build_dir() / "catalogue"
     made = make_catalogue(place, shown, aws_flags, folder)
     if publish:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kiln.publish.night_plan import Night
-from kiln.publish.overview import ChannelRow, HistoryRow
+from kiln.publish.due import DueRow
+from kiln.publish.lines import ChannelRow, HistoryRow
 from kiln.publish.retire import Retirement
 from kiln.publish.sweep import Leftover
 
@@ -93,12 +93,10 @@ def sweep_text(left: Sequence[Leftover], done: Sequence[Leftover], *, applied: b
     return _table(("REGION", "KIND", "ID", "RUN", ""), rows) + last
 
 
-def plan_text(night: Night, commands: Mapping[str, str]) -> str:
+def plan_text(rows: Sequence[DueRow], commands: Mapping[str, str]) -> str:
     """What is due in a night, each with its reason and command, and what is not."""
-    lines = [
-        f"build  {due.recipe.name}: {due.why}\n       {commands[due.recipe.name]}"
-        for due in night.due
-    ]
-    lines += [f"skip   {row.row}: {row.why}" for row in night.skipped]
-    lines += [f"fail   {row.recipe.name}: {row.why}" for row in night.impossible]
+    due = [row for row in rows if row.due]
+    lines = [f"build  {row.name}: {row.why}\n       {commands[row.name]}" for row in due]
+    for action in ("skip", "fail"):
+        lines += [f"{action}   {row.name}: {row.why}" for row in rows if row.action == action]
     return "\n".join(lines)

@@ -13,7 +13,8 @@ from kiln.compat import engine
 from kiln.compat.unconfirmed import RULE, unconfirmed_of_row
 from kiln.components import rendered_files
 from kiln.matrix import load
-from kiln.publish import line_flags
+from kiln.publish.lines import published_regions
+from kiln.publish.regions import require_regions
 
 
 def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, Any]:
@@ -38,7 +39,9 @@ def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, 
         return engine.check_combination(**chosen, strict=strict)  # type: ignore[arg-type]
     recipes = load.load_recipes()
     publishing = load.load_publishing()
-    line_flags.require_regions(recipes, publishing.values())
+    homes = {recipe.row.account.region for recipe in recipes} - {None}
+    require_regions(map(str, homes), "`aws.region`:")
+    published_regions(publishing)
     once = [
         *engine.check_matrix(recipes, strict=strict),
         *load.sharing_warnings(recipes, publishing, strict=strict),

@@ -64,7 +64,7 @@ def consume(
     from kiln.consume.kinds import KINDS, kind_of, pinned, write_document
     from kiln.consume.launch_options import checked_options
     from kiln.matrix import load
-    from kiln.publish import line_flags
+    from kiln.publish.regions import answering
 
     if list_:
         names = {kind.name: kind.summary for kind in KINDS.values()}
@@ -96,7 +96,7 @@ def consume(
         options=options,
     )
     if pin or kind.needs_id:
-        request = pinned(line_flags.answering(targets.choose(target, region)), request)
+        request = pinned(answering(targets.choose(target, region)), request)
     text = walk_through(request) if walkthrough else write_document(kind, request)
     answer = {"line": line, "channel": channel, "kind": kind.name, "file": out, "document": text}
     if out is None:

@@ -48,7 +48,7 @@ def codebuild(
     from kiln.cli import targets
     from kiln.cloud import stacks
     from kiln.matrix.load import default_account
-    from kiln.publish import engines
+    from kiln.publish.codebuild import CODEBUILD_TEMPLATE
 
     vocabulary.STACK.required(stack, "--stack")
     place = targets.choose_aws(target, region, "deploy.codebuild")
@@ -79,7 +79,7 @@ def codebuild(
     }
     parameters = {name: value for name, value in flags.items() if value is not None}
     outputs = stacks.deploy_stack(
-        place, stack, engines.codebuild_template(), parameters, note, tags=account.tags
+        place, stack, CODEBUILD_TEMPLATE.read_text(), parameters, note, tags=account.tags
     )
     show(
         {"stack": stack, "outputs": outputs},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kiln.cli import fetched_records
@@ -10,54 +10,55 @@ from kiln.cli.front import note
 from kiln.cloud.target import Target
 from kiln.pipeline import kept_records, shared_records
 from kiln.pipeline.shared_records import Shelf
-from kiln.publish.night_plan import Due, Night
+from kiln.publish.due import DueRow
 
 
-def commands_of(night: Night, target: Target, aws_flags: Mapping[str, str]) -> dict[str, str]:
+def commands_of(
+    rows: Sequence[DueRow], target: Target, aws_flags: Mapping[str, str]
+) -> dict[str, str]:
     """What a machine that shares nothing with this one runs for each row that is due."""
     return {
-        due.recipe.name: _command(
-            due, target, fetched_records.shelf_for(aws_flags, target, due.recipe)
+        row.name: _command(
+            row, target, fetched_records.shelf_for(aws_flags, target, row.line.recipe)
         )
-        for due in night.due
+        for row in rows
+        if row.due
     }
 
 
-def plan_data(night: Night, commands: Mapping[str, str]) -> dict[str, Any]:
+def plan_data(rows: Sequence[DueRow], commands: Mapping[str, str]) -> dict[str, Any]:
     """A night's plan as `nightly.plan --json` prints it and `nightly.finish --plan` reads it."""
     return {
         "items": [
-            {
-                "row": due.recipe.name,
-                "command": commands[due.recipe.name],
-                "why": due.why,
-            }
-            for due in night.due
+            {"row": row.name, "command": commands[row.name], "why": row.why}
+            for row in rows
+            if row.due
         ],
         "skipped": [
             {
-                "row": row.row,
+                "row": row.name,
                 "why": row.why,
                 "ami_id": row.ami_id,
-                "line": row.line,
+                "line": row.line.name,
                 "channel": row.channel,
             }
-            for row in night.skipped
+            for row in rows
+            if row.action == "skip"
         ],
-        "impossible": [{"row": row.recipe.name, "why": row.why} for row in night.impossible],
+        "impossible": [{"row": row.name, "why": row.why} for row in rows if row.action == "fail"],
     }
 
 
-def _command(due: Due, target: Target, shelf: Shelf | None) -> str:
-    name, where = due.recipe.name, f"--target {target.kind} --region {target.region}"
+def _command(row: DueRow, target: Target, shelf: Shelf | None) -> str:
+    name, where = row.name, f"--target {target.kind} --region {target.region}"
     if shelf:
         where += f" --records-bucket {shelf.bucket}"
-    if not due.ami_id:
+    if not row.ami_id:
         return f"./invoke build --name {name} {where} && ./invoke publish --name {name} {where}"
-    publish = f"./invoke publish --name {name} --ami {due.ami_id} {where}"
-    if shelf and _is_kept(shelf, name, due.ami_id):
+    publish = f"./invoke publish --name {name} --ami {row.ami_id} {where}"
+    if shelf and _is_kept(shelf, name, row.ami_id):
         return publish
-    return f"./invoke verify --ami {due.ami_id} {where} && {publish}"
+    return f"./invoke verify --ami {row.ami_id} {where} && {publish}"
 
 
 def _is_kept(shelf: Shelf, row: str, ami_id: str) -> bool:

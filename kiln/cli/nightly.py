@@ -3,7 +3,7 @@ stand alone, so that an engine can run the rows on machines of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from kiln.base.recipe import Recipe
     from kiln.cloud.target import Target
     from kiln.pipeline.shared_records import Shelf
-    from kiln.publish.night_records import ShelfOf
-    from kiln.publish.night_results import RowResult
-    from kiln.publish.release_comparison import Bring, Comparison
+    from kiln.publish.lines import Line
+    from kiln.publish.night import Compare, ShelfOf
+    from kiln.publish.report import RowResult
 
 _REPORT = {
     "out": "folder of report.html, .md and .json: --out DIR (default: build/nightly/TIME)",
@@ -67,16 +67,14 @@ def nightly_(
     """Build the rows whose inputs have changed, and publish them to the first channel."""
     from kiln.base.progress import Progress
     from kiln.cli import targets
-    from kiln.matrix import load
     from kiln.pipeline import build as builds
     from kiln.pipeline.plan import Options
     from kiln.pipeline.verify import smoke_test
-    from kiln.publish import nightly as nights
-    from kiln.publish.night_plan import plan_night
-    from kiln.publish.night_publication import publish_built
+    from kiln.publish.due import plan_night
+    from kiln.publish.night import publish_built, run_night
 
-    recipes, sent = _chosen(selection), Sent(out, topic, catalogue, aws_flags).checked()
-    settings, progress = load.load_publishing(), Progress()
+    lines, sent = _chosen(selection), Sent(out, topic, catalogue, aws_flags).checked()
+    recipes, progress = [line.recipe for line in lines], Progress()
     place = targets.choose(target, region)
     records = {name: text for name, text in aws_flags.items() if name in RECORDS}
     options = Options(aws_flags={**records, "region": place.region})  # as plan_night plans
@@ -84,24 +82,22 @@ def nightly_(
     with place.preparing(["a night"]):
         if place.preparation and place.gone():
             place = place.prepare([], progress.say)
-        shelf_of, bring = _records(recipes, aws_flags, place)
+        shelf_of, compare = _records(lines, aws_flags, place)
         boot, install = smoke_test(install=not no_install), not no_install
-        night = plan_night(recipes, settings, place)
-        results = nights.run_night(
-            night,
+        results = run_night(
+            plan_night(lines, place),
             build=lambda due: builds.build_recipes(
                 due, options, place, progress, install=install, on_failure=report
             ),
-            publish=lambda row, ami_id: publish_built(
-                row,
+            publish=lambda line, ami_id: publish_built(
+                line,
                 ami_id,
-                settings[row.name],
                 place,
-                shelf_of=shelf_of,
+                shelf=shelf_of(line.recipe),
                 smoke_test=boot,
                 say=note,
             ),
-            compare=_comparing(place, bring),
+            compare=compare,
         )
     return _reported(results, place, sent, as_json=json)
 
@@ -121,15 +117,14 @@ def plan(
     from kiln.cli import targets
     from kiln.cli.channel_tables import plan_text
     from kiln.cli.night_commands import commands_of, plan_data
-    from kiln.matrix import load
-    from kiln.publish import line_flags
-    from kiln.publish.night_plan import plan_night
+    from kiln.publish.due import plan_night
+    from kiln.publish.regions import answering
 
-    recipes = _chosen(selection)
-    place = line_flags.answering(targets.choose(target, region))
-    night = plan_night(recipes, load.load_publishing(), place)
-    commands = commands_of(night, place, aws_flags)
-    show(plan_data(night, commands), as_json=json, text=lambda data: plan_text(night, commands))
+    lines = _chosen(selection)
+    place = answering(targets.choose(target, region))
+    rows = plan_night(lines, place)
+    commands = commands_of(rows, place, aws_flags)
+    show(plan_data(rows, commands), as_json=json, text=lambda data: plan_text(rows, commands))
 
 
 @task(
@@ -158,20 +153,17 @@ def finish(
 ) -> int:
     """What a night's items have done, wherever they ran: a row that is still due has failed."""
     from kiln.cli import targets
-    from kiln.matrix import load
-    from kiln.publish import line_flags
-    from kiln.publish.night_end import after_night
-    from kiln.publish.night_plan import plan_night, read_plan
-    from kiln.publish.night_records import newest_of_the_night
+    from kiln.publish.due import plan_night
+    from kiln.publish.night import finish_night, newest_builds, read_plan
+    from kiln.publish.regions import answering
 
-    recipes, sent = _chosen(selection), Sent(out, topic, catalogue, aws_flags).checked()
-    planned = read_plan(Path(plan)) if plan else None
-    place = line_flags.answering(targets.choose(target, region))
-    shelf_of, bring = _records(recipes, aws_flags, place)
-    night = plan_night(recipes, load.load_publishing(), place)
-    compare = _comparing(place, bring)
-    newest = newest_of_the_night(recipes, shelf_of, note)
-    results = after_night(night, planned or {}, newest, compare)
+    lines, sent = _chosen(selection), Sent(out, topic, catalogue, aws_flags).checked()
+    planned = read_plan(Path(plan)) if plan else {}
+    place = answering(targets.choose(target, region))
+    shelf_of, compare = _records(lines, aws_flags, place)
+    rows = plan_night(lines, place)
+    newest = newest_builds([line.recipe for line in lines], shelf_of, note)
+    results = finish_night(rows, planned, newest, compare)
     return _reported(results, place, sent, as_json=json)
 
 
@@ -203,35 +195,35 @@ def codebuild_(
     """A night on CodeBuild: a build for each row that is due, then the report of nightly.finish."""
     from kiln.cli import targets
     from kiln.cli.night_commands import commands_of
-    from kiln.matrix import load
-    from kiln.publish import line_flags
     from kiln.publish.codebuild import run_batch
-    from kiln.publish.night_end import after_night
-    from kiln.publish.night_plan import plan_night
-    from kiln.publish.night_records import newest_of_the_night
+    from kiln.publish.due import plan_night
+    from kiln.publish.night import finish_night, newest_builds
+    from kiln.publish.regions import answering
 
     sent = Sent(out, topic, catalogue, aws_flags).checked()
-    recipes, settings = _chosen(selection), load.load_publishing()
-    place = line_flags.answering(targets.choose_aws(target, region, "nightly.codebuild"))
-    shelf_of, bring = _records(recipes, aws_flags, place)
-    night = plan_night(recipes, settings, place)
-    commands = commands_of(night, place, aws_flags)
-    planned = {due.recipe.name: due.why for due in night.due}
+    lines = _chosen(selection)
+    place = answering(targets.choose_aws(target, region, "nightly.codebuild"))
+    shelf_of, compare = _records(lines, aws_flags, place)
+    rows = plan_night(lines, place)
+    commands = commands_of(rows, place, aws_flags)
+    planned = {row.name: row.why for row in rows if row.due}
     if commands:
         run_batch(place, project, commands, note)
         # Rows that are still due have failed, whatever CodeBuild reports.
-        night = plan_night(recipes, settings, place)
-    compare = _comparing(place, bring)
-    newest = newest_of_the_night(recipes, shelf_of, note)
-    results = after_night(night, planned, newest, compare)
+        rows = plan_night(lines, place)
+    newest = newest_builds([line.recipe for line in lines], shelf_of, note)
+    results = finish_night(rows, planned, newest, compare)
     return _reported(results, place, sent, as_json=json)
 
 
-def _chosen(selection: Selection) -> list[Recipe]:
+def _chosen(selection: Selection) -> list[Line]:
     """The rows that the flags select; all of them without one."""
     from kiln.matrix import load, select
+    from kiln.publish.lines import Line
 
-    return select.select(load.load_recipes(), **{**selection, "every": True})
+    settings = load.load_publishing()
+    recipes = select.select(load.load_recipes(), **{**selection, "every": True})
+    return [Line(recipe, settings[recipe.name]) for recipe in recipes]
 
 
 @dataclass(frozen=True)
@@ -262,36 +254,33 @@ class Sent:
 def _reported(results: list[RowResult], place: Target, sent: Sent, *, as_json: bool) -> int:
     """Write, send and show the report of a night, and renew the catalogue; the exit status."""
     from kiln.cli.catalogue_site import publish_catalogue
-    from kiln.publish import line_flags, night_report
+    from kiln.publish import report
+    from kiln.publish.lines import regions_to_show
 
-    night_report.write(results, sent.out)
+    report.write(results, sent.out)
     if sent.topic:
-        night_report.send(place, sent.topic, results)
+        report.send(place, sent.topic, results)
     if sent.catalogue:
-        publish_catalogue(sent.catalogue, place, sent.aws_flags, line_flags.regions_to_show(None))
+        publish_catalogue(sent.catalogue, place, sent.aws_flags, regions_to_show(None))
     show(
         [asdict(result) for result in results],
         as_json=as_json,
-        text=lambda data: night_report.text(results),
+        text=lambda data: report.report_text(results),
     )
     return 1 if any(result.action == "failed" for result in results) else 0
 
 
 def _records(
-    recipes: Sequence[Recipe], aws_flags: Mapping[str, str], target: Target
-) -> tuple[ShelfOf, Bring]:
-    """The buckets of records that the rows have, and what fetches records from them."""
+    lines: Sequence[Line], aws_flags: Mapping[str, str], target: Target
+) -> tuple[ShelfOf, Compare]:
+    """The bucket of records that a row has, and what compares what a channel of a line holds with
+    what it held before, by records from there."""
     from kiln.cli.fetched_records import shelf_for
-    from kiln.publish.night_records import bringing
+    from kiln.publish.night import record_fetcher
+    from kiln.publish.report import compare_with_former
 
     def shelf_of(recipe: Recipe | None) -> Shelf | None:
         return shelf_for(aws_flags, target, recipe)
 
-    return shelf_of, bringing(recipes, shelf_of, note)
-
-
-def _comparing(target: Target, bring: Bring) -> Callable[[str, str], Comparison | None]:
-    """What a channel of a line holds, beside what it held before."""
-    from kiln.publish.release_comparison import compared
-
-    return lambda line, channel: compared(target, line, channel, bring)
+    bring = record_fetcher([line.recipe for line in lines], shelf_of, note)
+    return shelf_of, lambda line, channel: compare_with_former(target, line, channel, bring)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from invoke import Context
 
 from kiln.base.errors import KilnError
 from kiln.cli.flags import JSON, PLACE
 from kiln.cli.front import show, task
+
+if TYPE_CHECKING:
+    from kiln.publish.provenance import Provenance
 
 _HELP = {
     "ami": "the AMI, in the region of --region: ami-0123456789abcdef0",
@@ -55,19 +59,18 @@ def verify_statement(
 def _verified(ami: str, key: str | None, target: str, region: str | None, *, as_json: bool) -> int:
     from pathlib import Path
 
-    from kiln.base.tags import LINE
     from kiln.cli import targets
     from kiln.cloud.images import find_image
     from kiln.matrix import flags
-    from kiln.publish import line_flags, provenance
+    from kiln.publish import lines, provenance
+    from kiln.publish.regions import answering
 
     flags.ami(ami)
     trusted = provenance.key_in_file(Path(key)) if key else None
-    place = line_flags.answering(targets.choose(target, region))
+    place = answering(targets.choose(target, region))
     if trusted is None:
         image = find_image(place, ami)
-        line = image.tags.get(LINE, "") if image else ""
-        settings = line_flags.settings_by_line().get(line)
+        settings = lines.line_settings().get(str(image.line)) if image else None
         if settings is None or settings.sign is None:
             raise KilnError(
                 f"cannot verify {ami}: no signing key is configured",
@@ -78,6 +81,12 @@ def _verified(ami: str, key: str | None, target: str, region: str | None, *, as_
     show(
         {**asdict(statement), "matches": not statement.wrong},
         as_json=as_json,
-        text=lambda data: provenance.provenance_text(statement),
+        text=lambda data: _text(statement),
     )
     return 1 if statement.wrong else 0
+
+
+def _text(found: Provenance) -> str:
+    match = f"{found.ami_id} in {found.region} is what its signed statement says"
+    lines = [f"{name:13} {value}" for name, value in found.said.items()]
+    return "\n".join([*lines, *([f"wrong         {why}" for why in found.wrong] or [match])])

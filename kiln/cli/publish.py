@@ -49,20 +49,19 @@ def publish(
     from kiln.cli import fetched_records, targets
     from kiln.matrix import flags, load, select
     from kiln.pipeline import verify
-    from kiln.publish import line_flags
+    from kiln.publish import lines
     from kiln.publish.publish import publish_row
 
     (recipe,) = select.select(load.load_recipes(), name=name)
-    settings = line_flags.with_regions(load.load_publishing()[recipe.name], regions)
+    settings = lines.with_regions(load.load_publishing()[recipe.name], regions)
     if ami is not None:
         flags.ami(ami)
     place = targets.choose(target, region)
     done = publish_row(
-        recipe,
-        settings,
+        lines.Line(recipe, settings),
         place,
         ami_id=ami,
-        channel=settings.channels[0] if channel is None else channel,
+        channel=channel,
         why=why,
         say=note,
         smoke=verify.smoke_test(install=not no_install) if smoke else None,
@@ -102,18 +101,15 @@ def promote(
 ) -> int:
     """Let a channel hold what the channel before it holds, if every gate is open."""
     from kiln.cli import targets
-    from kiln.publish import line_flags
+    from kiln.publish.lines import load_line
     from kiln.publish.promote import promote_line
 
-    row = line_flags.row_of(line)
     promotion = promote_line(
-        row.line,
+        load_line(line),
         to,
-        row.settings,
         targets.choose(target, region),
         accept=accept,
         dry_run=dry_run,
-        log_group=row.log_group,
         why=why,
         say=note,
     )
@@ -144,16 +140,15 @@ def rollback(
     """Let a channel hold the image before its present one again, in all regions."""
     from kiln.base import vocabulary
     from kiln.cli import targets
-    from kiln.publish import line_flags
+    from kiln.publish.lines import load_line
     from kiln.publish.promote import roll_back
 
-    row = line_flags.row_of(line)
+    row = load_line(line)
     if to is not None:
         vocabulary.AMI_ID.required(to, "--to")
     back = roll_back(
-        row.line,
+        row,
         channel,
-        row.settings,
         targets.choose(target, region),
         to=to,
         why=why,
@@ -187,15 +182,14 @@ def channels_(
     """Which AMI each channel of each line holds, in each region."""
     from kiln.cli import targets
     from kiln.cli.channel_tables import channels_table
-    from kiln.publish import line_flags
-    from kiln.publish.overview import channel_rows, with_opened
+    from kiln.publish import lines
+    from kiln.publish.regions import answering
 
-    wanted = line_flags.row_of(line).line if line else None
-    shown, settings = line_flags.regions_to_show(regions), line_flags.settings_by_line()
-    place = line_flags.answering(targets.choose(target, region))
-    listed = channel_rows(place, shown, settings, only=regions is not None)
-    chosen = [row for row in listed if wanted in (None, row.line)]
-    rows = with_opened(chosen, place, settings)
+    wanted = lines.load_line(line).name if line else None
+    shown, settings = lines.regions_to_show(regions), lines.line_settings()
+    place = answering(targets.choose(target, region))
+    only = regions is not None
+    rows = lines.channel_rows(place, shown, settings, only=only, line=wanted, with_opened=True)
     show([asdict(row) for row in rows], as_json=json, text=lambda data: channels_table(rows))
 
 
@@ -218,12 +212,12 @@ def history(
     """Who moved the channels of a line when, to which AMI, and why."""
     from kiln.cli import targets
     from kiln.cli.channel_tables import history_table
-    from kiln.publish import line_flags
-    from kiln.publish.overview import history_rows
+    from kiln.publish.lines import history_rows, load_line, require_channel
+    from kiln.publish.regions import answering
 
-    row = line_flags.row_of(line)
-    names = [line_flags.channel_of(row, channel)] if channel else list(row.settings.channels)
-    rows = history_rows(line_flags.answering(targets.choose(target, region)), row.line, names)
+    settings = load_line(line).settings
+    names = [require_channel(channel, settings)] if channel else list(settings.channels)
+    rows = history_rows(answering(targets.choose(target, region)), line, names)
     show([asdict(row) for row in rows], as_json=json, text=lambda data: history_table(rows))
 
 

@@ -30,14 +30,15 @@ def retire(
     """Which AMIs no channel holds and nothing uses; with --apply, their next step."""
     from kiln.cli import targets
     from kiln.cli.channel_tables import retirement_text
-    from kiln.publish import line_flags
+    from kiln.publish import lines
     from kiln.publish import retire as retiring
+    from kiln.publish.regions import answering
 
-    shown = line_flags.regions_to_show(regions)
-    place = line_flags.answering(targets.choose(target, region))
+    shown = lines.regions_to_show(regions)
+    place = answering(targets.choose(target, region))
     if regions is None:
-        shown = line_flags.with_published(shown, place)
-    plan = retiring.plan_retirement(place, shown, line_flags.settings_to_retire(), ask=apply)
+        shown = lines.with_published(shown, place)
+    plan = retiring.plan_retirement(place, shown, lines.retire_settings(), ask=apply)
     if apply:
         plan = retiring.retire(place, plan)
     show(
@@ -78,8 +79,8 @@ def sweep(
     from kiln.base import vocabulary
     from kiln.cli import targets
     from kiln.cli.channel_tables import sweep_text
-    from kiln.publish import line_flags
     from kiln.publish import sweep as sweeping
+    from kiln.publish.regions import answering, named_regions
 
     if older_than < 1:
         raise KilnError(
@@ -88,8 +89,8 @@ def sweep(
         )
     if run is not None:
         vocabulary.RUN_ID.required(run, "--run")
-    named = line_flags.regions_to_show(regions) if regions is not None else None
-    place = line_flags.answering(targets.choose(target, region))
+    named = named_regions(regions) if regions is not None else None
+    place = answering(targets.choose(target, region))
     everywhere = named or sweeping.regions_of_account(place)
     left = sweeping.leftovers(place, everywhere, timedelta(hours=older_than), run)
     done = sweeping.sweep(place, left) if apply else []

@@ -11,7 +11,7 @@ from kiln.compat.which import rows_for
 from kiln.consume.launch_options import NO_OPTIONS, LaunchOptions
 from kiln.facts import InstanceType
 from kiln.mig.k8s import k8s_configuration
-from kiln.publish import channels, line_flags
+from kiln.publish import channels, lines
 
 # What `mig_config` of a row says where the GPUs stay whole.
 _WHOLE = (None, "none", "all-disabled")
@@ -71,7 +71,7 @@ def launch_request(
     instance_type: str | None = None,
     label: str | None = None,
     strategy: str = "mixed",
-    row: line_flags.LineRow | None = None,
+    row: lines.Line | None = None,
 ) -> LaunchRequest:
     """What the flags ask for. Without an instance type it is the one that the row is verified on,
     without a label the layout that the image makes by itself (`mig_config` of the row).
@@ -81,8 +81,8 @@ def launch_request(
     whose processor or GPU the image is not for, and a layout that its GPUs cannot hold or that the
     image's driver cannot make.
     """
-    row = row or line_flags.row_of(line)
-    line_flags.channel_of(row, channel)
+    row = row or lines.load_line(line)
+    lines.require_channel(channel, row.settings)
     recipe = row.recipe
     kind = facts.instance(instance_type or recipe.verify_instance_type)
     if kind.arch != recipe.arch:

@@ -9,7 +9,7 @@ from kiln.base.errors import KilnError
 from kiln.consume.kinds import KINDS, write_document
 from kiln.consume.launch_request import LaunchRequest, launch_request
 from kiln.matrix.load import load_recipes
-from kiln.publish.line_flags import LineRow, line_rows
+from kiln.publish.lines import Line, load_lines
 
 EKS = "al2023/lts/eks/x86_64"
 ECS = "al2023/lts/ecs/x86_64"
@@ -18,9 +18,9 @@ AMI = "ami-0123456789abcdef0"
 
 
 @cache
-def _rows() -> dict[str, LineRow]:
+def _rows() -> dict[str, Line]:
     """Those of the matrix, which many tests ask for."""
-    return line_rows()
+    return load_lines()
 
 
 def asked(line: str = EKS, instance_type: str = "p4d.24xlarge", **more: Any) -> LaunchRequest:
