@@ -402,10 +402,15 @@ def used_elsewhere(target: Target, image_id: str, *, ask: bool) -> str:
                 return "shared: EC2 makes a report of its users; run retire again later"
             return "shared: who uses it is not known; --apply asks EC2 for a report"
         newest = max(ready, key=lambda report: report["CreationTime"])["ReportId"]
-        operation, key = "describe_image_usage_report_entries", "ImageUsageReportEntries"
+        entries = aws.paginated(
+            ec2,
+            "describe_image_usage_report_entries",
+            "ImageUsageReportEntries",
+            ReportIds=[newest],
+        )
         users = [
             f"account {entry['AccountId']} ({entry['UsageCount']} {entry['ResourceType']})"
-            for entry in aws.paginated(ec2, operation, key, ReportIds=[newest])
+            for entry in entries
             if entry["UsageCount"]
         ]
     return f"used by {', '.join(users[:3])}" if users else ""

@@ -34,7 +34,7 @@ from kiln.consume.machine import network_interfaces
 from kiln.matrix.load import load_recipes
 from kiln.mig.profiles import profiles_for
 from kiln.packer.program import Packer
-from kiln.publish import line_flags
+from kiln.publish import lines
 from tests.unit import commands
 from tests.unit.consumers import AMI, BASE, ECS, EKS, asked, made, of_every_line, of_kinds
 
@@ -611,9 +611,9 @@ def test_karpenters_document_has_the_statement_for_its_role(region: str, partiti
     assert "ssm:Get" not in made("karpenter", replace(wanted, image_id=AMI))
 
 
-def with_settings(line: str, **changes: Any) -> line_flags.LineRow:
+def with_settings(line: str, **changes: Any) -> lines.Line:
     """The row of a line as if the matrix said something else of it."""
-    row = line_flags.row_of(line)
+    row = lines.load_line(line)
     return replace(row, recipe=replace(row.recipe, **changes))
 
 
