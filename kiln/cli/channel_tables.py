@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kiln.publish.due import DueRow
-from kiln.publish.lines import ChannelRow, HistoryRow
+from kiln.publish.lines import ChannelRow
 from kiln.publish.retire import Retirement
 from kiln.publish.sweep import Leftover
 
@@ -32,13 +32,11 @@ def channels_table(rows: Sequence[ChannelRow]) -> str:
     return _table(heading, cells) if rows else _NOTHING
 
 
-def history_table(rows: Sequence[HistoryRow]) -> str:
+def history_table(rows: Sequence[Mapping[str, str | None]]) -> str:
     """One line per move, the newest first."""
     heading = ("WHEN", "CHANNEL", "BY", "ACTION", "AMI", "RECIPE", "WHY")
-    cells = [
-        (row.at, row.channel, row.by, row.action, row.ami_id or "-", row.recipe, row.why)
-        for row in rows
-    ]
+    keys = ("at", "channel", "by", "action", "ami_id", "recipe", "why")
+    cells = [[str("-" if row[key] is None else row[key]) for key in keys] for row in rows]
     return _table(heading, cells) if rows else _NOTHING
 
 

@@ -218,7 +218,7 @@ def history(
     settings = load_line(line).settings
     names = [require_channel(channel, settings)] if channel else list(settings.channels)
     rows = history_rows(answering(targets.choose(target, region)), line, names)
-    show([asdict(row) for row in rows], as_json=json, text=lambda data: history_table(rows))
+    show(rows, as_json=json, text=lambda data: history_table(rows))
 
 
 def _as_json(promotion: Promotion) -> dict[str, Any]:

@@ -219,23 +219,34 @@ def arrival(past: Sequence[Release], image_id: str, region: str) -> int:
     return len(past)
 
 
-def put_parameter(target: Target, tags: Mapping[str, str], **request: Any) -> int:
-    """Write a parameter as PutParameter takes it; return its version. EC2's errors are botocore's.
+def put_parameter(
+    target: Target,
+    tags: Mapping[str, str],
+    name: str,
+    value: str,
+    *,
+    new: bool = False,
+    **more: str,
+) -> int:
+    """Write a parameter; return its version. SSM's errors are botocore's.
 
     SSM takes tags for a new parameter alone:
     https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_PutParameter.html
     """
-    from botocore.exceptions import ClientError
-
-    ssm = aws.ssm(target)
-    # Only what has more than four kilobytes costs anything.
-    request["Tier"] = "Intelligent-Tiering"
-    if tags:
-        new = {"Tags": [{"Key": k, "Value": v} for k, v in tags.items()], "Overwrite": False}
+    ssm: Any = aws.ssm(target)
+    # What has more than four kilobytes costs something, and nothing else.
+    request = {
+        "Name": name,
+        "Value": value,
+        "Type": "String",
+        "Tier": "Intelligent-Tiering",
+        **more,
+    }
+    if tags or new:
         try:
-            return ssm.put_parameter(**{**request, **new})["Version"]
-        except ClientError as error:
-            exists = error.response["Error"].get("Code") == "ParameterAlreadyExists"
-            if not exists or not request["Overwrite"]:
+            wanted = [{"Key": key, "Value": text} for key, text in tags.items()]
+            return int(ssm.put_parameter(**request, Tags=wanted, Overwrite=False)["Version"])
+        except ssm.exceptions.ParameterAlreadyExists:
+            if new:
                 raise
-    return ssm.put_parameter(**request)["Version"]
+    return int(ssm.put_parameter(**request, Overwrite=True)["Version"])

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from kiln.base.errors import operation_failed
@@ -14,6 +14,7 @@ from kiln.base.paths import ROOT
 from kiln.base.templates import render
 from kiln.cloud import aws, iam
 from kiln.cloud.target import Target
+from kiln.publish.regions import Say
 
 CODEBUILD_TEMPLATE = ROOT / "deploy" / "nightly-codebuild.yaml"
 _ITEM_BUILDSPEC = "deploy/nightly-item.buildspec.yaml"
@@ -23,16 +24,15 @@ def run_batch(
     target: Target,
     project: str,
     commands: Mapping[str, str],
-    say: Callable[[str], None],
+    say: Say,
     pause: float = 30.0,
 ) -> dict[str, str]:
     """Run each row's command in a batch of a CodeBuild project, and once more those that failed;
     return CodeBuild's status of each row."""
     client = aws.codebuild(target)
+    request = {"projectName": project, "buildspecOverride": batch_buildspec(commands)}
     with aws.explained(f"the batch of {project} could not be started"):
-        started = client.start_build_batch(
-            projectName=project, buildspecOverride=batch_buildspec(commands)
-        )
+        started = client.start_build_batch(**request)
     batch = str(started["buildBatch"]["id"])
     say(f"CodeBuild batch {batch}: {len(commands)} rows")
     ended, status = _wait(client, batch, commands, say, pause)
@@ -65,7 +65,7 @@ def batch_buildspec(commands: Mapping[str, str]) -> str:
 
 
 def _wait(
-    client: Any, batch: str, rows: Mapping[str, str], say: Callable[[str], None], pause: float
+    client: Any, batch: str, rows: Mapping[str, str], say: Say, pause: float
 ) -> tuple[dict[str, str], str]:
     """Return the status of each row when the batch has ended, and the batch's own; say each change
     on the way."""

@@ -3,7 +3,7 @@ what is there already is found by its tags and not made twice."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -14,12 +14,11 @@ from kiln.cloud import aws
 from kiln.cloud.images import Image, find_image, list_images, own_images, snapshot_keys
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish, Share, is_awss_own
-from kiln.publish.regions import in_regions
+from kiln.publish.regions import Say, in_regions
 
 # Seconds. EC2 documents no limit for a copy; Packer waits as long for an image.
 _COPY_TIMEOUT = 4 * 3600
 
-Say = Callable[[str], None]
 # Accounts, ARNs of organizations and their units, and "all", by the AMI's or snapshot's id.
 Permissions = Mapping[str, set[str]]
 
@@ -32,28 +31,18 @@ def require_shareable(
     if not settings.share.somebody:
         return
     of_source = {key for key in snapshot_keys(target, source).values() if key}
-    if not of_source:
-        return
-
-    def shareable(region: str) -> bool:
-        there = target.in_region(region)
-        keys = of_source
-        if region != target.region:
+    lacking = []
+    for region in regions if of_source else ():
+        there, keys = target.in_region(region), of_source
+        if region != source.region:
             keys = {settings.kms_keys.get(region) or _default_key(there)}
-        return not any(is_awss_own(key) or _key(there, key)["KeyManager"] == "AWS" for key in keys)
-
-    answers = in_regions(list(regions), shareable)
-    if lacking := [region for region, can in answers.items() if not can]:
-        named = [
-            f"aws.kms_key_id ({region}; then build again)"
-            if region == target.region
-            else f"publish.kms_keys.{region}"
-            for region in lacking
-        ]
+        if any(is_awss_own(key) or _key(there, key)["KeyManager"] == "AWS" for key in keys):
+            lacking.append(region)
+    if lacking:
         raise operation_failed(
             f"{source.ami_id} cannot be shared in {', '.join(lacking)}: AWS's own key for EBS "
-            "encrypts it there, with which EC2 shares nothing. Nothing was copied",
-            hint=f"name a KMS key of yours: {', '.join(named)}",
+            "encrypts it there. Nothing was copied",
+            hint="name keys of yours: publish.kms_keys, or aws.kms_key_id and build again",
         )
 
 
@@ -140,15 +129,15 @@ def _wait(target: Target, ami_id: str) -> None:
             for state, seconds in waits.items():
                 often = {"Delay": target.wait_seconds, "MaxAttempts": seconds // 15}
                 ec2.get_waiter(state).wait(ImageIds=[ami_id], WaiterConfig=often)  # type: ignore[call-overload]
-    except KilnError as error:
+    except KilnError:
         image = find_image(target, ami_id)
         if image and image.state in ("pending", "available"):
             raise
+        why = f"{image.state}: {image.reason}" if image else "gone"
         raise operation_failed(
-            f"the copy {ami_id} in {target.region} is "
-            + (f"{image.state}: {image.reason or 'EC2 gives no reason'}" if image else "gone"),
-            hint="run publish again: it makes another copy; ./invoke sweep removes the failed one",
-        ) from error
+            f"the copy {ami_id} in {target.region} is {why}",
+            hint="publish again makes another one; ./invoke sweep removes the failed one",
+        ) from None
 
 
 def _description(source: Image) -> str:
@@ -248,7 +237,7 @@ def _declared(resource: str, share: Share) -> set[str]:
 def undeclared(has: Permissions, share: Share) -> list[str]:
     """Return what is open beyond the declaration, in words."""
     return [
-        f"{_shown(who)} may {_verb(resource)}"
+        f"{_user(who)} may {_use(resource)}"
         for resource, each in has.items()
         for who in sorted(each - _declared(resource, share))
     ]
@@ -257,17 +246,17 @@ def undeclared(has: Permissions, share: Share) -> list[str]:
 def missing(has: Permissions, share: Share) -> list[str]:
     """Return what the declaration opens and EC2 does not, in words."""
     return [
-        f"{_shown(who)} may not {_verb(resource)}"
+        f"{_user(who)} may not {_use(resource)}"
         for resource, each in has.items()
         for who in sorted(_declared(resource, share) - each)
     ]
 
 
-def _shown(who: str) -> str:
+def _user(who: str) -> str:
     return f"account {who}" if who.isdigit() else "everybody" if who == "all" else who
 
 
-def _verb(resource: str) -> str:
+def _use(resource: str) -> str:
     return f"{'read' if resource.startswith('snap-') else 'launch'} {resource}"
 
 

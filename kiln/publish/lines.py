@@ -57,11 +57,6 @@ def load_lines() -> dict[str, Line]:
 def load_line(name: str) -> Line:
     """Return a line of the matrix."""
     lines = load_lines()
-    if name.startswith("/"):
-        raise KilnError(
-            f"{vocabulary.shown(name)} is the name of a parameter, not a line",
-            hint="a line is what stands between /ami-kiln/ and the channel: al2023/lts/base/x86_64",
-        )
     if name not in lines:
         shown = vocabulary.shown(name)
         raise KilnError(f"the matrix has no line {shown}", hint=did_you_mean(name, lines))
@@ -231,36 +226,22 @@ def _drift(holding: Held, home: Held | None, image: Image | None) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class HistoryRow:
-    """A move of a channel: when, by whom, which AMI of the target's region, why."""
-
-    line: str
-    channel: str
-    at: str
-    by: str
-    action: str
-    ami_id: str | None
-    ami_name: str
-    recipe: str
-    why: str
-
-
-def history_rows(target: Target, line: str, names: Sequence[str]) -> list[HistoryRow]:
-    """Return the moves of a line's channels in the target's region, newest first."""
-    rows = [
-        HistoryRow(
-            line=line,
-            channel=channel,
-            at=release.moved.at,
-            by=release.moved.by,
-            action=release.moved.action,
-            ami_id=release.images.get(target.region),
-            ami_name=release.ami_name,
-            recipe=release.recipe,
-            why=release.moved.why,
-        )
+def history_rows(target: Target, line: str, names: Sequence[str]) -> list[dict[str, str | None]]:
+    """Return the moves of a line's channels in the target's region, newest first: when, by whom,
+    which AMI, why."""
+    rows: list[dict[str, str | None]] = [
+        {
+            "line": line,
+            "channel": channel,
+            "at": release.moved.at,
+            "by": release.moved.by,
+            "action": release.moved.action,
+            "ami_id": release.images.get(target.region),
+            "ami_name": release.ami_name,
+            "recipe": release.recipe,
+            "why": release.moved.why,
+        }
         for channel in names
         for release in channels.past(target, line, channel)
     ]
-    return sorted(rows, key=lambda row: row.at, reverse=True)
+    return sorted(rows, key=lambda row: str(row["at"]), reverse=True)

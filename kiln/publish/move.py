@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from kiln.matrix.publishing import LaunchTemplate
 from kiln.publish import channels
 from kiln.publish.channels import Action, Held, Moved, Release
 from kiln.publish.lines import Line
-from kiln.publish.regions import in_regions
+from kiln.publish.regions import Say, in_regions
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -48,7 +48,7 @@ def held_in(target: Target, regions: Sequence[str], line: str, channel: str) -> 
 
 
 def warn_skipped_regions(
-    held: Held | None, ami_name: str, regions: Collection[str], say: Callable[[str], None]
+    held: Held | None, ami_name: str, regions: Collection[str], say: Say
 ) -> None:
     """Say which regions keep their present AMI, because the new release is not published there.
 
@@ -58,10 +58,8 @@ def warn_skipped_regions(
         return
     for region, ami_id in held.release.images.items():
         if region not in regions:
-            say(
-                f"{region}: {held.channel} of {held.line} keeps {ami_id}: {ami_name} is not "
-                "published there"
-            )
+            keeps = f"{held.channel} of {held.line} keeps {ami_id}"
+            say(f"{region}: {keeps}: {ami_name} is not published there")
 
 
 def moved_now(target: Target, action: Action, why: str) -> Moved:
@@ -70,11 +68,7 @@ def moved_now(target: Target, action: Action, why: str) -> Moved:
 
 
 def move_everywhere(
-    target: Target,
-    release: Release,
-    before: Mapping[str, Held],
-    line: Line,
-    say: Callable[[str], None],
+    target: Target, release: Release, before: Mapping[str, Held], line: Line, say: Say
 ) -> list[Move]:
     """Let the release's channel hold it in each of its regions, one after the other.
 
@@ -89,19 +83,18 @@ def move_everywhere(
         try:
             changed = move_one(there, release, held, line.tags)
             moved.append(region)
-            followed = _follow(there, release, line.settings.launch_templates)
+            followed = tuple(_follow(there, release, line.settings.launch_templates))
         except KilnError as error:
+            done_so_far = f"moved to {release.ami_name}: {', '.join(moved) or 'none'}"
+            left = ", ".join(regions[len(moved) :]) or "none"
             raise operation_failed(
-                f"{error.message}\n  moved to {release.ami_name}: {', '.join(moved) or 'none'}; "
-                f"not: {', '.join(regions[len(moved) :]) or 'none'}",
-                hint="; ".join(filter(None, [error.hint, "run it again to go on"])),
+                f"{error.message}\n  {done_so_far}; not: {left}", hint="run it again to go on"
             ) from None
         was = held.image_id if held else None
-        channel = release.channel
-        done.append(Move(release.line, channel, region, ami_id, changed, was, followed))
+        done.append(Move(line.name, release.channel, region, ami_id, changed, was, followed))
         if changed:
             since = f", before {was}" if was else ""
-            say(f"{channel} of {release.line} in {region}: {ami_id}{since}")
+            say(f"{release.channel} of {line.name} in {region}: {ami_id}{since}")
     return done
 
 
@@ -113,8 +106,6 @@ def move_one(
     `before` is what the channel held when the move was decided. If somebody else has moved it
     since, nothing is overwritten.
     """
-    from botocore.exceptions import ClientError
-
     line, channel, region = release.line, release.channel, target.region
     image_id = release.images[region]
     now = channels.held(target, line, channel)
@@ -125,38 +116,19 @@ def move_one(
         raise _moved_meanwhile(target, release, now)
     with aws.explained(f"{channel} of {line} could not be moved in {region}"):
         # First, so that an id never stands without its description.
-        channels.put_parameter(
-            target,
-            tags,
-            Name=channels.release_parameter(line, channel),
-            Value=release.as_json(),
-            Type="String",
-            Overwrite=True,
-            Description=f"what {channel} of {line} holds, by AMI Kiln",
-        )
+        name = channels.release_parameter(line, channel)
+        channels.put_parameter(target, tags, name, release.as_json())
         if now and now.image_id == image_id:
             return True
+        name, kind = channels.image_parameter(line, channel), {"DataType": "aws:ec2:image"}
+        first = now is None
         try:
-            written = channels.put_parameter(
-                target,
-                tags,
-                Name=channels.image_parameter(line, channel),
-                Value=image_id,
-                Type="String",
-                DataType="aws:ec2:image",
-                Overwrite=now is not None,
-                Description=f"the AMI of {channel} of {line}, by AMI Kiln",
-            )
-        except ClientError as error:
-            if error.response["Error"].get("Code") == "ParameterAlreadyExists":
-                now = channels.held(target, line, channel)
-                raise _moved_meanwhile(target, release, now) from None
-            raise
+            written = channels.put_parameter(target, tags, name, image_id, new=first, **kind)
+        except aws.ssm(target).exceptions.ParameterAlreadyExists:
+            raise _moved_meanwhile(target, release, channels.held(target, line, channel)) from None
     if written != version + 1:
         raise operation_failed(
-            f"{channel} of {line} was moved by somebody else in {region} at the same moment: it "
-            f"holds {image_id} now",
-            hint=f"see ./invoke history --line {line} --channel {channel}",
+            f"two moved {channel} of {line} in {region} at once: it holds {image_id} now"
         )
     _require_held(target, release, written)
     return True
@@ -173,32 +145,24 @@ def _require_held(target: Target, release: Release, version: int) -> None:
             raise _moved_meanwhile(target, release, now)
         time.sleep(target.poll_seconds)
     raise operation_failed(
-        f"SSM has taken {image_id} for {channel} of {line} in {target.region} and does not show "
+        f"SSM has taken {image_id} for {channel} of {line} in {target.region}, and does not show "
         f"it: the channel holds {now.image_id if now else 'nothing'}",
-        hint="SSM refuses an AMI that ec2:DescribeImages does not show to these credentials; run "
-        "it again when it does",
+        hint="ec2:DescribeImages must show it to these credentials",
     )
 
 
 def _moved_meanwhile(target: Target, release: Release, now: Held | None) -> Exception:
     line, channel = release.line, release.channel
-    holds = f"it holds {now.image_id} since {now.since:%Y-%m-%d %H:%M}" if now else "it is gone"
+    holds = f"it holds {now.image_id}" if now else "it is gone"
     return operation_failed(
-        f"{channel} of {line} was changed by somebody else in {target.region} meanwhile: {holds}; "
-        "nothing was overwritten there",
-        hint=f"see ./invoke history --line {line} --channel {channel}, then run it again",
+        f"{channel} of {line} was changed by somebody else in {target.region} meanwhile: {holds}",
+        hint=f"./invoke history --line {line} --channel {channel} says who; then run it again",
     )
 
 
-def _follow(
-    target: Target, release: Release, templates: Sequence[LaunchTemplate]
-) -> tuple[str, ...]:
+def _follow(target: Target, release: Release, templates: Sequence[LaunchTemplate]) -> Iterator[str]:
     """Let the templates of the release's channel launch its image of the target's region by
-    default; return the names and versions of those that were changed.
-
-    A version with that image is used again, so that a rollback restores the former default.
-    """
-    changed = []
+    default; yield the names and versions of those that were changed."""
     for template in templates:
         here = not template.regions or target.region in template.regions
         if template.channel == release.channel and here:
@@ -206,25 +170,23 @@ def _follow(
             with aws.explained(what):
                 version = _default_version(target, release, template)
             if version:
-                changed.append(f"{template.name} version {version}")
-    return tuple(changed)
+                yield f"{template.name} version {version}"
 
 
 def _default_version(target: Target, release: Release, template: LaunchTemplate) -> int:
-    """Make the version with the release's image the template's default; 0 if it is that already."""
+    """Make the version with the release's image the template's default; 0 if it is that already.
+
+    A version with that image is used again, so that a rollback restores the former default.
+    """
     ec2 = _ec2_in_role(target, template.role_arn) if template.role_arn else aws.ec2(target)
     image_id, name = release.images[target.region], template.name
-    pages = ec2.get_paginator("describe_launch_template_versions")
-    versions: list[Any] = [
-        version
-        for page in pages.paginate(LaunchTemplateName=name)
-        for version in page["LaunchTemplateVersions"]
-    ]
+    pages = ec2.get_paginator("describe_launch_template_versions").paginate(LaunchTemplateName=name)
+    versions: list[Any] = [each for page in pages for each in page["LaunchTemplateVersions"]]
     default = next(version for version in versions if version["DefaultVersion"])
-    if default["LaunchTemplateData"].get("ImageId") == image_id:
-        return 0
-    # With another version, settings that the owner changed since would be lost.
+    # With any other version, settings that the owner has changed since would be lost.
     wanted = {**default["LaunchTemplateData"], "ImageId": image_id}
+    if default["LaunchTemplateData"] == wanted:
+        return 0
     same = [version for version in versions if version["LaunchTemplateData"] == wanted]
     if same:
         number = int(same[-1]["VersionNumber"])
@@ -244,14 +206,14 @@ def _default_version(target: Target, release: Release, template: LaunchTemplate)
 
 def _ec2_in_role(target: Target, role_arn: str) -> EC2Client:
     """Return an EC2 client with the credentials of a role, for 15 minutes."""
-    credentials = aws.sts(target).assume_role(
+    given = aws.sts(target).assume_role(
         RoleArn=role_arn, RoleSessionName="ami-kiln", DurationSeconds=900
     )["Credentials"]
     client: EC2Client = aws.session_client(
         "ec2",
         target,
-        aws_access_key_id=credentials["AccessKeyId"],
-        aws_secret_access_key=credentials["SecretAccessKey"],
-        aws_session_token=credentials["SessionToken"],
+        aws_access_key_id=given["AccessKeyId"],
+        aws_secret_access_key=given["SecretAccessKey"],
+        aws_session_token=given["SessionToken"],
     )
     return client

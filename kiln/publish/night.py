@@ -21,6 +21,7 @@ from kiln.pipeline.shared_records import Shelf
 from kiln.publish.due import DueRow
 from kiln.publish.lines import Line
 from kiln.publish.publish import Publication, publish_row
+from kiln.publish.regions import Say
 from kiln.publish.report import Bring, Comparison, RowResult
 
 # A night may take long; an earlier build belongs to the night before.
@@ -29,7 +30,6 @@ _LONGEST = timedelta(hours=12)
 # A row's bucket of records, None without one. Without a row: that of `defaults`, since the release
 # before may be of a row that is not in the matrix any more.
 ShelfOf = Callable[[Recipe | None], Shelf | None]
-Say = Callable[[str], None]
 # What a channel of a line holds, beside what it held before.
 Compare = Callable[[str, str], Comparison | None]
 

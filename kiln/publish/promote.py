@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -19,16 +19,8 @@ from kiln.publish import channels
 from kiln.publish.channels import Held, Release
 from kiln.publish.copies import bring_back
 from kiln.publish.lines import Line, require_channel
-from kiln.publish.move import (
-    Move,
-    held_in,
-    move_everywhere,
-    moved_now,
-    warn_skipped_regions,
-)
-from kiln.publish.regions import answering, in_regions
-
-Say = Callable[[str], None]
+from kiln.publish.move import Move, held_in, move_everywhere, moved_now, warn_skipped_regions
+from kiln.publish.regions import Say, answering, in_regions
 
 
 @dataclass(frozen=True)
@@ -40,6 +32,12 @@ class Gate:
     open: bool
     evidence: str
     acceptable: bool = False
+
+    def accepted(self) -> Gate:
+        """Return the gate as a person opens it, if it may be."""
+        if self.open or not self.acceptable:
+            return self
+        return replace(self, open=True, evidence=f"{self.evidence} (accepted)")
 
 
 @dataclass(frozen=True)
@@ -69,39 +67,30 @@ def promote_line(
     """Promote what the channel before `to` holds; with `accept`, also through gates that a person
     may open. If a gate stays closed, or for a dry run, nothing moves."""
     names = line.settings.channels
-    require_channel(to, line.settings)
-    if to == names[0]:
+    if require_channel(to, line.settings) == names[0]:
         raise KilnError(
-            f"nothing is promoted to {to}, the first channel", hint="./invoke publish fills it"
+            f"nothing is promoted to {to}, the first channel: ./invoke publish fills it"
         )
     source = names[names.index(to) - 1]
     target = answering(target)
     came = channels.held(target, line.name, source)
     if came is None or came.release is None:
-        first = "./invoke publish fills it"
-        earlier = f"./invoke promote --line {line.name} --to {source} comes before"
+        how = f"promote --line {line.name} --to {source}" if source != names[0] else "publish"
         raise KilnError(
-            f"{source} of {line.name} holds nothing in {target.region}, and {to} gets what "
-            f"{source} holds: no channel is skipped",
-            hint=first if source == names[0] else earlier,
+            f"{source} of {line.name}, which {to} follows, holds nothing in {target.region}",
+            hint=f"./invoke {how} comes before",
         )
     if behind := _not_holding(came.release, target):
         raise operation_failed(
             f"a move of {source} of {line.name} was interrupted: it does not hold "
-            f"{came.release.ami_name} in {', '.join(behind)}",
-            hint="run that publish, promote or rollback again: it continues",
+            f"{came.release.ami_name} in {', '.join(behind)}; run that again, it continues"
         )
     release = came.release.into(to, moved_now(target, "promote", why))
     before = held_in(target, list(release.images), line.name, to)
     present = before.get(target.region)
     gates = judge(release, came, present.release if present else None, line, target)
     if accept:
-        gates = [
-            replace(gate, open=True, evidence=f"{gate.evidence} (accepted)")
-            if gate.acceptable and not gate.open
-            else gate
-            for gate in gates
-        ]
+        gates = [gate.accepted() for gate in gates]
     promotion = Promotion(release, tuple(gates))
     if promotion.allowed:
         warn_skipped_regions(present, release.ami_name, release.images, say)
@@ -225,14 +214,12 @@ def _fatal_xids(
         {"Name": "instance-state-name", "Values": ["running"]},
     ]
     with aws.explained(f"the fleet's health could not be asked in {target.region}"):
-        pages = aws.ec2(target).get_paginator("describe_instances")
-        instances = [
-            instance["InstanceId"]
-            for page in pages.paginate(Filters=running)  # type: ignore[arg-type]
-            for reservation in page["Reservations"]
-            for instance in reservation["Instances"]
-        ]
-        events = {name: _events(target, log_group, name, since) for name in instances}
+        ec2 = aws.ec2(target)
+        events = {
+            instance["InstanceId"]: _events(target, log_group, instance["InstanceId"], since)
+            for found in aws.paginated(ec2, "describe_instances", "Reservations", Filters=running)
+            for instance in found["Instances"]
+        }
     return {
         name: None if messages is None else sum(map(fatal_xids, messages))
         for name, messages in events.items()
@@ -249,12 +236,10 @@ def _events(target: Target, log_group: str, instance: str, since: datetime) -> l
         return None  # no instance of the region has ever reported
     if not any(stream["logStreamName"] == instance for stream in streams["logStreams"]):
         return None
-    pages = logs.get_paginator("filter_log_events").paginate(
-        logGroupName=log_group,
-        logStreamNames=[instance],
-        startTime=int(since.timestamp() * 1000),
-    )
-    return [event["message"] for page in pages for event in page["events"]]
+    start = int(since.timestamp() * 1000)
+    query = {"logGroupName": log_group, "logStreamNames": [instance], "startTime": start}
+    events = aws.paginated(logs, "filter_log_events", "events", **query)
+    return [event["message"] for event in events]
 
 
 def fatal_xids(message: str) -> int:
@@ -340,15 +325,12 @@ def _former(now: Held, to: str | None, target: Target) -> Release:
             if to in release.images.values():
                 return release
         amis = dict.fromkeys(release.images.get(target.region, "") for release in past)
-        raise KilnError(
-            f"{channel} of {line} never held {to}",
-            hint=f"it held: {', '.join(filter(None, amis))}",
-        )
+        held = ", ".join(filter(None, amis))
+        raise KilnError(f"{channel} of {line} never held {to}", hint=f"it held: {held}")
     came = channels.arrival(past, now.image_id, target.region)
     for release in past[came + 1 :]:
         if release.images.get(target.region, now.image_id) != now.image_id:
             return release
     raise operation_failed(
-        f"{channel} of {line} held nothing before {now.image_id} in {target.region}",
-        hint=f"./invoke history --line {line} --channel {channel} shows what it held",
+        f"{channel} of {line} held nothing before {now.image_id} in {target.region}"
     )

@@ -51,9 +51,8 @@ def attest(
         facts = _signed_facts(require_image(there, ami_id))
         text = render("provenance.json.j2", record=record, facts=facts, digest=_digest)
         envelope = sign_statement(text, sign, target)
-        name = statement_parameter(ami_id)
         with aws.explained(f"the statement of {ami_id} could not be kept in {region}"):
-            put_parameter(there, tags, Name=name, Value=envelope, Type="String", Overwrite=True)
+            put_parameter(there, tags, statement_parameter(ami_id), envelope)
         if Path(record.folder).is_dir():
             (Path(record.folder) / f"provenance-{region}.json").write_text(envelope + "\n")
 

@@ -23,7 +23,7 @@ from kiln.publish import copies, move
 from kiln.publish.channels import Installed, Release
 from kiln.publish.lines import Line, require_channel
 from kiln.publish.provenance import attest
-from kiln.publish.regions import answering, in_regions
+from kiln.publish.regions import Say, answering, in_regions
 
 # How often what was set is read back: EC2 may show it late.
 # https://github.com/hashicorp/terraform-provider-aws/pull/34691
@@ -45,7 +45,7 @@ def publish_row(
     ami_id: str | None = None,
     channel: str | None = None,
     why: str = "",
-    say: Callable[[str], None],
+    say: Say,
     smoke: Callable[[Target, str], None] | None = None,
     shelf: Shelf | None = None,
 ) -> Publication:
@@ -59,10 +59,7 @@ def publish_row(
     settings = line.settings
     first = settings.channels[0]
     if channel and require_channel(channel, settings) != first:
-        raise KilnError(
-            f"an AMI is published to {first}, the first channel, and promoted to {channel}",
-            hint=f"--channel {first}, then ./invoke promote --to {channel}",
-        )
+        raise KilnError(f"an AMI is published to {first}; ./invoke promote brings it to {channel}")
     target = answering(target)
     source, record = _verified_ami(line, ami_id, target, shelf, say)
     regions = list(dict.fromkeys([target.region, *settings.regions]))
@@ -101,7 +98,7 @@ def publish_row(
 
 
 def _verified_ami(
-    line: Line, ami_id: str | None, target: Target, shelf: Shelf | None, say: Callable[[str], None]
+    line: Line, ami_id: str | None, target: Target, shelf: Shelf | None, say: Say
 ) -> tuple[Image, Record]:
     """Return the AMI with that id, or the row's newest verified one of this target and region, and
     the record that says so. Record, tags and digest must agree."""
@@ -111,12 +108,10 @@ def _verified_ami(
         bring_named(shelf, ami_id, say)  # not among the row's newest
     record = _newest_record(row, target, ami_id)
     if record is None or record.ami_id is None:
+        how = f"verify --ami {ami_id}" if ami_id else f"build --name {row}"
         raise operation_failed(
-            f"{target.where}: this checkout has no record of a verification of "
-            f"{ami_id or f'an AMI of {row}'}",
-            hint=f"./invoke verify --ami {ami_id} checks it and writes one"
-            if ami_id
-            else f"./invoke build --name {row} makes one",
+            f"{target.where}: no record of a verification of {ami_id or f'an AMI of {row}'} here",
+            hint=f"./invoke {how} makes one",
         )
     if record.status != "verified":
         raise _not_verified(record.ami_id, f"run {record.run_id} ended as {record.status}")
@@ -161,11 +156,7 @@ def _not_verified(ami_id: str, why: str) -> KilnError:
 
 
 def _prepare(
-    source: Image,
-    line: Line,
-    images: Mapping[str, str],
-    target: Target,
-    say: Callable[[str], None],
+    source: Image, line: Line, images: Mapping[str, str], target: Target, say: Say
 ) -> None:
     """Prepare the image of each region, and read back that consumers may have it."""
     tags = copies.wanted_tags(source, line.name)
@@ -188,10 +179,7 @@ def _prepare(
     if wrong:
         raise operation_failed(
             f"{source.ami_id} is not ready for consumers, so no channel moved:\n  "
-            + "\n  ".join(wrong),
-            hint="an image that lacks encryption must be built with --kms-key-id"
-            if any("encrypted" in reason for reason in wrong)
-            else "",
+            + "\n  ".join(wrong)
         )
 
 
@@ -201,21 +189,14 @@ def _installed(versions: dict[str, Any]) -> Installed:
         return Installed()
     with version_info.reading("the version-info of the AMI's record"):
         parts = versions.get("components") or {}
-        packages = {
-            package.name: package.version for package in version_info.installed_packages(versions)
-        }
-        found = {
-            name: (parts.get(component) or {}).get("version") or None
-            for name, component in (
-                ("driver", "nvidia-driver"),
-                ("cuda", "cuda"),
-                ("nccl", "nccl"),
-                ("efa", "efa"),
-            )
-        }
+        found = {name: (part or {}).get("version") for name, part in parts.items()}
+        packages = {each.name: each.version for each in version_info.installed_packages(versions)}
         return Installed(
-            **found,
+            driver=found.get("nvidia-driver"),
             kernel=(versions.get("kernel") or {}).get("boots"),
+            cuda=found.get("cuda"),
+            nccl=found.get("nccl"),
+            efa=found.get("efa"),
             # Amazon Linux's name and Debian's.
             glibc=packages.get("glibc") or packages.get("libc6"),
             digest=hashlib.sha256(json.dumps(versions, sort_keys=True).encode()).hexdigest(),

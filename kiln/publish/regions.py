@@ -12,6 +12,7 @@ from kiln.cloud import aws
 from kiln.cloud.target import Target
 
 Answer = TypeVar("Answer")
+Say = Callable[[str], None]
 # As many regions as AWS enables in an account by default.
 _AT_ONCE = 17
 

@@ -5,9 +5,10 @@ nothing happens without `apply`."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import cache, partial
 from typing import Any, Literal
 
 from kiln.base.errors import KilnError, operation_failed
@@ -29,6 +30,8 @@ _VERIFYING = timedelta(hours=1)
 _LATELY = timedelta(days=7)
 # An older report of an AMI's users is of another day, and is asked for again.
 _FRESH = timedelta(days=2)
+# The keys of long answers.
+_ENTRIES, _VERSIONS = "ImageUsageReportEntries", "LaunchTemplateVersions"
 
 
 @dataclass(frozen=True)
@@ -270,114 +273,99 @@ def _do(target: Target, step: RetireStep, image: Image) -> None:
 
 # Who uses an AMI
 
-_User = tuple[str, str]
 # In the place of an AMI's id, with a parameter's name, which may have a version or a label:
 # https://docs.aws.amazon.com/autoscaling/ec2/userguide/using-systems-manager-parameters.html
 _BY_PARAMETER = "resolve:ssm:"
-# AWS's own parameters name no AMI of ours.
-_PUBLIC = f"{_BY_PARAMETER}/aws/"
 # A fleet that is in none of these launches nothing more.
 _AT_WORK = ("submitted", "active", "modifying")
 
 
 def users_of(target: Target, image_ids: Sequence[str]) -> dict[str, list[str]]:
     """Return what names each AMI in the target's region: instances that are not terminated,
-    versions of launch templates (also by a parameter), launch configurations, Auto Scaling groups,
-    EC2 and Spot Fleets, parameters of AMIs other than those of channels."""
+    versions of launch templates, launch configurations, Auto Scaling groups, EC2 and Spot Fleets,
+    all of them also by a parameter; parameters of AMIs other than those of channels."""
     users: dict[str, list[str]] = defaultdict(list)
-    if image_ids:
-        with aws.explained(f"who uses the AMIs could not be asked in {target.region}"):
-            for image_id, user in _users(target):
+    value = cache(partial(_value, target))
+    with aws.explained(f"who uses the AMIs could not be asked in {target.region}"):
+        for resource, user in _resources(target) if image_ids else ():
+            for image_id in _image_ids(resource):
+                by = ""
+                if image_id.startswith(_BY_PARAMETER):
+                    by = image_id.removeprefix(_BY_PARAMETER)
+                    image_id = value(by)
                 if image_id in image_ids:
-                    users[image_id].append(user)
+                    users[image_id].append(f"{user} by {by}" if by else user)
     return users
 
 
-def _users(target: Target) -> Iterator[_User]:
-    yield from _instances(target)
-    yield from _looked_up(target, (*_templates(target), *_fleets(target)))
-    yield from _groups(target)
+def _image_ids(resource: Any) -> Iterator[str]:
+    """Yield the AMIs that a resource names, wherever its description does."""
+    if isinstance(resource, list):
+        for each in resource:
+            yield from _image_ids(each)
+    elif isinstance(resource, dict):
+        for key, value in resource.items():
+            yield from [value] if key == "ImageId" else _image_ids(value)
+
+
+def _value(target: Target, name: str) -> str:
+    """Return the value of a parameter; "" if it is gone, or AWS's own, which names no AMI of
+    ours."""
+    ssm = aws.ssm(target)
+    try:
+        return (
+            "" if name.startswith("/aws/") else ssm.get_parameter(Name=name)["Parameter"]["Value"]
+        )
+    except (ssm.exceptions.ParameterNotFound, ssm.exceptions.ParameterVersionNotFound):
+        return ""
+
+
+def _resources(target: Target) -> Iterator[tuple[Any, str]]:
+    """Yield what can name an AMI in the target's region, and what it is called."""
+    ec2, scaling = aws.ec2(target), aws.autoscaling(target)
+    for reservation in aws.paginated(ec2, "describe_instances", "Reservations"):
+        for instance in reservation["Instances"]:
+            if instance["State"]["Name"] != "terminated":
+                yield instance, f"instance {instance['InstanceId']}"
+    versions = partial(aws.paginated, ec2, "describe_launch_template_versions", _VERSIONS)
+    for template in aws.paginated(ec2, "describe_launch_templates", "LaunchTemplates"):
+        name = template["LaunchTemplateName"]
+        for version in versions(LaunchTemplateName=name):
+            yield version, f"launch template {name} version {version['VersionNumber']}"
+    # An EC2 Fleet of the type `instant` has launched what it ever will, and is not listed:
+    # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeFleets.html
+    for fleet in aws.paginated(ec2, "describe_fleets", "Fleets"):
+        if fleet["FleetState"] in _AT_WORK:
+            yield fleet, f"EC2 Fleet {fleet['FleetId']}"
+    for fleet in aws.paginated(ec2, "describe_spot_fleet_requests", "SpotFleetRequestConfigs"):
+        if fleet["SpotFleetRequestState"] in _AT_WORK:
+            yield fleet, f"Spot Fleet {fleet['SpotFleetRequestId']}"
+    for each in aws.paginated(scaling, "describe_launch_configurations", "LaunchConfigurations"):
+        yield each, f"launch configuration {each['LaunchConfigurationName']}"
+    for group in aws.paginated(scaling, "describe_auto_scaling_groups", "AutoScalingGroups"):
+        yield group, f"Auto Scaling group {group['AutoScalingGroupName']}"
     yield from _parameters(target)
 
 
-def _instances(target: Target) -> Iterator[_User]:
-    for reservation in aws.paginated(aws.ec2(target), "describe_instances", "Reservations"):
-        for instance in reservation["Instances"]:
-            if instance["State"]["Name"] != "terminated":
-                yield instance["ImageId"], f"instance {instance['InstanceId']}"
-
-
-def _templates(target: Target) -> Iterator[_User]:
-    ec2 = aws.ec2(target)
-    for template in aws.paginated(ec2, "describe_launch_templates", "LaunchTemplates"):
-        name, its = template["LaunchTemplateName"], template["LaunchTemplateId"]
-        for version in aws.paginated(
-            ec2, "describe_launch_template_versions", "LaunchTemplateVersions", LaunchTemplateId=its
-        ):
-            image = version["LaunchTemplateData"].get("ImageId", "")
-            yield image, f"launch template {name} version {version['VersionNumber']}"
-
-
-def _fleets(target: Target) -> Iterator[_User]:
-    """Yield the AMIs that fleets name themselves, instead of their launch template. An EC2 Fleet of
-    the type `instant` has launched what it ever will, and is not listed:
-    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeFleets.html"""
-    ec2 = aws.ec2(target)
-    for fleet in aws.paginated(ec2, "describe_fleets", "Fleets"):
-        for config in fleet.get("LaunchTemplateConfigs", []):
-            for override in config.get("Overrides", []):
-                if fleet["FleetState"] in _AT_WORK:
-                    yield override.get("ImageId", ""), f"EC2 Fleet {fleet['FleetId']}"
-    for request in aws.paginated(ec2, "describe_spot_fleet_requests", "SpotFleetRequestConfigs"):
-        for launch in request["SpotFleetRequestConfig"].get("LaunchSpecifications", []):
-            if request["SpotFleetRequestState"] in _AT_WORK:
-                yield launch.get("ImageId", ""), f"Spot Fleet {request['SpotFleetRequestId']}"
-
-
-def _looked_up(target: Target, named: Iterable[_User]) -> Iterator[_User]:
-    """Yield the same, with the AMI's id where a parameter names it. One that is gone names
-    nothing."""
-    ssm = aws.ssm(target)
-    for image, user in named:
-        if not image.startswith(_BY_PARAMETER):
-            yield image, user
-        elif not image.startswith(_PUBLIC):
-            name = image.removeprefix(_BY_PARAMETER)
-            try:
-                value = ssm.get_parameter(Name=name)["Parameter"]["Value"]
-            except (ssm.exceptions.ParameterNotFound, ssm.exceptions.ParameterVersionNotFound):
-                continue
-            yield value, f"{user} by {name}"
-
-
-def _groups(target: Target) -> Iterator[_User]:
-    """Yield the AMIs of launch configurations, and those that Auto Scaling groups name."""
-    client = aws.autoscaling(target)
-    for each in aws.paginated(client, "describe_launch_configurations", "LaunchConfigurations"):
-        yield each["ImageId"], f"launch configuration {each['LaunchConfigurationName']}"
-    for group in aws.paginated(client, "describe_auto_scaling_groups", "AutoScalingGroups"):
-        template = group.get("MixedInstancesPolicy", {}).get("LaunchTemplate", {})
-        for override in template.get("Overrides", []):
-            yield override.get("ImageId", ""), f"Auto Scaling group {group['AutoScalingGroupName']}"
-
-
-def _parameters(target: Target) -> Iterator[_User]:
-    """Yield the AMIs that parameters of the data type aws:ec2:image name: other accounts and
-    programs may launch by them. Those of channels are left out, which are read anyway.
+def _parameters(target: Target) -> Iterator[tuple[Any, str]]:
+    """Yield the parameters of the data type aws:ec2:image, by which others may launch; without
+    those of channels, which are read anyway.
 
     https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_ParameterStringFilter.html
     """
     ssm = aws.ssm(target)
-    of_images = [{"Key": "DataType", "Values": ["aws:ec2:image"]}]
     # As many as SSM takes: 50 in a page, ten names at once.
-    query = {"ParameterFilters": of_images, "PaginationConfig": {"PageSize": 50}}
-    described = [
+    query: Any = {
+        "ParameterFilters": [{"Key": "DataType", "Values": ["aws:ec2:image"]}],
+        "PaginationConfig": {"PageSize": 50},
+    }
+    found = [
         each["Name"] for each in aws.paginated(ssm, "describe_parameters", "Parameters", **query)
     ]
-    names = [name for name in described if not channels.is_image_parameter(name)]
+    names = [name for name in found if not channels.is_image_parameter(name)]
     for first in range(0, len(names), 10):
         for parameter in ssm.get_parameters(Names=names[first : first + 10])["Parameters"]:
-            yield parameter["Value"], f"parameter {parameter['Name']}"
+            yield {"ImageId": parameter["Value"]}, f"parameter {parameter['Name']}"
 
 
 def used_elsewhere(target: Target, image_id: str, *, ask: bool) -> str:
@@ -403,10 +391,7 @@ def used_elsewhere(target: Target, image_id: str, *, ask: bool) -> str:
             return "shared: who uses it is not known; --apply asks EC2 for a report"
         newest = max(ready, key=lambda report: report["CreationTime"])["ReportId"]
         entries = aws.paginated(
-            ec2,
-            "describe_image_usage_report_entries",
-            "ImageUsageReportEntries",
-            ReportIds=[newest],
+            ec2, "describe_image_usage_report_entries", _ENTRIES, ReportIds=[newest]
         )
         users = [
             f"account {entry['AccountId']} ({entry['UsageCount']} {entry['ResourceType']})"
