@@ -16,16 +16,16 @@ from kiln.base.recipe import Recipe
 from kiln.catalogue import model as catalogue_model
 from kiln.cli.front import show
 from kiln.cloud import iam
-from kiln.compat.rules import registry
+from kiln.compat import rules
 from kiln.compat.unconfirmed import unconfirmed_of_row
 from kiln.facts import gpu_devices
 from kiln.matrix import load, schema
-from kiln.mig import export, picture
+from kiln.mig import plan, profiles
 from kiln.packer.folders import write_all
 from kiln.packer.staleness import stale_files
 from kiln.pipeline import record_schema
 from kiln.publish import codebuild
-from kiln.telemetry.stack import template
+from kiln.telemetry import stack
 from kiln.xid import catalogue
 from lab.guests import pci
 
@@ -41,7 +41,7 @@ def _rules() -> str:
     rows = [
         f"| {rule.id} | {rule.level}{'' if rule.confirmed else ' (unconfirmed: warns)'} "
         f"| {rule.what} | {rule.example} |"
-        for rule in registry.rules().values()
+        for rule in rules().values()
     ]
     table = ["| Rule | Level | What clashes | For example |", "|---|---|---|---|", *rows]
     return head + _RULES_HEADING + "\n" + "\n".join(table) + "\n"
@@ -100,20 +100,20 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
         codebuild.codebuild_text,
         "templates/deploy and the policies in docs/",
     ),
-    template.TEMPLATE: (
-        template.example_text,
-        "kiln/telemetry/stack and kiln/facts/knowledge/telemetry-stack.yaml",
+    stack.TEMPLATE: (
+        stack.example_text,
+        "templates/stack/ and kiln/facts/knowledge/telemetry-stack.yaml",
     ),
     _RULES_PAGE: (_rules, "kiln/facts/knowledge/rules.yaml"),
     _PROVEN_PAGE: (_proven, "kiln/facts/knowledge"),
     catalogue.PAGE: (catalogue.page_text, "kiln/facts/knowledge/xid.yaml"),
     catalogue.CATALOGUE: (catalogue.catalogue_text, "kiln/facts/knowledge/xid.yaml"),
     gpu_devices.FILE: (gpu_devices.gpu_devices_text, "kiln/facts/knowledge/instances.yaml"),
-    export.PROFILES_JSON: (
-        export.image_profiles_text,
+    profiles.PROFILES_JSON: (
+        profiles.image_profiles_text,
         "kiln/facts/knowledge/mig.yaml and instances.yaml",
     ),
-    picture.PICTURE: (picture.picture_text, "kiln/mig/plan.py and draw.py"),
+    plan.PICTURE: (plan.picture_text, "kiln/mig/plan.py"),
     pci.TABLE: (pci.table, "kiln/facts/knowledge/instances.yaml"),
 }
 

@@ -267,10 +267,7 @@ OPENED: dict[str, set[str]] = {
     },
     "promote": set(),
     "retire": set(),
-    "stack": {
-        "tag any instance, by CloudFormation",
-        "terminate any instance, by CloudFormation",
-    },
+    "stack": set(),
     "fleet": set(),
 }
 

@@ -238,6 +238,7 @@ def testbed(lab: Lab) -> Iterator[Testbed]:
             endpoint_url=environment["AWS_ENDPOINT_URL"],
             aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
             aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
+            aws_session_token=environment["AWS_SESSION_TOKEN"],
         )
         # A lab in use is not started anew by a build from another checkout.
         ec2.create_key_pair(KeyName="in-use")

@@ -37,7 +37,7 @@ def committed(root: Path = ROOT) -> list[str]:
 
 
 def _is(language: str, path: Path) -> bool:
-    if path.is_symlink() or not path.is_file():
+    if path.is_symlink() or not path.is_file() or path.suffix == ".j2":
         return False
     if path.suffix in _SUFFIXES[language]:
         return True

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 import psutil
 
-from devel import generate, links, packers, scripts
+from devel import code_lines, generate, links, packers, scripts
 from devel.cores import cores
 from devel.outcome import Finished, Outcome
 from kiln.base import needs
@@ -68,7 +68,6 @@ SLOW = (
     "test_mig_miniyaml.py",
     "test_mig_placement.py",
     "test_mig_properties.py",
-    "test_names.py",
     "test_overlay.py",
     "test_packer.py",
     "test_policy.py",
@@ -115,7 +114,9 @@ def lint(*, install: bool = True) -> list[Finished]:
         **_ruff(files, "--no-cache"),
         "import-linter": [_tool("lint-imports"), "--no-cache"],
     }
-    return _report([*side_by_side(commands), _generated(), _links()])
+    finished = _report([*side_by_side(commands), _generated(), _links()])
+    print(code_lines.table(), flush=True)
+    return finished
 
 
 def quick(*, only: str | None = None) -> dict[str, Any]:

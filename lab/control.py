@@ -19,9 +19,8 @@ from typing import Any
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import ROOT
-from kiln.cloud.target import DEFAULT_REGION
 from lab import folders, host, left_behind, locks, origin, server_processes, users, vendors
-from lab.access import keys
+from lab.access import session_token
 from lab.settings import Lab, current
 
 _START_TIMEOUT = 120.0
@@ -29,23 +28,17 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def call(lab: Lab, path: str, body: dict[str, Any] | None = None, timeout: float = 60.0) -> Any:
-    """Make one of the lab's own calls, signed with its key.
+    """Make one of the lab's own calls, with its session token.
 
     Raises OSError when the lab does not answer, ValueError with the lab's message when it refuses
     what was asked for.
     """
-    # Slow to import, and not needed while the lab is down.
-    from botocore.auth import SigV4Auth
-    from botocore.awsrequest import AWSRequest
-    from botocore.credentials import Credentials
-
-    key = keys.read(lab)
-    if key is None:
+    token = session_token.read(lab)
+    if not token:
         raise OSError(f"{lab.bridge} has never been up")
     url, data = f"{lab.endpoint}/_lab/{path}", json.dumps(body or {}).encode()
-    signed = AWSRequest("POST", url, {"Content-Type": "application/json"}, data)
-    SigV4Auth(Credentials(key.id, key.secret), "kiln-lab", DEFAULT_REGION).add_auth(signed)
-    request = urllib.request.Request(url, data, dict(signed.headers.items()), method="POST")
+    headers = {"Content-Type": "application/json", session_token.HEADER: token}
+    request = urllib.request.Request(url, data, headers, method="POST")
     try:
         # Loopback needs no proxy.
         with _DIRECT.open(request, timeout=timeout) as answer:
@@ -271,17 +264,18 @@ def order_fault(lab: Lab, **fault: Any) -> None:
 
 
 def environment(lab: Lab) -> dict[str, str]:
-    """The environment of an AWS client of the lab: its endpoint, and keys valid nowhere else.
+    """The environment of an AWS client of the lab: its endpoint and its session token.
     Where there is a proxy, lab and guests are reached without it.
 
-    Raises operation_failed for a user who may not read the lab's keys.
+    Raises operation_failed for a user who may not read the token.
     """
-    key = keys.ensure(lab)
+    token = session_token.require(lab)
     not_by_proxy = {name: os.environ.get(name) for name in ("no_proxy", "NO_PROXY")}
     return {
         "AWS_ENDPOINT_URL": lab.endpoint,
-        "AWS_ACCESS_KEY_ID": key.id,
-        "AWS_SECRET_ACCESS_KEY": key.secret,
+        "AWS_ACCESS_KEY_ID": session_token.KEY_ID,
+        "AWS_SECRET_ACCESS_KEY": session_token.SECRET_KEY,
+        "AWS_SESSION_TOKEN": token,
         "AWS_DEFAULT_REGION": os.environ.get("AWS_DEFAULT_REGION", "us-east-1"),
         **{name: f"{hosts},{lab.network}" for name, hosts in not_by_proxy.items() if hosts},
     }

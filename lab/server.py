@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from lab import faults, folders, host, left_behind, origin, server_processes, vendors
-from lab.access import keys
+from lab.access import session_token
 from lab.amis import public_images
 from lab.api import botocore_data
 from lab.faults import Faults
@@ -76,7 +76,7 @@ def serve(lab: Lab) -> None:
     from werkzeug.serving import make_server
 
     from lab import mirror
-    from lab.access import moto_keys
+    from lab.access import role_sessions
     from lab.api import entry, moto_fixes, web
     from lab.guests.machines import Machines
     from lab.metadata import answers, imds
@@ -93,11 +93,10 @@ def serve(lab: Lab) -> None:
 
     stopping = threading.Event()
     admin = _Admin(machines, ordered, stopping.set)
-    own = keys.ensure(lab)
-    lookup = keys.first_of(keys.only(own), moto_keys.find)
+    token = session_token.renew(lab)
     managed = front.Manager().over(DomainDispatcherApplication(create_backend_app))
     application = entry.wrap(managed, ordered, admin)
-    guarded = entry.guard(application, lookup, owner=own.id, addresses=[lab.gateway])
+    guarded = entry.guard(application, token, role_sessions.is_valid, addresses=[lab.gateway])
     server = make_server("127.0.0.1", lab.port, guarded, threaded=True, request_handler=web.Handler)
     host.prepare(lab)
     bridge.up(lab)

@@ -27,7 +27,7 @@ from kiln.cloud.target import (
     ParentAmi,
 )
 from lab import control, host, mirror, origin, recipe_cache, users
-from lab.access import keys
+from lab.access import session_token
 from lab.amis import images, public_images
 from lab.own_kernel import TAG, accelerator, disk
 from lab.packages import system
@@ -90,11 +90,11 @@ class LabTarget:
 
     def client_settings(self) -> Mapping[str, str]:
         """See `Target`."""
-        key = keys.ensure(current())
         return {
             "endpoint_url": self.endpoint,
-            "aws_access_key_id": key.id,
-            "aws_secret_access_key": key.secret,
+            "aws_access_key_id": session_token.KEY_ID,
+            "aws_secret_access_key": session_token.SECRET_KEY,
+            "aws_session_token": session_token.require(current()),
         }
 
     def check_region(self, name: str, called: str) -> None:

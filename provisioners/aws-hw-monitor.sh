@@ -4,11 +4,10 @@ export KILN_COMPONENT=aws-hw-monitor
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 
-kiln_install_runtime opt/kiln/lib/gpu_xid usr/local/bin/gpu-xid etc/systemd/system/aws-hw-monitor.service \
-    etc/systemd/system/gpu-xid-hooks.path etc/systemd/system/gpu-xid-hooks.service etc/systemd/system/gpu-health.service \
-    etc/kiln/gpu-xid.json etc/kiln/xid.d
+kiln_install_runtime opt/kiln/lib/gpu_common opt/kiln/lib/gpu_xid usr/local/bin/gpu-xid etc/kiln/gpu-xid.json etc/kiln/xid.d
+kiln_install_units kiln-xid.service kiln-xid-hooks.path kiln-xid-hooks.service kiln-gpu-health.service kiln-gpu.target
 # Compiled once here: the image's first start is faster and the program takes less memory.
-python3 -m compileall -q /opt/kiln/lib/gpu_xid || kiln_die "gpu_xid does not compile on this Python"
-kiln_enable aws-hw-monitor.service gpu-xid-hooks.path gpu-health.service
+python3 -m compileall -q /opt/kiln/lib/gpu_common /opt/kiln/lib/gpu_xid || kiln_die "gpu_xid does not compile on this Python"
+kiln_enable kiln-xid.service kiln-xid-hooks.path kiln-gpu-health.service kiln-gpu.target
 version=$(cd /opt/kiln/lib/gpu_xid && find . -name '*.py' -exec cat {} + | sha256sum) || kiln_die "gpu_xid cannot be read"
 kiln_record "version=${version:0:12}"

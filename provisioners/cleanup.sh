@@ -9,7 +9,7 @@ source "${KILN_DIR:?}/lib/kiln.sh"
 # Timers start what writes too: sysstat-collect, dnf-makecache, logrotate.
 systemctl stop '*.timer' amazon-cloudwatch-agent amazon-ssm-agent snap.amazon-ssm-agent.amazon-ssm-agent \
     ecs amazon-ecs-volume-plugin.socket amazon-ecs-volume-plugin docker.socket docker \
-    aws-hw-monitor aws-gpu-mig unattended-upgrades cron crond atd sysstat syslog.socket rsyslog 2>/dev/null || true
+    kiln-xid kiln-mig unattended-upgrades cron crond atd sysstat syslog.socket rsyslog 2>/dev/null || true
 # auditd refuses to be stopped by systemd; its own init script can stop it.
 if command -v auditctl >/dev/null; then service auditd stop >/dev/null 2>&1 || auditctl -e 0 >/dev/null 2>&1 || true; fi
 

@@ -33,8 +33,7 @@ fi
 kiln_hold amazon-cloudwatch-agent
 
 kiln_install_files "$etc"
-kiln_install_runtime etc/systemd/system/amazon-cloudwatch-agent.service.d opt/kiln/lib/kiln-agent-sources \
-    opt/kiln/lib/kiln-efa-statsd etc/systemd/system/kiln-efa-statsd.service etc/systemd/system/kiln-efa-statsd.timer
+kiln_install_runtime etc/systemd/system/amazon-cloudwatch-agent.service.d opt/kiln/lib/kiln-agent-sources
 configuration=$(find "/$etc" -name '*.json') || kiln_die "/$etc cannot be listed"
 while read -r file; do
     [[ -z $file ]] || python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$file" || kiln_die "$file is not JSON"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# mig-parted's program alone: its own service would fight with aws-gpu-mig over the layout.
+# mig-parted's program alone: its own service would fight with kiln-mig over the layout.
 #
 #@ env      MIG_PARTED_VERSION  required  release, without the v of its tag
 #@ download MIG_PARTED          required  archive of that release

@@ -329,15 +329,19 @@ if [[ $NVIDIA_KERNEL_MODULE == both ]]; then
     open=$(kept_modules open) || exit 1
     [[ $proprietary == "$open" ]] || kiln_die "the two kinds have different kernel modules: proprietary $proprietary; open $open" \
         "one could not take the other's place at boot"
-    kiln_install_runtime etc/systemd/system/kiln-gpu-select.service etc/modprobe.d/kiln-gpu-select.conf
+    kiln_install_runtime etc/modprobe.d/kiln-gpu-select.conf
+    kiln_install_units kiln-gpu-select.service
     kiln_record "archive=$archive" "kept+=proprietary open"
 fi
 
 # The runfile brings persistenced without a unit.
 kiln_unit_exists nvidia-persistenced.service \
-    || kiln_install_runtime etc/systemd/system/nvidia-persistenced.service
-kiln_install_runtime opt/kiln/lib/gpu_boot usr/local/bin/kiln-gpu-boot \
-    etc/systemd/system/kiln-gpu-boot.service etc/systemd/system/nvidia-persistenced.service.d
+    || kiln_install_units nvidia-persistenced.service
+kiln_install_runtime opt/kiln/lib/gpu_common opt/kiln/lib/gpu_boot usr/local/bin/kiln-gpu-boot usr/local/bin/kiln-gpu-gate \
+    etc/systemd/system/nvidia-persistenced.service.d
+kiln_install_units kiln-gpu-boot.service
+# What joins a cluster asks the gate first. ParallelCluster writes slurmd's unit at the node's first boot.
+kiln_install_runtime etc/systemd/system/kubelet.service.d etc/systemd/system/ecs.service.d etc/systemd/system/slurmd.service.d
 decide_persistence
 kiln_enable kiln-gpu-boot.service nvidia-persistenced.service
 [[ $NVIDIA_KERNEL_MODULE != both ]] || kiln_enable kiln-gpu-select.service

@@ -10,7 +10,6 @@ KNOWLEDGE = ROOT / "kiln" / "facts" / "knowledge"
 TEMPLATES = ROOT / "templates"
 PROVISIONERS = ROOT / "provisioners"
 RUNTIME = ROOT / "runtime"
-RUNTIME_VARIANTS = ROOT / "runtime-variants"
 AMI_TESTS = ROOT / "tests" / "ami"
 
 

@@ -2,7 +2,8 @@
 
 A template's name says what it writes. A page (`*.html.j2`) escapes by itself. In HCL
 (`*.pkr.hcl.j2`, `*.tf.j2`) every expression ends in `hcl`, `inside` or `comment`, which a test
-holds. In YAML and JSON a text goes through `json`, in shell through `quote`.
+holds. In YAML and JSON a text goes through `json`, in shell through `quote`. `yaml` writes a
+list or mapping as a block.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.base import hcl
 from kiln.base.paths import TEMPLATES
+from kiln.base.yaml_text import as_yaml
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -38,6 +40,7 @@ def environment() -> Environment:
         "comment": hcl.comment,
         "json": _json,
         "quote": shlex.quote,
+        "yaml": lambda data: as_yaml([], data).rstrip("\n"),
     }
     return made
 

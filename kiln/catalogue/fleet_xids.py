@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -21,7 +21,7 @@ from kiln.telemetry.settings import Telemetry
 DAYS = 30
 # A GPU that is dying can send an event a second.
 _MOST_EVENTS = 20_000
-Say = Callable[[str], None]
+EventsByAmi = dict[str, list[dict[str, Any]]]
 
 
 def groups_of_events(recipes: Iterable[Recipe]) -> tuple[str, ...]:
@@ -29,60 +29,57 @@ def groups_of_events(recipes: Iterable[Recipe]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(Telemetry(**recipe.telemetry).log_group for recipe in recipes))
 
 
-def xids_by_ami(
-    target: Target, groups: Sequence[str], regions: Sequence[str], say: Say
-) -> dict[str, tuple[SeenXid, ...]] | None:
-    """AMI → the Xids of the last `DAYS` days on machines that run it, most frequent first, without
-    drills. None where no region has such a log group, which is where no telemetry is set up, and
-    where one may not be read: nobody could say then that an image had no Xid.
+def events_by_ami(
+    target: Target, groups: Sequence[str], regions: Sequence[str], say: Callable[[str], None]
+) -> EventsByAmi | None:
+    """AMI → the Xid events of the last `DAYS` days on machines that run it, without test events.
 
-    `say` gets what cannot be read or is too much. An event that does not name its AMI, as
-    those of older images, is not counted.
+    None, not an empty answer, where no region has such a log group, which is where no telemetry is
+    set up, and where one may not be read: nobody could say then that an image had no Xid. `say`
+    gets what cannot be read or is too much.
     """
     since = utc_now() - timedelta(days=DAYS)
-    answers_by_region = in_regions(
-        list(dict.fromkeys(regions)),
-        lambda region: [_events(target.in_region(region), group, since) for group in groups],
+    answers = in_regions(
+        regions, lambda region: [_events(target.in_region(region), each, since) for each in groups]
     )
-    by_ami: dict[str, dict[int, _Count]] = defaultdict(lambda: defaultdict(_Count))
-    there, refused = False, []
-    for region, answers in answers_by_region.items():
-        for group, answer in zip(groups, answers, strict=True):
-            if isinstance(answer, KilnError):
-                refused.append(f"{region}: {answer}")
-                continue
-            if answer is None:
-                continue
-            there = True
-            if len(answer) >= _MOST_EVENTS:
-                say(f"{region}: {group} has more than {_MOST_EVENTS} Xids; the first are counted")
-            for event in filter(None, map(_event, answer)):
-                by_ami[event["image_id"]][event["xid"]].add(event)
+    named = [
+        (region, group, answer)
+        for region, of_region in answers.items()
+        for group, answer in zip(groups, of_region, strict=True)
+        if answer is not None
+    ]
+    refused = [
+        f"{region}: {answer}" for region, _, answer in named if isinstance(answer, KilnError)
+    ]
     if refused:
         more = f" (and {len(refused) - 1} more)" if refused[1:] else ""
         say(f"Xids of the fleet are left out: {refused[0]}{more}")
-    if refused or not there:
         return None
-    return {ami: tuple(_in_order(counts)) for ami, counts in by_ami.items()}
+    by_ami: EventsByAmi = {}
+    for region, group, answer in named:
+        if isinstance(answer, list):
+            if len(answer) >= _MOST_EVENTS:
+                say(f"{region}: {group} has more than {_MOST_EVENTS} Xids; the first are counted")
+            for event in filter(None, map(_event, answer)):
+                by_ami.setdefault(event["image_id"], []).append(event)
+    return by_ami if named else None
 
 
-class _Count:
-    def __init__(self) -> None:
-        self.count = 0
-        self.instances: Counter[str] = Counter()
-        self.last = ""
-
-    def add(self, event: Mapping[str, Any]) -> None:
-        number = event.get("count", 1)
-        number = number if isinstance(number, int) and number > 0 else 1
-        self.count += number
-        self.instances[str(event.get("instance_id", ""))] += number
-        self.last = max(self.last, event["at"])
-
-
-def _in_order(counts: Mapping[int, _Count]) -> Iterator[SeenXid]:
-    for xid, seen in sorted(counts.items(), key=lambda pair: (-pair[1].count, pair[0])):
-        yield SeenXid(xid, seen.count, len(seen.instances), seen.last)
+def seen_xids(events: Iterable[Mapping[str, Any]]) -> tuple[SeenXid, ...]:
+    """The Xids of events, most frequent first."""
+    by_code: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+    for event in events:
+        by_code[event["xid"]].append(event)
+    seen = (
+        SeenXid(
+            xid,
+            sum(event["count"] for event in same),
+            len({event["instance_id"] for event in same}),
+            max(event["at"] for event in same),
+        )
+        for xid, same in by_code.items()
+    )
+    return tuple(sorted(seen, key=lambda entry: (-entry.count, entry.xid)))
 
 
 def _events(target: Target, group: str, since: datetime) -> list[dict[str, Any]] | KilnError | None:
@@ -105,14 +102,21 @@ def _events(target: Target, group: str, since: datetime) -> list[dict[str, Any]]
 
 
 def _event(raw: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The parts of a machine's event that are counted; None for a test event, and one that does
+    not name its AMI, as those of older images."""
     try:
         event = json.loads(raw["message"])
     except (ValueError, RecursionError):
         return None
     if not isinstance(event, dict) or event.get("injected"):
         return None
-    xid, ami = event.get("xid"), event.get("image_id")
+    xid, ami, count = event.get("xid"), event.get("image_id"), event.get("count")
     if type(xid) is not int or not vocabulary.AMI_ID.fits(ami):
         return None
-    moment = datetime.fromtimestamp(raw["timestamp"] / 1000, timezone.utc)
-    return {**event, "at": as_time(moment)}
+    return {
+        "xid": xid,
+        "image_id": ami,
+        "count": count if isinstance(count, int) and count > 0 else 1,
+        "instance_id": str(event.get("instance_id", "")),
+        "at": as_time(datetime.fromtimestamp(raw["timestamp"] / 1000, timezone.utc)),
+    }

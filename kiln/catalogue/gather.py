@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from kiln import facts
 from kiln.base import vocabulary
@@ -14,7 +14,7 @@ from kiln.base.recipe import Recipe
 from kiln.base.tags import VERIFIED
 from kiln.base.times import now
 from kiln.base.verdict_tag import says_verified
-from kiln.catalogue.fleet_xids import groups_of_events, xids_by_ami
+from kiln.catalogue.fleet_xids import EventsByAmi, events_by_ami, groups_of_events, seen_xids
 from kiln.catalogue.model import (
     Catalogue,
     CataloguedImage,
@@ -23,25 +23,30 @@ from kiln.catalogue.model import (
     ChannelMove,
     CheckCounts,
     Gathered,
-    SeenXid,
+    ServedType,
     Signed,
     Trust,
 )
-from kiln.catalogue.serving_lines import served_types
 from kiln.cloud.images import Image, own_images
 from kiln.cloud.target import Target
-from kiln.image import diff
+from kiln.compat.which import judged_rows, rows_on
+from kiln.image.diff import Change, compare_records
+from kiln.image.version_info import read_version_info
 from kiln.matrix.publishing import Publish
 from kiln.pipeline import kept_records
 from kiln.pipeline.record import Record
 from kiln.publish import channels, provenance
 from kiln.publish.channels import Release
 from kiln.publish.lines import ChannelRow, channel_rows
+from kiln.telemetry.pricing import monthly_cost
+from kiln.telemetry.settings import Telemetry
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
 Say = Callable[[str], None]
+# Images of a line whose statements are checked, besides those that a channel holds: it takes three
+# requests each.
 _NEWEST_CHECKED = 3
 
 
@@ -54,57 +59,37 @@ def gather_catalogue(
     *,
     types: Sequence[str] | None = None,
 ) -> Gathered:
-    """What the channels of the target's account hold and have held, with the records that are here.
+    """The catalogue of the channels in the target's account, with the records that are here.
 
     `settings` are the lines' own; `types` the instance types that can be chosen, by default all
     that are offered. `say` gets what cannot be shown, such as a statement that nobody may read.
-    Raises KilnError (exit status 1) if AWS does not answer.
     """
     rows = channel_rows(target, regions, settings)
-    mine = {image.ami_id: image for image in own_images(target)}
-    past = {
-        line: {
-            channel: list(channels.past(target, line, channel))
-            for channel in dict.fromkeys(row.channel for row in rows if row.line == line)
-        }
-        for line in dict.fromkeys(row.line for row in rows)
-    }
+    everywhere = list(dict.fromkeys([target.region, *regions]))
+    events = events_by_ami(target, groups_of_events(recipes), everywhere, say) if rows else None
+    account = _Account(target, {image.ami_id: image for image in own_images(target)}, events, say)
     by_line = {recipe.channel_line: recipe for recipe in recipes}
-    keys = _keys(settings, target, say)
-    seen = None
-    if past:
-        seen = xids_by_ami(target, groups_of_events(recipes), [target.region, *regions], say)
-    by_run: dict[str, Record] = {}
+    records: dict[str, Record] = {}
     lines = []
-    for line in dict.fromkeys([*by_line, *past]):
-        releases = _releases(past.get(line, {}))
-        records = {
-            key: release
-            for key, release in ((k, _record(r)) for k, r in releases.items())
-            if release
-        }
-        by_run |= records
+    for line in dict.fromkeys([*by_line, *(row.line for row in rows)]):
         here = [row for row in rows if row.line == line]
-        keys_to_check = _to_check(releases, {row.ami_id for row in here})
-        images = [
-            _image(
-                key,
-                release,
-                mine,
-                records.get(key),
-                target,
-                keys.get(line),
-                key in keys_to_check,
-                say,
-            )
-            for key, release in releases.items()
-        ]
+        past = {
+            channel: list(channels.past(target, line, channel))
+            for channel in dict.fromkeys(row.channel for row in here)
+        }
+        releases = _releases(past)
+        found = {key: _record(release, say) for key, release in releases.items()}
+        records |= {key: record for key, record in found.items() if record}
+        held = {row.ami_id for row in here}
+        signer = _signer(line, settings, target, say)
         lines.append(
-            replace(
-                line_about(line, by_line.get(line), releases),
-                channels=tuple(_channel(row, past[line][row.channel]) for row in here),
-                history=tuple(_moves(past.get(line, {}))),
-                images=tuple(_with_xids(_with_changes(images, records), seen)),
+            line_about(
+                line,
+                by_line.get(line),
+                releases,
+                channels=tuple(_channel(row, past[row.channel]) for row in here),
+                history=tuple(_moves(past)),
+                images=tuple(account.images(releases, records, held, signer)),
             )
         )
     # What can be had stands before what the matrix only promises.
@@ -115,11 +100,11 @@ def gather_catalogue(
             place=target.where,
             target=target.kind,
             region=target.region,
-            regions=tuple(dict.fromkeys([target.region, *regions])),
+            regions=tuple(everywhere),
             lines=tuple(lines),
             types=served_types(list(by_line.values()), [line.line for line in lines], types),
         ),
-        by_run,
+        records,
     )
 
 
@@ -131,27 +116,15 @@ def image_key(release: Release) -> str:
 
 
 def _releases(past: Mapping[str, Sequence[Release]]) -> dict[str, Release]:
-    """Each image that a line's channels have held, newest first."""
+    """Each image that a line's channels have held, as its last move describes it, newest first."""
     every = sorted(
-        (move for each in past.values() for move in each), key=lambda entry: entry.moved.at
+        (move for each in past.values() for move in each), key=lambda move: move.moved.at
     )
-    newest_word = {image_key(release): release for release in every}
-    return dict(
-        sorted(newest_word.items(), key=lambda pair: (pair[1].built, pair[0]), reverse=True)
-    )
+    last = {image_key(release): release for release in every}
+    return dict(sorted(last.items(), key=lambda pair: (pair[1].built, pair[0]), reverse=True))
 
 
-def _to_check(releases: Mapping[str, Release], held: Set[str]) -> set[str]:
-    """The images whose statements are checked, which takes three requests each: those that a
-    channel holds, and the newest."""
-    newest = list(releases)[:_NEWEST_CHECKED]
-    return {
-        *newest,
-        *(key for key, release in releases.items() if held & {*release.images.values()}),
-    }
-
-
-def _record(release: Release) -> Record | None:
+def _record(release: Release, say: Say) -> Record | None:
     """The record that judged the image last, otherwise that of its build; None if none is here."""
     if not vocabulary.RECIPE_NAME.fits(release.recipe):
         return None
@@ -163,7 +136,109 @@ def _record(release: Release) -> Record | None:
         if record.ami_id in ids and not record.says_nothing and record.checks
     )
     built = (record for record in every if record.run_id == release.run_id)
-    return next(judged, next(built, None))
+    record = next(judged, next(built, None))
+    try:
+        if record and record.versions:
+            read_version_info(record.versions, "its version-info")
+    except KilnError as error:
+        say(f"{release.ami_name}: its record is left out: {error}")
+        return None
+    return record
+
+
+@dataclass(frozen=True)
+class _Account:
+    """What the images of all lines are made from; `events` are the fleet's."""
+
+    target: Target
+    own: Mapping[str, Image]
+    events: EventsByAmi | None
+    say: Say
+
+    def images(
+        self,
+        releases: Mapping[str, Release],
+        records: Mapping[str, Record],
+        held: set[str],
+        signer: SSlibKey | None,
+    ) -> Iterator[CataloguedImage]:
+        """A line's images, newest first; `held` are the AMIs that its channels hold."""
+        keys = list(releases)
+        for at, (key, release) in enumerate(releases.items()):
+            before = keys[at + 1] if at + 1 < len(keys) else None
+            record = records.get(key)
+            checks = record.checks if record else None
+            changes = changes_between(records.get(before or ""), record)
+            ami_id = release.images.get(self.target.region)
+            trust, why = _trust(self.own.get(ami_id or ""))
+            if signer is None:
+                signed: tuple[Signed, str] = "unsigned", "the matrix names no key for this line"
+            elif at < _NEWEST_CHECKED or held & {*release.images.values()}:
+                signed = self._signed(ami_id, trust, signer)
+            else:
+                signed = "unknown", "of images that no channel holds only the newest are checked"
+            yield CataloguedImage(
+                key=key,
+                ami_name=release.ami_name,
+                images=release.images,
+                built=release.built,
+                trust=trust,
+                why_not=why,
+                signed=signed[0],
+                signed_why=signed[1],
+                installed=asdict(release.installed),
+                recipe=release.recipe,
+                recipe_digest=release.recipe_digest,
+                git_commit=release.git_commit,
+                checks=CheckCounts(
+                    checks.passed, checks.failed, checks.skipped, record.verify_instance_type
+                )
+                if checks and record
+                else None,
+                packages=len(record.versions["packages"]) if record and record.versions else None,
+                record=f"images/{key}.record.json" if record else None,
+                sbom=f"images/{key}.sbom.json" if record and record.versions else None,
+                before=before,
+                changes=None
+                if changes is None
+                else {
+                    severity: sum(change.severity == severity for change in changes)
+                    for severity in ("high", "medium", "low")
+                },
+                xids=None
+                if self.events is None
+                else seen_xids(
+                    event
+                    for ami in set(release.images.values())
+                    for event in self.events.get(ami, ())
+                ),
+            )
+
+    def _signed(self, ami_id: str | None, trust: Trust, signer: SSlibKey) -> tuple[Signed, str]:
+        if ami_id is None or trust == "gone":
+            return "unknown", "the AMI is not there any more"
+        try:
+            statement = provenance.verify_image(self.target, ami_id, signer)
+        except KilnError as error:
+            self.say(f"{ami_id}: its statement was not checked: {error}")
+            return "unknown", "its statement could not be read"
+        return (
+            ("does not match", "; ".join(statement.wrong)) if statement.wrong else ("matches", "")
+        )
+
+
+def _signer(
+    line: str, settings: Mapping[str, Publish], target: Target, say: Say
+) -> SSlibKey | None:
+    """The key that must have signed a line's statements, where the matrix names one."""
+    chosen = settings.get(line)
+    if chosen is None or chosen.sign is None:
+        return None
+    try:
+        return provenance.public_key(chosen.sign, target)
+    except KilnError as error:
+        say(f"{line}: its statements are not checked: {error}")
+        return None
 
 
 def _trust(image: Image | None) -> tuple[Trust, str]:
@@ -175,38 +250,30 @@ def _trust(image: Image | None) -> tuple[Trust, str]:
     verdict = image.tags.get(VERIFIED, "")
     if says_verified(verdict):
         return "verified", ""
-    return (
-        "not verified",
-        f"its tag {VERIFIED} says {verdict!r}" if verdict else "nothing verified it",
-    )
+    why = f"its tag {VERIFIED} says {verdict!r}" if verdict else "nothing verified it"
+    return "not verified", why
+
+
+_GONE = "the image is not available here"
+# The region's AMI is not the one that its release describes, or is not there.
+_BROKEN = (_GONE, "no release describes it", "a move was interrupted")
 
 
 def _channel(row: ChannelRow, past: Sequence[Release]) -> ChannelInRegion:
     """A channel in a region; what is not whole there is not verified."""
-    trust: Trust = "verified" if row.verified and not _broken(row) else "not verified"
-    why = "" if trust == "verified" else row.drift or f"its tag {VERIFIED} does not say that it is"
-    if row.drift == "the image is not available here":
-        trust = "gone"
+    verified = row.verified and row.drift not in _BROKEN
+    why = row.drift or f"its tag {VERIFIED} does not say that it is"
     held = next((move for move in past if row.ami_id in move.images.values()), None)
     return ChannelInRegion(
         channel=row.channel,
         region=row.region,
         ami_id=row.ami_id,
         ami_name=held.ami_name if held else None,
-        trust=trust,
-        why_not=why,
+        trust="gone" if row.drift == _GONE else "verified" if verified else "not verified",
+        why_not="" if verified else why,
         since=row.since,
         drift=row.drift,
         parameter=channels.image_parameter(row.line, row.channel),
-    )
-
-
-def _broken(row: ChannelRow) -> bool:
-    """Whether the region's AMI is not the one that its release describes, or is not there."""
-    return row.drift in (
-        "the image is not available here",
-        "no release describes it",
-        "a move was interrupted",
     )
 
 
@@ -220,133 +287,25 @@ def _moves(past: Mapping[str, Sequence[Release]]) -> Iterator[ChannelMove]:
         )
 
 
-def _image(
-    key: str,
-    release: Release,
-    mine: Mapping[str, Image],
-    record: Record | None,
-    target: Target,
-    signer: SSlibKey | None,
-    check: bool,
-    say: Say,
-) -> CataloguedImage:
-    ami_id = release.images.get(target.region)
-    trust, why = _trust(mine.get(ami_id or ""))
-    signed: Signed = "unknown"
-    signed_why = "of images that no channel holds only the newest are checked"
-    if check or signer is None:
-        signed, signed_why = _signed(target, ami_id, trust, signer, say)
-    checks = record.checks if record else None
-    return CataloguedImage(
-        key=key,
-        ami_name=release.ami_name,
-        images=release.images,
-        built=release.built,
-        trust=trust,
-        why_not=why,
-        signed=signed,
-        signed_why=signed_why,
-        installed=asdict(release.installed),
-        recipe=release.recipe,
-        recipe_digest=release.recipe_digest,
-        git_commit=release.git_commit,
-        checks=CheckCounts(
-            checks.passed, checks.failed, checks.skipped, record.verify_instance_type
-        )
-        if checks and record
-        else None,
-        packages=len(record.versions.get("packages") or ()) if record and record.versions else None,
-        record=f"images/{key}.record.json" if record else None,
-        sbom=f"images/{key}.sbom.json" if record and record.versions else None,
-    )
-
-
-def _keys(settings: Mapping[str, Publish], target: Target, say: Say) -> dict[str, SSlibKey]:
-    """The key that must have signed each line's statements, where the matrix names one."""
-    by_id = {}
-    for line, chosen in settings.items():
-        if chosen.sign is None:
-            continue
-        try:
-            by_id[line] = provenance.public_key(chosen.sign, target)
-        except KilnError as error:
-            say(f"{line}: its statements are not checked: {error}")
-    return by_id
-
-
-def _signed(
-    target: Target, ami_id: str | None, trust: Trust, signer: SSlibKey | None, say: Say
-) -> tuple[Signed, str]:
-    if signer is None:
-        return "unsigned", "the matrix names no key for this line"
-    if ami_id is None or trust == "gone":
-        return "unknown", "the AMI is not there any more"
-    try:
-        statement = provenance.verify_image(target, ami_id, signer)
-    except KilnError as error:
-        say(f"{ami_id}: its statement was not checked: {error}")
-        return "unknown", "its statement could not be read"
-    return ("does not match", "; ".join(statement.wrong)) if statement.wrong else ("matches", "")
-
-
-def _with_changes(
-    images: Sequence[CataloguedImage], records: Mapping[str, Record]
-) -> Iterator[CataloguedImage]:
-    """Each image with the one built before it and the count of what differs."""
-    for at, image in enumerate(images):
-        before = images[at + 1].key if at + 1 < len(images) else None
-        counts = None
-        changes = changes_between(records.get(before or ""), records.get(image.key))
-        if changes is not None:
-            counts = {
-                severity: sum(change.severity == severity for change in changes)
-                for severity in ("high", "medium", "low")
-            }
-        yield replace(image, before=before, changes=counts)
-
-
-def _with_xids(
-    images: Iterable[CataloguedImage], seen: Mapping[str, tuple[SeenXid, ...]] | None
-) -> Iterator[CataloguedImage]:
-    """Each image with the Xids of its AMIs in all regions."""
-    for image in images:
-        if seen is None:
-            yield image
-            continue
-        codes: dict[int, SeenXid] = {}
-        for entry in (entry for ami in set(image.images.values()) for entry in seen.get(ami, ())):
-            other = codes.get(entry.xid, SeenXid(entry.xid, 0, 0, ""))
-            codes[entry.xid] = SeenXid(
-                entry.xid,
-                entry.count + other.count,
-                entry.instances + other.instances,
-                max(entry.last, other.last),
-            )
-        ordered = sorted(codes.values(), key=lambda entry: (-entry.count, entry.xid))
-        yield replace(image, xids=tuple(ordered))
-
-
-def changes_between(before: Record | None, after: Record | None) -> list[diff.Change] | None:
-    """What differs between two records' images, grave first; None where one tells too little."""
+def changes_between(before: Record | None, after: Record | None) -> list[Change] | None:
+    """The differences of two records' images, grave first; None where one has no version-info."""
     if not (before and after and before.versions and after.versions):
         return None
-    try:
-        return diff.compare_records(before.versions, after.versions)
-    except (KilnError, AttributeError, KeyError, TypeError, ValueError):
-        return None
+    return compare_records(before.versions, after.versions)
 
 
-def line_about(line: str, recipe: Recipe | None, releases: Mapping[str, Release]) -> CataloguedLine:
-    """A line without its channels: as the matrix has it, otherwise as its last release says."""
+def line_about(
+    line: str, recipe: Recipe | None, releases: Mapping[str, Release], **filled: Any
+) -> CataloguedLine:
+    """A line as the matrix has it, otherwise as its last release says; `filled` is the rest."""
     distro, stack, flavor, arch = line.split("/")
-    page = f"lines/{line.replace('/', '-')}.html"
     newest = next(iter(releases.values()), None)
     driver = recipe.driver if recipe else newest.installed.driver if newest else None
     branch = facts.branch(driver)
     ends = branch.end_of_life if branch else None
     return CataloguedLine(
         line=line,
-        page=page,
+        page=f"lines/{line.replace('/', '-')}.html",
         in_matrix=recipe is not None,
         recipe=recipe.name if recipe else newest.recipe if newest else "",
         distro=distro,
@@ -358,4 +317,37 @@ def line_about(line: str, recipe: Recipe | None, releases: Mapping[str, Release]
         kernel_module=recipe.kernel_module if recipe else None,
         cuda=recipe.cuda if recipe else newest.installed.cuda if newest else None,
         driver_ends=ends.isoformat() if ends else None,
+        **filled,
     )
+
+
+def served_types(
+    recipes: Sequence[Recipe], lines: Sequence[str], types: Sequence[str] | None = None
+) -> tuple[ServedType, ...]:
+    """An entry for each instance type that a recipe serves; `lines` gives the indices."""
+    if types is None:
+        types = [kind.type for kind in facts.instances().values() if kind.offered]
+    index = {line: place for place, line in enumerate(lines)}
+    by_name = {recipe.name: recipe for recipe in recipes}
+    rows = judged_rows(recipes)
+    by_type = []
+    for name in types:
+        answer = rows_on(facts.instance(name), rows)
+        served = tuple(
+            (
+                index[by_name[entry["row"]].channel_line],
+                len(entry["warnings"]),
+                _telemetry_cost(by_name[entry["row"]], name),
+            )
+            for entry in answer["serves"]
+        )
+        if served:
+            by_type.append(ServedType(name, answer["gpus"], served))
+    return tuple(by_type)
+
+
+def _telemetry_cost(recipe: Recipe, instance_type: str) -> float | None:
+    """US dollars a month; None for an image that sends no metrics."""
+    if "cloudwatch-agent" not in recipe.components:
+        return None
+    return float(monthly_cost(instance_type, Telemetry(**recipe.telemetry))["usd_per_month"])

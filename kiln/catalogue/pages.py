@@ -7,36 +7,38 @@ which the pages' Content-Security-Policy lets them load and nothing else.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import TEMPLATES
+from kiln.base.printable import printable
 from kiln.base.templates import render
 from kiln.base.times import read_time
-from kiln.catalogue.feed import feed_text
 from kiln.catalogue.fleet_xids import DAYS
 from kiln.catalogue.gather import changes_between
 from kiln.catalogue.model import (
     Catalogue,
     CataloguedImage,
     CataloguedLine,
+    ChannelInRegion,
     Gathered,
     SeenXid,
     catalogue_json_schema,
 )
 from kiln.catalogue.reference import mig_files, mig_gpus, xid_codes, xid_state
-from kiln.catalogue.snippets import Snippet, line_snippets
+from kiln.consume.kinds import KINDS
+from kiln.consume.request import launch_request
 from kiln.facts import table
 from kiln.image import diff, sbom
-from kiln.image.version_info import reading
+from kiln.image.version_info import read_version_info
 from kiln.pipeline.record import Record, as_text
 from kiln.publish import lines
 
 FOLDER = TEMPLATES / "catalogue"
 STATIC = ("catalogue.css", "catalogue.js", "line.js", "compare.js")
-# Nothing but the site's own files; the header that --serve sends says more (`serve.HEADERS`).
+# Nothing but the site's own files; the header that --serve sends says more (`site.HEADERS`).
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "base-uri 'none'; form-action 'none'"
@@ -44,56 +46,29 @@ POLICY = (
 Say = Callable[[str], None]
 # Differences on a line's page; the rest is on the page that compares.
 _MOST_CHANGES = 100
+_MOST_MOVES = 50
 
 
 def site_files(gathered: Gathered, say: Say) -> Iterator[tuple[str, str]]:
     """Every file of the site: its path within, and its text. The pages come last.
 
-    `say` gets a line for an image whose record cannot be read, and its page then has no SBOM, and
-    one for a line whose row does not serve the type that checks it, and its page then has no
-    documents.
+    `say` gets a line for one whose row does not serve the type that checks it, and its page then
+    has no documents.
     """
+    catalogue = gathered.catalogue
     for name in STATIC:
         yield name, (FOLDER / name).read_text(encoding="utf-8")
     yield from mig_files()
-    damaged = set()
-    for line in gathered.catalogue.lines:
-        for image in line.images:
-            record = gathered.records.get(image.key)
-            try:
-                yield from list(_image_files(image, record)) if record else ()
-            except KilnError as error:
-                damaged.add(image.key)
-                say(f"{image.ami_name}: its record is left out: {error}")
-    whole = _without(gathered, damaged)
-    catalogue = whole.catalogue
     for line in catalogue.lines:
-        yield f"lines/{_name(line)}.xml", feed_text(catalogue, line)
-    yield "feed.xml", feed_text(catalogue)
+        for image in line.images:
+            if image.key in gathered.records:
+                yield from _image_files(image, gathered.records[image.key])
+        yield f"lines/{_name(line)}.xml", _feed(catalogue, line)
+    yield "feed.xml", _feed(catalogue)
     yield "data.js", f"window.kilnCatalogue = {_script(_data(catalogue))};\n"
     yield "catalogue.schema.json", catalogue_json_schema()
     yield "catalogue.json", json.dumps(catalogue.as_json(), indent=1) + "\n"
-    yield from _pages(whole, say)
-
-
-def _without(gathered: Gathered, damaged: Set[str]) -> Gathered:
-    """The same as if these images had no record here."""
-    if not damaged:
-        return gathered
-    lines = tuple(
-        replace(
-            line,
-            images=tuple(
-                replace(image, record=None, sbom=None, packages=None, changes=None)
-                if image.key in damaged
-                else image
-                for image in line.images
-            ),
-        )
-        for line in gathered.catalogue.lines
-    )
-    records = {key: record for key, record in gathered.records.items() if key not in damaged}
-    return Gathered(replace(gathered.catalogue, lines=lines), records)
+    yield from _pages(gathered, say)
 
 
 def _pages(gathered: Gathered, say: Say) -> Iterator[tuple[str, str]]:
@@ -229,14 +204,59 @@ def _of_line(
     }
 
 
-def _launches(line: CataloguedLine, row: lines.Line, region: str, say: Say) -> tuple[Snippet, ...]:
-    """The documents that launch a line; none where its row does not serve the type that checks it,
-    as of a distribution that ended last night."""
+def _launches(line: CataloguedLine, row: lines.Line, region: str, say: Say) -> list[dict[str, Any]]:
+    """The documents for each of a line's channels that holds something in the region, the last
+    channel first; if none does, for the last one.
+
+    None where the row does not serve the type that checks it, as of a distribution that ended last
+    night.
+    """
+    declared = row.settings.channels
+    here = {holding.channel: holding for holding in line.channels if holding.region == region}
+    names = [name for name in reversed(declared) if name in here] or [declared[-1]]
     try:
-        return line_snippets(line, row, region)
+        return [_launch(line, row, region, name, here.get(name)) for name in names]
     except KilnError as error:
         say(f"{line.line}: what launches it is left out: {error}")
-        return ()
+        return []
+
+
+def _launch(
+    line: CataloguedLine,
+    row: lines.Line,
+    region: str,
+    channel: str,
+    held: ChannelInRegion | None,
+) -> dict[str, Any]:
+    """The documents for a channel, and the regions that have it with their AMIs, this one first.
+
+    A document that cannot follow the channel holds the AMI's id; without one it is left out.
+    """
+    request = launch_request(line.line, channel, region, row=row)
+    pinned = request.model_copy(update={"image_id": held.ami_id if held else None})
+    documents = []
+    for kind in KINDS.values():
+        if kind.needs_id and held is None:
+            continue
+        try:
+            text = kind.document(pinned if kind.needs_id else request)
+        except KilnError:
+            continue  # the kind is not for this line
+        documents.append({"kind": kind.name, "summary": kind.summary, "text": text})
+    warning = ""
+    if held is None:
+        warning = "which holds nothing yet"
+    elif held.trust != "verified":
+        gone = held.trust == "gone"
+        warning = "whose AMI is not there any more" if gone else f"whose AMI is {held.trust}"
+    places = {each.region: each.ami_id for each in line.channels if each.channel == channel}
+    return {
+        "channel": channel,
+        "warning": warning,
+        "instance_type": request.instance_type.type,
+        "documents": documents,
+        "regions": ((region, places.pop(region, "")), *places.items()),
+    }
 
 
 def _reported(
@@ -263,17 +283,29 @@ def _installed(image: CataloguedImage | None, record: Record | None) -> Iterator
 
 
 def _image_files(image: CataloguedImage, record: Record) -> Iterator[tuple[str, str]]:
-    """Record, SBOM and what pages look up. Raises KilnError for a damaged version-info."""
+    """Record, SBOM and what pages look up."""
     # Where the run's folder was is nobody's business here.
     yield f"images/{image.key}.record.json", as_text(replace(record, folder=""))
     facts: Mapping[str, Any] = {}
     if record.versions:
-        with reading("its version-info"):
-            facts = diff.facts_of(record.versions)
-            bill = sbom.of_build(record, {"versions": record.versions})
-        yield f"images/{image.key}.sbom.json", bill
+        facts = diff.recorded_values(read_version_info(record.versions))
+        yield f"images/{image.key}.sbom.json", sbom.build_sbom(record, record.versions)
     script = _script({"name": image.ami_name, "facts": facts})
     yield (
         f"images/{image.key}.js",
         f"(window.kilnImages ||= {{}})[{_script(image.key)}] = {script};\n",
+    )
+
+
+def _feed(catalogue: Catalogue, only: CataloguedLine | None = None) -> str:
+    """An Atom feed of the newest moves of all channels, or of one line's."""
+    lines = [only] if only else catalogue.lines
+    moves = [(move, line) for line in lines for move in line.history]
+    return render(
+        "catalogue/feed.xml.j2",
+        catalogue=catalogue,
+        about=only.line if only else "all lines",
+        up="../" if only else "",
+        moves=sorted(moves, key=lambda pair: pair[0].at, reverse=True)[:_MOST_MOVES],
+        plain=printable,
     )

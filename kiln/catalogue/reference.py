@@ -8,8 +8,7 @@ from functools import cache
 from typing import Any
 
 from kiln import facts
-from kiln.mig.draw import draw_svg
-from kiln.mig.plan import plan_layout
+from kiln.mig.plan import draw_svg, plan_layout
 from kiln.mig.profiles import profiles_for
 from kiln.xid.catalogue import CATALOGUE
 

@@ -42,7 +42,6 @@ def catalogue_(
     """Which image to take, what is on it, what changed, is it safe: as a static web site."""
     from kiln.base.paths import build_dir
     from kiln.catalogue import site
-    from kiln.catalogue.serve import serve_site
     from kiln.cli import targets
     from kiln.cli.catalogue_site import make_catalogue
     from kiln.publish.lines import regions_to_show
@@ -73,4 +72,4 @@ def catalogue_(
         ),
     )
     if serve:
-        serve_site(folder, port, note)
+        site.serve_site(folder, port, note)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from invoke import Context
 
@@ -59,10 +60,8 @@ def consume(
 ) -> int:
     """Write what launches a channel's image: for EKS, ECS, Batch, ParallelCluster, Terraform …"""
     from kiln.cli import targets
-    from kiln.consume.argo import walk_through
-    from kiln.consume.checked_request import checked_request, only_for
-    from kiln.consume.kinds import KINDS, kind_of, pinned, write_document
-    from kiln.consume.launch_options import checked_options
+    from kiln.consume.kinds import KINDS, kind_named, pinned
+    from kiln.consume.request import launch_request
     from kiln.matrix import load
     from kiln.publish.regions import answering
 
@@ -75,16 +74,17 @@ def consume(
             raise KilnError(
                 f"--{flag} is missing", hint="./invoke consume --line L --for KIND; see --list"
             )
-    kind = kind_of(for_)
-    only_for(kind, owner=owner, jobs=jobs, walkthrough=walkthrough)
-    options = checked_options(
-        instance_profile=instance_profile,
-        placement_group=placement_group,
-        capacity_reservation=capacity_reservation,
-        capacity_block=capacity_block,
-    )
-    request = checked_request(
-        kind,
+    kind = kind_named(for_)
+    settings: dict[str, Any] = {
+        "instance_profile": instance_profile,
+        "placement_group": placement_group,
+        "capacity_reservation": capacity_reservation,
+        "capacity_block": capacity_block,
+        "jobs": jobs,
+    }
+    flags = {f"--{name.replace('_', '-')}": value for name, value in settings.items()}
+    kind.require_flags({**flags, "--owner": owner != "ami", "--walkthrough": walkthrough})
+    request = launch_request(
         line,
         channel,
         region or load.default_region() or "us-east-1",
@@ -92,12 +92,12 @@ def consume(
         label=label,
         strategy=strategy,
         owner=owner,
-        jobs=jobs,
-        options=options,
+        **settings,
     )
+    kind.require_request(request)
     if pin or kind.needs_id:
         request = pinned(answering(targets.choose(target, region)), request)
-    text = walk_through(request) if walkthrough else write_document(kind, request)
+    text = kind.document(request, template="argo-walkthrough.sh" if walkthrough else "")
     answer = {"line": line, "channel": channel, "kind": kind.name, "file": out, "document": text}
     if out is None:
         show(answer, as_json=json, text=lambda _: text.removesuffix("\n"))

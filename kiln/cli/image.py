@@ -42,4 +42,4 @@ def sbom(c: Context, ami: str, aws_flags: dict[str, str], json: bool = False) ->
     from kiln.image import sbom as bom
 
     fetched_records.bring_for_names(aws_flags, ami)
-    say(bom.of_name(ami))
+    say(bom.image_sbom(ami))

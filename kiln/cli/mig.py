@@ -19,10 +19,9 @@ _GPU = {**_INSTANCE_TYPE, "gpu": "a GPU instead of an instance type: --gpu H100-
 @task(help={**_INSTANCE_TYPE, **JSON})
 def profiles(c: Context, instance_type: str, json: bool = False) -> None:
     """The MIG profiles of an instance type's GPUs: slices per GPU and instance, memory, SMs."""
-    from kiln import mig
-    from kiln.mig.profiles import profiles_text
+    from kiln.mig.profiles import profiles_for, profiles_text
 
-    show(mig.profiles_for(instance_type), as_json=json, text=profiles_text)
+    show(profiles_for(instance_type), as_json=json, text=profiles_text)
 
 
 @task(help={**_GPU, "devices": "profiles and counts: --devices 2g.20gb=2,4g.40gb=1", **JSON})
@@ -34,9 +33,9 @@ def check(
     json: bool = False,
 ) -> int:
     """Does this mix of profiles fit on one GPU? If not: why, and the nearest mix that does."""
-    from kiln import mig
+    from kiln.mig.check import check_mig_config
 
-    answer = mig.check_mig_config(gpu, instance_type, devices=devices)
+    answer = check_mig_config(gpu, instance_type, devices=devices)
     show(answer, as_json=json, text=_verdict)
     return 0 if answer["valid"] else 1
 
@@ -53,12 +52,12 @@ def plan(
     c: Context, instance_type: str, want: str, svg: str | None = None, json: bool = False
 ) -> int:
     """Place profiles on the GPUs on the fewest GPUs, and draw the result."""
-    from kiln import mig
+    from kiln.mig.plan import draw_svg, draw_text, plan_layout
 
-    answer = mig.plan_layout(instance_type, want)
+    answer = plan_layout(instance_type, want)
     if svg:
-        _write_drawing(svg, mig.draw_svg(answer))
-    show(answer, as_json=json, text=mig.draw_text)
+        _write_drawing(svg, draw_svg(answer))
+    show(answer, as_json=json, text=draw_text)
     return 0 if answer["fits"] else 1
 
 
@@ -124,9 +123,8 @@ def k8s(
     json: bool = False,
 ) -> None:
     """Helm values, node labels and resource names for a MIG layout in Kubernetes."""
-    from kiln import mig
-    from kiln.mig import layouts
-    from kiln.mig.k8s import k8s_text
+    from kiln.mig.check import labels_with
+    from kiln.mig.k8s import PLANNED, k8s_configuration, k8s_text, planned_labels
 
     if bool(label) == bool(want):
         raise KilnError("give either a label or a plan", hint='--label all-balanced, or --want "…"')
@@ -135,10 +133,10 @@ def k8s(
             "--want is a plan for an instance type",
             hint='--instance-type p4d.24xlarge --want "1g.5gb=40,3g.20gb=4", without other flags',
         )
-    labels = layouts.labels_with(config) if config else None
+    labels = labels_with(config) if config else None
     if want:
-        label, labels = layouts.PLANNED, layouts.planned_labels(str(instance_type), want)
-    answer = mig.k8s_configuration(label, strategy, gpu, instance_type, owner=owner, labels=labels)
+        label, labels = PLANNED, planned_labels(str(instance_type), want)
+    answer = k8s_configuration(label, strategy, gpu, instance_type, owner=owner, labels=labels)
     show(answer, as_json=json, text=k8s_text)
 
 

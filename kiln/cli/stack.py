@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as as_text
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from kiln.cli.flags import JSON, PLACE
 from kiln.cli.front import note, show, task, tell
 
 if TYPE_CHECKING:
-    from kiln.telemetry.stack.inputs import StackInputs
+    from kiln.telemetry.stack import StackInputs
 
 _NAME = {"name": "the stack's name, and that of its dashboard, GPU-NAME: --name ml"}
 _INPUTS = {
@@ -44,11 +43,10 @@ def render(
     json: bool = False,
 ) -> None:
     """Print the CloudFormation template of telemetry for an account, from the images' settings."""
-    from kiln.telemetry.stack.template import stack_template, template_data
+    from kiln.telemetry.stack import as_data, stack_template
 
-    inputs = _inputs(row, gpu_type, watch)
-    text = stack_template(inputs)
-    answer = {"file": out, "template": template_data(inputs)}
+    text = stack_template(_inputs(row, gpu_type, watch))
+    answer = {"file": out, "template": as_data(text)}
     if out is None:
         show(answer, as_json=json, text=lambda _: text.removesuffix("\n"))
         return
@@ -84,15 +82,20 @@ def deploy(
 ) -> None:
     """Create or update the stack: role, agent configuration, alarms, dashboard."""
     from kiln.cli import targets
-    from kiln.cloud import stacks, telemetry_stack
+    from kiln.cloud import stacks
     from kiln.matrix.load import default_account
-    from kiln.telemetry.stack.alarms import alarms_without_data
-    from kiln.telemetry.stack.parameters import parameters_given
-    from kiln.telemetry.stack.template import template_data
+    from kiln.telemetry.stack import (
+        LOG_GROUPS,
+        alarms_without_data,
+        as_data,
+        parameters_given,
+        stack_template,
+    )
 
     _named(name, "deploy")
     inputs = _inputs(row, gpu_type, watch)
-    data = template_data(inputs)
+    text = stack_template(inputs)
+    data = as_data(text)
     for line in alarms_without_data(inputs.settings):
         note(line)
     parameters = parameters_given(parameter, data["Parameters"])
@@ -101,12 +104,12 @@ def deploy(
         parameters.setdefault("PermissionsBoundary", account.permissions_boundary)
     place = targets.choose_aws(target, region, "stack.deploy")
     note(str(place))
-    groups = {key: value["Value"] for key, value in data["Outputs"].items()}
-    text = as_text.dumps(data, separators=(",", ":"))
-    for key, value in telemetry_stack.groups_that_are_there(place, name, groups).items():
-        if key not in parameters:
-            note(f"{key}=false: the log group is there already, and stays as it is")
-            parameters[key] = value
+    if not stacks.find_stack(place, name):
+        for key, output in LOG_GROUPS.items():
+            group = data["Outputs"][output]["Value"]
+            if key not in parameters and stacks.has_log_group(place, group):
+                note(f"{key}=false: the log group is there already, and stays as it is")
+                parameters[key] = "false"
     outputs = stacks.deploy_stack(place, name, text, parameters, note, tags=account.tags, plan=plan)
     show(outputs, as_json=json, text=_lines)
 
@@ -120,12 +123,25 @@ def status(
     json: bool = False,
 ) -> None:
     """The stack's state and outputs, and its alarms with the instances that they are about."""
+    from kiln.base.errors import operation_failed
     from kiln.cli import targets
-    from kiln.cloud.telemetry_stack import stack_state
+    from kiln.cloud import stacks
 
     _named(name, "status")
     place = targets.choose_aws(target, region, "stack.status")
-    show(stack_state(place, name), as_json=json, text=_state)
+    stack = stacks.find_stack(place, name)
+    if stack is None:
+        raise operation_failed(
+            f"there is no stack {name} in {place.region}",
+            hint=f"./invoke stack.deploy --name {name}",
+        )
+    state = {
+        "stack": name,
+        "status": stack["StackStatus"],
+        "outputs": stacks.stack_outputs(stack),
+        "alarms": stacks.stack_alarms(place, name),
+    }
+    show(state, as_json=json, text=_state)
 
 
 @task(
@@ -147,13 +163,16 @@ def delete(
     """Delete the stack. The log groups stay, unless --with-logs."""
     from kiln.cli import targets
     from kiln.cloud import stacks
-    from kiln.cloud.telemetry_stack import remove_logs
+    from kiln.telemetry.stack import LOG_GROUPS
 
     _named(name, "delete")
     place = targets.choose_aws(target, region, "stack.delete")
     outputs = stacks.stack_outputs(stacks.find_stack(place, name))
     gone = stacks.remove_stack(place, name, note)
-    removed = remove_logs(place, outputs) if with_logs else []
+    groups = [outputs[key] for key in LOG_GROUPS.values() if with_logs and key in outputs]
+    removed = [group for group in groups if stacks.has_log_group(place, group)]
+    for group in removed:
+        stacks.remove_log_group(place, group)
     show(
         {"stack": name, "deleted": gone, "log_groups_deleted": removed},
         as_json=json,
@@ -176,7 +195,7 @@ def _inputs(row: str | None, gpu_types: Sequence[str], watch: Sequence[str]) -> 
     from kiln.base.errors import did_you_mean
     from kiln.matrix.load import default_telemetry, load_recipes
     from kiln.telemetry import Telemetry
-    from kiln.telemetry.stack.inputs import StackInputs
+    from kiln.telemetry.stack import StackInputs
 
     recipes = load_recipes()
     settings = default_telemetry()

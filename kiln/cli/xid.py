@@ -17,7 +17,7 @@ from kiln.cli.front import note, say, show, task
 @task(positional=["code"], help={"code": "79, xid79 or sxid12028", **JSON})
 def explain(c: Context, code: str, json: bool = False) -> None:
     """What an Xid or SXid means, how severe it is, what to do: ./invoke xid.explain 79"""
-    from kiln.xid import explain as catalogue
+    from kiln.xid import catalogue
 
     show(catalogue.explain_code(code), as_json=json, text=explained_text)
 
@@ -48,12 +48,11 @@ def print_events(file: str, *, as_json: bool) -> None:
     from json import dumps
 
     from kiln.xid import archive
-    from kiln.xid.explain import printable_line
 
     event, left_out = None, archive.LeftOut()
     with _opened(file) as log:
         for event in _read(archive.events(log, left_out), file):
-            say(dumps(event) if as_json else printable_line(_line(event)))
+            say(dumps(event) if as_json else archive.printable_line(_line(event)))
     if left_out.count:
         note(
             f"{file}: left out {left_out.count} of the lines with an Xid or SXid, first in line "

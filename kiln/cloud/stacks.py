@@ -1,21 +1,20 @@
-"""CloudFormation stacks: created, updated and deleted, with their events as they happen."""
+"""CloudFormation stacks: deployed by change set, followed by botocore's waiters."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from kiln.base.errors import KilnError, operation_failed
-from kiln.cloud import aws, change_sets
+from kiln.base import plain_yaml
+from kiln.base.errors import operation_failed
+from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.facts.program_messages import message
 
-# A stack whose creation has failed can only be deleted.
-_DEAD = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED")
-# https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/cloudformation-limits.html
-_LONGEST = 51_200
 Say = Callable[[str], None]
+# Seconds between two looks, and how many looks.
+_WAIT = {"Delay": 5, "MaxAttempts": 720}
 
 
 def deploy_stack(
@@ -27,154 +26,80 @@ def deploy_stack(
     *,
     tags: Mapping[str, str] | None = None,
     plan: bool = False,
-    pause: float | None = None,
 ) -> dict[str, str]:
-    """Create a stack, or update it; its outputs. A parameter that is not given keeps its value.
+    """Create a stack, or update it; return its outputs. A parameter not given keeps its value.
 
-    An update's changes are printed before it begins; with `plan` nothing is done after that. The
-    resources of a failed creation are removed. Raises KilnError (exit status 1) if CloudFormation
-    refuses, or with the reasons of the resources that failed.
+    An update's changes are printed before it begins; with `plan` nothing is done after that.
+    CloudFormation removes a stack that it cannot create.
     """
-    if len(template.encode()) > _LONGEST:
-        raise KilnError(
-            f"the template has {len(template.encode())} bytes; CloudFormation takes {_LONGEST}",
-            hint="name fewer instance types or instances",
-        )
-    client = aws.cloudformation(target)
-    seconds = target.wait_seconds if pause is None else pause
+    from botocore.exceptions import WaiterError
+
     present = find_stack(target, name)
-    if present and is_dead(present):
-        if plan:
-            say(f"{name} could not be created earlier: its rest would be removed, and it created")
-            return {}
-        say(f"{name} could not be created earlier: what is left of it is removed")
-        remove_stack(target, name, say, seconds)
-        present = None
-    wanted = change_sets.stack_request(name, template, parameters, tags or {}, present)
-    with aws.explained(f"the stack {name} could not be deployed"):
-        if present is None:
-            if plan:
-                say(f"there is no stack {name}: it would be created")
-                return {}
-            made = client.create_stack(**wanted)
-            _follow_creation(target, name, str(made["StackId"]), say, seconds)
-            return stack_outputs(find_stack(target, name))
-        proposed = change_sets.propose(client, wanted, seconds)
-        if proposed is None:
-            say(f"{name} is as the template says: nothing to change")
-            return stack_outputs(present)
-        for line in proposed.lines:
-            say(line)
-        if plan:
-            client.delete_change_set(**proposed.which)
-            return stack_outputs(present)
-        seen = _newest_event(client, name)
-        client.execute_change_set(**proposed.which)
-        _follow(client, str(present["StackId"]), seen, say, seconds)
-        return stack_outputs(find_stack(target, name))
-
-
-def remove_stack(target: Target, name: str, say: Say, pause: float | None = None) -> bool:
-    """Delete a stack; False if there was none.
-
-    Raises KilnError (exit status 1) if CloudFormation refuses.
-    """
+    if plan and not present:
+        say(f"there is no stack {name}: it would be created")
+        return {}
     client = aws.cloudformation(target)
+    which = {"StackName": name, "ChangeSetName": f"kiln-{uuid.uuid4().hex[:12]}"}
+    only_new = {} if present else {"OnStackFailure": "DELETE"}
+    with aws.explained(f"the stack {name} could not be deployed"):
+        client.create_change_set(
+            **which,
+            **only_new,
+            ChangeSetType="UPDATE" if present else "CREATE",
+            TemplateBody=template,
+            Parameters=_parameters(template, parameters, present),
+            Capabilities=["CAPABILITY_IAM"],
+            Tags=[{"Key": key, "Value": value} for key, value in (tags or {}).items()],
+        )
+        try:
+            client.get_waiter("change_set_create_complete").wait(**which, WaiterConfig=_WAIT)
+        except WaiterError as error:
+            client.delete_change_set(**which)
+            reason = error.last_response.get("StatusReason", str(error))
+            if message("cloudformation", "no_changes").search(reason):
+                say(f"{name} is as the template says: nothing to change")
+                return stack_outputs(present)
+            raise operation_failed(f"the stack {name} could not be deployed: {reason}") from None
+        if present:
+            pages = client.get_paginator("describe_change_set").paginate(**which)
+            for change in pages.search("Changes[].ResourceChange"):
+                say(_change_text(change))
+        if plan:
+            client.delete_change_set(**which)
+            return stack_outputs(present)
+        stack_id = client.describe_stacks(StackName=name)["Stacks"][0]["StackId"]
+        told = len(_events(client, stack_id))
+        client.execute_change_set(**which)
+        waiter = "stack_update_complete" if present else "stack_create_complete"
+        _follow(client, waiter, stack_id, told, say)
+    return stack_outputs(find_stack(target, name))
+
+
+def remove_stack(target: Target, name: str, say: Say) -> bool:
+    """Delete a stack; False if there was none."""
     present = find_stack(target, name)
     if present is None:
         return False
-    seconds = target.wait_seconds if pause is None else pause
+    client = aws.cloudformation(target)
     with aws.explained(f"the stack {name} could not be deleted"):
-        seen = _newest_event(client, name)
+        told = len(_events(client, present["StackId"]))
         client.delete_stack(StackName=name)
-        _follow(client, str(present["StackId"]), seen, say, seconds, good=("DELETE_COMPLETE",))
+        _follow(client, "stack_delete_complete", present["StackId"], told, say)
     return True
 
 
-def is_dead(present: Any) -> bool:
-    """Whether a stack could not be created, so that it can only be deleted."""
-    return present["StackStatus"] in _DEAD
-
-
 def find_stack(target: Target, name: str) -> Any:
-    """The stack as DescribeStacks has it, or None."""
+    """The stack as DescribeStacks has it; None if there is none, or only its first change set."""
     from botocore.exceptions import ClientError
 
     with aws.explained(f"the stack {name} could not be looked up"):
         try:
-            return aws.cloudformation(target).describe_stacks(StackName=name)["Stacks"][0]
+            stack = aws.cloudformation(target).describe_stacks(StackName=name)["Stacks"][0]
         except ClientError as error:
             if message("cloudformation", "no_stack").search(error.response["Error"]["Message"]):
                 return None
             raise
-
-
-def _follow_creation(target: Target, name: str, stack_id: str, say: Say, pause: float) -> None:
-    try:
-        _follow(aws.cloudformation(target), stack_id, None, say, pause)
-    except KilnError as error:
-        present = find_stack(target, name)
-        if present is None or not is_dead(present):
-            raise
-        remove_stack(target, name, say, pause)
-        raise operation_failed(f"{error.message}\nwhat it had made is removed") from None
-
-
-def _newest_event(client: Any, name: str) -> str | None:
-    events = client.describe_stack_events(StackName=name)["StackEvents"]
-    return str(events[0]["EventId"]) if events else None
-
-
-def _follow(
-    client: Any,
-    stack_id: str,
-    seen: str | None,
-    say: Say,
-    pause: float,
-    good: tuple[str, ...] = ("CREATE_COMPLETE", "UPDATE_COMPLETE"),
-) -> None:
-    """Tell each event after `seen` until the stack is settled; raises KilnError unless it is in one
-    of the states `good`."""
-    failed: list[str] = []
-    # DeleteStack and ExecuteChangeSet answer before their work begins, and until then the stack is
-    # in its old state; the first event says that it has:
-    # https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_ExecuteChangeSet.html
-    begun = seen is None  # a creation
-    while True:
-        # First the state: the events until then are all there.
-        status = client.describe_stacks(StackName=stack_id)["Stacks"][0]["StackStatus"]
-        begun = begun or status == "DELETE_COMPLETE"
-        settled = begun and not status.endswith("_IN_PROGRESS")
-        fresh, seen = _events_since(client, stack_id, seen)
-        begun = begun or bool(fresh)
-        for event in fresh:
-            now, reason = event["ResourceStatus"], event.get("ResourceStatusReason", "")
-            line = f"{now}  {event['ResourceType']}  {event['LogicalResourceId']}"
-            say(f"{line}  {reason}".rstrip())
-            given_up = message("cloudformation", "given_up").search(reason)
-            if now.endswith("_FAILED") and not given_up:
-                failed.append(f"{event['LogicalResourceId']}: {reason}")
-        if settled:
-            break
-        time.sleep(pause)
-    if status not in good:
-        raise operation_failed(
-            f"the stack is {status}:\n  " + "\n  ".join(failed or ["CloudFormation says no more"])
-        )
-
-
-def _events_since(client: Any, stack_id: str, seen: str | None) -> tuple[list[Any], str | None]:
-    """The events after `seen`, oldest first, and the newest one's id."""
-    fresh: list[Any] = []
-    pages = client.get_paginator("describe_stack_events").paginate(StackName=stack_id)
-    for page in pages:
-        for event in page["StackEvents"]:
-            if event["EventId"] == seen:
-                fresh.reverse()
-                return fresh, str(fresh[-1]["EventId"]) if fresh else seen
-            fresh.append(event)
-    fresh.reverse()
-    return fresh, str(fresh[-1]["EventId"]) if fresh else seen
+    return None if stack["StackStatus"] == "REVIEW_IN_PROGRESS" else stack
 
 
 def stack_outputs(stack: Any) -> dict[str, str]:
@@ -182,3 +107,99 @@ def stack_outputs(stack: Any) -> dict[str, str]:
     return {
         output["OutputKey"]: output["OutputValue"] for output in (stack or {}).get("Outputs", [])
     }
+
+
+def has_log_group(target: Target, group: str) -> bool:
+    """Whether a log group of exactly this name exists."""
+    with aws.explained(f"the log group {group} could not be looked up"):
+        groups = aws.logs(target).describe_log_groups(logGroupNamePrefix=group)["logGroups"]
+    return any(item["logGroupName"] == group for item in groups)
+
+
+def remove_log_group(target: Target, group: str) -> None:
+    """Delete a log group with all its events."""
+    with aws.explained(f"the log group {group} could not be deleted"):
+        aws.logs(target).delete_log_group(logGroupName=group)
+
+
+def stack_alarms(target: Target, name: str) -> list[dict[str, Any]]:
+    """The alarms of a stack, those that ring first, with the instances that they are about."""
+    client = aws.cloudwatch(target)
+    found = []
+    with aws.explained(f"the alarms of {name} could not be looked up"):
+        pages = client.get_paginator("describe_alarms").paginate(
+            AlarmNamePrefix=f"{name}-", AlarmTypes=["MetricAlarm", "CompositeAlarm"]
+        )
+        for alarm in pages.search("[MetricAlarms, CompositeAlarms][][]"):
+            state, reason = alarm["StateValue"], alarm.get("StateReason", "")
+            shown = {"name": alarm["AlarmName"], "state": state, "reason": reason}
+            queries = [metric.get("Expression", "") for metric in alarm.get("Metrics", [])]
+            if state == "ALARM" and any("GROUP BY" in query for query in queries):
+                shown["about"] = list(_contributors(client, alarm["AlarmName"]))
+            found.append(shown)
+    return sorted(found, key=lambda entry: (entry["state"] != "ALARM", entry["name"]))
+
+
+def _contributors(client: Any, alarm: str) -> Iterator[dict[str, str]]:
+    """What breaches, which the alarm's own message does not say. botocore has no paginator."""
+    request = {"AlarmName": alarm}
+    while True:
+        answer = client.describe_alarm_contributors(**request)
+        yield from (dict(each["ContributorAttributes"]) for each in answer["AlarmContributors"])
+        if not answer.get("NextToken"):
+            return
+        request["NextToken"] = answer["NextToken"]
+
+
+def _parameters(
+    template: str, values: Mapping[str, str], present: Any
+) -> list[dict[str, str | bool]]:
+    declared = plain_yaml.parse_plain(template, "the template", tagged=lambda tag, value: value)
+    before = {entry["ParameterKey"] for entry in (present or {}).get("Parameters", [])}
+    kept = before.intersection(declared.get("Parameters", {})).difference(values)
+    return [
+        *({"ParameterKey": key, "ParameterValue": value} for key, value in values.items()),
+        *({"ParameterKey": key, "UsePreviousValue": True} for key in sorted(kept)),
+    ]
+
+
+def _change_text(change: Mapping[str, Any]) -> str:
+    replaced = {"True": "  is replaced", "Conditional": "  may be replaced"}
+    parts = sorted({detail["Target"].get("Name") or "" for detail in change.get("Details", [])})
+    text = f"{change['Action']}  {change['ResourceType']}  {change['LogicalResourceId']}"
+    text += f"  ({', '.join(filter(None, parts))})" if any(parts) else ""
+    return text + replaced.get(change.get("Replacement", ""), "")
+
+
+def _events(client: Any, stack_id: str) -> list[Any]:
+    pages = client.get_paginator("describe_stack_events").paginate(StackName=stack_id)
+    return list(pages.search("StackEvents[]"))[::-1]
+
+
+def _follow(client: Any, waiter: str, stack_id: str, told: int, say: Say) -> None:
+    """Wait for a stack by a waiter, and print its events after the first `told` as they come."""
+    from botocore.exceptions import WaiterError
+
+    failed, given_up = [], message("cloudformation", "given_up")
+
+    def tell(**answer: Any) -> None:
+        nonlocal told
+        events = _events(client, stack_id)
+        for event in events[told:]:
+            status, resource = event["ResourceStatus"], event["LogicalResourceId"]
+            reason = event.get("ResourceStatusReason", "")
+            say(f"{status}  {event['ResourceType']}  {resource}  {reason}".rstrip())
+            if status.endswith("_FAILED") and not given_up.search(reason):
+                failed.append(f"{resource}: {reason}")
+        told = len(events)
+
+    # The waiter has no place of its own for this: it looks by DescribeStacks.
+    look = "after-call.cloudformation.DescribeStacks"
+    client.meta.events.register(look, tell)
+    try:
+        client.get_waiter(waiter).wait(StackName=stack_id, WaiterConfig=_WAIT)
+    except WaiterError as error:
+        why = "\n  ".join(failed or [str(error)])
+        raise operation_failed(f"CloudFormation gave up:\n  {why}") from None
+    finally:
+        client.meta.events.unregister(look, tell)

@@ -1,10 +1,10 @@
-"""Recipe → findings: what clashes in a GPU stack, why, and the nearest combination that works."""
+"""Recipe → findings: what clashes in a GPU stack, why, and the nearest that works."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import fields, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import date
 from typing import Any
 
@@ -12,15 +12,16 @@ from kiln import components, facts
 from kiln.base import times, versions, vocabulary
 from kiln.base.errors import KilnError, did_you_mean, nearest
 from kiln.base.findings import Finding, by_cause, errors
-from kiln.base.recipe import Recipe
-from kiln.compat.accepted_warnings import with_accepted
-from kiln.compat.alternatives import Rebuild, Suggestion, suggest, together
-from kiln.compat.judge import Clash, clashes, served
-from kiln.compat.rules.combination import Combination, recipe_combination
-from kiln.compat.rules.driver import nearest_driver as meant_driver
-from kiln.compat.rules.registry import Rule
+from kiln.base.recipe import Distro, Recipe, Row
+from kiln.compat import CHECKS, READS_TYPES, TYPE_CHECKS, Case, Objection, Rule, row_case, rules
+from kiln.compat import driver as driver_rules
+from kiln.compat import flavors as _flavors  # noqa: F401 - they register their rules
+from kiln.compat import libraries as _libraries  # noqa: F401
+from kiln.compat import network as _network  # noqa: F401
+from kiln.compat import system as _system  # noqa: F401
 from kiln.compat.unconfirmed import unconfirmed_facts
 from kiln.components import Step, environment, rendered_files
+from kiln.facts import InstanceType, table
 
 LATEST = "latest"
 _CHOICES = {
@@ -31,78 +32,179 @@ _CHOICES = {
 }
 # Errors with `strict`: such a stack may run, but gets no fixes, or nobody has seen it run.
 _STRICT = {"DRV-EOL", "OS-EOL", "UNTRIED"}
+# The fields that `check` varies to find the nearest that works, as hints show them.
+_MOVES = {"driver": "driver", "cuda": "CUDA"}
+
+
+@dataclass(frozen=True)
+class Clash:
+    """A rule that objects."""
+
+    rule: Rule
+    objection: Objection
+
+    @property
+    def blocks(self) -> bool:
+        """Whether the image fails, even if uncertain. Advice and warnings do not block."""
+        return (self.objection.level or self.rule.level) == "error" and not self.objection.advice
+
+    @property
+    def certain(self) -> bool:
+        """Whether it rests on confirmed facts."""
+        return self.rule.confirmed and not self.objection.unsure
+
+    @property
+    def text(self) -> str:
+        """Message and reason in one line."""
+        parts = (self.objection.message, self.objection.why)
+        return ": ".join(part for part in parts if part)
+
+    def finding(self, nearest_that_works: str) -> Finding:
+        """The clash as `check` reports it."""
+        source = self.objection.source or self.rule.source
+        return Finding(
+            level="error" if self.blocks and self.certain else "warning",
+            rule=self.rule.id,
+            message=self.objection.message,
+            hint="; ".join(part for part in (self.objection.hint, nearest_that_works) if part),
+            why=self.objection.why,
+            source=source if self.certain else f"{source} (unconfirmed)",
+        )
+
+
+def general_clashes(case: Case) -> list[Clash]:
+    """The clashes that are the same whatever the instance types are."""
+    return list(_clashes(case, CHECKS.keys() - READS_TYPES))
+
+
+def clashes(case: Case, general: Sequence[Clash] | None = None) -> list[Clash]:
+    """All clashes, in the order of the rules. `general` are the general ones, if known already."""
+    found = list(general_clashes(case) if general is None else general)
+    found += _clashes(case, READS_TYPES)
+    found += (clash for kind in case.types for clash in _type_clashes(case, kind))
+    order = list(rules())
+    return sorted(found, key=lambda clash: order.index(clash.rule.id))
+
+
+def _clashes(case: Case, rule_ids: Iterable[str]) -> Iterator[Clash]:
+    for rule_id in rule_ids:
+        for objection in CHECKS[rule_id](case.recipe, case):
+            yield Clash(rules()[rule_id], objection)
+
+
+def _type_clashes(case: Case, kind: InstanceType) -> Iterator[Clash]:
+    for rule_id, check in TYPE_CHECKS.items():
+        for objection in check(case.recipe, case, kind):
+            yield Clash(rules()[rule_id], objection)
+
+
+def working_types(case: Case) -> list[InstanceType]:
+    """The instance types that EC2 offers on which the image works, whichever it names itself. A
+    clash about one type counts even if it is uncertain."""
+    if any(clash.blocks and clash.certain for clash in general_clashes(case)):
+        return []
+    return [kind for kind in facts.instances().values() if kind.offered and _runs_on(case, kind)]
+
+
+def _runs_on(case: Case, kind: InstanceType) -> bool:
+    if any(clash.blocks for clash in _type_clashes(case, kind)):
+        return False
+    on_type = _clashes(replace(case, types=(kind,)), READS_TYPES)
+    return not any(clash.blocks and clash.certain for clash in on_type)
 
 
 def check_recipe(
-    recipe: Recipe, *, today: date | None = None, strict: bool = False, **more: Any
+    recipe: Recipe, *, today: date | None = None, strict: bool = False
 ) -> list[Finding]:
-    """The findings on one recipe, in the order of the rules, each at the value it is about.
+    """The findings on one row, in the order of the rules, each at the value it is about.
 
-    `more` sets fields of `Combination` that a recipe lacks, such as `mig=("1g.5gb",)`. Raises
-    KilnError (exit status 2) for an unknown distribution, and for an instance type without a GPU.
+    Exit status 2 for an unknown distribution, and for an instance type without a GPU.
     """
-    day = today or times.today()
-    try:
-        facts.distro(recipe.distro.id)
-    except KilnError as error:
-        raise KilnError(
-            f"{recipe.row.place_of('distro')}: {error.message}", hint=error.hint
-        ) from None
-    try:
-        combination = recipe_combination(recipe, day, **more)
-    except KilnError as error:
-        raise KilnError(
-            f"{recipe.row.place_of('target_instance_types')}: {error.message}", hint=error.hint
-        ) from None
-
-    def changed(change: dict[str, Any]) -> Combination:
-        if "distro" in change:  # packages and repository belong to the row's distribution
-            return replace(combination, cuda_repo=None, packages=(), downloads=(), **change)
-        return recipe_combination(replace(recipe, **change), day, **more)
-
+    case = row_case(recipe, today or times.today())
     findings = [
-        finding.at(recipe.row.place_of(*rule.about))
-        for rule, finding in _findings(combination, changed)
+        clash.finding(hint).at(recipe.row.place_of(*clash.rule.about))
+        for clash, hint in _with_way_out(case)
     ]
     findings += [finding.at(recipe.row.place_of("telemetry")) for finding in _telemetry(recipe)]
     if strict:
-        findings += unconfirmed_facts(combination, recipe)
+        findings += unconfirmed_facts(case)
     if not errors(findings):
-        # Components can be checked only for a combination that the rules accept.
+        # Components can be checked only for a stack that the rules accept.
         findings += _environment(recipe)
     once = list(dict.fromkeys(findings))
-    judged = with_accepted(recipe, once, _strictly(once) if strict else once, day)
+    judged = _accepted(recipe, once, case.today, strict=strict)
     return [replace(finding, rows=(recipe.name,)) for finding in judged]
 
 
-def _strictly(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings as `--strict` judges them."""
-    return [
-        replace(finding, level="error") if finding.rule in _STRICT else finding
-        for finding in findings
-    ]
+def check_matrix(
+    recipes: Iterable[Recipe], *, today: date | None = None, strict: bool = False
+) -> list[Finding]:
+    """The findings on all rows, one per cause, in the order of the matrix."""
+    return by_cause(
+        finding
+        for recipe in recipes
+        for finding in check_recipe(recipe, today=today, strict=strict)
+    )
+
+
+def _strictly(finding: Finding) -> Finding:
+    """The finding as `--strict` judges it."""
+    return replace(finding, level="error") if finding.rule in _STRICT else finding
+
+
+def _accepted(
+    recipe: Recipe, findings: Sequence[Finding], day: date, *, strict: bool
+) -> Iterator[Finding]:
+    """The findings with those that the row accepts at level `accepted`.
+
+    What is an error without `strict` cannot be accepted. An acceptance past its last day is an
+    error, one without its warning a warning.
+    """
+    entries = {entry.rule: entry for entry in recipe.row.accepted}
+    for finding in findings:
+        entry = entries.get(finding.rule)
+        if entry and finding.level != "error" and day <= entry.until:
+            hint = f"accepted until {entry.until}: {entry.reason}"
+            yield replace(finding, level="accepted", hint=hint)
+        else:
+            yield _strictly(finding) if strict else finding
+    warned = {finding.rule for finding in findings if finding.level != "error"}
+    for entry in recipe.row.accepted:
+        if day > entry.until:
+            yield Finding(
+                "error",
+                "ACCEPT-EXPIRED",
+                f"{entry.rule} was accepted until {entry.until} only: {entry.reason}",
+                hint="resolve it, or accept it anew with a later day",
+            ).at(entry.place)
+        elif entry.rule not in warned:
+            yield Finding(
+                "warning",
+                "ACCEPT-UNUSED",
+                f"the row accepts {entry.rule}, and `check` has no such warning about it",
+                hint="remove the entry"
+                + (f"; {did_you_mean(entry.rule, warned)}" if warned else ""),
+            ).at(entry.place)
 
 
 def _environment(recipe: Recipe) -> list[Finding]:
-    """Findings where the variables that a component gives are not those that its script
-    declares, at the script; and a component that the recipe cannot have, at the row. Raises
-    KilnError (exit status 2) for a mistake in an overlay's component."""
+    """Components that the recipe cannot have, at the row; variables and files of components that do
+    not fit their scripts and the image. A mistake in an overlay's component is raised."""
     findings: list[Finding] = []
     steps: list[Step] = []
-    for name in recipe.components:
+    for component in map(components.get, recipe.components):
         try:
-            step = components.get(name).for_recipe(recipe)
-        except KilnError as error:
+            steps.append(component.for_recipe(recipe))
+        except KilnError as error:  # noqa: PERF203 - the others are judged all the same
             # What is wrong in a file, an overlay's, is one message and not a matter of each row.
             if error.place:
                 raise
             finding = Finding("error", environment.RULE, error.message, error.hint)
             findings.append(finding.at(recipe.row.place))
-            continue
-        steps.append(step)
-        findings += environment.environment_problems(name, environment.component_variables(step))
-    findings += rendered_files.name_problems(recipe, steps)
-    return findings
+    for step in steps:
+        given = environment.component_variables(step)
+        findings += environment.environment_problems(step.name, given)
+    return [*findings, *rendered_files.name_problems(recipe, steps)]
 
 
 def _telemetry(recipe: Recipe) -> list[Finding]:
@@ -111,32 +213,12 @@ def _telemetry(recipe: Recipe) -> list[Finding]:
         return []
     from kiln.telemetry import Telemetry, agent_config_problems
 
-    return [
-        Finding(
-            problem.level,
-            problem.rule,
-            problem.message,
-            problem.hint,
-            source="docs/telemetry-cloudwatch.md",
-        )
-        for problem in agent_config_problems(
-            Telemetry(**recipe.telemetry),
-            recipe.driver,
-            recipe.cloudwatch_agent,
-            mig=recipe.mig_config not in (None, "all-disabled"),
-            exporter="dcgm-exporter" in recipe.components,
-        )
-    ]
-
-
-def check_matrix(
-    recipes: Iterable[Recipe], *, today: date | None = None, strict: bool = False
-) -> list[Finding]:
-    """The findings on all recipes, one per cause, in the order of the matrix."""
-    return by_cause(
-        finding
-        for recipe in recipes
-        for finding in check_recipe(recipe, today=today, strict=strict)
+    return agent_config_problems(
+        Telemetry(**recipe.telemetry),
+        recipe.driver,
+        recipe.cloudwatch_agent,
+        mig=recipe.mig_config not in (None, "all-disabled"),
+        exporter="dcgm-exporter" in recipe.components,
     )
 
 
@@ -153,106 +235,110 @@ def check_combination(
 ) -> dict[str, Any]:
     """Check a combination that need not be in the matrix.
 
-    `more` holds any other field of `Combination` (cuda, nccl, efa, kernel_module, flavor …); None
-    means unspecified. A component may be `latest`. Returns `{"findings": [Finding as JSON …],
+    `more` holds any other field of a recipe (cuda, nccl, efa, kernel_module, flavor …); None means
+    unspecified. A component may be `latest`. Returns `{"findings": [Finding as JSON …],
     "instance_types": [names of the offered types that it serves …], "unconfirmed_facts": how many
     it rests on}`; there are no types if an error is not about an instance type.
 
-    Raises KilnError (exit status 2) for an unknown distribution, instance type or field.
+    Exit status 2 for an unknown distribution, instance type or choice.
     """
-    facts.distro(distro)
-    types = [facts.instance(name) for name in (instance_type, *instance_types) if name]
-    if arch is None:
-        arch = types[0].arch if types else "x86_64"
-    values = {"driver": driver, "arch": arch, **more}
-    values = {name: value for name, value in values.items() if value is not None}
-    _known_fields(values)
-    latest = tuple(name for name, value in values.items() if value == LATEST)
-    combination = Combination(
-        distro=distro,
-        today=today or times.today(),
-        instance_types=tuple(types),
-        latest=latest,
-        **{name: value for name, value in values.items() if value != LATEST},
+    named = (instance_type, *instance_types)
+    case = combination_case(
+        distro,
+        {"driver": driver, "arch": arch, **more},
+        tuple(facts.instance(name) for name in named if name),
+        today or times.today(),
     )
-    findings = list(dict.fromkeys(finding for _, finding in _findings(combination)))
-    rests_on = unconfirmed_facts(combination)
+    findings = list(dict.fromkeys(clash.finding(hint) for clash, hint in _with_way_out(case)))
+    rests_on = unconfirmed_facts(case)
     if strict:
-        findings = [*_strictly(findings), *rests_on]
+        findings = [*map(_strictly, findings), *rests_on]
+    # With an unknown driver nobody knows the types.
+    serves = [] if "driver" in case.latest else working_types(case)
     return {
         "findings": [finding.as_json() for finding in findings],
-        "instance_types": serves(combination),
+        "instance_types": [kind.type for kind in serves],
         "unconfirmed_facts": len(rests_on),
     }
+
+
+def combination_case(
+    distro: str, values: dict[str, Any], types: tuple[InstanceType, ...], today: date
+) -> Case:
+    """A case of which only some fields are known; the others are None."""
+    values = {name: value for name, value in values.items() if value is not None}
+    for name, choices in _CHOICES.items():
+        value = values.get(name, choices[0])
+        if value not in choices:
+            shown = name.replace("_", "-")
+            raise KilnError(f"{shown} {value} does not exist", hint=did_you_mean(value, choices))
+    about = facts.distro(distro)
+    known: dict[str, Any] = {
+        "distro": Distro(distro, **{f.name: about.get(f.name, "") for f in fields(Distro)[1:]}),
+        "arch": types[0].arch if types else "x86_64",
+        "flavor": "base",
+        "components": (),
+        "row": Row("", 0, 0),
+        **{name: value for name, value in values.items() if value != LATEST},
+    }
+    recipe = Recipe(**{**{field.name: None for field in fields(Recipe)}, **known})
+    latest = tuple(name for name, value in values.items() if value == LATEST)
+    return Case(recipe, today, types, latest=latest, complete=False)
 
 
 def nearest_version(name: str, wrong: str) -> str | None:
     """The version of driver, cuda, nccl or efa that a mistyped one most likely means, or None."""
     if name == "driver":
-        return meant_driver(wrong)
-    tables = {
-        "cuda": ("cuda", "releases"),
-        "nccl": ("nccl", "versions"),
-        "efa": ("efa", "releases"),
-    }
-    if name not in tables:
+        return driver_rules.nearest_driver(wrong)
+    blocks = {"cuda": "releases", "nccl": "versions", "efa": "releases"}
+    if name not in blocks:
         return None
-    file, key = tables[name]
-    known_versions = facts.table(file)[key]
+    known = table(name)[blocks[name]]
     number = re.search(r"[0-9][0-9.]*", wrong)
-    if number and number[0] in known_versions:  # v2.28.9, 2.28.9-1+cuda13.0
+    if number and number[0] in known:  # v2.28.9, 2.28.9-1+cuda13.0
         return number[0]
-    completed = [version for version in known_versions if version.startswith(f"{wrong}.")]
-    return versions.newest(completed) or nearest(wrong, known_versions, likeness=0.7)
+    completed = [version for version in known if version.startswith(f"{wrong}.")]
+    return versions.newest(completed) or nearest(wrong, known, likeness=0.7)
 
 
-def serves(combination: Combination) -> list[str]:
-    """The offered instance types that the combination works on; none if it does not work at all."""
-    if "driver" in combination.latest:
-        return []  # unknown: the types depend on the driver's version
-    return [instance_type.type for instance_type in served(combination) if instance_type.offered]
+def _with_way_out(case: Case) -> Iterator[tuple[Clash, str]]:
+    """Each clash with the nearest driver and the nearest CUDA that resolve it; an empty text for
+    one that blocks nothing, or that neither resolves."""
+    found = clashes(case)
+    for clash in found:
+        yield clash, _way_out(case, clash, found) if clash.blocks else ""
 
 
-def _known_fields(values: dict[str, Any]) -> None:
-    names = {field.name for field in fields(Combination)}
-    for name, value in values.items():
-        if name not in names:
-            raise KilnError(f"`check` has no field {name}", hint=did_you_mean(name, names))
-        if name in _CHOICES and value not in _CHOICES[name]:
-            raise KilnError(
-                f"{name.replace('_', '-')} {value} does not exist",
-                hint=did_you_mean(str(value), _CHOICES[name]),
-            )
+def _way_out(case: Case, clash: Clash, present: Sequence[Clash]) -> str:
+    """The nearest driver and the nearest CUDA that resolve a clash and break nothing else, of each
+    the one with the fewest clashes; empty if there is neither."""
+    others = _blocking(present) - {clash.rule.id}
+    ways: dict[str, bool] = {}
+    for field in clash.rule.moves:
+        left = {value: clashes(case.with_value(field, value)) for value in _values(case, field)}
+        fitting = [value for value in left if _blocking(left[value]) <= others]
+        if fitting:
+            best = min(fitting, key=lambda value: len(left[value]))
+            ways[f"{_MOVES[field]} {best}"] = not _blocking(left[best])
+    if works := [way for way, whole in ways.items() if whole]:
+        return f"nearest that works: {', or '.join(works)}"
+    return f"resolves this one: {', or '.join(ways)}" if ways else ""
 
 
-def _findings(
-    combination: Combination, rebuild: Rebuild | None = None
-) -> list[tuple[Rule, Finding]]:
-    all_clashes = clashes(combination)
-    suggestions = [
-        suggest(combination, clash, rebuild) if clash.blocks else None for clash in all_clashes
-    ]
-    # If no single change resolves every clash, a combination of changes may.
-    partial = any(suggestion and not suggestion.whole for suggestion in suggestions)
-    everything = together(combination, rebuild) if partial else None
-    return [
-        (clash.rule, _finding(clash, suggestion, everything))
-        for clash, suggestion in zip(all_clashes, suggestions, strict=True)
-    ]
+def _blocking(found: Iterable[Clash]) -> set[str]:
+    return {clash.rule.id for clash in found if clash.blocks}
 
 
-def _finding(clash: Clash, suggestion: Suggestion | None, everything: str | None) -> Finding:
-    hints = [clash.verdict.hint] if clash.verdict.hint else []
-    if suggestion:
-        hints.append(str(suggestion))
-    if suggestion and not suggestion.whole and everything:
-        hints.append(f"nearest that works: {everything}")
-    return Finding(
-        level="error" if clash.blocks and clash.certain else "warning",
-        rule=clash.rule.id,
-        message=clash.verdict.message,
-        hint="; ".join(hints),
-        why=clash.verdict.why,
-        source=(clash.verdict.source or clash.rule.source)
-        + ("" if clash.certain else " (unconfirmed)"),
-    )
+def _values(case: Case, field: str) -> list[str]:
+    """The values to try for driver or cuda, nearest to the present one first."""
+    if field == "cuda":
+        options = list(table("cuda")["releases"])
+    else:
+        newest = [branch.newest for branch in facts.branches().values() if branch.newest]
+        packaged = case.distro.get("packaged_drivers", {}).values()
+        same_branch = case.branch.versions if case.branch else ()
+        options = list(dict.fromkeys([*same_branch, *packaged, *newest]))
+    present = getattr(case.recipe, field) or ""
+    ranked = sorted((value for value in options if value != present), key=versions.key)
+    place = sum(versions.below(value, present) for value in ranked)
+    return sorted(ranked, key=lambda value: abs(ranked.index(value) - place))

@@ -3,7 +3,7 @@ do not."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
@@ -12,30 +12,23 @@ from kiln import facts
 from kiln.base import times, vocabulary
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.recipe import Recipe
-from kiln.compat.judge import Clash, clashes, general_clashes, served
-from kiln.compat.rules.combination import Combination, recipe_combination
+from kiln.compat import Case
+from kiln.compat.engine import Clash, clashes, general_clashes, working_types
 from kiln.facts import InstanceType
 
 
 @dataclass(frozen=True)
 class JudgedRow:
-    """A row with what is the same on every instance type: its combination and the general clashes,
-    without the instance types that bake it."""
+    """A row without instance types, and its clashes that are the same on every one."""
 
-    name: str
-    combination: Combination
+    case: Case
     general: list[Clash]
 
 
 def judged_rows(recipes: Iterable[Recipe], today: date | None = None) -> list[JudgedRow]:
     """The rows, for several questions with rows_on."""
-    rows = []
-    for recipe in recipes:
-        plain = recipe_combination(
-            recipe, today or times.today(), instance_types=(), build_instances=()
-        )
-        rows.append(JudgedRow(recipe.name, plain, general_clashes(plain)))
-    return rows
+    cases = [Case(recipe, today or times.today()) for recipe in recipes]
+    return [JudgedRow(case, general_clashes(case)) for case in cases]
 
 
 def rows_for(
@@ -47,7 +40,7 @@ def rows_for(
     arch: str | None = None,
     today: date | None = None,
 ) -> dict[str, Any]:
-    """The rows for an instance type, or for a distribution, flavour and processor, or both.
+    """The rows for an instance type, or for a distribution, flavor and processor, or both.
 
     Returns `{"instance_type": … or None, "gpus": "8 × NVIDIA H100 80GB HBM3" or None, "serves":
     [{"row", "reasons", "warnings"} best first], "does_not": [{"row", "reasons"}], "left_out":
@@ -55,14 +48,27 @@ def rows_for(
     distribution that still get fixes, then the fewest warnings, then EFA if the type has it, then
     the driver with the latest end of life. Components that only other types need cause no warning.
 
-    Raises KilnError (exit status 2) if `instance_type` is not a known GPU instance type, or if
-    there is no such distribution, flavour or processor.
+    Exit status 2 if there is no such GPU instance type, distribution, flavor or processor.
     """
-    criteria = {"distro": distro, "flavor": flavor, "arch": arch}
-    _require_existing(criteria)
+    known = {
+        "distro": (distro, facts.distro_names(with_parents=True)),
+        "flavor": (flavor, vocabulary.FLAVORS),
+        "arch": (arch, vocabulary.ARCHES),
+    }
+    for name, (value, values) in known.items():
+        if value is not None and value not in values:
+            raise KilnError(
+                f"--{name} {value}: there is none to build on", hint=did_you_mean(value, values)
+            )
     wanted = facts.instance(instance_type) if instance_type else None
     every = list(recipes)
-    fitting = [recipe for recipe in every if _is(recipe, criteria)]
+    fitting = [
+        recipe
+        for recipe in every
+        if distro in (None, recipe.distro.id)
+        and flavor in (None, recipe.flavor)
+        and arch in (None, recipe.arch)
+    ]
     answer = rows_on(wanted, judged_rows(fitting, today), flavor)
     return {**answer, "left_out": len(every) - len(fitting)}
 
@@ -73,44 +79,26 @@ def rows_on(
     """The answer of rows_for without `left_out`: which of the rows serve an instance type."""
     serves, does_not = [], []
     for row in rows:
-        on_type = replace(row.combination, instance_types=(wanted,) if wanted else ())
-        clashes_here = [clash for clash in clashes(on_type, row.general) if not clash.rule.spare]
-        against = [clash for clash in clashes_here if clash.blocks]
+        case = replace(row.case, types=(wanted,) if wanted else ())
+        found = [clash for clash in clashes(case, row.general) if not clash.rule.spare]
+        against = [clash.text for clash in found if clash.blocks]
+        entry = {"row": case.recipe.name}
         if against:
-            reasons = [clash.verdict.whole for clash in against]
-            does_not.append({"row": row.name, "reasons": list(dict.fromkeys(reasons))})
+            does_not.append({**entry, "reasons": list(dict.fromkeys(against))})
         else:
-            entry = {
-                "row": row.name,
-                "reasons": _reasons(on_type, wanted),
-                "warnings": [clash.verdict.whole for clash in clashes_here],
-            }
-            serves.append((_rank(on_type, wanted, clashes_here, flavor), entry))
+            reasons, warnings = _reasons(case, wanted), [clash.text for clash in found]
+            serves.append(
+                (
+                    _rank(case, wanted, found, flavor),
+                    {**entry, "reasons": reasons, "warnings": warnings},
+                )
+            )
     return {
         "instance_type": wanted.type if wanted else None,
         "gpus": _gpus(wanted) if wanted else None,
         "serves": [entry for _, entry in sorted(serves, key=lambda pair: pair[0])],
         "does_not": does_not,
     }
-
-
-def _require_existing(criteria: dict[str, str | None]) -> None:
-    values = {
-        "distro": facts.distro_names(with_parents=True),
-        "flavor": vocabulary.FLAVORS,
-        "arch": vocabulary.ARCHES,
-    }
-    for name, value in criteria.items():
-        if value is not None and value not in values[name]:
-            raise KilnError(
-                f"--{name} {value}: there is none to build on",
-                hint=did_you_mean(value, values[name]),
-            )
-
-
-def _is(recipe: Recipe, criteria: dict[str, str | None]) -> bool:
-    has = {"distro": recipe.distro.id, "flavor": recipe.flavor, "arch": recipe.arch}
-    return all(value in (None, has[name]) for name, value in criteria.items())
 
 
 def which_text(answer: dict[str, Any]) -> str:
@@ -135,52 +123,45 @@ def which_text(answer: dict[str, Any]) -> str:
 
 
 def _rank(
-    c: Combination,
-    instance_type: InstanceType | None,
-    clashes_here: list[Clash],
-    flavor: str | None,
+    case: Case, wanted: InstanceType | None, found: Sequence[Clash], flavor: str | None
 ) -> tuple[Any, ...]:
-    end = c.branch.end_of_life if c.branch else None
-    # Without a type, more of the stack is better.
-    without_efa = not c.efa and (instance_type is None or instance_type.efa)
-    ended = sum(clash.rule.ended for clash in clashes_here)
+    end = case.branch.end_of_life if case.branch else None
     return (
-        ended,
-        len(clashes_here),
-        without_efa,
+        sum(clash.rule.ended for clash in found),
+        len(found),
+        # Without a type, more of the stack is better.
+        not case.recipe.efa and (wanted is None or wanted.efa),
         # Nobody can say that an unknown end is late.
         -(end or date.min).toordinal(),
-        # Whoever asks for no flavour wants the plain one.
-        flavor is None and c.flavor != "base",
+        # Whoever asks for no flavor wants the plain one.
+        flavor is None and case.recipe.flavor != "base",
     )
 
 
-def _gpus(instance_type: InstanceType) -> str:
-    if instance_type.fractional:
-        return f"a fraction of one {instance_type.product} ({instance_type.gpu_memory_mib} MiB)"
-    return f"{instance_type.gpu_count} × {instance_type.product}"
+def _gpus(kind: InstanceType) -> str:
+    if kind.fractional:
+        return f"a fraction of one {kind.product} ({kind.gpu_memory_mib} MiB)"
+    return f"{kind.gpu_count} × {kind.product}"
 
 
-def _reasons(c: Combination, instance_type: InstanceType | None) -> list[str]:
+def _reasons(case: Case, kind: InstanceType | None) -> list[str]:
     """Why the row suits this type, and what it lacks; without a type, what it serves."""
-    module = c.kernel_module
-    if len(c.modules) > 1:
-        module = "both modules baked"
-        module += f", {instance_type.prefers} loaded" if instance_type else ""
-    drives = f" drives {instance_type.ec2_name}" if instance_type else ""
-    reasons = [f"driver {c.driver} ({module}){drives}"]
-    if c.branch and c.branch.end_of_life and not c.branch.ended(c.today):
-        reasons[0] += f"; branch {c.branch.name} ({c.branch.kind}) gets fixes to "
-        reasons[0] += str(c.branch.end_of_life)
-    if instance_type is None:
-        families = dict.fromkeys(kind.type.split(".")[0] for kind in served(c) if kind.offered)
+    recipe, branch = case.recipe, case.branch
+    module = recipe.kernel_module
+    if module == "both":
+        module = "both modules baked" + (f", {kind.prefers} loaded" if kind else "")
+    drives = f" drives {kind.ec2_name}" if kind else ""
+    reasons = [f"driver {recipe.driver} ({module}){drives}"]
+    if branch and branch.end_of_life and not branch.ended(case.today):
+        reasons[0] += f"; branch {branch.name} ({branch.kind}) gets fixes to {branch.end_of_life}"
+    if kind is None:
+        families = dict.fromkeys(each.type.split(".")[0] for each in working_types(case))
         return [*reasons, f"serves {', '.join(families) or 'no instance type'}"]
-    if instance_type.nvswitch and c.fabric_manager:
+    if kind.nvswitch and case.fabric_manager:
         reasons.append("fabric manager for its NVSwitch")
-    if instance_type.imex and c.imex:
+    if kind.imex and recipe.imex:
         reasons.append("IMEX for NVLink across hosts")
-    if instance_type.efa and c.efa:
-        reasons.append(f"EFA {c.efa} for its EFA interfaces ({instance_type.efa_interfaces})")
-    elif instance_type.efa:
-        reasons.append(f"no EFA software for its EFA interfaces ({instance_type.efa_interfaces})")
+    if kind.efa:
+        software = f"EFA {recipe.efa}" if recipe.efa else "no EFA software"
+        reasons.append(f"{software} for its EFA interfaces ({kind.efa_interfaces})")
     return reasons

@@ -18,8 +18,6 @@ AGENT_ETC = "opt/aws/amazon-cloudwatch-agent/etc"
 RULE = "rendered-files"
 _OTHER_NAME = "give the file another name"
 _KILN = paths.ROOT / "kiln"
-# What provisioners/lib/image.sh installs instead where systemd is that old.
-_VARIANTS = "runtime-variants/systemd-before-240"
 
 
 def installed_agent_files(recipe: Recipe) -> dict[str, str]:
@@ -59,9 +57,6 @@ def name_problems(recipe: Recipe, steps: Sequence[Step]) -> Iterator[Finding]:
     for name, file in of_overlays:
         problem = _needed_as_folder(name, every) or _below_a_file(name, fixed)
         problem, hint = problem or _taken(by_name.get(name, [])), _OTHER_NAME
-        if not problem and recipe.distro.package_manager == "yum" and _has_variant(name):
-            problem = ", of which AMI Kiln has another one for a systemd before 240"
-            hint = f"put yours for Amazon Linux 2 into {_VARIANTS}/{name} of the overlay"
         if problem:
             yield _finding(file, f"on the image this is {name!r}{problem}", hint)
 
@@ -76,12 +71,6 @@ def replaced_files() -> dict[str, str]:
         for name, file in _shipped(top).items()
         if name in ours
     }
-
-
-def _has_variant(name: str) -> bool:
-    """Whether a distribution with an old systemd, which is that with yum, gets AMI Kiln's variant
-    of a file although an overlay has the file."""
-    return (paths.ROOT / _VARIANTS / name).is_file() and not own_files(f"{_VARIANTS}/{name}")
 
 
 def _givers(recipe: Recipe, steps: Iterable[Step]) -> dict[str, list[str]]:

@@ -1,182 +1,209 @@
-"""The kinds of documents: what each is for, and which lines it takes."""
+"""The kinds of documents: what each is for, which lines and flags it takes, and its template."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from kiln.base import vocabulary
+from kiln import facts
 from kiln.base.errors import KilnError, did_you_mean, operation_failed
+from kiln.base.tags import MIG_CONFIG, PARENT_CHANNEL, PARENT_LINE
+from kiln.base.templates import render
 from kiln.cloud.target import Target
-from kiln.consume import argo, containers, ec2, eks, eksctl, hcl_documents, slurm
-from kiln.consume.launch_options import LaunchOptions, flags_given
-from kiln.consume.launch_request import LaunchRequest
+from kiln.consume.request import LaunchRequest
 from kiln.publish import channels
+
+_PROFILE, _PLACEMENT = ("--instance-profile",), ("--placement-group",)
+_RESERVED = ("--capacity-reservation", "--capacity-block")
+_ALL = _PROFILE + _PLACEMENT + _RESERVED
+_CFN = "CloudFormation"
+# Nodes that nodeadm sets up; EKS's other images want another user data.
+_NODEADM = {"al2023": "AL2023"}
+# https://docs.aws.amazon.com/batch/latest/APIReference/API_Ec2Configuration.html
+_BATCH = {"al2": "ECS_AL2_NVIDIA", "al2023": "ECS_AL2023_NVIDIA"}
+# https://docs.aws.amazon.com/parallelcluster/latest/ug/Image-section-v3.html
+_PARALLELCLUSTER = {
+    "al2": "alinux2",
+    "al2023": "alinux2023",
+    **{name: name for name in ("ubuntu2204", "ubuntu2404", "rhel8", "rhel9", "rocky8", "rocky9")},
+}
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of document. `flavors` and `distros` are those it takes; empty: all.
+    """A kind of document; `template` is its file in templates/consume.
 
-    With `needs_id` the tool resolves no parameter, so the document always holds an AMI's id.
-    `options` are the flags of `LaunchOptions` that it takes, `several` whether it can have more
-    instance types than one, `no_label` why it cannot have a MIG layout. `note` is for who applies
-    it, where the document cannot have comments.
+    `flavor` and `distros` are those it takes, empty for all; `distros` has the reader's name of
+    each. With `needs_id` the reader resolves no parameter, so the document holds an AMI's id.
+    `note` is for who applies a document that cannot have comments.
     """
 
     name: str
     summary: str
-    write: Callable[[LaunchRequest], str]
-    flavors: tuple[str, ...] = ()
-    distros: tuple[str, ...] = ()
+    template: str
+    flavor: str = ""
+    distros: Mapping[str, str] = field(default_factory=dict)
     needs_id: bool = False
     options: tuple[str, ...] = ()
-    several: bool = False
-    no_label: str = ""
+    several_types: bool = False
+    layouts: bool = True
     note: str = ""
 
+    def require_flags(self, flags: Mapping[str, object]) -> None:
+        """Refuse a flag, by its name in the command line, that the document has no place for."""
+        for flag in (name for name, used in flags.items() if used and name not in self.options):
+            takers = [kind.name for kind in KINDS.values() if flag in kind.options]
+            raise KilnError(
+                f"{self.name} takes no {flag}", hint=f"those that do: {', '.join(takers)}"
+            )
 
-_PROFILE, _PLACEMENT = "--instance-profile", "--placement-group"
-_RESERVED = ("--capacity-reservation", "--capacity-block")
-_ALL = (_PROFILE, _PLACEMENT, *_RESERVED)
-_EKS, _ECS, _CLUSTER = ("eks",), ("ecs",), ("parallelcluster",)
-# Nodes that nodeadm sets up; EKS's other images want another user data.
-_NODEADM = ("al2023",)
-_CFN = "CloudFormation"
-# https://github.com/aws/containers-roadmap/issues/1775
-_NO_MIG = "ECS gives out whole GPUs, not slices"
+    def require_request(self, wanted: LaunchRequest) -> None:
+        """Refuse a line, a layout or several instance types that the kind is not for."""
+        if wanted.label and not self.layouts:
+            # https://github.com/aws/containers-roadmap/issues/1775
+            raise KilnError(
+                f"{self.name} takes no MIG layout ({wanted.label}): ECS gives out whole GPUs, "
+                "not slices"
+            )
+        if len(wanted.instance_types) > 1 and not self.several_types:
+            raise KilnError(
+                f"{self.name} is for one instance type, not {len(wanted.instance_types)}",
+                hint="run consume for each; --for parallelcluster takes several",
+            )
+        for what, value, supported in (
+            ("flavor", wanted.recipe.flavor, [self.flavor] if self.flavor else []),
+            ("distribution", wanted.recipe.distro.id, list(self.distros)),
+        ):
+            if supported and value not in supported:
+                raise KilnError(
+                    f"{self.name} takes images of {what} {' or '.join(supported)}; "
+                    f"{wanted.line} is of {what} {value}",
+                    hint="./invoke channels names the lines",
+                )
+
+    def document(self, wanted: LaunchRequest, *, template: str = "") -> str:
+        """The document for a request, or another `template` of the kind."""
+        self.require_request(wanted)
+        kubernetes = facts.table("mig-kubernetes")
+        return render(
+            f"consume/{template or self.template}.j2",
+            wanted=wanted,
+            kind=self,
+            distro=self.distros.get(wanted.recipe.distro.id, ""),
+            mig_config=MIG_CONFIG,
+            parent_line=PARENT_LINE,
+            parent_channel=PARENT_CHANNEL,
+            node_label=kubernetes["node_label"],
+            operator_version=kubernetes["charts"]["gpu-operator"]["version"],
+        )
+
+
 _KINDS = (
-    Kind("launch-template", f"EC2 launch template ({_CFN})", ec2.launch_template, options=_ALL),
+    Kind("launch-template", f"EC2 launch template ({_CFN})", "launch-template.yaml", options=_ALL),
     Kind(
         "launch-template-json",
         "the same for aws ec2 create-launch-template --cli-input-json",
-        ec2.launch_template_json,
+        "launch-template-json.json",
         options=_ALL,
         note="change the security group, then: "
         "aws ec2 create-launch-template --cli-input-json file://FILE",
     ),
-    Kind("cloudformation", f"Auto Scaling group ({_CFN})", ec2.scaling_group, options=_ALL),
-    Kind("cli", "aws ec2 run-instances", ec2.command_line, options=_ALL),
+    Kind("cloudformation", f"Auto Scaling group ({_CFN})", "cloudformation.yaml", options=_ALL),
+    Kind("cli", "aws ec2 run-instances", "cli.sh", options=_ALL),
+    Kind("terraform", "launch template and Auto Scaling group", "terraform.tf", options=_ALL),
+    Kind("packer", "a template on top of the image", "packer.pkr.hcl"),
     Kind(
-        "terraform",
-        "launch template and Auto Scaling group",
-        hcl_documents.terraform,
+        "karpenter",
+        "EC2NodeClass and NodePool",
+        "karpenter.yaml",
+        "eks",
+        _NODEADM,
         options=_ALL,
     ),
-    Kind("packer", "a template on top of the image", hcl_documents.packer_child),
-    Kind("karpenter", "EC2NodeClass and NodePool", eks.karpenter, _EKS, _NODEADM, options=_ALL),
     Kind(
         "eksctl",
         "managed node group of eksctl",
-        eksctl.node_group,
-        _EKS,
+        "eksctl.yaml",
+        "eks",
         _NODEADM,
         needs_id=True,
-        options=(_PLACEMENT, *_RESERVED),
+        options=_PLACEMENT + _RESERVED,
     ),
     Kind(
         "eks-managed-nodegroup",
         f"EKS node group ({_CFN})",
-        eks.managed_node_group,
-        _EKS,
+        "eks-managed-nodegroup.yaml",
+        "eks",
         _NODEADM,
-        options=(_PLACEMENT, *_RESERVED),
+        options=_PLACEMENT + _RESERVED,
     ),
     Kind(
         "eks-self-managed",
         f"self-managed EKS nodes ({_CFN})",
-        eks.self_managed,
-        _EKS,
+        "eks-self-managed.yaml",
+        "eks",
         _NODEADM,
         options=_ALL,
     ),
-    Kind("gpu-operator", "values of the chart gpu-operator", eks.gpu_operator, _EKS),
-    Kind("device-plugin", "values of nvidia-device-plugin", eks.device_plugin, _EKS),
-    Kind("argo", "Argo Workflow over the slices", argo.workflow, _EKS, _NODEADM),
+    Kind(
+        "gpu-operator",
+        "values of the chart gpu-operator",
+        "gpu-operator.yaml",
+        "eks",
+        options=("--owner",),
+    ),
+    Kind("device-plugin", "values of nvidia-device-plugin", "device-plugin.yaml", "eks"),
+    Kind(
+        "argo",
+        "Argo Workflow over the slices",
+        "argo.yaml",
+        "eks",
+        _NODEADM,
+        options=("--jobs", "--walkthrough"),
+    ),
     Kind(
         "ecs",
         f"capacity provider and task ({_CFN})",
-        containers.ecs,
-        _ECS,
+        "ecs.yaml",
+        "ecs",
         options=_ALL,
-        no_label=_NO_MIG,
+        layouts=False,
     ),
     Kind(
         "batch",
         f"compute environment and queue ({_CFN})",
-        containers.batch,
-        _ECS,
-        ("al2", "al2023"),
-        options=(_PLACEMENT,),
-        no_label=_NO_MIG,
+        "batch.yaml",
+        "ecs",
+        _BATCH,
+        options=_PLACEMENT,
+        layouts=False,
     ),
     Kind(
         "parallelcluster",
         "cluster file",
-        slurm.parallelcluster,
-        _CLUSTER,
-        tuple(slurm.OS_NAMES),
+        "parallelcluster.yaml",
+        "parallelcluster",
+        _PARALLELCLUSTER,
         needs_id=True,
-        several=True,
+        several_types=True,
     ),
 )
 KINDS = {kind.name: kind for kind in _KINDS}
 
 
-def kind_of(name: str) -> Kind:
-    """A kind by its name. Raises KilnError (exit status 2) for an unknown one."""
+def kind_named(name: str) -> Kind:
+    """The kind with a name."""
     if name not in KINDS:
-        shown = vocabulary.shown(name)
-        raise KilnError(f"there is no kind {shown}", hint=did_you_mean(name, KINDS))
+        raise KilnError(f"there is no kind {name!r}", hint=did_you_mean(name, KINDS))
     return KINDS[name]
 
 
-def suits(kind: Kind, wanted: LaunchRequest) -> None:
-    """Raises KilnError (exit status 2) for a line or a layout that the kind is not for."""
-    if wanted.label and kind.no_label:
-        raise KilnError(f"{kind.name} takes no MIG layout ({wanted.label}): {kind.no_label}")
-    for what, value, supported in (
-        ("flavour", wanted.recipe.flavor, kind.flavors),
-        ("distribution", wanted.recipe.distro.id, kind.distros),
-    ):
-        if supported and value not in supported:
-            raise KilnError(
-                f"{kind.name} takes images of {what} {' or '.join(supported)}; "
-                f"{wanted.line} is of {what} {value}",
-                hint="./invoke channels names the lines",
-            )
-
-
-def takes(kind: Kind, options: LaunchOptions, types: int) -> None:
-    """Raises KilnError (exit status 2) for what the kind's document has no place for."""
-    refused = [flag for flag in flags_given(options) if flag not in kind.options]
-    if refused:
-        takers = [other.name for other in KINDS.values() if refused[0] in other.options]
-        raise KilnError(
-            f"{kind.name} takes no {refused[0]}", hint=f"those that do: {', '.join(takers)}"
-        )
-    if types > 1 and not kind.several:
-        raise KilnError(
-            f"{kind.name} is for one instance type, not {types}",
-            hint="run consume for each; --for parallelcluster takes several",
-        )
-
-
-def write_document(kind: Kind, wanted: LaunchRequest) -> str:
-    """The document. Raises KilnError (exit status 2) for a line that the kind is not for."""
-    suits(kind, wanted)
-    return kind.write(wanted)
-
-
 def pinned(target: Target, wanted: LaunchRequest) -> LaunchRequest:
-    """With the AMI id that the channel holds in the target's region.
-
-    Raises KilnError (exit status 1) if it holds nothing there.
-    """
+    """The request with the AMI id that the channel holds in the target's region."""
     held = channels.held(target, wanted.line, wanted.channel)
     if held is None:
         raise operation_failed(
             f"{wanted.channel} of {wanted.line} holds nothing in {target.region}",
             hint="./invoke channels shows what is where",
         )
-    return replace(wanted, region=target.region, image_id=held.image_id)
+    return wanted.model_copy(update={"region": target.region, "image_id": held.image_id})

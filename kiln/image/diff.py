@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from typing import Any, Literal
 
 from kiln.base import versions, vocabulary
 from kiln.facts import table
-from kiln.image import version_info
+from kiln.image.version_info import VersionInfo, load_version_info, read_version_info
 from kiln.pipeline.record import Record
 
 Severity = Literal["high", "medium", "low"]
@@ -44,39 +45,23 @@ def compare_images(a: str, b: str) -> dict[str, Any]:
 
     Returns `{"a", "b", "changes": [Change as JSON …], "counts": {severity: number},
     "not_compared": [kinds that one of them does not record], "digests": [two recipe digests, null
-    if unknown], "without_digest": {name: why}, "asked": {field of the recipe: [old, new]}}`.
+    if unknown], "asked": {field of the recipe: [old, new]}}`.
     """
-    before, build_a = version_info.load_version_info(a)
-    after, build_b = version_info.load_version_info(b)
-    with version_info.reading(f"{a} or {b}"):
-        changes = compare_records(before, after)
+    (data_a, build_a), (data_b, build_b) = load_version_info(a), load_version_info(b)
+    before, after = read_version_info(data_a, a), read_version_info(data_b, b)
+    changes = compare_version_infos(before, after)
     counts = Counter[str](change.severity for change in changes)
     return {
         "a": a,
         "b": b,
         "changes": [change.as_json() for change in changes],
         "counts": {severity: counts[severity] for severity in _ORDER},
-        "not_compared": not_compared(before, after),
+        "not_compared": [
+            kind for kind, read in _READERS.items() if None in (read(before), read(after))
+        ],
         "digests": [build.recipe_digest if build else None for build in (build_a, build_b)],
-        "without_digest": {
-            name: _why_no_digest(build)
-            for name, build in ((a, build_a), (b, build_b))
-            if build is None or not build.recipe_digest
-        },
         "asked": _recipe_differences(build_a, build_b),
     }
-
-
-def not_compared(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
-    """The kinds that an older bake did not record in one of two images."""
-    keys = {"file": "files", "sysctl": "sysctls", "boot": "boot"}
-    return [kind for kind, key in keys.items() if key not in a or key not in b]
-
-
-def _why_no_digest(build: Record | None) -> str:
-    if build is None:
-        return "there is no record of its build"
-    return "its record has none"
 
 
 def _recipe_differences(a: Record | None, b: Record | None) -> dict[str, list[Any]]:
@@ -88,11 +73,14 @@ def _recipe_differences(a: Record | None, b: Record | None) -> dict[str, list[An
     return {name: pair for name, pair in values.items() if pair[0] != pair[1]}
 
 
+_OPTIONAL = {"file": "installed files", "sysctl": "kernel parameters", "boot": "boot parameters"}
+
+
 def diff_text(answer: dict[str, Any]) -> str:
     """The answer of `compare_images` for a person: one change per line, then the counts."""
     notes = []
     if answer["not_compared"]:
-        words = " and ".join(_KINDS[kind] for kind in answer["not_compared"])
+        words = " and ".join(_OPTIONAL[kind] for kind in answer["not_compared"])
         it = "it" if len(answer["not_compared"]) == 1 else "them"
         notes.append(f"not compared: {words} (one image does not record {it})")
     if not answer["changes"]:
@@ -109,17 +97,14 @@ def diff_text(answer: dict[str, Any]) -> str:
     return "\n".join([*lines, total, *notes])
 
 
-_KINDS = {"file": "installed files", "sysctl": "kernel parameters", "boot": "boot parameters"}
-
-
 def _same(answer: dict[str, Any]) -> str:
     """What can be said of two images without a recorded difference."""
     old, new = answer["digests"]
-    if answer["without_digest"]:
-        lacking = "; ".join(f"{name}: {why}" for name, why in answer["without_digest"].items())
+    if not (old and new):
+        lacking = [name for name, digest in ((answer["a"], old), (answer["b"], new)) if not digest]
         return (
-            "no difference on the images; whether one recipe made both is not known, without a "
-            f"recipe digest of each ({lacking})"
+            "no difference on the images; whether one recipe made both is unknown without a recipe "
+            f"digest of {' and '.join(lacking)}"
         )
     if old == new:
         return "no difference; they have one recipe digest"
@@ -134,20 +119,22 @@ def _same(answer: dict[str, Any]) -> str:
     return f"no difference on the images, but other recipe digests ({old[:12]} → {new[:12]}): {why}"
 
 
-def compare_records(record_a: dict[str, Any], record_b: dict[str, Any]) -> list[Change]:
+def compare_records(a: dict[str, Any], b: dict[str, Any]) -> list[Change]:
+    """The differences between two build records, or the data of two version-info.json."""
+    before = read_version_info(a, "the first record")
+    return compare_version_infos(before, read_version_info(b, "the second record"))
+
+
+def compare_version_infos(a: VersionInfo, b: VersionInfo) -> list[Change]:
     """The differences from image a to image b, by severity, then kind and name.
 
-    Each is a build record or the data of a version-info.json. Severities are in
-    kiln/facts/knowledge/diff.yaml. Raises KilnError (exit status 2) if one holds no version-info.
+    Severities are in kiln/facts/knowledge/diff.yaml.
     """
-    a = version_info.of(record_a, "the first record")
-    b = version_info.of(record_b, "the second record")
     changes = []
-    skipped = not_compared(a, b)
     for kind, read in _READERS.items():
-        if kind in skipped:
-            continue
         before, after = read(a), read(b)
+        if before is None or after is None:
+            continue
         for name in sorted(before.keys() | after.keys()):
             for old, new in _pairs(before.get(name, Counter()), after.get(name, Counter())):
                 changes.append(Change(_severity(kind, name, old, new), kind, name, old, new))
@@ -182,93 +169,82 @@ def _severity(kind: str, name: str, old: str | None, new: str | None) -> Severit
     return "low"
 
 
+# Values by name; None if the bake did not record this kind.
 _Values = dict[str, Counter[str]]
-# What package tools call the architecture of a package that fits every one, and of a key.
-_OF_ANY_ARCH = ("all", "noarch", "(none)", "")
+# What package tools call the architecture of a package that fits every one.
+_ANY_ARCH = ("all", "noarch", "")
 
 
-def _packages(info: dict[str, Any]) -> _Values:
+def _packages(info: VersionInfo) -> _Values:
     """By name, with the architecture of a package for another one than the image's, as dpkg does:
     the name in one image must not depend on what else is on it."""
-    own = info.get("arch")
     values: _Values = {}
-    for package in version_info.installed_packages(info):
+    for package in info.packages:
         arch = vocabulary.UNAME_OF_DEB.get(package.arch, package.arch)
-        foreign = bool(own) and arch not in (own, *_OF_ANY_ARCH)
+        foreign = bool(info.arch) and arch not in (info.arch, *_ANY_ARCH)
         name = f"{package.name}:{package.arch}" if foreign else package.name
-        values.setdefault(name, Counter())[package.version] += 1
+        values.setdefault(name, Counter())[package.full_version] += 1
     return values
 
 
-def _modules(info: dict[str, Any]) -> _Values:
+def _modules(info: VersionInfo) -> _Values:
     values: _Values = {}
-    for module in info.get("modules", ()):
-        shown = f"{module['version'] or '?'} ({module['srcversion']}) for {module['kernel']}"
-        values.setdefault(module["name"], Counter())[shown] += 1
+    for module in info.modules:
+        shown = f"{module.version or '?'} ({module.srcversion}) for {module.kernel}"
+        values.setdefault(module.name, Counter())[shown] += 1
     return values
 
 
-def _components(info: dict[str, Any]) -> _Values:
-    return {
-        name: Counter([str(record["version"])])
-        for name, record in info.get("components", {}).items()
-        if record.get("version")
-    }
+def _components(info: VersionInfo) -> _Values:
+    parts = info.components.items()
+    return {name: Counter([part.version]) for name, part in parts if part.version}
 
 
-def _fields(key: str) -> Callable[[dict[str, Any]], _Values]:
-    def read(info: dict[str, Any]) -> _Values:
-        return {name: Counter([str(value)]) for name, value in info.get(key, {}).items()}
-
-    return read
-
-
-def _units(info: dict[str, Any]) -> _Values:
-    return {unit["name"]: Counter([unit["state"]]) for unit in info.get("units", ())}
-
-
-def _held(info: dict[str, Any]) -> _Values:
+def _held(info: VersionInfo) -> _Values:
     """Held packages by name. Amazon Linux records name-version-release."""
-    names = {f"{p['name']}-{p['version']}-{p['release']}": p["name"] for p in info["packages"]}
-    return {names.get(held, held): Counter([held]) for held in info.get("held", ())}
+    names = {f"{p.name}-{p.version}-{p.release}": p.name for p in info.packages}
+    return {names.get(held, held): Counter([held]) for held in info.held}
 
 
-def _paths(info: dict[str, Any]) -> _Values:
+def _paths(info: VersionInfo) -> _Values:
     return {
         name: Counter([value] if isinstance(value, str) else value)
-        for name, value in info.get("paths", {}).items()
+        for name, value in info.paths.items()
     }
 
 
-def _files(info: dict[str, Any]) -> _Values:
+def _files(info: VersionInfo) -> _Values | None:
     """By path: the beginning of the hash and the mode, or the link's target."""
+    if info.files is None:
+        return None
+    short = functools.partial(re.sub, r"^sha256:([0-9a-f]{16})[0-9a-f]*", r"sha256:\1…")
+    return {path: Counter([short(text)]) for path, text in info.files.items()}
+
+
+def _each(values: dict[str, str] | None) -> _Values | None:
+    return None if values is None else {name: Counter([value]) for name, value in values.items()}
+
+
+def recorded_values(info: VersionInfo) -> dict[str, dict[str, list[str]]]:
+    """Kind → name → values: what is compared of an image, without what its bake did not record."""
+    read = {kind: reader(info) for kind, reader in _READERS.items()}
     return {
-        path: Counter([re.sub(r"^sha256:([0-9a-f]{16})[0-9a-f]*", r"sha256:\1…", text)])
-        for path, text in info.get("files", {}).items()
+        kind: {name: sorted(counts.elements()) for name, counts in values.items()}
+        for kind, values in read.items()
+        if values is not None
     }
 
 
-def facts_of(info: dict[str, Any]) -> dict[str, dict[str, list[str]]]:
-    """What `compare_records` compares of an image: kind → name → values; a kind that its bake did
-    not record is not there."""
-    skipped = not_compared(info, info)
-    return {
-        kind: {name: sorted(values.elements()) for name, values in read(info).items()}
-        for kind, read in _READERS.items()
-        if kind not in skipped
-    }
-
-
-_READERS: dict[str, Callable[[dict[str, Any]], _Values]] = {
-    "os": _fields("os"),
-    "kernel": _fields("kernel"),
+_READERS: dict[str, Callable[[VersionInfo], _Values | None]] = {
+    "os": lambda info: _each(info.os),
+    "kernel": lambda info: _each(info.kernel),
     "component": _components,
     "module": _modules,
     "package": _packages,
-    "unit": _units,
+    "unit": lambda info: _each({unit.name: unit.state for unit in info.units}),
     "held": _held,
     "path": _paths,
     "file": _files,
-    "sysctl": _fields("sysctls"),
-    "boot": _fields("boot"),
+    "sysctl": lambda info: _each(info.sysctls),
+    "boot": lambda info: _each(info.boot),
 }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any
@@ -28,8 +29,12 @@ from packageurl import PackageURL
 from kiln import components
 from kiln.base.recipe import Recipe
 from kiln.base.times import read_time
-from kiln.image import version_info
-from kiln.image.version_info import Package
+from kiln.image.version_info import (
+    VersionInfo,
+    load_version_info,
+    raw_version_info,
+    read_version_info,
+)
 from kiln.pipeline.record import Record
 
 # What Inspector's scan takes: https://docs.aws.amazon.com/inspector/v2/APIReference/API_scan_ScanSbom.html
@@ -37,59 +42,57 @@ SCHEMA = SchemaVersion.V1_5
 _PURL_TYPES = {"rpm": "rpm", "dpkg": "deb"}
 # Endings of downloads that only serve to verify others: signatures and keys.
 _NOT_SOFTWARE = (".sig", ".asc", ".pub", ".key", ".gpg", "gpgkey")
-# What rpm prints for what an entry of its database lacks, such as the architecture of a key.
-_NO_VALUE = "(none)"
 
 
-def of_name(name: str) -> str:
-    """`sbom` of a build by its name: see `kiln.pipeline.kept_records.find_record` for valid names.
-
-    Raises KilnError (exit status 2) if there is no such build, or if it holds no version-info.
-    """
-    info, build = version_info.load_version_info(name)
-    with version_info.reading(name):
-        return cyclonedx(info) if build is None else of_build(build, info)
+def image_sbom(name: str) -> str:
+    """The SBOM of a build by its name: see `kiln.pipeline.kept_records.find_record`."""
+    info, build = load_version_info(name)
+    return cyclonedx(info, called=name) if build is None else build_sbom(build, info)
 
 
-def of_build(build: Record, info: dict[str, Any]) -> str:
-    """The bill of a build's image: the same text whenever it is asked for.
-
-    Raises KilnError (exit status 2) if `info` is no version-info.
-    """
+def build_sbom(build: Record, info: dict[str, Any]) -> str:
+    """The SBOM of a build's image: the same text whenever it is asked for."""
     return cyclonedx(info, build.recipe, made=read_time(build.started))
 
 
 def cyclonedx(
-    record: dict[str, Any],
+    data: dict[str, Any],
     recipe: Recipe | dict[str, Any] | None = None,
     *,
     made: datetime | None = None,
+    called: str = "the record",
 ) -> str:
     """The CycloneDX 1.5 JSON of an image.
 
-    `record` is a build record or the data of version-info.json, `recipe` the recipe or its data
-    from the record. The bill lists every package with its package URL, GPU and network kernel
-    modules, NVIDIA's .run installs, the EFA installer, what provisioners built from source, and
-    every other download with its SHA-256. The same record gives the same serial number; `made` is
-    the time of the bake, otherwise the bill has the time of day.
-
-    Raises KilnError (exit status 2) if the record holds no version-info.
+    `data` is a build record or a version-info, named `called` in messages; `recipe` the recipe or
+    its data from the record. The SBOM lists every package with its package URL, GPU and network
+    kernel modules, NVIDIA's .run installs, the EFA installer, what provisioners built from source,
+    and every other download with its SHA-256. The same record gives the same serial number; `made`
+    is the time of the bake, otherwise the SBOM has the time of day.
     """
-    info = version_info.of(record)
+    info = read_version_info(data, called)
     about = recipe.as_json() if isinstance(recipe, Recipe) else recipe or {}
-    name = about.get("name") or f"{info['os']['id']}-{info['os']['version_id']}"
-    parts = (_packages, _modules, _unpackaged, _of_overlays, _downloads)
+    version = info.os.get("version_id", "")
+    name = about.get("name") or f"{info.os.get('id')}-{version}"
+    parts = (_packages, _modules, _unpackaged, _overlays, _downloads)
     bom = Bom(
-        serial_number=_serial(info, name),
+        serial_number=_serial(raw_version_info(data, called), name),
         components=[component for part in parts for component in part(info)],
         metadata=BomMetaData(
-            component=Component(
-                bom_ref="image",
-                name=name,
-                type=ComponentType.OPERATING_SYSTEM,
-                version=info["os"]["version_id"],
-                description=info["os"]["name"],
-                properties=_about(info, about),
+            component=_component(
+                ComponentType.OPERATING_SYSTEM,
+                "image",
+                name,
+                version,
+                [
+                    ("kernel", info.kernel.get("boots")),
+                    ("arch", info.arch),
+                    *(
+                        (key, about.get(key))
+                        for key in ("driver", "kernel_module", "cuda", "flavor")
+                    ),
+                ],
+                description=info.os.get("name"),
             ),
             timestamp=made,
         ),
@@ -98,149 +101,120 @@ def cyclonedx(
     return make_outputter(bom, OutputFormat.JSON, SCHEMA).output_as_string(indent=2) + "\n"
 
 
+_ABOUT = ("driver", "kernel_module", "cuda", "flavor")
+
+
 def _serial(info: dict[str, Any], name: str) -> uuid.UUID:
     digest = hashlib.sha256(name.encode() + json.dumps(info, sort_keys=True).encode())
     return uuid.UUID(bytes=digest.digest()[:16], version=4)
 
 
-def _about(info: dict[str, Any], recipe: dict[str, Any]) -> list[Property]:
-    facts = {"kernel": info.get("kernel", {}).get("boots"), "arch": info.get("arch")}
-    facts |= {key: recipe.get(key) for key in ("driver", "kernel_module", "cuda", "flavor")}
-    return [Property(name=f"kiln:{key}", value=value) for key, value in facts.items() if value]
+def _component(
+    kind: ComponentType,
+    ref: str,
+    name: str,
+    version: str | None,
+    properties: Iterable[tuple[str, str | None]] = (),
+    **more: Any,
+) -> Component:
+    """A component with those `kiln:` properties that have a value."""
+    known = [Property(name=f"kiln:{key}", value=value) for key, value in properties if value]
+    return Component(type=kind, bom_ref=ref, name=name, version=version, properties=known, **more)
 
 
-def _packages(info: dict[str, Any]) -> Iterator[Component]:
-    distro = info["os"]
-    seen: dict[str, int] = {}
-    for package in version_info.installed_packages(info):
-        epoch, version = _split_epoch(package)
+def _packages(info: VersionInfo) -> Iterator[Component]:
+    distro, release = info.os.get("id"), info.os.get("version_id")
+    seen: Counter[str] = Counter()
+    for package in info.packages:
+        # The epoch is a qualifier for rpm, and part of the version for dpkg:
+        # https://github.com/package-url/purl-spec/blob/ab4f7c9559e7d92af017a520c2ede7d1bdb76446/types/rpm-definition.json
+        rpm = package.manager == "rpm"
         purl = PackageURL(
             type=_PURL_TYPES.get(package.manager, "generic"),
-            namespace=distro["id"],
+            namespace=distro,
             name=package.name,
-            version=version,
+            version=package.release_version if rpm else package.full_version,
             qualifiers={
-                "arch": package.arch if package.arch != _NO_VALUE else "",
-                "distro": f"{distro['id']}-{distro['version_id']}",
-                "epoch": epoch,
+                "arch": package.arch,
+                "distro": f"{distro}-{release}",
+                "epoch": package.epoch if rpm else "",
             },
         )
-        text = purl.to_string()
+        ref = purl.to_string()
         # A package database may list an entry twice (gpg-pubkey): keep both.
-        seen[text] = seen.get(text, 0) + 1
-        yield Component(
-            bom_ref=text if seen[text] == 1 else f"{text}#{seen[text]}",
-            name=package.name,
-            version=package.version,
-            type=ComponentType.LIBRARY,
+        seen[ref] += 1
+        number = str(seen[ref]) if seen[ref] > 1 else ""
+        yield _component(
+            ComponentType.LIBRARY,
+            f"{ref}#{number}" if number else ref,
+            package.name,
+            package.full_version,
+            [("occurrence", number)],
             purl=purl,
-            properties=[Property(name="kiln:occurrence", value=str(seen[text]))]
-            if seen[text] > 1
-            else None,
         )
 
 
-def _split_epoch(package: Package) -> tuple[str, str]:
-    """Epoch and version of a package URL: rpm's epoch is a qualifier, dpkg's part of the version.
-
-    https://github.com/package-url/purl-spec/blob/ab4f7c9559e7d92af017a520c2ede7d1bdb76446/types/rpm-definition.json
-    """
-    epoch, colon, version = package.version.partition(":")
-    if package.manager == "rpm" and colon:
-        return epoch, version
-    return "", package.version
-
-
-def _modules(info: dict[str, Any]) -> Iterator[Component]:
-    for module in info.get("modules", ()):
-        details = {key: module.get(key) for key in ("srcversion", "vermagic", "kernel", "path")}
-        licenses = [DisjunctiveLicense(name=module["license"])] if module.get("license") else []
-        yield Component(
+def _modules(info: VersionInfo) -> Iterator[Component]:
+    for module in info.modules:
+        fields = ("srcversion", "vermagic", "kernel", "path")
+        yield _component(
+            ComponentType.DEVICE_DRIVER,
             # The path distinguishes the open from the proprietary kernel module.
-            bom_ref=f"module:{module['kernel']}/{module['path']}",
-            name=f"{module['name']}.ko",
-            version=module.get("version") or module["srcversion"],
-            type=ComponentType.DEVICE_DRIVER,
-            licenses=licenses,
-            properties=[Property(name=f"kiln:{k}", value=v) for k, v in details.items() if v],
+            f"module:{module.kernel}/{module.path}",
+            f"{module.name}.ko",
+            module.version or module.srcversion,
+            [(field, getattr(module, field)) for field in fields],
+            licenses=[DisjunctiveLicense(name=module.license)] if module.license else [],
         )
 
 
-def _unpackaged(info: dict[str, Any]) -> Iterator[Component]:
+def _unpackaged(info: VersionInfo) -> Iterator[Component]:
     """Software that provisioners installed without a package: installers, archives, builds."""
-    packaged = {package.name for package in version_info.installed_packages(info)}
-    for name, record in info.get("components", {}).items():
-        version = record.get("version")
-        origin = record.get("runfile") or record.get("archive") or record.get("plugin")
-        if not components.is_ours(name):
+    packaged = {package.name for package in info.packages}
+    kind, driver = ComponentType.APPLICATION, ComponentType.DEVICE_DRIVER
+    for name, part in info.components.items():
+        origin = part.runfile or part.archive or part.plugin
+        if not components.is_ours(name) or name in packaged:
             continue
-        if not version or not (origin or name in _FROM_SOURCE) or name in packaged:
-            continue
-        yield Component(
-            bom_ref=f"component:{name}",
-            name=name,
-            version=version,
-            type=ComponentType.APPLICATION,
-            properties=[Property(name="kiln:from", value=origin)] if origin else None,
-        )
-    for run in info.get("runfiles", ()):
-        yield Component(
-            bom_ref=f"runfile:{run['name']}",
-            name=run["name"],
-            version=run["version"],
-            type=ComponentType.DEVICE_DRIVER,
-        )
-    if info.get("efa"):
-        yield Component(
-            bom_ref="efa-installer",
-            name="aws-efa-installer",
-            version=info["efa"]["installer"],
-            type=ComponentType.APPLICATION,
-            properties=[
-                Property(name="kiln:installed", value=package)
-                for package in info["efa"]["packages"]
-            ],
-        )
+        if part.version and (origin or name in _FROM_SOURCE):
+            yield _component(kind, f"component:{name}", name, part.version, [("from", origin)])
+    for run in info.runfiles:
+        yield _component(driver, f"runfile:{run.name}", run.name, run.version)
+    if info.efa:
+        installed = [("installed", package) for package in info.efa.packages]
+        yield _component(kind, "efa-installer", "aws-efa-installer", info.efa.installer, installed)
 
 
-def _of_overlays(info: dict[str, Any]) -> Iterator[Component]:
+def _overlays(info: VersionInfo) -> Iterator[Component]:
     """A company's own components, each with the files that it installed and their hashes."""
-    for name, record in info.get("components", {}).items():
+    for name, part in info.components.items():
         if components.is_ours(name):
             continue
-        tops = tuple(record.get("files", ()))
-        installed = {
-            path: text
-            for path, text in info.get("files", {}).items()
-            if path in tops or path.startswith(tuple(f"{top}/" for top in tops))
-        }
-        yield Component(
-            bom_ref=f"component:{name}",
-            name=name,
-            version=record.get("version"),
-            type=ComponentType.APPLICATION,
-            properties=[
-                Property(name="kiln:file", value=f"{path} {text}")
-                for path, text in installed.items()
-            ],
-        )
+        below = tuple(f"{top}/" for top in part.files)
+        installed = [
+            ("file", f"{path} {text}")
+            for path, text in (info.files or {}).items()
+            if path in part.files or path.startswith(below)
+        ]
+        kind = ComponentType.APPLICATION
+        yield _component(kind, f"component:{name}", name, part.version, installed)
 
 
 # Components that compile or copy their files and record no file name.
 _FROM_SOURCE = {"gdrcopy", "aws-hw-monitor"}
 
 
-def _downloads(info: dict[str, Any]) -> Iterator[Component]:
-    for entry in info.get("downloads", ()):
-        file = PurePosixPath(entry["url"]).name
+def _downloads(info: VersionInfo) -> Iterator[Component]:
+    for entry in info.downloads:
+        file = PurePosixPath(entry.url).name
         if file.endswith(_NOT_SOFTWARE):
             continue
-        yield Component(
-            bom_ref=f"download:{entry['url']}",
-            name=file,
-            type=ComponentType.FILE,
-            hashes=[HashType(alg=HashAlgorithm.SHA_256, content=entry["sha256"])],
-            external_references=[
-                ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=XsUri(entry["url"]))
-            ],
+        link = ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=XsUri(entry.url))
+        yield _component(
+            ComponentType.FILE,
+            f"download:{entry.url}",
+            file,
+            None,
+            hashes=[HashType(alg=HashAlgorithm.SHA_256, content=entry.sha256)],
+            external_references=[link],
         )

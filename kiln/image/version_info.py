@@ -1,54 +1,133 @@
-"""Reads `/etc/kiln/version-info.json`, which lists what is on an image. Its format is described in
-provisioners/lib/version_info.py, which writes it."""
+"""`/etc/kiln/version-info.json`, which lists what is on an image, checked as it comes in.
+
+provisioners/lib/version_info.py writes it, and its docstring explains each key.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import json
 from pathlib import Path
 from typing import Any
 
-from kiln.base import vocabulary
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
 from kiln.base.errors import KilnError
 from kiln.pipeline import kept_records, record
 
 
-def load_version_info(name: str) -> tuple[dict[str, Any], record.Record | None]:
-    """The version-info and, if known, the record of an image.
+class _Part(BaseModel):
+    """A part of a version-info. A number is read as text; further keys are left out."""
 
-    `name` is a build, as for `find_record`, or the path of a copy of /etc/kiln/version-info.json.
-    Raises KilnError (exit status 2) if there is no such build, or if it holds no version-info.
-    """
-    path = Path(name)
-    if path.is_file():
-        data = record.document(path)
-        if isinstance(data.get("packages"), list):
-            return of(data, name), None
-    build = kept_records.find_record(name)
-    return of({"versions": build.versions}, name), build
+    model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
 
 
-@dataclass(frozen=True)
-class Package:
-    """An installed package. `version` is the full one: epoch (unless 0), version, release."""
+class Package(_Part):
+    """An installed package; a name may occur several times. An epoch of 0 is ""."""
 
-    manager: str
+    manager: str = ""
+    name: str
+    epoch: str = ""
+    version: str
+    release: str | None
+    arch: str = ""
+
+    @field_validator("epoch", "arch", mode="before")
+    @classmethod
+    def _read_none(cls, value: Any) -> Any:
+        # rpm prints (none) for what an entry of its database lacks, such as the arch of a key.
+        return "" if value in (None, 0, "0", "(none)") else value
+
+    @property
+    def release_version(self) -> str:
+        """The version with its release, unless that is empty: 2.34-5."""
+        return f"{self.version}-{self.release}" if self.release else self.version
+
+    @property
+    def full_version(self) -> str:
+        """The same with the epoch: 1:2.34-5."""
+        return f"{self.epoch}:{self.release_version}" if self.epoch else self.release_version
+
+
+class Module(_Part):
+    """A kernel module."""
+
+    name: str
+    version: str | None
+    srcversion: str
+    kernel: str
+    path: str
+    vermagic: str | None = None
+    license: str | None = None
+
+
+class Runfile(_Part):
+    """An NVIDIA .run install."""
+
     name: str
     version: str
-    arch: str
 
 
-def of(data: dict[str, Any], called: str = "the record") -> dict[str, Any]:
-    """The version-info in a build record, or `data` itself if it is one.
+class Efa(_Part):
+    """What the EFA installer reports."""
 
-    `called` names it in messages. Raises KilnError (exit status 2) if there is none, or if its
-    format is not that of a bake.
-    """
+    installer: str
+    packages: tuple[str, ...]
+
+
+class Unit(_Part):
+    """A systemd unit file."""
+
+    name: str
+    state: str
+
+
+class Download(_Part):
+    """A file that a provisioner downloaded."""
+
+    url: str
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+
+
+class ComponentRecord(_Part):
+    """What the provisioner of a component reports; `files` are those of an overlay's."""
+
+    version: str | None = None
+    runfile: str | None = None
+    archive: str | None = None
+    plugin: str | None = None
+    files: tuple[str, ...] = ()
+
+
+class VersionInfo(_Part):
+    """What is on an image; `files`, `sysctls`, `boot` are None if the bake did not record them."""
+
+    os: dict[str, str] = {}
+    arch: str = ""
+    kernel: dict[str, str] = {}
+    packages: tuple[Package, ...]
+    modules: tuple[Module, ...] = ()
+    runfiles: tuple[Runfile, ...] = ()
+    efa: Efa | None = None
+    components: dict[str, ComponentRecord] = {}
+    downloads: tuple[Download, ...] = ()
+    paths: dict[str, str | tuple[str, ...]] = {}
+    units: tuple[Unit, ...] = ()
+    held: tuple[str, ...] = ()
+    files: dict[str, str] | None = None
+    sysctls: dict[str, str] | None = None
+    boot: dict[str, str] | None = None
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _read_null_as_default(cls, value: Any, info: Any) -> Any:
+        field = cls.model_fields[info.field_name]
+        return field.default if value is None and not field.is_required() else value
+
+
+def raw_version_info(data: dict[str, Any], called: str = "the record") -> dict[str, Any]:
+    """The version-info in a build record, or `data` itself if it is one; `called` names it."""
     for candidate in (data.get("versions"), data):
         if isinstance(candidate, dict) and isinstance(candidate.get("packages"), list):
-            for mistake in _wrong(candidate):
-                raise KilnError(f"{called}: {mistake}", hint=_NOT_OURS)
             return candidate
     raise KilnError(
         f"{called} holds no version-info",
@@ -56,119 +135,29 @@ def of(data: dict[str, Any], called: str = "the record") -> dict[str, Any]:
     )
 
 
-_NOT_OURS = "give a build record, or /etc/kiln/version-info.json, as a bake wrote it"
-# The fields that each part must have for its readers.
-_LISTS = {
-    "packages": ("name", "version", "release"),
-    "modules": ("name", "version", "srcversion", "kernel", "path"),
-    "runfiles": ("name", "version"),
-    "units": ("name", "state"),
-    "downloads": ("url", "sha256"),
-    "upgradable": ("name", "version"),
-}
-_MAPPINGS = {
-    "os": ("id", "version_id", "name"),
-    "kernel": (),
-    "components": (),
-    "efa": ("installer", "packages"),
-    "paths": (),
-    "files": (),
-    "sysctls": (),
-    "boot": (),
-}
-
-
-def _wrong(info: dict[str, Any]) -> Iterator[str]:
-    """Where the format is wrong. A part may be missing or empty."""
-    for key, needed in _LISTS.items():
-        entries = info.get(key) or []
-        if not isinstance(entries, list):
-            yield f"`{key}` is not a list"
-            continue
-        for index, entry in enumerate(entries):
-            yield from _lacks(f"{key}[{index}]", entry, needed)
-    for key, needed in _MAPPINGS.items():
-        if info.get(key):
-            yield from _lacks(key, info[key], needed)
-    yield from _wrong_values(info)
-    components = info.get("components")
-    for name, part in components.items() if isinstance(components, dict) else ():
-        yield from _lacks(f"components.{name}", part, ())
-
-
-def _wrong_values(info: dict[str, Any]) -> Iterator[str]:
-    """Where a value is not text, and where a hash is not one."""
-    for key, names in _TEXTS.items():
-        for index, entry in enumerate(info.get(key) or []):
-            for name in names if isinstance(entry, dict) else ():
-                if isinstance(entry.get(name), dict | list):
-                    yield f"`{key}[{index}].{name}` is not text"
-    for index, entry in enumerate(info.get("downloads") or []):
-        if isinstance(entry, dict):
-            for name, form in (("url", None), ("sha256", vocabulary.SHA256)):
-                value = entry.get(name)
-                if not isinstance(value, str) or (form and not form.fits(value)):
-                    yield f"`downloads[{index}].{name}` {vocabulary.shown(value)} is malformed"
-    yield from _wrong_texts(info)
-    if isinstance(info.get("arch"), dict | list):
-        yield "`arch` is not text"
-    held = info.get("held") or []
-    if not isinstance(held, list) or not all(isinstance(name, str) for name in held):
-        yield "`held` is not a list of names"
-
-
-def _wrong_texts(info: dict[str, Any]) -> Iterator[str]:
-    for key in ("files", "sysctls", "boot"):
-        for name, value in info[key].items() if isinstance(info.get(key), dict) else ():
-            if not isinstance(value, str):
-                yield f"`{key}.{name}` is not text"
-
-
-# The values that are text, numbers or null, besides those that a part needs.
-_TEXTS = {
-    **_LISTS,
-    "packages": ("manager", "name", "epoch", "version", "release", "arch"),
-    "modules": (*_LISTS["modules"], "vermagic", "license"),
-}
-
-
-def _lacks(where: str, part: Any, needed: tuple[str, ...]) -> Iterator[str]:
-    if not isinstance(part, dict):
-        yield f"`{where}` is not a mapping"
-    elif missing := [name for name in needed if name not in part]:
-        yield f"`{where}` lacks {', '.join(missing)}"
-
-
-@contextmanager
-def reading(called: str) -> Iterator[None]:
-    """While inside, turn errors from malformed values into KilnError (exit status 2).
-
-    For code that reads a user's file, where a value may have a type that no bake writes.
-    """
+def read_version_info(data: dict[str, Any], called: str = "the record") -> VersionInfo:
+    """The version-info in a build record or in `data` itself, checked; `called` names it."""
     try:
-        yield
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise KilnError(f"{called}: a value is malformed: {error}", hint=_NOT_OURS) from error
+        # As JSON, since half a surrogate pair is a text for Python alone.
+        return VersionInfo.model_validate_json(json.dumps(raw_version_info(data, called)))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the whole"
+        raise KilnError(
+            f"{called}: `{where}`: {first['msg']}",
+            hint="give a build record, or /etc/kiln/version-info.json, as a bake wrote it",
+        ) from None
 
 
-def installed_packages(info: dict[str, Any]) -> list[Package]:
-    """The packages of an image; a name may occur several times."""
-    return [
-        Package(
-            manager=entry.get("manager", ""),
-            name=entry["name"],
-            version=full_version(entry),
-            arch=entry.get("arch", ""),
-        )
-        for entry in info["packages"]
-    ]
+def load_version_info(name: str) -> tuple[dict[str, Any], record.Record | None]:
+    """The version-info as it was written, and the record of its build if known.
 
-
-def full_version(entry: dict[str, Any]) -> str:
-    """A full version such as 1:2.34-5: epoch unless 0, version, release unless empty."""
-    epoch, release = str(entry.get("epoch") or "0"), entry.get("release")
-    return (
-        ("" if epoch in {"0", "(none)"} else f"{epoch}:")
-        + str(entry["version"])
-        + (f"-{release}" if release else "")
-    )
+    `name` is a build, as for `find_record`, or the path of a copy of /etc/kiln/version-info.json.
+    """
+    path = Path(name)
+    if path.is_file():
+        data = record.document(path)
+        if isinstance(data.get("packages"), list):
+            return data, None
+    build = kept_records.find_record(name)
+    return raw_version_info({"versions": build.versions}, name), build

@@ -1,9 +1,12 @@
-"""Whether a set of MIG slices fits on a GPU, and the nearest set that does."""
+"""Whether MIG slices fit on a GPU, the nearest set that does, and what a label makes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import facts
@@ -24,6 +27,16 @@ _hardware = runtime_module("gpu_mig.hardware")
 _config = runtime_module("gpu_mig.config")
 
 SHIPPED_MAP = RUNTIME / "etc" / "kiln" / "mig-config.yaml"
+_CONFIG_MAP = re.compile(r'^\s*"?kind"? *: *"?ConfigMap\b', re.MULTILINE)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """While inside, an error of gpu-mig is a KilnError."""
+    try:
+        yield
+    except _errors.MigError as error:
+        raise KilnError(error.message, hint=error.hint) from error
 
 
 def check_mig_config(
@@ -33,44 +46,38 @@ def check_mig_config(
 
     Returns `valid`, `reason` and `nearest` (both None if valid), `placement` (profile and start of
     every GPU instance) and `warnings` about unconfirmed facts. A GPU without MIG is an answer too
-    (`valid` false). Raises KilnError for invalid names and counts, and for unknown GPUs.
+    (`valid` false).
     """
     answer: dict[str, Any] = {
         "valid": False, "reason": None, "nearest": None, "gpu": gpu,
         "instance_type": instance_type, "placement": [], "warnings": [],
     }  # fmt: skip
-    wanted = instances_with(devices)
+    names = [profile for profile, _ in instances_with(devices)]
     try:
         _, kind = chosen(gpu, instance_type)
     except NoMigError as e:
         return {**answer, "reason": e.message}
     answer["gpu"] = kind.name
-    names = [profile for profile, _ in wanted]
-    unknown = sorted({n for n in names if n not in kind.profiles})
+    unknown = sorted(set(names) - kind.profiles.keys())
     reason = (
         f"{kind.name} has no profile {', '.join(unknown)}"
         if unknown
         else _placement.why_not(kind, names)
     )
     if reason:
-        return {
-            **answer,
-            "reason": reason,
-            "nearest": _target.counted(_placement.nearest(kind, names)),
-        }
+        nearest = _target.counted(_placement.nearest(kind, names))
+        return {**answer, "reason": reason, "nearest": nearest}
     placed = _placement.fit(kind, names)
     answer["placement"] = [{"profile": p.profile, "start": p.start} for p in placed]
     return {**answer, "valid": True, "warnings": warnings(kind, names)}
 
 
 def instances_with(devices: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """`1g.5gb=7` as GPU instances (profile, compute slices). Raises KilnError for invalid text."""
-    try:
+    """The GPU instances of `1g.5gb=7`: profile, compute slices."""
+    with _explained():
         shapes: tuple[tuple[str, tuple[int, ...]], ...] = _target.shape_all(
             _profile.parse_devices(devices)
         )
-    except _errors.MigError as e:
-        raise KilnError(e.message, hint=e.hint) from e
     return shapes
 
 
@@ -81,6 +88,28 @@ def warnings(kind: GpuType, names: Iterable[str]) -> list[str]:
         f"the placements of {n} on {kind.name} are unconfirmed; try them on the GPU"
         for n in sorted(doubtful)
     ]
+
+
+@cache
+def shipped_labels() -> dict[str, Any]:
+    """The shipped map by label. Cached, since the AMI's own parser is small rather than fast."""
+    labels: dict[str, Any] = _config.load(str(SHIPPED_MAP))
+    return labels
+
+
+def labels_with(config: str) -> dict[str, Any]:
+    """The shipped labels and those of a file, or of a folder such as /etc/kiln/mig-config.d."""
+    path = Path(config)
+    if path.is_file() and _CONFIG_MAP.search(path.read_text(errors="replace")):
+        raise KilnError(
+            f"{config} is a Kubernetes ConfigMap, not the configuration in it",
+            hint="give the text below its key config.yaml as a file",
+        )
+    with _explained():
+        if path.is_dir():
+            labels: dict[str, Any] = _config.load(str(SHIPPED_MAP), str(path))
+            return labels
+        return {**shipped_labels(), **_config.load(str(path))}
 
 
 def check_label(
@@ -100,48 +129,54 @@ def check_label(
     except _errors.MigError as e:
         return [f"{e.message}: {e.hint}"]
     if not capable:
-        return [
-            f"MIG label {label!r}: none of {', '.join(t.type for t in types)} has a GPU with MIG"
-        ]
-    label_problems = (_label_problem(all_labels, label, t) for t in capable)
-    return [problem for problem in label_problems if problem]
+        names = ", ".join(t.type for t in types)
+        return [f"MIG label {label!r}: none of {names} has a GPU with MIG"]
+    problems = (_label_problem(label, machine, all_labels) for machine in capable)
+    return [problem for problem in problems if problem]
 
 
-@cache
-def shipped_labels() -> dict[str, Any]:
-    """The shipped map by label. Cached, since the AMI's own parser is small rather than fast."""
-    labels: dict[str, Any] = _config.load(str(SHIPPED_MAP))
-    return labels
+def _label_problem(label: str, machine: facts.InstanceType, labels: dict[str, Any]) -> str:
+    try:
+        _machine_settings(label, machine, labels)
+    except _errors.MigError as e:
+        return f"MIG label {label!r} on {machine.type} ({machine.gpu}): {e.message}; {e.hint}"
+    return ""
 
 
 def label_layout(label: str, machine: facts.InstanceType) -> tuple[bool, list[str]]:
     """Whether a label turns MIG on for a GPU of this type, and the profiles that it makes, each
     once. Off and none where `check_label` has a problem with it."""
+    if machine.gpu not in gpu_types():
+        return False, []
     try:
-        wanted = _wanted(shipped_labels(), label, machine)
+        settings = _machine_settings(label, machine, shipped_labels())
     except _errors.MigError:
         return False, []
-    profiles = dict.fromkeys(name for each in wanted for name, _ in each.shapes)
-    return any(each.mode for each in wanted), list(profiles)
+    profiles = dict.fromkeys(name for each in settings for name, _ in each.shapes)
+    return any(each.mode for each in settings), list(profiles)
 
 
-def _label_problem(labels: dict[str, Any], name: str, machine: facts.InstanceType) -> str:
-    kind = gpu_types()[machine.gpu]
-    where = f"MIG label {name!r} on {machine.type} ({kind.name})"
-    try:
-        for wanted in _wanted(labels, name, machine):
-            _target.check(wanted, kind)
-    except _errors.MigError as e:
-        return f"{where}: {e.message}; {e.hint}"
-    return ""
+def label_slices(
+    label: str, count: int, kind: GpuType, labels: dict[str, Any]
+) -> dict[int, dict[str, int]]:
+    """The slices of every GPU in MIG mode of a machine with `count` GPUs: {index: {profile: n}}."""
+    with _explained():
+        settings = _settings(label, count, kind, labels)
+    return {each.gpu: _target.devices_of(each.shapes) for each in settings if each.mode}
 
 
-def _wanted(labels: dict[str, Any], name: str, machine: facts.InstanceType) -> list[Any]:
-    """What a label wants of each GPU of this type. Raises MigError where it does not fit."""
+def _settings(
+    label: str, count: int, kind: GpuType, labels: dict[str, Any], device_id: str = ""
+) -> list[Any]:
+    """What a label wants of each GPU; MigError for an unknown label or one that does not fit."""
+    device = device_id or kind.pci_device_ids[0]
+    gpus = [_smi.Gpu(i, "", "", device, "", kind.product, False, False) for i in range(count)]
+    settings = _target.resolve(_hardware.find(labels, label, gpus, gpu_types()), gpus).values()
+    for setting in settings:
+        _target.check(setting, kind)
+    return list(settings)
+
+
+def _machine_settings(label: str, machine: facts.InstanceType, labels: dict[str, Any]) -> list[Any]:
     device_id = f"0x{machine.pci_device_ids[0].upper()}10DE"
-    gpus = [
-        _smi.Gpu(i, "", "", device_id, "", machine.product, False, False)
-        for i in range(machine.gpu_count)
-    ]
-    label = _hardware.find(labels, name, gpus, gpu_types())
-    return list(_target.resolve(label, gpus).values())
+    return _settings(label, machine.gpu_count, gpu_types()[machine.gpu], labels, device_id)

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from kiln import facts
 from kiln.base.errors import KilnError, did_you_mean
+from kiln.base.runtime_import import runtime_module
+from kiln.base.templates import render
 from kiln.base.yaml_text import as_yaml
-from kiln.mig.check import shipped_labels
-from kiln.mig.layouts import as_v1, slices_of
+from kiln.mig.check import label_slices, shipped_labels
+from kiln.mig.plan import plan_layout
 from kiln.mig.profiles import chosen, gpu_types
 
 if TYPE_CHECKING:
     from gpu_mig.facts import GpuType
 
+_config = runtime_module("gpu_mig.config")
+
 OWNERS = ("ami", "operator")
+# The name of a label that mig.plan makes.
+PLANNED = "planned"
 # The ConfigMap that the chart makes of a layout that NVIDIA's own map does not have.
 CONFIG_MAP = "kiln-mig-config"
 
@@ -40,8 +48,8 @@ def k8s_configuration(
     each model that the label supports offers. `labels` are those to choose from, by default the
     shipped ones.
 
-    Raises KilnError for an unknown label or strategy, for a layout that the GPU cannot hold or
-    that offers nothing, and for `single` with slices that differ or beside whole GPUs.
+    A layout that the GPU cannot hold or that offers nothing is refused, and so is `single` with
+    slices that differ or beside whole GPUs.
     """
     table = facts.table("mig-kubernetes")
     for what, value, choices in (
@@ -75,37 +83,42 @@ def k8s_configuration(
 
 
 def _by_gpu(label: str, strategy: str, labels: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """What one GPU of each model offers. If no model can, raises the first model's KilnError."""
-    tried = {kind.name: _attempt(label, strategy, kind, labels) for kind in gpu_types().values()}
-    offers = {name: offered for name, offered in tried.items() if isinstance(offered, dict)}
-    for refusal in tried.values():
-        if not offers and isinstance(refusal, KilnError):
-            raise refusal
-    return offers
-
-
-def _attempt(
-    label: str, strategy: str, kind: GpuType, labels: dict[str, Any]
-) -> dict[str, int] | KilnError:
-    try:
-        return _offered(label, strategy, 1, kind, labels)
-    except KilnError as error:
-        return error
+    """What one GPU of each model offers. If no model can, the first model's KilnError."""
+    kinds = list(gpu_types().values())
+    offers = {}
+    for kind in kinds:
+        with suppress(KilnError):
+            offers[kind.name] = _offered(label, strategy, 1, kind, labels)
+    return offers or {kinds[0].name: _offered(label, strategy, 1, kinds[0], labels)}
 
 
 def _offered(
     label: str, strategy: str, count: int, kind: GpuType, labels: dict[str, Any]
 ) -> dict[str, int]:
-    per_gpu = slices_of(label, count, kind, labels)
-    if strategy == "single":
-        _refuse_unlike(label, per_gpu, count)
-    resources = _resources(per_gpu, count, strategy)
+    """{resource name: number that one node offers}. Whole GPUs count as nvidia.com/gpu."""
+    per_gpu = label_slices(label, count, kind, labels)
+    profiles = sorted({profile for slices in per_gpu.values() for profile in slices})
+    # "all devices on the node must be configured with the same migEnabled value":
+    # github:NVIDIA/k8s-device-plugin
+    # internal/rm/device_map.go @1b826acc6af3079d8923bac395c3124b8861a9a6
+    if strategy == "single" and (len(profiles) != 1 or len(per_gpu) < count):
+        made = f"{', '.join(profiles)} on {len(per_gpu)} of {count} GPUs" if profiles else "none"
+        raise KilnError(
+            f"strategy single needs slices of one profile on every GPU; {label} creates {made}",
+            hint="use --strategy mixed, or a label with one profile such as all-1g.5gb",
+        )
+    resources: Counter[str] = Counter()
+    for index in range(count):
+        for profile, number in per_gpu.get(index, {"": 1}).items():
+            whole = not profile or strategy == "single"
+            name = "nvidia.com/gpu" if whole else f"nvidia.com/mig-{profile.replace('+', '.')}"
+            resources[name] += number
     if not resources:
         raise KilnError(
             f"{label} turns MIG on without slices on {kind.name}: a node would offer nothing",
             hint="choose a label with slices, or all-disabled for whole GPUs",
         )
-    return resources
+    return dict(sorted(resources.items()))
 
 
 def _own_configuration(label: str, labels: dict[str, Any]) -> dict[str, Any] | None:
@@ -113,48 +126,37 @@ def _own_configuration(label: str, labels: dict[str, Any]) -> dict[str, Any] | N
 
     With it all-disabled, which mig-manager makes on nodes without a label.
     """
-    if label not in labels or labels[label].entries == _shipped_entries(label):
+    shipped = shipped_labels()
+    own = labels.get(label)
+    if own is None or (label in shipped and own.entries == shipped[label].entries):
         return None
-    off = {"all-disabled": as_v1(shipped_labels()["all-disabled"])}
-    return {"version": "v1", "mig-configs": off | {label: as_v1(labels[label])}}
+    off = {"all-disabled": _as_v1(shipped["all-disabled"])}
+    return {"version": "v1", "mig-configs": off | {label: _as_v1(own)}}
 
 
-def _shipped_entries(label: str) -> Any:
-    shipped = shipped_labels().get(label)
-    return shipped.entries if shipped else None
+def _as_v1(label: Any) -> list[dict[str, Any]]:
+    """A label's entries as a v1 configuration of mig-parted has them."""
+    entries = []
+    for entry in label.entries:
+        made: dict[str, Any] = {"device-filter": list(entry.filters)} if entry.filters else {}
+        made["devices"] = "all" if entry.devices is None else list(entry.devices)
+        made["mig-enabled"] = entry.enabled
+        if entry.enabled:
+            made["mig-devices"] = dict(entry.mig_devices)
+        entries.append(made)
+    return entries
 
 
-def _refuse_unlike(label: str, per_gpu: dict[int, dict[str, int]], count: int) -> None:
-    kinds = sorted({profile for slices in per_gpu.values() for profile in slices})
-    if len(kinds) > 1:
+def planned_labels(instance_type: str, want: str) -> dict[str, Any]:
+    """The label PLANNED, which makes what `mig.plan` plans for these profiles."""
+    plan = plan_layout(instance_type, want)
+    if not plan["fits"]:
         raise KilnError(
-            f"strategy single needs slices of one profile; {label} creates {', '.join(kinds)}",
-            hint="use --strategy mixed, or a label with one profile such as all-" + kinds[0] + "",
+            f"{want} does not fit on {instance_type}: {plan['reason']}",
+            hint=f'./invoke mig.plan --instance-type {instance_type} --want "{want}" draws it',
         )
-    if not kinds:
-        raise KilnError(
-            f"strategy single needs slices; {label} creates none",
-            hint="leave mig.strategy at none",
-        )
-    # "all devices on the node must be configured with the same migEnabled value":
-    # github:NVIDIA/k8s-device-plugin
-    # internal/rm/device_map.go @1b826acc6af3079d8923bac395c3124b8861a9a6
-    if len(per_gpu) < count:
-        raise KilnError(
-            f"strategy single needs all GPUs cut or none; {label} cuts {len(per_gpu)} of {count}",
-            hint="use --strategy mixed, or a layout that cuts every GPU",
-        )
-
-
-def _resources(per_gpu: dict[int, dict[str, int]], count: int, strategy: str) -> dict[str, int]:
-    """{resource name: number that one node offers}. Whole GPUs count as nvidia.com/gpu."""
-    resources: dict[str, int] = {}
-    for index in range(count):
-        for profile, n in per_gpu.get(index, {None: 1}).items():
-            whole = profile is None or strategy == "single"
-            name = "nvidia.com/gpu" if whole else f"nvidia.com/mig-{str(profile).replace('+', '.')}"
-            resources[name] = resources.get(name, 0) + n
-    return dict(sorted(resources.items()))
+    labels: dict[str, Any] = _config.loads(as_yaml([], plan["label"]))
+    return labels
 
 
 def operator_values(strategy: str, owner: str, own: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -197,29 +199,6 @@ def plugin_values(strategy: str) -> dict[str, Any]:
     }
 
 
-def _settings(values: dict[str, str]) -> str:
-    return " ".join(f"{name}={value}" for name, value in values.items()) or "as shipped"
-
-
 def k8s_text(answer: dict[str, Any]) -> str:
     """The answer of `k8s` as YAML, with a comment above each part."""
-    labels = answer["node_labels"] or "none: gpu-mig on the AMI makes the slices"
-    parts: list[tuple[str, Any]] = [
-        ("Helm values, chart gpu-operator", answer["gpu_operator"]),
-        ("or, without the operator, chart nvidia-device-plugin", answer["device_plugin"]),
-        ("node labels", labels),
-        ("on the AMI, /etc/default/gpu-mig", _settings(answer["gpu_mig"])),
-    ]
-    if answer["mig_config"] and answer["owner"] == "ami":
-        file = f"on the AMI, /etc/kiln/mig-config.d/{answer['label']}.yaml"
-        parts.append((file, answer["mig_config"]))
-    if "by_gpu" in answer:
-        parts.append(("what one GPU offers, by model", answer["by_gpu"]))
-    else:
-        offered = f"what one node offers ({answer['gpus']} × {answer['gpu']})"
-        parts.append((offered, answer["resources"]))
-        parts.append(("what a pod requests", {"resources": {"limits": answer["limits"]}}))
-    return "\n".join(
-        f"# {title}\n" + (f"# {body}\n" if isinstance(body, str) else as_yaml([], body))
-        for title, body in parts
-    ).rstrip()
+    return render("mig/k8s.yaml.j2", **answer).rstrip()

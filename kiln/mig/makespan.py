@@ -7,12 +7,12 @@ start of pods and the change of a layout are not counted.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from kiln.base.errors import KilnError, did_you_mean
-from kiln.mig.check import shipped_labels
-from kiln.mig.layouts import slices_of
+from kiln.mig.check import label_slices, shipped_labels
 from kiln.mig.profiles import gpus_on_instance
 
 MOST_JOBS = 1_000_000
@@ -41,17 +41,17 @@ def compare_ways(
         if profile not in kind.profiles:
             hint = did_you_mean(profile, kind.profiles)
             raise KilnError(f"--slowdown: {kind.name} has no MIG profile {profile}", hint=hint)
-    ways = {"whole GPUs": {"": machine.gpu_count}}
+    ways: dict[str, Mapping[str, int]] = {"whole GPUs": {"": machine.gpu_count}}
     for label in shipped_labels():
         try:
-            per_gpu = slices_of(label, machine.gpu_count, kind, shipped_labels())
+            per_gpu = label_slices(label, machine.gpu_count, kind, shipped_labels())
         except KilnError:
             continue  # not for this GPU
-        counts: dict[str, int] = {}
-        for profile, n in (pair for slices in per_gpu.values() for pair in slices.items()):
-            counts[profile] = counts.get(profile, 0) + n
-        if counts and counts.keys() <= slowdown.keys() and counts not in ways.values():
-            ways[label] = counts
+        slices: Counter[str] = Counter()
+        for of_gpu in per_gpu.values():
+            slices.update(of_gpu)
+        if slices and slices.keys() <= slowdown.keys() and slices not in ways.values():
+            ways[label] = slices
     rows = []
     for name, counts in ways.items():
         places = {key: (n, seconds * slowdown.get(key, 1)) for key, n in counts.items()}

@@ -1,4 +1,4 @@
-"""Places MIG profiles on the GPUs of an instance: on the fewest GPUs, then with the least mixing.
+"""Places MIG profiles on the GPUs of an instance, on the fewest GPUs, and draws the result.
 
 The fewest GPUs are exact: all possible contents of a GPU are enumerated (`placement.layouts`), and
 the search over GPUs is bounded by what the remaining ones can hold.
@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import KilnError
+from kiln.base.paths import ROOT
 from kiln.base.runtime_import import runtime_module
+from kiln.base.templates import render
 from kiln.mig.check import instances_with, warnings
 from kiln.mig.profiles import gpus_on_instance
 
@@ -20,6 +22,16 @@ if TYPE_CHECKING:
 _placement = runtime_module("gpu_mig.placement")
 _profile = runtime_module("gpu_mig.profile")
 _target = runtime_module("gpu_mig.target")
+
+# The picture in docs/mig.md.
+PICTURE = ROOT / "docs" / "images" / "mig-plan.svg"
+# Fill and text, by compute slices. Colour-blind safe (Okabe and Ito 2008); text at 4.5:1 or more.
+_COLORS = {
+    1: ("#56b4e9", "#000000"), 2: ("#009e73", "#000000"), 3: ("#e69f00", "#000000"),
+    4: ("#cc79a7", "#000000"), 7: ("#0072b2", "#ffffff"),
+}  # fmt: skip
+_FONT = "system-ui, 'Segoe UI', Helvetica, Arial, 'DejaVu Sans', sans-serif"
+_LETTER = 8.2  # px of the widest of these fonts at 13 px
 
 # A GPU's contents: the count of each wanted profile.
 Layout = tuple[int, ...]
@@ -191,3 +203,72 @@ def _label(gpus: list[dict[str, Any]], available: int) -> dict[str, Any]:
     if len(gpus) < available:
         entries.append({"devices": list(range(len(gpus), available)), "mig-enabled": False})
     return {"version": "v1", "mig-configs": {"planned": entries}}
+
+
+def draw_text(plan: dict[str, Any]) -> str:
+    """One row per GPU, one cell per memory slice; `.` is an unused slice."""
+    cell = max([9, *(-(-(len(_name(i)) + 2) // i["memory_slices"]) for i in _instances(plan))])
+    lines = [f"{plan['instance_type']}: {plan['used']} of {plan['available']} {plan['gpu']} in use"]
+    for gpu in plan["gpus"]:
+        row, at = "", 0
+        for instance in gpu["instances"]:
+            row += _free(instance["start"] - at, cell)
+            width = cell * instance["memory_slices"] - 2
+            row += "[" + _name(instance).center(width) + "]"
+            at = instance["start"] + instance["memory_slices"]
+        row += _free(plan["memory_slices"] - at, cell)
+        lines.append(f"  GPU {gpu['gpu']}  {row}  {_used(plan, gpu)} slices")
+    return "\n".join([*lines, *(f"  {remark}" for remark in _remarks(plan))])
+
+
+def _instances(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    return [instance for gpu in plan["gpus"] for instance in gpu["instances"]]
+
+
+def _free(slices: int, cell: int) -> str:
+    return (" " + "." * (cell - 2) + " ") * slices
+
+
+def _name(instance: dict[str, Any]) -> str:
+    """The profile, with the number of its compute instances if it has several."""
+    pieces = len(instance["compute_instances"])
+    return f"{instance['profile']} in {pieces}" if pieces > 1 else str(instance["profile"])
+
+
+def _used(plan: dict[str, Any], gpu: dict[str, Any]) -> str:
+    compute = sum(i["compute_slices"] for i in gpu["instances"])
+    memory = sum(i["memory_slices"] for i in gpu["instances"])
+    return f"{compute}/{plan['compute_slices']} compute, {memory}/{plan['memory_slices']} memory"
+
+
+def _remarks(plan: dict[str, Any]) -> list[str]:
+    missing = [f"missing: {plan['reason']}"] if plan["reason"] else []
+    return missing + [f"warning: {w}" for w in plan["warnings"]]
+
+
+def draw_svg(plan: dict[str, Any]) -> str:
+    """The plan as a standalone SVG: x is the memory slice, color the number of compute slices.
+
+    Below the GPUs: a legend, what is missing, and warnings.
+    """
+    names = [(len(_name(i)) * _LETTER + 14) / i["memory_slices"] for i in _instances(plan)]
+    return render(
+        "mig/plan.svg.j2",
+        plan=plan,
+        wide=round(max([48, *names])),
+        letter=_LETTER,
+        font=_FONT,
+        colors={i["compute_slices"]: _color(i) for i in _instances(plan)},
+        names=_name,
+        used=[_used(plan, gpu) for gpu in plan["gpus"]],
+        remarks=_remarks(plan),
+    )
+
+
+def _color(instance: dict[str, Any]) -> tuple[str, str]:
+    return _COLORS.get(instance["compute_slices"], ("#999999", "#000000"))
+
+
+def picture_text() -> str:
+    """The content of `PICTURE`; `./invoke generate` writes it."""
+    return draw_svg(plan_layout("p4d.24xlarge", "1g.5gb=40,3g.20gb=4"))

@@ -1,20 +1,23 @@
-"""The MIG profiles of a GPU, and of an instance type's GPUs."""
+"""The MIG profiles of a GPU and of an instance type, and `profiles.json`, which the AMI uses."""
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from kiln import facts
 from kiln.base.errors import KilnError, did_you_mean
+from kiln.base.paths import RUNTIME
 from kiln.base.runtime_import import runtime_module
-from kiln.mig import export
 
 if TYPE_CHECKING:
     from gpu_mig.facts import GpuType
 
 _facts = runtime_module("gpu_mig.facts")
 _profile = runtime_module("gpu_mig.profile")
+
+PROFILES_JSON = RUNTIME / "opt" / "kiln" / "lib" / "gpu_mig" / "profiles.json"
 
 
 class NoMigError(KilnError):
@@ -24,33 +27,28 @@ class NoMigError(KilnError):
 @cache
 def gpu_types() -> dict[str, GpuType]:
     """Every MIG-capable GPU by name (`gpu_mig.facts.GpuType`): kiln/facts/knowledge/mig.yaml."""
-    data = export.image_profiles()
+    data = image_profiles()
     return {g["gpu"]: _facts.gpu_type(g, data["mode_change"]) for g in data["gpus"]}
 
 
 def gpu_type(name: str) -> GpuType:
     """The GPU that a person means: `H100-80GB`, `h100 80gb`, `NVIDIA A30`, `0x20B010DE`, `B200`.
 
-    Raises NoMigError for a GPU without MIG, KilnError for an unknown GPU and for an ambiguous name
-    (`A100` has 40 or 80 GB).
+    `A100` is ambiguous: it has 40 or 80 GB.
     """
     key = _squeeze(name)
     types = gpu_types()
     for gpu in types.values():
-        if key in {
-            _squeeze(gpu.name),
-            _squeeze(gpu.product),
-            *map(_squeeze, gpu.pci_device_ids),
-        }:
+        if key in map(_squeeze, (gpu.name, gpu.product, *gpu.pci_device_ids)):
             return gpu
     without = {_squeeze(n): n for n in facts.table("mig")["not_mig"]}
     if key in without:
         raise NoMigError(f"no MIG on this GPU: {without[key]} cannot be sliced")
-    fitting = [gpu for gpu in types.values() if key and _squeeze(gpu.name).startswith(key)]
-    if len(fitting) == 1:
-        return fitting[0]
-    if fitting:
-        names = ", ".join(gpu.name for gpu in fitting)
+    found = [gpu for gpu in types.values() if key and _squeeze(gpu.name).startswith(key)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(gpu.name for gpu in found)
         raise KilnError(f"{name!r} matches more than one GPU", hint=f"name one of: {names}")
     raise KilnError(f"unknown GPU {name!r}", hint=did_you_mean(name, [*types, *without.values()]))
 
@@ -123,31 +121,57 @@ def profiles_for(instance_type: str) -> dict[str, Any]:
 
 def profiles_text(table: dict[str, Any]) -> str:
     """`profiles_for` as a table for the terminal; `?` is an unpublished fact."""
-    head = ("profile", "id", "per GPU", "per instance", "memory GiB", "SMs", "starts:slices")
-    rows = [
-        (
-            p["profile"] + ("*" if p["unsure"] else ""),
-            _or_unknown(p["id"]),
-            str(p["per_gpu"]),
-            str(p["per_instance"]),
-            _or_unknown(p["memory_gib"]),
-            _or_unknown(p["sm"]),
-            "{" + ",".join(map(str, p["starts"])) + "}:" + str(p["memory_slices"]),
-        )
-        for p in table["profiles"]
-    ]
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    rows = [("profile", "id", "per GPU", "per instance", "memory GiB", "SMs", "starts:slices")]
+    for p in table["profiles"]:
+        numbers = (p["id"], p["per_gpu"], p["per_instance"], p["memory_gib"], p["sm"])
+        known = ("?" if number is None else str(number) for number in numbers)
+        starts = ",".join(map(str, p["starts"]))
+        name = p["profile"] + ("*" if p["unsure"] else "")
+        rows.append((name, *known, f"{{{starts}}}:{p['memory_slices']}"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [f"{table['instance_type']}: {table['gpus']} × {table['product']}"]
-    for row in [head, *rows]:
-        cells = [
-            c.ljust(w) if i in (0, 6) else c.rjust(w)
-            for i, (c, w) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  " + "  ".join(cells).rstrip())
+    for first, *numbers_, last in rows:
+        cells = [cell.rjust(width) for cell, width in zip(numbers_, widths[1:-1], strict=True)]
+        lines.append("  " + "  ".join([first.ljust(widths[0]), *cells, last]))
     if any(p["unsure"] for p in table["profiles"]):
         lines.append("  * partly unconfirmed: see `unsure` in kiln/facts/knowledge/mig.yaml")
     return "\n".join(lines)
 
 
-def _or_unknown(value: object) -> str:
-    return "?" if value is None else str(value)
+def image_profiles() -> dict[str, Any]:
+    """The content of profiles.json: the GPUs of mig.yaml, and the PCI ids that cannot do MIG."""
+    mig = facts.table("mig")
+    gpus = facts.table("instances")["gpus"].values()
+    return {
+        "schema": "kiln/mig-profiles v1",
+        "made_from": "kiln/facts/knowledge/mig.yaml, instances.yaml",
+        "as_of": mig["as_of"],
+        "mode_change": mig["mode_change"],
+        "compute_instance_profiles": mig["compute_instance_profiles"],
+        "compute_instance_sizes": mig["compute_instance_sizes"],
+        "without_mig_pci": sorted({i for g in gpus if not g["mig"] for i in g["pci_device_ids"]}),
+        "gpus": [
+            {**gpu, "profiles": [_numbers(p) for p in gpu["profiles"]]} for gpu in mig["gpus"]
+        ],
+    }
+
+
+def _numbers(profile: dict[str, Any]) -> dict[str, Any]:
+    """`gib` as a number: the loader keeps decimals as text, because versions look like them."""
+    gib = profile["gib"]
+    return {**profile, "gib": None if gib is None else float(gib)}
+
+
+def image_profiles_text() -> str:
+    """The content of profiles.json: one profile per line, so that a change gives a short diff."""
+    data = image_profiles()
+    gpus = data.pop("gpus")
+    lines = [f" {json.dumps(k)}: {json.dumps(v)}," for k, v in data.items()]
+    lines.append(' "gpus": [')
+    for i, gpu in enumerate(gpus):
+        rows = gpu.pop("profiles")
+        head = json.dumps(gpu)[1:-1]
+        lines.append(f'  {{{head}, "profiles": [')
+        lines += [f"   {json.dumps(p)}{',' if p is not rows[-1] else ''}" for p in rows]
+        lines.append("  ]}" + ("," if i < len(gpus) - 1 else ""))
+    return "{\n" + "\n".join(lines) + "\n ]\n}\n"

@@ -10,9 +10,9 @@ from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 
 # Each is uploaded to /var/tmp/kiln under its base name, beside the recipe's `files`.
-FOLDERS = ("provisioners/lib", "runtime", "runtime-variants")
+FOLDERS = ("provisioners/lib", "runtime")
 # Folders that an overlay can add to; its files replace ours.
-_OF_OVERLAYS = ("runtime", "runtime-variants")
+_OF_OVERLAYS = ("runtime",)
 
 
 def script_path(component: str, *, apart: bool) -> str:

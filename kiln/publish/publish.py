@@ -15,7 +15,7 @@ from kiln.base.times import as_time
 from kiln.base.verdict_tag import says_verified
 from kiln.cloud.images import Image, find_image, own_images, require_image
 from kiln.cloud.target import Target
-from kiln.image import version_info
+from kiln.image.version_info import read_version_info
 from kiln.pipeline.kept_records import all_of
 from kiln.pipeline.record import Record
 from kiln.pipeline.shared_records import Shelf, bring_named, bring_row, keep_record
@@ -187,17 +187,16 @@ def _installed(versions: dict[str, Any]) -> Installed:
     """Return the versions in an image's version-info; none for a record that has none."""
     if not versions:
         return Installed()
-    with version_info.reading("the version-info of the AMI's record"):
-        parts = versions.get("components") or {}
-        found = {name: (part or {}).get("version") for name, part in parts.items()}
-        packages = {each.name: each.version for each in version_info.installed_packages(versions)}
-        return Installed(
-            driver=found.get("nvidia-driver"),
-            kernel=(versions.get("kernel") or {}).get("boots"),
-            cuda=found.get("cuda"),
-            nccl=found.get("nccl"),
-            efa=found.get("efa"),
-            # Amazon Linux's name and Debian's.
-            glibc=packages.get("glibc") or packages.get("libc6"),
-            digest=hashlib.sha256(json.dumps(versions, sort_keys=True).encode()).hexdigest(),
-        )
+    info = read_version_info(versions, "the version-info of the AMI's record")
+    found = {name: part.version for name, part in info.components.items()}
+    packages = {package.name: package.full_version for package in info.packages}
+    return Installed(
+        driver=found.get("nvidia-driver"),
+        kernel=info.kernel.get("boots"),
+        cuda=found.get("cuda"),
+        nccl=found.get("nccl"),
+        efa=found.get("efa"),
+        # Amazon Linux's name and Debian's.
+        glibc=packages.get("glibc") or packages.get("libc6"),
+        digest=hashlib.sha256(json.dumps(versions, sort_keys=True).encode()).hexdigest(),
+    )

@@ -16,8 +16,8 @@ from kiln.base.templates import render
 from kiln.base.times import as_stamp, utc_now
 from kiln.cloud import aws
 from kiln.cloud.target import Target
-from kiln.image import version_info
 from kiln.image.diff import compare_records
+from kiln.image.version_info import raw_version_info
 from kiln.pipeline import record
 from kiln.publish import channels
 from kiln.publish.channels import Release
@@ -101,7 +101,7 @@ def _version_info(release: Release, bring: Bring) -> dict[str, Any]:
         bring(release.recipe, release.run_id)
     if not path.exists():
         raise KilnError(f"no record of run {release.run_id} here, so not compared")
-    return version_info.of(record.document(path), str(path))
+    return raw_version_info(record.document(path), str(path))
 
 
 @dataclass(frozen=True)

@@ -288,13 +288,11 @@ def users_of(target: Target, image_ids: Sequence[str]) -> dict[str, list[str]]:
     value = cache(partial(_value, target))
     with aws.explained(f"who uses the AMIs could not be asked in {target.region}"):
         for resource, user in _resources(target) if image_ids else ():
-            for image_id in _image_ids(resource):
-                by = ""
-                if image_id.startswith(_BY_PARAMETER):
-                    by = image_id.removeprefix(_BY_PARAMETER)
-                    image_id = value(by)
+            for named in _image_ids(resource):
+                parameter = named.removeprefix(_BY_PARAMETER) if _BY_PARAMETER in named else ""
+                image_id = value(parameter) if parameter else named
                 if image_id in image_ids:
-                    users[image_id].append(f"{user} by {by}" if by else user)
+                    users[image_id].append(f"{user} by {parameter}" if parameter else user)
     return users
 
 

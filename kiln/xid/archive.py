@@ -22,11 +22,10 @@ from kiln.base.runtime_import import runtime_module
 
 event = runtime_module("gpu_xid.event")
 host = runtime_module("gpu_xid.host")
-journal = runtime_module("gpu_xid.journal")
 kmsg = runtime_module("gpu_xid.kmsg")
 parse = runtime_module("gpu_xid.parse")
-pipeline = runtime_module("gpu_xid.pipeline")
 _catalogue = runtime_module("gpu_xid.catalogue")
+_cli = runtime_module("gpu_xid.cli")
 
 # The most lines that may stand between an SXid and its Severity and Data lines.
 _DETAIL_LINES = 50
@@ -131,6 +130,12 @@ def events(
     yield from state.flush()
 
 
+def printable_line(text: str) -> str:
+    """A text from a kernel log without terminal control characters."""
+    shown: str = _cli.printable(text)
+    return shown
+
+
 def _texts(lines: Iterable[str | bytes] | BinaryIO) -> Iterator[tuple[int, str, bool]]:
     """(line number, text, whether it is the rest of a line that is longer than any log's).
 
@@ -219,7 +224,18 @@ def _json_lines(value: Any, when: float | None = None) -> list[Line]:
 
 
 def _journal_line(row: dict[str, Any]) -> Line:
-    injected, usec, text = journal.message(row)
+    text = row.get("MESSAGE")
+    if isinstance(text, list):  # not UTF-8: the journal gives the bytes
+        numbers = (value & 255 for value in text if isinstance(value, int))
+        text = bytes(numbers).decode("utf-8", "replace")
+    text = text if isinstance(text, str) else ""
+    name = row.get("SYSLOG_IDENTIFIER")
+    injected = row.get("SYSLOG_FACILITY", "0") != "0"
+    # Of lines written to /dev/kmsg from user space, journald moves a leading `word:` there.
+    if injected and isinstance(name, str) and name not in ("", "kernel", "unknown"):
+        text = f"{name}: {text}"
+    at = str(row.get("_SOURCE_MONOTONIC_TIMESTAMP"))
+    usec = int(at) if at.isdecimal() and at.isascii() and len(at) < 20 else None
     from_kernel = not injected and row.get("_TRANSPORT", "kernel") == "kernel"
     when = str(row.get("__REALTIME_TIMESTAMP", ""))
     usable = when.isdecimal() and when.isascii() and len(when) < 20
@@ -430,7 +446,7 @@ def _messages(text: str) -> Iterable[dict[str, Any]]:
     """The messages of the driver in a text, or the error that fabric manager reports."""
     error = _FABRIC_MANAGER.match(text)
     if not error:
-        messages: Iterable[dict[str, Any]] = pipeline.messages(text)
+        messages: Iterable[dict[str, Any]] = parse.messages(text)
         return messages
     word, code, pci, port = error.groups()
     fields = parse.parse_message(

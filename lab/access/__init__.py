@@ -1,4 +1,1 @@
-"""Who may call: whose key a request is signed with.
-
-`auth` checks the signature, `one_meaning` that a request can be read in one way only.
-"""
+"""Who may call the lab's API: callers with a session token of the lab, and no web page."""

@@ -1,4 +1,4 @@
-"""How AWS's services say that they do not accept a request."""
+"""Errors in the form of AWS's services, for requests that the lab does not accept."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from xml.sax.saxutils import escape
 
-from lab.access.auth import Kind, RefusedError
+from lab.access import wsgi
 
 
 @dataclass(frozen=True)
@@ -21,95 +21,33 @@ class Answer:
     body: bytes
 
 
-_CREDENTIALS = "AWS was not able to validate the provided access credentials"
-_TOKEN = "The security token included in the request is invalid"  # noqa: S105 - a message
-_MISSING = "Request is missing Authentication Token"
-_SIGNATURE = (
-    "The request signature we calculated does not match the signature you provided. Check your AWS "
-    "Secret Access Key and signing method"
-)
-_LATE = "Signature expired"
-_EXPIRED = "The security token included in the request is expired"
-_Codes = Mapping[Kind, tuple[int, str, str]]
-
-# HTTP status, error code and message by service family. Sources, all below docs.aws.amazon.com:
+# Error codes by service family. Sources, all below docs.aws.amazon.com:
 # AWSEC2/latest/APIReference/errors-overview.html, AmazonS3/latest/API/ErrorResponses.html,
 # STS/latest/APIReference/CommonErrors.html, systems-manager/latest/APIReference/CommonErrors.html
-_EC2: _Codes = {
-    "unsigned": (401, "AuthFailure", _CREDENTIALS),
-    "unknown": (401, "AuthFailure", _CREDENTIALS),
-    "wrong": (401, "AuthFailure", _CREDENTIALS),
-    "unsigned_part": (401, "AuthFailure", _CREDENTIALS),
-    "late": (400, "RequestExpired", "Request has expired"),
-    "expired": (400, "RequestExpired", "Request has expired"),
-}
-_S3: _Codes = {
-    "unsigned": (403, "AccessDenied", "Access Denied"),
-    "unknown": (
-        403,
-        "InvalidAccessKeyId",
-        "The AWS Access Key Id you provided does not exist in our records",
-    ),
-    "wrong": (403, "SignatureDoesNotMatch", _SIGNATURE),
-    "unsigned_part": (
-        403,
-        "AccessDenied",
-        "There were headers present in the request which were not signed",
-    ),
-    "late": (
-        403,
-        "RequestTimeTooSkewed",
-        "The difference between the request time and the current time is too large",
-    ),
-    "expired": (400, "ExpiredToken", "The provided token has expired"),
-}
-_QUERY: _Codes = {
-    "unsigned": (403, "MissingAuthenticationToken", _MISSING),
-    "unknown": (403, "InvalidClientTokenId", _TOKEN),
-    "wrong": (403, "SignatureDoesNotMatch", _SIGNATURE),
-    "unsigned_part": (403, "SignatureDoesNotMatch", _SIGNATURE),
-    "late": (403, "SignatureDoesNotMatch", _LATE),
-    "expired": (403, "ExpiredToken", _EXPIRED),
-}
-_JSON: _Codes = {
-    "unsigned": (400, "MissingAuthenticationTokenException", _MISSING),
-    "unknown": (400, "UnrecognizedClientException", _TOKEN),
-    "wrong": (400, "InvalidSignatureException", _SIGNATURE),
-    "unsigned_part": (400, "InvalidSignatureException", _SIGNATURE),
-    "late": (400, "InvalidSignatureException", _LATE),
-    "expired": (400, "ExpiredTokenException", _EXPIRED),
+_UNKNOWN_TOKEN = {
+    "ec2": "AuthFailure",
+    "s3": "AccessDenied",
+    "query": "InvalidClientTokenId",
+    "json": "UnrecognizedClientException",
 }
 # Services with XML and no Action in the body.
 _REST_XML = ("cloudfront", "route53")
-_REASONS = {400: "Bad Request", 401: "Unauthorized", 403: "Forbidden"}
-_FORM = "application/x-www-form-urlencoded"
 
 
-def answer(refused: RefusedError, environ: Mapping[str, Any], body: bytes) -> Answer:
-    """The answer of the service that a request was meant for.
-
-    `body` is its first part, in which a request without a signature names its API version.
-    """
-    if str(environ.get("PATH_INFO", "")).startswith("/_lab/"):
-        text = f"{refused.message}: sign it with the keys that ./invoke lab.up prints"
-        return _answer("403 Forbidden", "application/json", json.dumps({"error": text}).encode())
-    family = _family(refused.service, environ, body)
-    codes = {"ec2": _EC2, "s3": _S3, "query": _QUERY, "json": _JSON}[family]
-    status, code, message = codes[refused.kind]
-    text = f"{message} (AMI Kiln lab: {refused.message}; ./invoke lab.up prints its keys)"
-    return _error(family, f"{status} {_REASONS[status]}", code, text)
+def unknown_token(environ: Mapping[str, Any]) -> Answer:
+    """The answer to a request without a token of the lab, in the form of the service asked."""
+    family = _family(environ)
+    text = "AMI Kiln lab: the request has no session token of this lab; ./invoke lab.up prints it"
+    return _error(family, "403 Forbidden", _UNKNOWN_TOKEN[family], text)
 
 
-def unsupported(
-    service: str, call: str, exists: bool, environ: Mapping[str, Any], body: bytes
-) -> Answer:
+def unsupported(call: str, exists: bool, environ: Mapping[str, Any]) -> Answer:
     """The answer of a service to a call that the lab cannot answer.
 
     `exists` says whether the service has a call of that name. It is never a 5xx: clients would try
     again. Codes: docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html, and the
     services' common errors.
     """
-    family = _family(service, environ, body)
     text = f"The action {call} is not valid for this web service"
     if exists:
         text = f"AMI Kiln lab: {call} is not implemented, or not with these parameters"
@@ -119,6 +57,7 @@ def unsupported(
         "s3": "NotImplemented",
         "json": "UnknownOperationException",
     }
+    family = _family(environ)
     return _error(family, "400 Bad Request", code[family], text)
 
 
@@ -148,11 +87,12 @@ def _answer(status: str, kind: str, body: bytes, *more: tuple[str, str]) -> Answ
     return Answer(status, (("Content-Type", f"{kind}; charset=UTF-8"), length, *more), body)
 
 
-def _family(service: str, environ: Mapping[str, Any], body: bytes) -> str:
-    form = str(environ.get("CONTENT_TYPE", "")).startswith(_FORM)
+def _family(environ: Mapping[str, Any]) -> str:
+    """The protocol of the service asked; a form for no service is taken as EC2's."""
+    _, service = wsgi.scope(environ)
+    form = str(environ.get("CONTENT_TYPE", "")).startswith("application/x-www-form-urlencoded")
     query = form or "Action=" in str(environ.get("QUERY_STRING", ""))
-    parameters = f"{environ.get('QUERY_STRING', '')}&{body.decode('latin-1')}"
-    if service == "ec2" or (not service and query and "Version=2016-11-15" in parameters):
+    if service == "ec2" or (query and not service):
         return "ec2"
     if query or service in _REST_XML:
         return "query"

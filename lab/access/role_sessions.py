@@ -1,7 +1,7 @@
-"""Sessions of instances' roles: an instance has the keys of one for the role of its profile.
+"""Sessions of roles: their tokens count until they expire.
 
-moto's STS opens them, so the lab's API knows their keys as that role (`moto_keys`) until they
-expire; IMDS hands them out (lab/metadata/role_credentials.py).
+moto's STS opens them: for AssumeRole, and here for the role of an instance's profile, whose
+credentials IMDS hands out (lab/metadata/role_credentials.py).
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import threading
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from moto.core import DEFAULT_ACCOUNT_ID
 from moto.sts.models import sts_backends
 
+from lab.access import session_token
 from lab.guests.instances import LabInstance
 
 # Seen in published answers: six hours and a few minutes. AWS promises new ones "at least five
@@ -47,15 +49,25 @@ def of(instance: LabInstance, role: Any, now: datetime) -> Any:
         return session
 
 
-def instance_of(key_id: str) -> tuple[LabInstance, str] | None:
-    """The instance that a key was given to, and its role's name; None for another key."""
+def is_valid(token: str, now: datetime | None = None) -> bool:
+    """Whether a token is that of a role's session that has not expired."""
+    now = now or datetime.now(timezone.utc)
+    return any(
+        session_token.is_same(session.session_token, token) and now < expires(session)
+        for backend in sts_backends[DEFAULT_ACCOUNT_ID].values()
+        for session in list(backend.assumed_roles)
+    )
+
+
+def instance_of(token: str) -> tuple[LabInstance, str] | None:
+    """The instance that a token was given to, and its role's name; None for another token."""
     with _lock:
         holders = [
-            (place, session)
+            place
             for place, session in _sessions.items()
-            if session.access_key_id == key_id
+            if session_token.is_same(session.session_token, token)
         ]
-    for (instance_id, role), _ in holders:
+    for instance_id, role in holders:
         for instance in list(LabInstance.machines.by_address.values()):
             if instance.id == instance_id:
                 return instance, role.rpartition("/")[2]

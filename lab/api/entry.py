@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import io
 import json
 import logging
 import re
@@ -16,8 +14,7 @@ from xml.sax.saxutils import escape
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 
-from lab.access import auth, bodies, one_meaning, refusals
-from lab.access.keys import Lookup
+from lab.access import refusals, session_token, web_pages, wsgi
 from lab.api import unsupported
 from lab.ec2 import known_images
 from lab.faults import ERRORS, Fault, Faults
@@ -26,13 +23,6 @@ log = logging.getLogger("lab.api")
 
 HEALTH = "/_lab/health"
 _OWNERS = ("/_lab/", "/moto-api")
-# What the guard keeps in memory of one request. S3 takes more in one PUT; nothing here sends it.
-_LONGEST_BODY = 1 << 30
-_NO_LENGTH = refusals.plain(
-    "400 Bad Request", f"the body's length is not a number up to {_LONGEST_BODY}"
-)
-_BROKEN_BODY = "the body is not in the form that its headers say"
-_NOT_YOURS = refusals.plain("403 Forbidden", "this call takes the lab's own key")
 _CHANGES_IMAGES = re.compile(r"^(Create|Delete)Tags$|Image")
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -41,80 +31,32 @@ Admin = Callable[[str, dict[str, Any]], Any]
 
 def guard(
     inner: Application,
-    find: Lookup,
+    token: str,
+    is_role_token: Callable[[str], bool],
     *,
-    owner: str,
     addresses: Sequence[str],
 ) -> Application:
-    """Let signed requests through to `inner`, and refuse all others as the service would.
+    """Pass requests with a session token of the lab on to `inner`; reject all others.
 
-    `find` knows the keys, `addresses` are the lab's besides loopback. Only the key with the id
-    `owner` may make the lab's own calls and moto's; no policy is asked about AWS's. `/_lab/health`
-    answers everybody, and says nothing.
+    `token` is the lab's own, `addresses` are the lab's besides loopback. A role's token makes every
+    call but the lab's own and moto's. `/_lab/health` answers everybody, and says nothing.
     """
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        page = auth.from_a_page(environ, addresses)
-        if page or not _has_length(environ):
-            answer = refusals.plain("403 Forbidden", page) if page else _NO_LENGTH
-            return _refuse(answer, environ, start_response, page or "a wrong Content-Length")
-        if environ.get("PATH_INFO") == HEALTH:
+        path, given = environ.get("PATH_INFO", ""), session_token.sent(environ)
+        if page := web_pages.sent_by_page(environ, addresses):
+            return _refuse(refusals.plain("403 Forbidden", page), environ, start_response, page)
+        if path == HEALTH:
             return _send(refusals.plain("200 OK", "up"), start_response)
-        read = _reader(environ)
-        try:
-            key = auth.caller(environ, read, find)
-            body = one_meaning.of(environ, read(), _LONGEST_BODY)
-        except auth.RefusedError as refused:
-            answer = refusals.answer(refused, environ, b"" if _large(environ) else read())
-            return _refuse(answer, environ, start_response, refused.message)
-        except (_BrokenBodyError, one_meaning.TwoMeaningsError) as error:
-            answer = refusals.plain("400 Bad Request", f"AMI Kiln lab: {error}")
-            return _refuse(answer, environ, start_response, str(error))
-        if key.id != owner and environ.get("PATH_INFO", "").startswith(_OWNERS):
-            return _refuse(_NOT_YOURS, environ, start_response, f"asked for by {key.principal}")
-        environ["wsgi.input"] = io.BytesIO(body)
-        environ["CONTENT_LENGTH"] = str(len(body))
-        environ.pop("HTTP_TRANSFER_ENCODING", None)
+        known = session_token.is_same(token, given)
+        if not known and not path.startswith(_OWNERS):
+            known = is_role_token(given)
+        if not known:
+            answer = refusals.unknown_token(environ)
+            return _refuse(answer, environ, start_response, "no session token of this lab")
         return inner(environ, _without_cors(start_response))
 
     return application
-
-
-def _has_length(environ: dict[str, Any]) -> bool:
-    """Whether the length that a request gives its body, if it gives one, can be taken."""
-    length = environ.get("CONTENT_LENGTH") or "0"
-    return re.fullmatch(r"[0-9]{1,10}", length) is not None and int(length) <= _LONGEST_BODY
-
-
-class _BrokenBodyError(Exception):
-    """A body in chunks whose chunks are not as RFC 9112 has them, or that is too long."""
-
-
-def _reader(environ: dict[str, Any]) -> Callable[[], bytes]:
-    """Reads the body once. Reading raises _BrokenBodyError."""
-
-    @functools.cache
-    def read() -> bytes:
-        stream = environ["wsgi.input"]
-        if not environ.get("wsgi.input_terminated"):
-            return bytes(stream.read(int(environ.get("CONTENT_LENGTH") or 0)))
-        try:  # sent in chunks, without a length
-            body = bytes(stream.read(_LONGEST_BODY + 1))
-        except TimeoutError:
-            raise
-        except OSError:
-            raise _BrokenBodyError(_BROKEN_BODY) from None
-        if len(body) > _LONGEST_BODY:
-            raise _BrokenBodyError(_BROKEN_BODY)
-        return body
-
-    return read
-
-
-def _large(environ: dict[str, Any]) -> bool:
-    """Whether a body is too large to be read only for its first words."""
-    length = int(environ.get("CONTENT_LENGTH") or 0)
-    return bool(environ.get("wsgi.input_terminated")) or length > 1 << 16
 
 
 def _without_cors(start_response: Callable[..., Any]) -> Callable[..., Any]:
@@ -148,7 +90,7 @@ def wrap(moto: Application, faults: Faults, admin: Admin) -> Application:
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
-        body = bodies.peeked(environ)
+        body = wsgi.peeked(environ)
         if path.startswith("/_lab/"):
             return _admin(admin, path[len("/_lab/") :], body, start_response)
         action, parameters = _request(body)
@@ -157,7 +99,7 @@ def wrap(moto: Application, faults: Faults, admin: Admin) -> Application:
         fault = faults.take(action, parameters)
         if fault:
             return _injected(fault, parameters, start_response)
-        backend = ec2_backends[DEFAULT_ACCOUNT_ID][_region(environ)]
+        backend = ec2_backends[DEFAULT_ACCOUNT_ID][wsgi.scope(environ)[0]]
         answer = moto(environ, start_response)
         if _CHANGES_IMAGES.search(action) and not action.startswith("Describe"):
             known_images.remember(backend)
@@ -171,11 +113,6 @@ def _request(body: bytes) -> tuple[str, dict[str, str]]:
         return "", {}
     parameters = dict(parse_qsl(body.decode("utf-8", "replace")))
     return parameters.get("Action", ""), parameters
-
-
-def _region(environ: dict[str, Any]) -> str:
-    scope = re.search(r"Credential=[^/]+/[0-9]+/([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
-    return scope.group(1) if scope else "us-east-1"
 
 
 def _injected(

@@ -7,9 +7,7 @@ status 500: clients retry that for a minute and then report a syntax error. Answ
 from __future__ import annotations
 
 import functools
-import io
 import logging
-import re
 import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,7 +15,7 @@ from urllib.parse import parse_qs
 
 import botocore.session
 
-from lab.access import refusals
+from lab.access import refusals, wsgi
 
 log = logging.getLogger("lab.unsupported")
 
@@ -29,17 +27,15 @@ _REFUSED_CALLS = {
     "monitoring": {"PutMetricAlarm", "PutCompositeAlarm"},
     "logs": {"PutMetricFilter", "StartQuery", "TestMetricFilter"},
 }
-_SCOPE = re.compile(r"Credential=[^/]+/[0-9]+/[^/]+/([^/]+)/")
 
 
 def refusing(moto: Application) -> Application:
     """`moto`, with its exceptions and HTML error pages made errors of the service asked."""
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-        environ["wsgi.input"] = io.BytesIO(body)
+        body = wsgi.peeked(environ)
         begun: list[Any] = []
-        service = _service(environ)
+        _, service = wsgi.scope(environ)
         if service in _REFUSED_SERVICES or (
             service in _REFUSED_CALLS and _call(environ, body) in _REFUSED_CALLS[service]
         ):
@@ -72,18 +68,13 @@ def _where(error: Exception) -> str:
 def _refuse(
     environ: dict[str, Any], body: bytes, why: str, start_response: Callable[..., Any]
 ) -> list[bytes]:
-    service = _service(environ)
+    _, service = wsgi.scope(environ)
     call = _call(environ, body)
     log.warning("%s %s is not supported%s", service or "?", call, f": {why}" if why else "")
     exists = service != "ec2" or call in _ec2_calls()
-    answer = refusals.unsupported(service, call, exists, environ, body)
+    answer = refusals.unsupported(call, exists, environ)
     start_response(answer.status, list(answer.headers))
     return [answer.body]
-
-
-def _service(environ: dict[str, Any]) -> str:
-    scope = _SCOPE.search(environ.get("HTTP_AUTHORIZATION", ""))
-    return scope.group(1) if scope else ""
 
 
 def _call(environ: dict[str, Any], body: bytes) -> str:

@@ -3,7 +3,7 @@
 The guests' resolver answers these names with the lab's address, the lab's certificate holds them,
 and what arrives there over HTTPS or HTTP goes on to the lab's API as it is: a client in a guest
 needs no setting, as on EC2. It needs credentials (those of the instance's role, from IMDS), because
-the API takes signed requests only. The lab's own calls (`/_lab/`) are not for guests.
+the API takes requests with a session token only. The lab's own calls (`/_lab/`) are not for guests.
 
 https://docs.aws.amazon.com/general/latest/gr/rande.html
 """

@@ -32,7 +32,6 @@ class Agent:
     region: str
     registered: float
     role: str
-    key: str  # that it registered with
     reported: dict[str, str] = field(default_factory=dict)
     heard: float = 0.0
     messages: queue.SimpleQueue[dict[str, Any]] = field(default_factory=queue.SimpleQueue)
@@ -50,17 +49,15 @@ class Agents:
         self._agents: dict[str, Agent] = {}
         self._lock = threading.Lock()
 
-    def hear(
-        self, instance_id: str, region: str, role: str, fields: dict[str, Any], key: str = ""
-    ) -> None:
+    def hear(self, instance_id: str, region: str, role: str, fields: dict[str, Any]) -> None:
         """An agent says who it is."""
         with self._lock:
             agent = self._agents.get(instance_id)
             if agent is None:
-                agent = Agent(instance_id, region, time.time(), role, key)
+                agent = Agent(instance_id, region, time.time(), role)
                 self._agents[instance_id] = agent
             agent.reported |= {name: str(fields[name]) for name in REPORTED if fields.get(name)}
-            agent.role, agent.key = role, key
+            agent.role = role
             agent.heard = time.monotonic()
 
     def find(self, instance_id: str) -> Agent | None:

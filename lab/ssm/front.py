@@ -7,7 +7,6 @@ Users' calls are AmazonSSM's; the agents' are those of the message delivery serv
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import re
 import time
@@ -18,7 +17,7 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from moto.core.exceptions import ServiceException
 from moto.ssm.models import ssm_backends
 
-from lab.access import role_sessions
+from lab.access import role_sessions, session_token, wsgi
 from lab.guests.instances import LabInstance
 from lab.ssm import agents, commands, documents, groups, of_aws, shown
 from lab.ssm.errors import SsmError
@@ -57,10 +56,9 @@ class Manager:
             target = str(environ.get("HTTP_X_AMZ_TARGET", ""))
             if target not in self._calls and target not in self._of_agents:
                 return moto(environ, start_response)
-            body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-            environ["wsgi.input"] = io.BytesIO(body)
             try:
-                status, answer = "200 OK", self._answer(target, environ, _read(body))
+                content = _read(wsgi.peeked(environ))
+                status, answer = "200 OK", self._answer(target, environ, content)
             except SsmError as error:
                 status = "400 Bad Request"
                 answer = {"__type": error.code, "message": error.message}
@@ -77,17 +75,13 @@ class Manager:
         return application
 
     def _answer(self, target: str, environ: Any, request: Request) -> Any:
-        scope = re.search(
-            r"Credential=([^/]+)/[0-9]+/([^/]+)/", environ.get("HTTP_AUTHORIZATION", "")
-        )
-        key, region = scope.groups() if scope else ("", "us-east-1")
         if target in self._calls:
-            return self._calls[target](region, request)
-        caller = role_sessions.instance_of(key)
+            return self._calls[target](wsgi.scope(environ)[0], request)
+        caller = role_sessions.instance_of(session_token.sent(environ))
         if caller is None:
-            raise SsmError("AccessDeniedException", "the key is not that of an instance")
+            raise SsmError("AccessDeniedException", "the session token is not of an instance")
         if target.endswith("UpdateInstanceInformation"):
-            self.agents.hear(caller[0].id, caller[0].region_name, caller[1], request, key)
+            self.agents.hear(caller[0].id, caller[0].region_name, caller[1], request)
             return None
         return self._of_agents[target](caller[0], caller[1], request)
 

@@ -89,7 +89,6 @@ build {
     sources = [
       "${local.checkout}/provisioners/lib",
       "${local.checkout}/runtime",
-      "${local.checkout}/runtime-variants",
       local.files,
     ]
     destination = "/var/tmp/kiln/"

@@ -19,27 +19,35 @@ kiln_unit_exists() {
     [[ -n $listed ]]
 }
 
-# kiln_install_runtime path…: files and folders below runtime/, owned by root. Where this systemd is too old
-# for a unit, the variant in runtime-variants/systemd-before-240/ takes its place.
+# kiln_install_runtime path…: files and folders below runtime/, owned by root.
 kiln_install_runtime() {
-    local path file files source mode start systemd
-    systemd=$(kiln_systemd_version) || exit 1
+    local path file files source mode start
     for path in "$@"; do
         [[ -e $KILN_DIR/runtime/$path ]] || kiln_die "runtime/$path is missing from the upload"
         files=$(cd "$KILN_DIR/runtime" && find "$path" -type f ! -name '*.pyc') || kiln_die "runtime/$path cannot be listed"
         while read -r file; do
             [[ -n $file ]] || continue
-            source=$KILN_DIR/runtime/$file
-            if ((systemd < 240)) && [[ -e $KILN_DIR/runtime-variants/systemd-before-240/$file ]]; then
-                source=$KILN_DIR/runtime-variants/systemd-before-240/$file
-            fi
-            mode=0644 start=
+            source=$KILN_DIR/runtime/$file mode=0644 start=
             # Fails at the end of a file of one byte.
             IFS= read -r -n 2 start <"$source" || true
             [[ $start != '#!' ]] || mode=0755
             install -D -m "$mode" "$source" "${KILN_ROOT:-}/$file" || kiln_die "/$file cannot be installed"
         done <<<"$files"
         kiln_record "files+=/$path"
+    done
+}
+
+# kiln_install_units unit…: units of runtime/ with their drop-ins, and those for the beginning of their name. These need
+# systemd 240 and are left out where it is older: Amazon Linux 2 has 219.
+kiln_install_units() {
+    local unit folder=etc/systemd/system dropins systemd
+    systemd=$(kiln_systemd_version) || exit 1
+    for unit in "$@"; do
+        kiln_install_runtime "$folder/$unit"
+        ((systemd >= 240)) || continue
+        for dropins in "$folder/$unit.d" "$folder/kiln-.service.d" "$folder/kiln-gpu-.service.d"; do
+            [[ $unit != kiln-*.service || ! -d $KILN_DIR/runtime/$dropins ]] || kiln_install_runtime "$dropins"
+        done
     done
 }
 

@@ -18,6 +18,7 @@
 #   kiln_dkms_compiler KERNEL MODULE…            DKMS builds these modules with that kernel's compiler
 # image.sh
 #   kiln_install_runtime path…                   install files that ship on the AMI, from runtime/
+#   kiln_install_units unit…                     install units and their drop-ins, from runtime/
 #   kiln_install_files path…                     install files rendered for this recipe, from files/
 #   kiln_enable unit…                            enable units; none is started at bake time
 #
@@ -27,7 +28,7 @@
 # holds both rules. bash 4.2 (Amazon Linux 2) has no inherit_errexit and calls an empty "${array[@]}" unbound.
 #
 # What every script gets. `#@` lines are read by kiln_env below and by the pipeline before a launch.
-#@ env KILN_DIR              required  the upload: lib/, runtime/, runtime-variants/, files/
+#@ env KILN_DIR              required  the upload: lib/, runtime/, files/
 #@ env KILN_DISTRO           required  distribution, as in amis.yaml: al2, ubuntu2204
 #@ env KILN_FAMILY           required  al or debian
 #@ env KILN_PACKAGE_MANAGER  required  yum, dnf or apt

@@ -50,7 +50,7 @@ look() {
     [[ $driver =~ ^[0-9]+(\.[0-9]+)+$ ]] || driver=
     version=$(grep -oE '[0-9]+(\.[0-9]+)+(b[0-9]+)?' "$agent/bin/CWAGENT_VERSION" 2>/dev/null | head -n 1) || version=
     [[ ! -e $home/bundle.sh ]] || installed=$(checksum "$home/bundle.sh")
-    if [[ -e /etc/systemd/system/aws-hw-monitor.service && ! -d /var/lib/kiln/telemetry ]]; then
+    if [[ -e /etc/systemd/system/kiln-xid.service && ! -d /var/lib/kiln/telemetry ]]; then
         [[ ! -d /opt/kiln/lib/gpu_xid ]] || baked=yes
     fi
     files=$(not_ours | sed 's|.*/||' | head -n 20 | paste -sd,)

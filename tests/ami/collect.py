@@ -16,8 +16,8 @@ import time
 
 PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,ConditionResult,Result,Type"
 UNITS = (
-    "aws-gpu-mig.service",
-    "aws-hw-monitor.service",
+    "kiln-mig.service",
+    "kiln-xid.service",
     "amazon-cloudwatch-agent.service",
     "cloud-init.service",
     "cloud-init-network.service",
@@ -60,7 +60,7 @@ TEXTS = (
     "/etc/docker/daemon.json",
     "/etc/containerd/config.toml",
     "/etc/default/gpu-mig",
-    *(f"/etc/systemd/system/{unit}.service.d/20-gpu-mig.conf" for unit in JOINERS),
+    *(f"/etc/systemd/system/{unit}.service.d/20-kiln-gpu-gate.conf" for unit in JOINERS),
     "/opt/parallelcluster/.bootstrapped",
     "/var/lib/ecs/ecs.config",
     "/run/cloud-init/result.json",

@@ -6,12 +6,12 @@ from expectations import assert_active, assert_enabled
 
 @pytest.mark.bake
 def test_it_is_enabled(machine):
-    assert_enabled(machine, "aws-hw-monitor.service")
+    assert_enabled(machine, "kiln-xid.service")
 
 
 @pytest.mark.boot
 def test_it_runs(machine):
-    assert_active(machine, "aws-hw-monitor.service")
+    assert_active(machine, "kiln-xid.service")
 
 
 @pytest.mark.boot

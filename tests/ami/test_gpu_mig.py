@@ -9,7 +9,7 @@ from expectations import assert_active, assert_enabled, nvidia_smi
 
 @pytest.mark.bake
 def test_its_unit_is_enabled(machine):
-    assert_enabled(machine, "aws-gpu-mig.service")
+    assert_enabled(machine, "kiln-mig.service")
 
 
 @pytest.mark.bake
@@ -27,15 +27,15 @@ def test_the_layout_is_the_recipes(machine, recipe):
 
 
 @pytest.mark.bake
-def test_whoever_joins_a_cluster_asks_for_the_layout_first(machine):
-    dropin = "/etc/systemd/system/{}.service.d/20-gpu-mig.conf"
+def test_cluster_agents_run_the_gate(machine):
+    dropin = "/etc/systemd/system/{}.service.d/20-kiln-gpu-gate.conf"
     texts = {unit: machine["text"][dropin.format(unit)] for unit in ("kubelet", "ecs", "slurmd")}
-    assert [unit for unit, text in texts.items() if "gpu-mig gate" not in (text or "")] == []
+    assert [unit for unit, text in texts.items() if "kiln-gpu-gate" not in (text or "")] == []
 
 
 @pytest.mark.boot
 def test_its_unit_did_its_work(machine, gpu):
-    assert_active(machine, "aws-gpu-mig.service")
+    assert_active(machine, "kiln-mig.service")
 
 
 @only_if(lambda expect: expect["recipe"].get("mig_config") not in (None, "none"))

@@ -21,13 +21,16 @@ MAP = RUNTIME / "etc/kiln/mig-config.yaml"
 SHOWN = install.compose()["machines"]
 GPUS = sorted(gpu for gpu, model in SHOWN["models"].items() if "mig_facts" in model)
 SHIPPED = (
+    "opt/kiln/lib/gpu_boot",
+    "opt/kiln/lib/gpu_common",
     "opt/kiln/lib/gpu_mig",
     "usr/local/bin/gpu-mig",
+    "usr/local/bin/kiln-gpu-gate",
     "etc/default/gpu-mig",
     "etc/kiln/mig-config.yaml",
     "etc/kiln/mig-config.d",
-    "etc/systemd/system/aws-gpu-mig.service",
-    "etc/systemd/system/kubelet.service.d/20-gpu-mig.conf",
+    "etc/systemd/system/kiln-mig.service",
+    "etc/systemd/system/kubelet.service.d/20-kiln-gpu-gate.conf",
 )
 KUBELET = """[Unit]
 Description=Test double of kubelet
@@ -38,6 +41,21 @@ WantedBy=multi-user.target
 """
 
 
+# In the place of kiln-gpu-boot, which reads the PCI bus: as many GPUs as nvidia-smi lists.
+DECIDE = """#!/bin/sh
+mkdir -p /run/kiln/gpu-boot
+touch /run/kiln/gpu-boot/gpu
+gpus=$(nvidia-smi -L | grep -c ^GPU)
+python3 -c "import json; print(json.dumps({'gpus': [{}] * $gpus, 'apply': {'nvswitch': False}}))" \
+    >/run/kiln/gpu-boot/decision.json
+"""
+BOOT = """[Unit]
+Description=Test double of kiln-gpu-boot
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/usr/local/bin/decide-gpus
+"""
 Layout = tuple[bool, tuple[tuple[str, int], ...]]  # MIG mode; how many of which profile
 
 
@@ -110,9 +128,9 @@ class Machine(guests.Guest):
     def restart(self) -> None:
         """Run the unit again, as at boot; fails the test with its log when it fails."""
         try:
-            self.run("systemctl", "restart", "aws-gpu-mig")
+            self.run("systemctl", "restart", "kiln-mig")
         except AssertionError as error:
-            output = self.run("journalctl", "-u", "aws-gpu-mig", "-n", "20", check=False)
+            output = self.run("journalctl", "-u", "kiln-mig", "-n", "20", check=False)
             raise AssertionError(f"{error}\n{output}") from error
 
     def apply(self, label: str) -> None:
@@ -120,7 +138,7 @@ class Machine(guests.Guest):
         self.settings(MIG_CONFIG=label)
         self.restart()
 
-    def unit(self, *names: str, of: str = "aws-gpu-mig.service") -> list[str]:
+    def unit(self, *names: str, of: str = "kiln-mig.service") -> list[str]:
         output = self.run("systemctl", "show", of, *[f"-p{n}" for n in names])
         result = dict(line.split("=", 1) for line in output.splitlines())
         return [result[n] for n in names]
@@ -173,14 +191,16 @@ def lay_down(guest: Machine) -> None:
         else:
             shutil.copy(source, target)
     guest.write("/etc/systemd/system/kubelet.service", KUBELET)
+    guest.write("/etc/systemd/system/kiln-gpu-boot.service", BOOT)
+    guest.write("/usr/local/bin/decide-gpus", DECIDE, 0o755)
     # The tests start it more often than systemd's start limit allows.
     guest.write(
-        "/etc/systemd/system/aws-gpu-mig.service.d/test.conf",
+        "/etc/systemd/system/kiln-mig.service.d/test.conf",
         "[Unit]\nStartLimitIntervalSec=0\n",
     )
     wants = guest.root / "etc/systemd/system/multi-user.target.wants"
     wants.mkdir(parents=True, exist_ok=True)
-    for unit in ("aws-gpu-mig.service", "kubelet.service"):
+    for unit in ("kiln-mig.service", "kubelet.service"):
         (wants / unit).symlink_to(f"/etc/systemd/system/{unit}")
     guest.gpus("p4d.24xlarge")
     guest.settings()

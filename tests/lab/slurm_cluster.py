@@ -20,9 +20,12 @@ from lab.shell import run
 PACKAGES = ("slurmctld", "slurmd", "munge")
 HOOK = "slurm-drain.example"
 GATE = (
-    "opt/kiln/lib/gpu_mig",
-    "usr/local/bin/gpu-mig",
-    "etc/systemd/system/slurmd.service.d/20-gpu-mig.conf",
+    "opt/kiln/lib/gpu_boot",
+    "opt/kiln/lib/gpu_common",
+    "usr/local/bin/kiln-gpu-boot",
+    "usr/local/bin/kiln-gpu-gate",
+    "etc/systemd/system/kiln-gpu-boot.service",
+    "etc/systemd/system/slurmd.service.d/20-kiln-gpu-gate.conf",
 )
 CODES = (64, 95)  # fatal, and used by no other test
 CONTROLLER, NODE = "controller", "gpu-1"
@@ -144,6 +147,7 @@ def install_ours(node: Node) -> None:
             shutil.copytree(source, copied, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy2(source, copied)
+    run("systemctl", f"--root={node.root}", "enable", "kiln-gpu-boot")
     hooks = RUNTIME / "etc/kiln/xid.d"
     node.write("/etc/kiln/xid.d/50-slurm-drain", (hooks / HOOK).read_text(), 0o755)
     node.write("/etc/kiln/xid.d/60-done", "#!/bin/sh\ncat >> /root/done\n", 0o755)

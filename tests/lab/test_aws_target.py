@@ -27,7 +27,7 @@ from conftest import AL2, inventory, slim_checkout, users_environment
 
 from kiln.matrix import load
 from lab import control, mirror, settings
-from lab.access import keys
+from lab.access import session_token
 from lab.settings import Lab
 from lab.target import LabTarget
 
@@ -77,15 +77,16 @@ def account(
     """The environment of a user with credentials, on a machine that reaches AWS."""
     (recipe,) = (item for item in load.load_recipes() if item.name == AL2)
     LabTarget("a test", endpoint=settings.current().endpoint).prepare([recipe], lambda line: None)
-    home, own = tmp_path_factory.mktemp("home"), keys.ensure(lab)
+    home = tmp_path_factory.mktemp("home")
     with aws_front.serve(lab, calls) as way:
         yield (
             users_environment(home)
             | way
             | {
                 # Nothing else says that it is a lab: AWS_ENDPOINT_URL is not set.
-                "AWS_ACCESS_KEY_ID": own.id,
-                "AWS_SECRET_ACCESS_KEY": own.secret,
+                "AWS_ACCESS_KEY_ID": session_token.KEY_ID,
+                "AWS_SECRET_ACCESS_KEY": session_token.SECRET_KEY,
+                "AWS_SESSION_TOKEN": session_token.require(lab),
                 "PKR_VAR_signing_keys": json.dumps(mirror.key_fingerprints()),
                 "PKR_VAR_poll_seconds": "1",
                 "PKR_VAR_reboot_pause": "1s",
@@ -321,9 +322,8 @@ def test_no_file_of_the_run_has_a_credential(
     folder = Path(record(built)["folder"])
     texts = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
     assert len(texts) > 3
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        secret = account[name].encode()
-        assert not any(secret in text for text in [*texts, built.done.stderr.encode()])
+    token = account["AWS_SESSION_TOKEN"].encode()
+    assert not any(token in text for text in [*texts, built.done.stderr.encode()])
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 from conftest import Finished, Guest, launching, wait_for
 
-SERVICES = "nvidia-fabricmanager nvidia-persistenced amazon-cloudwatch-agent aws-gpu-mig gpu-health"
+SERVICES = (
+    "nvidia-fabricmanager nvidia-persistenced amazon-cloudwatch-agent kiln-mig kiln-gpu-health"
+)
 FAULTS = "/var/lib/kiln-lab/nvidia-smi-faults.json"
 
 
@@ -52,7 +54,7 @@ def p4d(built: Finished, ec2: Any, key: tuple[str, Path], source_ami: str) -> It
 
 def assert_cut(guest: Guest) -> None:
     """56 slices, and everything runs that runs on this image."""
-    journal = guest.run("sudo journalctl -b -o cat -u aws-gpu-mig").stdout
+    journal = guest.run("sudo journalctl -b -o cat -u kiln-mig").stdout
     listed = guest.run("sudo nvidia-smi mig -lgi").stdout
     assert listed.count("MIG 1g.5gb") == 56, journal + listed
     assert guest.run("nvidia-smi -L").stdout.count("MIG 1g.5gb") == 56
@@ -96,4 +98,4 @@ def test_where_fabric_manager_blocks_the_reset_one_reboot_makes_them(p4d: Guest,
 
 def journal_of(guest: Guest) -> str:
     """What the unit has said in all boots."""
-    return guest.run("sudo journalctl -o cat -u aws-gpu-mig").stdout
+    return guest.run("sudo journalctl -o cat -u kiln-mig").stdout

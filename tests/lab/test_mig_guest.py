@@ -160,7 +160,7 @@ def test_a_reboot_that_does_not_help_is_not_repeated(machine):
     # Each boot finds the card as from the factory: the mode never sticks.
     machine.write(
         "/etc/systemd/system/forget.service",
-        "[Unit]\nBefore=aws-gpu-mig.service\n[Service]\nType=oneshot\n"
+        "[Unit]\nBefore=kiln-mig.service\n[Service]\nType=oneshot\n"
         "ExecStart=/bin/rm -rf /var/lib/kiln-lab/nvidia-smi\n",
     )
     wants = machine.root / "etc/systemd/system/multi-user.target.wants"
@@ -168,7 +168,7 @@ def test_a_reboot_that_does_not_help_is_not_repeated(machine):
     machine.boot()
     assert machine.boots == 2
     assert machine.unit("ActiveState", "Result") == ["failed", "exit-code"]
-    assert "already been rebooted for this" in machine.run("journalctl", "-u", "aws-gpu-mig", "-b")
+    assert "already been rebooted for this" in machine.run("journalctl", "-u", "kiln-mig", "-b")
     assert machine.unit("ActiveState", of="kubelet.service") == ["failed"]
     assert "the MIG layout is not as configured" in machine.run("journalctl", "-b", "-u", "kubelet")
 
@@ -180,7 +180,7 @@ def test_a_failed_layout_fails_the_unit_and_joins_only_if_allowed(machine, block
     assert machine.unit("ActiveState") == ["failed"]
     (state,) = machine.unit("ActiveState", of="kubelet.service")
     assert (state == "active") == (kubelet == "active")
-    assert "did you mean 'all-1g.10gb'" in machine.run("journalctl", "-u", "aws-gpu-mig", "-b")
+    assert "did you mean 'all-1g.10gb'" in machine.run("journalctl", "-u", "kiln-mig", "-b")
 
 
 def test_killed_after_any_command_the_next_boot_ends_as_wanted(machine):
@@ -196,7 +196,7 @@ def test_killed_after_any_command_the_next_boot_ends_as_wanted(machine):
     for n in range(1, commands + 1) if ALL else (1, commands // 2, commands):
         machine.run("gpu-mig", "apply", "all-balanced")
         machine.faults(rules=[{"match": [], "nth": n, "after": True, "kill_parent": True}])
-        machine.run("systemctl", "restart", "aws-gpu-mig.service", check=False)
+        machine.run("systemctl", "restart", "kiln-mig.service", check=False)
         assert machine.unit("Result") == ["signal"], f"command {n}"
         machine.faults()
         machine.reboot()

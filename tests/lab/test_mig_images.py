@@ -18,7 +18,7 @@ import mig_guest
 import pytest
 
 from kiln import facts
-from kiln.base.paths import ROOT, RUNTIME, RUNTIME_VARIANTS
+from kiln.base.paths import ROOT, RUNTIME
 from kiln.base.recipe import Recipe
 from kiln.compat.which import rows_for
 from kiln.facts import InstanceType
@@ -36,7 +36,7 @@ SERVED = [
     for serves in rows_for(each.type, RECIPES.values())["serves"]
     if RECIPES[serves["row"]].arch == each.arch
 ]
-# With the units for systemd 219; with DCGM.
+# Without the drop-ins that systemd 219 does not know; with DCGM.
 SOME = [
     next(case for case in SERVED if case[1] == machine and RECIPES[case[0]].distro.id == distro)
     for distro, machine in (("al2", "p4de.24xlarge"), ("debian12", "p5.48xlarge"))
@@ -49,12 +49,17 @@ SHIPPED = (
     "usr/local/bin/kiln-gpu-boot",
     "usr/local/bin/kiln-gpu-clocks",
     "etc/kiln/gpu-xid.json",
-    "etc/systemd/system/aws-gpu-mig.service.d",
-    "etc/systemd/system/gpu-health.service",
+    "etc/systemd/system/kiln-gpu.target",
+    "etc/systemd/system/kiln-gpu-health.service",
     "etc/systemd/system/kiln-gpu-boot.service",
     "etc/systemd/system/kiln-gpu-clocks.service",
     "etc/systemd/system/nvidia-fabricmanager.service.d",
     "etc/systemd/system/nvidia-persistenced.service.d",
+)
+DROPINS = (
+    "etc/systemd/system/kiln-.service.d",
+    "etc/systemd/system/kiln-gpu-.service.d",
+    "etc/systemd/system/kiln-mig.service.d",
 )
 # Python, so that the stand-in sees the program's name.
 WATCHER = """#!/usr/bin/python3
@@ -104,23 +109,21 @@ class Image(mig_guest.Machine):
 def lay_down(guest: Image, recipe: Recipe, machine: InstanceType) -> None:
     """What the row's provisioners leave, as far as GPUs are concerned."""
     mig_guest.lay_down(guest)
-    guest.services = ("aws-gpu-mig", "kubelet")
+    guest.services = ("kiln-mig", "kubelet")
     version = {"version": recipe.driver, "cuda": "13.0"}
     guest.write("/var/lib/kiln-lab/driver.json", json.dumps(version))
     guest.gpus(machine.type)
     for name in SHIPPED:
         guest.lay(RUNTIME / name, name)
-    if recipe.distro.id == "al2":
-        units = "etc/systemd/system"
-        for path in sorted((RUNTIME_VARIANTS / "systemd-before-240" / units).iterdir()):
-            if (guest.root / units / path.name).exists():
-                guest.lay(path, f"{units}/{path.name}")
+    if recipe.distro.id != "al2":
+        for name in DROPINS:
+            guest.lay(RUNTIME / name, name)
     fabric = "usr/lib/systemd/system/nvidia-fabricmanager.service"
     guest.lay(PAYLOADS / "fabricmanager" / fabric, fabric.replace("usr/lib", "etc"))
     own = "etc/systemd/system/nvidia-persistenced.service"
     packaged = PAYLOADS / "persistenced/usr/lib/systemd/system/nvidia-persistenced.service"
     guest.lay(RUNTIME / own if recipe.driver_source == "runfile" else packaged, own)
-    for name in ("kiln-gpu-boot", "nvidia-fabricmanager", "nvidia-persistenced", "gpu-health"):
+    for name in ("kiln-gpu-boot", "nvidia-fabricmanager", "nvidia-persistenced", "kiln-gpu-health"):
         guest.service(name)
     guest.service("amazon-cloudwatch-agent", "/usr/bin/amazon-cloudwatch-agent")
     if "dcgm" in recipe.components:
@@ -156,7 +159,7 @@ def test_an_image_has_its_slices_after_every_kind_of_boot(image: Image, row: str
     image.settings(MIG_CONFIG=label)
 
     def assert_cut(boots: int) -> None:
-        journal = image.run("journalctl", "-b", "-o", "cat", "-u", "aws-gpu-mig")
+        journal = image.run("journalctl", "-b", "-o", "cat", "-u", "kiln-mig")
         assert image.boots == boots, journal
         assert image.state() == {layout}, journal
         assert image.verify()["ok"] is True

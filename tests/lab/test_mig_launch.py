@@ -36,7 +36,7 @@ SHIPPED = (
     "opt/kiln/lib/gpu_mig",
     "usr/local/bin/gpu-mig",
     "etc/kiln/mig-config.yaml",
-    "etc/systemd/system/aws-gpu-mig.service",
+    "etc/systemd/system/kiln-mig.service",
 )
 USER_DATA = f"#!/bin/sh\n# kiln:mig-config={BY_USER_DATA}\ntrue\n"
 SEEN_TAGS = {"InstanceMetadataTags": "enabled"}
@@ -78,7 +78,7 @@ def ami(ec2: Any, key: tuple[str, Path], source_ami: str) -> Iterator[str]:
          "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null",
          f"ec2-user@{guest.address}",
          "sudo tar -C / --no-same-owner --no-overwrite-dir -xzf - && "
-         "sudo systemctl enable aws-gpu-mig.service && sync"],
+         "sudo systemctl enable kiln-mig.service && sync"],
         input=archive(), capture_output=True, check=False, timeout=120,
     )  # fmt: skip
     assert packed.returncode == 0, packed.stderr.decode()
@@ -117,12 +117,12 @@ def ran(guest: Guest) -> Guest:
 
 
 def unit(guest: Guest) -> str:
-    return guest.run("systemctl is-active aws-gpu-mig.service").stdout.strip()
+    return guest.run("systemctl is-active kiln-mig.service").stdout.strip()
 
 
 def unit_log(guest: Guest) -> str:
     """What the unit has said in its last run."""
-    run = "$(systemctl show aws-gpu-mig.service -p InvocationID --value)"
+    run = "$(systemctl show kiln-mig.service -p InvocationID --value)"
     said = guest.run(f"sudo journalctl --sync; sudo journalctl -o cat _SYSTEMD_INVOCATION_ID={run}")
     return said.stdout
 
@@ -148,7 +148,7 @@ class Booted:
 
     def again(self) -> str:
         """Run the unit once more, with what the instance is told now; what it says."""
-        self.guest.run("sudo systemctl restart aws-gpu-mig.service")
+        self.guest.run("sudo systemctl restart kiln-mig.service")
         return unit_log(self.guest)
 
 
@@ -240,7 +240,7 @@ def test_with_imds_disabled_the_images_own_layout_is_made(plain: Booted, ec2: An
 def test_a_silent_imds_fails_the_unit_in_time(plain: Booted) -> None:
     guest = plain.guest
     nobody = "http://" + ".".join([*guest.address.split(".")[:2], "255", "254"])
-    settings = "/etc/systemd/system/aws-gpu-mig.service.d"
+    settings = "/etc/systemd/system/kiln-mig.service.d"
     guest.run(
         f"sudo mkdir -p {settings} && printf '[Service]\\n"
         f"Environment=AWS_EC2_METADATA_SERVICE_ENDPOINT={nobody}\\n' | "
@@ -249,10 +249,10 @@ def test_a_silent_imds_fails_the_unit_in_time(plain: Booted) -> None:
     said = plain.again()
     state = unit(guest)
     times = guest.run(
-        "systemctl show aws-gpu-mig.service -pExecMainStartTimestampMonotonic "
+        "systemctl show kiln-mig.service -pExecMainStartTimestampMonotonic "
         "-pExecMainExitTimestampMonotonic --value"
     ).stdout.split()
-    gate = guest.run("sudo gpu-mig gate 2>&1").stdout
+    gate = guest.run("sudo kiln-gpu-gate 2>&1").stdout
     guest.run(f"sudo rm -r {settings} && sudo systemctl daemon-reload")
     assert state == "failed"
     assert "IMDS does not tell the launch's MIG layout" in said

@@ -52,14 +52,14 @@ def test_a_user_of_this_machine_launches_nothing(lab: Lab) -> None:
         assert "<Code>AuthFailure</Code>" in done.stdout, done.stderr
     for call in ("down", "faults", "status"):
         done = as_nobody("curl", "-s", "-d", "{}", f"{lab.endpoint}/_lab/{call}")
-        assert "not signed" in done.stdout
+        assert "no session token of this lab" in done.stdout
     assert control.status(lab)
 
 
 def test_a_user_of_this_machine_reads_neither_keys_nor_disks(lab: Lab, guest) -> None:
     shell = lab.instances / guest.id / "upper/opt/rootshell"
     assert shell.stat().st_mode & 0o4000, "the setuid shell is on the disk"
-    for path in (shell, lab.state / "keys.json", lab.shared / "bases", lab.images, lab.log):
+    for path in (shell, lab.state / "session-token", lab.shared / "bases", lab.images, lab.log):
         assert path.exists()
         assert as_nobody("ls", str(path)).returncode != 0, path
     assert as_nobody("sh", "-c", f"{shell} -p -c 'id -u'").stdout == ""

@@ -98,24 +98,22 @@ def test_without_a_program_that_reboots_the_node_stays_drained(idle: Cluster) ->
         left = controller.state()
         assert left["State"] == "IDLE+DRAIN"
         assert left["Reason"].startswith(f"Xid {FIRST} on ")
-        assert "RebootProgram isn't defined" in node.run("journalctl", "-u", "gpu-xid-hooks")
+        assert "RebootProgram isn't defined" in node.run("journalctl", "-u", "kiln-xid-hooks")
     finally:
         for guest in idle:
             guest.write("/etc/slurm/slurm.conf", conf)
         controller.run("systemctl", "restart", "slurmctld")
 
 
-def test_a_node_without_its_mig_layout_does_not_join(idle: Cluster) -> None:
+def test_node_that_the_gate_keeps_out_does_not_join(idle: Cluster) -> None:
     controller, node = idle
-    failed = {"state": "failed", "message": "no such layout", "block_join": True}
     options = node.read("/etc/default/slurmd")
     # These starts are not boots: Slurm would call the node "unexpectedly rebooted".
     node.write("/etc/default/slurmd", "")
-    node.run("mkdir", "-p", "/run/gpu-mig")
-    node.run("sh", "-c", f"echo '{json.dumps(failed)}' > /run/gpu-mig/result.json")
+    node.run("rm", "/run/kiln/gpu-boot/decision.json")
     node.run("systemctl", "restart", "slurmd", rc=1)
-    assert "no such layout" in node.run("journalctl", "-u", "slurmd")
-    node.run("rm", "/run/gpu-mig/result.json")
+    assert "kiln-gpu-boot left no decision" in node.run("journalctl", "-u", "slurmd")
+    node.run("systemctl", "restart", "kiln-gpu-boot")
     node.run("systemctl", "start", "slurmd")
     controller.becomes("IDLE")
     node.write("/etc/default/slurmd", options)

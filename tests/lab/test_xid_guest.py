@@ -13,8 +13,6 @@ import pytest
 import xid_guest
 from xid_guest import LOG, UNIT, Guest
 
-from kiln.base.paths import RUNTIME_VARIANTS
-
 pytestmark = xid_guest.NEEDS
 
 
@@ -34,11 +32,9 @@ def journal(guest: Guest, unit: str) -> str:
     return guest.run("journalctl", "-u", unit, "-o", "cat", "--no-pager")
 
 
-def reload(guest: Guest) -> None:
-    """`systemctl reload` only sends the signal: also wait until the monitor has reloaded."""
-    done = journal(guest, UNIT).count("configuration reloaded")
-    guest.run("systemctl", "reload", UNIT)
-    assert guest.until(lambda: journal(guest, UNIT).count("configuration reloaded") > done)
+def configure(guest: Guest, **settings: object) -> None:
+    guest.write("/etc/kiln/gpu-xid.json", json.dumps(settings))
+    guest.run("systemctl", "restart", UNIT)
 
 
 def test_an_xid_in_the_kernel_log_is_in_the_event_log(guest: Guest) -> None:
@@ -70,62 +66,34 @@ def test_kill_9_and_restart_lose_and_repeat_nothing(guest: Guest) -> None:
     assert guest.pids() == Counter(range(1, 151))
 
 
-def test_a_reboot_loses_and_repeats_nothing(guest: Guest) -> None:
+def test_a_reboot_loses_nothing(guest: Guest) -> None:
     guest.xid(1, 30)
     assert guest.until(lambda: len(guest.mine()) == 30)
     guest.reboot()
     guest.xid(31, 60)
-    assert guest.until(lambda: len(guest.mine()) >= 60)
-    assert guest.pids() == Counter(range(1, 61))
+    assert guest.until(lambda: set(guest.pids()) == set(range(1, 61)))
+    # Guests share the host's kernel log: after a reboot the old records are there once more.
+    assert {guest.pids()[pid] for pid in range(31, 61)} == {1}
     assert len({row["boot_id"] for row in guest.mine()}) == 2
 
 
-def test_the_idle_monitor_is_left_alone_by_its_watchdog(guest: Guest) -> None:
-    assert guest.show("Type") == "notify"
-    assert guest.until(lambda: guest.show("WatchdogUSec") in ("0", "infinity"))
-    restarts = guest.show("NRestarts")
-    guest.xid(1, 1)
-    time.sleep(1)
-    assert guest.show("NRestarts") == restarts
-
-
-def test_reload_takes_a_new_configuration(guest: Guest) -> None:
-    before = guest.show("MainPID")
-    conf = json.loads(guest.read("/etc/kiln/gpu-xid.json"))
-    guest.write("/etc/kiln/gpu-xid.json", json.dumps({**conf, "severity": {"xid 32": "fatal"}}))
-    reload(guest)
-    guest.xid(1, 1, code=32)
-    assert guest.until(guest.mine)
-    assert guest.mine()[0]["severity"] == "fatal"
-    assert guest.show("MainPID") == before
-
-
-@pytest.mark.parametrize("mistake", ['{"hooks": {"codes": ["xid \u00b2"]}}', "[" * 100_000, ""])
-def test_after_a_mistake_the_former_configuration_stays(guest: Guest, mistake: str) -> None:
-    guest.write("/etc/kiln/gpu-xid.json", json.dumps({"severity": {"xid 33": "fatal"}}))
-    reload(guest)
-    guest.write("/etc/kiln/gpu-xid.json", mistake)
+def test_invalid_configuration_is_an_event_and_the_defaults_hold(guest: Guest) -> None:
+    guest.write("/etc/kiln/gpu-xid.json", '{"hooks": {"codes": ["xid \u00b2"]}}')
+    guest.run("systemctl", "restart", UNIT)
+    guest.xid(1, 1, code=79)
     try:
-        guest.run("systemctl", "reload", UNIT)
-        assert guest.until(lambda: "configuration not reloaded" in journal(guest, UNIT))
-        for number in (1, 2):
-            guest.xid(number, number, code=33)
-            assert guest.until(lambda n=number: len(guest.mine()) == n)
-            guest.run("systemctl", "restart", UNIT)
-        assert {row["severity"] for row in guest.mine()} == {"fatal"}
+        assert guest.until(guest.mine)
         assert guest.show("NRestarts") == "0"
+        assert '"event":"config-error"' in guest.read(LOG)
     finally:
-        guest.write("/etc/kiln/gpu-xid.json", "{}")
-        reload(guest)
+        configure(guest)
 
 
 def test_hooks_get_the_event_and_a_hanging_one_is_killed(guest: Guest) -> None:
-    conf = {"hooks": {"severity": ["fatal"], "injected": True, "timeout_s": 3}}
-    guest.write("/etc/kiln/gpu-xid.json", json.dumps(conf))
+    configure(guest, hooks={"severity": ["fatal"], "injected": True, "timeout_s": 3})
     guest.write("/etc/kiln/xid.d/10-hang", "#!/bin/sh\nsleep 60\n", 0o755)
     guest.write("/etc/kiln/xid.d/20-note", "#!/bin/sh\ncat >> /root/hooked\n", 0o755)
     guest.write("/etc/kiln/xid.d/30-off.example", "#!/bin/sh\ntouch /root/example\n", 0o755)
-    reload(guest)
     guest.xid(1, 1)
     guest.xid(2, 2, code=79)
     try:
@@ -133,17 +101,15 @@ def test_hooks_get_the_event_and_a_hanging_one_is_killed(guest: Guest) -> None:
         rows = [json.loads(line) for line in guest.read("/root/hooked").splitlines()]
         assert [row["pid"] for row in rows if guest.marker in row["raw"]] == [2]
         assert guest.read("/root/example") == ""
-        assert guest.until(lambda: "10-hang: killed after 3 s" in journal(guest, "gpu-xid-hooks"))
+        assert guest.until(lambda: "10-hang: killed after 3 s" in journal(guest, "kiln-xid-hooks"))
     finally:
         shutil.rmtree(guest.root / "etc/kiln/xid.d")
 
 
 def test_a_gpu_that_fails_twice_a_second_has_its_hooks_run_each_time(guest: Guest) -> None:
     """By default systemd gives up on a unit that is started five times in ten seconds."""
-    conf = {"hooks": {"severity": ["fatal"], "injected": True, "timeout_s": 5}}
-    guest.write("/etc/kiln/gpu-xid.json", json.dumps(conf))
+    configure(guest, hooks={"severity": ["fatal"], "injected": True, "timeout_s": 5})
     guest.write("/etc/kiln/xid.d/10-note", "#!/bin/sh\ncat >> /root/noted\n", 0o755)
-    reload(guest)
     try:
         for pid in range(1, 16):
             guest.xid(pid, pid, code=79)
@@ -151,7 +117,7 @@ def test_a_gpu_that_fails_twice_a_second_has_its_hooks_run_each_time(guest: Gues
         assert guest.until(lambda: guest.read("/root/noted").count(guest.marker) >= 15)
         rows = [json.loads(line) for line in guest.read("/root/noted").splitlines()]
         assert [row["pid"] for row in rows if guest.marker in row["raw"]] == list(range(1, 16))
-        assert guest.show("ActiveState", "gpu-xid-hooks.path") == "active"
+        assert guest.show("ActiveState", "kiln-xid-hooks.path") == "active"
     finally:
         shutil.rmtree(guest.root / "etc/kiln/xid.d")
 
@@ -172,12 +138,10 @@ def test_the_sandbox_lets_nothing_but_the_log_be_written(guest: Guest) -> None:
     assert root.split()[3].split(",")[0] == "ro"
 
 
-def test_the_variant_for_systemd_219_starts_too(guest: Guest) -> None:
-    unit = f"etc/systemd/system/{UNIT}"
-    shutil.copy2(RUNTIME_VARIANTS / "systemd-before-240" / unit, guest.root / unit)
-    shutil.rmtree(guest.root / f"{unit}.d")  # the boot id of a guest needs a newer systemd
+def test_it_starts_with_what_systemd_219_knows(guest: Guest) -> None:
+    for dropins in (f"{UNIT}.d", "kiln-.service.d"):
+        shutil.rmtree(guest.root / "etc/systemd/system" / dropins)
     guest.run("systemctl", "daemon-reload")
     guest.run("systemctl", "restart", UNIT)
     guest.xid(1, 1)
     assert guest.until(guest.mine)
-    assert guest.show("WatchdogUSec") == "20min"

@@ -67,7 +67,7 @@ class Monitor:
         self.configure(**settings)
 
     def configure(self, **settings: Any) -> None:
-        self.config.write_text(json.dumps(settings))
+        self.config.write_text(json.dumps({"log": str(self.log), **settings}))
 
     def start(self, wait: bool = True, **environ: str) -> None:
         program = (
@@ -83,8 +83,6 @@ class Monitor:
                 "monitor",
                 "--config",
                 str(self.config),
-                "--log",
-                str(self.log),
             ],
             env={"NOTIFY_SOCKET": str(self.folder / "notify"), **environ},
             stderr=(self.folder / "stderr").open("a"),
@@ -308,38 +306,6 @@ def others_wrote(log: int) -> bool:
         return False
 
 
-def test_sighup_reloads_and_a_bad_file_changes_nothing(monitor: Monitor) -> None:
-    monitor.start()
-    monitor.configure(severity={"xid 32": "fatal"})
-    assert monitor.process is not None
-    monitor.process.send_signal(signal.SIGHUP)
-    assert "RELOADING=1" in monitor.notified()
-    assert "READY=1" in monitor.notified()
-    say(monitor.xid(1, code=32))
-    assert until(monitor.mine)
-    assert monitor.mine()[0]["severity"] == "fatal"
-    monitor.config.write_text("{")
-    monitor.process.send_signal(signal.SIGHUP)
-    assert until(lambda: "not reloaded" in monitor.stderr())
-    say(monitor.xid(2, code=32))
-    assert until(lambda: len(monitor.mine()) == 2)
-    assert monitor.mine()[1]["severity"] == "fatal"
-
-
-def test_the_watchdog_is_armed_for_work_and_disarmed_for_sleep(monitor: Monitor) -> None:
-    monitor.start(WATCHDOG_USEC="30000000")
-    assert "WATCHDOG_USEC=0" in monitor.notified()
-    say(monitor.xid(1))
-    assert "WATCHDOG_USEC=30000000" in monitor.notified()
-    assert "WATCHDOG_USEC=0" in monitor.notified()
-
-
-def test_an_old_systemd_is_fed_by_a_timer(monitor: Monitor) -> None:
-    monitor.start(WATCHDOG_USEC="1000000", GPU_XID_WATCHDOG="timer")
-    for _ in range(4):  # and the kernel says nothing meanwhile
-        assert "WATCHDOG=1" in monitor.notified()
-
-
 def test_a_second_monitor_on_the_same_log_is_refused(monitor: Monitor) -> None:
     monitor.start()
     other = Monitor.__new__(Monitor)
@@ -348,19 +314,3 @@ def test_a_second_monitor_on_the_same_log_is_refused(monitor: Monitor) -> None:
     assert other.process is not None
     assert other.process.wait(60) == 1
     assert "another gpu-xid monitor" in monitor.stderr()
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [('{"keep": -1}', "keep is -1"), ("{", "not valid JSON"), ('{"logs": 1}', "unknown key")],
-)
-def test_a_bad_configuration_is_one_message_and_exit_2(
-    monitor: Monitor, settings: str, words: str
-) -> None:
-    monitor.config.write_text(settings)
-    monitor.start(wait=False)
-    assert monitor.process is not None
-    assert monitor.process.wait(60) == 2
-    assert words in monitor.stderr()
-    assert "Traceback" not in monitor.stderr()
-    assert len(monitor.stderr().splitlines()) == 1

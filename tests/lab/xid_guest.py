@@ -28,24 +28,29 @@ NEEDS = pytest.mark.skipif(
     reason="guests take root, and the test writes to the real /dev/kmsg",
 )
 UNITS = (
-    "aws-hw-monitor.service",
-    "gpu-xid-hooks.path",
-    "gpu-xid-hooks.service",
-    "gpu-health.service",
+    "kiln-xid.service",
+    "kiln-xid-hooks.path",
+    "kiln-xid-hooks.service",
+    "kiln-gpu-health.service",
+    "kiln-gpu.target",
+    "kiln-.service.d",
+    "kiln-xid.service.d",
+    "kiln-xid-hooks.service.d",
 )
 SHIPPED = (
+    "opt/kiln/lib/gpu_common",
     "opt/kiln/lib/gpu_xid",
     "usr/local/bin/gpu-xid",
     "etc/kiln/gpu-xid.json",
     *(f"etc/systemd/system/{unit}" for unit in UNITS),
 )
 LOG = "/var/log/gpuevent.log"
-UNIT = "aws-hw-monitor.service"
+UNIT = "kiln-xid.service"
 # systemd-nspawn gives a guest a boot id of its own by a mount over /proc, which a unit with
 # mounts of its own does not get to see: it would see the host's, the same after each reboot.
 BOOT_ID = """[Unit]
 DefaultDependencies=no
-Before=aws-hw-monitor.service
+Before=kiln-xid.service
 [Service]
 Type=oneshot
 RemainAfterExit=yes
@@ -107,10 +112,10 @@ def install(root: Path) -> None:
     )
     (root / "etc/systemd/system/boot-id.service").write_text(BOOT_ID)
     dropins = root / f"etc/systemd/system/{UNIT}.d"
-    dropins.mkdir()
+    dropins.mkdir(exist_ok=True)
     (dropins / "boot-id.conf").write_text(SEES_BOOT_ID)
     subprocess.run(
-        ["systemctl", f"--root={root}", "enable", UNIT, "gpu-xid-hooks.path", "boot-id"],
+        ["systemctl", f"--root={root}", "enable", UNIT, "kiln-xid-hooks.path", "boot-id"],
         check=True, capture_output=True,
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from kiln.catalogue.gather import changes_between, line_about
+from kiln.catalogue.gather import changes_between, line_about, served_types
 from kiln.catalogue.model import (
     Catalogue,
     CataloguedImage,
@@ -18,7 +18,6 @@ from kiln.catalogue.model import (
     Gathered,
     SeenXid,
 )
-from kiln.catalogue.serving_lines import served_types
 from kiln.matrix.load import load_recipes
 from kiln.pipeline.record import Record
 from tests.unit import records

@@ -25,6 +25,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
+from unittest import mock
 
 import yaml
 
@@ -168,6 +169,19 @@ class Machine:
         done = self.run(*args, "--json", **env)
         assert done.returncode == status, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
         return json.loads(done.stdout)
+
+    def gate(self) -> str:
+        """Why kiln-gpu-gate keeps this node out for its MIG layout; empty if it does not."""
+        gate = runtime_module("gpu_boot.gate")
+        with (
+            mock.patch.object(gate, "MIG_RESULT", str(self.root / "run/gpu-mig/result.json")),
+            mock.patch.object(gate, "MIG_UNIT", str(self.root)),
+        ):
+            try:
+                gate._require_mig()
+            except gate.ClosedError as error:
+                return str(error)
+        return ""
 
     def smi(self, *args: str) -> str:
         done = subprocess.run(

@@ -19,11 +19,10 @@ import pytest
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import ROOT
-from kiln.catalogue.fleet_xids import xids_by_ami
+from kiln.catalogue.fleet_xids import events_by_ami, seen_xids
 from kiln.catalogue.model import Gathered, SeenXid
 from kiln.catalogue.pages import site_files
-from kiln.catalogue.serve import site_server
-from kiln.catalogue.site import MANIFEST, bucket_and_prefix, write_site
+from kiln.catalogue.site import MANIFEST, bucket_and_prefix, site_server, write_site
 from kiln.cli.front import guarded
 from kiln.cloud import aws
 from kiln.publish import lines as publish_lines
@@ -140,23 +139,11 @@ def test_an_empty_account_says_what_to_do() -> None:
     assert "0 lines" in nothing
 
 
-def test_the_difference_to_the_image_before_has_the_grave_first() -> None:
-    rows = re.findall(r'<td class="(high|medium|low)">', usual()[PAGE])
-    assert rows == sorted(rows, key=("high", "medium", "low").index) and rows[0] == "high"
-
-
 def test_a_labs_catalogue_says_so_on_each_page() -> None:
     files = made(Gathered(catalogued.catalogue(target="lab")))
     pages = [text for name, text in files.items() if name.endswith(".html")]
     assert all("AWS has none of these AMIs" in text for text in pages)
     assert "AWS has none" not in usual()[PAGE]
-
-
-def test_each_kind_of_document_for_the_line_is_there() -> None:
-    text = usual()[PAGE]
-    shown = re.findall(r'<pre tabindex="0" aria-label="([\w-]+)">', text)
-    assert {"launch-template", "karpenter", "eksctl", "terraform", "cli"} <= set(shown)
-    assert f"/ami-kiln/{EKS}/stable/image_id" in text
 
 
 def test_each_channel_that_holds_something_has_its_documents() -> None:
@@ -192,8 +179,10 @@ def test_a_line_of_the_fleets_log_that_is_nested_too_deep_is_passed_over(
     account = Account([], events=("[" * 100_000, event))
     monkeypatch.setattr(aws, "logs", lambda target: account)
     messages: list[str] = []
-    found = xids_by_ami(AWS, ["a group"], ["us-east-1"], messages.append)
-    assert found and [(seen.xid, seen.count) for (seen,) in found.values()] == [(79, 1)]
+    found = events_by_ami(AWS, ["a group"], ["us-east-1"], messages.append)
+    assert found
+    (seen,) = seen_xids(*found.values())
+    assert (seen.xid, seen.count) == (79, 1)
 
 
 def test_no_image_is_said_to_have_no_xid_when_a_region_may_not_be_read(
@@ -210,9 +199,9 @@ def test_no_image_is_said_to_have_no_xid_when_a_region_may_not_be_read(
 
     monkeypatch.setattr(aws, "logs", logs)
     messages: list[str] = []
-    assert xids_by_ami(AWS, ["a group"], ["us-east-1"], messages.append) == {}
+    assert events_by_ami(AWS, ["a group"], ["us-east-1"], messages.append) == {}
     assert not messages
-    assert xids_by_ami(AWS, ["a group"], ["us-east-1", "eu-west-1"], messages.append) is None
+    assert events_by_ami(AWS, ["a group"], ["us-east-1", "eu-west-1"], messages.append) is None
     assert messages == ["Xids of the fleet are left out: eu-west-1: it may not be read"]
 
 
@@ -320,21 +309,3 @@ def test_a_lab_that_is_not_up_is_said(tmp_path: Path) -> None:
                            env={"KILN_LAB_INDEX": "33"})  # fmt: skip
     assert done.returncode == 1 and "./invoke lab.up" in done.stderr
     assert not (tmp_path / "site").exists()
-
-
-def test_an_image_with_a_damaged_record_is_shown_without_its_sbom() -> None:
-    gathered = catalogued.published()
-    key = (
-        gathered.catalogue.lines[[line.line for line in gathered.catalogue.lines].index(EKS)]
-        .images[0]
-        .key
-    )
-    odd: dict[str, Any] = {**dict(gathered.records[key].versions or {})}
-    # Half a surrogate pair, which JSON may hold and UTF-8 may not.
-    odd["packages"] = [{**odd["packages"][0], "name": "odd \ud800"}]
-    known = {**gathered.records, key: replace(gathered.records[key], versions=odd)}
-    messages: list[str] = []
-    files = dict(site_files(replace(gathered, records=known), messages.append))
-    assert len(messages) == 1 and "its record is left out" in messages[0]
-    assert f"images/{key}.sbom.json" not in files and f"images/{key}." not in files[PAGE]
-    assert "The record of this image is not here" in files[PAGE]

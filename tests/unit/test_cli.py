@@ -156,7 +156,6 @@ def checkout(tmp_path: Path) -> Path:
         "lab",
         "provisioners",
         "runtime",
-        "runtime-variants",
         "templates",
         "setup",
     ):

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from kiln.base.paths import KNOWLEDGE, ROOT
+from kiln.compat import rules
 from kiln.compat.engine import check_combination, check_matrix
-from kiln.compat.rules.registry import rules
 from kiln.facts import tables
 from kiln.matrix import load
 from tests.unit import caches

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kiln.base.paths import RUNTIME
-from kiln.compat.rules.registry import rules
+from kiln.compat import rules
 from kiln.facts import InstanceType, gpu_devices, instances
 from lab.guests import pci as lab_pci
 
@@ -353,6 +353,15 @@ def test_a_module_that_does_not_load_is_said_unless_it_is_not_on_every_image(
     output = capsys.readouterr().out
     assert message in output
     assert message or not output
+
+
+def test_gpu_without_a_module_for_its_kernel_fails_the_unit(tmp_path: Path, monkeypatch, capsys):
+    from gpu_boot import __main__ as main
+
+    program(tmp_path, "modinfo", "exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert main.load(decision_for("g5.xlarge", tmp_path / "sys")) == 1
+    assert "<3>no nvidia module is installed for kernel" in capsys.readouterr().out
 
 
 def test_a_modinfo_that_fails_is_not_a_missing_module(tmp_path: Path, monkeypatch, capsys):

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from invoke import Context, Task
 
 import devel.tasks
@@ -19,6 +18,7 @@ from devel import pictures, testing
 from devel.outcome import Finished
 from kiln.base.paths import ROOT
 from kiln.cli import consume, lab, stack, telemetry
+from kiln.telemetry.stack import as_data
 from lab import control
 from lab.rootfs import importer
 from lab.settings import current
@@ -96,7 +96,7 @@ def test_the_stacks_template_is_data_beside_the_file_that_has_it(
     flags: dict[str, Any] = {"gpu_type": ["g6.12xlarge"], "watch": []}
     shown = answer(capsys, stack.render, **flags, out=str(file))
     assert shown["file"] == str(file)
-    assert shown["template"] == yaml.safe_load(file.read_text())
+    assert shown["template"] == as_data(file.read_text())
     assert answer(capsys, stack.render, **flags) == {**shown, "file": None}
 
 

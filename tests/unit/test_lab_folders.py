@@ -1,14 +1,18 @@
-"""Folders that count as complete once in their place: trees, bases, package repositories."""
+"""The lab's folders: closed to other users, complete once in their place."""
 
 from __future__ import annotations
 
 import ast
+import os
+import stat
 from pathlib import Path
 
 import pytest
 
+from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from lab import folders
+from lab.settings import Lab
 
 
 def test_a_folder_is_in_its_place_only_after_its_files_are_on_disk(
@@ -40,3 +44,82 @@ def test_no_folder_that_was_made_is_renamed_otherwise(room: str) -> None:
         and getattr(node.value, "id", "") == "making"
     ]
     assert renamed == []
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(7, tmp_path / "kiln-lab")
+
+
+def test_a_lab_starts_whose_folder_another_lab_makes_at_the_same_moment(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exists = Path.exists
+
+    def a_moment_ago(path: Path) -> bool:
+        was = exists(path)
+        path.mkdir(parents=True, exist_ok=True)
+        return was
+
+    monkeypatch.setattr(Path, "exists", a_moment_ago)
+    folders.private(lab.root, lab.state)
+    assert lab.state.is_dir()
+
+
+def test_folders_that_an_older_lab_left_open_are_closed(lab: Lab) -> None:
+    lab.instances.mkdir(parents=True, mode=0o755)
+    lab.state.chmod(0o755)
+    folders.private(lab.root, lab.instances)
+    assert (mode(lab.state), mode(lab.instances)) == (0o700, 0o700)
+
+
+def test_a_folder_of_the_user_is_left_as_it_is(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    lab = Lab(7, tmp_path)
+    folders.private(lab.root, lab.state)
+    assert (mode(tmp_path), mode(lab.state)) == (0o755, 0o700)
+
+
+def test_a_folder_that_another_user_could_change_is_refused(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    lab = Lab(7, tmp_path)
+    lab.state.symlink_to(elsewhere)
+    with pytest.raises(KilnError, match="is a link, or belongs to another user"):
+        folders.private(lab.root, lab.state)
+    if os.geteuid() == 0:  # only root can give a folder away
+        lab.state.unlink()
+        lab.state.mkdir()
+        os.chown(lab.state, 4242, 4242)
+        with pytest.raises(KilnError, match="is a link, or belongs to another user"):
+            folders.private(lab.root, lab.state)
+
+
+def test_each_guest_has_user_ids_of_its_own() -> None:
+    ranges = {
+        Lab(index, Path("/")).first_id(f"10.{201 + index}.{1 + number // 250}.{2 + number % 250}")
+        for index in range(55)
+        for number in range(256)
+    }
+    assert len(ranges) == 55 * 256
+    assert all(first % 65536 == 0 for first in ranges)
+    # https://systemd.io/UIDS-GIDS/: what a host leaves to containers.
+    assert min(ranges) >= 0x00080000
+    assert max(ranges) + 65535 <= 0x6FFFFFFF
+
+
+def test_the_folders_of_labs_of_an_older_version_are_closed(tmp_path: Path) -> None:
+    """They were open to all, with setuid programs in the layers of their AMIs."""
+    old, other = tmp_path / "lab30", tmp_path / "labels"
+    for folder in (old / "images", other):
+        folder.mkdir(parents=True)
+    old.chmod(0o755)
+    (tmp_path / "lab31").symlink_to(other)
+    other.chmod(0o755)
+    folders.close_others(tmp_path)
+    assert stat.S_IMODE(old.stat().st_mode) == 0o700
+    assert stat.S_IMODE(other.stat().st_mode) == 0o755

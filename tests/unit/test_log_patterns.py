@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
 
 from kiln.base.runtime_import import runtime_module
-from kiln.telemetry import Telemetry
-from kiln.telemetry.stack.events import event_log_resources
+from kiln.telemetry import stack
 from kiln.xid import archive
 from tests.unit.log_patterns import parse_pattern
 
@@ -17,10 +17,17 @@ SXID = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 24007, Fatal, Link 00 sourcet
 LOST = "NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus."
 
 
+@cache
+def resources() -> dict[str, Any]:
+    """Those of the telemetry stack."""
+    found: dict[str, Any] = stack.as_data(stack.TEMPLATE.read_text())["Resources"]
+    return found
+
+
 def counted(event: dict[str, Any]) -> dict[str, int]:
     """How much an event adds to each metric."""
     found: dict[str, int] = {}
-    for resource in event_log_resources(Telemetry()).values():
+    for resource in resources().values():
         if resource["Type"] != "AWS::Logs::MetricFilter":
             continue
         if parse_pattern(resource["Properties"]["FilterPattern"])(event):

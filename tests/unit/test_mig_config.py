@@ -10,7 +10,7 @@ import pytest
 from kiln import facts
 from kiln.base.paths import RUNTIME
 from kiln.base.runtime_import import runtime_module
-from kiln.mig import export
+from kiln.mig import profiles
 from kiln.mig.profiles import gpu_types
 
 config = runtime_module("gpu_mig.config")
@@ -36,7 +36,7 @@ def refusal(text: str) -> str:
 
 def test_profiles_json_is_what_the_knowledge_says():
     """`./invoke generate` after a change of mig.yaml or instances.yaml."""
-    assert export.PROFILES_JSON.read_text() == export.image_profiles_text()
+    assert profiles.PROFILES_JSON.read_text() == profiles.image_profiles_text()
 
 
 def test_the_image_and_the_pipeline_see_the_same_gpus():

@@ -10,7 +10,7 @@ from mig_machine import Machine, in_process
 from kiln import facts
 from kiln.base.paths import RUNTIME
 from kiln.base.runtime_import import runtime_module
-from kiln.mig import check_label
+from kiln.mig.check import check_label
 from kiln.mig.profiles import gpu_types
 
 applying = runtime_module("gpu_mig.apply")

@@ -1,4 +1,4 @@
-"""aws-gpu-mig.service and the gate: their place in the boot."""
+"""The units of the boot: their order, and what waits for them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def settings(path) -> dict[str, list[str]]:
     return result
 
 
-UNIT = settings(UNITS / "aws-gpu-mig.service")
+UNIT = settings(UNITS / "kiln-mig.service")
 
 
 @pytest.mark.parametrize("earlier", ["nvidia-persistenced", "nvidia-fabricmanager"])
@@ -35,8 +35,7 @@ def test_it_runs_after_what_brings_the_gpus_up(earlier):
     "path",
     [
         path
-        for tree in (RUNTIME, RUNTIME.parent / "runtime-variants")
-        for path in sorted(tree.rglob("*"))
+        for path in sorted(RUNTIME.rglob("*"))
         if path.suffix in (".service", ".conf") and "cloud-init.service" in path.read_text()
     ],
     ids=lambda path: path.name,
@@ -47,8 +46,8 @@ def test_units_after_cloud_init_know_its_newer_name(path):
 
 @pytest.mark.parametrize(
     "later",
-    ["nvsm", "gpu-health", "kiln-gpu-clocks", "nvidia-dcgm", "docker", "containerd", "kubelet",
-     "ecs", "slurmd", "amazon-cloudwatch-agent", "nvidia-cdi-refresh"],
+    ["nvsm", "kiln-gpu-health", "kiln-gpu-clocks", "nvidia-dcgm", "docker", "containerd", "kubelet",
+     "ecs", "slurmd", "nvidia-cdi-refresh"],
 )  # fmt: skip
 def test_it_runs_before_whoever_uses_them(later):
     assert f"{later}.service" in UNIT["Before"]
@@ -62,23 +61,45 @@ def test_it_is_a_oneshot_that_the_boot_starts():
 
 
 @pytest.mark.parametrize("unit", ["kubelet", "ecs", "slurmd"])
-def test_who_joins_a_cluster_asks_the_gate_first(unit):
-    dropin = settings(UNITS / f"{unit}.service.d" / "20-gpu-mig.conf")
-    assert dropin["ExecStartPre"] == ["/usr/local/bin/gpu-mig", "gate"]
-    assert "aws-gpu-mig.service" in dropin["After"]
+def test_what_joins_a_cluster_asks_the_gate_first(unit):
+    dropin = settings(UNITS / f"{unit}.service.d" / "20-kiln-gpu-gate.conf")
+    assert dropin["ExecStartPre"] == ["/usr/local/bin/kiln-gpu-gate"]
+    assert {"kiln-gpu-boot.service", "kiln-mig.service"} <= {*dropin["After"]}
     assert f"{unit}.service" in UNIT["Before"]
+
+
+@pytest.mark.parametrize("path", sorted(UNITS.glob("kiln-*.service")), ids=lambda path: path.name)
+def test_no_unit_holds_up_the_boot_for_ever(path):
+    """On Ubuntu and Debian user data runs after multi-user.target, and nvidia-smi may hang."""
+    unit = settings(path)
+    if unit["Type"] == ["oneshot"] and "WantedBy" in unit:
+        assert unit["TimeoutStartSec"], path.name
+    if path.name in ("kiln-gpu-health.service", "kiln-gpu-clocks.service"):
+        assert unit["WantedBy"] == ["kiln-gpu.target"]
+    assert settings(UNITS / "kiln-gpu.target")["DefaultDependencies"] == ["no"]
+
+
+def test_cloudwatch_agent_does_not_wait_for_the_layout():
+    """It has to send the Xid that explains why the GPU hangs."""
+    agent = settings(UNITS / "amazon-cloudwatch-agent.service.d" / "10-kiln.conf")
+    assert "amazon-cloudwatch-agent.service" not in UNIT["Before"]
+    assert "kiln-mig.service" not in agent["After"]
+
+
+def test_services_that_a_killed_change_stopped_are_started_again():
+    assert UNIT["ExecStopPost"] == ["/usr/local/bin/gpu-mig", "restore-services"]
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze here")
 def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path):
-    text = (UNITS / "aws-gpu-mig.service").read_text()
-    unit = tmp_path / "aws-gpu-mig.service"
+    text = (UNITS / "kiln-mig.service").read_text()
+    unit = tmp_path / "kiln-mig.service"
     unit.write_text(text.replace("/usr/local/bin/gpu-mig", "/bin/true"))
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(unit)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert "aws-gpu-mig" not in done.stderr, done.stderr
+    assert "kiln-mig" not in done.stderr, done.stderr
 
 
 def test_the_shipped_settings_file_says_what_holds_without_it(monkeypatch, tmp_path):

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from devel import bad_inputs
-from devel.bad_inputs import Case
 from kiln import components, facts
 from kiln.base.errors import KilnError
 from kiln.base.paths import KNOWLEDGE, ROOT
@@ -27,7 +25,7 @@ from kiln.packer import policy, render, uploads
 from kiln.packer.digest import recipe_digest
 from kiln.packer.folders import write_folders
 from lab.packages import system
-from tests.unit import caches, commands, shown, unknown_distribution
+from tests.unit import bad_inputs, caches, commands, shown, unknown_distribution
 
 PAGE = (ROOT / "docs" / "overlay.md").read_text()
 
@@ -206,7 +204,7 @@ OVER = {
     ),
     "mig.yaml": (
         "driver_minimums: [{gpus: [A100-40GB], driver: 590.44.01}]",
-        {"instance_type": "p4d.24xlarge", "mig": ("1g.5gb",)},
+        {"instance_type": "p4d.24xlarge", "mig_config": "all-1g.5gb"},
         "MIG-DRV: needs driver >= 590.44.01",
     ),
 }
@@ -667,17 +665,17 @@ WRONG_FACTS = {
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_each_command_says_what_is_wrong_in_an_overlays_facts(
-    acme: Path, command: tuple[str, ...]
+    tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     for name, text in WRONG_FACTS.items():
-        caches.forget()
-        files = {f"overlay/facts/{name}.yaml": text, "amis.yaml": {"from": "amis.yaml"}}
-        case = Case("facts", name, command, files, {"KILN_OVERLAY": "{folder}/overlay"})
-        result = bad_inputs.run(case)
-        assert not result.traceback
+        files = {f"overlay/facts/{name}.yaml": text}
+        env = {"KILN_OVERLAY": "{folder}/overlay"}
+        row = {"command": " ".join(command), "files": files, "env": env}
+        done = bad_inputs.run(row, tmp_path / name)
+        assert "Traceback" not in done.stderr
         if name == "instances" or command[0] != "mig.profiles":
-            assert result.status == 2
-            assert f"/overlay/facts/{name}.yaml:" in result.output
+            assert done.returncode == 2
+            assert f"/overlay/facts/{name}.yaml:" in done.stderr
 
 
 def test_an_empty_list_of_entries_takes_none_of_ours_away(acme: Path) -> None:

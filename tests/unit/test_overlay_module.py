@@ -12,7 +12,7 @@ from kiln.base.errors import KilnError
 from kiln.cli.checks import check_answer, findings_text
 from kiln.compat import engine
 from kiln.matrix.load import load_recipes
-from kiln.packer import render, uploads
+from kiln.packer import render
 from tests.unit import caches
 
 MODULE = """import sys
@@ -192,25 +192,3 @@ def test_check_names_the_files_of_ami_kiln_that_the_overlay_replaces(module: Mod
     assert findings_text(answer).endswith(
         f"the overlay replaces a file of AMI Kiln:\n  runtime/etc/kiln/gpu-xid.json by {path}"
     )
-
-
-def test_an_overlays_unit_that_amazon_linux_2_would_not_take_is_refused(module: Module) -> None:
-    module.write()
-    unit = "etc/systemd/system/aws-gpu-mig.service"
-    for folder in ("runtime", "runtime-variants/systemd-before-240"):
-        path = module.folder / folder / unit
-        path.parent.mkdir(parents=True)
-        path.write_text("[Service]\nExecStart=/bin/true\n")
-        found = [
-            (each["rows"], each["hint"])
-            for each in check_answer({}, strict=False)["findings"]
-            if each["rule"] == "rendered-files"
-        ]
-        al2 = [row.name for row in load_recipes() if row.distro.id == "al2"]
-        hint = (
-            "put yours for Amazon Linux 2 into "
-            f"runtime-variants/systemd-before-240/{unit} of the overlay"
-        )
-        assert found == ([(al2, hint)] if folder == "runtime" else [])
-    uploaded = uploads.uploaded_files(load_recipes()[0])
-    assert uploaded[f"runtime-variants/systemd-before-240/{unit}"] == path

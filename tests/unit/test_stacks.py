@@ -1,126 +1,199 @@
-"""Stacks of CloudFormation in states that the lab's does not stay in. No lab is started."""
+"""CloudFormation stacks, which moto plays: created, changed, planned, removed; their alarms."""
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Iterator
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
+from botocore.exceptions import WaiterError
+from moto import mock_aws
 
 from kiln.base.errors import KilnError
-from kiln.cloud import aws, stacks, telemetry_stack
+from kiln.cloud import aws, stacks
 from kiln.cloud.aws_target import AwsTarget
 
+# moto's CloudFormation imports its API Gateway, which reads OpenAPI with this.
+for part in ("", ".validation", ".validation.exceptions"):
+    sys.modules.setdefault(f"openapi_spec_validator{part}", MagicMock())
+
 AWS = AwsTarget("a test", "eu-central-1", account="123456789012")
-OLD = "CREATE_COMPLETE"
 
 
-class Stack:
-    """CloudFormation with one stack: its states, one for each look and the last for good; the first
-    event of a deletion is there after `late` looks at the events."""
-
-    def __init__(self, *states: str, late: int = 1) -> None:
-        self.states, self.late = list(states), late
-        self.deleted = False
-
-    def describe_stacks(self, **asked: Any) -> Any:
-        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
-        return {"Stacks": [{"StackId": "an id", "StackStatus": state}]}
-
-    def describe_stack_events(self, **asked: Any) -> Any:
-        self.late -= 1
-        shown = {"ResourceType": "AWS::CloudFormation::Stack", "LogicalResourceId": "ml"}
-        events = [{"EventId": "1", "ResourceStatus": OLD}]
-        if self.late < 0:
-            events.insert(0, {"EventId": "2", "ResourceStatus": "DELETE_IN_PROGRESS"})
-        return {"StackEvents": [{**shown, **event} for event in events]}
-
-    def delete_stack(self, **asked: Any) -> None:
-        self.deleted = True
-
-    def get_paginator(self, name: str) -> Any:
-        return self
-
-    def paginate(self, **asked: Any) -> Any:
-        return [self.describe_stack_events()]
+@pytest.fixture(autouse=True)
+def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    monkeypatch.setattr(stacks, "_WAIT", {"Delay": 0, "MaxAttempts": 3})
+    with mock_aws():
+        aws._client.cache_clear()
+        yield
+    aws._client.cache_clear()
 
 
-class Logs:
-    """CloudWatch Logs with one group."""
-
-    def describe_log_groups(self, **asked: Any) -> Any:
-        return {"logGroups": [{"logGroupName": "/an/agents"}]}
-
-
-def use(monkeypatch: pytest.MonkeyPatch, stack: Stack) -> Stack:
-    monkeypatch.setattr(aws, "cloudformation", lambda target: stack)
-    monkeypatch.setattr(aws, "logs", lambda target: Logs())
-    return stack
+def template(*topics: str, **parameters: str) -> str:
+    """A template of topics, and of parameters with their defaults."""
+    data = {
+        "Parameters": {k: {"Type": "String", "Default": v} for k, v in parameters.items()},
+        "Resources": {topic: {"Type": "AWS::SNS::Topic"} for topic in topics},
+    }
+    return json.dumps(data)
 
 
-def removed() -> bool:
-    return stacks.remove_stack(AWS, "ml", lambda line: None, pause=0)
-
-
-def test_a_stack_that_still_has_its_old_state_is_not_deleted_yet(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stack = use(monkeypatch, Stack(OLD, OLD, OLD, "DELETE_IN_PROGRESS", "DELETE_COMPLETE", late=3))
-    assert removed()
-    assert stack.states == ["DELETE_COMPLETE"]
-
-
-# https://github.com/boto/botocore/issues/2590
-def test_a_stack_that_goes_back_to_its_old_state_is_not_deleted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    use(monkeypatch, Stack("UPDATE_COMPLETE", "DELETE_IN_PROGRESS", "UPDATE_COMPLETE"))
-    with pytest.raises(KilnError, match="the stack is UPDATE_COMPLETE"):
-        removed()
-
-
-def test_a_plan_removes_nothing_of_a_stack_that_could_not_be_created(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stack = use(monkeypatch, Stack("ROLLBACK_COMPLETE", "DELETE_COMPLETE"))
+def deploy(text: str, *, plan: bool = False, **parameters: str) -> tuple[dict[str, str], list[str]]:
     lines: list[str] = []
-    assert stacks.deploy_stack(AWS, "ml", "{}", {}, lines.append, plan=True, pause=0) == {}
-    assert lines == ["ml could not be created earlier: its rest would be removed, and it created"]
-    assert not stack.deleted
+    return stacks.deploy_stack(AWS, "ml", text, parameters, lines.append, plan=plan), lines
+
+
+def parameters() -> dict[str, str]:
+    """The parameters that the stack has. moto's has no outputs."""
+    entries = stacks.find_stack(AWS, "ml")["Parameters"]
+    return {entry["ParameterKey"]: entry["ParameterValue"] for entry in entries}
+
+
+def test_a_stack_is_created_with_its_events() -> None:
+    _, lines = deploy(template("First", Team="a"), Team="b")
+    assert parameters() == {"Team": "b"}
+    assert any(line.startswith("CREATE_COMPLETE") for line in lines)
+
+
+def test_an_update_names_its_changes_and_keeps_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    deploy(template("First", Team="a", Gone="x"), Team="b")
+    client, sent = aws.cloudformation(AWS), dict[str, Any]()
+    create = client.create_change_set
+    monkeypatch.setattr(client, "create_change_set", lambda **k: create(**(sent.update(k) or k)))
+    _, lines = deploy(template("First", "Second", Team="c", New="y"), New="z")
+    assert "Add  AWS::SNS::Topic  Second" in lines
+    assert sent["Parameters"] == [
+        {"ParameterKey": "New", "ParameterValue": "z"},
+        {"ParameterKey": "Team", "UsePreviousValue": True},
+    ]
+    assert parameters().items() >= {"Team": "b", "New": "z"}.items()
+
+
+def test_a_change_says_whether_it_replaces() -> None:
+    change = {
+        "Action": "Modify",
+        "LogicalResourceId": "Topic",
+        "ResourceType": "AWS::SNS::Topic",
+        "Replacement": "True",
+        "Details": [{"Target": {"Attribute": "Properties", "Name": "TopicName"}}],
+    }
+    text = stacks._change_text(change)
+    assert text == "Modify  AWS::SNS::Topic  Topic  (TopicName)  is replaced"
+
+
+def test_a_plan_changes_nothing() -> None:
+    assert deploy(template("First"), plan=True) == (
+        {},
+        ["there is no stack ml: it would be created"],
+    )
+    assert stacks.find_stack(AWS, "ml") is None
+    deploy(template("First"))
+    _, lines = deploy(template("First", "Second"), plan=True)
+    assert "Add  AWS::SNS::Topic  Second" in lines
+    assert len(aws.sns(AWS).list_topics()["Topics"]) == 1
+    assert aws.cloudformation(AWS).list_change_sets(StackName="ml")["Summaries"][1:] == []
+
+
+def test_a_stack_is_removed_once() -> None:
+    deploy(template("First"))
+    assert stacks.remove_stack(AWS, "ml", lambda line: None)
+    assert not stacks.remove_stack(AWS, "ml", lambda line: None)
+    assert aws.sns(AWS).list_topics()["Topics"] == []
+
+
+class Refusing:
+    """A waiter that ends with an answer of CloudFormation."""
+
+    def __init__(self, **answer: str) -> None:
+        self.answer = answer
+
+    def wait(self, **asked: Any) -> None:
+        raise WaiterError("waiter", "a failure state", self.answer)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("state", "given"), [("ROLLBACK_COMPLETE", {"CreateEventLogGroup": "false"}), (OLD, {})]
+    ("reason", "message"),
+    [
+        ("No updates are to be performed.", None),
+        ("Resource First is odd", "could not be deployed: Resource First is odd"),
+    ],
 )
-def test_a_stack_that_is_made_anew_leaves_an_agents_log_group_alone(
-    state: str, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+def test_a_change_set_that_fails_changes_nothing(
+    reason: str, message: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(monkeypatch, Stack(state))
-    groups = {"EventLogGroup": "/an/agents", "DcgmLogGroup": "/none"}
-    assert telemetry_stack.groups_that_are_there(AWS, "ml", groups) == given
+    deploy(template("First"))
+    client = aws.cloudformation(AWS)
+    monkeypatch.setattr(client, "get_waiter", lambda name: Refusing(StatusReason=reason))
+    if message:
+        with pytest.raises(KilnError, match=message):
+            deploy(template("First", "Second"))
+    else:
+        assert deploy(template("First"))[1] == ["ml is as the template says: nothing to change"]
+    assert len(aws.sns(AWS).list_topics()["Topics"]) == 1
+
+
+def test_a_failed_stack_is_told_by_its_resources(monkeypatch: pytest.MonkeyPatch) -> None:
+    deploy(template("First"))
+    failed = {
+        "ResourceType": "AWS::SNS::Topic",
+        "ResourceStatus": "DELETE_FAILED",
+        "LogicalResourceId": "First",
+        "ResourceStatusReason": "it is in use",
+    }
+    cancelled = {
+        **failed,
+        "LogicalResourceId": "Second",
+        "ResourceStatusReason": "Resource update cancelled",
+    }
+    history: list[Any] = []
+    # A look of the waiter tells the events that are new.
+    monkeypatch.setattr(stacks, "_events", lambda client, stack: list(history))
+    client = aws.cloudformation(AWS)
+    monkeypatch.setattr(client, "delete_stack", lambda **asked: history.extend([failed, cancelled]))
+    lines: list[str] = []
+    with pytest.raises(KilnError, match=r"gave up:\n  First: it is in use$"):
+        stacks.remove_stack(AWS, "ml", lines.append)
+    assert lines == [
+        "DELETE_FAILED  AWS::SNS::Topic  First  it is in use",
+        "DELETE_FAILED  AWS::SNS::Topic  Second  Resource update cancelled",
+    ]
 
 
 class Alarms:
     """CloudWatch with one alarm over a fleet, which gives its instances one at a time."""
 
-    meters = ("i-0aaaaaaaaaaaaaaaa", "i-0bbbbbbbbbbbbbbbb")
-
-    def get_paginator(self, name: str) -> Any:
-        return self
-
-    def paginate(self, **asked: Any) -> Any:
-        metric = {"Expression": 'SELECT MAX(x) FROM y GROUP BY "InstanceId"'}
-        alarm = {"AlarmName": "ml-hot", "StateValue": "ALARM", "Metrics": [metric]}
-        return [{"MetricAlarms": [alarm], "CompositeAlarms": []}]
+    instances = ("i-0aaaaaaaaaaaaaaaa", "i-0bbbbbbbbbbbbbbbb")
 
     def describe_alarm_contributors(self, **asked: Any) -> Any:
         number = int(asked.get("NextToken", 0))
-        shown = {"ContributorAttributes": {"InstanceId": self.meters[number]}}
-        more = {"NextToken": "1"} if number == 0 else {}
-        return {"AlarmContributors": [shown], **more}
+        shown = {"ContributorAttributes": {"InstanceId": self.instances[number]}}
+        return {"AlarmContributors": [shown], **({} if number else {"NextToken": "1"})}
 
 
 def test_an_alarm_names_all_instances_that_it_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, Stack(OLD))
-    monkeypatch.setattr(aws, "cloudwatch", lambda target: Alarms())
-    (alarm,) = telemetry_stack.stack_state(AWS, "ml")["alarms"]
-    assert [each["InstanceId"] for each in alarm["about"]] == list(Alarms.meters)
+    client = aws.cloudwatch(AWS)
+    query = {"Id": "q", "Expression": 'SELECT MAX(x) FROM "y" GROUP BY InstanceId', "Period": 60}
+    shared = {"EvaluationPeriods": 1, "ComparisonOperator": "GreaterThanThreshold", "Threshold": 1}
+    client.put_metric_alarm(AlarmName="ml-hot", Metrics=[query], **shared)
+    client.put_metric_alarm(AlarmName="ml-b", MetricName="x", Namespace="y", **shared)
+    client.set_alarm_state(AlarmName="ml-hot", StateValue="ALARM", StateReason="too hot")
+    monkeypatch.setattr(
+        client, "describe_alarm_contributors", Alarms().describe_alarm_contributors, raising=False
+    )
+    hot, other = stacks.stack_alarms(AWS, "ml")
+    assert [each["InstanceId"] for each in hot["about"]] == list(Alarms.instances)
+    assert other["name"] == "ml-b"
+
+
+def test_a_log_group_is_known_by_its_whole_name() -> None:
+    aws.logs(AWS).create_log_group(logGroupName="/ec2/events-old")
+    assert not stacks.has_log_group(AWS, "/ec2/events")
+    aws.logs(AWS).create_log_group(logGroupName="/ec2/events")
+    assert stacks.has_log_group(AWS, "/ec2/events")
+    stacks.remove_log_group(AWS, "/ec2/events")
+    assert not stacks.has_log_group(AWS, "/ec2/events")

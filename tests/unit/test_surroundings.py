@@ -12,6 +12,7 @@ import pytest
 from kiln.base.paths import ROOT
 from kiln.cloud import aws
 from lab import control
+from lab.access import session_token
 from lab.settings import Lab
 from lab.target import LabTarget
 from tests import surroundings
@@ -54,6 +55,7 @@ def test_lab_is_asked_without_the_users_aws_configuration(
     for variables in surroundings.CALLERS.values():
         for name, text in variables.items():
             monkeypatch.setenv(name, text)
+    monkeypatch.setattr(session_token, "require", lambda lab: "a-token")
     target.check_region("eu-west-1", "--region")
     aws._client.cache_clear()
     assert aws.ec2(target).meta.endpoint_url == lab.endpoint
@@ -65,4 +67,5 @@ def test_lab_and_guests_are_reached_without_proxy(
     lab = Lab(17, tmp_path)
     monkeypatch.setenv("NO_PROXY", "internal.example,127.0.0.1")
     monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setattr(session_token, "require", lambda lab: "a-token")
     assert control.environment(lab)["NO_PROXY"] == "internal.example,127.0.0.1,10.218.0.0/16"

@@ -5,12 +5,9 @@ from datetime import date
 
 import pytest
 
-from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from kiln.compat.judge import general_clashes
-from kiln.compat.rules.combination import recipe_combination
-from kiln.compat.which import judged_rows, rows_for, rows_on, which_text
+from kiln.compat.which import rows_for, which_text
 from kiln.matrix.load import load_recipes
 from tests.unit.rows import row
 
@@ -35,11 +32,6 @@ def test_a_row_whose_driver_is_too_old_is_listed_with_the_reason():
     (entry,) = answer["does_not"]
     assert entry["row"] == CLASSIC.name
     assert "525" in entry["reasons"][0]
-
-
-def test_a_row_for_another_processor_does_not_serve():
-    answer = rows_for("g5g.xlarge", [LTS], today=TODAY)
-    assert any("arm64" in reason for reason in answer["does_not"][0]["reasons"])
 
 
 def test_the_rows_own_targets_do_not_matter():
@@ -109,22 +101,6 @@ def test_a_purpose_and_an_instance_type_together():
     answer = rows_for("p5.48xlarge", RECIPES, flavor="eks", today=TODAY)
     assert rows(answer, "serves") == [row("al2023/lts/eks/x86_64").name]
     assert rows(answer, "does_not") == [row("al2023/lts/eks/arm64").name]
-
-
-def test_rows_that_were_judged_once_are_answered_for_each_type():
-    judged = judged_rows(RECIPES, TODAY)
-    for name in ("p4d.24xlarge", "g5g.xlarge"):
-        answer = rows_for(name, RECIPES, today=TODAY)
-        assert {**rows_on(facts.instance(name), judged), "left_out": 0} == answer
-
-
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
-def test_what_is_judged_once_for_all_types_does_not_depend_on_them(recipe):
-    plain = recipe_combination(recipe, TODAY, instance_types=(), build_instances=())
-    every = tuple(facts.instances().values())
-    small = (facts.instance("g4dn.xlarge"),)  # without NVSwitch, MIG or EFA
-    for types in (every, small):
-        assert general_clashes(replace(plain, instance_types=types)) == general_clashes(plain)
 
 
 def test_rows_that_do_not_serve_for_the_same_reason_share_a_paragraph():

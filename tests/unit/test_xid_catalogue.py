@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kiln.base.errors import KilnError
-from kiln.xid import archive, explain
+from kiln.xid import archive
 from kiln.xid import catalogue as xid_catalogue
 
 
@@ -50,7 +50,7 @@ def test_xids_are_known_without_a_gap(catalogue: dict[str, Any]) -> None:
     ],
 )
 def test_aws_actions_are_those_of_its_table(code: int, words: str) -> None:
-    entry = explain.explain_code(code)
+    entry = xid_catalogue.explain_code(code)
     assert words in entry["action"]
     assert entry["action_nvidia"] != entry["action"]
 
@@ -94,11 +94,11 @@ def test_no_fatal_code_calls_itself_harmless(catalogue: dict[str, Any]) -> None:
 def test_a_fact_without_a_source_is_refused() -> None:
     row = {"code": 1, "name": "x", "source": {"name": "hearsay"}}
     with pytest.raises(KilnError, match="hearsay"):
-        xid_catalogue.check_sources("xid 1", row, {"driver": "…"})
+        xid_catalogue.require_sources("xid 1", row, {"driver": "…"})
 
 
 def test_an_unknown_code_is_refused_with_the_nearest() -> None:
     with pytest.raises(KilnError) as caught:
-        explain.explain_code("xid 178")
+        xid_catalogue.explain_code("xid 178")
     assert caught.value.exit_status == 2
     assert "Xid 177" in caught.value.hint

@@ -57,7 +57,7 @@ def events(folder: Path, program: str) -> tuple[int, list[dict[str, Any]]]:
     """(exit status, event log) of one `gpu-xid health`."""
     log = folder / "gpuevent.log"
     (folder / "gpu-xid.json").write_text(json.dumps({"log": str(log)}))
-    status = health.main(program, str(folder / "gpu-xid.json"))
+    status = health.main(str(folder / "gpu-xid.json"), program)
     rows = log.read_text().splitlines() if log.exists() else []
     return status, [json.loads(row) for row in rows]
 
@@ -97,18 +97,36 @@ def test_a_remapped_row_is_an_event_of_the_same_shape(
 @pytest.mark.parametrize(
     ("state", "status", "severity"),
     [
-        ("In Progress", "N/A", "error"),
+        ("In Progress", "N/A", "error"),  # after three minutes, here none
         ("Not Started", "N/A", "error"),
         ("Completed", "Insufficient Resources", "fatal"),
     ],
 )
 def test_a_fabric_that_is_not_ready_is_an_event(
-    tmp_path: Path, state: str, status: str, severity: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, status: str, severity: str
 ) -> None:
+    monkeypatch.setattr(health, "FABRIC_WAIT_S", 0)
     _, result = events(tmp_path, smi(tmp_path, state=state, status=status))
     assert [(line["name"], line["severity"]) for line in result] == [
         ("NVLink fabric not ready", severity)
     ]
+
+
+def test_fabric_that_registers_in_time_is_no_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = smi(tmp_path, state="In Progress")
+    done = QUERY.format(state="Completed", status="Success", summary="Healthy", recovery="None")
+    monkeypatch.setattr(health.time, "sleep", lambda _: (tmp_path / "query").write_text(done))
+    assert events(tmp_path, program) == (0, [])
+
+
+def test_finding_reaches_the_hooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    got: list[dict[str, Any]] = []
+    monkeypatch.setattr(health.hooks.Spool, "put", lambda self, line: got.append(line))
+    _, rows = events(tmp_path, smi(tmp_path, "A100, 00000000:10:1C.0, 1, 0, 0, 3"))
+    assert got == rows
+    assert got[0]["severity"] == "fatal"
 
 
 @pytest.mark.parametrize(
@@ -157,18 +175,19 @@ def test_a_full_disk_takes_whole_lines_or_none(tmp_path: Path) -> None:
     log = tmp_path / "gpuevent.log"
     log.write_text('{"event":"start"}\n')
     (tmp_path / "gpu-xid.json").write_text(json.dumps({"log": str(log)}))
-    program = smi(tmp_path, "A100, 00000000:10:1C.0, 1, 0, 0, 3")
     source = (
         "import resource, signal, sys\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
         f"sys.path.insert(0, {str(LIBRARY)!r})\n"
         "from gpu_xid import health\n"
-        "health.WAIT_S = 0.2\n"
-        f"sys.exit(health.main({program!r}, {str(tmp_path / 'gpu-xid.json')!r}))\n"
+        "health._LOG_WAIT_S = 0.2\n"
+        "found = health.Finding('fatal', 'Row remapping failure', 'replace', None, 'text')\n"
+        "health.query = lambda program: ([found], [])\n"
+        f"sys.exit(health.main({str(tmp_path / 'gpu-xid.json')!r}))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, check=False
+        [sys.executable, "-B", "-c", source], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
     assert f"cannot write {log}" in done.stderr

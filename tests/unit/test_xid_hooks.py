@@ -6,6 +6,7 @@ import json
 import resource
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,6 @@ from kiln.base.paths import RUNTIME
 
 config = runtime_import.runtime_module("gpu_xid.config")
 hooks = runtime_import.runtime_module("gpu_xid.hooks")
-hooks_run = runtime_import.runtime_module("gpu_xid.hooks_run")
-pipeline = runtime_import.runtime_module("gpu_xid.pipeline")
 
 EXAMPLES = sorted((RUNTIME / "etc/kiln/xid.d").glob("*.example"))
 
@@ -38,9 +37,17 @@ def hook(folder: Path, name: str, body: str, mode: int = 0o755) -> None:
     path.chmod(mode)
 
 
+def run(settings: dict[str, Any], folder: Path) -> int:
+    status: int = hooks.run(settings, lambda text: print(text, file=sys.stderr), f"{folder}/spool")
+    return status
+
+
 def event(**more: Any) -> dict[str, Any]:
     line = {"time": "2026-11-21T01:02:03.000004Z", "seq": 7, "xid": 79, "sxid": None}
     return {**line, "severity": "fatal", **more}
+
+
+LOST = event(xid=None, implied_xid=79, event="gpu-lost", pci="0000:3b:00", name="fallen off")
 
 
 def test_only_fatal_events_of_the_kernel_itself_reach_the_hooks(tmp_path: Path) -> None:
@@ -48,7 +55,6 @@ def test_only_fatal_events_of_the_kernel_itself_reach_the_hooks(tmp_path: Path) 
     assert hooks.matches(settings, event())
     assert not hooks.matches(settings, event(severity="error"))
     assert not hooks.matches(settings, event(injected=True))
-    assert not hooks.matches(settings, event(previous_boot=True))
 
 
 def test_a_team_chooses_its_own_codes_and_may_drill(tmp_path: Path) -> None:
@@ -56,6 +62,7 @@ def test_a_team_chooses_its_own_codes_and_may_drill(tmp_path: Path) -> None:
     assert hooks.matches(settings, event(xid=63, severity="warning", injected=True))
     assert hooks.matches(settings, event(xid=None, sxid=12028, severity="warning"))
     assert not hooks.matches(settings, event())
+    assert hooks.matches(conf(tmp_path, codes=["xid 79"], severity=[]), LOST)
 
 
 def test_examples_and_files_that_are_not_executable_are_off(tmp_path: Path) -> None:
@@ -71,7 +78,7 @@ def test_every_hook_gets_the_event_on_stdin_and_the_spool_is_emptied(tmp_path: P
         hook(tmp_path, name, f"cat > {tmp_path}/{name}.got")
     spool = hooks.Spool(settings, str(tmp_path / "spool"))
     spool.put(event())
-    assert hooks_run.run(settings, str(tmp_path / "spool")) == 0
+    assert run(settings, tmp_path) == 0
     for name in ("10-a", "20-b"):
         assert json.loads((tmp_path / f"{name}.got").read_text()) == event()
     assert list((tmp_path / "spool").iterdir()) == []
@@ -89,7 +96,7 @@ def test_a_hook_that_hangs_is_killed_with_its_children_and_the_next_runs(
     hook(tmp_path, "10-hang", f"sleep 60 & echo $! > {tmp_path}/child; wait")
     hook(tmp_path, "20-next", f"touch {tmp_path}/next")
     hooks.Spool(settings, str(tmp_path / "spool")).put(event())
-    assert hooks_run.run(settings, str(tmp_path / "spool")) == 1
+    assert run(settings, tmp_path) == 1
     assert (tmp_path / "next").exists()
     assert "killed after 1 s" in capfd.readouterr().err
     child = Path("/proc", (tmp_path / "child").read_text().strip(), "status")
@@ -118,12 +125,12 @@ def test_a_hook_that_does_not_read_its_input_or_fails_is_only_reported(
     hook(tmp_path, "26-crash", "kill -SEGV $$")
     hook(tmp_path, "30-next", f"touch {tmp_path}/next")
     hooks.Spool(settings, str(tmp_path / "spool")).put(event(raw="x" * 200000))
-    assert hooks_run.run(settings, str(tmp_path / "spool")) == 1
+    assert run(settings, tmp_path) == 1
     output = capfd.readouterr().err
     assert "10-fail: exit status 3" in output
     assert "20-broken: cannot be run: Exec format error" in output
     assert "23-crlf: cannot be run: its first line names a program that does not exist" in output
-    assert "26-crash: ended by signal 11" in output
+    assert "26-crash: exit status -11" in output
     assert (tmp_path / "next").exists()
 
 
@@ -143,20 +150,9 @@ def test_two_events_of_one_moment_reach_the_hooks_both(tmp_path: Path) -> None:
     spool = hooks.Spool(settings, str(tmp_path / "spool"))
     spool.put(event(xid=79, seq=None))
     spool.put(event(xid=48, seq=None))
-    assert hooks_run.run(settings, str(tmp_path / "spool")) == 0
+    assert run(settings, tmp_path) == 0
     got = (tmp_path / "got").read_text().splitlines()
     assert [json.loads(line)["xid"] for line in got] == [79, 48]
-
-
-def test_each_of_many_like_events_reaches_the_hooks(tmp_path: Path) -> None:
-    settings = conf(tmp_path, severity=[], codes=["xid 31"])
-    hook(tmp_path, "10-a", "true")
-    whole = config.check({"fold_window_s": 0}, "test")
-    spool = hooks.Spool(settings, str(tmp_path / "spool"))
-    lines = pipeline.Pipeline(whole, "b" * 32, lambda *_: None, spool)
-    for seq in range(5):
-        lines.take(seq, seq, f"NVRM: Xid (PCI:0000:3b:00): 31, pid={seq}, name=app, Ch 00000008")
-    assert len(list((tmp_path / "spool").iterdir())) == 5
 
 
 def test_a_file_that_is_not_an_event_is_hidden_from_systemd(
@@ -165,7 +161,7 @@ def test_a_file_that_is_not_an_event_is_hidden_from_systemd(
     """`DirectoryNotEmpty=` looks away from hidden files only; else it starts this for ever."""
     settings = conf(tmp_path)
     (tmp_path / "spool" / "folder").mkdir()
-    assert hooks_run.run(settings, str(tmp_path / "spool")) == 0
+    assert run(settings, tmp_path) == 0
     assert [path.name for path in (tmp_path / "spool").iterdir()] == [".folder"]
     assert "folder: cannot be read: Is a directory" in capfd.readouterr().err
 
@@ -245,26 +241,48 @@ def test_an_example_that_cannot_read_which_node_it_is_touches_none_and_fails(
     assert (done.returncode, calls.read_text()) == (97, "")
 
 
+EVENTS = {
+    "xid": event(pci="0000:3b:00", name="GPU has fallen off the bus"),
+    "sxid": event(xid=None, sxid=20034, pci="0000:05:00.0", name="LTSSM fault"),
+    "gpu-lost": {**LOST, "pci": None},
+    "health": event(xid=None, event="health", pci="0000:3b:00.0", name="Row remapping failure"),
+}
+CODES = {"xid": "Xid-79", "sxid": "SXid-20034", "gpu-lost": "Xid-79", "health": "health"}
+REASONS = {
+    "xid": "Xid 79 on 0000:3b:00: GPU has fallen off the bus",
+    "sxid": "SXid 20034 on 0000:05:00.0: LTSSM fault",
+    "gpu-lost": "Xid 79 on this node: fallen off",
+    "health": "GPU health on 0000:3b:00.0: Row remapping failure",
+}
+
+
+@pytest.mark.parametrize("kind", EVENTS)
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
-def test_an_example_does_what_its_comment_says(example: Path, tmp_path: Path) -> None:
+def test_example_does_its_work_on_each_kind_of_event(
+    example: Path, kind: str, tmp_path: Path
+) -> None:
     calls = platform(tmp_path)
-    given = event(pci="0000:3b:00", name="GPU has fallen off the bus")
     subprocess.run(
         ["bash", str(example)],
-        input=json.dumps(given), text=True, check=True,
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "NODE_NAME": "n1", "SLURMD_NODENAME": "n1"},
+        input=json.dumps(EVENTS[kind]), text=True, check=True,
+        env=environment(tmp_path, NODE_NAME="n1", SLURMD_NODENAME="n1"),
     )  # fmt: skip
     output = calls.read_text()
     assert {
-        "eks-cordon.example": "kubectl taint node n1 kiln.gpu/xid=Xid-79:NoSchedule --overwrite\n"
-        "kubectl cordon n1\n",
+        "eks-cordon.example": "kubectl cordon n1\n"
+        f"kubectl label node n1 kiln.gpu/event={CODES[kind]} --overwrite\n",
         "ecs-drain.example": "aws ecs update-container-instances-state --cluster c1 "
         "--container-instances arn:ci --status DRAINING\n",
         "slurm-drain.example": "scontrol --oneliner show node n1\nscontrol reboot ASAP "
-        "nextstate=RESUME reason=Xid 79 on 0000:3b:00: GPU has fallen off the bus n1\n",
+        f"nextstate=RESUME reason={REASONS[kind]} n1\n",
         "autoscaling-unhealthy.example": "aws autoscaling set-instance-health --region us-west-2 "
         "--instance-id i-0abc --health-status Unhealthy\n",
     }[example.name] == output
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    own = {"PATH": f"{folder}:/usr/bin:/bin", "KILN_SLURM_REBOOTED": str(folder / "rebooted")}
+    return {**own, **more}
 
 
 # How Slurm 22.05 answered: tests/lab/test_slurm.py.
@@ -275,23 +293,47 @@ NO_PROGRAM = '[ "$1" != reboot ] || exit 1; '
 
 
 @pytest.mark.parametrize(
-    ("node", "replace", "asked"),
+    ("node", "rebooted", "asked"),
     [
-        (NODE.format("MIXED"), "no", ["--oneliner", "reboot"]),
-        # Restarts have not helped.
-        (NODE.format("MIXED"), "yes", ["--oneliner", "update"]),
-        (NO_PROGRAM + NODE.format("IDLE+CLOUD"), "no", ["--oneliner", "reboot", "update"]),
-        (NODE.format("IDLE+DRAIN"), "no", ["--oneliner"]),
-        (NODE.format("ALLOCATED+DRAIN+REBOOT_REQUESTED"), "yes", ["--oneliner"]),
+        (NODE.format("MIXED"), "", ["--oneliner", "reboot"]),
+        (NODE.format("MIXED"), "SXid 20034 on 0000:05:00.0: LTSSM fault", ["--oneliner", "reboot"]),
+        (NODE.format("MIXED"), REASONS["xid"], ["--oneliner", "update"]),  # it has not helped
+        (NO_PROGRAM + NODE.format("IDLE+CLOUD"), "", ["--oneliner", "reboot", "update"]),
+        (NODE.format("IDLE+DRAIN"), "", ["--oneliner"]),
+        (NODE.format("ALLOCATED+DRAIN+REBOOT_REQUESTED"), "", ["--oneliner"]),
     ],
 )
-def test_slurm_reboots_a_node_once_and_one_that_is_drained_is_left_alone(
-    node: str, replace: str, asked: list[str], tmp_path: Path
+def test_slurm_reboots_once_for_an_event_and_leaves_drained_nodes(
+    node: str, rebooted: str, asked: list[str], tmp_path: Path
 ) -> None:
     calls = platform(tmp_path, scontrol=node)
+    if rebooted:
+        (tmp_path / "rebooted").write_text(rebooted + "\n")
     subprocess.run(
         ["bash", str(EXAMPLES[0].with_name("slurm-drain.example"))],
-        input=json.dumps(event(pci="0000:3b:00", name="x")), text=True, check=True,
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "GPU_XID_REPLACE": replace},
+        input=json.dumps(EVENTS["xid"]), text=True, check=True, env=environment(tmp_path),
     )  # fmt: skip
     assert [line.split()[1] for line in calls.read_text().splitlines()] == asked
+    assert (tmp_path / "rebooted").exists() == bool(rebooted or asked[-1] == "reboot")
+
+
+def test_invalid_configuration_still_runs_the_hooks(tmp_path: Path) -> None:
+    """With a directory of the defaults; the event leaves the spool, or systemd would spin."""
+    (tmp_path / "gpu-xid.json").write_text("{")
+    (tmp_path / "spool").mkdir()
+    (tmp_path / "spool" / "1.json").write_text("{}")
+    program = (
+        f"import sys; sys.path.insert(0, {str(RUNTIME / 'opt/kiln/lib')!r}); "
+        "from gpu_xid import cli, config, hooks; "
+        f"hooks.run.__defaults__ = ({str(tmp_path / 'spool')!r},); "
+        f"config.HOOK_DEFAULTS['dir'] = {str(tmp_path / 'xid.d')!r}; "
+        f"sys.exit(cli.main(['hooks', '--config', {str(tmp_path / 'gpu-xid.json')!r}]))"
+    )
+    (tmp_path / "xid.d").mkdir()
+    hook(tmp_path, "10-a", f"cat > {tmp_path}/got")
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert "not valid JSON" in done.stderr
+    assert (tmp_path / "got").read_text() == "{}"
+    assert list((tmp_path / "spool").iterdir()) == []

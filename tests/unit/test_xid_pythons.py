@@ -20,7 +20,6 @@ LIBRARY = REPOSITORY / "runtime/opt/kiln/lib"
 SHIPPED = sorted(
     [
         *LIBRARY.glob("gpu_*/*.py"),
-        LIBRARY / "kiln-efa-statsd",
         *(REPOSITORY / "provisioners/lib").glob("*.py"),
     ]
 )

@@ -14,6 +14,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from kiln.base.errors import KilnError
+from kiln.base.paths import build_dir
 from kiln.catalogue.gather import gather_catalogue
 from kiln.catalogue.model import CataloguedLine, Gathered
 from kiln.catalogue.pages import site_files
@@ -198,6 +199,23 @@ def test_who_may_not_read_the_events_gets_the_catalogue_without_them(
     assert [image.xids for line in made.catalogue.lines for image in line.images] == [None]
     assert len(messages) == 1 and "left out: us-east-1: the events of" in messages[0]
     assert "(and 1 more)" in messages[0]
+
+
+def test_an_image_with_a_damaged_record_has_no_sbom(bake: Bake) -> None:
+    published(OTHER, ami_id=bake(1, versions=on("510.47.03")))
+    (path,) = (build_dir() / RECIPE.name).glob("*/record.json")
+    record = json.loads(path.read_text())
+    # Half a surrogate pair, which JSON may hold and UTF-8 may not.
+    record["versions"]["packages"] = [{"name": "odd \ud800", "version": "1", "release": "1"}]
+    path.write_text(json.dumps(record))
+    messages: list[str] = []
+    made = gather_catalogue(AWS, [RECIPE], {LINE: Publish()}, [OTHER], messages.append, types=())
+    (image,) = next(line for line in made.catalogue.lines if line.line == LINE).images
+    assert (image.record, image.sbom, image.checks) == (None, None, None)
+    assert len(messages) == 1 and "its record is left out" in messages[0]
+    files = dict(site_files(made, pytest.fail))
+    page = f"lines/{LINE.replace('/', '-')}.html"
+    assert "The record of this image is not here" in files[page]
 
 
 def test_an_empty_account_has_the_matrixs_lines(tmp_path: Path) -> None:

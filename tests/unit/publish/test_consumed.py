@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from kiln.base.errors import KilnError
-from kiln.consume.kinds import KINDS, pinned, write_document
-from kiln.consume.launch_request import launch_request
+from kiln.consume.kinds import KINDS, pinned
+from kiln.consume.request import launch_request
 from tests.unit.publish.channel import AWS, HOME, LINE, Bake, back, published
 
 
@@ -31,7 +31,7 @@ def test_a_launch_template_launches_what_the_channel_holds_now(
     first, second = bake(1), bake(2)
     published(HOME, ami_id=first)
     template = json.loads(
-        write_document(KINDS["launch-template-json"], launch_request(LINE, "nightly", HOME))
+        KINDS["launch-template-json"].document(launch_request(LINE, "nightly", HOME))
     )
     vpc = client("ec2").describe_security_groups()["SecurityGroups"][0]["GroupId"]
     template["LaunchTemplateData"]["SecurityGroupIds"] = [vpc]
@@ -62,7 +62,7 @@ def test_the_command_launches_by_awss_own_cli(
     if not shutil.which("aws"):
         pytest.skip("needs the AWS CLI on PATH")
     published(HOME, ami_id=(made := bake()))
-    text = write_document(KINDS["cli"], launch_request(LINE, "nightly", HOME))
+    text = KINDS["cli"].document(launch_request(LINE, "nightly", HOME))
     network = groups(client)
     client("ec2").create_key_pair(KeyName="of-the-command")
     done = subprocess.run(
@@ -81,7 +81,7 @@ def test_the_command_launches_by_awss_own_cli(
 def test_a_pinned_document_holds_the_id_of_that_moment(bake: Bake) -> None:
     published(HOME, ami_id=(made := bake()))
     asked = launch_request(LINE, "nightly", HOME)
-    text = write_document(KINDS["launch-template-json"], pinned(AWS, asked))
+    text = KINDS["launch-template-json"].document(pinned(AWS, asked))
     assert json.loads(text)["LaunchTemplateData"]["ImageId"] == made
 
 

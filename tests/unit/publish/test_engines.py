@@ -9,12 +9,12 @@ from typing import Any
 import boto3
 import pytest
 import yaml
-from botocore.stub import ANY, Stubber
+from botocore.stub import Stubber
 
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from kiln.cloud import aws, stacks
+from kiln.cloud import aws
 from kiln.cloud.aws_target import AwsTarget
 from kiln.publish import codebuild
 from tests.unit import cfn_lint
@@ -137,140 +137,6 @@ def test_what_failed_in_a_batch_is_run_once_more(stubbed: Any) -> None:
     ended = codebuild.run_batch(AWS, "worker", COMMANDS, messages.append, pause=0)
     assert ended == {"row-a": "SUCCEEDED", "row-b": "SUCCEEDED"}
     assert "row-b: failed" in messages
-
-
-def event(number: int, status: str, resource: str, reason: str = "") -> dict[str, Any]:
-    return {
-        "StackId": "arn:s",
-        "EventId": str(number),
-        "StackName": "nights",
-        "LogicalResourceId": resource,
-        "ResourceType": "AWS::X",
-        "Timestamp": "2026-11-23T00:00:00Z",
-        "ResourceStatus": status,
-        "ResourceStatusReason": reason,
-    }
-
-
-def of_status(status: str, **more: Any) -> dict[str, Any]:
-    made = {"StackName": "nights", "CreationTime": "2026-11-23T00:00:00Z", "StackStatus": status}
-    return {"Stacks": [{**made, "StackId": "arn:s", **more}]}
-
-
-NO_STACK = ("describe_stacks", "ValidationError", "Stack nights does not exist")
-
-
-def test_a_stack_is_created_with_its_events_as_they_come(stubbed: Any) -> None:
-    stub, messages = stubbed("cloudformation"), []
-    stub.add_client_error(*NO_STACK)
-    stub.add_response("create_stack", {"StackId": "arn:s"})
-    stub.add_response("describe_stacks", of_status("CREATE_IN_PROGRESS"))
-    events = [event(1, "CREATE_IN_PROGRESS", "Bucket")]
-    stub.add_response("describe_stack_events", {"StackEvents": events})
-    stub.add_response("describe_stacks", of_status("CREATE_COMPLETE"))
-    events = [event(2, "CREATE_COMPLETE", "Bucket"), *events]
-    stub.add_response("describe_stack_events", {"StackEvents": events})
-    outputs = [{"OutputKey": "Bucket", "OutputValue": "b"}]
-    stub.add_response("describe_stacks", of_status("CREATE_COMPLETE", Outputs=outputs))
-    given = {"Repository": "https://x"}
-    assert stacks.deploy_stack(AWS, "nights", "{}", given, messages.append, pause=0) == {
-        "Bucket": "b"
-    }
-    assert [line.split()[0] for line in messages] == ["CREATE_IN_PROGRESS", "CREATE_COMPLETE"]
-
-
-def test_a_stack_that_fails_names_the_reason_and_is_removed(stubbed: Any) -> None:
-    stub = stubbed("cloudformation")
-    stub.add_client_error(*NO_STACK)
-    stub.add_response("create_stack", {"StackId": "arn:s"})
-    stub.add_response("describe_stacks", of_status("ROLLBACK_COMPLETE"))
-    events = [
-        event(3, "CREATE_FAILED", "Bucket", "Resource creation cancelled"),
-        event(2, "CREATE_FAILED", "Worker", "no credentials for the repository"),
-    ]
-    stub.add_response("describe_stack_events", {"StackEvents": events})
-    for _ in range(2):  # by the task, and by its deletion
-        stub.add_response("describe_stacks", of_status("ROLLBACK_COMPLETE"))
-    stub.add_response("describe_stack_events", {"StackEvents": events})
-    stub.add_response("delete_stack", {}, {"StackName": "nights"})
-    stub.add_response("describe_stacks", of_status("DELETE_COMPLETE"))
-    stub.add_response("describe_stack_events", {"StackEvents": events})
-    with pytest.raises(KilnError, match="Worker: no credentials for the repository") as failed:
-        stacks.deploy_stack(AWS, "nights", "{}", {}, lambda text: None, pause=0)
-    assert failed.value.exit_status == 1
-    assert "what it had made is removed" in failed.value.message
-    # What CloudFormation gave up because of that is no reason.
-    assert "Bucket" not in failed.value.message
-
-
-CHANGES = {"StackName": "nights", "ChangeSetName": ANY}
-TEMPLATE = """\
-Parameters:
-  Repository: {Type: String}  # Owner: the team
-  Timezone: {Type: String}
-Resources:
-  Topic:
-    Type: AWS::SNS::Topic
-    Properties: {TopicName: !Sub "${Repository}-nights"}
-"""
-
-
-def proposing(stub: Any, answer: dict[str, Any]) -> None:
-    """An update, asked for as a change set that is described by `answer`."""
-    # The template has properties and a comment of these names, but no such parameters any more.
-    former = ("Former", "Type", "TopicName", "Topic", "Owner")
-    had = [
-        {"ParameterKey": "Repository", "ParameterValue": "https://x"},
-        *({"ParameterKey": key, "ParameterValue": "gone from the template"} for key in former),
-    ]
-    stub.add_response("describe_stacks", of_status("CREATE_COMPLETE", Parameters=had))
-    wanted = {
-        "StackName": "nights",
-        "TemplateBody": TEMPLATE,
-        "Capabilities": ["CAPABILITY_IAM"],
-        "ChangeSetName": ANY,
-        "ChangeSetType": "UPDATE",
-        "Parameters": [
-            {"ParameterKey": "Timezone", "ParameterValue": "UTC"},
-            {"ParameterKey": "Repository", "UsePreviousValue": True},
-        ],
-    }
-    stub.add_response("create_change_set", {"Id": "arn:c"}, wanted)
-    stub.add_response("describe_change_set", {"Status": "CREATE_IN_PROGRESS"})
-    stub.add_response("describe_change_set", answer, CHANGES)
-
-
-def test_an_update_keeps_what_was_not_given(stubbed: Any) -> None:
-    stub, messages = stubbed("cloudformation"), []
-    proposing(stub, {"Status": "FAILED", "StatusReason": "The template didn't contain changes."})
-    stub.add_response("delete_change_set", {}, CHANGES)
-    stacks.deploy_stack(AWS, "nights", TEMPLATE, {"Timezone": "UTC"}, messages.append, pause=0)
-    assert messages == ["nights is as the template says: nothing to change"]
-
-
-def test_a_planned_update_shows_its_changes_and_makes_none(stubbed: Any) -> None:
-    stub, messages = stubbed("cloudformation"), []
-    change = {
-        "Action": "Modify",
-        "LogicalResourceId": "Topic",
-        "ResourceType": "AWS::SNS::Topic",
-        "Replacement": "True",
-        "Details": [{"Target": {"Attribute": "Properties", "Name": "TopicName"}}],
-    }
-    proposing(
-        stub,
-        {"Status": "CREATE_COMPLETE", "Changes": [{"Type": "Resource", "ResourceChange": change}]},
-    )
-    stub.add_response("delete_change_set", {}, CHANGES)
-    given = {"Timezone": "UTC"}
-    stacks.deploy_stack(AWS, "nights", TEMPLATE, given, messages.append, plan=True, pause=0)
-    assert messages == ["Modify  AWS::SNS::Topic  Topic  (TopicName)  is replaced"]
-
-
-def test_a_stack_that_is_not_there_is_not_deleted(stubbed: Any) -> None:
-    stub = stubbed("cloudformation")
-    stub.add_client_error("describe_stacks", "ValidationError", "Stack nights does not exist")
-    assert stacks.remove_stack(AWS, "nights", lambda text: None) is False
 
 
 @cfn_lint.together

@@ -1,4 +1,4 @@
-"""What the agent asks of its machine (IMDS) and of AWS: signed calls with the role's keys.
+"""What the agent asks of its machine (IMDS) and of AWS, with the session token of its role.
 
 AWS's host names lead to the lab (lab/network/endpoints.py). Logs takes JSON, CloudWatch the query
 protocol, both compressed, as the agent's SDK sends them: github:aws/amazon-cloudwatch-agent
@@ -9,8 +9,6 @@ sdk/service/{cloudwatchlogs,cloudwatch}/service.go and handlers/
 from __future__ import annotations
 
 import gzip
-import hashlib
-import hmac
 import json
 import re
 import time
@@ -111,52 +109,18 @@ class Caller:
         if service in ("logs", "monitoring"):
             body = gzip.compress(body)
             head = dict(head, **{"content-encoding": "gzip"})
-        head = dict(head, host=host)
-        signed = sign(key, self.region, service, head, body, time.gmtime())
+        # The lab checks no signature: the header says which service and region are asked.
+        scope = f"{key['AccessKeyId']}/20260101/{self.region}/{service}/aws4_request"
+        head = {
+            **head,
+            "authorization": f"AWS4-HMAC-SHA256 Credential={scope}, Signature=none",
+            "x-amz-security-token": key["Token"],
+        }
         try:
-            ask = urllib.request.Request(f"https://{host}/", body, signed)
+            ask = urllib.request.Request(f"https://{host}/", body, head)
             return bytes(urllib.request.urlopen(ask, timeout=30).read())
         except urllib.error.HTTPError as error:
             raise _refused(error.read().decode("utf-8", "replace"), error.code) from None
-
-
-def sign(
-    key: dict[str, str],
-    region: str,
-    service: str,
-    head: dict[str, str],
-    body: bytes,
-    now: time.struct_time,
-) -> dict[str, str]:
-    """The headers of a call with its signature (AWS Signature Version 4)."""
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", now)
-    head = dict(head, **{"x-amz-date": stamp, "x-amz-security-token": key["Token"]})
-    names = sorted(head)
-    canonical = "\n".join(
-        [
-            "POST",
-            "/",
-            "",
-            *(f"{name}:{head[name]}" for name in names),
-            "",
-            ";".join(names),
-            hashlib.sha256(body).hexdigest(),
-        ]
-    )
-    scope = f"{stamp[:8]}/{region}/{service}/aws4_request"
-    digest = hashlib.sha256(canonical.encode()).hexdigest()
-    secret = ("AWS4" + key["SecretAccessKey"]).encode()
-    for part in (*scope.split("/"), "\n".join(["AWS4-HMAC-SHA256", stamp, scope, digest])):
-        secret = hmac.new(secret, part.encode(), hashlib.sha256).digest()
-    head["authorization"] = (
-        "AWS4-HMAC-SHA256 Credential={}/{}, SignedHeaders={}, Signature={}".format(
-            key["AccessKeyId"],
-            scope,
-            ";".join(names),
-            secret.hex(),
-        )
-    )
-    return head
 
 
 def _flatten(form: dict[str, str], name: str, value: Any) -> None:

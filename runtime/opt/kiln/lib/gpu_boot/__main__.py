@@ -57,7 +57,9 @@ def load(decision: dict[str, Any]) -> int:
         print(f"<3>no module is loaded: {error}")
         return 1
     if warning:
-        print("<4>" + warning)
+        print(f"<{4 if loads else 3}>{warning}")
+    if warning and not loads:
+        return 1
     # Without the other modules some programs still compute.
     for command in loads:
         status = subprocess.call(command)

@@ -9,13 +9,15 @@ the driver then chooses the clocks, which costs at most some performance.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from gpu_boot import decide
+from gpu_common.nvidia_smi import NvidiaSmiError
+from gpu_common.nvidia_smi import run as nvidia_smi_run
 
+_TIMEOUT_S = 120
 QUERY = "index,name,pci.device_id,clocks.applications.memory,clocks.applications.graphics"
 
 
@@ -74,20 +76,11 @@ def device_id(text: str) -> str:
 
 
 def nvidia_smi(*arguments: str) -> tuple[int, str]:
-    """Exit status and output of nvidia-smi; 127 if it is missing, 124 after 5 minutes."""
+    """Exit status and output of nvidia-smi, 1 when it is missing or does not answer."""
     try:
-        done = subprocess.run(
-            ["nvidia-smi", *arguments],
-            check=False,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=300,
-        )
-    except OSError as error:
-        return 127, str(error)
-    except subprocess.TimeoutExpired:
-        return 124, "no answer within 5 minutes"
-    return done.returncode, done.stdout.decode("utf-8", "replace")
+        return 0, nvidia_smi_run([*arguments], _TIMEOUT_S)
+    except NvidiaSmiError as error:
+        return error.status or 1, str(error)
 
 
 if __name__ == "__main__":

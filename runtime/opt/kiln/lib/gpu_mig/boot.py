@@ -6,32 +6,16 @@ import os
 from collections.abc import Iterable
 
 from . import clients, paths
-from .errors import operation_failed
-from .settings import Settings, blocks_join
+from .settings import Settings
 
-UNIT = "aws-gpu-mig.service"
 RESULT = paths.RUN_DIR + "/result.json"
 _NVIDIA = "0x10de"
 _DISPLAY = ("0x0300", "0x0302")  # VGA and 3D controller
 
 
 def record(state: str, message: str, block_join: bool) -> None:
-    """Records `state` (started, ok, nothing, failed, reboot) for `gate`."""
+    """Records `state` (started, ok, nothing, failed, reboot) for kiln-gpu-gate."""
     paths.write_json(RESULT, {"state": state, "message": message, "block_join": block_join})
-
-
-def gate() -> None:
-    """Raises MigError if this node must not join its cluster; runs before kubelet, ecs, slurmd."""
-    result = paths.read_json(RESULT)
-    if not result and clients.has_failed(UNIT):
-        # The unit failed before gpu-mig could write its result.
-        result = {"state": "failed", "block_join": blocks_join(), "message": f"{UNIT} failed"}
-    state = result.get("state", "")
-    if state == "reboot" or (result.get("block_join") and state in ("started", "failed")):
-        raise operation_failed(
-            "the MIG layout is not as configured ({}): {}".format(state, result.get("message")),
-            f"see `systemctl status aws-gpu-mig`; MIG_BLOCK_JOIN in {paths.DEFAULTS}",
-        )
 
 
 def no_mig_here(without_mig: Iterable[str]) -> str:

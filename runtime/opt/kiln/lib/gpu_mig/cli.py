@@ -1,4 +1,4 @@
-"""The gpu-mig command: validate, plan, apply, verify, export, list-profiles, gate."""
+"""The gpu-mig command: validate, plan, apply, verify, export, list-profiles."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _parser() -> ArgumentParser:
     command("validate", _validate, "Check the configuration and settings files.", label=False)
     command("plan", _plan, "Show the changes that apply would make.")
     sub = command("apply", _apply, "Apply the selected layout to the GPUs.")
-    sub.add_argument("--boot", action="store_true", help="for aws-gpu-mig.service: the run at boot")
+    sub.add_argument("--boot", action="store_true", help="for kiln-mig.service: the run at boot")
     command(
         "verify",
         _verify,
@@ -106,7 +106,7 @@ def _parser() -> ArgumentParser:
     sub.add_argument(
         "--labels", action="store_true", help="show the labels of the configuration instead"
     )
-    command("gate", _gate, "Fail if this node must not join its cluster.", label=False)
+    command("restore-services", _restore, "Start what a killed run has stopped.", label=False)
     return parser
 
 
@@ -190,10 +190,12 @@ def _apply(args: Namespace) -> Answer:
         answer, text, status = _apply_selected(args, Context(args))
         boot.record("ok", text, False)  # a repair by hand opens the gate
         return answer, text, status
-    block_join = settings.blocks_join()
+    block_join = True
     boot.record("started", "", block_join)
     try:
-        answer, text, status = _apply_selected(args, Context(args))
+        context = Context(args)
+        block_join = context.settings.block_join
+        answer, text, status = _apply_selected(args, context)
     except (MigError, OSError) as error:
         e = error if isinstance(error, MigError) else operation_failed(str(error))
         boot.record("reboot" if e.exit_code == REBOOT_NEEDED else "failed", e.message, block_join)
@@ -328,6 +330,6 @@ def _profiles(args: Namespace) -> Answer:
     return {"gpus": tables}, "\n".join(report.profiles_text(kind) for kind in known), 0
 
 
-def _gate(args: Namespace) -> Answer:
-    boot.gate()
+def _restore(args: Namespace) -> Answer:
+    clients.start_again(say)
     return {"ok": True}, "", 0

@@ -155,13 +155,8 @@ def reboot() -> bool:
     return _systemctl("reboot", "--no-block") == 0
 
 
-def has_failed(unit: str) -> bool:
-    """Whether systemd reports this unit as failed."""
-    return _is("failed", unit)
-
-
 def _is(state: str, unit: str) -> bool:
-    """Whether a unit is active, enabled or failed; False, and a warning, if systemctl fails."""
+    """Whether a unit is active or enabled; False, and a warning, if systemctl fails."""
     status = _systemctl("is-" + state, "--quiet", unit)
     if status not in _NO and status != 0:
         _warn(f"`systemctl is-{state} {unit}` failed with status {status}")

@@ -35,6 +35,7 @@ class Settings(NamedTuple):
     owner: str = "auto"
     reboot: str = "once"
     cdi_refresh: bool = True
+    block_join: bool = True
     stop_services: tuple[str, ...] = tuple(_STOP.split())
     config: str = paths.CONFIG
     config_dir: str = paths.CONFIG_DIR
@@ -68,14 +69,10 @@ def load() -> Settings:
         owner=get("MIG_OWNER", "auto"),
         reboot=get("MIG_REBOOT", "once"),
         cdi_refresh=get("MIG_CDI_REFRESH", "yes") == "yes",
+        block_join=get("MIG_BLOCK_JOIN", "yes") == "yes",
         stop_services=tuple(get("MIG_STOP_SERVICES", _STOP).split()),
         config=get("MIG_CONFIG_FILE") or paths.CONFIG,
     )
-
-
-def blocks_join() -> bool:
-    """MIG_BLOCK_JOIN, even when the rest of the file is invalid."""
-    return re.search(r"^MIG_BLOCK_JOIN=['\"]?no\b", paths.read(paths.DEFAULTS), re.M) is None
 
 
 def _read(path: str) -> dict[str, tuple[int, str]]:

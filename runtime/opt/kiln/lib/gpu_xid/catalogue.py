@@ -1,7 +1,5 @@
-"""What a code means: name, severity, action. The facts are in `catalogue.json` beside this file.
-
-That file is JSON with one entry per line, so that the daemon reads only the line it needs and
-never holds 600 entries in memory. It is generated from `kiln/facts/knowledge/xid.yaml`.
+"""What a code means: name, severity, action. The facts are in `catalogue.json` beside this file,
+which is generated from `kiln/facts/knowledge/xid.yaml`.
 """
 
 from __future__ import annotations
@@ -9,7 +7,7 @@ from __future__ import annotations
 import json
 import os
 
-TYPE_CHECKING = False  # the module typing would cost the daemon 0.7 MiB
+TYPE_CHECKING = False  # the module typing would cost the monitor 0.7 MiB
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
@@ -19,39 +17,63 @@ PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "catalogue.json"
 SEVERITIES = ("info", "warning", "error", "fatal")
 
 
-class Catalogue:
-    """Entries by key: `xid 79`, `sxid 12028`, `nvlink 149`, `recovery`, `defaults`, …"""
+class UnknownCodeError(ValueError):
+    """Unknown code. `nearest`: the nearest known codes, such as `Xid 79`."""
 
-    def __init__(self, path: str = PATH, overrides: dict[str, str] | None = None) -> None:
-        self.path = path
+    def __init__(self, message: str, nearest: Iterable[str] = ()) -> None:
+        ValueError.__init__(self, message)
+        self.nearest = list(nearest)
+
+
+class Catalogue:
+    """Entries by key: `xid 79`, `sxid 12028`, `nvlink 149`, `recovery`, …"""
+
+    def __init__(self, overrides: dict[str, str] | None = None, path: str = PATH) -> None:
         self.overrides = overrides or {}  # "xid 63" -> severity, from the configuration
-        self._entries: dict[str, Any] = {}
-        # Xid -> name, severity, action, where neither the line nor the driver version matters.
-        self.plain: dict[int, dict[str, Any]] = {}
+        self.path = path
+        self._read: dict[str, Any] = {}
 
     def entry(self, key: str) -> Any:
-        """The entry or None; also None, so that events are still logged, if it cannot be read."""
-        if key not in self._entries:
-            if len(self._entries) > 256:  # invented codes must not fill the memory
-                self._entries.clear()
+        """Return the entry, or None; also None, so that events are logged, for a damaged file.
+
+        The file has an entry a line: the monitor keeps the few that it has met, not all 600.
+        """
+        if key not in self._read:
+            if len(self._read) > 256:  # invented codes must not fill the memory
+                self._read.clear()
+            start = json.dumps(key).encode() + b":"
             try:
-                self._entries[key] = self._read(key)
+                with open(self.path, "rb") as lines:
+                    line = next((line for line in lines if line.startswith(start)), start + b"null")
+                self._read[key] = json.loads(line[len(start) :].strip().rstrip(b",").decode())
             except (OSError, ValueError):
                 return None
-        return self._entries[key]
+        return self._read[key]
 
-    def _read(self, key: str) -> Any:
-        start = json.dumps(key).encode() + b":"
-        with open(self.path, "rb") as lines:
-            for line in lines:
-                if line.startswith(start):
-                    return json.loads(line[len(start) :].strip().rstrip(b",").decode())
-        return None
+    def explain(self, code: object) -> dict[str, Any]:
+        """Return the entry of `79`, `xid79`, `SXid 12028` with its `kind` and `code`.
 
-    def keys(self) -> list[str]:
-        """All keys, for commands that list or search."""
-        with open(self.path, encoding="utf-8") as file:
-            return list(json.loads(file.read()))
+        A bare number below 10000 is an Xid, others are SXids. Raises UnknownCodeError.
+        """
+        text = str(code).strip().lower()
+        word = text[: len(text) - len(text.lstrip("sxid"))]
+        digits = text[len(word) :].lstrip(" :-_#") if word else text
+        if word not in ("", "xid", "sxid") or not (digits.isdecimal() and len(digits) < 10):
+            raise UnknownCodeError(f"{str(code)!r} is not an Xid; write 79, xid79 or sxid 12028")
+        number = int(digits)
+        kind = word or ("xid" if number < 10000 else "sxid")
+        entry = self.entry(f"{kind} {number}")
+        if entry is None:
+            label = {"xid": "Xid", "sxid": "SXid"}[kind]
+            with open(self.path, encoding="utf-8") as file:
+                parts = [key.partition(" ") for key in json.load(file)]
+            known = [int(end) for start, _, end in parts if start == kind and end.isdecimal()]
+            near = sorted(known, key=lambda other: (abs(other - number), other))[:3]
+            raise UnknownCodeError(
+                f"{label} {number} is not in the catalogue",
+                [f"{label} {other}" for other in sorted(near)],
+            )
+        return dict({"kind": kind, "code": number}, **entry)
 
     def classify(self, fields: dict[str, Any], driver: str | None = None) -> dict[str, Any]:
         """Add name, severity, action and what the line itself decides to parsed `fields`.
@@ -59,45 +81,28 @@ class Catalogue:
         driver: version of the loaded driver or None. The meaning of two codes depends on the driver
         branch, and R575 changed the layout of the NVLink words.
         """
-        xid = fields.get("xid")
-        if xid in self.plain:
-            fields.update(self.plain[xid])
-            return fields
-        if xid is not None:
-            key, entry = self._xid_entry(xid, driver)
-        else:
-            key = "sxid {}".format(fields["sxid"])
-            entry = self.entry(key)
-        known = entry is not None
-        entry = entry or self.entry("unknown " + key.partition(" ")[0]) or {}
-        facts = {
-            "name": entry.get("name"),
-            "severity": entry.get("severity", "error"),
-            "action": entry.get("action"),
-        }
+        kind = "sxid" if fields.get("sxid") is not None else "xid"
+        number = fields[kind] if fields.get(kind) is not None else fields.get("implied_xid")
+        key = f"{kind} {number}"
+        entry = self.entry(key) or self.entry("unknown " + kind) or {}
+        before = entry.get("before")
+        branch = _branch(driver)
+        if before and branch and branch < before["branch"]:
+            entry = dict(entry, **before)
+        fields["name"] = entry.get("name")
+        fields["severity"] = entry.get("severity", "error")
+        fields["action"] = entry.get("action")
         if "action_nvidia" in entry:
-            facts["action_nvidia"] = entry["action_nvidia"]
+            fields["action_nvidia"] = entry["action_nvidia"]
         by_line = entry.get("by_line")
-        if xid is not None and known and not by_line and "before" not in entry:
-            facts["severity"] = self.overrides.get(key, facts["severity"])
-            self.plain[xid] = facts
-        fields.update(facts)
         if by_line == "recovery":
             self._recovery(fields)
         elif by_line == "nvlink":
             self._nvlink(fields, driver)
-        elif fields.get("sxid") is not None:
+        elif kind == "sxid":
             self._word(fields, entry)
         fields["severity"] = self.overrides.get(key, fields["severity"])
         return fields
-
-    def _xid_entry(self, code: int, driver: str | None) -> tuple[str, Any]:
-        key = f"xid {code}"
-        entry = self.entry(key)
-        before = entry.get("before") if entry else None
-        if before and driver and _branch(driver) and _branch(driver) < before["branch"]:
-            return key, dict(entry, **before)
-        return key, entry
 
     def _recovery(self, fields: dict[str, Any]) -> None:
         """Xid 154 names its action: `… changed from 0x0 (None) to 0x4 (Drain and Reset)`.
@@ -147,7 +152,7 @@ class Catalogue:
 def nvlink_rule(
     rules: Iterable[dict[str, Any]], fields: dict[str, Any], driver: str | None = None
 ) -> dict[str, Any] | None:
-    """The decoding rule for a parsed NVLink line, or None.
+    """Return the decoding rule for a parsed NVLink line, or None.
 
     rules: dicts with `unit` (names joined by `/`), `v1` and `v2` (32 bits, `-` matches both; v2
     since R575), `status` (hex). Without a driver version v1 is tried first: the older layout uses

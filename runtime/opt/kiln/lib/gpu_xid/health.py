@@ -1,21 +1,21 @@
 """`gpu-xid health`: what nvidia-smi says of memory rows, fabric and recovery; runs once at boot.
 
 It runs nvidia-smi, which may hang on a broken GPU. It is therefore a process of its own, with a
-timeout, and the monitor never waits for it. Findings are appended to the event log as lines of the
-same shape, with event `health`.
+time limit, and the monitor never waits for it. Findings become lines of the event log of the same
+shape, with event `health`, and go to the hooks.
 """
 
 from __future__ import annotations
 
 import csv
-import errno
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any, Optional, Tuple
+from typing import Any, NamedTuple, Optional
 
-from . import __version__, config, event, host
+from gpu_common.nvidia_smi import NvidiaSmiError, run
+
+from . import __version__, config, event, hooks, host
 from .catalogue import Catalogue
 from .log import EventLog
 
@@ -32,82 +32,59 @@ _FABRIC_ACTION = (
     "if that does not help, replace the instance"
 )
 _TIMEOUT_S = 90
-WAIT_S = 10  # for the event log, when the monitor holds its lock or the disk is full
-
-# (severity, name, action, PCI address or None, text)
-Finding = Tuple[str, str, str, Optional[str], str]
-
-
-class CannotAskError(Exception):
-    """nvidia-smi is missing, failed or hung; str() says which and how."""
+# A GPU registers with the fabric after fabric manager has started: minutes on B200 and GB200.
+FABRIC_WAIT_S = 180
+_ASK_AGAIN_S = 5
+_LOG_WAIT_S = 10  # when the monitor holds the lock of the log or the disk is full
 
 
-def nvidia_smi(arguments: list[str], program: str = "nvidia-smi") -> str:
-    """Standard output of nvidia-smi. Raises CannotAskError."""
-    try:
-        done = subprocess.run(
-            [program, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise CannotAskError("nvidia-smi is not installed") from None
-    except subprocess.TimeoutExpired:
-        raise CannotAskError(f"nvidia-smi did not answer in {_TIMEOUT_S} s") from None
-    except OSError as error:
-        raise CannotAskError(f"nvidia-smi cannot be run: {error}") from None
-    output = done.stdout.decode("utf-8", "replace")
-    if done.returncode:
-        first = (output.strip() or "no output").splitlines()[0]
-        raise CannotAskError(f"nvidia-smi {arguments[0]}: exit status {done.returncode}: {first}")
-    return output
+class Finding(NamedTuple):
+    severity: str
+    name: str
+    action: str
+    pci: Optional[str]  # evaluated: Python 3.7  # noqa: UP045
+    text: str
 
 
 def remapped_rows(output: str) -> list[Finding]:
-    """Findings of `nvidia-smi --query-remapped-rows=… --format=csv,noheader` output.
+    """Return the findings of `nvidia-smi --query-remapped-rows=… --format=csv,noheader`.
 
     A failed remapping is fatal (the row stays broken); a pending one needs a GPU reset. `[N/A]`
-    (GPUs before Ampere) is not a finding. Raises CannotAskError for what is not CSV.
+    (GPUs before Ampere) is not a finding.
     """
     findings: list[Finding] = []
     try:
         rows = list(csv.reader(output.splitlines(), skipinitialspace=True))
     except csv.Error as error:
-        raise CannotAskError(f"nvidia-smi's remapped rows cannot be read: {error}") from None
+        raise NvidiaSmiError(f"nvidia-smi's remapped rows cannot be read: {error}") from None
     for row in rows:
         if len(row) != len(_ROWS):
             continue
         name, pci, failure, pending, correctable, uncorrectable = (cell.strip() for cell in row)
         counts = f"correctable {correctable}, uncorrectable {uncorrectable}"
         if failure.lower() in ("1", "yes"):
-            findings.append(
-                (
-                    "fatal",
-                    "Row remapping failure",
-                    "the memory has no spare row left: replace the instance (stop and start it)",
-                    pci,
-                    f"{name}: row remapping failed ({counts})",
-                )
-            )
+            action = "the memory has no spare row left: replace the instance (stop and start it)"
+            text = f"{name}: row remapping failed ({counts})"
+            findings.append(Finding("fatal", "Row remapping failure", action, pci, text))
         elif pending.lower() in ("1", "yes"):
-            findings.append(
-                (
-                    "warning",
-                    "Row remapping pending",
-                    "stop all CUDA processes and reset the GPU (nvidia-smi -r)",
-                    pci,
-                    f"{name}: row remapping is pending ({counts})",
-                )
-            )
+            action = "stop all CUDA processes and reset the GPU (nvidia-smi -r)"
+            text = f"{name}: row remapping is pending ({counts})"
+            findings.append(Finding("warning", "Row remapping pending", action, pci, text))
     return findings
 
 
 def gpu_state(output: str) -> list[Finding]:
-    """Findings of `nvidia-smi -q`: the fabric of each GPU, and the recovery that the driver asks
-    for."""
+    """Return the findings of `nvidia-smi -q`: fabric, and the recovery that the driver asks for."""
+    return [finding for pci, values in _gpus(output) for finding in _gpu_findings(pci, values)]
+
+
+def registering(output: str) -> bool:
+    """Whether a GPU is still registering with the fabric, by `nvidia-smi -q`."""
+    return any(values.get("Fabric/State") == "In Progress" for _, values in _gpus(output))
+
+
+def _gpus(output: str) -> list[tuple[str, dict[str, str]]]:
+    """(PCI address, `Fabric/State` -> value) of each GPU."""
     gpus: list[tuple[str, dict[str, str]]] = []
     path: list[str] = []
     for line in output.splitlines():
@@ -117,10 +94,10 @@ def gpu_state(output: str) -> list[Finding]:
         elif gpus and key:
             path = [*path[: (len(line) - len(line.lstrip())) // 4 - 1], key]
             gpus[-1][1]["/".join(path)] = value
-    return [finding for pci, values in gpus for finding in _of_gpu(pci, values)]
+    return gpus
 
 
-def _of_gpu(pci: str, values: dict[str, str]) -> Iterator[Finding]:
+def _gpu_findings(pci: str, values: dict[str, str]) -> Iterator[Finding]:
     state, status, summary, recovery = (
         values.get(key, "N/A")
         for key in ("Fabric/State", "Fabric/Status", "Fabric/Health/Summary", "GPU Recovery Action")
@@ -129,103 +106,93 @@ def _of_gpu(pci: str, values: dict[str, str]) -> Iterator[Finding]:
     if failed or state not in ("Completed", "N/A"):
         severity = "fatal" if failed else "error"
         text = f"fabric state {state}, status {status}"
-        yield severity, "NVLink fabric not ready", _FABRIC_ACTION, pci, text
+        yield Finding(severity, "NVLink fabric not ready", _FABRIC_ACTION, pci, text)
     elif summary not in ("Healthy", "N/A"):
         severity = "fatal" if summary == "Unhealthy" else "warning"
         text = f"fabric health {summary}"
-        yield severity, "NVLink fabric unhealthy", _FABRIC_ACTION, pci, text
+        yield Finding(severity, "NVLink fabric unhealthy", _FABRIC_ACTION, pci, text)
     if recovery not in ("None", "N/A"):
         severity, action = "error", "see NVIDIA's documentation of the recovery action"
         for row in Catalogue().entry("recovery") or ():
             if recovery in row["labels"]:
                 severity, action = row["severity"], row["action"]
         name = f"GPU recovery action {recovery}"
-        yield severity, name, action, pci, f"GPU Recovery Action: {recovery}"
+        yield Finding(severity, name, action, pci, f"GPU Recovery Action: {recovery}")
 
 
-def address(pci: str) -> str:
-    """nvidia-smi's `00000000:3B:00.0` in the kernel's spelling, `0000:3b:00.0`."""
-    domain, colon, rest = pci.lower().partition(":")
-    return domain[-4:] + colon + rest if colon else pci.lower()
+def query(program: str = "nvidia-smi") -> tuple[list[Finding], list[str]]:
+    """Return (findings, queries that failed as messages); waits while the fabric is set up."""
+    findings: list[Finding] = []
+    errors: list[str] = []
+    arguments = ["--query-remapped-rows=" + ",".join(_ROWS), "--format=csv,noheader"]
+    try:
+        findings += remapped_rows(run(arguments, _TIMEOUT_S, program))
+    except NvidiaSmiError as error:
+        errors.append(str(error))
+    end = time.monotonic() + FABRIC_WAIT_S
+    try:
+        output = run(["-q"], _TIMEOUT_S, program)
+        while registering(output) and time.monotonic() < end:
+            time.sleep(_ASK_AGAIN_S)
+            output = run(["-q"], _TIMEOUT_S, program)
+        findings += gpu_state(output)
+    except NvidiaSmiError as error:
+        errors.append(str(error))
+    return findings, errors
 
 
-def lines(
-    findings: list[Finding], gpus: host.Gpus, driver: str | None, boot: str, now: float
-) -> list[dict[str, Any]]:
-    """Findings as dicts of the same shape as the Xid events."""
-    rows = []
-    for severity, name, action, pci, text in findings:
-        line = event.record("health", now, boot, None, None)
-        fields: dict[str, Any] = {
-            "xid": None,
-            "sxid": None,
-            "name": name,
-            "severity": severity,
-            "action": action,
-        }
-        where = address(pci or "")
-        fields.update(pci=where or None, gpu=gpus.index.get(host.short(where)), uuid=None)
-        fields.update(pid=None, process=None, driver=driver, **host.machine(), raw=text)
-        line.update(fields)
-        rows.append(line)
-    return rows
+def events(findings: list[Finding], gpus: host.Gpus) -> list[dict[str, Any]]:
+    """Return the findings as lines of the same shape as the Xid events."""
+    driver, machine, boot = host.driver_version(), host.machine(), host.boot_id()
+    lines = []
+    for finding in findings:
+        line = event.record("health", time.time(), boot, None, None, xid=None, sxid=None)
+        # nvidia-smi's `00000000:3B:00.0` in the kernel's spelling, `0000:3b:00.0`.
+        domain, colon, rest = (finding.pci or "").lower().partition(":")
+        where = domain[-4:] + colon + rest
+        line.update(name=finding.name, severity=finding.severity, action=finding.action)
+        line.update(pci=where or None, gpu=gpus.index.get(host.short(where)), uuid=None)
+        line.update(pid=None, process=None, driver=driver, **machine)
+        line.update(raw=finding.text, version=__version__)
+        lines.append(line)
+    return lines
 
 
-def append(conf: dict[str, Any], events: list[dict[str, Any]]) -> None:
-    """Append whole lines to the event log, as the monitor does. Raises OSError."""
-    log = EventLog(conf["log"], conf["max_bytes"], 0, len(events), lambda: b"", lambda _: b"")
-    for line in events:
+def append(conf: dict[str, Any], lines: list[dict[str, Any]]) -> None:
+    """Append to the event log, as the monitor does. Raises OSError."""
+    log = EventLog(conf["log"], 1 << 62, conf["keep"], lambda _: b"")
+    for line in lines:
         log.add(event.encode(line), sync=line["severity"] == "fatal")
-    end = time.monotonic() + WAIT_S
+    end = time.monotonic() + _LOG_WAIT_S
     while not log.flush():
-        if time.monotonic() > end:
-            raise log.error or OSError(errno.ETIMEDOUT, "timed out", conf["log"])
+        if time.monotonic() > end and log.error is not None:
+            raise log.error
         time.sleep(0.1)
     log.close()
 
 
-def check(program: str = "nvidia-smi") -> tuple[list[Finding], list[str]]:
-    """(findings, failed queries as messages)."""
-    findings: list[Finding] = []
-    troubles: list[str] = []
-    for arguments, reader in (
-        (["--query-remapped-rows=" + ",".join(_ROWS), "--format=csv,noheader"], remapped_rows),
-        (["-q"], gpu_state),
-    ):
-        try:
-            findings += reader(nvidia_smi(arguments, program))
-        except CannotAskError as trouble:
-            troubles.append(str(trouble))
-    return findings, troubles
-
-
-def main(program: str = "nvidia-smi", config_path: str = config.PATH) -> int:
-    """Exit status 0: GPUs were queried, whatever the findings; 1: query or log write failed; 2:
-    invalid configuration."""
-    try:
-        conf = config.load(config_path)
-    except config.BadConfigError as error:
-        sys.stderr.write(f"gpu-xid: {error}\n")
-        return 2
-    findings, troubles = check(program)
+def main(config_path: str, program: str = "nvidia-smi") -> int:
+    """Return 0 when the GPUs were queried, whatever was found; 1 when a query or the log failed."""
+    conf, problem = config.effective(config_path)
     addresses = host.gpu_addresses()
-    if troubles and addresses:
-        for trouble in troubles:
-            findings.append(("error", "GPU health unknown", "see nvidia-smi", None, trouble))
-    events = lines(
-        findings, host.Gpus(addresses), host.driver_version(), host.boot_id(), time.time()
-    )
-    for line in events:
-        line["version"] = __version__
-        sys.stdout.write("{}: {}: {}\n".format(line["severity"], line["name"], line["raw"]))
-    for trouble in troubles:
-        sys.stderr.write(f"gpu-xid: {trouble}\n")
-    if not findings and not troubles:
-        sys.stdout.write(f"{len(addresses)} GPUs: no row remapping, fabric or recovery problem\n")
+    findings, errors = query(program)
+    if addresses:
+        findings += [
+            Finding("error", "GPU health unknown", "see nvidia-smi", None, text) for text in errors
+        ]
+    lines = events(findings, host.Gpus(addresses))
+    for line in lines:
+        print("{severity}: {name}: {raw}".format(**line))
+    for text in filter(None, [problem, *errors]):
+        sys.stderr.write(f"gpu-xid: {text}\n")
+    if not findings and not errors:
+        print(f"{len(addresses)} GPUs: no row remapping, fabric or recovery problem")
+    spool = hooks.Spool(conf["hooks"])
+    for line in lines:
+        spool.put(line)
     try:
-        if events and conf["format"] == "json":
-            append(conf, events)
+        append(conf, lines)
     except OSError as error:
         sys.stderr.write("gpu-xid: cannot write {}: {}\n".format(conf["log"], error))
         return 1
-    return 1 if troubles else 0
+    return 1 if errors else 0

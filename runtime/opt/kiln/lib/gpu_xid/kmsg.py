@@ -1,8 +1,8 @@
 """Reading /dev/kmsg: record format, non-blocking reads, and the exact count of lost records.
 
-A record is `PREFIX,SEQ,USEC,FLAGS[,…];TEXT\n[ KEY=value\n…]` (Documentation/ABI/testing/dev-kmsg).
-PREFIX is facility << 3 | level. Lines of the kernel have facility 0; lines written from user space
-cannot have it, because devkmsg_write() replaces it.
+A record is `PREFIX,SEQ,USEC,FLAGS[,…];TEXT` and continuation lines (dev-kmsg in the kernel's
+Documentation/ABI/testing). PREFIX is facility << 3 | level. Lines of the kernel have facility 0;
+lines of user space cannot have it, because devkmsg_write() replaces it.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from __future__ import annotations
 import errno
 import os
 
-TYPE_CHECKING = False  # the module typing would cost the daemon 0.7 MiB
+TYPE_CHECKING = False  # the module typing would cost the monitor 0.7 MiB
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # One read returns one record; the kernel refuses a smaller buffer with EINVAL and, on some
 # versions, drops the record.
-RECORD_BYTES = 8192
-# Records waiting in memory for the parser: at most about 4 MiB, and only in a storm.
-_BACKLOG = 30000
+_RECORD_BYTES = 8192
+# Records waiting in memory for the parser: at most about 4 MiB, and only in a storm. Fewer at the
+# start: the heap never shrinks below the most that was held at once.
+STORM_BACKLOG = 30000
+START_BACKLOG = 128
 _HAND_OUT = 64
 
 
@@ -30,11 +32,6 @@ class Lost:
     def __init__(self, after: int, first: int) -> None:
         self.after = after
         self.first = first
-
-
-def sequence(record: str) -> int:
-    """Sequence number of a record."""
-    return int(record.split(",", 2)[1])
 
 
 def decode(record: str) -> tuple[int, int, int, str]:
@@ -66,47 +63,33 @@ def unescape(raw: bytes) -> str:
 class KmsgReader:
     """Reads the kernel log from its oldest record. Never blocks; `fd` is for poll."""
 
-    ended = False  # unlike journalctl, the kernel log does not end
-
     def __init__(self, path: str = "/dev/kmsg") -> None:
         self.fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self.read = os.read
         self.last = ""  # the last record read, unparsed
         self.first_seq: int | None = None  # oldest record when reading began
         self.backlog: list[str | Lost] = []  # read, but not yet yielded
+        self.backlog_limit = START_BACKLOG
         self.drained = False
 
     def close(self) -> None:
         os.close(self.fd)
 
-    def rewind(self) -> None:
-        """Go back to the oldest record the ring still has."""
-        os.lseek(self.fd, 0, os.SEEK_SET)
-        self.last = ""
+    def last_seq(self) -> int | None:
+        """Return the sequence number of the last record read, or None."""
+        return _sequence(self.last) if self.last else None
 
-    def last_seen(self) -> tuple[int, int] | tuple[None, None]:
-        """(sequence, microseconds) of the last record read, or (None, None)."""
-        if not self.last:
-            return None, None
-        fields = self.last.split(",", 3)
-        return int(fields[1]), int(fields[2].partition(";")[0])
-
-    @staticmethod
-    def decode(record: str) -> tuple[tuple[int, int, int, str], None]:
-        """(prefix, sequence, microseconds, text), marks for the line (none from here)."""
-        return decode(record), None
-
-    def drain(self, limit: int = 10000, backlog: int = _BACKLOG) -> Iterator[str | Lost]:
+    def drain(self, limit: int = 10000) -> Iterator[str | Lost]:
         """Yield records that may matter, and `Lost`, until the end or `limit` of them.
 
         Sets `drained` to whether the end was reached. The ring may be small (128 KiB hold about
         1,300 records) and parsing is slower than writing, so the ring is emptied first, and again
-        after every few records. backlog: the most records that wait in memory.
+        after every few records.
         """
         self.drained = False
         waiting = self.backlog
         while limit > 0:
-            self._fetch(waiting, backlog)
+            self.fetch()
             if not waiting:
                 self.drained = True
                 return
@@ -115,18 +98,18 @@ class KmsgReader:
             limit -= len(batch)
             yield from batch
 
-    def _fetch(self, waiting: list[str | Lost], backlog: int) -> None:
-        """Read until the end of the ring or the limit, and append relevant records to `waiting`.
+    def fetch(self) -> None:
+        """Read to the end of the ring or until the backlog is full; keep what may matter.
 
         The two substring tests spare the parser: almost no kernel line is from the driver. They
         test text, because `in` on bytes takes five times as long (it first tries a number).
         """
-        read, fd = self.read, self.fd
+        read, fd, waiting = self.read, self.fd, self.backlog
         overrun = False
         odd = not self.last  # the next record is the first, or the first after an overrun
-        while len(waiting) < backlog:
+        while len(waiting) < self.backlog_limit:
             try:
-                record = read(fd, RECORD_BYTES).decode("utf-8", "replace")
+                record = read(fd, _RECORD_BYTES).decode("utf-8", "replace")
             except BlockingIOError:
                 return
             except OSError as error:
@@ -137,32 +120,16 @@ class KmsgReader:
             if not record:  # a plain file instead of the device
                 return
             if odd:
+                seq = _sequence(record)
                 if self.first_seq is None:
-                    self.first_seq = sequence(record)
-                elif overrun and self.last:
-                    lost = Lost(sequence(self.last), sequence(record))
-                    if lost.first > lost.after + 1:
-                        waiting.append(lost)
+                    self.first_seq = seq
+                elif overrun and self.last and seq > _sequence(self.last) + 1:
+                    waiting.append(Lost(_sequence(self.last), seq))
                 odd = overrun = False
             self.last = record
             if "NVRM: " in record or "nvidia-nvswitch" in record:
                 waiting.append(record)
 
-    def holds(self, seq: int | None, usec: int | None) -> bool:
-        """Whether the ring still has this record, which means that the same kernel runs."""
-        present = False
-        while not present:
-            try:
-                record = self.read(self.fd, RECORD_BYTES)
-            except BlockingIOError:
-                break
-            except OSError as error:
-                if error.errno != errno.EPIPE:
-                    raise
-                continue
-            if not record:
-                break
-            fields = record.split(b",", 3)
-            present = int(fields[1]) == seq and int(fields[2].split(b";")[0]) == usec
-        self.rewind()
-        return present
+
+def _sequence(record: str) -> int:
+    return int(record.split(",", 2)[1])

@@ -1,366 +1,303 @@
-"""The daemon: read the kernel log to its end, write its events, sleep until woken.
+"""The monitor: read the kernel log to its end, write its events, sleep until woken.
 
-No timer runs while nothing happens.
+No timer runs while nothing happens. Nothing here imports `typing`, `argparse` or `subprocess`:
+they would stay in its memory for as long as the machine runs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
+import socket
 import time
 
-from . import checkpoint, config, event, hooks, host, kmsg
+from . import __version__, checkpoint, config, event, hooks, host, kmsg
+from .catalogue import Catalogue
+from .fold import Fold
 from .log import EventLog
-from .pipeline import Pipeline, messages
-from .watchdog import Watchdog, say
+from .parse import messages, set_message_starts
 
-TYPE_CHECKING = False  # the module typing would cost the daemon 0.7 MiB
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from typing import Any
 
-    from .journal import JournalReader
-    from .kmsg import KmsgReader
-
+_STATE_DIR = "/var/lib/gpu-xid"
 # Catching up ends here even if the kernel writes faster than we read: systemd waits for READY.
 _CATCH_UP_S = 30
 _STEP = 128  # records between two writes to the log
+# An SXid comes with its Severity and Data records back to back; this is for two reads.
+_DETAIL_WAIT_S = 0.05
+_LOOK_AGAIN_S = 1.0  # for the instance's own data, which cloud-init may write after our start
+
+
+def say(level: int, text: str) -> None:
+    """Write a line to the journal. level: 3 error, 4 warning, 6 info."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"<{level}>gpu-xid: {text}\n".encode("utf-8", "replace"))
+
+
+def notify(message: str) -> None:
+    """sd_notify(3). Does nothing when systemd did not start this process."""
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if path:
+        address = "\0" + path[1:] if path.startswith("@") else path
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:
+            to.sendto(message.encode(), address)
 
 
 class Monitor:
+    """The monitor on one kernel log and one event log; `start`, then `run` or `work`."""
+
     def __init__(
-        self,
-        conf: dict[str, Any],
-        reader: KmsgReader | JournalReader,
-        position_file: checkpoint.PositionFile,
-        reload: Callable[[], dict[str, Any]] | None = None,
-        environ: Mapping[str, str] = os.environ,
+        self, conf: dict[str, Any], reader: kmsg.KmsgReader, position: checkpoint.PositionFile
     ) -> None:
-        self.conf = conf
         self.reader = reader
-        self.position_file = position_file
-        self.reload_config = reload or (lambda: conf)
-        self.watchdog = Watchdog(environ)
+        self.position = position
         self.boot = host.boot_id()
-        self.log = EventLog(
-            conf["log"],
-            conf["max_bytes"],
-            conf["keep"],
-            conf["queue_lines"],
-            self._first_line,
-            self._dropped_line,
-        )
-        self.resume = checkpoint.recover(conf["log"], position_file, conf["format"] == "raw")
-        self.lines = Pipeline(conf, self.boot, self._write, hooks.Spool(conf["hooks"]))
-        self.started = False
+        self.log = EventLog(conf["log"], conf["max_bytes"], conf["keep"], self._dropped_line)
+        self.spool = hooks.Spool(conf["hooks"])
+        self.catalogue = Catalogue(conf["severity"])
+        set_message_starts(self.catalogue.entry("message starts") or ())
+        self.fold = Fold(conf["fold_window_s"])
+        self.clock = event.Clock()
+        self.driver = host.driver_version()
+        self.gpus = host.Gpus(host.gpu_addresses())
+        self.machine: dict[str, str] = {}
+        self._look_at = 0.0
+        self.lost_gpus: set[tuple[str | None, bool]] = set()  # already reported as off the bus
+        # Events in the order of the kernel, which wait for the details of an SXid before them.
+        self.waiting: list[dict[str, Any]] = []
+        self.handled = -1  # every record up to this one
+        self.catching_up = False
         self.stopping = False
-        # Sequence number and time up to which every event is in the log.
-        self.written: tuple[int | None, int | None] = (None, None)
-        self.written_cursor = self.lines.cursor = self.resume.cursor(self.boot)
 
-    # -- callbacks of the pipeline and the log
+    # -- starting and stopping
 
-    def _write(self, line: bytes, sync: bool = False, events: int = 1) -> None:
-        if self.resume.skip_lines:  # raw format: written before the crash
-            self.resume.skip_lines -= 1
-            return
-        self.log.add(line, sync, events)
+    def start(self, problem: str | None = None) -> None:
+        """Write the start record, then the events of this boot that are not in the log yet.
 
-    def _first_line(self) -> bytes:
-        """A new file starts with the checkpoint, so that moving the old file away loses nothing."""
-        if not self.started or self.lines.raw:
-            return b""
-        more: dict[str, Any] = {"cursor": self.written_cursor} if self.written_cursor else {}
-        return self.lines.meta_line("rotated", *self.written, **more)
-
-    def _dropped_line(self, count: int) -> bytes:
-        say(
-            3,
-            f"{count} events did not fit into the queue while {self.log.path} was not writable",
-        )
-        if self.lines.raw:
-            return b""
-        return self.lines.meta_line("dropped", None, None, severity="error", events=count)
-
-    # -- starting
-
-    def start(self) -> None:
-        """Write the start record, then the events of this boot before it."""
-        position = self._earlier_position()
-        seq = position.safe if position else None
-        usec = position.usec if position and position.safe == position.seq else None
-        self.lines.handled, self.lines.handled_usec = self.written = seq, usec
-        self.lines.meta(
-            "start",
-            seq,
-            usec,
-            driver=self.lines.driver,
-            gpus=len(self.lines.gpus.index),
-            previous=self.resume.ended,
-            pid=os.getpid(),
-        )
-        new_boot = position is None and self.resume.cursor(self.boot) is None
-        if new_boot and self.conf["previous_boot_lines"] and not self.lines.raw:
-            self._previous_boot()
-        self._catch_up(position)
-        self._flush()
-        self.watchdog.say(f"READY=1\nSTATUS=reading the kernel log, writing {self.log.path}")
-        self.watchdog.disarm()
-
-    def _earlier_position(self) -> checkpoint.Position | None:
-        """Where an earlier run on this same kernel stopped, or None.
-
-        A container that restarts (systemd-nspawn) has a new boot id on the same kernel; the ring
-        then still has the record with our last number and time.
+        problem: what is wrong with the configuration, which becomes an event.
         """
-        if not isinstance(self.reader, kmsg.KmsgReader):
-            self.reader.follow(self.resume.cursor(self.boot))
-            return None
-        position = self.resume.position(self.boot)
-        if position is not None:
-            return position
-        for candidate in self.resume.positions:
-            if candidate.usec is not None and self.reader.holds(candidate.seq, candidate.usec):
-                return self.resume.position(candidate.boot)
-        self.resume.covered = []
-        return None
-
-    def _previous_boot(self) -> None:
-        """Write the events that the journal has of the previous boot and the log has not."""
-        from . import journal
-
-        logged = checkpoint.logged_until(self.log.path)
-        # The driver version and the lost GPUs of that boot do not apply to this one.
-        current = self.lines.driver, set(self.lines.fallen)
-        for row in journal.previous_boot(self.conf["previous_boot_lines"]):
-            injected, usec, text, boot, when = row
-            if boot != self.boot and (usec is None or usec > logged.get(boot, -1)):
-                self.lines.take(
-                    None, usec, text, injected, {"previous_boot": True, "boot": boot, "when": when}
-                )
-        self.lines.driver, self.lines.fallen = current
-
-    def _catch_up(self, position: checkpoint.Position | None) -> None:
-        safe = position.safe if position is not None else -1
-        self.reader.drained = False
-        counted = False
-        end = time.monotonic() + _CATCH_UP_S
-        while not self.reader.drained and time.monotonic() < end:
-            # In small steps: the heap never shrinks below the most that was held at once.
-            for record in self.reader.drain(limit=_STEP, backlog=_STEP):
-                if not counted:
-                    counted = True
-                    self._lost_before_start(position)
-                if isinstance(record, kmsg.Lost):
-                    self._overrun(record.after, record.first)
-                    continue
-                self._take(record, safe, {"catchup": True})
-            self._flush()
-        if not counted:
-            self._lost_before_start(position)
-        self.resume.covered = []
-        self.resume.skip_lines = 0
-        self._all_handled()
-
-    def _take(self, record: Any, safe: int = -1, marks: dict[str, Any] | None = None) -> None:
-        """Handle one record. A line that makes our own code fail must not stop the lines after it.
-
-        safe: every record up to this number is in the log. marks: see `Pipeline.take`; marks from
-        the journal take precedence.
-        """
-        try:
-            (prefix, seq, usec, text), more = self.reader.decode(record)
-            if (seq is not None and seq <= safe) or (
-                self.resume.covered and self._covered(seq, text, prefix >= 8)
-            ):
-                self.lines.learn(text)
-            else:
-                self.lines.take(seq, usec, text, prefix >= 8, more or marks)
-        except Exception as error:
-            say(3, f"a kernel line could not be handled ({error!r}): {record[:500]!r}")
-            if not self.lines.raw:
-                line = self.lines.meta_line("unhandled", None, None, severity="error")
-                self.log.add(line[:-2] + b',"raw":' + event.to_json(repr(record)).encode() + b"}\n")
-
-    def _all_handled(self) -> None:
-        """Records that the reader skipped have no events, so they need not be read again."""
-        seq, usec = self.reader.last_seen()
-        if seq is not None and self.reader.drained:
-            self.lines.handled, self.lines.handled_usec = seq, usec
-
-    def _covered(self, seq: int | None, text: str, injected: bool) -> bool:
-        for fields in messages(text):
-            fields["seq"], fields["injected"] = seq, injected
-            if fields["kind"] in ("xid", "sxid", "gpu-lost") and self.resume.covers(fields):
-                return True
-        return False
-
-    def _lost_before_start(self, position: checkpoint.Position | None) -> None:
-        """Records of this boot that were overwritten while no monitor ran."""
+        self.handled, ended = checkpoint.recover(self.log.path, self.position.load(), self.boot)
+        gpus = len(self.gpus.index)
+        self._meta("start", driver=self.driver, gpus=gpus, previous=ended, pid=os.getpid())
+        if problem is not None:
+            self._meta("config-error", severity="error", raw=problem)
+        self.reader.fetch()
         first = self.reader.first_seq
-        after = position.safe if position else -1
-        if first is not None and first > after + 1:
-            # Only a run that ended cleanly recorded exactly how far it had read.
-            exact = position is None or self.resume.ended != "killed"
-            self._overrun(after, first, before_start=True, exact=exact)
-
-    def _overrun(self, after: int, first: int, **more: Any) -> None:
-        lost = first - after - 1
-        say(4, f"{lost} kernel records were overwritten before they could be read")
-        self.lines.handled, self.lines.handled_usec = first - 1, None
-        self.lines.meta(
-            "overrun",
-            first - 1,
-            None,
-            severity="warning",
-            lost=lost,
-            lost_from=after + 1,
-            lost_to=first - 1,
-            **more,
-        )
+        if first is not None and first > self.handled + 1:
+            self._overrun(self.handled, first, before_start=True)
+        self.catching_up = True
+        end = time.monotonic() + _CATCH_UP_S
+        self.work()
+        while not self.reader.drained and time.monotonic() < end:
+            self.work()
+        self.catching_up = False
+        self.reader.backlog_limit = kmsg.STORM_BACKLOG
 
     def run(self) -> None:
-        """Until SIGTERM or SIGINT."""
+        """Work until SIGTERM or SIGINT."""
         wake, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(wake_write)
-        self.start()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: setattr(self, "stopping", True))
+        notify(f"READY=1\nSTATUS=reading the kernel log, writing {self.log.path}")
         poll = select.poll()
         poll.register(self.reader.fd, select.POLLIN)
         poll.register(wake, select.POLLIN)
         while not self.stopping:
-            for fd, _ in poll.poll(self.timeout_ms()):
-                if fd == wake:
-                    self._signals(os.read(wake, 64))
+            poll.poll(self.timeout_ms())
             self.work()
-            if self.reader.ended and not self.stopping:
-                # Stopping the unit also ends journalctl, possibly before our signal arrives.
-                poll.unregister(self.reader.fd)
-                if poll.poll(1000):
-                    self._signals(os.read(wake, 64))
-                if not self.stopping:
-                    raise OSError(0, "ended; a restart follows the journal again", "journalctl")
         self.stop()
 
-    # -- working
-
-    def work(self) -> None:
-        busy = False
-        self.lines.clock.forget()
-        for count, record in enumerate(self.reader.drain()):
-            if not busy:
-                busy = True
-                self.watchdog.arm()
-            if isinstance(record, kmsg.Lost):
-                self._overrun(record.after, record.first)
-                continue
-            self._take(record)
-            if count % _STEP == _STEP - 1:
-                self._flush()
-        if busy:
-            self._all_handled()
-        due = self.lines.next_due()
-        if due is not None and due <= time.monotonic():
-            busy = True
-            self.watchdog.arm()
-            self.lines.due(time.monotonic())
-        self._flush()
-        spool = self.lines.spool
-        if spool.dropped:
-            say(3, f"{spool.dropped} events did not reach the hooks: {spool.path}")
-            spool.dropped = 0
-        self.watchdog.disarm()
-
-    def _flush(self) -> None:
-        before = self.log.error
-        if not self.log.pending():
-            return
-        if self.log.flush():
-            self.started = True
-            if before is not None:
-                say(6, f"{self.log.path} is writable again")
-            self._save_position()
-            if self.log.full():
-                self._rotate()
-        elif before is None and self.log.error is not None:
-            say(
-                3,
-                f"cannot write {self.log.path}: {self.log.error.strerror}; events wait in memory "
-                f"(up to {self.log.queue_lines} lines) and in the ring of the kernel",
-            )
-
-    def _rotate(self) -> None:
-        self.lines.finish()  # no event may be held back across the change of files
-        try:
-            if self.log.flush():
-                self._save_position()
-                self.log.rotate()
-                self._save_position()
-        except OSError as error:
-            say(4, f"cannot rotate {self.log.path}: {error.strerror}")
-
-    def _save_position(self) -> None:
-        lines, log = self.lines, self.log
-        seq, usec, safe = lines.handled, lines.handled_usec, lines.safe()
-        if seq is not None:
-            self.written = (safe, usec if safe == seq else None)
-        self.written_cursor = lines.cursor
-        if seq is not None or lines.cursor is not None:
-            self.position_file.save(
-                checkpoint.Position(self.boot, seq, usec, safe, log.inode, log.size, lines.cursor)
-            )
-
-    def _signals(self, numbers: bytes) -> None:
-        for number in numbers:
-            if number == signal.SIGHUP:
-                self._reload()
-            else:
-                self.stopping = True
-
-    def _reload(self) -> None:
-        self.watchdog.say("RELOADING=1")
-        try:
-            conf = self.reload_config()
-        except config.BadConfigError as error:
-            say(3, f"configuration not reloaded: {error}")
-        else:
-            if conf["log"] != self.log.path or conf["format"] != self.conf["format"]:
-                say(4, "a new log path or format takes effect at the next start")
-                conf["log"], conf["format"] = self.log.path, self.conf["format"]
-            self.conf = conf
-            self.log.max_bytes, self.log.keep = conf["max_bytes"], conf["keep"]
-            self.log.queue_lines = conf["queue_lines"]
-            self.lines.configure(conf)
-            self.lines.spool = hooks.Spool(conf["hooks"])
-            say(6, "configuration reloaded")
-        self.log.close()  # the next line opens it again
-        self._flush()
-        self.watchdog.say("READY=1")
-
     def stop(self) -> None:
-        """Write a last line that says how far the kernel log was read, for the next start."""
+        """Write what waits, and a last line that says how far the kernel log was read."""
         self.work()
-        self.lines.finish()
-        self._all_handled()
-        self.lines.meta("stop", self.lines.handled, self.lines.handled_usec)
-        self.watchdog.say("STOPPING=1")
+        self._release(float("inf"))
+        for counted in self.fold.flush():
+            self._write(counted)
+        self._meta("stop")
         self.log.retry_at = None
         self._flush()
         self.log.close()
         self.reader.close()
-        self.position_file.close()
+        self.position.close()
 
-    # -- sleeping
+    # -- working
+
+    def work(self) -> None:
+        """Handle what the kernel has said, and what is due."""
+        self.clock.forget()
+        for count, record in enumerate(self.reader.drain(), 1):
+            if isinstance(record, kmsg.Lost):
+                self._overrun(record.after, record.first)
+            else:
+                self._take(record)
+            if count % _STEP == 0:
+                self._flush()
+        last = self.reader.last_seq()
+        if self.reader.drained and last is not None:
+            self.handled = max(self.handled, last)
+        now = time.monotonic()
+        self._release(now)
+        for counted in self.fold.due(now):
+            self._write(counted)
+        self._flush()
+        if self.spool.dropped:
+            say(3, f"{self.spool.dropped} events did not reach the hooks: {self.spool.path}")
+            self.spool.dropped = 0
 
     def timeout_ms(self) -> int | None:
         """Milliseconds until something is due; None when only the kernel can wake us."""
         if not self.reader.drained:  # records wait in memory, so poll may not wake
             return 0
-        now = time.monotonic()
-        times = [t - now for t in (self.lines.next_due(), self.log.retry_at) if t is not None]
-        watchdog = self.watchdog.wake_in()
-        if watchdog is not None:
-            times.append(watchdog)
-        return max(0, int(min(times) * 1000) + 1) if times else None
+        times = [self.fold.next_due(), self.log.retry_at]
+        times += [fields["due"] for fields in self.waiting]
+        due = min((t for t in times if t is not None), default=None)
+        return None if due is None else max(0, int((due - time.monotonic()) * 1000) + 1)
+
+    def _take(self, record: str) -> None:
+        """Handle a record. One that makes our own code fail must not stop those after it."""
+        try:
+            prefix, seq, usec, text = kmsg.decode(record)
+            known = seq <= self.handled  # in the log already: only learn from it
+            for fields in messages(text):
+                fields.update(seq=seq, usec=usec, injected=prefix >= 8)
+                if self.catching_up:
+                    fields["catchup"] = True
+                self._sort_out(fields, known)
+            if not known:
+                self.handled = seq
+        except Exception as error:
+            self._unhandled(error, record)
+        self._release(time.monotonic())
+
+    def _sort_out(self, fields: dict[str, Any], known: bool) -> None:
+        kind, injected = fields["kind"], fields["injected"]
+        fields["due"] = 0.0
+        if kind == "sxid-detail":
+            self._add_detail(fields)
+            return
+        if kind == "uuid":
+            if not injected or not self.gpus.knows(fields["pci"]):
+                self.gpus.learn(fields["pci"], fields["uuid"])
+            return
+        if kind == "driver":
+            if injected:
+                return
+            self.driver = fields["driver"]
+        elif kind == "gpu-lost" or (kind == "xid" and fields["xid"] == 79):
+            gpu = (host.short(fields["pci"]) if fields["pci"] else None, injected)
+            if kind == "gpu-lost" and gpu in self.lost_gpus:
+                return  # reported once per GPU, and not after Xid 79
+            self.lost_gpus.add(gpu)
+        elif kind == "sxid":
+            fields["due"] = time.monotonic() + _DETAIL_WAIT_S
+        elif kind != "xid":
+            return
+        if not known:
+            self.waiting.append(fields)
+
+    def _add_detail(self, fields: dict[str, Any]) -> None:
+        """Give a Severity or Data record to its SXid, which waits for both."""
+        for earlier in self.waiting:
+            if earlier["kind"] == "sxid" and earlier["head"] == fields["head"]:
+                details = earlier.setdefault("detail", [])
+                details.append(fields["message"])
+                if len(details) == 2:
+                    earlier["due"] = 0.0
+
+    def _release(self, now: float) -> None:
+        """Write the waiting events up to the first one that is not due."""
+        while self.waiting and self.waiting[0]["due"] <= now:
+            fields = self.waiting.pop(0)
+            if fields["kind"] == "driver":
+                driver, gpus = fields["driver"], len(host.gpu_addresses())
+                self._meta("driver", fields["seq"], driver=driver, gpus=gpus)
+            elif fields["kind"] == "gpu-lost":
+                fields.update(xid=None, message="", pid=None, process=None, implied_xid=79)
+                self._write(fields)
+            else:
+                for ready in self.fold.add(fields):
+                    self._write(ready)
+
+    def _write(self, fields: dict[str, Any]) -> None:
+        """Classify an event, and give it to the hooks and the log."""
+        if not self.machine and time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _LOOK_AGAIN_S
+            self.machine = host.machine()
+        try:
+            fields.update(self.machine, driver=self.driver)
+            self.catalogue.classify(fields, self.driver)
+            self.gpus.add_to(fields)
+            when = self.clock.seconds(fields["usec"])
+            line = event.gpu_event(fields, when, self.boot, fields["seq"], fields["usec"])
+            self.spool.put(line)
+            self.log.add(event.encode(line), line["severity"] == "fatal", line.get("count", 1))
+        except Exception as error:
+            self._unhandled(error, fields["raw"])
+
+    def _unhandled(self, error: Exception, raw: str) -> None:
+        say(3, f"a kernel line could not be handled ({error!r}): {raw[:500]!r}")
+        self._meta("unhandled", severity="error", raw=raw)
+
+    def _overrun(self, after: int, first: int, **more: Any) -> None:
+        lost = first - after - 1
+        say(4, f"{lost} kernel records were overwritten before they could be read")
+        self._release(float("inf"))
+        self.handled = first - 1
+        more.update(severity="warning", lost=lost, lost_from=after + 1, lost_to=first - 1)
+        self._meta("overrun", **more)
+
+    def _meta(self, name: str, seq: int | None = None, **more: Any) -> None:
+        """Write a line about the monitor itself, such as `start` or `overrun`."""
+        seq = self._written() if seq is None else seq
+        more["version"] = __version__
+        seq_or_none = None if seq < 0 else seq
+        line = event.record(name, time.time(), self.boot, seq_or_none, None, **more)
+        self.log.add(event.encode(line))
+
+    def _dropped_line(self, count: int) -> bytes:
+        text = f"{count} events did not fit into the queue while {self.log.path} was not writable"
+        say(3, text)
+        more = {"severity": "error", "events": count, "version": __version__}
+        return event.encode(event.record("dropped", time.time(), self.boot, None, None, **more))
+
+    def _flush(self) -> None:
+        before = self.log.error
+        written = self.log.flush()
+        if written and before is not None:
+            say(6, f"{self.log.path} is writable again")
+        if not written and before is None and self.log.error is not None:
+            reason = self.log.error.strerror
+            say(3, f"cannot write {self.log.path}: {reason}; events wait in memory")
+        if written and self._written() >= 0:
+            self.position.save(self.boot, self._written())
+
+    def _written(self) -> int:
+        """Return the last record up to which every event is in the log or its queue."""
+        return self.waiting[0]["seq"] - 1 if self.waiting else self.handled
+
+
+def main(config_path: str, kmsg_path: str) -> int:
+    """Run the monitor until it is stopped; returns its exit status."""
+    conf, problem = config.effective(config_path)
+    if problem is not None:
+        say(3, f"{problem}; the defaults are in force until it is corrected")
+    is_default = conf["log"] == os.path.realpath(config.DEFAULTS["log"])
+    state = _STATE_DIR + "/position" if is_default else conf["log"] + ".position"
+    try:
+        position = checkpoint.PositionFile(state)
+    except checkpoint.BusyError:
+        say(3, "another gpu-xid monitor already writes {}".format(conf["log"]))
+        return 1
+    try:
+        monitor = Monitor(conf, kmsg.KmsgReader(kmsg_path), position)
+        monitor.start(problem)
+        monitor.run()
+    except OSError as error:
+        say(3, f"{error.filename or kmsg_path}: {error.strerror}")
+        return 1
+    return 0

@@ -1,16 +1,16 @@
-"""One kernel message (without prefix) to its fields. The meaning of codes is not known here.
+"""One kernel message to its fields. The meaning of codes is not known here.
 
 The forms are those of the format strings in the driver (open-gpu-kernel-modules 515 to 595):
 
     NVRM: Xid (PCI:dddd:bb:dd[ GPU-I:ii[ GPU-CI:cc]]): CODE, [pid=P, name=N, ]TEXT
     nvidia-nvswitchN: SXid (PCI:dddd:bb:dd.f): CODE, Fatal|Non-fatal|Correctable, Link L TEXT
 
-Written without `re`: no backtracking on hostile text, and each refusal is a line of its own.
+Written without `re`: no backtracking on hostile text.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # the module typing would cost the daemon 0.7 MiB
+TYPE_CHECKING = False  # the module typing would cost the monitor 0.7 MiB
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
@@ -20,28 +20,42 @@ _DIGITS = "0123456789"
 _SXID_WORDS = ("Fatal", "Non-fatal", "Correctable")
 _INSTANCES = (("GPU-I:", "gpu_instance"), ("GPU-CI:", "compute_instance"))
 _NVLINK_WORDS = ("Fatal", "Nonfatal")
+_NVLINK_XIDS = range(144, 151)
 
 # The texts that messages of the driver start with. A process name may contain ", ", so it ends at
 # the first comma before one of these. Set from the catalogue (`set_message_starts`).
 _starts: tuple[str, ...] = ()
 
-# `PCI:0000:3b:00): 31`, the text before the first comma of an Xid line -> its fields.
-_heads: dict[str, dict[str, Any]] = {}
-_MAX_HEADS = 256  # invented addresses must not fill the memory
-
 
 def set_message_starts(starts: Iterable[str]) -> None:
-    global _starts  # noqa: PLW0603 - set at start and at a reload
+    """Set what messages start with: the catalogue's `message starts`."""
+    global _starts  # noqa: PLW0603 - set once, at the start
     _starts = tuple(starts)
 
 
+def messages(text: str) -> list[dict[str, Any]]:
+    """Return the messages of a kernel record: usually one, more for a record of several lines.
+
+    A line that is no event of its own belongs to the event before it. `raw` is the text.
+    """
+    found: list[dict[str, Any]] = []
+    for place, line in enumerate(text.split("\n")):
+        message = line.strip() if place else line
+        fields = parse_message(message)
+        if fields is not None:
+            fields["raw"] = message
+            found.append(fields)
+        elif found and found[-1]["kind"] in ("xid", "sxid"):
+            found[-1]["raw"] += "\n" + line
+    return found
+
+
 def parse_message(text: str) -> dict[str, Any] | None:
-    """Fields of a kernel message as a dict, or None when it is not about a GPU event.
+    """Return the fields of a kernel message, or None when it is not about a GPU event.
 
     `kind` is `xid`, `sxid`, `sxid-detail` (the Severity and Data records that follow an SXid),
     `uuid`, `serial`, `driver` or `gpu-lost` (fallen off the bus, reported without an Xid).
-    `head` of an Xid or SXid is the text with address and code: equal for equal faults. `plain` is
-    True for an Xid whose message has no further fields.
+    `head` of an Xid or SXid is the text with address and code: equal for equal faults.
     """
     if text.startswith("NVRM: Xid ("):
         return _xid(text)
@@ -90,64 +104,29 @@ def _code_and_body(text: str) -> tuple[int | None, str]:
 
 
 def _xid(text: str) -> dict[str, Any] | None:
-    head, _, body = text[11:].partition(",")
-    fields = _heads.get(head)
-    if fields is None:
-        where, _, rest = text[11:].partition("): ")
-        code, body = _code_and_body(rest)
-        fields = None if code is None else _new_head(where, code)
-        if fields is None:
+    where, _, rest = text[11:].partition("): ")
+    code, body = _code_and_body(rest)
+    address, *instances = where.split(" ")
+    pci = pci_address(address)
+    if code is None or pci is None or len(instances) > 2:
+        return None
+    fields: dict[str, Any] = {"kind": "xid", "xid": code, "pci": pci, "pid": None, "process": None}
+    fields["head"] = f"{where}): {code}"
+    for part, (label, key) in zip(instances, _INSTANCES):
+        number = part[len(label) :]
+        if not part.startswith(label) or not _is_number(number):
             return None
-    fields = fields.copy()
-    body = body.strip()
+        fields[key] = int(number)
     if body.startswith("pid="):
         body = _process(body[4:], fields)
     elif body.startswith("name="):
         body = _named(body, fields)
     fields["message"] = body
     if " caused by previous Xid " in body:
-        fields["plain"] = False
         fields["caused_by_xid"] = _leading_number(body.rpartition("Xid ")[2])[0]
-    if not fields["plain"] and 144 <= fields["xid"] <= 150:
+    if code in _NVLINK_XIDS:
         _nvlink(body, fields)
     return fields
-
-
-def _new_head(where: str, code: int) -> dict[str, Any] | None:
-    """`PCI:0000:3b:00 GPU-I:05 GPU-CI:01`, 31 -> the fields of all such lines, or None."""
-    parts = where.split(" ")
-    pci = pci_address(parts[0])
-    if pci is None or len(parts) > 3:
-        return None
-    # With every key that an event gets later: a dict that need not grow is cheap to copy.
-    fields: dict[str, Any] = dict.fromkeys(
-        ("pid", "process", "message", "raw", "seq", "usec", "injected")
-    )
-    head = f"{where}): {code}"
-    fields.update(kind="xid", xid=code, pci=pci, head=head, plain=not 144 <= code <= 150)
-    for part, (label, key) in zip(parts[1:], _INSTANCES):
-        number = part[len(label) :]
-        if not part.startswith(label) or not _is_number(number):
-            return None
-        fields[key] = int(number)
-    if len(_heads) >= _MAX_HEADS:
-        _heads.clear()
-    _heads[head] = fields
-    return fields
-
-
-def fixed_start(fields: dict[str, Any]) -> str | None:
-    """The start of every line that has the same fields, except for the text in `message`.
-
-    It ends with the first words of the message if the driver uses them: no later text can then be
-    part of the process name. None where the rest of the line may matter.
-    """
-    raw, message = fields["raw"], fields["message"]
-    word = next((start for start in _starts if message.startswith(start)), None)
-    if not fields.get("plain") or word is None or "\n" in raw:
-        return None
-    start: str = raw[: raw.rindex(message)] + word
-    return None if "name='" in start else start
 
 
 def _process(body: str, fields: dict[str, Any]) -> str:

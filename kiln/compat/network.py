@@ -1,0 +1,249 @@
+"""Rules about networks: EFA and its NCCL plugin; fabric manager, NVLSM and IMEX for NVLink."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from kiln import components, facts
+from kiln.base import versions
+from kiln.base.errors import KilnError, nearest
+from kiln.base.recipe import Recipe
+from kiln.compat import Case, Objection, Objections, rule, rules, type_rule
+from kiln.facts import InstanceType, table
+
+
+@rule("EFA-OS")
+def efa_accepts_distro(recipe: Recipe, case: Case) -> Objections:
+    """Each distribution is supported by a range of installers."""
+    if not recipe.efa:
+        return
+    window = table("efa")["os"].get(recipe.distro.id)
+    if window is None:
+        yield Objection(
+            f"the EFA installer is not known to accept {recipe.distro.id}",
+            f"it accepts: {', '.join(table('efa')['os'])}",
+            unsure=True,
+        )
+        return
+    name, unsure = case.distro["name"], not facts.confirmed(window)
+    if versions.below(recipe.efa, window.get("first", "0")):
+        yield Objection(
+            f"EFA installer {recipe.efa} does not support {name} yet; the first that does is "
+            f"{window['first']}",
+            f"set efa: {window['first']} or newer",
+            unsure=unsure,
+        )
+    if not accepted_by_installer(recipe.efa, {**window, "first": "0"}):
+        yield Objection(
+            f"EFA installer {recipe.efa} dropped {name}; the last for it is {window['last']}",
+            f"set efa: {window['last']}",
+            unsure=unsure,
+        )
+
+
+def accepted_by_installer(installer: str, window: Mapping[str, str]) -> bool:
+    """Whether an installer is between the first and the last that accept a distribution."""
+    return versions.at_least(installer, window.get("first", "0")) and (
+        "last" not in window or versions.at_least(window["last"], installer)
+    )
+
+
+@rule("EFA-LATEST")
+def latest_efa(recipe: Recipe, case: Case) -> Objections:
+    """The newest installer changes without a change of the row, and may refuse the distribution."""
+    if "efa" not in case.latest:
+        return
+    newest = versions.newest(table("efa")["releases"])
+    last = table("efa")["os"].get(recipe.distro.id, {}).get("last")
+    if last:
+        yield Objection(
+            f"'latest' EFA is {newest} today and refuses {case.distro['name']}",
+            f"pin {last}, the last for it",
+            level="error",
+        )
+    else:
+        yield Objection(f"'latest' EFA is {newest} today", f"pin {newest}")
+
+
+@rule("EFA-UNKNOWN")
+def unknown_efa(recipe: Recipe, case: Case) -> Objections:
+    """Our list has gaps before 1.23, so an unknown installer only warns."""
+    releases = table("efa")["releases"]
+    if recipe.efa and recipe.efa not in releases:
+        guess = nearest(recipe.efa, releases, likeness=0.7)
+        yield Objection(
+            f"{recipe.efa} is not a known EFA installer"
+            + (f"; did you mean {guess}?" if guess else ""),
+            "if AWS released it, add it to kiln/facts/knowledge/efa.yaml",
+        )
+
+
+@rule("EFA-GDR580", reads_types=True)
+def gpu_direct(recipe: Recipe, case: Case) -> Objections:
+    """EFA's driver must support the NVIDIA driver's peer memory interface."""
+    if not recipe.efa or (case.types and not any(kind.efa for kind in case.types)):
+        return
+    entry = versions.last_reached(table("efa")["gdr"], "driver_branch", case.branch_name)
+    if entry and versions.below(recipe.efa, entry["installer"]):
+        yield Objection(
+            f"GPUDirect RDMA with driver {recipe.driver} needs EFA installer >= "
+            f"{entry['installer']}; {recipe.efa} is too old",
+            f"set efa: {entry['installer']} or newer",
+        )
+
+
+@rule("EFA-INSTANCE", reads_types=True)
+def no_efa_there(recipe: Recipe, case: Case) -> Objections:
+    """EFA software on an image whose instance types have no EFA."""
+    if not recipe.efa or not case.types or any(kind.efa for kind in case.types):
+        return
+    family = case.types[0].family
+    relatives = (each for each in facts.instances().values() if each.family == family and each.efa)
+    first = next(relatives, None)
+    yield Objection(
+        f"none of {', '.join(kind.type for kind in case.types)} has EFA; "
+        + (f"the first {family} size with EFA is {first.type}" if first else "")
+        + ("" if first else f"no {family} type has it"),
+        "leave EFA out with `efa: null`, or name larger instance types",
+    )
+
+
+@rule("EFA-OFI-DOUBLE")
+def plugin_twice(recipe: Recipe, case: Case) -> Objections:
+    """Two plugins on one image: paths decide which one NCCL loads."""
+    arch, distro = recipe.arch, recipe.distro.id
+    if recipe.efa and recipe.ofi_nccl and facts.bundles_plugin(recipe.efa, arch, distro):
+        yield Objection(
+            f"EFA installer {recipe.efa} bundles aws-ofi-nccl (since "
+            f"{facts.first_with_plugin(arch, distro)}); {recipe.ofi_nccl} from source is a second "
+            "one",
+            "leave ofi_nccl out, or pass --skip-plugin to the installer",
+        )
+
+
+@rule("OFI-NCCL")
+def plugin_needs_nccl(recipe: Recipe, case: Case) -> Objections:
+    """A plugin release needs a minimum NCCL, for its plugin interface."""
+    if not case.plugin or not recipe.nccl:
+        return
+    entry = versions.last_reached(table("nccl")["plugin"], "from", case.plugin)
+    if entry and versions.below(recipe.nccl, entry["nccl"]):
+        origin = "" if recipe.ofi_nccl else f" from EFA installer {recipe.efa}"
+        yield Objection(
+            f"aws-ofi-nccl {case.plugin}{origin} needs NCCL >= {entry['nccl']}; NCCL "
+            f"{recipe.nccl} is older",
+            f"choose NCCL {entry['nccl']} or newer, or an older plugin",
+        )
+
+
+@rule("OFI-CUDA13")
+def plugin_and_cuda13(recipe: Recipe, case: Case) -> Objections:
+    """Old plugins do not work with CUDA 13."""
+    first = table("nccl")["plugin_cuda13"]
+    newest_major = versions.newest(table("cuda")["floors"])
+    if case.plugin and case.cuda_major == newest_major and versions.below(case.plugin, first):
+        installers = [
+            installer
+            for installer in table("efa")["releases"]
+            if versions.at_least(facts.efa_plugin(installer) or "0", first)
+        ]
+        yield Objection(
+            f"aws-ofi-nccl {case.plugin} is older than {first}, the first that works with CUDA "
+            f"{case.cuda_major}",
+            f"choose EFA installer {min(installers, key=versions.key)} or newer",
+        )
+
+
+@type_rule("FM-NEEDED")
+def fabric_manager_needed(recipe: Recipe, case: Case, kind: InstanceType) -> Objections:
+    """CUDA does not start on NVSwitch machines without fabric manager. That a machine has another
+    processor than the image is another rule's."""
+    if kind.nvswitch and kind.arch == recipe.arch and case.fabric_manager is False:
+        yield Objection(
+            f"{kind.type} has NVSwitch: without fabric manager CUDA fails with 'system not yet "
+            "initialized' (802)",
+            "remove nvidia-fabricmanager from `without`",
+        )
+
+
+@rule("FM-USELESS", reads_types=True)
+def fabric_manager_useless(recipe: Recipe, case: Case) -> Objections:
+    """Fabric manager has nothing to manage on any of the instance types."""
+    if case.fabric_manager and case.types and not any(kind.nvswitch for kind in case.types):
+        yield Objection(
+            f"none of {', '.join(kind.type for kind in case.types)} has NVSwitch: fabric manager "
+            "has nothing to do there (NV_WARN_NOTHING_TO_DO) and must not be enabled "
+            "unconditionally",
+            "leave it out with `without: [nvidia-fabricmanager]`, or start it only where NVSwitch "
+            "is found",
+        )
+
+
+@type_rule("FM-NVLSM")
+def nvlsm_needed(recipe: Recipe, case: Case, kind: InstanceType) -> Objections:
+    """Fourth-generation NVSwitch needs a subnet manager."""
+    if kind.nvlsm and case.complete and not (recipe.nvlsm and case.fabric_manager):
+        limits = rules()["FM-NVLSM"].limits
+        yield Objection(
+            f"{kind.type} has fourth-generation NVSwitch, which needs "
+            f"{', '.join(limits['packages'])} and the module {limits['module']} at boot",
+            f"set nvlsm: {facts.nvlsm_versions()[-1]} and keep nvidia-fabricmanager, which "
+            "installs them",
+        )
+
+
+@rule("FM-NVLSM")
+def known_nvlsm(recipe: Recipe, case: Case) -> Objections:
+    """An unknown version of NVLSM."""
+    known = facts.nvlsm_versions()
+    if recipe.nvlsm and case.fabric_manager and recipe.nvlsm not in known:
+        yield Objection(
+            f"nvlsm {recipe.nvlsm} is not a known release",
+            f"the newest known is {known[-1]}; add others to kiln/facts/knowledge/drivers.yaml",
+            advice=True,
+        )
+
+
+@type_rule("FM-IMEX")
+def imex_needed(recipe: Recipe, case: Case, kind: InstanceType) -> Objections:
+    """NVLink between hosts needs IMEX."""
+    if kind.imex and case.complete and not recipe.imex:
+        yield Objection(
+            f"{kind.type} is part of an UltraServer: NVLink across its hosts needs nvidia-imex at "
+            "the driver's version",
+            "set imex: true",
+        )
+
+
+@rule("FM-ARCH")
+def fabric_manager_of_arm64(recipe: Recipe, case: Case) -> Objections:
+    """Old fabric managers exist for x86_64 only."""
+    first = table("drivers")["fabricmanager"]["first_arm64"]
+    old = recipe.driver and versions.below(recipe.driver, first)
+    if recipe.arch == "arm64" and case.fabric_manager and old:
+        yield Objection(
+            f"no arm64 (sbsa) fabric manager archive exists for {recipe.driver}; {first} is the "
+            "first",
+            "arm64 instance types with one GPU do not need it: `without: [nvidia-fabricmanager]`",
+        )
+
+
+@rule("FM-OLDARCHIVE")
+def archive_name(recipe: Recipe, case: Case) -> Objections:
+    """NVIDIA changed the archive's format once."""
+    first = table("drivers")["fabricmanager"]["first_tar_xz"]
+    if not case.fabric_manager or versions.at_least(recipe.driver, first):
+        return
+    try:
+        step = components.get("nvidia-fabricmanager").for_recipe(recipe)
+    except KilnError:  # the row lacks something that the component needs: another rule reports that
+        return
+    for download in step.downloads:
+        match = re.search(r"fabricmanager-linux-(\w+?)-[\d.]+-archive\.tar\.xz", download.url)
+        if match:
+            yield Objection(
+                f"{recipe.driver} is published as fabricmanager-linux-{match[1]}-{recipe.driver}"
+                ".tar.gz, without a checksum in NVIDIA's JSON",
+                f"choose driver {first} or newer",
+            )

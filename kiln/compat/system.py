@@ -1,0 +1,358 @@
+"""Rules about the distribution, its repositories and kernel, and the instance types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kiln import facts
+from kiln.base import versions
+from kiln.base.recipe import Recipe
+from kiln.compat import TYPE_CHECKS, Case, Kernel, Objection, Objections, rule, rules, type_rule
+from kiln.facts import InstanceType, table
+
+
+@rule("OS-EOL")
+def ended_distro(recipe: Recipe, case: Case) -> Objections:
+    """Past the end of life: an error, unless extended support applies or the facts say warning."""
+    about = case.distro
+    end = facts.last_day(about["end_of_life"])
+    if end is None or case.today <= end:
+        return
+    extended: dict[str, Any] = about.get("extended", {})
+    until = facts.last_day(extended.get("until"))
+    covered = until is not None and case.today <= until
+    declared = covered and (extended["automatic"] or recipe.extended_support)
+    hint = "choose a supported distribution"
+    if declared:
+        hint = f"{extended['name']} lasts until {extended['until']}"
+    elif covered:
+        hint += f", or declare {extended['name']} (to {extended['until']}): extended_support: true"
+    yield Objection(
+        f"{about['name']} reached its end of life on {end}",
+        hint,
+        _end_means(recipe, case),
+        advice=declared or about.get("past_end_of_life") == "warning",
+        source=facts.full_source(about.get("source", ""), table("distros")["sources"]),
+    )
+
+
+def _end_means(recipe: Recipe, case: Case) -> str:
+    """What the end of the distribution's life brings, with the last versions that it gets."""
+    last = case.cuda_repo.get("drivers", {}).get("last")
+    last_versions = {
+        "cuda_repo": recipe.distro.cuda_repo,
+        "last_cuda": case.cuda_repo.get("last"),
+        "last_driver": facts.branches()[last].newest if last else None,
+        "last_efa": table("efa")["os"].get(recipe.distro.id, {}).get("last"),
+    }
+    text: str = case.distro.get("end_means", "")
+    for name, version in last_versions.items():
+        text = text.replace(f"{{{name}}}", version or "an unknown version")
+    return text
+
+
+@rule("UNTRIED")
+def never_baked(recipe: Recipe, case: Case) -> Objections:
+    """A combination that no row bakes is judged by facts alone: nobody saw it work."""
+    tried: dict[str, list[str]] = case.distro.get("tried", {})
+    if recipe.arch in tried.get(recipe.flavor, ()):
+        return
+    name = case.distro["name"]
+    if not case.distro.get("parents"):
+        message = f"nothing was ever baked on {name}: AMI Kiln has no parent AMI for it"
+    elif recipe.flavor not in tried:
+        message = f"flavour {recipe.flavor} was never baked on {name}"
+    else:
+        message = f"{name} was never baked with flavour {recipe.flavor} for {recipe.arch}"
+    others = [f"{flavor} ({', '.join(arches)})" for flavor, arches in tried.items()]
+    yield Objection(
+        message,
+        f"tried on {name}: {', '.join(others)}"
+        if others
+        else "docs/add-a-distribution.md says how to add one",
+        "only facts were compared: no provisioner, parent AMI or check was tried with it",
+        advice=True,
+    )
+
+
+@rule("OS-CUDA-REPO")
+def cuda_in_repo(recipe: Recipe, case: Case) -> Objections:
+    """The toolkit must be in the distribution's repository."""
+    release = facts.cuda_release(recipe.cuda) if recipe.cuda else None
+    if release is None or recipe.arch not in case.cuda_repo["arches"]:
+        return
+    series = versions.series(release)
+    first = case.cuda_repo.get("first", {}).get(recipe.arch, "0")
+    last = case.cuda_repo.get("last", series)
+    if versions.below(series, versions.series(first)):
+        end, field = f"the first there is {first}", f"first.{recipe.arch}"
+    elif versions.below(versions.series(last), series):
+        end, field = f"the last there is {last}", "last"
+    else:
+        return
+    yield Objection(
+        f"cuda-toolkit-{series.replace('.', '-')} is not in NVIDIA's {recipe.distro.cuda_repo} "
+        f"repository ({recipe.distro.id}, {recipe.arch}): {end}",
+        f"choose an available CUDA, another distribution than {recipe.distro.id}, or CUDA's "
+        "runfile",
+        unsure=field in case.cuda_repo.get("unsure", []),
+    )
+
+
+@rule("OS-DRV-REPO")
+def driver_in_repo(recipe: Recipe, case: Case) -> Objections:
+    """The repository that the row installs from must have packages of the driver's branch."""
+    if not recipe.driver:
+        return
+    name, branch = case.distro["name"], case.branch_name
+    if recipe.driver_source in {None, "repo"} and not case.repo_has_driver:
+        held = case.cuda_repo.get("drivers", {})
+        ends = {"first": "from", "last": "up to"}
+        has = " ".join(f"{word} {held[key]}" for key, word in ends.items() if key in held)
+        packaged = case.distro_has_driver
+        yield Objection(
+            f"driver branch {branch} is not in NVIDIA's {recipe.distro.cuda_repo} repository "
+            f"({has}){f', {name} itself packages it' if packaged else ''}",
+            f"set driver_source: {'distro' if packaged else 'runfile'}, or choose an available "
+            "branch",
+            unsure=any(mark.startswith("drivers") for mark in case.cuda_repo.get("unsure", [])),
+            advice=recipe.driver_source is None,
+        )
+    if recipe.driver_source == "distro" and not case.distro_has_driver:
+        drivers: dict[str, str] = case.distro.get("packaged_drivers", {})
+        now = drivers.get(branch)
+        yield Objection(
+            f"{name} packages no driver {recipe.driver}"
+            + (f"; its branch {branch} is at {now}" if now else ""),
+            f"it packages: {', '.join(drivers.values()) or 'none'} (as of "
+            f"{table('distros')['as_of']}; archives move)",
+            # Archives move on within a branch, so only a branch that is absent is an error.
+            advice=now is not None,
+        )
+
+
+@rule("OS-ARCH-REPO")
+def arch_in_repo(recipe: Recipe, case: Case) -> Objections:
+    """The repository must have packages for the processor; some lack arm64."""
+    wanted = {"the driver": recipe.driver_source == "repo", "CUDA": bool(recipe.cuda)}
+    missing = [part for part, is_wanted in wanted.items() if is_wanted]
+    if missing and recipe.arch not in case.cuda_repo["arches"]:
+        yield Objection(
+            f"NVIDIA's {recipe.distro.cuda_repo} repository has no {recipe.arch} tree: "
+            f"{recipe.distro.id} {recipe.arch} cannot get {' and '.join(missing)} from it",
+            "use runfiles, or another distribution",
+            unsure="arches" in case.cuda_repo.get("unsure", []),
+        )
+
+
+@rule("OS-SSM-KERNEL")
+def other_kernel(recipe: Recipe, case: Case) -> Objections:
+    """The parent AMI boots another kernel than the distribution's default."""
+    kernels, kernel = case.distro.get("kernels"), case.kernel
+    if kernels is None:
+        return
+    if recipe.kernel and (kernel is None or kernel.name not in kernels["entries"]):
+        yield Objection(
+            f"kernel {recipe.kernel} is not a known kernel of {recipe.distro.id}: the driver may "
+            "not compile on it",
+            f"known: {', '.join(kernels['entries'])}",
+        )
+    default = kernels["entries"][kernels["default"]]
+    image = recipe.source_ami.ssm_parameter if recipe.source_ami else None
+    older = kernel and versions.below(kernel.series, default["series"])
+    if older and image and not recipe.kernel:
+        yield Objection(
+            f"{image} resolves to kernel {kernel}; the default of {recipe.distro.id} is "
+            f"{default['series']}",
+            f"use the {default.get('parameter', kernels['default'])} parameter",
+        )
+
+
+@rule("KERN-BUILD")
+def driver_compiles(recipe: Recipe, case: Case) -> Objections:
+    """The driver must compile on the kernel that boots, or on the nearest measured kernel."""
+    driver, kernel = recipe.driver, case.kernel
+    if not driver or kernel is None:
+        return
+    if case.driver_source == "distro":
+        # The distribution patches the sources, so only a measurement of the patched ones counts.
+        result = _measured(driver, kernel.measured or "", patched=True)
+        if result and not result["builds"]:
+            message = f"driver {driver} does not compile on {kernel}: {result['error']}"
+            yield Objection(message, "choose another driver")
+        return
+    measured = kernel.measured or kernel.proxy or ""
+    reason, hint = _failure(driver, measured), _next_that_builds(driver, measured)
+    fails, here = f"driver {driver} does not compile on", f"{kernel} ({recipe.distro.id})"
+    if reason and kernel.measured:
+        yield Objection(f"{fails} {here}: {reason}", hint)
+    elif reason:
+        yield Objection(
+            f"{fails} {measured}: {reason}. {case.distro['name']}'s own kernel {kernel} was not "
+            "measured and may have the same change",
+            hint,
+            advice=True,
+        )
+    elif kernel.measured and (doubt := _newer_than_failure(driver, kernel.measured)):
+        message = f"driver {driver} was not measured on {here}: {doubt}"
+        yield Objection(message, hint, unsure=True)
+    elif not _measured(driver, measured) and (failure := _older_failure(driver, kernel)):
+        message = f"{fails} the older kernel {failure}. It was not measured on {here}"
+        yield Objection(message, hint, unsure=True)
+
+
+def _measured(driver: str, kernel: str, *, patched: bool = False) -> dict[str, Any] | None:
+    result: dict[str, Any]
+    for result in table("kernel_builds")["measured"]:
+        same_source = result.get("patched", False) == patched
+        if (result["driver"], result["kernel"]) == (driver, kernel) and same_source:
+            return result
+    return None
+
+
+def _failure(driver: str, kernel: str) -> str | None:
+    """Why stock sources fail on a measured kernel; None if they build or were not measured."""
+    if exact := _measured(driver, kernel):
+        return None if exact["builds"] else str(exact["error"])
+    for cause in table("kernel_builds")["causes"]:
+        last = cause["drivers"].get(versions.major(driver))
+        if kernel in cause["kernels"] and last and versions.at_least(last, driver):
+            return f"{cause['what']}; {last} of the same branch and all older releases fail"
+    return None
+
+
+def _newer_than_failure(driver: str, kernel: str) -> str | None:
+    """The failure of an older release of the branch that this one may still have.
+
+    None if a release up to this one was measured to build there, or contains the fix.
+    """
+    branch = versions.major(driver)
+    built = [each for each in _builds(kernel) if versions.major(each) == branch]
+    if any(versions.at_least(driver, each) for each in built):
+        return None
+    for cause in table("kernel_builds")["causes"]:
+        last, fix = cause["drivers"].get(branch), cause.get("fixed_in")
+        fixed = fix and versions.major(fix) == branch and versions.at_least(driver, fix)
+        if last and kernel in cause["kernels"] and not fixed:
+            return f"{last} of the same branch does not compile there ({cause['what']})"
+    return None
+
+
+def _older_failure(driver: str, kernel: Kernel) -> str | None:
+    """The newest older kernel on which the driver fails, and why; kernels keep changes."""
+    measured = {result["kernel"] for result in table("kernel_builds")["measured"]}
+    for older in sorted(measured, key=versions.key, reverse=True):
+        reason = _failure(driver, older)
+        if reason and versions.key(older)[:2] < versions.key(kernel.series)[:2]:
+            return f"{older}: {reason}"
+    return None
+
+
+def _next_that_builds(driver: str, kernel: str) -> str:
+    newer = [version for version in _builds(kernel) if versions.at_least(version, driver)]
+    if not newer:
+        return "choose a newer driver, or pin another kernel"
+    found = min(newer, key=versions.key)
+    return f"the next newer driver that was measured to build there is {found}"
+
+
+def _builds(kernel: str) -> list[str]:
+    """The drivers whose stock sources were measured to build on the kernel."""
+    return [
+        result["driver"]
+        for result in table("kernel_builds")["measured"]
+        if result["kernel"] == kernel and result["builds"] and not result.get("patched")
+    ]
+
+
+@rule("KERN-MIN")
+def kernel_too_old(recipe: Recipe, case: Case) -> Objections:
+    """Drivers stop supporting old kernels."""
+    wanted = [
+        (f"driver {recipe.driver}", "drivers", "from_branch", case.branch_name),
+        (f"the driver of EFA installer {recipe.efa}", "efa", "installer", recipe.efa or ""),
+    ]
+    for subject, file, since, version in wanted:
+        entry = versions.last_reached(table(file)["minimum_kernel"], since, version)
+        if entry and case.kernel and versions.below(case.kernel.series, entry["kernel"]):
+            yield Objection(
+                f"{subject} needs kernel >= {entry['kernel']}; {recipe.distro.id} would boot "
+                f"{case.kernel}",
+                "pin a newer kernel, or choose an older version",
+            )
+
+
+@rule("KERN-HEADERS")
+def built_for_the_running_kernel(recipe: Recipe, case: Case) -> Objections:
+    """DKMS must build for the kernel that boots: `kernel` reboots into it."""
+    order = [name for name in recipe.components if name in {"kernel", "nvidia-driver"}]
+    if order == ["nvidia-driver", "kernel"]:
+        yield Objection(
+            "the kernel is updated without a reboot before the driver is built: its headers do not "
+            "match the running kernel",
+            "bake `kernel` before `nvidia-driver` (kiln/components/__init__.py), or pin the kernel",
+        )
+
+
+@type_rule("ARCH-INSTANCE")
+def same_arch(recipe: Recipe, case: Case, kind: InstanceType) -> Objections:
+    """An AMI boots on one processor architecture."""
+    if kind.arch != recipe.arch:
+        arm = {other.family for other in facts.instances().values() if other.arch == "arm64"}
+        yield Objection(
+            f"{kind.type} is {kind.arch}, the image {recipe.arch}",
+            f"the arm64 GPU families are: {', '.join(sorted(arm))}",
+        )
+
+
+@rule("ARCH-BUILD")
+def bakes_on_same_arch(recipe: Recipe, case: Case) -> Objections:
+    """The instances that bake and check the image boot it too."""
+    like = "g5g.xlarge" if recipe.arch == "arm64" else "g4dn.xlarge"
+    for name in case.build_types:
+        kind = facts.instances().get(name)
+        if kind and kind.arch != recipe.arch:
+            yield Objection(
+                f"{name} is {kind.arch}, the image {recipe.arch}",
+                f"bake and check it on a type such as {like}",
+            )
+
+
+@rule("BUILD-INSTANCE")
+def bakes_and_checks(recipe: Recipe, case: Case) -> Objections:
+    """The instances that bake and check should have a GPU that this driver drives."""
+    judging = [name for name in TYPE_CHECKS if rules()[name].level == "error"]
+    for name in case.build_types:
+        kind = facts.instances().get(name)
+        if kind is None:
+            yield Objection(
+                f"{name} has no known NVIDIA GPU: only compilation can be checked on it, not "
+                "nvidia-smi",
+                "bake on a small GPU instance type such as g4dn.xlarge or g5g.xlarge",
+            )
+            continue
+        for rule_id in judging:
+            for objection in TYPE_CHECKS[rule_id](recipe, case, kind):
+                if rule_id != "ARCH-INSTANCE" and not objection.advice:
+                    yield Objection(
+                        f"{name} bakes or checks this image but cannot run it: {objection.message}",
+                        "choose another instance_type or verify_instance_type",
+                    )
+
+
+@rule("INST-GONE", reads_types=True)
+def retired_type(recipe: Recipe, case: Case) -> Objections:
+    """EC2 retires families."""
+    gone = [kind.type for kind in case.types if not kind.offered]
+    if gone:
+        yield Objection(
+            f"EC2 no longer offers {', '.join(gone)} (as of {table('instances')['as_of'][:7]})",
+            "remove retired types from target_instance_types, unless your account has them",
+        )
+
+
+@rule("PIN-LATEST")
+def unpinned(recipe: Recipe, case: Case) -> Objections:
+    """Two builds of one row must give the same AMI."""
+    for name in case.latest:
+        yield Objection(f"{name}: `latest` is not a version", "name a version")

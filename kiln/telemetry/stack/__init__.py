@@ -1,1 +1,0 @@
-"""The CloudFormation stack around GPU machines: role, agent configuration, alarms, dashboard."""
