@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -17,13 +16,11 @@ from botocore.client import BaseClient
 from botocore.exceptions import ClientError
 
 from kiln.base.errors import KilnError
-from kiln.base.paths import build_dir
 from kiln.base.tags import INPUT_DIGEST
 from kiln.base.tags import LINE as LINE_TAG
 from kiln.base.times import utc_now
 from kiln.cloud import images
 from kiln.matrix.publishing import Publish
-from kiln.pipeline import kept_records, shared_records
 from kiln.pipeline import plan as planning
 from kiln.publish import channels
 from kiln.publish import move as moves
@@ -126,38 +123,6 @@ def publishing(world: World) -> Task:
         source["next"] = world.baked()
 
     source["next"] = world.baked()
-    return Task(run, finish)
-
-
-def publishing_elsewhere(world: World) -> Task:
-    """The record is in the bucket alone: another machine has built."""
-    releases(world)
-    # Another case's records have the same run ids.
-    shelf = shared_records.Shelf(f"records-of-faults-{next(_NUMBERS)}", AWS)
-    world.client("s3").create_bucket(Bucket=shelf.bucket)
-    source: dict[str, str] = {}
-
-    def lose() -> None:
-        source["next"] = world.baked()
-        (newest,) = [
-            entry for entry in kept_records.all_of(RECIPE.name) if entry.ami_id == source["next"]
-        ]
-        shared_records.keep_record(shelf, newest)
-        shutil.rmtree(build_dir())
-
-    def run() -> None:
-        published(OTHER, ami_id=source["next"], shelf=shelf)
-
-    def finish() -> None:
-        held = world.holds("nightly")
-        assert held[HOME] in (world.new[HOME], source["next"])
-        assert described(world.client, held[OTHER], OTHER)["State"] == "available"
-        run()
-        world.new = world.holds("nightly")
-        assert world.new[HOME] == source["next"]
-        lose()
-
-    lose()
     return Task(run, finish)
 
 
@@ -311,7 +276,6 @@ def a_night(world: World) -> Task:
 
 TASKS = {
     "publish": publishing,
-    "publish elsewhere": publishing_elsewhere,
     "promote": promoting,
     "rollback": rolling_back,
     "retire": retiring,

@@ -319,47 +319,22 @@ RESULTS = [
 COUNTS = "1 built, 1 skipped, 1 failed, instances $0.25"
 
 
-def test_the_report_of_a_night_has_a_form_for_programs_forges_and_people(tmp_path: Path) -> None:
-    report.write(RESULTS, str(tmp_path))
-    rows = json.loads((tmp_path / "report.json").read_text())
-    assert [(row["row"], row["action"]) for row in rows] == [
-        ("row-a", "built"),
-        ("row-b", "failed"),
-        ("row-c", "skipped"),
-    ]
-    summary = (tmp_path / "report.md").read_text()
-    assert summary.startswith(f"## AMI Kiln, nightly: {COUNTS}\n")
-    assert "| row-b | failed | no capacity \\| anywhere |" in summary
-    assert "its inputs &lt;have&gt; changed" in (tmp_path / "report.html").read_text()
-
-
 @pytest.mark.parametrize("name", ["report.json", "report.md", "report.html"])
 def test_each_form_of_the_report_has_every_column_of_every_row(tmp_path: Path, name: str) -> None:
     report.write(RESULTS, str(tmp_path))
-    text = html.unescape((tmp_path / name).read_text())
+    text = (tmp_path / name).read_text()
+    assert ("<have>" in text) == (name != "report.html")
+    text = html.unescape(text)
     built = ("row-a", "built", "its inputs <have> changed", "ami-0a", "12.5", "0.25", "97 passed")
     diff = ("kernel 1 → 2", "ami-0b", "high")
     words = (*built, *diff, "al2/classic/base/x86_64", "pass 2026-11-02 c0ffee0")
     skipped = ("row-c", "same inputs", "al2/y/base/x86_64", "nightly", "pass 2026-11-01 c0ffee0")
+    if name == "report.md":
+        assert text.startswith(f"## AMI Kiln, nightly: {COUNTS}\n")
+        assert "| row-b | failed | no capacity \\| anywhere |" in text
     if name == "report.json":
         text = json.dumps(json.loads(text), ensure_ascii=False)
     assert [word for word in (*words, *skipped, "al2/x/base/x86_64") if word not in text] == []
-
-
-def test_the_report_of_a_night_reaches_its_topic(client: Callable[..., Any]) -> None:
-    sqs, sns = client("sqs"), client("sns")
-    queue = sqs.create_queue(QueueName="nights")["QueueUrl"]
-    known = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"]
-    topic = sns.create_topic(Name="nights")["TopicArn"]
-    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=known["QueueArn"])
-    report.send(AWS, topic, RESULTS)
-    (message,) = sqs.receive_message(QueueUrl=queue)["Messages"]
-    notice = json.loads(message["Body"])
-    assert notice["Subject"] == f"AMI Kiln, nightly: {COUNTS}"
-    built = notice["Message"].splitlines()[1]
-    assert built.startswith(
-        "built   row-a  ami-0a  its inputs <have> changed; kernel 1 → 2; 1 change"
-    )
 
 
 def test_a_topic_of_another_region_gets_the_report_and_no_more_than_a_message_takes(
@@ -377,10 +352,12 @@ def test_a_topic_of_another_region_gets_the_report_and_no_more_than_a_message_ta
     topic = client("sns", OTHER).create_topic(Name="nights")["TopicArn"]
     # A file's name may have bytes that are not UTF-8.
     report.send(AWS, topic, [RowResult("row-a", "failed", "\udcff" + "→" * 100_000)])
-    ((region, message),) = sent
+    ((region, message),) = list(sent)
     assert region == OTHER
     assert len(message["Message"].encode()) <= 262144
     assert message["Message"].startswith("failed  row-a    \\udcff→")
+    report.send(AWS, topic, RESULTS)
+    assert sent[-1][1]["Subject"] == f"AMI Kiln, nightly: {COUNTS}"
 
 
 @pytest.mark.parametrize("task", ["nightly", "nightly.finish", "nightly.codebuild"])
