@@ -116,7 +116,9 @@ def judge(
     hours = (utc_now() - came.since).total_seconds() / 3600
     needed = line.settings.soak_hours.get(release.channel, 0)
     changes = list(grave(present, release)) if present else []
-    against = f"nothing grave against {present.ami_name}" if present else "the channel is empty"
+    against = (
+        f"nothing grave against {present.ami_name}" if present else "the channel holds nothing yet"
+    )
     gates = [
         Gate("launches", not gone, "; ".join(gone) or f"available in {', '.join(images)}"),
         Gate("verified", says_verified(verdict), f"{VERIFIED} says {verdict or 'nothing'}"),
