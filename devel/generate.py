@@ -19,7 +19,7 @@ from kiln.cloud import iam
 from kiln.compat import rules
 from kiln.compat.unconfirmed import unconfirmed_of_row
 from kiln.facts import gpu_devices
-from kiln.matrix import load, schema
+from kiln.matrix import load, model
 from kiln.mig import plan, profiles
 from kiln.packer.folders import write_all
 from kiln.packer.staleness import stale_files
@@ -71,7 +71,7 @@ def is_tried(recipe: Recipe) -> bool:
 
 # File → the function that makes its text, and the source.
 TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
-    ROOT / "docs/amis.schema.json": (schema.matrix_json_schema, "kiln/matrix/schema.py"),
+    ROOT / "docs/amis.schema.json": (model.matrix_json_schema, "kiln/matrix/model.py"),
     ROOT / "docs/record.schema.json": (
         record_schema.record_json_schema,
         "kiln/pipeline/record_schema.py",

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from kiln import components
-from kiln.base import plain_yaml
+from kiln.base import yaml_files
 from kiln.base.paths import ROOT
 
 # The head and the first line of a key; hygiene.sh, which looks for keys, has only the head.
@@ -35,7 +35,7 @@ def slim_matrix(folder: Path, *keep: str) -> Path:
     `keep` are the components that stay all the same.
     """
     optional = {component.name for component in components.everything() if component.optional}
-    rows = plain_yaml.read_plain(ROOT / "amis.yaml")
+    rows = yaml_files.read_plain(ROOT / "amis.yaml")
     rows["defaults"]["without"] = sorted(optional - set(keep))
     path = folder / "amis.yaml"
     path.write_text(yaml.safe_dump(rows, sort_keys=False))

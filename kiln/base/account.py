@@ -1,63 +1,277 @@
-"""How builds use an AWS account: the `aws` block of the matrix, with what flags and environment
-replace in it.
+"""The `aws` settings: how builds use an AWS account.
 
-It says nothing about what is on an image, so it is not part of a recipe or of its digest.
+Each setting is one field of `AwsSettings`. Its key in amis.yaml, flag, variable of the environment,
+help, JSON Schema and line in docs/your-account.md come from it. They say nothing about what is on
+an image, so they are not part of a recipe's digest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import ipaddress
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from kiln.base import tags as our_tags
+from kiln.base import vocabulary
+from kiln.base.vocabulary import Arch
 
 # Of AWS's own tools, in the order in which they count.
 REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
+# EC2 allows 50 tags on a resource; a bake's own, Name and those that come later take up to 24.
+MOST_TAGS = 25
+
+
+_Same = TypeVar("_Same", bound="Block")
+
+
+class Block(BaseModel):
+    """A mapping in a YAML file: an unknown key is an error."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True
+    )
+
+    def changed(self: _Same, **fields: Any) -> _Same:
+        """Return a copy with other values of these fields, which are not validated."""
+        return self.model_copy(update=fields)
 
 
 @dataclass(frozen=True)
-class SubnetFilter:
-    """How to find a subnet: EC2's filters, and which to take of several matches."""
+class Flag:
+    """How a setting is typed on the command line and in the environment.
 
-    filters: Mapping[str, str]
+    `example` is a value for the help; `separator` is between the entries of a list or mapping.
+    Without `variables` the environment's variable is KILN_AWS_ and the setting's name.
+    """
+
+    example: str
+    separator: str | None = ","
+    variables: tuple[str, ...] = ()
+
+
+_Entry = TypeVar("_Entry", bound=str)
+
+
+def _each_once(values: tuple[str, ...]) -> tuple[str, ...]:
+    for index, value in enumerate(values):
+        if value in values[:index]:
+            raise ValueError(f"{value} is listed twice")
+    return values
+
+
+def _own_key(key: str) -> str:
+    if key.lower().startswith(("aws:", our_tags.PREFIX)) or key == "Name":
+        raise ValueError(f"tag {key!r} is reserved for AWS or AMI Kiln")
+    return key
+
+
+def _cidr(text: str) -> str:
+    try:
+        network = ipaddress.IPv4Network(text)
+    except ValueError as error:
+        wrong = f"{vocabulary.shown(text)} is not an IPv4 block such as 203.0.113.7/32: {error}"
+        raise ValueError(wrong) from None
+    if "/" not in text:
+        raise ValueError(f"{text} has no prefix length: {text}/32 is one address")
+    if network.prefixlen == 0:
+        raise ValueError(f"{text} is the whole internet: name the builders' addresses")
+    return text
+
+
+def _with_port(url: str) -> str:
+    port = re.match(r"https?://[^/:]+:([0-9]+)", url)
+    if port and not 1 <= int(port[1]) <= 65535:
+        raise ValueError(f"{port[1]} is not a port: 1 to 65535")
+    return url
+
+
+Listed = Annotated[
+    tuple[_Entry, ...], AfterValidator(_each_once), Field(json_schema_extra={"uniqueItems": True})
+]
+TagKey = Annotated[str, vocabulary.TAG_KEY, AfterValidator(_own_key)]
+TagValue = Annotated[str, vocabulary.TAG_VALUE]
+Region = Annotated[str, vocabulary.REGION]
+Subnet = Annotated[str, vocabulary.SUBNET_ID]
+KmsKey = Annotated[str, vocabulary.KMS_KEY]
+InstanceType = Annotated[str, vocabulary.INSTANCE_TYPE]
+SubnetFilterText = Annotated[str, vocabulary.FILTER]
+Url = Annotated[
+    str,
+    vocabulary.URL,
+    AfterValidator(_with_port),
+    AfterValidator(lambda text: text.rstrip("/")),
+]
+
+
+class SubnetFilter(Block):
+    """How to find a subnet, as Packer's subnet_filter has it."""
+
+    filters: dict[SubnetFilterText, SubnetFilterText] = Field(min_length=1)
+    """EC2's filters of DescribeSubnets, name and value: {"tag:Class": build}."""
     most_free: bool = False
+    """Of several subnets, the one with the most free addresses."""
     random: bool = False
+    """Of several subnets, any."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> SubnetFilter:
+        if self.most_free and self.random:
+            raise ValueError("give either most_free or random")
+        return self
+
+    def __str__(self) -> str:
+        chosen = ["most_free"] * self.most_free + ["random"] * self.random
+        return " ".join([*(f"{key}={text}" for key, text in self.filters.items()), *chosen])
 
 
-@dataclass(frozen=True)
-class Account:
-    """The settings of one build. `origins` maps each that is set to where that is: file and line,
-    a flag, or a variable of the environment; of a mapping, each key (`tags.owner`)."""
+class AwsSettings(Block):
+    """The settings, except for `instance_types`, which amis.yaml has per arch."""
 
-    region: str | None = None
-    subnet_id: str | None = None
-    # Tried in order when EC2 has no capacity.
-    subnet_ids: tuple[str, ...] = ()
-    subnet_filter: SubnetFilter | None = None
-    security_group_ids: tuple[str, ...] = ()
-    ssh_interface: str | None = None
-    ssh_source_cidrs: tuple[str, ...] = ()
-    iam_instance_profile: str | None = None
-    kms_key_id: str | None = None
-    # Of the recipe's arch, in the order in which they are tried.
-    instance_types: tuple[str, ...] = ()
-    spot: bool = False
-    capacity_reservation_id: str | None = None
-    tags: Mapping[str, str] = field(default_factory=dict)
-    proxy: str | None = None
-    no_proxy: tuple[str, ...] = ()
-    mirrors: Mapping[str, str] = field(default_factory=dict)
-    # Component, or `all` for those that are not named, → how long its provisioner may take: 90m.
-    time_limits: Mapping[str, str] = field(default_factory=dict)
-    # Where records of runs are kept for other machines.
-    records_bucket: str | None = None
-    # Of the roles of a stack (`deploy.codebuild`): a build makes none.
-    permissions_boundary: str | None = None
-    origins: Mapping[str, str] = field(default_factory=dict, compare=False)
+    region: Annotated[Region | None, Flag("eu-central-1", variables=REGION_VARIABLES)] = None
+    """where to build; otherwise the profile's region"""
+    subnet_id: Annotated[Subnet | None, Flag("subnet-0123456789abcdef0")] = None
+    """subnet of the instances (default: a default subnet)"""
+    subnet_ids: Annotated[
+        Listed[Subnet], Flag("subnet-0123456789abcdef0,subnet-0fedcba9876543210")
+    ] = ()
+    """subnets of one VPC, in order: the next when EC2 has no capacity"""
+    subnet_filter: Annotated[
+        SubnetFilter | None, Flag("tag:Class=build,availability-zone=eu-central-1a")
+    ] = None
+    """finds the subnet by EC2's filters of DescribeSubnets"""
+    security_group_ids: Annotated[
+        Listed[Annotated[str, vocabulary.SECURITY_GROUP_ID]],
+        Flag("sg-0123456789abcdef0,sg-0fedcba9876543210"),
+    ] = ()
+    """your own groups instead of a temporary one; they must admit SSH from here"""
+    ssh_interface: Annotated[
+        Literal["public_ip", "private_ip", "session_manager"] | None, Flag("private_ip")
+    ] = None
+    """public_ip, private_ip or session_manager (default: as the subnet has it)"""
+    ssh_source_cidrs: Annotated[
+        Listed[Annotated[str, AfterValidator(_cidr)]], Flag("10.0.0.0/8,192.0.2.7/32")
+    ] = ()
+    """who may reach SSH on the instances (default: this machine)"""
+    iam_instance_profile: Annotated[
+        Annotated[str, vocabulary.INSTANCE_PROFILE] | None, Flag("kiln-builder")
+    ] = None
+    """profile of the instances; session_manager needs one"""
+    kms_key_id: Annotated[KmsKey | None, Flag("alias/ami")] = None
+    """encrypts the volumes and the AMI (default: the account's default EBS key)"""
+    spot: Annotated[bool, Flag("")] = False
+    """bake and check on Spot instances, at most at the on-demand price"""
+    capacity_reservation_id: Annotated[
+        Annotated[str, vocabulary.RESERVATION_ID] | None, Flag("cr-0123456789abcdef0")
+    ] = None
+    """launch instances of its type in a capacity reservation"""
+    tags: Annotated[
+        Annotated[dict[TagKey, TagValue], Field(max_length=MOST_TAGS)],
+        Flag("team=ml,cost-center=42"),
+    ] = {}
+    """tags of all that is made in AWS, besides those of `defaults`"""
+    proxy: Annotated[
+        Annotated[str, vocabulary.PROXY, AfterValidator(_with_port)] | None,
+        Flag("http://proxy.example.com:3128"),
+    ] = None
+    """proxy of the bake, for package tools, curl and installers; not on the image"""
+    no_proxy: Annotated[
+        Listed[Annotated[str, vocabulary.NO_PROXY]], Flag(".example.com,10.0.0.0/8")
+    ] = ()
+    """hosts that the bake reaches without the proxy"""
+    mirrors: Annotated[
+        dict[Url, Url],
+        Flag(
+            '"https://developer.download.nvidia.com=https://mirror.example.com/nvidia"',
+            separator=None,
+            variables=("KILN_MIRRORS",),
+        ),
+    ] = {}
+    """beginnings of vendors' URLs and what takes their place in the bake; hashes and keys stay"""
+    time_limits: Annotated[
+        dict[str, Annotated[str, vocabulary.DURATION]], Flag("all=3h,nvidia-driver=4h")
+    ] = {}
+    """how long a component's provisioner may take; all: each other one"""
+    records_bucket: Annotated[Annotated[str, vocabulary.BUCKET] | None, Flag("my-kiln-records")] = (
+        None
+    )
+    """S3 bucket of the records that machines share"""
+    permissions_boundary: Annotated[str, vocabulary.POLICY_ARN] | None = None
+    """permissions boundary of the roles that deploy.codebuild makes"""
+
+    @model_validator(mode="after")
+    def _mirrors_are_safe(self) -> AwsSettings:
+        targets = list(self.mirrors.values())
+        for index, (vendor, mirror) in enumerate(self.mirrors.items()):
+            if vendor.startswith("https:") and not mirror.startswith("https:"):
+                raise ValueError(f"mirrors: {mirror} has no TLS, and {vendor} has")
+            # A bake puts the vendors' URLs back afterwards.
+            others = targets[index + 1 :] + targets[:index]
+            if any(f"{other}/".startswith(f"{mirror}/") for other in others):
+                raise ValueError(f"mirrors: {mirror} takes the place of two vendors' URLs")
+        return self
+
+
+class Aws(AwsSettings):
+    """How builds use your AWS account. null removes what `defaults` sets, of a list []."""
+
+    instance_types: dict[Arch, Listed[InstanceType]] = {}
+    """per arch: types that bake, in order; the next when EC2 has no capacity"""
+
+    @model_validator(mode="after")
+    def _one_subnet(self) -> Aws:
+        if sum(bool(getattr(self, name)) for name in SUBNETS) > 1:
+            raise ValueError("give either subnet_id, subnet_ids or subnet_filter")
+        return self
+
+
+class Account(AwsSettings):
+    """The merged settings of one build, for the arch of its recipe.
+
+    `origins` maps each setting to where it is from: file and line, a flag, or a variable of the
+    environment; of a mapping, each key (`tags.owner`).
+    """
+
+    instance_types: Annotated[Listed[InstanceType], Flag("g4dn.xlarge,g5.xlarge")] = ()
+    """types that bake, in order: the next when EC2 has no capacity"""
+    origins: Annotated[Mapping[str, str], Field(exclude=True, repr=False)] = {}
 
     @property
     def region_of_caller(self) -> bool:
         """Whether the region is from a flag or the environment, and not from a file."""
         return self.origins.get("region") in ("--region", *REGION_VARIABLES)
+
+    def with_block(
+        self, block: Aws | None, origin: Callable[[tuple[str, ...]], str], arch: str | None
+    ) -> Account:
+        """Return these settings with those of a block over them: a key replaces a key; of tags,
+        mirrors and time limits an entry replaces an entry. `origin` says where a key of the block
+        stands; `arch` chooses its instance types."""
+        if block is None:
+            return self
+        values: dict[str, Any] = {}
+        origins = dict(self.origins)
+        for name in block.model_fields_set:
+            value = getattr(block, name)
+            if name == "instance_types":
+                if arch in value:
+                    values[name] = value[arch]
+                    origins[name] = origin((name, str(arch)))
+            elif isinstance(value, dict):
+                values[name] = {**getattr(self, name), **value}
+                origins |= {f"{name}.{key}": origin((name, key)) for key in value}
+            else:
+                values[name] = value
+                origins[name] = origin((name,))
+        # A subnet of a closer layer takes the place of a filter of a farther one.
+        if any(values.get(name) for name in SUBNETS):
+            for name in SUBNETS - values.keys():
+                values[name] = AwsSettings.model_fields[name].default
+                origins.pop(name, None)
+        return self.model_copy(update={**values, "origins": origins})
 
     def shown(self, without: Collection[str] = ()) -> list[str]:
         """Each setting that is set, as a line: its name, its value, where it comes from."""
@@ -75,6 +289,26 @@ class Account:
             if (parts := list(self._parts(name)))
         }
 
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """The settings that do not fit together: the one at fault, and why."""
+        if self.spot and self.capacity_reservation_id:
+            yield "spot", "Spot instances do not run in a capacity reservation"
+        if self.security_group_ids and self.ssh_source_cidrs:
+            why = "security_group_ids are your own groups, to which AMI Kiln adds no rule"
+            yield "ssh_source_cidrs", why
+        if len(self.tags) > MOST_TAGS:
+            why = f"{len(self.tags)} are more than {MOST_TAGS}, with which EC2's 50 are full"
+            yield "tags", why
+        # A bake replaces the URLs in the package sources one after another.
+        for vendor, mirror in self.mirrors.items():
+            for other in self.mirrors:
+                if f"{mirror}/".startswith(f"{other}/"):
+                    again = "itself" if other == vendor else f"another mirror's {other}"
+                    yield (
+                        "mirrors",
+                        f"{mirror}, the mirror of {vendor}, would be replaced again, as {again}",
+                    )
+
     def _parts(self, name: str) -> Iterator[tuple[str, str]]:
         value = getattr(self, name)
         if isinstance(value, Mapping):
@@ -84,36 +318,38 @@ class Account:
             yield _as_text(value), self.origins[name]
 
 
-_NOT_OF_BUILDS = ("permissions_boundary", "origins")
-# Those of a build, in the order in which they are shown.
-SETTINGS = tuple(name for name in Account.__dataclass_fields__ if name not in _NOT_OF_BUILDS)
-
-# Flag → its form, for help; the settings are those of `aws`, with dashes.
-FORMS = {
-    "tags": "--tags team=ml,cost-center=42",
-    "subnet_id": "--subnet-id subnet-0123456789abcdef0",
-    "subnet_ids": "--subnet-ids subnet-0123456789abcdef0,subnet-0fedcba9876543210",
-    "subnet_filter": "--subnet-filter tag:Class=build,availability-zone=eu-central-1a",
-    "security_group_ids": "--security-group-ids sg-0123456789abcdef0,sg-0fedcba9876543210",
-    "ssh_interface": "--ssh-interface private_ip",
-    "ssh_source_cidrs": "--ssh-source-cidrs 10.0.0.0/8,192.0.2.7/32",
-    "kms_key_id": "--kms-key-id alias/ami",
-    "iam_instance_profile": "--iam-instance-profile kiln-builder",
-    "instance_types": "--instance-types g4dn.xlarge,g5.xlarge",
-    "spot": "--spot",
-    "capacity_reservation_id": "--capacity-reservation-id cr-0123456789abcdef0",
-    "proxy": "--proxy http://proxy.example.com:3128",
-    "no_proxy": "--no-proxy .example.com,10.0.0.0/8",
-    "mirrors": '--mirrors "https://developer.download.nvidia.com=https://mirror.example.com/nvidia"',
-    "time_limits": "--time-limits all=3h,nvidia-driver=4h",
-    "records_bucket": "--records-bucket my-kiln-records",
+# The ways to name the subnet.
+SUBNETS = {"subnet_id", "subnet_ids", "subnet_filter"}
+# Setting → how it is typed, in the order in which they are shown.
+SETTINGS: dict[str, Flag] = {
+    name: flag
+    for name, field in Account.model_fields.items()
+    for flag in field.metadata
+    if isinstance(flag, Flag)
 }
 
 
+def variables(name: str) -> tuple[str, ...]:
+    """The variables of the environment for a setting, of which the first that is set counts."""
+    return SETTINGS[name].variables or (f"KILN_AWS_{name.upper()}",)
+
+
+def setting_help(name: str) -> str:
+    """The help of a setting's flag: what it is, and an example."""
+    flag = f"--{name.replace('_', '-')} {SETTINGS[name].example}".rstrip()
+    return f"{Account.model_fields[name].description}: {flag}"
+
+
+def key_elsewhere(key: str | None, region: str | None) -> str:
+    """The region of a KMS key that cannot encrypt what is made in another one; "" if it can, and
+    for a key that is not named by an ARN."""
+    parts = (key or "").split(":")
+    if region is None or len(parts) < 6 or parts[3] == region:
+        return ""
+    return parts[3]
+
+
 def _as_text(value: object) -> str:
-    if isinstance(value, SubnetFilter):
-        chosen = ["most_free"] * value.most_free + ["random"] * value.random
-        return " ".join([*(f"{key}={text}" for key, text in value.filters.items()), *chosen])
     if isinstance(value, tuple):
         return " ".join(value) or "none"
     return "none" if value is None else str(value).lower() if value in (True, False) else str(value)

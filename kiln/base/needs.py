@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kiln.base import plain_yaml
+from kiln.base import yaml_files
 from kiln.base.errors import operation_failed
 from kiln.base.paths import KNOWLEDGE
 
@@ -28,14 +28,14 @@ class Need:
 
 def all_needs() -> list[Need]:
     """The commands of all groups."""
-    data = plain_yaml.read_plain(KNOWLEDGE / "host-packages.yaml")
+    data = yaml_files.read_plain(KNOWLEDGE / "host-packages.yaml")
     groups = (entries for name, entries in data.items() if name != "source")
     return [Need(**entry) for entries in groups for entry in entries]
 
 
 def missing(*groups: str) -> list[Need]:
     """The commands of these groups that are missing: `kiln/facts/knowledge/host-packages.yaml`."""
-    data = plain_yaml.read_plain(KNOWLEDGE / "host-packages.yaml")
+    data = yaml_files.read_plain(KNOWLEDGE / "host-packages.yaml")
     needs = [Need(**entry) for group in groups for entry in data[group]]
     return [need for need in needs if not shutil.which(need.command)]
 

@@ -8,19 +8,28 @@ overlay may have asks here for the folders.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import RootModel
 
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.findings import Place
 from kiln.base.paths import AMI_TESTS, PROVISIONERS, ROOT
+from kiln.base.vocabulary import Form
+from kiln.base.yaml_files import load_yaml, validated
 
 CONTENT = ("amis.yaml", "components", "facts", "lab", "provisioners", "runtime", "tests")
 _ENDINGS = (".yaml", ".yml", ".py", ".sh")
+_PackageVersion = Form(r"^[0-9][A-Za-z0-9.+~_-]*$", "a package's version such as 1.7.1")
+# Distribution → package → version.
+_StandIns = RootModel[dict[str, dict[str, Annotated[str, _PackageVersion]]]]
 
 
 def overlays() -> tuple[Path, ...]:
-    """The overlays in their order. Raises KilnError (exit status 2) for one that cannot be."""
+    """The overlays in their order."""
     return _folders(os.environ.get("KILN_OVERLAY"))
 
 
@@ -43,7 +52,14 @@ def _folders(named: str | None) -> tuple[Path, ...]:
                 hint = did_you_mean(name, CONTENT)
                 raise overlay_mistake(path, f"an overlay has no {name}", hint)
         for check in sorted(folder.glob("tests/ami/test_*.py")):
-            _check_test(check)
+            if (AMI_TESTS / check.name).exists():
+                hint = "give it the name of your component: test_acme_baseline.py"
+                raise overlay_mistake(check, f"tests/ami/{check.name} exists already", hint)
+            try:  # pytest would complain only after the machine has booted
+                compile(check.read_bytes(), str(check), "exec", dont_inherit=True)
+            except SyntaxError as error:
+                what = f"not valid Python: {error.msg}"
+                raise overlay_mistake(check, what, line=error.lineno) from None
     return tuple(folders)
 
 
@@ -65,16 +81,28 @@ def provisioner_file(component: str) -> Path:
     return PROVISIONERS / name
 
 
-def component_files(component: str) -> list[Path]:
-    """The files that say what a component gives its script: the checkout's, then the overlays'."""
-    module = ROOT / "kiln" / "components" / f"{component.replace('-', '_')}.py"
-    own = [path for path in own_files("components/*") if path.stem.replace("_", "-") == component]
-    return [path for path in (module, *own) if path.is_file()]
-
-
 def ami_check_folders() -> tuple[Path, ...]:
     """The folders with checks of booted AMIs: the checkout's, then the overlays'."""
     return (AMI_TESTS, *(path for path in own_files("tests/ami") if path.is_dir()))
+
+
+def overlay_stand_ins(distros: Collection[str]) -> dict[str, dict[str, str]]:
+    """Distribution → name → version of the packages for which overlays ask the lab for a stand-in,
+    lab/packages.yaml; `distros` are those whose repositories are the lab's own."""
+    added: dict[str, dict[str, str]] = {}
+    for path in own_files("lab/*"):
+        if path.name != "packages.yaml":
+            what = "an overlay has one file for the lab, overlay/lab/packages.yaml"
+            raise overlay_mistake(path, what)
+        document = load_yaml(path, shown_path(path))
+        for name, packages in validated(_StandIns, document).root.items():
+            if name not in distros:
+                place = document.key_place((name,))
+                what = "the lab passes on the repositories of all but Amazon Linux"
+                hint = did_you_mean(name, distros)
+                raise KilnError(f"{place}: {name!r}: {what}", hint=hint, place=place)
+            added.setdefault(name, {}).update(packages)
+    return added
 
 
 def shown_path(path: Path) -> str:
@@ -90,21 +118,9 @@ def shown_script(path: Path) -> str:
 
 
 def overlay_mistake(
-    path: Path, message: str, hint: str = "", line: int | None = None, column: int | None = None
+    path: Path, message: str, hint: str = "", *, line: int | None = None
 ) -> KilnError:
-    """The error (exit status 2) for a mistake in a file of an overlay; without a line it is about
-    the file as a whole."""
-    place = Place(shown_path(path), line, column)
+    """The error for a mistake in a file of an overlay; without a line it is about the file as a
+    whole."""
+    place = Place(shown_path(path), line)
     return KilnError(f"{place}: {message}", hint=hint, place=place)
-
-
-def _check_test(check: Path) -> None:
-    """Reject what pytest would complain about only after the machine has booted."""
-    if (AMI_TESTS / check.name).exists():
-        hint = "give it the name of your component: test_acme_baseline.py for acme-baseline"
-        raise overlay_mistake(check, f"tests/ami/{check.name} exists already", hint)
-    try:
-        compile(check.read_bytes(), str(check), "exec", dont_inherit=True)
-    except SyntaxError as error:
-        what = f"not valid Python: {error.msg}"
-        raise overlay_mistake(check, what, line=error.lineno or 1) from None

@@ -1,25 +1,43 @@
-"""A recipe: everything that decides what is on one AMI."""
+"""A recipe: everything that decides what is on one AMI.
+
+`Stack`, `SourceAmi`, `Volume` and `Acceptance` are parts of amis.yaml, too: kiln.matrix.model.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
 from datetime import date
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from kiln.base.account import Account
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from kiln.base import vocabulary
+from kiln.base.account import Account, Block, InstanceType
 from kiln.base.findings import Place
+from kiln.base.vocabulary import Arch, DriverSource, Flavor, KernelModule
+
+Version = Annotated[str, vocabulary.VERSION]
+Release = Annotated[str, vocabulary.THREE_NUMBERS]
+Driver = Annotated[str, vocabulary.DRIVER]
+Kubernetes = Annotated[str, vocabulary.KUBERNETES]
+Label = Annotated[str, vocabulary.LABEL]
 
 
-@dataclass(frozen=True)
-class SourceAmi:
-    """How the parent AMI is found: a public SSM parameter, or an owner and a name filter."""
+class SourceAmi(Block):
+    """How the parent AMI is found: a public SSM parameter, or an owner and a name filter. In a
+    matrix `{arch}`, `{deb_arch}`, `{kubernetes}` and `{parallelcluster}` are filled in per row."""
 
-    ssm_parameter: str | None = None
-    owner: str | None = None
-    name: str | None = None
+    ssm_parameter: Annotated[str, vocabulary.PARAMETER] | None = None
+    owner: Annotated[str, vocabulary.OWNER] | None = None
+    name: Annotated[str, vocabulary.AMI_NAME] | None = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> SourceAmi:
+        if bool(self.ssm_parameter) == bool(self.owner and self.name):
+            raise ValueError("give either ssm_parameter, or owner and name")
+        return self
 
     def __str__(self) -> str:
         if self.ssm_parameter:
@@ -27,43 +45,101 @@ class SourceAmi:
         return f"newest of {self.owner} named {self.name}"
 
 
-@dataclass(frozen=True)
-class Distro:
-    """A Linux distribution as EC2 offers it. `family` is al or debian."""
+class Distro(Block):
+    """A Linux distribution as EC2 offers it."""
 
-    id: str
-    name: str
-    family: str
-    package_manager: str
-    ssh_user: str
-    root_device: str
-    cuda_repo: str
-
-
-@dataclass(frozen=True)
-class Volume:
-    """The root volume. Size in GiB, throughput in MiB/s."""
-
-    size: int = 100
-    type: str = "gp3"
-    iops: int = 3000
-    throughput: int = 125
+    id: Annotated[str, vocabulary.ID]
+    name: Annotated[str, vocabulary.NAME]
+    family: vocabulary.Family
+    package_manager: vocabulary.PackageManager
+    ssh_user: Annotated[str, vocabulary.USER]
+    root_device: Annotated[str, vocabulary.DEVICE]
+    cuda_repo: Annotated[str, vocabulary.CUDA_REPO]
 
 
-@dataclass(frozen=True)
-class Acceptance:
-    """A warning that a row accepts: the rule, why, the last day, and where it stands."""
+class Volume(Block):
+    """The root volume."""
 
-    rule: str
-    reason: str
+    # EC2's limits of gp3: https://docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html
+    size: int = Field(100, ge=8, le=65536)
+    """GiB"""
+    type: Literal["gp3"] = "gp3"
+    iops: int = Field(3000, ge=3000, le=80000)
+    """at most 500 per GiB"""
+    throughput: int = Field(125, ge=125, le=2000)
+    """MiB/s, at most 0.25 per IOPS"""
+
+    @model_validator(mode="after")
+    def _in_proportion(self) -> Volume:
+        if self.iops > 500 * self.size:
+            raise ValueError(f"iops {self.iops} need size: {-(-self.iops // 500)} or more")
+        if self.throughput * 4 > self.iops:
+            raise ValueError(
+                f"throughput {self.throughput} needs iops: {self.throughput * 4} or more"
+            )
+        return self
+
+
+class Acceptance(Block):
+    """A warning of `check` that the row accepts, so that `check --strict` passes."""
+
+    rule: Annotated[str, vocabulary.RULE_ID]
+    """the rule that warns: DRV-EOL"""
+    reason: Annotated[str, vocabulary.REASON]
+    """why the row accepts it"""
     until: date
+    """the last day: 2027-03-31; after it `check` fails"""
+
+    @field_validator("until", mode="before")
+    @classmethod
+    def _day(cls, value: Any) -> Any:
+        if isinstance(value, str) and not vocabulary.DAY.fits(value):
+            raise ValueError(f"{vocabulary.shown(value)} is not {vocabulary.DAY.what}")
+        return value
+
+
+class Accepted(Acceptance):
+    """An accepted warning, and where the row says so."""
+
     place: Place
 
 
-@dataclass(frozen=True)
-class Row:
+class Stack(Block):
+    """The GPU stack. A row may override any field of its stack; null removes a component."""
+
+    driver: Driver | None = None
+    driver_source: DriverSource | None = None
+    kernel_module: KernelModule | None = None
+    """both: both are built, and kiln-gpu-boot loads the one for the GPUs"""
+    kernel: Annotated[str, vocabulary.PACKAGE] | None = None
+    """kernel package (series) to pin, by the distribution's name for it"""
+    cuda: Release | None = None
+    cudnn: Annotated[str, vocabulary.CUDNN] | None = None
+    nccl: Release | None = None
+    efa: Release | None = None
+    """EFA installer"""
+    ofi_nccl: Version | None = None
+    """aws-ofi-nccl built from source, if the EFA installer bundles none"""
+    gdrcopy: Version | None = None
+    dcgm: Release | None = None
+    dcgm_exporter: Version | None = None
+    """DCGM's metrics for `telemetry: {dcgm: true}`; needs dcgm"""
+    container_toolkit: Version | None = None
+    cloudwatch_agent: Version | None = None
+    mig_parted: Version | None = None
+    """NVIDIA's mig-parted, which gpu-mig uses if it is on the image"""
+    nvlsm: Version | None = None
+    """NVLink subnet manager, for the NVSwitches of B200 and B300"""
+    imex: bool | None = None
+    """nvidia-imex, for GB200 and GB300 hosts"""
+    package_snapshot: str | None = None
+    """the distribution's packages as they were: a release of Amazon Linux 2023, or a UTC time for
+    Ubuntu and Debian"""
+
+
+class Row(Block):
     """Where in the matrix a recipe comes from, for messages; the warnings that it accepts; how its
-    builds use an AWS account.
+    builds use an AWS account. A record has the file, line and index.
 
     `origins` maps a field of the recipe to the place of its value: in the row, its stack,
     `defaults` or `distros`. It lacks fields that the matrix does not set.
@@ -72,10 +148,10 @@ class Row:
     file: str
     line: int
     index: int
-    column: int | None = None
-    origins: Mapping[str, Place] = field(default_factory=dict, repr=False)
-    accepted: tuple[Acceptance, ...] = ()
-    account: Account = field(default_factory=Account, repr=False)
+    column: Annotated[int | None, Field(exclude=True)] = None
+    origins: Annotated[Mapping[str, Place], Field(exclude=True, repr=False)] = {}
+    accepted: Annotated[tuple[Accepted, ...], Field(exclude=True)] = ()
+    account: Annotated[Account, Field(exclude=True, repr=False)] = Account()
 
     @property
     def place(self) -> Place:
@@ -85,7 +161,7 @@ class Row:
     def without(self, *names: str) -> Row:
         """The row without the origins of fields that are set elsewhere (the command line)."""
         origins = {name: place for name, place in self.origins.items() if name not in names}
-        return replace(self, origins=origins)
+        return self.changed(origins=origins)
 
     def has(self, name: str) -> bool:
         """Does the row itself, rather than its stack or a default, set this field?"""
@@ -102,51 +178,42 @@ class Row:
         return self.origins[(own or settings)[0]] if settings else self.place
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(Stack):
     """One AMI. Every field but `row` goes into the digest.
 
     `name` is the AMI's, with its versions; `line` names its folder and stays when they change.
     A GPU stack field that is None means that the component is not on the image.
     `package_snapshot` None means the distribution's archive as it is on the day of the bake.
+    `telemetry` has the settings that the matrix sets, `volume` all of them.
     """
 
-    name: str
+    name: Annotated[str, vocabulary.RECIPE_NAME]
     line: str
     distro: Distro
-    arch: str
-    flavor: str
+    arch: Arch
+    flavor: Flavor
     stack: str
     source_ami: SourceAmi
-    driver: str
-    driver_source: str
-    kernel_module: str
-    kernel: str | None
-    cuda: str | None
-    cudnn: str | None
-    nccl: str | None
-    efa: str | None
-    ofi_nccl: str | None
-    gdrcopy: str | None
-    dcgm: str | None
-    dcgm_exporter: str | None
-    container_toolkit: str | None
-    cloudwatch_agent: str | None
-    mig_parted: str | None
-    nvlsm: str | None
-    imex: bool
+    driver: Driver
+    driver_source: DriverSource = "repo"
+    kernel_module: KernelModule
+    imex: bool = False
     components: tuple[str, ...]
-    instance_type: str
-    verify_instance_type: str
-    target_instance_types: tuple[str, ...]
-    volume: Volume
-    kubernetes: str | None
-    parallelcluster: str | None
-    telemetry: dict[str, Any]
-    mig_config: str | None
-    extended_support: bool
-    package_snapshot: str | None
-    row: Row = field(compare=False)
+    instance_type: InstanceType
+    verify_instance_type: InstanceType
+    target_instance_types: tuple[InstanceType, ...] = ()
+    volume: Volume = Volume()
+    kubernetes: Kubernetes | None = None
+    parallelcluster: Release | None = None
+    telemetry: dict[str, Any] = {}
+    mig_config: Label | None = None
+    extended_support: bool = False
+    row: Row
+
+    @field_validator("driver_source", "imex", "extended_support", mode="before")
+    @classmethod
+    def _default_of_null(cls, value: Any, info: ValidationInfo) -> Any:
+        return cls.model_fields[str(info.field_name)].default if value is None else value
 
     @property
     def cuda_series(self) -> str | None:
@@ -166,9 +233,8 @@ class Recipe:
         return self.driver.split(".", 1)[0]
 
     def as_json(self) -> dict[str, Any]:
-        """The recipe as plain data; its row only as file, line and index."""
-        row = {"file": self.row.file, "line": self.row.line, "index": self.row.index}
-        return {**asdict(replace(self, row=Row("", 0, 0))), "row": row}
+        """The recipe as plain data; `Recipe.model_validate` reads it."""
+        return self.model_dump(mode="json")
 
     def digest(self, files: dict[str, bytes] | None = None) -> str:
         """SHA-256 over the recipe and the files it bakes in, as hex.
@@ -176,8 +242,7 @@ class Recipe:
         `files` maps a path in the checkout to its content. The row's place in the matrix does not
         count: moving a line does not make another AMI.
         """
-        data = self.as_json()
-        del data["row"]
+        data = self.model_dump(mode="json", exclude={"row"})
         total = hashlib.sha256(json.dumps(data, sort_keys=True).encode())
         for path, content in sorted((files or {}).items()):
             total.update(path.encode() + b"\0" + hashlib.sha256(content).digest())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.base import hcl
 from kiln.base.paths import TEMPLATES
-from kiln.base.yaml_text import as_yaml
+from kiln.base.yaml_files import as_yaml
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from kiln.base.errors import KilnError
 
@@ -37,8 +37,7 @@ UNAME_OF_DEB = {DEB_ARCH[arch]: UNAME_ARCH[arch] for arch in ARCHES}
 class Form:
     """A text format: its regular expression, its description in messages, its most characters.
 
-    Few versions, ids or names are longer than 128 characters; Python refuses to read a number of
-    more than 4,300 digits.
+    A field of a pydantic model that is `Annotated[str, FORM]` is checked by it.
     """
 
     pattern: str
@@ -61,6 +60,21 @@ class Form:
         if not self.fits(text):
             raise KilnError(f"{called} {shown(text)} is not {self.what}")
         return str(text)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        return {**handler(schema), "pattern": self.pattern, "maxLength": self.longest}
+
+    def _checked(self, text: str) -> str:
+        if not self.fits(text):
+            # What is before the @ of a URL may be a password, also without https://.
+            said = re.sub(r"^.*@", "…@", text) if self in (PROXY, URL) else text
+            raise ValueError(f"{quoted(text if '://' in text else said)} is not {self.what}")
+        return text
 
 
 # Of a value in a message.
@@ -123,7 +137,9 @@ KUBERNETES = Form(r"^[0-9]+\.[0-9]+$", "a Kubernetes version such as 1.35")
 # These reach shells and device tables unquoted.
 PACKAGE = Form(r"^[A-Za-z0-9][A-Za-z0-9.+_-]*$", "a kernel series or package such as kernel6.12")
 RULE_ID = Form(r"^[A-Z][A-Z0-9]*(-[A-Z0-9]+)*$", "the id of a rule such as DRV-EOL")
-REASON = Form(r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$", "a reason in one line")
+REASON = Form(
+    r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$", "a reason in one line", longest=400
+)
 DAY = Form(r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", "a day such as 2027-03-31")
 USER = Form(r"^[a-z_][a-z0-9_-]*$", "a user name such as ec2-user")
 DEVICE = Form(r"^/dev/[a-z0-9]+$", "a device such as /dev/xvda")
@@ -202,8 +218,11 @@ KMS_KEY = Form(
     r"|(arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/)?"
     r"([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32}))$",
     "a KMS key: its id, alias/NAME, or an ARN",
+    longest=350,
 )
-ROLE = Form(r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+$", "a role's ARN")
+ROLE = Form(
+    r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+$", "a role's ARN", longest=600
+)
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
 INSTANCE_PROFILE = Form(r"^[A-Za-z0-9+=,.@_-]+$", "the name of an instance profile (not its ARN)")
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference-arns.html
@@ -214,18 +233,24 @@ POLICY_ARN = Form(
 )
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html#tag-restrictions
 TAG_KEY = Form(r"^[\w +=.:/@-]+$", "a tag's key: letters, digits, spaces and +-=._:/@")
-TAG_VALUE = Form(r"^[\w +=.:/@-]*$", "a tag's value: letters, digits, spaces and +-=._:/@")
+TAG_VALUE = Form(
+    r"^[\w +=.:/@-]*$", "a tag's value: letters, digits, spaces and +-=._:/@", longest=256
+)
 # Names and values of https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeSubnets.html
 FILTER = Form(r"^[\w +=.:/@*?-]+$", "a filter of DescribeSubnets, such as tag:Class")
 # These reach shells and URLs on the build instance.
 PROXY = Form(
     r"^https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?/?$",
-    "a proxy's URL without user and password, such as http://proxy.example.com:3128",
+    "a proxy's URL without user and password, such as http://proxy.example.com:3128: a password "
+    "would be in Packer's log, and every script of the bake could read it",
+    longest=512,
 )
 NO_PROXY = Form(r"^[A-Za-z0-9.:*/-]+$", "a host, a domain such as .example.com, or an address")
 URL = Form(
     r"^https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?$",
-    "the beginning of a URL without user and password, such as https://mirror.example.com/nvidia",
+    "the beginning of a URL without user and password, such as https://mirror.example.com/nvidia: "
+    "a password would be in Packer's log, and every script of the bake could read it",
+    longest=512,
 )
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html
 BUCKET = Form(
@@ -245,8 +270,3 @@ TOPIC = Form(
 )
 # https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_CreateStack.html
 STACK = Form(r"^[A-Za-z][A-Za-z0-9-]{0,127}$", "a stack's name of letters, digits and dashes")
-
-# The schema's formats: regular expression → description, for messages about text that differs.
-DESCRIBED = {
-    form.pattern: form.what for form in tuple(globals().values()) if isinstance(form, Form)
-}

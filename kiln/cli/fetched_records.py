@@ -26,7 +26,7 @@ def shelf_for(
     """
     from kiln.base.account import Account
     from kiln.matrix import load
-    from kiln.matrix.overrides import records_bucket
+    from kiln.matrix.flags import records_bucket
     from kiln.pipeline.shared_records import shelf_of
 
     settings = recipe.row.account if recipe else Account()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from kiln.base.account import FORMS
+from kiln.base.account import SETTINGS, setting_help
 from kiln.base.errors import KilnError
 
 Task = Callable[..., "int | None"]
@@ -54,26 +54,8 @@ def positive_number(text: str, flag: str) -> float:
     return number
 
 
-# Flags that replace `aws` settings of the matrix.
-ACCOUNT = {
-    "tags": "tags of all that is made in AWS, besides those of amis.yaml",
-    "subnet_id": "subnet of the instances (default: a default subnet)",
-    "subnet_ids": "subnets in order: the next when EC2 has no capacity",
-    "subnet_filter": "finds the subnet by EC2's filters",
-    "security_group_ids": "your own groups for the instances, instead of a temporary one",
-    "ssh_interface": "public_ip, private_ip or session_manager (default: as the subnet has it)",
-    "ssh_source_cidrs": "who may reach SSH on the instances (default: this machine)",
-    "kms_key_id": "KMS key that encrypts volumes and AMI",
-    "iam_instance_profile": "profile of the instances",
-    "instance_types": "types that bake, in order: the next when EC2 has no capacity",
-    "spot": "bake and check on Spot instances",
-    "capacity_reservation_id": "launch instances of its type in a capacity reservation",
-    "proxy": "proxy of the bake",
-    "no_proxy": "what the bake reaches without the proxy",
-    "mirrors": "beginnings of vendors' URLs and what takes their place in the bake",
-    "time_limits": "how long a component's provisioner may take; all: each other one",
-    "records_bucket": "S3 bucket of the records that machines share",
-}
+# The `aws` settings that flags replace; `region` is one of TARGET.
+ACCOUNT = tuple(name for name in SETTINGS if name != "region")
 # Those that a launch without a bake has.
 LAUNCH = (
     "tags",
@@ -92,43 +74,28 @@ LAUNCH = (
 RECORDS = ("records_bucket",)
 
 
-def account_help(names: Iterable[str] = tuple(ACCOUNT)) -> dict[str, str]:
+def account_help(names: Iterable[str] = ACCOUNT) -> dict[str, str]:
     """The help of these flags, each with the form in which it is typed."""
-    return {name.replace("_", "-"): f"{ACCOUNT[name]}: {FORMS[name]}" for name in names}
+    return {name.replace("_", "-"): setting_help(name) for name in names}
 
 
-def replaces_settings(names: Iterable[str] = tuple(ACCOUNT)) -> Callable[[Task], Task]:
+def replaces_settings(names: Iterable[str] = ACCOUNT) -> Callable[[Task], Task]:
     """Give a task's function flags of ACCOUNT. In the place of its parameter `aws_flags` it gets
-    what was typed, as `kiln.matrix.overrides.overridden` takes it; `region` too, if the task has
-    it."""
-    flags = [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=False if name == "spot" else None
-        )
-        for name in names
-    ]
+    what was typed, as `kiln.matrix.flags.overridden` takes it; `region` too, if the task has it."""
+    flags = _keywords(names, switches=("spot",))
 
     def decorate(body: Task) -> Task:
-        own = list(inspect.signature(body).parameters.values())
+        own = [each for each in _parameters(body) if each.name != "aws_flags"]
 
         @functools.wraps(body)
         def with_settings(*arguments: Any, **typed: Any) -> int | None:
             values = {flag.name: typed.pop(flag.name, flag.default) for flag in flags}
-            values = {name: value for name, value in values.items() if value}
-            if typed.get("region"):
-                values["region"] = typed["region"]
-            texts = {name: str(value) for name, value in values.items()}
+            values["region"] = typed.get("region")
+            texts = {name: str(value) for name, value in values.items() if value}
             return body(*arguments, aws_flags=texts, **typed)
 
-        before = [each for each in own if each.default is each.empty and each.name != "aws_flags"]
-        after = [
-            each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for each in own
-            if each.default is not each.empty
-        ]
-        signature = inspect.Signature([*before, *flags, *after])
-        with_settings.__signature__ = signature  # type: ignore[attr-defined]
-        return with_settings
+        required = [each for each in own if each.default is each.empty]
+        return _with_signature(with_settings, required, flags, own[len(required) :])
 
     return decorate
 
@@ -136,25 +103,39 @@ def replaces_settings(names: Iterable[str] = tuple(ACCOUNT)) -> Callable[[Task],
 Selection = dict[str, Any]
 
 
-def selects_rows(body: Callable[..., int | None]) -> Callable[..., int | None]:
+def selects_rows(body: Task) -> Task:
     """Give a task's function the flags of ROWS. It gets their values as its second argument, as
     `kiln.matrix.select.select` takes them."""
-    context, _, *own = inspect.signature(body).parameters.values()
-    flags = [
-        inspect.Parameter(
-            name.replace("-", "_"),
-            inspect.Parameter.KEYWORD_ONLY,
-            default=False if name == "all" else None,
-        )
-        for name in ROWS
-    ]
+    context, _, *own = _parameters(body)
+    flags = _keywords((name.replace("-", "_") for name in ROWS), switches=("all",))
 
     @functools.wraps(body)
     def with_flags(context: Any, **typed: Any) -> int | None:
         selection = {flag.name: typed.pop(flag.name, flag.default) for flag in flags}
         return body(context, {"every": selection.pop("all"), **selection}, **typed)
 
-    keyword = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
-    signature = inspect.Signature([context, *flags, *keyword])
-    with_flags.__signature__ = signature  # type: ignore[attr-defined]
-    return with_flags
+    return _with_signature(with_flags, [context], flags, own)
+
+
+def _parameters(body: Task) -> list[inspect.Parameter]:
+    return list(inspect.signature(body).parameters.values())
+
+
+def _keywords(names: Iterable[str], switches: Collection[str]) -> list[inspect.Parameter]:
+    return [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=False if name in switches else None
+        )
+        for name in names
+    ]
+
+
+def _with_signature(
+    body: Task, first: Sequence[inspect.Parameter], *then: Sequence[inspect.Parameter]
+) -> Task:
+    """The function with these parameters, which Invoke reads for its flags."""
+    keywords = [
+        each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for group in then for each in group
+    ]
+    body.__signature__ = inspect.Signature([*first, *keywords])  # type: ignore[attr-defined]
+    return body

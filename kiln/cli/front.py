@@ -128,7 +128,7 @@ def _refused_by_parser(error: ParseError, tasks: Sequence[str]) -> KilnError:
 
     A message that is not known here is passed on as it is.
     """
-    from kiln.facts.program_messages import message
+    from kiln.facts.tables import message
 
     # Where parsing stopped: None at the start of the line, and for `--help nosuch`.
     context = error.context

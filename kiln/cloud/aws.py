@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.cloud.target import Target
-from kiln.facts import program_messages
+from kiln.facts import tables
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
@@ -82,7 +82,7 @@ _ENCODED = re.compile(r"\s*Encoded authorization failure message: ([\w-]+)\.?")
 def hint_in(text: str) -> str:
     """What to do about the AWS error code in a text, such as Packer's output; "" without one."""
     codes = (hint for code, hint in _HINTS.items() if re.search(rf"\b{code}\b", text))
-    by_organization = program_messages.message("organizations", "denied").search(text)
+    by_organization = tables.message("organizations", "denied").search(text)
     hint = _ORGANIZATION if by_organization else next(codes, "")
     encoded = _ENCODED.search(text)
     if encoded:

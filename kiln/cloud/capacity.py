@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from kiln.facts.program_messages import message
+from kiln.facts.tables import message
 
 # EC2's and its fleets' answers to a launch for which there is no capacity just now, or no quota:
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kiln.base import plain_yaml, tags
+from kiln.base import tags, yaml_files
 from kiln.base.paths import KNOWLEDGE, ROOT
 from kiln.facts import table
 
@@ -30,7 +30,7 @@ PUBLISHING = ("publish", "promote", "retire", "plan", "stack", "fleet", "catalog
 @cache
 def iam_facts() -> dict[str, Any]:
     """`kiln/facts/knowledge/iam.yaml`."""
-    data: dict[str, Any] = plain_yaml.read_plain(KNOWLEDGE / "iam.yaml")
+    data: dict[str, Any] = yaml_files.read_plain(KNOWLEDGE / "iam.yaml")
     return data
 
 
@@ -49,7 +49,7 @@ def policy_text(part: str = "statements") -> str:
 @cache
 def publishing_facts() -> dict[str, Any]:
     """`kiln/facts/knowledge/iam_publish.yaml`."""
-    data: dict[str, Any] = plain_yaml.read_plain(KNOWLEDGE / "iam_publish.yaml")
+    data: dict[str, Any] = yaml_files.read_plain(KNOWLEDGE / "iam_publish.yaml")
     return data
 
 

@@ -24,7 +24,7 @@ from kiln.cloud.access import Access
 from kiln.cloud.capacity import Try
 from kiln.cloud.network import Network
 from kiln.cloud.target import Target
-from kiln.facts.program_messages import message
+from kiln.facts.tables import message
 
 _BOOT_TIMEOUT = 600.0
 # Of one command over SSH; ConnectTimeout covers only the connection.

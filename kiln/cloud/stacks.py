@@ -6,11 +6,11 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from kiln.base import plain_yaml
+from kiln.base import yaml_files
 from kiln.base.errors import operation_failed
 from kiln.cloud import aws
 from kiln.cloud.target import Target
-from kiln.facts.program_messages import message
+from kiln.facts.tables import message
 
 Say = Callable[[str], None]
 # Seconds between two looks, and how many looks.
@@ -154,7 +154,7 @@ def _contributors(client: Any, alarm: str) -> Iterator[dict[str, str]]:
 def _parameters(
     template: str, values: Mapping[str, str], present: Any
 ) -> list[dict[str, str | bool]]:
-    declared = plain_yaml.parse_plain(template, "the template", tagged=lambda tag, value: value)
+    declared = yaml_files.parse_plain(template, "the template", tagged=lambda tag, value: value)
     before = {entry["ParameterKey"] for entry in (present or {}).get("Parameters", [])}
     kept = before.intersection(declared.get("Parameters", {})).difference(values)
     return [

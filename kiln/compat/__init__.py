@@ -58,7 +58,7 @@ class Case:
     def with_value(self, field: str, value: str) -> Case:
         """The case with another value of one field of its recipe."""
         changed: dict[str, Any] = {field: value}
-        return replace(self, recipe=replace(self.recipe, **changed))
+        return replace(self, recipe=self.recipe.changed(**changed))
 
     @property
     def distro(self) -> dict[str, Any]:

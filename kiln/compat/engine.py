@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
@@ -202,8 +202,7 @@ def _environment(recipe: Recipe) -> list[Finding]:
             finding = Finding("error", environment.RULE, error.message, error.hint)
             findings.append(finding.at(recipe.row.place))
     for step in steps:
-        given = environment.component_variables(step)
-        findings += environment.environment_problems(step.name, given)
+        findings += environment.environment_problems(step)
     return [*findings, *rendered_files.name_problems(recipe, steps)]
 
 
@@ -274,14 +273,16 @@ def combination_case(
             raise KilnError(f"{shown} {value} does not exist", hint=did_you_mean(value, choices))
     about = facts.distro(distro)
     known: dict[str, Any] = {
-        "distro": Distro(distro, **{f.name: about.get(f.name, "") for f in fields(Distro)[1:]}),
+        "distro": Distro.model_construct(
+            **{**{name: about.get(name, "") for name in Distro.model_fields}, "id": distro}
+        ),
         "arch": types[0].arch if types else "x86_64",
         "flavor": "base",
         "components": (),
-        "row": Row("", 0, 0),
+        "row": Row(file="", line=0, index=0),
         **{name: value for name, value in values.items() if value != LATEST},
     }
-    recipe = Recipe(**{**{field.name: None for field in fields(Recipe)}, **known})
+    recipe = Recipe.model_construct(**{**dict.fromkeys(Recipe.model_fields), **known})
     latest = tuple(name for name, value in values.items() if value == LATEST)
     return Case(recipe, today, types, latest=latest, complete=False)
 

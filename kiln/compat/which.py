@@ -147,7 +147,7 @@ def _gpus(kind: InstanceType) -> str:
 def _reasons(case: Case, kind: InstanceType | None) -> list[str]:
     """Why the row suits this type, and what it lacks; without a type, what it serves."""
     recipe, branch = case.recipe, case.branch
-    module = recipe.kernel_module
+    module: str = recipe.kernel_module
     if module == "both":
         module = "both modules baked" + (f", {kind.prefers} loaded" if kind else "")
     drives = f" drives {kind.ec2_name}" if kind else ""

@@ -1,7 +1,7 @@
 """The components of overlays: `components/NAME.yaml`, or `.py` with a module as in this folder.
 
 A component in YAML has the keys of `_Own`; a module has COMPONENT and AFTER, the component after
-which it is baked. A mistake in either is a KilnError (exit status 2) with the file and line.
+which it is baked. An error in a module's own code is a traceback.
 """
 
 from __future__ import annotations
@@ -9,20 +9,19 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from kiln import facts
-from kiln.base.errors import KilnError, did_you_mean
-from kiln.base.located import load_yaml
-from kiln.base.overlay import overlay_mistake, shown_path
+from kiln.base.account import Block
+from kiln.base.errors import did_you_mean
+from kiln.base.overlay import overlay_mistake, overlay_stand_ins, shown_path
 from kiln.base.recipe import Recipe
+from kiln.base.yaml_files import load_yaml, validated
 from kiln.components.component import Component, Download, written_download
-from kiln.facts import lab_packages
 
 # After these nothing may be installed: the list of what is on the image is complete.
 _LAST = ("version-info", "cleanup", "hygiene")
@@ -32,17 +31,21 @@ _Variable = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")]
 _Package = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+_-]*(=[A-Za-z0-9.:~+-]+)?$")]
 
 
-class _Own(BaseModel):
-    """A component in YAML. `packages` are a list, or lists by distribution, family or `default`."""
+def _known_key(name: str) -> str:
+    if name not in facts.table("keys")["keys"]:
+        raise ValueError(f"there is no signing key {name!r} in facts/keys.yaml")
+    return name
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+
+class _Own(Block):
+    """A component in YAML. `packages` are a list, or lists by distribution, family or `default`."""
 
     what: _Line
     after: _Line
-    packages: dict[str, list[_Package]] | None = None
+    packages: dict[str, tuple[_Package, ...]] | None = None
     env: dict[_Variable, str] = {}
     downloads: dict[_Variable, str] = {}
-    keys: dict[_Variable, str] = {}
+    keys: dict[_Variable, Annotated[str, AfterValidator(_known_key)]] = {}
     optional: bool = True
     reboots: bool = False
 
@@ -56,22 +59,9 @@ class _Own(BaseModel):
                 raise ValueError(f"{name!r} is no distribution: {did_you_mean(name, valid)}")
         return by_name
 
-    @field_validator("keys")
-    @classmethod
-    def _known(cls, value: dict[str, str]) -> dict[str, str]:
-        known = facts.table("keys")["keys"]
-        for name in value.values():
-            if name not in known:
-                raise ValueError(f"there is no signing key {name!r} in facts/keys.yaml")
-        return value
-
 
 def with_own(ours: Mapping[str, Component], folders: Sequence[Path]) -> dict[str, Component]:
-    """Return our components with those of overlays at their places.
-
-    Raises KilnError (exit status 2) with the file for a name that exists already, an unknown
-    place, an invalid component, and a script that no component runs.
-    """
+    """Return our components with those of overlays at their places."""
     waiting: dict[str, tuple[Path, Component, str]] = {}
     for folder in folders:
         for path in sorted((folder / "components").glob("[!._]*")):
@@ -80,6 +70,10 @@ def with_own(ours: Mapping[str, Component], folders: Sequence[Path]) -> dict[str
             if name in ours or name in waiting:
                 other = shown_path(waiting[name][0]) if name in waiting else "AMI Kiln itself"
                 raise overlay_mistake(path, f"component {name!r} exists already, in {other}")
+            if after in _LAST:
+                what = f"after: nothing is installed after {after}: what is on the image is listed"
+                hint = "the last place is `after: cloudwatch-agent`"
+                raise overlay_mistake(path, what, hint, line=_after_line(path))
             waiting[name] = (path, component, after)
         for path in sorted((folder / "provisioners").glob("[!.]*")):
             if path.suffix != ".sh" or path.stem not in waiting:
@@ -88,7 +82,7 @@ def with_own(ours: Mapping[str, Component], folders: Sequence[Path]) -> dict[str
     if folders:
         # The lab asks for the same later, when it starts.
         distros = facts.table("distros")["distros"]
-        lab_packages.overlay_stand_ins([n for n in distros if distros[n].get("family") == "al"])
+        overlay_stand_ins([n for n in distros if distros[n].get("family") == "al"])
     return _placed(ours, waiting)
 
 
@@ -103,7 +97,8 @@ def _placed(
         if not ready:
             path, _, after = next(iter(left.values()))
             what = f"after: {after!r} is not a component that is baked before it"
-            raise _after_mistake(path, what, did_you_mean(after, names))
+            hint = did_you_mean(after, names)
+            raise overlay_mistake(path, what, hint, line=_after_line(path))
         # The last one first: each goes directly behind, so they are in the order of their names.
         for name in reversed(ready):
             _, component, after = left.pop(name)
@@ -112,42 +107,23 @@ def _placed(
     return {component.name: component for component in order}
 
 
+def _after_line(path: Path) -> int | None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return next((n for n, line in enumerate(lines, 1) if line.lower().startswith("after")), None)
+
+
 def _read(path: Path) -> tuple[Component, str]:
     name = path.stem.replace("_", "-")
     if path.suffix not in (".yaml", ".py") or not _NAME.fullmatch(name):
-        raise overlay_mistake(
-            path, "a component is NAME.yaml or NAME.py, such as acme-baseline.yaml"
-        )
-    component, after = (_from_yaml if path.suffix == ".yaml" else _from_module)(path, name)
-    if after in _LAST:
-        what = (
-            f"after: nothing is installed after {after}: the list of what is on the image is made"
-        )
-        raise _after_mistake(path, what, "the last place is `after: cloudwatch-agent`")
-    return component, after
-
-
-def _after_mistake(path: Path, message: str, hint: str) -> KilnError:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    at = [n for n, line in enumerate(lines, 1) if line.lower().startswith("after")]
-    return overlay_mistake(path, message, hint, at[-1] if at else None)
-
-
-def _from_module(path: Path, name: str) -> tuple[Component, str]:
+        what = "a component is NAME.yaml or NAME.py, such as acme-baseline.yaml"
+        raise overlay_mistake(path, what)
+    if path.suffix == ".yaml":
+        return _from_yaml(path, name)
     spec = importlib.util.spec_from_file_location(f"kiln_overlay_{path.stem}", path)
     assert spec is not None and spec.loader is not None  # noqa: S101 - it ends in .py
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up there
-    try:
-        spec.loader.exec_module(module)
-    except SyntaxError as error:
-        what = f"not valid Python: {error.msg}"
-        raise overlay_mistake(path, what, line=error.lineno or 1) from None
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == str(path)]
-        what = f"{type(error).__name__}: {error}"
-        raise overlay_mistake(path, what, line=lines[-1] if lines else None) from error
+    spec.loader.exec_module(module)
     component, after = getattr(module, "COMPONENT", None), getattr(module, "AFTER", None)
     if not isinstance(component, Component) or not isinstance(after, str):
         what = 'it needs COMPONENT = Component(…) and AFTER = "tuning" at its end'
@@ -159,25 +135,14 @@ def _from_module(path: Path, name: str) -> tuple[Component, str]:
 
 
 def _from_yaml(path: Path, name: str) -> tuple[Component, str]:
-    document = load_yaml(path, shown_path(path))
-    try:
-        own = _Own.model_validate(document.data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = tuple(part for part in first["loc"] if part != "[key]")
-        place = document.key_place(where)
-        hint = ""
-        if first["type"] == "extra_forbidden":
-            hint = did_you_mean(str(where[-1]), _Own.model_fields)
-        message = f"{place}: {'.'.join(map(str, where))}: {first['msg']}"
-        raise KilnError(message, hint=hint, place=place) from None
+    own = validated(_Own, load_yaml(path, shown_path(path)))
     prefix = name.upper().replace("-", "_")
 
     def environment(recipe: Recipe) -> dict[str, str]:
         if own.packages is None:
             return own.env
         names = (recipe.distro.id, recipe.distro.family, "default")
-        listed = next((own.packages[each] for each in names if each in own.packages), [])
+        listed = next((own.packages[each] for each in names if each in own.packages), ())
         return {**own.env, f"{prefix}_OS_PACKAGES": " ".join(listed)}
 
     def downloads(recipe: Recipe) -> tuple[Download, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import (
@@ -81,7 +80,7 @@ class LaunchRequest(BaseModel):
 
     @model_validator(mode="after")
     def _require_served_types(self) -> LaunchRequest:
-        row = replace(self.recipe, mig_config=self.label) if self.label else self.recipe
+        row = self.recipe.changed(mig_config=self.label) if self.label else self.recipe
         for kind in self.instance_types:
             hint = f"./invoke which --instance-type {kind.type} names the rows that serve it"
             if kind.arch != self.recipe.arch:

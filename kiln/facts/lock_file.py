@@ -6,40 +6,72 @@ saw come in by `kiln/packer/seen_hashes.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from kiln.base import located, overlay, paths, plain_yaml, vocabulary
+from pydantic import AfterValidator, model_validator
+
+from kiln.base import overlay, paths, vocabulary
+from kiln.base.account import Block
 from kiln.base.errors import KilnError
+from kiln.base.yaml_files import load_yaml, validated
 
-_FILE = {"artifacts", "packages"}
-# What identifies an artefact: its bytes, a key's fingerprint, or a signature's file and key.
+# What identifies an artifact: its bytes, a key's fingerprint, or a signature's file and key.
 BYTES = {"version", "sha256"}
 KEY, SIGNATURE = {"fingerprint"}, {"signs", "signed_by"}
 # Begins the source of a hash that a bake recorded.
 SEEN_BY = "seen by "
-# Each field of an artefact, its type, and the type in words.
-_FIELDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "url": ((str,), "text"),
-    "version": ((str, int), "a version"),
-    "sha256": ((str, type(None)), "a sha256 (64 hexadecimal digits)"),
-    "source": ((str, type(None)), "text"),
-    "confirmed": ((bool,), "true or false"),
-    "fingerprint": ((str,), "text"),
-    "signs": ((str,), "text"),
-    "signed_by": ((str,), "text"),
-}
-_Broken = tuple[tuple[str | int, ...], str]
+
+
+class LockedArtifact(Block):
+    """A file that a bake downloads."""
+
+    url: str
+    version: str | int | None = None
+    sha256: Annotated[str, vocabulary.SHA256] | None = None
+    source: str | None = None
+    confirmed: bool = True
+    fingerprint: str | None = None
+    signs: str | None = None
+    signed_by: str | None = None
+
+    @model_validator(mode="after")
+    def _identified(self) -> LockedArtifact:
+        if not any(fields <= self.model_fields_set for fields in (BYTES, KEY, SIGNATURE)):
+            raise ValueError(
+                "an artifact needs `version` and `sha256`, a key's `fingerprint`, or what a "
+                "signature `signs` and `signed_by`"
+            )
+        return self
+
+
+class LockedRepository(Block):
+    """A repository whose packages a bake installs."""
+
+    repository: str
+    signed_by: str
+    packages: tuple[str, ...]
+
+
+def _each_url_once(artifacts: tuple[LockedArtifact, ...]) -> tuple[LockedArtifact, ...]:
+    urls = [artifact.url for artifact in artifacts]
+    if twice := [url for url in urls if urls.count(url) > 1]:
+        raise ValueError(f"{vocabulary.quoted(twice[0])} is listed twice")
+    return artifacts
+
+
+class LockFile(Block):
+    """The whole file."""
+
+    artifacts: Annotated[tuple[LockedArtifact, ...], AfterValidator(_each_url_once)]
+    packages: tuple[LockedRepository, ...] = ()
 
 
 def read_lock_file(path: Path | None = None) -> dict[str, Any]:
-    """The data of the lock file (`kiln.base.paths.lock_file`); an empty lock if there is no file.
-
-    Every entry has the fields and types that its kind must have, and nothing else.
-    Raises KilnError (exit status 2) with file, line and column if it is not a lock file.
-    """
+    """The plain data of the lock file (`kiln.base.paths.lock_file`); an empty lock if there is no
+    file. Every entry has the fields and types that its kind must have, and nothing else."""
     path = path or paths.lock_file()
     try:
         changed = path.stat()
@@ -53,83 +85,13 @@ def read_lock_file(path: Path | None = None) -> dict[str, Any]:
 def _read(path: Path, changed: int, size: int) -> dict[str, Any]:
     """The data of a file that exists; by its time and size, so that a new file is read again."""
     try:
-        data = plain_yaml.read_plain(path, versions_as_text=True)
-    # A value that YAML's types do not take (`0x_`, `!!int a`) raises what its conversion raises.
-    except (KilnError, OSError, ValueError, LookupError, AttributeError, TypeError):
-        raise _refused(path) from None
-    if any(_broken(data)):
-        raise _refused(path)
-    return {**data, "packages": data.get("packages", [])}
-
-
-def _refused(path: Path) -> KilnError:
-    """What is wrong with a lock file, and where: it is read again, by what remembers lines."""
-    try:
-        document = located.load_yaml(path, overlay.shown_path(path))
+        document = load_yaml(path, overlay.shown_path(path))
+        validated(LockFile, document)
     except KilnError as error:
-        return KilnError(error.message, hint=restore(path), place=error.place)
-    where, what = next(_broken(document.data), ((), "it is not YAML that AMI Kiln takes"))
-    place = document.place(where)
-    return KilnError(f"{place}: {what}", hint=restore(path), place=place)
-
-
-def _broken(data: Any) -> Iterator[_Broken]:
-    """The path and description of each violation of the format."""
-    if not isinstance(data, dict) or not isinstance(data.get("artifacts"), list):
-        yield (), "it has no list `artifacts`"
-        return
-    for key in sorted(data.keys() - _FILE, key=str):
-        yield (key,), f"there is no key {vocabulary.quoted(key)} here"
-    urls: dict[str, int] = {}
-    for index, entry in enumerate(data["artifacts"]):
-        yield from _broken_artifact(("artifacts", index), entry, urls)
-    packages = data.get("packages", [])
-    if not isinstance(packages, list):
-        yield ("packages",), "`packages` is not a list"
-        return
-    for index, entry in enumerate(packages):
-        yield from _broken_repository(("packages", index), entry)
-
-
-def _broken_artifact(
-    here: tuple[str | int, ...], entry: Any, urls: dict[str, int]
-) -> Iterator[_Broken]:
-    """Violations in one artefact; `urls` are those of the artefacts before it."""
-    if not isinstance(entry, dict) or not isinstance(entry.get("url"), str):
-        yield here, "an artefact without its `url`"
-        return
-    if not any(fields <= entry.keys() for fields in (BYTES, KEY, SIGNATURE)):
-        yield (
-            here,
-            "an artefact without `version` and `sha256`, a key's `fingerprint`, or what a "
-            "signature `signs` and `signed_by`",
-        )
-    for name, value in entry.items():
-        types, words = _FIELDS.get(name, ((), ""))
-        if not types:
-            yield (*here, name), f"an artefact has no field {vocabulary.quoted(name)}"
-        elif not isinstance(value, types) or (
-            name == "sha256" and value is not None and not vocabulary.SHA256.fits(value)
-        ):
-            yield (*here, name), f"{vocabulary.quoted(value)} is not {words}"
-    if entry["url"] in urls:
-        yield (*here, "url"), f"{vocabulary.quoted(entry['url'])} is listed twice"
-    urls[entry["url"]] = 1
-
-
-def _broken_repository(here: tuple[str | int, ...], entry: Any) -> Iterator[_Broken]:
-    """Violations in one repository and its packages."""
-    if not isinstance(entry, dict) or not (
-        all(isinstance(entry.get(name), str) for name in ("repository", "signed_by"))
-        and isinstance(entry.get("packages"), list)
-    ):
-        yield here, "a repository without `repository`, `signed_by` and its `packages`"
-        return
-    for name in sorted(entry.keys() - {"repository", "signed_by", "packages"}, key=str):
-        yield (*here, name), f"a repository has no field {vocabulary.quoted(name)}"
-    for index, package in enumerate(entry["packages"]):
-        if not isinstance(package, str):
-            yield (*here, "packages", index), f"{vocabulary.quoted(package)} is not a package"
+        raise KilnError(
+            error.message, hint=restore(path), place=error.place, findings=error.findings
+        ) from None
+    return {**document.data, "packages": document.data.get("packages", [])}
 
 
 def restore(path: Path | None = None) -> str:

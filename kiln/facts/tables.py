@@ -1,7 +1,13 @@
-"""The tables of facts as plain data: `kiln/facts/knowledge/<name>.yaml`, with versions as text."""
+"""The tables of facts as plain data: `kiln/facts/knowledge/<name>.yaml`, with versions as text.
+
+`facts/<name>.yaml` of an overlay is laid over the table of that name: a mapping key by key, a list
+of entries with a name (`type`, `id`, …) by that name. In other lists of entries the first that fits
+counts, so the overlay's come first. Any other value takes the place of the table's.
+"""
 
 from __future__ import annotations
 
+import re
 from calendar import monthrange
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,39 +16,115 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kiln.base import overlay, plain_yaml
+from kiln.base import overlay, yaml_files
+from kiln.base.errors import did_you_mean
 from kiln.base.findings import Place
-from kiln.base.located import load_yaml
 from kiln.base.paths import KNOWLEDGE
-from kiln.facts import overrides
+from kiln.base.yaml_files import Path_, load_yaml, validated
+
+# Keys that name an entry of a list.
+_NAMES = ("type", "id", "gpu", "name")
 
 
 @cache
 def table(name: str) -> dict[str, Any]:
     """The plain data of `kiln/facts/knowledge/<name>.yaml` and the overlays'. Versions are text."""
-    ours = read_table(KNOWLEDGE / f"{name}.yaml")
-    return overrides.with_overrides(ours, name, overlay.overlays(), table)
+    merged = read_table(KNOWLEDGE / f"{name}.yaml")
+    for folder in overlay.overlays():
+        merged = with_overlay(merged, name, folder)
+    return merged
+
+
+def with_overlay(ours: dict[str, Any], name: str, folder: Path) -> dict[str, Any]:
+    """A table with what an overlay says of it, checked by the table's model."""
+    from kiln.facts.models import TABLES
+
+    for path in sorted((folder / "facts").glob("*")):
+        if path.suffix != ".yaml" or path.stem not in TABLES:
+            hint = did_you_mean(path.name, [f"{known}.yaml" for known in TABLES])
+            raise overlay.overlay_mistake(path, f"there is no table of facts {path.name}", hint)
+    path = folder / "facts" / f"{name}.yaml"
+    if not path.exists():
+        return ours
+    document = load_yaml(path, overlay.shown_path(path))
+    own = {} if document.data is None else document.data
+    merged = _over(ours, own)
+
+    def in_overlay(place: Path_) -> Path_:
+        return _path_in(own, merged, place)
+
+    # A table that refers to another one is checked against the checkout's and this overlay's.
+    context = {"whole": merged, "read": lambda other: merged if other == name else table(other)}
+    validated(TABLES[name], document, merged, context=context, locate=in_overlay)
+    return dict(merged)
+
+
+def _over(base: Any, own: Any) -> Any:
+    """A value of the table with an overlay's over it."""
+    if isinstance(base, dict) and isinstance(own, dict):
+        # Keys of a few tables are numbers in ours.
+        names = {str(key): key for key in base}
+        return {
+            **base,
+            **{names.get(k, k): _over(base.get(names.get(k, k)), v) for k, v in own.items()},
+        }
+    if not isinstance(base, list) or not isinstance(own, list):
+        return own
+    if not own or not all(isinstance(entry, dict) for entry in (*base, *own)):
+        return own or base
+    twins = [_twin(entry, base) for entry in own]
+    if _name_key(base) is None:
+        return [*own, *base]
+    changed = {id(twin): entry for entry, twin in zip(own, twins, strict=True) if twin is not None}
+    kept = [_over(entry, changed[id(entry)]) if id(entry) in changed else entry for entry in base]
+    return [*kept, *(entry for entry, twin in zip(own, twins, strict=True) if twin is None)]
+
+
+def _name_key(entries: list[Any]) -> str | None:
+    """The key that names the entries of a list, if they have one."""
+    if not entries or not all(isinstance(entry, dict) for entry in entries):
+        return None
+    return next((key for key in _NAMES if all(key in entry for entry in entries)), None)
+
+
+def _twin(entry: Any, entries: list[Any]) -> Any:
+    """The entry of a list with the name of this one; None if there is none."""
+    key = _name_key(entries)
+    return next((each for each in entries if key and each[key] == entry.get(key)), None)
+
+
+def _path_in(own: Any, merged: Any, path: Path_) -> Path_:
+    """Where a path of the merged table stands in the overlay's file, as far as it has it."""
+    found: list[str | int] = []
+    for part in path:
+        key: str | int | None = str(part) if isinstance(own, dict) and str(part) in own else None
+        if isinstance(own, list) and isinstance(merged, list) and isinstance(part, int):
+            entry, name = merged[part], _name_key(merged)
+            alike = [entry is each or bool(name and each.get(name) == entry[name]) for each in own]
+            key = alike.index(True) if True in alike else None
+        if key is None:
+            break
+        found.append(key)
+        own, merged = own[key], merged[part]
+    return tuple(found)
 
 
 def read_table(path: Path) -> dict[str, Any]:
     """The plain data of any YAML file of this kind."""
-    data: dict[str, Any] = plain_yaml.read_plain(path, versions_as_text=True)
+    data: dict[str, Any] = yaml_files.read_plain(path, versions_as_text=True)
     return data
 
 
 def place_of_text(file: str | Path, text: str) -> Place:
     """Where a text of a table stands, in the overlay that counts or in ours; `file` is the table's
     name with `.yaml`, or the path of any other YAML file."""
-    files = [file] if isinstance(file, Path) else _files_of(file)
+    ours = [*reversed(overlay.own_files(f"facts/{file}")), KNOWLEDGE / file]
+    files = [file] if isinstance(file, Path) else ours
     for path in files:
         place = load_yaml(path, overlay.shown_path(path)).place_of_text(text)
         if place:
             return place
     return Place(overlay.shown_path(files[-1]))
-
-
-def _files_of(file: str) -> list[Path]:
-    return [*reversed(overlay.own_files(f"facts/{file}")), KNOWLEDGE / file]
 
 
 def confirmed(entry: Mapping[str, Any]) -> bool:
@@ -80,3 +162,21 @@ def last_day(text: str | None) -> date | None:
         year, month = (int(part) for part in text.split("-"))
         return date(year, month, monthrange(year, month)[1])
     return date.fromisoformat(text)
+
+
+@cache
+def _messages() -> dict[str, Any]:
+    """Not of overlays: what a program says is no fact about a team's images."""
+    return read_table(KNOWLEDGE / "program_messages.yaml")
+
+
+@cache
+def message(program: str, name: str) -> re.Pattern[str]:
+    """The pattern of a program's message, to be searched for in its lines."""
+    return re.compile(_messages()[program][name]["pattern"])
+
+
+def http_reason(text: str) -> str | None:
+    """Why an HTTP request failed, in a few words; `text` is what its exception says."""
+    rows = _messages()["requests"].values()
+    return next((str(row["reason"]) for row in rows if re.search(row["pattern"], text)), None)

@@ -15,7 +15,7 @@ from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.cloud import aws
 from kiln.cloud.target import Target
-from kiln.facts.program_messages import message
+from kiln.facts.tables import message
 
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstances.html
 _PER_PAGE, _PER_FILTER = 1000, 200

@@ -8,40 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import Field
 
 from kiln.base import account as accounts
 from kiln.base import vocabulary
+from kiln.base.account import Block, KmsKey, Region, key_elsewhere
 from kiln.base.errors import did_you_mean
-from kiln.matrix.account import key_elsewhere
+
+ChannelName = Annotated[str, vocabulary.CHANNEL]
 
 
-def _text(form: vocabulary.Form) -> StringConstraints:
-    return StringConstraints(pattern=form.pattern, max_length=512)
-
-
-Region = Annotated[str, _text(vocabulary.REGION)]
-Account = Annotated[str, _text(vocabulary.ACCOUNT)]
-Organization = Annotated[str, _text(vocabulary.ORGANIZATION)]
-Unit = Annotated[str, _text(vocabulary.ORGANIZATIONAL_UNIT)]
-Key = Annotated[str, _text(vocabulary.KMS_KEY)]
-Role = Annotated[str, _text(vocabulary.ROLE)]
-ChannelName = Annotated[str, _text(vocabulary.CHANNEL)]
-TemplateName = Annotated[str, _text(vocabulary.LAUNCH_TEMPLATE)]
-
-
-class _Block(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class Share(_Block):
+class Share(Block):
     """Who may launch the AMIs besides the account that owns them."""
 
-    accounts: tuple[Account, ...] = ()
+    accounts: tuple[Annotated[str, vocabulary.ACCOUNT], ...] = ()
     """Account ids, in quotes; they may read the snapshots as well."""
-    organizations: tuple[Organization, ...] = ()
+    organizations: tuple[Annotated[str, vocabulary.ORGANIZATION], ...] = ()
     """ARNs of organizations."""
-    organizational_units: tuple[Unit, ...] = ()
+    organizational_units: tuple[Annotated[str, vocabulary.ORGANIZATIONAL_UNIT], ...] = ()
     """ARNs of organizational units."""
 
     @property
@@ -50,21 +34,21 @@ class Share(_Block):
         return bool(self.accounts or self.organizations or self.organizational_units)
 
 
-class LaunchTemplate(_Block):
+class LaunchTemplate(Block):
     """A launch template whose default version follows a channel."""
 
-    name: TemplateName
+    name: Annotated[str, vocabulary.LAUNCH_TEMPLATE]
     channel: ChannelName
     regions: tuple[Region, ...] = ()
     """Where the template exists; empty: in every region of `publish`."""
-    role_arn: Role | None = None
+    role_arn: Annotated[str, vocabulary.ROLE] | None = None
     """A role in another account, with which its template is changed."""
 
 
-class Sign(_Block):
+class Sign(Block):
     """The key that signs where each published AMI comes from: one of the two."""
 
-    kms_key: Key | None = None
+    kms_key: KmsKey | None = None
     """A KMS key for SIGN_VERIFY in the region that bakes."""
     key_file: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     """A private ed25519 key in PEM, relative to amis.yaml; to promote, the public one is enough."""
@@ -73,14 +57,14 @@ class Sign(_Block):
 Days = Annotated[int, Field(ge=1, le=3650)]
 
 
-class Publish(_Block):
+class Publish(Block):
     """Where a row's AMIs go, who may use them, and how long they stay."""
 
     regions: tuple[Region, ...] = ()
     """Regions that get a copy, besides the region that bakes."""
     share: Share = Share()
     """Who may launch the AMIs besides the account that owns them."""
-    kms_keys: dict[Region, Key] = {}
+    kms_keys: dict[Region, KmsKey] = {}
     """KMS key that encrypts the AMI, per region."""
     channels: tuple[ChannelName, ...] = Field(("nightly", "candidate", "stable"), min_length=1)
     """In the order in which a release is promoted."""

@@ -12,7 +12,7 @@ from kiln import facts
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.runtime_import import runtime_module
 from kiln.base.templates import render
-from kiln.base.yaml_text import as_yaml
+from kiln.base.yaml_files import as_yaml
 from kiln.mig.check import label_slices, shipped_labels
 from kiln.mig.plan import plan_layout
 from kiln.mig.profiles import chosen, gpu_types

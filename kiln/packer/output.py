@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from kiln.facts.program_messages import message
+from kiln.facts.tables import message
 
 
 @dataclass(frozen=True)

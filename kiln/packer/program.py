@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kiln.base import plain_yaml
+from kiln.base import yaml_files
 from kiln.base.errors import operation_failed
 from kiln.base.paths import KNOWLEDGE
 
@@ -53,7 +53,7 @@ class Packer:
 @cache
 def packer_facts() -> dict[str, Any]:
     """`kiln/facts/knowledge/packer.yaml`: versions and the plugin."""
-    data: dict[str, Any] = plain_yaml.read_plain(KNOWLEDGE / "packer.yaml")
+    data: dict[str, Any] = yaml_files.read_plain(KNOWLEDGE / "packer.yaml")
     return data
 
 

@@ -21,7 +21,7 @@ from kiln.cloud.capacity import Launch, Try
 from kiln.cloud.machine import ssh_timeout
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
-from kiln.facts.program_messages import message
+from kiln.facts.tables import message
 from kiln.packer import plugins, settings
 from kiln.packer.digest import identity_variables
 from kiln.packer.folders import write_inputs

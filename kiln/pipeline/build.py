@@ -5,10 +5,10 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kiln.base import needs, overlay
-from kiln.base.account import Account
+from kiln.base.account import Account, key_elsewhere
 from kiln.base.errors import KilnError, operation_failed, refuse_errors
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
@@ -19,9 +19,8 @@ from kiln.cloud.network import SESSION_MANAGER
 from kiln.cloud.target import Target
 from kiln.compat import engine
 from kiln.matrix import flags
-from kiln.matrix.account import key_elsewhere
-from kiln.matrix.overrides import overridden
-from kiln.matrix.references import no_such_component
+from kiln.matrix.flags import overridden
+from kiln.matrix.load import no_such_component
 from kiln.packer import program
 from kiln.packer.scripts import check_scripts
 from kiln.packer.staleness import renewal, shown_packer, stale_files
@@ -275,10 +274,10 @@ def _compatible(recipes: list[Recipe], options: Options) -> None:
     for recipe in recipes:
         account = overridden(recipe.row.account, options.aws_flags, recipe.arch)
         bakes = planning.types_in_order(recipe, account, options)
-        row = replace(recipe.row.without(*replaced), account=replace(account, instance_types=bakes))
+        row = recipe.row.without(*replaced).changed(account=account.changed(instance_types=bakes))
         verifies = options.verify_instance_type or recipe.verify_instance_type
         chosen.append(
-            replace(recipe, instance_type=bakes[0], verify_instance_type=verifies, row=row)
+            recipe.changed(instance_type=bakes[0], verify_instance_type=verifies, row=row)
         )
     refuse_errors(engine.check_matrix(chosen))
 

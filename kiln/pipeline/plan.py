@@ -16,7 +16,7 @@ from kiln.base.paths import packer_dir
 from kiln.base.recipe import Recipe
 from kiln.cloud import parents
 from kiln.cloud.target import OwnKernel, ParentAmi, Target
-from kiln.matrix.overrides import overridden
+from kiln.matrix.flags import overridden
 from kiln.packer.digest import recipe_digest
 from kiln.pipeline import cost
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
@@ -13,8 +12,6 @@ from kiln.matrix import load
 from kiln.packer.digest import recipe_digest
 from kiln.pipeline.plan import Rebuilt
 from kiln.pipeline.record import Record
-
-_RECIPE = TypeAdapter(Recipe)
 
 
 def inputs(record: Record) -> tuple[Recipe, Rebuilt]:
@@ -30,7 +27,8 @@ def inputs(record: Record) -> tuple[Recipe, Rebuilt]:
             hint="./invoke build bakes the row from today's parent",
         )
     # How the account is used is today's: the record says what is on the image.
-    recipe = replace(recipe, row=replace(recipe.row, account=load.load_account(recipe.name)))
+    account = load.load_account(recipe.name)
+    recipe = recipe.changed(row=recipe.row.changed(account=account))
     digest = recipe_digest(recipe)
     if digest != record.recipe_digest:
         raise KilnError(
@@ -47,7 +45,7 @@ def recipe_of(record: Record) -> Recipe:
     Raises KilnError (exit status 2) naming what is missing or wrong.
     """
     try:
-        return _RECIPE.validate_python(_with_later_fields(record.recipe))
+        return Recipe.model_validate(_with_later_fields(record.recipe))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "recipe"

@@ -124,15 +124,6 @@ class VersionInfo:
     upgradable: list[UpgradablePackage] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class MatrixRow:
-    """The place of a recipe's row in the matrix: file, line from 1, index in `amis` from 0."""
-
-    file: str
-    line: int
-    index: int
-
-
 # A recipe that was read from an image has no row; the other keys are younger than schema 2.
 _MAY_LACK = {"row", "line", "package_snapshot"}
 
@@ -140,13 +131,10 @@ _MAY_LACK = {"row", "line", "package_snapshot"}
 def record_json_schema() -> str:
     """The JSON Schema of a record, as docs/record.schema.json holds it."""
     schema = _schema_of(Record)
-    recipe = _schema_of(Recipe)
-    for part in (_schema_of(VersionInfo), _schema_of(Telemetry), _schema_of(MatrixRow), recipe):
+    # As it is written: a row without the places of its fields.
+    recipe = Recipe.model_json_schema(mode="serialization")
+    for part in (_schema_of(VersionInfo), _schema_of(Telemetry), recipe):
         schema["$defs"] |= part.pop("$defs", {}) | {part["title"]: part}
-    # As `Recipe.as_json` writes it: a row without the places of its fields.
-    for unused in ("Row", "Place", "Acceptance", "Account", "SubnetFilter"):
-        del schema["$defs"][unused]
-    recipe["properties"]["row"] = {"$ref": "#/$defs/MatrixRow"}
     recipe["required"] = [name for name in recipe["required"] if name not in _MAY_LACK]
     recipe["properties"]["telemetry"] = {"$ref": "#/$defs/Telemetry"}
     schema["properties"]["recipe"] = {"$ref": "#/$defs/Recipe"}

@@ -18,7 +18,7 @@ from kiln.cloud.machine import ssh_timeout
 from kiln.cloud.runs import Run
 from kiln.cloud.target import OwnKernel, ParentAmi, Target
 from kiln.matrix import flags, load
-from kiln.matrix.overrides import NOTHING, overridden, records_bucket
+from kiln.matrix.flags import NOTHING, overridden, records_bucket
 from kiln.pipeline import ami_checks, shared_records, verdict
 from kiln.pipeline.baked_recipe import Baked, baked, require_components
 from kiln.pipeline.build_row import Built

@@ -16,7 +16,7 @@ import requests
 
 from kiln.base.errors import KilnError
 from kiln.base.vocabulary import masked
-from kiln.facts.program_messages import http_reason
+from kiln.facts.tables import http_reason
 
 MIRRORS = "KILN_MIRRORS"
 # Seconds to connect, and between two pieces of an answer.

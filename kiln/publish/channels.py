@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import StringConstraints, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from kiln.base import vocabulary
+from kiln.base.account import Region
 from kiln.base.errors import KilnError
 from kiln.cloud import aws
 from kiln.cloud.target import Target
@@ -25,12 +26,7 @@ ROOT = "/ami-kiln"
 _IMAGE_PARAMETER = re.compile(rf"{ROOT}/.+/[^/]+/image_id")
 
 
-def _text(form: vocabulary.Form) -> StringConstraints:
-    return StringConstraints(pattern=form.pattern, max_length=form.longest)
-
-
-Region = Annotated[str, _text(vocabulary.REGION)]
-AmiId = Annotated[str, _text(vocabulary.AMI_ID)]
+AmiId = Annotated[str, vocabulary.AMI_ID]
 Action = Literal["publish", "promote", "rollback"]
 
 
@@ -38,7 +34,7 @@ Action = Literal["publish", "promote", "rollback"]
 class Moved:
     """How a channel came to a release: when (UTC, ISO 8601), by whose ARN."""
 
-    at: Annotated[str, _text(vocabulary.TIME)]
+    at: Annotated[str, vocabulary.TIME]
     by: str
     action: Action
     why: str = ""
@@ -66,13 +62,13 @@ class Release:
     """
 
     schema: Literal[1] = 1
-    line: Annotated[str, _text(vocabulary.CHANNEL_LINE)]
-    channel: Annotated[str, _text(vocabulary.CHANNEL)]
-    recipe: Annotated[str, _text(vocabulary.RECIPE_NAME)]
+    line: Annotated[str, vocabulary.CHANNEL_LINE]
+    channel: Annotated[str, vocabulary.CHANNEL]
+    recipe: Annotated[str, vocabulary.RECIPE_NAME]
     ami_name: str
     images: dict[Region, AmiId]
     verdict: str
-    run_id: Annotated[str, _text(vocabulary.RUN_ID)]
+    run_id: Annotated[str, vocabulary.RUN_ID]
     recipe_digest: str
     git_commit: str
     built: str

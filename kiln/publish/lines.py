@@ -13,8 +13,8 @@ from kiln.base.times import as_time, read_time, utc_now
 from kiln.base.verdict_tag import says_verified
 from kiln.cloud.images import Image, own_images
 from kiln.cloud.target import Target
+from kiln.matrix.flags import NOTHING, overridden
 from kiln.matrix.load import default_publishing, load_publishing, load_recipes
-from kiln.matrix.overrides import NOTHING, overridden
 from kiln.matrix.publishing import Publish
 from kiln.publish import channels
 from kiln.publish.channels import Held

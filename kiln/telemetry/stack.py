@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kiln.base import plain_yaml
+from kiln.base import yaml_files
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.paths import ROOT
 from kiln.base.templates import render
@@ -93,7 +93,7 @@ def as_data(template: str) -> dict[str, Any]:
             value = value.split(".", 1)
         return {tag if tag == "Ref" else f"Fn::{tag}": value}
 
-    data: dict[str, Any] = plain_yaml.parse_plain(template, "the template", tagged=long_form)
+    data: dict[str, Any] = yaml_files.parse_plain(template, "the template", tagged=long_form)
     return data
 
 

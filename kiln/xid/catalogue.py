@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any
 
-from kiln.base import plain_yaml
+from kiln.base import yaml_files
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.runtime_import import runtime_module
@@ -51,7 +51,7 @@ def explain_code(code: str | int) -> dict[str, Any]:
 
 @functools.cache
 def _knowledge() -> dict[str, Any]:
-    data: dict[str, Any] = plain_yaml.read_plain(KNOWLEDGE)
+    data: dict[str, Any] = yaml_files.read_plain(KNOWLEDGE)
     return data
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln import facts
-from kiln.base import plain_yaml
+from kiln.base import yaml_files
 from kiln.base.recipe import Recipe
 from kiln.base.vocabulary import DEB_ARCH, UNAME_ARCH
 from lab.rootfs import parents
@@ -96,7 +96,7 @@ def parent(recipe: Recipe) -> PublicImage:
 
 @cache
 def _file() -> dict[str, Any]:
-    content: dict[str, Any] = plain_yaml.read_plain(_FILE)
+    content: dict[str, Any] = yaml_files.read_plain(_FILE)
     return content
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import jinja2
 
-from kiln.base import plain_yaml
+from kiln.base import yaml_files
 from kiln.base.paths import is_compiled
 from lab.packages import elf
 
@@ -75,7 +75,7 @@ def load(template: str, parts: Parts | None = None, /, **variables: Any) -> list
     `parts` are files made in Python, which a template refers to by name.
     """
     text = _environment().get_template(f"{template}.yaml").render(variables)
-    content = plain_yaml.parse_plain(text, f"{template}.yaml")
+    content = yaml_files.parse_plain(text, f"{template}.yaml")
     return [_package(entry, parts or {}, variables) for entry in content["packages"]]
 
 

@@ -9,10 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kiln.base import plain_yaml
+from kiln.base import overlay, yaml_files
 from kiln.base.paths import is_compiled
 from kiln.base.recipe import Distro
-from kiln.facts import lab_packages
 from lab.packages import deb, model, rpm
 from lab.packages.model import Package
 from lab.shell import run
@@ -33,7 +32,7 @@ def _ubuntu_catalogue() -> dict[str, Any]:
 
 def _distros(file: Path) -> dict[str, Any]:
     """The distributions of a file, without its `source` and `confirmed`."""
-    content: dict[str, Any] = plain_yaml.read_plain(file, versions_as_text=True)
+    content: dict[str, Any] = yaml_files.read_plain(file, versions_as_text=True)
     return {name: entry for name, entry in content.items() if isinstance(entry, dict)}
 
 
@@ -55,7 +54,7 @@ def overlay_stand_ins() -> dict[str, dict[str, str]]:
 
     Raises KilnError (exit status 2) with file and line for what is not such a list.
     """
-    return lab_packages.overlay_stand_ins(list(_catalogue()))
+    return overlay.overlay_stand_ins(list(_catalogue()))
 
 
 def dist(distro_id: str) -> str:

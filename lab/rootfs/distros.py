@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln import facts
-from kiln.base import plain_yaml
+from kiln.base import yaml_files
 from kiln.base.errors import KilnError, did_you_mean
 
 FILES = Path(__file__).resolve().parent / "basefiles"
@@ -15,7 +15,7 @@ FILES = Path(__file__).resolve().parent / "basefiles"
 
 @cache
 def _file() -> dict[str, Any]:
-    content: dict[str, Any] = plain_yaml.read_plain(FILES / "distros.yaml")
+    content: dict[str, Any] = yaml_files.read_plain(FILES / "distros.yaml")
     return content
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln import facts
-from kiln.base import plain_yaml, versions
+from kiln.base import versions, yaml_files
 from kiln.base.errors import KilnError, did_you_mean
 from lab.mirror import catalogue, cuda_repository, efa
 from lab.packages import model, rpm, system
@@ -28,7 +28,7 @@ _LOCKS = "etc/dnf/plugins/versionlock.list"
 @cache
 def kinds() -> dict[str, dict[str, Any]]:
     """The kinds of parents, by name."""
-    content: dict[str, Any] = plain_yaml.read_plain(distros.FILES / "parents.yaml")
+    content: dict[str, Any] = yaml_files.read_plain(distros.FILES / "parents.yaml")
     entries: dict[str, dict[str, Any]] = content["parents"]
     return entries
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kiln.base import plain_yaml
+from kiln.base import yaml_files
 from kiln.base.errors import KilnError
 from lab.ssm import of_aws
 from lab.ssm.errors import SsmError
@@ -58,7 +58,7 @@ def parse(text: str) -> Content:
         content = json.loads(text)
     except ValueError:
         try:
-            content = plain_yaml.parse_plain(text, "the document")
+            content = yaml_files.parse_plain(text, "the document")
         except KilnError:
             content = None
     if not isinstance(content, dict):

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kiln.base import overlay, plain_yaml
+from kiln.base import overlay, yaml_files
 
 # To place the mutations in so many rounds, before one more is taken.
 _ATTEMPTS = 60
@@ -24,10 +24,10 @@ def read(files: str = "") -> dict[str, Any]:
     """mutations.yaml of tests/ami, with the checks of the overlays in use; if `files` names some of
     them, by commas, their checks only."""
     first, *own = (folder / "mutations.yaml" for folder in overlay.ami_check_folders())
-    content: dict[str, Any] = plain_yaml.read_plain(first)
+    content: dict[str, Any] = yaml_files.read_plain(first)
     for path in own:
         if path.exists():
-            content["checks"] |= plain_yaml.read_plain(path)["checks"]
+            content["checks"] |= yaml_files.read_plain(path)["checks"]
     wanted = [name for name in files.split(",") if name]
     unknown = set(wanted) - content["checks"].keys()
     if unknown:

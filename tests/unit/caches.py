@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kiln.base import plain_yaml
+from kiln.base import yaml_files
 from kiln.base.paths import KNOWLEDGE
 
 # Of the lab those that come from facts; the others hold a file of its own, or a key.
 _OF_FACTS = ("kiln.", "lab.amis.", "lab.mirror.", "lab.packages.", "lab.rootfs.")
 # These go by a file's content, or its path and time.
 _BY_CONTENT = (
-    "kiln.base.located",
+    "kiln.base.yaml_files",
     "kiln.facts.lock_file",
     "kiln.packer.",
 )
@@ -33,7 +33,7 @@ def forget() -> None:
 
 def read_facts_once() -> None:
     """Parse each of our files of facts once in a process: after `forget` it is read from a copy."""
-    read = plain_yaml.read_plain
+    read = yaml_files.read_plain
     known: dict[tuple[str, str, bool], bytes] = {}
 
     def read_plain(path: Path, *, versions_as_text: bool = False) -> Any:
@@ -44,4 +44,4 @@ def read_facts_once() -> None:
             known[content] = pickle.dumps(read(path, versions_as_text=versions_as_text))
         return pickle.loads(known[content])
 
-    plain_yaml.read_plain = read_plain
+    yaml_files.read_plain = read_plain

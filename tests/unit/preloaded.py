@@ -10,14 +10,14 @@ from typing import Any
 
 import boto3
 
-from kiln.base import plain_yaml, templates
-from kiln.base.located import load_yaml
+from kiln.base import templates, yaml_files
 from kiln.base.paths import KNOWLEDGE, ROOT, lock_file
+from kiln.base.yaml_files import load_yaml
 from kiln.facts import lock_file as lock
 from kiln.packer import policy
 from lab.api import botocore_data
 
-_parse = plain_yaml.parse_plain
+_parse = yaml_files.parse_plain
 _parsed: dict[tuple[str, str, bool], Any] = {}
 
 
@@ -32,7 +32,7 @@ def _parse_plain(text: str, name: str, *, versions_as_text: bool = False, **tags
 for _path in sorted(KNOWLEDGE.glob("*.yaml")):
     _text = _path.read_text(encoding="utf-8")
     _parsed[_text, _path.name, True] = _parse(_text, _path.name, versions_as_text=True)
-plain_yaml.parse_plain = _parse_plain
+yaml_files.parse_plain = _parse_plain
 load_yaml(ROOT / "amis.yaml")
 lock.read_lock_file(lock_file())
 for _path in sorted((ROOT / "packer" / "shared").rglob("*.hcl")):

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base.paths import ROOT
-from kiln.base.recipe import Recipe
-from kiln.matrix import schema
+from kiln.base.recipe import Recipe, Stack
 from kiln.matrix.load import load_recipes
 
 
@@ -29,7 +28,7 @@ def row(line: str, matrix: Path = ROOT / "amis.yaml") -> Recipe:
 def every_version() -> dict[str, Any]:
     """Each field of a stack that makes a component part of an image → what a row has there; where
     none has anything, a version that nobody published."""
-    fields = schema.StackFields.model_fields.keys() - {
+    fields = Stack.model_fields.keys() - {
         *("driver", "driver_source", "kernel_module", "kernel", "package_snapshot")
     }
     made = _rows(ROOT / "amis.yaml").values()

@@ -105,12 +105,12 @@ def test_it_does_not_make_another_ami(tmp_path: Path) -> None:
         ),
         (
             "{rule: DRV-EOL, reason: x, until: 2027-02-30}",
-            "amis.yaml:11:39: amis.0.accept.0.until: 2027-02-30 is not a day such as 2027-03-31",
+            "amis.yaml:11:39: amis.0.accept.0.until: Input should be a valid date",
         ),
         ("DRV-EOL", "amis.yaml:11:5: amis.0.accept.0: must be a mapping"),
         (
             "{rule: DRV-EOL, because: x, until: 2027-02-20}",
-            "there is no key 'because' here: known: reason, rule, until",
+            "because: there is no such key here: known: reason, rule, until",
         ),
     ],
 )

@@ -17,7 +17,7 @@ from kiln.cloud.access import Access
 from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.capacity import Launch, Try
 from kiln.cloud.network import Network
-from kiln.matrix.overrides import overridden
+from kiln.matrix.flags import overridden
 from kiln.pipeline import report
 from tests.unit.records import a_record
 

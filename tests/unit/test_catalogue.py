@@ -162,7 +162,7 @@ def test_a_line_whose_row_serves_nothing_any_more_does_not_keep_the_others_from_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = publish_lines.load_lines()
-    ended = replace(rows[EKS].recipe, verify_instance_type="g3.4xlarge")
+    ended = rows[EKS].recipe.changed(verify_instance_type="g3.4xlarge")
     rows[EKS] = replace(rows[EKS], recipe=ended)
     monkeypatch.setattr(publish_lines, "load_lines", lambda: rows)
     messages: list[str] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -26,11 +25,11 @@ NEWEST_580 = max(table("drivers")["branches"]["580"]["versions"], key=versions.k
 
 
 def classic(**changes: Any) -> Recipe:
-    return replace(row("al2/classic/base/x86_64"), **changes)
+    return row("al2/classic/base/x86_64").changed(**changes)
 
 
 def lts(**changes: Any) -> Recipe:
-    return replace(row("al2023/lts/base/x86_64"), **changes)
+    return row("al2023/lts/base/x86_64").changed(**changes)
 
 
 def found(distro: str, driver: str, rule: str = "", **more: Any) -> list[Finding]:
@@ -74,7 +73,7 @@ def test_finding_names_its_row_and_the_place_of_its_value() -> None:
     [
         ({"target_instance_types": ("p4d.25xlarge",)}, r"p4d\.25xlarge is not a GPU instance type"),
         (
-            {"distro": replace(classic().distro, id="plan9")},
+            {"distro": classic().distro.changed(id="plan9")},
             r"amis\.yaml:\d+:\d+: plan9 is not a known distribution",
         ),
     ],
@@ -94,8 +93,8 @@ def test_strict_refuses_a_branch_without_security_fixes() -> None:
 
 
 def test_build_machine_of_the_account_settings_is_judged() -> None:
-    account = replace(lts().row.account, instance_types=("g4dn.xlarge", "g5g.xlarge"))
-    recipe = lts(row=replace(lts().row, account=account))
+    account = lts().row.account.changed(instance_types=("g4dn.xlarge", "g5g.xlarge"))
+    recipe = lts(row=lts().row.changed(account=account))
     assert [finding.rule for finding in errors(check_recipe(recipe, today=TODAY))] == ["ARCH-BUILD"]
 
 

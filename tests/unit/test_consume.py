@@ -276,8 +276,8 @@ def test_parallelclusters_schema_takes_the_cluster_file() -> None:
 
 def test_parallelcluster_needs_a_distribution_that_it_has() -> None:
     wanted = asked(CLUSTER, "g4dn.xlarge", image_id=AMI)
-    distro = replace(wanted.recipe.distro, id="acme")
-    unnamed = wanted.model_copy(update={"recipe": replace(wanted.recipe, distro=distro)})
+    distro = wanted.recipe.distro.changed(id="acme")
+    unnamed = wanted.model_copy(update={"recipe": wanted.recipe.changed(distro=distro)})
     with pytest.raises(KilnError, match="takes images of distribution al2 or al2023"):
         made("parallelcluster", unnamed)
 
@@ -388,7 +388,7 @@ def test_unpublished_network_cards_get_no_document() -> None:
     wanted = asked("al2023/production/base/arm64", "p6e-gb300.36xlarge")
     with pytest.raises(KilnError, match="nobody has published"):
         made("launch-template", wanted)
-    plain = replace(wanted.recipe, efa=None)
+    plain = wanted.recipe.changed(efa=None)
     assert made("launch-template", wanted.model_copy(update={"recipe": plain}))
 
 
@@ -428,7 +428,7 @@ def test_no_label_means_the_layout_of_the_row() -> None:
         (SLICED, "g5.xlarge", {"nvidia.com/gpu": 1}),
         ("all-disabled", "p4d.24xlarge", {"nvidia.com/gpu": 8}),
     ):
-        own = replace(row, recipe=replace(row.recipe, mig_config=layout))
+        own = replace(row, recipe=row.recipe.changed(mig_config=layout))
         wanted = launch_request(EKS, "stable", "us-east-1", instance_types=kind, row=own)
         assert wanted.node_resources.items() >= offered.items()
 

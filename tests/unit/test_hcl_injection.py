@@ -6,7 +6,6 @@ import base64
 import json
 import re
 import subprocess
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -58,9 +57,9 @@ def statements(text: str) -> list[str]:
 def hostile(text: str) -> Recipe:
     """The recipe with the text in every place that the matrix fills with text."""
     base = recipe()
-    source = replace(base.source_ami, ssm_parameter=text or None, owner=text, name=text)
-    distro = replace(base.distro, name=text)
-    return replace(base, distro=distro, source_ami=source, line=text, stack=text, flavor=text)
+    source = base.source_ami.changed(ssm_parameter=text or None, owner=text, name=text)
+    distro = base.distro.changed(name=text)
+    return base.changed(distro=distro, source_ami=source, line=text, stack=text, flavor=text)
 
 
 # Whether each place of the template quotes what it is given. What quoting does to which text is the
@@ -111,7 +110,7 @@ def test_the_attack_is_refused_in_the_matrix(tmp_path: Path) -> None:
 
 
 def test_the_attack_is_a_comment_if_it_gets_past_the_matrix() -> None:
-    text = rendered_recipe(replace(recipe(), distro=replace(recipe().distro, name=ATTACK)))
+    text = rendered_recipe(recipe().changed(distro=recipe().distro.changed(name=ATTACK)))
     assert set(hcl2.loads(text, serialization_options=PLAIN)) <= {"locals", "__comments__"}
     assert "shell-local" in text.splitlines()[0]
 

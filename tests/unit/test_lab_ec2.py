@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
@@ -685,7 +684,7 @@ def test_preflight_asks_for_the_parents_of_all_rows_where_there_are_credentials(
     assert {answer.state for answer in answers.values()} == {State.PUBLISHED}
     assert all(answer.ami.startswith("ami-") for answer in answers.values())
 
-    gone = replace(recipes[0], source_ami=SourceAmi(ssm_parameter="/aws/service/no-such"))
+    gone = recipes[0].changed(source_ami=SourceAmi(ssm_parameter="/aws/service/no-such"))
     (answer,) = ask_parents([gone], target).values()
     assert answer.state is State.MISSING
     assert "ssm:/aws/service/no-such: SSM has no such parameter" in answer.detail

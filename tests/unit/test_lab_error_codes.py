@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kiln.base import plain_yaml
+from kiln.base import yaml_files
 from kiln.base.paths import ROOT
 from lab.ec2 import ids
 
@@ -34,7 +34,7 @@ def _name(called: ast.expr) -> str:
 
 @pytest.fixture(scope="module")
 def known() -> dict[str, Any]:
-    data: dict[str, Any] = plain_yaml.read_plain(Path(ids.__file__).with_name("errors.yaml"))
+    data: dict[str, Any] = yaml_files.read_plain(Path(ids.__file__).with_name("errors.yaml"))
     return data
 
 

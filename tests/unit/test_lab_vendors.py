@@ -66,7 +66,7 @@ def test_a_row_that_needs_snapd_is_refused() -> None:
         vendors.refuse_impossible([row(UBUNTU)])
     assert "without: [ssm-agent]" in str(refused.value.hint)
     kept = tuple(name for name in row(UBUNTU).components if name != "ssm-agent")
-    vendors.refuse_impossible([row(DEBIAN), replace(row(UBUNTU), components=kept)])
+    vendors.refuse_impossible([row(DEBIAN), row(UBUNTU).changed(components=kept)])
 
 
 def test_hosts_that_do_not_answer_are_named_and_the_build_ends_with_1(

@@ -323,7 +323,7 @@ def test_cdi_is_refreshed_after_a_change_and_only_then(p4d):
 
 
 class Imds(BaseHTTPRequestHandler):
-    answers: dict[str, bytes] = {}  # noqa: RUF012
+    answers: dict[str, bytes] = {}
 
     def do_PUT(self):
         self.reply(b"token")

@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from kiln.base import plain_yaml
+from kiln.base import yaml_files
 from kiln.base.paths import ROOT
 
 LIST = ROOT / "lab/api/moto_patches.yaml"
@@ -75,7 +75,7 @@ def _joined(*names: str) -> str:
 
 @functools.cache
 def listed() -> dict[str, Any]:
-    content: dict[str, Any] = plain_yaml.read_plain(LIST)
+    content: dict[str, Any] = yaml_files.read_plain(LIST)
     return content
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,7 @@ COMPANY = Account(
 
 def row(account: Account) -> Recipe:
     recipe = load_recipes()[0]
-    return replace(recipe, row=replace(recipe.row, account=account))
+    return recipe.changed(row=recipe.row.changed(account=account))
 
 
 @pytest.fixture
@@ -67,8 +66,8 @@ def test_packer_would_format_the_file_as_it_is(folder: Path) -> None:
 
 
 def test_what_only_the_pipeline_looks_up_is_said(folder: Path) -> None:
-    asked = SubnetFilter({"tag:Class": "build"})
-    again = row(replace(COMPANY, subnet_id=None, subnet_filter=asked))
+    asked = SubnetFilter(filters={"tag:Class": "build"})
+    again = row(COMPANY.changed(subnet_id=None, subnet_filter=asked))
     write_folders([again])
     text = (folder / layout.SETTINGS).read_text()
     assert "looks up subnet_filter: give Packer its outcome" in text

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,9 +28,9 @@ FULL = every_version()
 
 def steps(name: str) -> list[Step]:
     """What a component does on each distribution, with the driver from anywhere."""
-    recipes = {recipe.distro.id: replace(recipe, **FULL) for recipe in RECIPES}.values()
+    recipes = {recipe.distro.id: recipe.changed(**FULL) for recipe in RECIPES}.values()
     return [
-        components.get(name).for_recipe(replace(recipe, driver_source=source))
+        components.get(name).for_recipe(recipe.changed(driver_source=source))
         for recipe in recipes
         for source in ("repo", "runfile")
     ]

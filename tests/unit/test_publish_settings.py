@@ -31,9 +31,9 @@ def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("setting", "place", "message"),
     [
-        ("keep: {stable: 0}", "7:20", "keep.stable: must be at least 1, not 0"),
+        ("keep: {stable: 0}", "7:20", "keep.stable: Input should be greater than or equal to 1"),
         ("keep: {stabel: 2}", "7:20", "there is no channel 'stabel': did you mean 'stable'?"),
-        ("channels: []", "7:15", "channels: must not be empty"),
+        ("channels: []", "7:15", "channels: Tuple should have at least 1 item"),
         ("channels: [../x]", "7:16", "channels.0: '../x' is not a channel's name"),
         ("channels: [a, a]", "7:15", "channels: a channel stands twice"),
         ("regions: [eu-west]", "7:15", "'eu-west' is not a region such as eu-central-1"),
@@ -46,14 +46,22 @@ def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("kms_keys: {eu-west-1: key/1}", "7:27", "'key/1' is not a KMS key"),
         ("regions: [eu-west-1, cn-north-1]", "7:26", "cn-north-1 is in the partition aws-cn"),
         (f"regions: [eu-west-1]\n    share: {{organizations: ['{CHINA}']}}", "8:28", "partition"),
-        ("soak_hours: {stable: -1}", "7:26", "soak_hours.stable: must be at least 0"),
+        ("soak_hours: {stable: -1}", "7:26", "soak_hours.stable: Input should be greater"),
         ("soak_hours: {nightly: 1}", "7:27", "nightly is the first channel: nothing soaks"),
-        ("max_fatal_xids: -1", "7:21", "max_fatal_xids: must be at least 0, not -1"),
-        ("copy_minutes: 20", "7:19", "copy_minutes: must be a multiple of 15, not 20"),
+        ("max_fatal_xids: -1", "7:21", "max_fatal_xids: Input should be greater"),
+        ("copy_minutes: 20", "7:19", "copy_minutes: Input should be a multiple of 15"),
         ("deregister_after: 5", "7:23", "needs deprecate_after"),
         ("sign: {}", "7:11", "sign: needs kms_key or key_file, and not both"),
-        ("sign: {kms_kee: x}", "7:12", "no key 'kms_kee' here: did you mean 'kms_key'?"),
-        ("chanels: [nightly]", "7:5", "there is no key 'chanels' here: did you mean 'channels'?"),
+        (
+            "sign: {kms_kee: x}",
+            "7:12",
+            "sign.kms_kee: there is no such key here: did you mean 'kms_key'?",
+        ),
+        (
+            "chanels: [nightly]",
+            "7:5",
+            "chanels: there is no such key here: did you mean 'channels'?",
+        ),
     ],
 )
 def test_a_wrong_setting_is_one_message_with_its_place(

@@ -35,7 +35,7 @@ def refusal(record: Record) -> KilnError:
 
 def test_the_recipe_of_a_record_is_the_one_that_was_baked() -> None:
     recipe, rebuilt = rebuild.inputs(of_today(run_id="run-1"))
-    assert recipe == ROW
+    assert recipe.as_json() == ROW.as_json()
     assert recipe.digest() == ROW.digest()
     assert rebuilt.source == a_record().source_ami
     assert rebuilt.recipe_from == "the record of run run-1"
@@ -66,7 +66,7 @@ def test_a_recipe_of_an_older_version_is_read_with_what_its_absence_meant() -> N
     data = json.loads(json.dumps(ROW.as_json()))
     for name in ("line", "package_snapshot"):
         del data[name]
-    assert rebuild.recipe_of(a_record(recipe=data)) == ROW
+    assert rebuild.recipe_of(a_record(recipe=data)).digest() == ROW.digest()
 
 
 def test_a_recipe_that_lacks_a_field_names_it_and_the_commit() -> None:

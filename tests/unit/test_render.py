@@ -44,10 +44,7 @@ def one_component(monkeypatch: pytest.MonkeyPatch) -> Iterator[Component]:
     """The NCCL component with a download and a key, whatever the real one has."""
     made = replace(
         components.get("nccl"),
-        environment=lambda recipe: {
-            "NCCL_VERSION": recipe.nccl,
-            "ODD": "a ${b} \"c\" %{d} 'e'",
-        },
+        environment=lambda recipe: {"ODD": "a ${b} \"c\" %{d} 'e'"},
         downloads=lambda recipe: (
             Download("NCCL", f"https://example.com/x/nccl-{recipe.nccl}.tar"),
         ),
@@ -55,7 +52,7 @@ def one_component(monkeypatch: pytest.MonkeyPatch) -> Iterator[Component]:
     )
     monkeypatch.setattr(components, "get", lambda name: made)
     # The real script declares other variables.
-    monkeypatch.setattr(environment, "environment_problems", lambda component, given: [])
+    monkeypatch.setattr(environment, "environment_problems", lambda step: [])
     return made
 
 
@@ -95,7 +92,7 @@ def test_a_components_files_are_rendered_for_the_image(recipes: list[Recipe]) ->
 
 def test_a_component_that_is_left_out_brings_no_files(recipes: list[Recipe]) -> None:
     rest = tuple(name for name in recipes[0].components if name != "tuning")
-    without = render.render_files(replace(recipes[0], components=rest))
+    without = render.render_files(recipes[0].changed(components=rest))
     assert not [path for path in without if path.endswith("60-kiln.conf")]
 
 
@@ -170,7 +167,7 @@ def test_a_download_brings_its_url_and_all_rows_share_its_hash(
 ) -> None:
     url = "https://example.com/x/nccl-2.12.7.tar"
     monkeypatch.setattr(template_values, "locked", lambda: {url: "ab12"})
-    assert own(replace(recipes[0], components=("nccl",)))["nccl"]["downloads"] == {"NCCL": url}
+    assert own(recipes[0].changed(components=("nccl",)))["nccl"]["downloads"] == {"NCCL": url}
     assert f'    "{url}" = "ab12"\n' in render.shared()["variables.pkr.hcl"]
 
 
@@ -197,7 +194,7 @@ def test_two_files_of_one_name_keep_their_own_hashes(monkeypatch: pytest.MonkeyP
 def test_a_key_is_named_and_all_rows_share_its_fingerprint(
     recipes: list[Recipe], one_component: Component
 ) -> None:
-    nccl = own(replace(recipes[0], components=("nccl",)))["nccl"]
+    nccl = own(recipes[0].changed(components=("nccl",)))["nccl"]
     assert nccl["keys"] == {"NCCL_KEY_FINGERPRINT": "efa"}
     known = template_values.fingerprints(components.everything())
     assert '"efa"' in render.shared()["variables.pkr.hcl"]
@@ -205,7 +202,7 @@ def test_a_key_is_named_and_all_rows_share_its_fingerprint(
 
 
 def test_values_are_quoted_for_hcl(recipes: list[Recipe], one_component: Component) -> None:
-    text = render.render_files(replace(recipes[0], components=("nccl",)))[render.RECIPE]
+    text = render.render_files(recipes[0].changed(components=("nccl",)))[render.RECIPE]
     assert r'= "a \u0024{b} \"c\" \u0025{d} ' in text
 
 
@@ -215,7 +212,7 @@ def test_a_missing_provisioner_is_named_with_its_path(
     ghost = replace(components.get("nccl"), name="ghost")
     monkeypatch.setattr(components, "get", lambda name: ghost)
     with pytest.raises(KilnError, match=r"'ghost'.*provisioners/ghost\.sh does not exist") as info:
-        render.render_files(replace(recipes[0], components=("ghost",)))
+        render.render_files(recipes[0].changed(components=("ghost",)))
     assert info.value.exit_status == 2
 
 
@@ -278,7 +275,7 @@ def test_compiled_python_is_not_baked(
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
     monkeypatch.setattr(uploads, "ROOT", tmp_path)
-    assert list(uploads.uploaded_files(replace(recipes[0], components=()))) == [
+    assert list(uploads.uploaded_files(recipes[0].changed(components=()))) == [
         "runtime/opt/tool.py"
     ]
 
@@ -407,7 +404,7 @@ def test_the_digest_names_the_content(recipes: list[Recipe]) -> None:
     first = recipes[0]
     assert recipe_digest(first) == recipe_digest(first)
     assert len({recipe_digest(recipe) for recipe in recipes}) == len(recipes)
-    assert recipe_digest(replace(first, nccl="2.12.12")) != recipe_digest(first)
+    assert recipe_digest(first.changed(nccl="2.12.12")) != recipe_digest(first)
 
 
 @pytest.mark.parametrize("kind", ["provisioner", "library", "runtime"])
@@ -445,7 +442,7 @@ def test_a_new_driver_version_is_a_change_of_a_few_lines_per_row(
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "before"]):
         subprocess.run([*git, *command], check=True)
     newer = [
-        replace(r, driver="580.999.01", name=r.name.replace(r.driver, "580.999.01")) for r in lts
+        r.changed(driver="580.999.01", name=r.name.replace(r.driver, "580.999.01")) for r in lts
     ]
     write_all(newer)
     subprocess.run([*git, "add", "-A"], check=True)

@@ -32,7 +32,7 @@ def a_row(*types: str, without: str = "", **fields: Any) -> Subject:
     """A row of Amazon Linux 2023 with some fields changed."""
     recipe = row("al2023/lts/base/x86_64")
     components = tuple(name for name in recipe.components if name != without)
-    return replace(recipe, **{"components": components, "target_instance_types": types, **fields})
+    return recipe.changed(**{"components": components, "target_instance_types": types, **fields})
 
 
 def volume(flavor: str, size: int, iops: int = 3000, throughput: int = 125) -> Subject:
@@ -259,7 +259,7 @@ def test_change_that_a_hint_calls_working_works(subject: Subject) -> None:
     for finding in findings(subject):
         for change in ways_out(finding.hint):
             if isinstance(subject, Recipe):
-                changed: Subject = replace(subject, **change)
+                changed: Subject = subject.changed(**change)
             else:
                 changed = {**subject, **change}
             assert not [each for each in findings(changed) if each.level == "error"], change

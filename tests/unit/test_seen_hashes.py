@@ -1,7 +1,6 @@
 """The hashes that a bake saw: those of a build on AWS come into `amis.lock.yaml`."""
 
 import json
-from dataclasses import replace
 from threading import Thread
 
 import pytest
@@ -46,13 +45,13 @@ def test_an_update_of_the_lock_loses_no_hash_that_is_recorded_meanwhile(locked, 
         return wanted(*arguments)
 
     monkeypatch.setattr(lock, "wanted", slowly)
-    assert lock.update_lock([CLASSIC, replace(CLASSIC, driver="550.163.01")], locked)
+    assert lock.update_lock([CLASSIC, CLASSIC.changed(driver="550.163.01")], locked)
     beside.join()
     assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
 
 
 def test_a_build_on_aws_confirms_a_hash_that_nobody_had_confirmed(locked):
-    recipe = replace(CLASSIC, driver="550.163.01")
+    recipe = CLASSIC.changed(driver="550.163.01")
     lock.update_lock([recipe], locked)
     url = next(e["url"] for e in lock.load_lock(locked)["artifacts"] if e.get("confirmed") is False)
     sha256 = artifact(locked, url)["sha256"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -21,7 +20,7 @@ def recipes() -> list[Recipe]:
     rows = [
         row(f"{start}/base/x86_64") for start in ("al2/classic", "al2023/lts", "ubuntu2204/lts")
     ]
-    eks = replace(rows[0], name=rows[0].name.replace("base", "eks"), flavor="eks")
+    eks = rows[0].changed(name=rows[0].name.replace("base", "eks"), flavor="eks")
     return [*rows, eks]
 
 
@@ -98,21 +97,21 @@ def test_the_base_flavour_is_meant_when_none_is_said(recipes: list[Recipe]) -> N
 
 
 def test_this_kind_of_processor_is_meant_when_none_is_said(recipes: list[Recipe]) -> None:
-    rows = [replace(recipes[0], arch="arm64"), recipes[0]]
+    rows = [recipes[0].changed(arch="arm64"), recipes[0]]
     assert select(rows, distro="al2") == [recipes[0]]
 
 
 def test_of_one_driver_the_row_with_the_open_module_is_meant(recipes: list[Recipe]) -> None:
     rows = [
-        replace(recipes[0], name="both", kernel_module="both"),
-        replace(recipes[0], name="open", kernel_module="open"),
+        recipes[0].changed(name="both", kernel_module="both"),
+        recipes[0].changed(name="open", kernel_module="open"),
     ]
     assert [recipe.name for recipe in select(rows, distro="al2")] == ["open"]
     assert [r.name for r in select(rows, distro="al2", kernel_module="both")] == ["both"]
 
 
 def test_rows_of_two_flavours_are_told_apart_by_flavour(recipes: list[Recipe]) -> None:
-    rows = [recipes[3], replace(recipes[3], name="al2-ecs", flavor="ecs")]
+    rows = [recipes[3], recipes[3].changed(name="al2-ecs", flavor="ecs")]
     assert "--flavor eks|ecs" in refused(rows, distro="al2").hint
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -45,7 +44,7 @@ def test_a_pipe_gets_no_control_codes(recipes: list[Recipe]) -> None:
 
 
 def test_what_is_not_on_an_image_is_a_dash(recipes: list[Recipe]) -> None:
-    bare = replace(recipes[0], name="bare", cuda=None, nccl=None, efa=None)
+    bare = recipes[0].changed(name="bare", cuda=None, nccl=None, efa=None)
     line = printed([bare], {}, 200).splitlines()[1]
     assert line.split().count("-") == 3
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import boto3
@@ -24,8 +23,8 @@ BY_PARAMETER = next(row for row in ROWS if row.source_ami.ssm_parameter)
 
 
 def by_name(name: str, owner: str = "self") -> Recipe:
-    source = replace(BY_PARAMETER.source_ami, ssm_parameter=None, owner=owner, name=name)
-    return replace(BY_PARAMETER, source_ami=source)
+    source = BY_PARAMETER.source_ami.changed(ssm_parameter=None, owner=owner, name=name)
+    return BY_PARAMETER.changed(source_ami=source)
 
 
 @pytest.fixture
@@ -57,9 +56,9 @@ def test_a_public_parameter_is_asked_for_by_name() -> None:
 
 @pytest.mark.usefixtures("ec2")
 def test_a_parameter_that_is_not_there_is_named_with_where_to_change_it() -> None:
-    source = replace(BY_PARAMETER.source_ami, ssm_parameter="/aws/service/none")
+    source = BY_PARAMETER.source_ami.changed(ssm_parameter="/aws/service/none")
     with pytest.raises(KilnError, match="SSM has no such parameter") as caught:
-        parents.resolve(replace(BY_PARAMETER, source_ami=source), AWS)
+        parents.resolve(BY_PARAMETER.changed(source_ami=source), AWS)
     assert "/aws/service/none" in caught.value.message
     assert "amis.yaml" in caught.value.hint
     assert caught.value.exit_status == 1

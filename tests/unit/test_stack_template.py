@@ -14,7 +14,7 @@ import pytest
 from jsonschema import Draft4Validator, Draft202012Validator
 
 from kiln import facts
-from kiln.base import plain_yaml
+from kiln.base import yaml_files
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.cloud.iam import iam_facts
@@ -154,7 +154,7 @@ def body(**settings: Any) -> dict[str, Any]:
     return found
 
 
-SCHEMA = plain_yaml.read_plain(ROOT / "tests" / "data" / "cloudwatch" / "dashboard-schema.yaml")
+SCHEMA = yaml_files.read_plain(ROOT / "tests" / "data" / "cloudwatch" / "dashboard-schema.yaml")
 
 
 def refusals(found: dict[str, Any]) -> list[str]:

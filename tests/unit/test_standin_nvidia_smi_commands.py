@@ -225,7 +225,7 @@ def test_parallel_changes_lose_nothing(make: Make) -> None:
 class Imds(http.server.BaseHTTPRequestHandler):
     """IMDSv2 of a g5.xlarge: no token, no answer."""
 
-    asked: list[str] = []  # noqa: RUF012 -- one server a test
+    asked: list[str] = []
 
     def do_PUT(self) -> None:
         if self.headers["X-aws-ec2-metadata-token-ttl-seconds"] is None:

@@ -17,7 +17,7 @@ import pytest
 from invoke import Context
 
 from kiln import facts
-from kiln.base import plain_yaml
+from kiln.base import yaml_files
 from kiln.base.paths import ROOT, RUNTIME
 from kiln.cli import telemetry as tasks
 from kiln.components.component import download
@@ -144,7 +144,7 @@ def test_a_package_of_the_lock_is_for_every_version_of_its_distribution():
 
 
 def test_each_distribution_of_the_bundle_says_of_itself_what_the_table_says():
-    bases = plain_yaml.read_plain(ROOT / "lab/rootfs/basefiles/distros.yaml")["distros"]
+    bases = yaml_files.read_plain(ROOT / "lab/rootfs/basefiles/distros.yaml")["distros"]
     rows = {recipe.distro.id: recipe for recipe in load_recipes()}
     for name, entry in telemetry_facts()["bundle"]["distros"].items():
         release = bases[name]["os_release"]

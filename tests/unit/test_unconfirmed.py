@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from records import a_record
 from devel import generate
 from kiln import components, facts
 from kiln.base.findings import Finding, Place
-from kiln.base.recipe import Acceptance, Recipe
+from kiln.base.recipe import Accepted, Recipe
 from kiln.cli.summary import summary
 from kiln.compat.engine import check_combination, check_matrix, check_recipe
 from kiln.compat.unconfirmed import RULE, unconfirmed_of_row
@@ -39,8 +38,8 @@ def a_row(**wanted: Any) -> Recipe:
 MANY = a_row(line="al2023-lts-both-base-x86_64")
 PLAIN = a_row(line="al2023-lts-base-x86_64")
 GDR = a_row(line="al2023-production-base-x86_64")
-MIG = replace(MANY, mig_config="all-1g.5gb", target_instance_types=("p4d.24xlarge",))
-KERNEL = replace(PLAIN, kernel="6.1")
+MIG = MANY.changed(mig_config="all-1g.5gb", target_instance_types=("p4d.24xlarge",))
+KERNEL = PLAIN.changed(kernel="6.1")
 EKS = a_row(flavor="eks")
 
 
@@ -148,8 +147,10 @@ def test_one_fact_is_one_finding_with_all_its_rows(marked: Callable[..., None]) 
 
 def test_row_cannot_accept_an_unconfirmed_fact(marked: Callable[..., None]) -> None:
     marked("efa", "os", "al2023", confirmed=False)
-    accepted = Acceptance(RULE, "tried by hand", date(2099, 1, 1), Place("amis.yaml", 1))
-    row = replace(PLAIN, row=replace(PLAIN.row, accepted=(accepted,)))
+    accepted = Accepted(
+        rule=RULE, reason="tried by hand", until=date(2099, 1, 1), place=Place("amis.yaml", 1)
+    )
+    row = PLAIN.changed(row=PLAIN.row.changed(accepted=(accepted,)))
     assert [item.level for item in found(row)] == ["error"]
 
 
@@ -184,4 +185,4 @@ def test_summary_counts_unconfirmed_facts_unless_zero() -> None:
 
 def test_proven_page_tells_tried_rows_from_others() -> None:
     assert generate.is_tried(PLAIN)
-    assert not generate.is_tried(replace(PLAIN, arch="riscv64"))
+    assert not generate.is_tried(PLAIN.changed(arch="riscv64"))

@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -227,7 +227,7 @@ def test_an_ami_that_was_built_here_is_checked_against_its_own_record(build_dir:
 def test_a_row_counts_only_if_it_has_the_digest_that_the_ami_is_tagged_with() -> None:
     same = tags(**{"kiln:recipe-digest": recipe_digest(ROW)})
     assert baked("ami-00000001", same, [ROW]).recipe == ROW.as_json()
-    elsewhere = replace(ROW, row=replace(ROW.row, file="/team/amis.yaml"))
+    elsewhere = ROW.changed(row=ROW.row.changed(file="/team/amis.yaml"))
     known = baked("ami-00000001", same, [elsewhere])
     assert known.recipe_from == "/team/amis.yaml, by the tagged digest"
 

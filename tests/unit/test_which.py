@@ -1,6 +1,5 @@
 """`which`: the rows that serve an instance type."""
 
-from dataclasses import replace
 from datetime import date
 
 import pytest
@@ -35,12 +34,12 @@ def test_a_row_whose_driver_is_too_old_is_listed_with_the_reason():
 
 
 def test_the_rows_own_targets_do_not_matter():
-    elsewhere = replace(LTS, target_instance_types=("p3dn.24xlarge",))
+    elsewhere = LTS.changed(target_instance_types=("p3dn.24xlarge",))
     assert rows(rows_for("p5.48xlarge", [elsewhere], today=TODAY), "serves") == [LTS.name]
 
 
 def test_efa_counts_where_the_type_has_it():
-    without = replace(LTS, name="without-efa", efa=None)
+    without = LTS.changed(name="without-efa", efa=None)
     answer = rows_for("p5.48xlarge", [without, LTS], today=TODAY)
     assert rows(answer, "serves") == [LTS.name, "without-efa"]
     assert any("no EFA software" in reason for reason in answer["serves"][1]["reasons"])
@@ -64,8 +63,8 @@ def test_what_gets_no_fixes_any_more_comes_last():
 
 
 def test_a_driver_whose_end_nobody_knows_does_not_come_first():
-    unknown = replace(LTS, name="unknown", driver="615.71.10", cuda=None, nccl=None, cudnn=None)
-    plain = replace(LTS, cuda=None, nccl=None, cudnn=None)
+    unknown = LTS.changed(name="unknown", driver="615.71.10", cuda=None, nccl=None, cudnn=None)
+    plain = LTS.changed(cuda=None, nccl=None, cudnn=None)
     answer = rows_for("p5.48xlarge", [unknown, plain], today=TODAY)
     assert rows(answer, "serves") == [LTS.name, "unknown"]
 

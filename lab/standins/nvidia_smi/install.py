@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from kiln.base import plain_yaml
+from kiln.base import yaml_files
 from kiln.base.paths import KNOWLEDGE
 from kiln.facts import instances
 
@@ -173,7 +173,7 @@ def _mig_entry(gpu: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _yaml(path: Path) -> dict[str, Any]:
-    loaded = plain_yaml.read_plain(path)
+    loaded = yaml_files.read_plain(path)
     assert isinstance(loaded, dict)  # noqa: S101 -- our own file
     return loaded
 

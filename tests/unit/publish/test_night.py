@@ -149,8 +149,8 @@ def test_a_row_with_a_region_of_its_own_is_planned_where_the_night_looks_for_ami
         return real(recipe, target)
 
     monkeypatch.setattr(parents, "resolve", resolve)
-    elsewhere = replace(RECIPE.row.account, region=OTHER)
-    recipe = replace(RECIPE, row=replace(RECIPE.row, account=elsewhere))
+    elsewhere = RECIPE.row.account.changed(region=OTHER)
+    recipe = RECIPE.changed(row=RECIPE.row.changed(account=elsewhere))
     assert planned(recipe).action == "skip"
     assert asked == [AWS.region]
 
@@ -166,7 +166,7 @@ def test_a_night_looks_up_a_parent_once_for_all_rows_that_share_it(
         return ask(self, name, given)
 
     monkeypatch.setattr(BaseClient, "_make_api_call", noted)
-    rows = [replace(RECIPE, name=f"{RECIPE.name}-{number}") for number in range(4)]
+    rows = [RECIPE.changed(name=f"{RECIPE.name}-{number}") for number in range(4)]
     lines = [Line(row, Publish()) for row in rows]
     assert [row.action for row in plan_night(lines, AWS)] == ["build"] * 4
     # The second DescribeImages lists the images of AMI Kiln.
@@ -225,7 +225,7 @@ def test_a_release_whose_record_is_elsewhere_is_compared_when_it_was_fetched(
 
 
 def test_each_row_that_was_not_built_has_its_own_reason() -> None:
-    rows = [replace(RECIPE, name=name) for name in ("al2-460", "al2-460-ecs", "al2-510")]
+    rows = [RECIPE.changed(name=name) for name in ("al2-460", "al2-460-ecs", "al2-510")]
     night = [DueRow(Line(row, Publish()), "build", "its inputs have changed") for row in rows]
     reasons = {
         "al2-460-ecs": KilnError("al2-460-ecs: no capacity"),
@@ -240,10 +240,9 @@ def test_each_row_that_was_not_built_has_its_own_reason() -> None:
 
 
 def test_a_row_whose_parent_ami_is_gone_fails_and_stops_no_other(bake: Bake) -> None:
-    gone = replace(
-        RECIPE,
+    gone = RECIPE.changed(
         name="al2-gone",
-        source_ami=replace(RECIPE.source_ami, ssm_parameter="/aws/service/gone"),
+        source_ami=RECIPE.source_ami.changed(ssm_parameter="/aws/service/gone"),
     )
     night = plan_night([Line(gone, Publish()), Line(RECIPE, Publish())], AWS)
     assert [row.action for row in night] == ["fail", "build"]

@@ -791,6 +791,6 @@ def test_a_region_that_a_promotion_leaves_out_is_named_and_not_by_one_that_is_re
     ],
 )
 def test_deprecated_parent_is_found_if_nothing_newer_matches(name: str, found: str) -> None:
-    source = replace(RECIPE.source_ami, owner="amazon", name=name, ssm_parameter=None)
-    recipe = replace(RECIPE, source_ami=source, arch="x86_64")
+    source = RECIPE.source_ami.changed(owner="amazon", name=name, ssm_parameter=None)
+    recipe = RECIPE.changed(source_ami=source, arch="x86_64")
     assert parents.resolve(recipe, AWS).name.startswith(found)

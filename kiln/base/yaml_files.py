@@ -1,0 +1,325 @@
+"""YAML: read as plain data or with the place of each value, checked by a model, and written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from kiln.base.errors import KilnError, did_you_mean
+from kiln.base.findings import Finding, Place
+from kiln.base.vocabulary import masked, quoted
+
+Path_ = tuple[str | int, ...]
+Mark = tuple[int, int]
+
+
+class _Loader(yaml.CSafeLoader):
+    """YAML's own types; a duplicate key is refused, where PyYAML takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: dict[str, yaml.Mark] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                if key.value in seen:
+                    first = seen[key.value]
+                    what = f"{key.value!r} is a duplicate key (first at line {first.line + 1})"
+                    raise yaml.constructor.ConstructorError(None, None, what, key.start_mark)
+                seen[key.value] = key.start_mark
+        return super().construct_mapping(node, deep)
+
+
+class _TextLoader(_Loader):
+    """Keeps versions and dates as text: 580.10 must not become 580.1."""
+
+
+_TextLoader.yaml_implicit_resolvers = {
+    letter: [(tag, regex) for tag, regex in resolvers if not tag.endswith((":float", ":timestamp"))]
+    for letter, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+class _LocatedLoader(_TextLoader):
+    """Keeps keys as text, too, and refuses those that are no single word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.value == "<<":
+                what = "a key must be one word: is a colon missing?"
+                raise yaml.constructor.ConstructorError(None, None, what, key.start_mark)
+            key.tag = "tag:yaml.org,2002:str"
+        return super().construct_mapping(node, deep)
+
+
+# A local tag such as Ref of `!Ref x`, and the tagged value → what stands in its place.
+Tagged = Callable[[str, Any], Any]
+
+
+def _tagged_loader(tagged: Tagged) -> type[_Loader]:
+    """A loader that also knows local tags."""
+
+    def construct(loader: Any, tag: str, node: yaml.Node) -> Any:
+        if isinstance(node, yaml.ScalarNode):
+            return tagged(tag, loader.construct_scalar(node))
+        if isinstance(node, yaml.SequenceNode):
+            return tagged(tag, loader.construct_sequence(node, deep=True))
+        return tagged(tag, loader.construct_mapping(node, deep=True))
+
+    made = type("_TaggedLoader", (_Loader,), {})
+    made.add_multi_constructor("!", construct)  # type: ignore[attr-defined]
+    return made
+
+
+@dataclass(frozen=True)
+class Located:
+    """A YAML document: its plain data, and line and column (from 1) of every value and key."""
+
+    file: str
+    data: Any
+    node: yaml.Node | None
+
+    @cached_property
+    def _marks(self) -> tuple[dict[Path_, Mark], dict[Path_, Mark]]:
+        values: dict[Path_, Mark] = {}
+        keys: dict[Path_, Mark] = {}
+
+        def walk(node: yaml.Node, path: Path_, mark: Mark) -> None:
+            values[path] = mark
+            if isinstance(node, yaml.SequenceNode):
+                for index, item in enumerate(node.value):
+                    walk(item, (*path, index), _start(item))
+            elif isinstance(node, yaml.MappingNode):
+                for key, value in node.value:
+                    here = (*path, key.value)
+                    keys[here] = _start(key)
+                    empty = value.start_mark.index == value.end_mark.index
+                    # A missing value belongs behind its key's colon; libyaml marks the next token.
+                    behind = (key.end_mark.line + 1, key.end_mark.column + 2)
+                    walk(value, here, behind if empty else _start(value))
+
+        if self.node is not None:
+            walk(self.node, (), _start(self.node))
+        return values, keys
+
+    @property
+    def values(self) -> dict[Path_, Mark]:
+        """Line and column of each value."""
+        return self._marks[0]
+
+    def mark(self, path: Path_) -> Mark:
+        """Line and column of the value at `path`, or of the nearest parent that exists."""
+        for end in range(len(path), -1, -1):
+            if path[:end] in self.values:
+                return self.values[path[:end]]
+        return (1, 1)
+
+    def place(self, path: Path_) -> Place:
+        """Where the value at `path` stands."""
+        return Place(self.file, *self.mark(path), dotted(path))
+
+    def key_place(self, path: Path_) -> Place:
+        """Where the key at `path` stands; its value if it has no key."""
+        return Place(self.file, *self._marks[1].get(path, self.mark(path)), dotted(path))
+
+    def place_of_text(self, text: str) -> Place | None:
+        """Where this text stands as a value, for the first time; None if it does not."""
+        for path in self.values:
+            value = self.data
+            for part in path:
+                value = value[part]
+            if value == text:
+                return self.place(path)
+        return None
+
+    def at(self, path: Path_) -> str:
+        """`file:line:column` of the value at `path`."""
+        return str(self.place(path))
+
+
+def _start(node: yaml.Node) -> Mark:
+    return (node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def dotted(path: Path_) -> str:
+    """A path as people write it: stacks.lts.driver. A URL in it has no user and password."""
+    return masked(".".join(map(str, path)), whole=True)
+
+
+def load_yaml(path: Path, shown_as: str | None = None) -> Located:
+    """Read a YAML file that a user writes; errors name it by `shown_as`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        hint = "create it, or run from the checkout"
+        raise KilnError(f"{path}: no such file", hint=hint, place=Place(str(path))) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise KilnError(f"{path}: cannot be read: {error}", place=Place(str(path))) from None
+    return parse_yaml(text, shown_as or path.name)
+
+
+# A publication asks for the matrix in each region.
+@lru_cache(maxsize=16)
+def parse_yaml(text: str, name: str) -> Located:
+    """YAML with its places. Keys, dates and numbers with a dot stay text, so that a version is kept
+    as written. The same text gives the same document, which must not be changed."""
+    node, data = _read(text, name, _LocatedLoader)
+    return Located(name, {} if node is None else data, node)
+
+
+def read_plain(path: Path, *, versions_as_text: bool = False) -> Any:
+    """The plain data of a YAML file; with `versions_as_text` decimals and dates are text."""
+    text = path.read_text(encoding="utf-8")
+    return parse_plain(text, path.name, versions_as_text=versions_as_text)
+
+
+def parse_plain(
+    text: str, name: str, *, versions_as_text: bool = False, tagged: Tagged | None = None
+) -> Any:
+    """Like `read_plain`, from text. `name` is how errors call the file; `tagged` gives the values
+    of local tags, which are refused without it."""
+    loader = _TextLoader if versions_as_text else _tagged_loader(tagged) if tagged else _Loader
+    return _read(text, name, loader)[1]
+
+
+def _read(text: str, name: str, kind: type[_Loader]) -> tuple[yaml.Node | None, Any]:
+    """The first node of a document and its data."""
+    place, loader = Place(name), None
+    try:
+        loader = kind(text)
+        node = loader.get_single_node()
+        return node, None if node is None else loader.construct_document(node)
+    except (yaml.YAMLError, ValueError) as error:
+        what = str(error).splitlines()[0]
+        if isinstance(error, yaml.MarkedYAMLError):
+            mark = error.problem_mark or error.context_mark
+            place = Place(name, mark.line + 1, mark.column + 1) if mark else place
+            what = error.problem or error.context or what
+        finding = Finding("error", "yaml", f"not valid YAML: {what}").at(place)
+        message = f"{place}: {finding.message}"
+        raise KilnError(message, place=place, findings=[finding]) from None
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def validated(
+    model: type[_Model],
+    document: Located,
+    data: Any = None,
+    *,
+    context: Any = None,
+    locate: Callable[[Path_], Path_] = lambda path: path,
+) -> _Model:
+    """The document, or `data` in its place, as a model. Every mistake is a finding with its place,
+    and all are in one error. `locate` turns a path in `data` into one in the document."""
+    try:
+        return model.model_validate(document.data if data is None else data, context=context)
+    except ValidationError as error:
+        problems: list[Any] = error.errors()
+        # Pydantic counts what is right: a list of one wrong value is not empty for its author.
+        meant = [each for each in problems if each["type"] != "too_short" or not each["input"]]
+        raise invalid(
+            _finding(model, document, each, locate) for each in meant or problems
+        ) from None
+
+
+def invalid(findings: Iterable[Finding]) -> KilnError:
+    """The error for mistakes in a file: a line for each, in the file's order, each once."""
+    listed = sorted(
+        dict.fromkeys(findings), key=lambda each: (each.file or "", each.line or 0, each.column)
+    )
+    lines = [f"{finding.place}: {finding.message}" for finding in listed]
+    return KilnError("\n".join(lines), place=listed[0].place, findings=listed)
+
+
+def mistake(place: Place, message: str) -> Finding:
+    """A mistake in a YAML file: where, and in one line what is wrong."""
+    return Finding("error", "matrix", message).at(place)
+
+
+_SHAPES = {
+    "model_type": "a mapping, like {key: value}",
+    "dict_type": "a mapping, like {key: value}",
+    "tuple_type": "a list, like [a, b]",
+    "list_type": "a list, like [a, b]",
+}
+
+
+def _finding(
+    model: type[BaseModel],
+    document: Located,
+    problem: Mapping[str, Any],
+    locate: Callable[[Path_], Path_],
+) -> Finding:
+    """A problem that pydantic has found: where it is, and what is wrong."""
+    kind, wrong = problem["type"], problem["input"]
+    inside = tuple(part for part in problem["loc"] if part != "[key]")
+    path = locate(inside)
+    place = document.place(path)
+    if kind == "extra_forbidden" or "[key]" in problem["loc"]:
+        place = document.key_place(path)
+    what = str(problem["msg"]).removeprefix("Value error, ")
+    if kind == "missing":
+        path = locate(inside[:-1])
+        return mistake(document.place(path), f"{dotted((*path, inside[-1]))} is missing")
+    if kind == "extra_forbidden":
+        known = did_you_mean(str(inside[-1]), _keys_at(model, inside[:-1]))
+        what = f"there is no such key here: {known}"
+    elif wrong is None:
+        what = "is empty: give it a value, or remove the line"
+    elif kind in _SHAPES:
+        what = f"must be {_SHAPES[kind]}, not {quoted(wrong)}"
+    elif kind != "value_error":
+        quotes = "; put it in quotes" if kind == "string_type" and type(wrong) is int else ""
+        what = f"{what} (it is {quoted(wrong)}){quotes}"
+    return mistake(place, masked(f"{dotted(path)}: {what}" if path else what))
+
+
+def _keys_at(kind: Any, path: Path_) -> list[str]:
+    """The keys that a model has at a path in it."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        if not path:
+            return list(kind.model_fields)
+        return _keys_at(kind.model_fields[str(path[0])].annotation, path[1:])
+    inner = get_args(kind)
+    if get_origin(kind) in (Union, UnionType):
+        return next((keys for each in inner if (keys := _keys_at(each, path))), [])
+    if get_origin(kind) is Annotated:
+        return _keys_at(inner[0], path)
+    # Of a list the type of its items, of a mapping that of its values.
+    if not inner or not path:
+        return []
+    return _keys_at(inner[1 if get_origin(kind) is dict else 0], path[1:])
+
+
+class _Dumper(yaml.CSafeDumper):
+    """Without aliases; texts of several lines stay as they are."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.CSafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def as_yaml(notes: Sequence[str], *documents: dict[str, Any]) -> str:
+    """YAML documents below comments, for people and for programs that take no aliases."""
+    head = "".join(f"# {note}\n" for note in notes)
+    bodies = [
+        yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=100) for document in documents
+    ]
+    return head + "---\n".join(bodies)
