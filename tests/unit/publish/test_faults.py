@@ -347,7 +347,7 @@ def test_a_failed_copy_is_replaced_by_the_next_publish(
     monkeypatch.setattr(BaseClient, "_make_api_call", call)
     with pytest.raises(KilnError, match="is failed: no such key") as refused:
         published(OTHER)
-    assert "run publish again" in str(refused.value)
+    assert "publish again makes another one" in str(refused.value)
     assert channels.held(AWS, LINE, "nightly") is None
     published(OTHER)
     assert resolved(client, "nightly", OTHER) not in failed
