@@ -596,6 +596,21 @@ def test_two_rollbacks_go_back_two_releases(client: Callable[..., Any], bake: Ba
         back("nightly")
 
 
+def test_an_interrupted_rollback_is_continued(client: Callable[..., Any], bake: Bake) -> None:
+    for day in (20, 21, 22):
+        bake(day)
+        published(OTHER)
+    (_, wanted, *_) = (row["ami_id"] for row in history_rows(AWS, LINE, ["nightly"]))
+    down = faulty(refuses("PutParameter", "InternalServerError", OTHER))
+    with down, pytest.raises(KilnError, match=f"moved to .*: {HOME}; not: {OTHER}"):
+        back("nightly")
+    said: list[str] = []
+    assert back("nightly", say=said.append) == wanted
+    assert said[0].startswith("continues the interrupted rollback to ")
+    copy = described(client, resolved(client, "nightly", OTHER), OTHER)
+    assert copy["SourceImageId"] == wanted
+
+
 def test_a_rollback_to_an_image_that_is_gone_moves_nothing(
     client: Callable[..., Any], bake: Bake
 ) -> None:
