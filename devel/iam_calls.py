@@ -57,7 +57,7 @@ def called(files: Iterable[Path], function: str = "") -> dict[str, str]:
     """Each AWS call in Python files, or in one function of them → file:line of its first use.
 
     A call is `anything.run_instances(...)`, or has the name of an operation or waiter as an
-    argument, such as `get_paginator("describe_images")`, for every operation of SERVICES.
+    argument, such as `aws.wait(client, "instance_running")`, for every operation of SERVICES.
     """
     places: dict[str, str] = {}
     for path in sorted(files):

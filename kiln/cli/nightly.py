@@ -27,7 +27,7 @@ from kiln.cli.front import note, report, show, task
 if TYPE_CHECKING:
     from kiln.base.recipe import Recipe
     from kiln.cloud.target import Target
-    from kiln.pipeline.shared_records import Shelf
+    from kiln.pipeline.records import RecordsBucket
     from kiln.publish.lines import Line
     from kiln.publish.night import Compare, ShelfOf
     from kiln.publish.report import RowResult
@@ -79,9 +79,9 @@ def nightly_(
     records = {name: text for name, text in aws_flags.items() if name in RECORDS}
     options = Options(aws_flags={**records, "region": place.region})  # as plan_night plans
     place = builds.announce(recipes, options, place, progress.say)
-    with place.preparing(["a night"]):
-        if place.preparation and place.gone():
-            place = place.prepare([], progress.say)
+    with place.hooks.preparing(["a night"]):
+        if place.hooks.gone():
+            place.hooks.prepare([], progress, install=not no_install, own_kernel=False)
         shelf_of, compare = _records(lines, aws_flags, place)
         boot, install = smoke_test(install=not no_install), not no_install
         results = run_night(
@@ -279,7 +279,7 @@ def _records(
     from kiln.publish.night import record_fetcher
     from kiln.publish.report import compare_with_former
 
-    def shelf_of(recipe: Recipe | None) -> Shelf | None:
+    def shelf_of(recipe: Recipe | None) -> RecordsBucket | None:
         return shelf_for(aws_flags, target, recipe)
 
     bring = record_fetcher([line.recipe for line in lines], shelf_of, note)

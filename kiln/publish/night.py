@@ -13,11 +13,10 @@ from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.times import as_stamp, utc_now
 from kiln.cloud.target import Target
-from kiln.pipeline import cost, shared_records
 from kiln.pipeline.build import Outcome
-from kiln.pipeline.kept_records import all_of
+from kiln.pipeline.plan import run_usd
 from kiln.pipeline.record import Record, document
-from kiln.pipeline.shared_records import Shelf
+from kiln.pipeline.records import RecordsBucket, all_of
 from kiln.publish.due import DueRow
 from kiln.publish.lines import Line
 from kiln.publish.publish import Publication, publish_row
@@ -29,7 +28,7 @@ _LONGEST = timedelta(hours=12)
 
 # A row's bucket of records, None without one. Without a row: that of `defaults`, since the release
 # before may be of a row that is not in the matrix any more.
-ShelfOf = Callable[[Recipe | None], Shelf | None]
+ShelfOf = Callable[[Recipe | None], RecordsBucket | None]
 # What a channel of a line holds, beside what it held before.
 Compare = Callable[[str, str], Comparison | None]
 
@@ -68,7 +67,7 @@ def _built(
         outcome = build([row.line.recipe for row in rows])
     except KilnError as error:
         return {row.name: _result(row, "failed", error.message) for row in rows}
-    records = {str(row.record.recipe["name"]): row.record for row in outcome.built}
+    records = {str(record.recipe["name"]): record for record in outcome.built}
     results = {}
     for row in rows:
         failure = outcome.failures.get(row.name)
@@ -159,7 +158,7 @@ def _of_record(row: DueRow, record: Record) -> RowResult:
         ami_id=record.ami_id,
         seconds=round(sum(seconds.values()), 1) if seconds else None,
         checks=counts,
-        usd=cost.run_usd(seconds, record.instance_type, record.verify_instance_type),
+        usd=run_usd(seconds, record.instance_type, record.verify_instance_type),
     )
 
 
@@ -168,14 +167,14 @@ def publish_built(
     ami_id: str,
     target: Target,
     *,
-    shelf: Shelf | None,
+    shelf: RecordsBucket | None,
     smoke_test: Callable[[Target, str], None],
     say: Say,
 ) -> Publication:
     """Publish an AMI that a night has built. One that another machine built has to pass
     `smoke_test` first, since that machine's verdict is not taken on trust."""
     if shelf:
-        shared_records.bring_row(shelf, line.recipe.name, say)
+        shelf.fetch_row(line.recipe.name, say)
     if all(build.ami_id != ami_id for build in all_of(line.recipe.name)):
         smoke_test(target, ami_id)
     return publish_row(line, target, ami_id=ami_id, why="nightly", say=say, shelf=shelf)
@@ -187,7 +186,7 @@ def newest_builds(recipes: Sequence[Recipe], shelf_of: ShelfOf, say: Say) -> dic
     builds = {}
     for recipe in recipes:
         if shelf := shelf_of(recipe):
-            shared_records.bring_row(shelf, recipe.name, say, newest=3)
+            shelf.fetch_row(recipe.name, say, newest=3)
         newest = next((each for each in all_of(recipe.name) if each.kind == "build"), None)
         if newest and newest.run_id >= earliest:
             builds[recipe.name] = newest
@@ -200,7 +199,7 @@ def record_fetcher(recipes: Sequence[Recipe], shelf_of: ShelfOf, say: Say) -> Br
 
     def bring(row: str, run_id: str) -> None:
         if shelf := shelf_of(by_name.get(row)):
-            shared_records.bring_runs(shelf, {row: run_id}, say)
+            shelf.fetch_runs({row: run_id}, say)
 
     return bring
 

@@ -16,9 +16,8 @@ from kiln.base.verdict_tag import says_verified
 from kiln.cloud.images import Image, find_image, own_images, require_image
 from kiln.cloud.target import Target
 from kiln.image.version_info import read_version_info
-from kiln.pipeline.kept_records import all_of
 from kiln.pipeline.record import Record
-from kiln.pipeline.shared_records import Shelf, bring_named, bring_row, keep_record
+from kiln.pipeline.records import RecordsBucket, all_of
 from kiln.publish import copies, move
 from kiln.publish.channels import Installed, Release
 from kiln.publish.lines import Line, require_channel
@@ -47,7 +46,7 @@ def publish_row(
     why: str = "",
     say: Say,
     smoke: Callable[[Target, str], None] | None = None,
-    shelf: Shelf | None = None,
+    shelf: RecordsBucket | None = None,
 ) -> Publication:
     """Publish a row's verified AMI to its first channel, in the target's region and in those of the
     line's settings.
@@ -98,14 +97,14 @@ def publish_row(
 
 
 def _verified_ami(
-    line: Line, ami_id: str | None, target: Target, shelf: Shelf | None, say: Say
+    line: Line, ami_id: str | None, target: Target, shelf: RecordsBucket | None, say: Say
 ) -> tuple[Image, Record]:
     """Return the AMI with that id, or the row's newest verified one of this target and region, and
     the record that says so. Record, tags and digest must agree."""
     row = line.recipe.name
-    kept = bring_row(shelf, row, say) if shelf else set()
+    kept = shelf.fetch_row(row, say) if shelf else set()
     if shelf and ami_id and all(run.ami_id != ami_id for run in all_of(row)):
-        bring_named(shelf, ami_id, say)  # not among the row's newest
+        shelf.fetch_named(ami_id, say)  # not among the row's newest
     record = _newest_record(row, target, ami_id)
     if record is None or record.ami_id is None:
         how = f"verify --ami {ami_id}" if ami_id else f"build --name {row}"
@@ -124,7 +123,7 @@ def _verified_ami(
             says = image.tags.get(key, "missing")
             raise _not_verified(image.ami_id, f"its tag {key} is {says}; its record: {expected}")
     if shelf and record.run_id not in kept:
-        keep_record(shelf, record)
+        shelf.keep(record)
     return image, record
 
 
@@ -134,7 +133,7 @@ def _newest_record(row: str, target: Target, ami_id: str | None) -> Record | Non
     last: dict[str, Record] = {}
     for record in all_of(row):
         here = (record.target, record.region) == (target.kind, target.region)
-        if here and record.ami_id and not record.says_nothing:
+        if here and record.ami_id and not record.is_inconclusive:
             last.setdefault(record.ami_id, record)
     if ami_id:
         return last.get(ami_id)
@@ -192,7 +191,7 @@ def _installed(versions: dict[str, Any]) -> Installed:
     packages = {package.name: package.full_version for package in info.packages}
     return Installed(
         driver=found.get("nvidia-driver"),
-        kernel=info.kernel.get("boots"),
+        kernel=info.kernel.boots or None,
         cuda=found.get("cuda"),
         nccl=found.get("nccl"),
         efa=found.get("efa"),

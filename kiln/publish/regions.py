@@ -43,7 +43,7 @@ def in_regions(regions: Sequence[str], ask: Callable[[str], Answer]) -> dict[str
 
 def answering(target: Target) -> Target:
     """Return the target with its place known; an error if it does not answer."""
-    if gone := target.gone():
+    if gone := target.hooks.gone():
         raise operation_failed(gone, hint="./invoke lab.up starts it")
     return target.identified()
 
