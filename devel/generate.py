@@ -23,7 +23,7 @@ from kiln.image import version_info
 from kiln.matrix import load, model
 from kiln.mig import plan, profiles
 from kiln.packer.folders import stale_files, write_all
-from kiln.publish import engines
+from kiln.publish import codebuild
 from kiln.telemetry import stack
 from kiln.xid import catalogue
 from lab.guests import pci
@@ -91,8 +91,8 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
         )
         for role in iam.PUBLISHING
     },
-    engines.CODEBUILD_TEMPLATE: (
-        engines.codebuild_text,
+    codebuild.CODEBUILD_TEMPLATE: (
+        codebuild.codebuild_text,
         "templates/deploy and the policies in docs/",
     ),
     stack.TEMPLATE: (

@@ -40,24 +40,31 @@ def called_in_builds() -> dict[str, str]:
 
 
 def called_in(role: str) -> dict[str, str]:
-    """The AWS calls of the modules of one of PUBLISHING → file:line of their first use."""
-    names = publishing_facts()[role]["modules"]
-    return called(map(_module, names))
+    """The AWS calls of the modules, or functions (`module:function`), of one of PUBLISHING →
+    file:line of their first use."""
+    places: dict[str, str] = {}
+    for name in publishing_facts()[role]["modules"]:
+        module, _, function = name.partition(":")
+        places |= called([_module(module)], function)
+    return places
 
 
 def _module(name: str) -> Path:
     return ROOT / "kiln" / f"{name}.py"
 
 
-def called(files: Iterable[Path]) -> dict[str, str]:
-    """Each AWS call in Python files → file:line of its first use.
+def called(files: Iterable[Path], function: str = "") -> dict[str, str]:
+    """Each AWS call in Python files, or in one function of them → file:line of its first use.
 
-    A call is `anything.run_instances(...)`, `get_paginator("describe_images")` or
-    `aws.wait(client, "instance_terminated")`, for every operation that botocore knows of SERVICES.
+    A call is `anything.run_instances(...)`, or has the name of an operation or waiter as an
+    argument, such as `aws.wait(client, "instance_running")`, for every operation of SERVICES.
     """
     places: dict[str, str] = {}
     for path in sorted(files):
-        for name, line in _calls(ast.parse(path.read_text(), str(path))):
+        body = ast.parse(path.read_text(), str(path)).body
+        parts = [node for node in body if function in ("", getattr(node, "name", None))]
+        assert parts, f"{path} has no {function}"  # noqa: S101
+        for name, line in (call for part in parts for call in _calls(part)):
             action = _operations().get(name)
             if action:
                 shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
@@ -66,15 +73,16 @@ def called(files: Iterable[Path]) -> dict[str, str]:
 
 
 def _calls(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """The names of called methods, and of requested paginators and waiters, with their lines."""
+    """The names of called methods, and texts with an underscore among arguments, with their
+    lines."""
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        if not isinstance(node, ast.Call):
             continue
-        yield node.func.attr, node.lineno
-        if node.func.attr in {"get_paginator", "get_waiter", "wait"}:
-            for argument in node.args:
-                if isinstance(argument, ast.Constant):
-                    yield str(argument.value), node.lineno
+        if isinstance(node.func, ast.Attribute):
+            yield node.func.attr, node.lineno
+        for argument in node.args:
+            if isinstance(argument, ast.Constant) and "_" in str(argument.value):
+                yield str(argument.value), node.lineno
 
 
 # Calls whose permission has another name:
@@ -101,7 +109,8 @@ def _operations() -> dict[str, str]:
         waiters = _waiters(session, service)
         actions |= {xform_name(n): f"{service}:{w['operation']}" for n, w in waiters.items()}
     actions |= _PERMISSIONS
-    del actions["get_template"]  # Jinja's: nothing here asks CloudFormation for a template
+    # The names of functions of Jinja and securesystemslib, which are not calls to AWS.
+    del actions["get_template"], actions["verify"]
     return actions
 
 

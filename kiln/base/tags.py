@@ -67,8 +67,6 @@ PARENT_CHANNEL = tag("parent-channel")
 MADE_BY = tag("made-by")
 # Any value: `retire` leaves the AMI alone.
 KEEP = tag("keep")
-# Where the signed statement of a published AMI is: region, run, SHA-256 of its envelope.
-PROVENANCE = tag("provenance")
 # When `retire` deprecated the AMI.
 RETIRING = tag("retiring")
 # The MIG layout to apply at boot; gpu-mig reads it on the instance.

@@ -36,8 +36,8 @@ from kiln.matrix.publishing import Publish
 from kiln.pipeline import records
 from kiln.pipeline.record import Record
 from kiln.publish import channels, provenance
-from kiln.publish.overview import ChannelRow, channel_rows
-from kiln.publish.release import Release
+from kiln.publish.channels import Release
+from kiln.publish.lines import ChannelRow, channel_rows
 from kiln.telemetry.pricing import monthly_cost
 from kiln.telemetry.settings import Telemetry
 

@@ -33,7 +33,7 @@ from kiln.facts import table
 from kiln.image import diff, sbom
 from kiln.image.version_info import read_version_info
 from kiln.pipeline.record import Record, as_text
-from kiln.publish import line_flags
+from kiln.publish import lines
 
 FOLDER = TEMPLATES / "catalogue"
 STATIC = ("catalogue.css", "catalogue.js", "line.js", "compare.js")
@@ -84,7 +84,7 @@ def _pages(gathered: Gathered, say: Say) -> Iterator[tuple[str, str]]:
             **more,
         )
 
-    rows = line_flags.line_rows()
+    rows = lines.load_lines()
     for line in catalogue.lines:
         values = _of_line(line, gathered, rows.get(line.line), say)
         yield line.page, page("line.html.j2", here=line.page, up="../", **values)
@@ -153,7 +153,7 @@ def _data(catalogue: Catalogue) -> dict[str, Any]:
 
 
 def _of_line(
-    line: CataloguedLine, gathered: Gathered, row: line_flags.LineRow | None, say: Say
+    line: CataloguedLine, gathered: Gathered, row: lines.Line | None, say: Say
 ) -> dict[str, Any]:
     image = line.images[0] if line.images else None
     record = gathered.records.get(image.key) if image else None
@@ -172,9 +172,7 @@ def _of_line(
     }
 
 
-def _launches(
-    line: CataloguedLine, row: line_flags.LineRow, region: str, say: Say
-) -> list[dict[str, Any]]:
+def _launches(line: CataloguedLine, row: lines.Line, region: str, say: Say) -> list[dict[str, Any]]:
     """The documents for each of a line's channels that holds something in the region, the last
     channel first; if none does, for the last one.
 
@@ -193,7 +191,7 @@ def _launches(
 
 def _launch(
     line: CataloguedLine,
-    row: line_flags.LineRow,
+    row: lines.Line,
     region: str,
     channel: str,
     held: ChannelInRegion | None,

@@ -139,13 +139,13 @@ def catalogue(
     """
     from kiln.base.paths import build_dir
     from kiln.catalogue import site
-    from kiln.publish import line_flags
+    from kiln.publish.lines import regions_to_show
 
     if not 0 <= port <= _PORTS:
         raise KilnError(f"--port {port} is not a port", hint="--port 8000")
     if publish:
         site.bucket_and_prefix(publish)
-    shown = line_flags.regions_to_show(regions)
+    shown = regions_to_show(regions)
     target = place.choose_running()
     folder = Path(out) if out else build_dir() / "catalogue"
     made = _make_catalogue(target, shown, records, folder)
@@ -171,12 +171,12 @@ def _make_catalogue(
     from kiln.catalogue.pages import site_files
     from kiln.catalogue.site import write_site
     from kiln.matrix import load
-    from kiln.publish import line_flags
+    from kiln.publish.lines import line_settings
 
     recipes = load.load_recipes()
     if shelf := records.shelf(target):
         shelf.fetch_newest([recipe.name for recipe in recipes], log, each=_RECORDS)
-    gathered = gather_catalogue(target, recipes, line_flags.settings_by_line(), regions, log)
+    gathered = gather_catalogue(target, recipes, line_settings(), regions, log)
     write_site(site_files(gathered, log), folder)
     return gathered.catalogue
 

@@ -118,13 +118,16 @@ def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, 
     from kiln.compat.unconfirmed import unconfirmed_of_row
     from kiln.components import rendered_files
     from kiln.matrix import load
-    from kiln.publish import line_flags
+    from kiln.publish.lines import published_regions
+    from kiln.publish.regions import require_regions
 
     if chosen := {name: value for name, value in versions.items() if value is not None}:
         _require_versions(chosen)
         return engine.check_combination(**chosen, strict=strict)  # type: ignore[arg-type]
     recipes, publishing = load.load_recipes(), load.load_publishing()
-    line_flags.require_regions(recipes, publishing.values())
+    homes = {recipe.row.account.region for recipe in recipes} - {None}
+    require_regions(map(str, homes), "`aws.region`:")
+    published_regions(publishing)
     findings = [
         *engine.check_matrix(recipes, strict=strict),
         *load.sharing_warnings(recipes, publishing, strict=strict),

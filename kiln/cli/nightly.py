@@ -7,7 +7,7 @@ own.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from kiln.base.recipe import Recipe
     from kiln.cloud.target import Target
     from kiln.pipeline.records import RecordsBucket
-    from kiln.publish.night_plan import Due, Night
-    from kiln.publish.night_records import ShelfOf
-    from kiln.publish.night_results import RowResult
-    from kiln.publish.release_comparison import Bring, Comparison
+    from kiln.publish.due import DueRow
+    from kiln.publish.lines import Line
+    from kiln.publish.night import Compare, ShelfOf
+    from kiln.publish.report import RowResult
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,15 @@ class Report(Flags):
 
     def show(self, results: list[RowResult], target: Target, records: RecordSettings) -> int:
         """Write, send and print the report, and renew the catalogue; return the exit status."""
-        from kiln.publish import line_flags, night_report
+        from kiln.publish import report
+        from kiln.publish.lines import regions_to_show
 
-        night_report.write(results, self.out)
+        report.write(results, self.out)
         if self.topic:
-            night_report.send(target, self.topic, results)
+            report.send(target, self.topic, results)
         if self.catalogue:
-            publish_catalogue(self.catalogue, target, records, line_flags.regions_to_show(None))
-        output([asdict(result) for result in results], night_report.text(results))
+            publish_catalogue(self.catalogue, target, records, regions_to_show(None))
+        output([asdict(result) for result in results], report.report_text(results))
         return 1 if any(result.action == "failed" for result in results) else 0
 
 
@@ -82,28 +83,25 @@ def nightly(
     ./invoke nightly --topic arn:aws:sns:eu-central-1:111122223333:amis
     """
     from kiln.base.progress import Progress
-    from kiln.matrix import load
     from kiln.pipeline import build as builds
     from kiln.pipeline.plan import Options
     from kiln.pipeline.verify import smoke_test
-    from kiln.publish import nightly as nights
-    from kiln.publish.night_plan import plan_night
-    from kiln.publish.night_publication import publish_built
+    from kiln.publish.due import plan_night
+    from kiln.publish.night import publish_built, run_night
 
-    recipes = rows.select(every=True)
+    lines = _lines(rows)
     report.require_places()
-    settings, progress = load.load_publishing(), Progress()
+    recipes, progress = [line.recipe for line in lines], Progress()
     target = place.choose()
     options = Options(aws_flags={**records, "region": target.region})  # as plan_night plans
     target = builds.announce(recipes, options, target, progress.say)
     with target.hooks.preparing(["a night"]):
         if target.hooks.gone():
             target.hooks.prepare([], progress, install=not no_install, own_kernel=False)
-        shelf_of, bring = _records(recipes, records, target)
+        shelf_of, compare = _records(lines, records, target)
         boot, install = smoke_test(install=not no_install), not no_install
-        night = plan_night(recipes, settings, target)
-        results = nights.run_night(
-            night,
+        results = run_night(
+            plan_night(lines, target),
             build=lambda due: builds.build_recipes(
                 due,
                 options,
@@ -112,16 +110,15 @@ def nightly(
                 install=install,
                 on_failure=functools.partial(log, error=True),
             ),
-            publish=lambda row, ami_id: publish_built(
-                row,
+            publish=lambda line, ami_id: publish_built(
+                line,
                 ami_id,
-                settings[row.name],
                 target,
-                shelf_of=shelf_of,
+                shelf=shelf_of(line.recipe),
                 smoke_test=boot,
                 say=log,
             ),
-            compare=_comparing(target, bring),
+            compare=compare,
         )
     return report.show(results, target, records)
 
@@ -129,14 +126,13 @@ def nightly(
 @task("Release", "nightly.plan")
 def plan(rows: Rows, place: Place, records: RecordSettings) -> None:
     """Show what a night would do, one command a row."""
-    from kiln.matrix import load
-    from kiln.publish.night_plan import plan_night
+    from kiln.publish.due import plan_night
 
-    recipes = rows.select(every=True)
+    lines = _lines(rows)
     target = place.choose_running()
-    night = plan_night(recipes, load.load_publishing(), target)
-    commands = commands_of(night, target, records)
-    output(plan_data(night, commands), plan_text(night, commands))
+    due = plan_night(lines, target)
+    commands = commands_of(due, target, records)
+    output(plan_data(due, commands), plan_text(due, commands))
 
 
 @task("Release", "nightly.finish")
@@ -147,12 +143,12 @@ def finish(
 
     plan: what nightly.plan --json printed before the items ran: --plan plan.json
     """
-    from kiln.publish.night_plan import read_plan
+    from kiln.publish.night import read_plan
 
-    recipes = rows.select(every=True)
+    lines = _lines(rows)
     report.require_places()
     planned = read_plan(Path(plan)) if plan else {}
-    return _end(recipes, planned, report, place.choose_running(), records)
+    return _end(lines, planned, report, place.choose_running(), records)
 
 
 @task("Release", "nightly.codebuild")
@@ -163,72 +159,74 @@ def run_on_codebuild(
 
     project: the CodeBuild project that runs an item: --project ami-kiln-nightly-worker
     """
-    from kiln.matrix import load
-    from kiln.publish import line_flags
     from kiln.publish.codebuild import run_batch
-    from kiln.publish.night_plan import plan_night
+    from kiln.publish.due import plan_night
+    from kiln.publish.regions import answering
 
     report.require_places()
-    recipes = rows.select(every=True)
-    target = line_flags.answering(place.choose_aws("nightly.codebuild"))
-    night = plan_night(recipes, load.load_publishing(), target)
-    if commands := commands_of(night, target, records):
+    lines = _lines(rows)
+    target = answering(place.choose_aws("nightly.codebuild"))
+    due = [row for row in plan_night(lines, target) if row.due]
+    if commands := commands_of(due, target, records):
         run_batch(target, project, commands, log)
     # Rows that are still due have failed, whatever CodeBuild reports.
-    return _end(recipes, {due.recipe.name: due.why for due in night.due}, report, target, records)
+    return _end(lines, {row.name: row.why for row in due}, report, target, records)
+
+
+def _lines(rows: Rows) -> list[Line]:
+    """Return the lines of the rows that the flags select; all of them without one."""
+    from kiln.matrix import load
+    from kiln.publish.lines import Line
+
+    settings = load.load_publishing()
+    return [Line(recipe, settings[recipe.name]) for recipe in rows.select(every=True)]
 
 
 def _end(
-    recipes: Sequence[Recipe],
+    lines: Sequence[Line],
     planned: Mapping[str, str],
     report: Report,
     target: Target,
     records: RecordSettings,
 ) -> int:
     """Report what the rows of a night have done; return the exit status."""
-    from kiln.matrix import load
-    from kiln.publish.night_end import after_night
-    from kiln.publish.night_plan import plan_night
-    from kiln.publish.night_records import newest_of_the_night
+    from kiln.publish.due import plan_night
+    from kiln.publish.night import finish_night, newest_builds
 
-    shelf_of, bring = _records(recipes, records, target)
-    night = plan_night(recipes, load.load_publishing(), target)
-    newest = newest_of_the_night(recipes, shelf_of, log)
-    results = after_night(night, planned, newest, _comparing(target, bring))
-    return report.show(results, target, records)
+    shelf_of, compare = _records(lines, records, target)
+    rows = plan_night(lines, target)
+    newest = newest_builds([line.recipe for line in lines], shelf_of, log)
+    return report.show(finish_night(rows, planned, newest, compare), target, records)
 
 
 def _records(
-    recipes: Sequence[Recipe], records: RecordSettings, target: Target
-) -> tuple[ShelfOf, Bring]:
-    """Return the buckets of records that the rows have, and what fetches records from them."""
-    from kiln.publish.night_records import bringing
+    lines: Sequence[Line], records: RecordSettings, target: Target
+) -> tuple[ShelfOf, Compare]:
+    """Return the bucket of records that a row has, and what compares a channel's image with the
+    one before, by records from there."""
+    from kiln.publish.night import record_fetcher
+    from kiln.publish.report import compare_with_former
 
     def shelf_of(recipe: Recipe | None) -> RecordsBucket | None:
         return records.shelf(target, recipe)
 
-    return shelf_of, bringing(recipes, shelf_of, log)
+    bring = record_fetcher([line.recipe for line in lines], shelf_of, log)
+    return shelf_of, lambda line, channel: compare_with_former(target, line, channel, bring)
 
 
-def _comparing(target: Target, bring: Bring) -> Callable[[str, str], Comparison | None]:
-    """Return what compares a channel's image with the one before."""
-    from kiln.publish.release_comparison import compared
-
-    return lambda line, channel: compared(target, line, channel, bring)
-
-
-def commands_of(night: Night, target: Target, records: RecordSettings) -> dict[str, str]:
+def commands_of(rows: Sequence[DueRow], target: Target, records: RecordSettings) -> dict[str, str]:
     """Return what a machine that shares nothing with this one runs for each row that is due."""
     return {
-        due.recipe.name: _command(due, target, records.shelf(target, due.recipe))
-        for due in night.due
+        row.name: _command(row, target, records.shelf(target, row.line.recipe))
+        for row in rows
+        if row.due
     }
 
 
-def _command(due: Due, target: Target, shelf: RecordsBucket | None) -> str:
+def _command(due: DueRow, target: Target, shelf: RecordsBucket | None) -> str:
     from kiln.pipeline import records
 
-    name, where = due.recipe.name, f"--target {target.kind} --region {target.region}"
+    name, where = due.name, f"--target {target.kind} --region {target.region}"
     if shelf:
         where += f" --records-bucket {shelf.bucket}"
     if not due.ami_id:
@@ -243,35 +241,35 @@ def _command(due: Due, target: Target, shelf: RecordsBucket | None) -> str:
     return f"./invoke verify --ami {due.ami_id} {where} && {publish}"
 
 
-def plan_data(night: Night, commands: Mapping[str, str]) -> dict[str, Any]:
+def plan_data(rows: Sequence[DueRow], commands: Mapping[str, str]) -> dict[str, Any]:
     """Return a night's plan as `nightly.plan --json` prints it and `nightly.finish` reads it."""
     return {
         "items": [
-            {"row": due.recipe.name, "command": commands[due.recipe.name], "why": due.why}
-            for due in night.due
+            {"row": row.name, "command": commands[row.name], "why": row.why}
+            for row in rows
+            if row.due
         ],
         "skipped": [
             {
-                "row": row.row,
+                "row": row.name,
                 "why": row.why,
                 "ami_id": row.ami_id,
-                "line": row.line,
+                "line": row.line.name,
                 "channel": row.channel,
             }
-            for row in night.skipped
+            for row in rows
+            if row.action == "skip"
         ],
-        "impossible": [{"row": row.recipe.name, "why": row.why} for row in night.impossible],
+        "impossible": [{"row": row.name, "why": row.why} for row in rows if row.action == "fail"],
     }
 
 
-def plan_text(night: Night, commands: Mapping[str, str]) -> str:
+def plan_text(rows: Sequence[DueRow], commands: Mapping[str, str]) -> str:
     """Return what is due in a night, each with its reason and command, and what is not."""
-    lines = [
-        f"build  {due.recipe.name}: {due.why}\n       {commands[due.recipe.name]}"
-        for due in night.due
-    ]
-    lines += [f"skip   {row.row}: {row.why}" for row in night.skipped]
-    lines += [f"fail   {row.recipe.name}: {row.why}" for row in night.impossible]
+    due = [row for row in rows if row.due]
+    lines = [f"build  {row.name}: {row.why}\n       {commands[row.name]}" for row in due]
+    for action in ("skip", "fail"):
+        lines += [f"{action}   {row.name}: {row.why}" for row in rows if row.action == action]
     return "\n".join(lines)
 
 
@@ -307,7 +305,7 @@ def deploy_codebuild(
     from kiln.base import vocabulary
     from kiln.cloud import stacks
     from kiln.matrix.load import default_account
-    from kiln.publish import engines
+    from kiln.publish.codebuild import CODEBUILD_TEMPLATE
 
     vocabulary.STACK.required(stack, "--stack")
     target = place.choose_aws("deploy.codebuild")
@@ -334,7 +332,7 @@ def deploy_codebuild(
     }
     parameters = {name: value for name, value in flags.items() if value is not None}
     outputs = stacks.deploy_stack(
-        target, stack, engines.codebuild_template(), parameters, log, tags=account.tags
+        target, stack, CODEBUILD_TEMPLATE.read_text(), parameters, log, tags=account.tags
     )
     text = "\n".join(f"{name:8} {value}" for name, value in outputs.items())
     output({"stack": stack, "outputs": outputs}, text)

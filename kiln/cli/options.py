@@ -70,9 +70,9 @@ class Place(Flags):
 
     def choose_running(self) -> Target:
         """Return AWS or the lab, which must answer: nothing of it is started."""
-        from kiln.publish import line_flags
+        from kiln.publish.regions import answering
 
-        return line_flags.answering(self.choose())
+        return answering(self.choose())
 
     def choose_aws(self, task: str) -> Target:
         """Return AWS, for a task that the lab cannot do."""

@@ -45,20 +45,19 @@ def publish(
     """
     from kiln.matrix import flags, load, select
     from kiln.pipeline import verify
-    from kiln.publish import line_flags
+    from kiln.publish import lines
     from kiln.publish.publish import publish_row
 
     (recipe,) = select.select(load.load_recipes(), name=name)
-    settings = line_flags.with_regions(load.load_publishing()[recipe.name], regions)
+    settings = lines.with_regions(load.load_publishing()[recipe.name], regions)
     if ami is not None:
         flags.ami(ami)
     target = place.choose()
     done = publish_row(
-        recipe,
-        settings,
+        lines.Line(recipe, settings),
         target,
         ami_id=ami,
-        channel=settings.channels[0] if channel is None else channel,
+        channel=channel,
         why=why,
         say=log,
         smoke=verify.smoke_test(install=not no_install) if smoke else None,
@@ -87,18 +86,15 @@ def promote(
     accept: open the gates that a person may open (differences, the fleet's health)
     dry_run: show the gates and move nothing
     """
-    from kiln.publish import line_flags
+    from kiln.publish.lines import load_line
     from kiln.publish.promote import promote_line
 
-    row = line_flags.row_of(line)
     promotion = promote_line(
-        row.line,
+        load_line(line),
         to,
-        row.settings,
         place.choose(),
         accept=accept,
         dry_run=dry_run,
-        log_group=row.log_group,
         why=why,
         say=log,
     )
@@ -137,13 +133,13 @@ def rollback(line: str, channel: str, to: str | None = None, why: str = "", *, p
     to: an AMI that it held, instead of the one before: --to ami-0123456789abcdef0
     """
     from kiln.base import vocabulary
-    from kiln.publish import line_flags
+    from kiln.publish.lines import load_line
     from kiln.publish.promote import roll_back
 
-    row = line_flags.row_of(line)
+    row = load_line(line)
     if to is not None:
         vocabulary.AMI_ID.required(to, "--to")
-    back = roll_back(row.line, channel, row.settings, place.choose(), to=to, why=why, say=log)
+    back = roll_back(row, channel, place.choose(), to=to, why=why, say=log)
     text = f"{channel} of {line} holds {back.release.ami_name} again"
     output([asdict(step) for step in back.steps], text)
     return 1 if back.kept else 0
@@ -156,15 +152,12 @@ def channels(line: str | None = None, regions: str | None = None, *, place: Plac
     line: only this line: --line al2023/lts/base/x86_64
     regions: instead of all that are published to: --regions eu-west-1,us-west-2
     """
-    from kiln.publish import line_flags
-    from kiln.publish.overview import channel_rows, with_opened
+    from kiln.publish import lines
 
-    wanted = line_flags.row_of(line).line if line else None
-    shown, settings = line_flags.regions_to_show(regions), line_flags.settings_by_line()
-    target = place.choose_running()
-    listed = channel_rows(target, shown, settings, only=regions is not None)
-    chosen = [row for row in listed if wanted in (None, row.line)]
-    rows = with_opened(chosen, target, settings)
+    wanted = lines.load_line(line).name if line else None
+    shown, settings = lines.regions_to_show(regions), lines.line_settings()
+    target, only = place.choose_running(), regions is not None
+    rows = lines.channel_rows(target, shown, settings, only=only, line=wanted, with_opened=True)
     headings = ("LINE", "CHANNEL", "REGION", "AMI", "DRIVER", "CUDA", "AGE", "VERDICT", "")
     cells = [
         (
@@ -184,18 +177,15 @@ def history(line: str, channel: str | None = None, *, place: Place) -> None:
 
     channel: only this channel: --channel stable
     """
-    from kiln.publish import line_flags
-    from kiln.publish.overview import history_rows
+    from kiln.publish.lines import history_rows, load_line, require_channel
 
-    row = line_flags.row_of(line)
-    names = [line_flags.channel_of(row, channel)] if channel else list(row.settings.channels)
-    rows = history_rows(place.choose_running(), row.line, names)
+    settings = load_line(line).settings
+    names = [require_channel(channel, settings)] if channel else list(settings.channels)
+    rows = history_rows(place.choose_running(), line, names)
     headings = ("WHEN", "CHANNEL", "BY", "ACTION", "AMI", "RECIPE", "WHY")
-    cells = [
-        (move.at, move.channel, move.by, move.action, move.ami_id or "-", move.recipe, move.why)
-        for move in rows
-    ]
-    output([asdict(move) for move in rows], table(headings, cells) if rows else _NOTHING)
+    keys = ("at", "channel", "by", "action", "ami_id", "recipe", "why")
+    cells = [[str("-" if move[key] is None else move[key]) for key in keys] for move in rows]
+    output(rows, table(headings, cells) if rows else _NOTHING)
 
 
 @task("Release")
@@ -205,14 +195,14 @@ def retire(apply: bool = False, regions: str | None = None, *, place: Place) -> 
     apply: do the next step of each AMI that would go; otherwise nothing is changed
     regions: instead of all that are published to: --regions eu-west-1,us-west-2
     """
-    from kiln.publish import line_flags
+    from kiln.publish import lines
     from kiln.publish import retire as retiring
 
-    shown = line_flags.regions_to_show(regions)
+    shown = lines.regions_to_show(regions)
     target = place.choose_running()
     if regions is None:
-        shown = line_flags.with_published(shown, target)
-    plan = retiring.plan_retirement(target, shown, line_flags.settings_to_retire(), ask=apply)
+        shown = lines.with_published(shown, target)
+    plan = retiring.plan_retirement(target, shown, lines.retire_settings(), ask=apply)
     if apply:
         plan = retiring.retire(target, plan)
     data = {
@@ -266,8 +256,8 @@ def sweep(
     from datetime import timedelta
 
     from kiln.base import vocabulary
-    from kiln.publish import line_flags
     from kiln.publish import sweep as sweeping
+    from kiln.publish.regions import named_regions
 
     if older_than < 1:
         raise KilnError(
@@ -276,7 +266,7 @@ def sweep(
         )
     if run is not None:
         vocabulary.RUN_ID.required(run, "--run")
-    named = line_flags.regions_to_show(regions) if regions is not None else None
+    named = named_regions(regions) if regions is not None else None
     target = place.choose_running()
     everywhere = named or sweeping.regions_of_account(target)
     left = sweeping.leftovers(target, everywhere, timedelta(hours=older_than), run)
@@ -313,18 +303,16 @@ def verify_provenance(ami: str, key: str | None = None, *, place: Place) -> int:
     ami: the AMI, in the region of --region: ami-0123456789abcdef0
     key: the signer's public key (default: that of `publish.sign`): --key key.pem
     """
-    from kiln.base.tags import LINE
     from kiln.cloud.images import find_image
     from kiln.matrix import flags
-    from kiln.publish import line_flags, provenance
+    from kiln.publish import lines, provenance
 
     flags.ami(ami)
     trusted = provenance.key_in_file(Path(key)) if key else None
     target = place.choose_running()
     if trusted is None:
         image = find_image(target, ami)
-        line = image.tags.get(LINE, "") if image else ""
-        settings = line_flags.settings_by_line().get(line)
+        settings = lines.line_settings().get(str(image.line)) if image else None
         if settings is None or settings.sign is None:
             raise KilnError(
                 f"cannot verify {ami}: no signing key is configured",
@@ -333,5 +321,8 @@ def verify_provenance(ami: str, key: str | None = None, *, place: Place) -> int:
         trusted = provenance.public_key(settings.sign, target)
     statement = provenance.verify_image(target, ami, trusted)
     data = {**asdict(statement), "matches": not statement.wrong}
-    output(data, provenance.provenance_text(statement))
+    said = [f"{name:13} {value}" for name, value in statement.said.items()]
+    wrong = [f"wrong         {why}" for why in statement.wrong]
+    match = f"{ami} in {statement.region} is what its signed statement says"
+    output(data, "\n".join([*said, *(wrong or [match])]))
     return 1 if statement.wrong else 0

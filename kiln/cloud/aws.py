@@ -392,3 +392,9 @@ def _on_ec2() -> bool:
         mark.exists() and mark.read_text().lower().startswith(("ec2", "amazon ec2"))
         for mark in marks
     )
+
+
+def paginated(client: Any, operation: str, key: str, **query: Any) -> Iterator[Any]:
+    """Yield what all pages of an operation's answer have under a key."""
+    for page in client.get_paginator(operation).paginate(**query):
+        yield from page[key]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.base import vocabulary
 from kiln.base.errors import operation_failed
 from kiln.base.tags import KEEP, LINE, RECIPE, RETIRING, RUN_ID
-from kiln.base.times import read_time
+from kiln.base.times import read_time, utc_now
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 
@@ -53,6 +53,12 @@ class Image:
     def retiring(self) -> bool:
         """Whether `retire` has deprecated it."""
         return RETIRING in self.tags
+
+    @property
+    def is_deprecated(self) -> bool:
+        """Whether it is deprecated, by `retire` or because its date has passed."""
+        passed = self.deprecated is not None and self.deprecated <= utc_now()
+        return self.retiring or passed
 
     @property
     def kept_by_tag(self) -> bool:

@@ -24,7 +24,7 @@ from kiln.cloud import aws
 from kiln.compat.which import rows_for
 from kiln.facts import InstanceType
 from kiln.mig.k8s import k8s_configuration, operator_values, plugin_values
-from kiln.publish import channels, line_flags
+from kiln.publish import channels, lines
 
 # `mig_config` of a row whose GPUs stay whole.
 _WHOLE = (None, "none", "all-disabled")
@@ -287,7 +287,7 @@ def launch_request(
     *,
     instance_types: str | None = None,
     label: str | None = None,
-    row: line_flags.LineRow | None = None,
+    row: lines.Line | None = None,
     **settings: Any,
 ) -> LaunchRequest:
     """The request that flags ask for; `settings` are further fields, None for their default.
@@ -295,8 +295,8 @@ def launch_request(
     Without instance types (names with commas between) the request has the one that verifies the
     row, without a label the layout that the image makes by itself. `row` is the line's, if known.
     """
-    row = row or line_flags.row_of(line)
-    line_flags.channel_of(row, channel)
+    row = row or lines.load_line(line)
+    lines.require_channel(channel, row.settings)
     wanted = row.recipe.verify_instance_type if instance_types is None else instance_types
     names = wanted.split(",")
     if "" in names or len(set(names)) < len(names):

@@ -1,43 +1,104 @@
-"""Channels are SSM parameters: which exist, and what they hold.
+"""Channels: which exist, what they hold and have held.
 
-A channel of a line has two in each region: `/ami-kiln/LINE/CHANNEL/image_id` (data type
-`aws:ec2:image`), which consumers resolve, and `…/release`, which says what that image is.
-The release is written first, so that an id never stands without its description.
+A channel of a line has two SSM parameters in each region: `/ami-kiln/LINE/CHANNEL/image_id` (data
+type `aws:ec2:image`), which consumers resolve, and `…/release`, which describes that image.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from kiln.base import vocabulary
+from kiln.base.account import Region
 from kiln.base.errors import KilnError
 from kiln.cloud import aws
 from kiln.cloud.target import Target
-from kiln.publish.release import Release, read_release
 
 ROOT = "/ami-kiln"
 _IMAGE_PARAMETER = re.compile(rf"{ROOT}/.+/[^/]+/image_id")
 
 
-def image_parameter(line: str, channel: str) -> str:
-    """The parameter that holds the AMI's id."""
-    return f"{ROOT}/{line}/{channel}/image_id"
-
-
-def release_parameter(line: str, channel: str) -> str:
-    """The parameter that holds the release."""
-    return f"{ROOT}/{line}/{channel}/release"
-
-
-def is_image_parameter(name: str) -> bool:
-    """Whether a parameter is that of a channel's AMI."""
-    return _IMAGE_PARAMETER.fullmatch(name) is not None
+AmiId = Annotated[str, vocabulary.AMI_ID]
+Action = Literal["publish", "promote", "rollback"]
 
 
 @dataclass(frozen=True)
+class Moved:
+    """How a channel came to a release: when (UTC, ISO 8601), by whose ARN."""
+
+    at: Annotated[str, vocabulary.TIME]
+    by: str
+    action: Action
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """Versions on the image; None for what is not on it. `kernel` is the one that boots, `digest`
+    the SHA-256 of the image's version-info."""
+
+    driver: str | None = None
+    kernel: str | None = None
+    cuda: str | None = None
+    nccl: str | None = None
+    efa: str | None = None
+    glibc: str | None = None
+    digest: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """An AMI with its copies, as the parameter beside the AMI's id describes it.
+
+    `images` maps a region to the AMI's id there; `verdict` is the value of its tag `kiln:verified`.
+    """
+
+    schema: Literal[1] = 1
+    line: Annotated[str, vocabulary.CHANNEL_LINE]
+    channel: Annotated[str, vocabulary.CHANNEL]
+    recipe: Annotated[str, vocabulary.RECIPE_NAME]
+    ami_name: str
+    images: dict[Region, AmiId]
+    verdict: str
+    run_id: Annotated[str, vocabulary.RUN_ID]
+    recipe_digest: str
+    git_commit: str
+    built: str
+    moved: Moved
+    installed: Installed = Installed()
+
+    def into(self, channel: str, moved: Moved) -> Release:
+        """Return the same AMI in another channel."""
+        return dataclasses.replace(self, channel=channel, moved=moved)
+
+    def as_json(self) -> str:
+        """Return the parameter's value: one line."""
+        return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
+
+
+_ADAPTER = TypeAdapter(Release)
+
+
+def read_release(text: str, called: str) -> Release:
+    """Return the release in a parameter's value. Its ids reach EC2 and paths of records, so a value
+    that is not one is an error; `called` names the parameter."""
+    try:
+        return _ADAPTER.validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the whole value"
+        raise KilnError(f"{called}: not a release: `{where}`: {first['msg']}") from None
+
+
+@dataclasses.dataclass(frozen=True)
 class Held:
     """What a channel of a line holds in one region. `version` is that of the image's parameter.
 
@@ -59,70 +120,67 @@ class Held:
         return self.release is not None and self.release.images.get(self.region) != self.image_id
 
 
-def held(target: Target, line: str, channel: str) -> Held | None:
-    """What a channel holds in the target's region; None if nothing was ever published there.
+def image_parameter(line: str, channel: str) -> str:
+    """Return the name of the parameter that holds the AMI's id."""
+    return f"{ROOT}/{line}/{channel}/image_id"
 
-    Raises KilnError (exit status 1) if SSM refuses, 2 for a damaged release.
-    """
+
+def release_parameter(line: str, channel: str) -> str:
+    """Return the name of the parameter that holds the release."""
+    return f"{ROOT}/{line}/{channel}/release"
+
+
+def statement_parameter(ami_id: str) -> str:
+    """Return the name of the parameter that holds the signed statement of an AMI's provenance."""
+    return f"{ROOT}-provenance/{ami_id}"
+
+
+def is_image_parameter(name: str) -> bool:
+    """Whether a parameter is that of a channel's AMI."""
+    return _IMAGE_PARAMETER.fullmatch(name) is not None
+
+
+def held(target: Target, line: str, channel: str) -> Held | None:
+    """Return what a channel holds in the target's region; None if nothing was ever published."""
     names = [image_parameter(line, channel), release_parameter(line, channel)]
     with aws.explained(f"the channel {channel} of {line} could not be read in {target.region}"):
-        parameters = aws.ssm(target).get_parameters(Names=names)["Parameters"]
-    return _held(
-        target.region, {parameter["Name"]: parameter for parameter in parameters}, names[0]
-    )
+        found = aws.ssm(target).get_parameters(Names=names)["Parameters"]
+    return next(_held(target.region, found), None)
 
 
-def all_held(target: Target) -> list[Held]:
-    """What every channel holds in the target's region, by line and channel.
-
-    SSM gives ten parameters at once, so that requests grow with the lines of each region.
-    """
-    return _below(target, ROOT)
-
-
-def held_by_line(target: Target, line: str) -> list[Held]:
-    """What the channels of a line hold in the target's region."""
-    return _below(target, f"{ROOT}/{line}")
-
-
-def _below(target: Target, path: str) -> list[Held]:
-    parameters: dict[str, Any] = {}
+def all_held(target: Target, line: str | None = None) -> list[Held]:
+    """Return what every channel, or each of a line, holds in the target's region, sorted."""
     with aws.explained(f"the channels could not be read in {target.region}"):
         pages = aws.ssm(target).get_paginator("get_parameters_by_path")
-        for page in pages.paginate(Path=path, Recursive=True):
-            parameters |= {parameter["Name"]: parameter for parameter in page["Parameters"]}
-    # Other parameters below this path are not channels.
-    holdings = (
-        _held(target.region, parameters, name)
-        for name in sorted(parameters)
-        if is_image_parameter(name)
-    )
-    return [holding for holding in holdings if holding is not None]
+        path = f"{ROOT}/{line}" if line else ROOT
+        found = [
+            p for page in pages.paginate(Path=path, Recursive=True) for p in page["Parameters"]
+        ]
+    return list(_held(target.region, found))
 
 
-def _held(region: str, parameters: dict[str, Any], name: str) -> Held | None:
-    image = parameters.get(name)
-    if image is None:
-        return None
-    line, channel = name.removeprefix(f"{ROOT}/").removesuffix("/image_id").rsplit("/", 1)
-    described = parameters.get(release_parameter(line, channel))
-    return Held(
-        line=line,
-        channel=channel,
-        region=region,
-        image_id=str(image["Value"]),
-        version=int(image["Version"]),
-        since=image["LastModifiedDate"],
-        release=read_release(described["Value"], described["Name"]) if described else None,
-    )
+def _held(region: str, found: Sequence[Any]) -> Iterator[Held]:
+    parameters = {parameter["Name"]: parameter for parameter in found}
+    for name in sorted(filter(is_image_parameter, parameters)):
+        image = parameters[name]
+        line, channel = name.removeprefix(f"{ROOT}/").removesuffix("/image_id").rsplit("/", 1)
+        described = parameters.get(release_parameter(line, channel))
+        yield Held(
+            line=line,
+            channel=channel,
+            region=region,
+            image_id=image["Value"],
+            version=image["Version"],
+            since=image["LastModifiedDate"],
+            release=read_release(described["Value"], described["Name"]) if described else None,
+        )
 
 
 def past(target: Target, line: str, channel: str) -> Iterator[Release]:
-    """The releases that a channel has held in the target's region, newest first, its present one
-    included. SSM keeps the last 100. One that was damaged and has been replaced is left out: nobody
-    can change it.
+    """Yield the releases that a channel has held in the target's region, its present one first.
 
-    Raises KilnError (exit status 1) if SSM refuses, 2 for a damaged present one. Source: https://docs.aws.amazon.com/systems-manager/latest/userguide/sysman-paramstore-versions.html
+    SSM keeps the last 100: https://docs.aws.amazon.com/systems-manager/latest/userguide/sysman-paramstore-versions.html
+    A damaged one that has been replaced is left out: nobody can change it.
     """
     from botocore.exceptions import ClientError
 
@@ -130,13 +188,12 @@ def past(target: Target, line: str, channel: str) -> Iterator[Release]:
     entries: list[Any] = []
     with aws.explained(f"the history of {channel} of {line} could not be read in {target.region}"):
         try:
-            pages = aws.ssm(target).get_paginator("get_parameter_history")
-            for page in pages.paginate(Name=name):
+            for page in aws.ssm(target).get_paginator("get_parameter_history").paginate(Name=name):
                 entries += page["Parameters"]
         except ClientError as error:
             if error.response["Error"].get("Code") != "ParameterNotFound":
                 raise
-    entries.sort(key=lambda version: int(version["Version"]), reverse=True)
+    entries.sort(key=lambda version: version["Version"], reverse=True)
     for entry in entries:
         try:
             release = read_release(entry["Value"], name)
@@ -148,7 +205,7 @@ def past(target: Target, line: str, channel: str) -> Iterator[Release]:
 
 
 def arrival(past: Sequence[Release], image_id: str, region: str) -> int:
-    """The place in `past` (newest first) of the move that brought an image into the channel.
+    """Return the place in `past` of the move that brought an image into the channel.
 
     A rollback brings nothing: a second one continues from where the first ended.
     """
@@ -156,3 +213,36 @@ def arrival(past: Sequence[Release], image_id: str, region: str) -> int:
         if release.images.get(region) == image_id and release.moved.action != "rollback":
             return index
     return len(past)
+
+
+def put_parameter(
+    target: Target,
+    tags: Mapping[str, str],
+    name: str,
+    value: str,
+    *,
+    new: bool = False,
+    **more: str,
+) -> int:
+    """Write a parameter; return its version. SSM's errors are botocore's.
+
+    SSM takes tags for a new parameter alone:
+    https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_PutParameter.html
+    """
+    ssm: Any = aws.ssm(target)
+    # What has more than four kilobytes costs something, and nothing else.
+    request = {
+        "Name": name,
+        "Value": value,
+        "Type": "String",
+        "Tier": "Intelligent-Tiering",
+        **more,
+    }
+    if tags or new:
+        try:
+            wanted = [{"Key": key, "Value": text} for key, text in tags.items()]
+            return int(ssm.put_parameter(**request, Tags=wanted, Overwrite=False)["Version"])
+        except ssm.exceptions.ParameterAlreadyExists:
+            if new:
+                raise
+    return int(ssm.put_parameter(**request, Overwrite=True)["Version"])

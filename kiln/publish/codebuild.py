@@ -1,34 +1,62 @@
-"""A night on CodeBuild: one build of a batch for each row that is due, each on its own machine."""
+"""A night on CodeBuild: a batch with one build for each row that is due, each on its own machine;
+and the template of the stack that runs it."""
 
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from kiln.base.errors import operation_failed
-from kiln.cloud import aws
+from kiln.base.paths import ROOT
+from kiln.base.templates import render
+from kiln.cloud import aws, iam
 from kiln.cloud.target import Target
+from kiln.publish.regions import Say
 
-ITEM_BUILDSPEC = "deploy/nightly-item.buildspec.yaml"
-# https://docs.aws.amazon.com/codebuild/latest/APIReference/API_BuildBatch.html (buildBatchStatus)
-_RUNNING = "IN_PROGRESS"
-_SUCCEEDED = "SUCCEEDED"
-# "Only batch builds that have failed can be retried": not one that was stopped or took too long.
-# https://docs.aws.amazon.com/codebuild/latest/APIReference/API_RetryBuildBatch.html
-_FAILED = "FAILED"
+CODEBUILD_TEMPLATE = ROOT / "deploy" / "nightly-codebuild.yaml"
+_ITEM_BUILDSPEC = "deploy/nightly-item.buildspec.yaml"
+
+
+def run_batch(
+    target: Target,
+    project: str,
+    commands: Mapping[str, str],
+    say: Say,
+    pause: float = 30.0,
+) -> dict[str, str]:
+    """Run each row's command in a batch of a CodeBuild project, and once more those that failed;
+    return CodeBuild's status of each row."""
+    client = aws.codebuild(target)
+    request = {"projectName": project, "buildspecOverride": batch_buildspec(commands)}
+    with aws.explained(f"the batch of {project} could not be started"):
+        started = client.start_build_batch(**request)
+    batch = str(started["buildBatch"]["id"])
+    say(f"CodeBuild batch {batch}: {len(commands)} rows")
+    ended, status = _wait(client, batch, commands, say, pause)
+    # "Only batch builds that have failed can be retried", not one that was stopped:
+    # https://docs.aws.amazon.com/codebuild/latest/APIReference/API_RetryBuildBatch.html
+    if status == "FAILED":
+        say("retries what failed: each item continues where it ended")
+        with aws.explained(f"the batch {batch} could not be tried again"):
+            again = client.retry_build_batch(id=batch, retryType="RETRY_FAILED_BUILDS")
+        ended, _ = _wait(client, str(again["buildBatch"]["id"]), commands, say, pause)
+    elif status != "SUCCEEDED":
+        say(f"CodeBuild ended the batch as {_words(status)}: nothing is run once more")
+    return ended
 
 
 def batch_buildspec(commands: Mapping[str, str]) -> str:
-    """The buildspec of a batch: a build per row, with the row's command in its environment.
+    """Return the buildspec of a batch: a build per row, with the row's command in its environment.
 
-    JSON is YAML. Format: https://docs.aws.amazon.com/codebuild/latest/userguide/batch-build-buildspec.html
+    JSON is YAML: https://docs.aws.amazon.com/codebuild/latest/userguide/batch-build-buildspec.html
     """
     items = [
         {
-            "identifier": _identifier(number),
-            "buildspec": ITEM_BUILDSPEC,
+            "identifier": f"row_{number}",
+            "buildspec": _ITEM_BUILDSPEC,
             "env": {"variables": {"KILN_ENGINE_ROW": row, "KILN_ENGINE_ITEM": command}},
         }
         for number, (row, command) in enumerate(commands.items())
@@ -36,75 +64,58 @@ def batch_buildspec(commands: Mapping[str, str]) -> str:
     return json.dumps({"version": 0.2, "batch": {"fast-fail": False, "build-list": items}})
 
 
-def run_batch(
-    target: Target,
-    project: str,
-    commands: Mapping[str, str],
-    say: Callable[[str], None],
-    pause: float = 30.0,
-) -> dict[str, str]:
-    """Run each row's command in a batch of a CodeBuild project, and once more those that failed.
-
-    Returns CodeBuild's status of each row; `pause` is in seconds. Raises KilnError (exit status 1)
-    if CodeBuild refuses.
-    """
-    client = aws.codebuild(target)
-    with aws.explained(f"the batch of {project} could not be started"):
-        started = client.start_build_batch(
-            projectName=project, buildspecOverride=batch_buildspec(commands)
-        )
-    batch = str(started["buildBatch"]["id"])
-    say(f"CodeBuild batch {batch}: {len(commands)} rows")
-    ended, whole = _wait(client, batch, commands, say, pause)
-    if whole not in (_SUCCEEDED, _FAILED):
-        say(f"CodeBuild ended the batch as {_words(whole)}: nothing is run once more")
-    elif any(status != _SUCCEEDED for status in ended.values()):
-        say("retries what failed: each item continues where it ended")
-        with aws.explained(f"the batch {batch} could not be tried again"):
-            again = client.retry_build_batch(id=batch, retryType="RETRY_FAILED_BUILDS")
-        batch = str(again["buildBatch"]["id"])
-        ended, _ = _wait(client, batch, commands, say, pause)
-    return ended
+def _wait(
+    client: Any, batch: str, rows: Mapping[str, str], say: Say, pause: float
+) -> tuple[dict[str, str], str]:
+    """Return the status of each row when the batch has ended, and the batch's own; say each change
+    on the way."""
+    statuses = dict.fromkeys(rows, "NOT_STARTED")
+    names = {f"row_{number}": row for number, row in enumerate(rows)}
+    while True:
+        with aws.explained(f"the batch {batch} could not be looked up"):
+            batches = client.batch_get_build_batches(ids=[batch])["buildBatches"]
+        if not batches:
+            raise operation_failed(f"CodeBuild has no batch {batch} any more")
+        for group in batches[0].get("buildGroups", []):
+            row = names.get(group.get("identifier"))
+            status = group.get("currentBuildSummary", {}).get("buildStatus")
+            if row and status and statuses[row] != status:
+                statuses[row] = status
+                say(f"{row}: {_words(status)}")
+        # https://docs.aws.amazon.com/codebuild/latest/APIReference/API_BuildBatch.html
+        if batches[0]["buildBatchStatus"] != "IN_PROGRESS":
+            return statuses, str(batches[0]["buildBatchStatus"])
+        time.sleep(pause)
 
 
 def _words(status: str) -> str:
     return status.lower().replace("_", " ")
 
 
-def _wait(
-    client: Any,
-    batch: str,
-    commands: Mapping[str, str],
-    say: Callable[[str], None],
-    pause: float,
-) -> tuple[dict[str, str], str]:
-    """The status of each row when the batch has ended, and the batch's; tells each change on the
-    way."""
-    reported: dict[str, str] = {}
-    while True:
-        with aws.explained(f"the batch {batch} could not be looked up"):
-            batches = client.batch_get_build_batches(ids=[batch])["buildBatches"]
-        if not batches:
-            raise operation_failed(f"CodeBuild has no batch {batch} any more")
-        statuses = _statuses(batches[0], commands)
-        for row, status in statuses.items():
-            if reported.get(row) != status:
-                say(f"{row}: {_words(status)}")
-        reported = statuses
-        whole = str(batches[0]["buildBatchStatus"])
-        if whole != _RUNNING:
-            return {row: statuses.get(row, "NOT_STARTED") for row in commands}, whole
-        time.sleep(pause)
+def codebuild_text() -> str:
+    """Return the content of deploy/nightly-codebuild.yaml: `./invoke generate` writes it."""
+    return render(
+        "deploy/nightly-codebuild.yaml.j2",
+        build_policy=_in_any_partition(iam.policy()),
+        plan_policy=_without("plan", "RunBatches", "SendReports"),
+        catalogue_policy=_without("catalogue", "WriteTheSite"),
+        publish_policy=_in_any_partition(iam.publishing_policy("publish")),
+    )
 
 
-def _statuses(batch: Any, commands: Mapping[str, str]) -> dict[str, str]:
-    rows = {_identifier(number): row for number, row in enumerate(commands)}
-    return {
-        rows[group["identifier"]]: str(group["currentBuildSummary"]["buildStatus"])
-        for group in batch.get("buildGroups", [])
-        if group.get("identifier") in rows and "currentBuildSummary" in group
-    }
+def _without(role: str, *sids: str) -> str:
+    """Return the policy of a role without what the template narrows to its own resources."""
+    document = iam.publishing_policy(role)
+    kept = [statement for statement in document["Statement"] if statement["Sid"] not in sids]
+    return _in_any_partition({**document, "Statement": kept})
 
 
-def _identifier(number: int) -> str:
-    return f"row_{number}"
+def _in_any_partition(policy: dict[str, Any]) -> str:
+    """Return a policy for the template, its ARNs with the partition of the account: in GovCloud and
+    China IAM refuses those of `aws`, https://github.com/aws/copilot-cli/issues/2563."""
+
+    def substituted(arn: re.Match[str]) -> str:
+        rest = arn[1].replace("${", "${!")  # IAM's own variables
+        return f'!Sub "arn:${{AWS::Partition}}:{rest}"'
+
+    return re.sub(r'"arn:aws:([^"]*)"', substituted, json.dumps(policy, indent=2))

@@ -1,65 +1,105 @@
-"""A release's AMI in each region: copied, checked, shared. Each step may be done again: what is
-there already is found by its tags and not made twice."""
+"""A release's AMI in each region: copied, checked, shared, protected. Each step may be done again:
+what is there already is found by its tags and not made twice."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
-from uuid import uuid4
 
-from kiln.base.errors import operation_failed
-from kiln.base.tags import LINE, PREFIX, PROVENANCE, RECIPE, RETIRING, RUN_ID, SOURCE_IMAGE
+from kiln.base.errors import KilnError, operation_failed
+from kiln.base.tags import LINE, PREFIX, RECIPE, RETIRING, RUN_ID, SOURCE_IMAGE
+from kiln.base.times import utc_now
 from kiln.cloud import aws
 from kiln.cloud.images import Image, find_image, list_images, own_images, snapshot_keys
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish, Share, is_awss_own
-from kiln.publish import sharing
-from kiln.publish.deprecation import protect_and_date
-from kiln.publish.regions import in_regions
+from kiln.publish.regions import Say, in_regions
+
+# Seconds. EC2 documents no limit for a copy; Packer waits as long for an image.
+_COPY_TIMEOUT = 4 * 3600
+
+# Accounts, ARNs of organizations and their units, and "all", by the AMI's or snapshot's id.
+Permissions = Mapping[str, set[str]]
 
 
-def _copies(target: Target, source: str) -> list[Image]:
-    """The copies of an AMI in the target's region, failed ones included."""
-    tagged = [{"Name": f"tag:{SOURCE_IMAGE}", "Values": [source]}]
-    with aws.explained(f"the copies of {source} could not be listed in {target.region}"):
-        copies = list(list_images(target, Owners=["self"], Filters=tagged))
-    # A filter's value may have wildcards; the id has been checked, the tag is compared again.
-    return [image for image in copies if image.tags.get(SOURCE_IMAGE) == source]
+def require_shareable(
+    target: Target, source: Image, regions: Sequence[str], settings: Publish
+) -> None:
+    """An error that names each region whose image EC2 would not share, because AWS's own key
+    encrypts it: https://github.com/hashicorp/packer/issues/7410"""
+    if not settings.share.somebody:
+        return
+    of_source = {key for key in snapshot_keys(target, source).values() if key}
+    lacking = []
+    for region in regions if of_source else ():
+        there, keys = target.in_region(region), of_source
+        if region != source.region:
+            keys = {settings.kms_keys.get(region) or _default_key(there)}
+        if any(is_awss_own(key) or _key(there, key)["KeyManager"] == "AWS" for key in keys):
+            lacking.append(region)
+    if lacking:
+        raise operation_failed(
+            f"{source.ami_id} cannot be shared in {', '.join(lacking)}: AWS's own key for EBS "
+            "encrypts it there. Nothing was copied",
+            hint="name keys of yours: publish.kms_keys, or aws.kms_key_id and build again",
+        )
 
 
-def start_copy(
-    target: Target,
-    source: Image,
-    line: str,
-    settings: Publish,
-    *,
-    gone: bool = False,
-) -> str:
-    """Start copying the AMI into the target's region, or find its copy; the copy's id.
+def _default_key(target: Target) -> str:
+    with aws.explained(f"the default EBS key of {target.region} could not be read"):
+        return str(aws.ec2(target).get_ebs_default_kms_key_id()["KmsKeyId"])
 
-    Its tags are the source's, and `kiln:source-image`; its snapshots carry the run's id. `gone`:
-    the id that this said before names nothing.
+
+def _key(target: Target, name: str) -> Any:
+    with aws.explained(f"the KMS key {name} could not be looked up in {target.region}"):
+        return aws.kms(target).describe_key(KeyId=name)["KeyMetadata"]
+
+
+def copy_everywhere(
+    source: Image, line: str, regions: Sequence[str], settings: Publish, target: Target, say: Say
+) -> dict[str, str]:
+    """Copy the AMI to each region; return its id there, once every copy is available."""
+
+    def start(region: str) -> str:
+        if region == source.region:
+            return source.ami_id
+        return _start_copy(target.in_region(region), source, line, settings)
+
+    images = in_regions(regions, start)
+    for region, ami_id in images.items():
+        if region != source.region:
+            say(f"{region}: waits for {ami_id}")
+            _wait(target.in_region(region), ami_id)
+            say(f"{region}: {ami_id} is available")
+    return images
+
+
+def _start_copy(target: Target, source: Image, line: str, settings: Publish) -> str:
+    """Start a copy in the target's region, or find the one that is there; return its id.
+
+    Its tags are the source's, and `kiln:source-image`; its snapshots carry the run's id.
     """
-    there = _copies(target, source.ami_id)
+    tagged = [{"Name": f"tag:{SOURCE_IMAGE}", "Values": [source.ami_id]}]
+    with aws.explained(f"the copies of {source.ami_id} could not be listed in {target.region}"):
+        # Compared again: a filter's value may have wildcards.
+        there = [
+            image
+            for image in list_images(target, Owners=["self"], Filters=tagged)
+            if image.tags.get(SOURCE_IMAGE) == source.ami_id
+        ]
     key = settings.kms_keys.get(target.region)
     for copy in there:
-        if copy.state == "pending" or (
-            copy.state == "available" and not any(_other_keys(target, copy, key))
-        ):
+        encrypted = copy.state == "available" and not any(_other_keys(target, copy, key))
+        if encrypted or copy.state == "pending":
             return copy.ami_id
-    mine = [
-        {"Key": SOURCE_IMAGE, "Value": source.ami_id},
-        {"Key": LINE, "Value": line},
-    ]
+    mine = {SOURCE_IMAGE: source.ami_id, LINE: line}
     # EC2 copies the AMI's tags, and none of its snapshots'.
-    theirs = [
-        {"Key": key, "Value": value}
-        for key, value in source.tags.items()
-        if key != "Name" and not key.startswith(("aws:", PREFIX))
-    ]
-    run = [{"Key": RUN_ID, "Value": source.tags[RUN_ID]}] if RUN_ID in source.tags else []
+    theirs = {
+        name: value
+        for name, value in source.tags.items()
+        if name == RUN_ID or (name != "Name" and not name.startswith(("aws:", PREFIX)))
+    }
     wanted: dict[str, Any] = {
         # A failed copy may still have its name.
         "Name": f"{source.name}-{len(there) + 1}"[-128:] if there else source.name,
@@ -68,139 +108,173 @@ def start_copy(
         "SourceRegion": source.region,
         "CopyImageTags": True,
         "TagSpecifications": [
-            {"ResourceType": "image", "Tags": mine},
-            {"ResourceType": "snapshot", "Tags": [*theirs, *mine, *run]},
+            {"ResourceType": "image", "Tags": _as_tags(mine)},
+            {"ResourceType": "snapshot", "Tags": _as_tags({**theirs, **mine})},
         ],
     }
     if key:
         wanted |= {"Encrypted": True, "KmsKeyId": key}
     if settings.copy_minutes:
         wanted["SnapshotCopyCompletionDurationMinutes"] = settings.copy_minutes
-    # EC2 answers the token of a copy that somebody has deregistered with the id of that copy.
-    wanted["ClientToken"] = uuid4().hex if gone else _token(wanted, target.region)
     with aws.explained(f"{source.ami_id} could not be copied to {target.region}"):
         return str(aws.ec2(target).copy_image(**wanted)["ImageId"])
 
 
-def _token(wanted: Mapping[str, Any], region: str) -> str:
-    """The same for a request that is sent again, so that nothing is copied twice.
-
-    Another one for another key, or after a failed copy (its name differs): EC2 answers a token that
-    it knows with what it made then, or with IdempotentParameterMismatch.
-    Source: https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html
-    """
-    return hashlib.sha256(json.dumps([wanted, region], sort_keys=True).encode()).hexdigest()
+def _wait(target: Target, ami_id: str) -> None:
+    """Wait until a copy is available. EC2 may not show it at once."""
+    ec2 = aws.ec2(target)
+    waits = {"image_exists": 600, "image_available": _COPY_TIMEOUT}
+    try:
+        with aws.explained(f"the copy {ami_id} could not be waited for in {target.region}"):
+            for state, seconds in waits.items():
+                often = {"Delay": target.wait_seconds, "MaxAttempts": seconds // 15}
+                ec2.get_waiter(state).wait(ImageIds=[ami_id], WaiterConfig=often)  # type: ignore[call-overload]
+    except KilnError:
+        image = find_image(target, ami_id)
+        if image and image.state in ("pending", "available"):
+            raise
+        why = f"{image.state}: {image.reason}" if image else "gone"
+        raise operation_failed(
+            f"the copy {ami_id} in {target.region} is {why}",
+            hint="publish again makes another one; ./invoke sweep removes the failed one",
+        ) from None
 
 
 def _description(source: Image) -> str:
     return f"{source.tags[RECIPE]}, verified, by AMI Kiln"
 
 
-def require_shareable(
-    target: Target, source: Image, regions: Sequence[str], settings: Publish
-) -> None:
-    """Raises KilnError (exit status 1) that names each region whose image EC2 would not share,
-    because AWS's own key encrypts it; nothing has been copied then.
-
-    Source: https://github.com/hashicorp/packer/issues/7410
-    """
-    if not settings.share.somebody:
-        return
-    keys = [key for key in snapshot_keys(target, source).values() if key]
-    if not keys:
-        return
-
-    def shareable(region: str) -> bool:
-        there = target.in_region(region)
-        if region == target.region:
-            return not any(_is_awss_own(there, key) for key in keys)
-        return not _is_awss_own(there, settings.kms_keys.get(region) or _default_key(there))
-
-    answers = in_regions(list(regions), shareable)
-    lacking = [region for region, can in answers.items() if not can]
-    if lacking:
-        settings_of = [
-            f"aws.kms_key_id ({region}; then build again)"
-            if region == target.region
-            else f"publish.kms_keys.{region}"
-            for region in lacking
-        ]
-        raise operation_failed(
-            f"{source.ami_id} cannot be shared in {', '.join(lacking)}: AWS's own key for EBS "
-            "encrypts it there, with which EC2 shares nothing. Nothing was copied",
-            hint=f"name a KMS key of yours: {', '.join(settings_of)}",
-        )
-
-
-def _default_key(there: Target) -> str:
-    with aws.explained(f"the default EBS key of {there.region} could not be read"):
-        return str(aws.ec2(there).get_ebs_default_kms_key_id()["KmsKeyId"])
-
-
-def _is_awss_own(there: Target, key: str) -> bool:
-    if is_awss_own(key):
-        return True
-    with aws.explained(f"the KMS key {key} could not be looked up in {there.region}"):
-        metadata = aws.kms(there).describe_key(KeyId=key)["KeyMetadata"]
-        return bool(metadata.get("KeyManager") == "AWS")
+def _as_tags(tags: Mapping[str, str]) -> list[Any]:
+    return [{"Key": key, "Value": value} for key, value in tags.items()]
 
 
 def wanted_tags(source: Image, line: str) -> dict[str, str]:
-    """The tags of a published image: the source's own, and its line."""
-    own = {
-        key: value
-        for key, value in source.tags.items()
-        if not key.startswith("aws:") and key not in (PROVENANCE, RETIRING)
-    }
+    """Return the tags of a published image: the source's own, and its line."""
+    own = {k: v for k, v in source.tags.items() if not k.startswith("aws:") and k != RETIRING}
     return {**own, LINE: line}
 
 
 def prepare_image(
-    target: Target,
-    image: Image,
-    source: Image,
-    line: str,
-    settings: Publish,
-    say: Callable[[str], None],
+    target: Target, image: Image, source: Image, line: str, settings: Publish, say: Say
 ) -> None:
-    """Set what a published image has besides its content: permissions, IMDSv2, description,
-    deregistration protection, deprecation date, and the tags that the source has now.
-
-    What `retire` has done to an AMI on its way out is undone."""
+    """Set what a published image has besides its content: tags, permissions, IMDSv2, description,
+    deregistration protection, deprecation date."""
     ec2 = aws.ec2(target)
+    tags = wanted_tags(source, line)
+    lacking = {key: value for key, value in tags.items() if image.tags.get(key) != value}
     with aws.explained(f"{image.ami_id} could not be prepared in {target.region}"):
-        tags = wanted_tags(source, line).items()
-        lacking = [{"Key": k, "Value": v} for k, v in tags if image.tags.get(k) != v]
         if lacking:
-            ec2.create_tags(Resources=[image.ami_id], Tags=lacking)  # type: ignore[arg-type]
-    there = sharing.permissions(target, image.ami_id, image.snapshots)
-    share_as_declared(target, there, settings.share, say)
-    with aws.explained(f"{image.ami_id} could not be prepared in {target.region}"):
+            ec2.create_tags(Resources=[image.ami_id], Tags=_as_tags(lacking))
         if not image.imds_v2:
             ec2.modify_image_attribute(ImageId=image.ami_id, ImdsSupport={"Value": "v2.0"})
         ec2.modify_image_attribute(
             ImageId=image.ami_id, Description={"Value": _description(source)}
         )
         protect_and_date(target, image, settings)
+    share_as_declared(target, image, settings.share, say)
+
+
+def not_ready(target: Target, ami_id: str, tags: Mapping[str, str], settings: Publish) -> list[str]:
+    """Return what a prepared image lacks, read back from EC2; empty if consumers may have it."""
+    image = find_image(target, ami_id)
+    if image is None or image.state != "available":
+        return [f"{ami_id} is {image.state if image else 'not there'}"]
+    wrong = [
+        f"its tag {key} is {image.tags.get(key, 'missing')}, not {value}"
+        for key, value in tags.items()
+        if image.tags.get(key) != value
+    ]
+    if not image.imds_v2:
+        wrong.append("it does not require IMDSv2")
+    if not image.protected:
+        wrong.append("it is not protected from deregistration")
+    wrong += _other_keys(target, image, settings.kms_keys.get(target.region))
+    has = permissions(target, image)
+    wrong += [*missing(has, settings.share), *undeclared(has, settings.share)]
+    return [f"{ami_id}: {reason}" for reason in wrong]
+
+
+def _other_keys(target: Target, image: Image, key: str | None) -> Iterator[str]:
+    """Yield what of an image is not encrypted with the key that its region has to have."""
+    for snapshot, used in snapshot_keys(target, image).items() if key else ():
+        if key and (used is None or not _is_key(target, used, key)):
+            yield f"{snapshot} is encrypted with {used or 'no key'}, not with {key}"
+
+
+def _is_key(target: Target, used: str, wanted: str) -> bool:
+    """Whether a key's ARN is the key that a setting names, which may be an alias."""
+    if used == wanted or used.endswith(f":key/{wanted}"):
+        return True
+    return "alias/" in wanted and used == _key(target, wanted)["Arn"]
+
+
+# Permissions
+
+
+def permissions(target: Target, image: Image) -> Permissions:
+    """Return who besides the owner may launch an AMI and read its snapshots."""
+    ec2 = aws.ec2(target)
+    with aws.explained(f"the permissions of {image.ami_id} could not be read in {target.region}"):
+        answer = ec2.describe_image_attribute(ImageId=image.ami_id, Attribute="launchPermission")
+        found: dict[str, Any] = {image.ami_id: answer.get("LaunchPermissions", [])}
+        for snapshot in image.snapshots:
+            found[snapshot] = ec2.describe_snapshot_attribute(
+                SnapshotId=snapshot, Attribute="createVolumePermission"
+            ).get("CreateVolumePermissions", [])
+    return {
+        resource: {str(who) for permission in each for who in permission.values()}
+        for resource, each in found.items()
+    }
+
+
+def _declared(resource: str, share: Share) -> set[str]:
+    """Return who may launch an AMI, or read a snapshot: EC2 lets only accounts do that."""
+    if resource.startswith("snap-"):
+        return set(share.accounts)
+    return {*share.accounts, *share.organizations, *share.organizational_units}
+
+
+def undeclared(has: Permissions, share: Share) -> list[str]:
+    """Return what is open beyond the declaration, in words."""
+    return [
+        f"{_user(who)} may {_use(resource)}"
+        for resource, each in has.items()
+        for who in sorted(each - _declared(resource, share))
+    ]
+
+
+def missing(has: Permissions, share: Share) -> list[str]:
+    """Return what the declaration opens and EC2 does not, in words."""
+    return [
+        f"{_user(who)} may not {_use(resource)}"
+        for resource, each in has.items()
+        for who in sorted(_declared(resource, share) - each)
+    ]
+
+
+def _user(who: str) -> str:
+    return f"account {who}" if who.isdigit() else "everybody" if who == "all" else who
+
+
+def _use(resource: str) -> str:
+    return f"{'read' if resource.startswith('snap-') else 'launch'} {resource}"
 
 
 def share_as_declared(
-    target: Target,
-    there: sharing.Open,
-    share: Share,
-    say: Callable[[str], None],
-    *,
-    only_remove: bool = False,
+    target: Target, image: Image, share: Share, say: Say, *, only_remove: bool = False
 ) -> None:
     """Bring the permissions of an AMI and its snapshots to what is declared; each removal is said
-    before it is done. Raises KilnError (exit status 1) if EC2 refuses."""
+    before it is done."""
     ec2 = aws.ec2(target)
-    for what in sharing.undeclared(there, share):
+    has = permissions(target, image)
+    for what in undeclared(has, share):
         say(f"{target.region}: {what}, which `share` does not declare: takes that back")
-    for resource, has in there.items():
-        wanted = sharing.declared_users(resource, share)
-        sets = {"Add": set() if only_remove else wanted - has, "Remove": has - wanted}
-        changes: Any = {name: list(_permissions(who)) for name, who in sets.items() if who}
+    for resource, present in has.items():
+        declared = _declared(resource, share)
+        sets = {"Add": set() if only_remove else declared - present, "Remove": present - declared}
+        changes: Any = {
+            name: list(map(_permission, sorted(who))) for name, who in sets.items() if who
+        }
         if not changes:
             continue
         whom = ", ".join(sorted(set().union(*sets.values())))
@@ -215,71 +289,53 @@ def share_as_declared(
                 ec2.modify_image_attribute(ImageId=resource, LaunchPermission=changes)
 
 
-def take_back(target: Target, line: str, share: Share, say: Callable[[str], None]) -> None:
+def _permission(who: str) -> dict[str, str]:
+    if who.isdigit():
+        return {"UserId": who}
+    if who == "all":
+        return {"Group": who}
+    return {"OrganizationalUnitArn" if ":ou/" in who else "OrganizationArn": who}
+
+
+def take_back(target: Target, line: str, share: Share, say: Say) -> None:
     """Remove the permissions that `share` does not declare any more from each image of the line in
-    the target's region. Raises KilnError (exit status 1) if EC2 refuses."""
+    the target's region."""
     for image in own_images(target):
         if image.line == line:
-            there = sharing.permissions(target, image.ami_id, image.snapshots)
-            share_as_declared(target, there, share, say, only_remove=True)
+            share_as_declared(target, image, share, say, only_remove=True)
 
 
-def _permissions(who: set[str]) -> Iterator[dict[str, str]]:
-    for user in sorted(who):
-        if user.isdigit():
-            yield {"UserId": user}
-        elif user == "all":
-            yield {"Group": user}
-        else:
-            yield {"OrganizationalUnitArn" if ":ou/" in user else "OrganizationArn": user}
+# Deprecation. EC2 leaves a deprecated AMI out of what other accounts list, though it launches:
+# https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ami-deprecate.html
 
 
-def not_ready(target: Target, ami_id: str, tags: dict[str, str], settings: Publish) -> list[str]:
-    """What a settled image lacks, read back from EC2; empty if consumers may have it.
-
-    `tags` are the source's: a copy must carry each of them.
-    """
-    image = find_image(target, ami_id)
-    if image is None or image.state != "available":
-        return [f"{ami_id} is {image.state if image else 'not there'}"]
-    wrong = [
-        f"its tag {key} is {image.tags.get(key, 'missing')}, not {value}"
-        for key, value in tags.items()
-        if image.tags.get(key) != value
-    ]
-    if not image.imds_v2:
-        wrong.append("it does not require IMDSv2")
+def protect_and_date(target: Target, image: Image, settings: Publish) -> None:
+    """Protect an AMI from deregistration and give it the date that the settings say, if it has none
+    or is deprecated; what `retire` has done is undone. EC2's errors are botocore's."""
+    ec2 = aws.ec2(target)
     if not image.protected:
-        wrong.append("it is not protected from deregistration")
-    wrong += _other_keys(target, image, settings.kms_keys.get(target.region))
-    there = sharing.permissions(target, ami_id, image.snapshots)
-    wrong += sharing.missing_permissions(there, settings.share)
-    wrong += sharing.undeclared(there, settings.share)
-    return [f"{ami_id}: {reason}" for reason in wrong]
+        ec2.enable_image_deregistration_protection(ImageId=image.ami_id)
+    if settings.deprecate_after and (image.is_deprecated or not image.deprecated):
+        at = utc_now() + timedelta(days=settings.deprecate_after)
+        ec2.enable_image_deprecation(ImageId=image.ami_id, DeprecateAt=at)
+    elif image.is_deprecated:
+        ec2.disable_image_deprecation(ImageId=image.ami_id)
+    if image.retiring:  # last, so that an interrupted run is continued
+        ec2.delete_tags(Resources=[image.ami_id], Tags=[{"Key": RETIRING}])
 
 
-def _other_keys(target: Target, image: Image, key: str | None) -> Iterator[str]:
-    """What of an image is encrypted with another key than the one that its region has to have."""
-    for snapshot, used in snapshot_keys(target, image).items() if key else ():
-        if key and (used is None or not _is_key(target, used, key)):
-            yield f"{snapshot} is encrypted with {used or 'no key'}, not with {key}"
+def bring_back(target: Target, images: Mapping[str, str], settings: Publish, say: Say) -> None:
+    """Lift the deprecation of these AMIs, by region, before a channel names them."""
 
-
-def _is_key(target: Target, used: str, wanted: str) -> bool:
-    """Whether a key's ARN is the key that a setting names, which may be an alias."""
-    if used == wanted or used.endswith(f":key/{wanted}"):
+    def bring_back_there(region: str) -> bool:
+        there = target.in_region(region)
+        image = find_image(there, images[region])
+        if image is None or not image.is_deprecated:
+            return False
+        with aws.explained(f"{image.ami_id} stays deprecated in {region}"):
+            protect_and_date(there, image, settings)
         return True
-    if "alias/" not in wanted:
-        return False
-    with aws.explained(f"the KMS key {wanted} could not be looked up in {target.region}"):
-        described = aws.kms(target).describe_key(KeyId=wanted)["KeyMetadata"]
-    return used in (described["Arn"], described["KeyId"])
 
-
-def failed_copy(target: Target, ami_id: str, image: Image | None) -> Exception:
-    """The error for a copy that EC2 gave up; the failed image is what the next run replaces."""
-    why = image.reason if image else "it is gone"
-    return operation_failed(
-        f"the copy {ami_id} in {target.region} failed: {why or 'EC2 gives no reason'}",
-        hint="run publish again: it makes another copy; ./invoke sweep removes the failed one",
-    )
+    for region, was in in_regions(list(images), bring_back_there).items():
+        if was:
+            say(f"{region}: {images[region]} is deprecated no more")

@@ -1,21 +1,25 @@
-"""Asks several regions side by side."""
+"""Regions of the publishing tasks: what `--regions` and the matrix name, asked side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from kiln.base.errors import KilnError
+from kiln.base import vocabulary
+from kiln.base.errors import KilnError, nearest, operation_failed
+from kiln.cloud import aws
+from kiln.cloud.target import Target
 
 Answer = TypeVar("Answer")
+Say = Callable[[str], None]
 # As many regions as AWS enables in an account by default.
 _AT_ONCE = 17
 
 
 def in_regions(regions: Sequence[str], ask: Callable[[str], Answer]) -> dict[str, Answer]:
-    """`ask` for each region, side by side. Raises KilnError (exit status 1) that names every
-    region in which it failed."""
+    """Return the answer of each region, asked side by side. An error names every region in which
+    it failed."""
 
     def answer_or_error(region: str) -> Answer | KilnError:
         try:
@@ -27,12 +31,41 @@ def in_regions(regions: Sequence[str], ask: Callable[[str], Answer]) -> dict[str
         answers = dict(zip(regions, pool.map(answer_or_error, regions), strict=True))
     failed = [answer for answer in answers.values() if isinstance(answer, KilnError)]
     if failed:
-        hints = dict.fromkeys(error.hint for error in failed if error.hint)
         raise KilnError(
             "\n".join(dict.fromkeys(error.message for error in failed)),
-            hint="; ".join(hints),
+            hint="; ".join(dict.fromkeys(error.hint for error in failed if error.hint)),
             exit_status=min(error.exit_status for error in failed),
         )
     return {
         region: answer for region, answer in answers.items() if not isinstance(answer, KilnError)
     }
+
+
+def answering(target: Target) -> Target:
+    """Return the target with its place known; an error if it does not answer."""
+    if gone := target.hooks.gone():
+        raise operation_failed(gone, hint="./invoke lab.up starts it")
+    return target.identified()
+
+
+def named_regions(text: str) -> list[str]:
+    """Return the regions of `--regions a,b`."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise KilnError("--regions names no region", hint="--regions eu-west-1,us-west-2")
+    return require_regions(names, "--regions")
+
+
+def require_regions(names: Iterable[str], called: str) -> list[str]:
+    """Return the names, each once. One that AWS does not have would only be a host that is not
+    found; `called` says where it comes from."""
+    found = list(dict.fromkeys(names))
+    for name in found:
+        vocabulary.REGION.required(name, called)
+        if name not in aws.regions():
+            best = nearest(name, aws.regions())
+            raise KilnError(
+                f"{called} {name}: AWS has no region of that name, as far as boto3 here knows",
+                hint=f"did you mean {best}?" if best else "",
+            )
+    return found

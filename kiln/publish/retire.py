@@ -4,37 +4,34 @@ nothing happens without `apply`."""
 
 from __future__ import annotations
 
-import json
-from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Literal
+from datetime import timedelta
+from functools import cache, partial
+from typing import Any, Literal
 
-from kiln.base import vocabulary
 from kiln.base.errors import KilnError, operation_failed
-from kiln.base.tags import PROVENANCE, RECIPE, RETIRING, RUN_ID
+from kiln.base.tags import RECIPE, RETIRING
 from kiln.base.times import as_time, read_time, utc_now
 from kiln.cloud import aws
 from kiln.cloud.images import Image, find_image, own_images
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
-from kiln.publish import channels, sharing
-from kiln.publish.channels import Held
-from kiln.publish.own_images import users_of
-from kiln.publish.provenance import statement_parameter, subject_name
+from kiln.publish import channels
+from kiln.publish.channels import Held, Release
+from kiln.publish.copies import permissions, undeclared
 from kiln.publish.regions import in_regions
-from kiln.publish.release import Release
-from kiln.publish.usage import used_elsewhere
-
-if TYPE_CHECKING:
-    from mypy_boto3_ec2.type_defs import DeregisterImageResultTypeDef
 
 RetireStep = Literal["deprecate", "disable", "deregister"]
 _KEEP = 2
 # A launch in the first hour is the verification; one in the last days is a use.
 _VERIFYING = timedelta(hours=1)
 _LATELY = timedelta(days=7)
+# An older report of an AMI's users is of another day, and is asked for again.
+_FRESH = timedelta(days=2)
+# The keys of long answers.
+_ENTRIES, _VERSIONS = "ImageUsageReportEntries", "LaunchTemplateVersions"
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ class Retirement:
     """What would go, what stays, and who may use what though the matrix does not declare it."""
 
     would: tuple[Going, ...]
-    kept: tuple[Kept, ...]
+    kept: tuple[Kept, ...] = ()
     opened: tuple[str, ...] = ()
 
 
@@ -73,62 +70,59 @@ def plan_retirement(
     *,
     ask: bool = False,
 ) -> Retirement:
-    """The next step of every AMI of AMI Kiln in these regions, the target's first.
+    """Return the next step of every AMI of AMI Kiln in these regions, the target's first.
 
     `settings` are those of each line and row of the matrix; what it no longer has gets those of
-    "", the defaults.
-    An AMI that others may use stays until EC2's report says that nobody does, whatever the matrix
-    says: it may have dropped the line or stopped sharing it. With `ask`, EC2 is asked for a report,
-    if there is none.
-    Raises KilnError (exit status 1) if a region does not answer: then nobody knows what is unused.
+    "", the defaults. With `ask`, EC2 is asked to report who uses a shared AMI, if no report is
+    fresh. A region that does not answer is an error: then nobody knows what is unused.
     """
     everywhere = list(dict.fromkeys([target.region, *regions]))
-    images = in_regions(everywhere, lambda region: own_images(target.in_region(region)))
     # Each region's own: a line may be baked in another region than the target's.
     moves = in_regions(everywhere, lambda region: _moves(target.in_region(region)))
-    every_move = [move for region in everywhere for move in moves[region]]
-    held = {
-        **_rollbacks(every_move, settings),
-        **{
-            (holding.region, holding.image_id): f"{holding.channel} of {holding.line} holds it"
-            for holding, _ in every_move
-        },
-    }
-    users = in_regions(
-        everywhere,
-        lambda region: users_of(
-            target.in_region(region), [image.ami_id for image in images[region]]
-        ),
+    held = _held([move for region in everywhere for move in moves[region]], settings)
+
+    def plan(region: str) -> Retirement:
+        return _plan_region(target.in_region(region), held, settings, ask=ask)
+
+    plans = in_regions(everywhere, plan).values()
+    return Retirement(
+        tuple(step for each in plans for step in each.would),
+        tuple(step for each in plans for step in each.kept),
+        tuple(what for each in plans for what in each.opened),
     )
-    opened = in_regions(
-        everywhere,
-        lambda region: {
-            image.ami_id: sharing.permissions(
-                target.in_region(region), image.ami_id, image.snapshots
-            )
-            for image in images[region]
-        },
-    )
+
+
+def _plan_region(
+    target: Target,
+    held: Mapping[tuple[str, str], str],
+    settings: Mapping[str, Publish],
+    *,
+    ask: bool,
+) -> Retirement:
+    region, images = target.region, sorted(own_images(target), key=lambda image: image.created)
+    users = users_of(target, [image.ami_id for image in images])
     going: list[Going] = []
     kept: list[Kept] = []
-    beyond: list[str] = []
-    for region in everywhere:
-        there = target.in_region(region)
-        for image in sorted(images[region], key=lambda own: own.created):
-            chosen, has = _settings_of(image, settings), opened[region][image.ami_id]
-            beyond += [f"{region}: {what}" for what in sharing.undeclared(has, chosen.share)]
-            guard = (
-                held.get((region, image.ami_id))
-                or _guarded(image, users[region].get(image.ami_id, []))
-                or _not_yet(image, chosen)
-                or _launched_lately(image)
-                or (used_elsewhere(there, image.ami_id, ask=ask) if any(has.values()) else "")
-            )
-            if guard:
-                kept.append(Kept(image.ami_id, region, guard))
-            else:
-                going.append(_next(image))
-    return Retirement(tuple(going), tuple(kept), tuple(beyond))
+    opened: list[str] = []
+    for image in images:
+        # Of its line; of its row, as long as it was not published; the defaults.
+        names = [name for name in (image.line, image.tags.get(RECIPE), "") if name in settings]
+        chosen = settings[str(names[0])] if names else Publish()
+        has = permissions(target, image)
+        opened += [f"{region}: {what}" for what in undeclared(has, chosen.share)]
+        # Whatever `share` says: the matrix may have dropped the line or stopped sharing it.
+        guard = (
+            held.get((region, image.ami_id))
+            or _guarded(image, users.get(image.ami_id, []))
+            or _not_yet(image, chosen)
+            or _launched_lately(image)
+            or (used_elsewhere(target, image.ami_id, ask=ask) if any(has.values()) else "")
+        )
+        if guard:
+            kept.append(Kept(image.ami_id, region, guard))
+        else:
+            going.append(_next(image))
+    return Retirement(tuple(going), tuple(kept), tuple(opened))
 
 
 # What a channel holds in a region, and the releases that it has held there, newest first.
@@ -142,23 +136,25 @@ def _moves(there: Target) -> list[_Moves]:
     ]
 
 
-def _rollbacks(
-    moves: Sequence[_Moves], settings: Mapping[str, Publish]
-) -> dict[tuple[str, str], str]:
-    """The images that a channel could be rolled back to, by region and id."""
-    rollbacks: dict[tuple[str, str], str] = {}
+def _held(moves: Sequence[_Moves], settings: Mapping[str, Publish]) -> dict[tuple[str, str], str]:
+    """Return why an image stays that a channel holds or could be rolled back to, by region and
+    id."""
+    stays: dict[tuple[str, str], str] = {}
     for holding, past in moves:
         keep = settings.get(holding.line, Publish()).keep.get(holding.channel, _KEEP)
         # After a rollback the next one goes further back than the newest releases.
         came = channels.arrival(past, holding.image_id, holding.region)
         why = f"{holding.channel} of {holding.line} could be rolled back to it"
         for release in (*_newest(past, keep), *_newest(past[came:], keep)):
-            rollbacks.update(dict.fromkeys(release.images.items(), why))
-    return rollbacks
+            stays.update(dict.fromkeys(release.images.items(), why))
+    for holding, _ in moves:
+        why = f"{holding.channel} of {holding.line} holds it"
+        stays[holding.region, holding.image_id] = why
+    return stays
 
 
 def _newest(past: Sequence[Release], keep: int) -> list[Release]:
-    """The moves of the newest `keep` releases."""
+    """Return the moves of the newest `keep` releases."""
     names = list(dict.fromkeys(release.ami_name for release in past))[:keep]
     return [release for release in past if release.ami_name in names]
 
@@ -176,14 +172,6 @@ def _guarded(image: Image, users: Sequence[str]) -> str:
     return ""
 
 
-def _settings_of(image: Image, settings: Mapping[str, Publish]) -> Publish:
-    """Those of its line; of its row, as long as it was not published; the defaults."""
-    for name in (image.line, image.tags.get(RECIPE), ""):
-        if name is not None and name in settings:
-            return settings[name]
-    return Publish()
-
-
 def _step(image: Image) -> RetireStep:
     if not image.retiring:
         return "deprecate"
@@ -191,36 +179,29 @@ def _step(image: Image) -> RetireStep:
 
 
 def _not_yet(image: Image, settings: Publish) -> str:
-    """Why the next step is not due. `retire` takes an AMI from nobody without `deregister_after`:
-    one that is only deprecated still launches."""
-    step, setting = _step(image), "deregister_after"
-    days, since = settings.deregister_after, _last_step(image)
+    """Return why the next step is not due. `retire` takes an AMI from nobody without
+    `deregister_after`: one that is only deprecated still launches."""
+    step = _step(image)
+    setting, days = "deregister_after", settings.deregister_after
     if step == "deprecate":
-        setting, days, since = "deprecate_after", settings.deprecate_after, image.created
+        setting, days = "deprecate_after", settings.deprecate_after
     elif step == "disable" and days:
         days = 1
     if days is None:
         return f"without {setting} nothing will {step} it"
-    if since is None:
+    try:
+        since = image.created if step == "deprecate" else read_time(image.tags[RETIRING])
+    except ValueError:
         return f"its tag {RETIRING} is not the date of a step"
     due = since + timedelta(days=days)
     return f"next step: {step}, on {due:%Y-%m-%d} or later" if utc_now() < due else ""
-
-
-def _last_step(image: Image) -> datetime | None:
-    try:
-        return read_time(image.tags.get(RETIRING, ""))
-    except ValueError:
-        return None
 
 
 def _launched_lately(image: Image) -> str:
     launched = image.launched
     if launched is None or launched - image.created < _VERIFYING:
         return ""
-    if utc_now() - launched < _LATELY:
-        return f"launched on {launched:%Y-%m-%d}"
-    return ""
+    return f"launched on {launched:%Y-%m-%d}" if utc_now() - launched < _LATELY else ""
 
 
 def _next(image: Image) -> Going:
@@ -234,8 +215,8 @@ def _next(image: Image) -> Going:
 
 
 def retire(target: Target, plan: Retirement) -> Retirement:
-    """Do the steps of a plan: those that were due, each with its error if EC2 refused it, and what
-    stays. One's failure stops no other.
+    """Do the steps of a plan; return those that were due, each with its error if EC2 refused it,
+    and what stays. One's failure stops no other.
 
     An image that a channel has come to hold since the plan was made stays.
     """
@@ -247,86 +228,172 @@ def retire(target: Target, plan: Retirement) -> Retirement:
             image = find_image(there, going.ami_id)
             if image is None or not image.ours:  # somebody else was faster
                 continue
-            why = _held_since(there, image)
-            if why:
+            held = channels.all_held(there, image.line)
+            holding = next((each for each in held if each.image_id == image.ami_id), None)
+            if holding:
+                why = f"{holding.channel} of {holding.line} has come to hold it"
                 kept.append(Kept(going.ami_id, going.region, why))
                 continue
-            _do(there, going, image)
+            _do(there, going.step, image)
             done.append(going)
         except KilnError as refused:
             done.append(replace(going, error=refused.message))
     return Retirement(tuple(done), tuple(kept), plan.opened)
 
 
-def _held_since(target: Target, image: Image) -> str:
-    line = image.line
-    held = channels.held_by_line(target, line) if line else channels.all_held(target)
-    for holding in held:
-        if holding.image_id == image.ami_id:
-            return f"{holding.channel} of {holding.line} has come to hold it"
-    return ""
-
-
-def _do(target: Target, going: Going, image: Image) -> None:
-    ec2 = aws.ec2(target)
-    now = utc_now()
-    dated = {"Resources": [going.ami_id], "Tags": [{"Key": RETIRING, "Value": as_time(now)}]}
-    with aws.explained(f"{going.ami_id} could not be retired in {going.region}"):
-        if going.step == "deprecate":
+def _do(target: Target, step: RetireStep, image: Image) -> None:
+    ec2, ami_id, now = aws.ec2(target), image.ami_id, utc_now()
+    dated: Any = {"Resources": [ami_id], "Tags": [{"Key": RETIRING, "Value": as_time(now)}]}
+    with aws.explained(f"{ami_id} could not be retired in {target.region}"):
+        if step == "deprecate":
             # EC2 refuses a time that is past when it arrives.
-            ec2.enable_image_deprecation(
-                ImageId=going.ami_id, DeprecateAt=now + timedelta(minutes=1)
-            )
+            ec2.enable_image_deprecation(ImageId=ami_id, DeprecateAt=now + timedelta(minutes=1))
             if image.protected:
-                ec2.disable_image_deregistration_protection(ImageId=going.ami_id)
-            ec2.create_tags(**dated)  # type: ignore[arg-type]
-        elif going.step == "disable":
+                ec2.disable_image_deregistration_protection(ImageId=ami_id)
+            ec2.create_tags(**dated)
+        elif step == "disable":
             # The date first: after an interruption the AMI waits too long, and not too short.
-            ec2.create_tags(**dated)  # type: ignore[arg-type]
-            ec2.disable_image(ImageId=going.ami_id)
+            ec2.create_tags(**dated)
+            ec2.disable_image(ImageId=ami_id)
         else:
-            answer = ec2.deregister_image(ImageId=going.ami_id, DeleteAssociatedSnapshots=True)
-            _delete_statements(target, image)
-            _require_deleted(answer)
+            answer = ec2.deregister_image(ImageId=ami_id, DeleteAssociatedSnapshots=True)
+            aws.ssm(target).delete_parameters(Names=[channels.statement_parameter(ami_id)])
+            # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DeleteSnapshotReturnCode.html
+            left = [
+                f"{result.get('SnapshotId')} ({result.get('ReturnCode')})"
+                for result in answer.get("DeleteSnapshotResults", [])
+                if result.get("ReturnCode") not in ("success", "skipped")
+            ]
+            if left:
+                raise operation_failed(
+                    f"the AMI is deregistered, its snapshots are not deleted: {', '.join(left)}",
+                    hint="./invoke sweep --apply deletes them",
+                )
 
 
-def _require_deleted(answer: DeregisterImageResultTypeDef) -> None:
-    """Raises KilnError (exit status 1) for snapshots that EC2 kept, unless another AMI has them.
+# Who uses an AMI
 
-    Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DeleteSnapshotReturnCode.html
-    """
-    kept = [
-        f"{result.get('SnapshotId')} ({result.get('ReturnCode')})"
-        for result in answer.get("DeleteSnapshotResults", [])
-        if result.get("ReturnCode") not in ("success", "skipped")
-    ]
-    if kept:
-        raise operation_failed(
-            f"the AMI is deregistered, its snapshots are not deleted: {', '.join(kept)}",
-            hint="./invoke sweep --apply deletes them",
-        )
+# In the place of an AMI's id, with a parameter's name, which may have a version or a label:
+# https://docs.aws.amazon.com/autoscaling/ec2/userguide/using-systems-manager-parameters.html
+_BY_PARAMETER = "resolve:ssm:"
+# A fleet that is in none of these launches nothing more.
+_AT_WORK = ("submitted", "active", "modifying")
 
 
-def _delete_statements(there: Target, image: Image) -> None:
-    """Delete the statements of where an AMI came from: nothing leads to them now that it is gone.
+def users_of(target: Target, image_ids: Sequence[str]) -> dict[str, list[str]]:
+    """Return what names each AMI in the target's region: instances that are not terminated,
+    versions of launch templates, launch configurations, Auto Scaling groups, EC2 and Spot Fleets,
+    all of them also by a parameter; parameters of AMIs other than those of channels."""
+    users: dict[str, list[str]] = defaultdict(list)
+    value = cache(partial(_value, target))
+    with aws.explained(f"who uses the AMIs could not be asked in {target.region}"):
+        for resource, user in _resources(target) if image_ids else ():
+            for named in _image_ids(resource):
+                parameter = named.removeprefix(_BY_PARAMETER) if _BY_PARAMETER in named else ""
+                image_id = value(parameter) if parameter else named
+                if image_id in image_ids:
+                    users[image_id].append(f"{user} by {parameter}" if parameter else user)
+    return users
 
-    Its tag names the run that verified it last; the statement of its build may be there as well.
-    What is about another AMI, such as a copy that took the place of this one, stays.
-    """
-    if PROVENANCE not in image.tags:
-        return
-    runs = {image.tags[RUN_ID], *image.tags[PROVENANCE].split()[1:2]}
-    names = [statement_parameter(run) for run in sorted(runs) if vocabulary.RUN_ID.fits(run)]
-    ssm = aws.ssm(there)
-    for parameter in ssm.get_parameters(Names=names)["Parameters"]:
-        if _subjects(parameter["Value"]) == [subject_name(image.region, image.ami_id)]:
-            ssm.delete_parameter(Name=parameter["Name"])
+
+def _image_ids(resource: Any) -> Iterator[str]:
+    """Yield the AMIs that a resource names, wherever its description does."""
+    if isinstance(resource, list):
+        for each in resource:
+            yield from _image_ids(each)
+    elif isinstance(resource, dict):
+        for key, value in resource.items():
+            yield from [value] if key == "ImageId" else _image_ids(value)
 
 
-def _subjects(envelope: str) -> list[str]:
-    """What the statement in an envelope is about; nothing if it is not a statement."""
+def _value(target: Target, name: str) -> str:
+    """Return the value of a parameter; "" if it is gone, or AWS's own, which names no AMI of
+    ours."""
+    ssm = aws.ssm(target)
     try:
-        statement = json.loads(b64decode(json.loads(envelope)["payload"]))
-        return [subject["name"] for subject in statement["subject"]]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return []
+        return (
+            "" if name.startswith("/aws/") else ssm.get_parameter(Name=name)["Parameter"]["Value"]
+        )
+    except (ssm.exceptions.ParameterNotFound, ssm.exceptions.ParameterVersionNotFound):
+        return ""
+
+
+def _resources(target: Target) -> Iterator[tuple[Any, str]]:
+    """Yield what can name an AMI in the target's region, and what it is called."""
+    ec2, scaling = aws.ec2(target), aws.autoscaling(target)
+    for reservation in aws.paginated(ec2, "describe_instances", "Reservations"):
+        for instance in reservation["Instances"]:
+            if instance["State"]["Name"] != "terminated":
+                yield instance, f"instance {instance['InstanceId']}"
+    versions = partial(aws.paginated, ec2, "describe_launch_template_versions", _VERSIONS)
+    for template in aws.paginated(ec2, "describe_launch_templates", "LaunchTemplates"):
+        name = template["LaunchTemplateName"]
+        for version in versions(LaunchTemplateName=name):
+            yield version, f"launch template {name} version {version['VersionNumber']}"
+    # An EC2 Fleet of the type `instant` has launched what it ever will, and is not listed:
+    # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeFleets.html
+    for fleet in aws.paginated(ec2, "describe_fleets", "Fleets"):
+        if fleet["FleetState"] in _AT_WORK:
+            yield fleet, f"EC2 Fleet {fleet['FleetId']}"
+    for fleet in aws.paginated(ec2, "describe_spot_fleet_requests", "SpotFleetRequestConfigs"):
+        if fleet["SpotFleetRequestState"] in _AT_WORK:
+            yield fleet, f"Spot Fleet {fleet['SpotFleetRequestId']}"
+    for each in aws.paginated(scaling, "describe_launch_configurations", "LaunchConfigurations"):
+        yield each, f"launch configuration {each['LaunchConfigurationName']}"
+    for group in aws.paginated(scaling, "describe_auto_scaling_groups", "AutoScalingGroups"):
+        yield group, f"Auto Scaling group {group['AutoScalingGroupName']}"
+    yield from _parameters(target)
+
+
+def _parameters(target: Target) -> Iterator[tuple[Any, str]]:
+    """Yield the parameters of the data type aws:ec2:image, by which others may launch; without
+    those of channels, which are read anyway.
+
+    https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_ParameterStringFilter.html
+    """
+    ssm = aws.ssm(target)
+    # As many as SSM takes: 50 in a page, ten names at once.
+    query: Any = {
+        "ParameterFilters": [{"Key": "DataType", "Values": ["aws:ec2:image"]}],
+        "PaginationConfig": {"PageSize": 50},
+    }
+    found = [
+        each["Name"] for each in aws.paginated(ssm, "describe_parameters", "Parameters", **query)
+    ]
+    names = [name for name in found if not channels.is_image_parameter(name)]
+    for first in range(0, len(names), 10):
+        for parameter in ssm.get_parameters(Names=names[first : first + 10])["Parameters"]:
+            yield {"ImageId": parameter["Value"]}, f"parameter {parameter['Name']}"
+
+
+def used_elsewhere(target: Target, image_id: str, *, ask: bool) -> str:
+    """Return why a shared AMI must stay: who uses it in other accounts by a fresh usage report, or
+    that there is none yet; "" if the report names nobody. With `ask` a missing report is asked for.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/your-ec2-ami-usage.html
+    """
+    ec2 = aws.ec2(target)
+    with aws.explained(f"who uses {image_id} could not be asked in {target.region}"):
+        reports = ec2.describe_image_usage_reports(ImageIds=[image_id])["ImageUsageReports"]
+        fresh = [each for each in reports if each["CreationTime"] > utc_now() - _FRESH]
+        ready = [each for each in fresh if each["State"] == "available"]
+        if not ready:
+            if ask and not fresh:
+                kinds: Any = [
+                    {"ResourceType": "ec2:Instance"},
+                    {"ResourceType": "ec2:LaunchTemplate"},
+                ]
+                ec2.create_image_usage_report(ImageId=image_id, ResourceTypes=kinds)
+            if ask or fresh:
+                return "shared: EC2 makes a report of its users; run retire again later"
+            return "shared: who uses it is not known; --apply asks EC2 for a report"
+        newest = max(ready, key=lambda report: report["CreationTime"])["ReportId"]
+        entries = aws.paginated(
+            ec2, "describe_image_usage_report_entries", _ENTRIES, ReportIds=[newest]
+        )
+        users = [
+            f"account {entry['AccountId']} ({entry['UsageCount']} {entry['ResourceType']})"
+            for entry in entries
+            if entry["UsageCount"]
+        ]
+    return f"used by {', '.join(users[:3])}" if users else ""

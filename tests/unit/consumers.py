@@ -14,7 +14,7 @@ from kiln.base.errors import KilnError
 from kiln.consume.kinds import KINDS
 from kiln.consume.request import LaunchRequest, launch_request
 from kiln.matrix.load import load_recipes
-from kiln.publish.line_flags import LineRow, line_rows
+from kiln.publish.lines import Line, load_lines
 
 EKS = "al2023/lts/eks/x86_64"
 ECS = "al2023/lts/ecs/x86_64"
@@ -27,8 +27,8 @@ EXAMPLES = Path(__file__).parents[1] / "data/consumers/documents"
 
 
 @cache
-def _rows() -> dict[str, LineRow]:
-    return line_rows()
+def _rows() -> dict[str, Line]:
+    return load_lines()
 
 
 def asked(line: str = EKS, types: str | None = "p4d.24xlarge", **more: Any) -> LaunchRequest:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kiln.pipeline import plan
-from kiln.publish import night_report
-from kiln.publish.night_results import RowResult
+from kiln.publish import report
+from kiln.publish.report import RowResult
 
 PRICE = 0.526  # of a g4dn.xlarge, an hour
 SECONDS = {"packer build": 3600, "boot the AMI": 900, "checks": 900, "clean-up": 500}
@@ -34,11 +36,11 @@ def test_estimate_names_instances_and_snapshot() -> None:
     assert plan.estimate_cost("p9.48xlarge", "g4dn.xlarge", 100).startswith("unknown price")
 
 
-def test_night_report_sums_its_instances() -> None:
+def test_night_report_sums_its_instances(tmp_path: Path) -> None:
     results = [
         RowResult("a", "built", "changed", usd=0.75),
         RowResult("b", "failed", "its checks", usd=0.5),
         RowResult("c", "skipped", "same inputs"),
     ]
-    assert night_report.night_counts(results) == ("1 built, 1 skipped, 1 failed, instances $1.25")
-    assert "| 0.75 |" in night_report.as_markdown(results)
+    assert report.night_counts(results) == ("1 built, 1 skipped, 1 failed, instances $1.25")
+    assert "| 0.75 |" in (report.write(results, str(tmp_path)) / "report.md").read_text()

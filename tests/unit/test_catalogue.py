@@ -24,7 +24,7 @@ from kiln.catalogue.model import Gathered, SeenXid
 from kiln.catalogue.pages import site_files
 from kiln.catalogue.site import MANIFEST, bucket_and_prefix, site_server, write_site
 from kiln.cloud import aws
-from kiln.publish import line_flags
+from kiln.publish import lines as publish_lines
 from tests.unit import catalogued, commands
 from tests.unit.catalogued import EKS, HOSTILE
 from tests.unit.test_fleet_status import AWS, Account
@@ -157,10 +157,10 @@ def test_each_channel_that_holds_something_has_its_documents() -> None:
 def test_a_line_whose_row_serves_nothing_any_more_does_not_keep_the_others_from_their_pages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rows = line_flags.line_rows()
+    rows = publish_lines.load_lines()
     ended = rows[EKS].recipe.changed(verify_instance_type="g3.4xlarge")
     rows[EKS] = replace(rows[EKS], recipe=ended)
-    monkeypatch.setattr(line_flags, "line_rows", lambda: rows)
+    monkeypatch.setattr(publish_lines, "load_lines", lambda: rows)
     messages: list[str] = []
     files = dict(site_files(catalogued.published(), messages.append))
     assert len(messages) == 1

@@ -30,7 +30,7 @@ from kiln.consume.request import LaunchRequest, launch_request
 from kiln.matrix.load import load_recipes
 from kiln.mig.profiles import profiles_for
 from kiln.packer.program import Packer
-from kiln.publish import line_flags
+from kiln.publish import lines
 from tests.unit import commands, consumers
 from tests.unit.consumers import (
     AMI,
@@ -422,7 +422,7 @@ def smallest(instance_type: str) -> str:
 
 
 def test_no_label_means_the_layout_of_the_row() -> None:
-    row = line_flags.row_of(EKS)
+    row = lines.load_line(EKS)
     for layout, kind, offered in (
         (SLICED, "p4d.24xlarge", {"nvidia.com/mig-1g.5gb": 56}),
         (SLICED, "g5.xlarge", {"nvidia.com/gpu": 1}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from kiln.matrix import load
 from kiln.matrix.publishing import Publish
 from kiln.pipeline.record import write_record
 from kiln.pipeline.records import all_of
+from kiln.publish.lines import Line
 from kiln.publish.promote import Promotion, promote_line, roll_back
 from kiln.publish.publish import Publication, publish_row
 
@@ -43,28 +44,36 @@ def verified_again(ami_id: str, folder: Path) -> None:
     write_record(run, replace(build, run_id=run_id, kind="verify"))
 
 
+@dataclass(frozen=True)
+class ALine(Line):
+    """The line, with another log group of its Xid events."""
+
+    logs: str | None = None
+
+    @property
+    def log_group(self) -> str | None:
+        return self.logs
+
+
+def a_line(settings: Publish | None = None, logs: str | None = None) -> Line:
+    return ALine(RECIPE, settings or Publish(), logs)
+
+
 def published(*regions: str, settings: Publish | None = None, **more: Any) -> Publication:
     chosen = (settings or Publish()).model_copy(update={"regions": regions})
-    options = {"ami_id": None, "channel": "nightly", "why": "", "say": lambda text: None, **more}
-    return publish_row(RECIPE, chosen, AWS, **options)
+    return publish_row(a_line(chosen), AWS, **{"say": lambda text: None, **more})
 
 
-def promoted(to: str, settings: Publish | None = None, **more: Any) -> Promotion:
-    options: dict[str, Any] = {
-        "accept": False,
-        "dry_run": False,
-        "log_group": None,
-        "why": "",
-        "say": lambda text: None,
-        **more,
-    }
-    return promote_line(LINE, to, settings or Publish(), AWS, **options)
+def promoted(
+    to: str, settings: Publish | None = None, log_group: str | None = None, **more: Any
+) -> Promotion:
+    line = a_line(settings, log_group)
+    return promote_line(line, to, AWS, **{"say": lambda text: None, **more})
 
 
-def back(channel: str, **more: Any) -> str:
-    options: dict[str, Any] = {"to": None, "why": "", "say": lambda text: None, **more}
-    settings = options.pop("settings", Publish())
-    return roll_back(LINE, channel, settings, AWS, **options).release.images[HOME]
+def back(channel: str, settings: Publish | None = None, **more: Any) -> str:
+    options: dict[str, Any] = {"say": lambda text: None, **more}
+    return roll_back(a_line(settings), channel, AWS, **options).release.images[HOME]
 
 
 def resolved(client: Callable[..., Any], channel: str, region: str = HOME) -> str:

@@ -16,7 +16,7 @@ from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.cloud import aws
 from kiln.cloud.target import Target
-from kiln.publish import codebuild, engines
+from kiln.publish import codebuild
 from tests.unit import cfn_lint
 
 AWS = Target("a test", "us-east-1", account="123456789012")
@@ -141,11 +141,11 @@ def test_what_failed_in_a_batch_is_run_once_more(stubbed: Any) -> None:
 
 @cfn_lint.together
 def test_cloudformation_would_take_the_template() -> None:
-    assert cfn_lint.mistakes(engines.CODEBUILD_TEMPLATE.read_text(), "us-east-1") == []
+    assert cfn_lint.mistakes(codebuild.CODEBUILD_TEMPLATE.read_text(), "us-east-1") == []
 
 
 def test_every_role_of_the_stack_takes_the_permissions_boundary() -> None:
-    roles = engines.codebuild_text().split("Type: AWS::IAM::Role")[1:]
+    roles = codebuild.codebuild_text().split("Type: AWS::IAM::Role")[1:]
     assert len(roles) == 4
     for role in roles:
         properties = role.partition("\n    Type: ")[0]
@@ -160,11 +160,11 @@ def test_a_permissions_boundary_may_have_a_path_of_any_length_that_iam_takes() -
 
 
 def test_the_stack_can_be_made_in_govcloud_and_china() -> None:
-    assert "arn:aws:" not in engines.codebuild_text()
+    assert "arn:aws:" not in codebuild.codebuild_text()
 
 
 def test_the_template_is_small_enough_and_has_no_aliases() -> None:
-    text = engines.codebuild_template()
+    text = codebuild.CODEBUILD_TEMPLATE.read_text()
     # https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/cloudformation-limits.html
     assert len(text.encode()) < 51_200
     assert "&codebuild" not in text

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from itertools import count
 from typing import Any
 
 import pytest
+from botocore.client import BaseClient
+from botocore.exceptions import ClientError
 
 from kiln.base.errors import KilnError
-from kiln.base.paths import build_dir
 from kiln.base.tags import INPUT_DIGEST
 from kiln.base.tags import LINE as LINE_TAG
 from kiln.base.times import utc_now
-from kiln.cloud import aws, images
+from kiln.cloud import images
 from kiln.matrix.publishing import Publish
 from kiln.pipeline import plan as planning
-from kiln.pipeline import records
-from kiln.publish import channel_move, channels, nightly
-from kiln.publish.night_plan import plan_night
+from kiln.publish import channels
+from kiln.publish import move as moves
+from kiln.publish.due import plan_night
+from kiln.publish.night import run_night
 from kiln.publish.publish import Publication
-from kiln.publish.release_comparison import compared
+from kiln.publish.report import compare_with_former
 from kiln.publish.retire import Retirement, plan_retirement, retire
 from kiln.publish.sweep import leftovers, sweep
 from tests.unit.publish import faults
@@ -37,6 +38,7 @@ from tests.unit.publish.channel import (
     OTHER,
     RECIPE,
     Bake,
+    a_line,
     back,
     described,
     promoted,
@@ -121,38 +123,6 @@ def publishing(world: World) -> Task:
         source["next"] = world.baked()
 
     source["next"] = world.baked()
-    return Task(run, finish)
-
-
-def publishing_elsewhere(world: World) -> Task:
-    """The record is in the bucket alone: another machine has built."""
-    releases(world)
-    # Another case's records have the same run ids.
-    shelf = records.RecordsBucket(f"records-of-faults-{next(_NUMBERS)}", AWS)
-    world.client("s3").create_bucket(Bucket=shelf.bucket)
-    source: dict[str, str] = {}
-
-    def lose() -> None:
-        source["next"] = world.baked()
-        (newest,) = [
-            entry for entry in records.all_of(RECIPE.name) if entry.ami_id == source["next"]
-        ]
-        shelf.keep(newest)
-        shutil.rmtree(build_dir())
-
-    def run() -> None:
-        published(OTHER, ami_id=source["next"], shelf=shelf)
-
-    def finish() -> None:
-        held = world.holds("nightly")
-        assert held[HOME] in (world.new[HOME], source["next"])
-        assert described(world.client, held[OTHER], OTHER)["State"] == "available"
-        run()
-        world.new = world.holds("nightly")
-        assert world.new[HOME] == source["next"]
-        lose()
-
-    lose()
     return Task(run, finish)
 
 
@@ -279,26 +249,24 @@ def a_night(world: World) -> Task:
     """A row whose AMI was built, but has not reached its channel."""
     digest = planning.plan_build(RECIPE, AWS, planning.Options()).input_digest
     ami_id = world.baked(**{INPUT_DIGEST: digest})
-    settings = Publish(regions=(OTHER,))
+    line = a_line(Publish(regions=(OTHER,)))
 
-    def publish(recipe: Any, chosen: str) -> Publication:
+    def publish(line: Any, chosen: str) -> Publication:
         return published(OTHER, ami_id=chosen)
 
     def build(recipes: Any) -> Any:
         raise AssertionError("it is built already")
 
     def run() -> None:
-        night = plan_night([RECIPE], {RECIPE.name: settings}, AWS)
-        compare = partial(compared, AWS, bring=lambda runs: None)
-        for result in nightly.run_night(night, build, publish, compare):
+        compare = partial(compare_with_former, AWS, bring=lambda row, run_id: None)
+        for result in run_night(plan_night([line], AWS), build, publish, compare):
             if result.action == "failed":
                 raise KilnError(result.why, exit_status=1)
 
     def finish() -> None:
         run()
         assert resolved(world.client, "nightly") == ami_id
-        night = plan_night([RECIPE], {RECIPE.name: settings}, AWS)
-        assert [row.ami_id for row in night.skipped] == [ami_id]
+        assert [(row.action, row.ami_id) for row in plan_night([line], AWS)] == [("skip", ami_id)]
         for region in (HOME, OTHER):
             names = [name(LINE, "nightly") for name in NAMES]
             world.client("ssm", region).delete_parameters(Names=names)
@@ -308,7 +276,6 @@ def a_night(world: World) -> Task:
 
 TASKS = {
     "publish": publishing,
-    "publish elsewhere": publishing_elsewhere,
     "promote": promoting,
     "rollback": rolling_back,
     "retire": retiring,
@@ -364,34 +331,26 @@ def test_a_task_that_ends_at_any_call_is_finished_by_the_next(
 def test_a_failed_copy_is_replaced_by_the_next_publish(
     client: Callable[..., Any], bake: Bake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """EC2 answers a request that it knows with what it made then: the second must be another."""
     bake(1)
-    tokens: list[str] = []
-    events = aws.ec2(AWS.in_region(OTHER)).meta.events
-    events.register(
-        "provide-client-params.ec2.CopyImage",
-        lambda params, **_: tokens.append(params["ClientToken"]),
-        unique_id="tokens",
-    )
     failed: list[str] = []
-    real = images.as_image
+    real = BaseClient._make_api_call  # type: ignore[attr-defined]
 
-    def there(region: str, described: Any) -> Any:
-        image = real(region, described)
-        if region == OTHER and (not failed or image.ami_id in failed):
-            failed.append(image.ami_id)
-            return replace(image, state="failed", reason="Given key ID is not accessible")
-        return image
+    def call(self: Any, operation: str, parameters: dict[str, Any]) -> Any:
+        answer = real(self, operation, parameters)
+        if operation == "CopyImage" and not failed:
+            failed.append(answer["ImageId"])
+        for image in answer.get("Images", []):
+            if image["ImageId"] in failed:
+                image |= {"State": "failed", "StateReason": {"Message": "no such key"}}
+        return answer
 
-    monkeypatch.setattr(images, "as_image", there)
-    with pytest.raises(KilnError, match="Given key ID is not accessible") as refused:
+    monkeypatch.setattr(BaseClient, "_make_api_call", call)
+    with pytest.raises(KilnError, match="is failed: no such key") as refused:
         published(OTHER)
-    assert "run publish again" in str(refused.value)
+    assert "publish again makes another one" in str(refused.value)
     assert channels.held(AWS, LINE, "nightly") is None
     published(OTHER)
-    events.unregister("provide-client-params.ec2.CopyImage", unique_id="tokens")
     assert resolved(client, "nightly", OTHER) not in failed
-    assert len(set(tokens)) == 2
 
 
 def test_a_copy_with_another_key_than_its_region_has_now_is_replaced(
@@ -420,12 +379,22 @@ def test_a_key_that_may_not_be_used_is_named_and_no_channel_moves(bake: Bake) ->
     assert channels.held(AWS, LINE, "nightly") is None
 
 
-def test_an_organization_that_aws_does_not_know_is_named_and_no_channel_moves(bake: Bake) -> None:
+def test_an_organization_that_aws_does_not_know_is_named_and_no_channel_moves(
+    bake: Bake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bake(3)
     arn = "arn:aws:organizations::123456789012:organization/o-1234567890"
     shared = Publish.model_validate({"share": {"organizations": [arn]}})
-    refused = faulty(faults.refuses("ModifyImageAttribute", "InvalidParameterValue"))
-    with refused, pytest.raises(KilnError, match=f"(?s)could not be prepared.*{arn}"):
+    real = BaseClient._make_api_call  # type: ignore[attr-defined]
+
+    def call(self: Any, operation: str, parameters: dict[str, Any]) -> Any:
+        if "LaunchPermission" in parameters:
+            error = {"Error": {"Code": "InvalidParameterValue", "Message": "ordered by a test"}}
+            raise ClientError(error, operation)  # type: ignore[arg-type]
+        return real(self, operation, parameters)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", call)
+    with pytest.raises(KilnError, match=f"(?s)could not be prepared.*{arn}"):
         published(OTHER, settings=shared)
     assert channels.held(AWS, LINE, "nightly") is None
 
@@ -438,14 +407,14 @@ def test_a_channel_changed_during_a_move_is_said_and_not_overwritten(
     releases(world)
     channel = {"promote": "candidate", "rollback": "nightly"}[move]
     theirs = world.holds("candidate" if move == "rollback" else "nightly")[OTHER]
-    move_one = channel_move.move_one
+    move_one = moves.move_one
 
     def after_somebody_else(*move: Any) -> bool:
         name = channels.image_parameter(LINE, channel)
         client("ssm").put_parameter(Name=name, Value="ami-0ffff0000", Overwrite=True)
         return move_one(*move)
 
-    monkeypatch.setattr(channel_move, "move_one", after_somebody_else)
+    monkeypatch.setattr(moves, "move_one", after_somebody_else)
     with pytest.raises(KilnError, match="by somebody else") as refused:
         promoted(channel) if move == "promote" else back(channel)
     assert refused.value.exit_status == 1

@@ -11,8 +11,8 @@ import pytest
 
 from kiln.base.errors import KilnError
 from kiln.publish import channels
-from kiln.publish.release import read_release
-from kiln.publish.release_comparison import compared
+from kiln.publish.channels import read_release
+from kiln.publish.report import compare_with_former
 from tests.unit.publish.channel import AWS, LINE, Bake, published
 
 Client = Callable[..., Any]
@@ -54,7 +54,7 @@ def test_a_forged_release_is_named_before_anything_of_it_is_used(
 ) -> None:
     bake()
     published()
-    with pytest.raises(KilnError, match="the parameter: `"):
+    with pytest.raises(KilnError, match="the parameter: not a release: `"):
         read_release(forged(client, **values), "the parameter")
 
 
@@ -72,4 +72,6 @@ def test_a_forged_release_leads_to_no_file_outside_of_build(
         Overwrite=True,
     )
     with pytest.raises(KilnError, match="`recipe`"):
-        compared(AWS, LINE, "nightly", lambda runs: None)
+        list(channels.past(AWS, LINE, "nightly"))
+    diff = compare_with_former(AWS, LINE, "nightly", pytest.fail)
+    assert diff and "`recipe`" in diff.unknown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -24,13 +24,12 @@ from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
 from kiln.pipeline import plan as planning
 from kiln.pipeline.build import Outcome
-from kiln.publish import night_report
-from kiln.publish.night_end import after_night
-from kiln.publish.night_plan import Due, Night, plan_night
-from kiln.publish.night_results import RowResult
-from kiln.publish.nightly import run_night
+from kiln.publish import report
+from kiln.publish.due import DueRow, plan_night
+from kiln.publish.lines import Line
+from kiln.publish.night import finish_night, run_night
 from kiln.publish.publish import Publication
-from kiln.publish.release_comparison import Comparison, compared
+from kiln.publish.report import Comparison, RowResult, compare_with_former
 from tests.unit import commands
 from tests.unit.publish.channel import (
     AWS,
@@ -42,10 +41,17 @@ from tests.unit.publish.channel import (
     published,
     versions_of,
 )
+from tests.unit.publish.faults import faulty, refuses
 
 
-def planned(recipe: Recipe = RECIPE, **settings: int) -> Night:
-    return plan_night([recipe], {recipe.name: Publish.model_validate(settings)}, AWS)
+def planned(recipe: Recipe = RECIPE, **settings: int) -> DueRow:
+    """What a night does with the row."""
+    (row,) = plan_night([Line(recipe, Publish.model_validate(settings))], AWS)
+    return row
+
+
+def to_publish(ami_id: str) -> list[DueRow]:
+    return [DueRow(Line(RECIPE, Publish()), "publish", "its inputs have changed", ami_id)]
 
 
 @pytest.fixture
@@ -65,13 +71,14 @@ def baked(client: Callable[..., Any], bake: Bake) -> Callable[[], str]:
 def test_a_row_is_due_without_an_ami_then_to_be_published_then_skipped(
     baked: Callable[[], str],
 ) -> None:
-    assert [row.why for row in planned().due] == ["it has no verified AMI"]
+    assert (planned().action, planned().why) == ("build", "it has no verified AMI")
     ami_id = baked()
-    (due,) = planned().due
-    assert (due.ami_id, due.why) == (ami_id, f"{ami_id}, built before, was not in nightly yet")
+    due = planned()
+    assert (due.action, due.ami_id) == ("publish", ami_id)
+    assert due.why == f"{ami_id}, built before, was not in nightly yet"
     published()
-    (skipped,) = planned().skipped
-    assert (skipped.ami_id, skipped.channel) == (ami_id, "nightly")
+    skipped = planned()
+    assert (skipped.action, skipped.ami_id, skipped.channel) == ("skip", ami_id, "nightly")
     assert "has the same inputs" in skipped.why
 
 
@@ -85,7 +92,7 @@ def test_a_night_does_not_undo_a_rollback(
     # EC2 dates images to the second.
     hour = timedelta(hours=1)
     monkeypatch.setattr(
-        "kiln.publish.night_plan.own_images",
+        "kiln.publish.due.own_images",
         lambda target: [
             replace(
                 image, created=datetime.now(timezone.utc) - hour * (2 - (image.ami_id == ami_id))
@@ -93,7 +100,8 @@ def test_a_night_does_not_undo_a_rollback(
             for image in own_images(target)
         ],
     )
-    (skipped,) = planned().skipped
+    skipped = planned()
+    assert skipped.action == "skip"
     assert skipped.why.startswith(f"nightly was rolled back to {before} at ")
     assert f"{ami_id} was built, which is not published again" in skipped.why
     assert (skipped.ami_id, (skipped.verdict or "")[:4]) == (before, "pass")
@@ -121,7 +129,8 @@ def test_a_row_is_due_when_its_inputs_have_changed_and_says_which(
         "kiln:source-ami": parent or plan.source.ami_id,
     }
     ami_id = bake(1, tags=tags)
-    (due,) = planned().due
+    due = planned()
+    assert due.action == "build"
     message = words.format(parent=plan.source.ami_id)
     assert due.why == f"its inputs have changed since {ami_id}: {message}"
 
@@ -141,7 +150,7 @@ def test_a_row_with_a_region_of_its_own_is_planned_where_the_night_looks_for_ami
     monkeypatch.setattr(parents, "resolve", resolve)
     elsewhere = RECIPE.row.account.changed(region=OTHER)
     recipe = RECIPE.changed(row=RECIPE.row.changed(account=elsewhere))
-    assert [row.row for row in planned(recipe).skipped] == [RECIPE.name]
+    assert planned(recipe).action == "skip"
     assert asked == [AWS.region]
 
 
@@ -157,7 +166,8 @@ def test_a_night_looks_up_a_parent_once_for_all_rows_that_share_it(
 
     monkeypatch.setattr(BaseClient, "_make_api_call", noted)
     rows = [RECIPE.changed(name=f"{RECIPE.name}-{number}") for number in range(4)]
-    assert len(plan_night(rows, {row.name: Publish() for row in rows}, AWS).due) == 4
+    lines = [Line(row, Publish()) for row in rows]
+    assert [row.action for row in plan_night(lines, AWS)] == ["build"] * 4
     # The second DescribeImages lists the images of AMI Kiln.
     parent = ["GetParameter", "DescribeImages"]
     assert sorted(calls) == sorted([*parent, "DescribeImages", "GetParametersByPath"])
@@ -174,15 +184,14 @@ def packages_of(*named: tuple[str, str]) -> dict[str, Any]:
 def test_what_is_built_is_compared_with_the_release_before(bake: Bake) -> None:
     first = bake(1, versions=packages_of(("curl", "8.3.0"), ("glibc", "2.26")))
     published(ami_id=first)
-    assert compared(AWS, LINE, "nightly", lambda runs: None) is None
+    assert compare_with_former(AWS, LINE, "nightly", lambda row, run_id: None) is None
     second = bake(2, versions=packages_of(("curl", "8.4.0"), ("glibc", "2.27")))
-    due = Due(RECIPE, "its inputs have changed", second)
 
-    def publish(recipe: Recipe, ami_id: str) -> Publication:
+    def publish(line: Line, ami_id: str) -> Publication:
         return published(ami_id=ami_id)
 
-    compare = partial(compared, AWS, bring=lambda runs: None)
-    (row,) = run_night(Night((due,), ()), pytest.fail, publish, compare)
+    compare = partial(compare_with_former, AWS, bring=lambda row, run_id: None)
+    (row,) = run_night(to_publish(second), pytest.fail, publish, compare)
     assert row.changed == ("glibc 2.26-1 → 2.27-1",)
     assert row.diff is not None
     assert (row.diff.before, row.diff.counts) == (first, {"high": 1, "medium": 0, "low": 1})
@@ -201,22 +210,22 @@ def test_a_release_whose_record_is_elsewhere_is_compared_when_it_was_fetched(
     published(ami_id=bake(2, versions=packages_of(("curl", "8.4.0"))))
     before = tmp_path / "build" / RECIPE.name / "20261101T000000Z-aaaa"
     elsewhere = before.rename(tmp_path / "elsewhere")
-    diff = compared(AWS, LINE, "nightly", lambda runs: None)
+    diff = compare_with_former(AWS, LINE, "nightly", lambda row, run_id: None)
     assert diff is not None
     assert diff.unknown == "no record of run 20261101T000000Z-aaaa here, so not compared"
 
-    def bring(runs: Mapping[str, str]) -> None:
-        assert runs == {RECIPE.name: "20261101T000000Z-aaaa"}
+    def bring(row: str, run_id: str) -> None:
+        assert (row, run_id) == (RECIPE.name, "20261101T000000Z-aaaa")
         elsewhere.rename(before)
 
-    fetched = compared(AWS, LINE, "nightly", bring)
+    fetched = compare_with_former(AWS, LINE, "nightly", bring)
     assert fetched is not None
     assert [change["name"] for change in fetched.changes] == ["curl"]
 
 
 def test_each_row_that_was_not_built_has_its_own_reason() -> None:
     rows = [RECIPE.changed(name=name) for name in ("al2-460", "al2-460-ecs", "al2-510")]
-    night = Night(tuple(Due(row, "its inputs have changed") for row in rows), ())
+    night = [DueRow(Line(row, Publish()), "build", "its inputs have changed") for row in rows]
     reasons = {
         "al2-460-ecs": KilnError("al2-460-ecs: no capacity"),
         "al2-460": KilnError("it has no network"),
@@ -234,13 +243,12 @@ def test_a_row_whose_parent_ami_is_gone_fails_and_stops_no_other(bake: Bake) -> 
         name="al2-gone",
         source_ami=RECIPE.source_ami.changed(ssm_parameter="/aws/service/gone"),
     )
-    rows = [gone, RECIPE]
-    night = plan_night(rows, {row.name: Publish() for row in rows}, AWS)
-    assert [due.recipe.name for due in night.due] == [RECIPE.name]
+    night = plan_night([Line(gone, Publish()), Line(RECIPE, Publish())], AWS)
+    assert [row.action for row in night] == ["fail", "build"]
     commands_by_row = {RECIPE.name: "./invoke build"}
     assert plan_data(night, commands_by_row)["impossible"][0]["row"] == "al2-gone"
     assert "fail   al2-gone: source AMI not found" in plan_text(night, commands_by_row)
-    (failed,) = after_night(replace(night, due=()), {}, {}, compare=lambda line, channel: None)
+    (failed,) = finish_night(night[:1], {}, {}, compare=lambda line, channel: None)
     assert (failed.row, failed.action, failed.line) == ("al2-gone", "failed", LINE)
     assert "SSM has no such parameter" in failed.why
     reason = {RECIPE.name: KilnError("no capacity")}
@@ -252,25 +260,24 @@ def test_a_row_whose_parent_ami_is_gone_fails_and_stops_no_other(bake: Bake) -> 
 
 
 def test_a_row_that_fails_to_publish_keeps_what_its_build_took(bake: Bake) -> None:
-    def publish(recipe: Recipe, ami_id: str) -> Publication:
+    def publish(line: Line, ami_id: str) -> Publication:
         raise KilnError("no such region")
 
-    due = Due(RECIPE, "x", bake(1))
-    (row,) = run_night(Night((due,), ()), pytest.fail, publish, lambda line, channel: None)
+    ami_id = bake(1)
+    (row,) = run_night(to_publish(ami_id), pytest.fail, publish, lambda line, channel: None)
     assert (row.action, row.why) == ("failed", "not published: no such region")
-    assert (row.line, row.ami_id) == (LINE, due.ami_id)
+    assert (row.line, row.ami_id) == (LINE, ami_id)
 
 
 def test_what_cannot_be_compared_is_published_all_the_same(bake: Bake) -> None:
     def compare(line: str, channel: str) -> Comparison | None:
-        raise KilnError("the history could not be read")
+        with faulty(refuses("GetParameterHistory", "AccessDeniedException")):
+            return compare_with_former(AWS, line, channel, pytest.fail)
 
-    due = Due(RECIPE, "x", bake(1))
-    (row,) = run_night(
-        Night((due,), ()), pytest.fail, lambda recipe, ami_id: published(ami_id=ami_id), compare
-    )
+    night = to_publish(bake(1))
+    (row,) = run_night(night, pytest.fail, lambda line, ami_id: published(ami_id=ami_id), compare)
     assert (row.action, row.channel) == ("built", "nightly")
-    assert str(row.diff) == "to the release before: not compared: the history could not be read"
+    assert str(row.diff).startswith("to the release before: not compared: the history of nightly")
 
 
 RESULTS = [
@@ -310,47 +317,22 @@ RESULTS = [
 COUNTS = "1 built, 1 skipped, 1 failed, instances $0.25"
 
 
-def test_the_report_of_a_night_has_a_form_for_programs_forges_and_people(tmp_path: Path) -> None:
-    night_report.write(RESULTS, str(tmp_path))
-    rows = json.loads((tmp_path / "report.json").read_text())
-    assert [(row["row"], row["action"]) for row in rows] == [
-        ("row-a", "built"),
-        ("row-b", "failed"),
-        ("row-c", "skipped"),
-    ]
-    summary = (tmp_path / "report.md").read_text()
-    assert summary.startswith(f"## AMI Kiln, nightly: {COUNTS}\n")
-    assert "| row-b | failed | no capacity \\| anywhere |" in summary
-    assert "its inputs &lt;have&gt; changed" in (tmp_path / "report.html").read_text()
-
-
 @pytest.mark.parametrize("name", ["report.json", "report.md", "report.html"])
 def test_each_form_of_the_report_has_every_column_of_every_row(tmp_path: Path, name: str) -> None:
-    night_report.write(RESULTS, str(tmp_path))
-    text = html.unescape((tmp_path / name).read_text())
+    report.write(RESULTS, str(tmp_path))
+    text = (tmp_path / name).read_text()
+    assert ("<have>" in text) == (name != "report.html")
+    text = html.unescape(text)
     built = ("row-a", "built", "its inputs <have> changed", "ami-0a", "12.5", "0.25", "97 passed")
     diff = ("kernel 1 → 2", "ami-0b", "high")
     words = (*built, *diff, "al2/classic/base/x86_64", "pass 2026-11-02 c0ffee0")
     skipped = ("row-c", "same inputs", "al2/y/base/x86_64", "nightly", "pass 2026-11-01 c0ffee0")
+    if name == "report.md":
+        assert text.startswith(f"## AMI Kiln, nightly: {COUNTS}\n")
+        assert "| row-b | failed | no capacity \\| anywhere |" in text
     if name == "report.json":
         text = json.dumps(json.loads(text), ensure_ascii=False)
     assert [word for word in (*words, *skipped, "al2/x/base/x86_64") if word not in text] == []
-
-
-def test_the_report_of_a_night_reaches_its_topic(client: Callable[..., Any]) -> None:
-    sqs, sns = client("sqs"), client("sns")
-    queue = sqs.create_queue(QueueName="nights")["QueueUrl"]
-    known = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"]
-    topic = sns.create_topic(Name="nights")["TopicArn"]
-    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=known["QueueArn"])
-    night_report.send(AWS, topic, RESULTS)
-    (message,) = sqs.receive_message(QueueUrl=queue)["Messages"]
-    notice = json.loads(message["Body"])
-    assert notice["Subject"] == f"AMI Kiln, nightly: {COUNTS}"
-    built = notice["Message"].splitlines()[1]
-    assert built.startswith(
-        "built   row-a  ami-0a  its inputs <have> changed; kernel 1 → 2; 1 change"
-    )
 
 
 def test_a_topic_of_another_region_gets_the_report_and_no_more_than_a_message_takes(
@@ -367,11 +349,13 @@ def test_a_topic_of_another_region_gets_the_report_and_no_more_than_a_message_ta
     monkeypatch.setattr(BaseClient, "_make_api_call", call)
     topic = client("sns", OTHER).create_topic(Name="nights")["TopicArn"]
     # A file's name may have bytes that are not UTF-8.
-    night_report.send(AWS, topic, [RowResult("row-a", "failed", "\udcff" + "→" * 100_000)])
-    ((region, message),) = sent
+    report.send(AWS, topic, [RowResult("row-a", "failed", "\udcff" + "→" * 100_000)])
+    ((region, message),) = list(sent)
     assert region == OTHER
     assert len(message["Message"].encode()) <= 262144
     assert message["Message"].startswith("failed  row-a    \\udcff→")
+    report.send(AWS, topic, RESULTS)
+    assert sent[-1][1]["Subject"] == f"AMI Kiln, nightly: {COUNTS}"
 
 
 @pytest.mark.parametrize("task", ["nightly", "nightly.finish", "nightly.codebuild"])

@@ -18,7 +18,7 @@ from kiln.cloud import images
 from kiln.matrix.publishing import Publish
 from kiln.publish import channels
 from kiln.publish.retire import Going, Kept, Retirement, plan_retirement, retire
-from kiln.publish.sweep import Leftover, leftovers, sweep
+from kiln.publish.sweep import Leftover, leftovers, regions_of_account, sweep
 from tests.unit.publish.channel import (
     AWS,
     HOME,
@@ -527,6 +527,31 @@ def test_what_old_runs_left_is_found_and_removed_and_nothing_else(
     assert {f"kiln-{now}", "kiln-somebody's"} <= left
     assert not old & left
     assert not leftovers(AWS, [HOME, OTHER], timedelta(hours=24))
+
+
+def test_sweep_ends_instances_of_old_runs_in_every_region_of_the_account(
+    client: Callable[..., Any], instance: str
+) -> None:
+    assert {HOME, OTHER} < set(regions := regions_of_account(AWS))
+    assert regions == sorted(regions)
+    ec2 = client("ec2")
+    tag = {"Key": "kiln:run-id", "Value": "20251102T000000Z-cccc"}
+    (parent,) = ec2.describe_instances(InstanceIds=[instance])["Reservations"]
+    made = ec2.run_instances(
+        ImageId=parent["Instances"][0]["ImageId"],
+        InstanceType="t3.micro",
+        MinCount=1,
+        MaxCount=1,
+        TagSpecifications=[{"ResourceType": "instance", "Tags": [tag]}],
+    )["Instances"][0]["InstanceId"]
+
+    def found() -> list[Leftover]:
+        left = leftovers(AWS, [HOME], timedelta(hours=24))
+        return [resource for resource in left if resource.kind == "instance"]
+
+    assert [resource.id for resource in found()] == [made]
+    assert [resource.error for resource in sweep(AWS, found())] == [""]
+    assert found() == []
 
 
 def test_sweep_of_a_run_finds_it_alone_however_young(client: Callable[..., Any]) -> None:

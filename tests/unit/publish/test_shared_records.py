@@ -20,17 +20,16 @@ from kiln.base.tags import INPUT_DIGEST
 from kiln.cli.options import RecordSettings
 from kiln.cloud.runs import Run
 from kiln.image import diff
-from kiln.matrix.publishing import Publish
 from kiln.pipeline import plan as planning
 from kiln.pipeline import record, records
 from kiln.pipeline.draft import Draft, cleaned_up
 from kiln.pipeline.records import RecordsBucket
 from kiln.publish import channels
-from kiln.publish.night_end import after_night, builds_of_the_night
-from kiln.publish.night_plan import plan_night, read_plan
-from kiln.publish.night_results import RowResult
+from kiln.publish.due import plan_night
+from kiln.publish.night import finish_night, newest_builds, read_plan
+from kiln.publish.report import RowResult
 from tests.unit.publish import faults
-from tests.unit.publish.channel import AWS, HOME, LINE, RECIPE, Bake, published, resolved
+from tests.unit.publish.channel import AWS, HOME, LINE, RECIPE, Bake, a_line, published, resolved
 from tests.unit.publish.faults import faulty
 from tests.unit.records import a_record, checks
 
@@ -221,9 +220,9 @@ def moved_to_tonight(shelf: RecordsBucket) -> None:
 
 
 def finished(planned: dict[str, str]) -> RowResult:
-    night = plan_night([RECIPE], {RECIPE.name: Publish()}, AWS)
-    builds = builds_of_the_night([RECIPE.name])
-    (result,) = after_night(night, planned, builds, lambda line, channel: None)
+    night = plan_night([a_line()], AWS)
+    builds = newest_builds([RECIPE], lambda recipe: None, pytest.fail)
+    (result,) = finish_night(night, planned, builds, lambda line, channel: None)
     return result
 
 
@@ -258,8 +257,8 @@ def test_the_end_of_a_night_says_why_a_row_failed_elsewhere(shelf: RecordsBucket
     ("text", "why"),
     [
         ("[]", "not a mapping"),
-        ('{"skipped": []}', "no list `items`"),
-        ('{"items": [{"row": "a/../b", "why": ""}]}', "`items\\[0\\]` has no row and why"),
+        ('{"skipped": []}', "not a list of rows"),
+        ('{"items": [{"row": "a/../b", "why": ""}]}', "not a list of rows"),
         ("{", "not a JSON"),
     ],
 )

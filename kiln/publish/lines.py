@@ -1,0 +1,247 @@
+"""Lines of the matrix, what their channels hold in each region, and how they came to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kiln.base import vocabulary
+from kiln.base.errors import KilnError, did_you_mean
+from kiln.base.recipe import Recipe
+from kiln.base.tags import VERIFIED
+from kiln.base.times import as_time, read_time, utc_now
+from kiln.base.verdict_tag import says_verified
+from kiln.cloud.images import Image, own_images
+from kiln.cloud.target import Target
+from kiln.matrix.flags import NOTHING, overridden
+from kiln.matrix.load import default_publishing, load_publishing, load_recipes
+from kiln.matrix.publishing import Publish
+from kiln.publish import channels
+from kiln.publish.channels import Held
+from kiln.publish.copies import permissions, undeclared
+from kiln.publish.regions import in_regions, named_regions, require_regions
+from kiln.telemetry.settings import Telemetry
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of the matrix, as consumers follow it."""
+
+    recipe: Recipe
+    settings: Publish
+
+    @property
+    def name(self) -> str:
+        """The line: al2023/lts/base/x86_64."""
+        return self.recipe.channel_line
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """The tags that the `aws` settings demand of what is made for the row."""
+        return dict(overridden(self.recipe.row.account, NOTHING, self.recipe.arch).tags)
+
+    @property
+    def log_group(self) -> str | None:
+        """The log group of the image's Xid events; None if it ships none."""
+        if "cloudwatch-agent" not in self.recipe.components:
+            return None
+        return Telemetry(**self.recipe.telemetry).log_group
+
+
+def load_lines() -> dict[str, Line]:
+    """Return the lines of the matrix by their names."""
+    settings = load_publishing()
+    return {recipe.channel_line: Line(recipe, settings[recipe.name]) for recipe in load_recipes()}
+
+
+def load_line(name: str) -> Line:
+    """Return a line of the matrix."""
+    lines = load_lines()
+    if name not in lines:
+        shown = vocabulary.shown(name)
+        raise KilnError(f"the matrix has no line {shown}", hint=did_you_mean(name, lines))
+    return lines[name]
+
+
+def line_settings() -> dict[str, Publish]:
+    """Return the `publish` settings of each line."""
+    return {name: line.settings for name, line in load_lines().items()}
+
+
+def retire_settings() -> dict[str, Publish]:
+    """Return the settings of each line, of each row by its name, and of `defaults` as ""."""
+    return {"": default_publishing(), **load_publishing(), **line_settings()}
+
+
+def require_channel(channel: str, settings: Publish) -> str:
+    """Return a channel that the settings declare."""
+    if channel not in settings.channels:
+        hint = did_you_mean(channel, settings.channels)
+        raise KilnError(f"there is no channel {vocabulary.shown(channel)}: {hint}")
+    return channel
+
+
+def with_regions(settings: Publish, regions: str | None) -> Publish:
+    """Return the settings with the regions of `--regions` instead of their own."""
+    if regions is None:
+        require_regions(settings.regions, "`publish.regions` of the row:")
+        return settings
+    return settings.model_copy(update={"regions": tuple(named_regions(regions))})
+
+
+def regions_to_show(regions: str | None) -> list[str]:
+    """Return the regions of `--regions`; without it every region that a row is published to."""
+    if regions is not None:
+        return named_regions(regions)
+    return published_regions(load_publishing())
+
+
+def published_regions(publishing: Mapping[str, Publish]) -> list[str]:
+    """Return every region that settings publish to."""
+    names = (region for settings in publishing.values() for region in settings.regions)
+    return require_regions(names, "`publish.regions`:")
+
+
+def with_published(regions: Sequence[str], target: Target) -> list[str]:
+    """Return these regions and those to which what channels hold was published."""
+    releases = (holding.release for holding in channels.all_held(target))
+    named = (region for release in releases if release for region in release.images)
+    return list(dict.fromkeys([*regions, *named]))
+
+
+@dataclass(frozen=True)
+class ChannelRow:
+    """What a channel of a line holds in a region.
+
+    `verified` is what the AMI's own tag says there; `age_days` is since the AMI was built. `drift`
+    says in words how the region differs from the one it was published from; empty if it does not.
+    `opened` says who may use the AMI though `share` does not declare it, as far as it was asked.
+    """
+
+    line: str
+    channel: str
+    region: str
+    ami_id: str
+    recipe: str | None
+    driver: str | None
+    cuda: str | None
+    verified: bool
+    age_days: float | None
+    since: str
+    drift: str
+    opened: tuple[str, ...] = ()
+
+
+def channel_rows(
+    target: Target,
+    regions: Sequence[str],
+    settings: Mapping[str, Publish],
+    *,
+    only: bool = False,
+    line: str | None = None,
+    with_opened: bool = False,
+) -> list[ChannelRow]:
+    """Return every channel of every line, or of one, in the target's region and in `regions`.
+
+    Unless `only`, also in the regions of the releases found there. Channels come in the order that
+    `settings`, by line, declare; undeclared ones last.
+    """
+    home = channels.all_held(target, line)
+    released = [region for held in home if held.release for region in held.release.images]
+    everywhere = list(dict.fromkeys([target.region, *regions, *([] if only else released)]))
+    at_home = {(held.line, held.channel): held for held in home}
+
+    def rows(region: str) -> list[ChannelRow]:
+        there = target.in_region(region)
+        held = home if region == target.region else channels.all_held(there, line)
+        images = {
+            image.ami_id: image
+            for image in own_images(there)
+            if image.line and image.state == "available"
+        }
+        return [
+            _row(
+                holding,
+                at_home.get((holding.line, holding.channel)),
+                image := images.get(holding.image_id),
+                opened=_opened(there, image, settings.get(holding.line))
+                if with_opened and image
+                else (),
+            )
+            for holding in held
+        ]
+
+    def place(row: ChannelRow) -> tuple[str, int, str, int]:
+        declared = settings.get(row.line, Publish()).channels
+        stage = declared.index(row.channel) if row.channel in declared else len(declared)
+        return row.line, stage, row.channel, everywhere.index(row.region)
+
+    found = in_regions(everywhere, rows)
+    return sorted((row for region in everywhere for row in found[region]), key=place)
+
+
+def _opened(target: Target, image: Image, settings: Publish | None) -> tuple[str, ...]:
+    share = (settings or Publish()).share
+    return tuple(undeclared(permissions(target, image), share))
+
+
+def _row(
+    holding: Held, home: Held | None, image: Image | None, opened: tuple[str, ...]
+) -> ChannelRow:
+    release = holding.release
+    return ChannelRow(
+        line=holding.line,
+        channel=holding.channel,
+        region=holding.region,
+        ami_id=holding.image_id,
+        recipe=release.recipe if release else None,
+        driver=release.installed.driver if release else None,
+        cuda=release.installed.cuda if release else None,
+        verified=image is not None and says_verified(image.tags.get(VERIFIED)),
+        age_days=_age(release.built) if release else None,
+        since=as_time(holding.since),
+        drift=_drift(holding, home, image),
+        opened=opened,
+    )
+
+
+def _age(built: str) -> float | None:
+    """Return the days since a time in ISO 8601; None if the text is not one."""
+    try:
+        age = utc_now() - read_time(built)
+    except ValueError:
+        return None
+    return round(age.total_seconds() / 86400, 1)
+
+
+def _drift(holding: Held, home: Held | None, image: Image | None) -> str:
+    if image is None:
+        return "the image is not available here"
+    if holding.release is None:
+        return "no release describes it"
+    if holding.moving:
+        return "a move was interrupted"
+    if home and home.release and home.release.ami_name != holding.release.ami_name:
+        return f"{home.region} holds {home.release.ami_name}"
+    return ""
+
+
+def history_rows(target: Target, line: str, names: Sequence[str]) -> list[dict[str, str | None]]:
+    """Return the moves of a line's channels in the target's region, newest first: when, by whom,
+    which AMI, why."""
+    rows: list[dict[str, str | None]] = [
+        {
+            "line": line,
+            "channel": channel,
+            "at": release.moved.at,
+            "by": release.moved.by,
+            "action": release.moved.action,
+            "ami_id": release.images.get(target.region),
+            "ami_name": release.ami_name,
+            "recipe": release.recipe,
+            "why": release.moved.why,
+        }
+        for channel in names
+        for release in channels.past(target, line, channel)
+    ]
+    return sorted(rows, key=lambda row: str(row["at"]), reverse=True)
