@@ -103,7 +103,7 @@ def makespan(
 @task(
     help={
         **_GPU,
-        "label": "a label of mig-config.yaml: --label all-balanced",
+        "label": "a MIG layout: --label all-balanced",
         "want": 'a layout that mig.plan makes, instead of a label: --want "1g.5gb=40,3g.20gb=4"',
         "config": "your own labels, a file or folder: --config /etc/kiln/mig-config.d",
         "strategy": "single or mixed: --strategy mixed",

@@ -150,7 +150,7 @@ def test_a_profile_the_gpu_does_not_have_gets_the_like_one():
 
 def test_the_plan_is_a_configuration_that_the_ami_reads():
     answer = plan_layout("p4d.24xlarge", "1c.3g.20gb=3,1g.5gb=9")
-    label = config.loads(yaml.safe_dump(answer["label"]))["planned"]
+    label = config.labels_of(answer["label"], "x")["planned"]
     devices = {e.devices: dict(e.mig_devices) for e in label.entries}
     asked: dict[str, int] = {}
     for indices, counts in devices.items():
@@ -365,11 +365,13 @@ def test_a_planned_layout_says_what_a_node_offers_and_what_makes_it():
     ours = k8s_configuration("planned", "mixed", instance_type="p4d.24xlarge", labels=labels)
     assert ours["resources"] == {"nvidia.com/mig-1g.5gb": 40, "nvidia.com/mig-3g.20gb": 4}
     text = k8s_text(ours)
-    assert "# on the AMI, /etc/kiln/mig-config.d/planned.yaml\n" in text
+    assert "# on the AMI, /etc/kiln/mig-config.d/planned.json\n" in text
     # gpu-mig reads what is shown, and makes the same of it.
-    shown = yaml.safe_dump(ours["mig_config"])
     again = k8s_configuration(
-        "planned", "mixed", instance_type="p4d.24xlarge", labels=config.loads(shown)
+        "planned",
+        "mixed",
+        instance_type="p4d.24xlarge",
+        labels=config.labels_of(ours["mig_config"], "x"),
     )
     assert again["resources"] == ours["resources"]
 

@@ -16,7 +16,6 @@ from lab.standins.cloudwatch_agent.agent import gpu as cloudwatch
 
 clocks = runtime_import.runtime_module("gpu_boot.clocks")
 facts = runtime_import.runtime_module("gpu_mig.facts")
-glance = runtime_import.runtime_module("gpu_mig.glance")
 health = runtime_import.runtime_module("gpu_xid.health")
 smi = runtime_import.runtime_module("gpu_mig.smi")
 
@@ -31,13 +30,6 @@ def test_gpu_mig_sees_a_gpu_with_mig_off(nvidia_smi: str) -> None:
     assert (gpu.index, gpu.name, gpu.uuid) == (0, "NVIDIA H100 80GB HBM3", recorded.UUID)
     assert (gpu.bus_id, gpu.device_id) == ("00000000:00:06.0", "0x233010DE")
     assert (gpu.current, gpu.pending, gpu.capable) == (False, False, True)
-
-
-def test_a_glance_sees_the_same(nvidia_smi: str) -> None:
-    client = smi.Smi(nvidia_smi)
-    (view,) = glance.look(client)
-    assert view.gpu == client.gpus()[0]
-    assert view.devices == ()
 
 
 def test_lists_of_a_gpu_with_mig_off_are_empty(nvidia_smi: str) -> None:
