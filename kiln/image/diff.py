@@ -41,7 +41,7 @@ class Change:
 
 
 def compare_images(a: str, b: str) -> dict[str, Any]:
-    """`diff` of two records by name: see `kiln.pipeline.kept_records.find_record` for valid names.
+    """`diff` of two records by name: see `kiln.pipeline.records.find_record` for valid names.
 
     Returns `{"a", "b", "changes": [Change as JSON …], "counts": {severity: number},
     "not_compared": [kinds that one of them does not record], "digests": [two recipe digests, null
@@ -236,8 +236,8 @@ def recorded_values(info: VersionInfo) -> dict[str, dict[str, list[str]]]:
 
 
 _READERS: dict[str, Callable[[VersionInfo], _Values | None]] = {
-    "os": lambda info: _each(info.os),
-    "kernel": lambda info: _each(info.kernel),
+    "os": lambda info: _each(info.os.model_dump()),
+    "kernel": lambda info: _each(info.kernel.model_dump()),
     "component": _components,
     "module": _modules,
     "package": _packages,

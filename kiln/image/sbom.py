@@ -45,7 +45,7 @@ _NOT_SOFTWARE = (".sig", ".asc", ".pub", ".key", ".gpg", "gpgkey")
 
 
 def image_sbom(name: str) -> str:
-    """The SBOM of a build by its name: see `kiln.pipeline.kept_records.find_record`."""
+    """The SBOM of a build by its name: see `kiln.pipeline.records.find_record`."""
     info, build = load_version_info(name)
     return cyclonedx(info, called=name) if build is None else build_sbom(build, info)
 
@@ -72,8 +72,8 @@ def cyclonedx(
     """
     info = read_version_info(data, called)
     about = recipe.as_json() if isinstance(recipe, Recipe) else recipe or {}
-    version = info.os.get("version_id", "")
-    name = about.get("name") or f"{info.os.get('id')}-{version}"
+    version = info.os.version_id
+    name = about.get("name") or f"{info.os.id}-{version}"
     parts = (_packages, _modules, _unpackaged, _overlays, _downloads)
     bom = Bom(
         serial_number=_serial(raw_version_info(data, called), name),
@@ -85,14 +85,14 @@ def cyclonedx(
                 name,
                 version,
                 [
-                    ("kernel", info.kernel.get("boots")),
+                    ("kernel", info.kernel.boots),
                     ("arch", info.arch),
                     *(
                         (key, about.get(key))
                         for key in ("driver", "kernel_module", "cuda", "flavor")
                     ),
                 ],
-                description=info.os.get("name"),
+                description=info.os.name,
             ),
             timestamp=made,
         ),
@@ -123,7 +123,7 @@ def _component(
 
 
 def _packages(info: VersionInfo) -> Iterator[Component]:
-    distro, release = info.os.get("id"), info.os.get("version_id")
+    distro, release = info.os.id, info.os.version_id
     seen: Counter[str] = Counter()
     for package in info.packages:
         # The epoch is a qualifier for rpm, and part of the version for dpkg:

@@ -7,24 +7,46 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from kiln.base.errors import KilnError
-from kiln.pipeline import kept_records, record
+from kiln.base.recipe import Recipe
+from kiln.pipeline import record, records
+from kiln.telemetry.settings import Telemetry
 
 
 class _Part(BaseModel):
     """A part of a version-info. A number is read as text; further keys are left out."""
 
-    model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
+    model_config = ConfigDict(
+        frozen=True,
+        coerce_numbers_to_str=True,
+        # The published schema is of what a bake writes, which lacks nothing.
+        json_schema_serialization_defaults_required=True,
+    )
 
 
-class Package(_Part):
-    """An installed package; a name may occur several times. An epoch of 0 is ""."""
+class OsRelease(_Part):
+    """From os-release."""
 
-    manager: str = ""
+    id: str = ""
+    version_id: str = ""
+    name: str = ""
+
+
+class Kernels(_Part):
+    """The kernel that the image boots, and the one that ran during the bake."""
+
+    boots: str = ""
+    running: str = ""
+
+
+class InstalledPackage(_Part):
+    """A package that a package manager installed; a name may occur several times."""
+
+    manager: Literal["rpm", "dpkg", ""] = ""
     name: str
     epoch: str = ""
     version: str
@@ -44,20 +66,20 @@ class Package(_Part):
 
     @property
     def full_version(self) -> str:
-        """The same with the epoch: 1:2.34-5."""
+        """The same with the epoch, unless that is 0: 1:2.34-5."""
         return f"{self.epoch}:{self.release_version}" if self.epoch else self.release_version
 
 
-class Module(_Part):
-    """A kernel module."""
+class KernelModuleFile(_Part):
+    """A kernel module of GPU or network, as modinfo describes it."""
 
     name: str
+    kernel: str
     version: str | None
     srcversion: str
-    kernel: str
-    path: str
     vermagic: str | None = None
     license: str | None = None
+    path: str
 
 
 class Runfile(_Part):
@@ -67,29 +89,17 @@ class Runfile(_Part):
     version: str
 
 
-class Efa(_Part):
+class EfaInstall(_Part):
     """What the EFA installer reports."""
 
     installer: str
     packages: tuple[str, ...]
 
 
-class Unit(_Part):
-    """A systemd unit file."""
-
-    name: str
-    state: str
-
-
-class Download(_Part):
-    """A file that a provisioner downloaded."""
-
-    url: str
-    sha256: str = Field(pattern="^[0-9a-f]{64}$")
-
-
 class ComponentRecord(_Part):
-    """What the provisioner of a component reports; `files` are those of an overlay's."""
+    """What the provisioner of a component reports, with further keys of its own."""
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=False)
 
     version: str | None = None
     runfile: str | None = None
@@ -98,21 +108,49 @@ class ComponentRecord(_Part):
     files: tuple[str, ...] = ()
 
 
-class VersionInfo(_Part):
-    """What is on an image; `files`, `sysctls`, `boot` are None if the bake did not record them."""
+class DownloadedFile(_Part):
+    """A file that a provisioner downloaded."""
 
-    os: dict[str, str] = {}
+    url: str
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    sha256_was: Literal["locked", "first-seen", ""] = ""
+    component: str = ""
+
+
+class UnitFile(_Part):
+    """A systemd unit file."""
+
+    name: str
+    state: str
+
+
+class UpgradablePackage(_Part):
+    """A package of which the bake's repositories had a newer version, with epoch and release."""
+
+    name: str
+    version: str
+
+
+class VersionInfo(_Part):
+    """What is on an image: version-info.json.
+
+    `files`, `sysctls` and `boot` are None if the bake did not record them.
+    """
+
+    schema_: Literal[1] = Field(default=1, alias="schema")
+    os: OsRelease = OsRelease()
     arch: str = ""
-    kernel: dict[str, str] = {}
-    packages: tuple[Package, ...]
-    modules: tuple[Module, ...] = ()
+    kernel: Kernels = Kernels()
+    packages: tuple[InstalledPackage, ...]
+    modules: tuple[KernelModuleFile, ...] = ()
     runfiles: tuple[Runfile, ...] = ()
-    efa: Efa | None = None
+    efa: EfaInstall | None = None
     components: dict[str, ComponentRecord] = {}
-    downloads: tuple[Download, ...] = ()
+    downloads: tuple[DownloadedFile, ...] = ()
     paths: dict[str, str | tuple[str, ...]] = {}
-    units: tuple[Unit, ...] = ()
+    units: tuple[UnitFile, ...] = ()
     held: tuple[str, ...] = ()
+    upgradable: tuple[UpgradablePackage, ...] = ()
     files: dict[str, str] | None = None
     sysctls: dict[str, str] | None = None
     boot: dict[str, str] | None = None
@@ -159,5 +197,27 @@ def load_version_info(name: str) -> tuple[dict[str, Any], record.Record | None]:
         data = record.document(path)
         if isinstance(data.get("packages"), list):
             return data, None
-    build = kept_records.find_record(name)
+    build = records.find_record(name)
     return raw_version_info({"versions": build.versions}, name), build
+
+
+def record_json_schema() -> str:
+    """The JSON Schema of a record, as docs/record.schema.json holds it."""
+    schema = TypeAdapter(record.Record).json_schema()
+    # As they are written: everything is there, a row without the places of its fields.
+    recipe = Recipe.model_json_schema(mode="serialization")
+    info = VersionInfo.model_json_schema(mode="serialization")
+    telemetry = TypeAdapter(Telemetry).json_schema()
+    for part in (info, telemetry, recipe):
+        schema["$defs"] |= part.pop("$defs", {}) | {part["title"]: part}
+    # A recipe that was read from an image has no row; the other keys are younger than schema 2.
+    may_lack = ("row", "line", "package_snapshot", "files", "sysctls", "boot", "upgradable")
+    for part in (info, recipe):
+        part["required"] = [name for name in part["required"] if name not in may_lack]
+    recipe["properties"]["telemetry"] = {"$ref": "#/$defs/Telemetry"}
+    schema["properties"]["recipe"] = {"$ref": "#/$defs/Recipe"}
+    schema["properties"]["versions"] = {
+        "anyOf": [{"$ref": "#/$defs/VersionInfo"}, {"type": "null"}],
+        "default": None,
+    }
+    return json.dumps({"title": "Record", **schema}, indent=2) + "\n"

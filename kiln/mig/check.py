@@ -97,6 +97,12 @@ def shipped_labels() -> dict[str, Any]:
     return labels
 
 
+def label_names(kind: GpuType) -> list[str]:
+    """The labels of the shipped map and those that the GPU's profiles give."""
+    own: list[str] = _hardware.labels_of([kind])
+    return sorted({*shipped_labels(), *own})
+
+
 def labels_with(config: str) -> dict[str, Any]:
     """The shipped labels and those of a file, or of a folder such as /etc/kiln/mig-config.d."""
     path = Path(config)

@@ -1,13 +1,13 @@
 """The record of a run: what it made, from what, and the verdict.
 
-The published JSON Schema is docs/record.schema.json (record_schema.py), docs/records.md explains
-each key.
+The published JSON Schema is docs/record.schema.json, docs/records.md explains each key.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -19,42 +19,52 @@ from kiln.base.errors import KilnError
 from kiln.cloud.capacity import Try
 from kiln.cloud.runs import Run
 from kiln.cloud.target import ParentAmi
-from kiln.pipeline.ami_checks import Check, Verdict
-from kiln.pipeline.failure import Failure
+from kiln.pipeline.checks import Checks
 
 SCHEMA = 2
 
 Status = Literal["verified", "failed", "unverified"]
 
 
+# _kiln_missing of provisioners/lib/packages.sh.
+_MISSING = re.compile(r"no repository has a package named ([^;]+)")
+
+
 @dataclass(frozen=True)
-class Checks:
-    """The AMI checks of one instance: the count of each outcome, and each check."""
+class Failure:
+    """How a provisioner failed.
 
-    passed: int
-    failed: int
-    skipped: int
-    checks: tuple[Check, ...]
+    `script` is relative to the checkout; `line` counts from 1, None if unknown. `details` are the
+    script's own lines about its error, `said` the last lines of output before it.
+    """
 
-    @staticmethod
-    def of(verdict: Verdict) -> Checks:
-        """The checks of a verdict."""
-        return Checks(
-            verdict.count("passed"),
-            verdict.count("failed"),
-            verdict.count("skipped"),
-            verdict.checks,
-        )
+    component: str
+    script: str
+    message: str
+    line: int | None = None
+    details: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> list[str]:
+        """The packages that no repository has."""
+        named = _MISSING.search(self.message)
+        return named[1].split(" or ") if named else []
+
+    def lines(self) -> list[str]:
+        """The lines below the message: the place, the script's words, the output before them."""
+        place = f"{self.script} line {self.line}" if self.line else self.script
+        said = ["its last lines:", *(f"  | {line}" for line in self.said)] if self.said else []
+        return [place, *self.details, *said]
 
 
 @dataclass(frozen=True)
 class Record:
     """One run: a build, or the verification of an existing AMI.
 
-    `recipe` is the recipe as JSON and `versions` the image's version-info.json; record_schema.py
-    describes both. `recipe_digest` and `input_digest` are SHA-256 as hex (see docs/records.md for
-    what each promises). Times are UTC in ISO 8601; `seconds` maps a stage to its wall-clock
-    seconds.
+    `recipe` is the recipe as JSON and `versions` the image's version-info.json. `recipe_digest` and
+    `input_digest` are SHA-256 as hex (see docs/records.md for what each promises). Times are UTC in
+    ISO 8601; `seconds` maps a stage to its wall-clock seconds.
     """
 
     run_id: str
@@ -91,8 +101,13 @@ class Record:
     left: tuple[str, ...] = ()
 
     @property
-    def says_nothing(self) -> bool:
-        """A verification that was aborted, or looked at a part only: the AMI is what it was."""
+    def succeeded(self) -> bool:
+        """Whether the AMI passed its checks, and everything else of the run was removed."""
+        return self.status == "verified" and not self.left
+
+    @property
+    def is_inconclusive(self) -> bool:
+        """Whether it is an aborted or partial (`-k`) verification: the AMI is what it was."""
         return (self.kind, self.status) == ("verify", "unverified")
 
     def as_json(self) -> dict[str, Any]:
@@ -105,7 +120,7 @@ _ADAPTER = TypeAdapter(Record)
 
 def write_record(run: Run, record: Record) -> None:
     """Write a run's record atomically."""
-    fresh = run.record.with_suffix(f".{os.getpid()}.new")  # a killed run's may be repaired by two
+    fresh = run.record.with_suffix(f".{os.getpid()}.new")
     fresh.write_text(as_text(record), encoding="utf-8")
     fresh.rename(run.record)
 
@@ -116,15 +131,12 @@ def as_text(record: Record) -> str:
 
 
 def read_record(path: Path) -> Record:
-    """The record in a file. Raises KilnError (exit status 2) if it is not one."""
+    """The record in a file."""
     return parse_record(document(path), str(path))
 
 
 def parse_record(data: dict[str, Any], path: str) -> Record:
-    """The record in JSON data; `path` names where it was read, in messages.
-
-    Raises KilnError (exit status 2) if it is not one.
-    """
+    """The record in JSON data; `path` names where it was read, in messages."""
     if data.get("schema", SCHEMA) != SCHEMA:
         shown = vocabulary.shown(data["schema"])
         raise KilnError(
@@ -133,19 +145,19 @@ def parse_record(data: dict[str, Any], path: str) -> Record:
         )
     try:
         record = _ADAPTER.validate_python(data)
-        _require_ids(record, path)
-        return record
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the whole file"
         raise KilnError(f"{path}: not a record of a run: `{where}`: {first['msg']}") from None
+    _require_ids(record, path)
+    return record
 
 
 def _require_ids(record: Record, path: str) -> None:
-    """Raises KilnError (exit status 2) for an id that is not one: what reads a record sends its ids
-    to EC2 and to git, and makes paths of its names."""
+    """Refuse an id that is not one: what reads a record sends its ids to EC2 and to git, and makes
+    paths of its names."""
     parent = record.source_ami.ami_id if record.source_ami else None
-    ids: list[tuple[str, vocabulary.Form, str | None]] = [
+    ids: list[tuple[str, vocabulary.Form, Any]] = [
         ("run_id", vocabulary.RUN_ID, record.run_id),
         ("target", vocabulary.TARGET, record.target),
         ("region", vocabulary.REGION, record.region),
@@ -156,19 +168,17 @@ def _require_ids(record: Record, path: str) -> None:
         ("instance_type", vocabulary.INSTANCE_TYPE, record.instance_type),
         ("verify_instance_type", vocabulary.INSTANCE_TYPE, record.verify_instance_type),
         ("git_commit", vocabulary.COMMIT, record.git_commit),
+        ("recipe.name", vocabulary.RECIPE_NAME, record.recipe.get("name")),
         *(("amis", vocabulary.REGION, region) for region in record.amis),
         *(("amis", vocabulary.AMI_ID, ami_id) for ami_id in record.amis.values()),
     ]
     for name, form, value in ids:
         if value is not None:
             form.required(value, f"{path}: not a record of a run: `{name}`")
-    if "name" in record.recipe:
-        called = f"{path}: not a record of a run: `recipe.name`"
-        vocabulary.RECIPE_NAME.required(record.recipe["name"], called)
 
 
 def document(path: Path) -> dict[str, Any]:
-    """The JSON mapping in a file. Raises KilnError (exit status 2) if it does not hold one."""
+    """The JSON mapping in a file."""
     try:
         return mapping(path.read_bytes(), str(path))
     except FileNotFoundError:
@@ -178,10 +188,7 @@ def document(path: Path) -> dict[str, Any]:
 
 
 def mapping(text: bytes, path: str) -> dict[str, Any]:
-    """The JSON mapping in a text; `path` names where it was read, in messages.
-
-    Raises KilnError (exit status 2) if it is not one.
-    """
+    """The JSON mapping in a text; `path` names where it was read, in messages."""
     try:
         data: Any = json.loads(text.decode())
     except (ValueError, RecursionError) as error:

@@ -119,7 +119,7 @@ def on_image(versions: dict[str, Any]) -> Installed:
 
     return Installed(
         driver=component("nvidia-driver"),
-        kernel=info.kernel.get("boots"),
+        kernel=info.kernel.boots or None,
         cuda=component("cuda"),
         nccl=component("nccl"),
         efa=component("efa"),

@@ -196,4 +196,4 @@ def test_packed_user_data_is_read_as_far_as_it_is_whole_and_no_bomb(body, label,
     assert imds.launch_label()[0] == label
     if not label:
         answers = [(200, b"token"), (404, b""), (200, body)]
-        assert "user-data is damaged gzip or longer than 1048576 bytes" in imds.launch_label()[1]
+        assert "user-data is not one gzip member of at most 1048576 bytes" in imds.launch_label()[1]

@@ -297,9 +297,9 @@ def xid_targets(place: Place) -> list[Target]:
 
 def mig_targets(place: Place) -> list[Target]:
     imds, _paths, clients = m["gpu_mig.imds"], m["gpu_mig.paths"], m["gpu_mig.clients"]
-    types = m["gpu_mig.facts"].load()
     place.monkeypatch.setenv("GPU_MIG_ROOT", str(place.root))
     place.monkeypatch.setattr(clients, "_run", lambda argv: 1)
+    place.monkeypatch.setattr(m["gpu_mig.imds"], "machine_id", lambda: "i-1")
     listing = {name: text.encode() for name, text in _answers(place).items()}
     settings = m["gpu_mig.settings"].Settings()
 
@@ -310,10 +310,11 @@ def mig_targets(place: Place) -> list[Target]:
             super().__init__()
             self.data, self.to = data, to
 
-        def call(self, argv: list[str], env: object = None) -> tuple[int, str]:
-            key = next((name for name in listing if name in argv), "")
+        def run(self, *args: object) -> tuple[int, str]:
+            key = next((name for name in listing if name in args), "")
             mine = not self.to or self.to == key
-            return 0, m["gpu_mig.smi"].decoded(self.data if mine else listing.get(key, b""))
+            answer = self.data if mine else listing.get(key, b"")
+            return 0, answer.decode("utf-8", "replace")
 
     def launch(data: bytes) -> None:
         for status in (200, 404):
@@ -328,11 +329,10 @@ def mig_targets(place: Place) -> list[Target]:
 
     def state(data: bytes) -> None:
         boot = m["gpu_mig.boot"]
-        for path in (boot.RESULT, clients.STOPPED, boot.REBOOTED):
+        for path in (boot.RESULT, clients.STOPPED, boot.MARKER, boot.THIS_BOOT):
             place.file(path.lstrip("/"), data)
-        boot.reboot_once(lambda _: None)
+        boot.reboot_once(MigError("x"), settings, lambda _: None)
         place.file(clients.STOPPED.lstrip("/"), data)
-        clients.start_driver_keeper(lambda _: None)
         clients.stop_listed(("a",), lambda _: None)
         clients.start_again(lambda _: None)
 
@@ -344,7 +344,7 @@ def mig_targets(place: Place) -> list[Target]:
         for name in ("vendor", "device", "class", "subsystem_device"):
             place.file(f"sys/bus/pci/devices/0000:00:1e.0/{name}", data)
         place.file("sys/bus/pci/devices/0000:00:1e.0/vendor", b"0x10de\n")
-        m["gpu_mig.boot"].no_mig_here(("1eb8",))
+        m["gpu_mig.boot"].reason_no_mig_support(("1eb8",))
         devices = m["gpu_boot.pci"].devices(f"{place.root}/sys")
         m["gpu_boot.decide"].decide(devices, m["gpu_boot.decide"].device_facts())
 
@@ -373,9 +373,9 @@ def mig_targets(place: Place) -> list[Target]:
         Target("nvidia-smi --query-gpu", (listing["--query-gpu=" + m["gpu_mig.smi"]._FIELDS],),
                lambda data: Answer(data).gpus(instances=False), (MigError,)),
         Target("nvidia-smi mig -lgi", (listing["-lgi"],),
-               lambda data: Answer(data, "-lgi").listed([gpu]), (MigError,)),
+               lambda data: Answer(data, "-lgi").gpus(), (MigError,)),
         Target("nvidia-smi mig -lci", (listing["-lci"],),
-               lambda data: Answer(data, "-lci").listed([gpu]), (MigError,)),
+               lambda data: Answer(data, "-lci").gpus(), (MigError,)),
         Target("nvidia-smi mig -lgip", (listing["-lgip"],),
                lambda data: Answer(data, "-lgip").gpu_type(gpu), (MigError,)),
         Target("nvidia-smi mig -lgipp", (listing["-lgipp"],),
@@ -394,7 +394,6 @@ def _answers(place: Place) -> dict[str, str]:
         smi.run("mig", "-cgi", "3g.20gb,2g.10gb,1g.5gb,1g.5gb", "-C")
         query = "--query-gpu=" + m["gpu_mig.smi"]._FIELDS
         return {
-            "-x": smi.run("-i", "0", "-q", "-x")[1],
             query: smi.run(query, "--format=csv,noheader")[1],
             "-lgi": smi.run("mig", "-i", "0", "-lgi")[1],
             "-lci": smi.run("mig", "-i", "0", "-lci")[1],

@@ -47,7 +47,7 @@ def launch_label() -> tuple[str, str]:
         if text is None:
             return (
                 "",
-                f"no tag {TAG}, and user-data is damaged gzip or longer than {MAX_BYTES} bytes",
+                f"no tag {TAG}, and user-data is not one gzip member of at most {MAX_BYTES} bytes",
             )
         label = from_user_data(text)
         return label, "user-data" if label else f"no tag {TAG} and no such line in user-data"
