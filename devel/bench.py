@@ -15,17 +15,21 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from devel.figures import DISTRO, DRIVER, Figure, machine, require, speed, timed
 from kiln.base import needs
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import ROOT, packer_dir
 from kiln.base.progress import Progress
+from kiln.cli.output import output, table
 from kiln.matrix import load, select
 from kiln.packer import program
 from lab import host, settings
 from lab.target import LabTarget
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 INVOKE = str(ROOT / "invoke")
 LIST_AIM = 1.5
@@ -38,7 +42,7 @@ _OTHERS = ("lab", "packer build", "boot the AMI", "checks")
 _MARKS = ("Launching a source AWS instance", "Connected to SSH!", "Stopping the source instance")
 
 
-def run(*, first: bool = False, as_json: bool) -> int:
+def run(*, first: bool = False) -> int:
     """Measure the pipeline, or the `first` build in a fresh clone, and print the figures.
 
     The exit status is 1 when a figure could not be measured. Raises KilnError (exit status 1) where
@@ -52,11 +56,9 @@ def run(*, first: bool = False, as_json: bool) -> int:
     else:
         figures = pipeline()
     about |= {f"{name}_after": value for name, value in speed().items()}
-    if as_json:
-        measured = [{**asdict(figure), "verdict": figure.verdict} for figure in figures]
-        print(json.dumps({"machine": about, "figures": measured}, indent=2))
-    else:
-        _print_table(figures, about)
+    measured = [{**asdict(figure), "verdict": figure.verdict} for figure in figures]
+    machine_text = ", ".join(f"{name} {value}" for name, value in about.items())
+    output({"machine": about, "figures": measured}, _table(figures), machine_text)
     return int(any(figure.value is None for figure in figures))
 
 
@@ -197,19 +199,10 @@ def phases(log: str) -> tuple[int, int]:
     return (connected - launched) % 86400, (stopping - connected) % 86400
 
 
-def _print_table(figures: list[Figure], about: Mapping[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for title in ("what", "figure", "aim", "", "of what"):
-        table.add_column(title, justify="right" if title in ("figure", "aim") else "left")
+def _table(figures: list[Figure]) -> Table:
+    rows = []
     for figure in figures:
         value = "" if figure.value is None else f"{figure.value:g} {figure.unit}"
         aim = "" if figure.aim is None else f"≤ {figure.aim:g} {figure.unit}"
-        table.add_row(figure.what, value, aim, figure.verdict, figure.note)
-    # The terminal may wrap lines, but no column may be truncated: it would hide a reason.
-    table.width = Console(width=1000, markup=False).measure(table).maximum
-    console = Console(soft_wrap=True, markup=False, highlight=False)
-    console.print(table, soft_wrap=True)
-    console.print(", ".join(f"{name} {value}" for name, value in about.items()))
+        rows.append((figure.what, value, aim, figure.verdict, figure.note))
+    return table(("what", "figure", "aim", "", "of what"), rows)

@@ -14,7 +14,7 @@ from kiln import facts
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.catalogue import model as catalogue_model
-from kiln.cli.front import show
+from kiln.cli.output import output
 from kiln.cloud import iam
 from kiln.compat import rules
 from kiln.compat.unconfirmed import unconfirmed_of_row
@@ -118,16 +118,16 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
 }
 
 
-def generate(*, check_only: bool, as_json: bool = False) -> int:
+def generate(*, check_only: bool) -> int:
     """Write every generated file, or with `check_only` name stale ones; returns the exit status."""
     if check_only:
         outdated = stale()
         lines = [*outdated, "run: ./invoke generate"] if outdated else ["all is current"]
-        show({"stale": outdated}, as_json=as_json, text=lambda _: "\n".join(lines))
+        output({"stale": outdated}, "\n".join(lines))
         return int(bool(outdated))
     written = write()
     text = "\n".join(written) or "nothing to change"
-    show({"written": written}, as_json=as_json, text=lambda _: text)
+    output({"written": written}, text)
     return 0
 
 

@@ -21,7 +21,7 @@ from devel.outcome import Finished, Outcome
 from kiln.base import needs
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from kiln.cli.front import note
+from kiln.cli.output import log
 from lab import host, settings
 from lab.rootfs import emulation
 
@@ -54,7 +54,6 @@ SLOW = (
     "test_failure.py",
     "test_findings.py",
     "test_first_call.py",
-    "test_front.py",
     "test_generate.py",
     "test_hcl_injection.py",
     "test_iam.py",
@@ -73,6 +72,7 @@ SLOW = (
     "test_preflight.py",
     "test_preflight_first_bakes.py",
     "test_printable.py",
+    "test_program.py",
     "test_provisioner_failures.py",
     "test_provisioners.py",
     "test_record.py",
@@ -101,7 +101,7 @@ SLOW = (
 
 def lint(*, install: bool = True) -> list[Finished]:
     """Run all linters in parallel, and print what they found."""
-    needs.ensure("lint", "packer", install=install, say=note)
+    needs.ensure("lint", "packer", install=install, say=log)
     python = [sys.executable, "-m"]
     files = scripts.committed()
     shell = scripts.of_language("shell", files)
@@ -137,15 +137,15 @@ def quick(*, only: str | None = None) -> dict[str, Any]:
         _unit_tests(outcome, [*left_out, *chosen])
         _list_skips(outcome)
         left = f"tests/lab, the other linters, and {len(SLOW)} files of tests/unit"
-        note(f"left out by --quick: {left}")
+        log(f"left out by --quick: {left}")
         return _answer(outcome, only)
 
 
 def test(*, only: str | None = None, lab: bool = True) -> dict[str, Any]:
     """Run linters, unit tests, lab tests; returns the outcome. `only` selects tests by name."""
-    needs.ensure("lint", "packer", "ssh", "tests", install=True, say=note)
+    needs.ensure("lint", "packer", "ssh", "tests", install=True, say=log)
     browser_if_there_is_one()
-    note(f"Packer of this run: {packers.in_words()}")
+    log(f"Packer of this run: {packers.in_words()}")
     chosen = ["-k", only] if only else []
     linters: Callable[[], list[Finished]] = list if only else lint
     with tempfile.TemporaryDirectory(prefix="kiln-test-") as folder:
@@ -175,9 +175,9 @@ def _answer(outcome: Outcome, only: str | None) -> dict[str, Any]:
 def browser_if_there_is_one() -> None:
     """Install the browser; where it cannot be had, its tests are skipped and nothing else."""
     try:
-        needs.ensure("browser", install=True, say=note)
+        needs.ensure("browser", install=True, say=log)
     except KilnError as error:
-        note(f"the catalogue is not opened in a browser: {error}")
+        log(f"the catalogue is not opened in a browser: {error}")
 
 
 def _all(outcome: Outcome, chosen: list[str], linters: Callable[[], list[Finished]]) -> None:
@@ -194,7 +194,7 @@ def _all(outcome: Outcome, chosen: list[str], linters: Callable[[], list[Finishe
         print(f"NOT RUN: tests/lab: {error}", flush=True)
         return
     other = "arm64" if emulation.host_arch() == "x86_64" else "x86_64"
-    needs.ensure("lab", f"emulate_{other}", install=True, say=note)
+    needs.ensure("lab", f"emulate_{other}", install=True, say=log)
     with _Background(outcome) as background:
         # Every guest reads the one kernel's log, and the AMI's checks write to it: the tests that
         # count what is in it run while no AMI is checked. They mostly wait: beside the linters.

@@ -2,7 +2,7 @@
 
 Python is started with -S and, where `env` can do that, with SIGINT blocked. Its own handler is
 removed before anything is imported, since an interrupted import prints a traceback; then a SIGINT
-that has come meanwhile ends the process. `kiln.cli.front.main` sets a handler again.
+that has come meanwhile ends the process. Before a task runs, `kiln.cli.program` sets one.
 """
 
 import signal
@@ -21,6 +21,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 # What is imported stays: searching it for garbage again and again took a sixth of a build's start.
 gc.set_threshold(100_000, 50, 50)
 
-from kiln.cli.front import main  # noqa: E402
+from kiln.cli.main import main  # noqa: E402
+from tasks import ns  # noqa: E402
 
-main()
+main(ns)

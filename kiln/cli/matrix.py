@@ -1,121 +1,388 @@
-"""Tasks that read the matrix: list, check, which."""
+"""Tasks of the matrix: list, check, which, preflight, render, validate, lock."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from invoke import Context
-
-from kiln.base.errors import KilnError
-from kiln.cli.flags import JSON, RECORDS, account_help, replaces_settings
-from kiln.cli.front import show, task
+from kiln.base.errors import INVALID_INPUT, OPERATION_FAILED, KilnError, operation_failed
+from kiln.cli.options import RecordSettings, Rows
+from kiln.cli.output import FORMAT, log, output, table
+from kiln.cli.task import Flags, task
 
 if TYPE_CHECKING:
-    pass
+    from kiln.base.findings import Finding
+    from kiln.base.recipe import Recipe
+    from kiln.packer.lock_diff import LockDiff
+    from kiln.packer.validate import Validation
+    from kiln.pipeline.record import Record
+
+_STYLES = {"verified": "green", "failed": "red", "unverified": "yellow"}
 
 
-@task(name="list", help={**account_help(RECORDS), **JSON})
-@replaces_settings(RECORDS)
-def list_(c: Context, aws_flags: dict[str, str], json: bool = False) -> None:
-    """The matrix as a table, with the result of each AMI's last build."""
-    from kiln.cli import fetched_records, tables
+@task("Matrix", "list")
+def list_(records: RecordSettings) -> None:
+    """Show the AMIs of the matrix and their last builds."""
     from kiln.matrix import load
-    from kiln.pipeline import records
+    from kiln.pipeline import records as kept
 
     recipes = load.load_recipes()
-    fetched_records.bring_for_rows(aws_flags, [recipe.name for recipe in recipes])
-    built = {recipe.name: records.last(recipe.name) for recipe in recipes}
-    if json:
-        show(tables.rows(recipes, built), as_json=True, text=str)
-    else:
-        from rich.console import Console
-
-        Console(soft_wrap=True).print(tables.recipes_table(recipes, built), soft_wrap=True)
+    records.fetch_newest([recipe.name for recipe in recipes])
+    show_rows(recipes, {recipe.name: kept.last(recipe.name) for recipe in recipes})
 
 
-@task(
-    help={
-        "distro": "check a combination instead of the matrix: --distro al2",
-        "driver": "with --distro: --driver 510.47.03",
-        "cuda": "--cuda 11.6.2",
-        "nccl": "--nccl 2.12.7",
-        "efa": "EFA installer: --efa 1.34.0",
-        "kernel-module": "open, proprietary or both: --kernel-module open",
-        "instance-type": "instance type that it must run on: --instance-type p5.48xlarge",
-        "arch": "x86_64 or arm64: --arch arm64",
-        "flavor": "base, eks, ecs or parallelcluster: --flavor eks",
-        "kubernetes": "with flavour eks: --flavor eks --kubernetes 1.35",
-        "parallelcluster": "with flavour parallelcluster: --parallelcluster 3.16.3",
-        "strict": "errors too: what is past its end of life, was never tried, or rests on a fact "
-        "that is not confirmed",
-        **JSON,
+def show_rows(recipes: Sequence[Recipe], records: Mapping[str, Record | None]) -> None:
+    """Print what is on each AMI, and its last build: `records` by the recipe's name."""
+    rows, cells = [], []
+    for recipe in recipes:
+        record = records.get(recipe.name)
+        build = {
+            "status": record.status if record else "not built",
+            "finished": record.finished if record else None,
+            "ami_id": record.ami_id if record else None,
+        }
+        row: dict[str, Any] = {
+            "name": recipe.name,
+            "distro": recipe.distro.id,
+            "driver": recipe.driver,
+            "kernel_module": recipe.kernel_module,
+            "cuda": recipe.cuda,
+            "nccl": recipe.nccl,
+            "efa": recipe.efa,
+            "flavor": recipe.flavor,
+            "arch": recipe.arch,
+        }
+        shown = (build["status"], build["ami_id"], str(build["finished"] or "")[:10])
+        status = (" ".join(filter(None, shown)), _STYLES.get(str(build["status"]), "dim"))
+        cells.append([*(value or "-" for value in row.values()), status])
+        rows.append({**row, "last_build": build})
+    headings = ("AMI", "distro", "driver", "module", "CUDA", "NCCL", "EFA", "flavor", "arch")
+    output(rows, table((*headings, "last build"), cells))
+
+
+@dataclass(frozen=True)
+class Combination(Flags):
+    """One combination instead of the matrix
+
+    distro: its distribution: --distro al2
+    driver: --driver 510.47.03
+    cuda: --cuda 11.6.2
+    nccl: --nccl 2.12.7
+    efa: EFA installer: --efa 1.34.0
+    kernel_module: open, proprietary or both: --kernel-module open
+    instance_type: instance type that it must run on: --instance-type p5.48xlarge
+    arch: x86_64 or arm64: --arch arm64
+    flavor: base, eks, ecs or parallelcluster: --flavor eks
+    kubernetes: with flavor eks: --flavor eks --kubernetes 1.35
+    parallelcluster: with flavor parallelcluster: --parallelcluster 3.16.3
+    """
+
+    distro: str | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    nccl: str | None = None
+    efa: str | None = None
+    kernel_module: str | None = None
+    instance_type: str | None = None
+    arch: str | None = None
+    flavor: str | None = None
+    kubernetes: str | None = None
+    parallelcluster: str | None = None
+
+
+@task("Matrix")
+def check(combination: Combination, strict: bool = False) -> int:
+    """Check that the matrix, or one combination, can work.
+
+    ./invoke check
+    ./invoke check --distro al2023 --driver 580.178.04 --instance-type p5.48xlarge
+
+    strict: errors too: what is past its end of life, was never tried, or rests on a fact that is
+      not confirmed
+    """
+    answer = check_answer(asdict(combination), strict=strict)
+    output(answer, findings_text(answer))
+    wrong = any(finding["level"] == "error" for finding in answer["findings"])
+    return INVALID_INPUT if wrong else 0
+
+
+def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, Any]:
+    """Return the findings for a combination, or for the whole matrix if nothing is given."""
+    from kiln.compat import engine
+    from kiln.compat.unconfirmed import unconfirmed_of_row
+    from kiln.components import rendered_files
+    from kiln.matrix import load
+    from kiln.publish import line_flags
+
+    if chosen := {name: value for name, value in versions.items() if value is not None}:
+        _require_versions(chosen)
+        return engine.check_combination(**chosen, strict=strict)  # type: ignore[arg-type]
+    recipes, publishing = load.load_recipes(), load.load_publishing()
+    line_flags.require_regions(recipes, publishing.values())
+    findings = [
+        *engine.check_matrix(recipes, strict=strict),
+        *load.sharing_warnings(recipes, publishing, strict=strict),
+    ]
+    rests_on = {recipe.name: unconfirmed_of_row(recipe) for recipe in recipes}
+    return {
+        "amis": len(recipes),
+        "findings": [finding.as_json() for finding in findings],
+        "instance_types": sorted({t for recipe in recipes for t in recipe.target_instance_types}),
+        "unconfirmed_facts": len({fact.message for found in rests_on.values() for fact in found}),
+        "unconfirmed_by_row": {name: len(found) for name, found in rests_on.items()},
+        "replaced": rendered_files.replaced_files(),
     }
-)
-def check(
-    c: Context,
-    distro: str | None = None,
-    driver: str | None = None,
-    cuda: str | None = None,
-    nccl: str | None = None,
-    efa: str | None = None,
-    kernel_module: str | None = None,
-    instance_type: str | None = None,
-    arch: str | None = None,
-    flavor: str | None = None,
-    kubernetes: str | None = None,
-    parallelcluster: str | None = None,
-    strict: bool = False,
-    json: bool = False,
-) -> int:
-    """Is the matrix (or one combination) valid, and do its parts work together?"""
-    from kiln.cli import checks
 
-    combination = {
-        "distro": distro,
-        "driver": driver,
-        "cuda": cuda,
-        "nccl": nccl,
-        "efa": efa,
-        "kernel_module": kernel_module,
-        "instance_type": instance_type,
-        "arch": arch,
-        "flavor": flavor,
-        "kubernetes": kubernetes,
-        "parallelcluster": parallelcluster,
+
+def _require_versions(chosen: Mapping[str, str]) -> None:
+    """Require a distribution, a driver, and whole versions that the flavor has."""
+    from kiln.base import vocabulary
+    from kiln.compat import engine
+
+    forms = {
+        "driver": (vocabulary.DRIVER, "580.178.04"),
+        "cuda": (vocabulary.SERIES_OR_RELEASE, "13.0.2"),
+        "nccl": (vocabulary.THREE_NUMBERS, "2.28.9"),
+        "efa": (vocabulary.THREE_NUMBERS, "1.51.0"),
+        "kubernetes": (vocabulary.KUBERNETES, "1.35"),
+        "parallelcluster": (vocabulary.THREE_NUMBERS, "3.16.3"),
     }
-    answer = checks.check_answer(combination, strict=strict)
-    show(answer, as_json=json, text=checks.findings_text)
-    return checks.exit_status(answer)
+    flavors = {"kubernetes": "eks", "parallelcluster": "parallelcluster"}
+    for name in ("distro", "driver"):
+        if name not in chosen:
+            raise KilnError(
+                f"a combination needs --{name}",
+                hint="./invoke check --distro al2 --driver 510.47.03, or no flags for the matrix",
+            )
+    for name, flavor in flavors.items():
+        if name in chosen and chosen.get("flavor") != flavor:
+            raise KilnError(f"--{name} needs --flavor {flavor}")
+    for name, (form, example) in forms.items():
+        value = chosen.get(name)
+        latest = value == engine.LATEST and name not in flavors
+        if value is not None and not form.fits(value) and not latest:
+            close = engine.nearest_version(name, value)
+            raise KilnError(
+                f"--{name} {value} is not a version such as {example}",
+                hint=f"did you mean {close}?" if close else "",
+            )
 
 
-@task(
-    help={
-        "instance-type": "an EC2 GPU instance type: --instance-type p5.48xlarge",
-        "flavor": "only rows of that flavour: --flavor eks",
-        "distro": "only rows on that distribution: --distro al2023",
-        "arch": "only rows for that processor: --arch arm64",
-        **JSON,
-    }
-)
+def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
+    """Return the findings for a person, one paragraph a rule, errors last.
+
+    `width` is the terminal's width in columns; a pipe gets unfolded lines.
+    """
+    from kiln.base.findings import Finding, Place, errors, gravest_last, grouped_text
+    from kiln.compat.unconfirmed import RULE
+
+    if width is None and sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+    found = []
+    for entry in answer["findings"]:
+        places = tuple(Place(**place) for place in entry["also_at"])
+        found.append(Finding(**{**entry, "rows": tuple(entry["rows"]), "also_at": places}))
+    findings = gravest_last(found)
+    lines = [f"{text}\n" for text in grouped_text(findings, *([width] if width else []))]
+    of_matrix, wrong = "amis" in answer, len(errors(findings))
+    untried = not of_matrix and any(finding.rule == "UNTRIED" for finding in findings)
+    verdict = "cannot work" if wrong else "untried" if untried else "valid"
+    accepted = sum(finding.level == "accepted" for finding in findings)
+    counts = f"{_counted(wrong, 'error')}, {_counted(len(findings) - wrong - accepted, 'warning')}"
+    counts += f", {accepted} accepted" if accepted else ""
+    subject = f"{answer['amis']} AMIs" if of_matrix else "this combination"
+    lines.append(f"{subject}: {verdict} ({counts})")
+    if not of_matrix and not wrong:
+        lines.append(
+            "not judged: whether its packages are published; that is told of rows (./invoke check, "
+            "./invoke preflight)"
+        )
+    number = answer["unconfirmed_facts"]
+    if number and not any(finding.rule == RULE for finding in findings):
+        by_row = answer.get("unconfirmed_by_row", {})
+        rows = f" ({sum(map(bool, by_row.values()))} of {len(by_row)} AMIs)" if by_row else ""
+        lines.append(f"{_counted(number, 'unconfirmed fact')}{rows}: see check --strict")
+    if replaced := answer.get("replaced"):
+        files = "a file" if len(replaced) == 1 else f"{len(replaced)} files"
+        lines.append(f"the overlay replaces {files} of AMI Kiln:")
+        lines += [f"  {ours} by {theirs}" for ours, theirs in replaced.items()]
+    if answer["instance_types"] and not of_matrix:
+        serves = "by the facts it would serve" if untried else "serves"
+        lines.append(f"{serves}: {', '.join(answer['instance_types'])}")
+    return "\n".join(lines)
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+@task("Matrix")
 def which(
-    c: Context,
     instance_type: str | None = None,
     flavor: str | None = None,
     distro: str | None = None,
     arch: str | None = None,
-    json: bool = False,
 ) -> int:
-    """Which rows serve an instance type or a purpose, best first, and why others do not."""
+    """Find the AMI for an instance type or a purpose.
+
+    ./invoke which --instance-type p5.48xlarge
+
+    instance_type: an EC2 GPU instance type: --instance-type p5.48xlarge
+    flavor: only rows of that flavor: --flavor eks
+    distro: only rows on that distribution: --distro al2023
+    arch: only rows for that processor: --arch arm64
+    """
     from kiln.compat import which as rows
     from kiln.matrix import load
 
     if not (instance_type or flavor or distro or arch):
-        raise KilnError(
-            "which needs a question",
-            hint="--instance-type p5.48xlarge, or any of --flavor eks --distro al2023 --arch arm64",
-        )
-    answer = rows.rows_for(
-        instance_type, load.load_recipes(), flavor=flavor, distro=distro, arch=arch
-    )
-    show(answer, as_json=json, text=rows.which_text)
+        raise KilnError("specify --instance-type, --flavor, --distro or --arch")
+    recipes = load.load_recipes()
+    answer = rows.rows_for(instance_type, recipes, flavor=flavor, distro=distro, arch=arch)
+    output(answer, rows.which_text(answer))
     return 0 if answer["serves"] else 1
+
+
+@task("Matrix")
+def preflight(
+    rows: Rows, download: bool = False, region: str | None = None, no_install: bool = False
+) -> int:
+    """Ask the vendors for all that a bake fetches.
+
+    ./invoke preflight --distro al2023
+
+    download: fetch files whose SHA-256 is known, and compare them (gigabytes)
+    region: region of the parent AMIs, if there are credentials: --region eu-central-1
+    """
+    from kiln.base import needs
+    from kiln.cli import targets
+    from kiln.cloud import aws
+    from kiln.matrix import load
+    from kiln.preflight import answers
+    from kiln.preflight.ask import ask
+    from kiln.preflight.fetch import MIRRORS
+
+    recipes = rows.select(every=True)
+    if ours := load.load_account("").mirrors:
+        pairs = " ".join(f"{vendor}={mirror}" for vendor, mirror in ours.items())
+        os.environ.setdefault(MIRRORS, pairs)
+    families = {f"preflight_{recipe.distro.family}" for recipe in recipes}
+    needs.ensure("preflight", *sorted(families), install=not no_install, say=log)
+    target = targets.choose(region=region) if aws.find_credentials() else None
+    with tempfile.TemporaryDirectory(prefix="kiln-preflight-") as folder:
+        asked = ask(recipes, Path(folder), whole_files=download, say=log, target=target)
+    output([row.as_json() for row in asked], answers.rows_text(asked))
+    return 0 if all(row.state is answers.State.PUBLISHED for row in asked) else 1
+
+
+@task("Matrix")
+def render(check: bool = False) -> int:
+    """Write Packer's input of all AMIs to packer/.
+
+    check: write nothing; fail if what is committed is stale
+    """
+    from kiln.matrix import load
+    from kiln.packer.folders import write_all
+    from kiln.packer.staleness import renewal, shown_packer, stale_files
+
+    recipes = load.load_recipes()
+    number = len(recipes)
+    if not check:
+        written = write_all(recipes)
+        text = "\n".join(written) or f"nothing to change ({number} AMIs)"
+        output({"amis": number, "written": written}, text)
+        return 0
+    stale = stale_files(recipes)
+    if stale and not FORMAT.json:
+        log("\n".join(stale))
+        raise operation_failed(f"{shown_packer()}/ is stale", hint=f"run {renewal()}, and commit")
+    text = f"{shown_packer()}/ matches the matrix ({number} AMIs)"
+    output({"amis": number, "stale": stale}, text)
+    return OPERATION_FAILED if stale else 0
+
+
+@task("Matrix")
+def validate(no_install: bool = False) -> int:
+    """Validate the rendered HCL with the policy and Packer."""
+    from kiln.base import needs
+    from kiln.matrix import load
+    from kiln.packer import program
+    from kiln.packer import validate as validation
+    from kiln.packer.staleness import renewal, shown_packer, stale_files
+
+    recipes = load.load_recipes()
+    needs.ensure("packer", install=not no_install, say=log)
+    results = validation.validate_recipes(recipes, program.find_packer())
+    output([result.as_json() for result in results], _verdicts(results))
+    if stale_files(recipes):
+        log(f"{shown_packer()}/ is stale, and was not judged: {renewal()} brings it up to date")
+    return 0 if all(result.valid for result in results) else INVALID_INPUT
+
+
+def _verdicts(results: Sequence[Validation]) -> str:
+    """Return a line for each row, each distinct finding once with its rows, and the sum."""
+    causes: dict[tuple[str, str], Finding] = {}
+    for result in results:
+        for finding in result.findings:
+            key = (finding.rule, finding.message)
+            rows = causes[key].rows if key in causes else ()
+            names = tuple(dict.fromkeys([*rows, result.name]))
+            causes[key] = replace(causes.get(key, finding), rows=names)
+    valid = sum(result.valid for result in results)
+    lines = [
+        *(f"{'valid' if r.valid else 'INVALID'}  {r.name}  {r.seconds:.1f} s" for r in results),
+        *map(str, causes.values()),
+        f"{valid} of {len(results)} AMIs have valid HCL; not judged here: whether their versions "
+        "exist and work together (./invoke check)",
+    ]
+    return "\n".join(lines)
+
+
+@task("Matrix")
+def lock(update: bool = False, from_: str | None = None) -> int:
+    """Compare what bakes download with amis.lock.yaml.
+
+    ./invoke lock --update
+
+    update: write amis.lock.yaml
+    from_: lock the hashes that a build in AWS saw: --from RUN-ID, a record or an AMI name
+    """
+    from kiln.matrix import load
+    from kiln.packer import lock as locking
+    from kiln.packer.lock_diff import signed_line
+
+    if update and from_:
+        raise KilnError("lock takes --update or --from, not both", hint="run --update first")
+    if from_:
+        change = _locked_from(from_)
+    elif update:
+        change = locking.update_lock(load.load_recipes())
+    else:
+        change = locking.plan_lock(load.load_recipes(), locking.load_lock())
+    differs = bool(change) and not (update or from_)
+    hint = "\nthe lock file differs from the matrix: ./invoke lock --update writes it"
+    text = f"{change.as_text()}\n{signed_line(locking.load_lock())}{hint if differs else ''}"
+    output(change.as_json(), text)
+    return int(differs)
+
+
+def _locked_from(name: str) -> LockDiff:
+    """Lock the hashes in the record of a build on AWS."""
+    from kiln.packer.seen_hashes import record_hashes
+    from kiln.pipeline import records
+
+    build = records.find_record(name)
+    if not build.versions:
+        raise KilnError(
+            f"run {build.run_id} has no versions: it ended before its AMI was checked",
+            hint="choose a run whose status is verified",
+        )
+    return record_hashes(
+        build.versions["downloads"], note=build.image_note, when=f"run {build.run_id}"
+    )

@@ -241,7 +241,7 @@ def test_a_killed_lab_comes_up_again_and_goes_down_without_its_remains(
     assert any("systemd" in command for command in left["processes"])
     done = invoke("lab.down")
     assert done.returncode == 0, done.stderr
-    assert f"took down bridge {own.bridge}" in done.stderr
+    assert f"took down bridge {own.bridge}" in done.stdout
     assert on_this_machine(own) == nothing(own)
 
 

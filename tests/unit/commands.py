@@ -1,7 +1,7 @@
 """`./invoke` for tests: the whole command line in a process of its own, without a new Python.
 
 A first process has imported the program and starts a copy of itself (a fork) for each call. What
-the shell script `invoke` does before is left out; test_front.py and test_first_call.py run it.
+the shell script `invoke` does before is left out; test_main.py and test_first_call.py run it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kiln.base.paths import ROOT
 
 # Imported once, before the first call: nothing that depends on the environment.
 _PROGRAM = (
-    *("tasks", "kiln.cli.front", "tests.unit.commands", "tests.unit.preloaded"),
+    *("tasks", "kiln.cli.main", "tests.unit.commands", "tests.unit.preloaded"),
     *("boto3", "botocore.session", "jinja2", "jsonschema", "pydantic", "rich.table", "yaml"),
     *("kiln.cli.targets", "kiln.compat.engine", "kiln.matrix.load", "kiln.packer.folders"),
     *("kiln.pipeline.build", "kiln.pipeline.verify", "lab.target"),
@@ -147,5 +147,5 @@ def _call(arguments: tuple[str, ...], environment: dict[str, str], out: str, err
         open(descriptor, mode, encoding="utf-8", closefd=False)  # noqa: SIM115 - for the whole call
         for descriptor, mode in enumerate("rww")
     )
-    sys.argv = ["./invoke", "--search-root", str(ROOT), *arguments]
-    importlib.import_module("kiln.cli.front").main()
+    sys.argv = ["./invoke", *arguments]
+    importlib.import_module("kiln.cli.main").main(importlib.import_module("tasks").ns)

@@ -19,6 +19,7 @@ import pytest
 
 from kiln import facts
 from kiln.base import times
+from kiln.cli.output import FORMAT
 from kiln.cloud import aws, network
 from kiln.facts import tables
 from lab.api import botocore_data
@@ -52,6 +53,7 @@ def pytest_collection_finish() -> None:
 def _process_as_before() -> Iterator[None]:
     """A test leaves the process as it was, whichever file comes next: a program that runs in it
     takes signals, and has a folder and a umask of its own."""
+    FORMAT.json = False
     handlers = {number: signal.getsignal(number) for number in _TAKEN}
     hook, folder, mask = sys.unraisablehook, Path.cwd(), os.umask(0o022)
     os.umask(mask)

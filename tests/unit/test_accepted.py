@@ -9,7 +9,7 @@ import pytest
 
 from kiln.base.errors import KilnError
 from kiln.base.findings import Finding
-from kiln.cli.checks import findings_text
+from kiln.cli.matrix import findings_text
 from kiln.compat.engine import check_matrix
 from kiln.facts import distro_names, table
 from kiln.matrix.load import load_recipes

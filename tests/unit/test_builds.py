@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+import tasks
 from kiln.base import needs
 from kiln.base.account import Account
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.progress import Progress
-from kiln.cli import front, targets
-from kiln.cli.summary import summary
+from kiln.cli import main, targets
+from kiln.cli.build import summary
 from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
 from kiln.packer import program
@@ -174,7 +175,7 @@ def test_the_lab_is_not_taken_down_under_a_night(
 ) -> None:
     monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
     monkeypatch.setattr(targets, "choose", lambda *_, **__: Lab("a test"))
-    assert front.run(["./invoke", "nightly", "--name", ROWS[0].name]) == 1
+    assert main.run(["./invoke", "nightly", "--name", ROWS[0].name], tasks.ns) == 1
     assert f"is in use: a night, process {os.getpid()}" in capsys.readouterr().err
     assert users.users(settings.current()) == []
 
@@ -213,7 +214,7 @@ def test_verify_of_single_checks_fails_if_something_is_left(
     monkeypatch.setattr(targets, "choose", lambda *flags: AWS)
     monkeypatch.setattr(verify, "verify_by_id", lambda *given, **more: record)
     command = ["./invoke", "verify", "--ami", "ami-0123456789abcdef0", "-k", "cuda"]
-    assert front.run(command) == exit_status
+    assert main.run(command, tasks.ns) == exit_status
 
 
 def test_a_row_that_crashes_keeps_the_outcome_of_the_others(

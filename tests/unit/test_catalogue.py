@@ -23,7 +23,6 @@ from kiln.catalogue.fleet_xids import events_by_ami, seen_xids
 from kiln.catalogue.model import Gathered, SeenXid
 from kiln.catalogue.pages import site_files
 from kiln.catalogue.site import MANIFEST, bucket_and_prefix, site_server, write_site
-from kiln.cli.front import guarded
 from kiln.cloud import aws
 from kiln.publish import line_flags
 from tests.unit import catalogued, commands
@@ -255,12 +254,13 @@ def test_it_is_served_with_the_headers_that_a_server_should_send(tmp_path: Path)
         url = f"http://127.0.0.1:{server.server_address[1]}/"
         with urllib.request.urlopen(url) as answer:
             sent = answer.headers
-        status = guarded(lambda: bool(site_server(tmp_path, int(server.server_address[1]))))
+        with pytest.raises(KilnError) as taken:
+            site_server(tmp_path, int(server.server_address[1]))
         server.shutdown()
     assert "default-src 'none'" in sent["Content-Security-Policy"]
     assert "frame-ancestors 'none'" in sent["Content-Security-Policy"]
     assert sent["X-Content-Type-Options"] == "nosniff"
-    assert status == 1  # the port is taken
+    assert taken.value.exit_status == 1
 
 
 @pytest.mark.parametrize(

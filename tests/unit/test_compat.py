@@ -13,7 +13,7 @@ from kiln.base.errors import KilnError
 from kiln.base.findings import Finding, errors
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
-from kiln.cli import checks
+from kiln.cli import matrix as checks
 from kiln.compat.engine import check_combination, check_matrix, check_recipe
 from kiln.facts import branches, instances, table
 from kiln.matrix.load import load_recipes
@@ -266,8 +266,11 @@ def asked(**more: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"kubernetes": "1.35"}, "--kubernetes is valid only for flavour eks"),
-        ({"flavor": "eks", "parallelcluster": "3.16.3"}, "only for flavour parallelcluster"),
+        ({"kubernetes": "1.35"}, "--kubernetes needs --flavor eks"),
+        (
+            {"flavor": "eks", "parallelcluster": "3.16.3"},
+            "--parallelcluster needs --flavor parallelcluster",
+        ),
         ({"flavor": "eks", "kubernetes": "1.35.2"}, "1.35.2 is not a version such as 1.35"),
         ({"flavor": "parallelcluster", "parallelcluster": "3.1"}, "3.1 is not a version such as"),
     ],

@@ -532,8 +532,8 @@ def test_argos_chart_makes_the_account_of_the_jobs() -> None:
     ("flags", "words"),
     [
         (f"--line {EKS} --for karpentr", "did you mean 'karpenter'?"),
-        (f"--line {EKS}", "--for is missing"),
-        ("--for cli", "--line is missing"),
+        (f"--line {EKS}", "specify --line and --for"),
+        ("--for cli", "specify --line and --for"),
         ("--line al2023/lts/ek/x86_64 --for cli", f"did you mean '{EKS}'?"),
         (f"--line {EKS} --for cli --channel stabel", "did you mean 'stable'?"),
         (f"--line {BASE} --for karpenter", "karpenter takes images of flavor eks"),

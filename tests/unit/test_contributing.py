@@ -128,9 +128,9 @@ class Checkout:
         program = (
             # As setup/start.py does.
             "import gc; gc.set_threshold(100_000, 50, 50)\n"
-            "import json, sys; from kiln.cli import front\n"
+            "import json, sys; import tasks; from kiln.cli import main\n"
             "for call in json.loads(sys.argv[1]):\n"
-            "    status = front.run(['./invoke', '--search-root', sys.argv[2], *call])\n"
+            "    status = main.run(['./invoke', *call], tasks.ns)\n"
             "    print('\\0', flush=True)\n"
             "    if status: sys.exit(f'{call}: {status}')\n"
         )

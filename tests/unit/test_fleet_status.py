@@ -31,10 +31,10 @@ PAGE = {
 
 class Account:
     """AWS with these instances, of which those of `online` answer Systems Manager; what is asked of
-    it is counted."""
+    it is counted; `measured`: minutes since the last metric."""
 
     def __init__(
-        self, online: list[str], events: tuple[str, ...] = (), *, measured: bool = True
+        self, online: list[str], events: tuple[str, ...] = (), *, measured: int | None = 1
     ) -> None:
         self.online, self.calls, self.events = online, Counter[str](), events
         self.measured = measured
@@ -64,7 +64,8 @@ class Account:
                 {"InstanceId": key, "PingStatus": "Online"} for key in listed
             ]
         if call == "get_metric_data":
-            times = [datetime.now(timezone.utc) - timedelta(minutes=1)] if self.measured else []
+            now, minutes = datetime.now(timezone.utc), self.measured
+            times = [] if minutes is None else [now - timedelta(minutes=minutes)]
             return "MetricDataResults", [
                 {"Id": query["Id"], "Timestamps": times} for query in asked["MetricDataQueries"]
             ]
@@ -101,7 +102,7 @@ def asked(
     events: tuple[str, ...] = (),
     *,
     profile: str = "compute",
-    measured: bool = True,
+    measured: int | None = 1,
 ) -> tuple[Counter[str], list[status.FleetStatus]]:
     """The calls for a status of all instances, and what it is."""
     account = Account(online, events, measured=measured)
@@ -141,11 +142,12 @@ def test_an_xid_counts_once_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_instance_that_was_to_send_events_alone_reports_without_metrics(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _, rows = asked(monkeypatch, online=IDS, profile="none", measured=False)
+    _, rows = asked(monkeypatch, online=IDS, profile="none", measured=None)
     assert all(row.reports and not row.missing for row in rows)
-    _, rows = asked(monkeypatch, online=IDS, measured=False)
-    assert not any(row.reports for row in rows)
-    assert {lack.what for row in rows for lack in row.missing} == {"no metrics"}
+    for minutes in (None, 11):
+        _, rows = asked(monkeypatch, online=IDS, measured=minutes)
+        assert not any(row.reports for row in rows)
+        assert {lack.what for row in rows for lack in row.missing} == {"no metrics"}
 
 
 def test_a_stopped_instance_may_still_have_what_an_uninstallation_is_to_remove(

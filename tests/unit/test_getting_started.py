@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import tasks
 from kiln.base.paths import ROOT
-from kiln.cli import front
+from kiln.cli import main
 from kiln.compat.unconfirmed import unconfirmed_of_row
 from kiln.matrix import load
 from tests.unit import shown
@@ -43,7 +44,7 @@ def test_a_command_prints_what_the_page_shows(
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("HOME", str(tmp_path))
     words = command.split()
-    assert front.run([words[0], "--search-root", str(ROOT), *words[1:]]) == 0
+    assert main.run(words, tasks.ns) == 0
     done = capsys.readouterr()
     assert shown.difference(SHOWN[command], done.err + done.out, any_version=True) == ""
 

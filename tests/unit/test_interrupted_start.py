@@ -5,39 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 
 from kiln.base.paths import ROOT
-
-IN_A_CLASS_STATEMENT = """
-import signal
-from kiln.cli import front
-class Field:
-    def __set_name__(self, owner, name):
-        signal.raise_signal(signal.SIGTERM)
-def run(argv):
-    class Row:
-        account = Field()
-    return 0
-front.run = run
-front.main()
-"""
-
-
-def test_a_signal_in_a_class_statement_ends_it() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", IN_A_CLASS_STATEMENT],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (1, "")
-
 
 # Milliseconds after the start. It takes about 150 until a task runs.
 MOMENTS = range(0, 240, 12)

@@ -1,45 +1,38 @@
-"""`--json`: which tasks have it, and that a program reads one document on standard output."""
+"""`--json`: a program reads one document on standard output."""
 
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from invoke import Context, Task
+from invoke import Context, Exit, Task
 
 import devel.tasks
-import tasks
 from devel import pictures, testing
 from devel.outcome import Finished
 from kiln.base.paths import ROOT
-from kiln.cli import consume, lab, stack, telemetry
+from kiln.cli import lab, launch, telemetry
 from kiln.telemetry.stack import as_data
 from lab import control
 from lab.rootfs import importer
 from lab.settings import current
 
-# Tasks without --json, each with the reason.
-WITHOUT = {"lab.shell": "its output is the guest's: what a person types there answers"}
-
-
-def test_every_task_answers_a_program_or_has_a_reason_not_to() -> None:
-    names = {
-        name
-        for name in tasks.ns.task_names
-        if "json" not in inspect.signature(tasks.ns[name].body).parameters
-    }
-    assert names == set(WITHOUT)
-
 
 def answer(capsys: pytest.CaptureFixture[str], task: Task[Any], **flags: Any) -> Any:
     """The document that a task prints with --json."""
-    task.body.__wrapped__(Context(), **flags, json=True)
+    task(Context(), **flags, json=True)
     return json.loads(capsys.readouterr().out)
+
+
+def ended(task: Task[Any], **flags: Any) -> int:
+    """The exit status of a task with --json."""
+    with pytest.raises(Exit) as end:
+        task(Context(), **flags, json=True)
+    return end.value.code
 
 
 @pytest.fixture
@@ -75,9 +68,8 @@ def test_what_the_lab_removes_is_a_list(
     monkeypatch.setattr(control, "clean", lambda **_: [])
     assert answer(capsys, lab.down) == {"took_down": ["bridge lab6"]}
     assert answer(capsys, lab.clean) == {"removed": []}
-    lab.down.body.__wrapped__(Context())
-    read = capsys.readouterr()
-    assert (read.out, read.err) == ("", "took down bridge lab6\n")
+    lab.down(Context())
+    assert capsys.readouterr().out == "took down bridge lab6\n"
 
 
 def test_an_imported_root_filesystem_is_named(
@@ -94,10 +86,10 @@ def test_the_stacks_template_is_data_beside_the_file_that_has_it(
 ) -> None:
     file = tmp_path / "gpu.yaml"
     flags: dict[str, Any] = {"gpu_type": ["g6.12xlarge"], "watch": []}
-    shown = answer(capsys, stack.render, **flags, out=str(file))
+    shown = answer(capsys, telemetry.render, **flags, out=str(file))
     assert shown["file"] == str(file)
     assert shown["template"] == as_data(file.read_text())
-    assert answer(capsys, stack.render, **flags) == {**shown, "file": None}
+    assert answer(capsys, telemetry.render, **flags) == {**shown, "file": None}
 
 
 def test_a_document_for_consumers_is_a_text_in_the_answer(
@@ -105,7 +97,7 @@ def test_a_document_for_consumers_is_a_text_in_the_answer(
 ) -> None:
     file = tmp_path / "nodes.yaml"
     flags = {"line": "al2023/lts/eks/x86_64", "for_": "karpenter"}
-    shown = answer(capsys, consume.consume, **flags, out=str(file))
+    shown = answer(capsys, launch.consume, **flags, out=str(file))
     assert shown == {
         "line": flags["line"],
         "channel": "stable",
@@ -113,7 +105,7 @@ def test_a_document_for_consumers_is_a_text_in_the_answer(
         "file": str(file),
         "document": file.read_text(),
     }
-    assert answer(capsys, consume.consume, **flags) == {**shown, "file": None}
+    assert answer(capsys, launch.consume, **flags) == {**shown, "file": None}
 
 
 def test_the_installer_of_telemetry_is_named_with_its_sha256(
@@ -143,7 +135,7 @@ def test_each_linter_has_its_verdict_time_and_output(
     monkeypatch.setattr(testing.generate, "stale", list)
     monkeypatch.setattr(testing.links, "pages", lambda root: [])
     monkeypatch.setattr(testing.needs, "ensure", lambda *_, **__: None)
-    assert devel.tasks.lint.body.__wrapped__(Context(), json=True) == 1
+    assert ended(devel.tasks.lint) == 1
     read = capsys.readouterr()
     found = json.loads(read.out)
     assert found["exit_status"] == 1
@@ -199,7 +191,7 @@ def test_the_outcome_of_the_tests_is_one_document_and_pytest_prints_on_stderr(
     checkout: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (checkout / "tests" / "unit" / "test_x.py").write_text(TESTS)
-    assert devel.tasks.test.body.__wrapped__(Context(), no_lab=True, json=True) == 1
+    assert ended(devel.tasks.test, no_lab=True) == 1
     read = capfd.readouterr()
     found = json.loads(read.out)
     assert "test_bad" in read.err

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from typing import Any
 
 import pytest
-from invoke import Context, Exit
+from invoke import Context
 
+from kiln.base.errors import KilnError
 from kiln.cli import lab as lab_tasks
 from lab import control, faults
 from lab.api import entry
@@ -69,8 +71,8 @@ def test_text_that_is_not_json_is_refused() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "name a failure, or --clear"),
-        ({"clear": True, "code": "InternalError"}, "name a failure, or --clear"),
+        ({}, "specify --action and --code, or --clear"),
+        ({"clear": True, "code": "InternalError"}, "specify --action and --code, or --clear"),
         (GOOD | {"match": ["x"]}, "--match x is not a parameter and its value"),
         (GOOD | {"match": ["=x"]}, "--match =x is not a parameter and its value"),
         (GOOD, "the lab says no"),
@@ -80,16 +82,13 @@ def test_the_task_refuses_an_unknown_failure(
     arguments: dict[str, Any],
     message: str,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def refuse(lab: object, path: str, body: object) -> None:
         raise ValueError("the lab says no")
 
     monkeypatch.setattr(control, "call", refuse)
-    with pytest.raises(Exit) as end:
+    with pytest.raises(KilnError, match=re.escape(message)):
         lab_tasks.fault(Context(), **{"match": [], **arguments})
-    assert end.value.code == 2
-    assert f"error: {message}" in capsys.readouterr().err
 
 
 def test_the_task_sends_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

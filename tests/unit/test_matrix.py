@@ -10,13 +10,14 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+import tasks
 from kiln import components, facts
 from kiln.base import yaml_files
 from kiln.base.account import Block
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.recipe import SourceAmi, Volume
-from kiln.cli import front
+from kiln.cli import main
 from kiln.compat import engine
 from kiln.matrix import load as matrix
 from kiln.matrix import model
@@ -176,7 +177,7 @@ def test_with_json_each_mistake_is_a_finding_with_its_place(
     path = tmp_path / "amis.yaml"
     path.write_text(MATRIX.replace(*edit))
     monkeypatch.setenv("KILN_MATRIX", str(path))
-    assert front.run(["./invoke", "--search-root", str(ROOT), task, "--json"]) == 2
+    assert main.run(["./invoke", task, "--json"], tasks.ns) == 2
     captured = capsys.readouterr()
     error = json.loads(captured.out)["error"]
     assert [(item["line"], item["column"], item["path"]) for item in error["findings"]] == places

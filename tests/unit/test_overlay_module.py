@@ -9,7 +9,7 @@ import pytest
 
 from kiln import components
 from kiln.base.errors import KilnError
-from kiln.cli.checks import check_answer, findings_text
+from kiln.cli.matrix import check_answer, findings_text
 from kiln.compat import engine
 from kiln.matrix.load import load_recipes
 from kiln.packer import render

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kiln.base.errors import KilnError
-from kiln.cli.summary import summary
+from kiln.cli.build import summary
 from kiln.cloud.target import Target
 from kiln.matrix import flags, load
 from kiln.pipeline.report import report_html

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kiln.base.errors import KilnError
-from kiln.cli.checks import check_answer
+from kiln.cli.matrix import check_answer
 from kiln.matrix import load
 
 KEY = "arn:aws:kms:us-east-1:123456789012:key/8bed7f79-0156-4762-84cc-9d58e519cbf4"

@@ -4,10 +4,9 @@ import json
 from threading import Thread
 
 import pytest
-from invoke import Context
 
 from kiln.base.errors import KilnError
-from kiln.cli import packer as tasks
+from kiln.cli import matrix as tasks
 from kiln.packer import lock, seen_hashes
 from kiln.pipeline.record import Record
 from lab.target import LabTarget
@@ -106,7 +105,7 @@ def test_broken_downloads_are_bad_input(locked, entries):
 
 def locking(*, update, run):
     """`./invoke lock`; its exit status."""
-    return tasks.lock.body.__wrapped__(Context(), update=update, from_=run)
+    return tasks.lock.body.__wrapped__(update=update, from_=run)
 
 
 def written(path, run_id, **data):

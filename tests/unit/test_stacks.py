@@ -61,14 +61,15 @@ def test_a_stack_is_created_with_its_events() -> None:
 
 
 def test_an_update_names_its_changes_and_keeps_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
-    deploy(template("First", Team="a", Gone="x"), Team="b")
+    deploy(template("First", Team="a", Old="o", Gone="x"), Team="b")
     client, sent = aws.cloudformation(AWS), dict[str, Any]()
     create = client.create_change_set
     monkeypatch.setattr(client, "create_change_set", lambda **k: create(**(sent.update(k) or k)))
-    _, lines = deploy(template("First", "Second", Team="c", New="y"), New="z")
+    _, lines = deploy(template("First", "Second", Team="c", Old="o", New="y"), New="z", Old="p")
     assert "Add  AWS::SNS::Topic  Second" in lines
     assert sent["Parameters"] == [
         {"ParameterKey": "New", "ParameterValue": "z"},
+        {"ParameterKey": "Old", "ParameterValue": "p"},
         {"ParameterKey": "Team", "UsePreviousValue": True},
     ]
     assert parameters().items() >= {"Team": "b", "New": "z"}.items()

@@ -9,9 +9,10 @@ from unittest.mock import MagicMock
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
+import tasks
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from kiln.cli import front
+from kiln.cli import main
 from kiln.cli.targets import KINDS, choose, kind_of_machine
 from kiln.cloud import aws
 
@@ -74,7 +75,7 @@ def test_aws_without_credentials_is_refused() -> None:
 def test_tasks_without_rehearsal_refuse_the_lab(
     task: tuple[str, ...], flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert front.run(["./invoke", *task, *flags]) == 2
+    assert main.run(["./invoke", *task, *flags], tasks.ns) == 2
     assert f"{task[0]} needs an AWS account" in capsys.readouterr().err
 
 

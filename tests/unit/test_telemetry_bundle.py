@@ -14,7 +14,6 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from invoke import Context
 
 from kiln import facts
 from kiln.base import yaml_files
@@ -160,7 +159,7 @@ def test_each_distribution_of_the_bundle_says_of_itself_what_the_table_says():
 
 
 def test_the_installer_has_each_package_of_the_lock_whose_checksum_is_known(tmp_path):
-    tasks.bundle.body.__wrapped__(Context(), out=str(tmp_path / "installer"))
+    tasks.bundle.body.__wrapped__(out=str(tmp_path / "installer"))
     payload = (tmp_path / "installer").read_text().split("<<'EOF'\n")[-1].partition("\nEOF")[0]
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode(payload))) as files:
         rows = files.extractfile("packages.tsv").read().decode().splitlines()

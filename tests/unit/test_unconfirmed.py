@@ -17,7 +17,7 @@ from devel import generate
 from kiln import components, facts
 from kiln.base.findings import Finding, Place
 from kiln.base.recipe import Accepted, Recipe
-from kiln.cli.summary import summary
+from kiln.cli.build import summary
 from kiln.compat.engine import check_combination, check_matrix, check_recipe
 from kiln.compat.unconfirmed import RULE, unconfirmed_of_row
 from kiln.matrix.load import load_recipes

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from invoke import Context
 
 from devel import packers
 from kiln.base import needs
 from kiln.base.recipe import Recipe
-from kiln.cli import packer as tasks
+from kiln.cli import matrix as tasks
 from kiln.matrix import load
 from kiln.packer import plugins, program, render
 from kiln.packer import validate as validation
@@ -134,7 +133,7 @@ def test_what_is_wrong_in_all_rows_is_said_once_with_the_rows(
     recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     edited(monkeypatch, "encrypted             = true", "encrypted             = false")
-    assert tasks.validate.body.__wrapped__(Context(), no_install=True) == 2
+    assert tasks.validate.body.__wrapped__(no_install=True) == 2
     shown = capsys.readouterr().out
     assert shown.count("INVALID") == 2
     assert shown.count("packer/shared/source.pkr.hcl:") == 1
@@ -147,7 +146,7 @@ def test_a_stale_packer_folder_is_named_and_left_as_it_is(
     committed = write_folders(recipes)
     edited_file = committed[recipes[0].name] / render.RECIPE
     edited_file.write_text("not what the matrix says")
-    assert tasks.validate.body.__wrapped__(Context()) == 0
+    assert tasks.validate.body.__wrapped__() == 0
     assert edited_file.read_text() == "not what the matrix says"
     assert capsys.readouterr().err == (
         f"{os.environ['KILN_PACKER_DIR']}/ is stale, and was not judged: ./invoke render brings it "
@@ -160,7 +159,7 @@ def test_a_stale_packer_folder_is_named_and_left_as_it_is(
 def test_the_last_line_says_what_was_not_judged(
     accepting: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tasks.validate.body.__wrapped__(Context())
+    tasks.validate.body.__wrapped__()
     assert capsys.readouterr().out.splitlines()[-1] == (
         "2 of 2 AMIs have valid HCL; not judged here: whether their versions exist and work "
         "together (./invoke check)"
@@ -171,7 +170,7 @@ def test_a_fresh_packer_folder_needs_no_word(
     recipes: list[Recipe], accepting: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_folders(recipes)
-    assert tasks.validate.body.__wrapped__(Context()) == 0
+    assert tasks.validate.body.__wrapped__() == 0
     assert capsys.readouterr().err == ""
 
 

@@ -17,8 +17,7 @@ from botocore.client import BaseClient
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.tags import INPUT_DIGEST
-from kiln.cli.channel_tables import plan_text
-from kiln.cli.night_commands import plan_data
+from kiln.cli.nightly import plan_data, plan_text
 from kiln.cloud import parents
 from kiln.cloud.images import own_images
 from kiln.cloud.target import Target

@@ -13,7 +13,7 @@ from botocore.client import BaseClient
 from botocore.exceptions import ClientError
 
 from kiln.base.errors import KilnError
-from kiln.cli.channel_tables import retirement_text
+from kiln.cli.release import retirement_text
 from kiln.cloud import images
 from kiln.matrix.publishing import Publish
 from kiln.publish import channels
@@ -616,9 +616,9 @@ def test_the_last_line_counts_what_has_gone_and_what_could_not() -> None:
     goes, refused = (Going(f"ami-{number}", HOME, "disable", "unused") for number in (2, 3))
     refused = replace(refused, error="EC2 refused")
 
-    def last(*going: Going, applied: bool) -> str:
+    def last(*going: Going, applied: bool) -> object:
         plan = Retirement(going, (stays,), ("us-east-1: everybody may launch ami-4",))
-        *_, opened, line = retirement_text(plan, applied=applied).splitlines()
+        _, opened, line = retirement_text(plan, applied=applied)
         assert opened == "open beyond `share`: us-east-1: everybody may launch ami-4"
         return line
 

@@ -17,7 +17,7 @@ from kiln.base.paths import build_dir
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop
 from kiln.base.tags import INPUT_DIGEST
-from kiln.cli import fetched_records
+from kiln.cli.options import RecordSettings
 from kiln.cloud.runs import Run
 from kiln.image import diff
 from kiln.matrix.publishing import Publish
@@ -143,8 +143,8 @@ def test_diff_finds_a_build_of_another_machine_by_each_of_its_names(
     shelf: RecordsBucket, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shelf.keep(a_record(run_id=RUN, versions={"packages": []}))
-    monkeypatch.setattr("kiln.cli.targets.choose", lambda: AWS)
-    fetched_records.bring_for_names({"records_bucket": shelf.bucket}, name, name)
+    monkeypatch.setattr("kiln.cli.targets.choose", lambda *_: AWS)
+    RecordSettings(records_bucket=shelf.bucket).fetch_builds(name, name)
     assert diff.compare_images(name, name)["changes"] == []
 
 
@@ -153,9 +153,9 @@ def test_list_shows_the_newest_run_of_any_machine(
 ) -> None:
     for day in (20, 22, 21):
         shelf.keep(a_record(run_id=f"202611{day}T000000Z-aaaa"))
-    monkeypatch.setattr("kiln.cli.targets.choose", lambda: AWS)
+    monkeypatch.setattr("kiln.cli.targets.choose", lambda *_: AWS)
     monkeypatch.setenv("KILN_AWS_RECORDS_BUCKET", shelf.bucket)
-    fetched_records.bring_for_rows({}, [RECIPE.name, "al2023-other"])
+    RecordSettings().fetch_newest([RECIPE.name, "al2023-other"])
     last = records.last(RECIPE.name)
     assert last
     assert last.run_id == "20261122T000000Z-aaaa"
@@ -164,9 +164,9 @@ def test_list_shows_the_newest_run_of_any_machine(
 def test_list_shows_what_is_here_when_s3_does_not_answer(
     shelf: RecordsBucket, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("kiln.cli.targets.choose", lambda: AWS)
+    monkeypatch.setattr("kiln.cli.targets.choose", lambda *_: AWS)
     with faulty(faults.region_down(HOME)):
-        fetched_records.bring_for_rows({"records_bucket": shelf.bucket}, [RECIPE.name])
+        RecordSettings(records_bucket=shelf.bucket).fetch_newest([RECIPE.name])
     assert "only what was built here is shown" in capsys.readouterr().err
 
 
@@ -175,7 +175,7 @@ def test_without_a_bucket_nothing_of_aws_or_the_lab_is_loaded(
 ) -> None:
     """Importing both takes half as long again as the rest of `list`."""
     monkeypatch.setitem(sys.modules, "kiln.cli.targets", None)
-    assert fetched_records.shelf_for({}) is None
+    assert RecordSettings().shelf() is None
 
 
 @pytest.mark.parametrize("name", ["s3://mine", "Mine", "a/b", "x", "a" * 64])
@@ -183,7 +183,7 @@ def test_an_invalid_bucket_name_is_refused_with_its_origin(name: str) -> None:
     with pytest.raises(
         KilnError, match=r"--records-bucket: (.* is not the name of an S3|is longer)"
     ) as refused:
-        fetched_records.bring_for_names({"records_bucket": name}, RUN)
+        RecordSettings(records_bucket=name).fetch_builds(RUN)
     assert refused.value.exit_status == 2
 
 

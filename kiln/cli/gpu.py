@@ -1,0 +1,205 @@
+"""Tasks of GPU tools: mig.* for MIG layouts, xid.* for Xid and SXid events."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from kiln.base.errors import KilnError, operation_failed
+from kiln.base.output_file import named_by
+from kiln.cli.options import positive_number
+from kiln.cli.output import FORMAT, log, output, table
+from kiln.cli.task import task
+
+
+@task("GPU tools", "mig.profiles")
+def profiles(instance_type: str) -> None:
+    """Show the MIG profiles of an instance type's GPUs."""
+    from kiln.mig.profiles import profiles_for, profiles_text
+
+    answer = profiles_for(instance_type)
+    output(answer, profiles_text(answer))
+
+
+@task("GPU tools", "mig.check")
+def check(devices: str, gpu: str | None = None, instance_type: str | None = None) -> int:
+    """Check that a mix of MIG profiles fits on one GPU.
+
+    ./invoke mig.check 2g.20gb=2,4g.40gb=1 --gpu H100-80GB
+
+    devices: profiles and counts: --devices 2g.20gb=2,4g.40gb=1
+    gpu: a GPU instead of an instance type: --gpu H100-80GB
+    """
+    from kiln.mig.check import check_mig_config
+
+    answer = check_mig_config(gpu, instance_type, devices=devices)
+    text = "fits" if answer["valid"] else f"does not fit: {answer['reason']}"
+    if answer.get("nearest") and not answer["valid"]:
+        text += f"\n  nearest: {answer['nearest']}"
+    output(answer, text)
+    return 0 if answer["valid"] else 1
+
+
+@task("GPU tools", "mig.plan")
+def plan(instance_type: str, want: str, svg: str | None = None) -> int:
+    """Place MIG profiles on the fewest GPUs and draw them.
+
+    ./invoke mig.plan p4d.24xlarge 1g.5gb=40,3g.20gb=4
+
+    want: profiles and counts over all GPUs: --want "1g.5gb=40,3g.20gb=4"
+    svg: also write the drawing to a file: --svg plan.svg
+    """
+    from kiln.mig.plan import draw_svg, draw_text, plan_layout
+
+    answer = plan_layout(instance_type, want)
+    if svg:
+        with named_by("--svg"):
+            Path(svg).parent.mkdir(parents=True, exist_ok=True)
+            Path(svg).write_text(draw_svg(answer), encoding="utf-8")
+    output(answer, draw_text(answer))
+    return 0 if answer["fits"] else 1
+
+
+@task("GPU tools", "mig.makespan")
+def makespan(instance_type: str, jobs: str, seconds: str, slowdown: list[str]) -> None:
+    """Compare when jobs end on whole GPUs and on slices.
+
+    ./invoke mig.makespan p4d.24xlarge 56 34.3 --slowdown 1g.5gb=2.54
+
+    jobs: number of equal jobs: --jobs 56
+    seconds: duration of one job alone on a whole GPU: --seconds 34.3
+    slowdown: measured: seconds on a slice / on a whole GPU, can be repeated: --slowdown 1g.5gb=2.54
+    """
+    from kiln.mig import makespan as spans
+
+    pairs = [word.strip().partition("=") for text in slowdown for word in text.split(",")]
+    measured = {name: positive_number(ratio or "none", "--slowdown") for name, _, ratio in pairs}
+    duration = positive_number(seconds, "--seconds")
+    ways = spans.compare_ways(instance_type, spans.whole_jobs(jobs), duration, measured)
+    rows = [tuple(map(str, way.values())) for way in ways]
+    output(ways, table(("way", "at once", "seconds"), rows))
+
+
+@task("GPU tools", "mig.k8s")
+def k8s(
+    label: str = "",
+    want: str = "",
+    config: str | None = None,
+    strategy: str = "mixed",
+    gpu: str | None = None,
+    instance_type: str | None = None,
+    owner: str = "ami",
+) -> None:
+    """Generate Helm values and labels for a MIG layout.
+
+    ./invoke mig.k8s --label all-balanced --instance-type p4d.24xlarge
+
+    label: a MIG layout: --label all-balanced
+    want: a layout that mig.plan makes, instead of a label: --want "1g.5gb=40,3g.20gb=4"
+    config: your own labels, a file or folder: --config /etc/kiln/mig-config.d
+    strategy: single or mixed: --strategy mixed
+    gpu: a GPU instead of an instance type: --gpu H100-80GB
+    owner: who configures MIG: ami (gpu-mig at boot) or operator (mig-manager): --owner ami
+    """
+    from kiln.mig.check import labels_with
+    from kiln.mig.k8s import PLANNED, k8s_configuration, k8s_text, planned_labels
+
+    if bool(label) == bool(want):
+        raise KilnError("give either a label or a plan", hint='--label all-balanced, or --want "…"')
+    if want and (config or gpu or not instance_type):
+        raise KilnError(
+            "--want is a plan for an instance type",
+            hint='--instance-type p4d.24xlarge --want "1g.5gb=40,3g.20gb=4", without other flags',
+        )
+    labels = labels_with(config) if config else None
+    if want:
+        label, labels = PLANNED, planned_labels(str(instance_type), want)
+    answer = k8s_configuration(label, strategy, gpu, instance_type, owner=owner, labels=labels)
+    output(answer, k8s_text(answer))
+
+
+@task("GPU tools", "xid.explain")
+def explain(code: str) -> None:
+    """Explain an Xid or SXid and what to do.
+
+    ./invoke xid.explain 79
+
+    code: 79, xid79 or sxid12028
+    """
+    from kiln.xid import catalogue
+
+    entry = catalogue.explain_code(code)
+    rows = [
+        (f"  {key.replace('_', ' ')}", _value(value))
+        for key, value in entry.items()
+        if (value or value is False) and key not in ("kind", "code", "name")
+    ]
+    output(entry, f"{entry['kind'].upper()} {entry['code']}: {entry['name']}", table((), rows))
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return "; ".join(map(str, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item}" for key, item in value.items())
+    return str(value)
+
+
+@task("GPU tools", "xid.parse")
+def parse(file: str) -> None:
+    """Show the GPU events in a kernel log of any form.
+
+    dmesg | ./invoke xid.parse - --json
+    ./invoke xid.parse /var/log/kern.log
+
+    file: a kernel log, or - for standard input
+    """
+    from kiln.xid import archive
+
+    event, left_out = None, archive.LeftOut()
+    with _opened(file) as opened:
+        for event in _read(archive.events(opened, left_out), file):
+            output(event, archive.printable_line(_line(event)), indent=None)
+    if left_out.count:
+        log(
+            f"{file}: left out {left_out.count} of the lines with an Xid or SXid, first in line "
+            f"{left_out.first}: damaged, or written by another program than the kernel"
+        )
+    elif event is None and not FORMAT.json:
+        log(f"no Xid, no SXid and no lost GPU in {file}")
+
+
+def _read(events: Iterator[dict[str, Any]], file: str) -> Iterator[dict[str, Any]]:
+    """Yield the events; an OSError here is about reading, not printing."""
+    try:
+        yield from events
+    except OSError as error:
+        raise operation_failed(f"{file}: {error.strerror}") from None
+
+
+def _line(event: dict[str, Any]) -> str:
+    code = next((name for name in ("xid", "sxid") if event[name] is not None), None)
+    kind = f"{'SXid' if code == 'sxid' else 'Xid'} {event[code]}" if code else "GPU lost"
+    process = f" pid {event['pid']} {event['process'] or ''}" if event["pid"] is not None else ""
+    times = f" (x{event['count']})" if event.get("count", 1) > 1 else ""
+    return (
+        f"{event['severity'] or '-':<8} {kind:<11} {event['pci'] or '-':<14} "
+        f"{event['name'] or 'not in the catalogue'}{process}{times}: {event['action'] or '-'}"
+    )
+
+
+def _opened(file: str) -> BinaryIO:
+    if file == "-":
+        if sys.stdin is None:
+            raise KilnError("standard input is closed", hint="name a kernel log, or pipe one in")
+        return sys.stdin.buffer
+    try:
+        return Path(file).open("rb")
+    except OSError as error:
+        raise KilnError(
+            f"{file}: {error.strerror}", hint="name a kernel log, or - for standard input"
+        ) from None

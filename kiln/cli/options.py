@@ -1,0 +1,201 @@
+"""Flags that several tasks share: rows of the matrix, the target, AWS settings, own kernels."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln.base.account import SETTINGS, setting_help
+from kiln.base.errors import KilnError
+from kiln.cli.output import log
+from kiln.cli.task import Flags, Helps
+
+if TYPE_CHECKING:
+    from kiln.base.recipe import Recipe
+    from kiln.cloud.target import OwnKernel, Target
+    from kiln.pipeline.records import RecordsBucket
+
+
+@dataclass(frozen=True)
+class Rows(Flags):
+    """Select rows
+
+    distro: distribution in the matrix: --distro al2
+    driver: NVIDIA driver version, or its beginning: --driver 510.47.03, --driver 580
+    flavor: base (default if several rows match), eks, ecs or parallelcluster: --flavor eks
+    arch: x86_64 (default if several rows match) or arm64: --arch arm64
+    cuda: CUDA version, or its beginning: --cuda 11.6
+    kernel_module: open, proprietary or both: --kernel-module both
+    name: the AMI's name, as ./invoke list shows it: --name debian12-535.309.01-base-x86_64
+    all: every row that matches the other flags
+    """
+
+    distro: str | None = None
+    driver: str | None = None
+    flavor: str | None = None
+    arch: str | None = None
+    cuda: str | None = None
+    kernel_module: str | None = None
+    name: str | None = None
+    all: bool = False
+
+    def select(self, *, every: bool = False) -> list[Recipe]:
+        """Return the recipe that the flags select, or with --all or `every` any number."""
+        from kiln.matrix import load, select
+
+        flags = asdict(self)
+        return select.select(load.load_recipes(), every=flags.pop("all") or every, **flags)
+
+
+@dataclass(frozen=True)
+class Place(Flags):
+    """Target
+
+    target: auto (AWS if boto3 finds credentials, otherwise the lab), aws or lab: --target lab
+    region: AWS region: --region eu-central-1 (default: the profile's, otherwise us-east-1)
+    """
+
+    target: str = "auto"
+    region: str | None = None
+
+    def choose(self, vendors: str | None = None) -> Target:
+        """Return AWS or the lab."""
+        from kiln.cli import targets
+
+        return targets.choose(self.target, self.region, vendors)
+
+    def choose_running(self) -> Target:
+        """Return AWS or the lab, which must answer: nothing of it is started."""
+        from kiln.publish import line_flags
+
+        return line_flags.answering(self.choose())
+
+    def choose_aws(self, task: str) -> Target:
+        """Return AWS, for a task that the lab cannot do."""
+        from kiln.cli import targets
+
+        return targets.choose_aws(self.target, self.region, task)
+
+
+class Settings(Flags, dict[str, str]):
+    """AWS settings
+
+    Typed flags in the place of `aws` settings of amis.yaml, as
+    `kiln.matrix.flags.overridden` takes them.
+    """
+
+    names: Sequence[str] = tuple(name for name in SETTINGS if name != "region")
+
+    def __init__(self, **typed: Any) -> None:
+        super().__init__({name: str(value) for name, value in typed.items() if value})
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        """Return a parameter for each flag."""
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        defaults = {"spot": False}
+        return [inspect.Parameter(name, keyword, default=defaults.get(name)) for name in cls.names]
+
+    @classmethod
+    def helps(cls) -> Helps:
+        """Return the help of each flag."""
+        return {name: ("AWS settings", setting_help(name)) for name in cls.names}
+
+    def at(self, place: Place) -> dict[str, str]:
+        """Return the settings with the region that was typed."""
+        return {**self, **({"region": place.region} if place.region else {})}
+
+    def shelf(
+        self, target: Target | None = None, recipe: Recipe | None = None
+    ) -> RecordsBucket | None:
+        """Return the records' bucket that flags, environment, row or `defaults` name, if any.
+
+        `target` is where it is reached from, without one what `--target auto` is.
+        """
+        from kiln.base.account import Account
+        from kiln.matrix import load
+        from kiln.matrix.flags import records_bucket
+        from kiln.pipeline.records import bucket_at
+
+        account = recipe.row.account if recipe else Account()
+        if recipe is None:
+            with contextlib.suppress(KilnError):  # of a matrix that only other tasks need
+                account = load.default_account()
+        bucket = records_bucket(account, self)
+        return bucket_at(bucket, target or Place().choose()) if bucket else None
+
+    def fetch_builds(self, *names: str) -> None:
+        """Fetch the records of these builds that are not here: `find_record` then finds them."""
+        builds = [name for name in names if not name.endswith(".json") and not Path(name).is_file()]
+        if builds and (shelf := self.shelf()):
+            for name in builds:
+                shelf.fetch_named(name, log)
+
+    def fetch_newest(self, rows: Sequence[str]) -> None:
+        """Fetch the newest record of each row, if AWS answers."""
+        try:
+            if shelf := self.shelf():
+                shelf.fetch_newest(rows, log)
+        except KilnError as error:
+            if error.exit_status == 2:
+                raise
+            log(f"only what was built here is shown: {error}")
+
+
+class LaunchSettings(Settings):
+    """AWS settings of a launch without a bake."""
+
+    names = (
+        "tags",
+        "subnet_id",
+        "subnet_ids",
+        "subnet_filter",
+        "security_group_ids",
+        "ssh_interface",
+        "ssh_source_cidrs",
+        "iam_instance_profile",
+        "spot",
+        "capacity_reservation_id",
+        "records_bucket",
+    )
+
+
+class RecordSettings(Settings):
+    """AWS settings of tasks that read or write records."""
+
+    names = ("records_bucket",)
+
+
+@dataclass(frozen=True)
+class Kernel(Flags):
+    """Lab only
+
+    own_kernel: check the AMI on a machine of its own that boots the AMI's kernel
+    disk: keep the disk that --own-kernel boots, as a raw image: --disk out.raw
+    """
+
+    own_kernel: bool = False
+    disk: str | None = None
+
+    def wanted(self) -> OwnKernel | None:
+        """Return what the flags ask for."""
+        from kiln.cloud.target import OwnKernel
+        from kiln.matrix import flags
+
+        keep = flags.disk(self.disk, own_kernel=self.own_kernel)
+        return OwnKernel(keep) if self.own_kernel else None
+
+
+def positive_number(text: str, flag: str) -> float:
+    """Return the number that a flag gives, which is above 0."""
+    try:
+        number = float(text) if text.isascii() else 0
+    except ValueError:
+        number = 0
+    if not 0 < number < 1e9:
+        raise KilnError(f"{flag} {text} is not a number above 0", hint=f"for example {flag} 2.5")
+    return number

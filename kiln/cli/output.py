@@ -1,0 +1,64 @@
+"""Print: `output` a task's answer to stdout, `log` everything else to stderr."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from kiln.base.printable import printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+# Spaces at a line's end, before or after colors.
+_PADDING = re.compile(r" +((?:\x1b\[[0-9;]*m)*) *$", re.MULTILINE)
+# Set by each task's --json.
+FORMAT = SimpleNamespace(json=False)
+
+
+def output(data: Any, *text: str | Table, indent: int | None = 2) -> None:
+    """Print the data for a program (--json), or the text for a person; no text prints nothing."""
+    if FORMAT.json:
+        print(json.dumps(data, indent=indent, default=str))
+        return
+    for part in text:
+        if isinstance(part, str):
+            print(printable(part))
+        else:
+            from rich.console import Console
+
+            console = Console()
+            with console.capture() as captured:
+                # A wide table's lines are wrapped by the terminal: Rich would cut its columns.
+                console.print(part, soft_wrap=True)
+            print(_PADDING.sub(r"\1", captured.get()), end="")
+
+
+def log(text: object, *, error: bool = False) -> None:
+    """Print what a person should know to stderr."""
+    mark = "\033[31merror:\033[0m " if sys.stderr.isatty() else "error: "
+    print(f"{mark if error else ''}{printable(text)}", file=sys.stderr, flush=True)
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str | tuple[str, str]]]) -> Table:
+    """Return a table as wide as its longest row: half a version is a wrong version.
+
+    A cell is a text, or a text and its style.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=None, pad_edge=False, header_style="bold", show_header=bool(headings))
+    for heading in headings or range(len(rows[0]) if rows else 0):
+        made.add_column(str(heading), no_wrap=True)
+    for row in rows:
+        cells = [(cell, "") if isinstance(cell, str) else cell for cell in row]
+        made.add_row(*(Text(printable(text), style) for text, style in cells))
+    # On a dumb terminal Rich takes 80 columns unless both numbers are given.
+    made.width = Console(width=1000, height=25).measure(made).maximum
+    return made

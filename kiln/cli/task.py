@@ -1,0 +1,141 @@
+"""Declare a task: its flags are a function's parameters, their help is in its docstring.
+
+A docstring has a summary of one line, examples (lines that start with `./invoke`), and a line
+`flag: help` for each flag, below a title where flags belong together. A parameter whose type is a
+`Flags` class stands for all flags of that class.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any, get_origin
+
+from invoke import Collection, Context, Exit, Task
+
+from kiln.base.errors import KilnError
+from kiln.cli.output import FORMAT
+
+GROUPS = ("Matrix", "Build", "Release", "Launch", "Telemetry", "GPU tools", "Lab", "Develop")
+Body = Callable[..., "int | None"]
+Helps = dict[str, tuple[str, str]]  # flag → the title that it stands below, its help
+_OWN = "Flags"
+# Flags that mean the same in several tasks.
+_COMMON: Helps = {
+    "instance_type": (_OWN, "EC2 GPU instance type: --instance-type p4d.24xlarge"),
+    "line": (_OWN, "what consumers follow: --line al2023/lts/base/x86_64 (./invoke channels)"),
+    "no_install": (
+        _OWN,
+        "install no system packages: if some are missing, say how to and stop",
+    ),
+    "why": (_OWN, "a sentence for the history: --why 'CVE-2026-1234'"),
+    "json": ("Output", "print JSON for a program instead of text; errors too"),
+}
+
+
+class Flags:
+    """Flags that several tasks share: a dataclass with a docstring like a task's."""
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        """Return a parameter for each flag."""
+        return list(inspect.signature(cls, eval_str=True).parameters.values())
+
+    @classmethod
+    def helps(cls) -> Helps:
+        """Return the help of each flag."""
+        doc = Doc(cls)
+        return {name: (doc.summary, text) for name, (_, text) in doc.helps.items()}
+
+
+class Doc:
+    """What a docstring says: summary, examples and the help of flags."""
+
+    def __init__(self, documented: Any) -> None:
+        self.summary, *lines = inspect.cleandoc(documented.__doc__ or "").splitlines()
+        self.examples = [line for line in lines if line.startswith("./invoke")]
+        self.helps: Helps = {}
+        title, name = _OWN, ""
+        for line in lines:
+            if match := re.fullmatch(r"([A-Z][\w ]+):", line):
+                title = match[1]
+            elif match := re.fullmatch(r"(\w+): (.*)", line):
+                name = match[1]
+                self.helps[name] = (title, match[2])
+            elif line.startswith("  "):
+                self.helps[name] = (title, f"{self.helps[name][1]} {line.strip()}")
+
+
+class KilnTask(Task[Any]):
+    """An Invoke task with a group for `--list` and titles for `--help`."""
+
+    group: str
+    doc: Doc
+
+
+def task(group: str, name: str | None = None) -> Callable[[Body], KilnTask]:
+    """Make a function a task of a group. Its result is the exit status, None is 0."""
+
+    def wrap(body: Body) -> KilnTask:
+        doc, helps = Doc(body), dict(_COMMON)
+        shared: dict[str, type[Flags]] = {}
+        parameters: list[inspect.Parameter] = []
+        for each in inspect.signature(body, eval_str=True).parameters.values():
+            if isinstance(each.annotation, type) and issubclass(each.annotation, Flags):
+                shared[each.name] = each.annotation
+                helps |= each.annotation.helps()
+                parameters += each.annotation.parameters()
+            else:
+                parameters.append(each)
+        lists = [each.name for each in parameters if get_origin(each.annotation) is list]
+        defaults = {each.name: each.default for each in parameters} | dict.fromkeys(lists)
+        defaults["json"] = False
+
+        @functools.wraps(body)
+        def run(context: Context, **values: Any) -> None:
+            FORMAT.json = values.pop("json", False)
+            for its_name, value in values.items():
+                _require_value(its_name, value, defaults[its_name])
+            for its_name, kind in shared.items():
+                names = [each.name for each in kind.parameters() if each.name in values]
+                values[its_name] = kind(**{each: values.pop(each) for each in names})
+            if status := body(**values):
+                raise Exit(code=status)
+
+        run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [
+                inspect.Parameter("context", inspect.Parameter.POSITIONAL_ONLY),
+                *(
+                    inspect.Parameter(its_name, inspect.Parameter.KEYWORD_ONLY, default=default)
+                    for its_name, default in defaults.items()
+                ),
+            ]
+        )
+        doc.helps = {its_name: (helps | doc.helps)[its_name] for its_name in defaults}
+        texts = {its_name: text for its_name, (_, text) in doc.helps.items()}
+        made = KilnTask(run, name=name, help=texts, iterable=lists, auto_shortflags=False)
+        made.group, made.doc = group, doc
+        return made
+
+    return wrap
+
+
+def _require_value(name: str, value: Any, default: Any) -> None:
+    """Reject a flag without a value: in a script, a variable that is not set."""
+    if value != default and isinstance(value, str) and not value.strip():
+        raise KilnError(f"{flag(name)} is empty", hint="give it a value, or leave it out")
+
+
+def flag(name: str) -> str:
+    """Return the flag of a parameter: --instance-type, -k."""
+    return ("-" if len(name) == 1 else "--") + name.strip("_").replace("_", "-")
+
+
+class Tasks(Collection):
+    """Tasks whose names may have a dot: a collection of Invoke cannot be a task as well."""
+
+    def task_with_config(self, name: str | None) -> tuple[Any, dict[str, Any]]:
+        """Return the task; no task has a configuration."""
+        return self.tasks[name], {}
