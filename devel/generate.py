@@ -22,8 +22,7 @@ from kiln.facts import gpu_devices
 from kiln.image import version_info
 from kiln.matrix import load, model
 from kiln.mig import plan, profiles
-from kiln.packer.folders import write_all
-from kiln.packer.staleness import stale_files
+from kiln.packer.folders import stale_files, write_all
 from kiln.publish import engines
 from kiln.telemetry import stack
 from kiln.xid import catalogue
@@ -83,10 +82,6 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
     iam.POLICY_FILE: (iam.policy_text, "kiln/facts/knowledge/iam.yaml"),
     iam.POLICY_FILE_SETTINGS: (
         lambda: iam.policy_text("settings"),
-        "kiln/facts/knowledge/iam.yaml",
-    ),
-    iam.POLICY_FILE_1_6: (
-        lambda: iam.policy_text("packer_1_6"),
         "kiln/facts/knowledge/iam.yaml",
     ),
     **{

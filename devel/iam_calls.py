@@ -21,7 +21,7 @@ def allowed(by: str) -> set[str]:
     """The calls listed for `kiln` or for `packer`, such as ec2:RunInstances."""
     return {
         action
-        for part in ("statements", "packer_1_6", "settings")
+        for part in ("statements", "settings")
         for entry in iam_facts()[part]
         for action, callers in entry["actions"].items()
         if by in callers

@@ -35,23 +35,9 @@ _KINDS = {"ami": "image", "snap": "snapshot", "vol": "volume", "sg": "security-g
 
 
 def recorded() -> list[Call]:
-    """The EC2 calls of `./invoke build` in the lab with Packer 1.6.6, and of the removal of its AMI
-    as after a failure: parameters as they were sent, of each Describe call only its name."""
+    """The EC2 calls of a build with Packer's plugin, and of the removal of its AMI as after a
+    failure: parameters as they were sent, of each Describe call only its name."""
     return [json.loads(line) for line in (DATA / "calls.jsonl").read_text().splitlines()]
-
-
-def with_the_plugin(calls: Sequence[Call]) -> list[Call]:
-    """The calls as Packer's plugin makes them: the run's tags are in CreateImage itself."""
-    launch = next(call for call in calls if call["Action"] == "RunInstances")
-    tags = {k: v for k, v in launch.items() if k.startswith("TagSpecification.1.Tag.")}
-    of_image = {"TagSpecification.1.ResourceType": "image", **tags}
-    of_snapshot = {k.replace("ation.1.", "ation.2."): v for k, v in tags.items()}
-    more = {**of_image, "TagSpecification.2.ResourceType": "snapshot", **of_snapshot}
-    return [
-        {**call, **more} if call["Action"] == "CreateImage" else call
-        for call in calls
-        if call["Action"] != "ModifyInstanceMetadataOptions"
-    ]
 
 
 def checks(calls: Sequence[Call]) -> list[Check]:
@@ -136,8 +122,6 @@ def _changed(call: Call, tags_of: dict[str, dict[str, str]]) -> Iterator[Check]:
         for name, value in call.items()
         if name.endswith(".Value") and call["Action"] == "ModifyImageAttribute"
     }
-    if call["Action"] == "ModifyInstanceMetadataOptions":
-        attributes = {"ec2:Attribute/HttpTokens": call["HttpTokens"]}
     yield check(call["Action"], kind, **_context("ResourceTag", tags), **attributes)
 
 
@@ -229,8 +213,6 @@ ATTACKS: dict[str, Check] = {
         "context": {**_elsewhere["context"], "aws:RequestedRegion": "sa-east-1"},
     },
 }
-# What the second policy opens for Packer 1.6.6; everything else in ATTACKS stays denied.
-OPENED_BY_1_6 = {"tag any AMI", "tag any snapshot", "describe any AMI", "freeze without a tag"}
 
 
 def _for_cloudformation(check: Check) -> Check:
@@ -274,6 +256,5 @@ OPENED: dict[str, set[str]] = {
 
 def questions() -> list[Check]:
     """Everything that the simulator is asked."""
-    calls = recorded()
-    every = [*checks(with_the_plugin(calls)), *checks(calls), *MORE_ATTACKS.values()]
+    every = [*checks(recorded()), *MORE_ATTACKS.values()]
     return list({json.dumps(call, sort_keys=True): call for call in every}.values())

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from kiln.base.errors import KilnError
-from kiln.packer import plugins, program
+from kiln.packer import program
 from kiln.packer.program import Packer
 
 
@@ -29,15 +29,14 @@ def usable() -> tuple[Packer, ...]:
     newest: dict[tuple[int, int, int], Packer] = {}
     for path in dict.fromkeys(filter(None, paths)):
         with contextlib.suppress(KilnError), _named(path):
-            packer = program.find_packer()
-            if not packer.has_plugins or not plugins.described(packer).endswith("not installed"):
-                newest.setdefault(packer.version, packer)
+            packer = program.find_packer(install=False)
+            newest.setdefault(packer.version, packer)
     return tuple(newest.values())
 
 
 def in_words() -> str:
     """Which Packer a test run uses, and which others its tests of Packer run with."""
-    first, *others = [plugins.described(packer) for packer in usable()] or ["no Packer"]
+    first, *others = [str(packer) for packer in usable()] or ["no Packer"]
     also = f"; the tests of its HCL also with {', '.join(others)}" if others else ""
     return f"{first}{also}"
 

@@ -14,7 +14,7 @@ from kiln.components.component import operating_system
 from kiln.components.package_repositories import Repository
 
 if TYPE_CHECKING:
-    from kiln.preflight.fetch import Fetcher
+    from kiln.preflight.indexes import Fetcher
 
 STAND_INS = "stand-ins"
 REAL = "real"
@@ -62,7 +62,7 @@ def refuse_silent(recipes: Sequence[Recipe]) -> None:
     # Only this needs them, and they are slow to import.
     from kiln.preflight.ask import cache_folder
     from kiln.preflight.demand import demand
-    from kiln.preflight.fetch import Fetcher
+    from kiln.preflight.indexes import Fetcher
 
     fetcher = Fetcher(cache_folder() / "files")
     urls: dict[str, str] = {}
@@ -81,7 +81,7 @@ def refuse_silent(recipes: Sequence[Recipe]) -> None:
 
 def _silence(fetcher: Fetcher, url: str) -> str:
     """Which host did not answer and why; "" for one that did."""
-    from kiln.preflight.fetch import NoAnswerError, NotThereError
+    from kiln.preflight.indexes import NoAnswerError, NotThereError
 
     with contextlib.suppress(NotThereError):  # it answers; what is missing fails the bake
         try:

@@ -19,7 +19,6 @@ BEFORE = HERE / "policy-before.json"
 CHANGING = ("publish", "promote", "retire", "stack", "fleet")
 POLICIES = {
     "main": (iam.POLICY_FILE,),
-    "packer 1.6": (iam.POLICY_FILE, iam.POLICY_FILE_1_6),
     "before": (BEFORE,),
     **{role: (iam.publishing_file(role),) for role in CHANGING},
 }

@@ -19,7 +19,7 @@ from kiln.cli.task import Flags, task
 if TYPE_CHECKING:
     from kiln.base.findings import Finding
     from kiln.base.recipe import Recipe
-    from kiln.packer.lock_diff import LockDiff
+    from kiln.packer.lock import LockDiff
     from kiln.packer.validate import Validation
     from kiln.pipeline.record import Record
 
@@ -261,12 +261,12 @@ def preflight(
     region: region of the parent AMIs, if there are credentials: --region eu-central-1
     """
     from kiln.base import needs
+    from kiln.base.mirrors import MIRRORS
     from kiln.cli import targets
     from kiln.cloud import aws
     from kiln.matrix import load
     from kiln.preflight import answers
     from kiln.preflight.ask import ask
-    from kiln.preflight.fetch import MIRRORS
 
     recipes = rows.select(every=True)
     if ours := load.load_account("").mirrors:
@@ -288,8 +288,7 @@ def render(check: bool = False) -> int:
     check: write nothing; fail if what is committed is stale
     """
     from kiln.matrix import load
-    from kiln.packer.folders import write_all
-    from kiln.packer.staleness import renewal, shown_packer, stale_files
+    from kiln.packer.folders import renewal, shown_packer, stale_files, write_all
 
     recipes = load.load_recipes()
     number = len(recipes)
@@ -310,15 +309,14 @@ def render(check: bool = False) -> int:
 @task("Matrix")
 def validate(no_install: bool = False) -> int:
     """Validate the rendered HCL with the policy and Packer."""
-    from kiln.base import needs
     from kiln.matrix import load
     from kiln.packer import program
     from kiln.packer import validate as validation
-    from kiln.packer.staleness import renewal, shown_packer, stale_files
+    from kiln.packer.folders import renewal, shown_packer, stale_files
 
     recipes = load.load_recipes()
-    needs.ensure("packer", install=not no_install, say=log)
-    results = validation.validate_recipes(recipes, program.find_packer())
+    packer = program.find_packer(install=not no_install, say=log)
+    results = validation.validate_recipes(recipes, packer)
     output([result.as_json() for result in results], _verdicts(results))
     if stale_files(recipes):
         log(f"{shown_packer()}/ is stale, and was not judged: {renewal()} brings it up to date")
@@ -353,9 +351,9 @@ def lock(update: bool = False, from_: str | None = None) -> int:
     update: write amis.lock.yaml
     from_: lock the hashes that a build in AWS saw: --from RUN-ID, a record or an AMI name
     """
+    from kiln.facts.lock_file import read_lock_file
     from kiln.matrix import load
     from kiln.packer import lock as locking
-    from kiln.packer.lock_diff import signed_line
 
     if update and from_:
         raise KilnError("lock takes --update or --from, not both", hint="run --update first")
@@ -364,17 +362,17 @@ def lock(update: bool = False, from_: str | None = None) -> int:
     elif update:
         change = locking.update_lock(load.load_recipes())
     else:
-        change = locking.plan_lock(load.load_recipes(), locking.load_lock())
+        change = locking.plan_lock(load.load_recipes(), read_lock_file())
     differs = bool(change) and not (update or from_)
     hint = "\nthe lock file differs from the matrix: ./invoke lock --update writes it"
-    text = f"{change.as_text()}\n{signed_line(locking.load_lock())}{hint if differs else ''}"
+    text = f"{change.as_text()}\n{locking.signed_line(read_lock_file())}{hint if differs else ''}"
     output(change.as_json(), text)
     return int(differs)
 
 
 def _locked_from(name: str) -> LockDiff:
     """Lock the hashes in the record of a build on AWS."""
-    from kiln.packer.seen_hashes import record_hashes
+    from kiln.packer.lock import record_hashes
     from kiln.pipeline import records
 
     build = records.find_record(name)

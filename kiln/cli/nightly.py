@@ -298,8 +298,7 @@ def deploy_codebuild(
     schedule: when, as EventBridge Scheduler writes it: --schedule 'cron(0 2 * * ? *)'
     timezone: of the schedule: --timezone Europe/Berlin
     rows: flags that select rows: --rows='--distro al2023'
-    image: what builds run in, with Packer 1.7 or newer; without it CodeBuild's own, where they
-      install Packer 1.6.6, which needs more permissions: --image REGISTRY/kiln:1
+    image: what builds run in, otherwise CodeBuild's own: --image REGISTRY/kiln:1
     email: who gets the report of a night: --email team@example.com
     permissions_boundary: of the stack's roles, otherwise that of `aws` in amis.yaml:
       --permissions-boundary arn:aws:iam::111122223333:policy/teams
@@ -331,7 +330,6 @@ def deploy_codebuild(
         "Rows": rows,
         "Email": email,
         "Image": image,
-        "OldPacker": "false" if image else None,
         "PermissionsBoundary": permissions_boundary or account.permissions_boundary,
     }
     parameters = {name: value for name, value in flags.items() if value is not None}

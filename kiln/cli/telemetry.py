@@ -57,11 +57,11 @@ def bundle(out: str = "build/kiln-telemetry.sh", profile: str = "compute") -> No
     out: the script to write: --out kiln-telemetry.sh
     profile: compute, graphics, full or none (events only): --profile compute
     """
-    from kiln.packer import lock
+    from kiln.facts.lock_file import read_lock_file
     from kiln.telemetry import bundle as installer
 
     settings = _settings(profile)
-    files = {entry["url"]: entry.get("sha256") for entry in lock.load_lock()["artifacts"]}
+    files = {entry["url"]: entry.get("sha256") for entry in read_lock_file()["artifacts"]}
     packages = installer.agent_packages({url: sha for url, sha in files.items() if sha})
     with named_by("--out"):
         digest = installer.write_bundle(Path(out), settings, packages)

@@ -46,8 +46,8 @@ _HINTS = {
     "InvalidClientTokenId": f"AWS does not know these credentials: {_WHOSE}",
     "UnrecognizedClientException": f"AWS does not know these credentials: {_WHOSE}",
     "AuthFailure": f"AWS does not accept these credentials: {_WHOSE}",
-    "UnauthorizedOperation": "the permissions a build needs are in docs/iam-policy.json; Packer "
-    "1.6.6, other regions and other instance types need more: docs/aws.md",
+    "UnauthorizedOperation": "the permissions a build needs are in docs/iam-policy.json; other "
+    "regions and other instance types need more: docs/aws.md",
     "AccessDenied": "the permissions a build needs are in docs/iam-policy.json",
     "AccessDeniedException": "the permissions a build needs are in docs/iam-policy.json",
     "InsufficientInstanceCapacity": "try another availability zone (--subnet-id), another "

@@ -17,8 +17,6 @@ from kiln.base.paths import KNOWLEDGE, ROOT
 from kiln.facts import table
 
 POLICY_FILE = ROOT / "docs" / "iam-policy.json"
-# What Packer 1.6.6 needs besides.
-POLICY_FILE_1_6 = ROOT / "docs" / "iam-policy-packer-1.6.json"
 # What single settings of `aws` need besides.
 POLICY_FILE_SETTINGS = ROOT / "docs" / "iam-policy-settings.json"
 # The tasks that have a policy of their own: publish, nightly's part of it; promote and rollback;
@@ -35,8 +33,7 @@ def iam_facts() -> dict[str, Any]:
 
 
 def policy(part: str = "statements") -> dict[str, Any]:
-    """The policy document in IAM's format; `part` is `statements`, `packer_1_6` or
-    `settings`."""
+    """The policy document in IAM's format; `part` is `statements` or `settings`."""
     statements = [_statement(entry) for entry in iam_facts()[part]]
     return {"Version": "2012-10-17", "Statement": statements}
 

@@ -1,7 +1,6 @@
 """Reads `amis.lock.yaml`: the only reader, and the format of the file.
 
-`kiln/packer/lock.py` derives and writes it and says what its entries mean; the hashes that a bake
-saw come in by `kiln/packer/seen_hashes.py`.
+`kiln/packer/lock.py` derives and writes it and says what its entries mean.
 """
 
 from __future__ import annotations

@@ -12,20 +12,20 @@ import fcntl
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
 
-from kiln import components, facts
-from kiln.base import overlay, paths
-from kiln.base.errors import KilnError
+from kiln import facts
+from kiln.base import overlay, paths, vocabulary
+from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
-from kiln.components import Step
-from kiln.facts import lock_file
-from kiln.facts.lock_file import SEEN_BY
-from kiln.packer.lock_diff import LockDiff, compare_locks
-from kiln.packer.signers import file_of_signature, file_signer, key_fingerprint, repository_packages
+from kiln.components import Download, Step
+from kiln.facts import lock_file, table
+from kiln.facts.lock_file import BYTES, KEY, SEEN_BY, SIGNATURE
+from kiln.packer.render import filled
 
 _HEAD = """\
 # Exactly which bytes a bake downloads. Made from amis.yaml and kiln/facts/knowledge/downloads.yaml
@@ -35,30 +35,82 @@ _HEAD = """\
 # fingerprint, a signature by the file it `signs` and the key it is `signed_by`; the bake checks it.
 # A bake stops if another key signs the `packages` of a repository.
 """
+Lock = Mapping[str, Any]
 
 
-def load_lock(path: Path | None = None) -> dict[str, Any]:
-    """The lock file's data; an empty lock if there is no file.
+@dataclass(frozen=True)
+class LockDiff:
+    """What an update of the lock file would change: entries by name; `changed` has old and new."""
 
-    Raises KilnError (exit status 2) if it is not a lock file.
-    """
-    return lock_file.read_lock_file(path)
+    added: dict[str, str]
+    removed: dict[str, str]
+    changed: dict[str, tuple[str, str]]
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed)
+
+    def as_json(self) -> dict[str, Any]:
+        """The diff as plain data."""
+        return asdict(self)
+
+    def as_text(self) -> str:
+        """The diff for a person: + and - for added and removed entries, ~ for changed ones."""
+        lines = [f"+ {name}  {what}" for name, what in sorted(self.added.items())]
+        lines += [f"- {name}  {what}" for name, what in sorted(self.removed.items())]
+        for name, (old, new) in sorted(self.changed.items()):
+            lines += [f"~ {name}", f"    - {old}", f"    + {new}"]
+        return "\n".join(lines) or f"{overlay.shown_path(paths.lock_file())} is up to date"
 
 
-def wanted(recipes: Iterable[Recipe], current: Mapping[str, Any]) -> dict[str, Any]:
-    """The lock that these recipes need, with every sha256 from `current` and the facts.
+def compare_locks(old: Lock, new: Lock) -> LockDiff:
+    """Return the difference of two locks, by URL and by package in a repository."""
+    before, after = _flat(old), _flat(new)
+    return LockDiff(
+        added={name: after[name] for name in after.keys() - before.keys()},
+        removed={name: before[name] for name in before.keys() - after.keys()},
+        changed={
+            name: (before[name], after[name])
+            for name in before.keys() & after.keys()
+            if before[name] != after[name]
+        },
+    )
 
-    Raises KilnError (exit status 2) if a URL contains "latest".
-    """
+
+def signed_line(lock: Lock) -> str:
+    """Return how much of a lock is signed by a pinned key."""
+    signed = sum("signed by" in text for text in _flat(lock).values())
+    return (
+        f"{signed} packages and files are signed by a pinned key: a bake that finds another stops"
+    )
+
+
+def plan_lock(recipes: Iterable[Recipe], current: Lock) -> LockDiff:
+    """Return what `update_lock` would change in `current`."""
+    return compare_locks(current, wanted(recipes, current))
+
+
+def update_lock(recipes: Iterable[Recipe], path: Path | None = None) -> LockDiff:
+    """Bring the lock file in line with the recipes; known hashes stay."""
+    path = path or paths.lock_file()
+    with _alone(path):
+        current = lock_file.read_lock_file(path)
+        return _save(current, wanted(recipes, current), path)
+
+
+def wanted(recipes: Iterable[Recipe], current: Lock) -> dict[str, Any]:
+    """Return the lock that these recipes need, with every sha256 from `current` and the facts."""
     entries = {entry["url"]: entry for entry in current["artifacts"]}
     artifacts: dict[str, dict[str, Any]] = {}
     repositories: dict[str, dict[str, Any]] = {}
     for recipe in recipes:
-        filled = [components.get(name).for_recipe(recipe) for name in recipe.components]
-        for step in filled:
-            for entry in _artifacts(step, recipe, entries):
-                artifacts.setdefault(entry["url"], entry)
-        for url, signed_by, packages in repository_packages(filled, recipe):
+        steps = filled(recipe)
+        for step in steps:
+            for download in step.downloads:
+                artifacts[download.url] = artifacts.get(download.url) or {
+                    "url": download.url,
+                    **_identity(step, download, recipe, entries.get(download.url, {})),
+                }
+        for url, signed_by, packages in _repository_packages(steps, recipe):
             repository = repositories.setdefault(
                 url, {"repository": url, "signed_by": signed_by, "packages": set()}
             )
@@ -72,26 +124,48 @@ def wanted(recipes: Iterable[Recipe], current: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def plan_lock(recipes: Iterable[Recipe], current: Mapping[str, Any]) -> LockDiff:
-    """What `update` would change in `current`."""
-    return compare_locks(current, wanted(recipes, current))
+def first_seen(downloads: Iterable[Mapping[str, Any]], path: Path | None = None) -> list[str]:
+    """Return the URLs among a version-info's downloads whose hash is not confirmed yet."""
+    unknown = {
+        entry["url"]
+        for entry in lock_file.read_lock_file(path)["artifacts"]
+        if entry.keys() >= BYTES and (not entry["sha256"] or entry.get("confirmed") is False)
+    }
+    return sorted(unknown & {str(entry.get("url")) for entry in downloads})
 
 
-def update_lock(recipes: Iterable[Recipe], path: Path | None = None) -> LockDiff:
-    """Bring the lock file in line with the recipes; known hashes stay."""
+def record_hashes(
+    downloads: Iterable[Mapping[str, Any]], *, note: str, when: str, path: Path | None = None
+) -> LockDiff:
+    """Merge a bake's `downloads` (of its version-info) into the lock file.
+
+    `when` names the build, for the entry's source. `note` is its record's `image_note`: a build
+    with one is not of AWS, and what it downloaded may be a stand-in.
+    """
+    if note:
+        raise KilnError(
+            f"{when} is of {note}: its hashes are not locked",
+            hint="the lab serves stand-ins: only a build on AWS downloads the vendors' own files",
+        )
+    try:
+        seen = {str(entry["url"]): entry["sha256"] for entry in downloads}
+    except (TypeError, KeyError) as error:
+        raise KilnError(f"the downloads are malformed: {error!r}") from None
+    for url, sha256 in seen.items():
+        vocabulary.SHA256.required(sha256, f"the sha256 of {url}")
     path = path or paths.lock_file()
-    with alone(path):
-        current = load_lock(path)
-        new = wanted(recipes, current)
-        changes = compare_locks(current, new)
-        if new != current or not path.is_file():
-            save_lock(new, path)  # also if only a source has changed
-    return changes
+    with _alone(path):
+        current = lock_file.read_lock_file(path)
+        entries = [
+            _with_seen(entry, seen[entry["url"]], when, path) if entry["url"] in seen else entry
+            for entry in current["artifacts"]
+        ]
+        return _save(current, {**current, "artifacts": entries}, path)
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """One process at a time reads and writes the lock file."""
+def _alone(path: Path) -> Iterator[None]:
+    """Let one process at a time read and write the lock file."""
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
@@ -100,51 +174,143 @@ def alone(path: Path) -> Iterator[None]:
         os.close(folder)
 
 
-def save_lock(data: Mapping[str, Any], path: Path | None = None) -> None:
-    """Write a lock file atomically; the caller holds it `alone`."""
-    path = (path or paths.lock_file()).resolve()
-    text = yaml.safe_dump(dict(data), sort_keys=False, width=200, allow_unicode=True)
-    fresh = path.with_name(f".{path.name}.new")  # always the same: a killed process leaves one
-    fresh.write_text(_HEAD + text, encoding="utf-8")
-    fresh.replace(path)
+def _save(current: Lock, new: Lock, path: Path) -> LockDiff:
+    """Write the lock file atomically if it changes."""
+    path = path.resolve()
+    if new != current or not path.is_file():  # also if only a source has changed
+        text = yaml.safe_dump(dict(new), sort_keys=False, width=200, allow_unicode=True)
+        fresh = path.with_name(f".{path.name}.new")  # always the same: a killed process leaves one
+        fresh.write_text(_HEAD + text, encoding="utf-8")
+        fresh.replace(path)
+    return compare_locks(current, new)
 
 
-def _artifacts(
-    step: Step, recipe: Recipe, entries: Mapping[str, Mapping[str, Any]]
-) -> Iterable[dict[str, Any]]:
-    for download in step.downloads:
-        if "latest" in download.url:
-            raise KilnError(
-                f"component {step.name!r} of {recipe.name} downloads {download.url}",
-                hint="a download must not be called latest: name the version in the URL",
-            )
-        fingerprint = key_fingerprint(step, download)
-        if fingerprint:
-            yield {"url": download.url, "fingerprint": fingerprint}
-            continue
-        signed = file_of_signature(step, download)
-        if signed:
-            yield {"url": download.url, "signs": signed, "signed_by": file_signer(step, download)}
-            continue
-        before = entries.get(download.url, {})
-        sha256, source = before.get("sha256"), before.get("source")
-        published = facts.known_sha256(download.url)
-        if sha256 and published and sha256 != published.sha256:
-            raise KilnError(
-                f"{overlay.shown_path(paths.lock_file())}: {download.url} is locked with sha256 "
-                f"{sha256}, but published with {published.sha256} ({published.source})",
-                hint=f"one of them was edited by hand: {lock_file.restore()}, or remove the entry "
-                "and run ./invoke lock --update",
-            )
-        unconfirmed = before.get("confirmed") is False
-        if published and not str(source or "").startswith(SEEN_BY):
-            # Refresh published hashes each time, since their source may have improved.
-            sha256, source = published.sha256, published.source
-            unconfirmed = not published.confirmed
-        yield {
-            "url": download.url,
-            "version": download.version or getattr(recipe, step.needs or "driver"),
-            "sha256": sha256,
-            "source": source,
-            **({"confirmed": False} if unconfirmed else {}),
-        }
+def _flat(lock: Lock) -> dict[str, str]:
+    """Map each entry's name to what identifies it."""
+    flat = {}
+    for entry in lock["artifacts"]:
+        if entry.keys() >= KEY:
+            what = f"key {entry['fingerprint']}"
+        elif entry.keys() >= SIGNATURE:
+            what = f"signs {entry['signs']}, signed by {entry['signed_by']}"
+        else:
+            what = f"{entry['version']}  sha256 {entry['sha256'] or 'not known yet'}"
+        flat[entry["url"]] = what
+    for repository in lock["packages"]:
+        for package in repository["packages"]:
+            name, _, version = package.partition("=")
+            where = f"{repository['repository']}  {name} {version}".rstrip()
+            flat[where] = f"signed by {repository['signed_by']}"
+    return flat
+
+
+def _with_seen(entry: dict[str, Any], sha256: str, when: str, path: Path) -> dict[str, Any]:
+    """Return an entry with the hash that a bake saw, confirmed by the vendor's own server."""
+    if entry.get("sha256") and entry["sha256"] != sha256:
+        raise operation_failed(
+            f"{entry['url']} does not have the locked sha256: expected {entry['sha256']}, "
+            f"the bake got {sha256}",
+            hint="find out why the vendor replaced the file before you remove its entry from "
+            f"{overlay.shown_path(path)}",
+        )
+    if entry.keys() >= BYTES and (not entry["sha256"] or entry.get("confirmed") is False):
+        confirmed = {key: value for key, value in entry.items() if key != "confirmed"}
+        return {**confirmed, "sha256": sha256, "source": f"{SEEN_BY}{when}"}
+    return entry
+
+
+def _identity(
+    step: Step, download: Download, recipe: Recipe, before: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what identifies a download; `before` is its entry in the current lock."""
+    if "latest" in download.url:
+        raise KilnError(
+            f"component {step.name!r} of {recipe.name} downloads {download.url}",
+            hint="a download must not be called latest: name the version in the URL",
+        )
+    if download.env.endswith("_KEY"):
+        return {"fingerprint": _key_fingerprint(step, download)}
+    signed = [other.url for other in step.downloads if download.url == f"{other.url}.sig"]
+    if signed:
+        return {"signs": signed[0], "signed_by": _signer(step, download)}
+    sha256, source = before.get("sha256"), before.get("source")
+    confirmed = before.get("confirmed") is not False
+    published = facts.known_sha256(download.url)
+    if sha256 and published and sha256 != published.sha256:
+        raise KilnError(
+            f"{overlay.shown_path(paths.lock_file())}: {download.url} is locked with sha256 "
+            f"{sha256}, but published with {published.sha256} ({published.source})",
+            hint=f"one of them was edited by hand: {lock_file.restore()}, or remove the entry "
+            "and run ./invoke lock --update",
+        )
+    if published and not str(source or "").startswith(SEEN_BY):
+        # Refresh published hashes each time, since their source may have improved.
+        sha256, source, confirmed = published.sha256, published.source, published.confirmed
+    return {
+        "version": download.version or getattr(recipe, step.needs or "driver"),
+        "sha256": sha256,
+        "source": source,
+        **({} if confirmed else {"confirmed": False}),
+    }
+
+
+def _fingerprints(step: Step) -> list[str]:
+    """Return the fingerprints of the component's signing keys."""
+    keys = table("keys")["keys"]
+    return [str(keys[name]["fingerprint"]) for name in step.keys.values()]
+
+
+def _key_fingerprint(step: Step, download: Download) -> str:
+    """Return the fingerprint of a key file, which NVIDIA names by it."""
+    prints = _fingerprints(step)
+    ending = PurePosixPath(download.url).name.split(".", maxsplit=1)[0].upper()
+    named = [fingerprint for fingerprint in prints if fingerprint.endswith(ending)]
+    return (named or prints)[0]
+
+
+def _signer(step: Step, download: Download) -> str:
+    """Return the fingerprint of the only key with which the component checks its signature."""
+    prints = _fingerprints(step)
+    if len(prints) != 1:
+        raise KilnError(
+            f"component {step.name!r} downloads the signature {download.url}, but names "
+            f"{len(prints)} keys to check it with",
+            hint="name the vendor's key, and no other, in the component's `keys`",
+        )
+    return prints[0]
+
+
+def _repository_packages(steps: list[Step], recipe: Recipe) -> Iterable[tuple[str, str, list[str]]]:
+    """Yield (repository, fingerprint of its key, packages) per component that installs packages."""
+    own = {step.name: _repository(step) for step in steps}
+    vendor = own.get("nvidia-repo")
+    # cuDNN and NCCL come from NVIDIA's repository for the distribution, unless there is another.
+    urls = [step.env.get("CUDA_LIBRARIES_REPO_URL") for step in steps if vendor]
+    of_libraries = next(((url, vendor[1]) for url in urls if url and vendor), vendor)
+    for step in steps:
+        packages, from_archive = _named(step, "_PACKAGES"), _named(step, "_OS_PACKAGES")
+        packages = [package for package in packages if package not in from_archive]
+        # driver_source applies to the driver and to components that must have its version.
+        needs_driver = step.needs in {None, "driver", "imex"}
+        where = own[step.name] or (of_libraries if step.name in {"cudnn", "nccl"} else vendor)
+        if where is None or (recipe.driver_source == "distro" and needs_driver):
+            packages, from_archive = [], [*packages, *from_archive]
+        if from_archive:
+            yield f"archive of {recipe.distro.id}", "the distribution's own keys", from_archive
+        if packages and where:
+            yield where[0], where[1], packages
+
+
+def _named(step: Step, ending: str) -> list[str]:
+    """Return the packages in the component's variables whose names end with `ending`."""
+    lists = [value for name, value in step.env.items() if name.endswith(ending)]
+    return [package for value in lists for package in value.split()]
+
+
+def _repository(step: Step) -> tuple[str, str] | None:
+    """Return the repository that a component sets up, and its key's fingerprint."""
+    url = next((value for name, value in step.env.items() if name.endswith("_REPO_URL")), None)
+    if not url:
+        return None
+    key = next(download for download in step.downloads if download.env.endswith("_KEY"))
+    return url, _key_fingerprint(step, key)

@@ -1,23 +1,115 @@
-"""Runs `packer build` so that it can always clean up after itself."""
+"""Runs `packer build`, reads its output, and lets it clean up after itself."""
 
 from __future__ import annotations
 
+import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kiln.base import processes
 from kiln.base.stopping import Stop
-from kiln.packer.output import Event, parse_event, read_manifest
-from kiln.packer.program import Packer, command, quiet
+from kiln.facts.tables import message
+from kiln.packer.program import Packer, command
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of Packer's machine-readable output.
+
+    `kind` is say, message or error for text meant for people, otherwise artifact and the like.
+    """
+
+    seconds: int
+    kind: str
+    text: str
+
+    @property
+    def component(self) -> str | None:
+        """The component whose provisioner starts with this line."""
+        match = message("packer", "runs_component").search(self.text)
+        return match[1] if match else None
+
+    @property
+    def instance_id(self) -> str | None:
+        """The build instance's id, in the line about its launch."""
+        match = message("packer", "instance").search(self.text)
+        return match[1] if match else None
+
+    def says(self, name: str, kind: str = "say") -> bool:
+        """Return True if it is Packer's message of that name in program_messages.yaml."""
+        return self.kind == kind and bool(message("packer", name).search(self.text))
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What Packer waits for from a line of its output on; `limit` in seconds, if it has one."""
+
+    what: str
+    limit: float | None = None
+
+
+# Packer's message → what it waits for from then on.
+_WAITS = {
+    "launches": "EC2 to launch an instance",
+    "waits_for_instance": "{instance} to start",
+    "waits_for_ssh": "SSH on {instance}",
+    "uploads": "an upload to {instance}",
+    "pauses": "{instance} to reboot",
+    "runs_script": "a command on {instance}",
+    "stops_instance": "{instance} to stop",
+    "creates_ami": "EC2 to make the AMI",
+    "waits_for_ami": "the AMI to become available",
+    "terminates": "{instance} to terminate",
+}
+
+
+def waits_for(event: Event, instance: str, ssh_timeout: float) -> Wait | None:
+    """Return what Packer waits for after this line; None if the line does not change that.
+
+    `instance` is the build instance's id, or words for it; `ssh_timeout` is Packer's, in seconds.
+    """
+    if event.kind not in ("say", "message"):
+        return None
+    if event.component:
+        return Wait(f"provisioner {event.component} on {instance}")
+    for name, what in _WAITS.items():
+        if message("packer", name).search(event.text):
+            limit = ssh_timeout if name == "waits_for_ssh" else None
+            return Wait(what.format(instance=instance), limit)
+    return None
+
+
+def parse_event(line: str) -> Event | None:
+    """Return a machine-readable line, `time,target,kind,data…`; None for anything else."""
+    parts = line.rstrip("\n").split(",")
+    if len(parts) < 3 or not parts[0].isdigit():
+        return None
+    kind, data = parts[2], parts[3:]
+    if kind == "ui" and data:
+        kind, data = data[0], data[1:]
+    text = ",".join(data).replace("%!(PACKER_COMMA)", ",")
+    text = text.replace("\\r", "").replace("\\n", "\n").strip("\n")
+    # `==> name.amazon-ebs.gpu: text` and `    name.amazon-ebs.gpu: text`
+    text = re.sub(r"^(==> |--> |    )?[\w.-]+\.(?:amazon-ebs|null)\.gpu: ?", "", text)
+    return Event(int(parts[0]), kind, text)
+
+
+def read_manifest(path: Path) -> dict[str, str]:
+    """Map region to AMI id for the last build in a manifest; empty if it made no AMI."""
+    try:
+        artifacts = json.loads(path.read_text())["builds"][-1]["artifact_id"].split(",")
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}
+    return dict(artifact.split(":", 1) for artifact in artifacts if ":" in artifact)
 
 
 @dataclass(frozen=True)
@@ -66,78 +158,69 @@ def run_build(
         flags=["-machine-readable", f"-on-error={on_error}"],
     )
     errors: list[str] = []
-    ended: list[int] = []
     log.parent.mkdir(parents=True, exist_ok=True)
-    events = _events(argv, folder, environment, stop, ended)
-    with log.open("w", encoding="utf-8", buffering=1) as kept, closing(events):
-        for event in events:
-            if event.kind in {"say", "message", "error"}:
-                kept.write(
-                    f"{time.strftime('%H:%M:%S', time.gmtime(event.seconds))} {event.text}\n"
-                )
-            if event.kind == "error":
-                errors.append(event.text)
-            on_event(event)
-    return BuildResult(ended[0], read_manifest(manifest), tuple(errors), stop.is_set())
+    process = processes.start(argv, folder, packer.environment(environment))
+    try:
+        with log.open("w", encoding="utf-8", buffering=1) as kept:
+            for event in _events(process, stop):
+                if event.kind in {"say", "message", "error"}:
+                    at = time.strftime("%H:%M:%S", time.gmtime(event.seconds))
+                    kept.write(f"{at} {event.text}\n")
+                if event.kind == "error":
+                    errors.append(event.text)
+                on_event(event)
+    except _OutOfTimeError:
+        _end(process, patience=1)
+        exit_status = -signal.SIGKILL
+    except BaseException:
+        _end(process, patience=60)  # Packer may still clean up
+        raise
+    else:
+        exit_status = process.wait()
+    return BuildResult(exit_status, read_manifest(manifest), tuple(errors), stop.is_set())
 
 
-def _events(
-    argv: list[str],
-    folder: Path,
-    environment: Mapping[str, str] | None,
-    stop: Stop,
-    ended: list[int],
-) -> Generator[Event, None, None]:
-    """Run Packer and yield its lines; its exit status is appended to `ended`."""
-    process = processes.start(argv, folder, quiet(environment))
+class _OutOfTimeError(Exception):
+    """Packer was asked to stop, and still runs after its grace."""
+
+
+def _events(process: subprocess.Popen[str], stop: Stop) -> Iterator[Event]:
+    """Yield Packer's lines until it closes its output; send it SIGTERM when `stop` is set."""
     lines: queue.Queue[str | None] = queue.Queue()
-    reader = threading.Thread(target=_read, args=(process, lines), daemon=True)
-    reader.start()
+    threading.Thread(target=_read, args=(process, lines), daemon=True).start()
     signalled = None
     again = 0
-    closed = False  # its output, which ends with it
-    try:
-        while True:
-            if stop.is_set() and signalled is None:
-                again = stop.again
-                # Not SIGINT: the first Packer process is only a wrapper, which forwards SIGTERM
-                # and ignores SIGINT.
-                process.send_signal(signal.SIGTERM)
-                signalled = time.monotonic()
-            # The grace may become shorter meanwhile, when Packer waits for what cannot come.
-            late = signalled is not None and time.monotonic() > signalled + stop.grace
-            if signalled is not None and (late or stop.again > again):
-                break
-            try:
-                line = lines.get(timeout=0.1)
-            except queue.Empty:
-                continue
-            if line is None:
-                closed = True
-                break
-            yield parse_event(line) or Event(int(time.time()), "message", line.rstrip("\n"))
-    finally:
-        ended.append(process.wait() if closed else _end(process, signalled=signalled is not None))
-
-
-def _end(process: subprocess.Popen[str], *, signalled: bool) -> int:
-    """Kill Packer and its plugins when their time is up.
-
-    Returns its exit status: that of a killed program if its time was up.
-    """
-    if process.poll() is None:
-        # After an error in `on_event`: let Packer still clean up. At the deadline it had its time.
-        process.send_signal(signal.SIGTERM)
+    while True:
+        if stop.is_set() and signalled is None:
+            again = stop.again
+            # Not SIGINT: the first Packer process is only a wrapper, which forwards SIGTERM and
+            # ignores SIGINT.
+            process.send_signal(signal.SIGTERM)
+            signalled = time.monotonic()
+        # The grace may become shorter meanwhile, when Packer waits for what cannot come.
+        late = signalled is not None and time.monotonic() > signalled + stop.grace
+        if late or (signalled is not None and stop.again > again):
+            raise _OutOfTimeError
         try:
-            ended = process.wait(timeout=1 if signalled else 60)
-            return -signal.SIGKILL if signalled else ended
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-    return process.wait()
+            line = lines.get(timeout=0.1)
+        except queue.Empty:
+            continue
+        if line is None:
+            return
+        yield parse_event(line) or Event(int(time.time()), "message", line.rstrip("\n"))
 
 
 def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
-    assert process.stdout is not None  # noqa: S101 - it is a pipe
-    for line in process.stdout:
+    for line in process.stdout or ():
         lines.put(line)
     lines.put(None)
+
+
+def _end(process: subprocess.Popen[str], patience: float) -> None:
+    """End Packer and its plugins: SIGTERM, and after `patience` seconds SIGKILL."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(timeout=patience)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,26 +1,36 @@
-"""The Packer program: finds it, and asks it what needs no build."""
+"""The Packer program: found, or fetched, and asked what needs no build."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from kiln.base import yaml_files
+from kiln.base import mirrors, needs
 from kiln.base.errors import operation_failed
-from kiln.base.paths import KNOWLEDGE
+from kiln.facts.tables import http_reason, table
 
 Version = tuple[int, int, int]
 WHOLE_FOLDER = "."
 FOLDER_1_6 = "packer-1.6"
+# For the rehearsal of `--target aws` on a machine without a network.
+TESTS_ALLOW_1_6 = "KILN_TESTS_ALLOW_PACKER_1_6_IN_AWS"
+_INSTALL_PAGE = "https://developer.hashicorp.com/packer/install"
+# HashiCorp's words for this machine's processor.
+_PROCESSORS = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+# Seconds to connect, and between two pieces of an answer.
+_TIMEOUT = (10, 30)
 
 # The values that `validate` uses for variables without a default.
 EXAMPLE_VARIABLES: dict[str, Any] = {
@@ -31,57 +41,71 @@ EXAMPLE_VARIABLES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Packer:
-    """A usable Packer binary."""
+    """A Packer binary. `plugin`: the version of its amazon plugin, empty if it has none that fits
+    or the builders are compiled in; `plugin_folder`: where that is, if not in Packer's own place.
+    """
 
     path: Path
     version: Version
+    plugin: str = ""
+    plugin_folder: Path | None = None
 
     @property
     def has_plugins(self) -> bool:
-        """Does it load builders as plugins (1.7 and newer), and read the whole folder?"""
-        return self.version >= parse_version(packer_facts()["plugins_from"])
+        """Return True if it loads builders as plugins, and reads the whole folder."""
+        return self.version >= parse_version(table("packer")["minimum"])
 
     @property
     def template(self) -> str:
         """The path that it reads, relative to an AMI's folder."""
         return WHOLE_FOLDER if self.has_plugins else FOLDER_1_6
 
+    def environment(self, variables: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Return the variables (default: the process's own) with those for Packer added: no call to
+        HashiCorp's version check, no colors, and the plugin's folder.
+        """
+        own = {"CHECKPOINT_DISABLE": "1", "NO_COLOR": "1"}
+        if self.plugin_folder:
+            own["PACKER_PLUGIN_PATH"] = str(self.plugin_folder)
+        return {**(os.environ if variables is None else variables), **own}
+
     def __str__(self) -> str:
-        return f"Packer {'.'.join(map(str, self.version))} ({self.path})"
+        plugin = f", plugin amazon {self.plugin or 'not installed'}" if self.has_plugins else ""
+        return f"Packer {'.'.join(map(str, self.version))} ({self.path}){plugin}"
 
 
-@cache
-def packer_facts() -> dict[str, Any]:
-    """`kiln/facts/knowledge/packer.yaml`: versions and the plugin."""
-    data: dict[str, Any] = yaml_files.read_plain(KNOWLEDGE / "packer.yaml")
-    return data
+def find_packer(
+    *, in_aws: bool = False, install: bool = True, say: Callable[[str], None] = lambda text: None
+) -> Packer:
+    """Return the Packer that `KILN_PACKER` names, or the first on PATH that fits.
 
-
-def find_packer() -> Packer:
-    """The first HashiCorp Packer on PATH, or the binary that `KILN_PACKER` names.
-
-    Raises KilnError (exit status 1) if there is none, or if it is too old.
+    Debian's 1.6.6 fits the lab only, and is installed there if there is none. Newer ones need the
+    amazon plugin. What is missing for AWS, and the plugin for any target, is fetched into the
+    cache. Nothing is installed or fetched if `install` is false.
     """
+    minimum, lab = table("packer")["minimum"], table("packer")["lab"]
+    for_lab = not in_aws or bool(os.environ.get(TESTS_ALLOW_1_6))
     named = os.environ.get("KILN_PACKER")
-    others = []
-    for path in _candidates():
+    if for_lab and not named:
+        needs.ensure("packer", install=install, say=say)
+    refused = []
+    for path in [Path(named).absolute()] if named else _on_path("packer"):
         version = _version_of(path)
         if version is None:
-            others.append(path)
-        elif version < parse_version(packer_facts()["minimum"]):
-            raise operation_failed(
-                f"Packer {'.'.join(map(str, version))} at {path} is too old",
-                hint=f"AMI Kiln needs {packer_facts()['minimum']} or newer: {_how_to_install()}",
-            )
+            refused.append(f"{path} is not HashiCorp's Packer")
+        elif version < parse_version(minimum) and not (for_lab and version == parse_version(lab)):
+            refused.append(f"Packer {'.'.join(map(str, version))} at {path} is too old")
         else:
-            return Packer(path, version)
-    if others:
-        raise operation_failed(
-            f"{', '.join(map(str, others))} is not HashiCorp's Packer"
-            + (" (cracklib has a program of that name)" if not named else ""),
-            hint=f"{_how_to_install()}, or set KILN_PACKER to its path",
-        )
-    raise operation_failed("there is no packer on PATH", hint=_how_to_install())
+            return _with_plugin(Packer(path, version), install, say)
+    if in_aws and not named:
+        path = _fetched("packer", _cache(), install, say)
+        version = parse_version(table("packer")["releases"]["packer"]["version"])
+        return _with_plugin(Packer(path, version), install, say)
+    debian = f"apt-get install packer ({lab}), or " if for_lab else ""
+    raise operation_failed(
+        "; ".join(refused) or "there is no packer on PATH",
+        hint=f"{debian}install {minimum} or newer: {_INSTALL_PAGE}; KILN_PACKER may name it",
+    )
 
 
 def command(
@@ -92,7 +116,7 @@ def command(
     var_files: Sequence[Path] = (),
     flags: Sequence[str] = (),
 ) -> list[str]:
-    """The command line of `packer build` or `packer validate`, to be run in an AMI's folder.
+    """Return the command line of `packer build` or `packer validate` in an AMI's folder.
 
     Lists, maps and booleans in `variables` are written in Packer's syntax.
     """
@@ -104,19 +128,16 @@ def command(
 
 
 def ask_packer(
-    argv: Sequence[str], folder: Path | None = None, text: str = "", timeout: float | None = None
+    packer: Packer, argv: Sequence[str], folder: Path | None = None, timeout: float | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a Packer command that builds nothing in `folder` (default: the current one).
-
-    Raises OSError if it cannot be run, subprocess.TimeoutExpired after `timeout` seconds.
-    """
+    """Run a Packer command that builds nothing in `folder` (default: the current one)."""
     # Packer's wrapper process writes its log to TMPDIR, and only it removes it.
     with tempfile.TemporaryDirectory(prefix="kiln-packer-", dir="/tmp") as scratch:
         return subprocess.run(
             argv,
             cwd=folder,
-            env=quiet({**os.environ, "TMPDIR": scratch}),
-            input=text,
+            env=packer.environment({**os.environ, "TMPDIR": scratch}),
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
@@ -125,22 +146,14 @@ def ask_packer(
         )
 
 
-def quiet(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment (default: the process's own) in which Packer's output can be parsed.
-
-    No call to HashiCorp's version check, no colours.
-    """
-    variables = os.environ if environment is None else environment
-    return {**variables, "CHECKPOINT_DISABLE": "1", "NO_COLOR": "1"}
-
-
-def _candidates() -> list[Path]:
-    named = os.environ.get("KILN_PACKER")
-    # Packer runs in the folder of its HCL.
-    return [Path(named).absolute()] if named else _on_path("packer")
+def parse_version(text: str) -> Version:
+    """Return `1.15.1` as numbers that can be compared."""
+    major, minor, patch = (int(part) for part in text.split("."))
+    return major, minor, patch
 
 
 def _on_path(name: str) -> list[Path]:
+    """Return each program of that name once."""
     programs: dict[Path, Path] = {}
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
         path = shutil.which(name, path=folder or os.curdir)
@@ -150,20 +163,89 @@ def _on_path(name: str) -> list[Path]:
 
 
 def _version_of(path: Path) -> Version | None:
-    """The version of HashiCorp's Packer; None if the binary is something else."""
+    """Return the version of HashiCorp's Packer; None if the binary is something else."""
     try:
-        done = ask_packer([str(path), "version"], timeout=20)
+        done = ask_packer(Packer(path, (0, 0, 0)), [str(path), "version"], timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return None
     match = re.search(r"^Packer v(\d+\.\d+\.\d+)", done.stdout, re.MULTILINE)
     return parse_version(match[1]) if match else None
 
 
-def parse_version(text: str) -> Version:
-    """`1.15.1` as numbers that can be compared."""
-    major, minor, patch = (int(part) for part in text.split("."))
-    return major, minor, patch
+def _with_plugin(packer: Packer, install: bool, say: Callable[[str], None]) -> Packer:
+    """Return Packer with the newest plugin on this machine that fits, or with the pinned one."""
+    if not packer.has_plugins:
+        return packer
+    done = ask_packer(packer, [str(packer.path), "plugins", "installed"])
+    found = re.findall(r"packer-plugin-amazon_v(\d+\.\d+\.\d+)_", done.stdout)
+    wanted = table("packer")["plugin"]
+    floor, ceiling = parse_version(wanted["floor"]), parse_version(wanted["ceiling"])
+    fitting = [version for version in map(parse_version, found) if floor <= version < ceiling]
+    if fitting:
+        return replace(packer, plugin=".".join(map(str, max(fitting))))
+    folder = _cache() / "plugins"
+    binary = _fetched("plugin", folder / table("packer")["plugin"]["source"], install, say)
+    # From 1.11 on Packer loads no plugin without this.
+    checksum = binary.with_name(f"{binary.name}_SHA256SUM")
+    checksum.write_text(hashlib.sha256(binary.read_bytes()).hexdigest(), encoding="utf-8")
+    version = table("packer")["releases"]["plugin"]["version"]
+    return replace(packer, plugin=version, plugin_folder=folder)
 
 
-def _how_to_install() -> str:
-    return "apt-get install packer, or https://developer.hashicorp.com/packer/install"
+def _cache() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root, "ami-kiln", "packer")
+
+
+def _fetched(name: str, folder: Path, install: bool, say: Callable[[str], None]) -> Path:
+    """Return the program of a pinned release, after fetching it if it is not in `folder` yet."""
+    release = table("packer")["releases"][name]
+    kind = f"{platform.system().lower()}_{_PROCESSORS.get(platform.machine(), platform.machine())}"
+    values = {"version": release["version"], "platform": kind}
+    url = mirrors.mirrored(release["url"].format(**values), mirrors.mirrors())
+    file = release["file"].format(**values)
+    program = folder / (f"{file}-{release['version']}" if name == "packer" else file)
+    if program.is_file():
+        return program
+    problem = "--no-install was given"
+    if kind not in release["sha256"]:
+        problem = f"no hash of it is known for {kind}"
+    elif install:
+        say(f"fetching {url}")
+        problem = _fetch(url, release["sha256"][kind], file, program)
+    if problem:
+        facts = table("packer")
+        raise operation_failed(
+            f"{urlsplit(url).path.rpartition('/')[2]} is needed, and {problem}",
+            hint=f"install Packer {facts['minimum']} or newer with its amazon plugin "
+            f"{facts['plugin']['floor']} ({_INSTALL_PAGE}), or unzip {url} and put its {file} at "
+            f"{program}",
+        )
+    return program
+
+
+def _fetch(url: str, sha256: str, member: str, program: Path) -> str:
+    """Unpack the archive's program if it has the hash. Return why not, or nothing."""
+    import requests
+
+    program.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=program.parent) as folder:
+        archive = Path(folder, "archive.zip")
+        try:
+            with (
+                requests.get(url, stream=True, timeout=_TIMEOUT) as answer,
+                archive.open("wb") as to,
+            ):
+                answer.raise_for_status()
+                for piece in answer.iter_content(1 << 20):
+                    to.write(piece)
+        except requests.RequestException as error:
+            return f"{urlsplit(url).netloc} does not answer: {http_reason(str(error)) or error}"
+        found = hashlib.sha256(archive.read_bytes()).hexdigest()
+        if found != sha256:
+            return f"{url} has sha256 {found}, expected {sha256}"
+        with zipfile.ZipFile(archive) as zipped:
+            unpacked = Path(zipped.extract(member, folder))
+        unpacked.chmod(0o755)
+        unpacked.replace(program)
+    return ""

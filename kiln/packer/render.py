@@ -1,87 +1,303 @@
-"""The texts of a recipe: what its folder in `packer/` holds, and what `packer/shared` does.
+"""What is in `packer/` and what a bake of a recipe reads, as data: path → text, link or file.
 
-`shared` is how an AMI is baked; an AMI's own are its recipe, the list of its components with their
-environment, and the files rendered for its image. `layout` says where they lie.
+`shared` is how every AMI is baked. A row's own folder holds what is baked into its AMI: its recipe,
+its components with their environment, and the files rendered for its image; it links to the rest.
+All of it is committed, so that a change to the matrix is reviewed as a change of HCL.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 from kiln import components
+from kiln.base import hcl, overlay, tags, templates
+from kiln.base.account import Account
+from kiln.base.errors import KilnError, refuse_errors
+from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
-from kiln.base.templates import render
-from kiln.components import Component, Step, rendered_files
-from kiln.packer import program, template_values
+from kiln.components import Component, Step, environment, rendered_files
+from kiln.facts import lock_file, table
+from kiln.packer.program import FOLDER_1_6
+
+
+@dataclass(frozen=True)
+class Link:
+    """A symbolic link; `target` is relative to the folder that the link is in."""
+
+    target: str
+
+
+# Path in a folder → its content.
+Tree = Mapping[str, "str | Link"]
 
 CHECKOUT = ".."  # from packer/ in it
+SHARED = "shared"
 RECIPE = "recipe.pkr.hcl"
 RECIPE_JSON = f"files/{rendered_files.RECIPE_JSON}"
-OLD = program.FOLDER_1_6
+SETTINGS = "settings.auto.pkrvars.hcl"
+_SHARED_FILES = ("variables", "source", "build", "plugins")
+LINKS = {
+    **{f"{name}.pkr.hcl": Link(f"../{SHARED}/{name}.pkr.hcl") for name in _SHARED_FILES},
+    f"{FOLDER_1_6}/{RECIPE}": Link(f"../{RECIPE}"),
+    f"{FOLDER_1_6}/variables.pkr.hcl": Link(f"../../{SHARED}/variables.pkr.hcl"),
+    f"{FOLDER_1_6}/source.pkr.hcl": Link(f"../../{SHARED}/{FOLDER_1_6}/source.pkr.hcl"),
+    f"{FOLDER_1_6}/build.pkr.hcl": Link(f"../../{SHARED}/build.pkr.hcl"),
+}
+"""What a row's folder takes from `packer/shared`."""
+
+# Packer uploads these to /var/tmp/kiln, beside the recipe's `files`.
+_UPLOADED = ("provisioners/lib", "runtime")
+
+# The tags of everything that a run creates.
+_TAGS = {
+    tags.RECIPE: "local.recipe.name",
+    tags.DISTRO: "local.recipe.distro.id",
+    tags.FLAVOR: "local.recipe.flavor",
+    tags.ARCH: "local.recipe.arch",
+    tags.DRIVER: "local.recipe.driver",
+    tags.KERNEL_MODULE: "local.recipe.kernel_module",
+    tags.CUDA: 'coalesce(local.recipe.cuda, "none")',
+    tags.NCCL: 'coalesce(local.recipe.nccl, "none")',
+    tags.EFA: 'coalesce(local.recipe.efa, "none")',
+    tags.SOURCE_AMI: "var.source_ami",
+    tags.GIT_COMMIT: "var.git_commit",
+    tags.RECIPE_DIGEST: "var.recipe_digest",
+    tags.INPUT_DIGEST: "var.input_digest",
+    tags.RUN_ID: "local.run_id",  # has a default that is made of the time
+    tags.TARGET: "var.target",
+}
 
 
-def render_files(recipe: Recipe) -> dict[str, str]:
-    """Path in the recipe's folder → text: what is this recipe's alone.
+@dataclass(frozen=True)
+class Rendered:
+    """A recipe with what is rendered for it alone (`own`: path in the row's folder → text)."""
 
-    Raises KilnError when a component has no provisioner or names an unknown field.
+    recipe: Recipe
+    own: Mapping[str, str]
+
+    @cached_property
+    def inputs(self) -> Mapping[str, bytes]:
+        """All files that a bake of the recipe reads: path as in a checkout → content.
+
+        Of `shared` there is only what this recipe uses: its provisioners, its hashes, its keys.
+        """
+        steps = filled(self.recipe)
+        hashes = lock_file.locked_hashes()
+        urls = [download.url for step in steps for download in step.downloads]
+        shared = shared_files(
+            steps,
+            sha256={url: hashes[url] for url in urls if url in hashes},
+            overlay_in_place=False,
+        )
+        line = self.recipe.line
+        return {
+            **{f"packer/{SHARED}/{path}": text.encode() for path, text in shared.items()},
+            **{f"packer/{line}/{path}": text.encode() for path, text in self.own.items()},
+            **{path: file.read_bytes() for path, file in uploaded_files(self.recipe).items()},
+        }
+
+    @cached_property
+    def digest(self) -> str:
+        """The recipe digest (SHA-256, hex): over the recipe and all files that its bake reads.
+
+        Two builds with one recipe digest asked for the same. The parent AMI and the packages of the
+        distribution are not in it.
+        """
+        return self.recipe.digest(dict(self.inputs))
+
+
+def render(recipe: Recipe) -> Rendered:
+    """Render what is the recipe's alone.
+
+    Refuses a component without provisioner, or with other variables than its script declares.
     """
-    values = template_values.recipe_values(recipe)
-    return {
-        RECIPE: render("packer/recipe.pkr.hcl.j2", **values),
-        RECIPE_JSON: _recipe_json(recipe),
-        **_image_files(recipe),
-    }
-
-
-def shared(checkout: str = CHECKOUT, *, apart: bool = True) -> dict[str, str]:
-    """Path in `packer/shared` → text: what is the same for all recipes.
-
-    `checkout`: where the provisioners are, relative to `packer/`. `apart`: see `uploads`.
-    Raises KilnError when a component names an unknown signing key.
-    """
-    all_components = components.everything()
-    keys = template_values.fingerprints(all_components)
-    return shared_by(checkout, all_components, template_values.locked(), keys, apart=apart)
-
-
-def shared_by(
-    checkout: str,
-    all_components: Iterable[Component | Step],
-    sha256: dict[str, str],
-    signing_keys: dict[str, str],
-    *,
-    apart: bool,
-) -> dict[str, str]:
-    """As `shared`, for these components, hashes of downloads by URL, and signing keys by name."""
-    values = {
-        "checkout": checkout,
-        **template_values.of_all(all_components, sha256, signing_keys, apart=apart),
-    }
-
-    def filled(name: str, **more: bool) -> str:
-        return render(f"packer/{name}.pkr.hcl.j2", **values, **more)
-
-    return {
-        "variables.pkr.hcl": filled("variables"),
-        "build.pkr.hcl": filled("build"),
-        "plugins.pkr.hcl": filled("plugins"),
-        "source.pkr.hcl": filled("source", plugin=True),
-        f"{OLD}/source.pkr.hcl": filled("source", plugin=False),
-    }
-
-
-def _recipe_json(recipe: Recipe) -> str:
-    """The recipe as HCL, the machine and its checks read it: /etc/kiln/recipe.json on the AMI."""
+    steps = filled(recipe)
+    _require_provisioners(recipe, steps)
+    findings = list(rendered_files.name_problems(recipe, tuple(steps)))
+    for step in steps:
+        findings += environment.environment_problems(step)
+    refuse_errors(findings)
+    parts = {step.name: _component(step) for step in steps}
     data = recipe.as_json()
     del data["row"]
-    return json.dumps(data, indent=2, sort_keys=True) + "\n"
-
-
-def _image_files(recipe: Recipe) -> dict[str, str]:
-    of_components = [step.files for step in template_values.filled(recipe)]
-    return {
-        f"files/{path}": text
-        for files in (*of_components, rendered_files.installed_agent_files(recipe))
-        for path, text in files.items()
+    files = {
+        path: text
+        for each in (*(step.files for step in steps), rendered_files.installed_agent_files(recipe))
+        for path, text in each.items()
     }
+    own = {
+        RECIPE: templates.render("packer/recipe.pkr.hcl.j2", recipe=recipe, components=parts),
+        # As HCL, the machine and its checks read it: /etc/kiln/recipe.json on the AMI.
+        RECIPE_JSON: json.dumps(data, indent=2, sort_keys=True) + "\n",
+        **{f"files/{path}": text for path, text in files.items()},
+    }
+    return Rendered(recipe, own)
+
+
+def recipe_digest(recipe: Recipe) -> str:
+    """Return the recipe's digest: see `Rendered.digest`."""
+    return render(recipe).digest
+
+
+def packer_tree(rows: Iterable[Rendered], root: Path) -> Tree:
+    """Return what `packer/`, which `KILN_PACKER_DIR` may have moved to `root`, holds."""
+    checkout = Path(os.path.relpath(ROOT, root.resolve())).as_posix()
+    shared = shared_files(components.everything(), checkout=checkout)
+    tree: dict[str, str | Link] = {f"{SHARED}/{path}": text for path, text in shared.items()}
+    for row in rows:
+        line = row.recipe.line
+        tree |= {f"{line}/{path}": link for path, link in LINKS.items()}
+        if variables := _settings(row.recipe):
+            tree[f"{line}/{SETTINGS}"] = variables
+            tree[f"{line}/{FOLDER_1_6}/{SETTINGS}"] = Link(f"../{SETTINGS}")
+        tree |= {f"{line}/{path}": text for path, text in row.own.items()}
+    return tree
+
+
+def shared_files(
+    steps: Iterable[Component | Step],
+    *,
+    checkout: str = CHECKOUT,
+    sha256: Mapping[str, str] | None = None,
+    overlay_in_place: bool = True,
+) -> dict[str, str]:
+    """Return `packer/shared` for these components: path → text.
+
+    `checkout`: where the provisioners are, relative to `packer/`. `sha256`: URL → hash, otherwise
+    that of the lock file. `overlay_in_place`: an overlay's files are in the overlay, not copied
+    among the checkout's as in a run's folder.
+    """
+    steps = list(steps)
+    values = {
+        "checkout": checkout,
+        "packer": table("packer"),
+        "tags": {key: hcl.Expression(value) for key, value in _TAGS.items()},
+        "uploads": _upload_folders(overlay_in_place),
+        "scripts": {step.name: _script_path(step.name, overlay_in_place) for step in steps},
+        "components": steps,
+        "sha256": dict(lock_file.locked_hashes() if sha256 is None else sha256),
+        "signing_keys": fingerprints(steps),
+    }
+    texts = {
+        f"{name}.pkr.hcl": templates.render(f"packer/{name}.pkr.hcl.j2", plugin=True, **values)
+        for name in _SHARED_FILES
+    }
+    old = templates.render("packer/source.pkr.hcl.j2", plugin=False, **values)
+    return {**texts, f"{FOLDER_1_6}/source.pkr.hcl": old}
+
+
+def filled(recipe: Recipe) -> list[Step]:
+    """Return what the recipe's components do for it, in bake order."""
+    return [components.get(name).for_recipe(recipe) for name in recipe.components]
+
+
+def fingerprints(steps: Iterable[Component | Step]) -> dict[str, str]:
+    """Map the names of the signing keys of these components to their fingerprints."""
+    keys = table("keys")["keys"]
+    names = sorted({key for step in steps for key in step.keys.values()})
+    return {name: str(keys[name]["fingerprint"]) for name in names}
+
+
+def uploaded_files(recipe: Recipe) -> dict[str, Path]:
+    """Map the path as in a checkout to the file, for all that Packer uploads for the recipe."""
+    chosen = {
+        _script_path(name, overlay_in_place=False): overlay.provisioner_file(name)
+        for name in recipe.components
+    }
+    tops = [(ROOT, folder) for folder in _UPLOADED]
+    tops += [(top, "runtime") for top in overlay.overlays()]  # their files replace ours
+    for top, folder in tops:
+        for path in sorted((top / folder).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                chosen[path.relative_to(top).as_posix()] = path
+    return chosen
+
+
+def account_variables(account: Account) -> dict[str, Any]:
+    """Return the HCL variables that an account's settings alone decide."""
+    return {
+        "tags": dict(account.tags),
+        "kms_key_id": account.kms_key_id or "",
+        "iam_instance_profile": account.iam_instance_profile or "",
+        "spot_price": "auto" if account.spot else "",
+        "proxy": account.proxy or "",
+        "no_proxy": list(account.no_proxy),
+        "mirrors": dict(account.mirrors),
+        "time_limits": dict(account.time_limits),
+    }
+
+
+def time_limit(account: Account, component: str) -> float:
+    """Return how long the component's provisioner may take, in seconds."""
+    limits = account.time_limits
+    limit = limits.get(component) or limits.get("all") or table("packer")["time_limit"]
+    return float(limit[:-1]) * {"s": 1, "m": 60, "h": 3600}[limit[-1]]
+
+
+def _settings(recipe: Recipe) -> str:
+    """Return the row's `aws` settings as a file of variables that Packer reads by itself.
+
+    They belong to no image, so they are not in the digest, and a run gives Packer its own. Empty if
+    none is set. EC2 is asked for a `subnet_filter`, and tries more instance types, in the pipeline.
+    """
+    account = recipe.row.account
+    values = {
+        "region": account.region,
+        "subnet_id": account.subnet_id,
+        "security_group_ids": list(account.security_group_ids),
+        "ssh_interface": account.ssh_interface,
+        "ssh_source_cidrs": list(account.ssh_source_cidrs),
+        "instance_type": account.instance_types[0] if account.instance_types else None,
+        "capacity_reservation_id": account.capacity_reservation_id,
+        **account_variables(account),
+    }
+    known = {name: value for name, value in values.items() if value}
+    by_pipeline = ["subnet_filter"] if account.subnet_filter else []
+    if not known and not by_pipeline:
+        return ""
+    return templates.render("packer/settings.pkrvars.hcl.j2", values=known, by_pipeline=by_pipeline)
+
+
+def _script_path(component: str, overlay_in_place: bool) -> str:
+    """Return a component's provisioner, relative to the checkout."""
+    if not overlay_in_place:
+        return f"provisioners/{component}.sh"
+    return _from_root(overlay.provisioner_file(component))
+
+
+def _upload_folders(overlay_in_place: bool) -> list[str]:
+    """Return the folders that Packer uploads, relative to the checkout."""
+    own = overlay.own_files("runtime") if overlay_in_place else []
+    return [*_UPLOADED, *map(_from_root, own)]
+
+
+def _from_root(path: Path) -> str:
+    return Path(os.path.relpath(path, ROOT)).as_posix()
+
+
+def _component(step: Step) -> dict[str, dict[str, str]]:
+    """Return a component as the recipe's HCL holds it; what is empty is left out."""
+    versions = {f"{d.env}_VERSION": d.version for d in step.downloads if d.version}
+    parts = {
+        "env": {**step.env, **versions},
+        "downloads": {download.env: download.url for download in step.downloads},
+        "keys": step.keys,
+    }
+    return {name: part for name, part in parts.items() if part}
+
+
+def _require_provisioners(recipe: Recipe, steps: Sequence[Step]) -> None:
+    for step in steps:
+        path = overlay.provisioner_file(step.name)
+        if not path.is_file():
+            raise KilnError(
+                f"component {step.name!r} of {recipe.name} has no provisioner: "
+                f"{overlay.shown_path(path)} does not exist",
+                hint=f"write it, or leave the component out: `without: [{step.name}]`",
+            )

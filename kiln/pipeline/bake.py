@@ -23,14 +23,11 @@ from kiln.cloud.capacity import Launch, Try
 from kiln.cloud.instance import ssh_timeout
 from kiln.cloud.network import Access
 from kiln.cloud.runs import Run
-from kiln.cloud.target import Target
 from kiln.facts.tables import message
-from kiln.packer import plugins, settings
-from kiln.packer.digest import identity_variables
 from kiln.packer.folders import write_inputs
-from kiln.packer.output import Event, waits_for
-from kiln.packer.process import BuildResult, run_build
+from kiln.packer.process import BuildResult, Event, run_build, waits_for
 from kiln.packer.program import Packer
+from kiln.packer.render import account_variables, time_limit
 from kiln.pipeline.draft import Draft, ProvisionerError
 from kiln.pipeline.plan import Plan
 from kiln.pipeline.record import Failure
@@ -67,7 +64,7 @@ def bake(
         "ssh_interface": _interface(plan.account, access),
     }
     # In the run's own folder, so that a concurrent edit in the checkout has no effect.
-    folder = write_inputs(plan.recipe, run.folder)
+    folder = write_inputs(plan.rendered, run.folder)
     left = capacity.launches(plan.account, target, plan.instance_types, network.subnets)
     while True:
         launch = left[0]
@@ -98,16 +95,14 @@ def run_variables(plan: Plan, run: Run, git_commit: str) -> dict[str, Any]:
     """The HCL variables that say which run this is, of which commit, where, by which settings, and
     how long SSH may take."""
     return {
-        **identity_variables(
-            run_id=run.id,
-            git_commit=git_commit,
-            target=plan.target.kind,
-            recipe_digest=plan.recipe_digest,
-            input_digest=plan.input_digest,
-        ),
+        "run_id": run.id,
+        "git_commit": git_commit,
+        "target": plan.target.kind,
+        "recipe_digest": plan.recipe_digest,
+        "input_digest": plan.input_digest,
         "region": plan.target.region,
         "ssh_timeout": f"{ssh_timeout()}s",
-        **settings.of_account(plan.account),
+        **account_variables(plan.account),
     }
 
 
@@ -117,7 +112,6 @@ def _run_packer(
     """One run of Packer on a folder of HCL. Its log is the run's packer.log."""
     plan, packer, run = output.plan, output.packer, output.draft.run
     inputs = plan.target.hooks.packer_inputs(run.folder, plan.recipe)
-    plugins.install_plugins(packer, folder)
     with short_path(run.id, run.folder) as short:
         # Packer reads {{ in a path as a template, and leaves its log behind when it is killed.
         (short / "key").symlink_to(key_file.absolute())
@@ -201,19 +195,17 @@ class PackerOutput:
 
     def read(self, event: Event) -> None:
         """Take a line of Packer's."""
-        if event.kind in ("say", "message", "error") and not event.patience:
+        if event.kind in ("say", "message", "error") and not event.says("limit"):
             self._stage.line(event.text)
         wait = waits_for(event, self._instance, ssh_timeout())
         if wait:
-            of = event.component and settings.time_limit(self.plan.account, event.component)
+            of = event.component and time_limit(self.plan.account, event.component)
             self._stage.waits_for(wait.what, limit=of or wait.limit)
         self.reader.read(event)
         if event.instance_id:
             self._instance = f"instance {event.instance_id}"
             if event.instance_id not in self.draft.launched:
                 self.draft.launched.append(event.instance_id)
-            if not self.packer.has_plugins:
-                _require_imdsv2(self.plan.target, event.instance_id)
 
 
 class FailureReader:
@@ -327,11 +319,3 @@ def finish_image(plan: Plan, ami_id: str) -> None:
     with aws.explained(f"{ami_id} could not be set to IMDSv2 by default"):
         # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-IMDS-new-instances.html
         aws.ec2(plan.target).modify_image_attribute(ImageId=ami_id, ImdsSupport={"Value": "v2.0"})
-
-
-def _require_imdsv2(target: Target, instance_id: str) -> None:
-    """Make the build instance require IMDSv2; Packer 1.6 has no `metadata_options` for that."""
-    with aws.explained(f"{instance_id} could not be made to require IMDSv2"):
-        aws.ec2(target).modify_instance_metadata_options(
-            InstanceId=instance_id, HttpTokens="required", HttpEndpoint="enabled"
-        )

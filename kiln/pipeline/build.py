@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kiln.base import needs, overlay
 from kiln.base.account import Account, key_elsewhere
@@ -20,11 +20,11 @@ from kiln.cloud.target import Target
 from kiln.compat import engine
 from kiln.matrix import flags
 from kiln.matrix.load import no_such_component
-from kiln.packer import plugins, program, seen_hashes
-from kiln.packer.digest import recipe_digest
+from kiln.packer import program
+from kiln.packer.folders import renewal, shown_packer, stale_rows
+from kiln.packer.lock import first_seen
 from kiln.packer.program import Packer
-from kiln.packer.scripts import check_scripts
-from kiln.packer.staleness import renewal, shown_packer, stale_files
+from kiln.packer.validate import check_scripts
 from kiln.pipeline import bake as baking
 from kiln.pipeline import plan as planning
 from kiln.pipeline import verify
@@ -222,15 +222,15 @@ def _set_up(
     install: bool,
 ) -> tuple[list[Plan], Packer]:
     """Prepare this machine and the target for the recipes, and plan their builds."""
-    needs.ensure("packer", "ssh", install=install, say=progress.say)
-    packer = program.find_packer()
+    needs.ensure("ssh", install=install, say=progress.say)
+    packer = program.find_packer(in_aws=target.bills, install=install, say=progress.say)
     own_kernel = options.own_kernel is not None
     target.hooks.prepare(recipes, progress, install=install, own_kernel=own_kernel)
     planned = _plans(recipes, options, target, rebuilt)
     if any(plan.account.ssh_interface == SESSION_MANAGER for plan in planned):
         session.require_plugin()
     if rebuilt is None:
-        say_if_stale(recipes, progress)
+        say_if_stale(planned, progress)
     with progress.stage("parse the scripts"):
         _require_scripts(recipes)
     for name in sorted({plan.account.records_bucket or "" for plan in planned} - {""}):
@@ -240,9 +240,9 @@ def _set_up(
     return planned, packer
 
 
-def say_if_stale(recipes: list[Recipe], progress: Progress) -> None:
+def say_if_stale(planned: list[Plan], progress: Progress) -> None:
     """Report that the committed HCL is not what will be baked."""
-    if stale_files(recipes, orphans=False):
+    if stale_rows([plan.rendered for plan in planned]):
         progress.say(
             f"{shown_packer()}/ is stale: this build bakes what the matrix says now; {renewal()} "
             f"brings {shown_packer()}/ up to date"
@@ -288,8 +288,6 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop) -> 
     if stop.is_set():
         raise operation_failed(f"{recipe.name}: interrupted", hint="it had not begun")
     stop = stop.of_run()
-    # Other rows may have been built for an hour since the plan, and a script been edited.
-    plan = replace(plan, recipe_digest=recipe_digest(recipe))
     bucket = bucket_at(plan.account.records_bucket, target)
     # An AMI without a verdict is removed; one whose checks failed is kept for inspection.
     remove = not plan.options.keep
@@ -303,7 +301,6 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop) -> 
         draft.note(
             ami_id=baked.ami_id,
             amis={target.region: baked.ami_id},
-            packer=plugins.described(packer),
             instance_type=baked.instance_type,
             component_seconds=baked.component_seconds,
         )
@@ -318,7 +315,7 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop) -> 
             own_kernel=plan.options.own_kernel,
         )
     if target.bills and draft.record.versions:
-        new = seen_hashes.first_seen(draft.record.versions["downloads"])
+        new = first_seen(draft.record.versions["downloads"])
         if new:
             progress.say(
                 f"{len(new)} downloads have unconfirmed hashes; record them with "
@@ -345,7 +342,7 @@ def _first_facts(plan: Plan, packer: Packer) -> Record:
         source_ami=plan.source,
         instance_type=plan.instance_type,
         verify_instance_type=plan.verify_instance_type,
-        packer=plugins.described(packer),
+        packer=str(packer),
         git_commit=runs.git_commit(),
         started="",
         folder="",

@@ -22,7 +22,7 @@ from kiln.cloud.target import OwnKernel, ParentAmi, Target
 from kiln.facts import table
 from kiln.matrix import load
 from kiln.matrix.flags import overridden
-from kiln.packer.digest import recipe_digest
+from kiln.packer.render import Rendered, recipe_digest, render
 from kiln.pipeline.record import Record
 
 _REST = "everything else: AMI Kiln's own (default)"
@@ -72,16 +72,25 @@ class Plan:
     """One recipe, its parent AMI (as it is today, or of a record), and where it will be built and
     checked."""
 
-    recipe: Recipe
+    rendered: Rendered
     target: Target
     source: ParentAmi
     # The types that bake, in the order in which they are tried.
     instance_types: tuple[str, ...]
     verify_instance_type: str
-    recipe_digest: str
     account: Account
     options: Options
     recipe_from: str = "the matrix"
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe that is built."""
+        return self.rendered.recipe
+
+    @property
+    def recipe_digest(self) -> str:
+        """The digest of all that the bake reads, as it was when the plan was made."""
+        return self.rendered.digest
 
     @property
     def instance_type(self) -> str:
@@ -179,12 +188,11 @@ def plan_build(
     target = target.in_region(account.region or target.region)
     source = parents.again(rebuilt.source, recipe, target) if rebuilt else find(recipe, target)
     return Plan(
-        recipe=recipe,
+        rendered=render(recipe),
         target=target,
         source=source,
         instance_types=options.bake_types(recipe),
         verify_instance_type=options.verify_type(recipe),
-        recipe_digest=recipe_digest(recipe),
         account=account,
         options=options,
         recipe_from=rebuilt.recipe_from if rebuilt else "the matrix",

@@ -37,7 +37,7 @@ from kiln.cloud.network import Access, make_access
 from kiln.cloud.target import OwnKernel, ParentAmi, Target
 from kiln.matrix import flags, load
 from kiln.matrix.flags import NOTHING, overridden, records_bucket
-from kiln.packer.digest import recipe_digest
+from kiln.packer.render import recipe_digest
 from kiln.pipeline import checks, records
 from kiln.pipeline.draft import Draft, recorded
 from kiln.pipeline.record import Record

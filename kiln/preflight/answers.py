@@ -8,8 +8,6 @@ from enum import Enum
 from typing import Any
 
 from kiln.base.recipe import Recipe
-from kiln.base.wanted_package import WantedPackage
-from kiln.preflight.demand import File, Install
 from kiln.preflight.indexes import SILENT, WRONG, Index
 
 # Of a parent AMI that AWS could not be asked for.
@@ -28,7 +26,9 @@ class State(Enum):
 class FileAnswer:
     """A file that a script fetches: size in bytes if the host says it; `compared` with its hash."""
 
-    file: File
+    component: str
+    url: str
+    sha256: str | None
     state: State
     size: int | None = None
     detail: str = ""
@@ -40,36 +40,35 @@ class FileAnswer:
 class PackageAnswer:
     """A package: the version and repository that a bake would take, or the nearest version."""
 
-    package: WantedPackage
+    component: str
+    package: str
     state: State
-    version: str = ""
-    repository: str = ""
-    nearest: str = ""
+    version: str | None = None
+    repository: str | None = None
+    nearest: str | None = None
     detail: str = ""
-    hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class ResolveAnswer:
-    """An install: PUBLISHED if the solver found everything, with the packages it would install.
+    """An install: PUBLISHED if the solver found everything, with how many packages it installs.
 
     SILENT if some of its packages could not be asked for; those that could be, fit together.
     """
 
     state: State
-    install: Install
-    packages: tuple[str, ...] = ()
+    packages: int = 0
     detail: str = ""
 
 
 @dataclass(frozen=True)
 class ParentAnswer:
-    """The parent AMI as `name` names it. `state` is None if AWS could not be asked; `detail` says
-    why, or names the AMI."""
+    """The parent AMI as the row asks for it. `state` is None if AWS could not be asked; `detail`
+    says why, or names the AMI."""
 
-    name: str
+    asked: str
     state: State | None
-    ami: str = ""
+    ami: str | None = None
     detail: str = ""
 
 
@@ -90,38 +89,31 @@ class RowAnswer:
 
         A parent that could not be asked for is not counted: it needs credentials.
         """
-        states = [
-            *([self.parent.state] if self.parent.state else []),
-            *(answer.state for answer in self.files),
-            *(answer.state for answer in self.packages),
-            *(answer.state for answer in self.resolved),
-            *(_state_of(index) for index in self.repositories),
-        ]
-        if State.MISSING in states:
-            return State.MISSING
-        return State.SILENT if State.SILENT in states else State.PUBLISHED
+        answers: list[Any] = [self.parent, *self.files, *self.packages, *self.resolved]
+        states = {*(answer.state for answer in answers), *map(_state_of, self.repositories)}
+        return next((s for s in (State.MISSING, State.SILENT) if s in states), State.PUBLISHED)
 
     def problems(self) -> list[str]:
         """What is not published, a sentence each."""
-        files = [a.detail for a in self.files if a.state is State.MISSING]
-        wrong = [
+        found = [self.parent.detail] if self.parent.state is State.MISSING else []
+        found += [answer.detail for answer in self.files if answer.state is State.MISSING]
+        found += [
             f"repository {index.entry.name} ({index.repository.url}): {index.detail}"
             for index in self.repositories
             if index.state == WRONG
         ]
         # Without a reason of its own a package is missing since its repository is wrong.
-        packages = [
-            f"{a.package}: {a.detail}"
-            for a in self.packages
-            if a.state is State.MISSING and a.detail
+        found += [
+            f"{answer.package}: {answer.detail}"
+            for answer in self.packages
+            if answer.state is State.MISSING and answer.detail
         ]
-        unmet = [
+        found += [
             f"dependencies do not resolve: {answer.detail}"
             for answer in self.resolved
             if answer.state is State.MISSING
         ]
-        parent = [self.parent.detail] if self.parent.state is State.MISSING else []
-        return list(dict.fromkeys([*parent, *files, *wrong, *packages, *unmet]))
+        return list(dict.fromkeys(found))
 
     def silent_hosts(self) -> dict[str, str]:
         """The hosts that did not answer for this row → why."""
@@ -130,28 +122,15 @@ class RowAnswer:
 
     def as_json(self) -> dict[str, Any]:
         """The answers as plain data."""
+        files = ("component", "url", "state", "size", "sha256", "compared")
+        packages = ("component", "package", "state", "version", "repository", "nearest", "detail")
         return {
             "name": self.recipe.name,
             "state": self.state.value,
             "problems": self.problems(),
             "silent_hosts": self.silent_hosts(),
-            "parent": {
-                "asked": self.parent.name,
-                "state": self.parent.state.value if self.parent.state else NOT_ASKED,
-                "ami": self.parent.ami or None,
-                "detail": self.parent.detail,
-            },
-            "files": [
-                {
-                    "component": answer.file.component,
-                    "url": answer.file.url,
-                    "state": answer.state.value,
-                    "size": answer.size,
-                    "sha256": answer.file.sha256 or None,
-                    "compared": answer.compared,
-                }
-                for answer in self.files
-            ],
+            "parent": _plain(self.parent, ("asked", "state", "ami", "detail")),
+            "files": [_plain(answer, files) for answer in self.files],
             "repositories": [
                 {
                     "name": index.entry.name,
@@ -162,39 +141,22 @@ class RowAnswer:
                 }
                 for index in self.repositories
             ],
-            "packages": [
-                {
-                    "component": answer.package.component,
-                    "package": str(answer.package),
-                    "state": answer.state.value,
-                    "version": answer.version or None,
-                    "repository": answer.repository or None,
-                    "nearest": answer.nearest or None,
-                    "detail": answer.detail,
-                }
-                for answer in self.packages
-            ],
+            "packages": [_plain(answer, packages) for answer in self.packages],
             "dependencies": [
-                {"state": a.state.value, "packages": len(a.packages), "detail": a.detail}
-                for a in self.resolved
+                _plain(answer, ("state", "packages", "detail")) for answer in self.resolved
             ],
         }
 
 
-def _state_of(index: Index) -> State:
-    if index.usable:
-        return State.PUBLISHED
-    return State.SILENT if index.state == SILENT else State.MISSING
+def _plain(answer: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return these fields of an answer as plain data."""
+    state = answer.state.value if answer.state else NOT_ASKED
+    return {name: state if name == "state" else getattr(answer, name) for name in names}
 
 
 def rows_text(rows: Sequence[RowAnswer]) -> str:
-    """A table with a line per row, what is not published with its rows, the silent hosts."""
-    width = max((len(row.recipe.name) for row in rows), default=0)
-    head = (
-        f"{'row':<{width}}  {'parent':>9}  {'files':>7}  {'repositories':>12}  {'packages':>8}  "
-        "dependencies"
-    )
-    lines = [head, *(_line(row, width) for row in rows)]
+    """Return a table with a line per row, what is not published with its rows, the silent hosts."""
+    lines = _table(rows)
     problems: dict[str, list[str]] = {}
     hosts: dict[tuple[str, str], list[str]] = {}
     for row in rows:
@@ -214,20 +176,44 @@ def rows_text(rows: Sequence[RowAnswer]) -> str:
         ]
     reasons = sorted({row.parent.detail for row in rows if row.parent.state is None})
     lines += ["", *(f"parents not asked for: {reason}" for reason in reasons)] if reasons else []
-    return "\n".join([*lines, "", _verdict(rows)])
+    states = [row.state for row in rows]
+    verdict = f"{states.count(State.PUBLISHED)} of {len(rows)} rows: everything is published"
+    if missing := states.count(State.MISSING):
+        verdict += f"; {missing}: something is not"
+    if silent := states.count(State.SILENT):
+        verdict += f"; {silent}: not every host answered"
+    return "\n".join([*lines, "", verdict])
 
 
-def _line(row: RowAnswer, width: int) -> str:
-    files = _share(answer.state for answer in row.files)
-    repositories = _share(_state_of(index) for index in row.repositories)
-    packages = _share(answer.state for answer in row.packages)
-    closure = _closure(row)
+def _table(rows: Sequence[RowAnswer]) -> list[str]:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("row")
+    for heading in ("parent", "files", "repositories", "packages"):
+        table.add_column(heading, justify="right")
+    table.add_column("dependencies")
     words = {State.PUBLISHED: "there", State.MISSING: "missing", None: NOT_ASKED}
-    parent = words.get(row.parent.state, NOT_ASKED)
-    return (
-        f"{row.recipe.name:<{width}}  {parent:>9}  {files:>7}  {repositories:>12}  {packages:>8}  "
-        f"{closure}"
-    )
+    for row in rows:
+        table.add_row(
+            row.recipe.name,
+            words[row.parent.state],
+            _share(answer.state for answer in row.files),
+            _share(map(_state_of, row.repositories)),
+            _share(answer.state for answer in row.packages),
+            _closure(row),
+        )
+    console = Console(width=1000, color_system=None)
+    with console.capture() as shown:
+        console.print(table, highlight=False)
+    return [line.rstrip() for line in shown.get().splitlines()]
+
+
+def _state_of(index: Index) -> State:
+    if index.usable:
+        return State.PUBLISHED
+    return State.SILENT if index.state == SILENT else State.MISSING
 
 
 def _share(states: Iterable[State]) -> str:
@@ -237,21 +223,9 @@ def _share(states: Iterable[State]) -> str:
 
 def _closure(row: RowAnswer) -> str:
     states = {answer.state for answer in row.resolved}
-    count = sum(len(answer.packages) for answer in row.resolved)
+    count = sum(answer.packages for answer in row.resolved)
     if State.MISSING in states:
         return "do not resolve"
     if State.SILENT in states:
-        return f"{count} packages fit, the rest could not be asked for" if count else "not asked"
+        return f"{count} packages fit, the rest could not be asked for" if count else NOT_ASKED
     return f"resolve to {count} packages"
-
-
-def _verdict(rows: Sequence[RowAnswer]) -> str:
-    states = [row.state for row in rows]
-    count = len(rows)
-    parts = [f"{states.count(State.PUBLISHED)} of {count} rows: everything is published"]
-    missing, silent = states.count(State.MISSING), states.count(State.SILENT)
-    if missing:
-        parts.append(f"{missing}: something is not")
-    if silent:
-        parts.append(f"{silent}: not every host answered")
-    return "; ".join(parts)

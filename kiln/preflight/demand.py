@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kiln import facts
@@ -61,17 +62,12 @@ def demand(recipe: Recipe) -> Demand:
     )
 
 
-def _files(step: Step) -> list[File]:
+def _files(step: Step) -> Iterator[File]:
     hashes = locked_hashes()
-    return [
-        File(step.name, download.url, hashes.get(download.url) or _published(download.url))
-        for download in step.downloads
-    ]
-
-
-def _published(url: str) -> str:
-    fact = facts.known_sha256(url)
-    return fact.sha256 if fact else ""
+    for download in step.downloads:
+        known = facts.known_sha256(download.url)
+        sha256 = hashes.get(download.url) or (known.sha256 if known else "")
+        yield File(step.name, download.url, sha256)
 
 
 def _installs(steps: tuple[Step, ...], *, rpm: bool) -> list[Install]:

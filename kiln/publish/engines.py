@@ -19,7 +19,6 @@ def codebuild_text() -> str:
     return render(
         f"deploy/{CODEBUILD_TEMPLATE.name}.j2",
         build_policy=_in_any_partition(iam.policy()),
-        old_packer_policy=_in_any_partition(iam.policy("packer_1_6")),
         plan_policy=_without("plan", "RunBatches", "SendReports"),
         catalogue_policy=_without("catalogue", "WriteTheSite"),
         publish_policy=_in_any_partition(iam.publishing_policy("publish")),

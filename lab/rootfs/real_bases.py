@@ -16,9 +16,14 @@ from kiln.base.errors import operation_failed
 from kiln.base.recipe import Recipe
 from kiln.components import package_repositories
 from kiln.preflight.ask import cache_folder
-from kiln.preflight.fetch import Fetcher
-from kiln.preflight.indexes import Index, ask_repository
-from kiln.preflight.keyrings import NotSignedError, armored, make_keyring
+from kiln.preflight.indexes import (
+    Fetcher,
+    Index,
+    NotSignedError,
+    armored,
+    ask_repository,
+    make_keyring,
+)
 from lab.packages import deb
 from lab.rootfs import aptsources, bases, distros, emulation, importer
 from lab.shell import CommandError, run

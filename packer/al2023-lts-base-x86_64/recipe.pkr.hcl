@@ -4,12 +4,9 @@
 # This file holds what is baked into this AMI, files/etc/kiln/recipe.json the rest of its recipe.
 # How it is baked is the same for every AMI: ../shared/, which this folder links to.
 #
-# By hand, without AMI Kiln, from any directory (here: from packer/ in the checkout).
-# Packer 1.7 and newer:
+# By hand, without AMI Kiln, from any directory (here: from packer/ in the checkout), with Packer 1.9 or newer:
 #   packer init al2023-lts-base-x86_64
 #   packer build -var source_ami=ami-... -var 'ssh_source_cidrs=["<your address>/32"]' al2023-lts-base-x86_64
-# Packer 1.6.6, which cannot require IMDSv2:
-#   packer build -var source_ami=ami-... -var 'ssh_source_cidrs=["<your address>/32"]' al2023-lts-base-x86_64/packer-1.6
 # The parent AMI: aws ssm get-parameter --query Parameter.Value --output text \
 #   --name /aws/service/ami-amazon-linux-latest/al2023-ami-kernel-6.1-x86_64
 

@@ -1,8 +1,8 @@
-# The build instance and the AMI, for Packer 1.7 and newer.
+# The build instance and the AMI, for Packer 1.9.0 and newer.
 # Written by `./invoke render` from templates/packer/: edit there.
 
 packer {
-  required_version = ">= 1.7.0"
+  required_version = ">= 1.9.0"
 }
 
 locals {

@@ -85,6 +85,7 @@ def account(
             users_environment(home)
             | way
             | {
+                "KILN_TESTS_ALLOW_PACKER_1_6_IN_AWS": "1",
                 # Nothing else says that it is a lab: AWS_ENDPOINT_URL is not set.
                 "AWS_ACCESS_KEY_ID": session_token.KEY_ID,
                 "AWS_SECRET_ACCESS_KEY": session_token.SECRET_KEY,

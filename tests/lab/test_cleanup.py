@@ -24,7 +24,7 @@ from devel.testbed import bare_checkout, processes_of
 from kiln.base import tags
 from kiln.base.errors import KilnError
 from kiln.matrix import load
-from kiln.packer.digest import recipe_digest
+from kiln.packer.render import recipe_digest
 from lab import control
 from tests.unit import commands
 

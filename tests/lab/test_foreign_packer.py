@@ -130,23 +130,25 @@ def test_a_rendered_folder_builds_by_hand_from_any_directory(lab, ec2, source_am
 
 def test_todays_packer_builds_on_spot_instances(lab, ec2, client, key, tmp_path: Path):
     """What Debian's Packer 1.6.6 cannot: a fleet with tags of its own."""
-    packer = next((packer.path for packer in packers.usable() if packer.has_plugins), None)
+    packer = next((packer for packer in packers.usable() if packer.has_plugins), None)
     if not packer:
         pytest.skip("a Packer with the amazon plugin: KILN_SECOND_PACKER")
     parameter = client("ssm").get_parameter(Name="/aws/service/debian/release/12/latest/amd64")
     name = f"newer-{time.time():.0f}"
     done = subprocess.run(
         [
-            *(str(packer), "build", "-var", f"source_ami={parameter['Parameter']['Value']}"),
+            *(str(packer.path), "build", "-var", f"source_ami={parameter['Parameter']['Value']}"),
             *("-var", f"name={name}", str(Path(__file__).parent / "foreign" / "newer.pkr.hcl")),
         ],
-        env={
-            **control.environment(lab),
-            "PATH": "/usr/bin:/bin",
-            "HOME": str(tmp_path),
-            "AWS_POLL_DELAY_SECONDS": "1",
-            **{n: os.environ[n] for n in ("PACKER_PLUGIN_PATH",) if n in os.environ},
-        },
+        env=packer.environment(
+            {
+                **control.environment(lab),
+                "PATH": "/usr/bin:/bin",
+                "HOME": str(tmp_path),
+                "AWS_POLL_DELAY_SECONDS": "1",
+                **{n: os.environ[n] for n in ("PACKER_PLUGIN_PATH",) if n in os.environ},
+            }
+        ),
         capture_output=True,
         text=True,
         timeout=400,

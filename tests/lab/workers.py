@@ -40,6 +40,7 @@ ENVIRONMENT = {
     "AWS_CA_BUNDLE": "/etc/ssl/certs/ca-certificates.crt",
     "KILN_AWS_RECORDS_BUCKET": BUCKET,
     "KILN_AWS_SSH_INTERFACE": "private_ip",
+    "KILN_TESTS_ALLOW_PACKER_1_6_IN_AWS": "1",
     "PKR_VAR_poll_seconds": "1",
     "PKR_VAR_reboot_pause": "1s",
 }
@@ -82,7 +83,6 @@ def roles(client: Any) -> tuple[str, str]:
     shared = {**settings, "Statement": records}
     worker = {
         "build": iam.policy(),
-        "packer-1-6": iam.policy("packer_1_6"),
         "publish": iam.publishing_policy("publish"),
         "records": shared,
     }

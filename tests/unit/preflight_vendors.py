@@ -144,8 +144,8 @@ def serving(folder: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     # The server is in this process, and a busy machine may leave it no time for a minute. A host
     # that is silent is one that answers 503 here.
-    monkeypatch.setattr("kiln.preflight.fetch.TIMEOUT", (600, 600))
-    monkeypatch.setattr("kiln.preflight.package_root.TIMEOUT", 600)
+    monkeypatch.setattr("kiln.preflight.indexes.TIMEOUT", (600, 600))
+    monkeypatch.setattr("kiln.preflight.packages.TIMEOUT", 600)
     for key in facts.table("keys")["keys"].values():
         monkeypatch.setitem(key, "fingerprint", signer.fingerprint)
     for key in facts.table("archives")["keys"].values():

@@ -14,7 +14,7 @@ from kiln.base import templates, yaml_files
 from kiln.base.paths import KNOWLEDGE, ROOT, lock_file
 from kiln.base.yaml_files import load_yaml
 from kiln.facts import lock_file as lock
-from kiln.packer import policy
+from kiln.packer import validate
 from lab.api import botocore_data
 
 _parse = yaml_files.parse_plain
@@ -36,7 +36,7 @@ yaml_files.parse_plain = _parse_plain
 load_yaml(ROOT / "amis.yaml")
 lock.read_lock_file(lock_file())
 for _path in sorted((ROOT / "packer" / "shared").rglob("*.hcl")):
-    policy.read_hcl(_path.read_text(encoding="utf-8"))
+    validate.read_hcl(_path.read_text(encoding="utf-8"))
 for _name in templates.environment().list_templates(["j2"]):
     templates.environment().get_template(_name)
 botocore_data.read_once()

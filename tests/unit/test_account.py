@@ -22,7 +22,7 @@ from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
 from kiln.matrix import load
 from kiln.matrix.flags import overridden
-from kiln.packer import settings
+from kiln.packer import render
 
 MATRIX = """\
 defaults:
@@ -89,16 +89,16 @@ def test_tags_and_mirrors_add_up_and_each_says_where_it_comes_from(tmp_path: Pat
 def test_a_components_time_limit_counts_before_all_and_the_closest_layer_before_others(
     tmp_path: Path,
 ) -> None:
-    assert settings.time_limit(Account(), "cuda") == 2 * 3600
+    assert render.time_limit(Account(), "cuda") == 2 * 3600
     defaults = {"time_limits": {"all": "90m", "nvidia-driver": "3h"}}
     got = account(tmp_path, defaults, {"time_limits": {"kernel": "45s"}}, time_limits="efa=1h")
     names = ("all", "nvidia-driver", "kernel", "efa", "tuning")
-    assert [settings.time_limit(got, name) for name in names] == [5400, 10800, 45, 3600, 5400]
+    assert [render.time_limit(got, name) for name in names] == [5400, 10800, 45, 3600, 5400]
     assert got.shown() == [
         "time_limits all=90m (amis.yaml:3:32), nvidia-driver=3h (amis.yaml:3:56), "
         "kernel=45s (amis.yaml:9:35), efa=1h (--time-limits)"
     ]
-    assert settings.of_account(got)["time_limits"] == {
+    assert render.account_variables(got)["time_limits"] == {
         "all": "90m", "nvidia-driver": "3h", "kernel": "45s", "efa": "1h",
     }  # fmt: skip
 
@@ -435,7 +435,7 @@ def test_what_packer_gets() -> None:
     wanted = Account(
         tags={"team": "ml"}, kms_key_id="alias/a", spot=True, proxy="http://p:1", no_proxy=(".a",)
     )
-    assert settings.of_account(wanted) == {
+    assert render.account_variables(wanted) == {
         "tags": {"team": "ml"},
         "kms_key_id": "alias/a",
         "iam_instance_profile": "",

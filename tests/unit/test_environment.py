@@ -99,7 +99,7 @@ def misspelt(monkeypatch):
 def test_render_and_check_refuse_a_misspelled_variable(misspelt):
     recipe = next(recipe for recipe in RECIPES if recipe.cuda)
     with pytest.raises(KilnError, match=r"provisioners/cuda\.sh:1: .*CUDA_PAKAGES") as raised:
-        render.render_files(recipe)
+        render.render(recipe)
     assert raised.value.exit_status == 2
     found = [item for item in engine.check_recipe(recipe) if item.rule == environment.RULE]
     assert {finding.file for finding in found} == {"provisioners/cuda.sh"}
@@ -114,7 +114,8 @@ def test_each_row_gives_its_scripts_what_they_declare(recipe):
 
 
 def test_build_gives_every_script_the_common_variables():
-    given = set(re.findall(r'^ *"(KILN_\w+)=', render.shared()["build.pkr.hcl"], re.MULTILINE))
+    text = render.shared_files(components.everything())["build.pkr.hcl"]
+    given = set(re.findall(r'^ *"(KILN_\w+)=', text, re.MULTILINE))
     required = {each.name for each in environment.common().values() if each.required}
     # A script sets its own name.
     assert required - {"KILN_COMPONENT"} <= given

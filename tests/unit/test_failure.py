@@ -22,8 +22,8 @@ from kiln.base.errors import KilnError
 from kiln.cloud.network import Network
 from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
-from kiln.packer import scripts
-from kiln.packer.output import Event, parse_event
+from kiln.packer import validate
+from kiln.packer.process import Event, parse_event
 from kiln.pipeline import bake, build
 from kiln.pipeline.bake import FailureReader
 from kiln.pipeline.draft import ProvisionerError
@@ -436,7 +436,7 @@ def broken_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_syntax_error_is_a_finding_with_file_line_and_bashs_words(broken_cuda: Path) -> None:
-    (finding,) = scripts.check_scripts(["cuda", "efa"])
+    (finding,) = validate.check_scripts(["cuda", "efa"])
     assert str(finding).startswith(
         "provisioners/cuda.sh:9: error: shell-syntax: syntax error near unexpected token `fi': "
     )
@@ -446,7 +446,7 @@ def test_an_error_over_which_bash_ends_well_is_a_finding_too(broken_cuda: Path) 
     """`bash -n` says what is wrong with an unclosed [[, and exits with 0."""
     lines = broken_cuda.read_text().splitlines()[:-3]
     broken_cuda.write_text("\n".join([*lines, "if [[ -e /x ]; then", "    echo a", "fi", ""]))
-    (finding,) = scripts.check_scripts(["cuda", "efa"])
+    (finding,) = validate.check_scripts(["cuda", "efa"])
     assert "conditional expression" in finding.message
     assert finding.line == len(lines) + 1
 

@@ -21,7 +21,7 @@ from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT, TEMPLATES
 from kiln.base.recipe import Recipe
 from kiln.matrix import load
-from kiln.packer import program, template_values
+from kiln.packer import program
 
 # The attack of issue 12: it ran `id` as root on the machine that builds.
 ATTACK = 'Amazon Linux 2\n}\nbuild {\n  provisioner "shell-local" {\n    inline = ["id"]\n  }\n}\n'
@@ -82,8 +82,8 @@ def plain() -> tuple[int, Any]:
 
 def rendered_recipe(of: Recipe) -> str:
     """The recipe's own HCL; its components are those of the recipe as it is in the matrix."""
-    values = {**template_values.recipe_values(recipe()), "recipe": of}
-    return templates.render("packer/recipe.pkr.hcl.j2", **values)
+    parts = {"nccl": {"env": {"A": of.flavor}}}
+    return templates.render("packer/recipe.pkr.hcl.j2", recipe=of, components=parts)
 
 
 @given(HOSTILE)
@@ -109,15 +109,9 @@ def test_the_attack_is_refused_in_the_matrix(tmp_path: Path) -> None:
         load.load_recipes(path)
 
 
-def test_the_attack_is_a_comment_if_it_gets_past_the_matrix() -> None:
-    text = rendered_recipe(recipe().changed(distro=recipe().distro.changed(name=ATTACK)))
-    assert set(hcl2.loads(text, serialization_options=PLAIN)) <= {"locals", "__comments__"}
-    assert "shell-local" in text.splitlines()[0]
-
-
 def test_packer_reads_a_hostile_string_as_it_was_meant(tmp_path: Path) -> None:
     try:
-        found = program.find_packer()
+        found = program.find_packer(install=False)
     except KilnError as error:
         pytest.skip(f"needs Packer: {error.message}")
     text = 'a"b\\c\n\t\r\x1b\x7f\u202e\u2028${x}%{if}é日'

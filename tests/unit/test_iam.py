@@ -17,8 +17,8 @@ from devel import iam_calls, iam_requests, iam_simulate, packers
 from kiln.cloud import iam
 from kiln.matrix import load
 from kiln.packer import process, program
-from kiln.packer.digest import identity_variables, recipe_digest
 from kiln.packer.folders import write_inputs
+from kiln.packer.render import render
 
 called_in_builds = cache(iam_calls.called_in_builds)
 
@@ -67,7 +67,6 @@ def test_the_publishing_policies_in_the_documentation_are_those_in_force() -> No
 
 def test_the_policy_in_the_documentation_is_the_one_in_force() -> None:
     assert iam.POLICY_FILE.read_text() == iam.policy_text()
-    assert iam.POLICY_FILE_1_6.read_text() == iam.policy_text("packer_1_6")
     assert iam.POLICY_FILE_SETTINGS.read_text() == iam.policy_text("settings")
 
 
@@ -128,29 +127,15 @@ def denied(verdicts: dict[str, str], asked: list[dict[str, Any]]) -> list[dict[s
 
 
 def test_each_call_of_a_build_is_allowed(verdicts: dict[str, dict[str, str]]) -> None:
-    calls = iam_requests.recorded()
-    plugin = iam_requests.checks(iam_requests.with_the_plugin(calls))
-    assert len(plugin) > 30
-    assert denied(verdicts["main"], plugin) == []
-    assert denied(verdicts["packer 1.6"], iam_requests.checks(calls)) == []
-
-
-def test_packer_1_6_needs_the_second_policy(verdicts: dict[str, dict[str, str]]) -> None:
-    refused = denied(verdicts["main"], iam_requests.checks(iam_requests.recorded()))
-    assert {call["action"] for call in refused} == {
-        "ec2:CreateImage",
-        "ec2:CreateTags",
-        "ec2:ModifyImageAttribute",
-        "ec2:ModifyInstanceMetadataOptions",
-    }
+    calls = iam_requests.checks(iam_requests.recorded())
+    assert len(calls) > 30
+    assert denied(verdicts["main"], calls) == []
 
 
 @pytest.mark.parametrize("attack", iam_requests.ATTACKS)
 def test_an_attack_is_denied(verdicts: dict[str, dict[str, str]], attack: str) -> None:
     question = json.dumps(iam_requests.ATTACKS[attack], sort_keys=True)
     assert verdicts["main"][question] == "ImplicitlyDenied"
-    opened = attack in iam_requests.OPENED_BY_1_6
-    assert verdicts["packer 1.6"][question] == ("Allowed" if opened else "ImplicitlyDenied")
 
 
 @pytest.mark.parametrize("role", iam_simulate.CHANGING)
@@ -192,7 +177,7 @@ def test_every_type_of_the_matrix_may_be_launched() -> None:
     assert not any(pattern.startswith("*") for pattern in allowed)
 
 
-@pytest.mark.parametrize("part", ["statements", "packer_1_6", "settings"])
+@pytest.mark.parametrize("part", ["statements", "settings"])
 def test_iam_would_take_the_policy(part: str) -> None:
     document = iam.policy(part)
     sids = [statement["Sid"] for statement in document["Statement"]]
@@ -239,7 +224,8 @@ def seen(
         return answer(self)
 
     recipe = load.load_recipes()[0]
-    folder = write_inputs(recipe, tmp_path_factory.mktemp("run"))
+    rendered = render(recipe)
+    folder = write_inputs(rendered, tmp_path_factory.mktemp("run"))
     if not found.has_plugins:
         (folder / "plugins.pkr.hcl").unlink()
     for path in (folder / "../shared").rglob("*.pkr.hcl"):
@@ -274,13 +260,11 @@ def seen(
             log=folder / "packer.log",
             manifest=folder / "manifest.json",
             variables={
-                **identity_variables(
-                    run_id="r1",
-                    git_commit="c0",
-                    target="lab",
-                    recipe_digest=recipe_digest(recipe),
-                    input_digest="i0",
-                ),
+                "run_id": "r1",
+                "git_commit": "c0",
+                "target": "lab",
+                "recipe_digest": rendered.digest,
+                "input_digest": "i0",
                 "source_ami": parent,
                 "ssh_source_cidrs": ["192.0.2.1/32"],
                 "security_group_ids": [group],
@@ -325,7 +309,7 @@ def test_packer_tags_the_instance_and_its_volume_in_the_launch_itself(
 
 
 def test_the_ami_and_its_snapshot_carry_every_tag(seen: dict[str, Any]) -> None:
-    from kiln.packer.policy import REQUIRED_TAGS
+    from kiln.packer.validate import REQUIRED_TAGS
 
     for made in (seen["image"], seen["snapshot"]):
         tags = {tag["Key"]: tag["Value"] for tag in made["Tags"]}
@@ -336,14 +320,3 @@ def test_the_ami_and_its_snapshot_carry_every_tag(seen: dict[str, Any]) -> None:
 
 def test_the_build_knows_the_ami_it_made(seen: dict[str, Any]) -> None:
     assert seen["result"].amis == {"us-east-1": seen["image"]["ImageId"]}
-
-
-def test_the_extra_permissions_in_the_documentation_are_json() -> None:
-    text = (iam.POLICY_FILE.parent / "aws.md").read_text()
-    extra = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", text, re.DOTALL)]
-    found = {statement["Sid"]: statement for statement in extra}
-    assert found.keys() == {"LeaveOthersAlone"}
-    # What it denies is all that the policies let their holder do to an AMI of somebody else.
-    other = found["LeaveOthersAlone"]
-    assert other["Effect"] == "Deny"
-    assert set(other["Action"]) == {"ec2:CreateTags", "ec2:DeregisterImage", "ec2:DeleteSnapshot"}

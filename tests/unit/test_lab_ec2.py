@@ -19,7 +19,7 @@ from kiln.base.times import read_time, utc_now
 from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
 from kiln.preflight.answers import State
-from kiln.preflight.parents import ask_parents
+from kiln.preflight.ask import ask_parent
 
 # One lab for all tests of this file, wherever they run.
 pytestmark = pytest.mark.xdist_group("lab_ec2")
@@ -680,12 +680,12 @@ def test_preflight_asks_for_the_parents_of_all_rows_where_there_are_credentials(
     monkeypatch.setattr(Target, "client_settings", lambda _: {"endpoint_url": endpoint, **keys})
     # Clients are kept per target: this one is nobody else's.
     target = Target("the lab's API of this test", "us-east-1")
-    answers = ask_parents(recipes, target)
-    assert {answer.state for answer in answers.values()} == {State.PUBLISHED}
-    assert all(answer.ami.startswith("ami-") for answer in answers.values())
+    answers = [ask_parent(recipe, target) for recipe in recipes]
+    assert {answer.state for answer in answers} == {State.PUBLISHED}
+    assert all(str(answer.ami).startswith("ami-") for answer in answers)
 
     gone = recipes[0].changed(source_ami=SourceAmi(ssm_parameter="/aws/service/no-such"))
-    (answer,) = ask_parents([gone], target).values()
+    answer = ask_parent(gone, target)
     assert answer.state is State.MISSING
     assert "ssm:/aws/service/no-such: SSM has no such parameter" in answer.detail
 

@@ -1,57 +1,61 @@
-"""`amis.lock.yaml`: which bytes a bake downloads."""
+"""`amis.lock.yaml`: which bytes a bake downloads, who signed them, what builds on AWS saw."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 import hcl2
 import pytest
 
 from kiln import components
 from kiln.base.errors import KilnError
+from kiln.base.paths import PROVISIONERS, ROOT
+from kiln.cli import matrix as tasks
 from kiln.components import Download
 from kiln.facts import known_sha256, table
+from kiln.facts.lock_file import read_lock_file
+from kiln.matrix.load import load_recipes
 from kiln.packer import lock, render
-from tests.unit.locks import CLASSIC, EFA, EFA_SHA256, EMPTY, PLUGIN, RECIPES, artifact, locked_file
+from kiln.pipeline.record import Record
+from lab.target import LabTarget
 
-INSTALLER = "https://efa-installer.amazonaws.com/aws-efa-installer-{}.tar.gz"
-FABRIC = (
-    "https://developer.download.nvidia.com/compute/nvidia-driver/redist/fabricmanager/"
-    "linux-x86_64/fabricmanager-linux-x86_64-{}-archive.tar.xz"
+RECIPES = load_recipes(ROOT / "amis.yaml")
+CLASSIC = next(
+    recipe for recipe in RECIPES if (recipe.distro.id, recipe.stack) == ("al2", "classic")
 )
+EMPTY = {"artifacts": [], "packages": []}
+# Nobody has published its hash.
+PLUGIN = (
+    "https://github.com/aws/aws-ofi-nccl/releases/download/v1.9.2-aws/aws-ofi-nccl-1.9.2-aws.tar.gz"
+)
+EFA = "https://efa-installer.amazonaws.com/aws-efa-installer-1.34.0.tar.gz"
+EFA_KEY = "https://efa-installer.amazonaws.com/aws-efa-installer.key"
+EFA_SHA256 = "bd68839e741b0afd3ec2e37d50603803cfa7a279c120f0a736cc57c2ff2d7fdc"
 
 
 @pytest.fixture
 def locked(tmp_path):
-    return locked_file(tmp_path)
+    """The lock of CLASSIC, in a file of its own."""
+    path = tmp_path / "amis.lock.yaml"
+    lock.update_lock([CLASSIC], path)
+    return path
+
+
+def artifact(path, url):
+    """The entry of a URL in a lock file."""
+    return next(entry for entry in read_lock_file(path)["artifacts"] if entry["url"] == url)
 
 
 def test_the_committed_lock_is_what_the_matrix_downloads():
-    assert lock.plan_lock(RECIPES, lock.load_lock()).as_text() == "amis.lock.yaml is up to date"
-
-
-@pytest.mark.parametrize(
-    ("url", "own"),
-    [
-        (
-            INSTALLER.format("1.34.0"),
-            ["https://docs.aws.amazon.com", "github:aws/aws-parallelcluster"],
-        ),
-        (INSTALLER.format("1.42.0"), ["https://docs.aws.amazon.com"]),
-        (FABRIC.format("580.178.04"), ["github:siderolabs/extensions"]),
-        (FABRIC.format("550.163.01"), ["https://developer.download.nvidia.com"]),
-    ],
-)
-def test_the_source_of_a_hash_is_what_has_that_version(url, own):
-    parts = known_sha256(url).source.split("; ")
-    assert len(parts) == len(own)
-    assert all(part.startswith(start) for part, start in zip(parts, own, strict=True))
+    assert lock.plan_lock(RECIPES, read_lock_file()).as_text() == "amis.lock.yaml is up to date"
 
 
 def test_every_download_of_a_recipe_is_in_the_lock(locked):
-    urls = {entry["url"] for entry in lock.load_lock(locked)["artifacts"]}
+    urls = {entry["url"] for entry in read_lock_file(locked)["artifacts"]}
     hcl = hcl2.loads(
-        render.render_files(CLASSIC)[render.RECIPE],
+        render.render(CLASSIC).own[render.RECIPE],
         serialization_options=hcl2.SerializationOptions(strip_string_quotes=True),
     )
     listed = hcl["locals"][0]["components"].values()
@@ -117,20 +121,8 @@ def test_no_file_has_two_published_checksums_and_no_two_files_the_same():
     assert len(set(hashes)) == len(hashes)
 
 
-def test_the_checksum_of_a_file_whose_version_no_recipe_names_is_in_the_lock(locked):
-    url = "https://github.com/NVIDIA/nccl-tests/archive/refs/tags/v2.13.6.tar.gz"
-    entry = artifact(locked, url)
-    assert entry["version"] == "2.13.6"
-    assert entry["sha256"].startswith("52b472a58a49")
-    assert "spack" in entry["source"]
-
-
-def test_an_artifact_nobody_downloaded_yet_has_no_checksum(locked):
-    assert artifact(locked, PLUGIN)["sha256"] is None
-
-
 def test_a_new_version_shows_as_a_readable_diff(locked):
-    changes = lock.plan_lock([CLASSIC.changed(efa="1.36.0")], lock.load_lock(locked)).as_text()
+    changes = lock.plan_lock([CLASSIC.changed(efa="1.36.0")], read_lock_file(locked)).as_text()
     assert f"- {EFA}  1.34.0  sha256 {EFA_SHA256}" in changes
     assert "+ https://efa-installer.amazonaws.com/aws-efa-installer-1.36.0.tar.gz" in changes
 
@@ -155,7 +147,7 @@ def test_a_download_called_latest_is_refused(monkeypatch):
 def test_a_locked_checksum_that_is_not_the_published_one_is_told_with_both(locked):
     locked.write_text(locked.read_text().replace(EFA_SHA256, "b" * 64))
     with pytest.raises(KilnError) as error:
-        lock.plan_lock([CLASSIC], lock.load_lock(locked))
+        lock.plan_lock([CLASSIC], read_lock_file(locked))
     assert EFA in error.value.message
     assert EFA_SHA256 in error.value.message
     assert "b" * 64 in error.value.message
@@ -172,13 +164,216 @@ def test_a_process_that_is_killed_while_it_writes_the_lock_leaves_the_old_one(lo
 
     monkeypatch.setattr(Path, "write_text", killed)
     with pytest.raises(KeyboardInterrupt):
-        lock.save_lock(EMPTY, locked)
+        lock.update_lock([], locked)
     assert locked.read_text() == before
 
 
-def test_a_lock_that_a_link_leads_to_is_written_where_it_is(locked):
-    link = locked.with_name("link.yaml")
-    link.symlink_to(locked)
-    lock.save_lock(EMPTY, link)
-    assert link.is_symlink()
-    assert lock.load_lock(locked) == EMPTY
+@pytest.mark.parametrize("text", ["{", "artifacts: none"])
+def test_a_broken_elsewhere_is_named(tmp_path, monkeypatch, text):
+    elsewhere = tmp_path / "lock.yaml"
+    monkeypatch.setenv("KILN_LOCK", str(elsewhere))
+    elsewhere.write_text(text)
+    with pytest.raises(KilnError, match=rf"^{elsewhere}:\d+:\d+: ") as error:
+        read_lock_file()
+    assert error.value.hint == f"restore {elsewhere} from its repository or a backup"
+
+
+# ------------------------------------------------------------------- who signs what
+
+
+def test_a_key_file_is_known_by_its_fingerprint(locked):
+    url = "https://developer.download.nvidia.com/compute/cuda/repos/rhel7/x86_64/D42D0685.pub"
+    assert artifact(locked, url)["fingerprint"].endswith("D42D0685")
+
+
+def test_a_signature_is_known_by_the_file_it_signs_and_its_key(locked):
+    signature = artifact(locked, f"{EFA}.sig")
+    assert signature == {
+        "url": f"{EFA}.sig",
+        "signs": EFA,
+        "signed_by": artifact(locked, EFA_KEY)["fingerprint"],
+    }
+
+
+SIGNED = [
+    pytest.param(component, file, other, id=f"{component.name}: {other.env}")
+    for component in (components.get(name).for_recipe(CLASSIC) for name in CLASSIC.components)
+    for file in component.downloads
+    for other in component.downloads
+    if other.url == f"{file.url}.sig"
+]
+
+
+@pytest.mark.parametrize(("component", "file", "signature"), SIGNED)
+def test_what_the_lock_knows_by_its_signature_is_checked_before_it_is_used(
+    component, file, signature
+):
+    lines = (PROVISIONERS / f"{component.name}.sh").read_text().splitlines()
+    variable = {
+        result[2]: result[1]
+        for line in lines
+        if (result := re.fullmatch(r"\s*(\w+)=\$\(kiln_download (\w+)\) \|\| exit 1", line))
+    }
+    (key,) = (name for name in variable if name.endswith("_KEY"))
+    (fingerprint,) = component.keys
+    archive = f'"${variable[file.env]}"'
+    used = next(line.strip() for line in lines if archive in line)
+    assert used == (
+        f'kiln_check_signature {archive} "${variable[signature.env]}" "${variable[key]}" '
+        f'"${fingerprint}"'
+    )
+
+
+@pytest.mark.parametrize("keys", [{}, {"EFA_KEY_FINGERPRINT": "efa", "OTHER": "fsx-lustre"}])
+def test_a_signature_without_the_one_key_to_check_it_with_is_refused(monkeypatch, keys):
+    efa = components.get("efa")
+    bad = replace(efa, keys=keys, urls=efa.urls[:2])
+    monkeypatch.setattr(components, "get", lambda name: bad)
+    with pytest.raises(KilnError, match=f"names {len(keys)} keys to check it with") as error:
+        lock.wanted([CLASSIC], EMPTY)
+    assert error.value.exit_status == 2
+
+
+def test_packages_are_locked_by_repository_key_and_version(locked):
+    repositories = {entry["repository"]: entry for entry in read_lock_file(locked)["packages"]}
+    cuda = repositories["https://developer.download.nvidia.com/compute/cuda/repos/rhel7/x86_64"]
+    assert cuda["signed_by"].endswith("D42D0685")
+    assert "cuda-toolkit-11-6=11.6.2" in cuda["packages"]
+
+
+def test_the_distributions_own_driver_is_not_said_to_come_from_nvidia():
+    recipe = CLASSIC.changed(driver_source="distro")
+    (archive,) = [
+        entry
+        for entry in lock.wanted([recipe], EMPTY)["packages"]
+        if entry["repository"] == "archive of al2"
+    ]
+    assert any(package.endswith("=510.47.03") for package in archive["packages"])
+
+
+# ------------------------------------------------------------------- what a build on AWS saw
+
+
+def downloads(url, sha256):
+    return [{"url": url, "sha256": sha256, "sha256_was": "first-seen", "component": "x"}]
+
+
+def test_what_a_build_on_aws_saw_is_recorded_and_kept(locked):
+    lock.record_hashes(downloads(PLUGIN, "a" * 64), note="", when="build 7", path=locked)
+    assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
+    assert artifact(locked, PLUGIN)["source"] == "seen by build 7"
+    assert not lock.update_lock([CLASSIC], locked)
+    assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
+
+
+def test_an_update_of_the_lock_loses_no_hash_that_is_recorded_meanwhile(locked, monkeypatch):
+    beside = Thread(
+        target=lock.record_hashes,
+        args=(downloads(PLUGIN, "a" * 64),),
+        kwargs={"note": "", "when": "build 7", "path": locked},
+    )
+    wanted = lock.wanted
+
+    def slowly(*arguments):
+        beside.start()
+        beside.join(0.5)
+        return wanted(*arguments)
+
+    monkeypatch.setattr(lock, "wanted", slowly)
+    assert lock.update_lock([CLASSIC, CLASSIC.changed(driver="550.163.01")], locked)
+    beside.join()
+    assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
+
+
+def test_a_build_on_aws_confirms_a_hash_that_nobody_had_confirmed(locked):
+    recipe = CLASSIC.changed(driver="550.163.01")
+    lock.update_lock([recipe], locked)
+    url = next(e["url"] for e in read_lock_file(locked)["artifacts"] if e.get("confirmed") is False)
+    sha256 = artifact(locked, url)["sha256"]
+    lock.record_hashes(downloads(url, sha256), note="", when="build 7", path=locked)
+    for again in range(2):
+        entry = artifact(locked, url)
+        assert "confirmed" not in entry, f"after update {again}"
+        assert (entry["sha256"], entry["source"]) == (sha256, "seen by build 7")
+        lock.update_lock([recipe], locked)
+
+
+def test_a_download_that_the_lock_has_no_checksum_of_is_first_seen(locked):
+    seen = downloads(PLUGIN, "a" * 64) + downloads(EFA, EFA_SHA256) + downloads(EFA_KEY, "d" * 64)
+    assert lock.first_seen(seen, locked) == [PLUGIN]
+    lock.record_hashes(seen, note="", when="build 7", path=locked)
+    assert lock.first_seen(seen, locked) == []
+
+
+def test_a_checksum_that_differs_stops_with_both(locked):
+    with pytest.raises(KilnError) as error:
+        lock.record_hashes(downloads(EFA, "b" * 64), note="", when="build 8", path=locked)
+    assert error.value.exit_status == 1
+    assert EFA_SHA256 in error.value.message
+    assert "b" * 64 in error.value.message
+    assert artifact(locked, EFA)["sha256"] == EFA_SHA256
+
+
+def test_the_labs_stand_ins_are_never_recorded(locked):
+    note = LabTarget("for the test").image_note
+    with pytest.raises(KilnError) as error:
+        lock.record_hashes(downloads(PLUGIN, "c" * 64), note=note, when="run 1", path=locked)
+    assert error.value.exit_status == 2
+    assert error.value.message == (
+        "run 1 is of an AMI of the lab on this machine: its hashes are not locked"
+    )
+    assert artifact(locked, PLUGIN)["sha256"] is None
+
+
+@pytest.mark.parametrize("url", [EFA_KEY, f"{EFA}.sig"])
+def test_the_checksum_of_a_key_or_a_signature_is_not_recorded(locked, url):
+    seen = downloads(url, "d" * 64) + downloads(PLUGIN, "e" * 64)
+    lock.record_hashes(seen, note="", when="build 9", path=locked)
+    assert artifact(locked, PLUGIN)["sha256"] == "e" * 64
+    assert "sha256" not in artifact(locked, url)
+
+
+def locking(*, update, run):
+    """`./invoke lock`; its exit status."""
+    return tasks.lock.body.__wrapped__(update=update, from_=run)
+
+
+def written(path, run_id, **data):
+    """The record of a run in the build folder."""
+    folder = path / "build" / "al2-classic" / run_id
+    folder.mkdir(parents=True)
+    versions = {"downloads": downloads(PLUGIN, "a" * 64)}
+    known = {"kind": "build", "status": "verified", "recipe": {}, "target": "aws"}
+    where = {"region": "us-east-1", "started": "2026-11-22T00:00:00Z", "folder": str(folder)}
+    record = Record(run_id=run_id, **{**known, **where, "versions": versions, **data})
+    (folder / "record.json").write_text(json.dumps(record.as_json()))
+    return folder / "record.json"
+
+
+@pytest.fixture
+def builds(tmp_path, locked, monkeypatch):
+    """A build folder and a lock file of their own."""
+    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
+    monkeypatch.setenv("KILN_LOCK", str(locked))
+    return tmp_path
+
+
+@pytest.mark.parametrize("by", ["run id", "record"])
+def test_the_checksums_of_a_build_on_aws_are_locked_from_its_record(builds, locked, capsys, by):
+    path = written(builds, "20261122T000000Z-abcd")
+    named = str(path) if by == "record" else "20261122T000000Z-abcd"
+    assert locking(update=False, run=named) == 0
+    assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
+    assert artifact(locked, PLUGIN)["source"] == "seen by run 20261122T000000Z-abcd"
+    assert f"~ {PLUGIN}" in capsys.readouterr().out
+
+
+def test_a_run_that_never_got_to_its_checks_has_nothing_to_lock(builds):
+    written(builds, "20261121T000002Z-aaaa", versions=None)
+    with pytest.raises(KilnError, match="run 20261121T000002Z-aaaa has no versions"):
+        locking(update=False, run="20261121T000002Z-aaaa")
+
+
+def test_update_and_from_are_not_mixed(builds):
+    with pytest.raises(KilnError, match="not both"):
+        locking(update=True, run="20261121T000001Z-aaaa")

@@ -21,9 +21,9 @@ from kiln.facts.models import TABLES
 from kiln.facts.tables import read_table, with_overlay
 from kiln.matrix.load import load_recipes
 from kiln.matrix.select import select
-from kiln.packer import policy, render, uploads
-from kiln.packer.digest import recipe_digest
+from kiln.packer import render, validate
 from kiln.packer.folders import write_folders
+from kiln.packer.render import recipe_digest
 from lab.packages import system
 from tests.unit import bad_inputs, caches, commands, shown, unknown_distribution
 
@@ -126,7 +126,7 @@ def test_a_file_of_runtime_takes_the_place_of_ours(acme: Path) -> None:
     path = acme / "runtime/etc/kiln/mig-config.json"
     path.parent.mkdir()
     path.write_text("{}\n")
-    uploaded = uploads.uploaded_files(al2023(load_recipes()))
+    uploaded = render.uploaded_files(al2023(load_recipes()))
     assert uploaded["runtime/etc/kiln/mig-config.json"] == path
     assert uploaded["runtime/etc/kiln/gpu-xid.json"].is_relative_to(ROOT)
 
@@ -137,7 +137,7 @@ def test_the_rendered_hcl_finds_its_files_where_they_are(
     monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path / "packer"))
     row = al2023(load_recipes())
     folder = write_folders([row])[row.name]
-    assert [str(finding) for finding in policy.check_policy(folder)] == []
+    assert [str(finding) for finding in validate.check_policy(folder)] == []
     text = (folder / "build.pkr.hcl").read_text()
     for name in ("provisioners/acme-baseline.sh", "runtime"):
         (place,) = re.findall(rf'"\$\{{local\.checkout\}}/(\S*acme/{name})"', text)
@@ -265,7 +265,7 @@ def test_of_two_overlays_the_last_one_counts(
     (other / "runtime/etc/acme").mkdir(parents=True)
     (other / "runtime/etc/acme/banner").write_text("other\n")
     monkeypatch.setenv("KILN_OVERLAY", f"{acme}:{other}")
-    uploaded = uploads.uploaded_files(al2023(load_recipes()))
+    uploaded = render.uploaded_files(al2023(load_recipes()))
     assert uploaded["runtime/etc/acme/banner"].is_relative_to(other)
     assert uploaded["provisioners/acme-baseline.sh"].is_relative_to(acme)
 
@@ -662,7 +662,7 @@ def test_an_empty_list_of_entries_takes_none_of_ours_away(acme: Path) -> None:
 def test_a_link_to_a_file_and_one_of_an_editor_are_taken(acme: Path) -> None:
     (acme / "runtime/etc/acme/motd").symlink_to("banner")
     (acme / "provisioners/.#acme-baseline.sh").symlink_to("me@host.4711")
-    uploaded = uploads.uploaded_files(al2023(load_recipes()))
+    uploaded = render.uploaded_files(al2023(load_recipes()))
     assert uploaded["runtime/etc/acme/motd"].read_text() == "Property of Acme. Access is logged.\n"
 
 
@@ -670,14 +670,14 @@ def test_a_missing_script_is_named_where_it_should_be(acme: Path) -> None:
     path = acme / "provisioners/acme-baseline.sh"
     path.unlink()
     with pytest.raises(KilnError, match=f"{path} does not exist"):
-        render.render_files(al2023(load_recipes()))
+        render.render(al2023(load_recipes()))
 
 
 def test_a_variable_that_the_script_does_not_declare_is_named_with_its_file(acme: Path) -> None:
     path = acme / "provisioners/acme-baseline.sh"
     path.write_text(path.read_text().replace("#@ env ACME_SITE ", "#@ env ACME_SIDE "))
     with pytest.raises(KilnError, match=rf"{path}:\d+: .*ACME_SITE"):
-        render.render_files(al2023(load_recipes()))
+        render.render(al2023(load_recipes()))
 
 
 def test_a_row_that_exists_already_names_the_other_file(acme: Path) -> None:

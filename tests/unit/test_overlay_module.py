@@ -76,7 +76,7 @@ def test_a_module_may_have_dataclasses_of_its_own(module: Module) -> None:
 def test_a_file_that_would_land_elsewhere_is_refused(module: Module, name: str) -> None:
     module.write(f"files=lambda r: {{{name!r}: 'y'}}")
     with pytest.raises(KilnError, match="below /") as caught:
-        render.render_files(load_recipes()[0])
+        render.render(load_recipes()[0])
     assert caught.value.exit_status == 2
 
 
@@ -127,7 +127,7 @@ def test_file_in_the_place_of_another_is_refused(module: Module, what: str) -> N
     assert head.startswith(f"{module.folder}/")
     assert message in head.replace("error: rendered-files: ", "")
     with pytest.raises(KilnError) as caught:
-        render.render_files(recipe)
+        render.render(recipe)
     assert caught.value.exit_status == 2
 
 

@@ -1,25 +1,36 @@
-"""Packer: found, refused, run, stopped. Real Packer with a builder that needs no machine."""
+"""Packer: found, fetched, run, stopped. Real Packer with a builder that needs no machine."""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
 import signal
 import subprocess
 import sys
+import zipfile
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 
 from devel import packers
+from kiln.base import needs
 from kiln.base.errors import KilnError
+from kiln.base.mirrors import MIRRORS
 from kiln.base.paths import ROOT
 from kiln.base.stopping import Stop
-from kiln.packer import output, plugins, process, program, validate
-from kiln.packer.output import Event
+from kiln.packer import process, program
+from kiln.packer.process import Event
 from kiln.packer.program import Packer
 
 OLD = Packer(Path("/usr/bin/packer"), (1, 6, 6))
 NEW = Packer(Path("/usr/bin/packer"), (1, 11, 2))
+VENDOR = "https://releases.hashicorp.com"
 
 # Builds nothing, on nothing; $SCRIPT runs here.
 HCL = """
@@ -45,15 +56,6 @@ build {
   }
 }
 """
-
-
-def binary(folder: Path, says: str, name: str = "packer") -> Path:
-    """An executable of that name which prints `says`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / name
-    path.write_text(f"#!/bin/sh\ncat <<'E'\n{says}\nE\n")
-    path.chmod(0o755)
-    return path
 
 
 @pytest.fixture(params=packers.usable() or [None], ids=str)
@@ -93,77 +95,170 @@ def until(flag: Path) -> str:
     return f"echo started; for i in $(seq 600); do [ -e {flag} ] && break; sleep 0.1; done"
 
 
-def test_no_packer_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def binary(folder: Path, version: str, *plugins: str, name: str = "packer") -> Path:
+    """A program that says it is this version of Packer, with these versions of the plugin."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    listed = "".join(f"/p/packer-plugin-amazon_v{plugin}_x5.0_linux_amd64\\n" for plugin in plugins)
+    says = f"Packer v{version}" if version else "1024 words"
+    path.write_text(
+        f"#!/bin/sh\ncase $1 in version) echo '{says}' ;; plugins) printf '{listed}' ;; esac\n"
+    )
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without Packer, and with a cache of its own; on PATH are folders 0, 1 and 2."""
     monkeypatch.delenv("KILN_PACKER", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(KilnError, match="there is no packer on PATH") as caught:
-        program.find_packer()
-    assert "install packer" in caught.value.hint
+    monkeypatch.delenv(program.TESTS_ALLOW_1_6, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", ":".join(str(tmp_path / number) for number in "012"))
+    monkeypatch.setattr(needs, "_SBIN", ())
+    return tmp_path
+
+
+# What is on PATH, as (version, plugins) → what is found in the lab, and in AWS.
+FOUND = {
+    "Debian's": ([("1.6.6",)], "1.6.6", None),
+    "with its plugin": ([("1.11.2", "1.8.2")], "1.11.2 1.8.2", "1.11.2 1.8.2"),
+    "several plugins": ([("1.9.0", "1.8.0", "1.8.10", "1.8.9", "1.9.0")], *["1.9.0 1.8.10"] * 2),
+    "behind cracklib's": ([("",), ("1.6.6",)], "1.6.6", None),
+    "behind Debian's": ([("1.6.6",), ("1.15.4", "1.8.3")], "1.6.6", "1.15.4 1.8.3"),
+    "too old": ([("1.5.4",)], "Packer 1.5.4 at", None),
+    "older than plugins are tried with": ([("1.7.10", "1.8.2")], "Packer 1.7.10 at", None),
+    "none": ([], "missing on this machine, and --no-install was given", None),
+    "another program": ([("",)], "is not HashiCorp's Packer", None),
+}
+
+
+@pytest.mark.parametrize(("there", "lab", "aws"), FOUND.values(), ids=FOUND)
+def test_the_packer_that_is_found(machine: Path, there: Any, lab: str, aws: str | None) -> None:
+    for number, (version, *plugins) in enumerate(there):
+        binary(machine / str(number), version, *plugins)
+    assert lab in found(in_aws=False)
+    assert (aws or "_linux_amd64.zip is needed, and --no-install was given") in found(in_aws=True)
+
+
+def found(*, in_aws: bool) -> str:
+    """The versions of Packer and its plugin, or why there is none."""
+    try:
+        packer = program.find_packer(in_aws=in_aws, install=False)
+    except KilnError as error:
+        assert error.exit_status == 1
+        assert ("apt-get" in error.hint) == (not in_aws)
+        return error.message
+    return f"{'.'.join(map(str, packer.version))} {packer.plugin}".strip()
+
+
+def test_a_named_packer_goes_before_the_path(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    binary(machine / "0", "1.11.2", "1.8.2")
+    monkeypatch.setenv("KILN_PACKER", str(binary(machine, "1.6.6", name="mine")))
+    assert program.find_packer().path == machine / "mine"
+    with pytest.raises(KilnError, match=r"1\.6\.6 at .*mine is too old"):
+        program.find_packer(in_aws=True)
+    monkeypatch.setenv(program.TESTS_ALLOW_1_6, "1")
+    assert program.find_packer(in_aws=True).path == machine / "mine"
+
+
+# ------------------------------------------------------------------------------- what is fetched
+
+
+@pytest.fixture
+def vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """HashiCorp's host, played here: archives of both programs. URL → file."""
+    monkeypatch.setattr(program.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(program.platform, "machine", lambda: "x86_64")
+    facts = program.table("packer")
+    served = {}
+    releases = {}
+    for name, release in facts["releases"].items():
+        values = {"version": release["version"], "platform": "linux_amd64"}
+        script = binary(tmp_path / "made", release["version"]).read_bytes()
+        whole = io.BytesIO()
+        with zipfile.ZipFile(whole, "w") as archive:
+            archive.writestr("LICENSE.txt", "a licence")
+            archive.writestr(release["file"].format(**values), script)
+        path = tmp_path / "host" / release["url"].format(**values).removeprefix(f"{VENDOR}/")
+        path.parent.mkdir(parents=True)
+        path.write_bytes(whole.getvalue())
+        served[name] = str(path)
+        sha256 = {"linux_amd64": hashlib.sha256(whole.getvalue()).hexdigest()}
+        releases[name] = {**release, "sha256": sha256}
+    monkeypatch.setitem(facts, "releases", releases)
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "host"))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv(MIRRORS, f"{VENDOR}=http://127.0.0.1:{server.server_port}")
+    yield served
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_build_in_aws_fetches_both_programs_once(
+    machine: Path, vendor: dict[str, str], tmp_path: Path
+) -> None:
+    binary(machine / "0", "1.6.6")
+    said: list[str] = []
+    found = program.find_packer(in_aws=True, say=said.append)
+    cache = tmp_path / "cache" / "ami-kiln" / "packer"
+    assert [line.rpartition("/")[2] for line in said] == [
+        "packer_1.15.4_linux_amd64.zip",
+        "packer-plugin-amazon_1.8.2_linux_amd64.zip",
+    ]
+    assert found == Packer(cache / "packer-1.15.4", (1, 15, 4), "1.8.2", cache / "plugins")
+    assert found.environment({})["PACKER_PLUGIN_PATH"] == str(cache / "plugins")
+    assert str(found).endswith(", plugin amazon 1.8.2")
+    plugin = "packer-plugin-amazon_v1.8.2_x5.0_linux_amd64"
+    placed = cache / "plugins" / "github.com" / "hashicorp" / "amazon" / plugin
+    assert os.access(placed, os.X_OK)
+    checksum = placed.with_name(f"{plugin}_SHA256SUM").read_text()
+    assert checksum == hashlib.sha256(placed.read_bytes()).hexdigest()
+    assert program.find_packer(in_aws=True, say=said.append) == found
+    assert len(said) == 2
+
+
+def test_a_newer_packer_without_the_plugin_gets_it(machine: Path, vendor: dict[str, str]) -> None:
+    path = binary(machine / "0", "1.12.0", "1.7.0")
+    found = program.find_packer()
+    assert (found.path, found.plugin, found.plugin_folder is None) == (path, "1.8.2", False)
+
+
+@pytest.mark.parametrize("wrong", ["another archive", "no archive", "no host", "no such platform"])
+def test_what_cannot_be_fetched_is_said_with_what_to_install_and_where(
+    machine: Path, vendor: dict[str, str], monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    archive = Path(vendor["packer"])
+    reason = f"_linux_amd64.zip has sha256 {hashlib.sha256(b'x').hexdigest()}, expected "
+    if wrong == "another archive":
+        archive.write_bytes(b"x")
+    elif wrong == "no archive":
+        archive.unlink()
+        reason = "does not answer: 404"
+    elif wrong == "no host":
+        monkeypatch.setenv(MIRRORS, f"{VENDOR}=http://127.0.0.1:1")
+        reason = "127.0.0.1:1 does not answer: "
+    else:
+        monkeypatch.setattr(program.platform, "machine", lambda: "riscv64")
+        reason = "no hash of it is known for linux_riscv64"
+    with pytest.raises(KilnError) as caught:
+        program.find_packer(in_aws=True)
     assert caught.value.exit_status == 1
+    assert reason in caught.value.message
+    assert "install Packer 1.9.0 or newer with its amazon plugin 1.8.2" in caught.value.hint
+    assert "and put its packer at " in caught.value.hint
+    assert not list(Path(os.environ["XDG_CACHE_HOME"]).rglob("packer-1*"))
 
 
-def test_an_old_packer_is_refused_with_both_versions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    binary(tmp_path, "Packer v1.5.4")
-    monkeypatch.delenv("KILN_PACKER", raising=False)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
-    with pytest.raises(KilnError, match=r"Packer 1\.5\.4 .* is too old") as caught:
-        program.find_packer()
-    assert "1.6.6" in caught.value.hint
+# ------------------------------------------------------------------------------------ what is run
 
 
-def test_another_program_of_that_name_is_told_from_packer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = binary(tmp_path, "1024 words")
-    monkeypatch.delenv("KILN_PACKER", raising=False)
-    monkeypatch.setenv("PATH", f"{tmp_path}")
-    with pytest.raises(KilnError, match="is not HashiCorp's Packer") as caught:
-        program.find_packer()
-    assert str(path) in caught.value.message
-    assert "cracklib" in caught.value.message
-
-
-def test_packer_is_found_behind_another_program_of_that_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    binary(tmp_path / "sbin", "usage: packer")
-    right = binary(tmp_path / "bin", "Packer v1.11.2\n\nYour version of Packer is out of date!")
-    monkeypatch.delenv("KILN_PACKER", raising=False)
-    monkeypatch.setenv("PATH", f"{tmp_path}/sbin:{tmp_path}/bin:/bin")
-    assert program.find_packer() == Packer(right, (1, 11, 2))
-
-
-def test_a_named_binary_goes_before_the_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    named = binary(tmp_path, "Packer v1.7.0", name="my-packer")
-    monkeypatch.setenv("KILN_PACKER", str(named))
-    assert program.find_packer() == Packer(named, (1, 7, 0))
-    monkeypatch.setenv("KILN_PACKER", str(tmp_path / "nowhere"))
-    with pytest.raises(KilnError, match=r"nowhere is not HashiCorp's Packer"):
-        program.find_packer()
-
-
-def test_the_old_packer_gets_a_folder_of_its_own_in_the_new_ones() -> None:
+def test_debians_packer_gets_a_folder_of_its_own_in_the_new_ones() -> None:
     assert program.command(OLD, "validate")[-1] == "packer-1.6"
     assert program.command(NEW, "validate")[-1] == "."
-    assert Packer(OLD.path, (1, 7, 0)).has_plugins
-    assert not OLD.has_plugins
-
-
-def test_variables_are_written_as_packer_reads_them() -> None:
-    given = {"region": "eu-west-1", "ssh_source_cidrs": ["192.0.2.1/32"], "skip": True, "n": 3}
-    argv = program.command(OLD, "build", variables=given, var_files=[Path("/v.pkrvars.hcl")])
-    assert argv[1:-1] == [
-        "build",
-        "-var-file=/v.pkrvars.hcl",
-        *("-var", "region=eu-west-1"),
-        *("-var", 'ssh_source_cidrs=["192.0.2.1/32"]'),
-        *("-var", "skip=true"),
-        *("-var", "n=3"),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -186,14 +281,7 @@ def test_variables_are_written_as_packer_reads_them() -> None:
     ],
 )
 def test_a_line_of_packers_output_is_read(line: str, event: Event | None) -> None:
-    assert output.parse_event(line) == event
-
-
-def test_an_event_knows_its_component_and_its_instance() -> None:
-    text = "Provisioning with shell script: ../../provisioners/nvidia-driver.sh"
-    assert Event(0, "say", text).component == "nvidia-driver"
-    assert Event(0, "message", "Instance ID: i-0a1b").instance_id == "i-0a1b"
-    assert Event(0, "message", "hello").component is None
+    assert process.parse_event(line) == event
 
 
 def test_a_manifest_gives_the_ami_of_each_region(tmp_path: Path) -> None:
@@ -202,14 +290,8 @@ def test_a_manifest_gives_the_ami_of_each_region(tmp_path: Path) -> None:
         '{"builds": [{"artifact_id": "us-east-1:ami-old"},'
         ' {"artifact_id": "eu-west-1:ami-2,us-east-1:ami-1"}]}'
     )
-    assert output.read_manifest(path) == {"eu-west-1": "ami-2", "us-east-1": "ami-1"}
-    assert output.read_manifest(tmp_path / "nowhere") == {}
-
-
-@pytest.mark.parametrize("text", ["", "[]", "7", '{"builds": []}', '{"builds": [{}]}'])
-def test_a_manifest_without_a_build_gives_no_ami(tmp_path: Path, text: str) -> None:
-    (tmp_path / "manifest.json").write_text(text)
-    assert output.read_manifest(tmp_path / "manifest.json") == {}
+    assert process.read_manifest(path) == {"eu-west-1": "ami-2", "us-east-1": "ami-1"}
+    assert process.read_manifest(tmp_path / "nowhere") == {}
 
 
 def test_a_build_passes_its_lines_on_and_keeps_them_all(real: Packer, folder: Path) -> None:
@@ -346,62 +428,3 @@ def test_an_error_in_the_caller_leaves_no_packer_behind(real: Packer, folder: Pa
     # Packer's command line names the folder's neighbour, where its manifest was to go.
     left = subprocess.run(["pgrep", "-f", str(folder.parent)], capture_output=True, check=False)
     assert left.stdout == b""
-
-
-def test_packer_validate_finds_what_is_wrong(real: Packer, folder: Path) -> None:
-    extra = 'variable "source_ami" {\n}\nvariable "ssh_source_cidrs" {\n  type = list(string)\n}\n'
-    defaults = HCL.replace("type = string", 'type    = string\n  default = "x"')
-    for path in files(folder):
-        path.write_text(extra + defaults)
-    assert validate.packer_validate(real, folder) == ""
-    for path in files(folder):
-        path.write_text(extra + defaults.replace("communicator", "comunicator"))
-    assert "comunicator" in validate.packer_validate(real, folder)
-
-
-def test_packer_fmt_finds_the_file_it_would_change(real: Packer, tmp_path: Path) -> None:
-    good, bad = tmp_path / "good.pkr.hcl", tmp_path / "bad.pkr.hcl"
-    good.write_text('variable "a" {\n  type = string\n}\n')
-    bad.write_text('variable "a" {\n    type = string\n}\n')
-    assert validate.badly_formatted(real, [good, bad]) == [bad]
-    assert validate.badly_formatted(real, [good]) == []
-
-
-# ------------------------------------------------------------------- the plugin of newer versions
-
-
-def with_plugins(folder: Path, *versions: str, init: int = 0) -> Packer:
-    """A Packer 1.15 whose `init` ends with that status and which has these versions installed."""
-    path = folder / "packer"
-    listed = "".join(
-        f"/plugins/packer-plugin-amazon_v{version}_x5.0_linux_amd64\\n" for version in versions
-    )
-    path.write_text(
-        "#!/bin/sh\ncase $1 in\n"
-        f"init) echo 'lookup api.github.com: no such host' >&2; exit {init} ;;\n"
-        f"plugins) printf '{listed}' ;;\nesac\n"
-    )
-    path.chmod(0o755)
-    return Packer(path, (1, 15, 1))
-
-
-def test_the_newest_plugin_of_the_range_is_used(tmp_path: Path) -> None:
-    found = with_plugins(tmp_path, "1.8.0", "1.8.10", "1.8.9", "1.9.0")
-    assert plugins.install_plugins(found, tmp_path) == "1.8.10"
-    assert plugins.described(found).endswith("plugin amazon 1.8.10")
-
-
-def test_without_a_plugin_that_fits_the_message_says_what_is_there_and_how_to_place_one(
-    tmp_path: Path,
-) -> None:
-    found = with_plugins(tmp_path, "1.8.0", init=1)
-    with pytest.raises(KilnError, match="no plugin amazon that fits") as caught:
-        plugins.install_plugins(found, tmp_path)
-    assert "wanted is >= 1.8.2, < 1.9.0, installed: 1.8.0" in caught.value.message
-    assert "packer plugins install --path FILE github.com/hashicorp/amazon" in caught.value.hint
-    assert caught.value.exit_status == 1
-
-
-def test_a_packer_with_the_builder_compiled_in_needs_no_plugin(tmp_path: Path) -> None:
-    assert plugins.install_plugins(OLD, tmp_path) == ""
-    assert plugins.described(OLD) == str(OLD)

@@ -12,10 +12,10 @@ from devel import packers
 from kiln.base.account import Account, SubnetFilter
 from kiln.base.recipe import Recipe
 from kiln.matrix.load import load_recipes
-from kiln.packer import layout, program, validate
-from kiln.packer.digest import recipe_digest
+from kiln.packer import program, render
 from kiln.packer.folders import write_folders, write_inputs
 from kiln.packer.program import Packer
+from kiln.packer.render import recipe_digest
 
 COMPANY = Account(
     region="eu-central-1",
@@ -60,26 +60,16 @@ def test_packer_reads_the_settings_by_itself(folder: Path, packer: Packer | None
     ]
 
 
-def test_packer_would_format_the_file_as_it_is(folder: Path) -> None:
-    found = program.find_packer()
-    assert validate.badly_formatted(found, [folder / layout.SETTINGS]) == []
-
-
 def test_what_only_the_pipeline_looks_up_is_said(folder: Path) -> None:
     asked = SubnetFilter(filters={"tag:Class": "build"})
     again = row(COMPANY.changed(subnet_id=None, subnet_filter=asked))
     write_folders([again])
-    text = (folder / layout.SETTINGS).read_text()
+    text = (folder / render.SETTINGS).read_text()
     assert "looks up subnet_filter: give Packer its outcome" in text
     assert "subnet_id =" not in text
 
 
-def test_without_settings_there_is_no_such_file(folder: Path) -> None:
-    write_folders([row(Account())])
-    assert not list(folder.rglob(layout.SETTINGS))
-
-
 def test_the_settings_are_of_no_image(tmp_path: Path) -> None:
     assert recipe_digest(row(COMPANY)) == recipe_digest(row(Account()))
-    run = write_inputs(row(COMPANY), tmp_path)
-    assert not list(run.rglob(layout.SETTINGS))
+    run = write_inputs(render.render(row(COMPANY)), tmp_path)
+    assert not list(run.rglob(render.SETTINGS))

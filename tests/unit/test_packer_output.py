@@ -13,7 +13,7 @@ from kiln.base.account import Account
 from kiln.base.paths import ROOT
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
-from kiln.packer.output import Event, Wait, waits_for
+from kiln.packer.process import Event, Wait, waits_for
 from kiln.pipeline import bake
 
 
@@ -38,8 +38,8 @@ def test_a_line_of_packer_says_what_it_waits_for(line: str, wait: Wait | None) -
 
 def test_the_line_before_each_provisioner_about_its_limit_is_known() -> None:
     limit = Event(0, "say", "Setting a 2h5m0s timeout for the next provisioner...")
-    assert limit.patience == "2h5m0s"
-    assert Event(0, "say", "Stopping the source instance...").patience == ""
+    assert limit.says("limit")
+    assert not Event(0, "say", "Stopping the source instance...").says("limit")
 
 
 def test_other_events_change_nothing() -> None:

@@ -9,17 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from preflight_vendors import (
-    UBUNTU,
-    Edit,
-    Vendors,
-    answers,
-    at,
-    row,
-    signer,
-    vendors,
-    without,
-)
+from preflight_vendors import UBUNTU, Edit, Vendors, answers, at, row, signer, vendors, without
 from vendor_site import Pkg
 
 from kiln.components.package_repositories import Repository

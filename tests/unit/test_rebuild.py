@@ -10,7 +10,7 @@ import pytest
 
 from kiln.base.errors import KilnError
 from kiln.matrix.load import load_recipes
-from kiln.packer.digest import recipe_digest
+from kiln.packer.render import recipe_digest
 from kiln.pipeline import plan
 from kiln.pipeline.plan import Options
 from kiln.pipeline.record import Record

@@ -15,7 +15,7 @@ import requests
 from urllib3 import connection, exceptions
 from urllib3.connectionpool import HTTPConnectionPool
 
-from kiln.preflight.fetch import Fetcher, NoAnswerError
+from kiln.preflight.indexes import Fetcher, NoAnswerError
 
 POOL: Any = HTTPConnectionPool("vendor.example")
 CONNECTION: Any = connection.HTTPConnection("vendor.example")

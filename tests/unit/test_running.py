@@ -37,11 +37,20 @@ def test_a_host_is_taken_apart() -> None:
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ((), "verify needs one of --ami, --instance, --host"),
-        (("--ami", "ami-12345678", "--host", "a@b"), "verify needs one of"),
-        (("--ami", "ami-12345678", "--key", "x"), "--key is for --instance and --host"),
-        (("--ami", "ami-12345678", "--exercise"), "--exercise is for --instance and --host"),
-        (("--host", "a@b", "--instance-type", "g5.xlarge"), "--instance-type is for --ami"),
+        ((), "specify one of --ami, --instance and --host"),
+        (("--ami", "ami-12345678", "--host", "a@b"), "specify one of"),
+        (
+            ("--ami", "ami-12345678", "--key", "x"),
+            "--key and --exercise are for --instance and --host",
+        ),
+        (
+            ("--ami", "ami-12345678", "--exercise"),
+            "--key and --exercise are for --instance and --host",
+        ),
+        (
+            ("--host", "a@b", "--instance-type", "g5.xlarge"),
+            "--instance-type and --own-kernel are for --ami",
+        ),
         (("--host", "a@b", "--key", "/nowhere"), "--key /nowhere: no such file"),
     ],
 )

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from devel import packers
-from kiln.base import needs
 from kiln.base.recipe import Recipe
 from kiln.cli import matrix as tasks
 from kiln.matrix import load
-from kiln.packer import plugins, program, render
+from kiln.packer import program, render
 from kiln.packer import validate as validation
 from kiln.packer.folders import write_folders, write_inputs
 from kiln.packer.program import Packer
@@ -39,14 +38,14 @@ def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Recipe]:
 
 def edited(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
     """Let what is rendered differ, as if the template did."""
-    real = render.shared
+    real = render.shared_files
 
-    def other(checkout: str, **how: Any) -> dict[str, str]:
-        files = real(checkout, **how)
+    def other(*given: Any, **how: Any) -> dict[str, str]:
+        files = real(*given, **how)
         assert any(old in text for text in files.values())
         return {path: text.replace(old, new) for path, text in files.items()}
 
-    monkeypatch.setattr(render, "shared", other)
+    monkeypatch.setattr(render, "shared_files", other)
 
 
 def test_the_matrix_is_valid(real: Packer, recipes: list[Recipe]) -> None:
@@ -92,7 +91,7 @@ def test_what_packer_would_format_in_another_way_is_told_per_row(
 def test_it_is_valid_from_any_directory(
     real: Packer, recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = write_inputs(recipes[0], Path(os.environ["KILN_PACKER_DIR"]).parent)
+    folder = write_inputs(render.render(recipes[0]), Path(os.environ["KILN_PACKER_DIR"]).parent)
     template = folder if real.has_plugins else folder / program.FOLDER_1_6
     argv = program.command(real, "validate", variables=program.EXAMPLE_VARIABLES)
     done = subprocess.run(
@@ -112,9 +111,7 @@ def accepting(recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch) -> dict[st
         return ""
 
     monkeypatch.setattr(load, "load_recipes", lambda: recipes)
-    monkeypatch.setattr(needs, "ensure", lambda *_, **__: None)
-    monkeypatch.setattr(program, "find_packer", lambda: Packer(Path("/nowhere"), (1, 6, 6)))
-    monkeypatch.setattr(plugins, "install_plugins", lambda *_: "1.0.0")
+    monkeypatch.setattr(program, "find_packer", lambda **_: Packer(Path("/nowhere"), (1, 6, 6)))
     monkeypatch.setattr(validation, "packer_validate", accepts)
     monkeypatch.setattr(validation, "badly_formatted", lambda *_: [])
     return shown
@@ -154,28 +151,6 @@ def test_a_stale_packer_folder_is_named_and_left_as_it_is(
     )
     assert accepting.keys() == {recipe.line for recipe in recipes}
     assert not any(folder.exists() for folder in accepting.values()), "left behind"
-
-
-def test_the_last_line_says_what_was_not_judged(
-    accepting: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    tasks.validate.body.__wrapped__()
-    assert capsys.readouterr().out.splitlines()[-1] == (
-        "2 of 2 AMIs have valid HCL; not judged here: whether their versions exist and work "
-        "together (./invoke check)"
-    )
-
-
-def test_a_fresh_packer_folder_needs_no_word(
-    recipes: list[Recipe], accepting: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_folders(recipes)
-    assert tasks.validate.body.__wrapped__() == 0
-    assert capsys.readouterr().err == ""
-
-
-def test_an_empty_matrix_is_not_an_error(real: Packer) -> None:
-    assert validate_recipes([], real) == []
 
 
 def test_hcl_that_cannot_be_parsed_is_shown_to_packer_for_each_row(

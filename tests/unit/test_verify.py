@@ -25,7 +25,7 @@ from kiln.cloud.instance import Boot, Machine
 from kiln.cloud.runs import Run
 from kiln.cloud.target import OwnBoot, OwnKernel
 from kiln.matrix import load
-from kiln.packer.digest import recipe_digest
+from kiln.packer.render import recipe_digest
 from kiln.pipeline import checks, running, verify
 from kiln.pipeline.checks import Check, Checks
 from kiln.pipeline.draft import Draft

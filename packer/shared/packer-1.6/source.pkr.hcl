@@ -1,5 +1,5 @@
-# The build instance and the AMI, for Packer 1.6: its amazon-ebs builder has neither IMDSv2 nor ED25519
-# keys, and it would refuse required_plugins.
+# The build instance and the AMI in the lab, for Packer 1.6.6: its amazon-ebs builder has neither IMDSv2 nor
+# ED25519 keys, and it would refuse required_plugins.
 # Written by `./invoke render` from templates/packer/: edit there.
 
 locals {
