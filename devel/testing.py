@@ -63,7 +63,6 @@ SLOW = (
     "test_lab_prepare.py",
     "test_located.py",
     "test_mig_apply.py",
-    "test_mig_glance.py",
     "test_mig_miniyaml.py",
     "test_mig_placement.py",
     "test_mig_properties.py",

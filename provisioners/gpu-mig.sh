@@ -7,7 +7,7 @@ export KILN_COMPONENT=gpu-mig
 source "${KILN_DIR:?}/lib/kiln.sh"
 
 kiln_install_runtime opt/kiln/lib/gpu_common opt/kiln/lib/gpu_mig usr/local/bin/gpu-mig \
-    etc/default/gpu-mig etc/kiln/mig-config.yaml etc/kiln/mig-config.d
+    etc/default/gpu-mig etc/kiln/mig-config.json etc/kiln/mig-config.d
 kiln_install_units kiln-mig.service
 [[ -z $MIG_CONFIG ]] || sed -i "s/^MIG_CONFIG=.*/MIG_CONFIG=$MIG_CONFIG/" /etc/default/gpu-mig
 # Compiled once here: the image's first start is faster and the program takes less memory.

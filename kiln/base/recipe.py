@@ -126,8 +126,6 @@ class Stack(Block):
     """DCGM's metrics for `telemetry: {dcgm: true}`; needs dcgm"""
     container_toolkit: Version | None = None
     cloudwatch_agent: Version | None = None
-    mig_parted: Version | None = None
-    """NVIDIA's mig-parted, which gpu-mig uses if it is on the image"""
     nvlsm: Version | None = None
     """NVLink subnet manager, for the NVSwitches of B200 and B300"""
     imex: bool | None = None

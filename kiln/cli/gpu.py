@@ -96,7 +96,7 @@ def k8s(
 
     ./invoke mig.k8s --label all-balanced --instance-type p4d.24xlarge
 
-    label: a label of mig-config.yaml: --label all-balanced
+    label: a MIG layout: --label all-balanced
     want: a layout that mig.plan makes, instead of a label: --want "1g.5gb=40,3g.20gb=4"
     config: your own labels, a file or folder: --config /etc/kiln/mig-config.d
     strategy: single or mixed: --strategy mixed

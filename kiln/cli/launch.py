@@ -52,7 +52,7 @@ def consume(
     channel: a channel of the line's `publish`: --channel stable
     instance_type: instead of the one that verifies the row: --instance-type p5.48xlarge; with --for
       parallelcluster several, a queue each: --instance-type p5.48xlarge,g5.xlarge
-    label: a MIG layout of mig-config.yaml: --label all-1g.5gb
+    label: a MIG layout: --label all-1g.5gb
     owner: with --for gpu-operator, who makes slices: ami or operator: --owner operator
     jobs: with --for argo: --jobs 56 (default: one for each slice of a node)
     walkthrough: with --for argo: a script from no cluster to the last job, and back

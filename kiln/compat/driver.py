@@ -265,7 +265,7 @@ def profiles_exist(recipe: Recipe, case: Case, kind: InstanceType) -> Objections
     does nothing: MIG-LABEL is about that."""
     if _label(recipe) and kind.mig:
         for problem in check_label(_label(recipe), [kind.type]):
-            yield Objection(problem, "the labels are in runtime/etc/kiln/mig-config.yaml")
+            yield Objection(problem, "the labels are in runtime/etc/kiln/mig-config.json")
 
 
 def _label(recipe: Recipe) -> str:
@@ -285,7 +285,7 @@ def label_exists(recipe: Recipe, case: Case) -> Objections:
     if problems and all(problems):
         yield Objection(
             problems[0][0],
-            "the labels are in runtime/etc/kiln/mig-config.yaml; all-disabled leaves MIG off",
+            "the labels are in runtime/etc/kiln/mig-config.json; all-disabled leaves MIG off",
         )
     elif case.types and label not in rules()["MIG-EFA"].limits["labels_without"]:
         names = ", ".join(kind.type for kind in case.types)

@@ -137,7 +137,6 @@ def _agents(recipe: Recipe) -> Iterator[_Fact]:
         blocks += ["efa"] * bool(recipe.efa) + ["dcgm"] * bool(recipe.dcgm_exporter)
         for block in blocks:
             yield "telemetry cloudwatch_agent", "cloudwatch", (block,)
-    yield "mig_parted", "services", ("mig_parted" if recipe.mig_parted else None,)
     if service:
         service = facts.distro(recipe.distro.id).get("package_snapshot")
         yield "package_snapshot distro", "distros", ("package_snapshots", service)

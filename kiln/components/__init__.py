@@ -32,7 +32,6 @@ _IN_BAKE_ORDER = (
     services.DCGM_EXPORTER,
     services.CONTAINER_TOOLKIT,
     services.AWS_HW_MONITOR,
-    nvidia.MIG_PARTED,
     nvidia.GPU_MIG,
     nvidia.BOOST_CLOCKS,
     system.TUNING,

@@ -165,14 +165,6 @@ NVIDIA_IMEX = Component(
     files=_imex_files,
 )
 
-MIG_PARTED = Component(
-    name="mig-parted",
-    what="mig-parted, with which gpu-mig then creates the instances",
-    needs="mig_parted",
-    version="MIG_PARTED_VERSION",
-    urls=("MIG_PARTED",),
-)
-
 GPU_MIG = Component(
     name="gpu-mig",
     what="MIG configuration applied at every boot",

@@ -63,7 +63,7 @@ class Settings(Block):
     aws: Aws | None = None
     """see docs/your-account.md"""
     mig_config: Label | None = None
-    """default label from mig-config.yaml"""
+    """default MIG layout, such as all-1g.5gb"""
     extended_support: bool | None = None
     """you have the distribution's extended support (Ubuntu Pro), for `check`"""
     package_snapshot: str | None = None

@@ -13,6 +13,8 @@ from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.paths import RUNTIME
 from kiln.base.runtime_import import runtime_module
+from kiln.base.yaml_files import read_plain
+from kiln.mig.layouts import nearest_layout, parse_devices
 from kiln.mig.profiles import NoMigError, chosen, gpu_types
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ _target = runtime_module("gpu_mig.target")
 _hardware = runtime_module("gpu_mig.hardware")
 _config = runtime_module("gpu_mig.config")
 
-SHIPPED_MAP = RUNTIME / "etc" / "kiln" / "mig-config.yaml"
+SHIPPED_MAP = RUNTIME / "etc" / "kiln" / "mig-config.json"
 _CONFIG_MAP = re.compile(r'^\s*"?kind"? *: *"?ConfigMap\b', re.MULTILINE)
 
 
@@ -65,7 +67,7 @@ def check_mig_config(
         else _placement.why_not(kind, names)
     )
     if reason:
-        nearest = _target.counted(_placement.nearest(kind, names))
+        nearest = _target.counted(nearest_layout(kind, names))
         return {**answer, "reason": reason, "nearest": nearest}
     placed = _placement.fit(kind, names)
     answer["placement"] = [{"profile": p.profile, "start": p.start} for p in placed]
@@ -75,9 +77,7 @@ def check_mig_config(
 def instances_with(devices: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """The GPU instances of `1g.5gb=7`: profile, compute slices."""
     with _explained():
-        shapes: tuple[tuple[str, tuple[int, ...]], ...] = _target.shape_all(
-            _profile.parse_devices(devices)
-        )
+        shapes: tuple[tuple[str, tuple[int, ...]], ...] = _target.shape_all(parse_devices(devices))
     return shapes
 
 
@@ -92,9 +92,15 @@ def warnings(kind: GpuType, names: Iterable[str]) -> list[str]:
 
 @cache
 def shipped_labels() -> dict[str, Any]:
-    """The shipped map by label. Cached, since the AMI's own parser is small rather than fast."""
+    """The shipped map by label."""
     labels: dict[str, Any] = _config.load(str(SHIPPED_MAP))
     return labels
+
+
+def label_names(kind: GpuType) -> list[str]:
+    """The labels of the shipped map and those that the GPU's profiles give."""
+    own: list[str] = _hardware.labels_of([kind])
+    return sorted({*shipped_labels(), *own})
 
 
 def labels_with(config: str) -> dict[str, Any]:
@@ -105,11 +111,12 @@ def labels_with(config: str) -> dict[str, Any]:
             f"{config} is a Kubernetes ConfigMap, not the configuration in it",
             hint="give the text below its key config.yaml as a file",
         )
+    files = sorted(path.glob("*.[jy]*")) if path.is_dir() else [path]
+    labels = dict(shipped_labels())
     with _explained():
-        if path.is_dir():
-            labels: dict[str, Any] = _config.load(str(SHIPPED_MAP), str(path))
-            return labels
-        return {**shipped_labels(), **_config.load(str(path))}
+        for file in files:
+            labels |= _config.labels_of(read_plain(file), str(file))
+    return labels
 
 
 def check_label(

@@ -12,7 +12,6 @@ from kiln import facts
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.runtime_import import runtime_module
 from kiln.base.templates import render
-from kiln.base.yaml_files import as_yaml
 from kiln.mig.check import label_slices, shipped_labels
 from kiln.mig.plan import plan_layout
 from kiln.mig.profiles import chosen, gpu_types
@@ -155,7 +154,7 @@ def planned_labels(instance_type: str, want: str) -> dict[str, Any]:
             f"{want} does not fit on {instance_type}: {plan['reason']}",
             hint=f'./invoke mig.plan --instance-type {instance_type} --want "{want}" draws it',
         )
-    labels: dict[str, Any] = _config.loads(as_yaml([], plan["label"]))
+    labels: dict[str, Any] = _config.labels_of(plan["label"], "plan")
     return labels
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kiln.base.errors import KilnError, did_you_mean
-from kiln.mig.check import label_slices, shipped_labels
+from kiln.mig.check import label_names, label_slices, shipped_labels
 from kiln.mig.profiles import gpus_on_instance
 
 MOST_JOBS = 1_000_000
@@ -42,7 +42,7 @@ def compare_ways(
             hint = did_you_mean(profile, kind.profiles)
             raise KilnError(f"--slowdown: {kind.name} has no MIG profile {profile}", hint=hint)
     ways: dict[str, Mapping[str, int]] = {"whole GPUs": {"": machine.gpu_count}}
-    for label in shipped_labels():
+    for label in label_names(kind):
         try:
             per_gpu = label_slices(label, machine.gpu_count, kind, shipped_labels())
         except KilnError:

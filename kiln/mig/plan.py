@@ -14,6 +14,7 @@ from kiln.base.paths import ROOT
 from kiln.base.runtime_import import runtime_module
 from kiln.base.templates import render
 from kiln.mig.check import instances_with, warnings
+from kiln.mig.layouts import all_layouts, expand, translate
 from kiln.mig.profiles import gpus_on_instance
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def plan_layout(instance_type: str, want: str) -> dict[str, Any]:
     names = [profile for profile, _ in shapes]
     unknown = sorted({n for n in names if n not in kind.profiles})
     if unknown:
-        like = _placement.translate(kind, unknown[0])
+        like = translate(kind, unknown[0])
         raise KilnError(
             f"{instance_type} ({kind.name}) has no MIG profile {', '.join(unknown)}",
             hint=f"did you mean {like}? It has: {', '.join(kind.profiles)}",
@@ -64,7 +65,7 @@ def plan_layout(instance_type: str, want: str) -> dict[str, Any]:
     if layouts is None:
         layouts, missing = search.as_many_as_possible(wanted, machine.gpu_count)
     gpus = _lay_out(kind, kinds, layouts, list(shapes))
-    left = _placement.expand(kinds, missing)
+    left = expand(kinds, missing)
     return {
         "fits": not left,
         "reason": _too_much(left, machine.gpu_count) if left else None,
@@ -91,7 +92,7 @@ class _Search:
 
     def __init__(self, kind: GpuType, kinds: Sequence[str]) -> None:
         self.kind, self.kinds = kind, list(kinds)
-        every = [c for c in _placement.layouts(kind, self.kinds) if any(c)]
+        every = [c for c in all_layouts(kind, self.kinds) if any(c)]
         possible = frozenset(every)
         # For the number of GPUs only full sets matter, those to which no instance can be added.
         self.full = sorted(
@@ -171,7 +172,7 @@ def _lay_out(
     gpus = []
     for index, counts in enumerate(sorted(layouts, reverse=True)):
         placed = []
-        for instance in _placement.fit(kind, _placement.expand(kinds, counts)):
+        for instance in _placement.fit(kind, expand(kinds, counts)):
             facts = kind.profile(instance.profile)
             shape = next(s for s in shapes if s[0] == instance.profile)
             shapes.remove(shape)

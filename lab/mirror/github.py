@@ -1,4 +1,4 @@
-"""github.com: source releases that provisioners compile, and mig-parted's archive."""
+"""github.com: source releases that provisioners compile."""
 
 from __future__ import annotations
 
@@ -57,15 +57,3 @@ def _nccl_tests(site: Site, url: re.Match[str]) -> Path | None:
         return None
     name = f"nccl-tests-{version}"
     return site.made(f"{name}.tar.gz", source("nccl-tests-source", version, name))
-
-
-@route(
-    r"https://github\.com/NVIDIA/mig-parted/releases/download/v(?P<version>[0-9.]+)/"
-    r"nvidia-mig-manager-(?P=version)-1\.(?:x86_64|aarch64)\.tar\.gz"
-)
-def _mig_parted(site: Site, url: re.Match[str]) -> Path | None:
-    version = url["version"]
-    if version not in catalogue.data()["mig_parted"]:
-        return None
-    name = f"nvidia-mig-manager-{version}-1"
-    return site.made(f"{name}.tar.gz", source("mig-parted", version, name))

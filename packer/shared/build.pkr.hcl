@@ -257,15 +257,6 @@ build {
     timeout          = "${lookup(local.time_limit_of, "aws-hw-monitor", local.time_limit)}5m"
   }
 
-  # mig-parted, with which gpu-mig then creates the instances
-  provisioner "shell" {
-    only             = lookup(local.runs_on, "mig-parted", local.nowhere)
-    script           = "${local.checkout}/provisioners/mig-parted.sh"
-    execute_command  = local.run_as_root
-    environment_vars = lookup(local.environment_of, "mig-parted", [])
-    timeout          = "${lookup(local.time_limit_of, "mig-parted", local.time_limit)}5m"
-  }
-
   # MIG configuration applied at every boot
   provisioner "shell" {
     only             = lookup(local.runs_on, "gpu-mig", local.nowhere)

@@ -282,7 +282,6 @@ def programs_to_ask(kernel):
         "nvcc": ("/usr/local/cuda/bin/nvcc", "--version"),
         "fi_info": ("/opt/amazon/efa/bin/fi_info", "--version"),
         "nv-fabricmanager": ("nv-fabricmanager", "--version"),
-        "nvidia-mig-parted": ("nvidia-mig-parted", "--version"),
         "nvidia-ctk": ("nvidia-ctk", "--version"),
         "containerd-config": ("containerd", "config", "dump"),
         "docker-info": ("docker", "info"),

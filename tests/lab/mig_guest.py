@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import guests
-import yaml
 
 from kiln.base.paths import RUNTIME
 from kiln.base.runtime_import import runtime_module
 from kiln.mig.profiles import gpu_types
 from lab.standins.nvidia_smi import install
 
+hardware = runtime_module("gpu_mig.hardware")
 target = runtime_module("gpu_mig.target")
-MAP = RUNTIME / "etc/kiln/mig-config.yaml"
+MAP = RUNTIME / "etc/kiln/mig-config.json"
 SHOWN = install.compose()["machines"]
 GPUS = sorted(gpu for gpu, model in SHOWN["models"].items() if "mig_facts" in model)
 SHIPPED = (
@@ -27,7 +27,7 @@ SHIPPED = (
     "usr/local/bin/gpu-mig",
     "usr/local/bin/kiln-gpu-gate",
     "etc/default/gpu-mig",
-    "etc/kiln/mig-config.yaml",
+    "etc/kiln/mig-config.json",
     "etc/kiln/mig-config.d",
     "etc/systemd/system/kiln-mig.service",
     "etc/systemd/system/kubelet.service.d/20-kiln-gpu-gate.conf",
@@ -65,20 +65,28 @@ def machine_of(gpu: str) -> str:
     return min(sizes, key=lambda name: (sizes[name] == 1, sizes[name], name))
 
 
+def known_kind(gpu: str) -> Any:
+    device_id = f"0x{SHOWN['models'][gpu]['pci']}"
+    return next(kind for kind in gpu_types().values() if device_id in kind.pci_device_ids)
+
+
 def kind_of(gpu: str) -> Any:
     """gpu-mig's facts about the GPU, by its driver's names of the profiles."""
-    model = SHOWN["models"][gpu]
-    known = next(k for k in gpu_types().values() if f"0x{model['pci']}" in k.pci_device_ids)
-    names = [profile["profile"] for profile in model["mig_facts"]["profiles"]]
+    known = known_kind(gpu)
+    names = [profile["profile"] for profile in SHOWN["models"][gpu]["mig_facts"]["profiles"]]
     pairs = zip(names, known.profiles.values(), strict=True)
     return known._replace(profiles={name: p._replace(name=name) for name, p in pairs})
 
 
 def layouts(gpu: str) -> dict[str, Layout]:
-    """The labels of the map that this GPU supports."""
+    """The labels of the map and of the GPU's own profiles that this GPU supports."""
     kind, device_id = kind_of(gpu), f"0x{SHOWN['models'][gpu]['pci']}"
-    result = {}
-    for label, entries in yaml.safe_load(MAP.read_text())["mig-configs"].items():
+    result: dict[str, Layout] = {
+        hardware.label_of(name): (True, ((name, profile.max),))
+        for name, profile in known_kind(gpu).profiles.items()
+        if name in kind.profiles
+    }
+    for label, entries in json.loads(MAP.read_text())["mig-configs"].items():
         mine = [e for e in entries if device_id in e.get("device-filter", [device_id])]
         if not mine:
             continue

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import guests
 import pytest
-import yaml
 from mig_guest import GPUS, MAP, Layout, Machine, kind_of, lay_down, layouts, machine_of
 
 pytestmark = [guests.AS_ROOT, pytest.mark.beside]
@@ -85,9 +84,8 @@ def test_the_boot_makes_the_slices_before_kubelet_starts(machine):
 
 
 def test_every_label_of_the_map_is_for_a_gpu_that_is_tried_here():
-    assert set(yaml.safe_load(MAP.read_text())["mig-configs"]) == {
-        label for gpu in GPUS for label in layouts(gpu)
-    }
+    tried_here = {label for gpu in GPUS for label in layouts(gpu)}
+    assert set(json.loads(MAP.read_text())["mig-configs"]) <= tried_here
 
 
 @pytest.mark.parametrize("gpu", GPUS)

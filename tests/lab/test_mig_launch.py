@@ -33,9 +33,10 @@ SLICES = {
     "": [],
 }
 SHIPPED = (
+    "opt/kiln/lib/gpu_common",
     "opt/kiln/lib/gpu_mig",
     "usr/local/bin/gpu-mig",
-    "etc/kiln/mig-config.yaml",
+    "etc/kiln/mig-config.json",
     "etc/systemd/system/kiln-mig.service",
 )
 USER_DATA = f"#!/bin/sh\n# kiln:mig-config={BY_USER_DATA}\ntrue\n"

@@ -170,8 +170,7 @@ class TestTheMatrixCanBeBaked:
             asked = replace(
                 row,
                 dcgm_exporter="4.8.3",
-                mig_parted="0.14.3",
-                components=("dcgm-exporter", "mig-parted"),
+                components=("dcgm-exporter",),
             )
             self.test_everything_a_row_downloads_is_there(asked)
             self.test_every_package_a_row_names_is_in_a_repository(asked)

@@ -1,8 +1,8 @@
 """A machine with the lab's stand-in nvidia-smi under a temporary root, for gpu-mig to work on.
 
-`Machine.run` is gpu-mig's program in a fork of a small Python, in which nvidia-smi and mig-parted
-are called instead of started; `Machine.start` starts all of them as programs. `InProcess` answers
-nvidia-smi's commands in this process, for the tests that try thousands of layouts.
+`Machine.run` is gpu-mig's program in a fork of a small Python, in which nvidia-smi is called
+instead of started; `Machine.start` starts both as programs. `InProcess` answers nvidia-smi's
+commands in this process, for the tests that try thousands of layouts.
 """
 
 from __future__ import annotations
@@ -21,21 +21,17 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 from unittest import mock
-
-import yaml
 
 from kiln.base.paths import ROOT, RUNTIME
 from kiln.base.runtime_import import runtime_module
 from lab.standins.nvidia_smi import install
 
 GPU_MIG = RUNTIME / "usr" / "local" / "bin" / "gpu-mig"
-# The lab's stand-in, as a baked image has it.
-PARTED = (ROOT / "lab/packages/payloads/mig-parted/nvidia-mig-parted").read_text()
 _smi = runtime_module("gpu_mig.smi")
 
 
@@ -70,7 +66,7 @@ class Machine:
             "/etc/kiln-lab/instance.json",
             json.dumps({"instance_type": instance_type, "instance_id": "i-0test"}),
         )
-        self.write("/etc/kiln/mig-config.yaml", (RUNTIME / "etc/kiln/mig-config.yaml").read_text())
+        self.write("/etc/kiln/mig-config.json", (RUNTIME / "etc/kiln/mig-config.json").read_text())
         self.write("/etc/default/gpu-mig", "MIG_IMDS=no\n")
         self.write("/etc/machine-id", "0123456789abcdef\n")
         self.bin = root / "bin"
@@ -100,13 +96,6 @@ class Machine:
         """Writes /etc/default/gpu-mig; IMDS is off unless it is named."""
         lines = {"MIG_IMDS": "no", **values}
         self.write("/etc/default/gpu-mig", "".join(f'{k}="{v}"\n' for k, v in lines.items()))
-
-    def keep_labels(self, *labels: str) -> None:
-        """Drops the shipped map's other labels, which take longer to read than all the rest."""
-        path = self.root / "etc/kiln/mig-config.yaml"
-        whole = yaml.safe_load(path.read_text())
-        whole["mig-configs"] = {name: whole["mig-configs"][name] for name in labels}
-        path.write_text(json.dumps(whole))
 
     def faults(self, **values: Any) -> None:
         """What the stand-in does wrong: see docs/lab-nvidia-smi.md."""
@@ -324,7 +313,8 @@ def _become_gpu_mig(
         )
         os.getppid = os.getpid  # nvidia-smi's parent, which a fault may kill, is this process
         with _at(machine.root):
-            subprocess.run = _instead(machine, subprocess.run, kill_after)
+            smi = runtime_module("gpu_common.nvidia_smi")
+            smi.call = _instead(machine, smi.call, kill_after)
             status = runtime_module("gpu_mig.cli").main(list(args))
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else 1
@@ -338,51 +328,24 @@ def _become_gpu_mig(
 
 
 def _instead(machine: Machine, real: Callable[..., Any], kill_after: int) -> Callable[..., Any]:
-    """subprocess.run, but for the stand-ins of nvidia-smi and mig-parted, which are called here."""
+    """nvidia_smi.call, but for the stand-in, which is called here."""
     calls = 0
 
-    def run(argv: list[str], **options: Any) -> subprocess.CompletedProcess[Any]:
+    def call(arguments: list[str], timeout_s: float, program: str) -> tuple[int, str]:
         nonlocal calls
-        if argv[0] == "nvidia-smi" and machine.has("nvidia-smi", machine.launcher):
-            from lab.standins.nvidia_smi.smi import main
+        if not machine.has("nvidia-smi", machine.launcher):
+            answer: tuple[int, str] = real(arguments, timeout_s, program)
+            return answer
+        from lab.standins.nvidia_smi.smi import main
 
-            calls += 1
-            with redirect_stderr(io.StringIO()) as err:
-                text, status = main.once(list(argv[1:]))
-            if calls == kill_after:
-                os.kill(os.getpid(), signal.SIGKILL)
-            printed = text + err.getvalue()
-            as_asked = printed if options.get("text") else printed.encode()
-            return subprocess.CompletedProcess(argv, status, as_asked)
-        if argv[0] == "nvidia-mig-parted" and machine.has("nvidia-mig-parted", PARTED):
-            return _parted(argv, options.get("env"))
-        done: subprocess.CompletedProcess[Any] = real(argv, **options)
-        return done
+        calls += 1
+        with redirect_stderr(io.StringIO()) as err:
+            text, status = main.once(list(arguments))
+        if calls == kill_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return status, text + err.getvalue()
 
-    return run
-
-
-def _parted(argv: list[str], env: dict[str, str] | None) -> subprocess.CompletedProcess[bytes]:
-    """The lab's mig-parted, called with these arguments and this environment."""
-    arguments, environment = sys.argv, dict(os.environ)
-    status: object = 0
-    with redirect_stdout(io.StringIO()) as out, redirect_stderr(out):
-        try:
-            sys.argv = argv
-            if env is not None:
-                os.environ.clear()
-                os.environ.update(env)
-            exec(compile(PARTED, argv[0], "exec"), {"__name__": "__main__"})
-        except SystemExit as ended:
-            status = ended.code
-            if isinstance(status, str):
-                print(status)
-                status = 1
-        finally:
-            sys.argv = arguments
-            os.environ.clear()
-            os.environ.update(environment)
-    return subprocess.CompletedProcess(argv, int(status or 0), out.getvalue().encode())
+    return call
 
 
 @contextmanager

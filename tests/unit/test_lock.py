@@ -80,7 +80,7 @@ DEBIAN = next(recipe for recipe in RECIPES if recipe.distro.id == "debian12")
 UBUNTU = next(recipe for recipe in RECIPES if recipe.distro.id == "ubuntu2404")
 
 
-VERSIONED = ("efa", "gdrcopy", "mig_parted", "driver", "cloudwatch_agent")
+VERSIONED = ("efa", "gdrcopy", "driver", "cloudwatch_agent")
 
 
 def of_version(version, arch):

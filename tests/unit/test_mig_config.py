@@ -6,11 +6,12 @@ import json
 import re
 
 import pytest
+import yaml
 
 from kiln import facts
 from kiln.base.paths import RUNTIME
 from kiln.base.runtime_import import runtime_module
-from kiln.mig import profiles
+from kiln.mig import layouts, profiles
 from kiln.mig.profiles import gpu_types
 
 config = runtime_module("gpu_mig.config")
@@ -19,7 +20,7 @@ smi = runtime_module("gpu_mig.smi")
 hardware = runtime_module("gpu_mig.hardware")
 gpu_facts = runtime_module("gpu_mig.facts")
 MigError = runtime_module("gpu_mig.errors").MigError
-SHIPPED = RUNTIME / "etc/kiln/mig-config.yaml"
+SHIPPED = RUNTIME / "etc/kiln/mig-config.json"
 HEAD = "version: v1\nmig-configs:\n"
 
 
@@ -28,9 +29,13 @@ def gpus(device_id: str, count: int = 2, capable: bool = True) -> list:
     return [smi.Gpu(i, "", "", device_id, "", "a GPU", mode, mode) for i in range(count)]
 
 
+def loads(text: str, source: str = "my.json") -> dict:
+    return config.labels_of(yaml.safe_load(text), source)
+
+
 def refusal(text: str) -> str:
     with pytest.raises(MigError) as refused:
-        config.loads(text, "my.yaml")
+        loads(text)
     return str(refused.value)
 
 
@@ -43,12 +48,10 @@ def test_the_image_and_the_pipeline_see_the_same_gpus():
     assert gpu_facts.load() == gpu_types()
 
 
-def test_the_shipped_map_has_the_labels_of_nvidias_own():
+def test_the_shipped_map_has_what_no_gpu_gives_by_itself():
+    """`all-<profile>` for each profile comes from the GPU: see gpu_mig.hardware."""
     labels = config.load(str(SHIPPED))
-    assert len(labels) == 81
-    assert {"all-disabled", "all-enabled", "all-balanced", "all-1g.5gb", "all-7g.278gb"} <= set(
-        labels
-    )
+    assert {"all-disabled", "all-enabled", "all-balanced"} <= set(labels)
 
 
 def fits(label, gpu) -> bool:
@@ -61,13 +64,15 @@ def fits(label, gpu) -> bool:
 
 @pytest.mark.parametrize("gpu", gpu_types().values(), ids=lambda g: g.name)
 def test_every_gpu_has_labels_that_fit_it(gpu):
+    machine = gpus(gpu.pci_device_ids[0], 1)
     labels = config.load(str(SHIPPED))
-    fitting = {name for name, label in labels.items() if fits(label, gpu)}
+    names = {*labels, *hardware.labels_of([gpu])}
+    found = {name: hardware.find(labels, name, machine, gpu_types()) for name in names}
+    fitting = {name for name, label in found.items() if fits(label, gpu)}
     assert {"all-disabled", "all-enabled"} <= fitting
+    assert len(fitting) > 5
     # NVIDIA's map knows nothing of the RTX PRO 4500 yet.
-    if gpu.name != "RTX-PRO-4500-32GB":
-        assert "all-balanced" in fitting
-        assert len(fitting) > 5
+    assert "all-balanced" in fitting or gpu.name == "RTX-PRO-4500-32GB"
 
 
 @pytest.mark.parametrize("gpu", gpu_types().values(), ids=lambda g: g.name)
@@ -97,7 +102,7 @@ def test_a_label_that_no_file_has_comes_from_the_gpus():
 def test_a_label_that_a_file_has_for_this_gpu_stays_as_it_is_written():
     text = HEAD + "  all-1g.5gb:\n  - {devices: [0], mig-enabled: true, mig-devices: {1g.5gb: 2}}\n"
     machine = gpus("0x20B010DE")
-    label = hardware.find(config.loads(text), "all-1g.5gb", machine, gpu_types())
+    label = hardware.find(loads(text), "all-1g.5gb", machine, gpu_types())
     assert list(target.resolve(label, machine)) == [0]
 
 
@@ -108,7 +113,7 @@ def test_a_gpu_that_a_label_forgot_gets_what_it_holds():
         "     mig-devices: {1g.10gb: 7}}\n"
     )
     both = [*gpus("0x233010DE", 1), gpus("0x20B210DE", 2)[1]]
-    label = hardware.find(config.loads(text), "all-1g.10gb", both, gpu_types())
+    label = hardware.find(loads(text), "all-1g.10gb", both, gpu_types())
     assert sorted(target.resolve(label, both)) == [0, 1]
 
 
@@ -119,65 +124,75 @@ def test_an_entry_that_names_a_gpu_fits_that_gpu(gpu):
         for entry in label.entries:
             if entry.filters and any(entry.addresses(i) for i in gpu.pci_device_ids):
                 shapes = target.shape_all(entry.mig_devices)
-                target.check(target.Wanted(0, entry.enabled, shapes), gpu, label.name)
+                target.check(target.Wanted(0, entry.enabled, shapes), gpu)
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("mig-configs: {}\n", "version is missing"),
-        ("version: v2\nmig-configs: {}\n", "my.yaml:1: version 'v2' is not supported"),
-        ("version: v1\n", "mig-configs is missing"),
-        ("version: v1\nmig-config: {}\n", "did you mean 'mig-configs'"),
-        ("version: v1\nmig-configs: {}\n", "mig-configs has no label"),
+        ("mig-configs: {}\n", "must have version and mig-configs"),
+        ("version: v2\nmig-configs: {}\n", "my.json: version 'v2' is not supported"),
+        ("version: v1\n", "must have version and mig-configs"),
+        ("version: v1\nmig-config: {}\n", "must have version and mig-configs"),
+        ("version: v1\nmig-configs: {}\n", "must have at least one label"),
         (HEAD + "  a:\n  - devices: all\n    mig-enabled: true\n    mig-devices:\n",
          "mig-enabled is true but mig-devices is missing"),
         (HEAD + '  a:\n  - {device-filter: "0x20B010DE\\n", devices: all, mig-enabled: false}\n',
          "is not a PCI device id"),
         (HEAD + "  a: {}\n", "must be a list of entries"),
         (HEAD + "  a: []\n", "must be a list of entries"),
-        (HEAD + "  a:\n  - mig-enabled: true\n", "my.yaml:4: label 'a': devices is missing"),
-        (HEAD + "  a:\n  - devices: all\n", "mig-enabled is missing"),
+        (HEAD + "  a:\n  - mig-enabled: true\n", "my.json: label 'a', entry 1: devices must"),
+        (HEAD + "  a:\n  - devices: all\n", "mig-enabled must be true or false"),
         (HEAD + "  a:\n  - devices: all\n    mig-enabled: true\n", "mig-devices is missing"),
         (HEAD + "  a:\n  - devices: all\n    mig-enabled: 1\n", "must be true or false"),
         (HEAD + "  a:\n  - devices: some\n    mig-enabled: false\n", "devices must be all"),
-        (HEAD + "  a:\n  - devices: [-1]\n    mig-enabled: false\n", "-1 is not a GPU index"),
+        (HEAD + "  a:\n  - devices: [-1]\n    mig-enabled: false\n", "a list of GPU indices"),
         (HEAD + "  a:\n  - device: all\n    mig-enabled: false\n", "did you mean 'devices'"),
         (HEAD + '  a:\n  - device-filter: "20B0"\n    devices: all\n    mig-enabled: false\n',
-         "my.yaml:4: device-filter '20B0' is not a PCI device id"),
+         "my.json: label 'a', entry 1: device-filter '20B0' is not a PCI device id"),
         (HEAD + '  a:\n  - {devices: all, mig-enabled: false, mig-devices: {"1g.5gb": 1}}\n',
          "mig-enabled is false"),
         (HEAD + '  a:\n  - {devices: all, mig-enabled: true, mig-devices: {"1g.5gb": 0}}\n',
          "every count in mig-devices is 0"),
         (HEAD + '  a:\n  - {devices: all, mig-enabled: true, mig-devices: {"1g.5gb": -1}}\n',
-         "-1 is not a count"),
+         "must be profile names with counts"),
         (HEAD + '  a:\n  - {devices: all, mig-enabled: true, mig-devices: {"1g5gb": 1}}\n',
-         "my.yaml:4: '1g5gb' is not a MIG profile name"),
+         "entry 1: '1g5gb' is not a MIG profile name"),
         (HEAD + '  a:\n  - {devices: all, mig-enabled: true, mig-devices: {"1g.5gb+xx": 1}}\n',
          "unknown attribute +xx"),
         (HEAD + '  a:\n  - {devices: all, mig-enabled: true, mig-devices: {"4c.3g.20gb": 1}}\n',
          "4 compute slices do not fit in 3"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_refused_with_file_line_and_advice(text, says):
+def test_a_mistake_is_refused_with_file_label_entry_and_advice(text, says):
     assert says in refusal(text)
 
 
 def test_a_drop_in_adds_labels_and_replaces_one(tmp_path):
-    (tmp_path / "10-mine.yaml").write_text(
-        HEAD + '  mine:\n  - {devices: all, mig-enabled: true, mig-devices: {"3g.40gb": 2}}\n'
-    )
-    (tmp_path / "20-json.json").write_text(json.dumps({"version": "v1", "mig-configs": {
-        "all-balanced": [{"devices": "all", "mig-enabled": False}]}}))  # fmt: skip
+    mine = {"devices": "all", "mig-enabled": True, "mig-devices": {"3g.40gb": 2}}
+    other = {"devices": "all", "mig-enabled": False}
+    for name, label, entry in (
+        ("10-mine.json", "mine", mine),
+        ("20-json.json", "all-balanced", other),
+    ):
+        document = {"version": "v1", "mig-configs": {label: [entry]}}
+        (tmp_path / name).write_text(json.dumps(document))
     (tmp_path / "README").write_text("not a configuration")
     labels = config.load(str(SHIPPED), str(tmp_path))
     assert labels["mine"].entries[0].mig_devices == (("3g.40gb", 2),)
-    assert labels["all-balanced"].where.startswith(str(tmp_path / "20-json.json"))
-    assert len(labels) == 82
+    assert labels["all-balanced"].where == str(tmp_path / "20-json.json")
+    assert set(labels) == {*config.load(str(SHIPPED)), "mine"}
+
+
+def test_yaml_on_the_machine_is_refused_with_the_way_to_json(tmp_path):
+    (tmp_path / "10-mine.yaml").write_text(HEAD)
+    with pytest.raises(MigError, match="only JSON is read here") as refused:
+        config.load(str(SHIPPED), str(tmp_path))
+    assert "yaml.safe_load" in refused.value.hint
 
 
 def test_entries_are_walked_in_order_and_the_last_that_matches_wins():
-    labels = config.loads(
+    labels = loads(
         HEAD + "  a:\n  - {devices: all, mig-enabled: false}\n"
         '  - {devices: [1], mig-enabled: true, mig-devices: {"1g.5gb": 7}}\n'
     )
@@ -187,7 +202,7 @@ def test_entries_are_walked_in_order_and_the_last_that_matches_wins():
 
 
 def test_a_filter_that_matches_no_gpu_is_an_error_not_success():
-    labels = config.loads(
+    labels = loads(
         HEAD + '  a:\n  - {device-filter: "0x20B010DE", devices: all, mig-enabled: false}\n'
     )
     with pytest.raises(MigError, match="matches no GPU of this machine: 2 × a GPU"):
@@ -195,7 +210,7 @@ def test_a_filter_that_matches_no_gpu_is_an_error_not_success():
 
 
 def test_a_filter_may_name_the_subsystem():
-    entry = config.loads(
+    entry = loads(
         HEAD
         + '  a:\n  - {device-filter: "0x20b010de:0x134F10DE", devices: all, mig-enabled: false}\n'
     )["a"].entries[0]
@@ -204,7 +219,7 @@ def test_a_filter_may_name_the_subsystem():
 
 
 def test_a_gpu_index_that_is_not_there_is_refused():
-    labels = config.loads(HEAD + "  a:\n  - {devices: [2], mig-enabled: false}\n")
+    labels = loads(HEAD + "  a:\n  - {devices: [2], mig-enabled: false}\n")
     with pytest.raises(MigError, match="names GPU 2, this machine has 2"):
         target.resolve(labels["a"], gpus("0x20B010DE"))
 
@@ -219,20 +234,6 @@ def test_compute_instances_share_a_gpu_instance_until_it_is_full():
     shapes = target.shape_all([("1c.3g.20gb", 4), ("3g.20gb", 1)])
     assert sorted(shapes) == [("3g.20gb", (1,)), ("3g.20gb", (1, 1, 1)), ("3g.20gb", (3,))]
     assert target.devices_of(shapes) == {"1c.3g.20gb": 4, "3g.20gb": 1}
-
-
-def test_legacy_partition_ids_become_profiles():
-    machine = gpus("0x20B010DE", 1)
-    assert target.from_partition("19,19,14,9", machine, gpu_types())[0].shapes == (
-        ("3g.20gb", (3,)), ("2g.10gb", (2,)), ("1g.5gb", (1,)), ("1g.5gb", (1,)),
-    )  # fmt: skip
-
-
-def test_the_originals_partition_7_is_not_a_profile_id():
-    with pytest.raises(MigError) as refused:
-        target.from_partition("7", gpus("0x20B010DE", 1), gpu_types())
-    assert "7 is not a profile id" in refused.value.message
-    assert "19 (1g.5gb)" in refused.value.hint
 
 
 def test_only_knowledge_says_which_pci_ids_cannot_do_mig():
@@ -263,15 +264,15 @@ def test_only_knowledge_says_which_pci_ids_cannot_do_mig():
 )
 def test_a_wish_that_is_none_is_refused_in_one_sentence(wish, says):
     with pytest.raises(MigError, match=re.escape(says)) as e:
-        runtime_module("gpu_mig.profile").parse_devices(wish)
+        layouts.parse_devices(wish)
     assert e.value.exit_code == 2
 
 
-def test_a_compute_instance_of_a_size_there_is_none_of_is_named_with_its_line():
+def test_a_compute_instance_of_a_size_there_is_none_of_is_named_with_its_place():
     text = "version: v1\nmig-configs:\n  x:\n  - devices: all\n    mig-enabled: true\n"
-    label = config.loads(text + "    mig-devices: {5c.7g.40gb: 1}\n", "f")["x"]
+    label = loads(text + "    mig-devices: {5c.7g.40gb: 1}\n", "f")["x"]
     gpu = runtime_module("gpu_mig.smi").Gpu(0, "", "", "0x20B010DE", "", "", True, True)
-    with pytest.raises(MigError, match=r"^f:4: 5c\.7g\.40gb: no compute instance of a 7g has 5"):
+    with pytest.raises(MigError, match=r"^f: .*1: 5c\.7g\.40gb: no compute instance of a 7g has 5"):
         runtime_module("gpu_mig.target").resolve(label, [gpu])
 
 

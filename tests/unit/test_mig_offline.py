@@ -150,7 +150,7 @@ def test_a_profile_the_gpu_does_not_have_gets_the_like_one():
 
 def test_the_plan_is_a_configuration_that_the_ami_reads():
     answer = plan_layout("p4d.24xlarge", "1c.3g.20gb=3,1g.5gb=9")
-    label = config.loads(yaml.safe_dump(answer["label"]))["planned"]
+    label = config.labels_of(answer["label"], "x")["planned"]
     devices = {e.devices: dict(e.mig_devices) for e in label.entries}
     asked: dict[str, int] = {}
     for indices, counts in devices.items():
@@ -309,7 +309,7 @@ def test_a_node_offers_its_slices(label, strategy, where, offered):
         ("all-balancd", "mixed", {"gpu": "A100-40GB"}, "no label 'all-balancd'"),
         ("all-balanced", "mixed", {"gpu": "A100"}, "more than one GPU"),
         ("all-balanced", "mixed", {"gpu": "H10-80GB"}, "unknown GPU 'H10-80GB'"),
-        ("all-1g.5gb", "mixed", {"instance_type": "p5.48xlarge"}, "no MIG profile 1g.5gb"),
+        ("all-1g.5gb", "mixed", {"instance_type": "p5.48xlarge"}, "is for other GPUs"),
         ("all-balanced", "single", {}, "one profile on every GPU; all-balanced creates 1g.5gb, "),
         ("all-enabled", "mixed", {"gpu": "A100-40GB"}, "turns MIG on without slices"),
     ],
@@ -365,11 +365,13 @@ def test_a_planned_layout_says_what_a_node_offers_and_what_makes_it():
     ours = k8s_configuration("planned", "mixed", instance_type="p4d.24xlarge", labels=labels)
     assert ours["resources"] == {"nvidia.com/mig-1g.5gb": 40, "nvidia.com/mig-3g.20gb": 4}
     text = k8s_text(ours)
-    assert "# on the AMI, /etc/kiln/mig-config.d/planned.yaml\n" in text
+    assert "# on the AMI, /etc/kiln/mig-config.d/planned.json\n" in text
     # gpu-mig reads what is shown, and makes the same of it.
-    shown = yaml.safe_dump(ours["mig_config"])
     again = k8s_configuration(
-        "planned", "mixed", instance_type="p4d.24xlarge", labels=config.loads(shown)
+        "planned",
+        "mixed",
+        instance_type="p4d.24xlarge",
+        labels=config.labels_of(ours["mig_config"], "x"),
     )
     assert again["resources"] == ours["resources"]
 
@@ -403,8 +405,8 @@ def test_labels_of_a_drop_in_file_are_known(tmp_path):
             "ours", "single", instance_type="p4d.24xlarge", labels=labels_with(str(named))
         )
         assert answer["resources"] == {"nvidia.com/gpu": 32}
-    own.write_text("version: v2\n")
-    with pytest.raises(KilnError, match=r"ours\.yaml:1: ") as e:
+    own.write_text("version: v2\nmig-configs: {}\n")
+    with pytest.raises(KilnError, match=r"ours\.yaml: version 'v2'") as e:
         labels_with(str(own))
     assert e.value.exit_status == 2
 

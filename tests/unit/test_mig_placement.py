@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mig_machine import examples
 
 from kiln.base.runtime_import import runtime_module
+from kiln.mig import layouts
 from kiln.mig.profiles import gpu_types
 
 placement = runtime_module("gpu_mig.placement")
@@ -104,19 +105,11 @@ def test_the_nearest_layout_fits_and_is_the_wish_itself_when_that_fits(case):
     gpu, names = case
     if not names:
         return
-    near = placement.nearest(gpu, names)
+    near = layouts.nearest_layout(gpu, names)
     assert placement.fit(gpu, near) is not None
     assert len(near) <= len(names)
     if placement.fit(gpu, names) is not None:
         assert sorted(near) == sorted(names)
-
-
-def test_new_instances_fit_around_those_that_stay():
-    kept = [placement.Placed("1g.5gb", 2), placement.Placed("1g.5gb", 3)]
-    result = placement.fit(A100, ["3g.20gb", "2g.10gb"], kept)
-    assert [(p.profile, p.start) for p in result] == [("3g.20gb", 4), ("2g.10gb", 0)]
-    assert placement.fit(A100, ["4g.20gb"], kept) is None
-    assert "no free start position for 4g.20gb" in placement.why_not(A100, ["4g.20gb"], kept)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +126,7 @@ def test_a_refusal_says_what_ran_out(names, says):
 
 def test_a_name_from_another_card_is_read_as_the_same_share():
     p4de = GPUS["A100-80GB"]
-    assert placement.translate(p4de, "1g.5gb") == "1g.10gb"
-    assert placement.translate(p4de, "3g.20gb") == "3g.40gb"
-    assert placement.translate(p4de, "1g.5gb+me") == "1g.10gb+me"
-    assert target.counted(placement.nearest(p4de, ["1g.5gb"] * 7)) == "1g.10gb=7"
+    assert layouts.translate(p4de, "1g.5gb") == "1g.10gb"
+    assert layouts.translate(p4de, "3g.20gb") == "3g.40gb"
+    assert layouts.translate(p4de, "1g.5gb+me") == "1g.10gb+me"
+    assert target.counted(layouts.nearest_layout(p4de, ["1g.5gb"] * 7)) == "1g.10gb=7"

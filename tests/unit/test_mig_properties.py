@@ -13,23 +13,24 @@ from mig_machine import examples, in_process
 from kiln import facts
 from kiln.base.paths import RUNTIME
 from kiln.base.runtime_import import runtime_module
+from kiln.mig import layouts
 from kiln.mig.profiles import gpu_types
 from lab.standins.nvidia_smi import install
 
 applying = runtime_module("gpu_mig.apply")
 config = runtime_module("gpu_mig.config")
-placement = runtime_module("gpu_mig.placement")
-report = runtime_module("gpu_mig.report")
+hardware = runtime_module("gpu_mig.hardware")
+plan = runtime_module("gpu_mig.plan")
 target = runtime_module("gpu_mig.target")
 Settings = runtime_module("gpu_mig.settings").Settings
 MigError = runtime_module("gpu_mig.errors").MigError
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the stand-in lets only root change MIG")
-LABELS = config.load(str(RUNTIME / "etc/kiln/mig-config.yaml"))
+LABELS = config.load(str(RUNTIME / "etc/kiln/mig-config.json"))
 TYPES = {  # one instance type per GPU that EC2 offers
     machine.gpu: machine.type for machine in facts.instances().values() if machine.mig
 }
-ON_SMI = Settings(engine="nvidia-smi", stop_services=())
+ON_SMI = Settings(stop_services=())
 
 
 def quiet(message: str) -> None:
@@ -43,15 +44,13 @@ def apply(smi, label):
 
 
 def as_label(entries) -> object:
-    import json
-
-    return config.loads(json.dumps({"version": "v1", "mig-configs": {"x": entries}}))["x"]
+    return config.labels_of({"version": "v1", "mig-configs": {"x": entries}}, "x.json")["x"]
 
 
 layouts_of = {
     gpu: [
-        placement.expand(sorted(gpu_types()[gpu].profiles), counts)
-        for counts in placement.layouts(gpu_types()[gpu], sorted(gpu_types()[gpu].profiles))
+        layouts.expand(sorted(gpu_types()[gpu].profiles), counts)
+        for counts in layouts.all_layouts(gpu_types()[gpu], sorted(gpu_types()[gpu].profiles))
     ]
     for gpu in ("A100-40GB", "H100-80GB", "RTX-PRO-6000-96GB")
 }
@@ -85,58 +84,25 @@ def test_any_layout_is_reached_from_any_other_and_applying_again_changes_nothing
         for label in stops:
             apply(smi, label)
             wanted = target.resolve(label, smi.gpus())
-            assert applying.differences(smi.gpus(), wanted) == []
+            assert plan.differences(smi.gpus(), wanted) == []
             done = len(smi.changes)
             assert apply(smi, label).changed == ()
             assert len(smi.changes) == done
-
-
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
-@given(journey=journeys())
-def test_what_export_prints_applies_as_the_identity(tmp_path_factory, journey):
-    gpu, stops = journey
-    with in_process(tmp_path_factory.getbasetemp() / "export", TYPES[gpu]) as smi:
-        apply(smi, stops[0])
-        text = report.export_yaml(report.export_dict(smi.gpus(), "x"))
-        done = len(smi.changes)
-        assert apply(smi, config.loads(text)["x"]).changed == ()
-        assert len(smi.changes) == done
-
-
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
-@given(journey=journeys())
-def test_a_plan_keeps_what_can_stay(tmp_path_factory, journey):
-    """What is wanted and there already is kept, unless the rest would then not fit."""
-    gpu, stops = journey
-    kind = gpu_types()[gpu]
-    with in_process(tmp_path_factory.getbasetemp() / "keep", TYPES[gpu]) as smi:
-        apply(smi, stops[0])
-        gpus = smi.gpus()
-        wanted = target.resolve(stops[1], gpus)
-        for plan in applying.checked_plan(smi, gpus, wanted, gpu_types()):
-            aim = wanted[plan.gpu]
-            after = [i.profile for i in plan.keep] + [c.profile for c in plan.create]
-            if aim.mode and gpus[plan.gpu].current:
-                assert sorted(after) == sorted(p for p, _ in aim.shapes)
-                kept = [placement.Placed(i.profile, i.start) for i in plan.keep]
-                assert placement.fit(kind, [c.profile for c in plan.create], kept) is not None
 
 
 @pytest.mark.parametrize("gpu", sorted(TYPES))
 def test_every_label_is_applied_and_changed_to_every_other_label_of_its_gpu(tmp_path, gpu):
     with in_process(tmp_path / "labels", TYPES[gpu]) as smi:
         machine = smi.gpus()
-        fitting = []
-        for name, label in sorted(LABELS.items()):
-            if _fits(label, machine, gpu_types()[gpu]):
-                fitting.append(name)
+        labels = fitting_labels(machine, gpu_types()[gpu])
+        fitting = sorted(labels)
         assert len(fitting) >= 2
         walk = list(pairwise(every_change(fitting)))
         assert {(a, b) for a in fitting for b in fitting if a != b} <= set(walk)
         for a, b in walk:
-            apply(smi, LABELS[b])
-            wanted = target.resolve(LABELS[b], machine)
-            assert applying.differences(smi.gpus(), wanted) == [], f"{a} to {b}"
+            apply(smi, labels[b])
+            wanted = target.resolve(labels[b], machine)
+            assert plan.differences(smi.gpus(), wanted) == [], f"{a} to {b}"
 
 
 # Models that EC2 does not offer → the lab's machine. The lab's GB200 of 189 GB is tried in a guest:
@@ -152,12 +118,12 @@ ELSEWHERE = {
 def test_every_label_is_applied_to_a_gpu_that_ec2_does_not_offer(tmp_path, gpu):
     with in_process(tmp_path / "labels", ELSEWHERE[gpu]) as smi:
         machine = smi.gpus()
-        fitting = [n for n in sorted(LABELS) if _fits(LABELS[n], machine, gpu_types()[gpu])]
-        assert len(fitting) >= 8
-        for name in fitting:
-            apply(smi, LABELS[name])
-            wanted = target.resolve(LABELS[name], machine)
-            assert applying.differences(smi.gpus(), wanted) == [], name
+        labels = fitting_labels(machine, gpu_types()[gpu])
+        assert len(labels) >= 8
+        for name, label in labels.items():
+            apply(smi, label)
+            wanted = target.resolve(label, machine)
+            assert plan.differences(smi.gpus(), wanted) == [], name
 
 
 def every_change(names):
@@ -167,6 +133,15 @@ def every_change(names):
         for i, here in enumerate(names)
         for stop in [here, *(s for other in names[i + 1 :] for s in (other, here))]
     ]
+
+
+def fitting_labels(machine, kind) -> dict:
+    """The labels of the map and of the GPU that this GPU can hold."""
+    found = {
+        name: hardware.find(LABELS, name, machine, gpu_types())
+        for name in sorted({*LABELS, *hardware.labels_of([kind])})
+    }
+    return {name: label for name, label in found.items() if _fits(label, machine, kind)}
 
 
 def _fits(label, machine, kind) -> bool:
@@ -190,9 +165,9 @@ def test_largest_first_the_driver_finds_a_place_for_every_set_that_fits(tmp_path
     with in_process(tmp_path / "sets", TYPES[gpu], gpus=1) as smi:
         apply(smi, LABELS["all-enabled"])
         stuck = []
-        for counts in placement.layouts(kind, kinds):
+        for counts in layouts.all_layouts(kind, kinds):
             names = sorted(
-                placement.expand(kinds, counts), key=runtime_module("gpu_mig.profile").by_size
+                layouts.expand(kinds, counts), key=runtime_module("gpu_mig.profile").by_size
             )
             if names:
                 code, _ = smi.run("mig", "-i", "0", "-cgi", ",".join(names), "-C")

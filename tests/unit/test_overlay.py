@@ -123,11 +123,11 @@ def test_the_digest_does_not_depend_on_where_the_overlay_lies(
 
 
 def test_a_file_of_runtime_takes_the_place_of_ours(acme: Path) -> None:
-    path = acme / "runtime/etc/kiln/mig-config.yaml"
+    path = acme / "runtime/etc/kiln/mig-config.json"
     path.parent.mkdir()
-    path.write_text("version: v1\n")
+    path.write_text("{}\n")
     uploaded = render.uploaded_files(al2023(load_recipes()))
-    assert uploaded["runtime/etc/kiln/mig-config.yaml"] == path
+    assert uploaded["runtime/etc/kiln/mig-config.json"] == path
     assert uploaded["runtime/etc/kiln/gpu-xid.json"].is_relative_to(ROOT)
 
 

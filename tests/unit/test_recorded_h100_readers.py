@@ -16,7 +16,6 @@ from lab.standins.cloudwatch_agent.agent import gpu as cloudwatch
 
 clocks = runtime_import.runtime_module("gpu_boot.clocks")
 facts = runtime_import.runtime_module("gpu_mig.facts")
-glance = runtime_import.runtime_module("gpu_mig.glance")
 health = runtime_import.runtime_module("gpu_xid.health")
 smi = runtime_import.runtime_module("gpu_mig.smi")
 
@@ -33,19 +32,11 @@ def test_gpu_mig_sees_a_gpu_with_mig_off(nvidia_smi: str) -> None:
     assert (gpu.current, gpu.pending, gpu.capable) == (False, False, True)
 
 
-def test_a_glance_sees_the_same(nvidia_smi: str) -> None:
-    client = smi.Smi(nvidia_smi)
-    (view,) = glance.look(client)
-    assert view.gpu == client.gpus()[0]
-    assert view.devices == ()
-
-
 def test_lists_of_a_gpu_with_mig_off_are_empty(nvidia_smi: str) -> None:
     """They end with status 0 there: nobody may take the message for a row."""
     client = smi.Smi(nvidia_smi)
-    gpus = [gpu._replace(current=True) for gpu in client.gpus()]
-    assert [gpu.instances for gpu in client.listed(gpus)] == [()]
-    assert [call["rc"] for call in client.journal] == [0, 0, 0]
+    assert client._instances() == {}
+    assert [call["rc"] for call in client.journal] == [0, 0]
 
 
 def test_the_driver_lists_the_profiles_that_we_know(nvidia_smi: str) -> None:

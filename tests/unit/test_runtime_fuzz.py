@@ -37,7 +37,7 @@ m = {
     name: runtime_module(name)
     for name in (
         *("gpu_mig.boot", "gpu_mig.clients", "gpu_mig.config", "gpu_mig.errors", "gpu_mig.facts"),
-        *("gpu_mig.glance", "gpu_mig.imds", "gpu_mig.paths", "gpu_mig.rebooting", "gpu_mig.smi"),
+        *("gpu_mig.imds", "gpu_mig.paths", "gpu_mig.smi"),
         *("gpu_mig.settings", "gpu_mig.target", "gpu_xid.catalogue", "gpu_xid.checkpoint"),
         *("gpu_xid.config", "gpu_xid.health", "gpu_xid.hooks", "gpu_xid.host", "gpu_xid.kmsg"),
         *("gpu_xid.cli", "gpu_xid.monitor", "gpu_xid.parse", "gpu_common.nvidia_smi"),
@@ -297,9 +297,9 @@ def xid_targets(place: Place) -> list[Target]:
 
 def mig_targets(place: Place) -> list[Target]:
     imds, _paths, clients = m["gpu_mig.imds"], m["gpu_mig.paths"], m["gpu_mig.clients"]
-    types = m["gpu_mig.facts"].load()
     place.monkeypatch.setenv("GPU_MIG_ROOT", str(place.root))
     place.monkeypatch.setattr(clients, "_run", lambda argv: 1)
+    place.monkeypatch.setattr(m["gpu_mig.imds"], "machine_id", lambda: "i-1")
     listing = {name: text.encode() for name, text in _answers(place).items()}
     settings = m["gpu_mig.settings"].Settings()
 
@@ -310,19 +310,11 @@ def mig_targets(place: Place) -> list[Target]:
             super().__init__()
             self.data, self.to = data, to
 
-        def call(self, argv: list[str], env: object = None) -> tuple[int, str]:
-            key = next((name for name in listing if name in argv), "")
+        def run(self, *args: object) -> tuple[int, str]:
+            key = next((name for name in listing if name in args), "")
             mine = not self.to or self.to == key
-            return 0, m["gpu_mig.smi"].decoded(self.data if mine else listing.get(key, b""))
-
-    def look(data: bytes) -> None:
-        views = m["gpu_mig.glance"].look(Answer(data))
-        if views:
-            wanted = {
-                v.gpu.index: m["gpu_mig.target"].Wanted(v.gpu.index, True, (("1g.5gb", (1,)),) * 7)
-                for v in views
-            }
-            m["gpu_mig.glance"].as_wanted(views, wanted, types)
+            answer = self.data if mine else listing.get(key, b"")
+            return 0, answer.decode("utf-8", "replace")
 
     def launch(data: bytes) -> None:
         for status in (200, 404):
@@ -336,26 +328,23 @@ def mig_targets(place: Place) -> list[Target]:
         imds.launch_label()
 
     def state(data: bytes) -> None:
-        rebooting = m["gpu_mig.rebooting"]
-        kept = (m["gpu_mig.boot"].RESULT, clients.STOPPED, rebooting.MARKER, rebooting.THIS_BOOT)
-        for path in kept:
+        boot = m["gpu_mig.boot"]
+        for path in (boot.RESULT, clients.STOPPED, boot.MARKER, boot.THIS_BOOT):
             place.file(path.lstrip("/"), data)
-        rebooting.for_mode(MigError("x"), settings, lambda _: None)
+        boot.reboot_once(MigError("x"), settings, lambda _: None)
         place.file(clients.STOPPED.lstrip("/"), data)
-        clients.start_driver_keeper(lambda _: None)
         clients.stop_listed(("a",), lambda _: None)
         clients.start_again(lambda _: None)
 
     def defaults(data: bytes) -> None:
         place.file("etc/default/gpu-mig", data)
-        place.file("etc/default/mig", data)
         m["gpu_mig.settings"].load()
 
     def pci(data: bytes) -> None:
         for name in ("vendor", "device", "class", "subsystem_device"):
             place.file(f"sys/bus/pci/devices/0000:00:1e.0/{name}", data)
         place.file("sys/bus/pci/devices/0000:00:1e.0/vendor", b"0x10de\n")
-        m["gpu_mig.boot"].no_mig_here(("1eb8",))
+        m["gpu_mig.boot"].reason_no_mig_support(("1eb8",))
         devices = m["gpu_boot.pci"].devices(f"{place.root}/sys")
         m["gpu_boot.decide"].decide(devices, m["gpu_boot.decide"].device_facts())
 
@@ -368,26 +357,25 @@ def mig_targets(place: Place) -> list[Target]:
     user_data = b"#!/bin/sh\n# kiln:mig-config=all-1g.5gb\n"
     config = m["gpu_mig.config"]
     layouts = (
-        b"version: v1\nmig-configs:\n  a:\n  - devices: [0, 1]\n    mig-enabled: true\n    mig-devices: {1g.5gb: 7}\n",  # noqa: E501
+        b'{"version": "v1", "mig-configs": {"a": [{"devices": [0, 1], "mig-enabled": true, "mig-devices": {"1g.5gb": 7}}]}}',  # noqa: E501
         b'{"version": "v1", "mig-configs": {"a": [{"devices": "all", "mig-enabled": true, "mig-devices": {"3g.20gb": 2}, "device-filter": "0x20B010DE"}]}}',  # noqa: E501
     )
     marker = b'{"machine": "", "services": ["nvidia-dcgm"], "state": "failed", "block_join": true, "message": "m"}'  # noqa: E501
     return [
-        Target("mig-config.yaml", layouts,
-               lambda data: config.load(place.file("mig-config.yaml", data)), (MigError,)),
-        Target("default/gpu-mig", ((RUNTIME / "etc/default/gpu-mig").read_bytes(), b"MIG_PARTITION=19,19\n"),  # noqa: E501
+        Target("mig-config.json", layouts,
+               lambda data: config.load(place.file("mig-config.json", data)), (MigError,)),
+        Target("default/gpu-mig", ((RUNTIME / "etc/default/gpu-mig").read_bytes(), b"MIG_CONFIG=all-1g.5gb\n"),  # noqa: E501
                defaults, (MigError,)),
         Target("user data", (user_data, _PACKED), imds.from_user_data),
         Target("IMDS answers", (user_data, b"all-1g.5gb"), launch),
         Target("IMDS token", (b"AQAEAB==",), token),
         Target("state files", (marker,), state),
-        Target("nvidia-smi -q -x", (listing["-x"],), look, (MigError,)),
         Target("nvidia-smi --query-gpu", (listing["--query-gpu=" + m["gpu_mig.smi"]._FIELDS],),
                lambda data: Answer(data).gpus(instances=False), (MigError,)),
         Target("nvidia-smi mig -lgi", (listing["-lgi"],),
-               lambda data: Answer(data, "-lgi").listed([gpu]), (MigError,)),
+               lambda data: Answer(data, "-lgi").gpus(), (MigError,)),
         Target("nvidia-smi mig -lci", (listing["-lci"],),
-               lambda data: Answer(data, "-lci").listed([gpu]), (MigError,)),
+               lambda data: Answer(data, "-lci").gpus(), (MigError,)),
         Target("nvidia-smi mig -lgip", (listing["-lgip"],),
                lambda data: Answer(data, "-lgip").gpu_type(gpu), (MigError,)),
         Target("nvidia-smi mig -lgipp", (listing["-lgipp"],),
@@ -406,7 +394,6 @@ def _answers(place: Place) -> dict[str, str]:
         smi.run("mig", "-cgi", "3g.20gb,2g.10gb,1g.5gb,1g.5gb", "-C")
         query = "--query-gpu=" + m["gpu_mig.smi"]._FIELDS
         return {
-            "-x": smi.run("-i", "0", "-q", "-x")[1],
             query: smi.run(query, "--format=csv,noheader")[1],
             "-lgi": smi.run("mig", "-i", "0", "-lgi")[1],
             "-lci": smi.run("mig", "-i", "0", "-lci")[1],

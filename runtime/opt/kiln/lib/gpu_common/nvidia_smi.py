@@ -23,6 +23,19 @@ def run(arguments: list[str], timeout_s: float, program: str = "nvidia-smi") -> 
 
     Raises NvidiaSmiError when it fails or does not end within `timeout_s` seconds.
     """
+    status, text = call(arguments, timeout_s, program)
+    if status:
+        first = (text.strip() or "no output").splitlines()[0]
+        command = " ".join(["nvidia-smi", *arguments[:1]])
+        raise NvidiaSmiError(f"{command}: exit status {status}: {first}", status)
+    return text
+
+
+def call(arguments: list[str], timeout_s: float, program: str = "nvidia-smi") -> tuple[int, str]:
+    """Return (exit status, stdout and stderr) of nvidia-smi.
+
+    Raises NvidiaSmiError when it is missing or does not end within `timeout_s` seconds.
+    """
     # A file, not a pipe: one that hangs would keep the pipe open.
     with tempfile.TemporaryFile() as output:
         try:
@@ -42,9 +55,4 @@ def run(arguments: list[str], timeout_s: float, program: str = "nvidia-smi") -> 
             child.kill()
             raise NvidiaSmiError(f"nvidia-smi did not answer in {timeout_s:g} s") from None
         output.seek(0)
-        text = output.read().decode("utf-8", "replace")
-    if status:
-        first = (text.strip() or "no output").splitlines()[0]
-        command = " ".join(["nvidia-smi", *arguments[:1]])
-        raise NvidiaSmiError(f"{command}: exit status {status}: {first}", status)
-    return text
+        return status, output.read().decode("utf-8", "replace")

@@ -1,24 +1,30 @@
-"""The run at boot: cheap when there is nothing to do, and its result for the cluster gate."""
+"""The run at boot: its result for the gate, and one reboot at most."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from . import clients, paths
+from . import clients, imds, paths
+from .errors import REBOOT_NEEDED, MigError, operation_failed
 from .settings import Settings
 
 RESULT = paths.RUN_DIR + "/result.json"
+# Survives the reboot: which machine requested it. Machines launched from an image of this machine
+# may still reboot once.
+MARKER = paths.STATE_DIR + "/reboot.json"
+# Of this boot: `requested`, or `spent` in the boot after it.
+THIS_BOOT = paths.RUN_DIR + "/reboot.json"
 _NVIDIA = "0x10de"
 _DISPLAY = ("0x0300", "0x0302")  # VGA and 3D controller
 
 
 def record(state: str, message: str, block_join: bool) -> None:
-    """Records `state` (started, ok, nothing, failed, reboot) for kiln-gpu-gate."""
+    """Record `state` (started, ok, nothing, failed, reboot) for kiln-gpu-gate."""
     paths.write_json(RESULT, {"state": state, "message": message, "block_join": block_join})
 
 
-def no_mig_here(without_mig: Iterable[str]) -> str:
+def reason_no_mig_support(without_mig: Iterable[str]) -> str:
     """The reason why no GPU of this machine supports MIG, from the PCI bus; "" if a GPU may.
 
     Saves the second that nvidia-smi takes on a machine whose GPUs do not support MIG.
@@ -38,10 +44,48 @@ def no_mig_here(without_mig: Iterable[str]) -> str:
     return "no GPU of this machine supports MIG (PCI device {})".format(", ".join(sorted(ids)))
 
 
-def stand_aside(settings: Settings) -> str:
+def reason_to_defer_to_operator(settings: Settings) -> str:
     """The reason to leave the layout to the GPU operator; "" when gpu-mig is in charge."""
     if settings.owner == "kiln":
         return ""
     if settings.owner == "operator":
         return "MIG_OWNER=operator"
     return clients.operator_in_charge()
+
+
+def reboot_once(error: MigError, settings: Settings, say: Callable[[str], None]) -> MigError:
+    """Reboot once on this machine; returns the MigError with which to end the run.
+
+    In the boot after it no reboot is requested, whatever the layout is then. A later boot may be on
+    another host: there it may be requested again. Raises OSError, and does not reboot, when the
+    markers cannot be written.
+    """
+    if settings.reboot == "never":
+        return operation_failed(error.message, "MIG_REBOOT=never: reboot the instance yourself")
+    state = paths.read_json(THIS_BOOT).get("state")
+    if state == "requested":
+        return MigError(error.message, "a reboot has already been requested", REBOOT_NEEDED)
+    machine = imds.machine_id()
+    if state == "spent" or paths.read_json(MARKER).get("machine") == machine:
+        paths.write_json(THIS_BOOT, {"state": "spent"})
+        paths.remove(MARKER)
+        return operation_failed(
+            error.message + "; the machine has already been rebooted for this",
+            "the mode does not take effect on this host: stop and start the instance. "
+            + error.hint,
+        )
+    paths.write_json(MARKER, {"machine": machine})
+    paths.write_json(THIS_BOOT, {"state": "requested"})
+    say(f"rebooting once: {error}")
+    if not clients.reboot():
+        forget_reboot()
+        return operation_failed(
+            error.message + "; systemd refused to reboot", "reboot the instance yourself"
+        )
+    return MigError(error.message, "rebooting now", REBOOT_NEEDED)
+
+
+def forget_reboot() -> None:
+    """The goal is reached: a later mode change may reboot again."""
+    paths.remove(MARKER)
+    paths.remove(THIS_BOOT)

@@ -1,4 +1,4 @@
-"""The gpu-mig command: validate, plan, apply, verify, export, list-profiles."""
+"""The gpu-mig command: validate, apply, verify."""
 
 from __future__ import annotations
 
@@ -11,26 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Dict, Tuple
 
 from . import apply as applying
-from . import (
-    boot,
-    checking,
-    clients,
-    config,
-    facts,
-    glance,
-    hardware,
-    paths,
-    rebooting,
-    report,
-    selection,
-    settings,
-)
-from .config import Label
+from . import boot, clients, config, facts, hardware, paths, report, selection, settings
+from .config import Entry, Label
 from .errors import REBOOT_NEEDED, MigError, StoppedError, operation_failed
 from .facts import GpuType
+from .plan import differences
 from .selection import Selection
 from .smi import Gpu, Smi
-from .target import Wanted, check_partition, describe, from_partition, resolve
+from .target import Wanted, counted, describe, misfit, resolve, shape_all
 
 # (answer for --json, text for people, exit status)
 Answer = Tuple[Dict[str, Any], str, int]
@@ -39,7 +27,7 @@ Answer = Tuple[Dict[str, Any], str, int]
 def main(argv: list[str] | None = None) -> int:
     """Runs a command. Exit status: 0 done, 1 operation failed, 2 invalid input, 3 reboot needed."""
     args = _parser().parse_args(argv)
-    # In the middle of a change these restore the former layout; nohup's SIGHUP stays ignored.
+    # In the middle of a change these end it with a message; nohup's SIGHUP stays ignored.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _terminated)
@@ -73,7 +61,7 @@ def _terminated(signum: int, frame: object) -> None:
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="gpu-mig",
-        description="Create the NVIDIA MIG layout that /etc/kiln/mig-config.yaml declares.",
+        description="Create the NVIDIA MIG layout that /etc/kiln/mig-config.json declares.",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands.required = True
@@ -84,7 +72,6 @@ def _parser() -> ArgumentParser:
         sub = commands.add_parser(name, help=about, description=about)
         sub.set_defaults(run=run)
         sub.add_argument("--json", action="store_true", help="print the output as JSON")
-        sub.add_argument("-f", "--config-file", default="", help="use this configuration file")
         if label:
             sub.add_argument(
                 "label", nargs="?", default="", help="use this label instead of the selected one"
@@ -92,19 +79,12 @@ def _parser() -> ArgumentParser:
         return sub
 
     command("validate", _validate, "Check the configuration and settings files.", label=False)
-    command("plan", _plan, "Show the changes that apply would make.")
     sub = command("apply", _apply, "Apply the selected layout to the GPUs.")
     sub.add_argument("--boot", action="store_true", help="for kiln-mig.service: the run at boot")
     command(
         "verify",
         _verify,
         "Compare the GPUs with the selected layout; exit status 1 when they differ.",
-    )
-    sub = command("export", _export, "Print the current layout as a configuration.", label=False)
-    sub.add_argument("--label", default="current", help="label for the layout")
-    sub = command("list-profiles", _profiles, "Show the MIG profiles of the GPUs.", label=False)
-    sub.add_argument(
-        "--labels", action="store_true", help="show the labels of the configuration instead"
     )
     command("restore-services", _restore, "Start what a killed run has stopped.", label=False)
     return parser
@@ -116,26 +96,17 @@ class Context:
     def __init__(self, args: Namespace) -> None:
         self.args = args
         self.settings = settings.load()
-        if args.config_file:
-            self.settings = self.settings._replace(config=args.config_file, config_dir="")
         self.smi = Smi()
-
-    def types(self) -> dict[str, GpuType]:
-        return facts.load()
+        self.types = facts.load()
 
     def labels(self) -> dict[str, Label]:
-        path = self.args.config_file or paths.at(self.settings.config)
-        return config.load(path, self.settings.config_dir and paths.at(self.settings.config_dir))
+        return config.load(paths.at(paths.CONFIG), paths.at(paths.CONFIG_DIR))
 
     def selected(self) -> Selection:
         return selection.select(self.settings, getattr(self.args, "label", ""))
 
-    def wanted(
-        self, chosen: Selection, gpus: Sequence[Gpu], types: dict[str, GpuType]
-    ) -> dict[int, Wanted]:
-        if chosen.partition:
-            return from_partition(chosen.partition, gpus, types)
-        return resolve(hardware.find(self.labels(), chosen.label, gpus, types), gpus)
+    def wanted(self, label: str, gpus: Sequence[Gpu]) -> dict[int, Wanted]:
+        return resolve(hardware.find(self.labels(), label, gpus, self.types), gpus)
 
 
 def say(message: str) -> None:
@@ -146,35 +117,46 @@ def say(message: str) -> None:
 def _validate(args: Namespace) -> Answer:
     s = Context(args)
     labels = s.labels()
-    problems, warnings = checking.problems(labels, s.types())
-    chosen = selection.select(s.settings, ask_imds=False)
-    if chosen.label and chosen.label not in hardware.labels_of(s.types().values()):
-        config.choose(labels, chosen.label)
-    if chosen.partition:
-        check_partition(chosen.partition, s.types())
+    problems, warnings = _problems(labels, s.types)
+    selected = selection.select(s.settings, ask_imds=False).label
+    if selected and selected not in hardware.labels_of(s.types.values()):
+        config.choose(labels, selected)
     if problems:
-        raise MigError(
-            "\n".join(problems), "gpu-mig list-profiles shows the profiles of these GPUs"
-        )
-    selected = chosen.label or chosen.partition
+        hint = "nvidia-smi mig -lgip shows the profiles of these GPUs"
+        raise MigError("\n".join(problems), hint)
     answer = {"valid": True, "labels": sorted(labels), "selected": selected, "warnings": warnings}
     text = "{}: {} labels, all valid; selected: {}".format(
-        s.settings.config, len(labels), selected or "none"
+        paths.CONFIG, len(labels), selected or "none"
     )
     return answer, "\n".join([text] + ["warning: " + w for w in warnings]), 0
 
 
-def _plan(args: Namespace) -> Answer:
-    s = Context(args)
-    chosen = selection.require(s.selected())
-    types = s.types()
-    gpus = s.smi.gpus()
-    if not any(g.capable for g in gpus):
-        return _no_mig(gpus, args)
-    plans = applying.checked_plan(s.smi, gpus, s.wanted(chosen, gpus, types), types)
-    answer = report.plan_dict(plans, s.smi.journal)
-    answer.update(label=chosen.label, source=chosen.source)
-    return answer, report.plan_text(plans), 0
+def _problems(labels: dict[str, Label], types: dict[str, GpuType]) -> tuple[list[str], list[str]]:
+    """(errors, warnings), one sentence each.
+
+    An entry with a device filter must fit each GPU that the filter names. An entry without a filter
+    should fit a known GPU; if it does not, that is a warning: a newer GPU or firmware may hold it.
+    """
+    errors: list[str] = []
+    warnings: list[str] = []
+    for entry in (entry for label in labels.values() for entry in label.entries):
+        try:
+            aim = Wanted(0, entry.enabled, shape_all(entry.mig_devices))
+        except MigError as e:
+            errors.append(f"{entry.where}: {e.message}")
+            continue
+        named = [t for t in types.values() if _names(entry, t)]
+        refusals = [r for r in (misfit(aim, t) for t in named or types.values()) if r]
+        if named:
+            errors += [f"{entry.where}: {reason}" for reason in refusals]
+        elif len(refusals) == len(types):
+            wish = counted([profile for profile, _ in aim.shapes])
+            warnings.append(f"{entry.where}: no known GPU can hold {wish}")
+    return errors, warnings
+
+
+def _names(entry: Entry, kind: GpuType) -> bool:
+    return bool(entry.filters) and any(entry.addresses(i) for i in kind.pci_device_ids)
 
 
 def _no_mig(gpus: Sequence[Gpu], args: Namespace) -> Answer:
@@ -207,10 +189,10 @@ def _apply(args: Namespace) -> Answer:
 
 
 def _apply_selected(args: Namespace, s: Context) -> Answer:
-    reason = boot.no_mig_here(facts.load_without_mig()) if args.boot else ""
+    reason = boot.reason_no_mig_support(facts.load_without_mig()) if args.boot else ""
     if reason:
         return {"changed": [], "nothing": reason}, reason + "; nothing to do", 0
-    aside = boot.stand_aside(s.settings)
+    aside = boot.reason_to_defer_to_operator(s.settings)
     if aside:
         text = (
             f"mig-manager of the GPU operator is in charge ({aside}); nothing to do, unless "
@@ -218,15 +200,16 @@ def _apply_selected(args: Namespace, s: Context) -> Answer:
         )
         return {"changed": [], "nothing": text}, text, 0
     chosen = s.selected()
-    if chosen.none:
+    if not chosen.label:
         if not args.boot:
-            selection.require(chosen)
+            hint = "name a label, or set MIG_CONFIG=<label> in /etc/default/gpu-mig"
+            raise MigError("no MIG layout is selected", hint)
         text = "no MIG layout is selected; the GPUs are left alone"
         return {"changed": [], "nothing": text}, text, 0
     if args.boot and not s.smi.installed():
         text = "nvidia-smi is not installed; nothing to do"
         return {"changed": [], "nothing": text}, text, 0
-    say(f"layout {chosen.label or chosen.partition} ({chosen.source})")
+    say(f"layout {chosen.label} ({chosen.source})")
     if chosen.note:
         say(chosen.note)
     if os.geteuid() != 0 and not os.environ.get("GPU_MIG_ROOT"):
@@ -239,28 +222,21 @@ def _apply_selected(args: Namespace, s: Context) -> Answer:
 
 
 def _apply_locked(args: Namespace, s: Context, chosen: Selection) -> Answer:
-    types = s.types()
-    views = glance.look(s.smi)
-    gpus = s.smi.gpus() if views is None else [view.gpu for view in views]
+    gpus = s.smi.gpus()
     if not any(g.capable for g in gpus):
         return _no_mig(gpus, args)
-    wanted = s.wanted(chosen, gpus, types)
-    proven = glance.as_wanted(views, wanted, types) if views else None
+    wanted = s.wanted(chosen.label, gpus)
     try:
-        if proven:
-            outcome = applying.nothing_to_do(proven, say)
-        else:
-            gpus = s.smi.listed(gpus) if views else gpus
-            outcome = applying.apply(s.smi, gpus, wanted, types, s.settings, say, args.boot)
+        outcome = applying.apply(s.smi, gpus, wanted, s.types, s.settings, say, args.boot)
     except MigError as e:
         if e.exit_code == REBOOT_NEEDED and args.boot:
-            raise rebooting.for_mode(e, s.settings, say) from e
+            raise boot.reboot_once(e, s.settings, say) from e
         raise
-    rebooting.done()
+    boot.forget_reboot()
     if outcome.changed and s.settings.cdi_refresh:
         clients.refresh_cdi(say)
     answer = {
-        "label": chosen.label or chosen.partition,
+        "label": chosen.label,
         "source": chosen.source,
         "changed": list(outcome.changed),
         "gpus": report.state_dict(outcome.gpus),
@@ -274,60 +250,20 @@ def _verify(args: Namespace) -> Answer:
     s = Context(args)
     chosen = s.selected()
     gpus = s.smi.gpus()
-    if chosen.none:
+    if not chosen.label:
         text = "no MIG layout is selected; nothing to verify"
         return {"ok": True, "nothing": text, "gpus": report.state_dict(gpus)}, text, 0
     if not any(g.capable for g in gpus):
         return _no_mig(gpus, args)
-    types = s.types()
-    answer = report.verify_dict(gpus, s.wanted(chosen, gpus, types))
-    answer["label"] = chosen.label or chosen.partition
-    lines = [report.state_text(gpus)] + ["wrong: " + p for p in answer["problems"]]
-    lines += [f"GPU {i} is not addressed by this layout" for i in answer["not_addressed"]]
-    lines += ["as configured ({})".format(answer["label"])] if answer["ok"] else []
-    return answer, "\n".join(lines), 0 if answer["ok"] else 1
-
-
-def _export(args: Namespace) -> Answer:
-    s = Context(args)
-    gpus = s.smi.gpus()
-    if not any(g.capable for g in gpus):
-        raise operation_failed(f"no GPU of this machine supports MIG: {describe(gpus)}")
-    data = report.export_dict(gpus, args.label)
-    text = report.export_yaml(data)
-    try:
-        config.loads(text)
-    except MigError as e:
-        raise MigError(
-            f"{args.label!r} cannot be a label: the file could not be read back",
-            "use letters, digits, '-' and '.'",
-        ) from e
-    return data, text.rstrip(), 0
-
-
-def _profiles(args: Namespace) -> Answer:
-    s = Context(args)
-    if args.labels:
-        labels = s.labels()
-        return {"labels": sorted(labels)}, "\n".join(sorted(labels)), 0
-    types = s.types()
-    kinds: dict[str, GpuType | None] = {}
-    gpus = s.smi.gpus(instances=False)
-    for g in gpus:
-        if g.capable and g.device_id not in kinds:
-            kind = facts.by_device_id(types, g.device_id)
-            kinds[g.device_id] = kind or (s.smi.gpu_type(g) if g.current else None)
-    known = [kind for kind in kinds.values() if kind is not None]
-    unknown = [device_id for device_id, kind in kinds.items() if kind is None]
-    if unknown:
-        raise operation_failed(
-            f"GPU {unknown[0]} is not known, and its driver lists its profiles only in MIG mode",
-            "turn MIG mode on first: gpu-mig apply all-enabled",
-        )
-    if not kinds:
-        return _no_mig(gpus, args)
-    tables = [report.profiles_dict(kind) for kind in known]
-    return {"gpus": tables}, "\n".join(report.profiles_text(kind) for kind in known), 0
+    wanted = s.wanted(chosen.label, gpus)
+    problems = differences(gpus, wanted)
+    left_out = [g.index for g in gpus if g.capable and g.index not in wanted]
+    answer = {"ok": not problems, "problems": problems, "not_addressed": left_out}
+    lines = [report.state_text(gpus)] + ["wrong: " + p for p in problems]
+    lines += [f"GPU {i} is not addressed by this layout" for i in left_out]
+    lines += [] if problems else [f"as configured ({chosen.label})"]
+    answer.update(label=chosen.label, gpus=report.state_dict(gpus))
+    return answer, "\n".join(lines), 1 if problems else 0
 
 
 def _restore(args: Namespace) -> Answer:

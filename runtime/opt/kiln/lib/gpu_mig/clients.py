@@ -99,15 +99,15 @@ def _stopped() -> list[str]:
     return [s for s in services if isinstance(s, str)] if isinstance(services, list) else []
 
 
-def keeps_driver(service: str) -> bool:
+def is_persistenced(service: str) -> bool:
     """Whether this service keeps the driver loaded."""
     return "persistenced" in service
 
 
-def start_driver_keeper(say: Callable[[str], None]) -> None:
+def restart_persistenced(say: Callable[[str], None]) -> None:
     """Starts a stopped nvidia-persistenced: a driver that unloads loses its instances."""
     services = _stopped()
-    keepers = [s for s in services if keeps_driver(s)]
+    keepers = [s for s in services if is_persistenced(s)]
     if keepers:
         say("starting {} again".format(", ".join(keepers)))
         _order("start", *keepers)

@@ -1,19 +1,21 @@
-"""The v1 configuration of mig-parted: labels, and the layout of every GPU for each label."""
+"""The v1 configuration of mig-parted, as JSON: the layout of every GPU for each label."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Sequence
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
-from . import miniyaml
 from .errors import MigError, did_you_mean
-from .miniyaml import Node
 from .profile import countable, parse
 
 _FILTER = re.compile(r"0x[0-9A-Fa-f]{8}(:0x[0-9A-Fa-f]{8})?\Z")
-_FIELDS = ("device-filter", "devices", "mig-enabled", "mig-devices")
+_FIELDS = {"device-filter", "devices", "mig-enabled", "mig-devices"}
+_CONVERT = (
+    "convert it where PyYAML is: python3 -c 'import json, sys, yaml; "
+    "json.dump(yaml.safe_load(sys.stdin), sys.stdout)' < FILE.yaml > FILE.json"
+)
 
 
 class Entry(NamedTuple):
@@ -43,40 +45,41 @@ class Label(NamedTuple):
 
 
 def load(path: str, dropin_dir: str = "") -> dict[str, Label]:
-    """Labels of a file and of the *.yaml, *.yml and *.json files in `dropin_dir`.
+    """Return the labels of a file and of the *.json files in `dropin_dir`.
 
     A label in a later file replaces the same label in an earlier file, as in drop-ins of systemd.
-    Raises MigError with file:line.
     """
     labels: dict[str, Label] = {}
     names = sorted(os.listdir(dropin_dir)) if dropin_dir and os.path.isdir(dropin_dir) else []
     dropins = [os.path.join(dropin_dir, n) for n in names if n.endswith((".yaml", ".yml", ".json"))]
     for source in [path, *dropins]:
+        if source.endswith((".yaml", ".yml")):
+            raise MigError(f"{source}: only JSON is read here", _CONVERT)
         try:
             with open(source, encoding="utf-8") as f:
-                text = f.read()
-        except (OSError, ValueError) as e:
+                data = json.load(f)
+        except (OSError, ValueError, RecursionError) as e:
             raise MigError(f"{source}: cannot be read: {e}") from e
-        labels.update(loads(text, source))
+        labels.update(labels_of(data, source))
     return labels
 
 
-def loads(text: str, source: str = "<string>") -> dict[str, Label]:
-    """Labels of a v1 document (YAML or JSON). Raises MigError with `source`:line."""
-    root = miniyaml.loads(text, source)
-    top = _mapping(root, source, "the file", ("version", "mig-configs"))
-    version = _required(top, "version", root, source, "the file")
-    if version.value != "v1":
-        _fail(source, version, f"version {version.value!r} is not supported", "write v1")
-    configs = _required(top, "mig-configs", root, source, "the file")
-    if configs.value == {}:
-        _fail(source, configs, "mig-configs has no label", "write at least one")
+def labels_of(data: Any, source: str) -> dict[str, Label]:
+    """Return the labels of a v1 document. Raises MigError that names `source`, label and entry."""
+    if not isinstance(data, dict) or set(data) != {"version", "mig-configs"}:
+        raise MigError(f"{source}: the file must have version and mig-configs, and nothing else")
+    if data["version"] != "v1":
+        raise MigError(f"{source}: version {data['version']!r} is not supported", "write v1")
+    configs = data["mig-configs"]
+    if not isinstance(configs, dict) or not configs:
+        raise MigError(f"{source}: mig-configs must have at least one label")
     labels = {}
-    for name, node in _mapping(configs, source, "mig-configs").items():
-        if not isinstance(node.value, list) or not node.value:
-            _fail(source, node, f"label {name!r} must be a list of entries")
-        entries = tuple(_entry(item, source, name) for item in node.value)
-        labels[name] = Label(name, f"{source}:{node.line}", entries)
+    for name, entries in configs.items():
+        if not isinstance(entries, list) or not entries:
+            raise MigError(f"{source}: label {name!r} must be a list of entries")
+        where = f"{source}: label {name!r}, entry "
+        parsed = tuple(_entry(item, where + str(n)) for n, item in enumerate(entries, 1))
+        labels[name] = Label(name, source, parsed)
     return labels
 
 
@@ -87,98 +90,53 @@ def choose(labels: dict[str, Label], name: str) -> Label:
     return labels[name]
 
 
-def _entry(node: Node, source: str, label: str) -> Entry:
-    what = f"label {label!r}"
-    fields = _mapping(node, source, what, _FIELDS)
-    filters = _filters(fields.get("device-filter"), source)
-    devices = _devices(_required(fields, "devices", node, source, what), source)
-    enabled_node = _required(fields, "mig-enabled", node, source, what)
-    if not isinstance(enabled_node.value, bool):
-        _fail(source, enabled_node, "mig-enabled must be true or false")
-    mig_devices = _mig_devices(fields.get("mig-devices"), source)
-    # An empty `mig-devices:` too: it would switch MIG on and make no instance.
-    if enabled_node.value and ("mig-devices" not in fields or fields["mig-devices"].value is None):
-        _fail(
-            source,
-            node,
-            f"{what}: mig-enabled is true but mig-devices is missing",
-            "list the instances, or write mig-devices: {} for none",
-        )
-    if not enabled_node.value and mig_devices:
-        _fail(
-            source,
-            fields["mig-devices"],
-            f"{what}: mig-devices are listed but mig-enabled is false",
-            "set mig-enabled: true or remove mig-devices",
-        )
-    where = f"{source}:{node.line}"
-    return Entry(where, filters, devices, enabled_node.value, mig_devices)
-
-
-def _filters(node: Node | None, source: str) -> tuple[str, ...]:
-    if node is None:
-        return ()
-    items = node.value if isinstance(node.value, list) else [node]
-    if not items:
-        _fail(source, node, "device-filter is empty", "remove it to address every GPU")
-    for item in items:
-        if not isinstance(item.value, str) or not _FILTER.match(item.value):
-            _fail(
-                source,
-                item,
-                f"device-filter {item.value!r} is not a PCI device id",
+def _entry(fields: Any, where: str) -> Entry:
+    if not isinstance(fields, dict):
+        raise MigError(f"{where} must be a mapping")
+    for key in fields:
+        if key not in _FIELDS:
+            raise MigError(f"{where}: unknown field {key!r}", did_you_mean(key, _FIELDS))
+    filters = fields.get("device-filter", [])
+    filters = filters if isinstance(filters, list) else [filters]
+    if "device-filter" in fields and not filters:
+        raise MigError(f"{where}: device-filter is empty", "remove it to address every GPU")
+    for item in filters:
+        if not isinstance(item, str) or not _FILTER.match(item):
+            raise MigError(
+                f"{where}: device-filter {item!r} is not a PCI device id",
                 'write "0xDDDDVVVV", for example "0x20B010DE"',
             )
-    return tuple(str(item.value) for item in items)
+    devices = fields.get("devices")
+    listed = isinstance(devices, list) and bool(devices) and all(map(_count, devices))
+    if devices != "all" and not listed:
+        raise MigError(f"{where}: devices must be all or a list of GPU indices")
+    enabled = fields.get("mig-enabled")
+    if not isinstance(enabled, bool):
+        raise MigError(f"{where}: mig-enabled must be true or false")
+    # Without the mapping MIG would be switched on and no instance made.
+    if enabled and not isinstance(fields.get("mig-devices"), dict):
+        hint = "list the instances, or write {} for none"
+        raise MigError(f"{where}: mig-enabled is true but mig-devices is missing", hint)
+    mig_devices = _mig_devices(fields.get("mig-devices") or {}, where)
+    if not enabled and mig_devices:
+        raise MigError(f"{where}: mig-devices are listed but mig-enabled is false")
+    chosen = tuple(devices) if isinstance(devices, list) else None
+    return Entry(where, tuple(filters), chosen, enabled, mig_devices)
 
 
-def _devices(node: Node, source: str) -> tuple[int, ...] | None:
-    if node.value == "all":
-        return None
-    if not isinstance(node.value, list) or not node.value:
-        _fail(source, node, "devices must be all or a list of GPU indices")
-    for item in node.value:
-        if isinstance(item.value, bool) or not isinstance(item.value, int) or item.value < 0:
-            _fail(source, item, f"{item.value!r} is not a GPU index")
-    return tuple(item.value for item in node.value)
+def _mig_devices(counts: Any, where: str) -> tuple[tuple[str, int], ...]:
+    if not isinstance(counts, dict) or not all(map(_count, counts.values())):
+        raise MigError(f"{where}: mig-devices must be profile names with counts")
+    try:
+        names = [(str(parse(name)), count) for name, count in counts.items()]
+        devices = tuple((name, countable(name, count)) for name, count in names)
+    except MigError as e:
+        raise MigError(f"{where}: {e.message}", e.hint) from e
+    if devices and not any(count for _, count in devices):
+        hint = "write {} for MIG mode without instances"
+        raise MigError(f"{where}: every count in mig-devices is 0", hint)
+    return devices
 
 
-def _mig_devices(node: Node | None, source: str) -> tuple[tuple[str, int], ...]:
-    if node is None or node.value is None:
-        return ()
-    counts: list[tuple[str, int]] = []
-    for name, count in _mapping(node, source, "mig-devices").items():
-        if isinstance(count.value, bool) or not isinstance(count.value, int) or count.value < 0:
-            _fail(source, count, f"{name}: {count.value!r} is not a count")
-        try:
-            spelled = str(parse(name))
-            counts.append((spelled, countable(spelled, count.value)))
-        except MigError as e:
-            raise MigError(f"{source}:{count.line}: {e.message}", e.hint) from e
-    if counts and not any(count for _, count in counts):
-        _fail(
-            source,
-            node,
-            "every count in mig-devices is 0",
-            "write mig-devices: {} for MIG mode without instances",
-        )
-    return tuple(counts)
-
-
-def _mapping(node: Node, source: str, what: str, known: Sequence[str] = ()) -> dict[str, Node]:
-    if not isinstance(node.value, dict):
-        _fail(source, node, f"{what} must be a mapping")
-    for key, value in node.value.items():
-        if known and key not in known:
-            _fail(source, value, f"{what}: unknown field {key!r}", did_you_mean(key, known))
-    return node.value
-
-
-def _required(fields: dict[str, Node], key: str, node: Node, source: str, what: str) -> Node:
-    if key not in fields:
-        _fail(source, node, f"{what}: {key} is missing")
-    return fields[key]
-
-
-def _fail(source: str, node: Node, message: str, hint: str = "") -> NoReturn:
-    raise MigError(f"{source}:{node.line}: {message}", hint)
+def _count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

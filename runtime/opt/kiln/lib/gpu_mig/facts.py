@@ -58,11 +58,6 @@ class GpuType(NamedTuple):
             )
         return self.profiles[name]
 
-    @property
-    def starts_known(self) -> bool:
-        """Whether all positions are from a listing; if not, the driver must choose them."""
-        return not any("starts" in p.unsure for p in self.profiles.values())
-
 
 def engines_of(profiles: dict[str, ProfileFacts]) -> tuple[int, ...]:
     """The media engines of a GPU: the most that all instances of any one profile can have."""
@@ -72,35 +67,34 @@ def engines_of(profiles: dict[str, ProfileFacts]) -> tuple[int, ...]:
     return tuple(most)
 
 
-def load(path: str = PROFILES_JSON) -> dict[str, GpuType]:
-    """Every GPU of profiles.json as {name: GpuType}."""
-    with open(path, encoding="utf-8") as f:
-        data = json.load(f)
-    return {g["gpu"]: gpu_type(g, data["mode_change"]) for g in data["gpus"]}
-
-
-def load_without_mig(path: str = PROFILES_JSON) -> tuple[str, ...]:
-    """16-bit PCI device ids (lower case, no 0x) of GPUs without MIG."""
-    with open(path, encoding="utf-8") as f:
-        return tuple(json.load(f)["without_mig_pci"])
-
-
 @functools.lru_cache(maxsize=None)
-def compute_profile_ids(path: str = PROFILES_JSON) -> dict[int, int]:
+def _data() -> Any:
+    with open(PROFILES_JSON, encoding="utf-8") as f:
+        return json.load(f)
+
+
+def load() -> dict[str, GpuType]:
+    """Every GPU of profiles.json as {name: GpuType}."""
+    return {g["gpu"]: gpu_type(g, _data()["mode_change"]) for g in _data()["gpus"]}
+
+
+def load_without_mig() -> tuple[str, ...]:
+    """16-bit PCI device ids (lower case, no 0x) of GPUs without MIG."""
+    return tuple(_data()["without_mig_pci"])
+
+
+def compute_profile_ids() -> dict[int, int]:
     """{compute slices: the profile id for `nvidia-smi mig -cci`}.
 
     Ids, not names: drivers differ in how they spell the name of a compute instance in a GPU
     instance with an attribute (+me).
     """
-    with open(path, encoding="utf-8") as f:
-        return {int(n): i for n, i in json.load(f)["compute_instance_profiles"].items()}
+    return {int(n): i for n, i in _data()["compute_instance_profiles"].items()}
 
 
-@functools.lru_cache(maxsize=None)
-def compute_sizes(path: str = PROFILES_JSON) -> dict[int, tuple[int, ...]]:
+def compute_sizes() -> dict[int, tuple[int, ...]]:
     """{compute slices of a GPU instance: possible compute slices of its compute instances}."""
-    with open(path, encoding="utf-8") as f:
-        return {int(n): tuple(s) for n, s in json.load(f)["compute_instance_sizes"].items()}
+    return {int(n): tuple(s) for n, s in _data()["compute_instance_sizes"].items()}
 
 
 def gpu_type(raw: dict[str, Any], mode_change: dict[str, Any]) -> GpuType:

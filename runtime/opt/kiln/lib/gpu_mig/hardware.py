@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from .config import Entry, Label, choose
+from .errors import MigError
 from .facts import GpuType, by_device_id
 from .smi import Gpu
 
@@ -42,7 +43,10 @@ def find(
         return written._replace(entries=written.entries + tuple(added))
     if added:
         return Label(name, "the GPUs of this machine", tuple(added))
-    given = {other: Label(other, "", ()) for other in labels_of(_kinds(gpus, types))}
+    own = labels_of(_kinds(gpus, types))
+    if name in labels_of(types.values()):
+        raise MigError(f"label {name!r} is for other GPUs", "here: {}".format(", ".join(own)))
+    given = {other: Label(other, "", ()) for other in own}
     return choose({**given, **labels}, name)  # raises, with the nearest of both
 
 

@@ -47,7 +47,7 @@ def launch_label() -> tuple[str, str]:
         if text is None:
             return (
                 "",
-                f"no tag {TAG}, and user-data is damaged gzip or longer than {MAX_BYTES} bytes",
+                f"no tag {TAG}, and user-data is not one gzip member of at most {MAX_BYTES} bytes",
             )
         label = from_user_data(text)
         return label, "user-data" if label else f"no tag {TAG} and no such line in user-data"
@@ -66,20 +66,16 @@ def from_user_data(body: bytes) -> str:
 
 
 def unpacked(body: bytes) -> bytes | None:
-    """User-data without gzip, which may have several members; None if it is damaged or too long."""
-    text = b""
-    while body[:2] == b"\x1f\x8b":
-        member = zlib.decompressobj(wbits=31)
-        try:
-            text += member.decompress(body, MAX_BYTES + 1 - len(text))
-        except zlib.error:
-            return None
-        if not member.eof or len(text) > MAX_BYTES:
-            return None
-        body = member.unused_data
-        if not body.strip(b"\0"):
-            return text
-    return None if text else body
+    """User-data without gzip; None if it is damaged, too long or more than one member."""
+    if body[:2] != b"\x1f\x8b":
+        return body
+    member = zlib.decompressobj(wbits=31)
+    try:
+        text = member.decompress(body, MAX_BYTES + 1)
+    except zlib.error:
+        return None
+    whole = member.eof and not member.unused_data.strip(b"\0")
+    return text if whole and len(text) <= MAX_BYTES else None
 
 
 def _answer(method: str, path: str, deadline: float, headers: dict[str, str]) -> tuple[int, bytes]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from . import clients
 from .errors import REBOOT_NEEDED, MigError, StoppedError, operation_failed
-from .plan import GpuPlan, same_work
+from .plan import Change, mode_groups
 from .smi import Smi
 
 _IN_USE = ("in use by another client", "currently being used", "is in use", "being used by")
@@ -15,7 +15,7 @@ _NO_RESET = ("not supported",)
 
 def set_modes(
     smi: Smi,
-    plans: list[GpuPlan],
+    todo: list[Change],
     services: Sequence[str],
     say: Callable[[str], None],
     at_boot: bool = False,
@@ -28,41 +28,41 @@ def set_modes(
     run `at_boot` was refused a reset for any other reason.
     """
     try:
-        _set_modes(smi, plans, services, say)
+        _set_modes(smi, todo, services, say)
     except StoppedError:
         raise
     except MigError as e:
         # The mode of a GPU that is reset is kept by the card: a reboot makes it effective.
-        if at_boot and any(p.reset is not False for p in plans if p.mode is not None):
+        if at_boot and any(p.reset is not False for p in todo if p.mode is not None):
             raise MigError(e.message, e.hint, REBOOT_NEEDED) from e
         raise
 
 
 def _set_modes(
-    smi: Smi, plans: list[GpuPlan], services: Sequence[str], say: Callable[[str], None]
+    smi: Smi, todo: list[Change], services: Sequence[str], say: Callable[[str], None]
 ) -> None:
-    aims = {p.gpu: p.mode for p in plans if p.mode is not None}
+    aims = {p.gpu: p.mode for p in todo if p.mode is not None}
     if not aims:
         return
-    if all(p.reset is False for p in plans if p.mode is not None):
+    if all(p.reset is False for p in todo if p.mode is not None):
         # The driver keeps the mode there, so nvidia-persistenced must keep the driver loaded.
-        services = [s for s in services if not clients.keeps_driver(s)]
-    output = _switch(smi, plans, say)
+        services = [s for s in services if not clients.is_persistenced(s)]
+    output = _switch(smi, todo, say)
     left = _not_effective(smi, aims)
     if left and _mentions(output, _IN_USE) and clients.stop_listed(services, say):
-        output = _switch(smi, [p for p in plans if p.gpu in left], say)
+        output = _switch(smi, [p for p in todo if p.gpu in left], say)
         left = _not_effective(smi, aims)
-    needs_reset = any(p.reset is not False for p in plans if p.gpu in left)
+    needs_reset = any(p.reset is not False for p in todo if p.gpu in left)
     if left and (needs_reset or not _mentions(output, _IN_USE)):
         # nvidia-smi asks persistenced and fabric manager to let go of the GPU for this reset.
         output = _reset(smi, left, services, say)
         left = _not_effective(smi, aims)
     if left:
-        raise _why_not(smi, ", ".join(str(g) for g in left), output)
-    clients.start_driver_keeper(say)
+        raise _mode_error(smi, ", ".join(str(g) for g in left), output)
+    clients.restart_persistenced(say)
 
 
-def _why_not(smi: Smi, gpus: str, output: str) -> MigError:
+def _mode_error(smi: Smi, gpus: str, output: str) -> MigError:
     if _mentions(output, _IN_USE):
         return operation_failed(f"GPU {gpus} is in use by another client", clients.advice(smi))
     if _mentions(output, _NO_RESET):
@@ -77,9 +77,9 @@ def _why_not(smi: Smi, gpus: str, output: str) -> MigError:
     )
 
 
-def _switch(smi: Smi, plans: list[GpuPlan], say: Callable[[str], None]) -> str:
+def _switch(smi: Smi, todo: list[Change], say: Callable[[str], None]) -> str:
     output = ""
-    for mode, gpus in same_work(plans, lambda p: p.mode):
+    for mode, gpus in mode_groups(todo):
         rc, text = smi.run("-i", gpus, "-mig", "1" if mode else "0")
         if rc and not _mentions(text, (*_IN_USE, *_NO_RESET)):
             # What follows, such as a refused reset, would hide it.

@@ -8,10 +8,9 @@ import os
 import shutil
 from typing import Any
 
-CONFIG = "/etc/kiln/mig-config.yaml"
+CONFIG = "/etc/kiln/mig-config.json"
 CONFIG_DIR = "/etc/kiln/mig-config.d"
 DEFAULTS = "/etc/default/gpu-mig"
-LEGACY_DEFAULTS = "/etc/default/mig"
 RUN_DIR = "/run/gpu-mig"  # gone after a reboot
 STATE_DIR = "/var/lib/kiln/gpu-mig"  # survives a reboot
 

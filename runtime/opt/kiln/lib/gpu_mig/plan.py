@@ -1,199 +1,151 @@
-"""The fewest changes from the present state of each GPU to the wanted one."""
+"""What differs from the layout on each GPU, and the nvidia-smi commands that change it."""
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from .facts import GpuType, compute_profile_ids
-from .placement import Placed, fit
+from .facts import GpuType, by_device_id, compute_profile_ids
 from .profile import parse
-from .smi import Gpu, Instance
-from .target import Shape, Wanted, shape_order
-
-Work = TypeVar("Work")
+from .smi import Gpu, Smi
+from .target import Shape, Wanted, check, counted, devices_of, shape_order
 
 
-class Create(NamedTuple):
-    """An instance to create. `start` None lets the driver choose the position."""
-
-    profile: str
-    compute: tuple[int, ...]
-    start: int | None
-
-    @property
-    def spec(self) -> str:
-        """As an argument of `nvidia-smi mig -cgi`: `3g.20gb:4`."""
-        return self.profile if self.start is None else f"{self.profile}:{self.start}"
-
-
-class GpuPlan(NamedTuple):
-    """The changes of a GPU. `mode`: the mode to set, None when it need not change."""
+class Change(NamedTuple):
+    """What has to be done on a GPU that differs from its layout."""
 
     gpu: int
-    mode: bool | None
-    reset: bool | None
-    keep: tuple[Instance, ...]
-    destroy: tuple[Instance, ...]
-    create: tuple[Create, ...]
-
-    @property
-    def nothing(self) -> bool:
-        return self.mode is None and not self.destroy and not self.create
+    mode: bool | None  # the mode to set, None when it need not change
+    reset: bool | None  # whether the new mode needs a GPU reset, None when not known
+    instances: bool  # it has GPU instances, which are destroyed first
+    compute: bool  # and compute instances
+    create: tuple[Shape, ...]
 
 
-def plan(
-    gpus: Sequence[Gpu],
-    wanted: dict[int, Wanted],
-    types: dict[int, GpuType | None],
-    anew: bool = False,
-    placed: bool = False,
-) -> list[GpuPlan]:
-    """A GpuPlan for every addressed GPU, in index order. `types`: by GPU index.
+def known_types(
+    gpus: Sequence[Gpu], wanted: dict[int, Wanted], types: dict[str, GpuType], smi: Smi
+) -> dict[int, GpuType | None]:
+    """The type of every addressed GPU, by index; None where MIG mode must be turned on to know it.
 
-    The driver chooses the positions of new instances (created largest first) unless these must fit
-    around instances that stay, or `placed` asks for the positions of `placement.fit`. `anew`: a GPU
-    on which anything must be created keeps none of its instances.
+    A driver lists the profiles of a GPU only while MIG mode is on. It is asked about GPUs that
+    profiles.json does not know, and about profiles whose size depends on firmware.
     """
-    plans = []
+    kinds = {}
     for gpu in gpus:
-        if gpu.index in wanted:
-            aim, kind = wanted[gpu.index], types.get(gpu.index)
-            changes = _plan_gpu(gpu, aim, kind, placed)
-            if anew and changes.create:
-                changes = _plan_gpu(gpu._replace(instances=()), aim, kind, placed)
-                changes = changes._replace(destroy=gpu.instances)
-            plans.append(changes)
-    return plans
+        if gpu.index not in wanted:
+            continue
+        kind = by_device_id(types, gpu.device_id)
+        names = [profile for profile, _ in wanted[gpu.index].shapes]
+        unknown = [n for n in names if kind is None or n not in kind.profiles]
+        if unknown and gpu.current:
+            kind = smi.gpu_type(gpu, kind)
+        elif unknown and kind and all(_resized(n, kind) for n in unknown):
+            kind = None
+        kinds[gpu.index] = kind
+    return kinds
 
 
-def _plan_gpu(gpu: Gpu, wanted: Wanted, kind: GpuType | None, placed: bool) -> GpuPlan:
-    settled = gpu.current == wanted.mode and gpu.pending == wanted.mode
-    mode = None if settled else wanted.mode
-    reset = (kind.reset if kind else None) if gpu.current != wanted.mode else False
-    if not wanted.mode or gpu.current != wanted.mode:
-        keep: tuple[Instance, ...] = ()
-        missing = list(wanted.shapes)
-    else:
-        keep, missing = _keep(gpu, wanted, kind)
-    destroy = tuple(i for i in gpu.instances if i not in keep)
-    create = tuple(_place(missing, keep, kind, placed))
-    return GpuPlan(gpu.index, mode, reset, keep, destroy, create)
+def _resized(name: str, kind: GpuType) -> bool:
+    """Whether `kind` has this profile in a similar size: GB200 has 3g.93gb or 3g.95gb."""
+    asked = parse(name)
+    return any(
+        p._replace(gb=asked.gb) == asked and abs(p.gb - asked.gb) * 20 <= asked.gb
+        for p in map(parse, kind.profiles)
+    )
 
 
-def _keep(
-    gpu: Gpu, wanted: Wanted, kind: GpuType | None
-) -> tuple[tuple[Instance, ...], list[Shape]]:
-    """The largest set of instances that can stay, and the shapes then missing."""
-    aim = Counter(wanted.shapes)
-    useful = [i for i in gpu.instances if i.shape in aim]
-    # Of a shape no more can stay than are wanted.
-    most = sum((Counter(i.shape for i in useful) & aim).values())
-    for size in range(most, 0, -1):
-        for keep in itertools.combinations(useful, size):
-            kept = Counter(i.shape for i in keep)
-            if kept - aim:
-                continue
-            missing = list((aim - kept).elements())
-            if not missing or (kind and kind.starts_known and _fits(kind, missing, keep)):
-                return keep, missing
-    return (), list(wanted.shapes)
+def changes(
+    smi: Smi, gpus: Sequence[Gpu], wanted: dict[int, Wanted], types: dict[str, GpuType]
+) -> list[Change]:
+    """What differs, in index order. Raises MigError when a layout cannot fit, before any change."""
+    kinds = known_types(gpus, wanted, types, smi)
+    for index, kind in kinds.items():
+        check(wanted[index], kind)
+    todo = []
+    for gpu in gpus:
+        aim = wanted.get(gpu.index)
+        if aim is None or not difference(gpu, aim):
+            continue
+        kind = kinds[gpu.index]
+        settled = gpu.current == aim.mode and gpu.pending == aim.mode
+        reset = False if gpu.current == aim.mode else kind.reset if kind else None
+        compute = any(instance.compute for instance in gpu.instances)
+        mode = None if settled else aim.mode
+        todo.append(Change(gpu.index, mode, reset, bool(gpu.instances), compute, aim.shapes))
+    return todo
 
 
-def _fits(kind: GpuType, missing: Sequence[Shape], keep: Sequence[Instance]) -> bool:
-    return fit(kind, [profile for profile, _ in missing], _fixed(keep)) is not None
-
-
-def _fixed(keep: Sequence[Instance]) -> list[Placed]:
-    return [Placed(i.profile, i.start) for i in keep if i.start is not None]
-
-
-def _place(
-    missing: Sequence[Shape], keep: Sequence[Instance], kind: GpuType | None, placed: bool
-) -> list[Create]:
-    shapes = sorted(missing, key=shape_order)
-    if not kind or not kind.starts_known or not (keep or placed):
-        return [Create(profile, compute, None) for profile, compute in shapes]
-    positions = fit(kind, [profile for profile, _ in shapes], _fixed(keep)) or []
-    return [Create(p, c, at.start) for (p, c), at in zip(shapes, positions)]
-
-
-def commands(plans: list[GpuPlan]) -> list[list[str]]:
-    """The nvidia-smi commands of a plan, in order; `?` stands for an id that is not known yet.
-
-    A GPU reset, and stopping the services that use the GPU, are not included (`modes`).
-    """
-    argvs = destroy_commands(plans)
-    for mode, gpus in same_work(plans, lambda p: p.mode):
-        argvs.append(["-i", gpus, "-mig", "1" if mode else "0"])
-    for gpus, create in creations(plans):
-        if create.one_step:
-            argvs.append(["mig", "-i", gpus, "-cgi", create.specs, "-C"])
-        else:
-            argvs.append(["mig", "-i", gpus, "-cgi", create.specs])
-            argvs.append(["mig", "-i", gpus, "-gi", "?", "-cci", create.compute])
+def destroy_commands(todo: list[Change]) -> list[list[str]]:
+    """Compute instances first, then their GPU instances; one command for several GPUs."""
+    argvs = []
+    for compute, gpus in _alike(todo, lambda c: (c.compute,) if c.instances else ()):
+        argvs += [["mig", "-i", gpus, "-dci"]] if compute[0] else []
+        argvs.append(["mig", "-i", gpus, "-dgi"])
     return argvs
 
 
-def destroy_commands(plans: list[GpuPlan]) -> list[list[str]]:
-    """Compute instances first, then their GPU instances; one command for several whole GPUs."""
-    argvs: list[list[str]] = []
-
-    def emptied(p: GpuPlan) -> bool | None:
-        return any(i.compute for i in p.destroy) if p.destroy and not p.keep else None
-
-    for compute, gpus in same_work(plans, emptied):
-        argvs += [["mig", "-i", gpus, "-dci"]] if compute else []
-        argvs += [["mig", "-i", gpus, "-dgi"]]
-
-    def thinned(p: GpuPlan) -> tuple[str, str] | None:
-        used = ",".join(str(i.id) for i in p.destroy if i.compute)
-        every = ",".join(str(i.id) for i in p.destroy)
-        return (used, every) if p.destroy and p.keep else None
-
-    for (used, every), gpus in same_work(plans, thinned):
-        argvs += [["mig", "-i", gpus, "-gi", used, "-dci"]] if used else []
-        argvs += [["mig", "-i", gpus, "-gi", every, "-dgi"]]
-    return argvs
-
-
-class Creation(NamedTuple):
-    """A `-cgi` command. `one_step`: `-C` creates its compute instances, of default size."""
-
-    specs: str
-    compute: str
-    one_step: bool
-
-
-def creations(plans: list[GpuPlan]) -> list[tuple[str, Creation]]:
-    """(GPU indices, Creation) in the order in which to run them: largest instances first."""
-    steps: list[tuple[str, Creation]] = []
-    for creates, gpus in same_work(plans, lambda p: p.create):
-        run: list[str] = []
-        for c in creates:
-            if c.compute == (parse(c.profile).g,):
-                run.append(c.spec)
+def creations(todo: list[Change]) -> list[tuple[str, str, str]]:
+    """(GPU indices, profiles, compute profile ids or "" for full size), largest instances first."""
+    steps = []
+    for shapes, gpus in _alike(todo, lambda c: c.create):
+        full: list[str] = []
+        for profile, compute in shapes:
+            if compute == (parse(profile).g,):
+                full.append(profile)
                 continue
-            steps += [(gpus, Creation(",".join(run), "", True))] if run else []
-            run = []
-            sizes = ",".join(str(compute_profile_ids()[size]) for size in c.compute)
-            steps += [(gpu, Creation(c.spec, sizes, False)) for gpu in gpus.split(",")]
-        steps += [(gpus, Creation(",".join(run), "", True))] if run else []
+            steps += [(gpus, ",".join(full), "")] if full else []
+            full = []
+            sizes = ",".join(str(compute_profile_ids()[size]) for size in compute)
+            steps += [(gpu, profile, sizes) for gpu in gpus.split(",")]
+        steps += [(gpus, ",".join(full), "")] if full else []
     return steps
 
 
-def same_work(
-    plans: list[GpuPlan], work: Callable[[GpuPlan], Work | None]
-) -> list[tuple[Work, str]]:
-    """GPUs with equal `work(plan)`, as (work, "0,1,2"), so that one command serves several GPUs.
+def mode_groups(todo: list[Change]) -> list[tuple[bool, str]]:
+    """(mode to set, "0,1,2"), so that one command serves several GPUs."""
+    groups = _alike(todo, lambda c: () if c.mode is None else (c.mode,))
+    return [(mode, gpus) for (mode,), gpus in groups]
 
-    GPUs whose work is None or empty are left out.
-    """
-    groups: dict[Work, list[str]] = {}
-    for p in plans:
-        what = work(p)
-        if what is not None and what != ():
-            groups.setdefault(what, []).append(str(p.gpu))
-    return [(what, ",".join(gpus)) for what, gpus in groups.items()]
+
+def _alike(
+    todo: list[Change], work: Callable[[Change], tuple[Any, ...]]
+) -> list[tuple[tuple[Any, ...], str]]:
+    """GPUs with equal work as (work, "0,1,2"); without those that have none."""
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for change in todo:
+        if work(change):
+            groups.setdefault(work(change), []).append(str(change.gpu))
+    return [(key, ",".join(gpus)) for key, gpus in groups.items()]
+
+
+def differences(gpus: Sequence[Gpu], wanted: dict[int, Wanted]) -> list[str]:
+    """The differences from the layout, one sentence per GPU."""
+    found = [difference(g, wanted[g.index]) for g in gpus if g.index in wanted]
+    return [text for text in found if text]
+
+
+def difference(gpu: Gpu, aim: Wanted) -> str:
+    """How a GPU differs from its layout, "" when it does not: mode, then instances in any order."""
+    if gpu.current != aim.mode or gpu.pending != aim.mode:
+        wish = "on" if aim.mode else "off"
+        return f"GPU {gpu.index}: MIG mode is {mode_words(gpu)}, wanted {wish}"
+    have = sorted((i.shape for i in gpu.instances), key=shape_order)
+    if have != list(aim.shapes):
+        return f"GPU {gpu.index}: has {shape_words(have)}, wanted {shape_words(aim.shapes)}"
+    return ""
+
+
+def mode_words(gpu: Gpu) -> str:
+    """`on`, `off`, or `off (on after a reset)`."""
+    words = {True: "on", False: "off", None: "n/a"}
+    later = f" ({words[gpu.pending]} after a reset)" if gpu.pending != gpu.current else ""
+    return words[gpu.current] + later
+
+
+def shape_words(shapes: Sequence[Shape]) -> str:
+    """`1g.5gb=2,3g.20gb=1`; an instance without a compute instance is named as such."""
+    counts = devices_of(shapes)
+    parts = [f"{k}={n}" for k, n in sorted(counts.items(), reverse=True)]
+    bare = [profile for profile, compute in shapes if not compute]
+    parts += [counted(bare) + " without compute instance"] if bare else []
+    return ",".join(parts) or "no instances"

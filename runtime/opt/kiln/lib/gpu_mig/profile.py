@@ -74,26 +74,6 @@ def parse(name: str) -> Profile:
     return profile
 
 
-def parse_devices(text: str) -> list[tuple[str, int]]:
-    """`2g.20gb=2,4g.40gb` as `[(name, count), …]`, in the order given. Raises MigError.
-
-    A comma inside an attribute list (`1g.24gb+gfx,me`) belongs to the name.
-    """
-    wanted: list[tuple[str, int]] = []
-    for part in re.split(r",(?=\s*[0-9])", text.strip(" ,")) if text.strip(" ,") else []:
-        name, sep, count = part.strip().partition("=")
-        spelled = str(parse(name.strip()))
-        if sep and not re.fullmatch(r"[0-9]{1,9}", count.strip()):
-            raise MigError(
-                f"{part.strip()!r}: {count.strip()!r} is not a count",
-                "write profile=count, for example 1g.10gb=7",
-            )
-        wanted.append((spelled, countable(spelled, int(count)) if sep else 1))
-    if not any(count for _, count in wanted):
-        raise MigError(f"no instance is requested in {text!r}", "write profile=count")
-    return wanted
-
-
 def countable(name: str, count: int) -> int:
     """The count. Raises MigError when no machine has so many instances."""
     if count > MAX_COUNT:

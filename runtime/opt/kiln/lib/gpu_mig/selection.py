@@ -5,24 +5,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from . import imds
-from .errors import MigError
 from .settings import Settings
 
 
 class Selection(NamedTuple):
-    """`label` or the legacy `partition`; if both are empty, the GPUs are left alone.
-
-    `source`: where the selection comes from.
-    """
+    """`label`, "" to leave the GPUs alone; `source`: where the selection comes from."""
 
     label: str
-    partition: str
     source: str
     note: str = ""
-
-    @property
-    def none(self) -> bool:
-        return not self.label and not self.partition
 
 
 def select(settings: Settings, asked: str = "", ask_imds: bool = True) -> Selection:
@@ -31,28 +22,12 @@ def select(settings: Settings, asked: str = "", ask_imds: bool = True) -> Select
     The label `none` means "leave the GPUs alone", so that a launch can override a default.
     """
     if asked:
-        return Selection(asked, "", "command line")
+        return Selection(asked, "command line")
     note = ""
     if settings.imds and ask_imds:
         label, note = imds.launch_label()
         if label:
-            return Selection("" if label == "none" else label, "", note)
-    if settings.label:
-        label = "" if settings.label == "none" else settings.label
-        return Selection(label, "", "MIG_CONFIG in /etc/default/gpu-mig", note)
-    if settings.partition:
-        if settings.partition.strip().lower() in ("none", "0"):
-            return Selection("", "", "MIG_PARTITION", note)
-        return Selection("", settings.partition, "MIG_PARTITION", note)
-    return Selection("", "", "nothing selected", note)
-
-
-def require(selection: Selection) -> Selection:
-    """The selection. Raises MigError when nothing is selected."""
-    if selection.none:
-        raise MigError(
-            "no MIG layout is selected",
-            "name a label, or set MIG_CONFIG=<label> in /etc/default/gpu-mig "
-            "(gpu-mig list-profiles --labels shows them)",
-        )
-    return selection
+            return Selection("" if label == "none" else label, note)
+    label = "" if settings.label == "none" else settings.label
+    source = "MIG_CONFIG in /etc/default/gpu-mig" if settings.label else "nothing selected"
+    return Selection(label, source, note)

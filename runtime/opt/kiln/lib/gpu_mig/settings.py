@@ -1,8 +1,7 @@
-"""/etc/default/gpu-mig, and the original pipeline's /etc/default/mig, as typed values."""
+"""/etc/default/gpu-mig as typed values."""
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from typing import NamedTuple
@@ -13,7 +12,6 @@ from .errors import MigError, did_you_mean
 _LINE = re.compile(r"^(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)$")
 _CHOICES = {
     "MIG_IMDS": ("yes", "no"),
-    "MIG_ENGINE": ("auto", "nvidia-smi", "mig-parted"),
     "MIG_OWNER": ("auto", "kiln", "operator"),
     "MIG_BLOCK_JOIN": ("yes", "no"),
     "MIG_REBOOT": ("once", "never"),
@@ -29,22 +27,18 @@ class Settings(NamedTuple):
     """The settings of the administrator. See the comments in /etc/default/gpu-mig."""
 
     label: str = ""
-    partition: str = ""
     imds: bool = True
-    engine: str = "auto"
     owner: str = "auto"
     reboot: str = "once"
     cdi_refresh: bool = True
     block_join: bool = True
     stop_services: tuple[str, ...] = tuple(_STOP.split())
-    config: str = paths.CONFIG
-    config_dir: str = paths.CONFIG_DIR
 
 
 def load() -> Settings:
     """Settings of this machine. Raises MigError with file:line."""
     values = _read(paths.DEFAULTS)
-    known = {"MIG_CONFIG", "MIG_STOP_SERVICES", "MIG_CONFIG_FILE", "MIG_PARTITION"} | set(_CHOICES)
+    known = {"MIG_CONFIG", "MIG_STOP_SERVICES"} | set(_CHOICES)
     for key, (line, value) in values.items():
         where = f"{paths.DEFAULTS}:{line}"
         if key not in known:
@@ -58,28 +52,20 @@ def load() -> Settings:
     def get(key: str, default: str = "") -> str:
         return values.get(key, (0, default))[1]
 
-    partition = get("MIG_PARTITION")
-    if not get("MIG_CONFIG") and not partition:
-        partition = _read(paths.LEGACY_DEFAULTS).get("MIG_PARTITION", (0, ""))[1]
     return Settings(
         label=get("MIG_CONFIG"),
-        partition=partition,
         imds=get("MIG_IMDS", "yes") == "yes",
-        engine=get("MIG_ENGINE", "auto"),
         owner=get("MIG_OWNER", "auto"),
         reboot=get("MIG_REBOOT", "once"),
         cdi_refresh=get("MIG_CDI_REFRESH", "yes") == "yes",
         block_join=get("MIG_BLOCK_JOIN", "yes") == "yes",
         stop_services=tuple(get("MIG_STOP_SERVICES", _STOP).split()),
-        config=get("MIG_CONFIG_FILE") or paths.CONFIG,
     )
 
 
 def _read(path: str) -> dict[str, tuple[int, str]]:
-    """KEY=value lines as {key: (line, value)}, without comments (such as a shebang)."""
+    """KEY=value lines as {key: (line, value)}, without comments."""
     values: dict[str, tuple[int, str]] = {}
-    if not os.path.exists(paths.at(path)):
-        return values
     for number, line in enumerate(paths.read(path).splitlines(), 1):
         text = line.strip()
         if not text or text.startswith("#"):
@@ -90,9 +76,7 @@ def _read(path: str) -> dict[str, tuple[int, str]]:
         except ValueError as e:
             raise MigError(f"{path}:{number}: {e}") from e
         if not match or len(words) > 1:
-            raise MigError(
-                f"{path}:{number}: expected KEY=value, not {text[:60]!r}",
-                "quote a value that contains spaces",
-            )
+            hint = "quote a value that contains spaces"
+            raise MigError(f"{path}:{number}: expected KEY=value, not {text[:60]!r}", hint)
         values[match.group(1)] = (number, words[0] if words else "")
     return values

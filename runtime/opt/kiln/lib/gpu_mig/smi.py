@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
+
+from gpu_common import nvidia_smi
 
 from . import paths
 from .errors import MigError, operation_failed
@@ -32,13 +33,13 @@ _LGIPP = r"GPU\s+#\s+Profile ID\s+#\s+Placements?\s*:\s*\{([0-9]{1,9}(?:,[0-9]{1
 class Instance(NamedTuple):
     """A GPU instance. `compute`: compute slices of its compute instances, largest first.
 
-    `start`: its first memory slice, None when not queried (`glance`).
+    `start`: its first memory slice.
     """
 
     gpu: int
     id: int
     profile: str
-    start: int | None
+    start: int
     compute: tuple[int, ...]
 
     @property
@@ -77,33 +78,16 @@ class Smi:
 
     def run(self, *args: object) -> tuple[int, str]:
         """(exit status, stdout and stderr). Raises MigError when it cannot run or hangs."""
-        return self.call([self.program] + [str(a) for a in args])
-
-    def call(self, argv: list[str], env: dict[str, str] | None = None) -> tuple[int, str]:
-        """The same for any program. `env`: its environment, None for that of this process."""
+        words = [str(a) for a in args]
         began = time.monotonic()
         try:
-            done = subprocess.run(
-                argv,
-                check=False,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                timeout=TIMEOUT,
-                env=env,
-            )
-        except FileNotFoundError as e:
-            raise operation_failed(
-                f"{argv[0]} is not installed", "install the NVIDIA driver"
-            ) from e
-        except subprocess.TimeoutExpired as e:
-            raise operation_failed(
-                "`{}` did not end within {} s".format(" ".join(argv), TIMEOUT),
-                "look for Xid errors: dmesg | grep NVRM",
-            ) from e
+            status, output = nvidia_smi.call(words, TIMEOUT, self.program)
+        except nvidia_smi.NvidiaSmiError as e:
+            hint = "look for Xid errors: dmesg | grep NVRM"
+            raise operation_failed("`{}`: {}".format(" ".join(words), e), hint) from e
         took = round(time.monotonic() - began, 3)
-        self.journal.append({"argv": argv, "rc": done.returncode, "seconds": took})
-        return done.returncode, decoded(done.stdout)
+        self.journal.append({"argv": [self.program, *words], "rc": status, "seconds": took})
+        return status, output
 
     def must(self, *args: object) -> str:
         """The output of a command. Raises MigError when it fails."""
@@ -116,14 +100,10 @@ class Smi:
         """Every GPU, with its instances: 1 command, or 3 when MIG is on anywhere."""
         out = self.must("--query-gpu=" + _FIELDS, "--format=csv,noheader")
         gpus = [_gpu(line) for line in out.splitlines() if line.strip()]
-        return self.listed(gpus) if instances else gpus
-
-    def listed(self, gpus: list[Gpu]) -> list[Gpu]:
-        """These GPUs with their instances: no command when MIG is off everywhere, else 2."""
-        if not any(g.current for g in gpus):
+        if not instances or not any(g.current for g in gpus):
             return gpus
-        instances = self._instances()
-        return [g._replace(instances=instances.get(g.index, ())) for g in gpus]
+        found = self._instances()
+        return [g._replace(instances=found.get(g.index, ())) for g in gpus]
 
     def _instances(self) -> dict[int, tuple[Instance, ...]]:
         compute: dict[tuple[int, int], list[int]] = {}
@@ -138,8 +118,7 @@ class Smi:
                 Instance(gpu, gi, row.group(2), int(row.group(5)), sizes)
             )
         return {
-            gpu: tuple(sorted(items, key=lambda i: i.start or 0))
-            for gpu, items in instances.items()
+            gpu: tuple(sorted(items, key=lambda i: i.start)) for gpu, items in instances.items()
         }
 
     def _listing(self, what: str) -> str:
@@ -198,11 +177,6 @@ def _rows(pattern: str, table: str) -> Iterator[re.Match[str]]:
     return re.finditer(pattern.replace("#", r"([0-9]{1,9})"), table, re.M)
 
 
-def decoded(output: bytes) -> str:
-    """What a program printed, as text; bytes that are not UTF-8 are replaced."""
-    return output.decode("utf-8", "replace")
-
-
 def failed(args: Iterable[object], rc: int, out: str) -> MigError:
     """The MigError for a failed command, with the last lines of its output."""
     lines = [line.strip() for line in out.splitlines() if line.strip()]
@@ -217,7 +191,7 @@ def failed(args: Iterable[object], rc: int, out: str) -> MigError:
 def _gpu(line: str) -> Gpu:
     fields = [f.strip() for f in line.split(",")]
     if len(fields) != len(_FIELDS.split(",")) or not re.fullmatch("[0-9]{1,9}", fields[0]):
-        raise operation_failed(f"nvidia-smi did not list a GPU but: {line[:80]!r}")
+        raise operation_failed(f"unexpected output from nvidia-smi: {line[:80]!r}")
     index, uuid, bus_id, device_id, subsystem_id, name, current, pending = fields
     modes = (mode_of(current, index), mode_of(pending, index))
     return Gpu(int(index), uuid, bus_id, device_id, subsystem_id, name, *modes)

@@ -7,8 +7,8 @@ from typing import NamedTuple, Tuple
 
 from .config import Label
 from .errors import MigError
-from .facts import GpuType, by_device_id, compute_profile_ids, compute_sizes
-from .placement import nearest, why_not
+from .facts import GpuType, compute_profile_ids, compute_sizes
+from .placement import why_not
 from .profile import by_size, parse
 from .smi import Gpu
 
@@ -51,60 +51,6 @@ def resolve(label: Label, gpus: Sequence[Gpu]) -> dict[int, Wanted]:
             "its device-filter must name one of these PCI device ids",
         )
     return wanted
-
-
-def from_partition(
-    partition: str, gpus: Sequence[Gpu], types: dict[str, GpuType]
-) -> dict[int, Wanted]:
-    """MIG_PARTITION of the original (`19,19,19` or names): equal instances on every GPU."""
-    wanted = {}
-    for gpu in gpus:
-        if not gpu.capable:
-            continue
-        kind = by_device_id(types, gpu.device_id)
-        ids = {str(p.id): p.name for p in kind.profiles.values()} if kind else {}
-        names = []
-        for token in _tokens(partition):
-            name = token
-            if token.isdigit():
-                if token not in ids:
-                    known = [f"{i} ({n})" for i, n in ids.items() if i != "None"]
-                    raise MigError(
-                        f"MIG_PARTITION: {token} is not a profile id of {gpu.name}",
-                        "ids: {}. MIG_PARTITION takes ids, not a number of instances".format(
-                            ", ".join(known)
-                        )
-                        if known
-                        else "its ids are not known: write profile names",
-                    )
-                name = ids[token]
-            names.append((name, 1))
-        wanted[gpu.index] = Wanted(gpu.index, True, shape_all(names, "MIG_PARTITION"))
-    return wanted
-
-
-def check_partition(partition: str, types: dict[str, GpuType]) -> None:
-    """Raises MigError for values that no known GPU has. Queries no GPU."""
-    profiles = [p for kind in types.values() for p in kind.profiles.values()]
-    known = {str(p.id) for p in profiles if p.id is not None} | {p.name for p in profiles}
-    for token in _tokens(partition):
-        name = token if token.isdigit() else parse(token).gpu_instance
-        if name not in known:
-            raise MigError(
-                f"MIG_PARTITION: {token} is not a profile of any known GPU",
-                "write profile ids or names, as in 19,19,19 or 1g.5gb,1g.5gb",
-            )
-
-
-def _tokens(partition: str) -> list[str]:
-    """Ids as given and names as `profile` spells them. Raises MigError for other tokens."""
-    tokens = []
-    for token in partition.replace(" ", "").strip(",").split(","):
-        try:
-            tokens.append(token if token.isdigit() else str(parse(token)))
-        except MigError as e:
-            raise MigError(f"MIG_PARTITION={partition}: {e.message}", e.hint) from e
-    return tokens
 
 
 def shape_all(devices: Iterable[tuple[str, int]], where: str = "") -> tuple[Shape, ...]:
@@ -154,26 +100,15 @@ def shape_order(shape: Shape) -> tuple[int, int, int, str, tuple[int, ...]]:
     return (*by_size(shape[0]), shape[1])
 
 
-def check(wanted: Wanted, kind: GpuType | None, where: str = "") -> None:
-    """Raises MigError when a GPU of this type cannot hold the layout. Without a type, never."""
+def check(wanted: Wanted, kind: GpuType | None) -> None:
+    """Raise MigError when a GPU of this type cannot hold the layout. Without a type, never."""
     reason = misfit(wanted, kind)
-    if not reason or kind is None:
-        return
-    names = [profile for profile, _ in wanted.shapes]
-    near = counted(nearest(kind, names))
-    if all(name in kind.profiles for name in names):
-        hint = f"nearest that fits: {near}"
-    else:
-        known = ", ".join(sorted(kind.profiles, key=by_size))
-        hint = f"it has {known}; nearest layout: {near}"
-    raise MigError("{}{}".format(where + ": " if where else "", reason), hint)
+    if reason and kind is not None:
+        raise MigError(reason, "it has {}".format(", ".join(sorted(kind.profiles, key=by_size))))
 
 
 def misfit(wanted: Wanted, kind: GpuType | None) -> str:
-    """Why a GPU of this type cannot hold the layout; "" when it can, or the type is not known.
-
-    Much cheaper than `check`, which searches for the nearest layout that fits.
-    """
+    """Why a GPU of this type cannot hold the layout; "" when it can, or the type is not known."""
     if kind is None or not wanted.mode:
         return ""
     names = [profile for profile, _ in wanted.shapes]
