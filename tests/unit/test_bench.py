@@ -11,6 +11,7 @@ import pytest
 from devel import bench, bench_first
 from devel.figures import Figure, require, timed
 from kiln.base.errors import KilnError, operation_failed
+from kiln.cli import output as output_text
 
 LOG = """\
 {0} Launching a source AWS instance...
@@ -98,7 +99,7 @@ def test_what_cannot_be_measured_is_said_with_its_reason_and_the_rest_is_there(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake_parts(monkeypatch)
-    assert bench.run(as_json=False) == 1
+    assert bench.run() == 1
     lines = capsys.readouterr().out.splitlines()
     assert any("bare invoke --list" in line and "1 x" in line and "met" in line for line in lines)
     (build,) = [line for line in lines if line.startswith("warm lab build")]
@@ -110,7 +111,8 @@ def test_json_has_the_figures_and_the_machine(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake_parts(monkeypatch)
-    bench.run(as_json=True)
+    monkeypatch.setattr(output_text.FORMAT, "json", True)
+    bench.run()
     data = json.loads(capsys.readouterr().out)
     assert data["machine"]["cpus"] >= 1
     assert {"load_1m", "load_1m_after", "loop_ms", "loop_ms_after"} <= set(data["machine"])

@@ -453,8 +453,9 @@ def answered(
 
 
 def test_shared_ami_that_another_account_uses_stays(
-    shared: str, monkeypatch: pytest.MonkeyPatch
+    shared: str, ahead: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    ahead(1.9)  # a report is fresh for two days
     plan_retirement(AWS, [], {LINE: Publish.model_validate({**DUE, **SHARED})}, ask=True)
 
     def used(answer: Any) -> None:
