@@ -21,6 +21,7 @@ from kiln.base.account import Account
 from kiln.base.errors import KilnError, refuse_errors
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
+from kiln.base.yaml_files import read_plain
 from kiln.components import Component, Step, environment, rendered_files
 from kiln.facts import lock_file, table
 from kiln.packer.program import FOLDER_1_6
@@ -99,7 +100,7 @@ class Rendered:
         return {
             **{f"packer/{SHARED}/{path}": text.encode() for path, text in shared.items()},
             **{f"packer/{line}/{path}": text.encode() for path, text in self.own.items()},
-            **{path: file.read_bytes() for path, file in uploaded_files(self.recipe).items()},
+            **dict(_as_shipped(*pair) for pair in uploaded_files(self.recipe).items()),
         }
 
     @cached_property
@@ -217,6 +218,16 @@ def uploaded_files(recipe: Recipe) -> dict[str, Path]:
             if path.is_file() and "__pycache__" not in path.parts:
                 chosen[path.relative_to(top).as_posix()] = path
     return chosen
+
+
+def _as_shipped(path: str, file: Path) -> tuple[str, bytes]:
+    """Return a file as it is uploaded. MIG layouts of an overlay may be YAML; gpu-mig reads JSON."""
+    if not path.startswith("runtime/etc/kiln/mig-config") or file.suffix not in (".yaml", ".yml"):
+        return path, file.read_bytes()
+    from kiln.mig.check import labels_with
+
+    labels_with(str(file))  # an error is found here, not at the first boot
+    return str(Path(path).with_suffix(".json")), json.dumps(read_plain(file), indent=1).encode()
 
 
 def account_variables(account: Account) -> dict[str, Any]:

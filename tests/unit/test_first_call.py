@@ -104,7 +104,9 @@ def make_checkout(folder: Path, wheels: Path) -> Path:
         "/".join(package.split(".")[: depth + 1]) + "/__init__.py": ""
         for depth in range(package.count(".") + 1)
     }
-    answer = {f"{package.replace('.', '/')}/{module}.py": "def main(tasks):\n    print('it runs')\n"}
+    answer = {
+        f"{package.replace('.', '/')}/{module}.py": "def main(tasks):\n    print('it runs')\n"
+    }
     lock = wheel(wheels, "project", "1", {**parents, **answer, "tasks.py": "ns = None\n"})
     (checkout / "requirements.lock").write_text(lock)
     script = {"uv-1.data/scripts/uv": STAND_IN_UV.replace("PYTHON", shlex.quote(sys.executable))}

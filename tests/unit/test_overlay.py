@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -129,6 +130,22 @@ def test_a_file_of_runtime_takes_the_place_of_ours(acme: Path) -> None:
     uploaded = render.uploaded_files(al2023(load_recipes()))
     assert uploaded["runtime/etc/kiln/mig-config.json"] == path
     assert uploaded["runtime/etc/kiln/gpu-xid.json"].is_relative_to(ROOT)
+
+
+def test_mig_layouts_in_yaml_are_shipped_as_json(acme: Path) -> None:
+    path = acme / "runtime/etc/kiln/mig-config.d/acme.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        "version: v1\nmig-configs:\n  acme:\n"
+        "  - {devices: all, mig-enabled: true, mig-devices: {1g.10gb: 7}}\n"
+    )
+    inputs = render.render(al2023(load_recipes())).inputs
+    assert "runtime/etc/kiln/mig-config.d/acme.yaml" not in inputs
+    shipped = json.loads(inputs["runtime/etc/kiln/mig-config.d/acme.json"])
+    assert list(shipped["mig-configs"]) == ["acme"]
+    path.write_text("version: v2\nmig-configs: {}\n")
+    with pytest.raises(KilnError, match=rf"{path}: version 'v2'"):
+        render.render(al2023(load_recipes())).inputs  # noqa: B018  # it is made when it is read
 
 
 def test_the_rendered_hcl_finds_its_files_where_they_are(
