@@ -221,7 +221,7 @@ def uploaded_files(recipe: Recipe) -> dict[str, Path]:
 
 
 def _as_shipped(path: str, file: Path) -> tuple[str, bytes]:
-    """Return a file as it is uploaded. MIG layouts of an overlay may be YAML; gpu-mig reads JSON."""
+    """Return a file as it is uploaded: gpu-mig reads JSON, an overlay's layouts may be YAML."""
     if not path.startswith("runtime/etc/kiln/mig-config") or file.suffix not in (".yaml", ".yml"):
         return path, file.read_bytes()
     from kiln.mig.check import labels_with
