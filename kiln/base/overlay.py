@@ -95,7 +95,7 @@ def ami_check_folders() -> tuple[Path, ...]:
 
 def overlay_stand_ins(distros: Collection[str]) -> dict[str, dict[str, str]]:
     """Distribution → name → version of the packages for which overlays ask the lab for a stand-in,
-    lab/packages.yaml; `distros` are those whose repositories are the lab's own."""
+    overlay/lab/packages.yaml; `distros` are those whose repositories are the lab's own."""
     added: dict[str, dict[str, str]] = {}
     for path in own_files("lab/*"):
         if path.name != "packages.yaml":

@@ -8,7 +8,7 @@ from typing import Any
 
 from kiln.base import vocabulary
 from kiln.base.errors import INVALID_INPUT, KilnError
-from kiln.base.findings import Finding, Place, errors, gravest_last, grouped_text
+from kiln.base.findings import Finding, errors, findings_lines, gravest_last
 from kiln.compat import engine
 from kiln.compat.unconfirmed import RULE, unconfirmed_of_row
 from kiln.components import rendered_files
@@ -90,16 +90,16 @@ def _versions(chosen: dict[str, str]) -> None:
 
 
 def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
-    """The findings for a person, one paragraph per rule, errors last.
+    """The findings for a person, those of a rule together, errors last.
 
     `width` is the terminal's width in columns; a pipe gets unfolded lines.
     """
     if width is None and sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
-    findings = gravest_last(Finding(**_places(entry)) for entry in answer["findings"])
+    findings = gravest_last(Finding.from_json(entry) for entry in answer["findings"])
     count = len(errors(findings))
-    paragraphs = grouped_text(findings, width) if width else grouped_text(findings)
-    lines = [f"{paragraph}\n" for paragraph in paragraphs]
+    lines = findings_lines(findings, width) if width else findings_lines(findings)
+    lines += [""] if lines else []
     subject = f"{answer['amis']} AMIs" if "amis" in answer else "this combination"
     untried = "amis" not in answer and any(finding.rule == "UNTRIED" for finding in findings)
     verdict = "cannot work" if count else "untried" if untried else "valid"
@@ -129,11 +129,6 @@ def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
 
 def _counted(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
-
-
-def _places(entry: dict[str, Any]) -> dict[str, Any]:
-    also_at = tuple(Place(**place) for place in entry["also_at"])
-    return {**entry, "rows": tuple(entry["rows"]), "also_at": also_at}
 
 
 def exit_status(answer: dict[str, Any]) -> int:

@@ -24,7 +24,7 @@ from invoke import Context, Exit, Program, Task
 from invoke.exceptions import ParseError, UnknownFileType
 
 from kiln.base.errors import OPERATION_FAILED, KilnError, nearest, operation_failed
-from kiln.base.printable import printable
+from kiln.base.vocabulary import printable
 from kiln.cli.columns import WholeWords
 
 

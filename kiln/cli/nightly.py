@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from invoke import Context
 
-from kiln.base.output_file import named_by
+from kiln.base.errors import named_by
 from kiln.cli.flags import (
     JSON,
     PLACE,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kiln.base.printable import printable
 from kiln.base.recipe import Recipe
+from kiln.base.vocabulary import printable
 from kiln.pipeline.record import Record
 
 if TYPE_CHECKING:

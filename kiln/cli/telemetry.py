@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from invoke import Context
 
-from kiln.base.errors import KilnError
-from kiln.base.output_file import named_by
+from kiln.base.errors import KilnError, named_by
 from kiln.cli.flags import JSON
 from kiln.cli.front import show, task
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from kiln.base import processes
 from kiln.base.account import Account
 from kiln.base.errors import KilnError, operation_failed
-from kiln.base.short_path import short_path
+from kiln.base.paths import short_path
 from kiln.base.stopping import Stop
 from kiln.cloud import aws, capacity, host_key, reservations, resources, session
 from kiln.cloud.access import Access

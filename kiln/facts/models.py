@@ -16,9 +16,8 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from kiln.base import vocabulary
 from kiln.base.account import Block
 from kiln.base.errors import did_you_mean
-from kiln.base.placeholders import names_in
 from kiln.base.recipe import Driver, SourceAmi
-from kiln.base.vocabulary import Arch, Family, Flavor, Form, PackageManager, quoted
+from kiln.base.vocabulary import Arch, Family, Flavor, Form, PackageManager, names_in, quoted
 
 
 def one_of(what: str, names: Callable[[dict[str, Any]], Iterable[str]]) -> AfterValidator:

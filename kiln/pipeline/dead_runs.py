@@ -6,8 +6,8 @@ import shutil
 
 from kiln.base import processes
 from kiln.base.errors import KilnError
+from kiln.base.paths import remove_short_path
 from kiln.base.progress import Progress
-from kiln.base.short_path import remove_short_path
 from kiln.cloud import clean_up, runs
 from kiln.cloud.target import Target
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from kiln.base.short_path import short_path
+from kiln.base.paths import short_path
 from kiln.cloud.machine import Machine
 
 

@@ -10,8 +10,7 @@ from dataclasses import replace
 from kiln.base.account import Account
 from kiln.base.errors import operation_failed
 from kiln.base.stopping import Stop
-from kiln.base.tags import OWN_KERNEL, VERIFIED
-from kiln.base.verdict_tag import TaggedVerdict
+from kiln.base.tags import OWN_KERNEL, VERIFIED, TaggedVerdict
 from kiln.cloud import aws
 from kiln.cloud.access import Access
 from kiln.cloud.images import Image

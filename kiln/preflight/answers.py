@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from kiln.base.recipe import Recipe
-from kiln.base.wanted_package import WantedPackage
+from kiln.base.versions import WantedPackage
 from kiln.preflight.demand import File, Install
 from kiln.preflight.indexes import SILENT, WRONG, Index
 

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from kiln.base.wanted_package import WantedPackage
+from kiln.base.versions import WantedPackage
 from kiln.preflight import package_root
 from kiln.preflight.demand import Install
 from kiln.preflight.indexes import Index

@@ -13,9 +13,8 @@ from pathlib import Path
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
-from kiln.base.tags import INPUT_DIGEST, RECIPE, RECIPE_DIGEST, SOURCE_AMI, VERIFIED
+from kiln.base.tags import INPUT_DIGEST, RECIPE, RECIPE_DIGEST, SOURCE_AMI, VERIFIED, says_verified
 from kiln.base.times import read_time, utc_now
-from kiln.base.verdict_tag import says_verified
 from kiln.cloud import parents
 from kiln.cloud.images import Image, own_images
 from kiln.cloud.target import Target

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kiln.base.tags import VERIFIED
+from kiln.base.tags import VERIFIED, says_verified
 from kiln.base.times import as_time, read_time, utc_now
-from kiln.base.verdict_tag import says_verified
 from kiln.cloud.images import find_image, own_images
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish

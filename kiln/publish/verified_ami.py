@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
-from kiln.base.tags import RECIPE, RECIPE_DIGEST, VERIFIED
-from kiln.base.verdict_tag import says_verified
+from kiln.base.tags import RECIPE, RECIPE_DIGEST, VERIFIED, says_verified
 from kiln.cloud.images import Image, own_images, require_image
 from kiln.cloud.target import Target
 from kiln.pipeline import kept_records

@@ -9,7 +9,7 @@ import pytest
 from kiln.base import tags
 from kiln.base.paths import ROOT
 from kiln.base.runtime_import import runtime_module
-from kiln.base.verdict_tag import TaggedVerdict, read_verdict, says_verified
+from kiln.base.tags import TaggedVerdict, read_verdict, says_verified
 
 NAMES = {
     value
