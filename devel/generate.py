@@ -20,7 +20,7 @@ from kiln.cli.front import show
 from kiln.cloud import iam
 from kiln.compat import rules
 from kiln.compat.unconfirmed import unconfirmed_of_row
-from kiln.facts import gpu_devices
+from kiln.facts import instance_types
 from kiln.matrix import load, model
 from kiln.mig import plan, profiles
 from kiln.packer.folders import write_all
@@ -118,7 +118,10 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
     _PROVEN_PAGE: (_proven, "kiln/facts/knowledge"),
     catalogue.PAGE: (catalogue.page_text, "kiln/facts/knowledge/xid.yaml"),
     catalogue.CATALOGUE: (catalogue.catalogue_text, "kiln/facts/knowledge/xid.yaml"),
-    gpu_devices.FILE: (gpu_devices.gpu_devices_text, "kiln/facts/knowledge/instances.yaml"),
+    instance_types.DEVICES_FILE: (
+        instance_types.gpu_devices_text,
+        "kiln/facts/knowledge/instances.yaml",
+    ),
     profiles.PROFILES_JSON: (
         profiles.image_profiles_text,
         "kiln/facts/knowledge/mig.yaml and instances.yaml",

@@ -342,12 +342,12 @@ def setting_help(name: str) -> str:
 
 def settings_table() -> str:
     """The table of docs/your-account.md."""
-    rows = [
-        f"| `{name}` | `--{name.replace('_', '-')}` | {', '.join(f'`{v}`' for v in variables(name))} "
-        f"| {Account.model_fields[name].description} |\n"
-        for name in SETTINGS
-    ]
-    return "".join(["| key | flag | environment | meaning |\n|---|---|---|---|\n", *rows])
+    lines = ["| key | flag | environment | meaning |", "|---|---|---|---|"]
+    for name in SETTINGS:
+        flag, read = name.replace("_", "-"), ", ".join(f"`{each}`" for each in variables(name))
+        meaning = Account.model_fields[name].description
+        lines.append(f"| `{name}` | `--{flag}` | {read} | {meaning} |")
+    return "\n".join(lines) + "\n"
 
 
 def key_elsewhere(key: str | None, region: str | None) -> str:
