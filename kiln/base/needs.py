@@ -45,9 +45,8 @@ def missing(*groups: str) -> list[Need]:
 def ensure(*groups: str, install: bool, say: Callable[[str], None]) -> None:
     """Install missing packages with apt-get, after telling `say` which and why.
 
-    The package lists are updated only if apt-get cannot install with those it has.
-    Raises KilnError (exit status 1) with the command to run if `install` is false, if apt-get or
-    root rights are missing, or if apt-get fails.
+    The package lists are updated only if apt-get cannot install with those it has. Where nothing
+    may or can be installed, the error has the command to run.
     """
     _with_sbin()
     wanted = missing(*groups)
@@ -94,7 +93,7 @@ def _apt_get(sudo: Sequence[str], words: Sequence[str]) -> subprocess.CompletedP
 
 
 def free_disk(folder: Path, gib: float) -> None:
-    """Raises KilnError (exit status 1) if less than `gib` GiB are free on the disk of `folder`."""
+    """Require that `gib` GiB are free on the disk of `folder`."""
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free / 2**30

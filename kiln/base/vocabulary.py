@@ -54,10 +54,7 @@ class Form:
         )
 
     def required(self, text: object, called: str) -> str:
-        """The text, which must match; `called` names it in the message.
-
-        Raises KilnError (exit status 2).
-        """
+        """The text, which must match; `called` names it in the message."""
         if not self.fits(text):
             raise KilnError(f"{called} {shown(text)} is not {self.what}")
         return str(text)

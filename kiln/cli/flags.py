@@ -44,7 +44,7 @@ OWN_KERNEL = {
 
 
 def positive_number(text: str, flag: str) -> float:
-    """The number that a flag gives. Raises KilnError (exit status 2) unless it is above 0."""
+    """The number that a flag gives, which must be above 0."""
     try:
         number = float(text) if text.isascii() else 0
     except ValueError:

@@ -142,10 +142,7 @@ def _preferred(gpu: dict[str, Any]) -> str:
 
 
 def instance(name: str) -> InstanceType:
-    """The GPU instance type of that name.
-
-    Raises KilnError (exit status 2) for an unknown type, with the nearest known one.
-    """
+    """The GPU instance type of that name; for an unknown one the error names the nearest."""
     types = instances()
     if name in types:
         return types[name]

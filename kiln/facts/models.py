@@ -24,7 +24,7 @@ def one_of(what: str, names: Callable[[dict[str, Any]], Iterable[str]]) -> After
     """Require a name of something else; `names` gets the context of the validation."""
 
     def check(value: str, info: ValidationInfo) -> str:
-        known = list(names(info.context or {}))
+        known = list(names(info.context or {}) or ())
         if value not in known:
             hint = did_you_mean(value, known)
             raise ValueError(f"{quoted(value)}: there is no such {what}: {hint}")

@@ -30,7 +30,6 @@ def archive_packages(component: str, version: str, **fields: str) -> Packages | 
     """A component's packages at a version, from packages.yaml; None if the archive has none.
 
     `fields` are the values that conditions and names refer to, such as `archive` and `module`.
-    Raises KilnError if a condition or a name refers to a field that is not given.
     """
     rows = table("packages")["packages"][component]
     row = first_match("packages.yaml", component, rows, version, fields)
@@ -54,7 +53,7 @@ def first_match(
     """The first row whose `when` holds; None if there is none.
 
     `from` and `below` compare `version`; any other condition compares a field, and a list holds
-    alternatives. Raises KilnError (exit status 2) for a condition that is not a field.
+    alternatives.
     """
 
     def holds(condition: str, value: str | list[str]) -> bool:
@@ -78,8 +77,6 @@ def first_match(
 def fill(file: str | Path, key: str, text: str, version: str, fields: dict[str, str]) -> str:
     """A name or URL from a table, or another YAML file, with its `{placeholders}` filled in.
     `version` is empty for what has none, such as a component of an overlay.
-
-    Raises KilnError (exit status 2), with file and line, for a placeholder without a value.
     """
     of_version = {"version": version, "branch": versions.major(version)} if version else {}
     placeholders = {**of_version, **fields}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import unicodedata
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiln.base.paths import ROOT
 from kiln.base.vocabulary import printable
 
 
@@ -30,16 +28,3 @@ def test_nothing_that_a_terminal_executes_is_left(text: str) -> None:
 def test_what_is_plain_stays_as_it_is() -> None:
     assert printable("größer → 10.5 GiB\n\t✓ 日本") == "größer → 10.5 GiB\n\t✓ 日本"
     assert printable("\x1b[31mred\x9b\r") == "\\u001b[31mred\\u009b\\u000d"
-
-
-def test_only_the_front_and_the_progress_write_to_the_terminal() -> None:
-    """ruff refuses `print` in kiln/ elsewhere; this finds the other ways."""
-    writers = set()
-    for path in (ROOT / "kiln").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute) and ast.unparse(node).startswith(
-                ("sys.stdout.write", "sys.stderr.write", "self._out.write")
-            ):
-                writers.add(path.relative_to(ROOT).as_posix())
-    # The second prints the help of our own tasks, where Invoke would print it.
-    assert writers == {"kiln/base/progress.py", "kiln/cli/columns.py"}
