@@ -81,13 +81,6 @@ def provisioner_file(component: str) -> Path:
     return PROVISIONERS / name
 
 
-def component_files(component: str) -> list[Path]:
-    """The files that say what a component gives its script: the checkout's, then the overlays'."""
-    module = ROOT / "kiln" / "components" / f"{component.replace('-', '_')}.py"
-    own = [path for path in own_files("components/*") if path.stem.replace("_", "-") == component]
-    return [path for path in (module, *own) if path.is_file()]
-
-
 def ami_check_folders() -> tuple[Path, ...]:
     """The folders with checks of booted AMIs: the checkout's, then the overlays'."""
     return (AMI_TESTS, *(path for path in own_files("tests/ami") if path.is_dir()))

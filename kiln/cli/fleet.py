@@ -33,14 +33,12 @@ def status(
     json: bool = False,
 ) -> int:
     """Which instances report GPU metrics and events, and what the others lack."""
-    from kiln.fleet.commands import reminding
-    from kiln.fleet.report import status_text
-    from kiln.fleet.status import fleet_status
+    from kiln.fleet.status import fleet_status, status_table
 
     settings = _settings("compute", namespace=namespace, log_group=log_group)
     place, machines = _chosen(targets, target, region)
-    rows = fleet_status(place, machines, settings, waits=reminding(note))
-    show([row.as_json() for row in rows], as_json=json, text=lambda _: status_text(rows))
+    rows = fleet_status(place, machines, settings, note)
+    show([row.as_json() for row in rows], as_json=json, text=lambda _: status_table(rows))
     return 0
 
 
@@ -80,9 +78,14 @@ def install(
     """Bring GPU metrics and events to running instances, in waves, over Systems Manager."""
     from kiln.base import vocabulary
     from kiln.fleet.document import fleet_bucket
-    from kiln.fleet.install import HowToInstall, install_fleet
-    from kiln.fleet.report import installation_text, write_installation
-    from kiln.fleet.waves import parse_max_errors, parse_waves
+    from kiln.fleet.install import (
+        HowToInstall,
+        allowed_errors,
+        install_fleet,
+        installation_text,
+        plan_waves,
+        write_installation,
+    )
 
     settings = _settings(
         profile,
@@ -91,8 +94,8 @@ def install(
         namespace=namespace,
         log_group=log_group,
     )
-    sizes = parse_waves(waves)
-    parse_max_errors(max_errors, 1)
+    plan_waves([], waves)
+    allowed_errors(max_errors, 1)
     minutes = positive_number(patience, "--patience")
     if bucket is not None:
         vocabulary.BUCKET.required(bucket, "--bucket")
@@ -101,7 +104,7 @@ def install(
         raise KilnError(f"--targets {targets}: no such instance runs in {place.where}")
     how = HowToInstall(
         settings=settings,
-        sizes=sizes,
+        waves=waves,
         max_errors=max_errors,
         replace=replace,
         bucket=bucket or fleet_bucket(place),

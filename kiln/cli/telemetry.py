@@ -13,7 +13,7 @@ from kiln.cli.front import show, task
 
 if TYPE_CHECKING:
     from kiln.telemetry import Telemetry
-    from kiln.telemetry.bundle import AgentPackage
+    from kiln.telemetry.bundle import Row
 
 
 @task(
@@ -80,7 +80,7 @@ def _settings(profile: str) -> Telemetry:
         raise KilnError(message.removeprefix("Value error, ")) from None
 
 
-def _agent_packages() -> list[AgentPackage]:
+def _agent_packages() -> list[Row]:
     """The CloudWatch agent's packages whose checksum is in amis.lock.yaml."""
     from kiln.packer import lock
     from kiln.telemetry.bundle import agent_packages

@@ -202,8 +202,7 @@ def _environment(recipe: Recipe) -> list[Finding]:
             finding = Finding("error", environment.RULE, error.message, error.hint)
             findings.append(finding.at(recipe.row.place))
     for step in steps:
-        given = environment.component_variables(step)
-        findings += environment.environment_problems(step.name, given)
+        findings += environment.environment_problems(step)
     return [*findings, *rendered_files.name_problems(recipe, steps)]
 
 
@@ -213,15 +212,13 @@ def _telemetry(recipe: Recipe) -> list[Finding]:
         return []
     from kiln.telemetry import Telemetry, agent_config_problems
 
-    problems = agent_config_problems(
+    return agent_config_problems(
         Telemetry(**recipe.telemetry),
         recipe.driver,
         recipe.cloudwatch_agent,
         mig=recipe.mig_config not in (None, "all-disabled"),
         exporter="dcgm-exporter" in recipe.components,
     )
-    source = "docs/telemetry-cloudwatch.md"
-    return [Finding(p.level, p.rule, p.message, p.hint, source=source) for p in problems]
 
 
 def check_combination(

@@ -21,8 +21,8 @@ from kiln.compat.network import accepted_by_installer
 from kiln.facts import InstanceType, lock_file, table
 
 RULE = "FACT-UNCONFIRMED"
-# The recipe's fields that request the fact, separated by spaces; the table; the keys that lead to
-# it, of which an int is a position in a list. A key that the table lacks is left to its rule.
+# A fact: the recipe's fields that request it, separated by spaces; the table; the keys that lead to
+# it, of which an int is a position in a list. Keys that the table lacks are left to the rules.
 _Fact = tuple[str, str, tuple[str | int | None, ...]]
 
 
@@ -35,10 +35,9 @@ def unconfirmed_facts(case: Case) -> list[Finding]:
     """Return an error for each unconfirmed fact that a case rests on; of a row at the value that
     requests the fact."""
     recipe = case.recipe
-    used = [*_stack(recipe, case), *_types(recipe, case), *_libraries(recipe, case)]
+    used = [*_stack(recipe, case), *_libraries(recipe, case), *_types(recipe, case)]
     found = list(_unconfirmed([*used, *(_agents(recipe) if case.complete else ())]))
-    if case.complete:
-        found += _of_components(recipe)
+    found += _of_components(recipe) if case.complete else ()
     once: dict[str, Finding] = {}
     for fields, finding in found:
         place = recipe.row.place_of(*fields.split()) if case.complete else None
@@ -48,48 +47,70 @@ def unconfirmed_facts(case: Case) -> list[Finding]:
 
 def _stack(recipe: Recipe, case: Case) -> Iterator[_Fact]:
     """Yield the facts about driver, CUDA, distribution and kernel."""
-    if recipe.driver:
-        yield "driver", "drivers", ("branches", case.branch_name)
-        yield from _reached("driver", "drivers", "minimum_kernel", "from_branch", case.branch_name)
+    branch, distro, kernel = case.branch_name, recipe.distro.id, case.kernel
+    release = facts.cuda_release(recipe.cuda) if recipe.cuda else None
+    yield "driver", "drivers", ("branches", branch)
+    yield "driver", "drivers", _reached("drivers", "minimum_kernel", "from_branch", branch)
     if case.fabric_manager:
         yield "driver", "drivers", ("fabricmanager",)
         yield "nvlsm driver", "drivers", ("nvlsm", "versions", recipe.nvlsm)
     if recipe.cuda or (recipe.driver and case.driver_source == "repo"):
         yield "distro", "cuda", ("repos", recipe.distro.cuda_repo)
-    if recipe.cuda:
-        yield "cuda", "cuda", ("floors", case.cuda_major)
-        yield "cuda", "cuda", ("releases", facts.cuda_release(recipe.cuda))
-    yield "distro", "distros", ("distros", recipe.distro.id)
-    if recipe.flavor != "base":
-        yield "flavors distro", "distros", ("flavors", recipe.flavor)
-    if kernel := case.kernel:
-        entry = ("distros", recipe.distro.id, "kernels", "entries", kernel.name)
-        yield "kernel distro", "distros", entry
-        build = {"kernel": kernel.measured or kernel.proxy, "driver": recipe.driver}
-        yield from _listed("driver kernel", "kernel_builds", "measured", build)
+    yield "cuda", "cuda", ("floors", case.cuda_major)
+    yield "cuda", "cuda", ("releases", release)
+    yield "distro", "distros", ("distros", distro)
+    yield "flavors distro", "distros", ("flavors", recipe.flavor)
+    if kernel:
+        yield "kernel distro", "distros", ("distros", distro, "kernels", "entries", kernel.name)
+        measured = {"kernel": kernel.measured or kernel.proxy, "driver": recipe.driver}
+        for keys in _listed("kernel_builds", "measured", measured):
+            yield "driver kernel", "kernel_builds", keys
+
+
+def _libraries(recipe: Recipe, case: Case) -> Iterator[_Fact]:
+    """Yield the facts about cuDNN, NCCL, EFA and the services."""
+    newest = versions.newest(table("cuda")["floors"])
+    yield "cudnn", "cuda", _reached("cuda", "cudnn", "from", recipe.cudnn)
+    yield "nccl", "nccl", ("versions", recipe.nccl)
+    if recipe.nccl and case.plugin:
+        yield "ofi_nccl efa", "nccl", _reached("nccl", "plugin", "from", case.plugin)
+        yield "ofi_nccl efa", "nccl", ("plugin_cuda13" if case.cuda_major == newest else None,)
+    for name in ("container_toolkit", "dcgm", "dcgm_exporter", "gdrcopy"):
+        yield name, "services", (name if getattr(recipe, name) else None,)
+    for place, need in enumerate(table("services")["gdrcopy"]["needs"] if recipe.gdrcopy else ()):
+        if subject_of_need(recipe, case, need):
+            yield "gdrcopy", "services", ("gdrcopy", "needs", place)
+    if recipe.efa:
+        window = table("efa")["os"].get(recipe.distro.id)
+        if window and accepted_by_installer(recipe.efa, window):
+            yield "efa", "efa", ("os", recipe.distro.id)
+        yield "efa", "efa", ("releases", recipe.efa)
+        for block in ("bundles_plugin_from", "bundles_plugin_on"):
+            yield "efa", "efa", (block, recipe.arch)
+        yield "efa", "efa", _reached("efa", "gdr", "driver_branch", case.branch_name)
+        yield "efa", "efa", _reached("efa", "minimum_kernel", "installer", recipe.efa)
 
 
 def _types(recipe: Recipe, case: Case) -> Iterator[_Fact]:
     """Yield the facts about the instance types, their GPUs and MIG."""
-    known = facts.instances()
+    known, field = facts.instances(), "target_instance_types"
     build = [known[name] for name in case.build_types if name in known]
-    for types, field in ((case.types, "target_instance_types"), (build, "instance_type")):
-        for kind in types:
-            yield from _listed(field, "instances", "types", {"type": kind.type})
-            yield field, "instances", ("gpus", kind.gpu)
+    for kind in (*case.types, *build):
+        at = field if kind in case.types else "instance_type"
+        for keys in _listed("instances", "types", {"type": kind.type}):
+            yield at, "instances", keys
+        yield at, "instances", ("gpus", kind.gpu)
     for kind in case.types if recipe.driver else ():
-        fields = "driver target_instance_types"
-        if _only_first_branch_lists(kind, case.branch_name):
-            yield fields, "drivers", ("gpus", kind.gpu)
-        yield fields, "drivers", ("architectures", kind.gpu_arch)
+        gpu = kind.gpu if _only_first_branch_lists(kind, case.branch_name) else None
+        yield f"driver {field}", "drivers", ("gpus", gpu)
+        yield f"driver {field}", "drivers", ("architectures", kind.gpu_arch)
     whole = [None, "none", *rules()["MIG-EFA"].limits["labels_without"]]
     # A row that names no instance type serves all of its processor.
-    served = case.types or tuple(kind for kind in known.values() if kind.arch == recipe.arch)
-    for kind in served:
+    for kind in case.types or tuple(each for each in known.values() if each.arch == recipe.arch):
         if case.fabric_manager and kind.nvswitch:
-            yield "target_instance_types driver", "instances", ("nvswitches", kind.gpu_arch)
-        if kind.mig and recipe.mig_config not in whole:
-            yield from _mig(kind)
+            yield f"{field} driver", "instances", ("nvswitches", kind.gpu_arch)
+        for keys in _mig(kind) if kind.mig and recipe.mig_config not in whole else ():
+            yield f"mig_config {field}", "mig", keys
 
 
 def _only_first_branch_lists(kind: InstanceType, branch: str) -> bool:
@@ -100,53 +121,24 @@ def _only_first_branch_lists(kind: InstanceType, branch: str) -> bool:
     return versions.at_least(branch, gpu["first_branch"]) and not known
 
 
-def _mig(kind: InstanceType) -> Iterator[_Fact]:
-    fields = "mig_config target_instance_types"
-    for block in ("compute_instance_sizes", "compute_instance_profiles"):
-        yield fields, "mig", (block,)
-    yield from _listed(fields, "mig", "gpus", {"gpu": kind.gpu})
-    minimums = (entry["gpus"] for entry in table("mig")["driver_minimums"])
-    place = next((place for place, gpus in enumerate(minimums) if kind.gpu in gpus), None)
-    if place is not None:
-        yield f"driver {fields}", "mig", ("driver_minimums", place)
-    yield fields, "mig", ("mode_change", kind.gpu_arch)
-
-
-def _libraries(recipe: Recipe, case: Case) -> Iterator[_Fact]:
-    """Yield the facts about cuDNN, NCCL, EFA and the services."""
-    yield from _reached("cudnn", "cuda", "cudnn", "from", recipe.cudnn)
-    yield "nccl", "nccl", ("versions", recipe.nccl)
-    if recipe.nccl and case.plugin:
-        yield from _reached("ofi_nccl efa", "nccl", "plugin", "from", case.plugin)
-        if case.cuda_major == versions.newest(table("cuda")["floors"]):
-            yield "ofi_nccl efa", "nccl", ("plugin_cuda13",)
-    for name in ("container_toolkit", "dcgm", "dcgm_exporter", "gdrcopy"):
-        if getattr(recipe, name):
-            yield name, "services", (name,)
-    for place, need in enumerate(table("services")["gdrcopy"]["needs"] if recipe.gdrcopy else ()):
-        if subject_of_need(recipe, case, need):
-            yield "gdrcopy", "services", ("gdrcopy", "needs", place)
-    if recipe.efa:
-        window = table("efa")["os"].get(recipe.distro.id)
-        if window and accepted_by_installer(recipe.efa, window):
-            yield "efa", "efa", ("os", recipe.distro.id)
-        yield "efa", "efa", ("releases", recipe.efa)
-        yield "efa", "efa", ("bundles_plugin_from", recipe.arch)
-        yield "efa", "efa", ("bundles_plugin_on", recipe.arch)
-        yield from _reached("efa", "efa", "gdr", "driver_branch", case.branch_name)
-        yield from _reached("efa", "efa", "minimum_kernel", "installer", recipe.efa)
+def _mig(kind: InstanceType) -> Iterator[tuple[str | int, ...]]:
+    yield from (("compute_instance_sizes",), ("compute_instance_profiles",))
+    yield from _listed("mig", "gpus", {"gpu": kind.gpu})
+    minimums = enumerate(table("mig")["driver_minimums"])
+    yield from (("driver_minimums", n) for n, entry in minimums if kind.gpu in entry["gpus"])
+    yield ("mode_change", kind.gpu_arch)
 
 
 def _agents(recipe: Recipe) -> Iterator[_Fact]:
-    if version := recipe.cloudwatch_agent:
+    version, service = recipe.cloudwatch_agent, recipe.package_snapshot
+    if version:
         yield "cloudwatch_agent", "services", ("cloudwatch_agent", "builds", version)
         blocks = ["agent", "gpu_metrics", "measurements", "append_dimensions", "logs"]
         blocks += ["efa"] * bool(recipe.efa) + ["dcgm"] * bool(recipe.dcgm_exporter)
         for block in blocks:
             yield "telemetry cloudwatch_agent", "cloudwatch", (block,)
-    if recipe.mig_parted:
-        yield "mig_parted", "services", ("mig_parted",)
-    if recipe.package_snapshot:
+    yield "mig_parted", "services", ("mig_parted" if recipe.mig_parted else None,)
+    if service:
         service = facts.distro(recipe.distro.id).get("package_snapshot")
         yield "package_snapshot distro", "distros", ("package_snapshots", service)
 
@@ -175,20 +167,22 @@ def _of_components(recipe: Recipe) -> Iterator[tuple[str, Finding]]:
                 yield fields, _finding(f"the hash of {download.url} in {file}", entry["source"])
 
 
-def _listed(fields: str, file: str, block: str, wanted: dict[str, str | None]) -> Iterator[_Fact]:
-    """Yield the entries of a list that have these values."""
+def _listed(
+    file: str, block: str, wanted: dict[str, str | None]
+) -> Iterator[tuple[str | int, ...]]:
+    """Yield the keys of a list's entries that have these values."""
     for place, entry in enumerate(table(file)[block]):
         if all(entry.get(key) == value for key, value in wanted.items()):
-            yield fields, file, (block, place)
+            yield block, place
 
 
 def _reached(
-    fields: str, file: str, block: str, since: str, version: str | None
-) -> Iterator[_Fact]:
-    """Yield the entry of a list that holds for a version, by the entry's key `since`."""
+    file: str, block: str, since: str, version: str | None
+) -> tuple[str | int | None, ...]:
+    """Return the keys of the entry that holds for a version, by the entry's key `since`."""
     entries: list[dict[str, Any]] = table(file)[block]
-    if entry := versions.last_reached(entries, since, version or ""):
-        yield fields, file, (block, entries.index(entry))
+    entry = versions.last_reached(entries, since, version or "")
+    return (block, entries.index(entry)) if entry else (None,)
 
 
 def _unconfirmed(used: Iterable[_Fact]) -> Iterator[tuple[str, Finding]]:

@@ -1,4 +1,5 @@
-"""What can be baked into an AMI: one module per component, in bake order."""
+"""What can be baked into an AMI, in bake order. Component `nvidia-driver` is NVIDIA_DRIVER in the
+module of its subject."""
 
 from __future__ import annotations
 
@@ -8,72 +9,41 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base import overlay
-from kiln.components import (
-    aws_hw_monitor,
-    aws_ofi_nccl,
-    boost_clocks,
-    cleanup,
-    cloudwatch_agent,
-    container_toolkit,
-    cuda,
-    cudnn,
-    dcgm,
-    dcgm_exporter,
-    efa,
-    gdrcopy,
-    gpu_mig,
-    hygiene,
-    kernel,
-    lustre_client,
-    mig_parted,
-    nccl,
-    nccl_tests,
-    nvidia_driver,
-    nvidia_fabricmanager,
-    nvidia_imex,
-    nvidia_repo,
-    own,
-    package_snapshot,
-    ssm_agent,
-    tuning,
-    version_info,
-)
+from kiln.components import cuda, efa, nvidia, own, services, system
 from kiln.components.component import Component, Download, Step
 
 __all__ = ["Component", "Download", "Step", "everything", "get", "is_ours", "names", "selected"]
 
 _IN_BAKE_ORDER = (
-    package_snapshot,
-    kernel,
-    nvidia_repo,
-    nvidia_driver,
-    nvidia_fabricmanager,
-    nvidia_imex,
-    cuda,
-    cudnn,
-    nccl,
-    efa,
-    aws_ofi_nccl,
-    gdrcopy,
-    nccl_tests,
-    dcgm,
-    dcgm_exporter,
-    container_toolkit,
-    aws_hw_monitor,
-    mig_parted,
-    gpu_mig,
-    boost_clocks,
-    tuning,
-    lustre_client,
-    ssm_agent,
-    cloudwatch_agent,
-    version_info,
-    cleanup,
-    hygiene,
+    system.PACKAGE_SNAPSHOT,
+    system.KERNEL,
+    nvidia.NVIDIA_REPO,
+    nvidia.NVIDIA_DRIVER,
+    nvidia.NVIDIA_FABRICMANAGER,
+    nvidia.NVIDIA_IMEX,
+    cuda.CUDA,
+    cuda.CUDNN,
+    cuda.NCCL,
+    efa.EFA,
+    efa.AWS_OFI_NCCL,
+    cuda.GDRCOPY,
+    cuda.NCCL_TESTS,
+    services.DCGM,
+    services.DCGM_EXPORTER,
+    services.CONTAINER_TOOLKIT,
+    services.AWS_HW_MONITOR,
+    nvidia.MIG_PARTED,
+    nvidia.GPU_MIG,
+    nvidia.BOOST_CLOCKS,
+    system.TUNING,
+    system.LUSTRE_CLIENT,
+    services.SSM_AGENT,
+    services.CLOUDWATCH_AGENT,
+    system.VERSION_INFO,
+    system.CLEANUP,
+    system.HYGIENE,
 )
-_COMPONENTS: dict[str, Component] = {
-    module.COMPONENT.name: module.COMPONENT for module in _IN_BAKE_ORDER
-}
+_COMPONENTS: dict[str, Component] = {each.name: each for each in _IN_BAKE_ORDER}
 
 
 @cache

@@ -1,17 +1,18 @@
 """The type of components, and the look-ups that they share.
 
-Each component is a module beside this one: `nvidia_driver.py` for provisioners/nvidia-driver.sh. It
-has `COMPONENT` at its end and up to three functions of a recipe:
+A component is one table entry: `NVIDIA_DRIVER` in nvidia.py for provisioners/nvidia-driver.sh. What
+its script gets is looked up in tables of facts: its version, packages (packages.yaml), URLs
+(downloads.yaml). What depends on more of a recipe is a function:
 
-    environment(recipe) → the script's variables; a value from a table of facts is a Fact
-    downloads(recipe)   → the files that the script fetches
+    environment(recipe) → the script's further variables
+    downloads(recipe)   → further files that the script fetches
     files(recipe)       → path on the image → text, which kiln_install_files puts there
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,16 @@ from kiln.base.recipe import Recipe
 from kiln.base.versions import WantedPackage, parse_package
 
 
-@dataclass(frozen=True)
-class Fact:
-    """A value from a table of facts: its text, and the row of the table that it was made from."""
+class Fact(str):
+    """A text with the row of facts that it was made from; a `Step` holds plain texts."""
 
-    text: str
+    __slots__ = ("row",)
     row: facts.UsedRow
 
-
-# What a component gives to its script.
-Environment = Mapping[str, str | Fact]
+    def __new__(cls, text: str, row: facts.UsedRow) -> Fact:
+        fact = super().__new__(cls, text)
+        fact.row = row
+        return fact
 
 
 @dataclass(frozen=True)
@@ -41,29 +42,12 @@ class Download:
     `version` is set if no field of the recipe names it; the script then gets `<env>_VERSION` too.
     The hash comes from amis.lock.yaml, by URL, since file names repeat. A file whose name is that
     of another one plus .sig is its detached signature, by one of the component's `keys`: the script
-    checks it, so the lock file needs no hash of it. `row` is the
-    row of facts that names the URL, if one does.
+    checks it, so the lock file needs no hash of it.
     """
 
     env: str
     url: str
     version: str = ""
-    row: facts.UsedRow | None = None
-
-
-def _no_variables(recipe: Recipe) -> Environment:
-    del recipe
-    return {}
-
-
-def _no_files(recipe: Recipe) -> dict[str, str]:
-    del recipe
-    return {}
-
-
-def _no_downloads(recipe: Recipe) -> tuple[Download, ...]:
-    del recipe
-    return ()
 
 
 @dataclass(frozen=True)
@@ -71,14 +55,16 @@ class Component:
     """One provisioner: `provisioners/<name>.sh`, checked by `tests/ami/test_<name>.py`.
 
     `needs` names the recipe's field without which the component is not baked; `wanted` decides it
-    from the row's GPU stack where several fields count. `version_field` names the recipe's field
-    with the version of a component that every image has. `optional`: a row may leave it out.
-    `reboots`: the build instance may reboot after it. `keys` maps a variable of the script to the
-    name of a signing key in keys.yaml, whose fingerprint the script gets. `serves` says whether any
-    instance type with a processor needs the component.
+    from the row's GPU stack where several fields count, and `serves` whether any instance type with
+    a processor needs it. `version_field` names the recipe's field with the version of a component
+    that every image has. `built_for`: the field, cuda, whose version it is built for. `optional`: a
+    row may leave it out. `reboots`: the build instance may reboot after it.
 
-    Variables that end in `_PACKAGES` list packages from the vendor's repository, those that end in
-    `_OS_PACKAGES` from the distribution's, in the format of kiln_install.
+    `version` is the script's variable with the version. `packages` maps variables to entries of
+    packages.yaml: those that end in `_PACKAGES` come from the vendor's repository, in
+    `_OS_PACKAGES` from the distribution's, in the format of kiln_install. `urls` are entries of
+    downloads.yaml. `keys` maps a variable to the name of a signing key in keys.yaml, whose
+    fingerprint the script gets.
     """
 
     name: str
@@ -87,12 +73,16 @@ class Component:
     wanted: Callable[[Mapping[str, Any]], bool] | None = None
     serves: Callable[[str], bool] | None = None
     version_field: str | None = None
+    built_for: str | None = None
     optional: bool = True
     reboots: bool = False
+    version: str | None = None
+    packages: Mapping[str, str] = field(default_factory=dict)
+    urls: tuple[str, ...] = ()
     keys: Mapping[str, str] = field(default_factory=dict)
-    environment: Callable[[Recipe], Environment] = _no_variables
-    downloads: Callable[[Recipe], tuple[Download, ...]] = _no_downloads
-    files: Callable[[Recipe], dict[str, str]] = _no_files
+    environment: Callable[[Recipe], Mapping[str, str]] | None = None
+    downloads: Callable[[Recipe], Iterable[Download]] | None = None
+    files: Callable[[Recipe], Mapping[str, str]] | None = None
 
     @property
     def request_field(self) -> str | None:
@@ -106,27 +96,32 @@ class Component:
         return {distro: entry["why"] for distro, entry in entries.items()}
 
     def for_recipe(self, recipe: Recipe) -> Step:
-        """What the component does for a recipe.
-
-        Raises KilnError (exit status 2) if the recipe lacks a version that the component needs, or
-        if its package names are unknown.
-        """
-        variables = self.environment(recipe)
-        downloads = self.downloads(recipe)
-        rows = [value.row for value in variables.values() if isinstance(value, Fact)]
+        """What the component does for a recipe. A recipe that lacks a version that the component
+        needs, or has unknown package names, is an error (exit status 2)."""
+        for each in (self.request_field, self.built_for):
+            if each and getattr(recipe, each) is None:
+                raise KilnError(
+                    f"{recipe.name} has no {each}, and component {self.name} depends on it",
+                    hint=f"set a version of {each}, or remove what depends on it",
+                )
+        version = str(getattr(recipe, self.request_field)) if self.request_field else "0"
+        variables = {self.version: version} if self.version else {}
+        variables.update(self.environment(recipe) if self.environment else {})
+        for variable, entry in self.packages.items():
+            variables[variable] = packages(recipe, entry, version)
+        fetched = list(self.downloads(recipe) if self.downloads else ())
+        fetched += [each for env in self.urls for each in download(recipe, env, version)]
+        texts = (*variables.values(), *(each.url for each in fetched))
         return Step(
             name=self.name,
             what=self.what,
             needs=self.needs,
             reboots=self.reboots,
-            env={
-                name: value.text if isinstance(value, Fact) else value
-                for name, value in variables.items()
-            },
-            downloads=downloads,
+            env={name: str(text) for name, text in variables.items()},
+            downloads=tuple(replace(each, url=str(each.url)) for each in fetched),
             keys=dict(self.keys),
-            files=self.files(recipe),
-            rows=(*rows, *(download.row for download in downloads if download.row)),
+            files=dict(self.files(recipe)) if self.files else {},
+            rows=tuple(text.row for text in texts if isinstance(text, Fact)),
         )
 
 
@@ -134,7 +129,7 @@ class Component:
 class Step:
     """What a component does for one recipe: the script's environment, its downloads, the signing
     keys that it trusts (variable → name in keys.yaml), the files that it puts on the image, and
-    the rows of facts that its variables and downloads were made from."""
+    the rows of facts that its variables and URLs were made from."""
 
     name: str
     what: str
@@ -156,31 +151,52 @@ class Step:
         }
 
 
-def needed(version: str | None, field_name: str, recipe: Recipe) -> str:
-    """A version that a component needs.
-
-    Raises KilnError (exit status 2) if the recipe does not name it.
-    """
-    if version is None:
+def packages(recipe: Recipe, entry: str, version: str = "0", **more: str) -> Fact:
+    """An entry of packages.yaml in the format of kiln_install: `name=version`, with `@cuda…` if the
+    revision names a CUDA. `more` are fields of packages.yaml that a recipe does not have. An
+    archive that is not known to have them is an error (exit status 2)."""
+    found = facts.archive_packages(entry, version, **{**_stack_fields(recipe), **more})
+    if found is None:
         raise KilnError(
-            f"{recipe.name} has no {field_name}, and one of its components depends on it",
-            hint=f"set a version of {field_name}, or remove what depends on it",
+            f"{recipe.name}: no package of {entry} {version} is known for {recipe.distro.id} with "
+            f"driver_source {recipe.driver_source}",
+            hint="choose another driver_source, or add its name to "
+            "kiln/facts/knowledge/packages.yaml",
         )
-    return version
+    build = f"@cuda{found.built_for}" if found.built_for else ""
+    named = [f"{name}={version}{build}" for name in found.names]
+    return Fact(" ".join([*named, *found.unversioned]), found.row)
 
 
-def of_cuda(recipe: Recipe) -> dict[str, str]:
-    """The fields of packages.yaml that depend on the recipe's CUDA.
+def repository(recipe: Recipe, env: str) -> str:
+    """The URL of a vendor's repository; empty if there is none for the distribution."""
+    row = _row(recipe, "repositories", env, "0")
+    return _url(recipe, env, row, "0") if row else ""
 
-    Raises KilnError (exit status 2) if the recipe has no CUDA.
-    """
-    cuda = needed(recipe.cuda, "cuda", recipe)
-    series = versions.series(cuda)
-    return {
-        "cuda_major": versions.major(cuda),
-        "cuda_series": series,
-        "cuda_package": series.replace(".", "-"),
-    }
+
+def download(recipe: Recipe, env: str, version: str = "0", **more: str) -> tuple[Download, ...]:
+    """The download of a script's variable at the component's version; empty if there is none for
+    the distribution. `more` are fields of downloads.yaml that a recipe lacks."""
+    row = _row(recipe, "downloads", env, version)
+    if row is None:
+        return ()
+    pinned = row.get("version", "")
+    return (Download(env, _url(recipe, env, row, pinned or version, **more), pinned),)
+
+
+def _row(recipe: Recipe, block: str, env: str, version: str) -> dict[str, Any] | None:
+    rows = facts.table("downloads")[block][env]
+    return facts.first_match("downloads.yaml", env, rows, version, _fields(recipe))
+
+
+def _url(recipe: Recipe, env: str, row: dict[str, Any], version: str, **more: str) -> Fact:
+    text = facts.fill("downloads.yaml", env, row["url"], version, {**_fields(recipe), **more})
+    return Fact(text, facts.used_row("downloads.yaml", env, row))
+
+
+def written_download(recipe: Recipe, env: str, url: str, file: Path) -> Download:
+    """The download of an overlay's component, whose `file` holds the URL with its placeholders."""
+    return Download(env, facts.fill(file, env, url, "", _fields(recipe)))
 
 
 def operating_system(recipe: Recipe) -> str:
@@ -195,78 +211,28 @@ def system_of(distro_id: str, family: str) -> str:
     return "ubuntu" if facts.distro(distro_id)["vendor"] == "canonical" else "debian"
 
 
-def archive(recipe: Recipe) -> str:
-    """The origin of packages at the driver's version: rpm and deb mean NVIDIA's repositories;
-    amazon, ubuntu and debian the distribution's own, for `driver_source: distro`."""
-    system = operating_system(recipe)
-    if recipe.driver_source == "distro":
-        return system
-    return "rpm" if system == "amazon" else "deb"
-
-
-def packages(recipe: Recipe, component: str, version: str = "0", **more: str) -> Fact:
-    """A component's packages in the format of kiln_install: `name=version`, with `@cuda…` if the
-    revision names a CUDA. `more` are fields of packages.yaml that a recipe does not have.
-
-    Raises KilnError (exit status 2) if the recipe's archive is not known to have them.
-    """
-    entry = facts.archive_packages(component, version, **{**_fields(recipe), **more})
-    if entry is None:
-        raise KilnError(
-            f"{recipe.name}: no package of {component} {version} is known for "
-            f"{recipe.distro.id} with driver_source {recipe.driver_source}",
-            hint="choose another driver_source, or add its name to "
-            "kiln/facts/knowledge/packages.yaml",
-        )
-    build = f"@cuda{entry.built_for}" if entry.built_for else ""
-    named = [
-        *(f"{name}={version}{build}" for name in entry.names),
-        *entry.unversioned,
-    ]
-    return Fact(" ".join(named), entry.row)
-
-
-def packaged(recipe: Recipe, component: str, version: str, **more: str) -> bool:
-    """Is the recipe's archive known to have packages of the component?"""
-    return facts.archive_packages(component, version, **{**_fields(recipe), **more}) is not None
-
-
-def repository(recipe: Recipe, env: str) -> str | Fact:
-    """The URL of a vendor's repository; empty if there is none for the distribution."""
-    rows = facts.table("downloads")["repositories"][env]
-    row = facts.first_match("downloads.yaml", env, rows, "0", _fields(recipe))
-    if row is None:
-        return ""
-    url = facts.fill("downloads.yaml", env, row["url"], "0", _fields(recipe))
-    return Fact(url, facts.used_row("downloads.yaml", env, row))
-
-
-def download(recipe: Recipe, env: str, version: str = "0", **more: str) -> tuple[Download, ...]:
-    """The download of a script's variable at the component's version; empty if there is none for
-    the distribution. `more` are fields of downloads.yaml that a recipe lacks."""
-    rows = facts.table("downloads")["downloads"][env]
-    fields = {**_fields(recipe), **more}
-    row = facts.first_match("downloads.yaml", env, rows, version, fields)
-    if row is None:
-        return ()
-    pinned = row.get("version", "")
-    url = facts.fill("downloads.yaml", env, row["url"], pinned or version, fields)
-    return (Download(env, url, pinned, facts.used_row("downloads.yaml", env, row)),)
-
-
-def written_download(recipe: Recipe, env: str, url: str, file: Path) -> Download:
-    """The download of an overlay's component, whose `file` holds the URL with its placeholders."""
-    return Download(env, facts.fill(file, env, url, "", _fields(recipe)))
-
-
 def _fields(recipe: Recipe) -> dict[str, str]:
-    """The fields that conditions and placeholders of packages.yaml and downloads.yaml use."""
+    """The fields that conditions and placeholders of downloads.yaml use. `archive` is the origin of
+    packages at the driver's version: rpm and deb mean NVIDIA's repositories; amazon, ubuntu and
+    debian the distribution's own, for `driver_source: distro`."""
+    system = operating_system(recipe)
+    nvidia = "rpm" if system == "amazon" else "deb"
     return {
         "distro": recipe.distro.id,
         "family": recipe.distro.family,
-        "os": operating_system(recipe),
-        "archive": archive(recipe),
+        "os": system,
+        "archive": system if recipe.driver_source == "distro" else nvidia,
         "arch": recipe.arch,
         "repo": recipe.distro.cuda_repo,
         **facts.table("downloads")["processors"][recipe.arch],
     }
+
+
+def _stack_fields(recipe: Recipe) -> dict[str, str]:
+    """The fields that packages.yaml uses: also those of the GPU stack."""
+    fields = {**_fields(recipe), "driver_cuda": facts.driver_cuda(recipe.driver)}
+    if recipe.cuda:
+        series = versions.series(recipe.cuda)
+        fields["cuda_major"] = versions.major(recipe.cuda)
+        fields |= {"cuda_series": series, "cuda_package": series.replace(".", "-")}
+    return fields

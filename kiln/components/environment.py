@@ -14,18 +14,16 @@ build instance.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from kiln.base.errors import KilnError, nearest
 from kiln.base.findings import Finding
-from kiln.base.overlay import component_files, provisioner_file, shown_path
+from kiln.base.overlay import provisioner_file, shown_path
 from kiln.base.paths import PROVISIONERS
 from kiln.components.component import Step
 
-LIBRARY = PROVISIONERS / "lib" / "kiln.sh"
 RULE = "environment"
 _FORM = "#@ env|download NAME required|optional description"
 _LINE = re.compile(
@@ -45,12 +43,9 @@ class Variable:
 
 
 @cache
-def declared(script: Path) -> tuple[Variable, ...]:
-    """The variables in a script's header, in its order.
-
-    Raises KilnError (exit status 2) with file and line for an invalid line, a name declared twice
-    and a `#@` line below the header, and if there is no script.
-    """
+def declared(script: Path) -> dict[str, Variable]:
+    """The variables in a script's header by name. A `#@` line that is invalid, names a variable for
+    the second time or stands below the header is an error at that line, and so is no script."""
     if not script.is_file():
         raise KilnError(
             f"{shown_path(script)} does not exist",
@@ -62,104 +57,14 @@ def declared(script: Path) -> tuple[Variable, ...]:
         in_header = in_header and line.startswith("#")
         if not line.startswith("#@"):
             continue
-        place = f"{shown_path(script)}:{number}"
-        if not in_header:
-            raise KilnError(
-                f"{place}: `#@` is below the header, where nothing reads it",
-                hint="move the line into the comment block at the top of the script",
-            )
-        match = _LINE.fullmatch(line)
-        if match is None:
-            raise KilnError(f"{place}: not a declaration: {line}", hint=f"expected: {_FORM}")
-        for variable in _variables(match, number):
-            if variable.name in variables:
-                first = variables[variable.name].line
-                raise KilnError(
-                    f"{place}: {variable.name} is declared twice, first in line {first}",
-                    hint="remove one of the two lines",
-                )
-            variables[variable.name] = variable
-    return tuple(variables.values())
-
-
-def common() -> tuple[Variable, ...]:
-    """The variables that every script gets; the header of provisioners/lib/kiln.sh."""
-    return declared(LIBRARY)
-
-
-def component_variables(step: Step) -> dict[str, str]:
-    """The variables that a component gives its script for a recipe, apart from the common ones:
-    name → value. A hash is empty, since it comes from the lock file; the value of a fingerprint is
-    the name of its key.
-    """
-    variables = dict(step.env)
-    for download in step.downloads:
-        variables[f"{download.env}_URL"] = download.url
-        variables[f"{download.env}_SHA256"] = ""
-        if download.version:
-            variables[f"{download.env}_VERSION"] = download.version
-    return {**variables, **step.keys}
-
-
-def environment_problems(component: str, values: Mapping[str, str]) -> list[Finding]:
-    """Findings where a component gives other variables than its script declares.
-
-    `values`: name → value of what the component gives, without the common variables. A variable
-    given and not declared is an error, and so is a required one that is missing or empty; an
-    optional one that the component never gives is a warning. Each names the script and a line.
-    Raises KilnError for a header that cannot be read.
-    """
-    script = provisioner_file(component)
-    variables = {variable.name: variable for variable in declared(script)}
-    common_names = {variable.name for variable in common()}
-    findings = []
-    # Variable that is not declared → the declared one that was meant.
-    unknown = {name: nearest(name, variables) for name in values if name not in variables}
-    for name in [name for name in unknown if name in common_names]:
-        del unknown[name]
-        message = f"component {component} gives {name}, which every script gets already"
-        findings.append(_finding(script, 1, message, f"remove {name} from the component"))
-    meant = [[name] for name, close in unknown.items() if close]
-    # Those without a likely meaning are one message.
-    for names in (*meant, [name for name, close in unknown.items() if not close]):
-        if names:
-            message = f"component {component} gives {' and '.join(names)}, which the script does"
-            hint = f"did you mean {close}? " if (close := unknown[names[0]]) else ""
-            hint += f"A new variable needs a line in the script's header: {_FORM}"
-            findings.append(_finding(script, 1, f"{message} not declare", hint))
-    for variable in variables.values():
-        if variable.required and not values.get(variable.name):
-            state = "gives an empty" if variable.name in values else "does not give"
-            message = f"component {component} {state} {variable.name}, which the script requires"
-            hint = f"{variable.name}: {variable.description}"
-            findings.append(_finding(script, variable.line, message, hint))
-    own = [variable for variable in variables.values() if variable.name not in common_names]
-    return [
-        *findings,
-        *_never(component, own, values),
-    ]
-
-
-def _never(
-    component: str, variables: Iterable[Variable], values: Mapping[str, str]
-) -> Iterator[Finding]:
-    """Warnings for optional variables that no row gets: the component's file does not name them."""
-    missing = [entry for entry in variables if not (entry.required or entry.name in values)]
-    # Few components leave one out, and their files are read for each row.
-    files = component_files(component) if missing else []
-    text = "".join(path.read_text(encoding="utf-8") for path in files)
-    for variable in missing:
-        download = re.sub("_(URL|SHA256|VERSION)$", "", variable.name)
-        if any(name in text for name in (variable.name, f'"{download}"')):
-            continue
-        yield Finding(
-            "warning",
-            RULE,
-            f"component {component} never gives {variable.name}, which its script declares",
-            f"remove the line, or let the component give it: {variable.description}",
-            file=shown_path(provisioner_file(component)),
-            line=variable.line,
-        )
+        match = _LINE.fullmatch(line) if in_header else None
+        found = _variables(match, number) if match else []
+        if not found or any(variable.name in variables for variable in found):
+            place = f"{shown_path(script)}:{number}"
+            hint = f"each is declared once, in the comment block at the top: {_FORM}"
+            raise KilnError(f"{place}: not a declaration: {line}", hint=hint)
+        variables |= {variable.name: variable for variable in found}
+    return variables
 
 
 def _variables(match: re.Match[str], line: int) -> list[Variable]:
@@ -170,6 +75,45 @@ def _variables(match: re.Match[str], line: int) -> list[Variable]:
         Variable(f"{name}_URL", required, text, line),
         Variable(f"{name}_SHA256", False, f"its SHA-256, when it is known: {text}", line),
     ]
+
+
+def common() -> dict[str, Variable]:
+    """The variables that every script gets; the header of provisioners/lib/kiln.sh."""
+    return declared(PROVISIONERS / "lib" / "kiln.sh")
+
+
+def component_variables(step: Step) -> dict[str, str]:
+    """The variables that a component gives its script for a recipe, apart from the common ones:
+    name → value. A hash is empty, since it comes from the lock file; the value of a fingerprint is
+    the name of its key."""
+    variables = dict(step.env)
+    for download in step.downloads:
+        variables[f"{download.env}_URL"] = download.url
+        variables[f"{download.env}_SHA256"] = ""
+        if download.version:
+            variables[f"{download.env}_VERSION"] = download.version
+    return {**variables, **step.keys}
+
+
+def environment_problems(step: Step) -> list[Finding]:
+    """Errors where a component gives other variables than its script declares: those that the
+    script does not declare, at its first line, and required ones that are missing or empty."""
+    script, given = provisioner_file(step.name), component_variables(step)
+    variables, who = declared(script), f"component {step.name}"
+    unknown = [name for name in given if name not in variables]
+    findings = []
+    if unknown:
+        message = f"{who} gives {' and '.join(unknown)}, which the script does not declare"
+        close = nearest(unknown[0], variables)
+        hint = f"did you mean {close}? " if close else ""
+        hint += f"A new variable needs a line in the script's header: {_FORM}"
+        findings.append(_finding(script, 1, message, hint))
+    for variable in variables.values():
+        if variable.required and not given.get(variable.name):
+            message = f"{who} does not give {variable.name}, which the script requires"
+            hint = f"{variable.name}: {variable.description}"
+            findings.append(_finding(script, variable.line, message, hint))
+    return findings
 
 
 def _finding(script: Path, line: int, message: str, hint: str) -> Finding:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -16,11 +16,10 @@ from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.fleet.machines import in_pages
 from kiln.telemetry import Telemetry
-from kiln.telemetry.facts import telemetry_facts
+from kiln.telemetry.settings import telemetry_facts
 
 # https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_GetMetricData.html
 _QUERIES = 500
-_PERIOD = 60
 # Three hours in minutes for 500 instances are below the 100,800 points of an answer.
 RECENT = timedelta(hours=3)
 
@@ -28,14 +27,22 @@ RECENT = timedelta(hours=3)
 def last_metrics(
     target: Target, settings: Telemetry, ids: Sequence[str], since: datetime
 ) -> dict[str, datetime]:
-    """The minute of the newest GPU metric of each instance since then, where there is one.
-
-    Raises KilnError (exit status 1) if CloudWatch refuses.
-    """
+    """The minute of the newest GPU metric of each instance since then, where there is one."""
+    facts = telemetry_facts()["gpu_metrics"]
+    # One that each GPU has, with MIG too; the agent sums it up by instance (`aggregate_by`).
+    always = [name for name in settings.metrics if name not in facts["lost_with_mig"]]
+    metric = {
+        "Namespace": settings.namespace,
+        "MetricName": f"{facts['prefix']}{(always or ['memory_total'])[0]}",
+    }
     client: Any = aws.cloudwatch(target)
     newest: dict[str, datetime] = {}
     for batch in in_pages(ids, _QUERIES):
-        queries = [_query(settings, number, item) for number, item in enumerate(batch)]
+        queries = []
+        for number, key in enumerate(batch):
+            of_it = {**metric, "Dimensions": [{"Name": "InstanceId", "Value": key}]}
+            stat = {"Metric": of_it, "Period": 60, "Stat": "SampleCount"}
+            queries.append({"Id": f"m{number}", "MetricStat": stat})
         with aws.explained("CloudWatch could not be asked for metrics"):
             pages = client.get_paginator("get_metric_data").paginate(
                 MetricDataQueries=queries,
@@ -43,24 +50,18 @@ def last_metrics(
                 EndTime=utc_now() + timedelta(minutes=1),
                 ScanBy="TimestampDescending",
             )
-            for page in pages:
-                for result in page["MetricDataResults"]:
-                    times = [_aware(moment) for moment in result["Timestamps"]]
-                    if times:
-                        instance_id = batch[int(result["Id"][1:])]
-                        newest[instance_id] = max(
-                            [*times, *([newest[instance_id]] if instance_id in newest else [])]
-                        )
+            for result in (entry for page in pages for entry in page["MetricDataResults"]):
+                key = batch[int(result["Id"][1:])]
+                times = [*result["Timestamps"], *([newest[key]] if key in newest else [])]
+                if times:
+                    newest[key] = max(times)
     return newest
 
 
 def last_events(target: Target, group: str, ids: Iterable[str]) -> dict[str, datetime]:
-    """When the newest event of each instance happened; without those that never sent one.
-
-    Raises KilnError (exit status 1) if CloudWatch Logs refuses.
-    """
+    """The time of the newest event of each instance; without those that never sent one."""
     wanted = set(ids)
-    last_seen: dict[str, datetime] = {}
+    found: dict[str, datetime] = {}
     client: Any = aws.logs(target)
     with aws.explained(f"the streams of {group} could not be listed"):
         try:
@@ -71,19 +72,18 @@ def last_events(target: Target, group: str, ids: Iterable[str]) -> dict[str, dat
                 for stream in page["logStreams"]:
                     newest = stream.get("lastEventTimestamp")
                     if newest and stream["logStreamName"] in wanted:
-                        last_seen[str(stream["logStreamName"])] = _moment(newest)
-                if len(last_seen) == len(wanted):
+                        moment = datetime.fromtimestamp(newest / 1000, timezone.utc)
+                        found[stream["logStreamName"]] = moment
+                # Streams of instances that are gone follow, for as long as events are kept.
+                if len(found) == len(wanted):
                     break
         except client.exceptions.ResourceNotFoundException:
             return {}
-    return last_seen
+    return found
 
 
 def xids_since(target: Target, group: str, since: datetime) -> dict[str, dict[str, int]]:
-    """Instance → Xid → how often, without drills.
-
-    Raises KilnError (exit status 1) if CloudWatch Logs refuses.
-    """
+    """Instance → Xid → how often, without drills."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for stream, event in _events(target, group, "{ $.xid > 0 }", since):
         if event.get("injected") or not isinstance(event.get("xid"), int):
@@ -94,10 +94,7 @@ def xids_since(target: Target, group: str, since: datetime) -> dict[str, dict[st
 
 
 def arrived_tests(target: Target, group: str, mark: str, since: datetime) -> set[str]:
-    """The instances whose test event has arrived.
-
-    Raises KilnError (exit status 1) if CloudWatch Logs refuses.
-    """
+    """The instances whose test event has arrived."""
     pattern = f'{{ $.process = "{mark}-*" }}'
     return {
         stream
@@ -109,7 +106,7 @@ def arrived_tests(target: Target, group: str, mark: str, since: datetime) -> set
 
 def _events(
     target: Target, group: str, pattern: str, since: datetime
-) -> Iterable[tuple[str, dict[str, Any]]]:
+) -> Iterator[tuple[str, dict[str, Any]]]:
     client: Any = aws.logs(target)
     with aws.explained(f"the events of {group} could not be read"):
         try:
@@ -126,34 +123,3 @@ def _events(
             continue
         if isinstance(line, dict):
             yield str(event["logStreamName"]), line
-
-
-def _query(settings: Telemetry, number: int, instance_id: str) -> dict[str, Any]:
-    """The series that the agent adds up over all GPUs of an instance (`aggregate_by`)."""
-    name = f"{telemetry_facts()['gpu_metrics']['prefix']}{_always_there(settings)}"
-    return {
-        "Id": f"m{number}",
-        "MetricStat": {
-            "Metric": {
-                "Namespace": settings.namespace,
-                "MetricName": name,
-                "Dimensions": [{"Name": "InstanceId", "Value": instance_id}],
-            },
-            "Period": _PERIOD,
-            "Stat": "SampleCount",
-        },
-    }
-
-
-def _always_there(settings: Telemetry) -> str:
-    """A measurement that each GPU has, with MIG too."""
-    lost = telemetry_facts()["gpu_metrics"]["lost_with_mig"]
-    return next((name for name in settings.metrics if name not in lost), "memory_total")
-
-
-def _aware(moment: datetime) -> datetime:
-    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
-
-
-def _moment(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -17,16 +16,14 @@ from typing import Any
 from kiln.base.errors import operation_failed
 from kiln.base.paths import TEMPLATES
 from kiln.base.tags import MADE_BY
+from kiln.base.templates import render
+from kiln.base.versions import newest
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.facts import table
-from kiln.fleet.commands import CommandDocument
+from kiln.fleet.machines import CommandDocument
 
 DOCUMENT = "AMIKiln-InstallTelemetry"
-_END = "AMI_KILN_MACHINE"
-# The folder that aws:downloadContent puts the bundle into: machine.sh has the file as `incoming`.
-_INCOMING = "/var/lib/kiln/fleet/incoming/"
-_AGENT = "AmazonCloudWatchAgent"
 _KEY = "telemetry/{sha256}/kiln-telemetry.sh"
 _OURS = {"Key": MADE_BY, "Value": "fleet.install"}
 
@@ -39,86 +36,28 @@ class StoredBundle:
     sha256: str
 
 
-def agent_build() -> str:
-    """The CloudWatch agent's build that machines without one get, such as 1.300072.0b1766."""
-    builds = table("services")["cloudwatch_agent"]["builds"]
-    return str(builds[max(builds, key=_numbers)]["build"])
-
-
 def document_text() -> str:
-    """The document, in JSON."""
-    script = (TEMPLATES / "fleet" / "machine.sh").read_text(encoding="ascii")
-    of_install = ["{{ action }}", "install"]
-    content = {
-        "schemaVersion": "2.2",
-        "description": "AMI Kiln: Xid events and GPU metrics on a running instance, and the way "
-        "back. Made by ./invoke fleet.install.",
-        "parameters": {
-            "action": _parameter(
-                "What to do.", allowedValues=["install", "confirm", "put-back", "uninstall"]
-            ),
-            "source": _parameter("The bundle's URL in S3.", "", "(https://[a-z0-9./-]+)?"),
-            "sha256": _parameter("The bundle's SHA-256.", "", "([0-9a-f]{64})?"),
-            "mark": _parameter("Names the test event.", "", "([a-z0-9-]{1,40})?"),
-            "replace": _parameter(
-                "Put the agent's own configuration aside.", "no", allowedValues=["yes", "no"]
-            ),
-            "package": _parameter(
-                "The CloudWatch agent's package.",
-                "Keep",
-                allowedValues=["Keep", "Install", "Uninstall"],
-            ),
-            "version": _parameter("The package's version.", agent_build(), "[0-9.b]{1,40}"),
-        },
-        "mainSteps": [
-            {
-                "action": "aws:downloadContent",
-                "name": "fetch",
-                "precondition": {"StringEquals": of_install},
-                "inputs": {
-                    "sourceType": "S3",
-                    "sourceInfo": '{"path": "{{ source }}"}',
-                    "destinationPath": _INCOMING,
-                    "onFailure": "exit",
-                },
-            },
-            _shell("prepare", script, "prepare {{ sha256 }} {{ package }} {{ version }}")
-            | {"precondition": {"StringEquals": of_install}},
-            _package("package", "Install"),
-            {
-                **_shell("install", script, "install {{ replace }} {{ mark }}"),
-                "precondition": {"StringEquals": of_install},
-            },
-            {
-                **_shell("confirm", script, "confirm"),
-                "precondition": {"StringEquals": ["{{ action }}", "confirm"]},
-            },
-            {
-                **_shell("back", script, "put-back"),
-                "precondition": {"StringEquals": ["{{ action }}", "put-back"]},
-            },
-            {
-                **_shell("uninstall", script, "uninstall"),
-                "precondition": {"StringEquals": ["{{ action }}", "uninstall"]},
-            },
-            _package("remove", "Uninstall"),
-        ],
-    }
-    return json.dumps(content, indent=1)
+    """The document, in JSON. Machines without the agent get the newest build that we know."""
+    builds = table("services")["cloudwatch_agent"]["builds"]
+    return render(
+        "fleet/document.json.j2",
+        script=machine_script().splitlines(),
+        agent_build=builds[newest(builds)]["build"],
+    )
+
+
+def machine_script() -> str:
+    """The text of machine.sh, which the document runs."""
+    return (TEMPLATES / "fleet" / "machine.sh").read_text(encoding="ascii")
 
 
 def publish_document(target: Target) -> CommandDocument:
-    """Our document's version in this region, made where it is missing.
-
-    Raises KilnError (exit status 1) if Systems Manager refuses, or keeps another text.
-    """
+    """Our document's version in this region, made where it is missing."""
     client: Any = aws.ssm(target)
     text = document_text()
     wanted = hashlib.sha256(text.encode()).hexdigest()
     name = f"kiln-{wanted[:16]}"
-    request = {
-        "Name": DOCUMENT, "Content": text, "VersionName": name, "DocumentFormat": "JSON",
-    }  # fmt: skip
+    request = {"Name": DOCUMENT, "Content": text, "VersionName": name}
     with aws.explained(f"the document {DOCUMENT} could not be made in {target.region}"):
         try:
             version = client.describe_document(Name=DOCUMENT, VersionName=name)["Document"]
@@ -135,39 +74,27 @@ def publish_document(target: Target) -> CommandDocument:
 
 
 def fleet_bucket(target: Target) -> str:
-    """The bucket of the bundles where no other is named. Raises KilnError (exit status 1)."""
+    """The bucket of the bundles where no other is named."""
     return f"ami-kiln-fleet-{aws.account(target)}-{target.region}"
 
 
 def store_bundle(target: Target, bucket: str, script: str) -> StoredBundle:
-    """Put the bundle into S3; the bucket is made where it is missing.
-
-    Raises KilnError (exit status 1) if S3 refuses.
-    """
+    """Put the bundle into S3; the bucket is made where it is missing."""
     content = script.encode("ascii")
     digest = hashlib.sha256(content)
     key = _KEY.format(sha256=digest.hexdigest())
     client: Any = aws.s3(target)
     with aws.explained(f"the bundle could not be put into the bucket {bucket}"):
         _ensure_bucket(client, target, bucket)
-        listed = client.list_objects_v2(Bucket=bucket, Prefix=key)
-        if not listed.get("KeyCount"):
-            client.put_object(
-                Bucket=bucket,
-                Key=key,
-                Body=content,
-                ChecksumSHA256=base64.b64encode(digest.digest()).decode(),
-            )
+        checksum = base64.b64encode(digest.digest()).decode()
+        client.put_object(Bucket=bucket, Key=key, Body=content, ChecksumSHA256=checksum)
     url = f"https://{bucket}.s3.{target.region}.{aws.dns_suffix(client.meta.partition)}/{key}"
     return StoredBundle(url, digest.hexdigest())
 
 
 def remove_stored(target: Target, bucket: str) -> list[str]:
-    """Delete the document, the bundles and, if it is empty then and made by us, the bucket; what
-    is gone.
-
-    Raises KilnError (exit status 1) if one of them stays.
-    """
+    """Delete the document, the bundles and, if it is empty then and ours, the bucket; return what
+    is gone."""
     gone: list[str] = []
     ssm: Any = aws.ssm(target)
     s3: Any = aws.s3(target)
@@ -233,48 +160,8 @@ def _ensure_bucket(client: Any, target: Target, bucket: str) -> None:
     client.put_bucket_tagging(Bucket=bucket, Tagging={"TagSet": [_OURS]})
     client.put_public_access_block(
         Bucket=bucket,
-        PublicAccessBlockConfiguration={
-            "BlockPublicAcls": True,
-            "IgnorePublicAcls": True,
-            "BlockPublicPolicy": True,
-            "RestrictPublicBuckets": True,
-        },
+        PublicAccessBlockConfiguration=dict.fromkeys(
+            ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets"),
+            True,
+        ),
     )
-
-
-def _parameter(about: str, default: str | None = None, pattern: str = "", **more: Any) -> Any:
-    result = {"type": "String", "description": about, **more}
-    if default is not None:
-        result["default"] = default
-    if pattern:
-        result["allowedPattern"] = f"^{pattern}$"
-    return result
-
-
-def _shell(name: str, script: str, arguments: str) -> dict[str, Any]:
-    """A step that runs machine.sh: its text goes to bash as it is, whatever the shell is."""
-    lines = [f"bash -s -- {arguments} <<'{_END}'", *script.splitlines(), _END]
-    return {
-        "action": "aws:runShellScript",
-        "name": name,
-        "inputs": {"timeoutSeconds": "900", "runCommand": lines, "onFailure": "exit"},
-    }
-
-
-def _package(name: str, action: str) -> dict[str, Any]:
-    return {
-        "action": "aws:configurePackage",
-        "name": name,
-        "precondition": {"StringEquals": ["{{ package }}", action]},
-        "inputs": {
-            "name": _AGENT,
-            "action": action,
-            "version": "{{ version }}",
-            "installationType": "Uninstall and reinstall",
-            "onFailure": "exit",
-        },
-    }
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))

@@ -1,11 +1,13 @@
-"""Which instances `--targets` means, and what EC2 and Systems Manager know of them.
+"""The instances that `--targets` means: found in EC2, asked and changed by Run Command.
 
-Every question is asked for all of them, in pages.
+Systems Manager delivers to fifty at once and ends what takes too long, by the timeouts of the
+document's steps. What it cannot do is wait for CloudWatch: `install` has waves for that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,27 +15,31 @@ from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.cloud import aws
 from kiln.cloud.target import Target
+from kiln.facts.tables import message
 
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstances.html
 _PER_PAGE, _PER_FILTER = 1000, 200
 # https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_DescribeInstanceInformation.html
 _MANAGED_PER_PAGE = 50
-_RUNNING = "running"
+_UP = ("pending", "running")
+# https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_SendCommand.html (Targets)
+_AT_ONCE = 50
+_UNDER_WAY = ("Pending", "InProgress", "Delayed", "Cancelling")
+# Seconds that a command waits for its instance, and between two looks, at least.
+_DELIVERY, _POLL = 120, 0.5
+# Seconds between two lines about what is waited for; the first one comes after a moment.
+_REMINDER, _MOMENT = 30.0, 5.0
 Item = TypeVar("Item")
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Selected:
-    """What `--targets` says: ids, or a tag's key and values; neither means all that run."""
+    """The instances of `--targets`: ids, or a tag's key and values; neither means all that run."""
 
     ids: tuple[str, ...] = ()
     tag: str = ""
     values: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        if self.ids:
-            return ",".join(self.ids)
-        return f"tag:{self.tag}={','.join(self.values)}" if self.tag else "all"
 
 
 @dataclass(frozen=True)
@@ -50,34 +56,53 @@ class FleetMachine:
     @property
     def runs(self) -> bool:
         """Whether it is up, or about to be."""
-        return self.state in (_RUNNING, "pending")
+        return self.state in _UP
 
 
 @dataclass(frozen=True)
 class Managed:
-    """What Systems Manager knows of an instance: Online or ConnectionLost, and its system."""
+    """An instance as Systems Manager knows it: Online or ConnectionLost, and its system."""
 
-    ping: str
-    system: str
+    ping: str = ""
+    system: str = ""
+
+
+@dataclass(frozen=True)
+class CommandDocument:
+    """The document that runs: one of AWS's, or a version of our own, by its hash."""
+
+    name: str
+    version: str = ""
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class CommandAnswer:
+    """The outcome of a command on one instance; `why` says why it failed."""
+
+    ok: bool
+    output: str = ""
+    why: str = ""
+
+
+Batch = tuple[Sequence[str], Mapping[str, Sequence[str]]]
+NO_ANSWER = CommandAnswer(False, why="Systems Manager had no answer of it")
 
 
 def parse_targets(text: str) -> Selected:
-    """`tag:Team=ml`, `tag:Team=ml,vision`, `i-…,i-…` or `all`.
-
-    Raises KilnError (exit status 2) for other text.
-    """
+    """The meaning of `tag:Team=ml`, `tag:Team=ml,vision`, `i-…,i-…` or `all`."""
     if text == "all":
         return Selected()
     if text.startswith("tag:"):
-        key, equals, values = text[4:].partition("=")
-        if not equals or not values:
-            raise KilnError(f"--targets {text} has no value", hint="write --targets tag:Team=ml")
+        key, _, values = text[4:].partition("=")
+        if not all(values.split(",")):
+            raise KilnError(
+                f"--targets {text}: a value is missing", hint="write --targets tag:Team=ml"
+            )
         vocabulary.TAG_KEY.required(key, "--targets: the key")
         chosen = tuple(dict.fromkeys(values.split(",")))
         for value in chosen:
             vocabulary.TAG_VALUE.required(value, f"--targets: the value of {key}")
-            if not value:
-                raise KilnError(f"--targets {text}: a value between the commas is missing")
         return Selected(tag=key, values=chosen)
     ids = tuple(dict.fromkeys(text.split(",")))
     for instance_id in ids:
@@ -90,47 +115,32 @@ def parse_targets(text: str) -> Selected:
 
 
 def find_machines(target: Target, selected: Selected) -> list[FleetMachine]:
-    """The instances: those that run, or those with these ids in any state, in the order of the ids.
-
-    Raises KilnError: exit status 2 for an id that the region does not have, 1 if EC2 refuses.
-    """
+    """The instances that run, or those with these ids in any state, in the order of the ids."""
     if selected.ids:
-        by_id = {
-            machine.instance_id: machine
-            for batch in in_pages(selected.ids, _PER_FILTER)
-            for machine in _described(target, [{"Name": "instance-id", "Values": list(batch)}])
-        }
-        unknown = [instance_id for instance_id in selected.ids if instance_id not in by_id]
-        if unknown:
+        by_id = _by_id(target, selected.ids)
+        if unknown := [key for key in selected.ids if key not in by_id]:
             raise KilnError(f"--targets: {', '.join(unknown)} is not in {target.where}")
-        return [by_id[instance_id] for instance_id in selected.ids]
-    filters = [{"Name": "instance-state-name", "Values": ["pending", _RUNNING]}]
+        return [by_id[key] for key in selected.ids]
+    filters = [{"Name": "instance-state-name", "Values": list(_UP)}]
     if selected.tag:
         filters.append({"Name": f"tag:{selected.tag}", "Values": list(selected.values)})
-    return sorted(_described(target, filters), key=lambda entry: entry.instance_id)
+    return sorted(_described(target, filters), key=lambda machine: machine.instance_id)
 
 
 def lost_machines(target: Target, ids: Sequence[str]) -> dict[str, str]:
-    """Those that do not run any more → their state in EC2's word, `gone` where it knows none.
-
-    Raises KilnError (exit status 1) if EC2 refuses.
-    """
-    reasons = {
-        machine.instance_id: machine.state
-        for batch in in_pages(ids, _PER_FILTER)
-        for machine in _described(target, [{"Name": "instance-id", "Values": list(batch)}])
+    """Those that do not run any more → their state in EC2's word, `gone` where it knows none."""
+    there = _by_id(target, ids)
+    return {
+        key: there[key].state if key in there else "gone"
+        for key in ids
+        if key not in there or not there[key].runs
     }
-    states = {instance_id: reasons.get(instance_id, "gone") for instance_id in ids}
-    return {key: state for key, state in states.items() if state not in ("pending", _RUNNING)}
 
 
 def managed_machines(target: Target, ids: Sequence[str]) -> dict[str, Managed]:
-    """What Systems Manager knows of them; without those that never registered.
-
-    Raises KilnError (exit status 1) if it refuses.
-    """
+    """The instances that ever registered with Systems Manager."""
+    client: Any = aws.ssm(target)
     with aws.explained(f"Systems Manager could not be asked in {target.region}"):
-        client: Any = aws.ssm(target)
         answers = [
             info
             for batch in in_pages(ids, _MANAGED_PER_PAGE)
@@ -141,17 +151,76 @@ def managed_machines(target: Target, ids: Sequence[str]) -> dict[str, Managed]:
             for info in page["InstanceInformationList"]
         ]
     return {
-        str(answer["InstanceId"]): Managed(
-            str(answer.get("PingStatus", "")),
-            f"{answer.get('PlatformName', '')} {answer.get('PlatformVersion', '')}".strip(),
+        str(info["InstanceId"]): Managed(
+            str(info.get("PingStatus", "")),
+            f"{info.get('PlatformName', '')} {info.get('PlatformVersion', '')}".strip(),
         )
-        for answer in answers
+        for info in answers
     }
 
 
 def in_pages(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
     """The items, so many at once."""
     return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def run_command(
+    target: Target,
+    document: CommandDocument,
+    batches: Sequence[Batch],
+    *,
+    patience: float,
+    say: Say,
+) -> dict[str, CommandAnswer]:
+    """Run a document on instances, each batch with its own parameters; return each one's answer.
+
+    `patience` is how many seconds it may take.
+    """
+    deadline = time.monotonic() + patience
+    pending = {
+        _send(target, document, ids, parameters): ids
+        for all_ids, parameters in batches
+        for ids in in_pages(all_ids, _AT_ONCE)
+    }
+    answers = {key: NO_ANSWER for ids in pending.values() for key in ids}
+    waits = reminding(say)
+    while pending:
+        late = time.monotonic() > deadline
+        for command in list(pending):
+            if late or _has_ended(target, command):
+                answers |= _answers(target, command)
+                del pending[command]
+        if pending:
+            waits(f"{document.name} on {named([key for ids in pending.values() for key in ids])}")
+            time.sleep(max(target.poll_seconds, _POLL))
+    return answers
+
+
+def reminding(say: Say) -> Say:
+    """A function that prints what is waited for: first after a moment, then every 30 s."""
+    last_message = time.monotonic() - _REMINDER + _MOMENT
+
+    def waits(text: str) -> None:
+        nonlocal last_message
+        if time.monotonic() - last_message >= _REMINDER:
+            last_message = time.monotonic()
+            say(f"  waiting for {text}")
+
+    return waits
+
+
+def named(ids: Sequence[str], shown: int = 4) -> str:
+    """Instances for a message: the first ones, and how many more."""
+    more = f" and {len(ids) - shown} more" if len(ids) > shown else ""
+    return ", ".join(ids[:shown]) + more
+
+
+def _by_id(target: Target, ids: Sequence[str]) -> dict[str, FleetMachine]:
+    return {
+        machine.instance_id: machine
+        for batch in in_pages(ids, _PER_FILTER)
+        for machine in _described(target, [{"Name": "instance-id", "Values": list(batch)}])
+    }
 
 
 def _described(target: Target, filters: list[Any]) -> list[FleetMachine]:
@@ -176,3 +245,71 @@ def _machine(described: Any) -> FleetMachine:
         role=profile.rpartition("/")[2],
         name=tags.get("Name", ""),
     )
+
+
+def _send(
+    target: Target,
+    document: CommandDocument,
+    ids: Sequence[str],
+    parameters: Mapping[str, Sequence[str]],
+) -> str:
+    exact = {
+        "DocumentVersion": document.version,
+        "DocumentHash": document.sha256,
+        "DocumentHashType": "Sha256",
+    }
+    client: Any = aws.ssm(target)
+    with aws.explained(f"{document.name} could not be sent to {named(ids)}"):
+        # Targets and not InstanceIds: one instance that is gone would refuse the command of all.
+        answer = client.send_command(
+            DocumentName=document.name,
+            Targets=[{"Key": "InstanceIds", "Values": list(ids)}],
+            Parameters={name: list(values) for name, values in parameters.items()},
+            MaxConcurrency=str(_AT_ONCE),
+            MaxErrors="100%",
+            TimeoutSeconds=_DELIVERY,
+            Comment="AMI Kiln fleet",
+            **(exact if document.sha256 else {}),
+        )
+    return str(answer["Command"]["CommandId"])
+
+
+def _has_ended(target: Target, command: str) -> bool:
+    with aws.explained(f"command {command} could not be looked up"):
+        found = aws.ssm(target).list_commands(CommandId=command)["Commands"]
+    return any(described["Status"] not in _UNDER_WAY for described in found)
+
+
+def _answers(target: Target, command: str) -> dict[str, CommandAnswer]:
+    """The answers of a command that are there."""
+    with aws.explained(f"the answers to command {command} could not be read"):
+        pages = (
+            aws.ssm(target)
+            .get_paginator("list_command_invocations")
+            .paginate(CommandId=command, Details=True, PaginationConfig={"PageSize": _AT_ONCE})
+        )
+        found = [invocation for page in pages for invocation in page["CommandInvocations"]]
+    return {
+        str(invocation["InstanceId"]): _answer(invocation)
+        for invocation in found
+        if invocation["Status"] not in _UNDER_WAY
+    }
+
+
+def _answer(invocation: Any) -> CommandAnswer:
+    """An invocation as an answer; a step that failed says why by its marked or its last lines."""
+    steps = [(step["Status"], step.get("Output", "")) for step in invocation["CommandPlugins"]]
+    errors = message("systems_manager", "errors_begin")
+    output = "\n".join(errors.split(text)[0].strip() for _, text in steps).strip()
+    if invocation["Status"] == "Success":
+        return CommandAnswer(True, output)
+    failed = [text for status, text in steps if status not in ("Success", "Pending") and text]
+    lines = (failed[0] if failed else invocation["StatusDetails"]).splitlines()
+    marked = [line.partition("ERROR: ")[2] for line in lines if "ERROR: " in line]
+    of_the_service = (errors, message("systems_manager", "failed"))
+    last = [
+        line.strip()
+        for line in lines
+        if line.strip() and not any(pattern.search(line) for pattern in of_the_service)
+    ][-2:]
+    return CommandAnswer(False, output, "; ".join(dict.fromkeys(marked or last)) or "no output")

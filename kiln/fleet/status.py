@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any
 
-from kiln.base.paths import TEMPLATES
 from kiln.base.times import as_time, utc_now
+from kiln.base.versions import below
 from kiln.cloud.target import Target
 from kiln.facts.instance_types import instances as gpu_types
 from kiln.fleet import cloudwatch
-from kiln.fleet.commands import CommandAnswer, CommandDocument, run_command
-from kiln.fleet.machines import FleetMachine, Managed, managed_machines
+from kiln.fleet.document import machine_script
+from kiln.fleet.machines import (
+    CommandAnswer,
+    CommandDocument,
+    FleetMachine,
+    Managed,
+    Say,
+    managed_machines,
+    run_command,
+)
 from kiln.telemetry import Telemetry
-from kiln.telemetry.facts import telemetry_facts, version_parts
+from kiln.telemetry.settings import telemetry_facts
 
-_ONLINE = "Online"
 _SHELL = CommandDocument("AWS-RunShellScript")
 # Seconds that a machine has to say what is on it.
 _PATIENCE = 60.0
@@ -27,22 +35,39 @@ _INTERVALS, _FRESH = 3, timedelta(minutes=10)
 
 @dataclass(frozen=True)
 class MachineState:
-    """What is on a machine, as it says itself. `files` are the agent's that are not ours;
-    `unconfirmed`: an installation began there, and nobody has seen its reports in CloudWatch."""
+    """The state that `look` of machine.sh prints: versions and hashes, names with commas, or `yes`.
+
+    `files` are the agent's that are not ours; `unconfirmed`: an installation began there, and
+    nobody has seen its reports in CloudWatch.
+    """
 
     driver: str = ""
     agent: str = ""
     bundle: str = ""
-    image: bool = False
-    by_hand: bool = False
-    unconfirmed: bool = False
+    image: str = ""
+    bundle_by_hand: str = ""
+    unconfirmed: str = ""
     agent_package: str = ""
-    files: tuple[str, ...] = ()
+    files: str = ""
+
+    @property
+    def configuration(self) -> str:
+        """Where the agent's configuration is from."""
+        parts = []
+        if self.bundle:
+            parts.append(f"fleet.install {self.bundle[:12]}")
+        elif self.bundle_by_hand:
+            parts.append("telemetry.bundle")
+        elif self.image:
+            parts.append("AMI Kiln's image")
+        files = filter(None, self.files.split(","))
+        parts += [re.sub("^ssm_", "Parameter Store ", name) for name in files]
+        return " + ".join(parts) or ("none" if self.agent else "")
 
 
 @dataclass(frozen=True)
 class Lack:
-    """What an instance lacks, and why; `stops`: telemetry cannot be installed without it."""
+    """Something that an instance lacks; `stops`: telemetry cannot be installed without it."""
 
     what: str
     why: str
@@ -54,40 +79,29 @@ class Lack:
 
 @dataclass(frozen=True)
 class FleetStatus:
-    """An instance of the fleet. `configuration` is where that of its agent is from; `xids` are
-    those of the last day, Xid → how often; times are aware."""
+    """An instance and its reports. `state` is None where it did not answer; `xids` are those of the
+    last day, Xid → how often."""
 
-    instance_id: str
-    image_id: str
-    instance_type: str
-    name: str
-    state: str
-    system: str
-    driver: str
-    agent_version: str
-    configuration: str
-    last_metric: datetime | None
-    last_event: datetime | None
-    xids: Mapping[str, int]
-    reports: bool
-    missing: tuple[Lack, ...]
-    machine_state: MachineState | None = field(default=None, repr=False)
-    online: bool = False
+    machine: FleetMachine
+    system: str = ""
+    state: MachineState | None = None
+    last_metric: datetime | None = None
+    last_event: datetime | None = None
+    xids: Mapping[str, int] = field(default_factory=dict)
+    reports: bool = False
+    missing: tuple[Lack, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """What `fleet.status --json` prints of it."""
+        """The entry of `fleet.status --json`."""
+        state = self.state or MachineState()
         return {
-            "instance_id": self.instance_id,
-            "name": self.name,
-            "image_id": self.image_id,
-            "instance_type": self.instance_type,
-            "state": self.state,
+            **asdict(self.machine),
             "system": self.system,
-            "driver": self.driver,
-            "agent_version": self.agent_version,
-            "configuration": self.configuration,
-            "last_metric": _iso(self.last_metric),
-            "last_event": _iso(self.last_event),
+            "driver": state.driver,
+            "agent_version": state.agent,
+            "configuration": state.configuration,
+            "last_metric": as_time(self.last_metric) if self.last_metric else None,
+            "last_event": as_time(self.last_event) if self.last_event else None,
             "xids": dict(self.xids),
             "reports": self.reports,
             "missing": list(map(str, self.missing)),
@@ -98,179 +112,155 @@ def fleet_status(
     target: Target,
     machines: Sequence[FleetMachine],
     settings: Telemetry,
-    *,
-    waits: Callable[[str], None] = lambda text: None,
+    say: Say,
 ) -> list[FleetStatus]:
-    """The state of these instances, in their order.
-
-    Machines that Systems Manager reaches are asked what is on them; nothing is changed. Raises
-    KilnError (exit status 1) if AWS refuses.
-    """
+    """The state of these instances, in their order. Those that Systems Manager reaches are asked
+    what is on them; nothing is changed."""
+    if not machines:
+        return []
     now = utc_now()
     ids = [machine.instance_id for machine in machines]
     managed = managed_machines(target, ids)
-    running = {machine.instance_id for machine in machines if machine.runs}
-    online = [
-        instance_id
-        for instance_id in ids
-        if instance_id in running and managed.get(instance_id, _NOBODY).ping == _ONLINE
-    ]
-    answers = ask_machines(target, online, waits)
-    metrics = cloudwatch.last_metrics(target, settings, ids, now - cloudwatch.RECENT) if ids else {}
-    events = cloudwatch.last_events(target, settings.log_group, ids) if ids else {}
-    xids = cloudwatch.xids_since(target, settings.log_group, now - timedelta(days=1)) if ids else {}
+    answers = ask_machines(target, online(machines, managed), say)
+    metrics = cloudwatch.last_metrics(target, settings, ids, now - cloudwatch.RECENT)
+    events = cloudwatch.last_events(target, settings.log_group, ids)
+    xids = cloudwatch.xids_since(target, settings.log_group, now - timedelta(days=1))
+    # Settings of events alone send no metric.
     fresh = max(_INTERVALS * timedelta(seconds=settings.interval), _FRESH)
     result = []
     for machine in machines:
         key = machine.instance_id
-        answer = answers.get(key)
+        answer, metric, event = answers.get(key), metrics.get(key), events.get(key)
         state = read_state(answer.output) if answer and answer.ok else None
-        metric, event = metrics.get(key), events.get(key)
-        # Settings of events alone send no metric.
-        measured = not settings.metrics or (metric is not None and now - metric < fresh)
-        reports = machine.runs and event is not None and measured
+        lacks = [
+            *_lacks_of_machine(machine, managed.get(key), answer, state),
+            *(_lacks_of_metrics(metric, now, fresh) if settings.metrics else ()),
+            *(() if event else (Lack("no events", "its stream is not there", stops=False),)),
+        ]
+        if not machine.runs:
+            lacks = [Lack("not running", f"it is {machine.state}")]
+        silent = {"not running", "no metrics", "no events"}
         result.append(
             FleetStatus(
-                instance_id=key,
-                image_id=machine.image_id,
-                instance_type=machine.instance_type,
-                name=machine.name,
-                state=machine.state,
-                system=managed.get(key, _NOBODY).system,
-                driver=state.driver if state else "",
-                agent_version=state.agent if state else "",
-                configuration=_origin(state) if state else "",
+                machine,
+                system=managed.get(key, Managed()).system,
+                state=state,
                 last_metric=metric,
                 last_event=event,
                 xids=xids.get(key, {}),
-                reports=reports,
-                missing=tuple(
-                    lack
-                    for lack in _missing(
-                        machine, managed.get(key), answer, state, metric, event, fresh
-                    )
-                    if settings.metrics or lack.what != "no metrics"
-                ),
-                machine_state=state,
-                online=key in online,
+                reports=not silent & {lack.what for lack in lacks},
+                missing=tuple(lacks),
             )
         )
     return result
 
 
-def ask_machines(
-    target: Target, ids: Sequence[str], waits: Callable[[str], None]
-) -> dict[str, CommandAnswer]:
-    """What each of them says of itself. Raises KilnError (exit status 1)."""
-    if not ids:
-        return {}
-    script = (TEMPLATES / "fleet" / "machine.sh").read_text(encoding="ascii")
-    lines = ["bash -s -- look <<'AMI_KILN_MACHINE'", *script.splitlines(), "AMI_KILN_MACHINE"]
-    batches = [(ids, {"commands": lines})]
-    return run_command(target, _SHELL, batches, patience=_PATIENCE, waits=waits)
+def online(machines: Sequence[FleetMachine], managed: Mapping[str, Managed]) -> list[str]:
+    """The ids of the instances that run and that Systems Manager reaches."""
+    return [
+        machine.instance_id
+        for machine in machines
+        if machine.runs and managed.get(machine.instance_id, Managed()).ping == "Online"
+    ]
+
+
+def ask_machines(target: Target, ids: Sequence[str], say: Say) -> dict[str, CommandAnswer]:
+    """The answer of each instance on what is on it."""
+    lines = ["bash -s -- look <<'AMI_KILN_MACHINE'", *machine_script().splitlines()]
+    batches = [(ids, {"commands": [*lines, "AMI_KILN_MACHINE"]})]
+    return run_command(target, _SHELL, batches, patience=_PATIENCE, say=say)
 
 
 def read_state(output: str) -> MachineState:
-    """What `look` of machine.sh prints."""
-    fields = dict(line.partition("=")[::2] for line in output.splitlines() if "=" in line)
-    return MachineState(
-        driver=fields.get("driver", ""),
-        agent=fields.get("agent", ""),
-        bundle=fields.get("bundle", ""),
-        image=fields.get("image") == "yes",
-        by_hand=fields.get("bundle_by_hand") == "yes",
-        unconfirmed=fields.get("unconfirmed") == "yes",
-        agent_package=fields.get("agent_package", ""),
-        files=tuple(name for name in fields.get("files", "").split(",") if name),
+    """The state in what a machine printed."""
+    printed = dict(line.partition("=")[::2] for line in output.splitlines() if "=" in line)
+    return MachineState(**{each.name: printed.get(each.name, "") for each in fields(MachineState)})
+
+
+def status_table(rows: Sequence[FleetStatus]) -> str:
+    """The instances for a terminal: a line for each, and below it what is missing."""
+    if not rows:
+        return "no running instance"
+    heads = (
+        *("instance", "type", "AMI", "driver", "agent", "configuration", "metric", "event"),
+        "Xids",
+    )
+    table = [heads, *map(_cells, rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = [
+        "  ".join(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
+        for cells in table
+    ]
+    for number in range(len(rows), 0, -1):
+        lines[number + 1 : number + 1] = [f"    {lack}" for lack in rows[number - 1].missing]
+    return "\n".join(
+        [*lines, f"{sum(row.reports for row in rows)} of {len(rows)} instances report"]
     )
 
 
-def agent_too_old(agent: str) -> Lack | None:
-    """Why an agent cannot be configured, None for one that can."""
-    oldest = telemetry_facts()["agent"]["since"]["nvidia_gpu"]
-    if agent and version_parts(agent) < version_parts(oldest):
-        return Lack("old agent", f"{agent} does not know GPU metrics, which need {oldest}")
-    return None
+def _cells(row: FleetStatus) -> tuple[str, ...]:
+    state = row.state or MachineState()
+    cells = (
+        row.machine.instance_id,
+        row.machine.instance_type,
+        row.machine.image_id,
+        state.driver,
+        state.agent,
+        state.configuration,
+        _clock(row.last_metric),
+        _clock(row.last_event),
+        ", ".join(f"{code}×{count}" for code, count in sorted(row.xids.items())),
+    )
+    return tuple(cell or "-" for cell in cells)
 
 
-_NOBODY = Managed("", "")
+def _clock(moment: datetime | None) -> str:
+    if moment is None:
+        return ""
+    today = moment.date() == utc_now().date()
+    return moment.strftime("%H:%M" if today else "%Y-%m-%d")
 
 
-def _origin(state: MachineState) -> str:
-    """Where the agent's configuration is from."""
-    parts = []
-    if state.bundle:
-        parts.append(f"fleet.install {state.bundle[:12]}")
-    elif state.by_hand:
-        parts.append("telemetry.bundle")
-    elif state.image:
-        parts.append("AMI Kiln's image")
-    for name in state.files:
-        source = "Parameter Store " if name.startswith("ssm_") else ""
-        parts.append(f"{source}{name.removeprefix('ssm_')}")
-    return " + ".join(parts) or ("none" if state.agent else "")
+def _lacks_of_metrics(metric: datetime | None, now: datetime, fresh: timedelta) -> list[Lack]:
+    if metric and now - metric < fresh:
+        return []
+    hours = cloudwatch.RECENT.seconds // 3600
+    why = f"none since {metric:%H:%M} UTC" if metric else f"none in {hours} hours"
+    return [Lack("no metrics", why, stops=False)]
 
 
-def _missing(
+def _lacks_of_machine(
     machine: FleetMachine,
     managed: Managed | None,
     answer: CommandAnswer | None,
     state: MachineState | None,
-    metric: datetime | None,
-    event: datetime | None,
-    fresh: timedelta,
 ) -> list[Lack]:
-    """What an instance lacks, each with why."""
-    if not machine.runs:
-        return [Lack("not running", f"it is {machine.state}")]
+    """Why an instance can neither report nor be reached, and what one that answers lacks."""
+    lacks = []
     gpu = machine.instance_type in gpu_types()
-    result = [*_no_way_in(machine, managed, answer), *(_not_there(state, gpu) if state else [])]
     if not gpu:
-        why = f"{machine.instance_type} is not a type with NVIDIA GPUs"
-        result.insert(0, Lack("no GPU", why))
-    if metric is None:
-        why = f"none in {cloudwatch.RECENT.seconds // 3600} hours"
-        result.append(Lack("no metrics", why, stops=False))
-    elif utc_now() - metric >= fresh:
-        result.append(Lack("no metrics", f"none since {metric:%H:%M} UTC", stops=False))
-    if event is None:
-        result.append(Lack("no events", "its stream is not there", stops=False))
-    return result
-
-
-def _no_way_in(
-    machine: FleetMachine, managed: Managed | None, answer: CommandAnswer | None
-) -> list[Lack]:
-    """Why an instance can neither report nor be reached."""
-    result = []
+        lacks.append(Lack("no GPU", f"{machine.instance_type} is not a type with NVIDIA GPUs"))
     if not machine.role:
         why = "the instance has no instance profile, so it may report nothing"
-        result.append(Lack("no role", why))
+        lacks.append(Lack("no role", why))
     if managed is None:
-        lacks = f"{machine.role} lacks AmazonSSMManagedInstanceCore" if machine.role else "no role"
-        why = f"it never registered ({lacks}, no agent, or no way to the service)"
-        result.append(Lack("no SSM", why))
-    elif managed.ping != _ONLINE:
-        result.append(Lack("no SSM", f"its agent is {managed.ping}"))
-    if answer and not answer.ok:
-        result.append(Lack("no SSM", answer.why))
-    return result
-
-
-def _not_there(state: MachineState, gpu: bool) -> list[Lack]:
-    """What is missing on a machine that reports what is on it."""
-    result = []
+        role = f"{machine.role} lacks AmazonSSMManagedInstanceCore" if machine.role else "no role"
+        why = f"it never registered ({role}, no agent, or no way to the service)"
+        lacks.append(Lack("no SSM", why))
+    elif managed.ping != "Online":
+        lacks.append(Lack("no SSM", f"its agent is {managed.ping}"))
+    elif answer and not answer.ok:
+        lacks.append(Lack("no SSM", answer.why))
+    if not state:
+        return lacks
+    oldest = telemetry_facts()["agent"]["since"]["nvidia_gpu"]
     if gpu and not state.driver:
-        result.append(Lack("no driver", "nvidia-smi does not answer"))
+        lacks.append(Lack("no driver", "nvidia-smi does not answer"))
     if not state.agent:
-        why = "the CloudWatch agent is not installed"
-        result.append(Lack("no agent", why, stops=False))
-    elif old := agent_too_old(state.agent):
-        result.append(old)
-    elif not (state.bundle or state.image or state.by_hand or state.files):
-        result.append(Lack("no configuration", "the agent has none", stops=False))
-    return result
-
-
-def _iso(moment: datetime | None) -> str | None:
-    return as_time(moment) if moment else None
+        lacks.append(Lack("no agent", "the CloudWatch agent is not installed", stops=False))
+    elif below(state.agent, oldest):
+        why = f"{state.agent} does not know GPU metrics, which need {oldest}"
+        lacks.append(Lack("old agent", why))
+    elif state.configuration == "none":
+        lacks.append(Lack("no configuration", "the agent has none", stops=False))
+    return lacks

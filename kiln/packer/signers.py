@@ -37,8 +37,7 @@ def file_signer(step: Step, download: Download) -> str:
         raise KilnError(
             f"component {step.name!r} downloads the signature {download.url}, but names "
             f"{len(prints)} keys to check it with",
-            hint="name the vendor's key, and no other, in the `keys` of "
-            f"kiln/components/{step.name.replace('-', '_')}.py",
+            hint="name the vendor's key, and no other, in the component's `keys`",
         )
     return prints[0]
 

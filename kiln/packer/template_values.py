@@ -149,13 +149,7 @@ def _require_provisioners(recipe: Recipe, chosen: Iterable[Step]) -> None:
 
 def _require_environment(recipe: Recipe, chosen: Iterable[Step]) -> None:
     steps = tuple(chosen)
-    of_steps = (
-        finding
-        for step in steps
-        for finding in environment.environment_problems(
-            step.name, environment.component_variables(step)
-        )
-    )
+    of_steps = (finding for step in steps for finding in environment.environment_problems(step))
     findings = errors((*of_steps, *rendered_files.name_problems(recipe, steps)))
     if findings:
         lines = [f"{finding.place}: {finding.message}" for finding in findings]

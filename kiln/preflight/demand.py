@@ -56,7 +56,7 @@ def demand(recipe: Recipe) -> Demand:
     return Demand(
         recipe=recipe,
         files=tuple(file for step in steps for file in _files(step)),
-        repositories=package_repositories.of_row(recipe, steps),
+        repositories=package_repositories.row_repositories(recipe, steps),
         installs=tuple(_installs(steps, rpm=recipe.distro.family == "al")),
     )
 

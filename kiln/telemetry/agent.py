@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kiln.telemetry.facts import agent_has, telemetry_facts
-from kiln.telemetry.settings import Telemetry
+from kiln.base.findings import Finding, Level
+from kiln.base.versions import at_least
+from kiln.telemetry.settings import Telemetry, agent_has, telemetry_facts
 
 MERGED = "amazon-cloudwatch-agent.d"
 STAGED = "kiln.d"
@@ -50,6 +51,71 @@ def agent_files(
         files[f"{STAGED}/dcgm.json"] = _dcgm(settings)
         files[SCRAPE_TEMPLATE] = _scrape(settings)
     return {path: _text(content) for path, content in files.items()}
+
+
+def agent_config_problems(
+    settings: Telemetry,
+    driver: str,
+    agent_version: str | None,
+    *,
+    mig: bool = False,
+    exporter: bool | None = None,
+) -> list[Finding]:
+    """The settings that the agent refuses or does not follow as written, on an image of these
+    versions. `exporter`: whether dcgm-exporter is on the image; None if unknown."""
+    facts = telemetry_facts()
+    problems = []
+
+    def add(level: Level, rule: str, message: str, hint: str) -> None:
+        source = "docs/telemetry-cloudwatch.md"
+        problems.append(Finding(level, f"cloudwatch-{rule}", message, hint, source=source))
+
+    def needs(feature: str, rule: str, lacks: str, otherwise: str = "") -> None:
+        if not agent_has(feature, agent_version):
+            fix = f"pin agent {facts['agent']['since'][feature]} or newer{otherwise}"
+            add("error", rule, f"CloudWatch agent {agent_version} {lacks}", fix)
+
+    moved = at_least(driver, str(facts["agent"]["power_moved_in_driver"]))
+    if "power_draw" in settings.metrics and moved:
+        lacks = f"cannot read power_draw with driver {driver}"
+        needs("power_draw_driver_570", "power-draw", lacks, ", or remove power_draw")
+    if settings.metrics:
+        needs("nvidia_gpu", "nvidia-gpu", "has no nvidia_gpu section and ignores it")
+    if settings.efa:
+        needs("efa", "efa", "has no efa section and ignores it", ", or remove efa: true")
+    if settings.log_class != facts["logs"]["class_with_metric_filters"]:
+        lacks = f"cannot create a {settings.log_class} log group"
+        needs("log_group_class", "log-class", lacks, ", or set log_class: STANDARD")
+        add(
+            "warning",
+            "log-class",
+            f"a {settings.log_class} log group supports no metric filter: no alarm on an Xid",
+            "set log_class: STANDARD",
+        )
+    lost = [name for name in settings.metrics if name in facts["gpu_metrics"]["lost_with_mig"]]
+    if mig and lost and not settings.dcgm:
+        add(
+            "warning",
+            "mig",
+            f"a GPU in MIG mode does not report {' and '.join(lost)} to the agent",
+            "add dcgm: true, which measures each slice, or remove them",
+        )
+    if settings.dcgm and exporter is False:
+        add(
+            "error",
+            "dcgm",
+            "telemetry asks for dcgm: true, but dcgm-exporter is not on the image: "
+            "no DCGM metric would arrive",
+            "add dcgm_exporter: <version> to the row or its stack, or remove dcgm: true",
+        )
+    if exporter and not settings.dcgm:
+        add(
+            "warning",
+            "dcgm",
+            "dcgm-exporter is on the image, but nothing sends its metrics to CloudWatch",
+            "add dcgm: true to telemetry, or scrape it with your own Prometheus agent",
+        )
+    return problems
 
 
 def dcgm_counters() -> str:
@@ -161,17 +227,17 @@ def _dcgm(settings: Telemetry) -> dict[str, Any]:
 
 def _scrape(settings: Telemetry) -> str:
     dcgm = telemetry_facts()["dcgm"]
-    return (
-        "# From AMI Kiln. kiln-agent-sources writes the instance's id at each start.\n"
-        "global:\n"
-        f"  scrape_interval: {settings.interval}s\n"
-        f"  scrape_timeout: {min(settings.interval, 10)}s\n"
-        "scrape_configs:\n"
-        # The agent names the log stream after the job: one stream per instance.
-        f"  - job_name: {dcgm['job']}-@INSTANCE_ID@\n"
-        "    file_sd_configs:\n"
-        f"      - files: [{dcgm['target_file']}]\n"
-    )
+    # The agent names the log stream after the job: one stream per instance.
+    return f"""\
+# From AMI Kiln. kiln-agent-sources writes the instance's id at each start.
+global:
+  scrape_interval: {settings.interval}s
+  scrape_timeout: {min(settings.interval, 10)}s
+scrape_configs:
+  - job_name: {dcgm["job"]}-@INSTANCE_ID@
+    file_sd_configs:
+      - files: [{dcgm["target_file"]}]
+"""
 
 
 def _text(content: Any) -> str:

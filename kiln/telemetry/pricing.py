@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from kiln.base.errors import KilnError
-from kiln.facts import instance
-from kiln.telemetry.facts import prices, telemetry_facts
-from kiln.telemetry.settings import Telemetry
+from kiln.facts import instance, table
+from kiln.telemetry.settings import Telemetry, telemetry_facts
+
+# CloudWatch's price list. Amounts are text, like all decimals.
+_PRICES = "cloudwatch-prices"
 
 
 def monthly_cost(instance_type: str, settings: Telemetry, *, instances: int = 1) -> dict[str, Any]:
-    """Series, and US dollars per month, of a fleet of one instance type, before any free tier.
-
-    Raises KilnError (exit status 2) for an unknown instance type, and for less than one instance.
-    """
+    """Series, and US dollars per month, of a fleet of one instance type, before any free tier."""
     if instances < 1:
         raise KilnError(f"{instances} instances have no cost", hint="give a number from 1 on")
     kind = instance(instance_type)
@@ -28,7 +27,7 @@ def monthly_cost(instance_type: str, settings: Telemetry, *, instances: int = 1)
         "profile": settings.profile,
         "series_per_instance": series,
         "usd_per_month": _tiered(series["total"] * instances),
-        "price_table": {key: prices()[key] for key in ("as_of", "region", "currency")},
+        "price_table": {key: table(_PRICES)[key] for key in ("as_of", "region", "currency")},
     }
 
 
@@ -64,21 +63,21 @@ def metric_series(settings: Telemetry, *, gpus: int, efa_interfaces: int = 0) ->
 
 
 def cost_text(result: dict[str, Any]) -> str:
-    """The answer of `cost` for a person."""
-    series, table = result["series_per_instance"], result["price_table"]
+    """The cost as lines for a person."""
+    series, prices = result["series_per_instance"], result["price_table"]
     kinds = ", ".join(f"{n} {kind}" for kind, n in series.items() if n and kind != "total")
     return (
         f"{result['instances']} x {result['instance_type']}, profile {result['profile']}\n"
         f"  series   {series['total']} per instance ({kinds or 'none'})\n"
         f"  metrics  ${result['usd_per_month']:,.2f} a month, before the free tier\n"
-        f"Prices: {table['region']}, list, as of {table['as_of']}"
+        f"Prices: {prices['region']}, list, as of {prices['as_of']}"
     )
 
 
 def _tiered(amount: int) -> float:
     """US dollars for `amount` series; each tier's price applies only to the series inside it."""
     total, below = 0.0, 0
-    for tier in prices()["tiers"]:
+    for tier in table(_PRICES)["tiers"]:
         top = amount if tier["up_to"] is None else min(amount, tier["up_to"])
         total += max(0, top - below) * float(tier["usd"])
         below = max(below, top)

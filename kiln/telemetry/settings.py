@@ -1,13 +1,36 @@
-"""The `telemetry` block of a row or of `defaults` in `amis.yaml`."""
+"""The `telemetry` block of a row or of `defaults` in `amis.yaml`, and what the agent takes."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
 
 from kiln.base.errors import did_you_mean
-from kiln.telemetry.facts import gpu_metric_names, profile_metrics, profile_names, telemetry_facts
+from kiln.base.versions import at_least
+from kiln.facts import table
+
+
+def telemetry_facts() -> dict[str, Any]:
+    """The facts of the agent (`cloudwatch.yaml`)."""
+    return table("cloudwatch")
+
+
+def agent_has(feature: str, agent_version: str | None) -> bool:
+    """Whether an agent has a feature of `agent.since`. An unpinned agent is the newest."""
+    since = telemetry_facts()["agent"]["since"][feature]
+    return agent_version is None or at_least(agent_version, since)
+
+
+def profile_metrics(profile: str) -> tuple[str, ...]:
+    """The measurements of a named profile. `full` is all, `none` is events without metrics."""
+    every = telemetry_facts()["gpu_metrics"]["names"]
+    named = {**telemetry_facts()["profiles"], "full": every, "none": ()}
+    if profile not in named:
+        raise ValueError(f"unknown telemetry profile {profile!r}; {did_you_mean(profile, named)}")
+    return tuple(named[profile])
 
 
 class Telemetry(BaseModel):
@@ -60,28 +83,46 @@ class Telemetry(BaseModel):
     @field_validator("profile")
     @classmethod
     def _known_profile(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        if not value:
+            raise ValueError("empty list of measurements; write `profile: none` instead")
         if isinstance(value, tuple):
-            if not value:
-                raise ValueError("empty list of measurements; write `profile: none` instead")
-            return _known_metrics(value)
-        if value not in profile_names():
-            raise ValueError(
-                f"unknown telemetry profile {value!r}; {did_you_mean(value, profile_names())}"
-            )
+            return cls._known_metrics(value)
+        profile_metrics(value)
         return value
 
     @field_validator("extra_metrics")
     @classmethod
-    def _known_extra(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return _known_metrics(value)
+    def _known_metrics(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return _known("GPU measurement", value, telemetry_facts()["gpu_metrics"]["names"])
 
-    @field_validator("interval")
+    @field_validator("dimensions")
     @classmethod
-    def _interval_in_range(cls, value: int) -> int:
+    def _known_dimensions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return _once(_known("dimension", value, telemetry_facts()["append_dimensions"]))
+
+    @field_validator("host")
+    @classmethod
+    def _known_sections(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return _once(_known("section of host", value, telemetry_facts()["host"]))
+
+    @field_validator("log_class")
+    @classmethod
+    def _known_class(cls, value: str) -> str:
+        return _known("log class", (value,), telemetry_facts()["logs"]["classes"])[0]
+
+    @field_validator("aggregate_by")
+    @classmethod
+    def _each_set_once(cls, value: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+        _once(tuple(frozenset(_once(names)) for names in value))
+        return value
+
+    @field_validator("interval", "flush_interval")
+    @classmethod
+    def _interval_in_range(cls, value: int, info: ValidationInfo) -> int:
         limits = telemetry_facts()["interval"]
         if not limits["min"] <= value <= limits["max"]:
             raise ValueError(
-                f"interval {value} is out of range; the agent takes {limits['min']} to "
+                f"{info.field_name} {value} is out of range; the agent takes {limits['min']} to "
                 f"{limits['max']} seconds, 60 is usual"
             )
         return value
@@ -89,74 +130,14 @@ class Telemetry(BaseModel):
     @field_validator("namespace")
     @classmethod
     def _own_namespace(cls, value: str) -> str:
-        if value.lower().startswith("aws/"):
-            raise ValueError(
-                f"namespace {value!r} starts with AWS/, which only AWS may write to; "
-                "use your own, such as CWAgent"
-            )
         # https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/cloudwatch_concepts.html
+        if value.lower().startswith("aws/"):
+            raise ValueError(f"namespace {value!r} starts with AWS/, which only AWS may write to")
         if not re.fullmatch(r"[0-9A-Za-z._/#: -]{1,255}", value) or not value.strip():
             raise ValueError(
                 "namespace must have 1 to 255 characters: letters, digits, spaces and ._-/#:, "
                 "not spaces only"
             )
-        return value
-
-    @field_validator("dimensions")
-    @classmethod
-    def _known_dimensions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        dimensions = telemetry_facts()["append_dimensions"]
-        for name in value:
-            if name not in dimensions:
-                raise ValueError(
-                    f"the agent cannot append dimension {name!r}; {did_you_mean(name, dimensions)}"
-                )
-        if len(set(value)) != len(value):
-            raise ValueError("a dimension is listed twice")
-        return value
-
-    @field_validator("host")
-    @classmethod
-    def _known_sections(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        sections = telemetry_facts()["host"]
-        for name in value:
-            if name not in sections:
-                raise ValueError(
-                    f"unknown section {name!r} of host; {did_you_mean(name, sections)}"
-                )
-        if len(set(value)) != len(value):
-            raise ValueError("a section of host is listed twice")
-        return value
-
-    @field_validator("flush_interval")
-    @classmethod
-    def _flush_in_range(cls, value: int) -> int:
-        limits = telemetry_facts()["interval"]
-        if not limits["min"] <= value <= limits["max"]:
-            raise ValueError(
-                f"flush_interval {value} is out of range; the agent takes {limits['min']} to "
-                f"{limits['max']} seconds, 60 is usual"
-            )
-        return value
-
-    @field_validator("retention_days")
-    @classmethod
-    def _known_retention(cls, value: int) -> int:
-        allowed = telemetry_facts()["logs"]["retention_days"]
-        if value not in allowed:
-            near = min((days for days in allowed if days > 0), key=lambda days: abs(days - value))
-            raise ValueError(
-                f"CloudWatch Logs has no retention of {value} days; the nearest is {near} "
-                "(-1 keeps events forever)"
-            )
-        return value
-
-    @field_validator("log_class")
-    @classmethod
-    def _known_class(cls, value: str) -> str:
-        classes = telemetry_facts()["logs"]["classes"]
-        if value not in classes:
-            raise ValueError(f"unknown log class {value!r}; {did_you_mean(value, classes)}")
         return value
 
     @field_validator("log_group")
@@ -171,51 +152,44 @@ class Telemetry(BaseModel):
             raise ValueError(f"log group {value!r} starts with aws/, which CloudWatch Logs refuses")
         return value
 
-    @field_validator("aggregate_by")
+    @field_validator("retention_days")
     @classmethod
-    def _each_set_once(cls, value: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
-        sets = [frozenset(names) for names in value]
-        if len(set(sets)) != len(sets) or any(
-            len(names) != len(each) for names, each in zip(value, sets, strict=True)
-        ):
-            raise ValueError("aggregate_by lists a dimension or a set of dimensions twice")
+    def _known_retention(cls, value: int) -> int:
+        allowed = telemetry_facts()["logs"]["retention_days"]
+        if value not in allowed:
+            near = min((days for days in allowed if days > 0), key=lambda days: abs(days - value))
+            raise ValueError(
+                f"CloudWatch Logs has no retention of {value} days; the nearest is {near} "
+                "(-1 keeps events forever)"
+            )
         return value
 
     @model_validator(mode="after")
-    def _interval_of_dcgm(self) -> Telemetry:
-        limit = telemetry_facts()["dcgm"]["longest_interval"]
+    def _settings_fit_together(self) -> Telemetry:
+        facts = telemetry_facts()
+        limit = facts["dcgm"]["longest_interval"]
         if self.dcgm and self.interval > limit:
             raise ValueError(
                 f"interval {self.interval} loses the DCGM counters: with dcgm: true use at most "
                 f"{limit} seconds"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _something_is_left(self) -> Telemetry:
         if self.drop_original and not self.aggregate_by:
             raise ValueError("drop_original sends nothing of a GPU without aggregate_by")
-        return self
-
-    @model_validator(mode="after")
-    def _aggregates_are_dimensions(self) -> Telemetry:
-        dimensions = {*self.dimensions, *telemetry_facts()["gpu_metrics"]["dimensions"]}
-        if self.efa:
-            dimensions |= set(telemetry_facts()["efa"]["dimensions"])
-        for name in (name for names in self.aggregate_by for name in names):
-            if name not in dimensions:
-                raise ValueError(
-                    f"aggregate_by names {name!r}, which no series has; "
-                    f"{did_you_mean(name, dimensions)}"
-                )
+        there = {*self.dimensions, *facts["gpu_metrics"]["dimensions"]}
+        there |= set(facts["efa"]["dimensions"]) if self.efa else set()
+        for names in self.aggregate_by:
+            _known("dimension of aggregate_by", names, there)
         return self
 
 
-def _known_metrics(names: tuple[str, ...]) -> tuple[str, ...]:
+def _known(what: str, names: tuple[str, ...], choices: Iterable[str]) -> tuple[str, ...]:
     for name in names:
-        if name not in gpu_metric_names():
-            raise ValueError(
-                f"the agent has no GPU measurement {name!r}; "
-                f"{did_you_mean(name, gpu_metric_names())}"
-            )
+        if name not in choices:
+            raise ValueError(f"unknown {what} {name!r}; {did_you_mean(name, choices)}")
     return names
+
+
+def _once(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(set(values)) != len(values):
+        raise ValueError("a value is listed twice")
+    return values

@@ -16,8 +16,7 @@ from kiln.base.paths import ROOT
 from kiln.base.templates import render
 from kiln.facts import instance, table
 from kiln.telemetry.agent import EVENTS, STAGED, agent_files
-from kiln.telemetry.facts import telemetry_facts
-from kiln.telemetry.settings import Telemetry
+from kiln.telemetry.settings import Telemetry, telemetry_facts
 
 TEMPLATE = ROOT / "deploy" / "gpu-telemetry.yaml"
 # Types of the committed template, an example: `./invoke stack.render` takes those of the rows.

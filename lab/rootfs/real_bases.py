@@ -75,7 +75,7 @@ def _is_hosts(distro_id: str) -> bool:
 def _indexes(recipe: Recipe, keys: Path) -> list[Index]:
     """The distribution's own repositories, asked. Raises operation_failed if one is not usable."""
     fetcher = Fetcher(cache_folder() / "files")
-    own = package_repositories.of_row(recipe, ())
+    own = package_repositories.row_repositories(recipe, ())
     indexes = [ask_repository(repository, fetcher, keys) for repository in own]
     for index in indexes:
         if not index.usable:

@@ -6,7 +6,6 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +28,8 @@ TRUST = json.dumps(
 )
 GROUP = "/kiln/events"
 SETTINGS = Telemetry(interval=1, namespace="Kiln", log_group=GROUP, retention_days=14)
-# The agent's own settings, so that a test need not wait a minute, and what its wizard asks for.
-QUICK = {
-    "metrics": {
-        "force_flush_interval": 1,
-        "metrics_collected": {"collectd": {}},
-    },
-    "logs": {"force_flush_interval": 1},
-}
+# The agent's own settings, so that a test need not wait a minute.
+QUICK = {"metrics": {"force_flush_interval": 1}, "logs": {"force_flush_interval": 1}}
 MERGED = "/opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d"
 DRIVER = '{"version": "580.95.05", "kernel_module": "open", "cuda": "13.0"}'
 
@@ -143,23 +136,3 @@ def test_gpu_metrics_arrive_with_the_instances_dimensions(guest, client, ec2) ->
         "name": "Tesla T4",
     }
     assert sorted(listed(), key=len) == [{"InstanceId": guest.id}, own]
-
-    now = datetime.now(timezone.utc).replace(second=0)
-    metric = {
-        "Namespace": "Kiln",
-        "MetricName": name,
-        "Dimensions": [{"Name": "InstanceId", "Value": guest.id}],
-    }
-    stat = {"Metric": metric, "Period": 60, "Stat": "Maximum", "Unit": "Megabytes"}
-    (result,) = watch.get_metric_data(
-        MetricDataQueries=[{"Id": "total", "MetricStat": stat}],
-        StartTime=now - timedelta(minutes=5),
-        EndTime=now + timedelta(minutes=1),
-    )["MetricDataResults"]
-    assert result["Values"] == [15360.0] * len(result["Values"]) != []
-    assert [moment.second for moment in result["Timestamps"]] == [0] * len(result["Timestamps"])
-
-
-def test_the_agent_names_what_the_lab_does_not_collect(guest) -> None:
-    log = guest.run("sudo cat /opt/aws/amazon-cloudwatch-agent/logs/amazon-cloudwatch-agent.log")
-    assert "not collected in the lab: collectd" in log.stdout

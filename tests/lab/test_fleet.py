@@ -28,7 +28,6 @@ from kiln.cloud.aws_target import AwsTarget
 from kiln.fleet.document import fleet_bucket, remove_stored
 from kiln.fleet.install import HowToInstall, install_fleet
 from kiln.fleet.machines import find_machines, parse_targets
-from kiln.fleet.waves import parse_waves
 from kiln.telemetry import Telemetry
 from lab import control
 from tests.unit import commands
@@ -123,7 +122,7 @@ def walked(fleet: Fleet, client: Any, lab: Any, tmp_path_factory: pytest.TempPat
     aws = AwsTarget("a test", "us-east-1", account="123456789012")
     with patch.dict(os.environ, control.environment(lab)):
         machines = find_machines(aws, parse_targets(targets))
-        how = HowToInstall(SETTINGS, parse_waves("1"), bucket=fleet_bucket(aws), patience=120)
+        how = HowToInstall(SETTINGS, "1", bucket=fleet_bucket(aws), patience=120)
         canary = install_fleet(aws, machines, how, print).as_json()
         rest = install_fleet(aws, machines, how, print).as_json()
         rows, _ = invoke("fleet.status", *PLACE)

@@ -100,7 +100,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
     # The lab of the other tests has the stand-ins.
     lab = another_lab(__file__)
     home = tmp_path_factory.mktemp("ubuntu")
-    archive = package_repositories.of_row(write_inputs(home), ())[0].release_files()[0]
+    archive = package_repositories.row_repositories(write_inputs(home), ())[0].release_files()[0]
     if not answers(archive):
         pytest.skip("Ubuntu's archive cannot be reached")
     (home / "sitecustomize.py").write_text(RESOLVED)

@@ -20,7 +20,7 @@ import pytest
 from event_log import whole_lines
 
 from kiln.telemetry import Telemetry, bundle
-from kiln.telemetry.facts import telemetry_facts
+from kiln.telemetry.settings import telemetry_facts
 from lab.mirror import cloudwatch
 
 pytestmark = guests.AS_ROOT
@@ -137,15 +137,6 @@ def test_the_agent_outlives_nvidia_smi_and_reports_the_gpu_when_it_is_there(gues
     assert guest.states()[1] == "ActiveState=active"
 
 
-def test_without_the_decision_before_its_start_the_agent_would_die(guest):
-    """The test above can fail, because the stand-in agent behaves like the real one."""
-    guest.install("--agent-package", "/root/agent")
-    staged = "/opt/aws/amazon-cloudwatch-agent/etc/kiln.d/gpu.json"
-    guest.run("cp", staged, f"{MERGED}/not-decided.json")
-    guest.run("systemctl", "restart", SERVICES[1])
-    assert guest.until(lambda: guest.states()[1] != "ActiveState=active")
-
-
 # Sourced by the installer's shell alone: counts its commands, and kills it before number KILL_AT.
 COUNTING = """
 unset BASH_ENV
@@ -201,18 +192,6 @@ def test_what_the_agents_translator_refuses_is_not_installed(guest):
     )
     guest.install("--no-start")
     guest.install("--uninstall")
-
-
-def test_a_system_it_does_not_know_is_left_alone(guest):
-    before = guest.tree()
-    release = guest.root / "etc/os-release"
-    text = release.read_text()
-    release.unlink()
-    release.write_text(re.sub(r"(?m)^ID=.*", "ID=gentoo", text))
-    output = guest.install("--agent-package", "/root/agent", rc=2)
-    assert "no support for gentoo" in output
-    changed = {name for name, content in guest.tree().items() if before.get(name) != content}
-    assert changed == {"etc/os-release"}
 
 
 def _event(guest: Guest, mark: str) -> dict[str, object]:

@@ -273,21 +273,18 @@ def test_a_distribution(checkout: Checkout) -> None:
     ) > 15  # fmt: skip
 
 
-MODULE = '''"""Acme's login banner."""
+ENTRY = """
 
-from __future__ import annotations
-
-from kiln.base.recipe import Recipe
-from kiln.components.component import Component
-
-
-def environment(recipe: Recipe) -> dict[str, str]:
-    """The banner's text."""
+def _acme_environment(recipe: Recipe) -> dict[str, str]:
     return {"ACME_BANNER": f"Acme, {recipe.distro.id}"}
 
 
-COMPONENT = Component(name="acme-baseline", what="Acme's banner", environment=environment)
-'''
+ACME_BASELINE = Component(
+    name="acme-baseline",
+    what="Acme's banner",
+    environment=_acme_environment,
+)
+"""
 SCRIPT = """#!/usr/bin/env bash
 # Acme's login banner.
 #
@@ -317,9 +314,9 @@ MUTATION = """  test_acme_baseline.py:
 def component_edits() -> dict[str, Edit]:
     """The edits that add the component of the list."""
     return {
-        "kiln/components/acme_baseline.py": written(MODULE),
-        "kiln/components/__init__.py": lambda text: text.replace(
-            "    aws_hw_monitor,\n", "    acme_baseline,\n    aws_hw_monitor,\n"
+        "kiln/components/system.py": lambda text: text + ENTRY,
+        "kiln/components/__init__.py": after(
+            "    services.AWS_HW_MONITOR,", "    system.ACME_BASELINE,\n"
         ),
         "provisioners/acme-baseline.sh": written(SCRIPT),
         "tests/ami/test_acme_baseline.py": written(AMI_TEST),
@@ -352,13 +349,9 @@ def test_a_component_whose_script_asks_for_another_variable_is_refused(checkout:
         checkout.walk("Add a component", edits)
 
 
-NEEDS = """COMPONENT = Component(
-    name="acme-baseline",
-    what="Acme's banner",
+NEEDS = """    what="Acme's banner",
     needs="acme_baseline",
-    environment=environment,
-    downloads=lambda recipe: download(recipe, "ACME_BASELINE", str(recipe.acme_baseline)),
-)
+    urls=("ACME_BASELINE",),
 """
 URL = "https://example.com/acme-{version}.tar.gz"
 
@@ -371,12 +364,9 @@ def test_a_component_with_a_version_of_its_own(checkout: Checkout) -> None:
             "kiln/base/recipe.py": after(
                 "    gdrcopy: Version", "    acme_baseline: Version | None = None\n"
             ),
-            "kiln/components/acme_baseline.py": lambda text: (
-                text.replace("import Component\n", "import Component, download\n")
-                .replace("recipe.distro.id", "recipe.acme_baseline")
-                .split("COMPONENT =")[0]
-                + NEEDS
-            ),
+            "kiln/components/system.py": lambda text: text.replace(
+                "Acme, {recipe.distro.id}", "Acme, {recipe.acme_baseline}"
+            ).replace('    what="Acme\'s banner",\n', NEEDS),
             "provisioners/acme-baseline.sh": lambda text: after(
                 "#@ env ACME_BANNER", "#@ download ACME_BASELINE  required  its archive\n"
             )(text + "kiln_download ACME_BASELINE >/dev/null\n"),
@@ -520,6 +510,5 @@ def test_every_list_of_the_page_is_walked() -> None:
     assert set(titles) == set(walked)
 
 
-def test_a_component_is_a_small_module_a_script_and_their_checks() -> None:
-    # The registration in __init__.py is its place in the bake; the other four are files of its own.
+def test_a_component_is_an_entry_a_script_and_their_checks() -> None:
     assert len(edited("Add a component")) == 5

@@ -12,7 +12,7 @@ import pytest
 
 from kiln.cloud import aws
 from kiln.cloud.aws_target import AwsTarget
-from kiln.fleet import commands, install, machines, status
+from kiln.fleet import install, machines, status
 from kiln.telemetry import Telemetry
 
 AWS = AwsTarget("a test", "us-east-1", account="123456789012")
@@ -47,6 +47,10 @@ class Account:
         self.calls["send_command"] += 1
         self.commands.append(asked["Targets"][0]["Values"])
         return {"Command": {"CommandId": str(len(self.commands) - 1)}}
+
+    def list_commands(self, **asked: Any) -> Any:
+        self.calls["list_commands"] += 1
+        return {"Commands": [{"Status": "Success"}]}
 
     def answers(self, call: str, asked: dict[str, Any]) -> tuple[str, list[Any]]:
         """The key of an answer's list, and all of it."""
@@ -103,9 +107,11 @@ def asked(
     account = Account(online, events, measured=measured)
     for service in ("ec2", "ssm", "cloudwatch", "logs"):
         monkeypatch.setattr(aws, service, lambda target: account)
-    monkeypatch.setattr(commands.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(machines.time, "sleep", lambda seconds: None)
     found = machines.find_machines(AWS, machines.parse_targets("all"))
-    return account.calls, status.fleet_status(AWS, found, Telemetry(profile=profile))
+    return account.calls, status.fleet_status(
+        AWS, found, Telemetry(profile=profile), lambda text: None
+    )
 
 
 def test_200_instances_are_asked_for_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +120,7 @@ def test_200_instances_are_asked_for_in_pages(monkeypatch: pytest.MonkeyPatch) -
         "describe_instances": 1, "describe_instance_information": 4,
         "get_metric_data": 1, "describe_log_streams": 4, "filter_log_events": 1,
     }  # fmt: skip
-    assert [row.instance_id for row in rows] == IDS
+    assert [row.machine.instance_id for row in rows] == IDS
     assert all(row.reports for row in rows)
     assert {lack.what for row in rows for lack in row.missing} == {"no SSM"}
 
@@ -123,7 +129,7 @@ def test_lines_of_the_log_that_are_not_events_are_passed_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _, rows = asked(monkeypatch, online=[], events=("[" * 100_000, "not JSON", "[1]"))
-    assert [row.instance_id for row in rows] == IDS
+    assert len(rows) == len(IDS)
 
 
 def test_an_xid_counts_once_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +158,7 @@ def test_a_stopped_instance_may_still_have_what_an_uninstallation_is_to_remove(
     ]
     monkeypatch.setattr(install, "managed_machines", lambda target, ids: {})
     monkeypatch.setattr(
-        install, "publish_document", lambda target: commands.CommandDocument("theirs")
+        install, "publish_document", lambda target: machines.CommandDocument("theirs")
     )
     answers = install.uninstall_fleet(AWS, chosen, lambda text: None)
     assert {key: (answer.ok, answer.why) for key, answer in answers.items()} == {
@@ -162,8 +168,9 @@ def test_a_stopped_instance_may_still_have_what_an_uninstallation_is_to_remove(
 
 def test_what_is_on_them_is_asked_of_fifty_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, rows = asked(monkeypatch, online=IDS)
-    assert (calls["send_command"], calls["list_command_invocations"]) == (4, 4)
-    assert calls.total() == 11 + 8
-    assert {(row.driver, row.configuration, row.missing) for row in rows} == {
-        ("580.1", "AMI Kiln's image", ())
+    assert calls["send_command"] == calls["list_commands"] == calls["list_command_invocations"] == 4
+    assert calls.total() == 11 + 12
+    shown = [row.as_json() for row in rows]
+    assert {(row["driver"], row["configuration"], *row["missing"]) for row in shown} == {
+        ("580.1", "AMI Kiln's image")
     }

@@ -15,7 +15,6 @@ from kiln.facts.lock_file import read_lock_file
 from kiln.matrix.load import load_recipes
 from kiln.packer import lock
 from kiln.packer.lock_diff import compare_locks
-from kiln.telemetry.bundle import agent_packages
 
 RECIPES = load_recipes(ROOT / "amis.yaml")
 # The hash of this URL is published, so a lock with another one is wrong.
@@ -79,9 +78,3 @@ def test_a_locked_hash_that_the_vendor_did_not_publish_is_in_the_lock_elsewhere(
     with pytest.raises(KilnError, match=rf"^{lock_elsewhere}: {EFA} is locked") as error:
         lock.plan_lock(classic, {"artifacts": [wrong], "packages": []})
     assert f"restore {lock_elsewhere} from" in error.value.hint
-
-
-def test_an_agents_package_of_no_system_is_in_the_lock_elsewhere(lock_elsewhere: Path) -> None:
-    with pytest.raises(KilnError, match=f"^{lock_elsewhere}: ") as error:
-        agent_packages({"https://example.com/amazon-cloudwatch-agent.rpm": "a" * 64})
-    assert error.value.hint == f"restore {lock_elsewhere} from its repository or a backup"

@@ -65,7 +65,7 @@ def scripts() -> list[Path]:
     """Everything that is run on a machine: at the bake, on the image, by the checks."""
     found = [path for folder in ("provisioners", "runtime") for path in (ROOT / folder).rglob("*")]
     files = [path for path in found if path.is_file() and "__pycache__" not in path.parts]
-    return [*files, ROOT / "tests/ami/collect.py", ROOT / "templates/telemetry/bundle.sh"]
+    return [*files, ROOT / "tests/ami/collect.py", ROOT / "templates/telemetry/installer.sh"]
 
 
 def used(pattern: str, text: str) -> list[str]:

@@ -470,12 +470,12 @@ def test_a_wrong_placeholder_is_reported_where_the_overlay_has_it(acme: Path, na
 
 def test_a_placeholder_that_the_component_has_no_value_for_names_its_line_too(acme: Path) -> None:
     path = acme / "facts/packages.yaml"
-    path.write_text("packages:\n  kernel-tools:\n  - {names: ['x{cuda_major}'], source: none}\n")
+    path.write_text("packages:\n  kernel-tools:\n  - {names: ['x{module}'], source: none}\n")
     caches.forget()
     with pytest.raises(KilnError) as caught:
         components.get("kernel").for_recipe(al2023(load_recipes()))
     assert caught.value.message == (
-        f"{path}:3:14: kernel-tools: 'x{{cuda_major}}' cannot be filled in: 'cuda_major'"
+        f"{path}:3:14: kernel-tools: 'x{{module}}' cannot be filled in: 'module'"
     )
 
 

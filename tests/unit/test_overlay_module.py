@@ -37,12 +37,6 @@ class Module:
     def write(self, arguments: str = "", code: str = "") -> None:
         self.path.write_text(MODULE.format(code=code, arguments=arguments))
 
-    def checked(self) -> KilnError:
-        """What `check` raises for a row."""
-        with pytest.raises(KilnError) as caught:
-            engine.check_recipe(load_recipes()[0])
-        return caught.value
-
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Module]:
@@ -86,28 +80,7 @@ def test_a_file_that_would_land_elsewhere_is_refused(module: Module, name: str) 
     assert caught.value.exit_status == 2
 
 
-FOLDERS = {
-    "{'etc': 'y'}": "'etc', a folder that etc/default/gpu-mig needs",
-    "{'a/b': 'y', 'a/b/c': 'y'}": "'a/b', a folder that a/b/c needs",
-    "{'opt/aws': 'y'}": "'opt/aws', a folder that opt/aws/",
-}
-
-
-@pytest.mark.parametrize("files", FOLDERS)
-def test_a_file_with_the_name_of_a_folder_is_refused_by_check_and_render(
-    module: Module, files: str
-) -> None:
-    module.write(f"files=lambda r: {files}")
-    recipe = load_recipes()[0]
-    (finding,) = [each for each in engine.check_recipe(recipe) if each.rule == "rendered-files"]
-    assert str(finding).startswith(f"{module.path}: error: rendered-files: ")
-    assert finding.message.startswith(f"files(recipe) names {FOLDERS[files]}")
-    with pytest.raises(KilnError, match=f"{module.path}: files") as caught:
-        render.render_files(recipe)
-    assert caught.value.exit_status == 2
-
-
-# A component's files, files of the overlay's runtime/ → what is refused, and the hint.
+# A component's files, files of the overlay's runtime/ → what is refused.
 TAKEN = {
     "AMI Kiln's": (
         "{'etc/kiln/recipe.json': 'y'}",
@@ -126,16 +99,6 @@ TAKEN = {
         "components/acme_x.py: files(recipe) names 'etc/kiln/gpu-xid.json', which is a file of AMI "
         "Kiln's runtime/",
     ),
-    "below a file": (
-        "{'etc/kiln/gpu-xid.json/y': 'y'}",
-        (),
-        "names 'etc/kiln/gpu-xid.json/y', and etc/kiln/gpu-xid.json is a file",
-    ),
-    "a folder of runtime/": (
-        "{'etc/systemd': 'y'}",
-        (),
-        "components/acme_x.py: files(recipe) names 'etc/systemd', a folder that etc/systemd/",
-    ),
     "runtime/ over what is rendered": (
         "{}",
         ("etc/kiln/recipe.json",),
@@ -147,24 +110,11 @@ TAKEN = {
         ("etc/acme",),
         "runtime/etc/acme: on the image this is 'etc/acme', which component acme-x renders already",
     ),
-    "runtime/ over a folder": (
-        "{}",
-        ("etc/systemd",),
-        "runtime/etc/systemd: on the image this is 'etc/systemd', a folder that etc/systemd/",
-    ),
-    "runtime/ below a file": (
-        "{}",
-        ("etc/kiln/gpu-xid.json/x",),
-        "runtime/etc/kiln/gpu-xid.json/x: on the image this is 'etc/kiln/gpu-xid.json/x', and "
-        "etc/kiln/gpu-xid.json is a file",
-    ),
 }
 
 
 @pytest.mark.parametrize("what", TAKEN)
-def test_a_file_in_the_place_of_one_that_the_image_has_is_refused_by_its_name(
-    module: Module, what: str
-) -> None:
+def test_file_in_the_place_of_another_is_refused(module: Module, what: str) -> None:
     files, runtime, message = TAKEN[what]
     module.write(f"files=lambda r: {files}")
     for name in runtime:

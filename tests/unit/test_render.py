@@ -44,10 +44,7 @@ def one_component(monkeypatch: pytest.MonkeyPatch) -> Iterator[Component]:
     """The NCCL component with a download and a key, whatever the real one has."""
     made = replace(
         components.get("nccl"),
-        environment=lambda recipe: {
-            "NCCL_VERSION": recipe.nccl,
-            "ODD": "a ${b} \"c\" %{d} 'e'",
-        },
+        environment=lambda recipe: {"ODD": "a ${b} \"c\" %{d} 'e'"},
         downloads=lambda recipe: (
             Download("NCCL", f"https://example.com/x/nccl-{recipe.nccl}.tar"),
         ),
@@ -55,7 +52,7 @@ def one_component(monkeypatch: pytest.MonkeyPatch) -> Iterator[Component]:
     )
     monkeypatch.setattr(components, "get", lambda name: made)
     # The real script declares other variables.
-    monkeypatch.setattr(environment, "environment_problems", lambda component, given: [])
+    monkeypatch.setattr(environment, "environment_problems", lambda step: [])
     return made
 
 

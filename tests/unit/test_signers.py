@@ -63,7 +63,7 @@ def test_what_the_lock_knows_by_its_signature_is_checked_before_it_is_used(
 @pytest.mark.parametrize("keys", [{}, {"EFA_KEY_FINGERPRINT": "efa", "OTHER": "fsx-lustre"}])
 def test_a_signature_without_the_one_key_to_check_it_with_is_refused(monkeypatch, keys):
     efa = components.get("efa")
-    bad = replace(efa, keys=keys, downloads=lambda recipe: efa.downloads(recipe)[:2])
+    bad = replace(efa, keys=keys, urls=efa.urls[:2])
     monkeypatch.setattr(components, "get", lambda name: bad)
     with pytest.raises(KilnError, match=f"names {len(keys)} keys to check it with") as error:
         lock.wanted([CLASSIC], EMPTY)

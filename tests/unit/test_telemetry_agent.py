@@ -12,8 +12,7 @@ import pytest
 from kiln.base import runtime_import
 from kiln.telemetry import Telemetry, agent_files, dcgm_counters
 from kiln.telemetry.agent import EVENTS, PLAIN_EVENTS
-from kiln.telemetry.facts import telemetry_facts
-from lab.standins.cloudwatch_agent.agent import aws, ctl
+from kiln.telemetry.settings import telemetry_facts
 
 ROOT = Path(__file__).parents[2]
 DRIVER = "580.178.04"
@@ -35,20 +34,6 @@ def require_schema(configs: dict[str, dict]) -> None:
     schema = json.loads((ROOT / "tests/data/cloudwatch-agent-schema.json").read_text())
     for config in configs.values():
         jsonschema.Draft4Validator(schema).validate(config)
-
-
-def test_agent_schema_rejects_unknown_retention():
-    config = files(Telemetry())[EVENTS]
-    config["logs"]["logs_collected"]["files"]["collect_list"][0]["retention_in_days"] = 31
-    with pytest.raises(jsonschema.ValidationError):
-        require_schema({EVENTS: config})
-
-
-def test_the_file_that_always_applies_has_events_and_no_metrics():
-    always = {p: c for p, c in files(Telemetry(efa=True, dcgm=True)).items() if "kiln.d" not in p}
-    assert list(always) == [EVENTS]
-    assert "metrics" not in always[EVENTS]
-    assert "metrics_collected" not in always[EVENTS]["logs"]
 
 
 def test_events_go_where_the_original_sent_them():
@@ -98,11 +83,8 @@ def test_gpu_series_carry_the_four_dimensions_their_units_and_an_aggregate_per_i
     assert "power_draw" in measured
 
 
-def test_without_a_driver_on_the_image_there_are_only_events():
+def test_without_a_driver_or_a_profile_there_are_only_events():
     assert list(files(Telemetry(dcgm=True), driver="")) == [EVENTS, PLAIN_EVENTS]
-
-
-def test_profile_none_has_no_gpu_file():
     assert list(files(Telemetry(profile="none"))) == [EVENTS, PLAIN_EVENTS]
 
 
@@ -110,13 +92,6 @@ def test_efa_counters_come_from_agents_that_have_them():
     new = files(Telemetry(efa=True), agent_version="1.300068.0b1")["kiln.d/efa.json"]
     assert len(set(new["metrics"]["metrics_collected"]["efa"]["measurement"])) == 22
     assert "kiln.d/efa.json" not in files(Telemetry(efa=True), agent_version="1.300067.1")
-
-
-def test_an_agent_without_log_classes_is_not_told_one():
-    events = files(Telemetry(), agent_version="1.300031.1")[EVENTS]
-    entry = events["logs"]["logs_collected"]["files"]["collect_list"][0]
-    assert "log_group_class" not in entry
-    assert entry["retention_in_days"] == 90
 
 
 def test_the_machine_around_the_gpus_reports_what_is_asked_for():
@@ -139,15 +114,11 @@ def test_only_the_aggregates_are_sent_where_the_original_series_are_dropped():
     require_schema({"gpu.json": {"metrics": metrics}})
 
 
-def test_the_agent_calls_cloudwatch_as_often_as_it_is_told():
-    slow = files(Telemetry(flush_interval=300))["kiln.d/gpu.json"]["metrics"]
-    assert slow["force_flush_interval"] == 300
-    assert "force_flush_interval" not in files(Telemetry())["kiln.d/gpu.json"]["metrics"]
-
-
 def test_slices_of_one_gpu_get_series_of_their_own():
     emf = files(Telemetry(dcgm=True))["kiln.d/dcgm.json"]
     prometheus = emf["logs"]["metrics_collected"]["prometheus"]
+    # Without one its translator asks EC2 for tags, and dies where it may not.
+    assert prometheus["cluster_name"]
     whole, piece = prometheus["emf_processor"]["metric_declaration"]
     assert whole["dimensions"] == [["InstanceId", "gpu"]]
     assert piece["dimensions"] == [["InstanceId", "gpu", "GPU_I_ID", "GPU_I_PROFILE"]]
@@ -155,39 +126,6 @@ def test_slices_of_one_gpu_get_series_of_their_own():
         "^dcgm-[^;]*;$",
         "^dcgm-[^;]*;.+$",
     }
-
-
-def test_with_dcgm_the_agent_starts_where_ec2_refuses_the_instances_tags(
-    tmp_path, monkeypatch, capsys
-):
-    """Without a cluster's name its translator asks for them, and dies of the refusal."""
-    translated, tries = dcgm_translated_without_tags(tmp_path, monkeypatch, cluster_name=None)
-    assert translated == 0
-    assert tries == []
-    assert dcgm_translated_without_tags(tmp_path, monkeypatch, cluster_name="")[0] == 2
-    assert "UnauthorizedOperation" in capsys.readouterr().out
-
-
-def dcgm_translated_without_tags(tmp_path, monkeypatch, cluster_name) -> tuple[int, list[str]]:
-    """The translator's exit status for our files, and its calls of EC2."""
-    tries: list[str] = []
-
-    def refused(self, instance_id):
-        tries.append(instance_id)
-        raise aws.AwsError("UnauthorizedOperation", "not authorized to perform ec2:DescribeTags")
-
-    document = json.dumps({"region": "us-east-1", "instanceId": "i-1"})
-    monkeypatch.setattr(aws, "imds", lambda path: document)
-    monkeypatch.setattr(aws.Caller, "tags", refused)
-    monkeypatch.setattr(ctl.time, "sleep", lambda seconds: None)
-    for path, config in files(Telemetry(dcgm=True)).items():
-        if path != PLAIN_EVENTS:
-            if cluster_name is not None and path == "kiln.d/dcgm.json":
-                config["logs"]["metrics_collected"]["prometheus"]["cluster_name"] = cluster_name
-            (tmp_path / Path(path).name).write_text(json.dumps(config))
-    flags = ("--input", "/nonexistent", "--input-dir", str(tmp_path), "--multi-config", "remove")
-    monkeypatch.setattr("sys.argv", ["config-translator", *flags, "--output", "/dev/null"])
-    return ctl.translator(), tries
 
 
 def test_each_instance_writes_its_dcgm_metrics_to_a_stream_of_its_own():

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from kiln.telemetry import Telemetry
-from kiln.telemetry.facts import gpu_metric_names, profile_metrics, telemetry_facts
+from kiln.telemetry.settings import profile_metrics, telemetry_facts
 
 PAGE = (Path(__file__).parents[2] / "docs/telemetry-cloudwatch.md").read_text()
 
@@ -18,7 +18,7 @@ def rows(heading: str) -> dict[str, list[str]]:
 
 def test_the_table_of_measurements_is_the_profiles():
     table = rows("Measurements")
-    assert set(table) == set(gpu_metric_names())
+    assert set(table) == set(telemetry_facts()["gpu_metrics"]["names"])
     for place, profile in enumerate(("compute", "graphics", "full")):
         assert {name for name, row in table.items() if row[place]} == set(profile_metrics(profile))
 

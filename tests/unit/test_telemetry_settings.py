@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from kiln.telemetry import Telemetry
-from kiln.telemetry.facts import gpu_metric_names, profile_metrics, telemetry_facts
+from kiln.telemetry.settings import profile_metrics, telemetry_facts
 
 BOTH = {
     "utilization_gpu",
@@ -59,7 +59,7 @@ def test_extra_metrics_come_once_and_last():
 
 def test_every_profile_is_made_of_known_measurements():
     for metrics in telemetry_facts()["profiles"].values():
-        assert set(metrics) <= set(gpu_metric_names())
+        assert set(metrics) <= set(telemetry_facts()["gpu_metrics"]["names"])
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,10 @@ def test_every_profile_is_made_of_known_measurements():
         ({"namespace": ""}, "1 to 255"),
         ({"dimensions": ["InstanceID"]}, "did you mean 'InstanceId'"),
         ({"dimensions": ["InstanceId", "InstanceId"]}, "twice"),
-        ({"aggregate_by": [["InstanceId", "Cluster"]]}, "no series has"),
+        (
+            {"aggregate_by": [["InstanceId", "Cluster"]]},
+            "unknown dimension of aggregate_by 'Cluster'",
+        ),
         ({"retention_days": 100}, "the nearest is 90"),
         ({"log_class": "INFREQUENT"}, "did you mean 'INFREQUENT_ACCESS'"),
         ({"log_group": "/ec2/my log"}, "letters, digits"),
@@ -85,7 +88,7 @@ def test_every_profile_is_made_of_known_measurements():
         ({"namespace": "   "}, "not spaces only"),
         ({"aggregate_by": [["InstanceId"], ["InstanceId"]]}, "twice"),
         ({"aggregate_by": [["InstanceId", "InstanceId"]]}, "twice"),
-        ({"host": ["memory"]}, "unknown section 'memory' of host"),
+        ({"host": ["memory"]}, "unknown section of host 'memory'"),
         ({"host": ["mem", "mem"]}, "twice"),
         ({"flush_interval": 0}, "out of range"),
         ({"drop_original": True, "aggregate_by": []}, "sends nothing of a GPU"),

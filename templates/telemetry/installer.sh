@@ -1,18 +1,8 @@
-#!/bin/bash
-# AMI Kiln telemetry for a running instance: the Xid event monitor, and the CloudWatch agent with its
-# configuration. Made by `./invoke telemetry.bundle`; everything it installs is inside this file.
-#
-# Safe to run again: it changes what differs and nothing else. It fetches nothing but the agent's
-# package, and that only where the agent is missing, by a checksum that is inside this file too.
+# shellcheck shell=bash enable=check-extra-masked-returns
+# What the bundle does on a machine: bundle.sh.j2 puts it after `set -euo pipefail` and BUNDLE_SHA256, and
+# before `payload`, which writes the files.
 #
 # bash ignores `set -e` inside substitutions, if and ||: what is called there handles its failure itself.
-# shellcheck enable=check-extra-masked-returns
-set -euo pipefail
-export LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin
-
-umask 022
-
-readonly BUNDLE_SHA256=@PAYLOAD_SHA256@
 
 usage() {
     cat <<'EOF'
@@ -527,11 +517,3 @@ main() {
         bundle_install
     fi
 }
-
-payload() {
-    base64 -d <<'EOF'
-@PAYLOAD@
-EOF
-}
-
-main "$@"

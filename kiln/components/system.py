@@ -1,0 +1,106 @@
+"""The system: package snapshot, kernel, kernel settings, Lustre, and what ends a bake."""
+
+from __future__ import annotations
+
+from kiln import facts
+from kiln.base.recipe import Recipe
+from kiln.base.templates import render
+from kiln.components.component import Component, operating_system, repository
+
+
+def _snapshot_files(recipe: Recipe) -> dict[str, str]:
+    """dnf's variable that chooses the release, or the list of package sources for the bake."""
+    service, snapshot = facts.package_snapshots(recipe.distro.id), recipe.package_snapshot or ""
+    if service is None:
+        return {}
+    if service.kind == "releasever":
+        return {"etc/dnf/vars/releasever": f"{snapshot}\n"}
+    lines = service.lines(recipe.distro.id, snapshot)
+    path = "etc/apt/sources.list.d/kiln-package-snapshot.list"
+    return {path: "".join(f"{line}\n" for line in lines)}
+
+
+PACKAGE_SNAPSHOT = Component(
+    name="package-snapshot",
+    what="the distribution's packages as of the row's package_snapshot",
+    needs="package_snapshot",
+    optional=False,
+    version="PACKAGE_SNAPSHOT",
+    files=_snapshot_files,
+)
+
+KERNEL = Component(
+    name="kernel",
+    what="current packages, the kernel that will boot and its headers, the compiler that built it",
+    optional=False,
+    reboots=True,
+    packages={
+        # Only for a parent AMI without a kernel, as in the lab.
+        "KERNEL_DEFAULT_PACKAGE": "kernel",
+        "KERNEL_COMPILER_PACKAGE": "kernel-compiler",
+        "KERNEL_OS_PACKAGES": "kernel-tools",
+    },
+    environment=lambda recipe: {"KERNEL_PACKAGE": recipe.kernel or ""},
+)
+
+
+def _tuning_files(recipe: Recipe) -> dict[str, str]:
+    """The kernel's settings, the limits of logins and those of services."""
+    # Only the soft limit: a program may raise it up to the hard one, which systemd sets higher
+    # (524288). Before systemd 240, on Amazon Linux 2, that one is 4096.
+    nofile = "-" if recipe.distro.id == "al2" else "soft"
+    efa_on_debian = bool(recipe.efa) and recipe.distro.family == "debian"
+    return {
+        "etc/sysctl.d/60-kiln.conf": render("tuning/sysctl.conf.j2", efa_on_debian=efa_on_debian),
+        "etc/security/limits.d/60-kiln.conf": render("tuning/limits.conf.j2", nofile=nofile),
+        "etc/systemd/system.conf.d/60-kiln.conf": render("tuning/system.conf.j2"),
+    }
+
+
+TUNING = Component(
+    name="tuning",
+    what="locked memory, open files and kernel settings for EFA and NCCL",
+    files=_tuning_files,
+)
+
+
+def _lustre_environment(recipe: Recipe) -> dict[str, str]:
+    """Where the client's packages are: a topic of Amazon Linux 2's extras, or FSx's repository,
+    which has Ubuntu's codenames only."""
+    ubuntu = operating_system(recipe) == "ubuntu"
+    suite = str(facts.distro(recipe.distro.id).get("codename", "")) if ubuntu else ""
+    return {
+        "LUSTRE_TOPIC": facts.table("packages")["lustre"]["topics"].get(recipe.distro.id, ""),
+        "LUSTRE_SUITE": suite,
+        "LUSTRE_REPO_URL": repository(recipe, "LUSTRE_REPO_URL"),
+    }
+
+
+LUSTRE_CLIENT = Component(
+    name="lustre-client",
+    what="Lustre client, for FSx for Lustre",
+    packages={"LUSTRE_OS_PACKAGES": "lustre-client"},
+    urls=("LUSTRE_KEY",),
+    keys={"LUSTRE_KEY_FINGERPRINT": "fsx-lustre"},
+    environment=_lustre_environment,
+)
+
+VERSION_INFO = Component(
+    name="version-info",
+    what="/etc/kiln/version-info.json, the list of what is on the image",
+    optional=False,
+    # The package tool's plugin that holds packages; the script is the last that installs.
+    packages={"HOLD_OS_PACKAGES": "hold-plugin"},
+)
+
+CLEANUP = Component(
+    name="cleanup",
+    what="removal of keys, identities, histories, caches and cloud-init state",
+    optional=False,
+)
+
+HYGIENE = Component(
+    name="hygiene",
+    what="assertion that the clean-up left nothing behind, right before the snapshot",
+    optional=False,
+)
