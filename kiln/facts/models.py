@@ -229,11 +229,6 @@ class Nvlsm(Fact):
     versions: dict[str, NvlsmRelease]
 
 
-class FabricManager(Fact):
-    first_arm64: Driver
-    first_tar_xz: Driver
-
-
 class VersionUrl(Fact):
     url: Annotated[str, placeholders("version")]
 
@@ -243,7 +238,7 @@ class Drivers(Table):
     architectures: dict[str, Architecture]
     gpus: dict[GpuName, GpuDrivers]
     minimum_kernel: tuple[MinimumKernel, ...]
-    fabricmanager: FabricManager
+    fabricmanager: dict[Literal["first_arm64", "first_tar_xz", "source"], str]
     nvlsm: Nvlsm
     urls: dict[str, VersionUrl]
 
@@ -452,11 +447,6 @@ class Distribution(Fact):
         return self
 
 
-class KubernetesSupport(Block):
-    standard: Day
-    extended: Day
-
-
 class FlavorOnDistribution(Block):
     first: str | None = None
     last: str | None = None
@@ -470,7 +460,7 @@ class KernelFrom(Block):
 
 
 class FlavorFacts(Fact):
-    kubernetes: dict[str, KubernetesSupport] = {}
+    kubernetes: dict[str, dict[Literal["standard", "extended"], Day]] = {}
     needs_cluster: tuple[str, ...] = ()
     os: dict[str, FlavorOnDistribution]
     arches: tuple[Arch, ...] = ()
@@ -525,12 +515,6 @@ class Archives(Table):
     keys: dict[str, ArchiveKeys]
 
 
-class Processor(Block):
-    uname: str
-    deb: str
-    nvidia: str
-
-
 class Repository(Fact):
     when: When = {}
     url: Annotated[str, placeholders(*_OF_RECIPE)]
@@ -543,7 +527,7 @@ class VendorFile(Fact):
 
 
 class Downloads(Table):
-    processors: dict[Arch, Processor]
+    processors: dict[Arch, dict[Literal["uname", "deb", "nvidia"], str]]
     repositories: dict[str, tuple[Repository, ...]]
     downloads: dict[str, tuple[VendorFile, ...]]
 
@@ -555,24 +539,11 @@ class PackageNames(Fact):
     built_for: PackageText = ""
 
 
-class Streams(Fact):
-    open: Annotated[str, placeholders("branch")]
-    proprietary: Annotated[str, placeholders("branch")]
-
-
-class Lustre(Fact):
-    topics: dict[str, str]
-
-
-class LackedPackage(Fact):
-    why: str
-
-
 class PackagesTable(Table):
     packages: dict[str, tuple[PackageNames, ...]]
-    streams: dict[str, Streams]
-    lustre: Lustre
-    lacks: dict[str, dict[str, LackedPackage]]
+    streams: dict[str, dict[Module | Literal["source"], Annotated[str, placeholders("branch")]]]
+    lustre: dict[Literal["topics", "source"], str | dict[str, str]]
+    lacks: dict[str, dict[str, dict[Literal["why", "source"], str]]]
 
 
 class SigningKey(Fact):
@@ -603,12 +574,6 @@ class PublishedFile(Block):
 
 
 # ------------------------------------------------------------------- mig.yaml
-
-
-class ModeChange(Block):
-    reset: bool
-    persists: bool
-    lost_by: str
 
 
 class ResetClient(Fact):
@@ -651,7 +616,7 @@ class MigDriver(Block):
 
 
 class Mig(Table):
-    mode_change: dict[str, ModeChange]
+    mode_change: dict[str, dict[Literal["reset", "persists", "lost_by"], bool | str]]
     reset_clients: tuple[ResetClient, ...]
     compute_instance_profiles: dict[int, int]
     compute_instance_sizes: dict[int, tuple[int, ...]]
