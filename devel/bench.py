@@ -21,6 +21,7 @@ from devel.figures import DISTRO, DRIVER, Figure, machine, require, speed, timed
 from kiln.base import needs
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import ROOT, packer_dir
+from kiln.base.progress import Progress
 from kiln.matrix import load, select
 from kiln.packer import program
 from lab import host, settings
@@ -141,7 +142,8 @@ def build_figures() -> list[Figure]:
         raise operation_failed(f"not installed: {', '.join(missing)}")
     (recipe,) = select.select(load.load_recipes(), distro=DISTRO, driver=DRIVER)
     # Warm means: the lab is up and has the row's root filesystem and downloads.
-    LabTarget("a bench", endpoint=settings.current().endpoint).prepare([recipe], lambda line: None)
+    target = LabTarget("a bench", endpoint=settings.current().endpoint)
+    target.hooks.prepare([recipe], Progress(), install=False, own_kernel=False)
     argv = [INVOKE, "build", "--name", recipe.name, "--target", "lab", "--no-install", "--json"]
     total, done = timed(argv)
     require(done.returncode == 0, done)

@@ -25,7 +25,7 @@ from kiln.matrix import load, model
 from kiln.mig import plan, profiles
 from kiln.packer.folders import write_all
 from kiln.packer.staleness import stale_files
-from kiln.pipeline import record_schema
+from kiln.pipeline import record
 from kiln.publish import engines
 from kiln.telemetry import stack
 from kiln.xid import catalogue
@@ -82,8 +82,8 @@ def is_tried(recipe: Recipe) -> bool:
 TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
     ROOT / "docs/amis.schema.json": (model.matrix_json_schema, "kiln/matrix/model.py"),
     ROOT / "docs/record.schema.json": (
-        record_schema.record_json_schema,
-        "kiln/pipeline/record_schema.py",
+        record.record_json_schema,
+        "kiln/pipeline/record.py",
     ),
     ROOT / "docs/catalogue.schema.json": (
         catalogue_model.catalogue_json_schema,

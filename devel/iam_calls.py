@@ -53,7 +53,7 @@ def called(files: Iterable[Path]) -> dict[str, str]:
     """Each AWS call in Python files → file:line of its first use.
 
     A call is `anything.run_instances(...)`, `get_paginator("describe_images")` or
-    `get_waiter("instance_terminated")`, for every operation that botocore knows of SERVICES.
+    `aws.wait(client, "instance_terminated")`, for every operation that botocore knows of SERVICES.
     """
     places: dict[str, str] = {}
     for path in sorted(files):
@@ -71,10 +71,10 @@ def _calls(tree: ast.AST) -> Iterator[tuple[str, int]]:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         yield node.func.attr, node.lineno
-        if node.func.attr in {"get_paginator", "get_waiter"} and node.args:
-            argument = node.args[0]
-            if isinstance(argument, ast.Constant):
-                yield str(argument.value), node.lineno
+        if node.func.attr in {"get_paginator", "get_waiter", "wait"}:
+            for argument in node.args:
+                if isinstance(argument, ast.Constant):
+                    yield str(argument.value), node.lineno
 
 
 # Calls whose permission has another name:

@@ -1,7 +1,7 @@
 """The lab as a target of builds: how Packer and boto3 reach it.
 
 Only a variable file and the environment differ from a build in AWS; the HCL and the provisioners
-are the same. The protocol is `kiln/cloud/target.py`.
+are the same.
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ from typing import Any
 
 from kiln.base import needs
 from kiln.base.errors import KilnError, did_you_mean, operation_failed
+from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
 from kiln.cloud import aws
 from kiln.cloud.target import (
     DEFAULT_REGION,
+    Hooks,
     OwnBoot,
     OwnKernel,
-    PackageArchive,
     PackerInputs,
     ParentAmi,
+    Target,
 )
 from lab import control, host, mirror, origin, recipe_cache, users
 from lab.access import session_token
 from lab.amis import images, public_images
 from lab.own_kernel import TAG, accelerator, disk
 from lab.packages import system
-from lab.rootfs import aptsources, bases, distros, emulation
+from lab.rootfs import bases, distros, emulation
 from lab.settings import Lab, current
 from lab.shell import CommandError, run
 from lab.vendors import REAL, STAND_INS, refuse_impossible, refuse_silent
 
 _NEEDS_GIB = 4
-# Distribution and arch → the root filesystem that `prepare` has found or made.
 
 
 def is_guest(ssh: Callable[[str], tuple[int, str, str]]) -> bool:
@@ -46,27 +47,16 @@ def is_guest(ssh: Callable[[str], tuple[int, str, str]]) -> bool:
 
 
 @dataclass(frozen=True)
-class LabTarget:
-    """The lab on this machine. See `kiln.cloud.target.Target`.
+class LabTarget(Target):
+    """The lab on this machine."""
 
-    `other` is known after `prepare`: how a lab in use that was not started from this checkout as it
-    is differs from it, in words.
-    """
-
-    why: str
-    region: str = DEFAULT_REGION
     endpoint: str = ""
     vendors: str = STAND_INS
-    other: str = ""
 
     kind = "lab"
     bills = False
     # The lab answers at once and has no rate limit.
     poll_seconds = wait_seconds = 0.05
-    missing_parent_hint = (
-        "the lab may have been started before the matrix changed: ./invoke lab.down"
-    )
-    preparation = "lab"
 
     def __str__(self) -> str:
         real = "; guests talk to the real vendors" if self.vendors == REAL else ""
@@ -74,22 +64,32 @@ class LabTarget:
 
     @property
     def image_note(self) -> str:
-        """See `Target`."""
+        """What readers of a record must know about its AMIs."""
         real = ", baked from the vendors' real hosts" if self.vendors == REAL else ""
         return f"an AMI of the lab on this machine{real}"
 
     @property
     def place(self) -> str:
-        """See `Target`."""
+        """The endpoint, which identifies a lab."""
         return self.endpoint
 
     @property
     def where(self) -> str:
-        """See `Target`."""
+        """The endpoint in words."""
         return f"the lab at {self.endpoint}"
 
+    @property
+    def own_cidr(self) -> str:
+        """The address of the bridge that all guests are on."""
+        return f"{current().gateway}/32"
+
+    @property
+    def hooks(self) -> LabHooks:
+        """What the pipeline calls around builds."""
+        return LabHooks(self)
+
     def client_settings(self) -> Mapping[str, str]:
-        """See `Target`."""
+        """Endpoint and keys of the lab."""
         return {
             "endpoint_url": self.endpoint,
             "aws_access_key_id": session_token.KEY_ID,
@@ -97,92 +97,105 @@ class LabTarget:
             "aws_session_token": session_token.require(current()),
         }
 
-    def check_region(self, name: str, called: str) -> None:
-        """See `Target`: the lab has those that boto3 here knows."""
-        if name != DEFAULT_REGION and name not in aws.regions():
-            raise KilnError(
-                f"{called} {name}: the lab has no region of that name",
-                hint=did_you_mean(name, aws.regions()),
-            )
-
     def in_region(self, region: str) -> LabTarget:
-        """See `Target`."""
+        """The same lab in another region, which must be one that boto3 knows."""
+        if region != DEFAULT_REGION and region not in aws.regions():
+            raise KilnError(
+                f"the lab has no region {region}", hint=did_you_mean(region, aws.regions())
+            )
         return replace(self, region=region)
 
     def identified(self) -> LabTarget:
-        """See `Target`: the endpoint identifies a lab."""
+        """The target itself: the endpoint identifies a lab."""
         return self
 
-    def emulates(self, arch: str) -> str | None:
-        """See `Target`."""
-        return emulation.by(arch)
 
-    def check_host(self) -> None:
-        """See `Target`."""
-        host.can_run()
+@dataclass(frozen=True)
+class LabHooks(Hooks):
+    """Starts and prepares the lab, and explains its failures."""
 
-    def host_packages(self, arches: Sequence[str]) -> tuple[str, ...]:
-        """See `Target`."""
-        emulated = sorted({arch for arch in arches if self.emulates(arch)})
-        more = ("lab_import", "preflight") if self.vendors == REAL else ()
-        return ("lab", *more, *(f"emulate_{arch}" for arch in emulated))
+    target: LabTarget
 
-    def in_use(self, run_id: str, recipe: str) -> AbstractContextManager[None]:
-        """See `Target`: `lab.down` refuses while a run is inside."""
-        return users.using(current(), run_id, recipe)
+    def batches(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> list[list[Recipe]]:
+        """Recipes that run here natively, then those whose processor has to be emulated."""
+        slow = [recipe for recipe in recipes if emulation.needed(recipe.arch)]
+        native = [recipe for recipe in recipes if recipe not in slow]
+        for how in sorted({f"{recipe.arch} by {emulation.by(recipe.arch)}" for recipe in slow}):
+            say(f"emulated: {how}, many times slower than the rest of the lab")
+        if slow and native:
+            say(f"{len(slow)} rows, after the others; --arch {native[0].arch} leaves them out")
+        return [batch for batch in (native, slow) if batch]
 
     def preparing(self, what: Sequence[str]) -> AbstractContextManager[None]:
-        """See `Target`: `lab.down` refuses from here on."""
+        """While inside, `lab.down` refuses."""
         more = f" and {len(what) - 1} more" if len(what) > 1 else ""
         return users.preparing(current(), f"{what[0] if what else 'a run'}{more}")
 
-    def gone(self) -> str:
-        """See `Target`: a lab that was taken down or has died keeps none of its instances."""
-        if control.is_running(current()):
-            return ""
-        return f"the lab at {self.endpoint} is down: {control.how_it_ended(current())}"
+    def in_use(self, run_id: str, recipe: str) -> AbstractContextManager[None]:
+        """While inside, `lab.down` refuses, and the lab is not started anew for other code."""
+        return users.using(current(), run_id, recipe)
 
-    def prepare(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> LabTarget:
-        """See `Target`: starts the lab, makes root filesystems and the vendors' files.
+    def prepare(
+        self, recipes: Sequence[Recipe], progress: Progress, *, install: bool, own_kernel: bool
+    ) -> None:
+        """Start the lab, make root filesystems and the vendors' files."""
+        host.can_run()
+        real = ("lab_import", "preflight") if self.target.vendors == REAL else ()
+        emulated = {recipe.arch for recipe in recipes if emulation.needed(recipe.arch)}
+        groups = ("lab", *real, *(f"emulate_{arch}" for arch in sorted(emulated)))
+        groups += ("own_kernel",) if own_kernel else ()
+        needs.ensure(*groups, install=install, say=progress.say)
+        with progress.stage("lab"):
+            self._prepare(recipes, progress.say)
 
-        Making a root filesystem mostly uses one core, so the lab is started and the vendors'
-        files are made in parallel.
-        """
+    def _prepare(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> None:
+        """Making a root filesystem mostly uses one core, so the lab is started and the vendors'
+        files are made in parallel."""
         system.overlay_stand_ins()  # a mistake in them is known before anything starts
         needs.free_disk(current().root, _NEEDS_GIB)
-        if self.vendors == REAL:
-            return replace(self, other=self._prepare_real(recipes, say))
-        for recipe in recipes:
-            distros.spec(recipe.distro.id)
-            _require_snapshot(recipe)
-        with ThreadPoolExecutor(2) as pool:
-            lab = pool.submit(control.up, kind_of_vendors=STAND_INS)
-            vendors = pool.submit(_make_vendor_files, recipes)
+        if self.target.vendors == REAL:
+            # Slow to import: it asks vendors.
+            from lab.rootfs import real_bases
+
+            refuse_impossible(recipes)
+            refuse_silent(recipes)
             for recipe in recipes:
-                bases.ensure(recipe.distro.id, recipe.arch, progress=say)
-            other = _other_than(lab.result(), say)
-            vendors.result()
-        return replace(self, other=other)
+                real_bases.ensure(recipe, say)
+            running = control.up(kind_of_vendors=REAL)
+        else:
+            for recipe in recipes:
+                distros.spec(recipe.distro.id)
+                _require_snapshot(recipe)
+            with ThreadPoolExecutor(2) as pool:
+                lab = pool.submit(control.up, kind_of_vendors=STAND_INS)
+                vendors = pool.submit(_make_vendor_files, recipes)
+                for recipe in recipes:
+                    bases.ensure(recipe.distro.id, recipe.arch, progress=say)
+                running = lab.result()
+                vendors.result()
+        if difference := origin.difference(running):
+            say(f"the lab runs and is in use; {difference} (./invoke lab.down ends it)")
 
-    def _prepare_real(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> str:
-        # Slow to import: it asks vendors.
-        from lab.rootfs import real_bases
+    def gone(self) -> str:
+        """A lab that was taken down or has died keeps none of its instances."""
+        if control.is_running(current()):
+            return ""
+        ended = control.how_it_ended(current())
+        return f"the lab at {self.target.endpoint} is down: {ended}"
 
-        refuse_impossible(recipes)
-        refuse_silent(recipes)
-        for recipe in recipes:
-            real_bases.ensure(recipe, say)
-        return _other_than(control.up(kind_of_vendors=REAL), say)
+    def emulates(self, arch: str) -> str | None:
+        """The emulator, unless the processor is this machine's."""
+        return emulation.by(arch)
 
-    def parent_without_request(self, recipe: Recipe) -> ParentAmi | None:
-        """See `Target`: while the lab is down, its stand-in, so that a plan starts nothing."""
+    def parent(self, recipe: Recipe) -> ParentAmi | None:
+        """While the lab is down, its stand-in, so that a plan starts nothing."""
         if control.status():
             return None
         image = public_images.parent(recipe)
         return ParentAmi(image.id, image.name, image.created, str(recipe.source_ami))
 
-    def check_own_kernel(self, recipe: Mapping[str, Any]) -> None:
-        """See `Target`: only where kernel and kernel modules are the vendors' own."""
+    def require_own_kernel(self, recipe: Mapping[str, Any]) -> None:
+        """Refuse AMIs whose kernel or kernel modules are not the vendors' own."""
         why = _no_own_kernel(recipe)
         if why:
             raise KilnError(
@@ -192,7 +205,7 @@ class LabTarget:
 
     @contextmanager
     def own_kernel(self, ami_id: str, wanted: OwnKernel) -> Iterator[OwnBoot]:
-        """See `Target`: makes the AMI's disk, and removes or keeps it at the end."""
+        """Make the AMI's disk, and remove or keep it at the end."""
         lab = current()
         needs.free_disk(lab.root, _NEEDS_GIB)
         image = next((image for image in images.load(lab) if image.id == ami_id), None)
@@ -206,46 +219,40 @@ class LabTarget:
         finally:
             disk.remove(lab, ami_id)
 
-    def about_failure(self, missing: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
-        """See `Target`: is it the lab that lacks a package, or the distribution? And is it a lab
-        that may not know what the row needs?"""
-        if self.vendors == REAL:
-            return ()
-        hints = [system.about_missing(missing, recipe.distro, recipe.arch)] if missing else []
-        if self.other:
-            hints.append(
-                f"the lab may not have what the row needs: {self.other}; ./invoke "
-                "lab.down ends it (its AMIs stay), then build again"
-            )
-        return tuple(hints)
-
-    def archive_of(self, recipe: Recipe) -> PackageArchive:
-        """See `Target`: Amazon Linux's repositories are the lab's; packages of a Debian or Ubuntu
-        guest are those of this machine's archive, whichever of the two it is."""
-        if self.vendors == REAL:
-            return PackageArchive(recipe.distro.id, recipe.arch)
-        if recipe.distro.family == "al":
-            return PackageArchive(recipe.distro.id, recipe.arch, mirror.reached(current().gateway))
-        return PackageArchive(aptsources.distribution(), recipe.arch)
-
-    def own_cidr(self, block: str | None = None) -> str:
-        """See `Target`: all guests are on the bridge, and see this machine at its address."""
-        return f"{current().gateway}/32"
-
     def packer_inputs(self, folder: Path, recipe: Recipe) -> PackerInputs:
-        """See `Target`: lab.pkrvars.json, and the lab's credentials instead of the user's."""
+        """lab.pkrvars.json, and the lab's credentials instead of the user's."""
         path = folder / "lab.pkrvars.json"
         path.write_text(json.dumps(self.variables(recipe), indent=2) + "\n")
         environment = {**control.without_aws(), **control.environment(current())}
         return PackerInputs((path,), environment)
 
     def variables(self, recipe: Recipe) -> dict[str, object]:
-        if self.vendors == REAL:
-            return _of_the_lab(self.endpoint)
+        """The HCL variables of a bake in this lab."""
+        if self.target.vendors == REAL:
+            return _of_the_lab(self.target.endpoint)
         hashes = recipe_cache.hashes(recipe)
-        if self.other:
+        if _other_than_running():
             hashes |= control.served_hashes(list(hashes))
-        return {**_of_all_rows(self.endpoint), "sha256": hashes}
+        return {**_of_all_rows(self.target.endpoint), "sha256": hashes}
+
+    def about_failure(self, missing: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
+        """Whether it is the lab or the distribution that lacks a package, and whether this lab may
+        not know what the row needs."""
+        if self.target.vendors == REAL:
+            return ()
+        hints = [system.about_missing(missing, recipe.distro, recipe.arch)] if missing else []
+        if other := _other_than_running():
+            hints.append(
+                f"the lab may not have what the row needs: {other}; ./invoke lab.down ends it (its "
+                "AMIs stay), then build again"
+            )
+        return tuple(hints)
+
+
+def _other_than_running() -> str:
+    """How the lab that runs differs from what this checkout would start; empty if it does not."""
+    running = control.status()
+    return origin.difference(running) if running else ""
 
 
 def _no_own_kernel(recipe: Mapping[str, Any]) -> str:
@@ -321,14 +328,6 @@ def _require_snapshot(recipe: Recipe) -> None:
         hint="; ".join(filter(None, [having, "docs/lab-stand-ins.md says what it stands in for"]))
         + "; build the row in AWS, or without package_snapshot in the lab",
     )
-
-
-def _other_than(running: dict[str, Any], say: Callable[[str], None]) -> str:
-    """How the lab that runs differs from what this checkout would start; `say` gets it as well."""
-    difference = origin.difference(running)
-    if difference:
-        say(f"the lab runs and is in use; {difference} (./invoke lab.down ends it)")
-    return difference
 
 
 def _make_vendor_files(recipes: Sequence[Recipe]) -> None:

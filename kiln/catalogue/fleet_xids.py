@@ -39,30 +39,21 @@ def events_by_ami(
     gets what cannot be read or is too much.
     """
     since = utc_now() - timedelta(days=DAYS)
-    answers = in_regions(
-        regions, lambda region: [_events(target.in_region(region), each, since) for each in groups]
-    )
-    named = [
-        (region, group, answer)
-        for region, of_region in answers.items()
-        for group, answer in zip(groups, of_region, strict=True)
-        if answer is not None
-    ]
-    refused = [
-        f"{region}: {answer}" for region, _, answer in named if isinstance(answer, KilnError)
-    ]
-    if refused:
-        more = f" (and {len(refused) - 1} more)" if refused[1:] else ""
-        say(f"Xids of the fleet are left out: {refused[0]}{more}")
+    try:
+        answers = in_regions(
+            regions,
+            lambda region: [_events(target.in_region(region), group, since) for group in groups],
+        )
+    except KilnError as error:
+        say(f"Xids of the fleet are left out: {error}")
         return None
-    by_ami: EventsByAmi = {}
-    for region, group, answer in named:
-        if isinstance(answer, list):
-            if len(answer) >= _MOST_EVENTS:
-                say(f"{region}: {group} has more than {_MOST_EVENTS} Xids; the first are counted")
-            for event in filter(None, map(_event, answer)):
-                by_ami.setdefault(event["image_id"], []).append(event)
-    return by_ami if named else None
+    found = [answer for each in answers.values() for answer in each if answer is not None]
+    if any(len(answer) >= _MOST_EVENTS for answer in found):
+        say(f"a region has more than {_MOST_EVENTS} Xids; the first are counted")
+    by_ami: EventsByAmi = defaultdict(list)
+    for event in (event for answer in found for event in map(_event, answer) if event):
+        by_ami[event["image_id"]].append(event)
+    return by_ami if found else None
 
 
 def seen_xids(events: Iterable[Mapping[str, Any]]) -> tuple[SeenXid, ...]:
@@ -82,7 +73,7 @@ def seen_xids(events: Iterable[Mapping[str, Any]]) -> tuple[SeenXid, ...]:
     return tuple(sorted(seen, key=lambda entry: (-entry.count, entry.xid)))
 
 
-def _events(target: Target, group: str, since: datetime) -> list[dict[str, Any]] | KilnError | None:
+def _events(target: Target, group: str, since: datetime) -> list[dict[str, Any]] | None:
     """The events with a code as CloudWatch Logs has them; None where there is no such group."""
     client: Any = aws.logs(target)
     pages = client.get_paginator("filter_log_events").paginate(
@@ -91,14 +82,11 @@ def _events(target: Target, group: str, since: datetime) -> list[dict[str, Any]]
         startTime=int(since.timestamp() * 1000),
         PaginationConfig={"MaxItems": _MOST_EVENTS},
     )
-    try:
-        with aws.explained(f"the events of {group} could not be read"):
-            try:
-                return [event for page in pages for event in page["events"]]
-            except client.exceptions.ResourceNotFoundException:
-                return None
-    except KilnError as error:
-        return error
+    with aws.explained(f"the events of {group} could not be read in {target.region}"):
+        try:
+            return [event for page in pages for event in page["events"]]
+        except client.exceptions.ResourceNotFoundException:
+            return None
 
 
 def _event(raw: Mapping[str, Any]) -> dict[str, Any] | None:

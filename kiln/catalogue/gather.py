@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from kiln import facts
-from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.tags import VERIFIED, says_verified
@@ -22,6 +21,7 @@ from kiln.catalogue.model import (
     ChannelMove,
     CheckCounts,
     Gathered,
+    SeenXid,
     ServedType,
     Signed,
     Trust,
@@ -32,7 +32,7 @@ from kiln.compat.which import judged_rows, rows_on
 from kiln.image.diff import Change, compare_records
 from kiln.image.version_info import read_version_info
 from kiln.matrix.publishing import Publish
-from kiln.pipeline import kept_records
+from kiln.pipeline import records as kept_records
 from kiln.pipeline.record import Record
 from kiln.publish import channels, provenance
 from kiln.publish.overview import ChannelRow, channel_rows
@@ -107,32 +107,23 @@ def gather_catalogue(
     )
 
 
-def image_key(release: Release) -> str:
-    """The name of an image's files: its run's id, otherwise a hash of what it is called."""
-    if vocabulary.RUN_ID.fits(release.run_id):
-        return release.run_id
-    return hashlib.sha256(release.ami_name.encode()).hexdigest()[:16]
-
-
 def _releases(past: Mapping[str, Sequence[Release]]) -> dict[str, Release]:
     """Each image that a line's channels have held, as its last move describes it, newest first."""
     every = sorted(
         (move for each in past.values() for move in each), key=lambda move: move.moved.at
     )
-    last = {image_key(release): release for release in every}
+    last = {release.run_id: release for release in every}
     return dict(sorted(last.items(), key=lambda pair: (pair[1].built, pair[0]), reverse=True))
 
 
 def _record(release: Release, say: Say) -> Record | None:
     """The record that judged the image last, otherwise that of its build; None if none is here."""
-    if not vocabulary.RECIPE_NAME.fits(release.recipe):
-        return None
     every = kept_records.all_of(release.recipe)
     ids = set(release.images.values())
     judged = (
         record
         for record in every
-        if record.ami_id in ids and not record.says_nothing and record.checks
+        if record.ami_id in ids and not record.is_inconclusive and record.checks
     )
     built = (record for record in every if record.run_id == release.run_id)
     record = next(judged, next(built, None))
@@ -166,16 +157,12 @@ class _Account:
         for at, (key, release) in enumerate(releases.items()):
             before = keys[at + 1] if at + 1 < len(keys) else None
             record = records.get(key)
-            checks = record.checks if record else None
-            changes = changes_between(records.get(before or ""), record)
-            ami_id = release.images.get(self.target.region)
-            trust, why = _trust(self.own.get(ami_id or ""))
-            if signer is None:
-                signed: tuple[Signed, str] = "unsigned", "the matrix names no key for this line"
-            elif at < _NEWEST_CHECKED or held & {*release.images.values()}:
-                signed = self._signed(ami_id, trust, signer)
-            else:
-                signed = "unknown", "of images that no channel holds only the newest are checked"
+            versions = record.versions if record else None
+            amis = set(release.images.values())
+            ami_id = release.images.get(self.target.region, "")
+            trust, why = _trust(self.own.get(ami_id))
+            checked = at < _NEWEST_CHECKED or bool(held & amis)
+            signed, signed_why = self._signed(ami_id, trust, signer, checked=checked)
             yield CataloguedImage(
                 key=key,
                 ami_name=release.ami_name,
@@ -183,38 +170,34 @@ class _Account:
                 built=release.built,
                 trust=trust,
                 why_not=why,
-                signed=signed[0],
-                signed_why=signed[1],
+                signed=signed,
+                signed_why=signed_why,
                 installed=asdict(release.installed),
                 recipe=release.recipe,
                 recipe_digest=release.recipe_digest,
                 git_commit=release.git_commit,
-                checks=CheckCounts(
-                    checks.passed, checks.failed, checks.skipped, record.verify_instance_type
-                )
-                if checks and record
-                else None,
-                packages=len(record.versions["packages"]) if record and record.versions else None,
+                checks=_check_counts(record),
+                packages=len(versions["packages"]) if versions else None,
                 record=f"images/{key}.record.json" if record else None,
-                sbom=f"images/{key}.sbom.json" if record and record.versions else None,
+                sbom=f"images/{key}.sbom.json" if versions else None,
                 before=before,
-                changes=None
-                if changes is None
-                else {
-                    severity: sum(change.severity == severity for change in changes)
-                    for severity in ("high", "medium", "low")
-                },
-                xids=None
-                if self.events is None
-                else seen_xids(
-                    event
-                    for ami in set(release.images.values())
-                    for event in self.events.get(ami, ())
-                ),
+                changes=_change_counts(records.get(before or ""), record),
+                xids=self._xids(amis),
             )
 
-    def _signed(self, ami_id: str | None, trust: Trust, signer: SSlibKey) -> tuple[Signed, str]:
-        if ami_id is None or trust == "gone":
+    def _xids(self, amis: set[str]) -> tuple[SeenXid, ...] | None:
+        if self.events is None:
+            return None
+        return seen_xids(event for ami in amis for event in self.events.get(ami, ()))
+
+    def _signed(
+        self, ami_id: str, trust: Trust, signer: SSlibKey | None, *, checked: bool
+    ) -> tuple[Signed, str]:
+        if signer is None:
+            return "unsigned", "the matrix names no key for this line"
+        if not checked:
+            return "unknown", "of images that no channel holds only the newest are checked"
+        if trust == "gone":
             return "unknown", "the AMI is not there any more"
         try:
             statement = provenance.verify_image(self.target, ami_id, signer)
@@ -224,6 +207,21 @@ class _Account:
         return (
             ("does not match", "; ".join(statement.wrong)) if statement.wrong else ("matches", "")
         )
+
+
+def _check_counts(record: Record | None) -> CheckCounts | None:
+    if record is None or record.checks is None:
+        return None
+    checks = record.checks
+    return CheckCounts(checks.passed, checks.failed, checks.skipped, record.verify_instance_type)
+
+
+def _change_counts(before: Record | None, after: Record | None) -> dict[str, int] | None:
+    changes = changes_between(before, after)
+    if changes is None:
+        return None
+    counts = Counter(change.severity for change in changes)
+    return {severity: counts[severity] for severity in ("high", "medium", "low")}
 
 
 def _signer(
@@ -282,7 +280,7 @@ def _moves(past: Mapping[str, Sequence[Release]]) -> Iterator[ChannelMove]:
     for at, channel, release in sorted(every, key=lambda each: each[0], reverse=True):
         moved = release.moved
         yield ChannelMove(
-            channel, at, moved.by, moved.action, release.ami_name, image_key(release), moved.why
+            channel, at, moved.by, moved.action, release.ami_name, release.run_id, moved.why
         )
 
 

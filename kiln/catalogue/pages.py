@@ -24,7 +24,6 @@ from kiln.catalogue.model import (
     CataloguedLine,
     ChannelInRegion,
     Gathered,
-    SeenXid,
     catalogue_json_schema,
 )
 from kiln.catalogue.reference import mig_files, mig_gpus, xid_codes, xid_state
@@ -93,7 +92,7 @@ def _pages(gathered: Gathered, say: Say) -> Iterator[tuple[str, str]]:
     yield "compare.html", page("compare.html.j2", here="compare.html", comparable=comparable)
     yield "mig.html", page("mig.html.j2", here="mig.html", gpus=mig_gpus())
     yield "xid.html", page("xid.html.j2", here="xid.html", codes=xid_codes(), as_of=xid_state())
-    yield "index.html", page("index.html.j2", here="index.html", **_of_index(catalogue))
+    yield "index.html", page("index.html.j2", here="index.html", days=_days)
 
 
 def _name(line: CataloguedLine) -> str:
@@ -103,30 +102,6 @@ def _name(line: CataloguedLine) -> str:
 def _script(data: Any) -> str:
     """JSON inside a script: no `<`, so that no HTML parser could end the script there."""
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def _of_index(catalogue: Catalogue) -> dict[str, Any]:
-    def each(field: str) -> list[str]:
-        values = {getattr(line, field) for line in catalogue.lines}
-        return sorted(value for value in values if value)
-
-    choices = [
-        ("type", "Instance type", [kind.type for kind in catalogue.types]),
-        ("distro", "Distribution", each("distro")),
-        ("flavor", "Flavour", each("flavor")),
-        ("cuda", "CUDA", each("cuda")),
-        ("arch", "Processor", each("arch")),
-    ]
-    in_matrix = [line.recipe for line in catalogue.lines if line.in_matrix]
-    return {
-        "choices": choices,
-        "published": any(line.channels for line in catalogue.lines),
-        "example": in_matrix[0] if in_matrix else "NAME",
-        "ages": {
-            line.line: _days(line.images[0].built, catalogue.made) if line.images else None
-            for line in catalogue.lines
-        },
-    }
 
 
 def _days(before: str, after: str) -> int | None:
@@ -183,22 +158,15 @@ def _of_line(
     image = line.images[0] if line.images else None
     record = gathered.records.get(image.key) if image else None
     before = gathered.records.get(image.before or "") if image else None
-    checks = record.checks.checks if record and record.checks else ()
-    skipped: dict[str, list[str]] = {}
-    for check in checks:
-        if check.outcome == "skipped":
-            skipped.setdefault(check.message, []).append(f"{check.file}.py::{check.name}")
     return {
         "line": line,
         "feed": f"{_name(line)}.xml",
         "image": image,
-        "installed": [(name, value) for name, value in _installed(image, record) if value],
-        "failed": [check for check in checks if check.outcome == "failed"],
-        "passed": [check for check in checks if check.outcome == "passed"],
-        "skipped": list(skipped.items()),
+        "installed": list(_installed(image, record)) if image else [],
+        "checks": record.checks.checks if record and record.checks else (),
         "changes": changes_between(before, record),
         "most": _MOST_CHANGES,
-        "reported": list(_reported(line)),
+        "codes": {code["code"]: code for code in xid_codes()},
         "days": DAYS,
         "launches": _launches(line, row, gathered.catalogue.region, say) if row else (),
     }
@@ -261,27 +229,14 @@ def _launch(
     }
 
 
-def _reported(
-    line: CataloguedLine,
-) -> Iterator[tuple[CataloguedImage, SeenXid, dict[str, Any] | None]]:
-    """Each image's Xids of the fleet, the newest image first, with what is known of the code."""
-    codes = {code["code"]: code for code in xid_codes()}
-    for image in line.images:
-        for seen in image.xids or ():
-            yield image, seen, codes.get(seen.xid)
-
-
-def _installed(image: CataloguedImage | None, record: Record | None) -> Iterator[tuple[str, str]]:
+def _installed(image: CataloguedImage, record: Record | None) -> Iterator[tuple[str, str]]:
     """Versions on the image: of its release, and of each component that its record lists."""
-    if image is None:
-        return
     seen = {name: value for name, value in image.installed.items() if value and name != "digest"}
     yield from seen.items()
-    parts = (record.versions or {}).get("components") if record else None
-    for name, part in parts.items() if isinstance(parts, dict) else ():
-        version = part.get("version") if isinstance(part, dict) else None
-        if version and name not in (*seen, "nvidia-driver"):
-            yield str(name), str(version)
+    if record and record.versions:
+        for name, part in read_version_info(record.versions).components.items():
+            if part.version and name not in (*seen, "nvidia-driver"):
+                yield name, part.version
 
 
 def _image_files(image: CataloguedImage, record: Record) -> Iterator[tuple[str, str]]:

@@ -21,6 +21,7 @@ from kiln.cli.flags import (
 from kiln.cli.front import report, show, task
 
 if TYPE_CHECKING:
+    from kiln.base.recipe import Recipe
     from kiln.cloud.target import OwnKernel
     from kiln.pipeline.build import Outcome
     from kiln.pipeline.plan import Plan
@@ -86,7 +87,7 @@ def build(
     outcome = builds.build_recipes(
         recipes, options, place, progress, install=not no_install, on_failure=report
     )
-    return _show_outcome(outcome, as_json=json)
+    return _show_outcome(outcome, recipes, as_json=json)
 
 
 @task(
@@ -121,13 +122,12 @@ def rebuild(
     from kiln.base.progress import Progress
     from kiln.cli import fetched_records, targets
     from kiln.pipeline import build as builds
-    from kiln.pipeline import kept_records
-    from kiln.pipeline import rebuild as rebuilding
-    from kiln.pipeline.plan import Options
+    from kiln.pipeline import records
+    from kiln.pipeline.plan import Options, rebuild_inputs
 
     fetched_records.bring_for_names(aws_flags, record)
-    built = kept_records.find_record(record)
-    recipe, rebuilt = rebuilding.inputs(built)
+    built = records.find_record(record)
+    recipe, rebuilt = rebuild_inputs(built)
     chosen = targets.choose(built.target if target == "auto" else target, region or built.region)
     options = Options(
         instance_type=instance_type or built.instance_type,
@@ -148,7 +148,7 @@ def rebuild(
         on_failure=report,
         rebuilt=rebuilt,
     )
-    return _show_outcome(outcome, as_json=json)
+    return _show_outcome(outcome, [recipe], as_json=json)
 
 
 @task(
@@ -188,8 +188,8 @@ def verify(
     from kiln.base.progress import Progress
     from kiln.cli import targets
     from kiln.cli.summary import summary
+    from kiln.pipeline import running
     from kiln.pipeline import verify as verifies
-    from kiln.pipeline import verify_running as running
 
     named = {"--ami": ami, "--instance": instance, "--host": host}
     if sum(value is not None for value in named.values()) != 1:
@@ -201,7 +201,7 @@ def verify(
                 raise KilnError(f"{flag} is for --ami: a machine that runs is what it is")
         place = targets.choose(target, region)
         checked = running.verify_running(
-            running.of_host(host) if host else running.of_instance(str(instance), place),
+            running.at_host(host) if host else running.at_instance(str(instance), place),
             place,
             Progress(),
             kind_of_machine=targets.kind_of_machine,
@@ -210,8 +210,8 @@ def verify(
             exercise=exercise,
             install=not no_install,
         )
-        show(checked.record.as_json(), as_json=json, text=lambda data: summary(checked.record))
-        return int(checked.record.status == "failed")
+        show(checked.as_json(), as_json=json, text=lambda data: summary(checked))
+        return int(checked.status == "failed")
     for flag, value in (("--key", key), ("--exercise", exercise)):
         if value:
             raise KilnError(f"{flag} is for --instance and --host")
@@ -225,10 +225,10 @@ def verify(
         aws_flags=aws_flags,
         keyword=k,
     )
-    show(judged.record.as_json(), as_json=json, text=lambda data: summary(judged.record))
+    show(judged.as_json(), as_json=json, text=lambda data: summary(judged))
     if k:
-        return int(judged.record.status == "failed" or bool(judged.record.left))
-    return int(not judged.good)
+        return int(judged.status == "failed" or bool(judged.left))
+    return int(not judged.succeeded)
 
 
 def _own_kernel(wanted: bool, disk: str | None) -> OwnKernel | None:
@@ -249,19 +249,22 @@ def _show_plans(planned: list[Plan], *, as_json: bool) -> int:
     return 0
 
 
-def _show_outcome(outcome: Outcome, *, as_json: bool) -> int:
+def _show_outcome(outcome: Outcome, recipes: list[Recipe], *, as_json: bool) -> int:
     from kiln.cli.summary import summary
+    from kiln.compat.unconfirmed import unconfirmed_of_row
+
+    unconfirmed = {recipe.name: len(unconfirmed_of_row(recipe)) for recipe in recipes}
 
     show(
-        [build.record.as_json() for build in outcome.built],
+        [record.as_json() for record in outcome.built],
         as_json=as_json,
         # A failure was reported when it happened, perhaps many lines ago.
         text=lambda data: "\n".join(
             [
-                *(summary(build.record, build.unconfirmed) for build in outcome.built),
+                *(summary(record, unconfirmed[record.recipe["name"]]) for record in outcome.built),
                 *([""] if outcome.built and outcome.failures else []),
                 *(f"failed  {error}" for error in dict.fromkeys(outcome.failures.values())),
             ]
         ),
     )
-    return 0 if outcome.good else 1
+    return 0 if outcome.succeeded else 1

@@ -28,13 +28,12 @@ def make_catalogue(
     from kiln.catalogue.site import write_site
     from kiln.cli import fetched_records
     from kiln.matrix import load
-    from kiln.pipeline.shared_records import bring_newest
     from kiln.publish import line_flags
 
     recipes = load.load_recipes()
     shelf = fetched_records.shelf_for(aws_flags, place)
     if shelf:
-        bring_newest(shelf, [recipe.name for recipe in recipes], note, each=_RECORDS)
+        shelf.fetch_newest([recipe.name for recipe in recipes], note, each=_RECORDS)
     gathered = gather_catalogue(place, recipes, line_flags.settings_by_line(), regions, note)
     write_site(site_files(gathered, note), folder)
     return gathered.catalogue

@@ -13,12 +13,12 @@ from kiln.cli.front import note
 if TYPE_CHECKING:
     from kiln.base.recipe import Recipe
     from kiln.cloud.target import Target
-    from kiln.pipeline.shared_records import Shelf
+    from kiln.pipeline.records import RecordsBucket
 
 
 def shelf_for(
     aws_flags: Mapping[str, str], place: Target | None = None, recipe: Recipe | None = None
-) -> Shelf | None:
+) -> RecordsBucket | None:
     """The bucket of records that flags, environment, row or `defaults` name; None without one.
 
     `place` is where it is reached from, otherwise what `--target auto` is.
@@ -27,7 +27,7 @@ def shelf_for(
     from kiln.base.account import Account
     from kiln.matrix import load
     from kiln.matrix.flags import records_bucket
-    from kiln.pipeline.shared_records import shelf_of
+    from kiln.pipeline.records import bucket_at
 
     settings = recipe.row.account if recipe else Account()
     if recipe is None:
@@ -38,7 +38,7 @@ def shelf_for(
         return None
     from kiln.cli import targets  # with the lab, which costs a fifth of `list`
 
-    return shelf_of(bucket, place or targets.choose())
+    return bucket_at(bucket, place or targets.choose())
 
 
 def bring_for_names(aws_flags: Mapping[str, str], *names: str) -> None:
@@ -46,24 +46,22 @@ def bring_for_names(aws_flags: Mapping[str, str], *names: str) -> None:
 
     Raises what `shelf_for` raises.
     """
-    from kiln.pipeline.shared_records import bring_named
 
     builds = [name for name in names if not name.endswith(".json") and not Path(name).is_file()]
     shelf = shelf_for(aws_flags) if builds else None
     if shelf is None:
         return
     for name in builds:
-        bring_named(shelf, name, note)
+        shelf.fetch_named(name, note)
 
 
 def bring_for_rows(aws_flags: Mapping[str, str], rows: Sequence[str]) -> None:
     """Fetch the newest record of each row; if AWS does not answer, prints that and continues."""
-    from kiln.pipeline.shared_records import bring_newest
 
     try:
         shelf = shelf_for(aws_flags)
         if shelf:
-            bring_newest(shelf, rows, note)
+            shelf.fetch_newest(rows, note)
     except KilnError as error:
         if error.exit_status == 2:
             raise

@@ -20,17 +20,17 @@ def list_(c: Context, aws_flags: dict[str, str], json: bool = False) -> None:
     """The matrix as a table, with the result of each AMI's last build."""
     from kiln.cli import fetched_records, tables
     from kiln.matrix import load
-    from kiln.pipeline import kept_records
+    from kiln.pipeline import records
 
     recipes = load.load_recipes()
     fetched_records.bring_for_rows(aws_flags, [recipe.name for recipe in recipes])
-    records = {recipe.name: kept_records.last(recipe.name) for recipe in recipes}
+    built = {recipe.name: records.last(recipe.name) for recipe in recipes}
     if json:
-        show(tables.rows(recipes, records), as_json=True, text=str)
+        show(tables.rows(recipes, built), as_json=True, text=str)
     else:
         from rich.console import Console
 
-        Console(soft_wrap=True).print(tables.recipes_table(recipes, records), soft_wrap=True)
+        Console(soft_wrap=True).print(tables.recipes_table(recipes, built), soft_wrap=True)
 
 
 @task(

@@ -8,8 +8,8 @@ from typing import Any
 from kiln.cli import fetched_records
 from kiln.cli.front import note
 from kiln.cloud.target import Target
-from kiln.pipeline import kept_records, shared_records
-from kiln.pipeline.shared_records import Shelf
+from kiln.pipeline import records
+from kiln.pipeline.records import RecordsBucket
 from kiln.publish.night_plan import Due, Night
 
 
@@ -48,7 +48,7 @@ def plan_data(night: Night, commands: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _command(due: Due, target: Target, shelf: Shelf | None) -> str:
+def _command(due: Due, target: Target, shelf: RecordsBucket | None) -> str:
     name, where = due.recipe.name, f"--target {target.kind} --region {target.region}"
     if shelf:
         where += f" --records-bucket {shelf.bucket}"
@@ -60,10 +60,10 @@ def _command(due: Due, target: Target, shelf: Shelf | None) -> str:
     return f"./invoke verify --ami {due.ami_id} {where} && {publish}"
 
 
-def _is_kept(shelf: Shelf, row: str, ami_id: str) -> bool:
+def _is_kept(shelf: RecordsBucket, row: str, ami_id: str) -> bool:
     """Whether other machines find the record of a verification of the AMI."""
-    kept = shared_records.bring_row(shelf, row, note)
+    kept = shelf.fetch_row(row, note)
     return any(
         build.run_id in kept and build.ami_id == ami_id and build.status == "verified"
-        for build in kept_records.all_of(row)
+        for build in records.all_of(row)
     )

@@ -27,7 +27,7 @@ from kiln.cli.front import note, report, show, task
 if TYPE_CHECKING:
     from kiln.base.recipe import Recipe
     from kiln.cloud.target import Target
-    from kiln.pipeline.shared_records import Shelf
+    from kiln.pipeline.records import RecordsBucket
     from kiln.publish.night_records import ShelfOf
     from kiln.publish.night_results import RowResult
     from kiln.publish.release_comparison import Bring, Comparison
@@ -81,9 +81,9 @@ def nightly_(
     records = {name: text for name, text in aws_flags.items() if name in RECORDS}
     options = Options(aws_flags={**records, "region": place.region})  # as plan_night plans
     place = builds.announce(recipes, options, place, progress.say)
-    with place.preparing(["a night"]):
-        if place.preparation and place.gone():
-            place = place.prepare([], progress.say)
+    with place.hooks.preparing(["a night"]):
+        if place.hooks.gone():
+            place.hooks.prepare([], progress, install=not no_install, own_kernel=False)
         shelf_of, bring = _records(recipes, aws_flags, place)
         boot, install = smoke_test(install=not no_install), not no_install
         night = plan_night(recipes, settings, place)
@@ -284,7 +284,7 @@ def _records(
     from kiln.cli.fetched_records import shelf_for
     from kiln.publish.night_records import bringing
 
-    def shelf_of(recipe: Recipe | None) -> Shelf | None:
+    def shelf_of(recipe: Recipe | None) -> RecordsBucket | None:
         return shelf_for(aws_flags, target, recipe)
 
     return shelf_of, bringing(recipes, shelf_of, note)

@@ -129,9 +129,9 @@ def _locked_from(name: str) -> LockDiff:
     Raises KilnError for a run in the lab or without an AMI, or a hash that is not the locked one.
     """
     from kiln.packer.seen_hashes import record_hashes
-    from kiln.pipeline import kept_records
+    from kiln.pipeline import records
 
-    build = kept_records.find_record(name)
+    build = records.find_record(name)
     run = f"run {build.run_id}"
     if not build.versions:
         raise KilnError(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from kiln.base.paths import near
-from kiln.pipeline.record import Checks, Record
+from kiln.pipeline.checks import Checks
+from kiln.pipeline.record import Record
 
 
 def summary(record: Record, unconfirmed: int = 0) -> str:

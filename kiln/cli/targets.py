@@ -11,8 +11,7 @@ from kiln.base import vocabulary
 from kiln.base.account import REGION_VARIABLES
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.cloud import aws
-from kiln.cloud.aws_target import AwsTarget
-from kiln.cloud.machine import Machine
+from kiln.cloud.instance import Machine
 from kiln.cloud.target import DEFAULT_REGION, Target
 from kiln.matrix import flags, load
 from lab import settings
@@ -58,7 +57,7 @@ def choose_aws(wanted: str, region: str | None, task: str) -> Target:
 def kind_of_machine(machine: Machine) -> str:
     """The kind of target that a machine runs in, as the machine itself shows: it may be another one
     than what `choose` finds, which asks where this machine's credentials are for."""
-    return (LabTarget if is_guest(machine.ssh) else AwsTarget).kind
+    return (LabTarget if is_guest(machine.ssh) else Target).kind
 
 
 def _place(wanted: str, region: str | None) -> Target:
@@ -78,7 +77,7 @@ def _place(wanted: str, region: str | None) -> Target:
         return _lab("AWS_ENDPOINT_URL is the lab's", where, called, endpoint)
     method = aws.find_credentials()
     if method:
-        return AwsTarget(f"AWS credentials found: {method}", where)
+        return Target(f"AWS credentials found: {method}", where)
     if wanted == "aws":
         raise KilnError(
             "--target aws, but boto3 finds no AWS credentials",
@@ -88,10 +87,11 @@ def _place(wanted: str, region: str | None) -> Target:
 
 
 def _lab(why: str, region: str, called: str, endpoint: str) -> LabTarget:
-    """The lab in a region. Raises KilnError (exit status 2) for one that it does not have."""
-    target = LabTarget(why, region, endpoint)
-    target.check_region(region, called)
-    return target
+    """The lab in a region, which `called` names."""
+    try:
+        return LabTarget(why, endpoint=endpoint).in_region(region)
+    except KilnError as error:
+        raise KilnError(f"{called}: {error.message}", hint=error.hint) from None
 
 
 def _configured_region() -> tuple[str, str]:

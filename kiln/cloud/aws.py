@@ -1,24 +1,36 @@
-"""boto3 clients, and AWS's errors as KilnError."""
+"""botocore's clients and waiters, and AWS's errors as KilnError."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kiln.base.errors import KilnError, did_you_mean, operation_failed
-from kiln.cloud.target import Target
 from kiln.facts import tables
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ssm import SSMClient
+
+
+class Endpoint(Protocol):
+    """A region, and the arguments of `create_client` besides it: what a `Target` has."""
+
+    @property
+    def region(self) -> str: ...
+
+    def client_settings(self) -> Mapping[str, str]: ...
+
+    def __hash__(self) -> int: ...
+
 
 # A region that the account has not enabled answers as if the credentials were wrong:
 # https://github.com/fog/fog-aws/issues/585
@@ -96,35 +108,35 @@ def without_encoded(text: str) -> str:
     return _ENCODED.sub("", text)
 
 
-def ec2(target: Target, *, attempts: int = 6) -> EC2Client:
+def ec2(target: Endpoint, *, attempts: int = 6) -> EC2Client:
     """An EC2 client for the target's region; it asks so often where AWS throttles or fails."""
     client: EC2Client = _client("ec2", target, attempts)
     return client
 
 
-def ssm(target: Target) -> SSMClient:
+def ssm(target: Endpoint) -> SSMClient:
     """An SSM client for the target's region."""
     client: SSMClient = _client("ssm", target)
     return client
 
 
-def kms(target: Target) -> Any:
+def kms(target: Endpoint) -> Any:
     """A KMS client for the target's region."""
     return _client("kms", target)
 
 
-def autoscaling(target: Target) -> Any:
+def autoscaling(target: Endpoint) -> Any:
     """An Auto Scaling client for the target's region."""
     return _client("autoscaling", target)
 
 
-def sns(target: Target) -> Any:
+def sns(target: Endpoint) -> Any:
     """An SNS client for the target's region."""
     return _client("sns", target)
 
 
 @cache
-def s3(target: Target) -> Any:
+def s3(target: Endpoint) -> Any:
     """An S3 client for the target's region; S3 itself sends it on to the bucket's.
 
     S3 refuses its calls to a bucket of another account, which may have taken the name.
@@ -140,43 +152,37 @@ def s3(target: Target) -> Any:
     return client
 
 
-def cloudformation(target: Target) -> Any:
+def cloudformation(target: Endpoint) -> Any:
     """A CloudFormation client for the target's region."""
     return _client("cloudformation", target)
 
 
-def cloudwatch(target: Target) -> Any:
+def cloudwatch(target: Endpoint) -> Any:
     """A CloudWatch client for the target's region."""
     return _client("cloudwatch", target)
 
 
-def codebuild(target: Target) -> Any:
+def codebuild(target: Endpoint) -> Any:
     """A CodeBuild client for the target's region."""
     return _client("codebuild", target)
 
 
-def logs(target: Target) -> Any:
+def logs(target: Endpoint) -> Any:
     """A CloudWatch Logs client for the target's region."""
     return _client("logs", target)
 
 
-def account(target: Target) -> str:
-    """The account id that the credentials belong to.
-
-    Raises KilnError (exit status 1) if AWS does not accept them.
-    """
+def account(target: Endpoint) -> str:
+    """The account id that the credentials belong to."""
     return str(_caller(target)["Account"])
 
 
-def identity(target: Target) -> str:
-    """The ARN that the credentials belong to.
-
-    Raises KilnError (exit status 1) if AWS does not accept them.
-    """
+def identity(target: Endpoint) -> str:
+    """The ARN that the credentials belong to."""
     return str(_caller(target)["Arn"])
 
 
-def session_client(service: str, target: Target, **credentials: str) -> Any:
+def session_client(service: str, target: Endpoint, **credentials: str) -> Any:
     """A client of its own with other credentials than the target's, by boto3's names."""
     own = target.client_settings()
     settings = {**own, **credentials}
@@ -205,12 +211,12 @@ def _unconfigured_session() -> Any:
     return Session({**defaults, "config_file": no_file, "credentials_file": no_file})
 
 
-def sts(target: Target) -> Any:
+def sts(target: Endpoint) -> Any:
     """An STS client for the target's region."""
     return _client("sts", target)
 
 
-def _caller(target: Target) -> Any:
+def _caller(target: Endpoint) -> Any:
     from botocore.exceptions import EndpointConnectionError
 
     with explained("the credentials could not be checked"):
@@ -265,7 +271,41 @@ def explained(what: str) -> Iterator[None]:
     except ClientError as error:
         raise as_error(what, error) from None
     except (BotoCoreError, ResponseParserError) as error:
-        raise operation_failed(f"{what}: {error}") from None
+        raise operation_failed(f"{what}: {error}", hint=hint_in(str(error))) from None
+
+
+# botocore's words for a state that is not the one waited for, and for one that it calls a failure.
+_PENDING = ("Max attempts exceeded", "terminal failure state")
+
+
+def wait(
+    client: Any,
+    waiter: str,
+    *,
+    limit: float,
+    every: float,
+    sleep: Callable[[float], None] = time.sleep,
+    terminal: bool = True,
+    **request: Any,
+) -> None:
+    """Wait with one of botocore's waiters; each question is its own, so that `sleep` can end it.
+
+    `every` and `limit` are seconds. `sleep` raises what ends the wait early. Unless `terminal`, a
+    state that the waiter calls a failure may still change. Raises botocore's WaiterError.
+    """
+    from botocore.exceptions import WaiterError
+
+    deadline = time.monotonic() + limit
+    once = {"Delay": 0, "MaxAttempts": 1}
+    while True:
+        try:
+            client.get_waiter(waiter).wait(**request, WaiterConfig=once)
+            return
+        except WaiterError as error:
+            pending = _PENDING[:1] if terminal else _PENDING
+            if not any(words in str(error) for words in pending) or time.monotonic() > deadline:
+                raise
+        sleep(every)
 
 
 def is_gone(error: ClientError) -> bool:
@@ -290,10 +330,7 @@ def as_error(what: str, error: ClientError) -> KilnError:
 
 
 def find_credentials() -> str | None:
-    """Where boto3 finds credentials (env, shared-credentials-file, sso, iam-role, …), or None.
-
-    Raises KilnError (exit status 2) for a configuration that botocore does not accept.
-    """
+    """Where boto3 finds credentials (env, shared-credentials-file, sso, iam-role, …), or None."""
     import boto3
     from botocore.exceptions import BotoCoreError
 
@@ -308,10 +345,7 @@ def find_credentials() -> str | None:
 
 
 def profile_region() -> str | None:
-    """The region in the user's profile, or None.
-
-    Raises KilnError (exit status 2) for a configuration that botocore does not accept.
-    """
+    """The region in the user's profile, or None."""
     import botocore.session
     from botocore.exceptions import BotoCoreError
 
@@ -331,7 +365,7 @@ def _bad_configuration(error: Exception) -> KilnError:
 
 
 @cache
-def _client(service: str, target: Target, attempts: int = 6) -> Any:
+def _client(service: str, target: Endpoint, attempts: int = 6) -> Any:
     """One client per service and target: creating a client costs more than most calls."""
     from botocore.config import Config
 

@@ -1,13 +1,21 @@
-"""Which launch comes next when EC2 has no capacity for one: types × subnets, in order."""
+"""Which launch comes next when EC2 has no capacity for one: types × subnets, in order, and the
+capacity reservation that serves some of them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from kiln.base.account import Account
+from kiln.base.errors import operation_failed
+from kiln.cloud import aws
+from kiln.cloud.target import Target
 from kiln.facts.tables import message
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import CapacityReservationTypeDef, FilterTypeDef
 
 # EC2's and its fleets' answers to a launch for which there is no capacity just now, or no quota:
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
@@ -28,6 +36,9 @@ class Launch:
     subnet_id: str | None
     reservation: str | None = None
 
+    def __str__(self) -> str:
+        return f"{self.instance_type}{f' in {self.subnet_id}' if self.subnet_id else ''}"
+
 
 @dataclass(frozen=True)
 class Try:
@@ -46,9 +57,66 @@ def market_of(spot: bool, reservation: str | None) -> str:
     return reservation or ("spot" if spot else "on-demand")
 
 
-def launches(types: Sequence[str], subnets: Sequence[str | None]) -> list[Launch]:
-    """All launches in the order in which they are tried: a type in each subnet, then the next."""
-    return [Launch(kind, subnet) for kind in types for subnet in subnets]
+def launches(
+    account: Account, target: Target, types: Sequence[str], subnets: Sequence[str | None]
+) -> list[Launch]:
+    """All launches in the order in which they are tried: a type in each subnet, then the next.
+
+    Instances of the type that the settings' reservation is for go into it, so only into subnets of
+    its availability zone.
+    """
+    wanted = account.capacity_reservation_id
+    reservation = _active(wanted, target) if wanted else None
+    launches: list[Launch] = []
+    for kind in types:
+        if reservation and kind == reservation["InstanceType"]:
+            inside = _in_zone(reservation, target, subnets)
+            launches += [Launch(kind, subnet, wanted) for subnet in inside]
+        else:
+            launches += [Launch(kind, subnet) for subnet in subnets]
+    return launches
+
+
+def _active(wanted: str, target: Target) -> CapacityReservationTypeDef:
+    with aws.explained(f"{wanted} could not be looked up in {target.region}"):
+        answer = aws.ec2(target).describe_capacity_reservations(CapacityReservationIds=[wanted])
+    for reservation in answer["CapacityReservations"]:
+        if reservation["State"] == "active":
+            return reservation
+    raise operation_failed(
+        f"{wanted} is not an active capacity reservation in {target.region}",
+        hint="aws ec2 describe-capacity-reservations lists the account's",
+    )
+
+
+def _in_zone(
+    reservation: CapacityReservationTypeDef, target: Target, subnets: Sequence[str | None]
+) -> list[str]:
+    """The subnets in the reservation's zone; the default one of the zone if none is named."""
+    # A zone's name differs from account to account, and a reservation may be another account's.
+    zone = reservation["AvailabilityZoneId"]
+    named = [subnet for subnet in subnets if subnet is not None]
+    default: list[FilterTypeDef] = [
+        {"Name": "availability-zone-id", "Values": [zone]},
+        {"Name": "default-for-az", "Values": ["true"]},
+    ]
+    with aws.explained("the subnets could not be looked up"):
+        client = aws.ec2(target)
+        if named:
+            answer = client.describe_subnets(SubnetIds=named)["Subnets"]
+        else:
+            answer = client.describe_subnets(Filters=default)["Subnets"]
+    zones = {subnet["SubnetId"]: subnet["AvailabilityZoneId"] for subnet in answer}
+    inside = [subnet for subnet in named or zones if zones.get(subnet) == zone]
+    if inside:
+        return inside
+    where = ", ".join(f"{subnet} ({zones.get(subnet)})" for subnet in named)
+    raise operation_failed(
+        f"{reservation['CapacityReservationId']} is in {reservation['AvailabilityZone']} ({zone}), "
+        f"and no subnet of the settings is: {where or 'no default one'}",
+        hint="name a subnet of that zone: aws ec2 describe-subnets --filters "
+        f"Name=availability-zone-id,Values={zone}",
+    )
 
 
 def no_capacity(answer: str) -> bool:

@@ -1,15 +1,23 @@
-"""Where a run's instances are launched, and how this machine reaches them."""
+"""Where a run's instances are launched, and how this machine reaches them: subnet, VPC, security
+group, key pair."""
 
 from __future__ import annotations
 
+import http.client
 import ipaddress
 import random
+import shutil
+import socket
+import urllib.request
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln.base.account import Account, SubnetFilter
 from kiln.base.errors import operation_failed
 from kiln.cloud import aws, session
+from kiln.cloud.cleanup import tags
+from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
 
 if TYPE_CHECKING:
@@ -18,8 +26,10 @@ if TYPE_CHECKING:
 SESSION_MANAGER = "session_manager"
 # Packer requires an ingress rule; Session Manager needs none.
 NOBODY = "127.0.0.1/32"
+# AWS's own "what is my address".
+_CHECK_IP = "https://checkip.amazonaws.com"
 # What to look at when an instance does not answer, by how it is reached.
-_WAYS = {
+_HINTS = {
     "public_ip": "reached by its public address: does its subnet lead to an internet gateway, and "
     "does nothing between here and there stop port 22?",
     "private_ip": "reached by its private address: is this machine in that VPC, a peered one or "
@@ -33,45 +43,103 @@ _WAYS = {
 
 @dataclass(frozen=True)
 class Network:
-    """A run's subnet (None: EC2 takes a default one) and VPC; how its instances are reached: by
-    their public address, their private one, or Session Manager; who may reach SSH on them."""
+    """A run's subnets in the order in which they are tried (None: a default one), their VPC, how
+    its instances are reached, and who may reach SSH on them."""
 
-    subnet_id: str | None
+    subnets: tuple[str | None, ...]
     vpc_id: str
     ssh_interface: str
     source_cidrs: tuple[str, ...]
-    # Where to launch when EC2 has no capacity in `subnet_id`, in order.
-    more_subnets: tuple[str, ...] = ()
-
-    @property
-    def subnets(self) -> tuple[str | None, ...]:
-        """All of them, in the order in which they are tried."""
-        return (self.subnet_id, *self.more_subnets)
 
     @property
     def by_session(self) -> bool:
-        """Is it Session Manager, which needs no open port?"""
+        """Whether instances are reached by Session Manager, which needs no open port."""
         return self.ssh_interface == SESSION_MANAGER
 
     @property
     def hint(self) -> str:
         """What to look at when an instance does not answer."""
-        return _WAYS[self.ssh_interface]
+        return _HINTS[self.ssh_interface]
+
+
+@dataclass(frozen=True)
+class Access:
+    """Access to a run's instances: its own key pair, and a security group of its own or those that
+    the settings name."""
+
+    key_name: str
+    key_file: Path
+    security_groups: tuple[str, ...]
+    network: Network
+
+
+def make_access(run: Run, target: Target, account: Account) -> Access:
+    """Create a key pair, and a security group that opens port 22 to this machine's address, as far
+    as the settings do not have it otherwise."""
+    client = aws.ec2(target)
+    network = find_network(account, target)
+    with aws.explained("the key pair could not be created"):
+        key = client.create_key_pair(
+            KeyName=f"kiln-{run.id}",
+            KeyType="ed25519",
+            TagSpecifications=[_tagged("key-pair", run, account)],
+        )
+    folder = run.folder / "ssh"
+    folder.mkdir(mode=0o700)
+    key_file = folder / "key.pem"
+    key_file.touch(mode=0o600)
+    key_file.write_text(key["KeyMaterial"])
+    groups = account.security_group_ids or (_make_group(client, run, network, account),)
+    return Access(f"kiln-{run.id}", key_file, groups, network)
+
+
+def forget_key(run: Run) -> None:
+    """Delete the private key of a run from this machine."""
+    shutil.rmtree(run.folder / "ssh", ignore_errors=True)
+
+
+def _make_group(client: EC2Client, run: Run, network: Network, account: Account) -> str:
+    with aws.explained("the security group could not be created"):
+        group = client.create_security_group(
+            GroupName=f"kiln-{run.id}",
+            Description=f"AMI Kiln run {run.id}: SSH from the machine that builds",
+            VpcId=network.vpc_id,
+            TagSpecifications=[_tagged("security-group", run, account)],
+        )["GroupId"]
+        # EC2 may not know a new group for some seconds, neither here nor at a launch:
+        # https://github.com/hashicorp/packer/pull/6843
+        aws.wait(client, "security_group_exists", limit=30, every=2, GroupIds=[group])
+        if network.by_session:
+            return group
+        client.authorize_security_group_ingress(
+            GroupId=group,
+            IpPermissions=[
+                {
+                    "IpProtocol": "tcp",
+                    "FromPort": 22,
+                    "ToPort": 22,
+                    "IpRanges": [
+                        {"CidrIp": cidr, "Description": "the machine that builds"}
+                        for cidr in network.source_cidrs
+                    ],
+                }
+            ],
+        )
+    return group
+
+
+def _tagged(kind: Any, run: Run, account: Account) -> Any:
+    return {"ResourceType": kind, "Tags": tags(run.id, **account.tags, Name=f"kiln-{run.id}")}
 
 
 def find_network(account: Account, target: Target) -> Network:
-    """The network of a build's settings.
-
-    A subnet that gives no public addresses is reached from inside. Raises KilnError (exit status 1)
-    if AWS refuses, if no subnet or several fit, or if this machine's address is unknown.
-    """
+    """The network of a build's settings. A subnet that gives no public addresses is reached from
+    inside."""
     client = aws.ec2(target)
     with aws.explained("the subnet could not be looked up"):
         subnets = _subnets(client, account)
-        subnet = subnets[0] if subnets else None
-        vpc = subnet["VpcId"] if subnet else _default_vpc(client)
-    _require_alike(subnets)
-    public = subnet is None or bool(subnet.get("MapPublicIpOnLaunch"))
+        vpc = subnets[0]["VpcId"] if subnets else _default_vpc(client)
+    public = not subnets or bool(subnets[0].get("MapPublicIpOnLaunch"))
     way = account.ssh_interface or ("public_ip" if public else "private_ip")
     if way == SESSION_MANAGER:
         session.require_plugin()
@@ -79,32 +147,10 @@ def find_network(account: Account, target: Target) -> Network:
         cidrs = account.ssh_source_cidrs
     elif way == SESSION_MANAGER or account.security_group_ids:
         cidrs = (NOBODY,)
-    elif way == "private_ip":
-        cidrs = (target.own_cidr(_block(client, subnet, vpc)),)
     else:
-        cidrs = (target.own_cidr(),)
-    ids = [str(subnet["SubnetId"]) for subnet in subnets]
-    return Network(ids[0] if ids else None, vpc, way, cidrs, tuple(ids[1:]))
-
-
-def address_towards(block: str) -> str:
-    """This machine's own address on the way to a network, which its routes decide.
-
-    Raises KilnError (exit status 1) if there is no way.
-    """
-    import socket
-
-    first = str(next(ipaddress.IPv4Network(block).hosts()))
-    try:
-        # Nothing is sent: the kernel only chooses the route.
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((first, 9))
-            return str(probe.getsockname()[0])
-    except OSError as error:
-        raise operation_failed(
-            f"this machine has no way to the private addresses of {block}: {error}",
-            hint="build from a machine inside the VPC, or with --ssh-interface session_manager",
-        ) from None
+        cidrs = (target.own_cidr or _own_address(client, way, subnets, vpc),)
+    ids = tuple(str(subnet["SubnetId"]) for subnet in subnets)
+    return Network(ids or (None,), vpc, way, cidrs)
 
 
 def _subnets(client: EC2Client, account: Account) -> list[Any]:
@@ -114,14 +160,10 @@ def _subnets(client: EC2Client, account: Account) -> list[Any]:
     ids = [account.subnet_id] if account.subnet_id else list(account.subnet_ids)
     if not ids:
         return []
-    subnets = {
+    found = {
         subnet["SubnetId"]: subnet for subnet in client.describe_subnets(SubnetIds=ids)["Subnets"]
     }
-    return [subnets[subnet_id] for subnet_id in ids]
-
-
-def _require_alike(subnets: list[Any]) -> None:
-    """Raises KilnError (exit status 1) unless one security group and one way in serve them all."""
+    subnets: list[Any] = [found[subnet_id] for subnet_id in ids]
     for subnet in subnets[1:]:
         for key, what in (("VpcId", "VPC"), ("MapPublicIpOnLaunch", "kind of address")):
             if subnet.get(key) != subnets[0].get(key):
@@ -130,6 +172,7 @@ def _require_alike(subnets: list[Any]) -> None:
                     f"{subnets[0]['SubnetId']}: {subnet.get(key)}, not {subnets[0].get(key)}",
                     hint="name subnets of one VPC that all give public addresses, or none",
                 )
+    return subnets
 
 
 def _filtered(client: EC2Client, wanted: SubnetFilter) -> Any:
@@ -155,14 +198,6 @@ def _filtered(client: EC2Client, wanted: SubnetFilter) -> Any:
     return subnets[0]
 
 
-def _block(client: EC2Client, subnet: Any | None, vpc: str) -> str:
-    """The addresses of the subnet, or of the whole VPC."""
-    if subnet:
-        return str(subnet["CidrBlock"])
-    with aws.explained("the VPC could not be looked up"):
-        return client.describe_vpcs(VpcIds=[vpc])["Vpcs"][0]["CidrBlock"]
-
-
 def _default_vpc(client: EC2Client) -> str:
     vpcs = client.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
     if not vpcs:
@@ -170,3 +205,41 @@ def _default_vpc(client: EC2Client) -> str:
             "this region has no default VPC", hint="name a subnet with --subnet-id subnet-…"
         )
     return vpcs[0]["VpcId"]
+
+
+def _own_address(client: EC2Client, way: str, subnets: list[Any], vpc: str) -> str:
+    """The address, as a /32, under which the instances see this machine."""
+    if way == "public_ip":
+        return f"{public_address()}/32"
+    if subnets:
+        return f"{address_towards(str(subnets[0]['CidrBlock']))}/32"
+    with aws.explained("the VPC could not be looked up"):
+        block = client.describe_vpcs(VpcIds=[vpc])["Vpcs"][0]["CidrBlock"]
+    return f"{address_towards(block)}/32"
+
+
+def public_address() -> str:
+    """This machine's address as AWS sees it."""
+    try:
+        with urllib.request.urlopen(_CHECK_IP, timeout=10) as answer:
+            return str(ipaddress.ip_address(answer.read().decode().strip()))
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise operation_failed(
+            f"this machine's public address is unknown ({_CHECK_IP}: {error})",
+            hint="SSH is opened to this address only, never to 0.0.0.0/0",
+        ) from None
+
+
+def address_towards(block: str) -> str:
+    """This machine's own address on the way to a private network, which its routes decide."""
+    first = str(next(ipaddress.IPv4Network(block).hosts()))
+    try:
+        # Nothing is sent: the kernel only chooses the route.
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((first, 9))
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise operation_failed(
+            f"this machine has no way to the private addresses of {block}: {error}",
+            hint="build from a machine inside the VPC, or with --ssh-interface session_manager",
+        ) from None

@@ -1,27 +1,62 @@
-"""A run: one build or verification, with its id, folder and lock."""
+"""A run: one build or verification, with its id, folder, lock and watch."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import grp
 import json
 import os
-import pwd
 import secrets
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from kiln.base import vocabulary
+from kiln.base import processes, vocabulary
 from kiln.base.errors import KilnError, operation_failed
-from kiln.base.paths import ROOT, build_dir
+from kiln.base.paths import ROOT, build_dir, remove_short_path
+from kiln.base.progress import Progress
+from kiln.base.stopping import Stop
+from kiln.base.tags import RUN_ID
 from kiln.base.times import as_stamp, utc_now
+from kiln.cloud import aws, cleanup
 from kiln.cloud.target import Target
+
+# Seconds between two questions of a watch, at least.
+_EVERY = 3.0
+# Permissions take effect in EC2 after a moment: only this many refusals in a row count.
+_REFUSALS = 2
+# Seconds for Packer to terminate its instance before it is killed: it would wait for an answer that
+# does not come.
+_GRACE = 10.0
+
+
+@dataclass(frozen=True)
+class State:
+    """What a later run needs to clean up after a crash: run.json.
+
+    `amis`: the run's AMI is incomplete and is removed too.
+    """
+
+    run_id: str
+    target: str
+    place: str | None
+    where: str
+    region: str
+    amis: bool = True
+
+    def require_valid(self, folder: str) -> None:
+        """Refuse values that would remove something else than what the run of a folder made."""
+        vocabulary.RUN_ID.required(self.run_id, "`run_id`")
+        vocabulary.REGION.required(self.region, "`region`")
+        if self.run_id != folder:
+            raise KilnError(f"`run_id` {self.run_id} is not the name of its folder")
+        if not isinstance(self.amis, bool):
+            raise KilnError("`amis` is not true or false")
 
 
 @dataclass(frozen=True)
@@ -34,6 +69,7 @@ class Run:
 
     @property
     def record(self) -> Path:
+        """The file of its record."""
         return self.folder / "record.json"
 
     @property
@@ -41,19 +77,17 @@ class Run:
         """The file from which a later run cleans up after a crash."""
         return self.folder / "run.json"
 
-    def keeps_its_ami(self) -> None:
+    def keep_amis(self) -> None:
         """Make a later clean-up leave the run's AMI alone."""
-        with contextlib.suppress(ValueError):  # damaged meanwhile: `dead` refuses it then
-            self._write_state({**json.loads(self.state.read_text()), "amis": False})
+        self.write_state(replace(_read_state(self.state), amis=False))
 
-    def _write_state(self, state: dict[str, Any]) -> None:
+    def write_state(self, state: State) -> None:
         """Write the state; other processes, which look for dead runs, find it whole."""
         fresh = self.state.with_name(f".run.json.{os.getpid()}")
-        fresh.touch(mode=0o644)
-        fresh.write_text(json.dumps(state))
+        fresh.write_text(json.dumps(asdict(state)))
         fresh.replace(self.state)
 
-    def settled(self) -> None:
+    def settle(self) -> None:
         """Record that nothing of the run remains to be removed."""
         self.state.unlink(missing_ok=True)
 
@@ -67,155 +101,46 @@ def new_id() -> str:
 def started(recipe: str, target: Target) -> Iterator[Run]:
     """A new run of a recipe, under the recipe's lock.
 
-    Until it is `settled`, a later build considers it crashed and removes resources with its id.
-    Raises KilnError (exit status 1) if another process builds the same AMI.
+    Until it is settled, a later build considers it crashed and removes resources with its id.
     """
     vocabulary.RECIPE_NAME.required(recipe, "the recipe's name")
     parent = build_dir() / recipe
-    # What a later run removes is written here: nobody else may write it, whatever the umask says.
-    build_dir().mkdir(mode=0o755, parents=True, exist_ok=True)
-    parent.mkdir(mode=0o755, exist_ok=True)
+    parent.mkdir(parents=True, exist_ok=True)
     with (parent / ".lock").open("a+") as lock:
-        if not _locked(lock):
-            lock.seek(0)
-            raise operation_failed(
-                f"{recipe} is being built already: {lock.read().strip()}",
-                hint="wait for it, or stop it with Ctrl-C: it cleans up after itself",
-            ) from None
+        _lock(lock, recipe)
         run_id = new_id()
         run = Run(run_id, recipe, parent / run_id)
         lock.seek(0)
         lock.truncate()
         lock.write(f"run {run.id}, process {os.getpid()}")
         lock.flush()
-        run.folder.mkdir(mode=0o755)
-        state = {
-            "run_id": run.id,
-            "target": target.kind,
-            "place": target.place,
-            "where": target.where,
-            "region": target.region,
-            "amis": True,
-        }
+        run.folder.mkdir()
+        state = State(run.id, target.kind, target.place, target.where, target.region)
         try:
-            run._write_state(state)
+            run.write_state(state)
         except OSError:
             shutil.rmtree(run.folder)
             raise
-        with target.in_use(run.id, recipe):
+        with target.hooks.in_use(run.id, recipe):
             yield run
 
 
-def _locked(lock: IO[str]) -> bool:
-    """Take the lock; false if a run has it. Who only looks (`_alive`) shares it for a moment, which
-    is long on a busy machine."""
-    for _ in range(1200):
+def _lock(lock: IO[str], recipe: str) -> None:
+    """Take a recipe's lock. Who only looks (`_is_alive`) shares it for a moment."""
+    for _ in range(20):
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        fcntl.flock(lock, fcntl.LOCK_UN)
+            return
         time.sleep(0.05)
-    return False
+    lock.seek(0)
+    raise operation_failed(
+        f"{recipe} is being built already: {lock.read().strip()}",
+        hint="wait for it, or stop it with Ctrl-C: it cleans up after itself",
+    )
 
 
-@dataclass(frozen=True)
-class DeadRun:
-    """A run that ended without cleaning up. `amis`: its AMI is incomplete and is removed too."""
-
-    run_id: str
-    target: str
-    place: str | None
-    region: str
-    amis: bool
-    state: Path
-    where: str = "another place"
-
-
-def dead(refused: Callable[[str], None]) -> list[DeadRun]:
-    """The runs in this checkout that crashed: run.json exists and no process holds the lock.
-
-    What it names is going to be removed, so `refused` gets the reason for each run.json that this
-    program did not write: a wrong value, another folder's id, a file that others can write.
-    """
-    runs = []
-    for state in sorted(build_dir().glob("*/*/run.json")):
-        run = _dead(state, refused)
-        if run:
-            runs.append(run)
-    return runs
-
-
-def _dead(state: Path, refused: Callable[[str], None]) -> DeadRun | None:
-    """The run of a run.json if it has crashed; None if not, or if the file was refused."""
-    try:
-        _require_own(state)
-        fields = _fields(json.loads(state.read_text(encoding="utf-8")), state)
-        alive = _alive(fields["run_id"], state.parent.parent / ".lock")
-        return None if alive else DeadRun(**fields, state=state)
-    except FileNotFoundError:  # its run has ended meanwhile
-        pass
-    except (OSError, ValueError) as error:
-        refused(f"{state}: not the state of a run, so nothing is removed for it: {error}")
-    except KilnError as error:
-        refused(f"{state}: {error.message}; nothing is removed for it")
-    return None
-
-
-def _require_own(state: Path) -> None:
-    """Raises KilnError if another user wrote a run's state, or could have."""
-    mine = {0, os.geteuid(), ROOT.stat().st_uid}
-    for path in (state, state.parent, state.parent.parent):
-        info = path.lstat()
-        others = info.st_mode & 0o002 or (info.st_mode & 0o020 and not _private_group(info))
-        if info.st_uid not in mine or others or path.is_symlink():
-            raise KilnError(f"another user can write {path}")
-
-
-def _private_group(info: os.stat_result) -> bool:
-    """Whether nobody but the owner is in a file's group, as where each user has one of their own.
-
-    A directory service may list no users: then the group counts as the owner's only by its number.
-    """
-    try:
-        owner = pwd.getpwuid(info.st_uid)
-        members = set(grp.getgrgid(info.st_gid).gr_mem)
-    except KeyError:
-        return False
-    members |= {user.pw_name for user in pwd.getpwall() if user.pw_gid == info.st_gid}
-    return owner.pw_gid == info.st_gid and members <= {owner.pw_name}
-
-
-def _fields(data: Any, state: Path) -> dict[str, Any]:
-    """The fields of a run's state. Raises KilnError if one of them is not what a run writes."""
-    if not isinstance(data, dict):
-        raise KilnError("it is not a mapping")
-    for name, form in _FORMS.items():
-        if name in data and not (name == "place" and data[name] is None):
-            form.required(data[name], f"`{name}`")
-    missing = {"run_id", "target", "place", "region", "amis"} - data.keys()
-    unknown = data.keys() - {*_FORMS, "where", "amis"}
-    if missing or unknown:
-        raise KilnError(f"its fields are wrong: {', '.join(sorted(map(str, missing | unknown)))}")
-    if data["run_id"] != state.parent.name:
-        raise KilnError(f"`run_id` {data['run_id']} is not the name of its folder")
-    if not isinstance(data["amis"], bool) or not isinstance(data.get("where", ""), str):
-        raise KilnError("`amis` is not true or false, or `where` is not text")
-    return data
-
-
-_FORMS = {
-    "run_id": vocabulary.RUN_ID,
-    "target": vocabulary.TARGET,
-    "place": vocabulary.ACCOUNT_OR_ENDPOINT,
-    "region": vocabulary.REGION,
-}
-
-
-def _alive(run_id: str, lock: Path) -> bool:
+def _is_alive(run_id: str, lock: Path) -> bool:
+    """Whether a process holds the lock for this run."""
     with lock.open("a+") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -223,6 +148,112 @@ def _alive(run_id: str, lock: Path) -> bool:
             handle.seek(0)
             return f"run {run_id}," in handle.read()
     return False
+
+
+def _read_state(path: Path) -> State:
+    try:
+        state = State(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise KilnError(f"not the state of a run: {error}") from None
+    state.require_valid(path.parent.name)
+    return state
+
+
+def dead(refused: Callable[[str], None]) -> list[tuple[Run, State]]:
+    """The runs in this checkout that crashed: run.json exists and no process holds the lock.
+
+    What it names is going to be removed, so `refused` gets the reason for each file that no run
+    can have written.
+    """
+    runs = []
+    for path in sorted(build_dir().glob("*/*/run.json")):
+        state = _state_of_dead(path, refused)
+        if state:
+            runs.append((Run(state.run_id, path.parent.parent.name, path.parent), state))
+    return runs
+
+
+def _state_of_dead(path: Path, refused: Callable[[str], None]) -> State | None:
+    """The state of a run, if it crashed."""
+    try:
+        state = _read_state(path)
+        return None if _is_alive(state.run_id, path.parent.parent / ".lock") else state
+    except FileNotFoundError:  # its run has ended meanwhile
+        return None
+    except KilnError as error:
+        refused(f"{path}: {error.message}; nothing is removed for it")
+        return None
+
+
+def clean_dead_runs(target: Target, progress: Progress) -> None:
+    """Remove what crashed runs of this checkout left at this target, in any region.
+
+    Runs elsewhere (another account, another lab) are only named: a build there removes them.
+    """
+    for run, state in dead(progress.say):
+        if (state.target, state.place) != (target.kind, target.place):
+            progress.say(f"run {run.id} has not cleaned up in {state.where}: a build there will")
+            continue
+        processes.end_processes(run.id)
+        # Killed while it made or removed its folder, it left one that leads nowhere.
+        remove_short_path(run.id)
+        # Without `amis` the run was past its record.
+        removal = cleanup.remove(run.id, target.in_region(state.region), amis=state.amis)
+        shutil.rmtree(run.folder / "ssh", ignore_errors=True)
+        if removal.removed:
+            progress.say(f"run {run.id} had not cleaned up; removed {', '.join(removal.removed)}")
+        if removal.failures:
+            progress.say("\n".join(dict.fromkeys(removal.failures)))
+        else:
+            run.settle()
+
+
+@contextlib.contextmanager
+def watching(
+    run_id: str, target: Target, stop: Stop, *, every: float | None = None
+) -> Iterator[None]:
+    """While inside, give `stop` up as soon as EC2 cannot answer the run's questions any more.
+
+    That is when the target is gone, or when EC2 refuses twice in a row with an error that asking
+    again does not change, as with expired credentials. Packer's waiters go on for up to an hour:
+    aws-sdk-go's end only at answers that they list
+    (https://github.com/aws/aws-sdk-go/blob/v1.55.6/aws/request/waiter.go).
+    """
+    seconds = every or max(target.wait_seconds, _EVERY)
+
+    def watch() -> None:
+        refusals = 0
+        while not over.wait(seconds) and not stop.is_given_up:
+            if gone := target.hooks.gone():
+                stop.give_up(operation_failed(gone), grace=0)
+                return
+            refused = _refusal(run_id, target)
+            refusals = refusals + 1 if refused else 0
+            if refused and refusals >= _REFUSALS:
+                stop.give_up(refused, grace=_GRACE)
+
+    over = threading.Event()
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        # Not joined: a question without an answer may last a minute.
+        over.set()
+
+
+def _refusal(run_id: str, target: Target) -> KilnError | None:
+    """The error, if EC2 refuses for good what Packer asks while it waits; None otherwise."""
+    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.parsers import ResponseParserError
+
+    try:
+        aws.ec2(target).describe_instances(Filters=[{"Name": f"tag:{RUN_ID}", "Values": [run_id]}])
+    except ClientError as error:
+        if error.response["Error"].get("Code") in aws.PERMANENT:
+            return aws.as_error("EC2 refuses to answer this run", error)
+    except (BotoCoreError, ResponseParserError):
+        pass  # no connection, which may come back
+    return None
 
 
 def git_commit() -> str:
@@ -236,6 +267,6 @@ def git_commit() -> str:
 
 
 def _git(*arguments: str) -> str:
-    # The lab runs as root, and git refuses a checkout that another user owns.
+    # With sudo, git refuses a checkout that another user owns.
     command = ["git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

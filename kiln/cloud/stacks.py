@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -40,16 +41,17 @@ def deploy_stack(
         return {}
     client = aws.cloudformation(target)
     which = {"StackName": name, "ChangeSetName": f"kiln-{uuid.uuid4().hex[:12]}"}
-    only_new = {} if present else {"OnStackFailure": "DELETE"}
+    more: dict[str, Any] = {} if present else {"OnStackFailure": "DELETE"}
+    if tags:  # an empty list would take away those that the stack has
+        more["Tags"] = [{"Key": key, "Value": value} for key, value in tags.items()]
     with aws.explained(f"the stack {name} could not be deployed"):
         client.create_change_set(
             **which,
-            **only_new,
+            **more,
             ChangeSetType="UPDATE" if present else "CREATE",
             TemplateBody=template,
             Parameters=_parameters(template, parameters, present),
             Capabilities=["CAPABILITY_IAM"],
-            Tags=[{"Key": key, "Value": value} for key, value in (tags or {}).items()],
         )
         try:
             client.get_waiter("change_set_create_complete").wait(**which, WaiterConfig=_WAIT)
@@ -193,6 +195,9 @@ def _follow(client: Any, waiter: str, stack_id: str, told: int, say: Say) -> Non
                 failed.append(f"{resource}: {reason}")
         told = len(events)
 
+    # ExecuteChangeSet and DeleteStack answer while the stack is in its old state, until an event.
+    while len(_events(client, stack_id)) == told:
+        time.sleep(_WAIT["Delay"])
     # The waiter has no place of its own for this: it looks by DescribeStacks.
     look = "after-call.cloudformation.DescribeStacks"
     client.meta.events.register(look, tell)

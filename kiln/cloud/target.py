@@ -1,19 +1,22 @@
-"""Where a build happens: the protocol that AWS and the lab both implement.
+"""What a target is: a region of EC2 in which AMIs are built and checked.
 
-`kiln/cloud/aws_target.py` is AWS, `lab/target.py` is the lab on this machine, and
-`kiln/cli/targets.py` chooses between them. Nothing else in `kiln/` knows which of the two it has,
-but the lab's own tasks (`kiln/cli/lab.py`).
+`Target` is a region of AWS. The lab (`lab/target.py`) is a subclass of it, with hooks of its own;
+`kiln/cli/targets.py` chooses between them.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from kiln.base.errors import KilnError
+from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
+from kiln.cloud import aws
 
 DEFAULT_REGION = "us-east-1"
 
@@ -51,139 +54,117 @@ class OwnBoot:
     how: str
 
 
-@dataclass(frozen=True)
-class PackageArchive:
-    """Whose packages instances get: a distribution's (its id), for a processor by EC2's name, and
-    the mirrors that they get them from (beginning of a URL, what takes its place)."""
+class Hooks:
+    """What a target does around builds. AWS has nothing to do, and this is what it does."""
 
-    distro: str
-    arch: str
-    mirrors: tuple[tuple[str, str], ...] = ()
+    def batches(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> list[list[Recipe]]:
+        """Group recipes that are prepared and built together, in order."""
+        return [list(recipes)]
 
+    def prepare(
+        self, recipes: Sequence[Recipe], progress: Progress, *, install: bool, own_kernel: bool
+    ) -> None:
+        """Start the target and make what builds of these recipes will use. `install`: also this
+        machine's missing packages; `own_kernel`: also for instances that boot their own kernel."""
 
-class Target(Protocol):
-    """A place with an EC2 API in which AMIs are built and checked. Hashable and immutable."""
-
-    def __hash__(self) -> int: ...
-
-    @property
-    def kind(self) -> str:
-        """`aws` or `lab`: what records, tags and expectations call this target."""
-
-    @property
-    def why(self) -> str:
-        """Why this target was chosen, in a few words, for messages."""
-
-    @property
-    def region(self) -> str:
-        """The AWS region, also of the lab."""
-
-    @property
-    def place(self) -> str | None:
-        """The account id or the lab's endpoint: where a run's resources must be looked for.
-
-        None until `identified` has asked AWS for the account.
-        """
-
-    @property
-    def where(self) -> str:
-        """The place and region in words, for messages."""
-
-    @property
-    def image_note(self) -> str:
-        """What readers of a record must know about AMIs of this target; empty for AWS."""
-
-    @property
-    def vendors(self) -> str:
-        """Whose hosts its instances talk to: `real`, or the lab's `stand-ins`."""
-
-    @property
-    def bills(self) -> bool:
-        """Whether a launch costs money, so that a build must announce it."""
-
-    @property
-    def poll_seconds(self) -> float:
-        """Seconds between two requests while waiting for what EC2 does in seconds."""
-
-    @property
-    def wait_seconds(self) -> float:
-        """The same for what takes minutes or hours."""
-
-    @property
-    def missing_parent_hint(self) -> str:
-        """Another possible reason why a parent AMI is not found; may be empty."""
-
-    def client_settings(self) -> Mapping[str, str]:
-        """What botocore's `create_client` is given besides the region: endpoint, keys."""
-
-    def check_region(self, name: str, called: str) -> None:
-        """Raises KilnError (exit status 2) if there is known to be no such region here; `called`
-        says where the name comes from."""
-
-    def in_region(self, region: str) -> Target:
-        """The same target in another region."""
-
-    def identified(self) -> Target:
-        """The target with `place` known. Raises KilnError (exit status 1) if AWS refuses."""
-
-    def emulates(self, arch: str) -> str | None:
-        """What emulates a processor of `arch` here, in a few words; None if it is native."""
-
-    def check_host(self) -> None:
-        """Raises KilnError (exit status 1) if this machine cannot run the target at all."""
-
-    def host_packages(self, arches: Sequence[str]) -> tuple[str, ...]:
-        """Groups of host-packages.yaml that guests of `arches` need besides Packer and SSH."""
+    def preparing(self, what: Sequence[str]) -> AbstractContextManager[None]:
+        """While inside, this process works on the target, or is about to: on these rows or AMIs."""
+        return nullcontext()
 
     def in_use(self, run_id: str, recipe: str) -> AbstractContextManager[None]:
         """While inside, this process's run of a recipe uses the target."""
-
-    def preparing(self, what: Sequence[str]) -> AbstractContextManager[None]:
-        """While inside, this process works on the target, or is going to: on these recipes or
-        AMIs."""
+        return nullcontext()
 
     def gone(self) -> str:
         """Why the target can never answer again, in words; empty as long as it may."""
+        return ""
 
-    def prepare(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> Target:
-        """Start the target and prepare in advance what builds of `recipes` will use.
+    def emulates(self, arch: str) -> str | None:
+        """What emulates a processor of `arch`, in a few words; None if it is native."""
+        return None
 
-        Returns the target with what is known of it from then on.
-        Raises KilnError (exit status 1) if that fails, or if the disk is too full for it.
-        """
+    def parent(self, recipe: Recipe) -> ParentAmi | None:
+        """The parent AMI if it is known without asking EC2."""
+        return None
 
-    @property
-    def preparation(self) -> str | None:
-        """The name of the stage in which `prepare` runs; None if there is nothing to prepare."""
-
-    def parent_without_request(self, recipe: Recipe) -> ParentAmi | None:
-        """The parent AMI if it can be named without asking EC2; None means: ask EC2."""
-
-    def check_own_kernel(self, recipe: Mapping[str, Any]) -> None:
-        """Raises KilnError (exit status 2) if an AMI of this recipe cannot be booted on request
-        with its own kernel here. `recipe` is a recipe as JSON.
-        """
+    def require_own_kernel(self, recipe: Mapping[str, Any]) -> None:
+        """Refuse a recipe (as JSON) whose AMI cannot boot its own kernel on request."""
+        raise KilnError(
+            "every instance in AWS boots its AMI's own kernel", hint="leave out --own-kernel"
+        )
 
     def own_kernel(self, ami_id: str, wanted: OwnKernel) -> AbstractContextManager[OwnBoot]:
-        """While inside, instances of the AMI that have the tags boot its own kernel.
-
-        Raises KilnError (exit status 1) if that fails.
-        """
-
-    def about_failure(self, missing: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
-        """What this place knows of why a component of the recipe failed, for messages. `missing`:
-        the packages that the package tool did not find."""
-
-    def archive_of(self, recipe: Recipe) -> PackageArchive:
-        """Whose packages a bake of the recipe gets besides the vendors': the distribution's own, or
-        what stands in for it here."""
-
-    def own_cidr(self, block: str | None = None) -> str:
-        """The address, as a /32, that EC2 sees this machine under, or a private network's `block`:
-        SSH is opened to it alone.
-
-        Raises KilnError (exit status 1) if it cannot be determined, or if there is no way to it.
-        """
+        """While inside, instances of the AMI that have the tags boot its own kernel."""
+        raise NotImplementedError
 
     def packer_inputs(self, folder: Path, recipe: Recipe) -> PackerInputs:
-        """What Packer needs to build `recipe` here; variable files are written to `folder`."""
+        """What Packer needs to build the recipe; variable files are written to `folder`."""
+        return PackerInputs((), dict(os.environ))
+
+    def about_failure(self, missing: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
+        """What the target knows about a component that failed, for messages. `missing`: the
+        packages that the package tool did not find."""
+        return ()
+
+
+@dataclass(frozen=True)
+class Target:
+    """A region of AWS, reached with the credentials that boto3 finds.
+
+    `why` says in a few words why it was chosen. `account` is known after `identified`.
+    """
+
+    why: str
+    region: str = DEFAULT_REGION
+    account: str | None = None
+
+    # What records, tags and checks call it.
+    kind = "aws"
+    # Whether a launch costs money, so that a build must announce it.
+    bills = True
+    # Seconds between two questions about what takes seconds, and about what takes minutes. The
+    # second is that of botocore's waiters: EC2 throttles an account that asks more often.
+    poll_seconds = 2.0
+    wait_seconds = 15.0
+    # Whose hosts its instances talk to.
+    vendors = "real"
+
+    def __str__(self) -> str:
+        return f"target: AWS, region {self.region} ({self.why})"
+
+    @property
+    def place(self) -> str | None:
+        """The account id: where a run's resources must be looked for."""
+        return self.account
+
+    @property
+    def where(self) -> str:
+        """The place and region in words."""
+        return f"AWS, account {self.account}, region {self.region}"
+
+    @property
+    def image_note(self) -> str:
+        """What readers of a record must know about its AMIs."""
+        return ""
+
+    @property
+    def own_cidr(self) -> str | None:
+        """The address, as a /32, under which all instances see this machine, if there is one."""
+        return None
+
+    @property
+    def hooks(self) -> Hooks:
+        """What the pipeline calls around builds."""
+        return Hooks()
+
+    def client_settings(self) -> Mapping[str, str]:
+        """The arguments of `create_client` besides the region: endpoint, keys. AWS needs none."""
+        return {}
+
+    def in_region(self, region: str) -> Target:
+        """The same target in another region, which AWS may have though boto3 does not know it."""
+        return replace(self, region=region)
+
+    def identified(self) -> Target:
+        """The target with its account known, for which AWS is asked."""
+        return replace(self, account=aws.account(self))

@@ -8,7 +8,7 @@ compares come from `kiln.facts`: no rule holds a version of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from kiln import facts
 from kiln.base import versions
-from kiln.base.errors import KilnError
+from kiln.base.errors import KilnError, nearest
 from kiln.base.recipe import Recipe
 from kiln.facts import Branch, InstanceType, table
 
@@ -33,7 +33,6 @@ class Kernel:
     release: str | None = None
     measured: str | None = None
     proxy: str | None = None
-    rolls: bool = False
 
     def __str__(self) -> str:
         return self.release or self.series
@@ -166,7 +165,7 @@ def row_case(recipe: Recipe, today: date) -> Case:
 
 
 def _kernel(name: str, entry: dict[str, Any]) -> Kernel:
-    keys = ("series", "release", "measured", "proxy", "rolls")
+    keys = ("series", "release", "measured", "proxy")
     return Kernel(name, **{key: entry[key] for key in keys if key in entry})
 
 
@@ -240,6 +239,12 @@ def rules() -> dict[str, Rule]:
         entry["id"]: Rule(**{**entry, "source": facts.full_source(entry["source"], names)})
         for entry in table("rules")["rules"]
     }
+
+
+def unknown(version: str, what: str, known: Iterable[str]) -> str:
+    """Say that a version is none of the known ones, and which was likely meant."""
+    guess = nearest(version, known, likeness=0.7)
+    return f"{version} is not a known {what}" + (f"; did you mean {guess}?" if guess else "")
 
 
 Objections: TypeAlias = Iterator[Objection]

@@ -8,7 +8,7 @@ from kiln import facts
 from kiln.base import versions
 from kiln.base.errors import nearest
 from kiln.base.recipe import Recipe
-from kiln.compat import Case, Objection, Objections, rule, rules, type_rule
+from kiln.compat import Case, Objection, Objections, rule, rules, type_rule, unknown
 from kiln.facts import InstanceType, table
 from kiln.mig.check import check_label, label_layout
 
@@ -19,14 +19,11 @@ def unknown_driver(recipe: Recipe, case: Case) -> Objections:
     if not recipe.driver or recipe.driver in _releases():
         return
     guess = nearest_driver(recipe.driver)
-    add = (
-        "if NVIDIA did release it, add it under its branch in overlay/facts/drivers.yaml "
-        "(docs/overlay.md), or in kiln/facts/knowledge/drivers.yaml"
-    )
+    meant = f"; did you mean {guess}?" if guess else ""
     yield Objection(
-        f"{recipe.driver} is not an NVIDIA release" + (f"; did you mean {guess}?" if guess else ""),
-        f"{add} (as of {table('drivers')['as_of']})"
-        + ("" if case.branch else f"; the branches: {', '.join(facts.branches())}"),
+        f"{recipe.driver} is not an NVIDIA release{meant}",
+        f"add one of after {table('drivers')['as_of']} in overlay/facts/drivers.yaml "
+        "(docs/overlay.md)",
     )
 
 
@@ -70,8 +67,8 @@ def beta_driver(recipe: Recipe, case: Case) -> Objections:
     """A developer beta: not for production, and without fabric manager."""
     if case.branch and recipe.driver in case.branch.betas:
         yield Objection(
-            f"{recipe.driver} is a beta; no data-centre redist (fabric manager) exists for it",
-            f"choose {case.branch.newest}, the newest release of branch {case.branch.name}",
+            f"{recipe.driver} is a beta and has no fabric manager",
+            f"choose {case.branch.newest}, the newest release of its branch",
         )
 
 
@@ -93,13 +90,8 @@ def cuda_major(recipe: Recipe, case: Case) -> Objections:
     floor = floors.get(case.cuda_major)
     if not recipe.driver or not floor or versions.at_least(recipe.driver, floor):
         return
-    reached = [major for major in floors if versions.at_least(recipe.driver, floors[major])]
-    highest = versions.newest(reached) or str(int(min(floors, key=versions.key)) - 1)
-    native = f" (native {case.branch.native_cuda})" if case.branch else ""
-    yield Objection(
-        f"CUDA {recipe.cuda} needs NVIDIA driver >= {floor}; {recipe.driver} only runs CUDA "
-        f"{highest}.x and older{native}",
-    )
+    own = f" (its own CUDA is {case.branch.native_cuda})" if case.branch else ""
+    yield Objection(f"CUDA {recipe.cuda} needs NVIDIA driver >= {floor}, not {recipe.driver}{own}")
 
 
 @rule("DRV-CUDA-MINOR")
@@ -113,9 +105,8 @@ def cuda_minor(recipe: Recipe, case: Case) -> Objections:
         return
     native = [name for name, each in facts.branches().items() if each.native_cuda == wanted]
     yield Objection(
-        f"CUDA {wanted} on driver {recipe.driver} (own CUDA {branch.native_cuda}) runs in minor "
-        "version compatibility: no new driver features, and code built only as PTX fails with "
-        "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+        f"CUDA {wanted} is newer than driver {recipe.driver}'s own ({branch.native_cuda}): code "
+        "built only as PTX fails with CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
         f"branch {native[0]} supports CUDA {wanted} natively" if native else "",
         unsure="native_cuda" in branch.unsure,
     )
@@ -128,12 +119,9 @@ def unknown_cuda(recipe: Recipe, case: Case) -> Objections:
         return
     known = sorted(table("cuda")["releases"], key=versions.key)
     inside = versions.at_least(recipe.cuda, known[0]) and versions.at_least(known[-1], recipe.cuda)
-    guess = nearest(recipe.cuda, known)
     yield Objection(
-        f"{recipe.cuda} is not a known CUDA release"
-        + (f"; did you mean {guess}?" if guess else ""),
-        f"if NVIDIA released it after {table('cuda')['as_of']}, add it to "
-        "kiln/facts/knowledge/cuda.yaml",
+        unknown(recipe.cuda, "CUDA release", known),
+        f"add one of after {table('cuda')['as_of']} to kiln/facts/knowledge/cuda.yaml",
         unsure=not inside,
     )
 
@@ -176,8 +164,7 @@ def open_on_old(recipe: Recipe, case: Case, kind: InstanceType) -> Objections:
     """Open kernel modules support Turing and newer."""
     if case.modules == {"open"} and kind.open_modules == "unsupported":
         yield Objection(
-            f"open kernel modules support Turing and newer; {_gpu(kind)} and needs the proprietary "
-            "module",
+            f"open kernel modules support Turing and newer; {_gpu(kind)}",
             "set kernel_module: both, or proprietary",
         )
 
@@ -203,8 +190,7 @@ def hopper(recipe: Recipe, case: Case, kind: InstanceType) -> Objections:
     usual = table("drivers")["gpus"][kind.gpu].get("used_by_aws_from")
     if not too_new and usual and versions.below(case.branch_name, usual):
         yield Objection(
-            f"{kind.type} on driver {recipe.driver}: AWS images use branch {usual} or newer for "
-            f"{kind.ec2_name}",
+            f"AWS images use driver branch {usual} or newer for {kind.ec2_name} ({kind.type})",
             f"choose a driver of branch {usual} or newer",
             advice=True,
         )
@@ -236,14 +222,11 @@ def open_on_g(recipe: Recipe, case: Case, kind: InstanceType) -> Objections:
     families = rules()["GPU-OPEN-G"].limits["families"]
     if case.modules != {"open"} or kind.family not in families:
         return
-    hint = "set kernel_module: both, which also bakes the proprietary module and loads it there"
+    hint = "set kernel_module: both, which loads the proprietary module there"
     if case.branch and "proprietary" not in case.branch.modules:
-        name = case.branch.name
-        hint = f"branch {name} has no proprietary module: choose an older branch for it"
+        hint = "choose an older branch, which has the proprietary module"
     yield Objection(
-        f"EKS forces the proprietary module and turns GSP off on {', '.join(families)}; open "
-        f"modules cannot turn GSP off ({kind.type})",
-        hint,
+        f"AWS turns GSP off on {', '.join(families)}, which open modules cannot ({kind.type})", hint
     )
 
 
@@ -252,10 +235,9 @@ def fractional(recipe: Recipe, case: Case, kind: InstanceType) -> Objections:
     """A fractional GPU is a vGPU, which NVIDIA's data-center driver does not support."""
     if kind.grid_driver:
         yield Objection(
-            f"{kind.type} has a fraction of one {kind.ec2_name} and needs the GRID driver from "
-            "s3://ec2-linux-nvidia-drivers, not the data-centre driver",
-            "choose a type with whole GPUs, or bake a GRID image elsewhere: AMI Kiln has no GRID "
-            "stack",
+            f"{kind.type} has a fraction of one {kind.ec2_name} and needs the GRID driver, which "
+            "AMI Kiln does not bake",
+            "choose a type with whole GPUs",
         )
 
 
@@ -272,12 +254,9 @@ def open_only(recipe: Recipe, case: Case) -> Objections:
         return
     first = case.distro.get("open_only_from")
     if first and versions.at_least(case.branch_name, first):
-        yield Objection(
-            f"{case.distro['name']} packages driver branch {case.branch_name} with open modules "
-            "only",
-            hint,
-            unsure=case.driver_source != "distro",
-        )
+        name, unsure = case.distro["name"], case.driver_source != "distro"
+        message = f"{name} packages branch {case.branch_name} with open modules only"
+        yield Objection(message, hint, unsure=unsure)
 
 
 @type_rule("MIG-GPU")
@@ -344,8 +323,7 @@ def memory_of_the_driver(recipe: Recipe, case: Case, kind: InstanceType) -> Obje
     label = _label(recipe)
     if recipe.flavor == "eks" and kind.imex and label and label_layout(label, kind)[0]:
         yield Objection(
-            f"eks images let the driver manage the memory of {kind.ec2_name} (CDMM), and MIG is "
-            "impossible then",
+            f"eks images let the driver manage the memory of {kind.ec2_name}: no MIG there",
             "leave out the MIG layout, or use the flavor base",
         )
 
@@ -355,7 +333,4 @@ def mig_and_efa(recipe: Recipe, case: Case) -> Objections:
     """MIG disables peer-to-peer access between GPUs, so NCCL gains nothing from EFA."""
     without = rules()["MIG-EFA"].limits["labels_without"]
     if _label(recipe) not in ("", *without) and recipe.efa:
-        yield Objection(
-            "MIG disables GPU peer-to-peer: NCCL over EFA gains nothing between MIG instances",
-            "leave out MIG or EFA",
-        )
+        yield Objection("NCCL over EFA gains nothing between MIG instances", "leave out MIG or EFA")

@@ -30,28 +30,19 @@ def eks_parent(recipe: Recipe, case: Case) -> Objections:
     )
     window = systems.get(recipe.distro.id)
     if window is None:
-        yield Objection(
-            f"EKS has no optimized AMI of {recipe.distro.id}",
-            f"it has AMIs of: {', '.join(systems)}",
-        )
+        message = f"EKS has no optimized AMI of {recipe.distro.id}"
+        yield Objection(message, f"it has AMIs of: {', '.join(systems)}")
     elif version is None:
         if case.complete:
-            yield Objection(
-                "flavour eks without a Kubernetes version",
-                f"set kubernetes: one of {supported}",
-            )
+            hint = f"set kubernetes: one of {supported}"
+            yield Objection("flavor eks without a Kubernetes version", hint)
         elif "last" in window:
-            yield Objection(
-                f"EKS AMIs of {name} ended on {window['ended']} with Kubernetes {window['last']}",
-                advice=True,
-            )
+            message = f"EKS AMIs of {name} ended on {window['ended']} with {window['last']}"
+            yield Objection(message, advice=True)
     else:
         if "last" in window and not versions.at_least(window["last"], version):
-            yield Objection(
-                f"EKS publishes no {name} AMIs for Kubernetes {version}: they ended on "
-                f"{window['ended']} with {window['last']}",
-                "choose another distribution",
-            )
+            message = f"EKS AMIs of {name} ended on {window['ended']} with {window['last']}"
+            yield Objection(message, "choose another distribution")
         yield from _kubernetes_life(version, lives, supported, case)
 
 
@@ -66,16 +57,11 @@ def _kubernetes_life(version: str, lives: dict[str, Any], supported: str, case: 
         return
     standard, extended = facts.last_day(life["standard"]), facts.last_day(life["extended"])
     if extended and case.today > extended:
-        yield Objection(
-            f"EKS ended extended support of Kubernetes {version} on {extended}",
-            f"supported today: {supported}",
-        )
+        message = f"EKS ended extended support of Kubernetes {version} on {extended}"
+        yield Objection(message, f"supported today: {supported}")
     elif standard and case.today > standard:
-        yield Objection(
-            f"Kubernetes {version} has been in paid extended support since {standard}",
-            f"it ends on {extended}",
-            advice=True,
-        )
+        message = f"Kubernetes {version} has been in paid extended support since {standard}"
+        yield Objection(message, f"it ends on {extended}", advice=True)
 
 
 @rule("ECS-ARM")
@@ -83,17 +69,11 @@ def ecs_parent(recipe: Recipe, case: Case) -> Objections:
     """ECS-optimized GPU AMIs exist for few distributions and processors."""
     if recipe.flavor != "ecs":
         return
-    arches, systems = _flavor("ecs")["arches"], ", ".join(_flavor("ecs")["os"])
-    if recipe.arch not in arches:
-        yield Objection(
-            f"there is no ECS-optimized GPU AMI for {recipe.arch}",
-            f"there are GPU AMIs for: {', '.join(arches)}",
-        )
-    if recipe.distro.id not in _flavor("ecs")["os"]:
-        yield Objection(
-            f"there is no ECS-optimized GPU AMI of {recipe.distro.id}",
-            f"there are GPU AMIs of: {systems}",
-        )
+    for value, block in ((recipe.arch, "arches"), (recipe.distro.id, "os")):
+        known = _flavor("ecs")[block]
+        if value not in known:
+            message = f"there is no ECS-optimized GPU AMI for {value}"
+            yield Objection(message, f"there are GPU AMIs for: {', '.join(known)}")
 
 
 @rule("PC-OS")
@@ -104,34 +84,26 @@ def parallelcluster_parent(recipe: Recipe, case: Case) -> Objections:
     systems = _flavor("parallelcluster")["os"]
     window = systems.get(recipe.distro.id)
     if window is None:
-        yield Objection(
-            f"ParallelCluster does not support {recipe.distro.id}",
-            f"it supports: {', '.join(systems)}",
-        )
+        message = f"ParallelCluster does not support {recipe.distro.id}"
+        yield Objection(message, f"it supports: {', '.join(systems)}")
         return
     newest = max(_flavor("parallelcluster")["brings"], key=versions.key)
     if recipe.parallelcluster is None and case.complete:
         yield Objection(
-            "flavour parallelcluster without a version", f"set parallelcluster: {newest}"
+            "flavor parallelcluster without a version", f"set parallelcluster: {newest}"
         )
         return
     release, name = recipe.parallelcluster or newest, case.distro["name"]
     if versions.below(newest, release):
-        yield Objection(
-            f"ParallelCluster {release} is newer than {newest}, the newest known release",
-            f"if AWS released it, add {release} to kiln/facts/knowledge/distros.yaml",
-            unsure=True,
-        )
+        message = f"ParallelCluster {release} is newer than {newest}, the newest known release"
+        hint = f"add {release} to kiln/facts/knowledge/distros.yaml"
+        yield Objection(message, hint, unsure=True)
     if "removed" in window and versions.at_least(release, window["removed"]):
-        yield Objection(
-            f"ParallelCluster removed {name} in {window['removed']}; {release} has no AMI of it",
-            f"choose a release before {window['removed']}, or another distribution",
-        )
+        message = f"ParallelCluster removed {name} in {window['removed']}"
+        yield Objection(message, "choose an older release, or another distribution")
     if "first" in window and versions.below(release, window["first"]):
-        yield Objection(
-            f"ParallelCluster supports {name} from {window['first']} on; {release} is older",
-            f"set parallelcluster: {newest}",
-        )
+        message = f"ParallelCluster supports {name} from {window['first']} on; {release} is older"
+        yield Objection(message, f"set parallelcluster: {newest}")
 
 
 @rule("PC-EFA-DUP")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from kiln import facts
 from kiln.base import versions
-from kiln.base.errors import nearest
 from kiln.base.recipe import Recipe
-from kiln.compat import Case, Objection, Objections, rule
+from kiln.compat import Case, Objection, Objections, rule, unknown
 from kiln.facts import table
 
 
@@ -24,13 +23,8 @@ def unknown_library(recipe: Recipe, case: Case) -> Objections:
     for name in ("gdrcopy", "dcgm", "container_toolkit"):
         version, known = getattr(recipe, name), table("services")[name]["versions"]
         if version and version not in known:
-            guess = nearest(version, known, likeness=0.7)
-            yield Objection(
-                f"{name} {version} is not a known release"
-                + (f"; did you mean {guess}?" if guess else ""),
-                f"the newest known is {versions.newest(known)}; add others to "
-                "kiln/facts/knowledge/services.yaml",
-            )
+            message = unknown(version, f"{name} release", known)
+            yield Objection(message, "add a newer one to kiln/facts/knowledge/services.yaml")
 
 
 @rule("NCCL-CUDA")
@@ -42,8 +36,8 @@ def nccl_packaged(recipe: Recipe, case: Case) -> Objections:
     known = table("nccl")["versions"]
     entry = known.get(recipe.nccl)
     if entry is None:
-        hint = f"the newest is {versions.newest(known)}"
-        yield Objection(f"{recipe.nccl} is not a known NCCL release", hint)
+        message = unknown(recipe.nccl, "NCCL release", known)
+        yield Objection(message, f"the newest is {versions.newest(known)}")
         return
     if not entry["cuda"] or not recipe.cuda:
         return
@@ -85,33 +79,21 @@ def cudnn_built_for(recipe: Recipe, case: Case) -> Objections:
     for entry in table("cuda")["cudnn_missing"]:
         if entry["repo"] == distro.cuda_repo and versions.at_least(recipe.cudnn, entry["from"]):
             yield Objection(
-                f"NVIDIA's {entry['repo']} repository ({distro.id}) has no cuDNN >= "
-                f"{entry['from']}; {recipe.cudnn} is missing",
+                f"NVIDIA's {entry['repo']} repository has no cuDNN >= {entry['from']}",
                 f"choose a cuDNN older than {entry['from']}",
                 unsure=not facts.confirmed(entry),
             )
     builds = table("cuda")["cudnn"]
     oldest = min(builds, key=lambda entry: versions.key(entry["from"]))
     built = versions.last_reached(builds, "from", recipe.cudnn) or oldest
-    if case.cuda_major and case.cuda_major not in built["majors"]:
+    major, built_for = case.cuda_major, " and ".join(built["majors"])
+    others = [entry["from"] for entry in builds if major in entry["majors"]]
+    if major and major not in built["majors"]:
         yield Objection(
-            f"cuDNN {recipe.cudnn} has builds for CUDA {' and '.join(built['majors'])}, none for "
-            f"{case.cuda_major}",
-            _cudnn_for(case.cuda_major),
+            f"cuDNN {recipe.cudnn} has builds for CUDA {built_for}, none for {major}",
+            f"cuDNN {', '.join(others)} have builds for CUDA {major}" if others else "",
             unsure=not facts.confirmed(built),
         )
-
-
-def _cudnn_for(major: str) -> str:
-    builds = sorted(table("cuda")["cudnn"], key=lambda entry: versions.key(entry["from"]))
-    has = [major in entry["majors"] for entry in builds]
-    if True not in has:
-        return ""
-    first = has.index(True)
-    hint = f"for CUDA {major} choose cuDNN {builds[first]['from']} or newer"
-    if False in has[first:]:
-        hint += f", older than {builds[has.index(False, first)]['from']}"
-    return hint
 
 
 @rule("GDR-DRV", reads_types=True)
@@ -170,24 +152,16 @@ def exporter_fits(recipe: Recipe, case: Case) -> Objections:
     tested = about["pairs"].get(exporter, [])
     if not dcgm:
         if case.complete:
-            yield Objection(
-                f"dcgm-exporter {exporter} without DCGM: its package would install an unpinned one",
-                f"add dcgm: {tested[0]}"
-                if tested
-                else "add dcgm: and the version it was tested with",
-            )
+            hint = f"add dcgm: {tested[0] if tested else 'and the version it was tested with'}"
+            yield Objection(f"dcgm-exporter {exporter} would install an unpinned DCGM", hint)
     elif tested and dcgm not in tested:
         partner = [name for name, with_dcgm in about["pairs"].items() if dcgm in with_dcgm]
-        yield Objection(
-            f"dcgm-exporter {exporter} was tested with DCGM {' and '.join(tested)}, not with "
-            f"{dcgm}",
-            f"for DCGM {dcgm} set dcgm_exporter: {partner[0]}" if partner else "",
-            advice=True,
-        )
+        message = f"dcgm-exporter {exporter} was tested with DCGM {' and '.join(tested)}"
+        hint = f"for DCGM {dcgm} set dcgm_exporter: {partner[0]}" if partner else ""
+        yield Objection(f"{message}, not with {dcgm}", hint, advice=True)
     if versions.at_least(exporter, about["renamed_from"]):
         yield Objection(
-            f"dcgm-exporter {exporter} uses DCGM 4.7's field names and units; dcgm-counters.csv "
-            "has the old ones, which is untested",
+            f"dcgm-exporter {exporter} has other field names than dcgm-counters.csv",
             f"check its /metrics, or stay below {about['renamed_from']}",
             advice=True,
         )

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from kiln import components, facts
 from kiln.base import versions
-from kiln.base.errors import KilnError, nearest
+from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
-from kiln.compat import Case, Objection, Objections, rule, rules, type_rule
+from kiln.compat import Case, Objection, Objections, rule, type_rule, unknown
 from kiln.facts import InstanceType, table
 
 
@@ -28,18 +28,11 @@ def efa_accepts_distro(recipe: Recipe, case: Case) -> Objections:
         return
     name, unsure = case.distro["name"], not facts.confirmed(window)
     if versions.below(recipe.efa, window.get("first", "0")):
-        yield Objection(
-            f"EFA installer {recipe.efa} does not support {name} yet; the first that does is "
-            f"{window['first']}",
-            f"set efa: {window['first']} or newer",
-            unsure=unsure,
-        )
-    if not accepted_by_installer(recipe.efa, {**window, "first": "0"}):
-        yield Objection(
-            f"EFA installer {recipe.efa} dropped {name}; the last for it is {window['last']}",
-            f"set efa: {window['last']}",
-            unsure=unsure,
-        )
+        message = f"EFA installer {recipe.efa} does not support {name} yet"
+        yield Objection(message, f"set efa: {window['first']} or newer", unsure=unsure)
+    elif not accepted_by_installer(recipe.efa, window):
+        message = f"EFA installer {recipe.efa} dropped {name}"
+        yield Objection(message, f"set efa: {window['last']}, the last for it", unsure=unsure)
 
 
 def accepted_by_installer(installer: str, window: Mapping[str, str]) -> bool:
@@ -57,11 +50,8 @@ def latest_efa(recipe: Recipe, case: Case) -> Objections:
     newest = versions.newest(table("efa")["releases"])
     last = table("efa")["os"].get(recipe.distro.id, {}).get("last")
     if last:
-        yield Objection(
-            f"'latest' EFA is {newest} today and refuses {case.distro['name']}",
-            f"pin {last}, the last for it",
-            level="error",
-        )
+        message = f"'latest' EFA is {newest} today and refuses {case.distro['name']}"
+        yield Objection(message, f"pin {last}, the last for it", level="error")
     else:
         yield Objection(f"'latest' EFA is {newest} today", f"pin {newest}")
 
@@ -71,12 +61,8 @@ def unknown_efa(recipe: Recipe, case: Case) -> Objections:
     """Our list has gaps before 1.23, so an unknown installer only warns."""
     releases = table("efa")["releases"]
     if recipe.efa and recipe.efa not in releases:
-        guess = nearest(recipe.efa, releases, likeness=0.7)
-        yield Objection(
-            f"{recipe.efa} is not a known EFA installer"
-            + (f"; did you mean {guess}?" if guess else ""),
-            "if AWS released it, add it to kiln/facts/knowledge/efa.yaml",
-        )
+        message = unknown(recipe.efa, "EFA installer", releases)
+        yield Objection(message, "add a newer one to kiln/facts/knowledge/efa.yaml")
 
 
 @rule("EFA-GDR580", reads_types=True)
@@ -87,8 +73,7 @@ def gpu_direct(recipe: Recipe, case: Case) -> Objections:
     entry = versions.last_reached(table("efa")["gdr"], "driver_branch", case.branch_name)
     if entry and versions.below(recipe.efa, entry["installer"]):
         yield Objection(
-            f"GPUDirect RDMA with driver {recipe.driver} needs EFA installer >= "
-            f"{entry['installer']}; {recipe.efa} is too old",
+            f"GPUDirect RDMA with {recipe.driver} needs EFA installer >= {entry['installer']}",
             f"set efa: {entry['installer']} or newer",
         )
 
@@ -98,14 +83,12 @@ def no_efa_there(recipe: Recipe, case: Case) -> Objections:
     """EFA software on an image whose instance types have no EFA."""
     if not recipe.efa or not case.types or any(kind.efa for kind in case.types):
         return
+    names = ", ".join(kind.type for kind in case.types)
     family = case.types[0].family
-    relatives = (each for each in facts.instances().values() if each.family == family and each.efa)
-    first = next(relatives, None)
+    sizes = [each.type for each in facts.instances().values() if each.family == family and each.efa]
     yield Objection(
-        f"none of {', '.join(kind.type for kind in case.types)} has EFA; "
-        + (f"the first {family} size with EFA is {first.type}" if first else "")
-        + ("" if first else f"no {family} type has it"),
-        "leave EFA out with `efa: null`, or name larger instance types",
+        f"none of {names} has EFA",
+        f"leave EFA out with `efa: null`, or name {sizes[0] if sizes else 'another family'}",
     )
 
 
@@ -115,10 +98,8 @@ def plugin_twice(recipe: Recipe, case: Case) -> Objections:
     arch, distro = recipe.arch, recipe.distro.id
     if recipe.efa and recipe.ofi_nccl and facts.bundles_plugin(recipe.efa, arch, distro):
         yield Objection(
-            f"EFA installer {recipe.efa} bundles aws-ofi-nccl (since "
-            f"{facts.first_with_plugin(arch, distro)}); {recipe.ofi_nccl} from source is a second "
-            "one",
-            "leave ofi_nccl out, or pass --skip-plugin to the installer",
+            f"EFA installer {recipe.efa} bundles aws-ofi-nccl; that from source is a second one",
+            "leave ofi_nccl out",
         )
 
 
@@ -131,8 +112,7 @@ def plugin_needs_nccl(recipe: Recipe, case: Case) -> Objections:
     if entry and versions.below(recipe.nccl, entry["nccl"]):
         origin = "" if recipe.ofi_nccl else f" from EFA installer {recipe.efa}"
         yield Objection(
-            f"aws-ofi-nccl {case.plugin}{origin} needs NCCL >= {entry['nccl']}; NCCL "
-            f"{recipe.nccl} is older",
+            f"aws-ofi-nccl {case.plugin}{origin} needs NCCL >= {entry['nccl']}",
             f"choose NCCL {entry['nccl']} or newer, or an older plugin",
         )
 
@@ -149,8 +129,7 @@ def plugin_and_cuda13(recipe: Recipe, case: Case) -> Objections:
             if versions.at_least(facts.efa_plugin(installer) or "0", first)
         ]
         yield Objection(
-            f"aws-ofi-nccl {case.plugin} is older than {first}, the first that works with CUDA "
-            f"{case.cuda_major}",
+            f"aws-ofi-nccl {case.plugin} is too old for CUDA {case.cuda_major}",
             f"choose EFA installer {min(installers, key=versions.key)} or newer",
         )
 
@@ -161,8 +140,7 @@ def fabric_manager_needed(recipe: Recipe, case: Case, kind: InstanceType) -> Obj
     processor than the image is another rule's."""
     if kind.nvswitch and kind.arch == recipe.arch and case.fabric_manager is False:
         yield Objection(
-            f"{kind.type} has NVSwitch: without fabric manager CUDA fails with 'system not yet "
-            "initialized' (802)",
+            f"{kind.type} has NVSwitch: without fabric manager CUDA does not start (802)",
             "remove nvidia-fabricmanager from `without`",
         )
 
@@ -171,12 +149,10 @@ def fabric_manager_needed(recipe: Recipe, case: Case, kind: InstanceType) -> Obj
 def fabric_manager_useless(recipe: Recipe, case: Case) -> Objections:
     """Fabric manager has nothing to manage on any of the instance types."""
     if case.fabric_manager and case.types and not any(kind.nvswitch for kind in case.types):
+        names = ", ".join(kind.type for kind in case.types)
         yield Objection(
-            f"none of {', '.join(kind.type for kind in case.types)} has NVSwitch: fabric manager "
-            "has nothing to do there (NV_WARN_NOTHING_TO_DO) and must not be enabled "
-            "unconditionally",
-            "leave it out with `without: [nvidia-fabricmanager]`, or start it only where NVSwitch "
-            "is found",
+            f"none of {names} has NVSwitch: fabric manager has nothing to do there",
+            "leave it out with `without: [nvidia-fabricmanager]`",
         )
 
 
@@ -184,12 +160,9 @@ def fabric_manager_useless(recipe: Recipe, case: Case) -> Objections:
 def nvlsm_needed(recipe: Recipe, case: Case, kind: InstanceType) -> Objections:
     """Fourth-generation NVSwitch needs a subnet manager."""
     if kind.nvlsm and case.complete and not (recipe.nvlsm and case.fabric_manager):
-        limits = rules()["FM-NVLSM"].limits
         yield Objection(
-            f"{kind.type} has fourth-generation NVSwitch, which needs "
-            f"{', '.join(limits['packages'])} and the module {limits['module']} at boot",
-            f"set nvlsm: {facts.nvlsm_versions()[-1]} and keep nvidia-fabricmanager, which "
-            "installs them",
+            f"{kind.type} has fourth-generation NVSwitch, which needs NVLSM",
+            f"set nvlsm: {facts.nvlsm_versions()[-1]} and keep nvidia-fabricmanager",
         )
 
 
@@ -209,11 +182,8 @@ def known_nvlsm(recipe: Recipe, case: Case) -> Objections:
 def imex_needed(recipe: Recipe, case: Case, kind: InstanceType) -> Objections:
     """NVLink between hosts needs IMEX."""
     if kind.imex and case.complete and not recipe.imex:
-        yield Objection(
-            f"{kind.type} is part of an UltraServer: NVLink across its hosts needs nvidia-imex at "
-            "the driver's version",
-            "set imex: true",
-        )
+        message = f"{kind.type} is part of an UltraServer: NVLink across its hosts needs IMEX"
+        yield Objection(message, "set imex: true")
 
 
 @rule("FM-ARCH")
@@ -223,9 +193,8 @@ def fabric_manager_of_arm64(recipe: Recipe, case: Case) -> Objections:
     old = recipe.driver and versions.below(recipe.driver, first)
     if recipe.arch == "arm64" and case.fabric_manager and old:
         yield Objection(
-            f"no arm64 (sbsa) fabric manager archive exists for {recipe.driver}; {first} is the "
-            "first",
-            "arm64 instance types with one GPU do not need it: `without: [nvidia-fabricmanager]`",
+            f"no arm64 fabric manager exists for {recipe.driver}; {first} is the first",
+            "leave it out with `without: [nvidia-fabricmanager]`",
         )
 
 

@@ -45,10 +45,8 @@ def _end_means(recipe: Recipe, case: Case) -> str:
         "last_driver": facts.branches()[last].newest if last else None,
         "last_efa": table("efa")["os"].get(recipe.distro.id, {}).get("last"),
     }
-    text: str = case.distro.get("end_means", "")
-    for name, version in last_versions.items():
-        text = text.replace(f"{{{name}}}", version or "an unknown version")
-    return text
+    known = {name: version or "an unknown version" for name, version in last_versions.items()}
+    return str(case.distro.get("end_means", "")).format(**known)
 
 
 @rule("UNTRIED")
@@ -58,21 +56,10 @@ def never_baked(recipe: Recipe, case: Case) -> Objections:
     if recipe.arch in tried.get(recipe.flavor, ()):
         return
     name = case.distro["name"]
-    if not case.distro.get("parents"):
-        message = f"nothing was ever baked on {name}: AMI Kiln has no parent AMI for it"
-    elif recipe.flavor not in tried:
-        message = f"flavour {recipe.flavor} was never baked on {name}"
-    else:
-        message = f"{name} was never baked with flavour {recipe.flavor} for {recipe.arch}"
-    others = [f"{flavor} ({', '.join(arches)})" for flavor, arches in tried.items()]
-    yield Objection(
-        message,
-        f"tried on {name}: {', '.join(others)}"
-        if others
-        else "docs/add-a-distribution.md says how to add one",
-        "only facts were compared: no provisioner, parent AMI or check was tried with it",
-        advice=True,
-    )
+    message = f"{name} was never baked with flavor {recipe.flavor} for {recipe.arch}"
+    others = ", ".join(f"{flavor} ({', '.join(arches)})" for flavor, arches in tried.items())
+    hint = f"tried on {name}: {others}" if others else "see docs/add-a-distribution.md"
+    yield Objection(message, hint, "only facts were compared", advice=True)
 
 
 @rule("OS-CUDA-REPO")
@@ -90,11 +77,10 @@ def cuda_in_repo(recipe: Recipe, case: Case) -> Objections:
         end, field = f"the last there is {last}", "last"
     else:
         return
+    repo = f"NVIDIA's {recipe.distro.cuda_repo} repository ({recipe.arch})"
     yield Objection(
-        f"cuda-toolkit-{series.replace('.', '-')} is not in NVIDIA's {recipe.distro.cuda_repo} "
-        f"repository ({recipe.distro.id}, {recipe.arch}): {end}",
-        f"choose an available CUDA, another distribution than {recipe.distro.id}, or CUDA's "
-        "runfile",
+        f"CUDA {series} is not in {repo}: {end}",
+        "choose an available CUDA, or another distribution",
         unsure=field in case.cuda_repo.get("unsure", []),
     )
 
@@ -107,27 +93,21 @@ def driver_in_repo(recipe: Recipe, case: Case) -> Objections:
     name, branch = case.distro["name"], case.branch_name
     if recipe.driver_source in {None, "repo"} and not case.repo_has_driver:
         held = case.cuda_repo.get("drivers", {})
-        ends = {"first": "from", "last": "up to"}
-        has = " ".join(f"{word} {held[key]}" for key, word in ends.items() if key in held)
-        packaged = case.distro_has_driver
+        has = ", ".join(f"{end} {held[end]}" for end in ("first", "last") if end in held)
+        source = "distro" if case.distro_has_driver else "runfile"
         yield Objection(
-            f"driver branch {branch} is not in NVIDIA's {recipe.distro.cuda_repo} repository "
-            f"({has}){f', {name} itself packages it' if packaged else ''}",
-            f"set driver_source: {'distro' if packaged else 'runfile'}, or choose an available "
-            "branch",
+            f"NVIDIA's {recipe.distro.cuda_repo} repository has no driver branch {branch} ({has})",
+            f"set driver_source: {source}, or choose an available branch",
             unsure=any(mark.startswith("drivers") for mark in case.cuda_repo.get("unsure", [])),
             advice=recipe.driver_source is None,
         )
     if recipe.driver_source == "distro" and not case.distro_has_driver:
         drivers: dict[str, str] = case.distro.get("packaged_drivers", {})
-        now = drivers.get(branch)
         yield Objection(
-            f"{name} packages no driver {recipe.driver}"
-            + (f"; its branch {branch} is at {now}" if now else ""),
-            f"it packages: {', '.join(drivers.values()) or 'none'} (as of "
-            f"{table('distros')['as_of']}; archives move)",
+            f"{name} packages no driver {recipe.driver}",
+            f"on {table('distros')['as_of']} it had: {', '.join(drivers.values()) or 'none'}",
             # Archives move on within a branch, so only a branch that is absent is an error.
-            advice=now is not None,
+            advice=branch in drivers,
         )
 
 
@@ -138,8 +118,8 @@ def arch_in_repo(recipe: Recipe, case: Case) -> Objections:
     missing = [part for part, is_wanted in wanted.items() if is_wanted]
     if missing and recipe.arch not in case.cuda_repo["arches"]:
         yield Objection(
-            f"NVIDIA's {recipe.distro.cuda_repo} repository has no {recipe.arch} tree: "
-            f"{recipe.distro.id} {recipe.arch} cannot get {' and '.join(missing)} from it",
+            f"NVIDIA's {recipe.distro.cuda_repo} repository has no {recipe.arch} tree for "
+            f"{' and '.join(missing)}",
             "use runfiles, or another distribution",
             unsure="arches" in case.cuda_repo.get("unsure", []),
         )
@@ -153,8 +133,7 @@ def other_kernel(recipe: Recipe, case: Case) -> Objections:
         return
     if recipe.kernel and (kernel is None or kernel.name not in kernels["entries"]):
         yield Objection(
-            f"kernel {recipe.kernel} is not a known kernel of {recipe.distro.id}: the driver may "
-            "not compile on it",
+            f"{recipe.kernel} is not a known kernel of {recipe.distro.id}",
             f"known: {', '.join(kernels['entries'])}",
         )
     default = kernels["entries"][kernels["default"]]
@@ -162,8 +141,7 @@ def other_kernel(recipe: Recipe, case: Case) -> Objections:
     older = kernel and versions.below(kernel.series, default["series"])
     if older and image and not recipe.kernel:
         yield Objection(
-            f"{image} resolves to kernel {kernel}; the default of {recipe.distro.id} is "
-            f"{default['series']}",
+            f"{image} has kernel {kernel}; the default is {default['series']}",
             f"use the {default.get('parameter', kernels['default'])} parameter",
         )
 
@@ -187,12 +165,8 @@ def driver_compiles(recipe: Recipe, case: Case) -> Objections:
     if reason and kernel.measured:
         yield Objection(f"{fails} {here}: {reason}", hint)
     elif reason:
-        yield Objection(
-            f"{fails} {measured}: {reason}. {case.distro['name']}'s own kernel {kernel} was not "
-            "measured and may have the same change",
-            hint,
-            advice=True,
-        )
+        message = f"{fails} {measured}: {reason}. {kernel} was not measured and may be alike"
+        yield Objection(message, hint, advice=True)
     elif kernel.measured and (doubt := _newer_than_failure(driver, kernel.measured)):
         message = f"driver {driver} was not measured on {here}: {doubt}"
         yield Objection(message, hint, unsure=True)
@@ -275,11 +249,8 @@ def kernel_too_old(recipe: Recipe, case: Case) -> Objections:
     for subject, file, since, version in wanted:
         entry = versions.last_reached(table(file)["minimum_kernel"], since, version)
         if entry and case.kernel and versions.below(case.kernel.series, entry["kernel"]):
-            yield Objection(
-                f"{subject} needs kernel >= {entry['kernel']}; {recipe.distro.id} would boot "
-                f"{case.kernel}",
-                "pin a newer kernel, or choose an older version",
-            )
+            message = f"{subject} needs kernel >= {entry['kernel']}; {case.kernel} would boot"
+            yield Objection(message, "pin a newer kernel, or choose an older version")
 
 
 @rule("KERN-HEADERS")
@@ -288,9 +259,8 @@ def built_for_the_running_kernel(recipe: Recipe, case: Case) -> Objections:
     order = [name for name in recipe.components if name in {"kernel", "nvidia-driver"}]
     if order == ["nvidia-driver", "kernel"]:
         yield Objection(
-            "the kernel is updated without a reboot before the driver is built: its headers do not "
-            "match the running kernel",
-            "bake `kernel` before `nvidia-driver` (kiln/components/__init__.py), or pin the kernel",
+            "the driver is built for another kernel than the one that `kernel` installs",
+            "bake `kernel` before `nvidia-driver` (kiln/components/__init__.py)",
         )
 
 
@@ -325,11 +295,8 @@ def bakes_and_checks(recipe: Recipe, case: Case) -> Objections:
     for name in case.build_types:
         kind = facts.instances().get(name)
         if kind is None:
-            yield Objection(
-                f"{name} has no known NVIDIA GPU: only compilation can be checked on it, not "
-                "nvidia-smi",
-                "bake on a small GPU instance type such as g4dn.xlarge or g5g.xlarge",
-            )
+            message = f"{name} has no known NVIDIA GPU: only compilation can be checked on it"
+            yield Objection(message, "bake on a type such as g4dn.xlarge or g5g.xlarge")
             continue
         for rule_id in judging:
             for objection in TYPE_CHECKS[rule_id](recipe, case, kind):

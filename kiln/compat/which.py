@@ -118,7 +118,7 @@ def which_text(answer: dict[str, Any]) -> str:
         lines += [f"-  {row}" for row in rows]
         lines += [f"     not: {reason}" for reason in why]
     if answer["left_out"]:
-        lines.append(f"{answer['left_out']} rows are of another distribution, flavour or processor")
+        lines.append(f"{answer['left_out']} rows are of another distribution, flavor or processor")
     return "\n".join(lines)
 
 

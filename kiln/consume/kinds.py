@@ -51,10 +51,11 @@ class Kind:
 
     def require_flags(self, flags: Mapping[str, object]) -> None:
         """Refuse a flag, by its name in the command line, that the document has no place for."""
-        for flag in (name for name, used in flags.items() if used and name not in self.options):
-            takers = [kind.name for kind in KINDS.values() if flag in kind.options]
+        refused = [flag for flag, used in flags.items() if used and flag not in self.options]
+        if refused:
+            takers = [kind.name for kind in KINDS.values() if refused[0] in kind.options]
             raise KilnError(
-                f"{self.name} takes no {flag}", hint=f"those that do: {', '.join(takers)}"
+                f"{self.name} takes no {refused[0]}", hint=f"those that do: {', '.join(takers)}"
             )
 
     def require_request(self, wanted: LaunchRequest) -> None:

@@ -28,7 +28,8 @@ from kiln.publish import channels, line_flags
 
 # `mig_config` of a row whose GPUs stay whole.
 _WHOLE = (None, "none", "all-disabled")
-_ACCOUNT = {
+_FORMS = {
+    "region": vocabulary.REGION,
     "instance_profile": vocabulary.INSTANCE_PROFILE,
     # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreatePlacementGroup.html
     "placement_group": vocabulary.Form(
@@ -66,11 +67,11 @@ class LaunchRequest(BaseModel):
     capacity_reservation: str = ""
     capacity_block: str = ""
 
-    @field_validator(*_ACCOUNT)
+    @field_validator(*_FORMS)
     @classmethod
     def _require_form(cls, value: str, info: ValidationInfo) -> str:
         name = str(info.field_name)
-        return _ACCOUNT[name].required(value, f"--{name.replace('_', '-')}")
+        return _FORMS[name].required(value, f"--{name.replace('_', '-')}")
 
     @model_validator(mode="after")
     def _require_one_market(self) -> LaunchRequest:
@@ -296,12 +297,11 @@ def launch_request(
     """
     row = row or line_flags.row_of(line)
     line_flags.channel_of(row, channel)
-    names = (row.recipe.verify_instance_type if instance_types is None else instance_types).split(
-        ","
-    )
+    wanted = row.recipe.verify_instance_type if instance_types is None else instance_types
+    names = wanted.split(",")
     if "" in names or len(set(names)) < len(names):
         raise KilnError(
-            f"--instance-type {instance_types}: name each instance type once",
+            f"--instance-type {wanted}: name each instance type once",
             hint="--instance-type p5.48xlarge",
         )
     types = tuple(facts.instance(name) for name in names)

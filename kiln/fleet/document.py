@@ -21,7 +21,7 @@ from kiln.base.versions import newest
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.facts import table
-from kiln.fleet.machines import CommandDocument
+from kiln.fleet.machines import Document
 
 DOCUMENT = "AMIKiln-InstallTelemetry"
 _KEY = "telemetry/{sha256}/kiln-telemetry.sh"
@@ -51,7 +51,7 @@ def machine_script() -> str:
     return (TEMPLATES / "fleet" / "machine.sh").read_text(encoding="ascii")
 
 
-def publish_document(target: Target) -> CommandDocument:
+def publish_document(target: Target) -> Document:
     """Our document's version in this region, made where it is missing."""
     client: Any = aws.ssm(target)
     text = document_text()
@@ -70,7 +70,12 @@ def publish_document(target: Target) -> CommandDocument:
             f"{DOCUMENT} {name} has the SHA-256 {version['Hash']} in {target.where}, not {wanted}",
             hint=f"somebody changed it: aws ssm delete-document --name {DOCUMENT}, then again",
         )
-    return CommandDocument(DOCUMENT, str(version["DocumentVersion"]), wanted)
+    return {
+        "DocumentName": DOCUMENT,
+        "DocumentVersion": str(version["DocumentVersion"]),
+        "DocumentHash": wanted,
+        "DocumentHashType": "Sha256",
+    }
 
 
 def fleet_bucket(target: Target) -> str:

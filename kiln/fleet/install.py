@@ -27,7 +27,7 @@ from kiln.fleet import cloudwatch
 from kiln.fleet.document import StoredBundle, publish_document, store_bundle
 from kiln.fleet.machines import (
     CommandAnswer,
-    CommandDocument,
+    Document,
     FleetMachine,
     Say,
     lost_machines,
@@ -131,7 +131,7 @@ class _Document:
     """Our document, to be run on instances."""
 
     target: Target
-    version: CommandDocument
+    version: Document
     say: Say
 
     def run(
@@ -157,7 +157,8 @@ def install_fleet(
     began = time.monotonic()
     version = publish_document(target)
     stored = store_bundle(target, how.bucket, bundle_script(how.settings))
-    say(f"document {version.name} version {version.version}, bundle sha256 {stored.sha256[:12]}")
+    shown = f"{version['DocumentName']} version {version['DocumentVersion']}"
+    say(f"document {shown}, bundle sha256 {stored.sha256[:12]}")
     states = {
         status.machine.instance_id: status
         for status in fleet_status(target, machines, how.settings, say)
@@ -194,7 +195,7 @@ def install_fleet(
         skipped=skipped,
         left=[key for key in due if key not in tried],
         bundle_sha256=stored.sha256,
-        document=f"{version.name} version {version.version}, sha256 {version.sha256}",
+        document=f"{shown}, sha256 {version['DocumentHash']}",
         machines=states,
         seconds=round(time.monotonic() - began, 1),
     )
@@ -218,7 +219,7 @@ def uninstall_fleet(
         if machine.state in ("stopping", "stopped"):
             silent[key] = CommandAnswer(False, why=f"it is {machine.state}")
         elif machine.runs and key in managed and key not in ids:
-            why = f"Systems Manager's agent is {managed[key].ping}"
+            why = f"Systems Manager's agent is {managed[key]['PingStatus']}"
             silent[key] = CommandAnswer(False, why=why)
     states = {key: read_state(answer.output) for key, answer in answers.items() if answer.ok}
     ours = [key for key, state in states.items() if state.bundle or state.agent_package]

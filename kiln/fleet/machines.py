@@ -31,15 +31,9 @@ _DELIVERY, _POLL = 120, 0.5
 _REMINDER, _MOMENT = 30.0, 5.0
 Item = TypeVar("Item")
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Selected:
-    """The instances of `--targets`: ids, or a tag's key and values; neither means all that run."""
-
-    ids: tuple[str, ...] = ()
-    tag: str = ""
-    values: tuple[str, ...] = ()
+Filters = Mapping[str, Sequence[str]]
+# The arguments of SendCommand that name a document; one of our own by version and hash.
+Document = Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -60,23 +54,6 @@ class FleetMachine:
 
 
 @dataclass(frozen=True)
-class Managed:
-    """An instance as Systems Manager knows it: Online or ConnectionLost, and its system."""
-
-    ping: str = ""
-    system: str = ""
-
-
-@dataclass(frozen=True)
-class CommandDocument:
-    """The document that runs: one of AWS's, or a version of our own, by its hash."""
-
-    name: str
-    version: str = ""
-    sha256: str = ""
-
-
-@dataclass(frozen=True)
 class CommandAnswer:
     """The outcome of a command on one instance; `why` says why it failed."""
 
@@ -89,10 +66,10 @@ Batch = tuple[Sequence[str], Mapping[str, Sequence[str]]]
 NO_ANSWER = CommandAnswer(False, why="Systems Manager had no answer of it")
 
 
-def parse_targets(text: str) -> Selected:
-    """The meaning of `tag:Team=ml`, `tag:Team=ml,vision`, `i-…,i-…` or `all`."""
+def parse_targets(text: str) -> Filters:
+    """The filters of EC2 for `tag:Team=ml`, `tag:Team=ml,vision`, `i-…,i-…` or `all`."""
     if text == "all":
-        return Selected()
+        return {}
     if text.startswith("tag:"):
         key, _, values = text[4:].partition("=")
         if not all(values.split(",")):
@@ -100,31 +77,28 @@ def parse_targets(text: str) -> Selected:
                 f"--targets {text}: a value is missing", hint="write --targets tag:Team=ml"
             )
         vocabulary.TAG_KEY.required(key, "--targets: the key")
-        chosen = tuple(dict.fromkeys(values.split(",")))
-        for value in chosen:
+        for value in values.split(","):
             vocabulary.TAG_VALUE.required(value, f"--targets: the value of {key}")
-        return Selected(tag=key, values=chosen)
-    ids = tuple(dict.fromkeys(text.split(",")))
+        return {f"tag:{key}": values.split(",")}
+    ids = list(dict.fromkeys(text.split(",")))
     for instance_id in ids:
         if not vocabulary.INSTANCE_ID.fits(instance_id):
             raise KilnError(
                 f"--targets {vocabulary.shown(instance_id)} is not known",
                 hint="write tag:KEY=VALUE, the ids of instances (i-…,i-…), or all",
             )
-    return Selected(ids=ids)
+    return {"instance-id": ids}
 
 
-def find_machines(target: Target, selected: Selected) -> list[FleetMachine]:
+def find_machines(target: Target, filters: Filters) -> list[FleetMachine]:
     """The instances that run, or those with these ids in any state, in the order of the ids."""
-    if selected.ids:
-        by_id = _by_id(target, selected.ids)
-        if unknown := [key for key in selected.ids if key not in by_id]:
+    if ids := filters.get("instance-id"):
+        by_id = _by_id(target, ids)
+        if unknown := [key for key in ids if key not in by_id]:
             raise KilnError(f"--targets: {', '.join(unknown)} is not in {target.where}")
-        return [by_id[key] for key in selected.ids]
-    filters = [{"Name": "instance-state-name", "Values": list(_UP)}]
-    if selected.tag:
-        filters.append({"Name": f"tag:{selected.tag}", "Values": list(selected.values)})
-    return sorted(_described(target, filters), key=lambda machine: machine.instance_id)
+        return [by_id[key] for key in ids]
+    found = _described(target, {"instance-state-name": _UP, **filters})
+    return sorted(found, key=lambda machine: machine.instance_id)
 
 
 def lost_machines(target: Target, ids: Sequence[str]) -> dict[str, str]:
@@ -137,26 +111,19 @@ def lost_machines(target: Target, ids: Sequence[str]) -> dict[str, str]:
     }
 
 
-def managed_machines(target: Target, ids: Sequence[str]) -> dict[str, Managed]:
-    """The instances that ever registered with Systems Manager."""
+def managed_machines(target: Target, ids: Sequence[str]) -> dict[str, Any]:
+    """The instances that ever registered with Systems Manager, with what it knows of them."""
     client: Any = aws.ssm(target)
     with aws.explained(f"Systems Manager could not be asked in {target.region}"):
-        answers = [
-            info
+        return {
+            str(info["InstanceId"]): info
             for batch in in_pages(ids, _MANAGED_PER_PAGE)
             for page in client.get_paginator("describe_instance_information").paginate(
                 Filters=[{"Key": "InstanceIds", "Values": list(batch)}],
                 PaginationConfig={"PageSize": _MANAGED_PER_PAGE},
             )
             for info in page["InstanceInformationList"]
-        ]
-    return {
-        str(info["InstanceId"]): Managed(
-            str(info.get("PingStatus", "")),
-            f"{info.get('PlatformName', '')} {info.get('PlatformVersion', '')}".strip(),
-        )
-        for info in answers
-    }
+        }
 
 
 def in_pages(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
@@ -166,7 +133,7 @@ def in_pages(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
 
 def run_command(
     target: Target,
-    document: CommandDocument,
+    document: Document,
     batches: Sequence[Batch],
     *,
     patience: float,
@@ -191,7 +158,8 @@ def run_command(
                 answers |= _answers(target, command)
                 del pending[command]
         if pending:
-            waits(f"{document.name} on {named([key for ids in pending.values() for key in ids])}")
+            waiting = [key for ids in pending.values() for key in ids]
+            waits(f"{document['DocumentName']} on {named(waiting)}")
             time.sleep(max(target.poll_seconds, _POLL))
     return answers
 
@@ -219,16 +187,17 @@ def _by_id(target: Target, ids: Sequence[str]) -> dict[str, FleetMachine]:
     return {
         machine.instance_id: machine
         for batch in in_pages(ids, _PER_FILTER)
-        for machine in _described(target, [{"Name": "instance-id", "Values": list(batch)}])
+        for machine in _described(target, {"instance-id": batch})
     }
 
 
-def _described(target: Target, filters: list[Any]) -> list[FleetMachine]:
+def _described(target: Target, filters: Filters) -> list[FleetMachine]:
+    request: Any = [{"Name": name, "Values": list(values)} for name, values in filters.items()]
     with aws.explained(f"the instances could not be listed in {target.region}"):
         pages = aws.ec2(target).get_paginator("describe_instances")
         return [
             _machine(instance)
-            for page in pages.paginate(Filters=filters, PaginationConfig={"PageSize": _PER_PAGE})
+            for page in pages.paginate(Filters=request, PaginationConfig={"PageSize": _PER_PAGE})
             for reservation in page["Reservations"]
             for instance in reservation["Instances"]
         ]
@@ -249,27 +218,21 @@ def _machine(described: Any) -> FleetMachine:
 
 def _send(
     target: Target,
-    document: CommandDocument,
+    document: Document,
     ids: Sequence[str],
     parameters: Mapping[str, Sequence[str]],
 ) -> str:
-    exact = {
-        "DocumentVersion": document.version,
-        "DocumentHash": document.sha256,
-        "DocumentHashType": "Sha256",
-    }
     client: Any = aws.ssm(target)
-    with aws.explained(f"{document.name} could not be sent to {named(ids)}"):
+    with aws.explained(f"{document['DocumentName']} could not be sent to {named(ids)}"):
         # Targets and not InstanceIds: one instance that is gone would refuse the command of all.
         answer = client.send_command(
-            DocumentName=document.name,
+            **document,
             Targets=[{"Key": "InstanceIds", "Values": list(ids)}],
             Parameters={name: list(values) for name, values in parameters.items()},
             MaxConcurrency=str(_AT_ONCE),
             MaxErrors="100%",
             TimeoutSeconds=_DELIVERY,
             Comment="AMI Kiln fleet",
-            **(exact if document.sha256 else {}),
         )
     return str(answer["Command"]["CommandId"])
 

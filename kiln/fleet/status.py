@@ -16,9 +16,7 @@ from kiln.fleet import cloudwatch
 from kiln.fleet.document import machine_script
 from kiln.fleet.machines import (
     CommandAnswer,
-    CommandDocument,
     FleetMachine,
-    Managed,
     Say,
     managed_machines,
     run_command,
@@ -26,7 +24,7 @@ from kiln.fleet.machines import (
 from kiln.telemetry import Telemetry
 from kiln.telemetry.settings import telemetry_facts
 
-_SHELL = CommandDocument("AWS-RunShellScript")
+_SHELL = {"DocumentName": "AWS-RunShellScript"}
 # Seconds that a machine has to say what is on it.
 _PATIENCE = 60.0
 # A series is fresh as long as it is not older than this many intervals, and than so many minutes.
@@ -131,9 +129,10 @@ def fleet_status(
     for machine in machines:
         key = machine.instance_id
         answer, metric, event = answers.get(key), metrics.get(key), events.get(key)
+        info = managed.get(key, {})
         state = read_state(answer.output) if answer and answer.ok else None
         lacks = [
-            *_lacks_of_machine(machine, managed.get(key), answer, state),
+            *_lacks_of_machine(machine, info, answer, state),
             *(_lacks_of_metrics(metric, now, fresh) if settings.metrics else ()),
             *(() if event else (Lack("no events", "its stream is not there", stops=False),)),
         ]
@@ -143,7 +142,7 @@ def fleet_status(
         result.append(
             FleetStatus(
                 machine,
-                system=managed.get(key, Managed()).system,
+                system=" ".join(filter(None, map(info.get, ("PlatformName", "PlatformVersion")))),
                 state=state,
                 last_metric=metric,
                 last_event=event,
@@ -155,12 +154,12 @@ def fleet_status(
     return result
 
 
-def online(machines: Sequence[FleetMachine], managed: Mapping[str, Managed]) -> list[str]:
+def online(machines: Sequence[FleetMachine], managed: Mapping[str, Any]) -> list[str]:
     """The ids of the instances that run and that Systems Manager reaches."""
     return [
         machine.instance_id
         for machine in machines
-        if machine.runs and managed.get(machine.instance_id, Managed()).ping == "Online"
+        if machine.runs and managed.get(machine.instance_id, {}).get("PingStatus") == "Online"
     ]
 
 
@@ -231,7 +230,7 @@ def _lacks_of_metrics(metric: datetime | None, now: datetime, fresh: timedelta) 
 
 def _lacks_of_machine(
     machine: FleetMachine,
-    managed: Managed | None,
+    info: Mapping[str, str],
     answer: CommandAnswer | None,
     state: MachineState | None,
 ) -> list[Lack]:
@@ -243,12 +242,12 @@ def _lacks_of_machine(
     if not machine.role:
         why = "the instance has no instance profile, so it may report nothing"
         lacks.append(Lack("no role", why))
-    if managed is None:
+    if not info:
         role = f"{machine.role} lacks AmazonSSMManagedInstanceCore" if machine.role else "no role"
         why = f"it never registered ({role}, no agent, or no way to the service)"
         lacks.append(Lack("no SSM", why))
-    elif managed.ping != "Online":
-        lacks.append(Lack("no SSM", f"its agent is {managed.ping}"))
+    elif info["PingStatus"] != "Online":
+        lacks.append(Lack("no SSM", f"its agent is {info['PingStatus']}"))
     elif answer and not answer.ok:
         lacks.append(Lack("no SSM", answer.why))
     if not state:

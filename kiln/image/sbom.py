@@ -45,7 +45,7 @@ _NOT_SOFTWARE = (".sig", ".asc", ".pub", ".key", ".gpg", "gpgkey")
 
 
 def image_sbom(name: str) -> str:
-    """The SBOM of a build by its name: see `kiln.pipeline.kept_records.find_record`."""
+    """The SBOM of a build by its name: see `kiln.pipeline.records.find_record`."""
     info, build = load_version_info(name)
     return cyclonedx(info, called=name) if build is None else build_sbom(build, info)
 

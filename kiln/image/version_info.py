@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from kiln.base.errors import KilnError
-from kiln.pipeline import kept_records, record
+from kiln.pipeline import record, records
 
 
 class _Part(BaseModel):
@@ -159,5 +159,5 @@ def load_version_info(name: str) -> tuple[dict[str, Any], record.Record | None]:
         data = record.document(path)
         if isinstance(data.get("packages"), list):
             return data, None
-    build = kept_records.find_record(name)
+    build = records.find_record(name)
     return raw_version_info({"versions": build.versions}, name), build

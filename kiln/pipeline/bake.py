@@ -1,9 +1,11 @@
-"""Runs Packer on one recipe's HCL: its variables, its events, the AMI."""
+"""Runs Packer on one recipe's HCL: its variables, its events, the AMI, why it failed."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
+from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,14 @@ from typing import Any
 from kiln.base import processes
 from kiln.base.account import Account
 from kiln.base.errors import KilnError, operation_failed
+from kiln.base.overlay import provisioner_file, shown_script
 from kiln.base.paths import near, short_path
 from kiln.base.progress import Stage
 from kiln.base.stopping import Stop
-from kiln.cloud import aws, capacity, reservations, resources
-from kiln.cloud.access import Access
+from kiln.cloud import aws, capacity, cleanup
 from kiln.cloud.capacity import Launch, Try
-from kiln.cloud.machine import ssh_timeout
+from kiln.cloud.instance import ssh_timeout
+from kiln.cloud.network import Access
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
 from kiln.facts.tables import message
@@ -27,9 +30,16 @@ from kiln.packer.folders import write_inputs
 from kiln.packer.output import Event, waits_for
 from kiln.packer.process import BuildResult, run_build
 from kiln.packer.program import Packer
-from kiln.pipeline.failure import FailureReader, ProvisionerError
+from kiln.pipeline.draft import Draft, ProvisionerError
 from kiln.pipeline.plan import Plan
-from kiln.pipeline.record_draft import Draft
+from kiln.pipeline.record import Failure
+
+_LAST_LINES = 6
+# A script ends with `kiln: COMPONENT: ERROR: …` and indented lines about it, one of which is
+# `at: COMPONENT.sh line N` (provisioners/lib/kiln.sh). Packer only says that a script failed.
+_ERROR = re.compile(r"kiln: [\w-]+: ERROR: (.*)")
+_DETAIL = re.compile(r"kiln: [\w-]+:   (.*)")
+_PLACE = re.compile(r"at: [\w-]+\.sh line (\d+)")
 
 
 @dataclass(frozen=True)
@@ -42,39 +52,28 @@ class BakedAmi:
 
 
 def bake(
-    plan: Plan,
-    packer: Packer,
-    draft: Draft,
-    access: Access,
-    stage: Stage,
-    stop: Stop,
+    plan: Plan, packer: Packer, draft: Draft, access: Access, stage: Stage, stop: Stop
 ) -> BakedAmi:
-    """Run Packer on a plan's HCL, on the first of its instance types that EC2 has. The draft
-    gets the launches.
-
-    Raises ProvisionerError if a provisioner fails, KilnError (exit status 1) if Packer does, and
-    StoppedError if `stop` was set; or what `stop` was given up for.
-    """
-    target, run = plan.target, draft.run
+    """Run Packer on a plan's HCL, on the first of its instance types that EC2 has."""
+    target, run, network = plan.target, draft.run, access.network
     variables: dict[str, Any] = {
         **run_variables(plan, run, draft.record.git_commit),
         "source_ami": plan.source.ami_id,
         "ami_name": f"{plan.recipe.name}-{run.id}",
-        "ssh_source_cidrs": list(access.network.source_cidrs),
+        "ssh_source_cidrs": list(network.source_cidrs),
         "security_group_ids": list(access.security_groups),
         "ssh_keypair_name": access.key_name,
         "ssh_interface": _interface(plan.account, access),
     }
     # In the run's own folder, so that a concurrent edit in the checkout has no effect.
     folder = write_inputs(plan.recipe, run.folder)
-    subnets = access.network.subnets
-    left = reservations.launches_of(plan.account, target, plan.instance_types, subnets)
+    left = capacity.launches(plan.account, target, plan.instance_types, network.subnets)
     while True:
         launch = left[0]
-        watched = _Watched(plan, packer, stage, draft, access.network.hint)
-        of_type = _of_launch(launch, packer)
+        output = PackerOutput(plan, packer, stage, draft)
         before = len(draft.launched)
-        result = _run_packer(watched, folder, {**variables, **of_type}, access.key_file, stop)
+        given = {**variables, **_of_launch(launch, packer)}
+        result = _run_packer(output, folder, given, access.key_file, stop)
         answer = next(filter(capacity.no_capacity, result.errors), "").strip()
         if answer or len(draft.launched) > before:
             market = capacity.market_of(plan.account.spot, launch.reservation)
@@ -82,21 +81,16 @@ def bake(
         left = capacity.after(left, answer)
         if not (result.exit_status and answer and left) or result.interrupted:
             break
-        stage.line(f"{_shown(launch)} cannot be had ({answer}): next {_shown(left[0])}")
+        stage.line(f"{launch} cannot be had ({answer}): next {left[0]}")
     draft.cut_short = result.cut_short
     if result.interrupted:
         stop.check()
     if result.exit_status or target.region not in result.amis:
-        error = error_of(watched, result)
+        error = error_of(output, result, network.hint)
         if plan.options.keep_instance:
             error.hint += f"\n  {keep_instance(plan, draft, access)}"
         raise error
-    kind = launch.instance_type
-    return BakedAmi(result.amis[target.region], kind, watched.provisioners.seconds())
-
-
-def _shown(launch: Launch) -> str:
-    return f"{launch.instance_type}{f' in {launch.subnet_id}' if launch.subnet_id else ''}"
+    return BakedAmi(result.amis[target.region], launch.instance_type, output.reader.seconds())
 
 
 def run_variables(plan: Plan, run: Run, git_commit: str) -> dict[str, Any]:
@@ -117,11 +111,11 @@ def run_variables(plan: Plan, run: Run, git_commit: str) -> dict[str, Any]:
 
 
 def _run_packer(
-    watched: _Watched, folder: Path, variables: dict[str, Any], key_file: Path, stop: Stop
+    output: PackerOutput, folder: Path, variables: dict[str, Any], key_file: Path, stop: Stop
 ) -> BuildResult:
     """One run of Packer on a folder of HCL. Its log is the run's packer.log."""
-    plan, packer, run = watched.plan, watched.packer, watched.draft.run
-    inputs = plan.target.packer_inputs(run.folder, plan.recipe)
+    plan, packer, run = output.plan, output.packer, output.draft.run
+    inputs = plan.target.hooks.packer_inputs(run.folder, plan.recipe)
     plugins.install_plugins(packer, folder)
     with short_path(run.id, run.folder) as short:
         # Packer reads {{ in a path as a template, and leaves its log behind when it is killed.
@@ -133,7 +127,7 @@ def _run_packer(
             manifest=run.folder / "manifest.json",
             variables={**variables, "ssh_private_key_file": str(short / "key")},
             var_files=list(inputs.var_files),
-            on_event=watched.event,
+            on_event=output.read,
             stop=stop,
             environment={
                 **inputs.environment,
@@ -148,15 +142,13 @@ def keep_instance(plan: Plan, draft: Draft, access: Access) -> str:
     """Keep the build instance from the clean-up; the lines that say how to reach and remove it."""
     running = []
     with contextlib.suppress(KilnError), aws.explained("the build instance was not found"):
-        live = resources.live_instances(aws.ec2(plan.target), draft.run.id)
+        live = cleanup.live_instances(aws.ec2(plan.target), draft.run.id)
         running = [instance for instance in live if instance["State"]["Name"] == "running"]
     if not running:
         return "no build instance is running, so none is kept"
     instance = running[0]
-    draft.kept = (
-        instance["InstanceId"],
-        *(group["GroupId"] for group in instance["SecurityGroups"]),
-    )
+    groups = (group["GroupId"] for group in instance["SecurityGroups"])
+    draft.kept = (instance["InstanceId"], *groups)
     inside = _interface(plan.account, access) == "private_ip"
     address = (not inside and instance.get("PublicIpAddress")) or instance["PrivateIpAddress"]
     key = near(access.key_file)
@@ -176,36 +168,6 @@ def keep_instance(plan: Plan, draft: Draft, access: Access) -> str:
     )
 
 
-class _Watched:
-    """What Packer's output of one try tells."""
-
-    def __init__(
-        self, plan: Plan, packer: Packer, stage: Stage, draft: Draft, unreached: str = ""
-    ) -> None:
-        self.provisioners = FailureReader()
-        # The hint for an instance that Packer does not reach.
-        self.unreached = unreached
-        self.plan, self.packer, self.draft = plan, packer, draft
-        self._stage = stage
-        self._instance = "the build instance"
-
-    def event(self, event: Event) -> None:
-        """Take a line of Packer's."""
-        if event.kind in ("say", "message", "error") and not event.patience:
-            self._stage.line(event.text)
-        wait = waits_for(event, self._instance, ssh_timeout())
-        if wait:
-            of = event.component and settings.time_limit(self.plan.account, event.component)
-            self._stage.waits_for(wait.what, limit=of or wait.limit)
-        self.provisioners.read(event)
-        if event.instance_id:
-            self._instance = f"instance {event.instance_id}"
-        if event.instance_id and event.instance_id not in self.draft.launched:
-            self.draft.launched.append(event.instance_id)
-        if event.instance_id and not self.packer.has_plugins:
-            _require_imdsv2(self.plan.target, event.instance_id)
-
-
 def _interface(account: Account, access: Access) -> str:
     """How Packer reaches the instance; empty: by its public address, if it has one."""
     inside = access.network.ssh_interface == "private_ip"
@@ -213,11 +175,11 @@ def _interface(account: Account, access: Access) -> str:
 
 
 def _of_launch(launch: Launch, packer: Packer) -> dict[str, str]:
-    """The variables of one try. Raises KilnError: exit status 2 if Packer is too old for it."""
+    """The variables of one try."""
     if launch.reservation and not packer.has_plugins:
         raise KilnError(
             f"{packer} cannot launch in the capacity reservation {launch.reservation}",
-            hint="use Packer 1.7 or newer, or bake on another type: --instance-type c7i.4xlarge",
+            hint="use a newer Packer, or bake on another type: --instance-type c7i.4xlarge",
         )
     return {
         "instance_type": launch.instance_type,
@@ -226,21 +188,121 @@ def _of_launch(launch: Launch, packer: Packer) -> dict[str, str]:
     }
 
 
-def error_of(watched: _Watched, result: BuildResult) -> KilnError:
-    """Why a bake failed."""
-    plan, run, log = watched.plan, watched.draft.run, watched.draft.run.folder / "packer.log"
+class PackerOutput:
+    """Reads Packer's events: notes launches and what is waited for, finds out how a provisioner
+    failed, and how long each took."""
+
+    def __init__(self, plan: Plan, packer: Packer, stage: Stage, draft: Draft) -> None:
+        self.plan, self.packer, self.draft = plan, packer, draft
+        self.reader = FailureReader()
+        self._stage = stage
+        self._instance = "the build instance"
+
+    def read(self, event: Event) -> None:
+        """Take a line of Packer's."""
+        if event.kind in ("say", "message", "error") and not event.patience:
+            self._stage.line(event.text)
+        wait = waits_for(event, self._instance, ssh_timeout())
+        if wait:
+            of = event.component and settings.time_limit(self.plan.account, event.component)
+            self._stage.waits_for(wait.what, limit=of or wait.limit)
+        self.reader.read(event)
+        if event.instance_id:
+            self._instance = f"instance {event.instance_id}"
+            if event.instance_id not in self.draft.launched:
+                self.draft.launched.append(event.instance_id)
+            if not self.packer.has_plugins:
+                _require_imdsv2(self.plan.target, event.instance_id)
+
+
+class FailureReader:
+    """Reads how a provisioner failed, if one did, from Packer's events."""
+
+    def __init__(self) -> None:
+        self._starts: list[tuple[str, int]] = []
+        self._last = 0
+        self._start("")
+
+    def _start(self, component: str) -> None:
+        self._component = component
+        self._line: int | None = None
+        self._messages: list[str] = []
+        self._details: list[str] = []
+        self._said: deque[str] = deque(maxlen=_LAST_LINES)
+        # Whether Packer has begun to clean up.
+        self._over = False
+        # Packer's first error of this component; what follows may be of its clean-up.
+        self.first_error = ""
+
+    def read(self, event: Event) -> None:
+        """Take one line of Packer's output."""
+        self._last = max(self._last, event.seconds)
+        if event.component or event.says("stops_instance"):
+            self._starts.append((event.component or "", event.seconds))
+            self._start(event.component or "")
+        elif event.kind == "say":
+            self._over = not event.says("runs_script")
+        elif event.says("exit_status", "error") or event.says("aborts", "error"):
+            self._over = True
+        elif event.kind in ("message", "error"):
+            if event.kind == "error":
+                self.first_error = self.first_error or event.text
+            for line in () if self._over else event.text.splitlines():
+                self._take(line.rstrip())
+
+    def _take(self, line: str) -> None:
+        error, detail = _ERROR.match(line), _DETAIL.match(line)
+        if error:
+            self._messages.append(error[1])
+        elif detail and self._messages:
+            place = _PLACE.fullmatch(detail[1])
+            self._line = int(place[1]) if place else self._line
+            self._details += [] if place else [detail[1]]
+        elif line and not self._messages and line not in self._said:
+            self._said.append(line)
+
+    def seconds(self) -> dict[str, float]:
+        """Component → the seconds from its start to the next one's, or to the end of the bake.
+
+        A reboot counts for the component that asked for it.
+        """
+        ends = [*self._starts[1:], ("", self._last)]
+        return {
+            name: float(max(0, end - start))
+            for (name, start), (_, end) in zip(self._starts, ends, strict=False)
+            if name
+        }
+
+    def failure(self, packers_words: str) -> Failure | None:
+        """The failure of the provisioner that ran last, None if none did; `packers_words` is
+        Packer's own last error."""
+        if not self._component:
+            return None
+        return Failure(
+            self._component,
+            shown_script(provisioner_file(self._component)),
+            "; ".join(dict.fromkeys(self._messages)) or packers_words,
+            self._line,
+            tuple(self._details),
+            tuple(self._said),
+        )
+
+
+def error_of(output: PackerOutput, result: BuildResult, unreached: str) -> KilnError:
+    """Why a bake failed; `unreached` is the hint for an instance that Packer does not reach."""
+    plan, run, log = output.plan, output.draft.run, output.draft.run.folder / "packer.log"
     messages = [line for line in result.errors if line.strip()]
     last = messages[-1] if messages else "see its log"
-    failure = watched.provisioners.failure(last)
+    failure = output.reader.failure(last)
     if failure:
-        hints = plan.target.about_failure(failure.missing, plan.recipe)
+        hints = plan.target.hooks.about_failure(failure.missing, plan.recipe)
         failure = replace(failure, details=(*failure.details, *hints))
         return ProvisionerError(plan.recipe.name, failure, log=str(log))
-    if watched.provisioners.first_error not in last:
-        last = f"{watched.provisioners.first_error}; {last}"
+    if output.reader.first_error not in last:
+        last = f"{output.reader.first_error}; {last}"
     with contextlib.suppress(KilnError):
-        last = "; ".join([last, *resources.ended_by_ec2(plan.target, run.id)])
-    unreached = watched.unreached if message("packer", "no_ssh").search(last) else ""
+        last = "; ".join([last, *cleanup.ended_by_ec2(plan.target, run.id)])
+    unreached = unreached if message("packer", "no_ssh").search(last) else ""
     hints = (aws.hint_in(last), _about_key(plan, last), unreached, f"the whole log: {log}")
     return operation_failed(
         f"{plan.recipe.name}: packer build failed: {aws.without_encoded(last)}",

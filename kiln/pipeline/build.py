@@ -1,35 +1,37 @@
-"""Builds recipes: refuses invalid ones, prepares, bakes several in parallel."""
+"""Builds recipes: from a parent AMI to a judged AMI, several in parallel."""
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kiln.base import needs, overlay
-from kiln.base.account import Account, key_elsewhere, variables
+from kiln.base.account import Account, key_elsewhere
 from kiln.base.errors import KilnError, operation_failed, refuse_errors
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
 from kiln.base.stopping import Stop, on_signals
-from kiln.cloud import parents, session
-from kiln.cloud.machine import ssh_timeout
-from kiln.cloud.network import SESSION_MANAGER
+from kiln.cloud import parents, runs, session
+from kiln.cloud.instance import ssh_timeout
+from kiln.cloud.network import SESSION_MANAGER, make_access
 from kiln.cloud.target import Target
 from kiln.compat import engine
 from kiln.matrix import flags
-from kiln.matrix.flags import overridden
 from kiln.matrix.load import no_such_component
-from kiln.packer import program
+from kiln.packer import plugins, program, seen_hashes
+from kiln.packer.digest import recipe_digest
+from kiln.packer.program import Packer
 from kiln.packer.scripts import check_scripts
 from kiln.packer.staleness import renewal, shown_packer, stale_files
-from kiln.pipeline import build_row
+from kiln.pipeline import bake as baking
 from kiln.pipeline import plan as planning
-from kiln.pipeline.build_row import Built
-from kiln.pipeline.dead_runs import clean_dead_runs
+from kiln.pipeline import verify
+from kiln.pipeline.draft import recorded
 from kiln.pipeline.plan import Options, Plan, Rebuilt
-from kiln.pipeline.shared_records import kept_runs, shelf_of
+from kiln.pipeline.record import Record
+from kiln.pipeline.records import bucket_at
 
 _AT_ONCE = 4
 
@@ -39,13 +41,13 @@ class Outcome:
     """How the builds of `expected` recipes ended; `failures` of those without a record, by name."""
 
     expected: int
-    built: tuple[Built, ...]
+    built: tuple[Record, ...]
     failures: dict[str, KilnError]
 
     @property
-    def good(self) -> bool:
-        """Every recipe was built and verified, and nothing else of the runs is left."""
-        return len(self.built) == self.expected and all(build.good for build in self.built)
+    def succeeded(self) -> bool:
+        """Whether every recipe was built and verified, and nothing else of the runs is left."""
+        return len(self.built) == self.expected and all(record.succeeded for record in self.built)
 
 
 def announce(
@@ -58,49 +60,79 @@ def announce(
     """Refuse recipes that cannot work, and say where and on which instance types to build.
 
     A recipe of a record (`rebuilt`) was judged when it was first built: today's knowledge does not
-    refuse it.
-    Returns the target with its account known. Raises KilnError: exit status 2 for recipes and
-    options that cannot work, 1 if AWS does not accept the credentials.
+    refuse it. Returns the target with its account known.
     """
     say(str(target))
     for folder in overlay.overlays():
         say(f"overlay: {overlay.shown_path(folder)}")
-    _check_flags(options)
+    for flag in ("instance_type", "verify_instance_type"):
+        flags.instance_type(flag, getattr(options, flag))
+    ssh_timeout()
     if rebuilt is None:
-        _compatible(recipes, options)
+        _require_compatible(recipes, options)
     if options.own_kernel:
         for recipe in recipes:
-            target.check_own_kernel(recipe.as_json())
+            target.hooks.require_own_kernel(recipe.as_json())
         if options.own_kernel.keep and len(recipes) > 1:
             raise KilnError(
                 f"--disk keeps the disk of one AMI, and {len(recipes)} rows match",
                 hint=f"select one: --name {recipes[0].name}",
             )
-    accounts = {r.name: overridden(r.row.account, options.aws_flags, r.arch) for r in recipes}
-    _check_limits(recipes, accounts)
+    accounts = {recipe.name: options.account(recipe) for recipe in recipes}
+    _require_known_limits(recipes, accounts)
     for account in accounts.values():
-        _check_region(account, target)
+        _require_region(account, target)
     for line in _settings(accounts):
         say(line)
     if target.bills:
         for recipe in recipes:
-            account = accounts[recipe.name]
-            bakes = " or ".join(planning.types_in_order(recipe, account, options))
-            checks = options.verify_instance_type or recipe.verify_instance_type
-            kinds = " and ".join(dict.fromkeys([bakes, checks]))
-            say(f"will launch: {kinds} in {account.region or target.region} for {recipe.name}")
+            bakes = " or ".join(options.bake_types(recipe))
+            kinds = " and ".join(dict.fromkeys([bakes, options.verify_type(recipe)]))
+            region = accounts[recipe.name].region or target.region
+            say(f"will launch: {kinds} in {region} for {recipe.name}")
         target = target.identified()
         say(f"account: {target.place}")
     return target
 
 
-def _check_limits(recipes: list[Recipe], accounts: Mapping[str, Account]) -> None:
-    """Refuse a typed time limit for a component that no chosen row has."""
-    typed = {"--time-limits", *variables("time_limits")}
-    for name in {name: None for account in accounts.values() for name in account.time_limits}:
-        origins = {account.origins.get(f"time_limits.{name}") for account in accounts.values()}
-        if origins & typed and (why := no_such_component(name, recipes)):
-            raise KilnError(f"{', '.join(map(str, origins & typed))}: {why}")
+def _require_compatible(recipes: list[Recipe], options: Options) -> None:
+    """Refuse recipes and options that cannot work, before anything is launched."""
+    # A value from the command line has no place in the matrix.
+    types = ("instance_type", "verify_instance_type")
+    typed = any(getattr(options, name) for name in types) or "instance_types" in options.aws_flags
+    chosen = []
+    for recipe in recipes:
+        bakes, verifies = options.bake_types(recipe), options.verify_type(recipe)
+        account = options.account(recipe).changed(instance_types=bakes)
+        row = recipe.row.without(*(types if typed else ())).changed(account=account)
+        chosen.append(
+            recipe.changed(instance_type=bakes[0], verify_instance_type=verifies, row=row)
+        )
+    refuse_errors(engine.check_matrix(chosen))
+
+
+def _require_known_limits(recipes: list[Recipe], accounts: Mapping[str, Account]) -> None:
+    """Refuse a time limit of the command line for a component that no chosen row has."""
+    flag = "--time-limits"
+    for account in accounts.values():
+        for name in account.time_limits:
+            of_flag = account.origins.get(f"time_limits.{name}") == flag
+            if of_flag and (why := no_such_component(name, recipes)):
+                raise KilnError(f"{flag}: {why}")
+
+
+def _require_region(account: Account, target: Target) -> None:
+    """Refuse a region that is not there, and a key of another one."""
+    if account.region:
+        target.in_region(account.region)
+    # A key of AWS serves in the lab too, in whatever region that says it is.
+    region = account.region or (target.region if target.bills else None)
+    if elsewhere := key_elsewhere(account.kms_key_id, region):
+        raise KilnError(
+            f"kms_key_id ({account.origins['kms_key_id']}): the key is in {elsewhere}, and the "
+            f"build in {region}",
+            hint="name a key of that region, or alias/NAME, of which each region has its own",
+        )
 
 
 def _settings(accounts: Mapping[str, Account]) -> list[str]:
@@ -116,20 +148,24 @@ def _settings(accounts: Mapping[str, Account]) -> list[str]:
     ]
 
 
-def plans(
+def dry_run(
     recipes: list[Recipe], options: Options, target: Target, rebuilt: Rebuilt | None = None
 ) -> list[Plan]:
-    """What builds of these recipes will do; starts nothing. Raises what `plan.plan` raises."""
+    """What builds of these recipes will do; starts nothing."""
+    _require_scripts(recipes)
+    return _plans(recipes, options, target, rebuilt)
+
+
+def _plans(
+    recipes: list[Recipe], options: Options, target: Target, rebuilt: Rebuilt | None
+) -> list[Plan]:
     find = parents.once()
     return [planning.plan_build(recipe, target, options, rebuilt, find) for recipe in recipes]
 
 
-def dry_run(
-    recipes: list[Recipe], options: Options, target: Target, rebuilt: Rebuilt | None = None
-) -> list[Plan]:
-    """As `plans`; refuses scripts that a build would refuse, too (KilnError, exit status 2)."""
+def _require_scripts(recipes: list[Recipe]) -> None:
+    """Refuse provisioners that bash cannot parse, before anything is launched."""
     refuse_errors(check_scripts(dict.fromkeys(name for r in recipes for name in r.components)))
-    return plans(recipes, options, target, rebuilt)
 
 
 def build_recipes(
@@ -144,69 +180,36 @@ def build_recipes(
 ) -> Outcome:
     """Build these recipes, several in parallel; `on_failure` gets each failure at once.
 
-    `rebuilt`: there is one recipe, and it is baked again from a record's inputs.
-
-    Raises KilnError if nothing could be started, or if a single recipe's build failed.
+    `rebuilt`: there is one recipe, and it is baked again from a record's inputs. Raises KilnError
+    if nothing could be started, or if a single recipe's build failed.
     """
     stop = Stop()
-    built: list[Built] = []
+    built: list[Record] = []
     failures: dict[str, KilnError] = {}
 
     def failed(error: KilnError, *rows: Recipe) -> None:
         failures.update({row.name: error for row in rows})
         on_failure(error)
 
-    target.check_host()
-    with target.preparing([recipe.name for recipe in recipes]):
-        for turn, together in enumerate(in_turns(recipes, target, progress)):
+    with target.hooks.preparing([recipe.name for recipe in recipes]):
+        for number, batch in enumerate(target.hooks.batches(recipes, progress.say)):
             try:
                 planned, packer = _set_up(
-                    together, options, target, progress, rebuilt, install=install
+                    batch, options, target, progress, rebuilt, install=install
                 )
             except KilnError as error:
-                if turn == 0:
+                if number == 0:
                     raise
-                failed(error, *together)
+                failed(error, *batch)
                 break
             with on_signals(stop):
                 if len(recipes) == 1:
-                    built = [build_row.build_recipe(planned[0], packer, progress, stop)]
+                    built = [build_recipe(planned[0], packer, progress, stop)]
                 else:
                     built += _several(planned, packer, stop, failed)
             if stop.is_set():
                 break
     return Outcome(len(recipes), tuple(built), failures)
-
-
-def _ready(
-    recipes: list[Recipe],
-    target: Target,
-    progress: Progress,
-    *,
-    install: bool,
-    own_kernel: bool,
-) -> tuple[program.Packer, Target]:
-    """Install what is missing here, and let the target prepare what the recipes need."""
-    groups = ("packer", "ssh", *target.host_packages([recipe.arch for recipe in recipes]))
-    if own_kernel:
-        groups += ("own_kernel",)
-    needs.ensure(*groups, install=install, say=progress.say)
-    packer = program.find_packer()
-    if target.preparation:
-        with progress.stage(target.preparation):
-            target = target.prepare(recipes, progress.say)
-    return packer, target
-
-
-def in_turns(recipes: list[Recipe], target: Target, progress: Progress) -> list[list[Recipe]]:
-    """Recipes that run here natively, then those whose processor the lab has to emulate."""
-    slow = [recipe for recipe in recipes if target.emulates(recipe.arch)]
-    native = [recipe for recipe in recipes if recipe not in slow]
-    for how in sorted({f"{recipe.arch} by {target.emulates(recipe.arch)}" for recipe in slow}):
-        progress.say(f"emulated: {how}, many times slower than the rest of the lab")
-    if slow and native:
-        progress.say(f"{len(slow)} rows, after the others; --arch {native[0].arch} leaves them out")
-    return [group for group in (native, slow) if group]
 
 
 def _set_up(
@@ -217,67 +220,24 @@ def _set_up(
     rebuilt: Rebuilt | None,
     *,
     install: bool,
-) -> tuple[list[Plan], program.Packer]:
-    """Prepare this machine for the recipes, and check their rendered plans."""
+) -> tuple[list[Plan], Packer]:
+    """Prepare this machine and the target for the recipes, and plan their builds."""
+    needs.ensure("packer", "ssh", install=install, say=progress.say)
+    packer = program.find_packer()
     own_kernel = options.own_kernel is not None
-    packer, target = _ready(recipes, target, progress, install=install, own_kernel=own_kernel)
-    planned = plans(recipes, options, target, rebuilt)
+    target.hooks.prepare(recipes, progress, install=install, own_kernel=own_kernel)
+    planned = _plans(recipes, options, target, rebuilt)
     if any(plan.account.ssh_interface == SESSION_MANAGER for plan in planned):
         session.require_plugin()
     if rebuilt is None:
         say_if_stale(recipes, progress)
     with progress.stage("parse the scripts"):
-        for plan in planned:
-            build_row.prepare(plan)
-    for bucket in sorted(_buckets(planned)):
-        if shelf := shelf_of(bucket, target):
-            kept_runs(shelf, "none")  # a bucket that refuses is better known now than after a bake
-    clean_dead_runs(target, progress)
+        _require_scripts(recipes)
+    for name in sorted({plan.account.records_bucket or "" for plan in planned} - {""}):
+        if bucket := bucket_at(name, target):
+            bucket.runs("none")  # a bucket that refuses is better known now than after a bake
+    runs.clean_dead_runs(target, progress)
     return planned, packer
-
-
-def _buckets(planned: list[Plan]) -> set[str]:
-    """The buckets in which records will be kept."""
-    return {plan.account.records_bucket for plan in planned if plan.account.records_bucket}
-
-
-def _check_flags(options: Options) -> None:
-    """Refuse what is not of the form of an instance type."""
-    for flag in ("instance_type", "verify_instance_type"):
-        flags.instance_type(flag, getattr(options, flag))
-    ssh_timeout()
-
-
-def _check_region(account: Account, target: Target) -> None:
-    """Refuse a region that is not there, and a key of another one."""
-    if account.region:
-        target.check_region(account.region, f"region ({account.origins['region']})")
-    # A key of AWS serves in the lab too, in whatever region that says it is.
-    region = account.region or (target.region if target.bills else None)
-    if elsewhere := key_elsewhere(account.kms_key_id, region):
-        raise KilnError(
-            f"kms_key_id ({account.origins['kms_key_id']}): the key is in {elsewhere}, and the "
-            f"build in {region}",
-            hint="name a key of that region, or alias/NAME, of which each region has its own",
-        )
-
-
-def _compatible(recipes: list[Recipe], options: Options) -> None:
-    """Refuse recipes and options that cannot work, before anything is launched."""
-    # A value from the command line has no place in the matrix.
-    types = ("instance_type", "verify_instance_type")
-    typed = any(getattr(options, name) for name in types) or "instance_types" in options.aws_flags
-    replaced = types if typed else ()
-    chosen = []
-    for recipe in recipes:
-        account = overridden(recipe.row.account, options.aws_flags, recipe.arch)
-        bakes = planning.types_in_order(recipe, account, options)
-        row = recipe.row.without(*replaced).changed(account=account.changed(instance_types=bakes))
-        verifies = options.verify_instance_type or recipe.verify_instance_type
-        chosen.append(
-            recipe.changed(instance_type=bakes[0], verify_instance_type=verifies, row=row)
-        )
-    refuse_errors(engine.check_matrix(chosen))
 
 
 def say_if_stale(recipes: list[Recipe], progress: Progress) -> None:
@@ -291,36 +251,102 @@ def say_if_stale(recipes: list[Recipe], progress: Progress) -> None:
 
 def _several(
     planned: list[Plan],
-    packer: program.Packer,
+    packer: Packer,
     stop: Stop,
     failed: Callable[[KilnError, Recipe], None],
-) -> list[Built]:
+) -> list[Record]:
     """Build in parallel; a failure does not stop the other builds."""
     with ThreadPoolExecutor(max_workers=min(len(planned), _AT_ONCE)) as pool:
         pending = [
-            pool.submit(
-                build_row.build_recipe, plan, packer, Progress(label=plan.recipe.name), stop
-            )
+            pool.submit(build_recipe, plan, packer, Progress(label=plan.recipe.name), stop)
             for plan in planned
         ]
         ended = [
             _ended(plan, future, failed) for plan, future in zip(planned, pending, strict=True)
         ]
-    return [build for build in ended if build]
+    return [record for record in ended if record]
 
 
 def _ended(
-    plan: Plan, future: Future[Built], failed: Callable[[KilnError, Recipe], None]
-) -> Built | None:
+    plan: Plan, future: Future[Record], failed: Callable[[KilnError, Recipe], None]
+) -> Record | None:
     """Wait for one of several builds; report its failure instead of raising it."""
     try:
         return future.result()
     except KilnError as error:
         failed(error, plan.recipe)
-    except OSError as error:
-        failed(operation_failed(f"{plan.recipe.name}: {error}"), plan.recipe)
     except Exception as error:  # a mistake of ours must not cost the other rows their outcome
         traceback.print_exception(error)
         name = type(error).__name__
         failed(operation_failed(f"{plan.recipe.name}: {name}: {error}"), plan.recipe)
     return None
+
+
+def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop) -> Record:
+    """Build and verify one recipe: access, bake, boot, checks, record."""
+    recipe, target = plan.recipe, plan.target
+    if stop.is_set():
+        raise operation_failed(f"{recipe.name}: interrupted", hint="it had not begun")
+    stop = stop.of_run()
+    # Other rows may have been built for an hour since the plan, and a script been edited.
+    plan = replace(plan, recipe_digest=recipe_digest(recipe))
+    bucket = bucket_at(plan.account.records_bucket, target)
+    # An AMI without a verdict is removed; one whose checks failed is kept for inspection.
+    remove = not plan.options.keep
+    first = _first_facts(plan, packer)
+    with recorded(first, target, progress, stop, bucket, delete_ami_on_failure=remove) as draft:
+        with progress.stage("key pair, security group"):
+            access = make_access(draft.run, target, plan.account)
+        with progress.stage("packer build") as stage:
+            baked = baking.bake(plan, packer, draft, access, stage, stop)
+            stage.note = baked.ami_id
+        draft.note(
+            ami_id=baked.ami_id,
+            amis={target.region: baked.ami_id},
+            packer=plugins.described(packer),
+            instance_type=baked.instance_type,
+            component_seconds=baked.component_seconds,
+        )
+        baking.finish_image(plan, baked.ami_id)
+        stop.check()
+        verify.judge(
+            draft,
+            access,
+            baked.ami_id,
+            user=recipe.distro.ssh_user,
+            account=plan.account,
+            own_kernel=plan.options.own_kernel,
+        )
+    if target.bills and draft.record.versions:
+        new = seen_hashes.first_seen(draft.record.versions["downloads"])
+        if new:
+            progress.say(
+                f"{len(new)} downloads have unconfirmed hashes; record them with "
+                f"./invoke lock --from {draft.run.id}"
+            )
+    return draft.record
+
+
+def _first_facts(plan: Plan, packer: Packer) -> Record:
+    """What a record says before its run."""
+    return Record(
+        run_id="",
+        kind="build",
+        status="failed",
+        recipe=plan.recipe.as_json(),
+        recipe_from=plan.recipe_from,
+        recipe_digest=plan.recipe_digest,
+        input_digest=plan.input_digest,
+        target=plan.target.kind,
+        image_note=plan.target.image_note,
+        vendors=plan.target.vendors,
+        emulated=plan.target.hooks.emulates(plan.recipe.arch),
+        region=plan.target.region,
+        source_ami=plan.source,
+        instance_type=plan.instance_type,
+        verify_instance_type=plan.verify_instance_type,
+        packer=plugins.described(packer),
+        git_commit=runs.git_commit(),
+        started="",
+        folder="",
+    )

@@ -5,22 +5,30 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from pydantic import ValidationError
 
 from kiln import components
 from kiln.base import tags
 from kiln.base.account import Account
+from kiln.base.errors import KilnError
 from kiln.base.overlay import shown_path
 from kiln.base.paths import packer_dir
 from kiln.base.recipe import Recipe
 from kiln.cloud import parents
 from kiln.cloud.target import OwnKernel, ParentAmi, Target
+from kiln.facts import table
+from kiln.matrix import load
 from kiln.matrix.flags import overridden
 from kiln.packer.digest import recipe_digest
-from kiln.pipeline import cost
+from kiln.pipeline.record import Record
 
 _REST = "everything else: AMI Kiln's own (default)"
+# The stages of a record during which an instance runs.
+_BAKING = ("packer build",)
+_VERIFYING = ("boot the AMI", "checks")
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,20 @@ class Options:
     # The build instance of a bake that fails stays.
     keep_instance: bool = False
     own_kernel: OwnKernel | None = None
+
+    def account(self, recipe: Recipe) -> Account:
+        """The `aws` settings of a recipe's build."""
+        return overridden(recipe.row.account, self.aws_flags, recipe.arch)
+
+    def bake_types(self, recipe: Recipe) -> tuple[str, ...]:
+        """The types that bake, in the order in which they are tried."""
+        if self.instance_type:
+            return (self.instance_type,)
+        return self.account(recipe).instance_types or (recipe.instance_type,)
+
+    def verify_type(self, recipe: Recipe) -> str:
+        """The type that checks."""
+        return self.verify_instance_type or recipe.verify_instance_type
 
 
 @dataclass(frozen=True)
@@ -72,26 +94,15 @@ class Plan:
         return input_digest(self.recipe_digest, self.source.ami_id, self.recipe.package_snapshot)
 
     @property
-    def _packages(self) -> str:
-        snapshot = self.recipe.package_snapshot
-        return f"as of {snapshot}" if snapshot else "the distribution's of the day (no snapshot)"
-
-    @property
-    def _cost(self) -> str:
-        size = float(self.recipe.volume.size)
-        return cost.estimate(self.instance_type, self.verify_instance_type, size)
-
-    @property
     def steps(self) -> list[str]:
         """The steps of the build in words, in order."""
         names = self.recipe.components
-        baked = [f"bake {name}: {components.get(name).what}" for name in names]
+        own_kernel = ", with its own kernel," if self.options.own_kernel else ""
         return [
             f"launch {self.instance_type} from {self.source.ami_id}",
-            *baked,
+            *(f"bake {name}: {components.get(name).what}" for name in names),
             "stop the instance and make the AMI",
-            f"boot a fresh {self.verify_instance_type} from the AMI"
-            f"{', with its own kernel,' if self.options.own_kernel else ''} and run tests/ami",
+            f"boot a fresh {self.verify_instance_type} from the AMI{own_kernel} and run tests/ami",
             f"tag the AMI {tags.VERIFIED}, write the record and the report, remove everything else",
         ]
 
@@ -106,7 +117,7 @@ class Plan:
             "target": self.target.kind,
             "why": self.target.why,
             "region": self.target.region,
-            "hcl": _shown(self.recipe),
+            "hcl": _hcl(self.recipe),
             "source_ami": asdict(self.source),
             "instance_type": self.instance_type,
             "verify_instance_type": self.verify_instance_type,
@@ -116,21 +127,30 @@ class Plan:
 
     def as_text(self) -> str:
         """The plan for a person."""
+        snapshot = self.recipe.package_snapshot
+        of_the_day = "the distribution's of the day (no snapshot)"
+        packages = f"as of {snapshot}" if snapshot else of_the_day
+        size = float(self.recipe.volume.size)
+        cost = estimate_cost(self.instance_type, self.verify_instance_type, size)
         return "\n".join(
             [
                 self.recipe.name,
-                f"  HCL         {_shown(self.recipe)}",
+                f"  HCL         {_hcl(self.recipe)}",
                 f"  source AMI  {self.source.ami_id} {self.source.name} ({self.source.found_by})",
                 f"  builder     {' or '.join(self.instance_types)} in {self.target.region}",
                 f"  checked on  {self.verify_instance_type}",
-                f"  packages    {self._packages}",
-                *([f"  cost        {self._cost}"] if self.target.bills else []),
+                f"  packages    {packages}",
+                *([f"  cost        {cost}"] if self.target.bills else []),
                 *(f"  aws         {line}" for line in [*self.account.shown(), _REST]),
                 f"  recipe      {self.recipe_digest} (recipe digest)",
                 f"  inputs      {self.input_digest} (input digest)",
                 *(f"  {number:2}. {step}" for number, step in enumerate(self.steps, 1)),
             ]
         )
+
+
+def _hcl(recipe: Recipe) -> str:
+    return shown_path(packer_dir() / recipe.line)
 
 
 def input_digest(recipe_digest: str, parent_ami: str, package_snapshot: str | None) -> str:
@@ -148,26 +168,22 @@ def plan_build(
     target: Target,
     options: Options,
     rebuilt: Rebuilt | None = None,
-    find: Callable[[Recipe, Target], ParentAmi] | None = None,
+    find: Callable[[Recipe, Target], ParentAmi] = parents.resolve,
 ) -> Plan:
     """Plan a build; starts nothing.
 
     `rebuilt`: the parent AMI is that of a record, and not looked up by the recipe. `find` looks it
     up; plans that are made together share `parents.once()`.
-    Raises KilnError if the parent AMI is not found, a provisioner is missing, or AWS refuses.
     """
-    account = overridden(recipe.row.account, options.aws_flags, recipe.arch)
+    account = options.account(recipe)
     target = target.in_region(account.region or target.region)
-    if rebuilt is None:
-        source = (find or parents.resolve)(recipe, target)
-    else:
-        source = parents.again(rebuilt.source, recipe, target)
+    source = parents.again(rebuilt.source, recipe, target) if rebuilt else find(recipe, target)
     return Plan(
         recipe=recipe,
         target=target,
         source=source,
-        instance_types=types_in_order(recipe, account, options),
-        verify_instance_type=options.verify_instance_type or recipe.verify_instance_type,
+        instance_types=options.bake_types(recipe),
+        verify_instance_type=options.verify_type(recipe),
         recipe_digest=recipe_digest(recipe),
         account=account,
         options=options,
@@ -175,18 +191,74 @@ def plan_build(
     )
 
 
-def as_it_is_now(plan: Plan) -> Plan:
-    """The plan with the digest of the files as they are now: other rows may have been built for an
-    hour since it was made, and somebody may have edited a script."""
-    return replace(plan, recipe_digest=recipe_digest(plan.recipe))
+def rebuild_inputs(record: Record) -> tuple[Recipe, Rebuilt]:
+    """The recipe of a record and its parent AMI, if this checkout still bakes the same for it."""
+    run, commit = record.run_id, record.git_commit
+    try:
+        recipe = Recipe.model_validate(record.recipe)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise KilnError(
+            f"the record of run {run} holds no recipe that this checkout can bake: "
+            f"`recipe.{'.'.join(map(str, first['loc']))}`: {first['msg']}",
+            hint=_how_to_get_there(commit),
+        ) from None
+    if record.source_ami is None:
+        raise KilnError(
+            f"the record of run {run} names no parent AMI, so its inputs are not known",
+            hint="./invoke build bakes the row from today's parent",
+        )
+    # How the account is used is today's: the record says what is on the image.
+    account = load.load_account(recipe.name)
+    recipe = recipe.changed(row=recipe.row.changed(account=account))
+    digest = recipe_digest(recipe)
+    if digest != record.recipe_digest:
+        raise KilnError(
+            f"this checkout does not bake what run {run} baked: for the same recipe its recipe "
+            f"digest is {digest}, the record's is {record.recipe_digest}",
+            hint=_how_to_get_there(commit),
+        )
+    return recipe, Rebuilt(record.source_ami, f"the record of run {run}")
 
 
-def types_in_order(recipe: Recipe, account: Account, options: Options) -> tuple[str, ...]:
-    """The types that bake: the flag's one, those of the settings, or the row's."""
-    if options.instance_type:
-        return (options.instance_type,)
-    return account.instance_types or (recipe.instance_type,)
+def _how_to_get_there(commit: str) -> str:
+    if commit == "unknown":
+        return "the record names no git commit to check out"
+    clean = commit.removesuffix("-dirty")
+    way = f"bake from the record's commit: git worktree add ../kiln-{clean[:9]} {clean}"
+    if clean != commit:
+        way += "; its checkout had changes that were not committed, and those are not in it"
+    return way
 
 
-def _shown(recipe: Recipe) -> str:
-    return shown_path(packer_dir() / recipe.line)
+def run_usd(
+    seconds: Mapping[str, float], instance_type: str | None, verify_instance_type: str | None
+) -> float | None:
+    """US dollars of a run's instances by list prices, on demand in us-east-1; None if a price is
+    not known. `seconds` by stage."""
+    total = 0.0
+    for name, stages in ((instance_type, _BAKING), (verify_instance_type, _VERIFYING)):
+        spent = sum(seconds.get(stage, 0) for stage in stages)
+        if name and spent:
+            hourly = table("ec2-prices")["instances"]["hourly"].get(name)
+            if hourly is None:
+                return None
+            total += float(hourly) * spent / 3600
+    return round(total, 4)
+
+
+def estimate_cost(instance_type: str, verify_instance_type: str, gib: float) -> str:
+    """Estimate a build's cost in one line; `gib`: size of the AMI's volume."""
+    prices = table("ec2-prices")
+    expected = prices["expected_seconds"]
+    usd = run_usd(
+        {"packer build": float(expected["bake"]), "checks": float(expected["verify"])},
+        instance_type,
+        verify_instance_type,
+    )
+    month = gib * float(prices["snapshots"]["usd_per_gb_month"])
+    instances = "unknown price" if usd is None else f"about ${usd:,.2f}"
+    return (
+        f"{instances} for instances, at most ${month:,.2f} a month per region for the snapshot "
+        f"(us-east-1 list prices of {prices['instances']['as_of']})"
+    )

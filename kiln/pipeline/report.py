@@ -10,7 +10,7 @@ from typing import Any
 
 from kiln.base.templates import render
 from kiln.cloud.capacity import Try
-from kiln.pipeline.ami_checks import Check
+from kiln.pipeline.checks import Check
 from kiln.pipeline.record import Record
 
 

@@ -1,31 +1,226 @@
-"""`verify`: boots an existing AMI and checks it against the recipe that it was baked from."""
+"""Decides whether an AMI is verified: boots a fresh instance, runs the checks, tags the AMI.
+
+`judge` does it for a build as for `verify --ami`, which first finds the recipe that the AMI was
+baked from.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
 
+from kiln import components
 from kiln.base import needs, vocabulary
 from kiln.base.account import Account
-from kiln.base.errors import operation_failed
+from kiln.base.errors import KilnError, operation_failed
 from kiln.base.progress import Progress
+from kiln.base.recipe import Recipe
 from kiln.base.stopping import Stop, on_signals
-from kiln.base.tags import INPUT_DIGEST, RECIPE, RECIPE_DIGEST, SOURCE_AMI
-from kiln.base.times import now
-from kiln.cloud import runs, watch
-from kiln.cloud.access import make_access
+from kiln.base.tags import (
+    ARCH,
+    DISTRO,
+    INPUT_DIGEST,
+    OWN_KERNEL,
+    RECIPE,
+    RECIPE_DIGEST,
+    SOURCE_AMI,
+    VERIFIED,
+    TaggedVerdict,
+)
+from kiln.cloud import aws, runs
 from kiln.cloud.images import Image, require_image
-from kiln.cloud.machine import ssh_timeout
-from kiln.cloud.runs import Run
+from kiln.cloud.instance import Boot, Machine, booted, ssh_timeout
+from kiln.cloud.network import Access, make_access
 from kiln.cloud.target import OwnKernel, ParentAmi, Target
 from kiln.matrix import flags, load
 from kiln.matrix.flags import NOTHING, overridden, records_bucket
-from kiln.pipeline import ami_checks, shared_records, verdict
-from kiln.pipeline.baked_recipe import Baked, baked, require_components
-from kiln.pipeline.build_row import Built
-from kiln.pipeline.dead_runs import clean_dead_runs
+from kiln.packer.digest import recipe_digest
+from kiln.pipeline import checks, records
+from kiln.pipeline.draft import Draft, recorded
 from kiln.pipeline.record import Record
-from kiln.pipeline.record_draft import Draft, cleaned_up
-from kiln.pipeline.shared_records import Shelf, shelf_of
+from kiln.pipeline.records import RecordsBucket, bucket_at
+
+ON_THE_IMAGE = "/etc/kiln/recipe.json on the image"
+
+
+def judge(
+    draft: Draft,
+    access: Access,
+    ami_id: str,
+    *,
+    user: str,
+    account: Account,
+    own_kernel: OwnKernel | None = None,
+    keyword: str | None = None,
+) -> None:
+    """Boot the AMI, run its checks, tag it; notes `checks`, `versions`, `status` in the draft.
+
+    With `keyword`, pytest's -k, only a part is checked; that is not a verdict, and the AMI's tag
+    stays as it is. With `own_kernel` the instance boots the AMI's own kernel, whatever the target's
+    other instances do. If the draft's recipe is to come from the image (`recipe_from`), it is read
+    first.
+    """
+    progress, target, stop = draft.progress, draft.target, draft.stop
+    boot = Boot(
+        ami_id,
+        str(draft.record.verify_instance_type),
+        user,
+        draft.run.id,
+        draft.run.folder,
+        access,
+        account,
+        launched=draft.launched.append,
+        tried=draft.tried,
+    )
+    with ExitStack() as until_checked:
+        if own_kernel:
+            with progress.stage("disk of the AMI") as stage:
+                own = until_checked.enter_context(target.hooks.own_kernel(ami_id, own_kernel))
+                stage.note = own.how
+            boot = replace(boot, tags=own.tags)
+            draft.note(own_kernel=own.how)
+        with progress.stage("boot the AMI") as stage:
+            machine = until_checked.enter_context(booted(boot, target, stage, progress.say, stop))
+            stage.note = f"{machine.instance_id} ({boot.instance_type})"
+        if draft.record.recipe_from == ON_THE_IMAGE:
+            draft.note(recipe=_recipe_on(machine, ami_id))
+        with progress.stage("checks") as stage:
+            stage.waits_for(f"the checks of {machine.instance_id}")
+            expected = checks.expectations(
+                draft.record.recipe,
+                boot.instance_type,
+                target.kind,
+                own_kernel=own_kernel is not None,
+            )
+            done = checks.run_checks(
+                machine,
+                expected,
+                draft.run.folder,
+                stop=stop,
+                on_line=stage.line,
+                keyword=keyword,
+            )
+            stage.note = str(done)
+        draft.note(checks=done, versions=machine.read_json("/etc/kiln/version-info.json"))
+    stop.check()
+    if keyword:
+        draft.note(status="unverified" if done.succeeded else "failed")
+        return
+    # The record gets the verdict only after the AMI itself.
+    draft.note(status="unverified")
+    draft.write()
+    tag_verdict(
+        target,
+        ami_id,
+        TaggedVerdict(done.succeeded, str(draft.record.finished), draft.record.git_commit),
+        keys=(VERIFIED, OWN_KERNEL) if own_kernel else (VERIFIED,),
+    )
+    draft.note(status="verified" if done.succeeded else "failed")
+    with contextlib.suppress(OSError):  # it is written again at the end
+        draft.write()
+
+
+def tag_verdict(
+    target: Target, ami_id: str, verdict: TaggedVerdict, keys: Sequence[str] = (VERIFIED,)
+) -> None:
+    """Tag an AMI with the verdict of its checks: pass or fail, when, by which commit."""
+    with aws.explained(f"{ami_id} could not be tagged {VERIFIED}"):
+        aws.ec2(target).create_tags(
+            Resources=[ami_id], Tags=[{"Key": key, "Value": str(verdict)} for key in keys]
+        )
+
+
+def _recipe_on(machine: Machine, ami_id: str) -> dict[str, Any]:
+    recipe = machine.read_json("/etc/kiln/recipe.json")
+    if not isinstance(recipe, dict):
+        raise operation_failed(
+            f"{ami_id} has no readable /etc/kiln/recipe.json, and there is no record of its build "
+            "here: there is nothing to check it against"
+        )
+    require_components(recipe, ami_id)
+    return recipe
+
+
+def require_components(recipe: Mapping[str, Any], image: str) -> None:
+    """Refuse an image with components that this checkout does not have: what checks them is not
+    here either, and the rest would pass without it."""
+    own = {component.name for component in components.everything()}
+    unknown = [str(name) for name in recipe.get("components") or () if name not in own]
+    if unknown:
+        raise KilnError(
+            f"{image} has {', '.join(map(vocabulary.shown, unknown))}: nothing here checks that",
+            hint="KILN_OVERLAY=DIR names the overlay with it; else verify it in the checkout that "
+            "built it",
+        )
+
+
+@dataclass(frozen=True)
+class Baked:
+    """How an AMI is booted and what it is checked against.
+
+    `recipe` is the recipe as JSON; None means that it is to be read from the image
+    (`ON_THE_IMAGE`), because neither a record nor a row of the matrix has it.
+    """
+
+    name: str
+    arch: str
+    ssh_user: str
+    verify_instance_type: str
+    recipe: dict[str, Any] | None
+    recipe_from: str
+
+
+def baked(ami_id: str, tags: Mapping[str, str], recipes: Sequence[Recipe]) -> Baked:
+    """What its tags, the records and the matrix say about an AMI before it is booted.
+
+    A row of the same name counts only if it still has the digest of the AMI's tag: a row that has
+    changed since describes another AMI.
+    """
+    name = tags.get(RECIPE)
+    if not name:
+        raise KilnError(
+            f"{ami_id} has no tag {RECIPE}",
+            hint="only AMIs that AMI Kiln built can be verified; see ./invoke list",
+        )
+    vocabulary.RECIPE_NAME.required(name, f"{ami_id}: its tag {RECIPE}")
+    if built := records.of_ami(ami_id):
+        return _of_record(name, built)
+    row = next((recipe for recipe in recipes if recipe.name == name), None)
+    recipe, source = None, ON_THE_IMAGE
+    if row and recipe_digest(row) == tags.get(RECIPE_DIGEST):
+        recipe, source = row.as_json(), f"{row.row.file}, by the tagged digest"
+    row = row or _same_kind(ami_id, tags, recipes)
+    return Baked(name, row.arch, row.distro.ssh_user, row.verify_instance_type, recipe, source)
+
+
+def _of_record(name: str, built: Record) -> Baked:
+    """What a record says. Its values reach ssh and EC2, so each must be what it is to be."""
+    recipe, source = built.recipe, f"the record of run {built.run_id}"
+    arch = vocabulary.ARCH.required(recipe.get("arch"), f"{source}: `arch`")
+    kind = vocabulary.INSTANCE_TYPE.required(
+        recipe.get("verify_instance_type"), f"{source}: `verify_instance_type`"
+    )
+    distro = recipe.get("distro")
+    user = vocabulary.USER.required(
+        distro.get("ssh_user") if isinstance(distro, dict) else None, f"{source}: `distro.ssh_user`"
+    )
+    return Baked(name, arch, user, kind, recipe, source)
+
+
+def _same_kind(ami_id: str, tags: Mapping[str, str], recipes: Sequence[Recipe]) -> Recipe:
+    """A row of the AMI's distribution and arch, for its user name and instance type."""
+    distro, arch = tags.get(DISTRO), tags.get(ARCH)
+    for recipe in recipes:
+        if (recipe.distro.id, recipe.arch) == (distro, arch):
+            return recipe
+    raise KilnError(
+        f"{ami_id} is tagged {DISTRO}={distro}, {ARCH}={arch}: the matrix has no row of that "
+        "distribution and arch, so how to boot it is unknown",
+        hint="add a row, or verify it in the checkout that built it",
+    )
 
 
 def verify_by_id(
@@ -38,146 +233,95 @@ def verify_by_id(
     own_kernel: OwnKernel | None = None,
     aws_flags: Mapping[str, str] = NOTHING,
     keyword: str | None = None,
-) -> Built:
+) -> Record:
     """Boot the AMI, with its own kernel if asked to, run its checks, tag it; with `keyword` only
-    those of that name, without a verdict.
-
-    Raises KilnError: exit status 2 for an AMI that AMI Kiln did not build, 1 if an operation
-    failed.
-    """
+    those of that name, without a verdict."""
     flags.ami(ami_id)
     flags.instance_type("instance-type", instance_type)
     ssh_timeout()
-    ami_checks.require_match(keyword)
+    checks.require_match(keyword)
     progress.say(str(target))
-    target.check_host()
-    with target.preparing([ami_id]):
-        needs.ensure("ssh", *target.host_packages([]), install=install, say=progress.say)
-        target = target.prepare([], progress.say)
+    with target.hooks.preparing([ami_id]):
+        needs.ensure("ssh", install=install, say=progress.say)
+        target.hooks.prepare([], progress, install=install, own_kernel=own_kernel is not None)
         image = require_image(target, ami_id)
-        shelf = _shelf(image.tags.get(RECIPE, ""), aws_flags, target)
-        if shelf:
-            shared_records.bring_row(shelf, image.tags[RECIPE], progress.say)
-        baked_recipe = baked(ami_id, image.tags, load.load_recipes())
-        progress.say(f"checked against: {baked_recipe.recipe_from}")
-        require_components(baked_recipe.recipe or {}, ami_id)
-        account = overridden(load.load_account(baked_recipe.name), aws_flags, baked_recipe.arch)
+        bucket = _bucket(image.tags.get(RECIPE, ""), aws_flags, target)
+        if bucket:
+            bucket.fetch_row(image.tags[RECIPE], progress.say)
+        known = baked(ami_id, image.tags, load.load_recipes())
+        progress.say(f"checked against: {known.recipe_from}")
+        require_components(known.recipe or {}, ami_id)
+        account = overridden(load.load_account(known.name), aws_flags, known.arch)
         for line in account.shown():
             progress.say(f"aws: {line}")
         if own_kernel:
-            target.check_own_kernel(baked_recipe.recipe or {})
-        groups = (
-            *target.host_packages([baked_recipe.arch]),
-            *(["own_kernel"] if own_kernel else []),
-        )
-        needs.ensure(*groups, install=install, say=progress.say)
-        kind = instance_type or baked_recipe.verify_instance_type
+            target.hooks.require_own_kernel(known.recipe or {})
+        kind = instance_type or known.verify_instance_type
         if target.bills:
             progress.say(f"will launch: {kind} in {target.region} for {ami_id}")
             target = target.identified()
-        clean_dead_runs(target, progress)
+        runs.clean_dead_runs(target, progress)
         stop = Stop()
         with on_signals(stop):
-            return verify_ami(
-                image,
-                baked_recipe,
-                kind,
-                target,
-                progress,
-                stop,
-                own_kernel,
-                account,
-                shelf,
-                keyword,
-            )
+            first = _first_facts(image, known, kind, target)
+            with recorded(
+                first, target, progress, stop.of_run(), bucket, delete_ami_on_failure=False
+            ) as draft:
+                with progress.stage("key pair, security group"):
+                    access = make_access(draft.run, target, account)
+                judge(
+                    draft,
+                    access,
+                    ami_id,
+                    user=known.ssh_user,
+                    account=account,
+                    own_kernel=own_kernel,
+                    keyword=keyword,
+                )
+            return draft.record
 
 
-def _shelf(row: str, aws_flags: Mapping[str, str], target: Target) -> Shelf | None:
+def _bucket(row: str, aws_flags: Mapping[str, str], target: Target) -> RecordsBucket | None:
     """Where records of a row are shared; None if nowhere, or if `row` is not a row's name."""
     if not vocabulary.RECIPE_NAME.fits(row):
         return None
-    return shelf_of(records_bucket(load.load_account(row), aws_flags), target)
+    return bucket_at(records_bucket(load.load_account(row), aws_flags), target)
 
 
-def smoke_test(*, install: bool) -> Callable[[Target, str], None]:
-    """A function that boots an AMI of a target and checks it as `verify_by_id` does, and raises
-    KilnError (exit status 1) unless it is good."""
-
-    def boot(target: Target, ami_id: str) -> None:
-        judged = verify_by_id(ami_id, None, target=target, progress=Progress(), install=install)
-        if not judged.good:
-            raise operation_failed(
-                f"{ami_id} in {target.region} failed its checks, so no channel moved",
-                hint=f"see {judged.record.folder}/report.html",
-            )
-
-    return boot
-
-
-def verify_ami(
-    image: Image,
-    baked_recipe: Baked,
-    instance_type: str,
-    target: Target,
-    progress: Progress,
-    stop: Stop | None = None,
-    own_kernel: OwnKernel | None = None,
-    account: Account | None = None,
-    shelf: Shelf | None = None,
-    keyword: str | None = None,
-) -> Built:
-    """Boot an existing AMI, run the checks of its recipe, and tag it with the verdict.
-
-    Raises KilnError (exit status 1), after the clean-up, if an operation failed or `stop` was set.
-    """
-    account = account or Account()
-    stop = (stop or Stop()).of_run()
-    with runs.started(baked_recipe.name, target) as run, watch.watching(run.id, target, stop):
-        draft = Draft(
-            _first_facts(image, baked_recipe, instance_type, target, run),
-            run,
-            target,
-            progress,
-            stop,
-            shelf,
-        )
-        with cleaned_up(draft, half_made=False):
-            with progress.stage("key pair, security group"):
-                access = make_access(run, target, account)
-            verdict.judge(
-                draft,
-                access,
-                image,
-                user=baked_recipe.ssh_user,
-                stop=stop,
-                account=account,
-                own_kernel=own_kernel,
-                keyword=keyword,
-            )
-        draft.end()
-    return Built(draft.record)
-
-
-def _first_facts(
-    image: Image, baked_recipe: Baked, instance_type: str, target: Target, run: Run
-) -> Record:
+def _first_facts(image: Image, known: Baked, instance_type: str, target: Target) -> Record:
+    """What a record says before its run."""
     parent = image.tags.get(SOURCE_AMI)
     return Record(
-        run_id=run.id,
+        run_id="",
         kind="verify",
         status="unverified",
-        recipe=baked_recipe.recipe or {"name": baked_recipe.name, "arch": baked_recipe.arch},
-        recipe_from=baked_recipe.recipe_from,
+        recipe=known.recipe or {"name": known.name, "arch": known.arch},
+        recipe_from=known.recipe_from,
         recipe_digest=image.tags.get(RECIPE_DIGEST),
         input_digest=image.tags.get(INPUT_DIGEST),
         target=target.kind,
         image_note=target.image_note,
-        emulated=target.emulates(baked_recipe.arch),
+        emulated=target.hooks.emulates(known.arch),
         region=target.region,
         ami_id=image.ami_id,
         source_ami=ParentAmi(parent, "", "", f"tag {SOURCE_AMI}") if parent else None,
         verify_instance_type=instance_type,
         git_commit=runs.git_commit(),
-        started=now(),
-        folder=str(run.folder),
+        started="",
+        folder="",
     )
+
+
+def smoke_test(*, install: bool) -> Callable[[Target, str], None]:
+    """A function that boots an AMI of a target and checks it as `verify_by_id` does, and fails
+    unless it is verified."""
+
+    def boot(target: Target, ami_id: str) -> None:
+        judged = verify_by_id(ami_id, None, target=target, progress=Progress(), install=install)
+        if not judged.succeeded:
+            raise operation_failed(
+                f"{ami_id} in {target.region} failed its checks, so no channel moved",
+                hint=f"see {judged.folder}/report.html",
+            )
+
+    return boot

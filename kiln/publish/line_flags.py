@@ -137,7 +137,7 @@ def _require_region(name: str, called: str) -> str:
 
 def answering(target: Target) -> Target:
     """The target with its place known. Raises KilnError (exit status 1) if it does not answer."""
-    gone = target.gone()
+    gone = target.hooks.gone()
     if gone:
         raise operation_failed(gone, hint="./invoke lab.up starts it")
     return target.identified()

@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from kiln.base.times import as_stamp, utc_now
-from kiln.pipeline.kept_records import all_of
 from kiln.pipeline.record import Record
+from kiln.pipeline.records import all_of
 from kiln.publish.night_plan import Night
 from kiln.publish.night_results import (
     Compare,

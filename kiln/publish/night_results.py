@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kiln.base.errors import KilnError
-from kiln.pipeline import cost
+from kiln.pipeline import plan
 from kiln.pipeline.record import Record
 from kiln.publish.night_plan import Impossible, Skipped
 from kiln.publish.release_comparison import Comparison
@@ -71,7 +71,7 @@ def result_of(record: Record, why: str) -> RowResult:
         record.ami_id,
         seconds=round(sum(record.seconds.values()), 1) if record.seconds else None,
         checks=counts,
-        usd=cost.run_usd(record.seconds, record.instance_type, record.verify_instance_type),
+        usd=plan.run_usd(record.seconds, record.instance_type, record.verify_instance_type),
     )
 
 

@@ -76,9 +76,9 @@ def _built(due: Sequence[Due], build: Callable[[list[Recipe]], Outcome]) -> dict
     except KilnError as error:
         return {name: RowResult(name, "failed", error.message) for name in why}
     results: dict[str, RowResult] = {}
-    for row in outcome.built:
-        name = str(row.record.recipe["name"])
-        results[name] = result_of(row.record, why[name])
+    for record in outcome.built:
+        name = str(record.recipe["name"])
+        results[name] = result_of(record, why[name])
     for name in why:
         if name not in results:
             reason = outcome.failures.get(name)

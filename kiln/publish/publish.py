@@ -15,9 +15,8 @@ from kiln.base.times import as_time
 from kiln.cloud.images import Image, find_image
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
-from kiln.pipeline.kept_records import all_of
 from kiln.pipeline.record import Record
-from kiln.pipeline.shared_records import Shelf, bring_named, bring_row, keep_record
+from kiln.pipeline.records import RecordsBucket, all_of
 from kiln.publish import channel_move, copies
 from kiln.publish.attestation import attest
 from kiln.publish.channel_move import Move, move_everywhere
@@ -54,7 +53,7 @@ def publish_row(
     why: str,
     say: Callable[[str], None],
     smoke: Callable[[Target, str], None] | None = None,
-    shelf: Shelf | None = None,
+    shelf: RecordsBucket | None = None,
 ) -> Publication:
     """Publish a row's verified AMI to its first channel, in the target's region and in those of
     `settings`. `smoke` boots an image of a region and raises if its checks fail; `shelf` is where
@@ -67,12 +66,12 @@ def publish_row(
     _require_first(channel, settings)
     target = answering(target)
     line = recipe.channel_line
-    kept = bring_row(shelf, recipe.name, say) if shelf else set()
+    kept = shelf.fetch_row(recipe.name, say) if shelf else set()
     if shelf and ami_id and all(run.ami_id != ami_id for run in all_of(recipe.name)):
-        bring_named(shelf, ami_id, say)  # not among the row's newest
+        shelf.fetch_named(ami_id, say)  # not among the row's newest
     source, record = verified_ami(recipe, ami_id, target)
     if shelf and record.run_id not in kept:
-        keep_record(shelf, record)
+        shelf.keep(record)
     regions = [target.region, *(r for r in settings.regions if r != target.region)]
     copies.require_shareable(target, source, regions, settings)
     before = channel_move.held_in(target, regions, line, channel)

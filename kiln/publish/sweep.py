@@ -12,7 +12,7 @@ from kiln.base.errors import KilnError
 from kiln.base.tags import RUN_ID
 from kiln.base.times import read_stamp, utc_now
 from kiln.cloud import aws
-from kiln.cloud.removal import Resource, delete_resource, is_not_there
+from kiln.cloud.cleanup import Resource, delete_resource, is_not_there
 from kiln.cloud.target import Target
 from kiln.publish.regions import in_regions
 

@@ -8,7 +8,7 @@ from kiln.base.recipe import Recipe
 from kiln.base.tags import RECIPE, RECIPE_DIGEST, VERIFIED, says_verified
 from kiln.cloud.images import Image, own_images, require_image
 from kiln.cloud.target import Target
-from kiln.pipeline import kept_records
+from kiln.pipeline import records
 from kiln.pipeline.record import Record
 
 
@@ -39,9 +39,9 @@ def _newest(recipe: Recipe, target: Target, ami_id: str | None) -> Record | None
     """The last run that judged the wanted AMI; without an id the last of the newest verified AMI,
     or, if none is, the newest run."""
     last: dict[str, Record] = {}
-    for record in kept_records.all_of(recipe.name):
+    for record in records.all_of(recipe.name):
         here = (record.target, record.region) == (target.kind, target.region)
-        if here and record.ami_id and not record.says_nothing:
+        if here and record.ami_id and not record.is_inconclusive:
             last.setdefault(record.ami_id, record)
     if ami_id:
         return last.get(ami_id)

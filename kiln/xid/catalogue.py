@@ -107,7 +107,7 @@ def page_text() -> str:
     """The content of docs/xid.md."""
     data = _knowledge()
     return render(
-        "docs/xid.md.j2",
+        "xid/page.md.j2",
         **{name: data[name] for name in ("as_of", "xid", "recovery", "nvlink", "sources")},
         sxid=[{**row, "meaning": _ONLY_NAME.sub(r"`\1`", row["meaning"])} for row in data["sxid"]],
         warning=_WARNING,

@@ -59,7 +59,7 @@ kiln_die() {
 }
 
 # Prints the script's line that led to the caller's caller, and the library's line where it happened. SKIP
-# frames of this file are left out. kiln/pipeline/failure.py reads the lines.
+# frames of this file are left out. kiln/pipeline/bake.py reads the lines.
 _kiln_place() { # SKIP [LINE]
     local index inner='' line=${2:-}
     for ((index = $1 + 1; index < ${#FUNCNAME[@]}; index++)); do

@@ -243,7 +243,7 @@ _kiln_can_be_had() {
     fi
 }
 
-# The pipeline reads the names in the message (kiln/pipeline/failure.py).
+# The pipeline reads the names in the message (kiln/pipeline/bake.py).
 _kiln_missing() { # NAME…
     kiln_die "no repository has a package named ${*// / or }" "the repositories of this instance were asked for each name alone"
 }

@@ -1,8 +1,12 @@
 # shellcheck shell=bash enable=check-extra-masked-returns
-# What the bundle does on a machine: bundle.sh.j2 puts it after `set -euo pipefail` and BUNDLE_SHA256, and
-# before `payload`, which writes the files.
+# What the bundle does on a machine: bundle.sh.j2 puts it between BUNDLE_SHA256 and `payload`, which writes
+# the files.
 #
 # bash ignores `set -e` inside substitutions, if and ||: what is called there handles its failure itself.
+set -euo pipefail
+export LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin
+
+umask 022
 
 usage() {
     cat <<'EOF'

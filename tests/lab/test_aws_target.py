@@ -25,6 +25,7 @@ import pytest
 import yaml
 from conftest import AL2, inventory, slim_checkout, users_environment
 
+from kiln.base.progress import Progress
 from kiln.matrix import load
 from lab import control, mirror, settings
 from lab.access import session_token
@@ -76,7 +77,8 @@ def account(
 ) -> Iterator[dict[str, str]]:
     """The environment of a user with credentials, on a machine that reaches AWS."""
     (recipe,) = (item for item in load.load_recipes() if item.name == AL2)
-    LabTarget("a test", endpoint=settings.current().endpoint).prepare([recipe], lambda line: None)
+    target = LabTarget("a test", endpoint=settings.current().endpoint)
+    target.hooks.prepare([recipe], Progress(), install=False, own_kernel=False)
     home = tmp_path_factory.mktemp("home")
     with aws_front.serve(lab, calls) as way:
         yield (

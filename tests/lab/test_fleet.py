@@ -24,7 +24,7 @@ from fleet_guests import (
     until_online,
 )
 
-from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud.target import Target
 from kiln.fleet.document import fleet_bucket, remove_stored
 from kiln.fleet.install import HowToInstall, install_fleet
 from kiln.fleet.machines import find_machines, parse_targets
@@ -119,7 +119,7 @@ def walked(fleet: Fleet, client: Any, lab: Any, tmp_path_factory: pytest.TempPat
     after_failure = [tree(guest) for guest in fleet.both]
     agents.append(each(AGENT_STATE))
     did(fleet.mute, f"sudo sed -i '/{NOWHERE}/d' /etc/hosts")
-    aws = AwsTarget("a test", "us-east-1", account="123456789012")
+    aws = Target("a test", "us-east-1", account="123456789012")
     with patch.dict(os.environ, control.environment(lab)):
         machines = find_machines(aws, parse_targets(targets))
         how = HowToInstall(SETTINGS, "1", bucket=fleet_bucket(aws), patience=120)

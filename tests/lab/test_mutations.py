@@ -27,13 +27,13 @@ from mutations import Mutation, Plan, Round
 
 from kiln.base import overlay
 from kiln.base.account import Account
+from kiln.base.progress import Progress
 from kiln.base.stopping import Stop
 from kiln.cli import targets
-from kiln.cloud import machine
-from kiln.cloud.access import Access
-from kiln.cloud.network import find_network
+from kiln.cloud.instance import Boot, Machine, booted
+from kiln.cloud.network import Access, find_network
 from kiln.matrix import load
-from kiln.pipeline import ami_checks
+from kiln.pipeline import checks
 
 MUTATIONS = mutations.read(os.environ.get("KILN_MUTATION_CHECKS", ""))
 LACKING = mutations.lacking(MUTATIONS["checks"])
@@ -59,9 +59,7 @@ def belonging(row: str) -> tuple[str, ...]:
     """The checks ("file::name") that belong to the row's image, as the checks' own pytest lists
     them; known before anything is built."""
     (recipe,) = [recipe for recipe in load.load_recipes() if recipe.name == row]
-    expected = ami_checks.expectations(
-        recipe.as_json(), INSTANCE_TYPE, targets.choose("lab"), {"id": ""}
-    )
+    expected = checks.expectations(recipe.as_json(), INSTANCE_TYPE, "lab")
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(expected, file)
         file.flush()
@@ -119,25 +117,16 @@ def broken(
         (folder / "ssh").mkdir(parents=True)
         where = targets.choose("lab")
         stop = Stop()
-        with machine.booted(
-            ami,
-            INSTANCE_TYPE,
-            user=recipe.distro.ssh_user,
-            run_id=f"{name}-{secrets.token_hex(4)}",
-            folder=folder,
-            access=access,
-            target=where,
-            stop=stop,
-        ) as instance:
+        run_id = f"{name}-{secrets.token_hex(4)}"
+        boot = Boot(ami, INSTANCE_TYPE, recipe.distro.ssh_user, run_id, folder, access)
+        with Progress().stage(name) as stage, booted(boot, where, stage, print, stop) as instance:
             try:
                 outputs = _break(instance, made)
-                expected = ami_checks.expectations(
-                    recipe.as_json(), INSTANCE_TYPE, where, {"id": ami}
-                )
-                checks = ami_checks.run_checks(instance, expected, folder, stop=stop).checks
+                expected = checks.expectations(recipe.as_json(), INSTANCE_TYPE, where.kind)
+                done = checks.run_checks(instance, expected, folder, stop=stop).checks
             finally:
                 ec2.terminate_instances(InstanceIds=[instance.instance_id])
-        return _round([dataclasses.asdict(check) for check in checks], outputs)
+        return _round([dataclasses.asdict(check) for check in done], outputs)
 
     if (request.param, INSTANCE_TYPE) == (AL2, "p4d.24xlarge"):
         verified: Verified = request.getfixturevalue("on_p4d")
@@ -213,7 +202,7 @@ def _round(checks: list[dict[str, Any]], outputs: dict[str, str]) -> Round:
     )
 
 
-def _break(instance: machine.Machine, made: tuple[Mutation, ...]) -> dict[str, str]:
+def _break(instance: Machine, made: tuple[Mutation, ...]) -> dict[str, str]:
     """Make each of these mutations, as root; what each said on stderr, if anything."""
     if not made:
         return {}

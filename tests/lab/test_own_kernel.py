@@ -23,10 +23,10 @@ from kiln.base.paths import AMI_TESTS
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop
 from kiln.cloud import aws
-from kiln.cloud.machine import Machine
+from kiln.cloud.instance import Machine
 from kiln.cloud.target import OwnKernel, Target
-from kiln.pipeline import ami_checks, build
-from kiln.pipeline.ami_checks import Verdict
+from kiln.pipeline import build, checks
+from kiln.pipeline.checks import Checks
 from kiln.pipeline.plan import Options
 from kiln.pipeline.record import Record
 from lab import control, settings
@@ -52,7 +52,7 @@ class Own:
 
     record: Record
     disk: Path
-    broken: Verdict
+    broken: Checks
     left: list[str]
     target: Target
 
@@ -79,23 +79,23 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Own]:
     lab = settings.current()
     target = LabTarget("a test", endpoint=lab.endpoint)
     kept = tmp_path_factory.mktemp("disk") / "out.raw"
-    broken: list[Verdict] = []
-    original = ami_checks.run_checks
+    broken: list[Checks] = []
+    original = checks.run_checks
 
-    def twice(machine: Machine, expected: dict[str, Any], folder: Path, **more: Any) -> Verdict:
+    def twice(machine: Machine, expected: dict[str, Any], folder: Path, **more: Any) -> Checks:
         verdict = original(machine, expected, folder, **more)
         break_it(machine)
         broken.append(original(machine, expected, folder, stop=Stop(), tests=(CHECKS,)))
         return verdict
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ami_checks, "run_checks", twice)
+        patch.setattr(checks, "run_checks", twice)
         patch.setenv("KILN_BUILD_DIR", str(tmp_path_factory.mktemp("build")))
         options = Options(own_kernel=OwnKernel(kept))
         outcome = build.build_recipes(
             [ROW], options, target, Progress(), install=True, on_failure=print
         )
-    yield Own(outcome.built[0].record, kept, broken[0], of_the_lab(lab), target)
+    yield Own(outcome.built[0], kept, broken[0], of_the_lab(lab), target)
     control.down(lab)
     control.clean(lab)
 

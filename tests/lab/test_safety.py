@@ -16,7 +16,7 @@ import pytest
 from conftest import another_lab, launching
 
 from kiln.base.errors import KilnError
-from kiln.cloud import host_key
+from kiln.cloud import instance
 from lab import control, host, root_shell
 from lab.guests.guest import leader_of
 from lab.settings import Lab
@@ -231,7 +231,7 @@ def test_a_guest_does_not_reach_this_machine_over_ipv6(lab: Lab, guest) -> None:
 
 def test_the_console_is_the_guests_own_and_shows_its_host_keys(ec2, guest) -> None:
     text = ec2.get_console_output(InstanceId=guest.id)["Output"]
-    shown = host_key.in_console(text)
+    shown = instance.keys_in_console(text)
     scanned = subprocess.run(
         ["ssh-keyscan", guest.address], capture_output=True, text=True, check=True
     ).stdout

@@ -149,7 +149,7 @@ def test_each_run_that_ended_has_its_record_in_the_bucket(night: Night, client: 
 
 def test_a_sweep_removes_what_the_lost_machine_left(night: Night, ec2: Any, lab: Any) -> None:
     assert len(night.left_by_the_lost) == 1, "the build instance of the item that was lost"
-    place = LabTarget("a test", "us-east-1", lab.endpoint)
+    place = LabTarget("a test", "us-east-1", endpoint=lab.endpoint)
     swept = sweep(place, leftovers(place, ["us-east-1"], timedelta()))
     assert not [resource.error for resource in swept if resource.error]
     assert night.left_by_the_lost <= {resource.id for resource in swept}

@@ -19,8 +19,7 @@ import pytest
 
 from kiln import facts
 from kiln.base import times
-from kiln.cloud import aws
-from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud import aws, network
 from kiln.facts import tables
 from lab.api import botocore_data
 from tests import surroundings
@@ -92,10 +91,8 @@ def ec2(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     # moto's thousand public AMIs take most of a second a test.
     monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
 
-    def own_cidr(target: AwsTarget, block: str | None = None) -> str:
-        return f"10.0.0.9/32<{block}" if block else "192.0.2.7/32"
-
-    monkeypatch.setattr(AwsTarget, "own_cidr", own_cidr)
+    monkeypatch.setattr(network, "public_address", lambda: "192.0.2.7")
+    monkeypatch.setattr(network, "address_towards", lambda block: f"10.0.0.9 for {block}")
     with mock_aws():
         yield boto3.client("ec2", "eu-central-1")
 

@@ -11,7 +11,7 @@ from kiln.base.recipe import Recipe
 from kiln.cloud.images import Image
 from kiln.cloud.target import ParentAmi
 from kiln.matrix import load
-from kiln.pipeline.ami_checks import Check
+from kiln.pipeline.checks import Check
 from kiln.pipeline.record import Checks, Record
 
 

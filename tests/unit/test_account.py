@@ -16,11 +16,10 @@ from kiln.base.account import SETTINGS, Account, Aws, SubnetFilter, variables
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.cli import flags
-from kiln.cloud import machine, network, session
-from kiln.cloud.access import Access, make_access
-from kiln.cloud.aws_target import AwsTarget
-from kiln.cloud.network import Network
+from kiln.cloud import instance, network, session
+from kiln.cloud.network import Access, Network, make_access
 from kiln.cloud.runs import Run
+from kiln.cloud.target import Target
 from kiln.matrix import load
 from kiln.matrix.flags import overridden
 from kiln.packer import settings
@@ -36,7 +35,7 @@ amis:
   stack: lts
   aws: {}
 """
-AWS = AwsTarget("a test", "eu-central-1", account="123456789012")
+AWS = Target("a test", "eu-central-1", account="123456789012")
 
 
 @pytest.fixture(autouse=True)
@@ -339,7 +338,7 @@ def subnets(ec2: Any) -> list[str]:
 def test_a_subnet_without_public_addresses_is_reached_from_inside(ec2: Any) -> None:
     small, _ = subnets(ec2)
     got = network.find_network(Account(subnet_id=small), AWS)
-    assert (got.ssh_interface, got.source_cidrs) == ("private_ip", ("10.0.0.9/32<10.9.0.0/28",))
+    assert (got.ssh_interface, got.source_cidrs) == ("private_ip", ("10.0.0.9 for 10.9.0.0/28/32",))
 
 
 def test_a_subnet_with_public_addresses_lets_this_machines_public_one_in(ec2: Any) -> None:
@@ -365,7 +364,7 @@ def test_a_filter_finds_the_subnet_and_several_need_a_choice(ec2: Any) -> None:
         (SubnetFilter(filters=build, random=True), {small, large}),
         (SubnetFilter(filters={**build, "cidr-block": "10.9.0.0/28"}), {small}),
     ):
-        assert network.find_network(Account(subnet_filter=choice), AWS).subnet_id in expected
+        assert network.find_network(Account(subnet_filter=choice), AWS).subnets[0] in expected
     with pytest.raises(KilnError, match="no subnet matches subnet_filter tag:Class=no") as caught:
         network.find_network(Account(subnet_filter=SubnetFilter(filters={"tag:Class": "no"})), AWS)
     assert caught.value.exit_status == 1
@@ -415,9 +414,9 @@ def test_session_manager_needs_awss_plugin(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def launched_with(wanted: Account, ssh_interface: str = "public_ip") -> dict[str, Any]:
-    way = Network("subnet-01234567", "vpc-1", ssh_interface, ())
+    way = Network(("subnet-01234567",), "vpc-1", ssh_interface, ())
     access = Access("key", Path("key"), ("sg-01234567",), way)
-    return machine.launch_settings(access, wanted, wanted.capacity_reservation_id, way.subnet_id)
+    return instance.launch_settings(access, wanted, wanted.capacity_reservation_id, way.subnets[0])
 
 
 def test_the_instance_that_is_checked_is_launched_as_the_settings_say() -> None:

@@ -10,8 +10,8 @@ from botocore.exceptions import ClientError
 from botocore.loaders import JSONFileLoader
 
 from kiln.base.errors import KilnError
-from kiln.cloud import aws
-from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud import aws, network
+from kiln.cloud.target import Target
 from kiln.publish.regions import in_regions
 
 REGIONS = ["us-east-1", "eu-west-1", "ap-south-1"]
@@ -44,7 +44,7 @@ def test_a_proxy_that_does_not_speak_http_is_one_message(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("urllib.request.urlopen", answered)
     with pytest.raises(KilnError, match="this machine's public address is unknown") as refused:
-        AwsTarget("a test", "us-east-1").own_cidr()
+        network.public_address()
     assert refused.value.exit_status == 1
 
 
@@ -75,7 +75,7 @@ def test_clients_of_several_regions_read_a_description_of_aws_once(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     aws._botocore_data.cache_clear()
     aws._client.cache_clear()
-    target = AwsTarget("a test", "us-east-1")
+    target = Target("a test", "us-east-1")
     clients = in_regions(REGIONS, lambda region: aws.sts(target.in_region(region)))
     assert [clients[region].meta.region_name for region in REGIONS] == REGIONS
     assert read

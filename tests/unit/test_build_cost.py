@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.pipeline import cost
+from kiln.pipeline import plan
 from kiln.publish import night_report
 from kiln.publish.night_results import RowResult
 
@@ -23,15 +23,15 @@ SECONDS = {"packer build": 3600, "boot the AMI": 900, "checks": 900, "clean-up":
 def test_run_costs_the_seconds_of_its_instances(
     bake: str, verify: str | None, usd: float | None
 ) -> None:
-    assert cost.run_usd(SECONDS, bake, verify) == pytest.approx(usd)
+    assert plan.run_usd(SECONDS, bake, verify) == pytest.approx(usd)
 
 
 def test_estimate_names_instances_and_snapshot() -> None:
     # 2700 + 900 seconds, and 100 GiB.
-    assert cost.estimate("g4dn.xlarge", "g4dn.xlarge", 100).startswith(
+    assert plan.estimate_cost("g4dn.xlarge", "g4dn.xlarge", 100).startswith(
         "about $0.53 for instances, at most $5.00 a month"
     )
-    assert cost.estimate("p9.48xlarge", "g4dn.xlarge", 100).startswith("unknown price")
+    assert plan.estimate_cost("p9.48xlarge", "g4dn.xlarge", 100).startswith("unknown price")
 
 
 def test_night_report_sums_its_instances() -> None:

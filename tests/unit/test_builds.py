@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,23 +18,19 @@ from kiln.base.paths import ROOT
 from kiln.base.progress import Progress
 from kiln.cli import front, targets
 from kiln.cli.summary import summary
-from kiln.cloud.aws_target import AwsTarget
-from kiln.cloud.target import ParentAmi, Target
+from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
 from kiln.packer import program
-from kiln.packer.digest import recipe_digest
-from kiln.packer.folders import write_all
-from kiln.packer.program import Packer
-from kiln.pipeline import build, build_row, verify
+from kiln.pipeline import build, verify
 from kiln.pipeline import plan as planning
-from kiln.pipeline.record_draft import Draft
+from kiln.pipeline.record import Record
 from lab import settings, users
 from lab.rootfs import emulation
-from lab.target import LabTarget
+from lab.target import LabHooks, LabTarget
 from tests.unit.records import a_record
 
-LAB = LabTarget("--target lab", "us-east-1", "http://127.0.0.1:4602")
-AWS = AwsTarget("--target aws", "us-east-1")
+LAB = LabTarget("--target lab", "us-east-1", endpoint="http://127.0.0.1:4602")
+AWS = Target("--target aws", "us-east-1")
 ROWS = load_recipes(ROOT / "amis.yaml")
 MIXED = [row for row in ROWS if row.channel_line.startswith("al2023/lts/")]
 
@@ -48,7 +43,7 @@ def x86_64(monkeypatch: pytest.MonkeyPatch) -> None:
 def in_turn(rows: list[Any], target: Target) -> tuple[list[set[str]], str]:
     """The architectures of each turn, and what was said."""
     out = io.StringIO()
-    turns = build.in_turns(rows, target, Progress(out))
+    turns = target.hooks.batches(rows, Progress(out).say)
     return [{row.arch for row in turn} for turn in turns], out.getvalue()
 
 
@@ -98,36 +93,27 @@ def test_a_rows_region_that_the_lab_does_not_have_is_refused_by_where_it_is_name
     options = planning.Options(aws_flags={"region": "eu-nowhere-1"})
     with pytest.raises(KilnError) as refused:
         build.announce([row], options, LAB, lambda line: None)
-    assert refused.value.message == (
-        "region (--region) eu-nowhere-1: the lab has no region of that name"
-    )
+    assert refused.value.message == "the lab has no region eu-nowhere-1"
     assert refused.value.exit_status == 2
 
 
-def test_rows_of_one_processor_that_is_emulated_are_announced_alone() -> None:
-    turns, output = in_turn([row for row in MIXED if row.arch == "arm64"], LAB)
-    assert turns == [{"arm64"}]
-    assert "qemu-user" in output
-    assert "--arch" not in output
-
-
-def test_aws_has_machines_of_both_processors_and_nothing_is_emulated() -> None:
-    assert in_turn(MIXED, AWS) == ([{"x86_64", "arm64"}], "")
-
-
-class TakenDown(LabTarget):
+@dataclass(frozen=True)
+class TakenDown(LabHooks):
     """A lab that somebody takes down while a build prepares."""
 
-    def check_host(self) -> None:
-        """Any machine."""
-
-    def prepare(self, recipes: Any, say: Any) -> LabTarget:
+    def prepare(self, recipes: Any, progress: Any, **more: Any) -> None:
         users.refuse_if_used(settings.current())
-        return self
 
     def gone(self) -> str:
-        """It is down."""
         return "it is down"
+
+
+class Lab(LabTarget):
+    """A lab with these hooks."""
+
+    @property
+    def hooks(self) -> LabHooks:
+        return TakenDown(self)
 
 
 def test_the_lab_is_not_taken_down_while_a_build_prepares(
@@ -136,7 +122,7 @@ def test_the_lab_is_not_taken_down_while_a_build_prepares(
     monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
     monkeypatch.setattr(needs, "ensure", lambda *groups, **more: None)
     monkeypatch.setattr(program, "find_packer", lambda: None)
-    target = TakenDown("a test")
+    target = Lab("a test")
 
     def build_it() -> None:
         build.build_recipes(
@@ -160,48 +146,14 @@ def test_the_lab_is_not_taken_down_while_a_build_prepares(
     assert users.users(settings.current()) == []
 
 
-class InUse(LabTarget):
-    """A lab that runs other code, and is in use."""
-
-    def check_host(self) -> None:
-        """Any machine."""
-
-    def prepare(self, recipes: Any, say: Any) -> LabTarget:
-        return replace(self, other="it was started before")
-
-
-def test_a_build_in_a_lab_of_other_code_plans_with_what_that_lab_was_started_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class PlannedError(Exception):
-        """What is planned is known."""
-
-    def plan_build(recipe: Any, target: LabTarget, *more: Any) -> None:
-        raise PlannedError(target.other)
-
-    monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
-    monkeypatch.setattr(needs, "ensure", lambda *groups, **more: None)
-    monkeypatch.setattr(program, "find_packer", lambda: None)
-    monkeypatch.setattr(planning, "plan_build", plan_build)
-    with pytest.raises(PlannedError, match="it was started before"):
-        build.build_recipes(
-            ROWS[:1],
-            planning.Options(),
-            InUse("a test"),
-            Progress(io.StringIO()),
-            install=False,
-            on_failure=lambda error: None,
-        )
-
-
 def test_session_managers_plugin_is_asked_for_before_anything_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = SimpleNamespace(account=Account(ssh_interface="session_manager"))
     monkeypatch.setattr(needs, "ensure", lambda *groups, **more: None)
     monkeypatch.setattr(program, "find_packer", lambda: None)
-    monkeypatch.setattr(build, "plans", lambda *more: [asked])
-    monkeypatch.setattr(build_row, "prepare", lambda plan: pytest.fail("a row is prepared"))
+    monkeypatch.setattr(build, "_plans", lambda *more: [asked])
+    monkeypatch.setattr(build, "_require_scripts", lambda rows: pytest.fail("rows are prepared"))
     monkeypatch.setenv("PATH", "/nowhere")
     progress = Progress(io.StringIO())
     with pytest.raises(KilnError, match="needs session-manager-plugin"):
@@ -221,7 +173,7 @@ def test_the_lab_is_not_taken_down_under_a_night(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
-    monkeypatch.setattr(targets, "choose", lambda *_, **__: TakenDown("a test"))
+    monkeypatch.setattr(targets, "choose", lambda *_, **__: Lab("a test"))
     assert front.run(["./invoke", "nightly", "--name", ROWS[0].name]) == 1
     assert f"is in use: a night, process {os.getpid()}" in capsys.readouterr().err
     assert users.users(settings.current()) == []
@@ -233,20 +185,9 @@ def test_a_build_says_in_one_line_that_packer_is_stale_and_leaves_it_alone(
     monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path))
     output = io.StringIO()
     build.say_if_stale(ROWS[:2], Progress(output))
-    build_row.prepare(SimpleNamespace(recipe=ROWS[0]))
     assert output.getvalue().count("\n") == 1
     assert f"{tmp_path}/ is stale" in output.getvalue()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_build_of_a_fresh_row_says_nothing_of_other_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path))
-    write_all(ROWS[:1])
-    output = io.StringIO()
-    build.say_if_stale(ROWS[:1], Progress(output))
-    assert output.getvalue() == ""
 
 
 def test_the_end_of_a_run_says_that_the_processor_was_emulated() -> None:
@@ -261,29 +202,6 @@ def test_the_end_of_a_run_says_that_the_processor_was_emulated() -> None:
     assert "lab on this machine)" in summary(replace(record, emulated=None))
 
 
-def test_a_row_is_recorded_with_the_files_of_its_turn_and_not_of_the_commands_start(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
-    parent = ParentAmi("ami-00000001", "al2", "2026-01-01T00:00:00Z", "a test")
-    plan = planning.plan_build(ROWS[0], LAB, planning.Options(), find=lambda *_: parent)
-    edited = ROOT / "provisioners" / f"{ROWS[0].components[0]}.sh"
-    read = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b"#" * (path == edited))
-    records = []
-
-    def note(draft: Draft) -> None:
-        records.append(draft.record)
-        raise KilnError("as far as this test goes")
-
-    monkeypatch.setattr(build_row, "cleaned_up", lambda draft, **_: note(draft))
-    monkeypatch.setattr(build_row.watch, "watching", lambda *_: nullcontext())
-    with pytest.raises(KilnError, match="as far as"):
-        build_row.build_recipe(plan, Packer(Path("packer"), (1, 15, 1)), Progress(io.StringIO()))
-    assert records[0].recipe_digest == recipe_digest(ROWS[0]) != plan.recipe_digest
-    assert records[0].input_digest not in (None, plan.input_digest)
-
-
 @pytest.mark.parametrize(
     ("status", "left", "exit_status"),
     [("unverified", (), 0), ("unverified", ("volume vol-1",), 1), ("failed", (), 1)],
@@ -293,7 +211,7 @@ def test_verify_of_single_checks_fails_if_something_is_left(
 ) -> None:
     record = a_record(status=status, left=left)
     monkeypatch.setattr(targets, "choose", lambda *flags: AWS)
-    monkeypatch.setattr(verify, "verify_by_id", lambda *given, **more: build_row.Built(record))
+    monkeypatch.setattr(verify, "verify_by_id", lambda *given, **more: record)
     command = ["./invoke", "verify", "--ami", "ami-0123456789abcdef0", "-k", "cuda"]
     assert front.run(command) == exit_status
 
@@ -301,26 +219,25 @@ def test_verify_of_single_checks_fails_if_something_is_left(
 def test_a_row_that_crashes_keeps_the_outcome_of_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    good = build_row.Built(a_record())
+    good = a_record()
 
-    def built(plan: Any, *more: Any) -> build_row.Built:
+    def built(plan: Any, *more: Any) -> Record:
         if plan.recipe is ROWS[0]:
             raise TypeError("got multiple values")
         return good
 
-    monkeypatch.setattr(build_row, "build_recipe", built)
+    monkeypatch.setattr(build, "build_recipe", built)
     monkeypatch.setattr(
         build,
         "_set_up",
         lambda rows, *more, **most: ([SimpleNamespace(recipe=row) for row in rows], None),
     )
-    monkeypatch.setattr(AwsTarget, "check_host", lambda self: None)
     failures: list[KilnError] = []
     outcome = build.build_recipes(
         ROWS[:2], planning.Options(), AWS, Progress(io.StringIO()),
         install=False, on_failure=failures.append,
     )  # fmt: skip
     assert outcome.built == (good,)
-    assert not outcome.good
+    assert not outcome.succeeded
     assert list(outcome.failures) == [ROWS[0].name]
     assert "TypeError: got multiple values" in failures[0].message

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from botocore.exceptions import ClientError
@@ -12,16 +13,15 @@ from botocore.exceptions import ClientError
 from kiln.base.account import Account
 from kiln.base.errors import KilnError
 from kiln.base.stopping import Stop
-from kiln.cloud import aws, capacity, machine, network, reservations
-from kiln.cloud.access import Access
-from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud import aws, capacity, instance, network
 from kiln.cloud.capacity import Launch, Try
-from kiln.cloud.network import Network
+from kiln.cloud.network import Access, Network
+from kiln.cloud.target import Target
 from kiln.matrix.flags import overridden
 from kiln.pipeline import report
 from tests.unit.records import a_record
 
-AWS = AwsTarget("a test", "us-east-1", account="123456789012")
+AWS = Target("a test", "us-east-1", account="123456789012")
 A, B = "subnet-0aaaaaaa", "subnet-0bbbbbbb"
 
 
@@ -50,21 +50,19 @@ def tries(client: Ec2, monkeypatch: pytest.MonkeyPatch) -> list[Try]:
     def launched(instance_id: str) -> None:
         raise LaunchedError
 
-    way = Network(A, "vpc-1", "public_ip", (), (B,))
-    access = Access("key", Path("key"), ("sg-01234567",), way)
+    way = Network((A, B), "vpc-1", "public_ip", ())
+    boot = instance.Boot(
+        "ami-01234567",
+        "p5.48xlarge",
+        "ec2-user",
+        "20261121T000000Z-aaaa",
+        Path(),
+        Access("key", Path("key"), ("sg-01234567",), way),
+        launched=launched,
+        tried=attempts.append,
+    )
     try:
-        with machine.booted(
-            "ami-01234567",
-            "p5.48xlarge",
-            user="ec2-user",
-            run_id="20261121T000000Z-aaaa",
-            folder=Path(),
-            access=access,
-            target=AWS,
-            stop=Stop(),
-            launched=launched,
-            tried=attempts.append,
-        ):
+        with instance.booted(boot, AWS, MagicMock(), print, Stop()):
             pass
     except LaunchedError:
         return attempts
@@ -76,7 +74,7 @@ def tries(client: Ec2, monkeypatch: pytest.MonkeyPatch) -> list[Try]:
 
 
 def test_a_type_is_tried_in_each_subnet_before_the_next_type() -> None:
-    assert capacity.launches(["g5.xlarge", "g4dn.xlarge"], [A, B]) == [
+    assert capacity.launches(Account(), AWS, ["g5.xlarge", "g4dn.xlarge"], [A, B]) == [
         Launch("g5.xlarge", A),
         Launch("g5.xlarge", B),
         Launch("g4dn.xlarge", A),
@@ -86,7 +84,7 @@ def test_a_type_is_tried_in_each_subnet_before_the_next_type() -> None:
 
 @pytest.mark.parametrize("code", ["VcpuLimitExceeded", "ReservationCapacityExceeded"])
 def test_a_quota_or_a_full_reservation_is_that_of_the_type_in_every_subnet(code: str) -> None:
-    left = capacity.launches(["g5.xlarge", "g4dn.xlarge"], [A, B])
+    left = capacity.launches(Account(), AWS, ["g5.xlarge", "g4dn.xlarge"], [A, B])
     assert capacity.no_capacity(f"An error ({code})")
     assert capacity.after(left, f"An error ({code})")[0] == Launch("g4dn.xlarge", A)
     assert capacity.after(left, "InsufficientInstanceCapacity")[0] == Launch("g5.xlarge", B)
@@ -110,9 +108,7 @@ class Reserved:
 
 
 def reserved(*subnets: str | None, types: Sequence[str] = ("g5.xlarge", "g4dn.xlarge")) -> Any:
-    return reservations.launches_of(
-        Account(capacity_reservation_id="cr-01234567"), AWS, types, subnets
-    )
+    return capacity.launches(Account(capacity_reservation_id="cr-01234567"), AWS, types, subnets)
 
 
 def test_a_reservation_is_used_in_its_zone_alone_and_by_its_type_alone(
@@ -164,7 +160,7 @@ def test_the_checked_instance_goes_to_the_subnet_that_has_capacity(
     ],
 )
 def test_a_zone_that_does_not_have_the_type_leads_to_the_next_subnet(answer: str) -> None:
-    left = capacity.launches(["p5.48xlarge"], [A, B])
+    left = capacity.launches(Account(), AWS, ["p5.48xlarge"], [A, B])
     assert capacity.no_capacity(answer)
     assert capacity.after(left, answer) == [Launch("p5.48xlarge", B)]
     assert not capacity.no_capacity(

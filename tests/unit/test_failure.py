@@ -20,11 +20,15 @@ from kiln.base import overlay
 from kiln.base.account import Account
 from kiln.base.errors import KilnError
 from kiln.cloud.network import Network
+from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
 from kiln.packer import scripts
 from kiln.packer.output import Event, parse_event
-from kiln.pipeline import bake, build_row
-from kiln.pipeline.failure import Failure, FailureReader, ProvisionerError
+from kiln.pipeline import bake, build
+from kiln.pipeline.bake import FailureReader
+from kiln.pipeline.draft import ProvisionerError
+from kiln.pipeline.plan import Options
+from kiln.pipeline.record import Failure
 from kiln.pipeline.report import report_html
 from lab.packages import system
 
@@ -87,19 +91,18 @@ def message(machine: Machine, body: str) -> list[str]:
 
 def error_with(reader: FailureReader, *errors: str, hint: str = "") -> KilnError:
     """The error of a build whose Packer ended with these error lines."""
-    target = SimpleNamespace(about_failure=lambda missing, recipe: ("the lab's hint",))
+    hooks = SimpleNamespace(about_failure=lambda missing, recipe: ("the target's hint",))
+    target = SimpleNamespace(hooks=hooks)
     plan = SimpleNamespace(recipe=SimpleNamespace(name="row"), account=Account(), target=target)
     run = SimpleNamespace(folder=Path("build/row/run"), id="run")
-    watched: Any = SimpleNamespace(
-        plan=plan, draft=SimpleNamespace(run=run), provisioners=reader, unreached=hint
-    )
+    output: Any = SimpleNamespace(plan=plan, draft=SimpleNamespace(run=run), reader=reader)
     result: Any = SimpleNamespace(errors=errors)
-    return bake.error_of(watched, result)
+    return bake.error_of(output, result, hint)
 
 
 @pytest.fixture(autouse=True)
 def nothing_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bake.resources, "ended_by_ec2", lambda target, run_id: [])
+    monkeypatch.setattr(bake.cleanup, "ended_by_ec2", lambda target, run_id: [])
 
 
 NO_FILE = "  | ls: cannot access '/nonexistent': No such file or directory"
@@ -452,9 +455,8 @@ def test_a_build_is_refused_over_a_syntax_error_before_anything_is_launched(
     broken_cuda: Path,
 ) -> None:
     recipe = next(recipe for recipe in load_recipes() if "cuda" in recipe.components)
-    plan: Any = type("Plan", (), {"recipe": recipe})
     with pytest.raises(KilnError, match=r"provisioners/cuda\.sh:9: error: shell-syntax"):
-        build_row.prepare(plan)
+        build.dry_run([recipe], Options(), Target("a test"))
 
 
 # ------------------------------------------------------------------- where it is kept
@@ -516,7 +518,7 @@ def test_failure_ends_with_the_targets_hint_and_the_log() -> None:
     reader = FailureReader()
     reader.read(Event(0, "say", "Provisioning with shell script: x/provisioners/cuda.sh"))
     lines = str(error_with(reader, "Script exited")).splitlines()
-    assert lines[-2:] == ["  the lab's hint", "  the whole log: build/row/run/packer.log"]
+    assert lines[-2:] == ["  the target's hint", "  the whole log: build/row/run/packer.log"]
 
 
 @pytest.mark.parametrize(
@@ -530,7 +532,7 @@ def test_failure_ends_with_the_targets_hint_and_the_log() -> None:
 def test_a_build_instance_that_does_not_answer_is_told_with_what_its_way_needs(
     way: str, words: str
 ) -> None:
-    hint = Network(None, "vpc-1", way, ()).hint
+    hint = Network((None,), "vpc-1", way, ()).hint
     assert words in str(error_with(FailureReader(), "Timeout waiting for SSH.", hint=hint))
     other = error_with(FailureReader(), "Error creating AMI: RequestLimitExceeded", hint=hint)
     assert words not in str(other)

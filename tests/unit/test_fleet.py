@@ -16,7 +16,7 @@ from kiln.base.errors import KilnError
 from kiln.base.paths import TEMPLATES
 from kiln.fleet import document, install, status
 from kiln.fleet.install import Installation, Wave, allowed_errors, plan_waves
-from kiln.fleet.machines import FleetMachine, Selected, parse_targets
+from kiln.fleet.machines import FleetMachine, parse_targets
 from kiln.xid import archive
 from lab.ssm import documents
 
@@ -25,19 +25,16 @@ ONE, TWO = "i-0123456789abcdef0", "i-0123456789abcdef1"
 
 
 @pytest.mark.parametrize(
-    ("text", "selected"),
+    ("text", "filters"),
     [
-        ("all", Selected()),
-        ("tag:Team=ml", Selected(tag="Team", values=("ml",))),
-        (
-            "tag:aws:autoscaling:groupName=a,b",
-            Selected(tag="aws:autoscaling:groupName", values=("a", "b")),
-        ),
-        (f"{ONE},{TWO},{ONE}", Selected(ids=(ONE, TWO))),
+        ("all", {}),
+        ("tag:Team=ml", {"tag:Team": ["ml"]}),
+        ("tag:aws:autoscaling:groupName=a,b", {"tag:aws:autoscaling:groupName": ["a", "b"]}),
+        (f"{ONE},{TWO},{ONE}", {"instance-id": [ONE, TWO]}),
     ],
 )
-def test_targets_are_ids_a_tag_or_all(text: str, selected: Selected) -> None:
-    assert parse_targets(text) == selected
+def test_targets_are_ids_a_tag_or_all(text: str, filters: dict[str, list[str]]) -> None:
+    assert parse_targets(text) == filters
 
 
 @pytest.mark.parametrize(
@@ -109,8 +106,9 @@ def test_each_action_runs_its_own_steps() -> None:
 
 def test_nothing_in_the_document_is_filled_in_but_its_parameters() -> None:
     text = document.document_text()
-    declared = set(json.loads(text)["parameters"])
-    assert set(re.findall(r"\{\{ *(.*?) *\}\}", text)) <= declared
+    declared = json.loads(text)["parameters"]
+    assert re.fullmatch(r"[0-9]+(\.[0-9]+){2}b[0-9]+", declared["version"]["default"])
+    assert set(re.findall(r"\{\{ *(.*?) *\}\}", text)) <= set(declared)
     assert "{{" not in SCRIPT
     # https://docs.aws.amazon.com/systems-manager/latest/userguide/documents-schemas-features.html
     assert len(text.encode()) < 64 * 1024
@@ -133,11 +131,6 @@ def test_the_document_takes_no_parameter_that_is_more_than_its_value(name: str, 
     content = json.loads(document.document_text())
     with pytest.raises(SsmError, match=f"Parameter {name}"):
         documents.values(content, {"action": ["install"], name: [value]})
-
-
-def test_the_agents_version_is_pinned_to_a_build() -> None:
-    version = json.loads(document.document_text())["parameters"]["version"]["default"]
-    assert re.fullmatch(r"[0-9]+(\.[0-9]+){2}b[0-9]+", version)
 
 
 def on_a_machine(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -285,19 +278,6 @@ def test_configuration_that_a_killed_run_put_aside_comes_back_with_the_bundle_fr
     assert installed(machine, "b", replace="yes") == 0
     assert on_a_machine(machine, "put-back").returncode == 168
     assert theirs.read_text() == "{}"
-
-
-def test_a_bundle_from_before_that_does_not_install_is_tried_again(machine: Path) -> None:
-    in_force(machine, "a")
-    fails = machine / "fails"
-    fails.touch()
-    bundle = machine / "var/lib/kiln/fleet/bundle.sh"
-    bundle.write_text(f"{bundle.read_text()}test ! -e {fails}\n".replace("exit 0\n", ""))
-    assert installed(machine, "b") == 0
-    assert on_a_machine(machine, "put-back").returncode == 1
-    fails.unlink()
-    assert on_a_machine(machine, "put-back").returncode == 168
-    assert last_call(machine) == ["a"]
 
 
 def test_a_configuration_that_was_replaced_comes_back_with_uninstall(machine: Path) -> None:

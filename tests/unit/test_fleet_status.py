@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from kiln.cloud import aws
-from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud.target import Target
 from kiln.fleet import install, machines, status
 from kiln.telemetry import Telemetry
 
-AWS = AwsTarget("a test", "us-east-1", account="123456789012")
+AWS = Target("a test", "us-east-1", account="123456789012")
 IDS = [f"i-{number:017x}" for number in range(200)]
 SAID = "driver=580.1\nagent=1.300064.0b1337\nimage=yes\n"
 # What a page holds at most: of each call's API reference.
@@ -157,9 +157,7 @@ def test_a_stopped_instance_may_still_have_what_an_uninstallation_is_to_remove(
         for key, state in states.items()
     ]
     monkeypatch.setattr(install, "managed_machines", lambda target, ids: {})
-    monkeypatch.setattr(
-        install, "publish_document", lambda target: machines.CommandDocument("theirs")
-    )
+    monkeypatch.setattr(install, "publish_document", lambda target: {"DocumentName": "theirs"})
     answers = install.uninstall_fleet(AWS, chosen, lambda text: None)
     assert {key: (answer.ok, answer.why) for key, answer in answers.items()} == {
         "i-2": (False, "it is stopped")
@@ -173,4 +171,58 @@ def test_what_is_on_them_is_asked_of_fifty_at_once(monkeypatch: pytest.MonkeyPat
     shown = [row.as_json() for row in rows]
     assert {(row["driver"], row["configuration"], *row["missing"]) for row in shown} == {
         ("580.1", "AMI Kiln's image")
+    }
+
+
+def step(status: str, output: str) -> dict[str, str]:
+    return {"Status": status, "Output": output}
+
+
+FAILED = "half done\n----------ERROR-------\nkiln-fleet: ERROR: no space\nfailed to run commands: 1"
+
+
+class Commands:
+    """Run Command: the command has ended at the second look, three of four have an answer."""
+
+    def __init__(self) -> None:
+        self.looks = ["InProgress", "Failed"]
+        self.sent: dict[str, Any] = {}
+
+    def send_command(self, **asked: Any) -> Any:
+        self.sent = asked
+        return {"Command": {"CommandId": "c"}}
+
+    def list_commands(self, **asked: Any) -> Any:
+        return {"Commands": [{"Status": self.looks.pop(0)}]}
+
+    def get_paginator(self, call: str) -> Any:
+        return self
+
+    def paginate(self, **asked: Any) -> Any:
+        plugins = {
+            "i-1": ("Success", [step("Success", "all done\n----------ERROR-------\na warning")]),
+            "i-2": ("Failed", [step("Success", "fetched"), step("Failed", FAILED)]),
+            "i-3": ("Cancelled", []),
+        }
+        invocations = [
+            {"InstanceId": k, "Status": s, "StatusDetails": "Terminated", "CommandPlugins": steps}
+            for k, (s, steps) in plugins.items()
+        ]
+        return [{"CommandInvocations": invocations}]
+
+
+def test_each_instance_answers_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Commands()
+    monkeypatch.setattr(aws, "ssm", lambda target: client)
+    monkeypatch.setattr(machines.time, "sleep", lambda seconds: None)
+    ids = ["i-1", "i-2", "i-3", "i-4"]
+    answers = machines.run_command(
+        AWS, {"DocumentName": "ours"}, [(ids, {}), ([], {})], patience=60, say=print
+    )
+    assert client.sent["Targets"] == [{"Key": "InstanceIds", "Values": ids}]
+    assert {key: (answer.ok, answer.output, answer.why) for key, answer in answers.items()} == {
+        "i-1": (True, "all done", ""),
+        "i-2": (False, "fetched\nhalf done", "no space"),
+        "i-3": (False, "", "Terminated"),
+        "i-4": (False, "", machines.NO_ANSWER.why),
     }

@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 
 from kiln.base.errors import KilnError, operation_failed
-from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud.target import Target
 from kiln.fleet import cloudwatch, install
 from kiln.fleet.document import StoredBundle
-from kiln.fleet.machines import CommandAnswer, CommandDocument, FleetMachine
+from kiln.fleet.machines import CommandAnswer, FleetMachine
 from kiln.fleet.status import FleetStatus, Lack, MachineState
 from kiln.telemetry import Telemetry
 
-AWS = AwsTarget("a test", "us-east-1", account="123456789012")
+AWS = Target("a test", "us-east-1", account="123456789012")
 IDS = [f"i-{number:017x}" for number in range(6)]
 MACHINES = {key: FleetMachine(key, "ami-1", "g4dn.xlarge", "running", "gpu", "") for key in IDS}
 BUNDLE = "0" * 64
+DOCUMENT = {"DocumentName": "ours", "DocumentVersion": "1", "DocumentHash": "0"}
 
 
 @dataclass
@@ -78,7 +79,9 @@ def messages() -> list[str]:
 def installing(account: Account, messages: list[str], monkeypatch: pytest.MonkeyPatch) -> Install:
     fakes: dict[str, Any] = {
         "bundle_script": lambda settings: "",
-        "publish_document": lambda target: CommandDocument("ours", "1", "0"),
+        "publish_document": lambda target: dict.fromkeys(
+            ("DocumentName", "DocumentVersion", "DocumentHash"), "1"
+        ),
         "store_bundle": lambda *_: StoredBundle("https://bucket/key", BUNDLE),
         "fleet_status": lambda target, machines, *_, **__: [
             account.status(m.instance_id) for m in machines

@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 from devel import lab_api
 from kiln.base.recipe import SourceAmi
 from kiln.base.times import read_time, utc_now
-from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
 from kiln.preflight.answers import State
 from kiln.preflight.parents import ask_parents
@@ -677,9 +677,9 @@ def test_preflight_asks_for_the_parents_of_all_rows_where_there_are_credentials(
     recipes = load_recipes()
     (endpoint,) = client.args  # type: ignore[attr-defined]
     keys = {"aws_access_key_id": "KILN", "aws_secret_access_key": "secret"}
-    monkeypatch.setattr(AwsTarget, "client_settings", lambda _: {"endpoint_url": endpoint, **keys})
+    monkeypatch.setattr(Target, "client_settings", lambda _: {"endpoint_url": endpoint, **keys})
     # Clients are kept per target: this one is nobody else's.
-    target = AwsTarget("the lab's API of this test", "us-east-1")
+    target = Target("the lab's API of this test", "us-east-1")
     answers = ask_parents(recipes, target)
     assert {answer.state for answer in answers.values()} == {State.PUBLISHED}
     assert all(answer.ami.startswith("ami-") for answer in answers.values())

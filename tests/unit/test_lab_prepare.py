@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kiln.base.errors import KilnError
+from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
 from kiln.matrix import load
 from lab import control, mirror, origin, recipe_cache
@@ -55,7 +57,16 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabTarget:
     own = {"started_from": origin.started_from()}
     monkeypatch.setattr(control, "up", lambda kind_of_vendors: own)
     monkeypatch.setattr(bases, "ensure", lambda *_, progress=None: tmp_path)
+    monkeypatch.setattr(lab_target.host, "can_run", lambda: None)
+    monkeypatch.setattr(lab_target.needs, "ensure", lambda *groups, **more: None)
     return LabTarget("a test")
+
+
+def prepared(target: LabTarget, recipe: Recipe) -> list[str]:
+    """What the preparation of the target for a recipe says."""
+    out = io.StringIO()
+    target.hooks.prepare([recipe], Progress(out), install=False, own_kernel=False)
+    return [line for line in out.getvalue().splitlines() if not line.startswith("ok ")]
 
 
 def test_vendors_files_are_made_while_the_root_filesystem_is(
@@ -65,7 +76,7 @@ def test_vendors_files_are_made_while_the_root_filesystem_is(
     both = threading.Barrier(2, timeout=120)
     monkeypatch.setattr(bases, "ensure", lambda *_, progress: both.wait())
     monkeypatch.setattr(lab_target, "_make_vendor_files", lambda recipes: both.wait())
-    target.prepare([row("al2")], lambda line: None)
+    prepared(target, row("al2"))
 
 
 def test_a_vendors_file_that_cannot_be_made_ends_the_preparation(
@@ -76,7 +87,7 @@ def test_a_vendors_file_that_cannot_be_made_ends_the_preparation(
 
     monkeypatch.setattr(lab_target, "_make_vendor_files", fail)
     with pytest.raises(KilnError, match="has no such file"):
-        target.prepare([row("al2")], lambda line: None)
+        prepared(target, row("al2"))
 
 
 def test_what_the_mirror_has_made_is_not_asked_for_again_until_it_is_gone_or_made_anew(
@@ -114,28 +125,27 @@ def test_a_bake_in_a_lab_of_other_code_expects_the_files_that_this_lab_serves(
     )
     monkeypatch.setattr(control, "served_hashes", lambda urls: {"its.rpm": "the lab's"})
     monkeypatch.setattr(control, "up", lambda kind_of_vendors: {"started_from": "before"})
-    recipe, said = row("al2"), list[str]()
+    recipe = row("al2")
     own = {"its.rpm": "ours", "else.rpm": "ours"}
-    assert target.variables(recipe)["sha256"] == own
-    prepared = target.prepare([recipe], said.append)
-    assert said == [
+    assert target.hooks.variables(recipe)["sha256"] == own
+    monkeypatch.setattr(control, "status", lambda: {"started_from": "before"})
+    assert prepared(target, recipe) == [
         "the lab runs and is in use; it was started from another checkout: a checkout that it does "
         "not name (./invoke lab.down ends it)"
     ]
-    assert prepared.variables(recipe)["sha256"] == {**own, "its.rpm": "the lab's"}
+    assert target.hooks.variables(recipe)["sha256"] == {**own, "its.rpm": "the lab's"}
 
 
 def test_a_failure_in_a_lab_of_other_code_says_that_the_lab_may_lack_what_the_row_needs(
-    target: LabTarget,
+    target: LabTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = row("al2")
-    assert target.about_failure((), recipe) == ()
-    other = replace(target, other="it was started before the facts")
-    (hint,) = other.about_failure((), recipe)
-    assert hint == (
-        "the lab may not have what the row needs: it was started before the facts; "
-        "./invoke lab.down ends it (its AMIs stay), then build again"
-    )
+    monkeypatch.setattr(control, "status", lambda: {"started_from": origin.started_from()})
+    assert target.hooks.about_failure((), recipe) == ()
+    monkeypatch.setattr(control, "status", lambda: {"started_from": "before"})
+    (hint,) = target.hooks.about_failure((), recipe)
+    assert hint.startswith("the lab may not have what the row needs: it was started from another")
+    assert hint.endswith("; ./invoke lab.down ends it (its AMIs stay), then build again")
 
 
 def test_a_lab_whose_code_was_edited_has_a_new_process_find_and_make_its_root_filesystems(
@@ -163,9 +173,5 @@ def test_a_lab_with_the_real_vendors_says_too_that_its_code_was_edited(
     monkeypatch.setattr(lab_target, "refuse_silent", lambda recipes: None)
     monkeypatch.setattr(real_bases, "ensure", lambda recipe, say: None)
     monkeypatch.setattr(control, "up", lambda kind_of_vendors: {"started_from": "before"})
-    said = list[str]()
-    prepared = replace(target, vendors=REAL).prepare([row("debian12")], said.append)
-    assert prepared.other
-    assert [line.startswith("the lab runs and is in use; it was started") for line in said] == [
-        True
-    ]
+    (said,) = prepared(replace(target, vendors=REAL), row("debian12"))
+    assert said.startswith("the lab runs and is in use; it was started")

@@ -140,8 +140,8 @@ def test_packer_gets_the_pinned_keys_and_hashes_not_the_labs(
 ) -> None:
     monkeypatch.setattr(recipe_cache, "hashes", lambda recipe: {"https://a": "1"})
     monkeypatch.setattr(mirror, "key_fingerprints", lambda: {"a": "F"})
-    stand_ins = LabTarget("a test").variables(row(UBUNTU))
-    real = LabTarget("a test", vendors="real").variables(row(UBUNTU))
+    stand_ins = LabTarget("a test").hooks.variables(row(UBUNTU))
+    real = LabTarget("a test", vendors="real").hooks.variables(row(UBUNTU))
     assert set(stand_ins) - set(real) == {"signing_keys", "sha256"}
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 
 from kiln.base.runtime_import import runtime_module
-from kiln.cloud import host_key
+from kiln.cloud import instance
 
 LONG = 1 << 20
 
@@ -43,4 +43,4 @@ def test_user_data_of_blanks_does_not_hold_up_the_boot() -> None:
 
 def test_a_console_full_of_beginnings_does_not_hold_up_the_connection() -> None:
     text = "-----BEGIN SSH HOST KEY KEYS-----\n" * (LONG // 34)
-    assert ends(partial(host_key.in_console, text))
+    assert ends(partial(instance.in_console, text))

@@ -248,5 +248,5 @@ def test_cleanup_puts_the_parents_sources_back() -> None:
 def test_the_lab_refuses_a_snapshot_that_it_has_no_state_of(tmp_path: Path) -> None:
     recipe = load(tmp_path, "debian12", row(TIME))
     with pytest.raises(KilnError, match="the lab has no state 20240301T030400Z") as caught:
-        LabTarget("a test").prepare([recipe], print)
+        LabTarget("a test").hooks._prepare([recipe], print)
     assert caught.value.exit_status == 2

@@ -305,7 +305,7 @@ def test_ctrl_c_stops_packer_once_and_waits_for_it(
 import sys; sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
 from kiln.base import stopping
-from kiln.packer import program, process
+from kiln.packer import process, program
 stop = stopping.Stop()
 with stopping.on_signals(stop):
     result = process.run_build(

@@ -11,8 +11,8 @@ import pytest
 
 from kiln.base.account import Account
 from kiln.base.paths import ROOT
-from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.runs import Run
+from kiln.cloud.target import Target
 from kiln.packer.output import Event, Wait, waits_for
 from kiln.pipeline import bake
 
@@ -52,7 +52,7 @@ def test_packer_waits_for_ssh_as_long_as_the_person_says(monkeypatch: pytest.Mon
     monkeypatch.setenv("KILN_SSH_TIMEOUT", "1200")
     plan: Any = SimpleNamespace(
         account=Account(),
-        target=AwsTarget("a test", "us-east-1"),
+        target=Target("a test", "us-east-1"),
         recipe_digest="0" * 64,
         input_digest="1" * 64,
     )

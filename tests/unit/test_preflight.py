@@ -31,7 +31,7 @@ from vendor_site import Pkg, Signer
 
 from kiln import facts
 from kiln.base.errors import KilnError
-from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud.target import Target
 from kiln.components.package_repositories import Repository
 from kiln.matrix import load
 from kiln.preflight import indexes as indexes_module
@@ -54,7 +54,7 @@ def test_a_row_whose_parent_cannot_be_asked_for_still_passes(
     refusing.activate()
     monkeypatch.setattr("kiln.cloud.aws.ssm", lambda _: ssm)
     vendors.publish(row(UBUNTU))
-    target = AwsTarget("a test", "us-east-1") if refused else None
+    target = Target("a test", "us-east-1") if refused else None
     (answer,) = answers(UBUNTU, target=target)
     assert answer.state is State.PUBLISHED
     assert answer.parent.state is None

@@ -11,7 +11,7 @@ import pytest
 from kiln.base.errors import KilnError
 from kiln.matrix.load import load_recipes
 from kiln.packer.digest import recipe_digest
-from kiln.pipeline import plan, rebuild
+from kiln.pipeline import plan
 from kiln.pipeline.plan import Options
 from kiln.pipeline.record import Record
 from lab.target import LabTarget
@@ -28,13 +28,13 @@ def of_today(**more: Any) -> Record:
 
 def refusal(record: Record) -> KilnError:
     with pytest.raises(KilnError) as caught:
-        rebuild.inputs(record)
+        plan.rebuild_inputs(record)
     assert caught.value.exit_status == 2
     return caught.value
 
 
 def test_the_recipe_of_a_record_is_the_one_that_was_baked() -> None:
-    recipe, rebuilt = rebuild.inputs(of_today(run_id="run-1"))
+    recipe, rebuilt = plan.rebuild_inputs(of_today(run_id="run-1"))
     assert recipe.as_json() == ROW.as_json()
     assert recipe.digest() == ROW.digest()
     assert rebuilt.source == a_record().source_ami
@@ -62,13 +62,6 @@ def test_a_record_without_a_parent_is_refused() -> None:
     assert "names no parent AMI" in refusal(of_today(source_ami=None)).message
 
 
-def test_a_recipe_of_an_older_version_is_read_with_what_its_absence_meant() -> None:
-    data = json.loads(json.dumps(ROW.as_json()))
-    for name in ("line", "package_snapshot"):
-        del data[name]
-    assert rebuild.recipe_of(a_record(recipe=data)).digest() == ROW.digest()
-
-
 def test_a_recipe_that_lacks_a_field_names_it_and_the_commit() -> None:
     data = json.loads(json.dumps(ROW.as_json()))
     del data["driver"]
@@ -79,7 +72,7 @@ def test_a_recipe_that_lacks_a_field_names_it_and_the_commit() -> None:
 
 def test_a_plan_of_a_rebuild_has_the_parent_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lab.control.status", lambda: None)
-    recipe, rebuilt = rebuild.inputs(of_today())
+    recipe, rebuilt = plan.rebuild_inputs(of_today())
     other = replace(rebuilt, source=replace(rebuilt.source, ami_id="ami-0fedcba9876543210"))
     made = plan.plan_build(recipe, LabTarget("a test"), Options(), other)
     assert made.source.ami_id == "ami-0fedcba9876543210"

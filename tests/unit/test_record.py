@@ -14,8 +14,8 @@ from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.cloud import runs
 from kiln.matrix import load
-from kiln.pipeline import kept_records, record
-from kiln.pipeline.record_schema import record_json_schema
+from kiln.pipeline import record, records
+from kiln.pipeline.record import record_json_schema
 from lab.target import LabTarget
 from tests.unit.records import a_record
 
@@ -63,15 +63,15 @@ def test_a_reader_sees_the_old_record_or_the_new_one_and_never_half_of_one() -> 
 
 
 def test_an_ami_that_was_never_built_here_has_no_last_record() -> None:
-    assert kept_records.last(ROW) is None
+    assert records.last(ROW) is None
 
 
 def test_the_newest_run_is_the_last_one() -> None:
     built(run_id="20261121T000001Z-ffff", status="failed")
     built(run_id="20261121T000002Z-0000", status="verified")
-    last = kept_records.last(ROW)
+    last = records.last(ROW)
     assert last and last.status == "verified"
-    assert [item.status for item in kept_records.all_of(ROW)] == ["verified", "failed"]
+    assert [item.status for item in records.all_of(ROW)] == ["verified", "failed"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", "\xff", '{"amis": 3}'])
@@ -79,7 +79,7 @@ def test_a_torn_record_is_passed_over(text: str) -> None:
     built(run_id="20261121T000001Z-aaaa", status="verified")
     torn = built(run_id="20261121T000002Z-bbbb", status="failed")
     torn.write_bytes(text.encode("latin-1"))
-    last = kept_records.last(ROW)
+    last = records.last(ROW)
     assert last and last.status == "verified"
 
 
@@ -91,13 +91,13 @@ def test_a_build_is_found_by_its_file_ami_run_and_name() -> None:
         versions={"schema": 1},
     )
     for name in (str(path), "ami-00000001", "ami-00000002", "20261121T000001Z-aaaa", ROW):
-        assert kept_records.find_record(name).run_id == "20261121T000001Z-aaaa", name
+        assert records.find_record(name).run_id == "20261121T000001Z-aaaa", name
 
 
 def test_the_name_alone_means_the_newest_build_that_has_an_image() -> None:
     built(run_id="20261121T000001Z-aaaa", versions={"schema": 1})
     built(run_id="20261121T000002Z-bbbb", versions=None)
-    assert kept_records.find_record(ROW).run_id == "20261121T000001Z-aaaa"
+    assert records.find_record(ROW).run_id == "20261121T000001Z-aaaa"
 
 
 def test_a_verification_that_came_later_is_not_taken_for_the_build() -> None:
@@ -105,27 +105,27 @@ def test_a_verification_that_came_later_is_not_taken_for_the_build() -> None:
     built(run_id="20261121T000001Z-aaaa", **build)
     built(run_id="20261121T000002Z-bbbb", kind="verify", **build)
     for name in (ROW, "ami-00000001"):
-        assert kept_records.find_record(name).run_id == "20261121T000001Z-aaaa"
-    assert kept_records.find_record("20261121T000002Z-bbbb").kind == "verify"
+        assert records.find_record(name).run_id == "20261121T000001Z-aaaa"
+    assert records.find_record("20261121T000002Z-bbbb").kind == "verify"
     elsewhere = {**build, "ami_id": "ami-00000009"}
     built(run_id="20261121T000003Z-cccc", kind="verify", **elsewhere)
-    assert kept_records.find_record("ami-00000009").kind == "verify"
+    assert records.find_record("ami-00000009").kind == "verify"
 
 
 def test_the_folder_of_machines_that_run_is_no_rows_name(build_dir: Path) -> None:
     run = {"run_id": "20261121T000001Z-aaaa", "versions": {"schema": 1}}
     built(**run)
-    (build_dir / ROW).rename(build_dir / kept_records.RUNNING_MACHINES)
+    (build_dir / ROW).rename(build_dir / records.RUNNING_MACHINES)
     with pytest.raises(KilnError, match="no record of such a build") as caught:
-        kept_records.find_record("running-machines")
+        records.find_record("running-machines")
     assert str(caught.value.hint) == "./invoke build writes one"
-    assert kept_records.find_record("20261121T000001Z-aaaa").run_id == "20261121T000001Z-aaaa"
+    assert records.find_record("20261121T000001Z-aaaa").run_id == "20261121T000001Z-aaaa"
 
 
 def test_a_name_that_is_nearly_one_is_answered_with_the_right_one() -> None:
     built(versions={})
     with pytest.raises(KilnError, match="no record of such a build") as caught:
-        kept_records.find_record(ROW.replace("510", "511"))
+        records.find_record(ROW.replace("510", "511"))
     assert f"did you mean '{ROW}'?" in str(caught.value)
     assert caught.value.exit_status == 2
 
@@ -144,7 +144,7 @@ def test_a_file_that_is_not_a_record_is_named(tmp_path: Path, text: str | None, 
     if text:
         path.write_text(text)
     with pytest.raises(KilnError, match=says) as caught:
-        kept_records.find_record(str(path))
+        records.find_record(str(path))
     assert str(path) in str(caught.value)
 
 
@@ -152,7 +152,7 @@ def test_a_record_of_another_shape_is_named_by_its_first_wrong_key(tmp_path: Pat
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({**a_record().as_json(), "status": 5}))
     with pytest.raises(KilnError, match="not a record of a run: `status`") as caught:
-        kept_records.find_record(str(path))
+        records.find_record(str(path))
     assert caught.value.exit_status == 2
 
 

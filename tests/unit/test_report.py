@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kiln.pipeline import report
-from kiln.pipeline.kept_records import build_before
+from kiln.pipeline.records import build_before
 from tests.unit.records import a_record, checks
 
 

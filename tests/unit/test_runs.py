@@ -1,26 +1,27 @@
-"""Runs: one per AMI at a time, each with an id, a folder, and what a later run needs of it."""
+"""Runs: one per AMI at a time, each with an id, a folder, what a later run needs of it, and a watch
+that ends it when EC2 refuses to answer."""
 
 from __future__ import annotations
 
 import fcntl
 import json
-import os
 import re
-import stat
 import subprocess
 import threading
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError
 
-from kiln.base.errors import KilnError
-from kiln.cloud import runs
-from kiln.cloud.aws_target import AwsTarget
+from kiln.base.errors import KilnError, operation_failed
+from kiln.base.stopping import Stop, StoppedError
+from kiln.cloud import aws, runs
+from kiln.cloud.target import Hooks, Target
 from lab.target import LabTarget
 
-LAB = LabTarget("a test", "us-east-1", endpoint="http://127.0.0.1:4599")
-AWS = AwsTarget("a test", "eu-west-1", account="123456789012")
+LAB = LabTarget("a test", endpoint="http://127.0.0.1:4599")
+AWS = Target("a test", "eu-west-1", account="123456789012")
 ROW = "al2-510.47.03-cuda11.6-base-x86_64"
 
 
@@ -30,15 +31,19 @@ def build_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "build"
 
 
-def test_a_run_has_an_id_that_sorts_by_time_and_a_folder_of_its_own(build_dir: Path) -> None:
+def dead() -> list[runs.State]:
+    return [state for _, state in runs.dead(print)]
+
+
+def test_run_has_an_id_that_sorts_by_time_and_its_own_folder(build_dir: Path) -> None:
     with runs.started(ROW, LAB) as run:
         assert re.fullmatch(r"\d{8}T\d{6}Z-[0-9a-f]{4}", run.id)
         assert run.folder == build_dir / ROW / run.id
         assert run.folder.is_dir()
-        assert run.record == run.folder / "record.json"
+        assert dead() == []
 
 
-def test_a_second_run_of_the_same_ami_is_refused_and_names_the_first() -> None:
+def test_second_run_of_an_ami_is_refused_and_names_the_first() -> None:
     with (
         runs.started(ROW, LAB) as first,
         pytest.raises(KilnError, match=f"being built already: run {first.id}, process") as caught,
@@ -46,66 +51,30 @@ def test_a_second_run_of_the_same_ami_is_refused_and_names_the_first() -> None:
     ):
         pass
     assert caught.value.exit_status == 1
-
-
-def test_another_ami_may_be_built_meanwhile_and_the_same_one_afterwards() -> None:
     with runs.started(ROW, LAB), runs.started("another", LAB):
         pass
-    with runs.started(ROW, LAB):
-        pass
 
 
-def test_a_run_that_goes_on_is_not_dead() -> None:
-    with runs.started(ROW, LAB):
-        assert runs.dead(print) == []
+@pytest.mark.parametrize(
+    ("target", "kind", "place", "where"),
+    [
+        (AWS, "aws", "123456789012", "AWS, account 123456789012, region eu-west-1"),
+        (LAB, "lab", "http://127.0.0.1:4599", "the lab at http://127.0.0.1:4599"),
+    ],
+)
+def test_run_that_did_not_settle_is_dead(target: Target, kind: str, place: str, where: str) -> None:
+    with runs.started(ROW, target) as run:
+        assert "secret" not in run.state.read_text()
+    assert dead() == [runs.State(run.id, kind, place, where, target.region, amis=True)]
 
 
-def test_a_run_that_ended_without_settling_is_dead_and_says_where_it_was() -> None:
-    with runs.started(ROW, AWS) as run:
-        pass
-    (dead,) = runs.dead(print)
-    assert (dead.run_id, dead.target, dead.place) == (run.id, "aws", "123456789012")
-    assert dead.region == "eu-west-1"
-    assert dead.amis
-    assert dead.where == "AWS, account 123456789012, region eu-west-1"
-
-
-def test_a_dead_run_of_a_lab_says_which_lab() -> None:
-    with runs.started(ROW, LAB):
-        pass
-    assert [dead.where for dead in runs.dead(print)] == ["the lab at http://127.0.0.1:4599"]
-
-
-def test_a_run_that_settled_is_forgotten() -> None:
+def test_settled_run_is_forgotten() -> None:
     with runs.started(ROW, LAB) as run:
-        run.settled()
-    assert runs.dead(print) == []
+        run.settle()
+    assert dead() == []
 
 
-def test_a_finished_ami_is_not_half_made() -> None:
-    with runs.started(ROW, LAB) as run:
-        run.keeps_its_ami()
-    assert [dead.amis for dead in runs.dead(print)] == [False]
-
-
-def test_an_older_dead_run_is_found_while_a_newer_one_of_the_same_ami_goes_on() -> None:
-    with runs.started(ROW, LAB) as older:
-        pass
-    with runs.started(ROW, LAB):
-        assert [dead.run_id for dead in runs.dead(print)] == [older.id]
-
-
-def test_a_torn_file_of_a_run_stops_nobody(build_dir: Path) -> None:
-    for number, text in enumerate(("", "{", "[]", '{"run_id": "x"}')):
-        state = build_dir / ROW / f"run{number}" / "run.json"
-        state.parent.mkdir(parents=True)
-        state.write_text(text)
-    assert runs.dead(print) == []
-
-
-def test_who_reads_a_runs_file_while_it_is_written_finds_it_whole(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_finished_ami_is_kept_from_a_later_clean_up(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     write_text = Path.write_text
 
@@ -116,26 +85,28 @@ def test_who_reads_a_runs_file_while_it_is_written_finds_it_whole(
 
     with runs.started(ROW, LAB) as run:
         monkeypatch.setattr(Path, "write_text", half)
-        run.keeps_its_ami()
-    assert [json.loads(text)["amis"] for text in seen] == [True]
-    with runs.started(ROW, LAB) as run:
+        run.keep_amis()
+    assert [state.amis for state in dead()] == [False]
+    assert [json.loads(text)["amis"] for text in seen] == [True], "the file was never half written"
+
+
+def test_older_dead_run_is_found_while_a_newer_one_goes_on() -> None:
+    with runs.started(ROW, LAB) as older:
         pass
-    assert len(seen) == 1, "a run has no file until it is whole"
-
-
-def test_somebody_who_looks_for_dead_runs_for_long_keeps_no_new_one_from_starting(
-    build_dir: Path,
-) -> None:
     with runs.started(ROW, LAB):
-        pass
-    lock = (build_dir / ROW / ".lock").open()
+        assert [state.run_id for state in dead()] == [older.id]
+
+
+def test_looking_for_dead_runs_keeps_no_new_one_from_starting(build_dir: Path) -> None:
+    (build_dir / ROW).mkdir(parents=True)
+    lock = (build_dir / ROW / ".lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_SH)
-    threading.Timer(1, lock.close).start()
+    threading.Timer(0.3, lock.close).start()
     with runs.started(ROW, LAB):
         pass
 
 
-def test_the_commit_says_when_tracked_files_differ(
+def test_commit_says_when_tracked_files_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def git(*arguments: str) -> str:
@@ -154,123 +125,136 @@ def test_the_commit_says_when_tracked_files_differ(
     (tmp_path / "file").write_text("a")
     git("add", "file")
     git("commit", "-qm", "first")
-    assert runs.git_commit() == git("rev-parse", "HEAD")
     (tmp_path / "untracked").write_text("b")
     assert runs.git_commit() == git("rev-parse", "HEAD")
     (tmp_path / "file").write_text("c")
     assert runs.git_commit() == git("rev-parse", "HEAD") + "-dirty"
 
 
-def test_what_a_run_notes_is_not_secret(build_dir: Path) -> None:
-    with runs.started(ROW, AWS) as run:
-        assert set(json.loads(run.state.read_text())) == {
-            "run_id", "target", "place", "where", "region", "amis"
-        }  # fmt: skip
-
-
 STATE = {
     "run_id": "20261121T000000Z-aaaa", "target": "aws", "place": "123456789012",
     "where": "AWS", "region": "eu-west-1", "amis": True,
 }  # fmt: skip
-FORGED: dict[str, tuple[object, str]] = {
-    "a wildcard": ({**STATE, "run_id": "*"}, "`run_id` * is not a run id"),
-    "another run's id": (
-        {**STATE, "run_id": "20261121T000000Z-bbbb"},
-        "not the name of its folder",
-    ),
-    "Arabic digits": ({**STATE, "run_id": "٢٠261121T000000Z-aaaa"}, "is not a run id"),
-    "a region": ({**STATE, "region": "x;id"}, "`region` x;id is not a region"),
-    "a target": ({**STATE, "target": "moon"}, "`target` moon is not aws or lab"),
-    "a place": ({**STATE, "place": "file:///etc"}, "is not an account id or a lab's endpoint"),
-    "a place of another type": ({**STATE, "place": 5}, "is not an account id"),
-    "amis as text": ({**STATE, "amis": "no"}, "`amis` is not true or false"),
-    "where as a list": ({**STATE, "where": []}, "`where` is not text"),
-    "a field that is missing": ({"run_id": STATE["run_id"]}, "its fields are wrong: amis, place"),
-    "a field that is unknown": ({**STATE, "command": "id"}, "its fields are wrong: command"),
-    "a list": ([], "it is not a mapping"),
-    "a run id of another type": ({**STATE, "run_id": ["*"]}, "is not a run id"),
-}
 
 
-def state_of(build_dir: Path, text: str) -> Path:
-    """A run.json in the folder of STATE's run."""
-    folder = build_dir / ROW / str(STATE["run_id"])
-    folder.mkdir(parents=True)
-    (folder / "run.json").write_text(text)
-    return folder / "run.json"
-
-
-@pytest.mark.parametrize(("state", "reason"), FORGED.values(), ids=FORGED.keys())
-def test_a_forged_state_is_refused_with_its_reason(
-    build_dir: Path, state: object, reason: str
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (json.dumps({**STATE, "run_id": "*"}), "`run_id` * is not a run id"),
+        (json.dumps({**STATE, "run_id": ["*"]}), "is not a run id"),
+        (json.dumps({**STATE, "run_id": "20261121T000000Z-bbbb"}), "not the name of its folder"),
+        (json.dumps({**STATE, "region": "x;id"}), "`region` x;id is not a region"),
+        (json.dumps({**STATE, "amis": "no"}), "`amis` is not true or false"),
+        (json.dumps({**STATE, "command": "id"}), "not the state of a run"),
+        (json.dumps({"run_id": STATE["run_id"]}), "not the state of a run"),
+        ("[]", "not the state of a run"),
+        ("{", "not the state of a run"),
+    ],
+)
+def test_forged_or_torn_state_is_refused_with_its_reason(
+    build_dir: Path, text: str, reason: str
 ) -> None:
-    path = state_of(build_dir, json.dumps(state))
+    path = build_dir / ROW / str(STATE["run_id"]) / "run.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
     refused: list[str] = []
     assert runs.dead(refused.append) == []
-    assert len(refused) == 1
     assert refused[0].startswith(str(path))
     assert reason in refused[0]
 
 
-def test_a_state_that_others_can_write_is_refused(build_dir: Path) -> None:
-    path = state_of(build_dir, json.dumps(STATE))
-    assert [dead.run_id for dead in runs.dead(print)] == [STATE["run_id"]]
-    for mine in (path, path.parent, path.parent.parent):
-        mode = mine.stat().st_mode
-        mine.chmod(mode | 0o002)
-        refused: list[str] = []
-        assert runs.dead(refused.append) == []
-        assert f"another user can write {mine}" in refused[0]
-        mine.chmod(mode)
-    if os.geteuid() == 0:
-        os.chown(path, 65534, 65534)
-        assert runs.dead(print) == []
+@pytest.mark.parametrize("name", ["../../x", "/etc", "", "a/b", "-x"])
+def test_recipe_whose_name_is_a_path_gets_no_folder(build_dir: Path, name: str) -> None:
+    with pytest.raises(KilnError, match="is not a recipe's name"), runs.started(name, LAB):
+        pass
+    assert not build_dir.exists()
+
+
+class Ec2:
+    """Answers DescribeInstances with each of `answers` in turn, the last again and again."""
+
+    def __init__(self, *answers: Exception | None) -> None:
+        self.answers = list(answers)
+        self.asked = threading.Semaphore(0)
+
+    def describe_instances(self, **query: Any) -> dict[str, Any]:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        self.asked.release()
+        if answer:
+            raise answer
+        return {}
+
+
+def refused(code: str) -> ClientError:
+    return ClientError({"Error": {"Code": code, "Message": "no"}}, "DescribeInstances")
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, ec2: Ec2, questions: int) -> Stop:
+    """The Stop of a run that asked this EC2 so many questions."""
+    monkeypatch.setattr(aws, "ec2", lambda target: ec2)
+    stop = Stop()
+    with runs.watching("run", AWS, stop, every=0.001):
+        for _ in range(questions):
+            assert ec2.asked.acquire(timeout=60) or stop.is_set()
+    return stop
+
+
+def is_given_up(stop: Stop) -> bool:
+    """Whether the watcher gave up; it notes that right after its question was answered."""
+    for _ in range(600):
+        if stop.is_given_up:
+            return True
+        threading.Event().wait(0.1)
+    return False
+
+
+@pytest.mark.parametrize("code", ["UnauthorizedOperation", "RequestExpired", "AuthFailure"])
+def test_refusal_that_stays_ends_the_run(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    stop = watched(monkeypatch, Ec2(refused(code)), 2)
+    assert is_given_up(stop)
+    assert stop.grace <= 10
+    with pytest.raises(KilnError, match=f"DescribeInstances answered {code}: no") as error:
+        stop.check()
+    assert error.value.exit_status == 1
 
 
 @pytest.mark.parametrize(
-    ("members", "primary", "accepted"),
-    [((), False, True), (("other",), False, False), ((), True, False)],
-    ids=["a private group", "another member", "another user's primary group"],
+    "answers",
+    [
+        (None,),
+        (refused("RequestLimitExceeded"),),
+        (EndpointConnectionError(endpoint_url="x"),),
+        (refused("AuthFailure"), None, refused("AuthFailure"), None),
+    ],
+    ids=["answer", "throttled", "no network", "now and then"],
 )
-def test_a_state_that_its_group_can_write_is_accepted_where_the_owner_is_alone_in_it(
-    build_dir: Path,
+def test_error_that_may_pass_does_not_end_the_run(
+    monkeypatch: pytest.MonkeyPatch, answers: tuple[Exception | None, ...]
+) -> None:
+    assert not watched(monkeypatch, Ec2(*answers), 6).is_set()
+
+
+def test_target_that_is_gone_ends_the_run_without_patience(
     monkeypatch: pytest.MonkeyPatch,
-    members: tuple[str, ...],
-    primary: bool,
-    accepted: bool,
 ) -> None:
-    path = state_of(build_dir, json.dumps(STATE))
-    path.chmod(path.stat().st_mode | 0o020)
-    group = path.stat().st_gid
-    owner = SimpleNamespace(pw_name="own", pw_gid=group)
-    other = SimpleNamespace(pw_name="other", pw_gid=group if primary else group + 1)
-    monkeypatch.setattr(runs.pwd, "getpwuid", lambda uid: owner)
-    monkeypatch.setattr(runs.pwd, "getpwall", lambda: [owner, other])
-    monkeypatch.setattr(runs.grp, "getgrgid", lambda gid: SimpleNamespace(gr_mem=list(members)))
-    refused: list[str] = []
-    assert bool(runs.dead(refused.append)) == accepted
-    assert bool(refused) != accepted
+    monkeypatch.setattr(Hooks, "gone", lambda self: "the lab is down")
+    stop = Stop()
+    with runs.watching("run", AWS, stop, every=0.001):
+        assert is_given_up(stop)
+    assert stop.grace == 0
+    with pytest.raises(KilnError, match="the lab is down"):
+        stop.check()
 
 
-def test_the_folders_of_a_run_are_writable_by_its_user_alone_whatever_the_umask(
-    build_dir: Path,
-) -> None:
-    before = os.umask(0)
-    try:
-        with runs.started(ROW, LAB) as run:
-            for path in (build_dir, run.folder.parent, run.folder):
-                assert stat.S_IMODE(path.stat().st_mode) == 0o755
-            assert stat.S_IMODE(run.state.stat().st_mode) == 0o644
-    finally:
-        os.umask(before)
-    assert [dead.run_id for dead in runs.dead(print)] == [run.id]
-
-
-def test_a_recipe_whose_name_is_a_path_gets_no_folder(build_dir: Path) -> None:
-    for name in ("../../x", "/etc", "", "a/b", "-x"):
-        with (
-            pytest.raises(KilnError, match="is not a recipe's name"),
-            runs.started(name, LAB),
-        ):
-            pass
-    assert not build_dir.exists()
+def test_one_run_is_given_up_and_the_others_go_on() -> None:
+    build = Stop()
+    first, other = build.of_run(), build.of_run()
+    first.give_up(operation_failed("first"), grace=1)
+    first.give_up(operation_failed("second"), grace=2)
+    assert (first.is_set(), other.is_set(), build.is_set()) == (True, False, False)
+    with pytest.raises(KilnError, match="first"):
+        first.check()
+    assert first.grace == 1
+    build.set()
+    with pytest.raises(StoppedError):
+        other.check()

@@ -14,10 +14,10 @@ from moto.ec2.models.amis import AMIS
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.cloud import parents
-from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud.target import Target
 from kiln.matrix import load
 
-AWS = AwsTarget("a test", "us-east-1")
+AWS = Target("a test", "us-east-1")
 ROWS = load.load_recipes()
 BY_PARAMETER = next(row for row in ROWS if row.source_ami.ssm_parameter)
 

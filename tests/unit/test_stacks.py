@@ -14,13 +14,13 @@ from moto import mock_aws
 
 from kiln.base.errors import KilnError
 from kiln.cloud import aws, stacks
-from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud.target import Target
 
 # moto's CloudFormation imports its API Gateway, which reads OpenAPI with this.
 for part in ("", ".validation", ".validation.exceptions"):
     sys.modules.setdefault(f"openapi_spec_validator{part}", MagicMock())
 
-AWS = AwsTarget("a test", "eu-central-1", account="123456789012")
+AWS = Target("a test", "eu-central-1", account="123456789012")
 
 
 @pytest.fixture(autouse=True)
@@ -150,11 +150,20 @@ def test_a_failed_stack_is_told_by_its_resources(monkeypatch: pytest.MonkeyPatch
         "LogicalResourceId": "Second",
         "ResourceStatusReason": "Resource update cancelled",
     }
-    history: list[Any] = []
-    # A look of the waiter tells the events that are new.
-    monkeypatch.setattr(stacks, "_events", lambda client, stack: list(history))
+    # Before the deletion, twice before it begins, and then.
+    looks: list[list[Any]] = [[], [], [], [failed, cancelled]]
+    monkeypatch.setattr(
+        stacks, "_events", lambda client, stack: looks.pop(0) if looks[1:] else looks[0]
+    )
     client = aws.cloudformation(AWS)
-    monkeypatch.setattr(client, "delete_stack", lambda **asked: history.extend([failed, cancelled]))
+    waiter = client.get_waiter
+
+    def wait_for(name: str) -> Any:
+        assert len(looks) == 1, "the stack is in its old state"
+        return waiter(name)
+
+    monkeypatch.setattr(client, "get_waiter", wait_for)
+    monkeypatch.setattr(client, "delete_stack", lambda **asked: None)
     lines: list[str] = []
     with pytest.raises(KilnError, match=r"gave up:\n  First: it is in use$"):
         stacks.remove_stack(AWS, "ml", lines.append)

@@ -18,8 +18,9 @@ from kiln.base import processes, stopping
 from kiln.base.errors import KilnError
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop, StoppedError
-from kiln.cloud import clean_up
-from kiln.pipeline import record_draft
+from kiln.cloud import cleanup
+from kiln.pipeline import draft
+from kiln.pipeline.draft import Draft
 from tests.unit.records import a_record
 
 
@@ -58,17 +59,17 @@ def test_a_clean_up_that_has_begun_goes_on_waiting_after_the_first_signal(
     seen: list[bool] = []
     stop = Stop()
 
-    def remove(run_id: str, target: object, **given: Any) -> clean_up.Removal:
+    def remove(run_id: str, target: object, **given: Any) -> cleanup.Removal:
         for _ in range(2):
             stop.set()
             seen.append(given["hurried"]())
-        return clean_up.Removal()
+        return cleanup.Removal()
 
-    monkeypatch.setattr(record_draft.clean_up, "remove", remove)
-    monkeypatch.setattr(record_draft, "forget_key", lambda run: None)
-    made = MagicMock(stop=stop.of_run(), record=a_record())
-    made.target.gone.return_value = ""
-    record_draft.remove_resources(made, amis=False)
+    monkeypatch.setattr(draft.cleanup, "remove", remove)
+    monkeypatch.setattr(draft, "forget_key", lambda run: None)
+    made = Draft(a_record(), MagicMock(), MagicMock(), Progress(), stop.of_run())
+    made.target.hooks.gone.return_value = ""
+    draft.remove_resources(made, amis=False)
     assert seen == [False, True]
 
 
@@ -83,21 +84,20 @@ def test_a_run_whose_reader_is_gone_is_still_cleaned_up_and_says_interrupted(
 
     forgotten: list[object] = []
     monkeypatch.setattr(
-        record_draft.clean_up, "remove", lambda *_, **given: clean_up.Removal(["instance i-1"])
+        draft.cleanup, "remove", lambda *_, **given: cleanup.Removal(["instance i-1"])
     )
-    monkeypatch.setattr(record_draft, "forget_key", forgotten.append)
-    made = MagicMock(
-        stop=Stop(), record=a_record(), progress=Progress(Gone()), cut_short=False, kept=()
-    )
-    made.target.gone.return_value = ""
+    monkeypatch.setattr(draft, "forget_key", forgotten.append)
+    made = Draft(a_record(), MagicMock(), MagicMock(), Progress(Gone()), Stop())
+    made.target.hooks.gone.return_value = ""
+    monkeypatch.setattr(made, "write", lambda: None)
     with (
         pytest.raises(KilnError, match=r"interrupted\s+cleaned up: instance i-1"),
-        record_draft.cleaned_up(made, half_made=True),
+        draft.cleaned_up(made, delete_ami_on_failure=True),
         made.progress.stage("packer build"),
     ):
         raise StoppedError
     assert forgotten == [made.run]
-    assert made.run.settled.called
+    assert made.run.settle.called
     assert made.record.error == "interrupted"
 
 

@@ -51,12 +51,12 @@ def test_lab_is_asked_without_the_users_aws_configuration(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     lab = Lab(17, tmp_path)
-    target = LabTarget("a test", "eu-west-1", lab.endpoint)
+    target = LabTarget("a test", "eu-west-1", endpoint=lab.endpoint)
     for variables in surroundings.CALLERS.values():
         for name, text in variables.items():
             monkeypatch.setenv(name, text)
+    assert target.in_region("eu-west-1") == target
     monkeypatch.setattr(session_token, "require", lambda lab: "a-token")
-    target.check_region("eu-west-1", "--region")
     aws._client.cache_clear()
     assert aws.ec2(target).meta.endpoint_url == lab.endpoint
 

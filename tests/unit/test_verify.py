@@ -13,27 +13,31 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from botocore.exceptions import ClientError
 
 from kiln.base import needs
 from kiln.base.account import Account
 from kiln.base.errors import KilnError
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop, StoppedError
-from kiln.cloud.machine import Machine
+from kiln.cloud import aws
+from kiln.cloud.instance import Boot, Machine
+from kiln.cloud.runs import Run
+from kiln.cloud.target import OwnBoot, OwnKernel
 from kiln.matrix import load
 from kiln.packer.digest import recipe_digest
-from kiln.pipeline import ami_checks, verify, verify_running
-from kiln.pipeline.ami_checks import Check, Verdict
-from kiln.pipeline.baked_recipe import ON_THE_IMAGE, baked
-from kiln.pipeline.record import Checks
-from lab.target import LabTarget
+from kiln.pipeline import checks, running, verify
+from kiln.pipeline.checks import Check, Checks
+from kiln.pipeline.draft import Draft
+from kiln.pipeline.verify import ON_THE_IMAGE, baked
+from lab.target import LabHooks, LabTarget
 from tests.unit.records import a_record, an_image
 
 LAB = LabTarget("a test", "us-east-1", endpoint="http://127.0.0.1:4599")
 
 
-def verdict(*outcomes: str) -> Verdict:
-    return Verdict(tuple(Check(f"c{n}", "f", o, 0.1) for n, o in enumerate(outcomes)))  # type: ignore[arg-type]
+def verdict(*outcomes: str) -> Checks:
+    return Checks.counted([Check(f"c{n}", "f", o, 0.1) for n, o in enumerate(outcomes)])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -49,11 +53,11 @@ def verdict(*outcomes: str) -> Verdict:
 def test_an_ami_has_passed_when_something_passed_and_nothing_failed(
     outcomes: tuple[str, ...], passed: bool
 ) -> None:
-    assert verdict(*outcomes).passed is passed
+    assert verdict(*outcomes).succeeded is passed
 
 
 def test_a_verdict_counts_each_outcome_and_keeps_each_check() -> None:
-    result = asdict(Checks.of(verdict("passed", "skipped", "passed", "failed")))
+    result = asdict(verdict("passed", "skipped", "passed", "failed"))
     assert (result["passed"], result["failed"], result["skipped"]) == (2, 1, 1)
     assert [check["name"] for check in result["checks"]] == ["c0", "c1", "c2", "c3"]
 
@@ -67,14 +71,14 @@ def machine(tmp_path: Path) -> Machine:
 def run(
     machine: Machine,
     tmp_path: Path,
-    checks: str,
+    text: str,
     stop: Stop | None = None,
     keyword: str | None = None,
-) -> Verdict:
+) -> Checks:
     """Run checks that are this text, by the real pytest."""
     tests = tmp_path / "test_some.py"
-    tests.write_text(f"import os\nimport time\n\nimport pytest\n\n\n{checks}\n")
-    return ami_checks.run_checks(
+    tests.write_text(f"import os\nimport time\n\nimport pytest\n\n\n{text}\n")
+    return checks.run_checks(
         machine, {}, tmp_path, stop=stop or Stop(), tests=[tests.parent], keyword=keyword
     )
 
@@ -187,11 +191,11 @@ def test_checks_end_when_the_end_is_asked_for(machine: Machine, tmp_path: Path) 
 
 def test_checks_are_told_what_the_instance_type_has() -> None:
     recipe = {"name": "row", "flavor": "base"}
-    result = ami_checks.expectations(recipe, "p4d.24xlarge", LAB)
+    result = checks.expectations(recipe, "p4d.24xlarge", "lab")
     assert result["gpu"]["count"] == 8
     assert result["gpu"]["nvswitch"] is True
     assert (result["target"], result["instance_type"]) == ("lab", "p4d.24xlarge")
-    assert ami_checks.expectations(recipe, "m5.large", LAB)["gpu"] is None
+    assert checks.expectations(recipe, "m5.large", "lab")["gpu"] is None
 
 
 ROW = load.load_recipes()[1]
@@ -256,98 +260,172 @@ def test_an_ami_that_ami_kiln_did_not_build_is_refused() -> None:
     assert caught.value.exit_status == 2
 
 
-@pytest.mark.parametrize(("keyword", "status"), [(None, "verified"), ("boot", "unverified")])
-def test_only_all_checks_tag_an_ami(
-    monkeypatch: pytest.MonkeyPatch, keyword: str | None, status: str
-) -> None:
-    booted = MagicMock(instance_id="i-0", read_json=lambda path: {})
-    marked: list[str] = []
-    monkeypatch.setattr(verify.verdict, "booted", lambda *_, **__: nullcontext(booted))
-    monkeypatch.setattr(ami_checks, "run_checks", lambda *_, **__: verdict("passed"))
-    monkeypatch.setattr(verify.verdict, "mark", lambda target, ami, *_, **__: marked.append(ami))
-    draft = MagicMock(record=a_record(recipe=OLD, verify_instance_type="g4dn.xlarge"), target=LAB)
-    image = an_image()
-    judge = verify.verdict.judge
-    judge(draft, MagicMock(), image, user="u", stop=Stop(), account=Account(), keyword=keyword)
-    assert (draft.record.status, marked) == (status, ["ami-00000001"] * (status == "verified"))
+AMI = "ami-00000001"
 
 
-WITH_OVERLAY = {**OLD, "components": [*OLD["components"], "acme-baseline"]}
+class Ec2:
+    """Notes the tags that an AMI gets, and what the record on disk says at that moment."""
+
+    def __init__(self, folder: Path, refuses: str = "") -> None:
+        self.folder, self.refuses = folder, refuses
+        self.tags: dict[str, str] = {}
+        self.recorded: list[str] = []
+
+    def create_tags(self, Resources: list[str], Tags: list[dict[str, str]]) -> None:  # noqa: N803
+        assert Resources == [AMI]
+        self.recorded.append(json.loads((self.folder / "record.json").read_text())["status"])
+        if self.refuses:
+            raise ClientError({"Error": {"Code": self.refuses}}, "CreateTags")
+        self.tags |= {tag["Key"]: tag["Value"].split()[0] for tag in Tags}
+
+
+class OwnKernels(LabHooks):
+    """Boots an own kernel."""
+
+    def own_kernel(self, ami_id: str, wanted: OwnKernel) -> Any:
+        return nullcontext(OwnBoot({"own": "yes"}, "qemu"))
 
 
 class Ready(LabTarget):
     """A lab that is up, whose machines are never reached."""
 
-    def check_host(self) -> None:
-        """Any machine."""
-
-    def prepare(self, recipes: Any, say: Any) -> LabTarget:
-        """Nothing."""
-        return self
-
-
-def refused_for_its_overlay(verifies: Callable[[], object]) -> None:
-    with pytest.raises(KilnError, match="has acme-baseline: nothing here checks that") as error:
-        verifies()
-    assert error.value.exit_status == 2
-    assert "KILN_OVERLAY=DIR" in error.value.hint
+    @property
+    def hooks(self) -> LabHooks:
+        hooks = OwnKernels(self)
+        object.__setattr__(hooks, "prepare", lambda *_, **__: None)
+        return hooks
 
 
-def test_an_ami_with_a_component_whose_checks_are_not_here_is_not_booted(
-    build_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Draft]:
+    """Judge an AMI whose checks end like this; the draft of the run."""
+    machine = MagicMock(instance_id="i-0", read_json=lambda path: {})
+    booted: list[Boot] = []
+
+    def boot(asked: Boot, *_: Any) -> Any:
+        booted.append(asked)
+        return nullcontext(machine)
+
+    def judge(outcomes: tuple[str, ...], ec2: Ec2, stop: Stop, **more: Any) -> Draft:
+        monkeypatch.setattr(verify, "booted", boot)
+        monkeypatch.setattr(verify.checks, "run_checks", lambda *_, **__: verdict(*outcomes))
+        monkeypatch.setattr(aws, "ec2", lambda target: ec2)
+        first = a_record(recipe=OLD, verify_instance_type="g4dn.xlarge", status="failed")
+        run = Run("20261121T000000Z-aaaa", "row", tmp_path)
+        draft = Draft(first, run, Ready("a test"), Progress(io.StringIO()), stop)
+        try:
+            verify.judge(draft, MagicMock(), AMI, user="u", account=Account(), **more)
+        finally:
+            assert booted[0].tags == ({"own": "yes"} if more.get("own_kernel") else {})
+        return draft
+
+    return judge
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "keyword", "own_kernel", "status", "tag"),
+    [
+        (("passed", "skipped"), None, None, "verified", "pass"),
+        (("passed", "failed"), None, None, "failed", "fail"),
+        (("skipped",), None, None, "failed", "fail"),
+        (("passed",), None, OwnKernel(), "verified", "pass"),
+        (("passed", "failed"), None, OwnKernel(), "failed", "fail"),
+        (("passed",), "boot", None, "unverified", None),
+        (("passed",), "boot", OwnKernel(), "unverified", None),
+        (("failed",), "boot", None, "failed", None),
+    ],
+)
+def test_only_all_checks_tag_an_ami_with_their_verdict(
+    judged: Callable[..., Draft],
+    tmp_path: Path,
+    outcomes: tuple[str, ...],
+    keyword: str | None,
+    own_kernel: OwnKernel | None,
+    status: str,
+    tag: str | None,
+) -> None:
+    ec2 = Ec2(tmp_path)
+    draft = judged(outcomes, ec2, Stop(), keyword=keyword, own_kernel=own_kernel)
+    keys = ("kiln:verified", *(["kiln:own-kernel"] if own_kernel else []))
+    assert ec2.tags == (dict.fromkeys(keys, tag) if tag else {})
+    assert draft.record.status == status
+    assert draft.record.own_kernel == ("qemu" if own_kernel else None)
+    # The record never says more than the AMI's tag.
+    assert ec2.recorded == (["unverified"] if tag else [])
+
+
+def test_ami_that_cannot_be_tagged_is_not_verified(
+    judged: Callable[..., Draft], tmp_path: Path
+) -> None:
+    with pytest.raises(KilnError, match="could not be tagged kiln:verified"):
+        judged(("passed",), Ec2(tmp_path, refuses="UnauthorizedOperation"), Stop())
+    assert json.loads((tmp_path / "record.json").read_text())["status"] == "unverified"
+
+
+def test_stopped_run_gives_no_verdict(judged: Callable[..., Draft], tmp_path: Path) -> None:
+    stop, ec2 = Stop(), Ec2(tmp_path)
+    stop.set()
+    with pytest.raises(StoppedError):
+        judged(("passed",), ec2, stop)
+    assert ec2.tags == {}
+
+
+WITH_OVERLAY = {**OLD, "components": [*OLD["components"], "acme-baseline"]}
+
+
+class Booted(Machine):
+    """A machine with a component whose checks are not here."""
+
+    def read_json(self, path: str) -> Any:
+        return WITH_OVERLAY
+
+    def ssh(self, *_: Any, **__: Any) -> tuple[int, str, str]:
+        return 0, "", ""
+
+
+def by_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "build" / ROW.name / "20261121T000001Z-aaaa"
+    folder.mkdir(parents=True)
+    built = a_record(recipe=WITH_OVERLAY, ami_id=AMI, amis={"us-east-1": AMI})
+    (folder / "record.json").write_text(json.dumps(built.as_json()))
+    monkeypatch.setattr(verify, "require_image", lambda target, ami_id: an_image(tags=tags()))
+    monkeypatch.setattr(verify, "recorded", lambda *_, **__: pytest.fail("it is booted"))
+    verify.verify_by_id(
+        AMI, None, target=Ready("a test"), progress=Progress(io.StringIO()), install=False
+    )
+
+
+def by_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine = Booted("i-0", "192.0.2.1", "nobody", tmp_path / "config", "run-1", tmp_path)
+    monkeypatch.setattr(verify, "booted", lambda *_: nullcontext(machine))
+    draft = MagicMock()
+    draft.record.recipe_from = ON_THE_IMAGE
+    verify.judge(draft, MagicMock(), AMI, user="nobody", account=Account())
+
+
+def by_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine = Booted("i-0", "192.0.2.1", "nobody", tmp_path / "config", "run-1", tmp_path)
+    monkeypatch.setattr(running, "connected", lambda *_, **__: nullcontext(machine))
+    running.verify_running(
+        running.at_host("nobody@192.0.2.1"),
+        Ready("a test"),
+        Progress(io.StringIO()),
+        key=None,
+        keyword=None,
+        exercise=False,
+        install=False,
+        kind_of_machine=lambda machine: "lab",
+    )
+
+
+@pytest.mark.parametrize("verified", [by_record, by_image, by_host])
+def test_component_whose_checks_are_not_here_is_refused(
+    verified: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path / "lab"))
     monkeypatch.setattr(needs, "ensure", lambda *groups, **more: None)
-    folder = build_dir / ROW.name / "20261121T000001Z-aaaa"
-    folder.mkdir(parents=True)
-    ami_id = "ami-00000001"
-    built = a_record(recipe=WITH_OVERLAY, ami_id=ami_id, amis={"us-east-1": ami_id})
-    (folder / "record.json").write_text(json.dumps(built.as_json()))
-    image = an_image(tags=tags())
-    monkeypatch.setattr(verify, "require_image", lambda target, ami_id: image)
-    monkeypatch.setattr(verify, "verify_ami", lambda *_: pytest.fail("it is booted"))
-    progress = Progress(io.StringIO())
-    refused_for_its_overlay(
-        lambda: verify.verify_by_id(
-            ami_id, None, target=Ready("a test"), progress=progress, install=False
-        )
-    )
-
-
-def test_what_is_read_on_the_image_must_be_here_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Booted(Machine):
-        def read_json(self, path: str) -> Any:
-            return WITH_OVERLAY
-
-        def ssh(self, *_: Any, **__: Any) -> tuple[int, str, str]:
-            return 0, "", ""
-
-    booted = Booted("i-0", "192.0.2.1", "nobody", tmp_path / "config", "run-1", tmp_path)
-    monkeypatch.setattr(ami_checks, "run_checks", lambda *_, **__: pytest.fail("it is checked"))
-    draft = MagicMock()
-    draft.record.recipe_from = ON_THE_IMAGE
-    monkeypatch.setattr(verify.verdict, "booted", lambda *_, **__: nullcontext(booted))
-    image = an_image(tags=tags())
-    refused_for_its_overlay(
-        lambda: verify.verdict.judge(
-            draft, MagicMock(), image, user="nobody", stop=Stop(), account=Account()
-        )
-    )
-    running = verify_running.of_host("nobody@192.0.2.1")
-    monkeypatch.setattr(needs, "ensure", lambda *groups, **more: None)
-    monkeypatch.setattr(verify_running, "connected", lambda *_, **__: nullcontext(booted))
-    progress = Progress(io.StringIO())
-    refused_for_its_overlay(
-        lambda: verify_running.verify_running(
-            running,
-            Ready("a test"),
-            progress,
-            key=None,
-            keyword=None,
-            exercise=False,
-            install=False,
-            kind_of_machine=lambda machine: "lab",
-        )
-    )
+    monkeypatch.setattr(verify.checks, "run_checks", lambda *_, **__: pytest.fail("it is checked"))
+    with pytest.raises(KilnError, match="has acme-baseline: nothing here checks that") as error:
+        verified(monkeypatch, tmp_path)
+    assert error.value.exit_status == 2
+    assert "KILN_OVERLAY=DIR" in error.value.hint

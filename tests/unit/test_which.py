@@ -92,7 +92,7 @@ def test_rows_for_a_purpose_without_an_instance_type_best_first():
     text = which_text(answer)
     assert text.startswith(f"1. {LTS.name}\n")
     assert text.endswith(
-        f"{len(RECIPES) - 3} rows are of another distribution, flavour or processor"
+        f"{len(RECIPES) - 3} rows are of another distribution, flavor or processor"
     )
 
 

@@ -7,17 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.runs import Run
+from kiln.cloud.target import Target
 from kiln.matrix import load
 from kiln.matrix.publishing import Publish
-from kiln.pipeline.kept_records import all_of
 from kiln.pipeline.record import write_record
+from kiln.pipeline.records import all_of
 from kiln.publish.promote import Promotion, promote_line, roll_back
 from kiln.publish.publish import Publication, publish_row
 
 HOME, OTHER = "us-east-1", "eu-west-1"
-AWS = AwsTarget("a test", HOME, account="123456789012")
+AWS = Target("a test", HOME, account="123456789012")
 RECIPE = load.load_recipes()[0]
 LINE = "al2/classic/base/x86_64"
 AL2 = "/aws/service/ami-amazon-linux-latest/amzn2-ami-kernel-5.10-hvm-x86_64-gp2"

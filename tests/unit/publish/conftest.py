@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from devel import lab_api
-from kiln.cloud.aws_target import AwsTarget
 from kiln.cloud.runs import Run
+from kiln.cloud.target import Target
 from kiln.pipeline.record import write_record
 from kiln.publish import channels
 from tests.unit.publish.channel import AL2, HOME, OTHER, RECIPE, Bake, versions_of
@@ -51,7 +51,7 @@ def _credentials(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
     for rhythm in ("poll_seconds", "wait_seconds"):
-        monkeypatch.setattr(AwsTarget, rhythm, 0.01)
+        monkeypatch.setattr(Target, rhythm, 0.01)
     for region in (HOME, OTHER):
         ssm = client("ssm", region)
         pages = ssm.get_paginator("get_parameters_by_path").paginate(

@@ -197,8 +197,7 @@ def test_who_may_not_read_the_events_gets_the_catalogue_without_them(
     messages: list[str] = []
     made = gather_catalogue(AWS, [RECIPE], {LINE: Publish()}, [OTHER], messages.append, types=())
     assert [image.xids for line in made.catalogue.lines for image in line.images] == [None]
-    assert len(messages) == 1 and "left out: us-east-1: the events of" in messages[0]
-    assert "(and 1 more)" in messages[0]
+    assert len(messages) == 1 and "left out: the events of" in messages[0]
 
 
 def test_an_image_with_a_damaged_record_has_no_sbom(bake: Bake) -> None:

@@ -15,11 +15,11 @@ from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.cloud import aws
-from kiln.cloud.aws_target import AwsTarget
+from kiln.cloud.target import Target
 from kiln.publish import codebuild, engines
 from tests.unit import cfn_lint
 
-AWS = AwsTarget("a test", "us-east-1", account="123456789012")
+AWS = Target("a test", "us-east-1", account="123456789012")
 COMMANDS = {"row-a": "./invoke build --name row-a && ./invoke publish", "row-b": "./invoke b"}
 DEPLOY = ROOT / "deploy"
 

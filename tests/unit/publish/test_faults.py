@@ -21,8 +21,8 @@ from kiln.base.tags import LINE as LINE_TAG
 from kiln.base.times import utc_now
 from kiln.cloud import aws, images
 from kiln.matrix.publishing import Publish
-from kiln.pipeline import kept_records, shared_records
 from kiln.pipeline import plan as planning
+from kiln.pipeline import records
 from kiln.publish import channel_move, channels, nightly
 from kiln.publish.night_plan import plan_night
 from kiln.publish.publish import Publication
@@ -128,16 +128,16 @@ def publishing_elsewhere(world: World) -> Task:
     """The record is in the bucket alone: another machine has built."""
     releases(world)
     # Another case's records have the same run ids.
-    shelf = shared_records.Shelf(f"records-of-faults-{next(_NUMBERS)}", AWS)
+    shelf = records.RecordsBucket(f"records-of-faults-{next(_NUMBERS)}", AWS)
     world.client("s3").create_bucket(Bucket=shelf.bucket)
     source: dict[str, str] = {}
 
     def lose() -> None:
         source["next"] = world.baked()
         (newest,) = [
-            entry for entry in kept_records.all_of(RECIPE.name) if entry.ami_id == source["next"]
+            entry for entry in records.all_of(RECIPE.name) if entry.ami_id == source["next"]
         ]
-        shared_records.keep_record(shelf, newest)
+        shelf.keep(newest)
         shutil.rmtree(build_dir())
 
     def run() -> None:

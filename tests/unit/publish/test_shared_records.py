@@ -21,11 +21,10 @@ from kiln.cli import fetched_records
 from kiln.cloud.runs import Run
 from kiln.image import diff
 from kiln.matrix.publishing import Publish
-from kiln.pipeline import kept_records
 from kiln.pipeline import plan as planning
-from kiln.pipeline import record as records
-from kiln.pipeline.record_draft import Draft, cleaned_up
-from kiln.pipeline.shared_records import Shelf, bring_row, bring_runs, keep_record
+from kiln.pipeline import record, records
+from kiln.pipeline.draft import Draft, cleaned_up
+from kiln.pipeline.records import RecordsBucket
 from kiln.publish import channels
 from kiln.publish.night_end import after_night, builds_of_the_night
 from kiln.publish.night_plan import plan_night, read_plan
@@ -39,11 +38,11 @@ RUN = "20261121T000000Z-aaaa"
 
 
 @pytest.fixture
-def shelf(client: Callable[..., Any], tmp_path: Path) -> Shelf:
+def shelf(client: Callable[..., Any], tmp_path: Path) -> RecordsBucket:
     """A bucket of its own."""
     name = f"records-{tmp_path.name}".replace("_", "-").lower()[:60] + "0"
     client("s3").create_bucket(Bucket=name)
-    return Shelf(name, AWS)
+    return RecordsBucket(name, AWS)
 
 
 def on_another_machine() -> None:
@@ -51,33 +50,33 @@ def on_another_machine() -> None:
 
 
 def test_what_one_machine_has_built_another_one_publishes(
-    client: Callable[..., Any], bake: Bake, shelf: Shelf
+    client: Callable[..., Any], bake: Bake, shelf: RecordsBucket
 ) -> None:
     ami_id = bake(1)
-    keep_record(shelf, kept_records.all_of(RECIPE.name)[0])
+    shelf.keep(records.all_of(RECIPE.name)[0])
     on_another_machine()
     with pytest.raises(KilnError, match="no record of a verification"):
         published()
     published(shelf=shelf)
     assert resolved(client, "nightly") == ami_id
-    (here,) = kept_records.all_of(RECIPE.name)
+    (here,) = records.all_of(RECIPE.name)
     assert here.folder == str(build_dir() / RECIPE.name / here.run_id), "another machine's folder"
 
 
 def test_an_ami_that_is_not_among_the_newest_of_another_machine_is_published(
-    client: Callable[..., Any], bake: Bake, shelf: Shelf
+    client: Callable[..., Any], bake: Bake, shelf: RecordsBucket
 ) -> None:
     ami_id = bake(1)
-    (first,) = kept_records.all_of(RECIPE.name)
-    keep_record(shelf, first)
+    (first,) = records.all_of(RECIPE.name)
+    shelf.keep(first)
     for day in range(2, 23):
-        keep_record(shelf, a_record(run_id=f"202611{day:02}T000000Z-bbbb", recipe=first.recipe))
+        shelf.keep(a_record(run_id=f"202611{day:02}T000000Z-bbbb", recipe=first.recipe))
     on_another_machine()
     published(shelf=shelf, ami_id=ami_id)
     assert resolved(client, "nightly") == ami_id
 
 
-def test_a_record_is_kept_before_a_channel_moves(bake: Bake, shelf: Shelf) -> None:
+def test_a_record_is_kept_before_a_channel_moves(bake: Bake, shelf: RecordsBucket) -> None:
     bake(2)
     with (
         faulty(faults.refuses("PutObject", "AccessDenied")),
@@ -87,12 +86,12 @@ def test_a_record_is_kept_before_a_channel_moves(bake: Bake, shelf: Shelf) -> No
     assert channels.held(AWS, LINE, "nightly") is None
     published(shelf=shelf)
     on_another_machine()
-    assert len(bring_row(shelf, RECIPE.name, pytest.fail)) == 1
-    assert kept_records.all_of(RECIPE.name)[0].status == "verified"
+    assert len(shelf.fetch_row(RECIPE.name, pytest.fail)) == 1
+    assert records.all_of(RECIPE.name)[0].status == "verified"
 
 
 def other_run() -> bytes:
-    return records.as_text(a_record(run_id="20261121T000000Z-bbbb")).encode()
+    return record.as_text(a_record(run_id="20261121T000000Z-bbbb")).encode()
 
 
 WRONG = {
@@ -106,7 +105,7 @@ WRONG = {
     ),
     "another run's": (other_run(), "another run's record"),
     "another row's": (
-        records.as_text(a_record(run_id=RUN, recipe={"name": "al2023-x"})).encode(),
+        record.as_text(a_record(run_id=RUN, recipe={"name": "al2023-x"})).encode(),
         "another run's record",
     ),
 }
@@ -114,56 +113,56 @@ WRONG = {
 
 @pytest.mark.parametrize("what", WRONG)
 def test_a_file_that_is_not_a_record_of_that_run_is_left_out_and_reported(
-    client: Callable[..., Any], shelf: Shelf, what: str
+    client: Callable[..., Any], shelf: RecordsBucket, what: str
 ) -> None:
     text, why = WRONG[what]
     s3, messages = client("s3"), []
-    s3.put_object(Bucket=shelf.bucket, Key=shelf.key_of(RECIPE.name, RUN), Body=text)
+    s3.put_object(Bucket=shelf.bucket, Key=shelf.key(RECIPE.name, RUN), Body=text)
     for key in ("runs/x", f"runs/{RECIPE.name}/{RUN}/notes.txt", f"runs/../{RUN}/record.json"):
         s3.put_object(Bucket=shelf.bucket, Key=key, Body=b"{}")
-    bring_row(shelf, RECIPE.name, messages.append)
-    assert kept_records.all_of(RECIPE.name) == []
+    shelf.fetch_row(RECIPE.name, messages.append)
+    assert records.all_of(RECIPE.name) == []
     assert not (build_dir() / RECIPE.name).exists()
     (line,) = messages
     assert f"s3://{shelf.bucket}/runs/{RECIPE.name}/{RUN}/record.json" in line
     assert why in line
 
 
-def test_runs_of_known_ids_are_fetched_without_a_list_of_the_bucket(shelf: Shelf) -> None:
-    keep_record(shelf, a_record(run_id=RUN))
+def test_runs_of_known_ids_are_fetched_without_a_list_of_the_bucket(shelf: RecordsBucket) -> None:
+    shelf.keep(a_record(run_id=RUN))
     # A bucket has all runs of all nights; a run that was killed has no record.
     wanted = {RECIPE.name: RUN, "al2023-x": RUN}
     with faulty(faults.refuses("ListObjectsV2", "AccessDenied")):
-        bring_runs(shelf, wanted, pytest.fail)
-    assert [record.run_id for record in kept_records.all_of(RECIPE.name)] == [RUN]
+        shelf.fetch_runs(wanted, pytest.fail)
+    assert [record.run_id for record in records.all_of(RECIPE.name)] == [RUN]
     assert not (build_dir() / "al2023-x").exists()
 
 
 @pytest.mark.parametrize("name", [RUN, RECIPE.name, "ami-0fade000"])
 def test_diff_finds_a_build_of_another_machine_by_each_of_its_names(
-    shelf: Shelf, name: str, monkeypatch: pytest.MonkeyPatch
+    shelf: RecordsBucket, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep_record(shelf, a_record(run_id=RUN, versions={"packages": []}))
+    shelf.keep(a_record(run_id=RUN, versions={"packages": []}))
     monkeypatch.setattr("kiln.cli.targets.choose", lambda: AWS)
     fetched_records.bring_for_names({"records_bucket": shelf.bucket}, name, name)
     assert diff.compare_images(name, name)["changes"] == []
 
 
 def test_list_shows_the_newest_run_of_any_machine(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+    shelf: RecordsBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for day in (20, 22, 21):
-        keep_record(shelf, a_record(run_id=f"202611{day}T000000Z-aaaa"))
+        shelf.keep(a_record(run_id=f"202611{day}T000000Z-aaaa"))
     monkeypatch.setattr("kiln.cli.targets.choose", lambda: AWS)
     monkeypatch.setenv("KILN_AWS_RECORDS_BUCKET", shelf.bucket)
     fetched_records.bring_for_rows({}, [RECIPE.name, "al2023-other"])
-    last = kept_records.last(RECIPE.name)
+    last = records.last(RECIPE.name)
     assert last
     assert last.run_id == "20261122T000000Z-aaaa"
 
 
 def test_list_shows_what_is_here_when_s3_does_not_answer(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shelf: RecordsBucket, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("kiln.cli.targets.choose", lambda: AWS)
     with faulty(faults.region_down(HOME)):
@@ -188,16 +187,18 @@ def test_an_invalid_bucket_name_is_refused_with_its_origin(name: str) -> None:
     assert refused.value.exit_status == 2
 
 
-def test_the_record_of_a_failed_run_reaches_the_bucket(shelf: Shelf, tmp_path: Path) -> None:
+def test_the_record_of_a_failed_run_reaches_the_bucket(
+    shelf: RecordsBucket, tmp_path: Path
+) -> None:
     run = Run(RUN, RECIPE.name, build_dir() / RECIPE.name / RUN)
     run.folder.mkdir(parents=True)
     first = a_record(run_id=RUN, status="failed", ami_id=None)
     draft = Draft(first, run, AWS, Progress(), Stop(), shelf)
-    with pytest.raises(KilnError), cleaned_up(draft, half_made=True):
+    with pytest.raises(KilnError), cleaned_up(draft, delete_ami_on_failure=True):
         raise KilnError("yum knows no such package")
     on_another_machine()
-    bring_row(shelf, RECIPE.name, pytest.fail)
-    (there,) = kept_records.all_of(RECIPE.name)
+    shelf.fetch_row(RECIPE.name, pytest.fail)
+    (there,) = records.all_of(RECIPE.name)
     assert (there.status, there.error) == ("failed", "yum knows no such package")
 
 
@@ -212,11 +213,11 @@ def a_night(bake: Bake) -> str:
     )
 
 
-def moved_to_tonight(shelf: Shelf) -> None:
+def moved_to_tonight(shelf: RecordsBucket) -> None:
     """The bucket has the record with a run id of this night."""
-    made = kept_records.all_of(RECIPE.name)[0]
+    made = records.all_of(RECIPE.name)[0]
     data = {**made.as_json(), "run_id": f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-aaaa"}
-    keep_record(shelf, records.parse_record(data, "x"))
+    shelf.keep(record.parse_record(data, "x"))
 
 
 def finished(planned: dict[str, str]) -> RowResult:
@@ -226,13 +227,15 @@ def finished(planned: dict[str, str]) -> RowResult:
     return result
 
 
-def test_the_end_of_a_night_says_what_other_machines_have_built(bake: Bake, shelf: Shelf) -> None:
+def test_the_end_of_a_night_says_what_other_machines_have_built(
+    bake: Bake, shelf: RecordsBucket
+) -> None:
     ami_id = a_night(bake)
     published(shelf=shelf)
     moved_to_tonight(shelf)
     on_another_machine()
     assert finished({}).action == "skipped"
-    bring_row(shelf, RECIPE.name, pytest.fail)
+    shelf.fetch_row(RECIPE.name, pytest.fail)
     result = finished({RECIPE.name: "it has no verified AMI"})
     assert (result.action, result.ami_id) == ("built", ami_id)
     assert (result.why, result.checks) == ("it has no verified AMI", "1 passed, 0 failed")
@@ -240,13 +243,13 @@ def test_the_end_of_a_night_says_what_other_machines_have_built(bake: Bake, shel
     assert result.usd
 
 
-def test_the_end_of_a_night_says_why_a_row_failed_elsewhere(shelf: Shelf) -> None:
+def test_the_end_of_a_night_says_why_a_row_failed_elsewhere(shelf: RecordsBucket) -> None:
     tonight = datetime.now(timezone.utc) - timedelta(hours=1)
     failed = a_record(
         run_id=f"{tonight:%Y%m%dT%H%M%SZ}-aaaa", status="failed", error="no capacity", ami_id=None
     )
-    keep_record(shelf, failed)
-    bring_row(shelf, RECIPE.name, pytest.fail)
+    shelf.keep(failed)
+    shelf.fetch_row(RECIPE.name, pytest.fail)
     result = finished({RECIPE.name: "x"})
     assert (result.action, result.why) == ("failed", "no capacity")
 

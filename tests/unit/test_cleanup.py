@@ -18,14 +18,13 @@ from botocore.exceptions import ClientError
 from kiln.base.account import Account
 from kiln.base.errors import KilnError
 from kiln.base.progress import Progress
-from kiln.cloud import clean_up, resources
-from kiln.cloud.access import forget_key, make_access
-from kiln.cloud.aws_target import AwsTarget
-from kiln.cloud.runs import Run
+from kiln.cloud import cleanup
+from kiln.cloud.network import forget_key, make_access
+from kiln.cloud.runs import Run, clean_dead_runs
+from kiln.cloud.target import Target
 from kiln.pipeline import bake
-from kiln.pipeline.dead_runs import clean_dead_runs
 
-AWS = AwsTarget("a test", "eu-central-1", account="123456789012")
+AWS = Target("a test", "eu-central-1", account="123456789012")
 MINE = "20261121T000000Z-aaaa"
 OTHERS = "20261121T000000Z-bbbb"
 
@@ -41,11 +40,11 @@ def make(ec2: Any, tmp_path: Path) -> Make:
         run = a_run(tmp_path, run_id)
         access = make_access(run, AWS, Account())
         instance = an_instance(ec2, run_id)
-        image, snapshot = an_image(ec2, instance, f"row-{run_id}", resources.tags(run_id))
+        image, snapshot = an_image(ec2, instance, f"row-{run_id}", cleanup.tags(run_id))
         volume = ec2.create_volume(
             AvailabilityZone="eu-central-1a",
             Size=1,
-            TagSpecifications=[{"ResourceType": "volume", "Tags": resources.tags(run_id)}],
+            TagSpecifications=[{"ResourceType": "volume", "Tags": cleanup.tags(run_id)}],
         )["VolumeId"]
         return {
             "instance": instance,
@@ -72,7 +71,7 @@ def an_instance(ec2: Any, run_id: str) -> str:
         InstanceType="g4dn.xlarge",
         MinCount=1,
         MaxCount=1,
-        TagSpecifications=[{"ResourceType": "instance", "Tags": resources.tags(run_id)}],
+        TagSpecifications=[{"ResourceType": "instance", "Tags": cleanup.tags(run_id)}],
     )
     return str(launched["Instances"][0]["InstanceId"])
 
@@ -86,7 +85,7 @@ def a_launch_template(ec2: Any, run_id: str) -> str:
     made = ec2.create_launch_template(
         LaunchTemplateName=f"packer-fleet-launch-template-{secrets.token_hex(4)}",
         LaunchTemplateData={"InstanceType": "g4dn.xlarge"},
-        TagSpecifications=[{"ResourceType": "launch-template", "Tags": resources.tags(run_id)}],
+        TagSpecifications=[{"ResourceType": "launch-template", "Tags": cleanup.tags(run_id)}],
     )
     return str(made["LaunchTemplate"]["LaunchTemplateId"])
 
@@ -126,7 +125,7 @@ def words(made: dict[str, str]) -> set[str]:
 def test_removal_leaves_kept_instance_and_its_group(ec2: Any, make: Make) -> None:
     made = make(MINE)
     stays = {kind: made[kind] for kind in ("instance", "security group")}
-    done = clean_up.remove(
+    done = cleanup.remove(
         MINE, AWS, amis=True, launched=[stays["instance"]], kept=tuple(stays.values())
     )
     assert (set(done.left), done.failures) == (words(stays), [])
@@ -210,7 +209,7 @@ def test_the_private_key_is_for_its_owner_alone_and_can_be_forgotten(
 def test_everything_of_a_run_is_removed_and_nothing_of_another(ec2: Any, make: Make) -> None:
     mine, others = make(MINE), make(OTHERS)
     before = there(ec2)
-    done = clean_up.remove(MINE, AWS, amis=True)
+    done = cleanup.remove(MINE, AWS, amis=True)
     assert done.failures == []
     assert set(done.removed) == words(mine)
     gone = before - there(ec2)
@@ -220,14 +219,14 @@ def test_everything_of_a_run_is_removed_and_nothing_of_another(ec2: Any, make: M
 
 def test_a_finished_ami_and_its_snapshot_stay(ec2: Any, make: Make) -> None:
     mine = make(MINE)
-    done = clean_up.remove(MINE, AWS, amis=False)
+    done = cleanup.remove(MINE, AWS, amis=False)
     assert set(done.removed) == words(mine) - words({k: mine[k] for k in ("AMI", "snapshot")})
     assert {mine["AMI"], mine["snapshot"]} <= there(ec2)
 
 
 def test_a_half_made_ami_is_found_by_its_name_before_packer_has_tagged_it(ec2: Any) -> None:
     image, snapshot = an_image(ec2, an_instance(ec2, MINE), f"row-{MINE}", None)
-    done = clean_up.remove(MINE, AWS, amis=True)
+    done = cleanup.remove(MINE, AWS, amis=True)
     assert done.failures == []
     assert {f"AMI {image}", f"snapshot {snapshot}"} <= set(done.removed)
     assert there(ec2) & {image, snapshot} == set()
@@ -263,7 +262,7 @@ def test_what_is_half_made_is_tagged_first_since_only_that_may_be_removed(
         return call()
 
     at_each_call(monkeypatch, look)
-    clean_up.remove(MINE, AWS, amis=True)
+    cleanup.remove(MINE, AWS, amis=True)
     assert {(image, "kiln:run-id", MINE), (snapshot, "kiln:run-id", MINE)} <= set(tagged)
 
 
@@ -277,7 +276,7 @@ def test_a_snapshot_without_an_ami_is_found_by_the_instance_it_is_of(ec2: Any) -
         for of in (instance, "i-0123456789abcdef0")
     )
     ec2.terminate_instances(InstanceIds=[instance])
-    done = clean_up.remove(MINE, AWS, amis=True)
+    done = cleanup.remove(MINE, AWS, amis=True)
     assert f"snapshot {orphan}" in done.removed
     assert orphan not in there(ec2)
     assert strangers in there(ec2)
@@ -296,7 +295,7 @@ def test_what_cannot_be_removed_keeps_none_of_the_rest(
         return call()
 
     at_each_call(monkeypatch, refuse)
-    done = clean_up.remove(MINE, AWS, amis=True)
+    done = cleanup.remove(MINE, AWS, amis=True)
     assert set(done.removed) == words(mine) - words(kept)
     assert [failure.splitlines()[0] for failure in done.failures] == [
         "not removed: DeleteSecurityGroup answered UnauthorizedOperation: not you",
@@ -322,7 +321,7 @@ def test_an_instance_that_the_run_knows_is_ended_though_ec2_does_not_say_what_th
 
     with monkeypatch.context() as patch:
         at_each_call(patch, throttle)
-        done = clean_up.remove(MINE, AWS, amis=True, launched=[*gone, mine["instance"]])
+        done = cleanup.remove(MINE, AWS, amis=True, launched=[*gone, mine["instance"]])
     assert done.left == [
         f"instance {mine['instance']}: termination requested, not confirmed",
         "snapshots: EC2 does not say whether there are any",
@@ -350,8 +349,8 @@ def test_a_launched_instance_that_ec2_does_not_find_by_its_tag_yet_is_ended(
 
     with monkeypatch.context() as patch:
         at_each_call(patch, seconds_after_a_launch)
-        done = clean_up.remove(MINE, AWS, amis=True, launched=[instance])
-    assert done == clean_up.Removal(removed=[f"instance {instance}"])
+        done = cleanup.remove(MINE, AWS, amis=True, launched=[instance])
+    assert done == cleanup.Removal(removed=[f"instance {instance}"])
     assert instance not in there(ec2)
 
 
@@ -359,8 +358,8 @@ def test_an_instance_that_ended_long_ago_counts_as_removed(
     ec2: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    done = clean_up.remove(MINE, AWS, amis=True, launched=["i-0123456789abcdef0"])
-    assert done == clean_up.Removal(removed=["instance i-0123456789abcdef0"])
+    done = cleanup.remove(MINE, AWS, amis=True, launched=["i-0123456789abcdef0"])
+    assert done == cleanup.Removal(removed=["instance i-0123456789abcdef0"])
 
 
 @pytest.mark.parametrize(
@@ -385,7 +384,7 @@ def test_what_ec2_says_is_in_use_for_a_moment_is_removed(
         return call()
 
     at_each_call(monkeypatch, in_use_twice)
-    done = clean_up.remove(MINE, AWS, amis=True)
+    done = cleanup.remove(MINE, AWS, amis=True)
     assert (done.failures, set(done.removed)) == ([], words(mine))
 
 
@@ -402,7 +401,7 @@ def test_a_person_who_asks_again_does_not_wait_for_what_is_in_use(
         return call()
 
     at_each_call(monkeypatch, in_use)
-    done = clean_up.remove(MINE, AWS, amis=True, patient=False)
+    done = cleanup.remove(MINE, AWS, amis=True, patient=False)
     assert done.left == [f"security group {mine['security group']}"]
 
 
@@ -411,7 +410,7 @@ def test_where_ec2_answers_nothing_each_kind_is_named(
 ) -> None:
     make(MINE)
     at_each_call(monkeypatch, lambda operation, parameters, call: unanswered(operation))
-    done = clean_up.remove(MINE, AWS, amis=True)
+    done = cleanup.remove(MINE, AWS, amis=True)
     assert done.removed == []
     assert [line.split(":")[0] for line in done.left] == [
         "instances", "AMIs", "snapshots", "key pairs", "security groups", "volumes",
@@ -429,7 +428,7 @@ def test_who_asks_again_does_not_wait_for_the_instances_end(
         return {} if operation == "TerminateInstances" else call()
 
     at_each_call(monkeypatch, keep_alive)
-    done = clean_up.remove(MINE, AWS, amis=True, hurried=lambda: True)
+    done = cleanup.remove(MINE, AWS, amis=True, hurried=lambda: True)
     assert f"instance {mine['instance']}: termination requested, not confirmed" in done.left
 
 
@@ -438,15 +437,15 @@ def test_an_instance_that_does_not_end_is_left_and_said(
 ) -> None:
     mine = make(MINE)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    monkeypatch.setattr(clean_up, "_TERMINATE_TIMEOUT", -1)
+    monkeypatch.setattr(cleanup, "_TERMINATE_TIMEOUT", -1)
 
     def keep_alive(operation: str, parameters: dict[str, Any], call: Call) -> Any:
         return {} if operation == "TerminateInstances" else call()
 
     at_each_call(monkeypatch, keep_alive)
-    done = clean_up.remove(MINE, AWS, amis=True)
+    done = cleanup.remove(MINE, AWS, amis=True)
     assert f"instance {mine['instance']}: termination requested, not confirmed" in done.left
-    assert "not terminated after" in done.failures[0]
+    assert "Waiter InstanceTerminated failed" in done.failures[0]
 
 
 def test_a_launched_instance_that_ec2_does_not_describe_is_ended_and_left_unconfirmed(
@@ -461,7 +460,7 @@ def test_a_launched_instance_that_ec2_does_not_describe_is_ended_and_left_unconf
 
     with monkeypatch.context() as patch:
         at_each_call(patch, by_tag_alone)
-        done = clean_up.remove(MINE, AWS, amis=True, launched=[instance])
+        done = cleanup.remove(MINE, AWS, amis=True, launched=[instance])
     assert f"instance {instance}: termination requested, not confirmed" in done.left
     assert done.removed == []
     assert instance not in there(ec2)
@@ -483,7 +482,7 @@ def test_of_half_made_things_one_that_has_just_gone_keeps_no_other_from_being_ta
         return call()
 
     at_each_call(monkeypatch, gone)
-    clean_up.remove(MINE, AWS, amis=True, patient=False)
+    cleanup.remove(MINE, AWS, amis=True, patient=False)
     assert tagged == [snapshot]
 
 
@@ -498,12 +497,12 @@ def test_a_resource_that_somebody_else_removed_meanwhile_is_not_a_failure(
         return call()
 
     at_each_call(monkeypatch, two_at_once)
-    done = clean_up.remove(MINE, AWS, amis=True)
+    done = cleanup.remove(MINE, AWS, amis=True)
     assert done.failures == []
 
 
 def test_a_run_that_made_nothing_has_nothing_to_remove(ec2: Any) -> None:
-    assert clean_up.remove(MINE, AWS, amis=True) == clean_up.Removal()
+    assert cleanup.remove(MINE, AWS, amis=True) == cleanup.Removal()
 
 
 def test_a_region_without_a_default_vpc_asks_for_a_subnet(ec2: Any, tmp_path: Path) -> None:
@@ -523,7 +522,7 @@ def test_an_id_that_is_not_a_runs_removes_nothing(ec2: Any, make: Make) -> None:
     before = there(ec2)
     for forged in ("*", "20261121T*", "????????T??????Z-????", "", MINE + "\n", MINE.upper()):
         with pytest.raises(KilnError, match="is not a run id") as caught:
-            clean_up.remove(forged, AWS, amis=True)
+            cleanup.remove(forged, AWS, amis=True)
         assert caught.value.exit_status == 2
     assert there(ec2) == before
 
@@ -533,8 +532,8 @@ def test_what_a_filter_matches_by_a_wildcard_is_not_of_the_run(ec2: Any, make: M
     wild = [{"Name": "tag:kiln:run-id", "Values": ["*"]}]
     assert ec2.describe_images(Owners=["self"], Filters=wild)["Images"], "EC2 matches it"
     for pattern in ("*", MINE[:-4] + "*", "?" * len(MINE)):
-        assert list(resources.live_instances(ec2, pattern)) == []
-        for find in resources.resource_finders(True).values():
+        assert list(cleanup.live_instances(ec2, pattern)) == []
+        for find in cleanup.resource_finders(True).values():
             assert find(ec2, pattern) == []
 
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,7 @@ from kiln.base import overlay, processes
 from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.base.paths import ROOT
 from kiln.base.stopping import Stop
-from kiln.cloud.machine import Machine
-from kiln.cloud.target import Target
+from kiln.cloud.instance import Machine
 from kiln.facts import instances, table
 
 Outcome = Literal["passed", "failed", "skipped"]
@@ -25,7 +25,6 @@ Outcome = Literal["passed", "failed", "skipped"]
 # pytest's exit statuses 0 and 1 mean that all checks ran.
 _RAN = (0, 1)
 _NOTHING_TO_RUN = 5
-
 
 # Plugins that no check uses take a third of pytest's time here: the last two search all objects,
 # five times, for what a check may have left.
@@ -49,52 +48,58 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """All checks of one instance."""
+class Checks:
+    """The AMI checks of one instance: the count of each outcome, and each check."""
 
+    passed: int
+    failed: int
+    skipped: int
     checks: tuple[Check, ...]
 
-    def count(self, outcome: Outcome) -> int:
-        """The number of checks with this outcome."""
-        return sum(check.outcome == outcome for check in self.checks)
+    @staticmethod
+    def counted(checks: Sequence[Check]) -> Checks:
+        """Return these checks, counted."""
+        count = Counter(check.outcome for check in checks)
+        return Checks(count["passed"], count["failed"], count["skipped"], tuple(checks))
 
     @property
-    def passed(self) -> bool:
-        """Did no check fail and at least one pass? If all were skipped, the run has not passed."""
-        return self.count("failed") == 0 and self.count("passed") > 0
+    def succeeded(self) -> bool:
+        """Return True if none failed and one passed: if all were skipped, nothing was checked."""
+        return self.failed == 0 and self.passed > 0
+
+    def __str__(self) -> str:
+        return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
 
 
 def expectations(
     recipe: dict[str, Any],
     instance_type: str,
-    target: Target,
+    target_kind: str,
     *,
     own_kernel: bool = False,
     exercise: bool = True,
 ) -> dict[str, Any]:
-    """What the checks expect of the machine: the recipe, and the instance type's hardware.
+    """Return what the checks expect of the machine: the recipe, and the instance type's hardware.
 
     Checks that act on the machine run only with `exercise`.
     """
     kind = instances().get(instance_type)
-    gpu = None
-    if kind:
-        gpu = {
-            "count": kind.gpu_count,
-            "name": kind.product,
-            "nvswitch": kind.nvswitch,
-            "nvlsm": kind.nvlsm,
-            "prefers": kind.prefers,
-            "module_options": kind.module_options,
-            "efa": kind.efa_interfaces,
-            "mig": kind.mig,
-            "clocks": kind.application_clocks,
-        }
+    gpu = kind and {
+        "count": kind.gpu_count,
+        "name": kind.product,
+        "nvswitch": kind.nvswitch,
+        "nvlsm": kind.nvlsm,
+        "prefers": kind.prefers,
+        "module_options": kind.module_options,
+        "efa": kind.efa_interfaces,
+        "mig": kind.mig,
+        "clocks": kind.application_clocks,
+    }
     return {
         "recipe": recipe,
         "instance_type": instance_type,
-        "gpu": gpu,
-        "target": target.kind,
+        "gpu": gpu or None,
+        "target": target_kind,
         "exercise": exercise,
         "own_kernel": own_kernel,
         "boot_budget": table("boot") if own_kernel else None,
@@ -103,18 +108,14 @@ def expectations(
 
 
 def units_that_need_a_cluster(flavor: str) -> list[str]:
-    """The units of the parent that fail on an instance without a cluster, as the checked one is."""
+    """Return the parent's units that fail on an instance without a cluster, as the checked one."""
     entry = table("distros")["flavors"].get(flavor, {})
     units: list[str] = entry.get("needs_cluster", [])
     return units
 
 
 def require_match(keyword: str | None) -> None:
-    """Refuse a `-k` that chooses no check, and overlays with mistakes, before anything is booted.
-
-    Raises KilnError (exit status 2) with the files' names, or with pytest's words for what is not
-    an expression.
-    """
+    """Refuse a `-k` that chooses no check, and overlays with mistakes, before a boot."""
     overlay.overlays()
     if keyword is None:
         return
@@ -129,7 +130,7 @@ def require_match(keyword: str | None) -> None:
 
 
 def _collected(*arguments: str, **environment: str) -> tuple[int, list[str]]:
-    """pytest's exit status, and its lines: one for each check that it would run."""
+    """Return pytest's exit status, and its lines: one for each check that it would run."""
     done = subprocess.run(
         [*_pytest(), "--collect-only", "-q", "--disable-warnings", *arguments],
         cwd=ROOT,
@@ -153,14 +154,11 @@ def run_checks(
     on_line: Callable[[str], None] = lambda line: None,
     tests: Sequence[Path] | None = None,
     keyword: str | None = None,
-) -> Verdict:
+) -> Checks:
     """Run the checks against a machine: `tests`, otherwise those of the checkout and its overlays.
 
-    `keyword` is pytest's -k. The JUnit file and the log are kept in `folder`.
-
-    Raises KilnError: exit status 1 if what ran is not exactly what pytest collects for this image,
-    so that there is no verdict, 2 if the image has no check with that keyword. Raises StoppedError
-    as soon as `stop` is set.
+    `keyword` is pytest's -k. The JUnit file and the log are kept in `folder`. What ran must be
+    exactly what pytest collects for this image; otherwise there is no verdict, but an error.
     """
     expect_file = folder / "expect.json"
     expect_file.write_text(json.dumps(expected, indent=2) + "\n")
@@ -189,22 +187,22 @@ def run_checks(
     (folder / "checks.log").write_text("".join(output), encoding="utf-8")
     stop.check()
     finished = process.returncode in _RAN and junit.exists()
-    checks, ran = (read_junit(junit), _names(junit)) if finished else ([], set())
-    failed = any(check.outcome == "failed" for check in checks)
+    ran = read_junit(junit) if finished else {}
+    done = Checks.counted(list(ran.values()))
     # Exit status, report and collection must agree: a crash, or checks that were left out, must not
     # look like a pass.
-    if not checks or ran != collected or failed != (process.returncode != 0):
+    if not ran or ran.keys() != collected or (done.failed > 0) != (process.returncode != 0):
         output_lines = [line.strip() for line in output if line.strip()]
         raise operation_failed(
-            f"the checks did not run to their end ({len(ran & collected)} of {len(collected)}): "
-            f"{output_lines[-1] if output_lines else 'no output'}",
+            f"the checks did not run to their end ({len(ran.keys() & collected)} of "
+            f"{len(collected)}): {output_lines[-1] if output_lines else 'no output'}",
             hint=f"see {folder / 'checks.log'}",
         )
-    return Verdict(tuple(checks))
+    return done
 
 
 def _environment() -> dict[str, str]:
-    """The caller's environment without what would decide the verdict."""
+    """Return the caller's environment without what would decide the verdict."""
     return {key: value for key, value in os.environ.items() if not key.startswith(_NOT_FOR_CHECKS)}
 
 
@@ -227,14 +225,10 @@ def _folders(tests: Sequence[Path] | None = None) -> list[str]:
     return [os.path.relpath(path, ROOT) for path in tests or overlay.ami_check_folders()]
 
 
-def read_junit(path: Path) -> list[Check]:
-    """The checks in a JUnit file, in the order in which they ran."""
-    return [_check(case) for case in ET.parse(path).getroot().iter("testcase")]  # noqa: S314
-
-
-def _names(path: Path) -> set[str]:
+def read_junit(path: Path) -> dict[str, Check]:
+    """Map class and name to each check in a JUnit file, in the order in which they ran."""
     cases = ET.parse(path).getroot().iter("testcase")  # noqa: S314
-    return {f"{case.get('classname')}.{case.get('name')}" for case in cases}
+    return {f"{case.get('classname')}.{case.get('name')}": _check(case) for case in cases}
 
 
 def _junit_name(node_id: str) -> str:
@@ -246,10 +240,10 @@ def _junit_name(node_id: str) -> str:
 def _check(case: ET.Element) -> Check:
     outcome: Outcome = "passed"
     message = ""
-    for tag, meaning in (("skipped", "skipped"), ("failure", "failed"), ("error", "failed")):
+    for tag in ("skipped", "failure", "error"):
         element = case.find(tag)
         if element is not None:
-            outcome = meaning  # type: ignore[assignment]
+            outcome = "skipped" if tag == "skipped" else "failed"
             message = (element.get("message") or element.text or "").strip()
     file = (case.get("classname") or "").split(".")[-1]
     name = (case.get("name") or "").removesuffix("]").split("[ssh://")[0]

@@ -10,26 +10,40 @@ import contextlib
 import functools
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
-from kiln.base.errors import KilnError, operation_failed
+from kiln.base.errors import OPERATION_FAILED, KilnError, operation_failed
+from kiln.base.findings import Place
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop, StoppedError
 from kiln.base.times import now
-from kiln.cloud import clean_up
-from kiln.cloud.access import forget_key
+from kiln.cloud import cleanup, runs
 from kiln.cloud.capacity import Try
-from kiln.cloud.clean_up import Removal
+from kiln.cloud.cleanup import Removal
+from kiln.cloud.network import forget_key
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
-from kiln.pipeline import kept_records, record, report, shared_records
-from kiln.pipeline.failure import ProvisionerError
-from kiln.pipeline.record import Record
-from kiln.pipeline.shared_records import Shelf
+from kiln.pipeline import record as recording
+from kiln.pipeline import records, report
+from kiln.pipeline.record import Failure, Record
+from kiln.pipeline.records import RecordsBucket
+
+
+class ProvisionerError(KilnError):
+    """A bake that a provisioner ended; exit status 1."""
+
+    def __init__(self, recipe: str, failure: Failure, *, log: str) -> None:
+        super().__init__(
+            f"{recipe}: packer build failed in {failure.component}: {failure.message}",
+            hint="\n  ".join([*failure.lines(), f"the whole log: {log}"]),
+            exit_status=OPERATION_FAILED,
+            place=Place(failure.script, failure.line),
+        )
+        self.failure = failure
 
 
 class Draft:
-    """A run's record as far as it is known. `record` is replaced by `dataclasses.replace`, whose
-    keywords mypy checks, and never changed."""
+    """A run's record as far as it is known, and what the run has launched."""
 
     def __init__(
         self,
@@ -38,7 +52,7 @@ class Draft:
         target: Target,
         progress: Progress,
         stop: Stop,
-        shelf: Shelf | None = None,
+        bucket: RecordsBucket | None = None,
     ) -> None:
         self.record = first
         self.run = run
@@ -46,7 +60,7 @@ class Draft:
         self.progress = progress
         self.stop = stop
         # Where the record is kept for other machines.
-        self.shelf = shelf
+        self.bucket = bucket
         # The ids of the instances of the run, as they are launched.
         self.launched: list[str] = []
         # What the clean-up leaves alone: the build instance of `--on-error keep`, its groups.
@@ -54,14 +68,18 @@ class Draft:
         # Whether Packer was killed: what it was asking EC2 for may appear after the clean-up.
         self.cut_short = False
 
+    def note(self, **facts: Any) -> None:
+        """Note facts of the record, by its fields."""
+        self.record = replace(self.record, **facts)
+
     def tried(self, launch: Try) -> None:
         """Note a launch that EC2 was asked for."""
-        self.record = replace(self.record, tries=(*self.record.tries, launch))
+        self.note(tries=(*self.record.tries, launch))
 
     def write(self) -> None:
         """Write the record and its report. Raises OSError if the disk refuses."""
-        self.record = replace(self.record, finished=now(), seconds=dict(self.progress.seconds))
-        record.write_record(self.run, self.record)
+        self.note(finished=now(), seconds=dict(self.progress.seconds))
+        recording.write_record(self.run, self.record)
         report.write_report(self.run.folder / "report.html", self.record, self._before)
 
     def end(self) -> None:
@@ -71,34 +89,58 @@ class Draft:
         before a channel moves. Raises OSError if the disk refuses.
         """
         self.write()
-        if self.shelf:
+        if self.bucket:
             try:
-                shared_records.keep_record(self.shelf, self.record)
+                self.bucket.keep(self.record)
             except KilnError as error:
                 self.progress.say(str(error))
 
     @functools.cached_property
     def _before(self) -> Record | None:
         """The row's build before this one, of which this folder has a record."""
-        return kept_records.build_before(self.record) if self.record.kind == "build" else None
+        return records.build_before(self.record) if self.record.kind == "build" else None
 
 
 @contextlib.contextmanager
-def cleaned_up(draft: Draft, *, half_made: bool) -> Iterator[None]:
-    """However the block ends, remove the run's resources and write the record of a failure.
+def recorded(
+    first: Record,
+    target: Target,
+    progress: Progress,
+    stop: Stop,
+    bucket: RecordsBucket | None,
+    *,
+    delete_ami_on_failure: bool,
+) -> Iterator[Draft]:
+    """A run of a recipe: begun, watched, cleaned up and recorded however the block ends.
 
-    `half_made`: if the block fails, the run's own AMI is removed as well.
-    Raises KilnError (exit status 1) if the run was interrupted, saying what was removed.
+    `first` is what is known before; its run, folder and start are filled in.
     """
+    name = str(first.recipe["name"])
+    with runs.started(name, target) as run, runs.watching(run.id, target, stop):
+        first = replace(first, run_id=run.id, folder=str(run.folder), started=now())
+        draft = Draft(first, run, target, progress, stop, bucket)
+        with cleaned_up(draft, delete_ami_on_failure=delete_ami_on_failure):
+            yield draft
+        draft.end()
+
+
+@contextlib.contextmanager
+def cleaned_up(draft: Draft, *, delete_ami_on_failure: bool) -> Iterator[None]:
+    """However the block ends, remove the run's resources and write the record of a failure."""
     try:
         yield
     except BaseException as error:
         interrupted = isinstance(error, StoppedError | KeyboardInterrupt)
-        draft.record = replace(draft.record, error="interrupted" if interrupted else str(error))
+        draft.note(error="interrupted" if interrupted else str(error), status="failed")
         if isinstance(error, ProvisionerError):
-            draft.record = replace(draft.record, failure=error.failure)
-        removal = remove_resources(draft, amis=half_made)
-        _note_ami_after_failure(draft, half_made)
+            draft.note(failure=error.failure)
+        removal = remove_resources(draft, amis=delete_ami_on_failure)
+        if delete_ami_on_failure:
+            draft.note(ami_id=None, amis={})
+        elif draft.record.ami_id:
+            draft.note(status="unverified")
+            if draft.record.kind == "build":
+                draft.progress.say(f"kept {draft.record.ami_id}, which is not verified (--keep)")
         try:
             # A person who stops a run does not wait for S3 as well.
             draft.write() if interrupted else draft.end()
@@ -111,17 +153,6 @@ def cleaned_up(draft: Draft, *, half_made: bool) -> Iterator[None]:
         raise
     else:
         remove_resources(draft, amis=False)
-
-
-def _note_ami_after_failure(draft: Draft, half_made: bool) -> None:
-    """Note that an AMI without a verdict was removed, or is kept as unverified."""
-    draft.record = replace(draft.record, status="failed")
-    if half_made:
-        draft.record = replace(draft.record, ami_id=None, amis={})
-    elif draft.record.ami_id:
-        draft.record = replace(draft.record, status="unverified")
-        if draft.record.kind == "build":
-            draft.progress.say(f"kept {draft.record.ami_id}, which is not verified (--keep)")
 
 
 def _interrupted(draft: Draft, removal: Removal) -> KilnError:
@@ -137,15 +168,16 @@ def remove_resources(draft: Draft, *, amis: bool) -> Removal:
     run, target, progress = draft.run, draft.target, draft.progress
     progress.needs_no_reader()
     if not amis:
-        with contextlib.suppress(OSError):  # a full disk must not prevent the clean-up
-            run.keeps_its_ami()
+        # A full disk, or a state that somebody has damaged, must not prevent the clean-up.
+        with contextlib.suppress(OSError, KilnError):
+            run.keep_amis()
     with progress.stage("clean-up") as stage:
         stage.waits_for("EC2 to remove what the run created")
-        gone = target.gone()
-        again = draft.stop.again
-        removal = Removal(failures=[gone], left=[f"unknown: {gone}"])
-        if not gone:
-            removal = clean_up.remove(
+        if gone := target.hooks.gone():
+            removal = Removal(failures=[gone], left=[f"unknown: {gone}"])
+        else:
+            again = draft.stop.again
+            removal = cleanup.remove(
                 run.id,
                 target,
                 amis=amis,
@@ -157,16 +189,13 @@ def remove_resources(draft: Draft, *, amis: bool) -> Removal:
         stage.note = ", ".join(removal.removed)
     if not draft.kept:
         forget_key(run)
-    draft.record = replace(draft.record, left=tuple(removal.left))
-    if gone:
-        progress.say("the next build in this checkout and this lab removes what is left")
-    elif removal.failures:
+    draft.note(left=tuple(removal.left))
+    if removal.failures:
         progress.say("\n".join(dict.fromkeys(removal.failures)))
-        progress.say(f"left: {', '.join(removal.left) or 'nothing'}")
-        progress.say("the next build in this checkout tries again to remove it")
-    else:
-        if removal.left:
-            progress.say(f"left: {', '.join(removal.left)}")
-        if not draft.cut_short:
-            run.settled()
+    if removal.left:
+        progress.say(f"left: {', '.join(removal.left)}")
+    if removal.failures:
+        progress.say("the next build in this checkout, at this target, removes what is left")
+    elif not draft.cut_short:
+        run.settle()
     return removal

@@ -10,28 +10,27 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kiln import facts
 from kiln.base import needs, vocabulary
 from kiln.base.errors import KilnError, operation_failed
-from kiln.base.paths import build_dir
+from kiln.base.paths import build_dir, short_path
 from kiln.base.progress import Progress
 from kiln.base.stopping import Stop, StoppedError, on_signals
 from kiln.base.tags import DISTRO
 from kiln.base.times import now
 from kiln.cloud import aws, runs
 from kiln.cloud.images import require_image
-from kiln.cloud.machine import Machine
+from kiln.cloud.instance import Machine
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
-from kiln.pipeline import ami_checks, record, report
-from kiln.pipeline.baked_recipe import require_components
-from kiln.pipeline.build_row import Built
-from kiln.pipeline.kept_records import RUNNING_MACHINES
-from kiln.pipeline.record import Checks, Record
-from kiln.pipeline.running_machine import Running, connected
+from kiln.pipeline import checks, report
+from kiln.pipeline.record import Record, Status, write_record
+from kiln.pipeline.records import RUNNING_MACHINES
+from kiln.pipeline.verify import require_components
 
 _HOST = re.compile(r"(?P<user>[a-z_][a-z0-9_-]*)@(?P<address>[A-Za-z0-9][A-Za-z0-9.:-]*)")
 _ASK_TYPE = (
@@ -42,19 +41,27 @@ _ASK_TYPE = (
 _NOT_OURS = "only machines of an image that AMI Kiln baked have it"
 
 
-def of_host(host: str) -> Running:
-    """The machine of `user@address`. Raises KilnError (exit status 2) for another form."""
+@dataclass(frozen=True)
+class Running:
+    """A machine that runs: where ssh finds it, and what EC2 says of it."""
+
+    name: str
+    user: str
+    address: str
+    instance_type: str = ""
+    ami_id: str | None = None
+
+
+def at_host(host: str) -> Running:
+    """The machine of `user@address`."""
     match = _HOST.fullmatch(host)
     if match is None:
         raise KilnError(f"--host {vocabulary.shown(host)} is not user@address")
     return Running(host, match["user"], match["address"])
 
 
-def of_instance(instance_id: str, target: Target) -> Running:
-    """The machine of an instance id, as EC2 describes it.
-
-    Raises KilnError: exit status 2 for a malformed id, 1 if the instance does not run.
-    """
+def at_instance(instance_id: str, target: Target) -> Running:
+    """The machine of an instance id, as EC2 describes it."""
     vocabulary.INSTANCE_ID.required(instance_id, "--instance")
     with aws.explained(f"{instance_id} could not be looked up in {target.region}"):
         answer = aws.ec2(target).describe_instances(InstanceIds=[instance_id])
@@ -88,18 +95,16 @@ def verify_running(
     keyword: str | None,
     exercise: bool,
     install: bool,
-) -> Built:
+) -> Record:
     """Run the checks on a machine; its record and report are kept as those of `verify --ami`.
 
     `kind_of_machine` says in what kind of target a machine runs: `target` is only where EC2 was
     asked. `key` is the file of a private key; without it ssh uses what it is configured to use.
     `keyword` is pytest's -k: such a run has looked at a part only, and verifies nothing.
-    Raises KilnError: exit status 2 for a key that is not there, 1 if the machine does not answer or
-    is not of an image of AMI Kiln.
     """
     if key and not Path(key).is_file():
         raise KilnError(f"--key {key}: no such file")
-    ami_checks.require_match(keyword)
+    checks.require_match(keyword)
     needs.ensure("ssh", install=install, say=progress.say)
     run_id = runs.new_id()
     started, stop = now(), Stop()
@@ -117,22 +122,22 @@ def verify_running(
         _say_what_it_is(recipe, kind, running, progress)
         if not exercise:
             progress.say("checks that act on it (a test Xid, NCCL) run only with --exercise")
+        where = kind_of_machine(machine)
         with progress.stage("checks") as stage:
-            expected = ami_checks.expectations(recipe, kind, target, exercise=exercise)
-            expected["target"] = kind_of_machine(machine)
-            checked = ami_checks.run_checks(
+            expected = checks.expectations(recipe, kind, where, exercise=exercise)
+            done = checks.run_checks(
                 machine, expected, run.folder, stop=stop, on_line=stage.line, keyword=keyword
             )
-            stage.note = f"{checked.count('passed')} passed, {checked.count('failed')} failed"
+            stage.note = str(done)
         versions = machine.read_json("/etc/kiln/version-info.json")
-    whole: record.Status = "verified" if keyword is None else "unverified"
-    done = Record(
+    whole: Status = "verified" if keyword is None else "unverified"
+    record = Record(
         run_id=run_id,
         kind="verify",
-        status="failed" if not checked.passed else whole,
+        status=whole if done.succeeded else "failed",
         recipe=recipe,
         recipe_from=f"/etc/kiln/recipe.json on {running.name}",
-        target=expected["target"],
+        target=where,
         image_note=f"the running machine {running.name}",
         region=target.region,
         ami_id=running.ami_id,
@@ -142,12 +147,39 @@ def verify_running(
         finished=now(),
         folder=str(run.folder),
         seconds=dict(progress.seconds),
-        checks=Checks.of(checked),
+        checks=done,
         versions=versions,
     )
-    record.write_record(run, done)
-    report.write_report(run.folder / "report.html", done)
-    return Built(done)
+    write_record(run, record)
+    report.write_report(run.folder / "report.html", record)
+    return record
+
+
+@contextmanager
+def connected(running: Running, run_id: str, folder: Path, key: str | None) -> Iterator[Machine]:
+    """A machine over one shared connection, with the user's own settings of ssh below ours."""
+    with short_path(run_id, folder) as short:
+        identity = f"  IdentityFile {short}/key\n  IdentitiesOnly yes\n" if key else ""
+        if key:
+            (short / "key").symlink_to(Path(key).absolute())
+        config = short / "config"
+        config.write_text(
+            "Host *\n"
+            f"  ControlMaster auto\n  ControlPath {short}/ssh\n  ControlPersist 60\n"
+            "  BatchMode yes\n  ConnectTimeout 10\n"
+            f"  UserKnownHostsFile {short}/known_hosts ~/.ssh/known_hosts\n"
+            f"{identity}Include ~/.ssh/config\n"
+            # Unless the user's settings say otherwise (the first value counts), a key that is new
+            # is kept for this run; one that differs from the known one is refused.
+            "Host *\n  StrictHostKeyChecking accept-new\n"
+        )
+        machine = Machine(
+            running.name, running.address, running.user, config, run_id, short / "run"
+        )
+        try:
+            yield machine
+        finally:
+            machine.ssh("-O", "exit")
 
 
 @contextmanager
@@ -192,6 +224,5 @@ def _say_what_it_is(
         progress.say("its instance type is not known: checks of its GPUs are skipped")
         return
     usual = recipe.get("verify_instance_type")
-    instance_types = [usual, *recipe.get("target_instance_types", ())]
-    if kind not in instance_types:
+    if kind not in [usual, *recipe.get("target_instance_types", ())]:
         progress.say(f"the recipe is verified on {usual}; what is checked here is that of {kind}")
