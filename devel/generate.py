@@ -7,10 +7,12 @@ To add a generated file, add an entry to `TEXTS`.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kiln import facts
+from kiln.base.account import settings_table
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.catalogue import model as catalogue_model
@@ -18,7 +20,7 @@ from kiln.cli.output import output
 from kiln.cloud import iam
 from kiln.compat import rules
 from kiln.compat.unconfirmed import unconfirmed_of_row
-from kiln.facts import gpu_devices
+from kiln.facts import instance_types
 from kiln.image import version_info
 from kiln.matrix import load, model
 from kiln.mig import plan, profiles
@@ -31,6 +33,7 @@ from lab.guests import pci
 # Whatever KILN_MATRIX says: what is generated is committed with it.
 _MATRIX = ROOT / "amis.yaml"
 _RULES_PAGE = ROOT / "docs" / "compatibility.md"
+_ACCOUNT_PAGE = ROOT / "docs" / "your-account.md"
 _RULES_HEADING = "## The rules\n"
 
 
@@ -60,6 +63,12 @@ def _proven() -> str:
     ]
     table = ["| row | tried in the lab | unconfirmed facts |", "|---|---|---|", *rows]
     return "\n".join([head + _PROVEN_HEADING, *table]) + "\n"
+
+
+def _account() -> str:
+    """docs/your-account.md with the table of the `aws` settings."""
+    page = _ACCOUNT_PAGE.read_text(encoding="utf-8")
+    return re.sub(r"^\| key \|.*?\n(?=\n)", settings_table(), page, flags=re.MULTILINE | re.DOTALL)
 
 
 def is_tried(recipe: Recipe) -> bool:
@@ -100,10 +109,14 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
         "templates/stack/ and kiln/facts/knowledge/telemetry-stack.yaml",
     ),
     _RULES_PAGE: (_rules, "kiln/facts/knowledge/rules.yaml"),
+    _ACCOUNT_PAGE: (_account, "kiln/base/account.py"),
     _PROVEN_PAGE: (_proven, "kiln/facts/knowledge"),
     catalogue.PAGE: (catalogue.page_text, "kiln/facts/knowledge/xid.yaml"),
     catalogue.CATALOGUE: (catalogue.catalogue_text, "kiln/facts/knowledge/xid.yaml"),
-    gpu_devices.FILE: (gpu_devices.gpu_devices_text, "kiln/facts/knowledge/instances.yaml"),
+    instance_types.DEVICES_FILE: (
+        instance_types.gpu_devices_text,
+        "kiln/facts/knowledge/instances.yaml",
+    ),
     profiles.PROFILES_JSON: (
         profiles.image_profiles_text,
         "kiln/facts/knowledge/mig.yaml and instances.yaml",

@@ -32,8 +32,7 @@ from devel.testbed import (
 )
 from kiln.base import needs
 from kiln.base.errors import operation_failed
-from kiln.base.tags import VERIFIED
-from kiln.base.verdict_tag import read_verdict
+from kiln.base.tags import VERIFIED, read_verdict
 from lab import control, host, settings
 from lab.settings import LABS, Lab
 

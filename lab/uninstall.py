@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kiln.base.installed import packages_from_apt
+from kiln.base.needs import packages_from_apt
 from kiln.base.paths import ROOT, build_dir
 from lab import control, host, mirror, users
 from lab.rootfs import tree

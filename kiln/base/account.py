@@ -132,7 +132,7 @@ class AwsSettings(Block):
     """The settings, except for `instance_types`, which amis.yaml has per arch."""
 
     region: Annotated[Region | None, Flag("eu-central-1", variables=REGION_VARIABLES)] = None
-    """where to build; otherwise the profile's region"""
+    """where to build; otherwise the profile's region, then us-east-1"""
     subnet_id: Annotated[Subnet | None, Flag("subnet-0123456789abcdef0")] = None
     """subnet of the instances (default: a default subnet)"""
     subnet_ids: Annotated[
@@ -159,7 +159,7 @@ class AwsSettings(Block):
     iam_instance_profile: Annotated[
         Annotated[str, vocabulary.INSTANCE_PROFILE] | None, Flag("kiln-builder")
     ] = None
-    """profile of the instances; session_manager needs one"""
+    """profile of the instances"""
     kms_key_id: Annotated[KmsKey | None, Flag("alias/ami")] = None
     """encrypts the volumes and the AMI (default: the account's default EBS key)"""
     spot: Annotated[bool, Flag("")] = False
@@ -338,6 +338,16 @@ def setting_help(name: str) -> str:
     """The help of a setting's flag: what it is, and an example."""
     flag = f"--{name.replace('_', '-')} {SETTINGS[name].example}".rstrip()
     return f"{Account.model_fields[name].description}: {flag}"
+
+
+def settings_table() -> str:
+    """The table of docs/your-account.md."""
+    lines = ["| key | flag | environment | meaning |", "|---|---|---|---|"]
+    for name in SETTINGS:
+        flag, read = name.replace("_", "-"), ", ".join(f"`{each}`" for each in variables(name))
+        meaning = Account.model_fields[name].description
+        lines.append(f"| `{name}` | `--{flag}` | {read} | {meaning} |")
+    return "\n".join(lines) + "\n"
 
 
 def key_elsewhere(key: str | None, region: str | None) -> str:

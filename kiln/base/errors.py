@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from kiln.base.findings import Finding, Place, errors, grouped_text
+from kiln.base.findings import Finding, Place, errors, findings_lines
 
 INVALID_INPUT = 2
 OPERATION_FAILED = 1
@@ -65,7 +66,17 @@ def refuse_errors(findings: Iterable[Finding]) -> None:
     """Raise KilnError (exit status 2) with the findings that are errors, if there are any."""
     refused = errors(findings)
     if refused:
-        raise KilnError("\n".join(grouped_text(refused)), findings=refused)
+        raise KilnError("\n".join(findings_lines(refused)), findings=refused)
+
+
+@contextlib.contextmanager
+def named_by(flag: str) -> Iterator[None]:
+    """While inside, a file or folder that the flag named and that cannot be written is invalid
+    input."""
+    try:
+        yield
+    except (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        raise KilnError(f"{flag}: {error.filename}: {error.strerror}") from None
 
 
 # Other tools' names of the same processors: difflib cannot match them, they share too few letters.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -66,140 +65,61 @@ class Finding:
         """The same finding at a place."""
         return replace(self, file=place.file, line=place.line, column=place.column, path=place.path)
 
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Finding:
+        """The finding of plain data that `as_json` made."""
+        also_at = tuple(Place(**place) for place in data["also_at"])
+        return cls(**{**data, "rows": tuple(data["rows"]), "also_at": also_at})
+
     def as_json(self) -> dict[str, Any]:
         """The finding as plain data, in the order of its fields."""
         plain = asdict(self)
         return {**plain, "rows": list(self.rows), "also_at": list(plain["also_at"])}
 
-    def text(self, width: int = _UNWRAPPED) -> str:
-        """The finding for a person: place and message, then why, fix, source, rows and places.
-
-        `width` is the terminal's width in columns; by default lines are not folded.
-        """
-        details = {"value": self.path, **self.reasons(), **self._where()}
-        lines = [*_head(self.head(self.message), width), *_labelled(details, width)]
-        return "\n".join(lines)
-
-    def head(self, message: str) -> str:
-        """Place, level and rule before a message."""
-        place = f"{self.place}: " if self.place else ""
-        return f"{place}{self.level}: {self.rule}: {message}"
-
-    def reasons(self) -> dict[str, str]:
-        """What findings of one rule may share, by its label."""
-        return {"why": self.why, "fix": self.hint, "source": self.source}
-
-    def _where(self) -> dict[str, str]:
-        return {"AMIs": ", ".join(self.rows), "also at": ", ".join(map(str, self.also_at))}
-
     def __str__(self) -> str:
-        return self.text()
+        return "\n".join(findings_lines([self]))
 
 
-def grouped_text(findings: Iterable[Finding], width: int = _UNWRAPPED) -> list[str]:
-    """The findings for a person, a paragraph per level, rule and shared reason, in the order of
-    their first.
+def findings_lines(findings: Iterable[Finding], width: int = _UNWRAPPED) -> list[str]:
+    """The findings for a person: place and message, then why, fix, source, AMIs and places.
 
-    What all findings of a rule share is printed once, above them; so are the AMIs of findings that
-    are about scripts and not about a value of a row, whatever their rules. Those about one
-    component at one place are one entry.
+    Those of a rule follow each other; what they share is printed with the first. `width` is the
+    terminal's width in columns; by default lines are not folded.
     """
-    listed = list(findings)
-    alike = Counter(_reasons_key(item) for item in listed)
-    together = Counter(_rows_key(item) for item in listed if not item.path)
-    groups: dict[tuple[object, ...], list[Finding]] = {}
-    for finding in listed:
-        key: tuple[object, ...] = _reasons_key(finding)
-        if finding.rows and not finding.path and together[_rows_key(finding)] > 1:
-            key = _rows_key(finding)
-        elif alike[_reasons_key(finding)] == 1:
-            # Findings of one rule may have several reasons, each of which is printed once.
-            key = key[:2]
-        groups.setdefault(key, []).append(finding)
-    return ["\n".join(_group_lines(group, width)) for group in groups.values()]
-
-
-def _reasons_key(finding: Finding) -> tuple[str, ...]:
-    return (finding.level, finding.rule, finding.why, finding.hint)
-
-
-def _rows_key(finding: Finding) -> tuple[str, tuple[str, ...]]:
-    return (finding.level, finding.rows)
-
-
-def _group_lines(group: list[Finding], width: int) -> list[str]:
-    first = group[0]
-    if len(group) == 1:
-        return [first.text(width)]
-    shared = {
-        label: text
-        for label, text in first.reasons().items()
-        if all(finding.reasons()[label] == text for finding in group)
-    }
-    if all(finding.rows == first.rows and not finding.path for finding in group):
-        shared["AMIs"] = ", ".join(first.rows)
-    rules = ", ".join(dict.fromkeys(finding.rule for finding in group))
-    count = f"{len(group)} {first.level}" + ("" if first.level == "accepted" else "s")
-    lines = [f"{rules}: {count}", *_labelled(shared, width)] if any(shared.values()) else []
-    entries: dict[object, list[Finding]] = {}
-    for number, finding in enumerate(group):
-        about = (finding.place, finding.component) if finding.component else number
-        entries.setdefault(about, []).append(finding)
-    for entry in entries.values():
-        lines += _entry_lines(entry, shared.keys(), width)
+    rules: dict[tuple[str, str], list[Finding]] = {}
+    for finding in findings:
+        rules.setdefault((finding.level, finding.rule), []).append(finding)
+    lines: list[str] = []
+    for group in rules.values():
+        lines += [""] if lines else []
+        said: set[tuple[str, str]] = set()
+        for finding in group:
+            place = f"{finding.place}: " if finding.place else ""
+            head = f"{place}{finding.level}: {finding.rule}: {finding.message}"
+            lines += _folded(head, width, "", " " * _INDENT)
+            shared = {"why": finding.why, "fix": finding.hint, "source": finding.source}
+            details = {
+                "value": finding.path,
+                **{label: text for label, text in shared.items() if (label, text) not in said},
+                "AMIs": ", ".join(finding.rows),
+                "also at": ", ".join(map(str, finding.also_at)),
+            }
+            said |= set(shared.items())
+            for label, text in details.items():
+                before, after = f"{' ' * _INDENT}{label:<{_LABEL}}", " " * (_INDENT + _LABEL)
+                lines += _folded(text, width, before, after) if text else []
     return lines
 
 
-def _entry_lines(entry: list[Finding], shared: Collection[str], width: int) -> list[str]:
-    """One or several findings about one component at one place, without what is `shared`."""
-    first = entry[0]
-    alike = _beginning([finding.message for finding in entry])
-    lines = _head(first.head(alike or first.message), width)
-    for finding in entry:
-        rows, path = ", ".join(finding.rows), finding.path if finding is first else ""
-        folded = alike or finding is not first
-        details = {
-            "what": finding.message.removeprefix(f"{alike}: ") if folded else "",
-            "value": f"{path}; AMIs {rows}" if path and rows else path,
-            "AMIs": "" if path or "AMIs" in shared else rows,
-            **{label: text for label, text in finding.reasons().items() if label not in shared},
-            "also at": ", ".join(map(str, finding.also_at)),
-        }
-        lines += _labelled(details, width)
-    return lines
-
-
-def _beginning(messages: list[str]) -> str:
-    """What several messages say before their last colon, if it is the same; else empty."""
-    beginnings = {message.rpartition(": ")[0] for message in messages}
-    return beginnings.pop() if len(messages) > 1 and len(beginnings) == 1 else ""
-
-
-def _head(text: str, width: int) -> list[str]:
+def _folded(text: str, width: int, before: str, after: str) -> list[str]:
     return textwrap.wrap(
         text,
         width,
-        subsequent_indent=" " * _INDENT,
+        initial_indent=before,
+        subsequent_indent=after,
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def _labelled(details: Mapping[str, str], width: int) -> list[str]:
-    """A line, or a folded one, for each text that is not empty, behind its label."""
-    return [
-        line
-        for label, text in details.items()
-        if text
-        for line in textwrap.wrap(
-            text,
-            width,
-            initial_indent=" " * _INDENT + f"{label:<{_LABEL}}",
-            subsequent_indent=" " * (_INDENT + _LABEL),
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-    ]
 
 
 def errors(findings: Iterable[Finding]) -> list[Finding]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -43,9 +45,8 @@ def missing(*groups: str) -> list[Need]:
 def ensure(*groups: str, install: bool, say: Callable[[str], None]) -> None:
     """Install missing packages with apt-get, after telling `say` which and why.
 
-    The package lists are updated only if apt-get cannot install with those it has.
-    Raises KilnError (exit status 1) with the command to run if `install` is false, if apt-get or
-    root rights are missing, or if apt-get fails.
+    The package lists are updated only if apt-get cannot install with those it has. Where nothing
+    may or can be installed, the error has the command to run.
     """
     _with_sbin()
     wanted = missing(*groups)
@@ -92,7 +93,7 @@ def _apt_get(sudo: Sequence[str], words: Sequence[str]) -> subprocess.CompletedP
 
 
 def free_disk(folder: Path, gib: float) -> None:
-    """Raises KilnError (exit status 1) if less than `gib` GiB are free on the disk of `folder`."""
+    """Require that `gib` GiB are free on the disk of `folder`."""
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free / 2**30
@@ -107,3 +108,34 @@ def free_disk(folder: Path, gib: float) -> None:
 def _with_sbin() -> None:
     path = os.environ.get("PATH", os.defpath).split(os.pathsep)
     os.environ["PATH"] = os.pathsep.join([*path, *(p for p in _SBIN if p not in path)])
+
+
+HISTORY = Path("/var/log/apt")
+# The words of `needs.ensure`, and those of setup/venv.sh.
+_OURS = re.compile(r"apt-get -q+y? install -y --no-install-recommends (?P<names>.+)")
+_VENV = "python3-venv"
+
+
+def packages_from_apt(history: Path = HISTORY) -> list[str]:
+    """The packages that AMI Kiln's tasks have asked apt for and that are still there, by name.
+
+    Empty where there is no history: apt rotates it monthly and keeps a year.
+    """
+    needed_packages = {need.package for need in all_needs()} | {_VENV}
+    names: set[str] = set()
+    for path in sorted(history.glob("history.log*")):
+        text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        for line in text.decode(errors="replace").splitlines():
+            match = _OURS.search(line) if line.startswith("Commandline: ") else None
+            names |= set(match["names"].split()) if match else set()
+    return sorted(name for name in names & needed_packages if _is_there(name))
+
+
+def _is_there(package: str) -> bool:
+    """Is it still installed? Where dpkg cannot be asked, yes."""
+    info = Path("/var/lib/dpkg/info")
+    return (
+        not shutil.which("dpkg")
+        or any(info.glob(f"{package}.list"))
+        or any(info.glob(f"{package}:*.list"))
+    )

@@ -22,7 +22,6 @@ from kiln.base.vocabulary import Form
 from kiln.base.yaml_files import load_yaml, validated
 
 CONTENT = ("amis.yaml", "components", "facts", "lab", "provisioners", "runtime", "tests")
-_ENDINGS = (".yaml", ".yml", ".py", ".sh")
 _PackageVersion = Form(r"^[0-9][A-Za-z0-9.+~_-]*$", "a package's version such as 1.7.1")
 # Distribution → package → version.
 _StandIns = RootModel[dict[str, dict[str, Annotated[str, _PackageVersion]]]]
@@ -47,8 +46,8 @@ def _folders(named: str | None) -> tuple[Path, ...]:
             )
         for path in sorted(folder.iterdir()):
             name = path.name
-            visible = not name.startswith((".", "__"))
-            if visible and name not in CONTENT and (path.is_dir() or name.endswith(_ENDINGS)):
+            readable = path.is_dir() or path.suffix in (".yaml", ".yml", ".py", ".sh")
+            if readable and name not in CONTENT and not name.startswith((".", "__")):
                 hint = did_you_mean(name, CONTENT)
                 raise overlay_mistake(path, f"an overlay has no {name}", hint)
         for check in sorted(folder.glob("tests/ami/test_*.py")):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,3 +44,34 @@ def is_compiled(path: Path) -> bool:
 def near(path: Path) -> Path:
     """The path relative to the current folder, if it is inside."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+# Not TMPDIR: a socket's path must be short.
+_SHORT = Path("/tmp")  # noqa: S108 - each folder in it is 0700
+
+
+@contextlib.contextmanager
+def short_path(name: str, folder: Path) -> Iterator[Path]:
+    """The folder `/tmp/kiln-NAME`; `run` in it leads to `folder`.
+
+    ssh, Packer and pytest each read some characters of a path as their own syntax (`"`, `%`, `{{`,
+    `$`, `[`) or cannot read what is not ASCII, and a socket's path has at most 107 bytes.
+    """
+    remove_short_path(name)
+    short = _of(name)
+    short.mkdir(mode=0o700)
+    try:
+        (short / "run").symlink_to(folder.absolute())
+        yield short
+    finally:
+        # ssh's master may be removing its socket at the same moment.
+        shutil.rmtree(short, ignore_errors=True)
+
+
+def remove_short_path(name: str) -> None:
+    """Remove the short path of this name, however little of it a killed process has left."""
+    shutil.rmtree(_of(name), ignore_errors=True)
+
+
+def _of(name: str) -> Path:
+    return _SHORT / f"kiln-{name}"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TextIO
 
-from kiln.base.printable import printable
+from kiln.base.vocabulary import printable
 
 _INDENT = "      "
 # Seconds between two lines about what a stage waits for.

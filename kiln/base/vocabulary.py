@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from string import Formatter
 from typing import Any, Literal, get_args
 
 from kiln.base.errors import KilnError
@@ -53,10 +54,7 @@ class Form:
         )
 
     def required(self, text: object, called: str) -> str:
-        """The text, which must match; `called` names it in the message.
-
-        Raises KilnError (exit status 2).
-        """
+        """The text, which must match; `called` names it in the message."""
         if not self.fits(text):
             raise KilnError(f"{called} {shown(text)} is not {self.what}")
         return str(text)
@@ -270,3 +268,26 @@ TOPIC = Form(
 )
 # https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_CreateStack.html
 STACK = Form(r"^[A-Za-z][A-Za-z0-9-]{0,127}$", "a stack's name of letters, digits and dashes")
+
+
+def names_in(text: str) -> list[str]:
+    """The names in the `{…}` of a text, sorted. Raises ValueError for a brace that is none."""
+    try:
+        parts = [part for part in Formatter().parse(text) if part[1] is not None]
+    except ValueError as error:
+        raise ValueError(f"{quoted(text)}: {error}") from None
+    if any(form or conversion for _, _, form, conversion in parts):
+        raise ValueError(f"{quoted(text)}: write a placeholder as {{arch}}, without `!` or `:`")
+    return sorted({str(name) for _, name, _, _ in parts})
+
+
+# All control characters but tab and newline (C0, DEL, C1), line separators, the characters that
+# change the direction of text, and halves of surrogate pairs, which no encoding takes.
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+
+
+def printable(text: object) -> str:
+    """The text with each control character as `\\u001b`, which JSON's strings have too."""
+    return _CONTROL.sub(lambda match: f"\\u{ord(match.group()):04x}", str(text))

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
-from kiln.base.tags import VERIFIED
+from kiln.base.tags import VERIFIED, says_verified
 from kiln.base.times import now
-from kiln.base.verdict_tag import says_verified
 from kiln.catalogue.fleet_xids import EventsByAmi, events_by_ami, groups_of_events, seen_xids
 from kiln.catalogue.model import (
     Catalogue,

@@ -15,8 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from kiln.base import vocabulary
-from kiln.base.errors import KilnError, operation_failed
-from kiln.base.output_file import named_by
+from kiln.base.errors import KilnError, named_by, operation_failed
 from kiln.catalogue.pages import POLICY
 from kiln.cloud import aws
 from kiln.cloud.target import Target

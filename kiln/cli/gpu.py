@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from kiln.base.errors import KilnError, operation_failed
-from kiln.base.output_file import named_by
+from kiln.base.errors import KilnError, named_by, operation_failed
 from kiln.cli.options import positive_number
 from kiln.cli.output import FORMAT, log, output, table
 from kiln.cli.task import task

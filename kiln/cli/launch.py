@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.base.errors import KilnError
-from kiln.base.output_file import named_by
+from kiln.base.errors import KilnError, named_by
 from kiln.cli.options import Place, RecordSettings
 from kiln.cli.output import log, output, table
 from kiln.cli.task import flag, task

@@ -178,21 +178,18 @@ def _require_versions(chosen: Mapping[str, str]) -> None:
 
 
 def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
-    """Return the findings for a person, one paragraph a rule, errors last.
+    """Return the findings for a person, those of a rule together, errors last.
 
     `width` is the terminal's width in columns; a pipe gets unfolded lines.
     """
-    from kiln.base.findings import Finding, Place, errors, gravest_last, grouped_text
+    from kiln.base.findings import Finding, errors, findings_lines, gravest_last
     from kiln.compat.unconfirmed import RULE
 
     if width is None and sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
-    found = []
-    for entry in answer["findings"]:
-        places = tuple(Place(**place) for place in entry["also_at"])
-        found.append(Finding(**{**entry, "rows": tuple(entry["rows"]), "also_at": places}))
-    findings = gravest_last(found)
-    lines = [f"{text}\n" for text in grouped_text(findings, *([width] if width else []))]
+    findings = gravest_last(Finding.from_json(entry) for entry in answer["findings"])
+    lines = findings_lines(findings, width) if width else findings_lines(findings)
+    lines += [""] if lines else []
     of_matrix, wrong = "amis" in answer, len(errors(findings))
     untried = not of_matrix and any(finding.rule == "UNTRIED" for finding in findings)
     verdict = "cannot work" if wrong else "untried" if untried else "valid"

@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.base.errors import KilnError
-from kiln.base.output_file import named_by
+from kiln.base.errors import KilnError, named_by
 from kiln.cli.launch import publish_catalogue
 from kiln.cli.options import Place, RecordSettings, Rows
 from kiln.cli.output import log, output

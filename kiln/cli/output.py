@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from kiln.base.printable import printable
+from kiln.base.vocabulary import printable
 
 if TYPE_CHECKING:
     from rich.table import Table

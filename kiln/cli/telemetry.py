@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.base.errors import KilnError, operation_failed
-from kiln.base.output_file import named_by
+from kiln.base.errors import KilnError, named_by, operation_failed
 from kiln.cli.launch import write
 from kiln.cli.options import Place, positive_number
 from kiln.cli.output import log, output, table

@@ -20,7 +20,7 @@ from kiln import facts
 from kiln.base import versions
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
-from kiln.base.wanted_package import WantedPackage, parse_package
+from kiln.base.versions import WantedPackage, parse_package
 
 
 class Fact(str):

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field, field_validator
 from kiln import facts
 from kiln.base.account import Block
 from kiln.base.errors import did_you_mean
-from kiln.base.overlay import overlay_mistake, overlay_stand_ins, shown_path
+from kiln.base.overlay import overlay_mistake, shown_path
 from kiln.base.recipe import Recipe
 from kiln.base.yaml_files import load_yaml, validated
 from kiln.components.component import Component, Download, written_download
@@ -71,18 +71,13 @@ def with_own(ours: Mapping[str, Component], folders: Sequence[Path]) -> dict[str
                 other = shown_path(waiting[name][0]) if name in waiting else "AMI Kiln itself"
                 raise overlay_mistake(path, f"component {name!r} exists already, in {other}")
             if after in _LAST:
-                what = f"after: nothing is installed after {after}: what is on the image is listed"
-                hint = "the last place is `after: cloudwatch-agent`"
-                raise overlay_mistake(path, what, hint, line=_after_line(path))
+                what = f"after: nothing is installed after {after}; the last is cloudwatch-agent"
+                raise overlay_mistake(path, what, line=_after_line(path))
             waiting[name] = (path, component, after)
         for path in sorted((folder / "provisioners").glob("[!.]*")):
             if path.suffix != ".sh" or path.stem not in waiting:
                 hint = f"it needs components/{path.stem}.yaml, and a name that AMI Kiln lacks"
                 raise overlay_mistake(path, f"no component runs {path.name}", hint)
-    if folders:
-        # The lab asks for the same later, when it starts.
-        distros = facts.table("distros")["distros"]
-        overlay_stand_ins([n for n in distros if distros[n].get("family") == "al"])
     return _placed(ours, waiting)
 
 
@@ -97,8 +92,7 @@ def _placed(
         if not ready:
             path, _, after = next(iter(left.values()))
             what = f"after: {after!r} is not a component that is baked before it"
-            hint = did_you_mean(after, names)
-            raise overlay_mistake(path, what, hint, line=_after_line(path))
+            raise overlay_mistake(path, what, did_you_mean(after, names), line=_after_line(path))
         # The last one first: each goes directly behind, so they are in the order of their names.
         for name in reversed(ready):
             _, component, after = left.pop(name)

@@ -6,8 +6,6 @@ keys beside and below it; `x_source` and `x_confirmed` beside a block `x`, such 
 versions, count for x. One module per subject; this package re-exports their names.
 """
 
-from kiln.facts.checksums import Checksum as Checksum
-from kiln.facts.checksums import known_sha256 as known_sha256
 from kiln.facts.distributions import PackageSnapshots as PackageSnapshots
 from kiln.facts.distributions import distro as distro
 from kiln.facts.distributions import distro_names as distro_names
@@ -17,7 +15,11 @@ from kiln.facts.distributions import relatives as relatives
 from kiln.facts.drivers import Branch as Branch
 from kiln.facts.drivers import branch as branch
 from kiln.facts.drivers import branches as branches
+from kiln.facts.drivers import bundles_plugin as bundles_plugin
+from kiln.facts.drivers import cuda_release as cuda_release
 from kiln.facts.drivers import driver_cuda as driver_cuda
+from kiln.facts.drivers import efa_plugin as efa_plugin
+from kiln.facts.drivers import first_with_plugin as first_with_plugin
 from kiln.facts.drivers import nvlsm_program as nvlsm_program
 from kiln.facts.drivers import nvlsm_versions as nvlsm_versions
 from kiln.facts.drivers import supported_branches as supported_branches
@@ -25,14 +27,12 @@ from kiln.facts.instance_types import InstanceType as InstanceType
 from kiln.facts.instance_types import instance as instance
 from kiln.facts.instance_types import instances as instances
 from kiln.facts.instance_types import nvswitches as nvswitches
-from kiln.facts.libraries import bundles_plugin as bundles_plugin
-from kiln.facts.libraries import cuda_release as cuda_release
-from kiln.facts.libraries import efa_plugin as efa_plugin
-from kiln.facts.libraries import first_with_plugin as first_with_plugin
+from kiln.facts.package_names import Checksum as Checksum
 from kiln.facts.package_names import Packages as Packages
 from kiln.facts.package_names import archive_packages as archive_packages
 from kiln.facts.package_names import fill as fill
 from kiln.facts.package_names import first_match as first_match
+from kiln.facts.package_names import known_sha256 as known_sha256
 from kiln.facts.tables import UsedRow as UsedRow
 from kiln.facts.tables import confirmed as confirmed
 from kiln.facts.tables import full_source as full_source

@@ -12,10 +12,7 @@ from kiln.facts.tables import table
 
 
 def distro(name: str) -> dict[str, Any]:
-    """The entry of a distribution in distros.yaml.
-
-    Raises KilnError (exit status 2) for an unknown distribution, with the nearest known one.
-    """
+    """The entry of a distribution in distros.yaml."""
     distros: dict[str, dict[str, Any]] = table("distros")["distros"]
     if name not in distros:
         raise KilnError(
@@ -33,7 +30,7 @@ def distro_names(*, with_parents: bool = False) -> list[str]:
 
 
 def parent_disk(flavor: str) -> int:
-    """GiB of the snapshot of a flavour's parent AMI; a distribution's own has 8."""
+    """GiB of the snapshot of a flavor's parent AMI; a distribution's own has 8."""
     return int(table("distros")["flavors"].get(flavor, {}).get("disk", 8))
 
 

@@ -1,13 +1,19 @@
-"""EC2's instance types with NVIDIA GPUs (`kiln/facts/knowledge/instances.yaml`)."""
+"""EC2's instance types with NVIDIA GPUs (`kiln/facts/knowledge/instances.yaml`), and what
+`kiln-gpu-boot` ships of them: which PCI device needs which kernel module and services."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from kiln.base.errors import KilnError, nearest
+from kiln.base.paths import RUNTIME
 from kiln.facts.tables import confirmed, table
+
+# `./invoke generate` writes it.
+DEVICES_FILE = RUNTIME / "opt/kiln/lib/gpu_boot/devices.json"
 
 
 @dataclass(frozen=True)
@@ -136,10 +142,7 @@ def _preferred(gpu: dict[str, Any]) -> str:
 
 
 def instance(name: str) -> InstanceType:
-    """The GPU instance type of that name.
-
-    Raises KilnError (exit status 2) for an unknown type, with the nearest known one.
-    """
+    """The GPU instance type of that name; for an unknown one the error names the nearest."""
     types = instances()
     if name in types:
         return types[name]
@@ -150,3 +153,32 @@ def instance(name: str) -> InstanceType:
     if sizes:
         hint = f"{family} has: {', '.join(sizes)}"
     raise KilnError(f"{name} is not a GPU instance type that AMI Kiln knows", hint=hint)
+
+
+def devices() -> dict[str, object]:
+    """{"gpus": {device id: {"name", "open_modules", "prefers", "options", "needs", "clocks",
+    "auto_boost"}}, "nvswitch": [device id]}.
+
+    `prefers` is the kernel module to load if both were baked, `options` its parameters. `needs` is
+    what this GPU needs on any instance type: "nvlsm" (with fabric manager), "imex" or "". `clocks`
+    are its highest application clocks, "memory,graphics" in MHz, "" if unknown.
+    """
+    gpus: dict[str, dict[str, object]] = {}
+    for entry in instances().values():
+        for device in entry.pci_device_ids:
+            gpus[device] = {
+                "name": entry.product,
+                "open_modules": entry.open_modules,
+                "prefers": entry.prefers,
+                "options": list(entry.module_options),
+                "needs": "nvlsm" if entry.nvlsm else "imex" if entry.imex else "",
+                "clocks": ",".join(map(str, entry.application_clocks or ())),
+                "auto_boost": entry.auto_boost,
+            }
+    switches = [device for device, _ in nvswitches().values()]
+    return {"gpus": dict(sorted(gpus.items())), "nvswitch": switches}
+
+
+def gpu_devices_text() -> str:
+    """The content of DEVICES_FILE."""
+    return json.dumps(devices(), indent=1) + "\n"

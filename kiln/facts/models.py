@@ -16,16 +16,15 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from kiln.base import vocabulary
 from kiln.base.account import Block
 from kiln.base.errors import did_you_mean
-from kiln.base.placeholders import names_in
 from kiln.base.recipe import Driver, SourceAmi
-from kiln.base.vocabulary import Arch, Family, Flavor, Form, PackageManager, quoted
+from kiln.base.vocabulary import Arch, Family, Flavor, Form, PackageManager, names_in, quoted
 
 
 def one_of(what: str, names: Callable[[dict[str, Any]], Iterable[str]]) -> AfterValidator:
     """Require a name of something else; `names` gets the context of the validation."""
 
     def check(value: str, info: ValidationInfo) -> str:
-        known = list(names(info.context or {}))
+        known = list(names(info.context or {}) or ())
         if value not in known:
             hint = did_you_mean(value, known)
             raise ValueError(f"{quoted(value)}: there is no such {what}: {hint}")
@@ -230,11 +229,6 @@ class Nvlsm(Fact):
     versions: dict[str, NvlsmRelease]
 
 
-class FabricManager(Fact):
-    first_arm64: Driver
-    first_tar_xz: Driver
-
-
 class VersionUrl(Fact):
     url: Annotated[str, placeholders("version")]
 
@@ -244,7 +238,7 @@ class Drivers(Table):
     architectures: dict[str, Architecture]
     gpus: dict[GpuName, GpuDrivers]
     minimum_kernel: tuple[MinimumKernel, ...]
-    fabricmanager: FabricManager
+    fabricmanager: dict[Literal["first_arm64", "first_tar_xz", "source"], str]
     nvlsm: Nvlsm
     urls: dict[str, VersionUrl]
 
@@ -453,11 +447,6 @@ class Distribution(Fact):
         return self
 
 
-class KubernetesSupport(Block):
-    standard: Day
-    extended: Day
-
-
 class FlavorOnDistribution(Block):
     first: str | None = None
     last: str | None = None
@@ -471,7 +460,7 @@ class KernelFrom(Block):
 
 
 class FlavorFacts(Fact):
-    kubernetes: dict[str, KubernetesSupport] = {}
+    kubernetes: dict[str, dict[Literal["standard", "extended"], Day]] = {}
     needs_cluster: tuple[str, ...] = ()
     os: dict[str, FlavorOnDistribution]
     arches: tuple[Arch, ...] = ()
@@ -526,12 +515,6 @@ class Archives(Table):
     keys: dict[str, ArchiveKeys]
 
 
-class Processor(Block):
-    uname: str
-    deb: str
-    nvidia: str
-
-
 class Repository(Fact):
     when: When = {}
     url: Annotated[str, placeholders(*_OF_RECIPE)]
@@ -544,7 +527,7 @@ class VendorFile(Fact):
 
 
 class Downloads(Table):
-    processors: dict[Arch, Processor]
+    processors: dict[Arch, dict[Literal["uname", "deb", "nvidia"], str]]
     repositories: dict[str, tuple[Repository, ...]]
     downloads: dict[str, tuple[VendorFile, ...]]
 
@@ -556,24 +539,11 @@ class PackageNames(Fact):
     built_for: PackageText = ""
 
 
-class Streams(Fact):
-    open: Annotated[str, placeholders("branch")]
-    proprietary: Annotated[str, placeholders("branch")]
-
-
-class Lustre(Fact):
-    topics: dict[str, str]
-
-
-class LackedPackage(Fact):
-    why: str
-
-
 class PackagesTable(Table):
     packages: dict[str, tuple[PackageNames, ...]]
-    streams: dict[str, Streams]
-    lustre: Lustre
-    lacks: dict[str, dict[str, LackedPackage]]
+    streams: dict[str, dict[Module | Literal["source"], Annotated[str, placeholders("branch")]]]
+    lustre: dict[Literal["topics", "source"], str | dict[str, str]]
+    lacks: dict[str, dict[str, dict[Literal["why", "source"], str]]]
 
 
 class SigningKey(Fact):
@@ -604,12 +574,6 @@ class PublishedFile(Block):
 
 
 # ------------------------------------------------------------------- mig.yaml
-
-
-class ModeChange(Block):
-    reset: bool
-    persists: bool
-    lost_by: str
 
 
 class ResetClient(Fact):
@@ -652,7 +616,7 @@ class MigDriver(Block):
 
 
 class Mig(Table):
-    mode_change: dict[str, ModeChange]
+    mode_change: dict[str, dict[Literal["reset", "persists", "lost_by"], bool | str]]
     reset_clients: tuple[ResetClient, ...]
     compute_instance_profiles: dict[int, int]
     compute_instance_sizes: dict[int, tuple[int, ...]]

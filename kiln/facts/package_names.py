@@ -1,5 +1,5 @@
 """Names of a component's packages, by version and archive (`kiln/facts/knowledge/packages.yaml`),
-and how to look them up."""
+and how to look them up; published hashes of vendors' files (`checksums.yaml`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from kiln.base import versions
 from kiln.base.errors import KilnError, did_you_mean
-from kiln.facts.tables import UsedRow, place_of_text, table, used_row
+from kiln.facts.tables import UsedRow, confirmed, place_of_text, table, used_row
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,6 @@ def archive_packages(component: str, version: str, **fields: str) -> Packages | 
     """A component's packages at a version, from packages.yaml; None if the archive has none.
 
     `fields` are the values that conditions and names refer to, such as `archive` and `module`.
-    Raises KilnError if a condition or a name refers to a field that is not given.
     """
     rows = table("packages")["packages"][component]
     row = first_match("packages.yaml", component, rows, version, fields)
@@ -54,7 +53,7 @@ def first_match(
     """The first row whose `when` holds; None if there is none.
 
     `from` and `below` compare `version`; any other condition compares a field, and a list holds
-    alternatives. Raises KilnError (exit status 2) for a condition that is not a field.
+    alternatives.
     """
 
     def holds(condition: str, value: str | list[str]) -> bool:
@@ -78,8 +77,6 @@ def first_match(
 def fill(file: str | Path, key: str, text: str, version: str, fields: dict[str, str]) -> str:
     """A name or URL from a table, or another YAML file, with its `{placeholders}` filled in.
     `version` is empty for what has none, such as a component of an overlay.
-
-    Raises KilnError (exit status 2), with file and line, for a placeholder without a value.
     """
     of_version = {"version": version, "branch": versions.major(version)} if version else {}
     placeholders = {**of_version, **fields}
@@ -92,3 +89,28 @@ def fill(file: str | Path, key: str, text: str, version: str, fields: dict[str, 
             hint=f"its placeholders may be {', '.join(sorted(placeholders))}",
             place=place,
         ) from None
+
+
+@dataclass(frozen=True)
+class Checksum:
+    """The published hash of a vendor's file. `confirmed` is false if `source` does not show it."""
+
+    sha256: str
+    source: str
+    confirmed: bool
+
+
+def known_sha256(url: str) -> Checksum | None:
+    """The published hash of a vendor's file, by its URL; None if there is none."""
+    for files in table("checksums")["files"]:
+        for version, sha256 in files["sha256"].items():
+            if url == files["url"].format(version=version):
+                source = _of_version(files["source"], version)
+                return Checksum(sha256, source, confirmed(files))
+    return None
+
+
+def _of_version(source: str | dict[str, str], version: str) -> str:
+    """The source of a version's hash: the same for all, or one for each."""
+    own = source if isinstance(source, str) else source[version]
+    return own.replace("{version}", version)

@@ -16,9 +16,8 @@ from kiln.base.account import Account, Aws, key_elsewhere
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.findings import Finding, Place
 from kiln.base.paths import matrix_file
-from kiln.base.placeholders import names_in
 from kiln.base.recipe import Accepted, Recipe, Row, SourceAmi, Stack, Volume
-from kiln.base.vocabulary import DEB_ARCH
+from kiln.base.vocabulary import DEB_ARCH, names_in
 from kiln.base.yaml_files import Located, Path_, dotted, invalid, load_yaml, mistake, validated
 from kiln.matrix.model import DistroSettings, Matrix, MatrixRow, Settings
 from kiln.matrix.publishing import Publish, inconsistent, without_own_key

@@ -39,10 +39,10 @@ def select(
     """The recipes that match all given flags: exactly one, or with `every` any number.
 
     `driver` and `cuda` also match the beginning of a version: 510 or 510.47, 11 or 11.6. If several
-    rows match, flavour base and arch x86_64 are preferred, and of one driver the row with the open
+    rows match, flavor base and arch x86_64 are preferred, and of one driver the row with the open
     kernel module, unless a flag says otherwise.
-    Raises KilnError (exit status 2) if no row matches, naming the nearest, and if several match
-    without `every`, naming them and the flags that distinguish them.
+    If no row matches, the error names the nearest; if several do without `every`, it names them and
+    the flags that distinguish them.
     """
     criteria = {
         "name": name,
@@ -73,7 +73,7 @@ def select(
 
 
 def _usual(matches: list[Recipe], flags: Flags) -> list[Recipe]:
-    """The rows with the default flavour, arch and kernel module; all rows if none has them."""
+    """The rows with the default flavor, arch and kernel module; all rows if none has them."""
     for flag, value in USUAL.items():
         if flag not in flags:
             matches = [recipe for recipe in matches if _fits(recipe, flag, value)] or matches

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from kiln.base import needs, overlay
-from kiln.base.account import Account, key_elsewhere
+from kiln.base.account import Account, key_elsewhere, variables
 from kiln.base.errors import KilnError, operation_failed, refuse_errors
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
@@ -113,12 +113,11 @@ def _require_compatible(recipes: list[Recipe], options: Options) -> None:
 
 def _require_known_limits(recipes: list[Recipe], accounts: Mapping[str, Account]) -> None:
     """Refuse a time limit of the command line for a component that no chosen row has."""
-    flag = "--time-limits"
-    for account in accounts.values():
-        for name in account.time_limits:
-            of_flag = account.origins.get(f"time_limits.{name}") == flag
-            if of_flag and (why := no_such_component(name, recipes)):
-                raise KilnError(f"{flag}: {why}")
+    typed = {"--time-limits", *variables("time_limits")}
+    for name in {name: None for account in accounts.values() for name in account.time_limits}:
+        origins = {account.origins.get(f"time_limits.{name}") for account in accounts.values()}
+        if origins & typed and (why := no_such_component(name, recipes)):
+            raise KilnError(f"{', '.join(map(str, origins & typed))}: {why}")
 
 
 def _require_region(account: Account, target: Target) -> None:

@@ -17,9 +17,8 @@ from typing import Any
 from kiln import facts
 from kiln.base import needs, vocabulary
 from kiln.base.errors import KilnError, operation_failed
-from kiln.base.paths import build_dir
+from kiln.base.paths import build_dir, short_path
 from kiln.base.progress import Progress
-from kiln.base.short_path import short_path
 from kiln.base.stopping import Stop, StoppedError, on_signals
 from kiln.base.tags import DISTRO
 from kiln.base.times import now

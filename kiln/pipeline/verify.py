@@ -28,8 +28,8 @@ from kiln.base.tags import (
     RECIPE_DIGEST,
     SOURCE_AMI,
     VERIFIED,
+    TaggedVerdict,
 )
-from kiln.base.verdict_tag import TaggedVerdict
 from kiln.cloud import aws, runs
 from kiln.cloud.images import Image, require_image
 from kiln.cloud.instance import Boot, Machine, booted, ssh_timeout

@@ -12,7 +12,7 @@ from pathlib import Path
 from kiln import facts
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
-from kiln.base.wanted_package import WantedPackage, nearest_published
+from kiln.base.versions import WantedPackage, nearest_published
 from kiln.cloud import parents
 from kiln.cloud.target import Target
 from kiln.preflight.answers import (

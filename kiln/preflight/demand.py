@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kiln import facts
 from kiln.base.recipe import Recipe
-from kiln.base.wanted_package import WantedPackage
+from kiln.base.versions import WantedPackage
 from kiln.components import Step, package_repositories
 from kiln.components.package_repositories import Repository
 from kiln.facts.lock_file import locked_hashes

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kiln.base import templates
 from kiln.base.errors import operation_failed
-from kiln.base.wanted_package import WantedPackage
+from kiln.base.versions import WantedPackage
 from kiln.preflight.demand import Install
 from kiln.preflight.indexes import Index
 

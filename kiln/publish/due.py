@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
-from kiln.base.tags import INPUT_DIGEST, RECIPE, RECIPE_DIGEST, SOURCE_AMI, VERIFIED
+from kiln.base.tags import INPUT_DIGEST, RECIPE, RECIPE_DIGEST, SOURCE_AMI, VERIFIED, says_verified
 from kiln.base.times import read_time, utc_now
-from kiln.base.verdict_tag import says_verified
 from kiln.cloud import parents
 from kiln.cloud.images import Image, own_images
 from kiln.cloud.target import Target

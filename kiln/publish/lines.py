@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.recipe import Recipe
-from kiln.base.tags import VERIFIED
+from kiln.base.tags import VERIFIED, says_verified
 from kiln.base.times import as_time, read_time, utc_now
-from kiln.base.verdict_tag import says_verified
 from kiln.cloud.images import Image, own_images
 from kiln.cloud.target import Target
 from kiln.matrix.flags import NOTHING, overridden

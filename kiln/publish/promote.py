@@ -9,9 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from kiln.base.errors import KilnError, operation_failed
-from kiln.base.tags import VERIFIED
+from kiln.base.tags import VERIFIED, says_verified
 from kiln.base.times import utc_now
-from kiln.base.verdict_tag import says_verified
 from kiln.cloud import aws
 from kiln.cloud.images import Image, find_image
 from kiln.cloud.target import Target

@@ -18,7 +18,7 @@ from vendor_site import Pkg, Signer, Site, deb_repository, rpm_repository, serve
 from kiln import facts
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
-from kiln.base.wanted_package import WantedPackage
+from kiln.base.versions import WantedPackage
 from kiln.cloud.target import Target
 from kiln.components.package_repositories import Repository
 from kiln.preflight.answers import RowAnswer

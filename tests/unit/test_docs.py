@@ -13,6 +13,7 @@ from invoke.config import Config
 from invoke.loader import FilesystemLoader
 
 from devel import links, scripts
+from kiln.base import account
 from kiln.base.errors import KilnError
 from kiln.matrix.load import load_recipes
 from kiln.matrix.select import select
@@ -101,6 +102,7 @@ def code() -> str:
 
 CODE = code()
 VARIABLES_OF_CODE = set(re.findall(r"\bKILN_\w+", CODE))
+VARIABLES_OF_CODE |= {each for name in account.SETTINGS for each in account.variables(name)}
 
 
 def message_parts(heading: str) -> list[str]:

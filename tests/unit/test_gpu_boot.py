@@ -12,7 +12,7 @@ import pytest
 
 from kiln.base.paths import RUNTIME
 from kiln.compat import rules
-from kiln.facts import InstanceType, gpu_devices, instances
+from kiln.facts import InstanceType, instance_types, instances
 from lab.guests import pci as lab_pci
 
 sys.path.insert(0, str(RUNTIME / "opt/kiln/lib"))
@@ -96,7 +96,9 @@ GSP_OFF = rules()["GPU-OPEN-G"].limits["families"]
 
 
 def test_the_shipped_facts_are_the_knowledge_of_the_pipeline():
-    assert gpu_devices.FILE.read_text() == gpu_devices.gpu_devices_text(), "run: ./invoke generate"
+    assert instance_types.DEVICES_FILE.read_text() == instance_types.gpu_devices_text(), (
+        "run: ./invoke generate"
+    )
 
 
 def test_the_labs_guests_have_the_devices_of_the_facts():

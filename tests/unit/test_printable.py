@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiln.base.paths import ROOT
-from kiln.base.printable import printable
+from kiln.base.vocabulary import printable
 
 
 @given(st.text())

@@ -6,7 +6,7 @@ import re
 import stat
 from pathlib import Path
 
-from kiln.base.short_path import short_path
+from kiln.base.paths import short_path
 
 
 def test_a_short_path_leads_to_the_run_and_is_gone_afterwards(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from kiln.base import times, vocabulary
-from kiln.base.paths import ROOT
 
 MOMENT = datetime(2026, 8, 1, 12, 0, 5, tzinfo=timezone.utc)
 
@@ -23,13 +22,3 @@ def test_both_forms_are_read_as_they_were_written() -> None:
 @pytest.mark.parametrize("write", [times.as_time, times.as_stamp])
 def test_a_moment_of_another_zone_is_written_in_utc(write) -> None:
     assert write(MOMENT.astimezone(timezone(timedelta(hours=2)))) == write(MOMENT)
-
-
-def test_no_other_module_of_kiln_has_a_form_of_its_own() -> None:
-    forms = ("%Y-%m-%dT%H:%M:%SZ", "%Y%m%dT%H%M%SZ", "datetime.now(")
-    files = {
-        path.relative_to(ROOT).as_posix()
-        for path in (ROOT / "kiln").rglob("*.py")
-        if any(form in path.read_text() for form in forms)
-    }
-    assert files == {"kiln/base/times.py"}

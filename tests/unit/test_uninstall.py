@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kiln.base import installed
+from kiln.base import needs
 from kiln.base.errors import KilnError, operation_failed
 from lab import control, host, mirror, uninstall, users
 from lab.rootfs import emulation
@@ -31,10 +31,10 @@ def test_only_what_our_tasks_asked_apt_for_and_is_still_there_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "history.log").write_text(HISTORY)
-    assert "dpkg" in installed.packages_from_apt(tmp_path)
-    assert {"packer", "nosuchpackage"}.isdisjoint(installed.packages_from_apt(tmp_path))
-    monkeypatch.setattr(installed, "_is_there", lambda package: package != "dpkg")
-    assert installed.packages_from_apt(tmp_path) == ["mmdebstrap"]
+    assert "dpkg" in needs.packages_from_apt(tmp_path)
+    assert {"packer", "nosuchpackage"}.isdisjoint(needs.packages_from_apt(tmp_path))
+    monkeypatch.setattr(needs, "_is_there", lambda package: package != "dpkg")
+    assert needs.packages_from_apt(tmp_path) == ["mmdebstrap"]
 
 
 @pytest.fixture
