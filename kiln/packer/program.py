@@ -240,7 +240,7 @@ def _fetch(url: str, sha256: str, member: str, program: Path) -> str:
                 for piece in answer.iter_content(1 << 20):
                     to.write(piece)
         except requests.RequestException as error:
-            return f"{urlsplit(url).netloc} does not answer: {http_reason(str(error)) or error}"
+            return f"{urlsplit(url).netloc} does not answer: {http_reason(error)}"
         found = hashlib.sha256(archive.read_bytes()).hexdigest()
         if found != sha256:
             return f"{url} has sha256 {found}, expected {sha256}"
