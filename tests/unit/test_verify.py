@@ -435,6 +435,6 @@ def test_verify_boots_the_type_that_is_asked_for_after_dead_runs_are_gone(
         verify.verify_by_id(
             AMI, instance_type, target=Ready("a test"), progress=Progress(out), install=False
         )
-    needed = ["ssh", f"emulate_{ROW.arch}"]
-    assert steps == [*needed, "cleaned", instance_type or ROW.verify_instance_type, "unverified", False]
+    kind = instance_type or ROW.verify_instance_type
+    assert steps == ["ssh", f"emulate_{ROW.arch}", "cleaned", kind, "unverified", False]
     assert "checked against: " in out.getvalue()
