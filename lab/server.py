@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -65,8 +64,6 @@ def serve(lab: Lab) -> None:
     """Start everything, serve until a request to stop, stop everything."""
     from kiln.matrix.load import load_recipes
 
-    # What is imported here stays: nothing of it is garbage, now or later.
-    gc.disable()
     botocore_data.read_once()
     public = public_images.public_images(load_recipes())
     configure_moto(lab, public)
@@ -88,8 +85,6 @@ def serve(lab: Lab) -> None:
     ordered, base_lock, kind_of_vendors = Faults(), threading.Lock(), vendors.wanted()
     machines = Machines(lab, public, of_guest.finder(kind_of_vendors, base_lock), ordered)
     moto_fixes.install(machines)
-    gc.freeze()
-    gc.enable()
 
     stopping = threading.Event()
     admin = _Admin(machines, ordered, stopping.set)

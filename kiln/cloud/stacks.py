@@ -14,6 +14,8 @@ from kiln.cloud.target import Target
 from kiln.facts.tables import message
 
 Say = Callable[[str], None]
+# CloudFormation updates no such stack.
+_DEAD = ("CREATE_FAILED", "ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "DELETE_FAILED")
 # Seconds between two looks, and how many looks.
 _WAIT = {"Delay": 5, "MaxAttempts": 720}
 
@@ -36,6 +38,11 @@ def deploy_stack(
     from botocore.exceptions import WaiterError
 
     present = find_stack(target, name)
+    if present and present["StackStatus"] in _DEAD:
+        raise operation_failed(
+            f"the stack {name} could not be created before: it is {present['StackStatus']}",
+            hint="delete it (stack.delete, or deploy.codebuild --delete), then deploy again",
+        )
     if plan and not present:
         say(f"there is no stack {name}: it would be created")
         return {}
@@ -57,6 +64,8 @@ def deploy_stack(
             client.get_waiter("change_set_create_complete").wait(**which, WaiterConfig=_WAIT)
         except WaiterError as error:
             client.delete_change_set(**which)
+            if not present:  # it leaves a stack without resources
+                client.delete_stack(StackName=name)
             reason = error.last_response.get("StatusReason", str(error))
             if message("cloudformation", "no_changes").search(reason):
                 say(f"{name} is as the template says: nothing to change")

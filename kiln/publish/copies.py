@@ -3,12 +3,14 @@ what is there already is found by its tags and not made twice."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from hashlib import sha256
 from typing import Any
 
 from kiln.base.errors import KilnError, operation_failed
-from kiln.base.tags import LINE, PREFIX, RECIPE, RETIRING, RUN_ID, SOURCE_IMAGE
+from kiln.base.tags import FORMER_PROVENANCE, LINE, PREFIX, RECIPE, RETIRING, RUN_ID, SOURCE_IMAGE
 from kiln.base.times import utc_now
 from kiln.cloud import aws
 from kiln.cloud.images import Image, find_image, list_images, own_images, snapshot_keys
@@ -116,6 +118,11 @@ def _start_copy(target: Target, source: Image, line: str, settings: Publish) -> 
         wanted |= {"Encrypted": True, "KmsKeyId": key}
     if settings.copy_minutes:
         wanted["SnapshotCopyCompletionDurationMinutes"] = settings.copy_minutes
+    # EC2 may not list a copy at once: sent again, by another run too, the request makes no second
+    # one. Not for ever: EC2 answers the token of a copy that was deregistered with its old id.
+    # https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html
+    same = json.dumps([wanted, target.region, f"{utc_now():%Y%m%d%H}"], sort_keys=True)
+    wanted["ClientToken"] = sha256(same.encode()).hexdigest()
     with aws.explained(f"{source.ami_id} could not be copied to {target.region}"):
         return str(aws.ec2(target).copy_image(**wanted)["ImageId"])
 
@@ -150,7 +157,12 @@ def _as_tags(tags: Mapping[str, str]) -> list[Any]:
 
 def wanted_tags(source: Image, line: str) -> dict[str, str]:
     """Return the tags of a published image: the source's own, and its line."""
-    own = {k: v for k, v in source.tags.items() if not k.startswith("aws:") and k != RETIRING}
+    left_out = (RETIRING, FORMER_PROVENANCE)
+    own = {
+        key: value
+        for key, value in source.tags.items()
+        if not key.startswith("aws:") and key not in left_out
+    }
     return {**own, LINE: line}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from kiln.base.paths import RUNTIME
 sys.path.insert(0, str(RUNTIME / "opt/kiln/lib"))
 
 from gpu_boot import gate
+from gpu_common import nvidia_smi
 from gpu_common.nvidia_smi import NvidiaSmiError
 
 UNKNOWN_FIELD = 'Field "fabric.state" is not a valid field to query.'
@@ -29,12 +31,18 @@ class Node:
         monkeypatch.setattr(gate.act, "FLAGS", str(root / "flags"))
         for name in ("MIG_RESULT", "MIG_UNIT", "MODULE", "CONTAINER"):
             monkeypatch.setattr(gate, name, str(root / name))
-        monkeypatch.setattr(gate.time, "sleep", lambda _: None)
+        self.now, self.fabric_manager = 0.0, True
+        monkeypatch.setattr(gate.time, "sleep", self.sleep)
+        monkeypatch.setattr(gate.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(gate, "_is_active", lambda unit: self.fabric_manager)
         (root / "flags").mkdir()
         (root / "MODULE").mkdir()
         (root / "MIG_UNIT").touch()
         self.decide(gpus=2, nvswitch=True)
         self.mig(state="ok", block_join=True)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
 
     def decide(self, gpus: int, nvswitch: bool) -> None:
         decision = {"gpus": [{}] * gpus, "apply": {"nvswitch": nvswitch}}
@@ -93,7 +101,22 @@ def test_node_with_a_lost_gpu_may_not(node: Node) -> None:
 
 
 def test_fabric_that_registers_in_time_opens_the_gate(node: Node) -> None:
-    node.fabric = ["In Progress, N/A\n" * 2, "Completed, Success\n" * 2]
+    node.fabric = ["Not Started, N/A\n" * 2, "In Progress, N/A\n" * 2, "Completed, Success\n" * 2]
+    assert node.why_closed() == ""
+
+
+@pytest.mark.parametrize(
+    "fabric", ["[N/A], [N/A]\n" * 2, UNKNOWN_FIELD], ids=["before Hopper", "an old driver"]
+)
+def test_gpus_that_do_not_register_need_a_running_fabric_manager(node: Node, fabric: str) -> None:
+    node.fabric = [fabric]
+    assert node.why_closed() == ""
+    node.fabric_manager = False
+    assert "nvidia-fabricmanager.service is not running" in node.why_closed()
+
+
+def test_warning_of_nvidia_smi_is_no_state(node: Node) -> None:
+    node.fabric[0] += "WARNING: infoROM is corrupted at gpu 0000:10:1C.0\n"
     assert node.why_closed() == ""
 
 
@@ -101,11 +124,6 @@ def test_fabric_that_registers_in_time_opens_the_gate(node: Node) -> None:
 def test_fabric_that_is_not_ready_closes_it(node: Node, state: str) -> None:
     node.fabric = [f"{state}\nCompleted, Success\n"]
     assert "fabric of 1 GPUs is not ready" in node.why_closed()
-
-
-def test_driver_without_fabric_fields_is_not_asked_for_them(node: Node) -> None:
-    node.fabric = [UNKNOWN_FIELD]
-    assert node.why_closed() == ""
 
 
 @pytest.mark.parametrize(
@@ -139,3 +157,18 @@ def test_nvidia_smi_that_hangs_closes_it(
     monkeypatch.setattr(gate.check, "__defaults__", (hang,))
     assert gate.main([]) == 1
     assert "<3>this node must not join its cluster: nvidia-smi did not" in capsys.readouterr().out
+
+
+def test_full_disk_is_no_reason_to_stay_away(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kubelet is what frees it."""
+    places: list[str] = []
+
+    def full(**where: str) -> io.BytesIO:
+        places.extend(where.values())
+        if not where:
+            raise FileNotFoundError("No usable temporary directory found")
+        return io.BytesIO()
+
+    monkeypatch.setattr(nvidia_smi.tempfile, "TemporaryFile", full)
+    assert nvidia_smi._scratch_file().read() == b""
+    assert places == ["/run"]

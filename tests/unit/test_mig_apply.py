@@ -499,6 +499,20 @@ def test_the_reboot_is_for_one_boot_whatever_the_label_and_for_a_later_boot_agai
         assert "the MIG layout is not as configured" in p4d.gate()
 
 
+def test_the_boot_after_the_reboot_uses_it_up_however_it_ends(p4d):
+    """A later boot may be on another host."""
+    p4d.settings(MIG_CONFIG="all-balanced")
+    p4d.faults(reset_supported=False)
+    p4d.json("apply", "--boot")
+    p4d.reboot()
+    p4d.settings(MIG_CONFIG="all-balancd")
+    assert p4d.run("apply", "--boot").returncode == 2
+    p4d.settings(MIG_CONFIG="all-balanced")
+    (p4d.root / "var/lib/kiln-lab/nvidia-smi/inforom.json").unlink()
+    p4d.reboot()
+    assert p4d.json("apply", "--boot")["reboot"] is True
+
+
 def test_a_reboot_that_systemd_refuses_is_a_failure_and_may_be_asked_for_again(p4d):
     p4d.settings(MIG_CONFIG="all-balanced")
     p4d.faults(**BUSY)
@@ -554,8 +568,10 @@ def test_failed_creation_says_which_gpus_are_affected(p4d):
     done = p4d.run("apply", "all-3g.20gb")
     assert done.returncode == 1
     assert "Unknown Error; GPU 0, 1, 2, 3, 4, 5, 6, 7 may have no or some" in done.stderr
+    assert "the MIG layout is not as configured" in p4d.gate()
     p4d.faults()
     p4d.json("apply", "all-3g.20gb")
+    assert not p4d.gate()
     assert p4d.slices()[0] == ["3g.20gb"] * 2
 
 

@@ -23,6 +23,12 @@ def settings(path) -> dict[str, list[str]]:
     return result
 
 
+@pytest.mark.parametrize("path", sorted(UNITS.rglob("*.service")), ids=lambda path: path.name)
+def test_capabilities_are_one_line(path):
+    """systemd 219 intersects several lines, so that nothing is left."""
+    assert path.read_text().count("CapabilityBoundingSet=") <= 1
+
+
 UNIT = settings(UNITS / "kiln-mig.service")
 
 

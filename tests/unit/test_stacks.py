@@ -138,6 +138,22 @@ def test_a_change_set_that_fails_changes_nothing(
     assert len(aws.sns(AWS).list_topics()["Topics"]) == 1
 
 
+def test_a_first_change_set_that_fails_leaves_no_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = aws.cloudformation(AWS)
+    monkeypatch.setattr(client, "get_waiter", lambda name: Refusing(StatusReason="First is odd"))
+    with pytest.raises(KilnError, match="First is odd"):
+        deploy(template("First"))
+    assert client.describe_stacks()["Stacks"] == []
+
+
+def test_a_stack_that_was_never_created_must_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    dead = {"StackStatus": "ROLLBACK_COMPLETE", "StackId": "x"}
+    monkeypatch.setattr(stacks, "find_stack", lambda target, name: dead)
+    with pytest.raises(KilnError, match="is ROLLBACK_COMPLETE") as refused:
+        deploy(template("First"))
+    assert "stack.delete" in refused.value.hint
+
+
 def test_a_failed_stack_is_told_by_its_resources(monkeypatch: pytest.MonkeyPatch) -> None:
     deploy(template("First"))
     failed = {

@@ -305,6 +305,22 @@ class Machine(unittest.TestCase):
         self.assertEqual((row["event"], row["lost"]), ("overrun", 15))
         self.assertEqual((row["lost_from"], row["lost_to"]), (1, 15))
 
+    def test_overrun_while_catching_up_repeats_nothing(self):
+        """The reader begins at the kernel's oldest record and passes over those in the log."""
+        self.ring = Ring(size=50)
+        for number in range(20):
+            self.ring.say(XID_31 % number)
+        self.monitor().stop()
+        before = self.rows()
+        monitor = self.monitor()
+        monitor._overrun(after=2, first=9)
+        self.assertEqual(monitor.handled, 19)
+        monitor._overrun(after=9, first=25)
+        monitor.stop()
+        row = self.events("overrun")[-1]
+        self.assertEqual((row["lost"], row["lost_from"], row["lost_to"]), (5, 20, 24))
+        self.assertEqual(self.rows()[: len(before)], before)
+
     def test_records_overwritten_between_two_runs_are_counted(self):
         self.ring = Ring(size=5)
         self.ring.say("other")

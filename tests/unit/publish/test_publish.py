@@ -207,6 +207,19 @@ def test_a_second_run_copies_and_moves_nothing(client: Callable[..., Any], bake:
     assert resolved(client, "nightly", OTHER) == before
 
 
+def test_a_copy_that_ec2_does_not_list_yet_is_not_made_again(
+    bake: Bake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A publish is killed after CopyImage, and run again at once."""
+    ami_id = bake(4)
+    source = copies.find_image(AWS, ami_id)
+    assert source is not None
+    monkeypatch.setattr(copies, "list_images", lambda *given, **more: [])
+    there = AWS.in_region(OTHER)
+    first, second = (copies._start_copy(there, source, LINE, Publish()) for _ in range(2))
+    assert first == second
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ MODULE = "/sys/module/nvidia"
 CONTAINER = "/run/systemd/container"
 TIMEOUT_S = 60
 FABRIC_WAIT_S = 300
+FABRIC_MANAGER = "nvidia-fabricmanager.service"
 
 
 class ClosedError(Exception):
@@ -37,7 +39,7 @@ def main(arguments: list[str]) -> int:
         return 0 if arguments[0] in ("--help", "-h") else 2
     try:
         check()
-    except (ClosedError, NvidiaSmiError) as error:
+    except (ClosedError, NvidiaSmiError, OSError) as error:
         print(f"<3>this node must not join its cluster: {error}")
         return 1
     return 0
@@ -66,25 +68,36 @@ def check(ask: Callable[..., str] = run) -> None:
 
 
 def _require_fabric(ask: Callable[..., str]) -> None:
-    query = ["--query-gpu=fabric.state,fabric.status", "--format=csv,noheader"]
+    """Registration may take minutes, so what is not ready is asked again until the time is up."""
     end = time.monotonic() + FABRIC_WAIT_S
-    while True:
-        try:
-            states = ask(query, TIMEOUT_S).splitlines()
-        except NvidiaSmiError as error:
-            if "is not a valid field" in str(error):  # drivers before R525
-                return
-            raise
-        waiting = [state for state in states if state.startswith("In Progress")]
-        if not waiting or time.monotonic() >= end:
-            break
+    problem = _fabric_problem(ask)
+    while problem and time.monotonic() < end:
         time.sleep(5)
-    bad = [s for s in states if s.replace("[N/A]", "N/A") not in ("Completed, Success", "N/A, N/A")]
+        problem = _fabric_problem(ask)
+    if problem:
+        raise ClosedError(f"{problem}; see journalctl -u nvidia-fabricmanager")
+
+
+def _fabric_problem(ask: Callable[..., str]) -> str:
+    query = ["--query-gpu=fabric.state,fabric.status", "--format=csv,noheader"]
+    try:
+        states = [s for s in ask(query, TIMEOUT_S).splitlines() if not s.startswith("WARNING:")]
+    except NvidiaSmiError as error:
+        if "is not a valid field" not in str(error):  # drivers before R525
+            raise
+        states = []
+    registered = [s for s in states if s.replace("[N/A]", "N/A") != "N/A, N/A"]
+    bad = [state for state in registered if state != "Completed, Success"]
     if bad:
-        raise ClosedError(
-            f"the NVLink fabric of {len(bad)} GPUs is not ready: {bad[0]}; see "
-            "journalctl -u nvidia-fabricmanager"
-        )
+        return f"the NVLink fabric of {len(bad)} GPUs is not ready: {bad[0]}"
+    # GPUs before Hopper do not register: there only the service says that its work is done.
+    if not registered and not _is_active(FABRIC_MANAGER):
+        return f"{FABRIC_MANAGER} is not running"
+    return ""
+
+
+def _is_active(unit: str) -> bool:
+    return subprocess.call(["systemctl", "is-active", "--quiet", unit]) == 0
 
 
 def _require_mig() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+from typing import IO
 
 
 class NvidiaSmiError(Exception):
@@ -36,8 +37,7 @@ def call(arguments: list[str], timeout_s: float, program: str = "nvidia-smi") ->
 
     Raises NvidiaSmiError when it is missing or does not end within `timeout_s` seconds.
     """
-    # A file, not a pipe: one that hangs would keep the pipe open.
-    with tempfile.TemporaryFile() as output:
+    with _scratch_file() as output:
         try:
             child = subprocess.Popen(
                 [program, *arguments],
@@ -54,5 +54,19 @@ def call(arguments: list[str], timeout_s: float, program: str = "nvidia-smi") ->
         except subprocess.TimeoutExpired:
             child.kill()
             raise NvidiaSmiError(f"nvidia-smi did not answer in {timeout_s:g} s") from None
+        except BaseException:  # a signal: nothing may go on changing GPUs
+            child.kill()
+            raise
         output.seek(0)
         return status, output.read().decode("utf-8", "replace")
+
+
+def _scratch_file() -> IO[bytes]:
+    """Return a file for the output. Not a pipe: one that hangs would keep the pipe open."""
+    try:
+        return tempfile.TemporaryFile()
+    except OSError:  # the disk is full
+        try:
+            return tempfile.TemporaryFile(dir="/run")
+        except OSError as error:
+            raise NvidiaSmiError(f"nvidia-smi cannot be run: {error}") from None

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TextIO
 
-from . import clients, modes, paths
+from . import boot, clients, modes, paths
 from .errors import REBOOT_NEEDED, MigError, operation_failed
 from .facts import GpuType
 from .plan import Change, changes, creations, destroy_commands, differences, known_types
@@ -79,6 +79,7 @@ def _reach(
         if error.exit_code == REBOOT_NEEDED:
             raise
         touched = ", ".join(str(change.gpu) for change in todo)
+        boot.record("failed", error.message, settings.block_join)  # by hand too: the gate closes
         raise operation_failed(
             f"{error.message}; GPU {touched} may have no or some of its instances",
             error.hint or "run gpu-mig apply again, or with the label from before",

@@ -53,6 +53,17 @@ def reason_to_defer_to_operator(settings: Settings) -> str:
     return clients.operator_in_charge()
 
 
+def note_reboot() -> None:
+    """Note, at the start of the run at boot, that this is the boot after our reboot.
+
+    The marker ends here, however the run ends: a later boot may be on another host.
+    """
+    machine = paths.read_json(MARKER).get("machine")
+    if machine and not paths.read_json(THIS_BOOT) and machine == imds.machine_id():
+        paths.write_json(THIS_BOOT, {"state": "spent"})
+        paths.remove(MARKER)
+
+
 def reboot_once(error: MigError, settings: Settings, say: Callable[[str], None]) -> MigError:
     """Reboot once on this machine; returns the MigError with which to end the run.
 
@@ -65,16 +76,13 @@ def reboot_once(error: MigError, settings: Settings, say: Callable[[str], None])
     state = paths.read_json(THIS_BOOT).get("state")
     if state == "requested":
         return MigError(error.message, "a reboot has already been requested", REBOOT_NEEDED)
-    machine = imds.machine_id()
-    if state == "spent" or paths.read_json(MARKER).get("machine") == machine:
-        paths.write_json(THIS_BOOT, {"state": "spent"})
-        paths.remove(MARKER)
+    if state == "spent":
         return operation_failed(
             error.message + "; the machine has already been rebooted for this",
             "the mode does not take effect on this host: stop and start the instance. "
             + error.hint,
         )
-    paths.write_json(MARKER, {"machine": machine})
+    paths.write_json(MARKER, {"machine": imds.machine_id()})
     paths.write_json(THIS_BOOT, {"state": "requested"})
     say(f"rebooting once: {error}")
     if not clients.reboot():

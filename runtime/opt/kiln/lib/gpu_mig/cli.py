@@ -175,6 +175,7 @@ def _apply(args: Namespace) -> Answer:
     block_join = True
     boot.record("started", "", block_join)
     try:
+        boot.note_reboot()
         context = Context(args)
         block_join = context.settings.block_join
         answer, text, status = _apply_selected(args, context)

@@ -244,7 +244,11 @@ class Monitor:
         self._meta("unhandled", severity="error", raw=raw)
 
     def _overrun(self, after: int, first: int, **more: Any) -> None:
+        # After a restart the reader passes over what was handled before.
+        after = max(after, self.handled)
         lost = first - after - 1
+        if lost <= 0:
+            return
         say(4, f"{lost} kernel records were overwritten before they could be read")
         self._release(float("inf"))
         self.handled = first - 1
