@@ -6,6 +6,7 @@
 #   kiln_install name[=version[@build]]…         install; does nothing for what is installed already
 #   kiln_hold name…, kiln_unhold name…           keep upgrades from moving packages; allow it again
 #   kiln_pm ARGUMENT…                            one run of the package tool, with retries
+#   kiln_retry COMMAND…                          the same for a command that fetches packages itself
 #   kiln_mirrored URL                            the same URL at a mirror of KILN_MIRRORS
 # downloads.sh
 #   kiln_download X                              fetch X_URL, enforce X_SHA256; prints the file's path
