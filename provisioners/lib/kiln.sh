@@ -35,7 +35,7 @@
 #@ env KILN_PACKAGE_MANAGER  required  yum, dnf or apt
 #@ env KILN_COMPONENT        required  the script's own name, which each script sets before it sources this file
 #@ env KILN_MIRRORS          optional  beginning of a URL=what takes its place during the bake, separated by spaces
-#@ env KILN_TIME_LIMIT        optional  when the script ends itself: 90m, 2h; never when empty
+#@ env KILN_TIME_LIMIT        optional  when the script is ended: 90m, 2h; never when empty
 #@ env KILN_PROXY            optional  proxy of the bake, which curl and the package tools have as https_proxy too
 #@ env KILN_ETC              optional  where records go, /etc/kiln when empty; tests set it
 #@ env KILN_ROOT             optional  prefix of the paths that are installed to, empty on a machine; tests set it
@@ -138,8 +138,6 @@ _kiln_line=''
 # Runs when the script ends. Packer itself reports only that a script failed.
 _kiln_finish() { # STATUS COMMAND
     local status=$1
-    _kiln_forget_limit
-    ((status == 0)) || [[ ! -e $_kiln_overtime ]] || _kiln_time_is_up "$2"
     if ((status == 0)) && [[ -e $_kiln_reported ]]; then
         kiln_say "ERROR: the script went on after the error above"
         exit 1
@@ -150,7 +148,6 @@ _kiln_finish() { # STATUS COMMAND
     elif ((status != 0)) && [[ ! -e $_kiln_reported ]]; then
         _kiln_report "$status" "$2"
     fi
-    _kiln_release_output "$status"
     exit "$status"
 }
 
@@ -170,6 +167,16 @@ _kiln_report() { # STATUS COMMAND
         kiln_say "ERROR: the script ended with status $1: ${2//$'\n'/; }"
         [[ -z $_kiln_line ]] || kiln_say "  at: $KILN_COMPONENT.sh line $_kiln_line"
     fi
+}
+
+# Of the time limit, or of a shutdown. A trap does not know the line in a function: the script's is named.
+_kiln_ended_by_signal() {
+    trap '' TERM
+    kiln_say "ERROR: ended by a signal after $SECONDS s; its time limit is ${KILN_TIME_LIMIT:-none}"
+    [[ -z $_kiln_line ]] || kiln_say "  at: $KILN_COMPONENT.sh line $_kiln_line"
+    kiln_say "  if it only needs longer: --time-limits $KILN_COMPONENT=…, or in amis.yaml aws: {time_limits: {$KILN_COMPONENT: …}}"
+    : >"$_kiln_reported" || true
+    exit 1
 }
 
 # ---------------------------------------------------------------- small questions
@@ -192,12 +199,15 @@ kiln_version_lt() {
 # ---------------------------------------------------------------- start
 
 _kiln_reported=${KILN_DIR:?}/reported-error
-_kiln_overtime=$KILN_DIR/overtime
-rm -f "$_kiln_reported" "$_kiln_overtime" || kiln_die "$_kiln_reported cannot be removed"
+rm -f "$_kiln_reported" || kiln_die "$_kiln_reported cannot be removed"
 # Before the trap: what is wrong with the environment is one message.
 kiln_env "$KILN_DIR/lib/kiln.sh"
 # A shell that was started with -c (tests) has no script and no header.
 [[ ! -f $0 ]] || kiln_env "$0"
+if [[ -n $KILN_TIME_LIMIT && -f $0 && -z ${KILN_LIMITED:-} ]]; then
+    # TERM goes to all that the script started, and half a minute later KILL.
+    KILN_LIMITED=yes exec timeout -k 30 "$KILN_TIME_LIMIT" "$BASH" "$0" </dev/null
+fi
 KILN_ETC=${KILN_ETC:-/etc/kiln}
 mkdir -p "$KILN_ETC/components" || kiln_die "$KILN_ETC/components cannot be made"
 # ERR: in functions too (-E). DEBUG: the script's own commands only, not those in functions; an EXIT trap
@@ -205,6 +215,7 @@ mkdir -p "$KILN_ETC/components" || kiln_die "$KILN_ETC/components cannot be made
 set -E
 trap '_kiln_failed "$?" "$LINENO" "$BASH_COMMAND" "${PIPESTATUS[*]}"' ERR
 trap '_kiln_finish "$?" "$BASH_COMMAND"' EXIT
+trap _kiln_ended_by_signal TERM
 
 # /dev/null: the linter checks these files alone, not again for each script that has this library.
 # shellcheck source=/dev/null
@@ -215,9 +226,6 @@ source "$KILN_DIR/lib/downloads.sh"
 source "$KILN_DIR/lib/dkms.sh"
 # shellcheck source=/dev/null
 source "$KILN_DIR/lib/image.sh"
-# shellcheck source=/dev/null
-source "$KILN_DIR/lib/time_limit.sh"
 
-_kiln_limit_time
 # The last: from here on each line is the script's. Line 1 is not a command: an EXIT trap sees it.
 trap '((LINENO == 1)) || _kiln_line=$LINENO' DEBUG
