@@ -34,9 +34,5 @@ kiln_hold amazon-cloudwatch-agent
 
 kiln_install_files "$etc"
 kiln_install_runtime etc/systemd/system/amazon-cloudwatch-agent.service.d opt/kiln/lib/kiln-agent-sources
-configuration=$(find "/$etc" -name '*.json') || kiln_die "/$etc cannot be listed"
-while read -r file; do
-    [[ -z $file ]] || python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$file" || kiln_die "$file is not JSON"
-done <<<"$configuration"
 kiln_enable amazon-cloudwatch-agent.service
 kiln_record "version=$installed"

@@ -80,35 +80,21 @@ _kiln_place() { # SKIP [LINE]
 # ---------------------------------------------------------------- environment
 
 # kiln_env SCRIPT…: check the variables that the scripts' headers declare. A required one must be given and
-# not be empty; an optional one that is missing becomes empty.
+# not be empty; an optional one that is missing becomes empty. The pipeline has checked the headers themselves.
 kiln_env() {
-    local file mark kind name need missing=()
+    local file mark kind name need names missing=()
     for file in "$@"; do
         while read -r mark kind name need _; do
             [[ $mark == '#'* ]] || break
             [[ $mark == '#@' ]] || continue
-            case $kind in
-                env) _kiln_variable "$name" "$need" ;;
-                download)
-                    _kiln_variable "${name}_URL" "$need"
-                    _kiln_variable "${name}_SHA256" optional
-                    ;;
-                *) kiln_die "$file declares an unknown kind: $kind" "it must be env or download" ;;
-            esac
+            names=("$name")
+            [[ $kind == env ]] || names=("${name}_URL" "${name}_SHA256")
+            [[ $need == optional || -n ${!names[0]:-} ]] || missing+=("${names[0]}")
+            for name in "${names[@]}"; do printf -v "$name" '%s' "${!name:-}"; done
         done <"$file" || kiln_die "$file cannot be read"
     done
     ((${#missing[@]} == 0)) || kiln_die "missing or empty in the environment: ${missing[*]}" \
         "the script's header requires it; the component must give it"
-}
-
-# Adds to `missing` of kiln_env.
-_kiln_variable() { # NAME required|optional
-    [[ $1 =~ ^[A-Z][A-Z0-9_]*$ ]] || kiln_die "the header declares a name that is not valid: $1"
-    case $2 in
-        required) [[ -n ${!1:-} ]] || missing+=("$1") ;;
-        optional) [[ -n ${!1:-} ]] || printf -v "$1" '%s' '' ;;
-        *) kiln_die "the header says neither required nor optional for $1" ;;
-    esac
 }
 
 # ---------------------------------------------------------------- the record of a component

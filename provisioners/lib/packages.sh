@@ -115,17 +115,13 @@ kiln_mirrored() {
 # kiln_use_mirrors: the package sources name the mirrors, also those that components have added since.
 kiln_use_mirrors() {
     local pair
-    for pair in $KILN_MIRRORS; do
-        _kiln_replace_in_sources "${pair%%=*}" "${pair#*=}"
-    done
+    for pair in $KILN_MIRRORS; do _kiln_replace_in_sources "${pair%%=*}" "${pair#*=}"; done
 }
 
 # kiln_forget_mirrors: the package sources name the vendors again.
 kiln_forget_mirrors() {
     local pair
-    for pair in $KILN_MIRRORS; do
-        _kiln_replace_in_sources "${pair#*=}" "${pair%%=*}"
-    done
+    for pair in $KILN_MIRRORS; do _kiln_replace_in_sources "${pair#*=}" "${pair%%=*}"; done
 }
 
 # kiln_skip_unavailable: yum and dnf go on without a repository that the bake added, when they cannot reach it. At the
@@ -225,25 +221,21 @@ kiln_install() {
         kiln_pm install -y --no-install-recommends --allow-downgrades "${wanted[@]}"
     else
         kiln_pm install "${wanted[@]}"
-    fi || _kiln_not_installed "$?" "$@"
+    fi || _kiln_not_installed "$@"
     _kiln_assert_installed "$@"
 }
 
-# The package tool refused all for the sake of one: names those that no repository has.
-_kiln_not_installed() { # STATUS name[=version[@build]]…
-    local status=$1 spec name version build missing=()
-    shift
+# The package tool rejects the whole transaction if one name is unknown: name those that no repository has.
+_kiln_not_installed() { # name[=version[@build]]…
+    local spec name version build missing=()
     for spec in "$@"; do
         _kiln_split "$spec"
         _kiln_can_be_had "$name" || missing+=("$name")
     done
     ((${#missing[@]} == 0)) || _kiln_missing "${missing[@]}"
-    _kiln_with "$status" || kiln_die "$KILN_PACKAGE_MANAGER could not install $*" \
+    kiln_die "$KILN_PACKAGE_MANAGER could not install $*" \
         "its own message is above; does the repository still carry exactly these versions?"
 }
-
-# Sets the status that kiln_die reports.
-_kiln_with() { return "$1"; }
 
 # Is there a package of that name, installed or in a repository? A tool that fails gives no answer, which counts as yes.
 _kiln_can_be_had() {

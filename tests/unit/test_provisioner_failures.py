@@ -42,7 +42,6 @@ ANSWERS = {
     "kiln_pm",
     "kiln_retry",
     "_kiln_can_be_had",
-    "_kiln_with",
     "_kiln_check_key",
     "_kiln_check_signature",
     "_kiln_write_keyring",

@@ -891,7 +891,7 @@ def test_what_a_script_needs_and_the_upload_lacks_is_named(machine: Machine):
 def test_a_file_that_is_not_rendered_for_the_image_stops_the_script(machine: Machine):
     done = machine.bash("kiln_install_files etc/missing")
     assert done.returncode == 1
-    assert "files/etc/missing is not rendered for this image" in done.stderr
+    assert "files/etc/missing is missing from the upload" in done.stderr
 
 
 def test_a_record_of_a_second_run_repeats_nothing(machine: Machine):
