@@ -273,10 +273,11 @@ decide_persistence() {
 
 # The initramfs is older than the ban of nouveau, and may have the parent's nvidia module.
 rebuild_initramfs() {
-    if [[ -e /boot/initrd.img-$kernel ]]; then
+    local boot=${KILN_ROOT:-}/boot
+    if [[ -e $boot/initrd.img-$kernel ]]; then
         update-initramfs -u -k "$kernel" >&2 || kiln_die "update-initramfs failed for $kernel"
-    elif [[ -e /boot/initramfs-$kernel.img ]]; then
-        dracut --force "/boot/initramfs-$kernel.img" "$kernel" >&2 || kiln_die "dracut failed for $kernel"
+    elif [[ -e $boot/initramfs-$kernel.img ]]; then
+        dracut --force "$boot/initramfs-$kernel.img" "$kernel" >&2 || kiln_die "dracut failed for $kernel"
     fi
 }
 

@@ -125,7 +125,14 @@ def dnf_without_the_plugin(machine: Machine) -> None:
 
 def systemd(machine: Machine) -> None:
     machine.command("systemctl", "echo systemd 252; echo x.service enabled")
-    plant(machine.kiln, {"runtime/opt/x": "#!/bin/sh\n", "files/etc/x": "x", "runtime/etc/systemd/system/kiln-x.service": ""})
+    plant(
+        machine.kiln,
+        {
+            "runtime/opt/x": "#!/bin/sh\n",
+            "files/etc/x": "x",
+            "runtime/etc/systemd/system/kiln-x.service": "",
+        },
+    )
 
 
 def download(machine: Machine) -> None:

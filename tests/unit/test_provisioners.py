@@ -268,7 +268,9 @@ def test_unknown_package_is_not_tried_again(machine: Machine) -> None:
 
 
 def test_programs_that_fetch_packages_are_retried() -> None:
-    fetching = r"(amazon-linux-extras (?:install|enable)|\./efa_installer\.sh|snap install|versionlock)"
+    fetching = (
+        r"(amazon-linux-extras (?:install|enable)|\./efa_installer\.sh|snap install|versionlock)"
+    )
     for path in PROVISIONERS.rglob("*.sh"):
         code = re.sub(r"(?m)#.*$", "", path.read_text())
         for line in code.splitlines():
@@ -336,6 +338,29 @@ def test_a_parents_held_driver_of_another_branch_is_released_whole_by_dnf(tmp_pa
     assert done.returncode == 0, done.stderr
     log = (machine.bin / "dnf.log").read_text()
     assert log == "-q -y versionlock delete libnvidia-ml nvidia-driver\n"
+
+
+@pytest.mark.parametrize(
+    ("image", "tool", "called"),
+    [
+        ("initrd.img-6.1", "update-initramfs", "-u -k 6.1\n"),
+        ("initramfs-6.1.img", "dracut", "--force {boot}/initramfs-6.1.img 6.1\n"),
+    ],
+)
+def test_initramfs_is_rebuilt_for_the_kernel_that_boots(
+    machine: Machine, image: str, tool: str, called: str
+) -> None:
+    boot = machine.root / "image/boot"
+    plant(boot, {image: ""})
+    machine.command(tool, 'echo "$*" >>$0.log; [[ ! -e $0.broken ]]')
+    script = (PROVISIONERS / "nvidia-driver.sh").read_text()
+    assert "\nrebuild_initramfs\n" in script
+    (function,) = re.findall(r"(?ms)^rebuild_initramfs\(\) \{.*?^\}", script)
+    assert machine.bash(f"kernel=6.1\n{function}\nrebuild_initramfs").returncode == 0
+    assert (machine.bin / f"{tool}.log").read_text() == called.format(boot=boot)
+    plant(machine.bin, {f"{tool}.broken": ""})
+    done = machine.bash(f"kernel=6.1\n{function}\nrebuild_initramfs")
+    assert f"ERROR: {tool} failed for 6.1" in done.stderr
 
 
 def choose_stream(tmp_path: Path, dnf: str) -> subprocess.CompletedProcess[str]:
@@ -645,9 +670,7 @@ class Unsteady(BaseHTTPRequestHandler):
             self.send_error(int(self.path[1:]))
             return
         if failure == "/reset":
-            self.connection.setsockopt(
-                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-            )
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()
             return
         if self.path == "/no-range":
