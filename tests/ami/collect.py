@@ -102,6 +102,11 @@ HEALTH_FIELDS = ",".join(
         ),
     )
 )
+FABRIC_QUERY = (
+    "nvidia-smi",
+    "--query-gpu=index,fabric.state,fabric.status",
+    "--format=csv,noheader",
+)
 ROW_FIELDS = "gpu_bus_id,remapped_rows.pending,remapped_rows.failure"
 GPU_FIELDS = "index,name,uuid,driver_version,pci.bus_id,persistence_mode,mig.mode.current"
 
@@ -363,11 +368,7 @@ def programs_to_ask(kernel):
             "--format=csv,noheader,nounits",
         ),
         "gpu-rows": ("nvidia-smi", "--query-remapped-rows=" + ROW_FIELDS, "--format=csv,noheader"),
-        "gpu-fabric": (
-            "nvidia-smi",
-            "--query-gpu=index,fabric.state,fabric.status",
-            "--format=csv,noheader",
-        ),
+        "gpu-fabric": FABRIC_QUERY,
         "gpu-topology": ("nvidia-smi", "topo", "-m"),
         "gpu-mig-verify": ("gpu-mig", "verify"),
         "nvidia-container-cli": ("nvidia-container-cli", "info"),
@@ -394,6 +395,16 @@ def programs_to_ask(kernel):
         "gpu-mig": ("gpu-mig", "validate"),
         "login-nvcc": ("bash", "-lc", "command -v nvcc"),
     }
+
+
+def registered_fabric():
+    """The fabric's state once no GPU is registering: on B200 that takes minutes after the boot."""
+    deadline = time.time() + 240
+    while True:
+        answer = command(*FABRIC_QUERY)
+        if "In Progress" not in answer["out"] or time.time() > deadline:
+            return answer
+        time.sleep(5)
 
 
 def answers(asked):
@@ -438,6 +449,8 @@ def facts(pool):
         for name, words in programs_to_ask(kernel).items()
         if name not in unasked
     }
+    if "gpu-fabric" in asked and not container:
+        asked["gpu-fabric"] = pool.submit(registered_fabric)
     # Before the tables of /proc/net are read: the exporter listens when it answers.
     metrics = dcgm_metrics(units)
     listed = run("systemctl", "list-units", "--failed", "--no-legend", "--plain", "--no-pager")
