@@ -62,6 +62,8 @@ def archive() -> bytes:
                     mode = 0o755 if name.startswith("usr") else 0o644
                     add(str(source.relative_to(RUNTIME)), source.read_bytes(), mode)
         add("etc/default/gpu-mig", f"MIG_CONFIG={IMAGES_OWN}\n".encode())
+        # What kiln-gpu-boot says of a machine with GPUs.
+        add("etc/tmpfiles.d/gpu.conf", b"d /run/kiln/gpu-boot\nf /run/kiln/gpu-boot/gpu\n")
         add("var/lib/kiln-lab/driver.json", b'{"version": "580.105.08", "cuda": "13.0"}')
     return out.getvalue()
 
