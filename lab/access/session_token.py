@@ -1,7 +1,7 @@
 """The lab's session token, which every SDK sends as `X-Amz-Security-Token`.
 
 A lab makes one at its first start and keeps it in its state folder, where only root reads it: who
-has it can start machines on this host. It lives until `lab.clean`, as a lab is started anew when its
+has it can start machines on this host. It lives until `lab.clean`: a lab is started anew when its
 code or the matrix has changed, and its clients go on. Signatures are not checked, so id and secret
 of the access key are no secrets.
 """
