@@ -255,11 +255,9 @@ def test_a_silent_imds_fails_the_unit_in_time(plain: Booted) -> None:
         "systemctl show kiln-mig.service -pExecMainStartTimestampMonotonic "
         "-pExecMainExitTimestampMonotonic --value"
     ).stdout.split()
-    gate = guest.run("sudo kiln-gpu-gate 2>&1").stdout
     guest.run(f"sudo rm -r {settings} && sudo systemctl daemon-reload")
     assert state == "failed"
     assert "IMDS does not tell the launch's MIG layout" in said
-    assert "IMDS" in gate
     # µs. One attempt to connect may last more than two minutes.
     assert int(times[1]) - int(times[0]) < 120e6
 
