@@ -88,7 +88,7 @@ def serve(lab: Lab) -> None:
 
     stopping = threading.Event()
     admin = _Admin(machines, ordered, stopping.set)
-    token = session_token.renew(lab)
+    token = session_token.ensure(lab)
     managed = front.Manager().over(DomainDispatcherApplication(create_backend_app))
     application = entry.wrap(managed, ordered, admin)
     guarded = entry.guard(application, token, role_sessions.is_valid, addresses=[lab.gateway])

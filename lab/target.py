@@ -148,6 +148,11 @@ class LabHooks(Hooks):
         with progress.stage("lab"):
             self._prepare(recipes, progress.say)
 
+    def emulate(self, arch: str, progress: Progress, *, install: bool) -> None:
+        """Install the emulator, unless the processor is this machine's."""
+        if emulation.needed(arch):
+            needs.ensure(f"emulate_{arch}", install=install, say=progress.say)
+
     def _prepare(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> None:
         """Making a root filesystem mostly uses one core, so the lab is started and the vendors'
         files are made in parallel."""

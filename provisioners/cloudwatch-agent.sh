@@ -34,13 +34,5 @@ kiln_hold amazon-cloudwatch-agent
 
 kiln_install_files "$etc"
 kiln_install_runtime etc/systemd/system/amazon-cloudwatch-agent.service.d opt/kiln/lib/kiln-agent-sources
-configuration=$(find "/$etc" -name '*.json') || kiln_die "/$etc cannot be listed"
-while read -r file; do
-    [[ -z $file ]] || python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$file" || kiln_die "$file is not JSON"
-done <<<"$configuration"
 kiln_enable amazon-cloudwatch-agent.service
-# Agents before 1.300068 cannot read EFA counters: the recipe's files then ask for our collector.
-efa=
-[[ ! -e /$etc/kiln.d/efa.json ]] || efa=$(<"/$etc/kiln.d/efa.json")
-[[ $efa != *'"statsd"'* ]] || kiln_enable kiln-efa-statsd.timer
 kiln_record "version=$installed"

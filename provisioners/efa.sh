@@ -33,7 +33,7 @@ else
     tree=$(kiln_unpack "$archive" --strip-components=1) || exit 1
     flags=(-y)
     [[ -z $EFA_SKIP_PLUGIN ]] || flags+=(--skip-plugin)
-    (cd "$tree" && ./efa_installer.sh "${flags[@]}" >&2) || kiln_die "efa_installer.sh failed" "its own message is above"
+    (cd "$tree" && kiln_retry ./efa_installer.sh "${flags[@]}") || kiln_die "efa_installer.sh failed" "its own message is above"
     rm -rf "$tree"
     version=$(installed_version) || exit 1
 fi

@@ -92,6 +92,8 @@ check "private keys" containing '-----BEGIN [A-Z ]*PRIVATE KEY-----' /root /home
 check "AWS access keys" containing '(^|[^A-Z0-9])(AKIA|ASIA)[A-Z0-9]{16}([^A-Z0-9]|$)' /root /home /etc /opt/kiln /var/log
 check "machine id" machine_id
 check "D-Bus machine id" dbus_id
+check "host name" under /etc/hostname -- -type f -size +0
+check "package history" under /var/lib/dnf /var/lib/yum/history -- -name 'history*' -type f
 check "cloud-init state" under /var/lib/cloud/instances /var/lib/cloud/sem /var/lib/cloud/data -- -mindepth 1
 check "random seed and credential secret" under /var/lib/systemd/random-seed /var/lib/systemd/credential.secret -- -type f
 # A login that Packer repeats after cleanup.sh may write lastlog.

@@ -32,7 +32,7 @@ else
     # Amazon Linux 2 has DKMS in EPEL only.
     dkms=$(kiln_package_version dkms) || exit 1
     if [[ -z $dkms ]] && command -v amazon-linux-extras >/dev/null; then
-        amazon-linux-extras install -y epel >&2 || kiln_die "amazon-linux-extras cannot install epel, which has DKMS"
+        kiln_retry amazon-linux-extras install -y epel || kiln_die "amazon-linux-extras cannot install epel, which has DKMS"
     fi
 fi
 read -ra tools <<<"$KERNEL_OS_PACKAGES $KERNEL_COMPILER_PACKAGE"

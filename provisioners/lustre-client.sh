@@ -32,7 +32,7 @@ if [[ $KILN_FAMILY == debian ]]; then
     packages=("$module" lustre-client-utils)
 else
     # Only Amazon Linux 2 has it in a topic of its extras.
-    [[ -z $LUSTRE_TOPIC ]] || amazon-linux-extras enable "$LUSTRE_TOPIC" >&2 \
+    [[ -z $LUSTRE_TOPIC ]] || kiln_retry amazon-linux-extras enable "$LUSTRE_TOPIC" \
         || kiln_die "amazon-linux-extras has no topic $LUSTRE_TOPIC"
     read -ra packages <<<"$LUSTRE_OS_PACKAGES"
     ((${#packages[@]})) || kiln_die "LUSTRE_OS_PACKAGES is empty" "Amazon Linux has the client in a package"

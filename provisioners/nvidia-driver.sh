@@ -109,17 +109,16 @@ prepare_packages() {
 }
 
 choose_stream() { # STREAM
-    local listed
     # apt and Amazon Linux 2's yum know no streams.
     [[ $KILN_PACKAGE_MANAGER == dnf ]] || return 0
-    if ! listed=$(LC_ALL=C dnf -q module list nvidia-driver 2>&1); then
+    if ! kiln_pm module list nvidia-driver; then
         # dnf's answer where no repository has streams of it. Any other failure hides them.
-        [[ $listed == *"No matching Modules to list"* ]] ||
-            kiln_die "dnf cannot list the streams of nvidia-driver: ${listed##*$'\n'}"
+        grep -q "No matching Modules to list" "$KILN_DIR/package-tool.log" \
+            || kiln_die "dnf cannot list the streams of nvidia-driver" "its own message is above"
         return 0
     fi
-    dnf -q -y module reset nvidia-driver >&2 || kiln_die "dnf cannot reset the module nvidia-driver"
-    dnf -q -y module enable "nvidia-driver:$1" >&2 || kiln_die "NVIDIA's repository has no module stream $1"
+    kiln_pm module reset nvidia-driver || kiln_die "dnf cannot reset the module nvidia-driver"
+    kiln_pm module enable "nvidia-driver:$1" || kiln_die "NVIDIA's repository has no module stream $1"
 }
 
 # Prints the names of the installed packages of the driver's version.
@@ -272,6 +271,16 @@ decide_persistence() {
     kiln_record "files+=/$drop_in"
 }
 
+# The initramfs is older than the ban of nouveau, and may have the parent's nvidia module.
+rebuild_initramfs() {
+    local boot=${KILN_ROOT:-}/boot
+    if [[ -e $boot/initrd.img-$kernel ]]; then
+        update-initramfs -u -k "$kernel" >&2 || kiln_die "update-initramfs failed for $kernel"
+    elif [[ -e $boot/initramfs-$kernel.img ]]; then
+        dracut --force "$boot/initramfs-$kernel.img" "$kernel" >&2 || kiln_die "dracut failed for $kernel"
+    fi
+}
+
 # Prints the name of the package that nvidia-smi belongs to; nothing when it belongs to none, or is not there.
 smi_owner() {
     local program owner
@@ -333,6 +342,8 @@ if [[ $NVIDIA_KERNEL_MODULE == both ]]; then
     kiln_install_units kiln-gpu-select.service
     kiln_record "archive=$archive" "kept+=proprietary open"
 fi
+
+rebuild_initramfs
 
 # The runfile brings persistenced without a unit.
 kiln_unit_exists nvidia-persistenced.service \

@@ -16,7 +16,7 @@ case $KILN_DISTRO in
         command -v snap >/dev/null || kiln_die "there is no snapd, and Ubuntu has the SSM agent as a snap" \
             "install snapd on the parent AMI, or leave it out: \`without: [ssm-agent]\`"
         if ! snap list amazon-ssm-agent >/dev/null 2>&1; then
-            snap install --classic amazon-ssm-agent >&2 || kiln_die "snap cannot install amazon-ssm-agent"
+            kiln_retry snap install --classic amazon-ssm-agent || kiln_die "snap cannot install amazon-ssm-agent"
         fi
         listed=$(snap list amazon-ssm-agent) || kiln_die "snap cannot list amazon-ssm-agent"
         # Name Version Rev …, below a heading.

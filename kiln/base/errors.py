@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -69,13 +70,22 @@ def refuse_errors(findings: Iterable[Finding]) -> None:
         raise KilnError("\n".join(findings_lines(refused)), findings=refused)
 
 
+# What is wrong with a name, and not with the disk or with permissions.
+_OF_THE_NAME = (
+    *(errno.ENOENT, errno.EEXIST, errno.ENOTDIR),
+    *(errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
+)
+
+
 @contextlib.contextmanager
 def named_by(flag: str) -> Iterator[None]:
     """While inside, a file or folder that the flag named and that cannot be written is invalid
     input."""
     try:
         yield
-    except (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+    except OSError as error:
+        if error.errno not in _OF_THE_NAME:
+            raise
         raise KilnError(f"{flag}: {error.filename}: {error.strerror}") from None
 
 

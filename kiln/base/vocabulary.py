@@ -209,6 +209,7 @@ ORGANIZATIONAL_UNIT = Form(
     r"^arn:aws[a-z-]*:organizations::[0-9]{12}:ou/o-[a-z0-9]{10,32}/ou-[0-9a-z]{4,32}-[0-9a-z]{8,32}$",
     "an organizational unit's ARN such as arn:aws:organizations::123456789012:ou/o-1234567890/"
     "ou-abcd-12345678",
+    longest=512,
 )
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CopyImage.html (KmsKeyId)
 KMS_KEY = Form(

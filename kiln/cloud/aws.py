@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kiln.base.errors import KilnError, operation_failed
+from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.facts import tables
 
 if TYPE_CHECKING:
@@ -217,8 +217,20 @@ def sts(target: Endpoint) -> Any:
 
 
 def _caller(target: Endpoint) -> Any:
+    from botocore.exceptions import EndpointConnectionError
+
     with explained("the credentials could not be checked"):
-        return _client("sts", target).get_caller_identity()
+        try:
+            return _client("sts", target).get_caller_identity()
+        except EndpointConnectionError as error:
+            # A region that does not exist answers nothing: its host's name is unknown.
+            if target.region in regions():
+                raise
+            raise KilnError(
+                f"{target.region}: AWS has no region of that name, as far as boto3 here knows, and "
+                f"{error}",
+                hint=did_you_mean(target.region, regions()),
+            ) from None
 
 
 @cache

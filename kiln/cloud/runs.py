@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import grp
 import json
 import os
+import pwd
 import secrets
 import shutil
 import subprocess
@@ -52,11 +54,14 @@ class State:
     def require_valid(self, folder: str) -> None:
         """Refuse values that would remove something else than what the run of a folder made."""
         vocabulary.RUN_ID.required(self.run_id, "`run_id`")
+        vocabulary.TARGET.required(self.target, "`target`")
         vocabulary.REGION.required(self.region, "`region`")
+        if self.place is not None:
+            vocabulary.ACCOUNT_OR_ENDPOINT.required(self.place, "`place`")
         if self.run_id != folder:
             raise KilnError(f"`run_id` {self.run_id} is not the name of its folder")
-        if not isinstance(self.amis, bool):
-            raise KilnError("`amis` is not true or false")
+        if not isinstance(self.amis, bool) or not isinstance(self.where, str):
+            raise KilnError("`amis` is not true or false, or `where` is not text")
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,7 @@ class Run:
     def write_state(self, state: State) -> None:
         """Write the state; other processes, which look for dead runs, find it whole."""
         fresh = self.state.with_name(f".run.json.{os.getpid()}")
+        fresh.touch(mode=0o644)
         fresh.write_text(json.dumps(asdict(state)))
         fresh.replace(self.state)
 
@@ -105,7 +111,9 @@ def started(recipe: str, target: Target) -> Iterator[Run]:
     """
     vocabulary.RECIPE_NAME.required(recipe, "the recipe's name")
     parent = build_dir() / recipe
-    parent.mkdir(parents=True, exist_ok=True)
+    # What a later run removes is written here: nobody else may write it, whatever the umask says.
+    build_dir().mkdir(mode=0o755, parents=True, exist_ok=True)
+    parent.mkdir(mode=0o755, exist_ok=True)
     with (parent / ".lock").open("a+") as lock:
         _lock(lock, recipe)
         run_id = new_id()
@@ -114,7 +122,7 @@ def started(recipe: str, target: Target) -> Iterator[Run]:
         lock.truncate()
         lock.write(f"run {run.id}, process {os.getpid()}")
         lock.flush()
-        run.folder.mkdir()
+        run.folder.mkdir(mode=0o755)
         state = State(run.id, target.kind, target.place, target.where, target.region)
         try:
             run.write_state(state)
@@ -126,11 +134,17 @@ def started(recipe: str, target: Target) -> Iterator[Run]:
 
 
 def _lock(lock: IO[str], recipe: str) -> None:
-    """Take a recipe's lock. Who only looks (`_is_alive`) shares it for a moment."""
-    for _ in range(20):
+    """Take a recipe's lock. Who only looks (`_is_alive`) shares it for a moment, which is long on a
+    busy machine: wait up to a minute for that, and not at all for a run."""
+    for _ in range(1200):
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            break  # a run has it
+        fcntl.flock(lock, fcntl.LOCK_UN)
         time.sleep(0.05)
     lock.seek(0)
     raise operation_failed(
@@ -150,10 +164,34 @@ def _is_alive(run_id: str, lock: Path) -> bool:
     return False
 
 
+def _require_own(state: Path) -> None:
+    """Refuse a run's state that another user wrote, or could have."""
+    mine = {0, os.geteuid(), ROOT.stat().st_uid}
+    for path in (state, state.parent, state.parent.parent):
+        info = path.lstat()
+        others = info.st_mode & 0o002 or (info.st_mode & 0o020 and not _is_private_group(info))
+        if info.st_uid not in mine or others or path.is_symlink():
+            raise KilnError(f"another user can write {path}")
+
+
+def _is_private_group(info: os.stat_result) -> bool:
+    """Whether nobody but the owner is in a file's group, as where each user has one of their own.
+
+    A directory service may list no users: then the group counts as the owner's only by its number.
+    """
+    try:
+        owner = pwd.getpwuid(info.st_uid)
+        members = set(grp.getgrgid(info.st_gid).gr_mem)
+    except KeyError:
+        return False
+    members |= {user.pw_name for user in pwd.getpwall() if user.pw_gid == info.st_gid}
+    return owner.pw_gid == info.st_gid and members <= {owner.pw_name}
+
+
 def _read_state(path: Path) -> State:
     try:
         state = State(**json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise KilnError(f"not the state of a run: {error}") from None
     state.require_valid(path.parent.name)
     return state
@@ -176,12 +214,13 @@ def dead(refused: Callable[[str], None]) -> list[tuple[Run, State]]:
 def _state_of_dead(path: Path, refused: Callable[[str], None]) -> State | None:
     """The state of a run, if it crashed."""
     try:
+        _require_own(path)
         state = _read_state(path)
         return None if _is_alive(state.run_id, path.parent.parent / ".lock") else state
     except FileNotFoundError:  # its run has ended meanwhile
         return None
-    except KilnError as error:
-        refused(f"{path}: {error.message}; nothing is removed for it")
+    except (KilnError, OSError) as error:
+        refused(f"{path}: {error}; nothing is removed for it")
         return None
 
 

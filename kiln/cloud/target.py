@@ -68,6 +68,9 @@ class Hooks:
         """Start the target and make what builds of these recipes will use. `install`: also this
         machine's missing packages; `own_kernel`: also for instances that boot their own kernel."""
 
+    def emulate(self, arch: str, progress: Progress, *, install: bool) -> None:
+        """Make what instances of `arch` need on this machine, known when EC2 names the AMI."""
+
     def preparing(self, what: Sequence[str]) -> AbstractContextManager[None]:
         """While inside, this process works on the target, or is about to: on these rows or AMIs."""
         return nullcontext()

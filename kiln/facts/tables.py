@@ -20,6 +20,7 @@ from kiln.base import overlay, yaml_files
 from kiln.base.errors import did_you_mean
 from kiln.base.findings import Place
 from kiln.base.paths import KNOWLEDGE
+from kiln.base.vocabulary import masked
 from kiln.base.yaml_files import Path_, load_yaml, validated
 
 # Keys that name an entry of a list.
@@ -176,7 +177,8 @@ def message(program: str, name: str) -> re.Pattern[str]:
     return re.compile(_messages()[program][name]["pattern"])
 
 
-def http_reason(text: str) -> str | None:
-    """Why an HTTP request failed, in a few words; `text` is what its exception says."""
-    rows = _messages()["requests"].values()
-    return next((str(row["reason"]) for row in rows if re.search(row["pattern"], text)), None)
+def http_reason(error: Exception) -> str:
+    """Why an HTTP request failed, in a few words, without a password of a URL."""
+    text, rows = str(error), _messages()["requests"].values()
+    known = (str(row["reason"]) for row in rows if re.search(row["pattern"], text))
+    return next(known, masked(text, whole=True))

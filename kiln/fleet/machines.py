@@ -27,6 +27,8 @@ _AT_ONCE = 50
 _UNDER_WAY = ("Pending", "InProgress", "Delayed", "Cancelling")
 # Seconds that a command waits for its instance, and between two looks, at least.
 _DELIVERY, _POLL = 120, 0.5
+# Seconds after a command's end in which all its instances are listed as ended.
+_LAG = 30
 # Seconds between two lines about what is waited for; the first one comes after a moment.
 _REMINDER, _MOMENT = 30.0, 5.0
 Item = TypeVar("Item")
@@ -151,12 +153,18 @@ def run_command(
     }
     answers = {key: NO_ANSWER for ids in pending.values() for key in ids}
     waits = reminding(say)
+    ended: dict[str, float] = {}
     while pending:
-        late = time.monotonic() > deadline
-        for command in list(pending):
+        now = time.monotonic()
+        for command, ids in list(pending.items()):
+            late = now > deadline
             if late or _has_ended(target, command):
-                answers |= _answers(target, command)
-                del pending[command]
+                found = _answers(target, command)
+                answers |= found
+                # The answers are another list, which may lag behind.
+                unlisted = now - ended.setdefault(command, now) > _LAG
+                if late or unlisted or found.keys() >= set(ids):
+                    del pending[command]
         if pending:
             waiting = [key for ids in pending.values() for key in ids]
             waits(f"{document['DocumentName']} on {named(waiting)}")

@@ -186,8 +186,8 @@ def _with_plugin(packer: Packer, install: bool, say: Callable[[str], None]) -> P
     folder = _cache() / "plugins"
     binary = _fetched("plugin", folder / table("packer")["plugin"]["source"], install, say)
     # From 1.11 on Packer loads no plugin without this.
-    checksum = binary.with_name(f"{binary.name}_SHA256SUM")
-    checksum.write_text(hashlib.sha256(binary.read_bytes()).hexdigest(), encoding="utf-8")
+    checksum = _sha256(binary.read_bytes()).encode()
+    _put(binary.with_name(f"{binary.name}_SHA256SUM"), checksum)
     version = table("packer")["releases"]["plugin"]["version"]
     return replace(packer, plugin=version, plugin_folder=folder)
 
@@ -198,54 +198,64 @@ def _cache() -> Path:
 
 
 def _fetched(name: str, folder: Path, install: bool, say: Callable[[str], None]) -> Path:
-    """Return the program of a pinned release, after fetching it if it is not in `folder` yet."""
+    """Return the program of a pinned release in `folder`, as its archive of the pinned hash has it.
+
+    Archive and program are compared at each call: others may have written to the cache since.
+    """
     release = table("packer")["releases"][name]
     kind = f"{platform.system().lower()}_{_PROCESSORS.get(platform.machine(), platform.machine())}"
     values = {"version": release["version"], "platform": kind}
     url = mirrors.mirrored(release["url"].format(**values), mirrors.mirrors())
-    file = release["file"].format(**values)
-    program = folder / (f"{file}-{release['version']}" if name == "packer" else file)
-    if program.is_file():
-        return program
-    problem = "--no-install was given"
-    if kind not in release["sha256"]:
+    file, sha256 = release["file"].format(**values), release["sha256"].get(kind)
+    archive = _cache() / urlsplit(url).path.rpartition("/")[2]
+    problem = ""
+    if sha256 is None:
         problem = f"no hash of it is known for {kind}"
-    elif install:
-        say(f"fetching {url}")
-        problem = _fetch(url, release["sha256"][kind], file, program)
+    elif not archive.is_file() or _sha256(archive.read_bytes()) != sha256:
+        problem = "--no-install was given"
+        if install:
+            say(f"fetching {url}")
+            problem = _fetch(url, sha256, archive)
     if problem:
         facts = table("packer")
         raise operation_failed(
-            f"{urlsplit(url).path.rpartition('/')[2]} is needed, and {problem}",
+            f"{archive.name} is needed, and {problem}",
             hint=f"install Packer {facts['minimum']} or newer with its amazon plugin "
-            f"{facts['plugin']['floor']} ({_INSTALL_PAGE}), or unzip {url} and put its {file} at "
-            f"{program}",
+            f"{facts['plugin']['floor']} ({_INSTALL_PAGE}), or put {url} at {archive}",
         )
+    program = folder / (f"{file}-{release['version']}" if name == "packer" else file)
+    with zipfile.ZipFile(archive) as zipped:
+        _put(program, zipped.read(file), mode=0o755)
     return program
 
 
-def _fetch(url: str, sha256: str, member: str, program: Path) -> str:
-    """Unpack the archive's program if it has the hash. Return why not, or nothing."""
+def _fetch(url: str, sha256: str, archive: Path) -> str:
+    """Keep the archive if it has the hash. Return why not, or nothing."""
     import requests
 
-    program.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=program.parent) as folder:
-        archive = Path(folder, "archive.zip")
-        try:
-            with (
-                requests.get(url, stream=True, timeout=_TIMEOUT) as answer,
-                archive.open("wb") as to,
-            ):
-                answer.raise_for_status()
-                for piece in answer.iter_content(1 << 20):
-                    to.write(piece)
-        except requests.RequestException as error:
-            return f"{urlsplit(url).netloc} does not answer: {http_reason(str(error)) or error}"
-        found = hashlib.sha256(archive.read_bytes()).hexdigest()
-        if found != sha256:
-            return f"{url} has sha256 {found}, expected {sha256}"
-        with zipfile.ZipFile(archive) as zipped:
-            unpacked = Path(zipped.extract(member, folder))
-        unpacked.chmod(0o755)
-        unpacked.replace(program)
+    try:
+        answer = requests.get(url, timeout=_TIMEOUT)
+        answer.raise_for_status()
+    except requests.RequestException as error:
+        return f"{urlsplit(url).netloc} does not answer: {http_reason(error)}"
+    found = _sha256(answer.content)
+    if found != sha256:
+        return f"{url} has sha256 {found}, expected {sha256}"
+    _put(archive, answer.content)
     return ""
+
+
+def _put(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Write a file unless it has the content; a Packer that runs finds it whole."""
+    if path.is_file() and path.read_bytes() == content:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        fresh = Path(folder, "fresh")
+        fresh.write_bytes(content)
+        fresh.chmod(mode)
+        fresh.replace(path)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

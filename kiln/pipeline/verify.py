@@ -256,6 +256,7 @@ def verify_by_id(
             progress.say(f"aws: {line}")
         if own_kernel:
             target.hooks.require_own_kernel(known.recipe or {})
+        target.hooks.emulate(known.arch, progress, install=install)
         kind = instance_type or known.verify_instance_type
         if target.bills:
             progress.say(f"will launch: {kind} in {target.region} for {ami_id}")

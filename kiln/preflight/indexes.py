@@ -115,7 +115,7 @@ class Fetcher:
 
 def _no_answer(url: str, error: Exception) -> NoAnswerError:
     """Return a failed request in a few words, without the URL that the exception repeats."""
-    return NoAnswerError(urlsplit(url).netloc, http_reason(str(error)) or str(error))
+    return NoAnswerError(urlsplit(url).netloc, http_reason(error))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any
+from uuid import uuid4
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.tags import FORMER_PROVENANCE, LINE, PREFIX, RECIPE, RETIRING, RUN_ID, SOURCE_IMAGE
@@ -69,15 +70,21 @@ def copy_everywhere(
         return _start_copy(target.in_region(region), source, line, settings)
 
     images = in_regions(regions, start)
-    for region, ami_id in images.items():
-        if region != source.region:
-            say(f"{region}: waits for {ami_id}")
-            _wait(target.in_region(region), ami_id)
-            say(f"{region}: {ami_id} is available")
+    for region in (each for each in images if each != source.region):
+        there = target.in_region(region)
+        say(f"{region}: waits for {images[region]}")
+        if not _wait(there, images[region]):
+            images[region] = _start_copy(there, source, line, settings, anew=True)
+            say(f"{region}: that copy was deregistered; waits for {images[region]}")
+            if not _wait(there, images[region]):
+                raise operation_failed(f"the copy {images[region]} in {region} is gone")
+        say(f"{region}: {images[region]} is available")
     return images
 
 
-def _start_copy(target: Target, source: Image, line: str, settings: Publish) -> str:
+def _start_copy(
+    target: Target, source: Image, line: str, settings: Publish, *, anew: bool = False
+) -> str:
     """Start a copy in the target's region, or find the one that is there; return its id.
 
     Its tags are the source's, and `kiln:source-image`; its snapshots carry the run's id.
@@ -119,16 +126,16 @@ def _start_copy(target: Target, source: Image, line: str, settings: Publish) -> 
     if settings.copy_minutes:
         wanted["SnapshotCopyCompletionDurationMinutes"] = settings.copy_minutes
     # EC2 may not list a copy at once: sent again, by another run too, the request makes no second
-    # one. Not for ever: EC2 answers the token of a copy that was deregistered with its old id.
+    # one. `anew`: the copy was deregistered, and EC2 answers its token with its id.
     # https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html
-    same = json.dumps([wanted, target.region, f"{utc_now():%Y%m%d%H}"], sort_keys=True)
-    wanted["ClientToken"] = sha256(same.encode()).hexdigest()
+    same = json.dumps([wanted, target.region], sort_keys=True).encode()
+    wanted["ClientToken"] = uuid4().hex if anew else sha256(same).hexdigest()
     with aws.explained(f"{source.ami_id} could not be copied to {target.region}"):
         return str(aws.ec2(target).copy_image(**wanted)["ImageId"])
 
 
-def _wait(target: Target, ami_id: str) -> None:
-    """Wait until a copy is available. EC2 may not show it at once."""
+def _wait(target: Target, ami_id: str) -> bool:
+    """Wait until a copy is available; False if it is gone. EC2 may not show it at once."""
     ec2 = aws.ec2(target)
     waits = {"image_exists": 600, "image_available": _COPY_TIMEOUT}
     try:
@@ -138,13 +145,15 @@ def _wait(target: Target, ami_id: str) -> None:
                 ec2.get_waiter(state).wait(ImageIds=[ami_id], WaiterConfig=often)  # type: ignore[call-overload]
     except KilnError:
         image = find_image(target, ami_id)
-        if image and image.state in ("pending", "available"):
+        if image is None:
+            return False
+        if image.state in ("pending", "available"):
             raise
-        why = f"{image.state}: {image.reason}" if image else "gone"
         raise operation_failed(
-            f"the copy {ami_id} in {target.region} is {why}",
+            f"the copy {ami_id} in {target.region} is {image.state}: {image.reason}",
             hint="publish again makes another one; ./invoke sweep removes the failed one",
         ) from None
+    return True
 
 
 def _description(source: Image) -> str:

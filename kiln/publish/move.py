@@ -88,7 +88,8 @@ def move_everywhere(
             done_so_far = f"moved to {release.ami_name}: {', '.join(moved) or 'none'}"
             left = ", ".join(regions[len(moved) :]) or "none"
             raise operation_failed(
-                f"{error.message}\n  {done_so_far}; not: {left}", hint="run it again to go on"
+                f"{error.message}\n  {done_so_far}; not: {left}",
+                hint="; ".join(filter(None, [error.hint, "run it again to go on"])),
             ) from None
         was = held.image_id if held else None
         done.append(Move(line.name, release.channel, region, ami_id, changed, was, followed))

@@ -247,7 +247,7 @@ def fatal_xids(message: str) -> int:
     """Return how many fatal Xids a line reports: test events, marked as injected, do not count."""
     try:
         event: Any = json.loads(message)
-    except ValueError:
+    except (ValueError, RecursionError):
         return 0
     if not isinstance(event, dict) or event.get("injected") or event.get("severity") != "fatal":
         return 0

@@ -53,7 +53,7 @@ def attest(
         envelope = sign_statement(text, sign, target)
         with aws.explained(f"the statement of {ami_id} could not be kept in {region}"):
             put_parameter(there, tags, statement_parameter(ami_id), envelope)
-        if Path(record.folder).is_dir():
+        if record.folder and Path(record.folder).is_dir():
             (Path(record.folder) / f"provenance-{region}.json").write_text(envelope + "\n")
 
     in_regions(list(images), attest_there)
@@ -67,8 +67,11 @@ def sign_statement(statement: str, sign: Sign, target: Target) -> str:
             envelope.sign(_KmsSigner(sign.kms_key, target))
     else:
         path = matrix_file().parent / str(sign.key_file)
+        key = key_in_file(path)
         try:
-            envelope.sign(CryptoSigner.from_priv_key_uri(f"file2:{path}", key_in_file(path)))
+            # Not by CryptoSigner's URI: it takes no path with # or ?.
+            private = pems.load_pem_private_key(path.read_bytes(), None)
+            envelope.sign(CryptoSigner(private, key))
         except (ValueError, TypeError):
             raise KilnError(f"{path}: a private key is needed to sign") from None
     return json.dumps(envelope.to_dict(), separators=(",", ":"))
@@ -102,7 +105,7 @@ def verify_image(target: Target, ami_id: str, key: SSlibKey) -> Provenance:
             said, wrong = _said(statement), list(_differences(image, statement))
         except VerificationError:
             wrong = [f"the statement in {name} was changed, or another key signed it"]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             wrong = [f"the statement in {name} is not one of AMI Kiln's: {error!r}"]
     return Provenance(ami_id, target.region, said, tuple(wrong))
 

@@ -10,12 +10,13 @@ from kiln.telemetry.settings import Telemetry, telemetry_facts
 
 # CloudWatch's price list. Amounts are text, like all decimals.
 _PRICES = "cloudwatch-prices"
+_MOST = 1_000_000
 
 
 def monthly_cost(instance_type: str, settings: Telemetry, *, instances: int = 1) -> dict[str, Any]:
     """Series, and US dollars per month, of a fleet of one instance type, before any free tier."""
-    if instances < 1:
-        raise KilnError(f"{instances} instances have no cost", hint="give a number from 1 on")
+    if not 1 <= instances <= _MOST:
+        raise KilnError(f"{instances} instances have no cost", hint=f"give 1 to {_MOST}")
     kind = instance(instance_type)
     # A fractional type shows its slice as one GPU.
     series = metric_series(

@@ -1,9 +1,9 @@
 """The lab's session token, which every SDK sends as `X-Amz-Security-Token`.
 
-A lab makes one each time it starts and keeps it in its state folder, where only root reads it: who
-has it can start machines on this host. A program that takes the lab's port while the lab is down
-hears a token that opens nothing later. Signatures are not checked, so id and secret of the access
-key are no secrets.
+A lab makes one at its first start and keeps it in its state folder, where only root reads it: who
+has it can start machines on this host. It lives until `lab.clean`: a lab is started anew when its
+code or the matrix has changed, and its clients go on. Signatures are not checked, so id and secret
+of the access key are no secrets.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ SECRET_KEY = "not-checked-by-the-lab"  # noqa: S105 - no secret
 HEADER = "X-Amz-Security-Token"
 
 
-def renew(lab: Lab) -> str:
-    """Return a new token, kept for the lab's clients."""
+def ensure(lab: Lab) -> str:
+    """Return the lab's token, which is made if there is none."""
+    if token := read(lab):
+        return token
     file = _file(lab)
     making = file.with_suffix(".new")
     making.unlink(missing_ok=True)

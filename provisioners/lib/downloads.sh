@@ -18,9 +18,7 @@ kiln_download() {
         from=$(kiln_mirrored "$url") || exit 1
         kiln_say "downloading $from"
         rm -f "$file" || kiln_die "$file cannot be replaced"
-        curl --fail --location --silent --show-error --retry 5 --retry-delay 2 --connect-timeout 20 \
-            --proto '=https' --tlsv1.2 --output "$file.part" "$from" \
-            || kiln_die "cannot download $from" "is the host reachable, and is this version still published?"
+        _kiln_fetch "$from" "$file.part"
         mv "$file.part" "$file" || kiln_die "$file.part cannot be renamed"
         seen=$(_kiln_sha256 "$file") || exit 1
     fi
@@ -33,6 +31,27 @@ kiln_download() {
     python3 "$KILN_DIR/lib/record.py" download "$KILN_ETC/downloads.json" "$url" "$seen" "$how" "$KILN_COMPONENT" \
         || kiln_die "$KILN_ETC/downloads.json cannot be written"
     printf '%s\n' "$file"
+}
+
+# Fetches URL into FILE, and goes on where a transfer ended when the host resets, refuses, truncates or stalls. Not by
+# curl's --retry: before curl 7.71 (--retry-all-errors) it does not repeat these, and it begins each file anew.
+_kiln_fetch() { # URL FILE
+    local code wait
+    rm -f "$2" || kiln_die "$2 cannot be replaced"
+    for wait in 2 4 8 16 32 0; do
+        code=$(curl --fail --location --silent --show-error --connect-timeout 20 --speed-limit 10000 --speed-time 60 \
+            --continue-at - --proto '=https' --tlsv1.2 --write-out '%{http_code}' --output "$2" "$1") && return 0
+        case $?:$code in
+            *:408 | *:429) ;;
+            # The host cannot go on in the middle, or the file was whole: begin anew.
+            33:* | *:416) rm -f "$2" || kiln_die "$2 cannot be replaced" ;;
+            *:4??) break ;;
+        esac
+        ((wait)) || break
+        kiln_say "the download failed, trying again in $wait s"
+        sleep "$wait" || kiln_die "sleep failed"
+    done
+    kiln_die "cannot download $1" "is the host reachable, and is this version still published?"
 }
 
 _kiln_sha256() {

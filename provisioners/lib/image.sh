@@ -20,14 +20,21 @@ kiln_unit_exists() {
 }
 
 # kiln_install_runtime path…: files and folders below runtime/, owned by root.
-kiln_install_runtime() {
-    local path file files source mode start
+kiln_install_runtime() { _kiln_install_below runtime "$@"; }
+
+# kiln_install_files path…: what was rendered for this recipe, below files/; on top of what runtime/ has.
+kiln_install_files() { _kiln_install_below files "$@"; }
+
+_kiln_install_below() { # FOLDER path…
+    local folder=$1 path file files source mode start
+    shift
     for path in "$@"; do
-        [[ -e $KILN_DIR/runtime/$path ]] || kiln_die "runtime/$path is missing from the upload"
-        files=$(cd "$KILN_DIR/runtime" && find "$path" -type f ! -name '*.pyc') || kiln_die "runtime/$path cannot be listed"
+        [[ -e $KILN_DIR/$folder/$path ]] || kiln_die "$folder/$path is missing from the upload" \
+            "a file of files/ is rendered if a component's files(recipe) names it"
+        files=$(cd "$KILN_DIR/$folder" && find "$path" -type f ! -name '*.pyc') || kiln_die "$folder/$path cannot be listed"
         while read -r file; do
             [[ -n $file ]] || continue
-            source=$KILN_DIR/runtime/$file mode=0644 start=
+            source=$KILN_DIR/$folder/$file mode=0644 start=
             # Fails at the end of a file of one byte.
             IFS= read -r -n 2 start <"$source" || true
             [[ $start != '#!' ]] || mode=0755
@@ -48,21 +55,6 @@ kiln_install_units() {
         for dropins in "$folder/$unit.d" "$folder/kiln-.service.d" "$folder/kiln-gpu-.service.d"; do
             [[ $unit != kiln-*.service || ! -d $KILN_DIR/runtime/$dropins ]] || kiln_install_runtime "$dropins"
         done
-    done
-}
-
-# kiln_install_files path…: what was rendered for this recipe, below files/; on top of what runtime/ has.
-kiln_install_files() {
-    local path file files
-    for path in "$@"; do
-        [[ -e $KILN_DIR/files/$path ]] \
-            || kiln_die "files/$path is not rendered for this image" "a component's files(recipe) names it"
-        files=$(cd "$KILN_DIR/files" && find "$path" -type f) || kiln_die "files/$path cannot be listed"
-        while read -r file; do
-            [[ -n $file ]] || continue
-            install -D -m 0644 "$KILN_DIR/files/$file" "${KILN_ROOT:-}/$file" || kiln_die "/$file cannot be installed"
-        done <<<"$files"
-        kiln_record "files+=/$path"
     done
 }
 

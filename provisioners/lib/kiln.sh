@@ -6,6 +6,7 @@
 #   kiln_install name[=version[@build]]…         install; does nothing for what is installed already
 #   kiln_hold name…, kiln_unhold name…           keep upgrades from moving packages; allow it again
 #   kiln_pm ARGUMENT…                            one run of the package tool, with retries
+#   kiln_retry COMMAND…                          the same for a command that fetches packages itself
 #   kiln_mirrored URL                            the same URL at a mirror of KILN_MIRRORS
 # downloads.sh
 #   kiln_download X                              fetch X_URL, enforce X_SHA256; prints the file's path
@@ -34,7 +35,7 @@
 #@ env KILN_PACKAGE_MANAGER  required  yum, dnf or apt
 #@ env KILN_COMPONENT        required  the script's own name, which each script sets before it sources this file
 #@ env KILN_MIRRORS          optional  beginning of a URL=what takes its place during the bake, separated by spaces
-#@ env KILN_TIME_LIMIT        optional  when the script ends itself: 90m, 2h; never when empty
+#@ env KILN_TIME_LIMIT        optional  when the script is ended: 90m, 2h; never when empty
 #@ env KILN_PROXY            optional  proxy of the bake, which curl and the package tools have as https_proxy too
 #@ env KILN_ETC              optional  where records go, /etc/kiln when empty; tests set it
 #@ env KILN_ROOT             optional  prefix of the paths that are installed to, empty on a machine; tests set it
@@ -79,35 +80,21 @@ _kiln_place() { # SKIP [LINE]
 # ---------------------------------------------------------------- environment
 
 # kiln_env SCRIPT…: check the variables that the scripts' headers declare. A required one must be given and
-# not be empty; an optional one that is missing becomes empty.
+# not be empty; an optional one that is missing becomes empty. The pipeline has checked the headers themselves.
 kiln_env() {
-    local file mark kind name need missing=()
+    local file mark kind name need names missing=()
     for file in "$@"; do
         while read -r mark kind name need _; do
             [[ $mark == '#'* ]] || break
             [[ $mark == '#@' ]] || continue
-            case $kind in
-                env) _kiln_variable "$name" "$need" ;;
-                download)
-                    _kiln_variable "${name}_URL" "$need"
-                    _kiln_variable "${name}_SHA256" optional
-                    ;;
-                *) kiln_die "$file declares an unknown kind: $kind" "it must be env or download" ;;
-            esac
+            names=("$name")
+            [[ $kind == env ]] || names=("${name}_URL" "${name}_SHA256")
+            [[ $need == optional || -n ${!names[0]:-} ]] || missing+=("${names[0]}")
+            for name in "${names[@]}"; do printf -v "$name" '%s' "${!name:-}"; done
         done <"$file" || kiln_die "$file cannot be read"
     done
     ((${#missing[@]} == 0)) || kiln_die "missing or empty in the environment: ${missing[*]}" \
         "the script's header requires it; the component must give it"
-}
-
-# Adds to `missing` of kiln_env.
-_kiln_variable() { # NAME required|optional
-    [[ $1 =~ ^[A-Z][A-Z0-9_]*$ ]] || kiln_die "the header declares a name that is not valid: $1"
-    case $2 in
-        required) [[ -n ${!1:-} ]] || missing+=("$1") ;;
-        optional) [[ -n ${!1:-} ]] || printf -v "$1" '%s' '' ;;
-        *) kiln_die "the header says neither required nor optional for $1" ;;
-    esac
 }
 
 # ---------------------------------------------------------------- the record of a component
@@ -137,8 +124,6 @@ _kiln_line=''
 # Runs when the script ends. Packer itself reports only that a script failed.
 _kiln_finish() { # STATUS COMMAND
     local status=$1
-    _kiln_forget_limit
-    ((status == 0)) || [[ ! -e $_kiln_overtime ]] || _kiln_time_is_up "$2"
     if ((status == 0)) && [[ -e $_kiln_reported ]]; then
         kiln_say "ERROR: the script went on after the error above"
         exit 1
@@ -149,7 +134,6 @@ _kiln_finish() { # STATUS COMMAND
     elif ((status != 0)) && [[ ! -e $_kiln_reported ]]; then
         _kiln_report "$status" "$2"
     fi
-    _kiln_release_output "$status"
     exit "$status"
 }
 
@@ -169,6 +153,16 @@ _kiln_report() { # STATUS COMMAND
         kiln_say "ERROR: the script ended with status $1: ${2//$'\n'/; }"
         [[ -z $_kiln_line ]] || kiln_say "  at: $KILN_COMPONENT.sh line $_kiln_line"
     fi
+}
+
+# Of the time limit, or of a shutdown. A trap does not know the line in a function: the script's is named.
+_kiln_ended_by_signal() {
+    trap '' TERM
+    kiln_say "ERROR: ended by a signal after $SECONDS s; its time limit is ${KILN_TIME_LIMIT:-none}"
+    [[ -z $_kiln_line ]] || kiln_say "  at: $KILN_COMPONENT.sh line $_kiln_line"
+    kiln_say "  if it only needs longer: --time-limits $KILN_COMPONENT=…, or in amis.yaml aws: {time_limits: {$KILN_COMPONENT: …}}"
+    : >"$_kiln_reported" || true
+    exit 1
 }
 
 # ---------------------------------------------------------------- small questions
@@ -191,12 +185,15 @@ kiln_version_lt() {
 # ---------------------------------------------------------------- start
 
 _kiln_reported=${KILN_DIR:?}/reported-error
-_kiln_overtime=$KILN_DIR/overtime
-rm -f "$_kiln_reported" "$_kiln_overtime" || kiln_die "$_kiln_reported cannot be removed"
+rm -f "$_kiln_reported" || kiln_die "$_kiln_reported cannot be removed"
 # Before the trap: what is wrong with the environment is one message.
 kiln_env "$KILN_DIR/lib/kiln.sh"
 # A shell that was started with -c (tests) has no script and no header.
 [[ ! -f $0 ]] || kiln_env "$0"
+if [[ -n $KILN_TIME_LIMIT && -f $0 && -z ${KILN_LIMITED:-} ]]; then
+    # TERM goes to all that the script started, and half a minute later KILL.
+    KILN_LIMITED=yes exec timeout -k 30 "$KILN_TIME_LIMIT" "$BASH" "$0" </dev/null
+fi
 KILN_ETC=${KILN_ETC:-/etc/kiln}
 mkdir -p "$KILN_ETC/components" || kiln_die "$KILN_ETC/components cannot be made"
 # ERR: in functions too (-E). DEBUG: the script's own commands only, not those in functions; an EXIT trap
@@ -204,6 +201,7 @@ mkdir -p "$KILN_ETC/components" || kiln_die "$KILN_ETC/components cannot be made
 set -E
 trap '_kiln_failed "$?" "$LINENO" "$BASH_COMMAND" "${PIPESTATUS[*]}"' ERR
 trap '_kiln_finish "$?" "$BASH_COMMAND"' EXIT
+trap _kiln_ended_by_signal TERM
 
 # /dev/null: the linter checks these files alone, not again for each script that has this library.
 # shellcheck source=/dev/null
@@ -214,9 +212,6 @@ source "$KILN_DIR/lib/downloads.sh"
 source "$KILN_DIR/lib/dkms.sh"
 # shellcheck source=/dev/null
 source "$KILN_DIR/lib/image.sh"
-# shellcheck source=/dev/null
-source "$KILN_DIR/lib/time_limit.sh"
 
-_kiln_limit_time
 # The last: from here on each line is the script's. Line 1 is not a command: an EXIT trap sees it.
 trap '((LINENO == 1)) || _kiln_line=$LINENO' DEBUG

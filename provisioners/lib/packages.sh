@@ -2,14 +2,15 @@
 # Packages at exact versions, and holds. Part of kiln.sh.
 set -euo pipefail
 
-# kiln_pm ARGUMENT…: one run of the package tool, repeated when a mirror fails for a moment or another
-# process holds the lock. Returns the tool's status when it failed three times: the caller says what failed.
-kiln_pm() {
+# kiln_retry COMMAND…: repeat a command that fetches packages when a mirror fails for a moment or another process
+# holds a lock. Returns its status when it failed three times: the caller says what failed. Its output is in
+# $KILN_DIR/package-tool.log.
+kiln_retry() {
     local try=0 locked=0 status log=$KILN_DIR/package-tool.log
     kiln_use_mirrors
     while true; do
         status=0
-        _kiln_pm_once "$@" 2>&1 | tee "$log" >&2 || status=$?
+        "$@" 2>&1 | tee "$log" >&2 || status=$?
         ((status)) || return 0
         # Neither tool waits for these by itself. apt-get update for the lock of the package lists, which
         # DPkg::Lock::Timeout does not cover, with this message of apt 1 to 3: github:Debian/apt
@@ -20,18 +21,33 @@ kiln_pm() {
             sleep 5
             continue
         fi
+        # No mirror has what does not exist.
+        ! grep -Eq 'Unable to locate package|Unable to find a match|No matching Modules to list' "$log" || return "$status"
         ((++try < 3)) || return "$status"
-        kiln_say "$KILN_PACKAGE_MANAGER $1 failed, trying again"
-        sleep $((try * 2))
+        kiln_say "$1 failed, trying again"
+        # A mirror that is being updated needs a while, and then other metadata.
+        sleep $((try * 20))
+        _kiln_renew_metadata
     done
 }
 
-_kiln_pm_once() { # ARGUMENT…
+# Its failure shows when the command is repeated.
+_kiln_renew_metadata() {
+    if [[ $KILN_PACKAGE_MANAGER == apt ]]; then
+        rm -rf "${KILN_ROOT:-}"/var/lib/apt/lists/* || true
+        apt-get -qq update >&2 || true
+    else
+        "$KILN_PACKAGE_MANAGER" -q clean expire-cache >&2 || true
+    fi
+}
+
+# kiln_pm ARGUMENT…: one run of the package tool, with retries.
+kiln_pm() {
     case $KILN_PACKAGE_MANAGER in
         # A sync per file is for machines that must survive a power cut; cleanup.sh syncs once.
-        apt) apt-get -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 -o Dpkg::Options::=--force-confold \
-                 -o Dpkg::Options::=--force-unsafe-io "$@" ;;
-        *) "$KILN_PACKAGE_MANAGER" -q -y "$@" ;;
+        apt) kiln_retry apt-get -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 \
+                 -o Dpkg::Options::=--force-confold -o Dpkg::Options::=--force-unsafe-io "$@" ;;
+        *) kiln_retry "$KILN_PACKAGE_MANAGER" -q -y "$@" ;;
     esac
 }
 
@@ -99,17 +115,13 @@ kiln_mirrored() {
 # kiln_use_mirrors: the package sources name the mirrors, also those that components have added since.
 kiln_use_mirrors() {
     local pair
-    for pair in $KILN_MIRRORS; do
-        _kiln_replace_in_sources "${pair%%=*}" "${pair#*=}"
-    done
+    for pair in $KILN_MIRRORS; do _kiln_replace_in_sources "${pair%%=*}" "${pair#*=}"; done
 }
 
 # kiln_forget_mirrors: the package sources name the vendors again.
 kiln_forget_mirrors() {
     local pair
-    for pair in $KILN_MIRRORS; do
-        _kiln_replace_in_sources "${pair#*=}" "${pair%%=*}"
-    done
+    for pair in $KILN_MIRRORS; do _kiln_replace_in_sources "${pair#*=}" "${pair%%=*}"; done
 }
 
 # kiln_skip_unavailable: yum and dnf go on without a repository that the bake added, when they cannot reach it. At the
@@ -209,25 +221,21 @@ kiln_install() {
         kiln_pm install -y --no-install-recommends --allow-downgrades "${wanted[@]}"
     else
         kiln_pm install "${wanted[@]}"
-    fi || _kiln_not_installed "$?" "$@"
+    fi || _kiln_not_installed "$@"
     _kiln_assert_installed "$@"
 }
 
-# The package tool refused all for the sake of one: names those that no repository has.
-_kiln_not_installed() { # STATUS name[=version[@build]]…
-    local status=$1 spec name version build missing=()
-    shift
+# The package tool rejects the whole transaction if one name is unknown: name those that no repository has.
+_kiln_not_installed() { # name[=version[@build]]…
+    local spec name version build missing=()
     for spec in "$@"; do
         _kiln_split "$spec"
         _kiln_can_be_had "$name" || missing+=("$name")
     done
     ((${#missing[@]} == 0)) || _kiln_missing "${missing[@]}"
-    _kiln_with "$status" || kiln_die "$KILN_PACKAGE_MANAGER could not install $*" \
+    kiln_die "$KILN_PACKAGE_MANAGER could not install $*" \
         "its own message is above; does the repository still carry exactly these versions?"
 }
-
-# Sets the status that kiln_die reports.
-_kiln_with() { return "$1"; }
 
 # Is there a package of that name, installed or in a repository? A tool that fails gives no answer, which counts as yes.
 _kiln_can_be_had() {
@@ -318,7 +326,7 @@ kiln_lock_held() {
             "a component after it moved it"
         [[ $'\n'$held$'\n' == *$'\n'"$name-$version"$'\n'* ]] || missing+=("$name")
     done <<<"$collected"
-    ((${#missing[@]} == 0)) || "$KILN_PACKAGE_MANAGER" -q versionlock add "${missing[@]}" >/dev/null \
+    ((${#missing[@]} == 0)) || kiln_pm versionlock add "${missing[@]}" \
         || kiln_die "$KILN_PACKAGE_MANAGER versionlock cannot hold ${missing[*]}"
 }
 
@@ -353,7 +361,7 @@ kiln_unhold() {
     if [[ $KILN_FAMILY == debian ]]; then
         apt-mark unhold "${names[@]}" >/dev/null || kiln_die "apt-mark cannot release the hold on ${names[*]}"
     else
-        "$KILN_PACKAGE_MANAGER" -q versionlock delete "${names[@]}" >/dev/null \
+        kiln_pm versionlock delete "${names[@]}" \
             || kiln_die "$KILN_PACKAGE_MANAGER versionlock cannot release the hold on ${names[*]}"
     fi
 }

@@ -6,10 +6,11 @@ import http.client
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, EndpointConnectionError
 
 from kiln.base.errors import KilnError
 from kiln.cloud import aws, network
+from kiln.cloud.target import Target
 
 REGIONS = ["us-east-1", "eu-west-1", "ap-south-1"]
 
@@ -43,6 +44,21 @@ def test_a_proxy_that_does_not_speak_http_is_one_message(monkeypatch: pytest.Mon
     with pytest.raises(KilnError, match="this machine's public address is unknown") as refused:
         network.public_address()
     assert refused.value.exit_status == 1
+
+
+def test_a_region_that_is_misspelled_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Sts:
+        def get_caller_identity(self) -> Any:
+            raise EndpointConnectionError(endpoint_url="https://sts.example")
+
+    monkeypatch.setattr(aws, "_client", lambda *_: Sts())
+    with pytest.raises(KilnError, match="eu-centrall-1: AWS has no region of that name") as refused:
+        Target("a test", "eu-centrall-1").identified()
+    assert refused.value.exit_status == 2
+    assert refused.value.hint.startswith("did you mean 'eu-central-1'?")
+    with pytest.raises(KilnError, match="the credentials could not be checked") as failed:
+        Target("a test", "eu-central-1").identified()
+    assert failed.value.exit_status == 1
 
 
 @pytest.mark.parametrize("code", ["NotFound", "Unavailable", "Malformed"])

@@ -14,7 +14,8 @@ import pytest
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import TEMPLATES
-from kiln.fleet import document, install, status
+from kiln.cloud.target import Target
+from kiln.fleet import document, install, machines, status
 from kiln.fleet.install import Installation, Wave, allowed_errors, plan_waves
 from kiln.fleet.machines import FleetMachine, parse_targets
 from kiln.xid import archive
@@ -366,3 +367,19 @@ def test_the_table_has_a_line_for_each_instance_and_what_it_lacks() -> None:
     lacks = "    no events: its stream is not there"
     assert lines[2:] == [lacks, lines[1], lacks, "0 of 2 instances report"]
     assert status.status_table([]) == "no running instance"
+
+
+def test_an_instance_that_is_listed_late_has_not_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command has ended, and the list of its instances does not have them yet."""
+    done = machines.CommandAnswer(True)
+    lists: list[dict[str, machines.CommandAnswer]] = [{}, {"i-1": done}, {"i-1": done, "i-2": done}]
+    monkeypatch.setattr(machines, "_send", lambda *given: "a command")
+    monkeypatch.setattr(machines, "_has_ended", lambda *given: True)
+    monkeypatch.setattr(machines, "_answers", lambda *given: lists.pop(0))
+    monkeypatch.setattr(machines, "_POLL", 0)
+    monkeypatch.setattr(Target, "poll_seconds", 0)
+    target = Target("a test", "eu-central-1", account="123456789012")
+    answers = machines.run_command(
+        target, {"DocumentName": "x"}, [(["i-1", "i-2"], {})], patience=60, say=print
+    )
+    assert [answer.ok for answer in answers.values()] == [True, True]

@@ -217,6 +217,7 @@ def test_each_instance_answers_a_command(monkeypatch: pytest.MonkeyPatch) -> Non
     client = Commands()
     monkeypatch.setattr(aws, "ssm", lambda target: client)
     monkeypatch.setattr(machines.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(machines, "_LAG", -1)
     ids = ["i-1", "i-2", "i-3", "i-4"]
     answers = machines.run_command(
         AWS, {"DocumentName": "ours"}, [(ids, {}), ([], {})], patience=60, say=print

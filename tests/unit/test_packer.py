@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -221,6 +222,32 @@ def test_a_build_in_aws_fetches_both_programs_once(
     assert len(said) == 2
 
 
+@pytest.mark.parametrize(
+    "kept", ["packer-1.15.4", "packer_1.15.4_linux_amd64.zip", "*x5.0*64", "*SUM"]
+)
+def test_what_was_changed_in_the_cache_is_not_run(
+    machine: Path, vendor: dict[str, str], tmp_path: Path, kept: str
+) -> None:
+    program.find_packer(in_aws=True)
+    (path,) = (tmp_path / "cache").rglob(kept)
+    whole = path.read_bytes()
+    path.write_bytes(b"#!/bin/sh\necho Packer v1.15.4\n")
+    said: list[str] = []
+    program.find_packer(in_aws=True, say=said.append)
+    assert path.read_bytes() == whole
+    assert bool(said) == (path.suffix == ".zip")
+
+
+def test_an_archive_that_a_person_put_into_the_cache_is_used(
+    machine: Path, vendor: dict[str, str], tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache" / "ami-kiln" / "packer"
+    cache.mkdir(parents=True)
+    for archive in vendor.values():
+        shutil.copy(archive, cache)
+    assert program.find_packer(in_aws=True, install=False).path == cache / "packer-1.15.4"
+
+
 def test_a_newer_packer_without_the_plugin_gets_it(machine: Path, vendor: dict[str, str]) -> None:
     path = binary(machine / "0", "1.12.0", "1.7.0")
     found = program.find_packer()
@@ -249,7 +276,7 @@ def test_what_cannot_be_fetched_is_said_with_what_to_install_and_where(
     assert caught.value.exit_status == 1
     assert reason in caught.value.message
     assert "install Packer 1.9.0 or newer with its amazon plugin 1.8.2" in caught.value.hint
-    assert "and put its packer at " in caught.value.hint
+    assert caught.value.hint.endswith("/packer/" + caught.value.message.partition(" ")[0])
     assert not list(Path(os.environ["XDG_CACHE_HOME"]).rglob("packer-1*"))
 
 

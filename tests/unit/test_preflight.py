@@ -25,6 +25,7 @@ from kiln.base.errors import KilnError
 from kiln.base.mirrors import mirrors
 from kiln.cloud.target import Target
 from kiln.components.package_repositories import Repository
+from kiln.facts.tables import http_reason
 from kiln.matrix import load
 from kiln.preflight import indexes as indexes_module
 from kiln.preflight.answers import RowAnswer, State, rows_text
@@ -180,6 +181,24 @@ def test_a_proxy_of_the_environment_is_used(
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     with pytest.raises(NoAnswerError, match="the proxy refuses"):
         Fetcher(tmp_path / "files").size("https://vendor.example/file")
+
+
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        "http://me:S3cret@proxy.example:port",
+        "http://me:S3cret x#@127.0.0.1:9",
+        "http://me:S3cret/@127.0.0.1:9",
+    ],
+)
+def test_a_password_of_the_proxy_is_not_shown(
+    vendors: Vendors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    with pytest.raises(NoAnswerError, match="the URL of the proxy") as caught:
+        Fetcher(tmp_path / "files").size("https://vendor.example/file")
+    assert "S3cret" not in str(caught.value)
+    assert "S3cret" not in http_reason(OSError(f"another error of {proxy}"))
 
 
 def test_a_word_of_kiln_mirrors_that_is_not_a_pair_is_refused(

@@ -40,8 +40,8 @@ ANSWERS = {
     "kiln_matches",
     "kiln_unit_exists",
     "kiln_pm",
+    "kiln_retry",
     "_kiln_can_be_had",
-    "_kiln_with",
     "_kiln_check_key",
     "_kiln_check_signature",
     "_kiln_write_keyring",
@@ -49,7 +49,6 @@ ANSWERS = {
     "built_by_dkms",
     "lay_out",
     "write_runtime",
-    "_kiln_pm_once",
 }
 # These run no external command, so nothing in them can fail.
 NOTHING_TO_FAIL = {
@@ -126,7 +125,14 @@ def dnf_without_the_plugin(machine: Machine) -> None:
 
 def systemd(machine: Machine) -> None:
     machine.command("systemctl", "echo systemd 252; echo x.service enabled")
-    plant(machine.kiln, {"runtime/opt/x": "#!/bin/sh\n", "files/etc/x": "x"})
+    plant(
+        machine.kiln,
+        {
+            "runtime/opt/x": "#!/bin/sh\n",
+            "files/etc/x": "x",
+            "runtime/etc/systemd/system/kiln-x.service": "",
+        },
+    )
 
 
 def download(machine: Machine) -> None:
@@ -169,6 +175,7 @@ NCCL = "2.28.9-1+cuda13.0"
 CLEANING = {"rm": "a temporary folder that stays does not change the image"}
 CALLS = {
     "kiln_pm": Call("kiln_pm update || exit 1", ready=apt),
+    "kiln_retry": Call("kiln_retry apt-get update || exit 1", ready=apt),
     "kiln_refresh": Call("kiln_refresh", ready=apt),
     "kiln_stop_daily_updates": Call("kiln_stop_daily_updates", ready=apt),
     "kiln_package_version deb": Call(
@@ -264,6 +271,7 @@ CALLS = {
     "kiln_dkms_compiler gcc": Call("kiln_dkms_compiler 5.4 nvidia", ready=kernel),
     "kiln_systemd_version": Call("kiln_systemd_version", ready=systemd, prints="252"),
     "kiln_unit_exists": Call("kiln_unit_exists x.service || exit 0", ready=systemd),
+    "kiln_install_units": Call("kiln_install_units kiln-x.service", ready=systemd),
     "kiln_install_runtime": Call("kiln_install_runtime opt/x", ready=systemd),
     "kiln_install_files": Call("kiln_install_files etc/x", ready=systemd),
     "kiln_enable": Call("kiln_enable x.service", ready=systemd),

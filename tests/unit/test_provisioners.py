@@ -5,10 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import yaml
@@ -226,7 +233,49 @@ def test_a_repository_that_fails_is_tried_three_times(machine: Machine):
     machine.command("systemctl", "[[ $1 != list-unit-files ]] || exit 1")
     machine.command("sleep", "")
     assert machine.bash("kiln_refresh").returncode == 1
-    assert (machine.bin / "apt-get.log").read_text() == "x\n" * 3
+    # Each retry fetches the package lists first.
+    assert (machine.bin / "apt-get.log").read_text() == "x\n" * 5
+
+
+def test_apt_retries_hash_mismatch_with_fresh_lists(machine: Machine) -> None:
+    lists = machine.root / "image/var/lib/apt/lists"
+    plant(lists, {"stale": ""})
+    machine.command("sleep", "")
+    machine.command(
+        "apt-get",
+        f"[[ $* != *install* || ! -e {lists}/stale ]] || {{ echo E: Hash Sum mismatch; exit 1; }}",
+    )
+    assert machine.bash("kiln_pm install x").returncode == 0
+
+
+@pytest.mark.parametrize("tool", ["dnf", "yum"])
+def test_dnf_and_yum_retry_with_fresh_metadata(tmp_path: Path, tool: str) -> None:
+    machine = Machine(tmp_path, "al")
+    machine.command("sleep", "")
+    machine.command(
+        tool, 'echo "$*" >>$0.log; [[ $* != *install* ]] || grep -q expire-cache $0.log'
+    )
+    assert machine.bash("kiln_pm install x", KILN_PACKAGE_MANAGER=tool).returncode == 0
+    assert (machine.bin / f"{tool}.log").read_text().splitlines() == [
+        "-q -y install x", "-q clean expire-cache", "-q -y install x",
+    ]  # fmt: skip
+
+
+def test_unknown_package_is_not_tried_again(machine: Machine) -> None:
+    machine.command("apt-get", "echo x >>$0.log; echo E: Unable to locate package y; exit 100")
+    assert machine.bash("kiln_pm install y || exit 1").returncode == 1
+    assert (machine.bin / "apt-get.log").read_text() == "x\n"
+
+
+def test_programs_that_fetch_packages_are_retried() -> None:
+    fetching = (
+        r"(amazon-linux-extras (?:install|enable)|\./efa_installer\.sh|snap install|versionlock)"
+    )
+    for path in PROVISIONERS.rglob("*.sh"):
+        code = re.sub(r"(?m)#.*$", "", path.read_text())
+        for line in code.splitlines():
+            if re.search(rf"{fetching} (?:-|add|delete|\"|epel)", line):
+                assert re.search(r"kiln_(retry|pm) ", line), line
 
 
 def test_the_daily_update_is_stopped_before_the_package_lists_are_fetched(machine: Machine):
@@ -288,12 +337,36 @@ def test_a_parents_held_driver_of_another_branch_is_released_whole_by_dnf(tmp_pa
     done = release_packages(machine, "libnvidia-ml")
     assert done.returncode == 0, done.stderr
     log = (machine.bin / "dnf.log").read_text()
-    assert log == "-q versionlock delete libnvidia-ml nvidia-driver\n"
+    assert log == "-q -y versionlock delete libnvidia-ml nvidia-driver\n"
+
+
+@pytest.mark.parametrize(
+    ("image", "tool", "called"),
+    [
+        ("initrd.img-6.1", "update-initramfs", "-u -k 6.1\n"),
+        ("initramfs-6.1.img", "dracut", "--force {boot}/initramfs-6.1.img 6.1\n"),
+    ],
+)
+def test_initramfs_is_rebuilt_for_the_kernel_that_boots(
+    machine: Machine, image: str, tool: str, called: str
+) -> None:
+    boot = machine.root / "image/boot"
+    plant(boot, {image: ""})
+    machine.command(tool, 'echo "$*" >>$0.log; [[ ! -e $0.broken ]]')
+    script = (PROVISIONERS / "nvidia-driver.sh").read_text()
+    assert "\nrebuild_initramfs\n" in script
+    (function,) = re.findall(r"(?ms)^rebuild_initramfs\(\) \{.*?^\}", script)
+    assert machine.bash(f"kernel=6.1\n{function}\nrebuild_initramfs").returncode == 0
+    assert (machine.bin / f"{tool}.log").read_text() == called.format(boot=boot)
+    plant(machine.bin, {f"{tool}.broken": ""})
+    done = machine.bash(f"kernel=6.1\n{function}\nrebuild_initramfs")
+    assert f"ERROR: {tool} failed for 6.1" in done.stderr
 
 
 def choose_stream(tmp_path: Path, dnf: str) -> subprocess.CompletedProcess[str]:
     machine = Machine(tmp_path, "amazon")
     machine.command("dnf", dnf)
+    machine.command("sleep", "")
     script = (PROVISIONERS / "nvidia-driver.sh").read_text()
     (function,) = re.findall(r"(?ms)^choose_stream\(\) \{.*?^\}", script)
     return machine.bash(f"{function}\nchoose_stream 580-open")
@@ -303,14 +376,15 @@ def test_the_streams_of_a_driver_are_left_alone_where_there_are_none(tmp_path: P
     none = "Error: No matching Modules to list"
     asked = f'[[ $* == *list* ]] || exit 9; echo "{none}" >&2; exit 1'
     done = choose_stream(tmp_path, asked)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, none + "\n")
 
 
 def test_streams_that_dnf_cannot_list_stop_the_bake(tmp_path: Path):
     asked = "echo \"Error: Failed to download metadata for repo 'cuda'\" >&2; exit 1"
     done = choose_stream(tmp_path, asked)
     assert done.returncode == 1
-    assert "dnf cannot list the streams of nvidia-driver: Error: Failed to download" in done.stderr
+    assert "Error: Failed to download" in done.stderr
+    assert "dnf cannot list the streams of nvidia-driver" in done.stderr
 
 
 # ------------------------------------------------------------------- single scripts
@@ -470,7 +544,7 @@ def test_all_holds_of_a_bake_are_one_call_of_yum(tmp_path: Path):
         "kiln_hold libnccl; kiln_hold cuda; kiln_lock_held", KILN_PACKAGE_MANAGER="yum"
     )
     assert done.returncode == 0, done.stderr
-    assert (machine.bin / "yum.log").read_text() == "-q versionlock add cuda libnccl\n"
+    assert (machine.bin / "yum.log").read_text() == "-q -y versionlock add cuda libnccl\n"
 
 
 @pytest.mark.parametrize("now", ["2.13.4-1", "2.13.4-1 2.12.7-1"], ids=["moved", "beside"])
@@ -579,6 +653,102 @@ def test_a_host_that_does_not_answer_is_one_message(machine: Machine):
     done = machine.bash("kiln_download X", X_URL="https://vendor/x.run", X_SHA256="")
     assert done.returncode == 1
     assert "cannot download https://vendor/x.run" in done.stderr
+
+
+class Unsteady(BaseHTTPRequestHandler):
+    """Serves `CONTENT`; the first request of a path fails as the path says."""
+
+    CONTENT = b"x" * 500_000 + b"end"
+    seen: ClassVar[list[tuple[str, str]]] = []
+
+    def do_GET(self) -> None:
+        first = self.path not in [path for path, _ in self.seen]
+        begin = int(self.headers.get("Range", "bytes=0-")[6:-1])
+        self.seen.append((self.path, self.headers.get("Range", "")))
+        failure = self.path if first else ""
+        if failure in ("/503", "/429") or self.path == "/404":
+            self.send_error(int(self.path[1:]))
+            return
+        if failure == "/reset":
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
+            return
+        if self.path == "/no-range":
+            begin = 0
+        self.send_response(206 if begin else 200)
+        if begin:
+            size = len(self.CONTENT)
+            self.send_header("Content-Range", f"bytes {begin}-{size - 1}/{size}")
+        self.send_header("Content-Length", str(len(self.CONTENT) - begin))
+        self.end_headers()
+        cut = 100_000 if failure in ("/truncated", "/stalled", "/no-range") else None
+        self.wfile.write(self.CONTENT[begin:cut])
+        self.wfile.flush()
+        if failure == "/stalled":
+            # Until curl leaves.
+            self.connection.recv(1)
+
+    def log_message(self, *words: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def unsteady() -> Iterator[str]:
+    Unsteady.seen.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Unsteady)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def fetch(machine: Machine, url: str) -> subprocess.CompletedProcess[str]:
+    """Download with the real curl, without TLS and with seconds for its minutes."""
+    machine.command(
+        "curl",
+        "for word; do case $word in =https) word='=http' ;; 60) word=1 ;; esac\n"
+        f'words+=("$word"); done; exec {shutil.which("curl")} "${{words[@]}}"',
+    )
+    machine.command("sleep", "")
+    return machine.bash("kiln_download X", X_URL=url, X_SHA256="")
+
+
+@pytest.mark.parametrize(
+    ("failure", "second"),
+    [
+        ("reset", ""),
+        ("truncated", "bytes=100000-"),
+        ("stalled", "bytes=100000-"),
+        ("503", ""),
+        ("429", ""),
+    ],
+)
+def test_interrupted_download_goes_on(
+    machine: Machine, unsteady: str, failure: str, second: str
+) -> None:
+    done = fetch(machine, f"{unsteady}/{failure}")
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).read_bytes() == Unsteady.CONTENT
+    assert Unsteady.seen == [(f"/{failure}", ""), (f"/{failure}", second)]
+
+
+def test_download_begins_anew_from_a_host_without_ranges(machine: Machine, unsteady: str) -> None:
+    done = fetch(machine, f"{unsteady}/no-range")
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).read_bytes() == Unsteady.CONTENT
+
+
+def test_refused_connection_is_tried_six_times(machine: Machine) -> None:
+    done = fetch(machine, "http://127.0.0.1:9/x")
+    assert done.returncode == 1
+    assert done.stderr.count("the download failed, trying again in") == 5
+
+
+def test_missing_file_is_not_tried_again(machine: Machine, unsteady: str) -> None:
+    done = fetch(machine, f"{unsteady}/404")
+    assert done.returncode == 1
+    assert f"cannot download {unsteady}/404" in done.stderr
+    assert len(Unsteady.seen) == 1
 
 
 def signed_files(home: Path) -> dict[str, str]:
@@ -744,7 +914,7 @@ def test_what_a_script_needs_and_the_upload_lacks_is_named(machine: Machine):
 def test_a_file_that_is_not_rendered_for_the_image_stops_the_script(machine: Machine):
     done = machine.bash("kiln_install_files etc/missing")
     assert done.returncode == 1
-    assert "files/etc/missing is not rendered for this image" in done.stderr
+    assert "files/etc/missing is missing from the upload" in done.stderr
 
 
 def test_a_record_of_a_second_run_repeats_nothing(machine: Machine):
@@ -773,6 +943,8 @@ DIRTY = {
     "AWS access keys": ("etc/kiln/x", "key=AKIA" + "A" * 16),
     "machine id": ("etc/machine-id", "0" * 32),
     "D-Bus machine id": ("var/lib/dbus/machine-id", "0" * 32),
+    "host name": ("etc/hostname", "ip-10-0-0-1.ec2.internal"),
+    "package history": ("var/lib/dnf/history.sqlite-wal", "x"),
     "cloud-init state": ("var/lib/cloud/instances/i-1/x", "x"),
     "random seed and credential secret": ("var/lib/systemd/random-seed", "x"),
     "logs with content": ("var/log/syslog", "x"),

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import re
+import stat
 import subprocess
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,7 +104,7 @@ def test_looking_for_dead_runs_keeps_no_new_one_from_starting(build_dir: Path) -
     (build_dir / ROW).mkdir(parents=True)
     lock = (build_dir / ROW / ".lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_SH)
-    threading.Timer(0.3, lock.close).start()
+    threading.Timer(2, lock.close).start()  # on a busy machine
     with runs.started(ROW, LAB):
         pass
 
@@ -137,6 +140,14 @@ STATE = {
 }  # fmt: skip
 
 
+def state_file(build_dir: Path, text: str) -> Path:
+    """A run.json in the folder of STATE's run."""
+    folder = build_dir / ROW / str(STATE["run_id"])
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(text)
+    return folder / "run.json"
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -144,23 +155,91 @@ STATE = {
         (json.dumps({**STATE, "run_id": ["*"]}), "is not a run id"),
         (json.dumps({**STATE, "run_id": "20261121T000000Z-bbbb"}), "not the name of its folder"),
         (json.dumps({**STATE, "region": "x;id"}), "`region` x;id is not a region"),
+        (json.dumps({**STATE, "target": "moon"}), "`target` moon is not aws or lab"),
+        (json.dumps({**STATE, "place": "file:///etc"}), "not an account id or a lab's endpoint"),
+        (json.dumps({**STATE, "place": 5}), "not an account id or a lab's endpoint"),
         (json.dumps({**STATE, "amis": "no"}), "`amis` is not true or false"),
+        (json.dumps({**STATE, "where": []}), "`where` is not text"),
         (json.dumps({**STATE, "command": "id"}), "not the state of a run"),
         (json.dumps({"run_id": STATE["run_id"]}), "not the state of a run"),
         ("[]", "not the state of a run"),
         ("{", "not the state of a run"),
+        ("[" * 100_000, "not the state of a run"),
     ],
 )
 def test_forged_or_torn_state_is_refused_with_its_reason(
     build_dir: Path, text: str, reason: str
 ) -> None:
-    path = build_dir / ROW / str(STATE["run_id"]) / "run.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
+    path = state_file(build_dir, text)
     refused: list[str] = []
     assert runs.dead(refused.append) == []
     assert refused[0].startswith(str(path))
     assert reason in refused[0]
+    assert refused[0].endswith("; nothing is removed for it")
+
+
+@pytest.mark.parametrize("name", ["run.json", "../.lock"])
+def test_state_or_lock_that_cannot_be_read_stops_nobody(build_dir: Path, name: str) -> None:
+    path = state_file(build_dir, json.dumps(STATE))
+    unreadable = path.parent / name
+    unreadable.unlink(missing_ok=True)
+    unreadable.mkdir()
+    refused: list[str] = []
+    assert runs.dead(refused.append) == []
+    assert refused[0].startswith(f"{path}: [Errno 21] Is a directory")
+    assert refused[0].endswith("; nothing is removed for it")
+
+
+def test_state_that_others_can_write_is_refused(build_dir: Path) -> None:
+    path = state_file(build_dir, json.dumps(STATE))
+    assert [state.run_id for state in dead()] == [STATE["run_id"]]
+    for own in (path, path.parent, path.parent.parent):
+        mode = own.stat().st_mode
+        own.chmod(mode | 0o002)
+        refused: list[str] = []
+        assert runs.dead(refused.append) == []
+        assert f"another user can write {own}" in refused[0]
+        own.chmod(mode)
+    if os.geteuid() == 0:
+        os.chown(path, 65534, 65534)
+        assert dead() == []
+
+
+@pytest.mark.parametrize(
+    ("members", "primary", "accepted"),
+    [((), False, True), (("other",), False, False), ((), True, False)],
+    ids=["a private group", "another member", "another user's primary group"],
+)
+def test_state_that_its_group_can_write_is_accepted_where_the_owner_is_alone_in_it(
+    build_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    members: tuple[str, ...],
+    primary: bool,
+    accepted: bool,
+) -> None:
+    path = state_file(build_dir, json.dumps(STATE))
+    path.chmod(path.stat().st_mode | 0o020)
+    group = path.stat().st_gid
+    owner = SimpleNamespace(pw_name="own", pw_gid=group)
+    other = SimpleNamespace(pw_name="other", pw_gid=group if primary else group + 1)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: owner)
+    monkeypatch.setattr("pwd.getpwall", lambda: [owner, other])
+    monkeypatch.setattr("grp.getgrgid", lambda gid: SimpleNamespace(gr_mem=list(members)))
+    assert bool(dead()) == accepted
+
+
+def test_folders_of_a_run_are_writable_by_its_user_alone_whatever_the_umask(
+    build_dir: Path,
+) -> None:
+    before = os.umask(0)
+    try:
+        with runs.started(ROW, LAB) as run:
+            for path in (build_dir, run.folder.parent, run.folder):
+                assert stat.S_IMODE(path.stat().st_mode) == 0o755
+            assert stat.S_IMODE(run.state.stat().st_mode) == 0o644
+    finally:
+        os.umask(before)
+    assert [state.run_id for state in dead()] == [run.id]
 
 
 @pytest.mark.parametrize("name", ["../../x", "/etc", "", "a/b", "-x"])

@@ -58,7 +58,7 @@ CAPABILITIES_OF_219 = re.compile(r"CAP_(BPF|PERFMON|AUDIT_READ|CHECKPOINT_RESTOR
 def settings(text: str) -> dict[str, list[str]]:
     """{section: its lines}, without comments and empty lines."""
     result: dict[str, list[str]] = {}
-    for line in text.splitlines():
+    for line in text.replace("\\\n", "").splitlines():
         if line.startswith("["):
             section = result.setdefault(line.strip("[]"), [])
         elif line and not line.startswith("#"):

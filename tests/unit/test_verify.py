@@ -30,6 +30,7 @@ from kiln.pipeline import checks, running, verify
 from kiln.pipeline.checks import Check, Checks
 from kiln.pipeline.draft import Draft
 from kiln.pipeline.verify import ON_THE_IMAGE, baked
+from lab import target as lab_target
 from lab.target import LabHooks, LabTarget
 from tests.unit.records import a_record, an_image
 
@@ -424,14 +425,16 @@ def test_verify_boots_the_type_that_is_asked_for_after_dead_runs_are_gone(
 
     image = an_image(tags=tags(**{"kiln:recipe-digest": recipe_digest(ROW)}))
     monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path / "lab"))
-    monkeypatch.setattr(needs, "ensure", lambda *groups, **more: None)
+    monkeypatch.setattr(needs, "ensure", lambda *groups, **more: steps.extend(groups))
     monkeypatch.setattr(verify, "require_image", lambda target, ami_id: image)
     monkeypatch.setattr(verify.runs, "clean_dead_runs", lambda *_: steps.append("cleaned"))
+    monkeypatch.setattr(lab_target.emulation, "needed", lambda arch: arch == ROW.arch)
     monkeypatch.setattr(verify, "recorded", recorded)
     out = io.StringIO()
     with pytest.raises(BegunError):
         verify.verify_by_id(
             AMI, instance_type, target=Ready("a test"), progress=Progress(out), install=False
         )
-    assert steps == ["cleaned", instance_type or ROW.verify_instance_type, "unverified", False]
+    kind = instance_type or ROW.verify_instance_type
+    assert steps == ["ssh", f"emulate_{ROW.arch}", "cleaned", kind, "unverified", False]
     assert "checked against: " in out.getvalue()

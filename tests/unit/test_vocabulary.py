@@ -27,6 +27,13 @@ def test_an_at_sign_behind_the_host_hides_nothing(text: str) -> None:
     assert masked(text) == text
 
 
+@pytest.mark.parametrize("length", [1, 32])
+def test_an_organizational_units_arn_may_be_as_long_as_aws_makes_it(length: int) -> None:
+    organization, root, unit = "o" * max(length, 10), "r" * max(length, 4), "u" * max(length, 8)
+    arn = f"arn:aws-us-gov:organizations::123456789012:ou/o-{organization}/ou-{root}-{unit}"
+    assert vocabulary.ORGANIZATIONAL_UNIT.fits(arn)
+
+
 MASKED = {
     "http://me:S3cret@proxy.example:3128": "http://…@proxy.example:3128",
     "https://t0ken@a.example/x": "https://…@a.example/x",

@@ -188,12 +188,23 @@ def test_a_signed_text_that_is_not_our_statement_proves_nothing(
     ami_id = bake(3)
     published(settings=signed)
     assert signed.sign
-    for text in ("{}", "[]", '{"predicate": {"buildDefinition": 7}}'):
+    for text in ("{}", "[]", '{"predicate": {"buildDefinition": 7}}', "[" * 5000):
         envelope = provenance.sign_statement(text, signed.sign, AWS)
         name = statement_parameter(ami_id)
         client("ssm").put_parameter(Name=name, Value=envelope, Overwrite=True)
         (reason,) = wrong_with(signed, ami_id)
         assert "is not one of AMI Kiln's" in reason
+
+
+def test_a_record_without_a_folder_leaves_no_statement_where_the_caller_is(
+    bake: Bake, signed: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bake(6)
+    (record,) = tmp_path.rglob("record.json")
+    record.write_text(json.dumps({**json.loads(record.read_text()), "folder": ""}))
+    monkeypatch.chdir(tmp_path)
+    published(settings=signed)
+    assert not list(tmp_path.glob("provenance-*"))
 
 
 def test_who_promotes_needs_the_public_key_only(
@@ -211,6 +222,14 @@ def test_who_promotes_needs_the_public_key_only(
     with pytest.raises(KilnError, match="a private key is needed to sign") as refused:
         provenance.sign_statement("{}", settings.sign, AWS)  # type: ignore[arg-type]
     assert refused.value.exit_status == 2
+
+
+@pytest.mark.parametrize("name", ["a#b.pem", "a?b.pem", "a%23;b c.pem"])
+def test_a_key_signs_whatever_its_file_is_called(tmp_path: Path, name: str) -> None:
+    sign = Publish.model_validate({"sign": {"key_file": str(key_file(tmp_path, name))}}).sign
+    assert sign
+    text = provenance.sign_statement("{}", sign, AWS)
+    assert Envelope.from_dict(json.loads(text)).verify([provenance.public_key(sign, AWS)], 1)
 
 
 def test_a_key_that_is_none_is_refused(tmp_path: Path) -> None:

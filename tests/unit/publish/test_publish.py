@@ -21,7 +21,7 @@ from kiln.publish import channels, copies, lines, publish
 from kiln.publish.channels import Installed
 from kiln.publish.lines import channel_rows, history_rows
 from kiln.publish.move import move_one
-from kiln.publish.promote import roll_back
+from kiln.publish.promote import fatal_xids, roll_back
 from kiln.publish.retire import Going, Retirement, plan_retirement, retire
 from tests.unit.publish.channel import (
     AL2,
@@ -483,9 +483,10 @@ def test_what_the_channel_before_does_not_hold_in_each_region_is_not_promoted(
     published(OTHER)
     old = resolved(client, "nightly", OTHER)
     bake(12)
-    down = faulty(refuses("PutParameter", "InternalServerError", OTHER))
-    with down, pytest.raises(KilnError, match=f"moved to .*: {HOME}; not: {OTHER}"):
+    down = faulty(refuses("PutParameter", "AccessDeniedException", OTHER))
+    with down, pytest.raises(KilnError, match=f"moved to .*: {HOME}; not: {OTHER}") as failed:
         published(OTHER)
+    assert failed.value.hint.endswith("docs/iam-policy.json; run it again to go on")
     assert resolved(client, "nightly", OTHER) == old
     with pytest.raises(KilnError, match=f"was interrupted: it does not hold .* in {OTHER}"):
         promoted("candidate")
@@ -555,6 +556,11 @@ def test_a_fatal_xid_of_the_fleet_closes_the_gate(
     fleet = judged.gates[-1]
     assert (fleet.name, fleet.open) == ("fleet", allowed), fleet
     assert fleet.evidence.startswith("1 instances, ")
+
+
+@pytest.mark.parametrize("message", ["[" * 100_000, "{", "[]"])
+def test_an_event_that_is_not_the_monitors_counts_nothing(message: str) -> None:
+    assert fatal_xids(message) == 0
 
 
 def test_an_instance_without_telemetry_closes_the_gate(
