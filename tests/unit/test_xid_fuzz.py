@@ -130,12 +130,13 @@ def run_all(count: int, seed: int) -> tuple[int, int]:
 
     result = sum(1 for _ in archive.events(feed()))
     lines.work()
+    lines._release(float("inf"))  # those that wait behind an SXid for its details
     return log.lines, result
 
 
 def test_mutated_corpus_lines_never_crash_and_still_give_events() -> None:
     written, result = run_all(5000, seed=20261121)
-    assert written > 400
+    assert written > 500
     assert result > 500
 
 
