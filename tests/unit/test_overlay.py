@@ -406,6 +406,12 @@ def test_a_mistake_is_one_message_with_the_overlays_file_and_line(acme: Path, wh
 WRONG_DISTRIBUTION = {
     "family": ("family: debian", "family: redhat", "3:13: distros.debian98.family: Input"),
     "no family": ("    family: debian\n", "", "3:5: distros.debian98: lacks family"),
+    "no user": ("    ssh_user: admin\n", "", "3:5: distros.debian98: lacks ssh_user"),
+    "no device": ("    root_device: /dev/xvda\n", "", "3:5: distros.debian98: lacks root_device"),
+    "no codename": ("    codename: trixie\n", "", "distros.debian98: lacks codename"),
+    "a user": ("ssh_user: admin", "ssh_user: a b", "4:15: distros.debian98.ssh_user: 'a b'"),
+    "a device": ("/dev/xvda", "xvda", "5:18: distros.debian98.root_device: 'xvda'"),
+    "a flavor": ("base: {", "bases: {", "7:7: distros.debian98.parents.bases"),
     "a kernel": ("default: linux-", "default: linus-", "10:7: distros.debian98.kernels"),
     "a proxy": ("proxy: 6.12.117", "proxy: 6.12.118", "proxy: '6.12.118+deb12-amd64'"),
     "a number": (
