@@ -99,7 +99,7 @@ def findings_lines(findings: Iterable[Finding], width: int = _UNWRAPPED) -> list
             lines += _folded(head, width, "", " " * _INDENT)
             shared = {"why": finding.why, "fix": finding.hint, "source": finding.source}
             details = {
-                "value": finding.path,
+                "value": "" if finding.line else finding.path,  # the line shows it
                 **{label: text for label, text in shared.items() if (label, text) not in said},
                 "AMIs": ", ".join(finding.rows),
                 "also at": ", ".join(map(str, finding.also_at)),
