@@ -155,14 +155,28 @@ _kiln_report() { # STATUS COMMAND
     fi
 }
 
-# Of the time limit, or of a shutdown. A trap does not know the line in a function: the script's is named.
-_kiln_ended_by_signal() {
-    trap '' TERM
-    kiln_say "ERROR: ended by a signal after $SECONDS s; its time limit is ${KILN_TIME_LIMIT:-none}"
-    [[ -z $_kiln_line ]] || kiln_say "  at: $KILN_COMPONENT.sh line $_kiln_line"
-    kiln_say "  if it only needs longer: --time-limits $KILN_COMPONENT=…, or in amis.yaml aws: {time_limits: {$KILN_COMPONENT: …}}"
-    : >"$_kiln_reported" || true
+# Runs the script again below `timeout`: TERM goes to all that it started, and half a minute later KILL.
+_kiln_limit_time() {
+    local status=0 line='' amount=${KILN_TIME_LIMIT%[smh]} unit=${KILN_TIME_LIMIT: -1} twice
+    local -A seconds=([s]=1 [m]=60 [h]=3600)
+    twice=$((2 * amount))$unit
+    rm -f "$_kiln_ended_at"
+    KILN_LIMITED=yes timeout -k 30 "$KILN_TIME_LIMIT" "$BASH" "$0" </dev/null || status=$?
+    # 137 before the limit: somebody else killed it, such as a kernel without memory.
+    ((status == 124 || (status == 137 && SECONDS >= amount * seconds[$unit]))) || exit "$status"
+    kiln_say "ERROR: it did not end within its time limit, $KILN_TIME_LIMIT"
+    line=$(<"$_kiln_ended_at") 2>/dev/null || true
+    [[ -z $line ]] || kiln_say "  at: $KILN_COMPONENT.sh line $line"
+    kiln_say "  if it only needs longer: --time-limits $KILN_COMPONENT=$twice, or in amis.yaml" \
+        "aws: {time_limits: {$KILN_COMPONENT: $twice}}"
     exit 1
+}
+
+# A trap does not know the line in a function: the script's is noted.
+_kiln_note_end() {
+    trap - TERM EXIT
+    printf '%s\n' "$_kiln_line" >"$_kiln_ended_at" || true
+    exit 143
 }
 
 # ---------------------------------------------------------------- small questions
@@ -190,10 +204,8 @@ rm -f "$_kiln_reported" || kiln_die "$_kiln_reported cannot be removed"
 kiln_env "$KILN_DIR/lib/kiln.sh"
 # A shell that was started with -c (tests) has no script and no header.
 [[ ! -f $0 ]] || kiln_env "$0"
-if [[ -n $KILN_TIME_LIMIT && -f $0 && -z ${KILN_LIMITED:-} ]]; then
-    # TERM goes to all that the script started, and half a minute later KILL.
-    KILN_LIMITED=yes exec timeout -k 30 "$KILN_TIME_LIMIT" "$BASH" "$0" </dev/null
-fi
+_kiln_ended_at=$KILN_DIR/ended-at
+[[ -z $KILN_TIME_LIMIT || ! -f $0 || -n ${KILN_LIMITED:-} ]] || _kiln_limit_time
 KILN_ETC=${KILN_ETC:-/etc/kiln}
 mkdir -p "$KILN_ETC/components" || kiln_die "$KILN_ETC/components cannot be made"
 # ERR: in functions too (-E). DEBUG: the script's own commands only, not those in functions; an EXIT trap
@@ -201,7 +213,7 @@ mkdir -p "$KILN_ETC/components" || kiln_die "$KILN_ETC/components cannot be made
 set -E
 trap '_kiln_failed "$?" "$LINENO" "$BASH_COMMAND" "${PIPESTATUS[*]}"' ERR
 trap '_kiln_finish "$?" "$BASH_COMMAND"' EXIT
-trap _kiln_ended_by_signal TERM
+trap _kiln_note_end TERM
 
 # /dev/null: the linter checks these files alone, not again for each script that has this library.
 # shellcheck source=/dev/null
