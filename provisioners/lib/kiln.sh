@@ -165,7 +165,7 @@ _kiln_limit_time() {
     # 137 before the limit: somebody else killed it, such as a kernel without memory.
     ((status == 124 || (status == 137 && SECONDS >= amount * seconds[$unit]))) || exit "$status"
     kiln_say "ERROR: it did not end within its time limit, $KILN_TIME_LIMIT"
-    line=$(<"$_kiln_ended_at") 2>/dev/null || true
+    { line=$(<"$_kiln_ended_at"); } 2>/dev/null || true
     [[ -z $line ]] || kiln_say "  at: $KILN_COMPONENT.sh line $line"
     kiln_say "  if it only needs longer: --time-limits $KILN_COMPONENT=$twice, or in amis.yaml" \
         "aws: {time_limits: {$KILN_COMPONENT: $twice}}"
