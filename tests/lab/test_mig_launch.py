@@ -33,9 +33,11 @@ SLICES = {
     "": [],
 }
 SHIPPED = (
+    "opt/kiln/lib/gpu_boot",
     "opt/kiln/lib/gpu_common",
     "opt/kiln/lib/gpu_mig",
     "usr/local/bin/gpu-mig",
+    "usr/local/bin/kiln-gpu-gate",
     "etc/kiln/mig-config.json",
     "etc/systemd/system/kiln-mig.service",
 )
@@ -62,8 +64,11 @@ def archive() -> bytes:
                     mode = 0o755 if name.startswith("usr") else 0o644
                     add(str(source.relative_to(RUNTIME)), source.read_bytes(), mode)
         add("etc/default/gpu-mig", f"MIG_CONFIG={IMAGES_OWN}\n".encode())
-        # What kiln-gpu-boot says of a machine with GPUs.
-        add("etc/tmpfiles.d/gpu.conf", b"d /run/kiln/gpu-boot\nf /run/kiln/gpu-boot/gpu\n")
+        # What kiln-gpu-boot says of this machine.
+        decided = json.dumps({"gpus": [{}] * 8, "apply": {"nvswitch": False}})
+        folder = "/run/kiln/gpu-boot"
+        lines = (f"d {folder}", f"f {folder}/gpu", f"f {folder}/decision.json - - - - {decided}")
+        add("etc/tmpfiles.d/gpu.conf", "".join(f"{line}\n" for line in lines).encode())
         add("var/lib/kiln-lab/driver.json", b'{"version": "580.105.08", "cuda": "13.0"}')
     return out.getvalue()
 
@@ -255,9 +260,11 @@ def test_a_silent_imds_fails_the_unit_in_time(plain: Booted) -> None:
         "systemctl show kiln-mig.service -pExecMainStartTimestampMonotonic "
         "-pExecMainExitTimestampMonotonic --value"
     ).stdout.split()
+    gate = guest.run("sudo kiln-gpu-gate 2>&1").stdout
     guest.run(f"sudo rm -r {settings} && sudo systemctl daemon-reload")
     assert state == "failed"
     assert "IMDS does not tell the launch's MIG layout" in said
+    assert "IMDS" in gate
     # µs. One attempt to connect may last more than two minutes.
     assert int(times[1]) - int(times[0]) < 120e6
 
