@@ -1,9 +1,8 @@
-"""A browser for tests and pictures: Debian's chromium, driven through a pipe by the protocol of its
+"""A browser for tests: Debian's chromium, driven through a pipe by the protocol of its
 developer tools (https://chromedevtools.github.io/devtools-protocol/)."""
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import select
@@ -79,10 +78,6 @@ class Page:
             "Emulation.setEmulatedMedia",
             features=[{"name": "prefers-color-scheme", "value": scheme}],
         )
-
-    def picture(self) -> bytes:
-        """What is seen, as PNG."""
-        return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
 
 class Browser:

@@ -1,4 +1,4 @@
-"""Tasks for developers of AMI Kiln: test, lint, bench, generate, pictures."""
+"""Tasks for developers of AMI Kiln: test, lint, bench, generate."""
 
 from __future__ import annotations
 
@@ -73,20 +73,6 @@ def generate(check: bool = False) -> int:
     from devel import generate as generating
 
     return generating.generate(check_only=check)
-
-
-@task("Develop")
-def pictures(site: str = "build/catalogue") -> None:
-    """Take screenshots of a catalogue for the docs.
-
-    site: a folder that ./invoke catalogue made: --site build/catalogue
-    """
-    from pathlib import Path
-
-    from devel.pictures import take_pictures
-
-    files = [str(path) for path in take_pictures(Path(site))]
-    output({"written": files}, "\n".join(files))
 
 
 @task("Develop")

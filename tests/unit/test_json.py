@@ -12,7 +12,7 @@ import pytest
 from invoke import Context, Exit, Task
 
 import devel.tasks
-from devel import pictures, testing
+from devel import testing
 from devel.outcome import Finished
 from kiln.base.paths import ROOT
 from kiln.cli import lab, launch, telemetry
@@ -115,14 +115,6 @@ def test_the_installer_of_telemetry_is_named_with_its_sha256(
     shown = answer(capsys, telemetry.bundle, out=str(file))
     sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
     assert shown == {"file": str(file), "sha256": sha256}
-
-
-def test_the_pictures_that_were_taken_are_named(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(pictures, "take_pictures", lambda site: [site / "a.png"])
-    shown = answer(capsys, devel.tasks.pictures, site=str(tmp_path))
-    assert shown == {"written": [str(tmp_path / "a.png")]}
 
 
 def test_each_linter_has_its_verdict_time_and_output(
