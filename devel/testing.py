@@ -173,7 +173,7 @@ def browser_if_there_is_one() -> None:
     try:
         needs.ensure("browser", install=True, say=log)
     except KilnError as error:
-        log(f"the catalogue is not opened in a browser: {error}")
+        log(f"skipping browser tests: {error}")
 
 
 def _all(outcome: Outcome, chosen: list[str], linters: Callable[[], list[Finished]]) -> None:

@@ -113,9 +113,9 @@ class SubnetFilter(Block):
     filters: dict[SubnetFilterText, SubnetFilterText] = Field(min_length=1)
     """EC2's filters of DescribeSubnets, name and value: {"tag:Class": build}."""
     most_free: bool = False
-    """Of several subnets, the one with the most free addresses."""
+    """Choose the subnet with the most free addresses."""
     random: bool = False
-    """Of several subnets, any."""
+    """Choose a random subnet."""
 
     @model_validator(mode="after")
     def _one_way(self) -> SubnetFilter:
@@ -132,56 +132,56 @@ class AwsSettings(Block):
     """The settings, except for `instance_types`, which amis.yaml has per arch."""
 
     region: Annotated[Region | None, Flag("eu-central-1", variables=REGION_VARIABLES)] = None
-    """where to build; otherwise the profile's region, then us-east-1"""
+    """build region (default: the profile's region, then us-east-1)"""
     subnet_id: Annotated[Subnet | None, Flag("subnet-0123456789abcdef0")] = None
-    """subnet of the instances (default: a default subnet)"""
+    """build subnet (default: the VPC's default subnet)"""
     subnet_ids: Annotated[
         Listed[Subnet], Flag("subnet-0123456789abcdef0,subnet-0fedcba9876543210")
     ] = ()
-    """subnets of one VPC, in order: the next when EC2 has no capacity"""
+    """subnets of one VPC, tried in order when EC2 lacks capacity"""
     subnet_filter: Annotated[
         SubnetFilter | None, Flag("tag:Class=build,availability-zone=eu-central-1a")
     ] = None
-    """finds the subnet by EC2's filters of DescribeSubnets"""
+    """DescribeSubnets filters that find the subnet"""
     security_group_ids: Annotated[
         Listed[Annotated[str, vocabulary.SECURITY_GROUP_ID]],
         Flag("sg-0123456789abcdef0,sg-0fedcba9876543210"),
     ] = ()
-    """your own groups instead of a temporary one; they must admit SSH from here"""
+    """your own groups instead of a temporary one; they must allow SSH from here"""
     ssh_interface: Annotated[
         Literal["public_ip", "private_ip", "session_manager"] | None, Flag("private_ip")
     ] = None
-    """public_ip, private_ip or session_manager (default: as the subnet has it)"""
+    """public_ip, private_ip or session_manager (default: the subnet's setting)"""
     ssh_source_cidrs: Annotated[
         Listed[Annotated[str, AfterValidator(_cidr)]], Flag("10.0.0.0/8,192.0.2.7/32")
     ] = ()
-    """who may reach SSH on the instances (default: this machine)"""
+    """source CIDRs allowed to reach SSH (default: this machine)"""
     iam_instance_profile: Annotated[
         Annotated[str, vocabulary.INSTANCE_PROFILE] | None, Flag("kiln-builder")
     ] = None
-    """profile of the instances"""
+    """instance profile"""
     kms_key_id: Annotated[KmsKey | None, Flag("alias/ami")] = None
-    """encrypts the volumes and the AMI (default: the account's default EBS key)"""
+    """KMS key for volumes and AMI (default: the account's default EBS key)"""
     spot: Annotated[bool, Flag("")] = False
-    """bake and check on Spot instances, at most at the on-demand price"""
+    """use Spot instances, at most at the on-demand price"""
     capacity_reservation_id: Annotated[
         Annotated[str, vocabulary.RESERVATION_ID] | None, Flag("cr-0123456789abcdef0")
     ] = None
-    """launch instances of its type in a capacity reservation"""
+    """capacity reservation for instances of its type"""
     tags: Annotated[
         Annotated[dict[TagKey, TagValue], Field(max_length=MOST_TAGS)],
         Flag("team=ml,cost-center=42"),
     ] = {}
-    """tags of all that is made in AWS, besides those of `defaults`"""
+    """tags for every AWS resource, added to those in `defaults`"""
     proxy: Annotated[
         Annotated[str, vocabulary.PROXY, AfterValidator(_with_port)] | None,
         Flag("http://proxy.example.com:3128"),
     ] = None
-    """proxy of the bake, for package tools, curl and installers; not on the image"""
+    """build proxy for package tools, curl and installers; not kept on the image"""
     no_proxy: Annotated[
         Listed[Annotated[str, vocabulary.NO_PROXY]], Flag(".example.com,10.0.0.0/8")
     ] = ()
-    """hosts that the bake reaches without the proxy"""
+    """hosts that bypass the build proxy"""
     mirrors: Annotated[
         dict[Url, Url],
         Flag(
@@ -190,17 +190,17 @@ class AwsSettings(Block):
             variables=("KILN_MIRRORS",),
         ),
     ] = {}
-    """beginnings of vendors' URLs and what takes their place in the bake; hashes and keys stay"""
+    """vendor URL prefixes and their mirrors; hashes and keys still apply"""
     time_limits: Annotated[
         dict[str, Annotated[str, vocabulary.DURATION]], Flag("all=3h,nvidia-driver=4h")
     ] = {}
-    """how long a component's provisioner may take; all: each other one"""
+    """time limit for each component's provisioner; all: every other component"""
     records_bucket: Annotated[Annotated[str, vocabulary.BUCKET] | None, Flag("my-kiln-records")] = (
         None
     )
-    """S3 bucket of the records that machines share"""
+    """S3 bucket for shared build records"""
     permissions_boundary: Annotated[str, vocabulary.POLICY_ARN] | None = None
-    """permissions boundary of the roles that deploy.codebuild makes"""
+    """permissions boundary for deploy.codebuild roles"""
 
     @model_validator(mode="after")
     def _mirrors_are_safe(self) -> AwsSettings:
@@ -216,10 +216,10 @@ class AwsSettings(Block):
 
 
 class Aws(AwsSettings):
-    """How builds use your AWS account. null removes what `defaults` sets, of a list []."""
+    """AWS account settings for builds. null (or [] for a list) clears a value set in `defaults`."""
 
     instance_types: dict[Arch, Listed[InstanceType]] = {}
-    """per arch: types that bake, in order; the next when EC2 has no capacity"""
+    """build instance types per arch, tried in order when EC2 lacks capacity"""
 
     @model_validator(mode="after")
     def _one_subnet(self) -> Aws:

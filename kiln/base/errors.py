@@ -70,7 +70,7 @@ def refuse_errors(findings: Iterable[Finding]) -> None:
         raise KilnError("\n".join(findings_lines(refused)), findings=refused)
 
 
-# What is wrong with a name, and not with the disk or with permissions.
+# Errors in the name itself, not in the disk or its permissions.
 _OF_THE_NAME = (
     *(errno.ENOENT, errno.EEXIST, errno.ENOTDIR),
     *(errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),

@@ -105,6 +105,6 @@ def read_verdict(value: str | None) -> TaggedVerdict | None:
 
 
 def says_verified(value: str | None) -> bool:
-    """Whether a tag's value says that the checks passed."""
+    """Return True if a tag's value says that the checks passed."""
     verdict = read_verdict(value)
     return verdict is not None and verdict.passed

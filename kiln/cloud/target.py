@@ -98,7 +98,10 @@ class Hooks:
         )
 
     def own_kernel(self, ami_id: str, wanted: OwnKernel) -> AbstractContextManager[OwnBoot]:
-        """While inside, instances of the AMI that have the tags boot its own kernel."""
+        """While inside, instances of the AMI that have the tags boot its own kernel.
+
+        Never called in AWS: `require_own_kernel` refuses first.
+        """
         raise NotImplementedError
 
     def packer_inputs(self, folder: Path, recipe: Recipe) -> PackerInputs:
