@@ -47,10 +47,17 @@ _kiln_install_below() { # FOLDER path…
 # kiln_install_units unit…: units of runtime/ with their drop-ins, and those for the beginning of their name. These need
 # systemd 240 and are left out where it is older: Amazon Linux 2 has 219.
 kiln_install_units() {
-    local unit folder=etc/systemd/system dropins systemd
+    local unit folder=etc/systemd/system dropins systemd old
     systemd=$(kiln_systemd_version) || exit 1
     for unit in "$@"; do
         kiln_install_runtime "$folder/$unit"
+        # A parent from the original pipeline has a unit by the name of our alias.
+        old=$(sed -n 's/^Alias=//p' "$KILN_DIR/runtime/$folder/$unit") || kiln_die "$unit cannot be read"
+        if [[ -n $old && -f ${KILN_ROOT:-}/$folder/$old && ! -L ${KILN_ROOT:-}/$folder/$old ]]; then
+            kiln_say "replacing the parent's $old"
+            systemctl --quiet --no-reload disable "$old" || kiln_die "systemd cannot disable $old"
+            rm "${KILN_ROOT:-}/$folder/$old" || kiln_die "/$folder/$old cannot be removed"
+        fi
         ((systemd >= 240)) || continue
         for dropins in "$folder/$unit.d" "$folder/kiln-.service.d" "$folder/kiln-gpu-.service.d"; do
             [[ $unit != kiln-*.service || ! -d $KILN_DIR/runtime/$dropins ]] || kiln_install_runtime "$dropins"

@@ -894,6 +894,22 @@ def test_unit_comes_with_the_dropins_its_systemd_knows(
     )
 
 
+def test_unit_of_the_original_pipeline_makes_way_for_the_alias(machine: Machine):
+    """systemd enables no unit whose alias is a file."""
+    units = machine.kiln / "runtime/etc/systemd/system"
+    units.mkdir(parents=True)
+    (units / "kiln-x.service").write_text("[Install]\nAlias=aws-x.service\n")
+    old = machine.root / "image/etc/systemd/system/aws-x.service"
+    old.parent.mkdir(parents=True)
+    old.write_text("[Service]\nExecStart=/bin/old\n")
+    machine.command("systemctl", 'echo "systemctl $*" >&2; echo systemd 252')
+    done = machine.bash("kiln_install_units kiln-x.service")
+    assert done.returncode == 0, done.stderr
+    assert not old.exists()
+    assert "disable aws-x.service" in done.stderr
+    assert "replacing the parent's aws-x.service" in done.stderr
+
+
 def test_programs_are_executable_on_the_image_and_other_files_are_not(machine: Machine):
     folder = machine.kiln / "runtime/opt/x"
     folder.mkdir(parents=True)
