@@ -114,9 +114,11 @@ def check(combination: Combination, strict: bool = False) -> int:
 
 def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, Any]:
     """Return the findings for a combination, or for the whole matrix if nothing is given."""
+    from kiln.base import overlay
     from kiln.compat import engine
     from kiln.compat.unconfirmed import unconfirmed_of_row
     from kiln.components import rendered_files
+    from kiln.facts import table
     from kiln.matrix import load
     from kiln.publish.lines import published_regions
     from kiln.publish.regions import require_regions
@@ -128,6 +130,8 @@ def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, 
     homes = {recipe.row.account.region for recipe in recipes} - {None}
     require_regions(map(str, homes), "`aws.region`:")
     published_regions(publishing)
+    for path in overlay.own_files("facts/*.yaml"):
+        table(path.stem)  # also one that no rule reads
     findings = [
         *engine.check_matrix(recipes, strict=strict),
         *load.sharing_warnings(recipes, publishing, strict=strict),

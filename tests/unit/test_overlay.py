@@ -18,6 +18,7 @@ from kiln.base.errors import KilnError
 from kiln.base.overlay import overlay_stand_ins
 from kiln.base.paths import KNOWLEDGE, ROOT
 from kiln.base.recipe import Recipe
+from kiln.cli.matrix import check_answer
 from kiln.compat.engine import check_combination
 from kiln.facts.models import TABLES
 from kiln.facts.tables import read_table, with_overlay
@@ -605,6 +606,14 @@ def test_an_empty_file_of_facts_changes_nothing(tmp_path: Path, empty: str) -> N
 @cache
 def ours_of(path: Path) -> dict[str, Any]:
     return read_table(path)
+
+
+def test_check_reads_facts_that_no_rule_asks_for(acme: Path) -> None:
+    path = acme / "facts/archives.yaml"
+    path.write_text("archives:\n- {name: epel, kind: zip}\n")
+    caches.forget()
+    with pytest.raises(KilnError, match=rf"{path}:2:"):
+        check_answer({}, strict=False)
 
 
 def test_an_empty_list_of_entries_takes_none_of_ours_away(acme: Path) -> None:
