@@ -71,7 +71,7 @@ def refuse_errors(findings: Iterable[Finding]) -> None:
 
 
 # Errors in the name itself, not in the disk or its permissions.
-_OF_THE_NAME = (
+_NAME_ERRORS = (
     *(errno.ENOENT, errno.EEXIST, errno.ENOTDIR),
     *(errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
 )
@@ -84,7 +84,7 @@ def named_by(flag: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _OF_THE_NAME:
+        if error.errno not in _NAME_ERRORS:
             raise
         raise KilnError(f"{flag}: {error.filename}: {error.strerror}") from None
 

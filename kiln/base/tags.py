@@ -36,9 +36,6 @@ CUDA = tag("cuda")
 NCCL = tag("nccl")
 EFA = tag("efa")
 
-# Images of earlier versions have it: where their statement was. It is not copied, nor signed.
-FORMER_PROVENANCE = tag("provenance")
-
 # The tags of every resource of a bake, in the order of docs/records.md.
 OF_A_BAKE = (
     RECIPE,

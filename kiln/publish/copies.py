@@ -11,7 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from kiln.base.errors import KilnError, operation_failed
-from kiln.base.tags import FORMER_PROVENANCE, LINE, PREFIX, RECIPE, RETIRING, RUN_ID, SOURCE_IMAGE
+from kiln.base.tags import LINE, PREFIX, RECIPE, RETIRING, RUN_ID, SOURCE_IMAGE
 from kiln.base.times import utc_now
 from kiln.cloud import aws
 from kiln.cloud.images import Image, find_image, list_images, own_images, snapshot_keys
@@ -166,12 +166,7 @@ def _as_tags(tags: Mapping[str, str]) -> list[Any]:
 
 def wanted_tags(source: Image, line: str) -> dict[str, str]:
     """Return the tags of a published image: the source's own, and its line."""
-    left_out = (RETIRING, FORMER_PROVENANCE)
-    own = {
-        key: value
-        for key, value in source.tags.items()
-        if not key.startswith("aws:") and key not in left_out
-    }
+    own = {k: v for k, v in source.tags.items() if not k.startswith("aws:") and k != RETIRING}
     return {**own, LINE: line}
 
 

@@ -17,7 +17,7 @@ from securesystemslib.signer import AWSSigner, CryptoSigner, SSlibKey
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import matrix_file
-from kiln.base.tags import FORMER_PROVENANCE, KEEP, PREFIX, RETIRING
+from kiln.base.tags import KEEP, PREFIX, RETIRING
 from kiln.base.templates import render
 from kiln.cloud import aws
 from kiln.cloud.images import Image, require_image
@@ -83,8 +83,7 @@ def _digest(data: Any) -> str:
 
 def _signed_facts(image: Image) -> dict[str, str]:
     """Return what a statement holds of an image: its id, its snapshots, our tags that stay."""
-    changing = {KEEP, RETIRING, FORMER_PROVENANCE}
-    ours = {key for key in image.tags if key.startswith(PREFIX)} - changing
+    ours = {key for key in image.tags if key.startswith(PREFIX)} - {KEEP, RETIRING}
     tags = {f"tag {key}": image.tags[key] for key in sorted(ours)}
     ids = {"image": f"{image.region}/{image.ami_id}", "snapshots": ", ".join(image.snapshots)}
     return {**ids, **tags}
