@@ -161,7 +161,7 @@ def test_a_browser_that_cannot_be_had_stops_nothing(
 ) -> None:
     monkeypatch.setattr("kiln.base.needs.shutil.which", lambda command: None)
     testing.browser_if_there_is_one()
-    assert "not opened in a browser: missing on this machine" in capsys.readouterr().err
+    assert "skipping browser tests: missing on this machine" in capsys.readouterr().err
 
 
 def test_callers_pytest_options_choose_no_tests(
