@@ -11,7 +11,7 @@ from typing import Any
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
-from kiln.base.times import as_time, utc_now
+from kiln.base.vocabulary import as_time, utc_now
 from kiln.catalogue.model import SeenXid
 from kiln.cloud import aws
 from kiln.cloud.target import Target

@@ -11,7 +11,7 @@ from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.tags import VERIFIED, says_verified
-from kiln.base.times import now
+from kiln.base.vocabulary import now
 from kiln.catalogue.fleet_xids import EventsByAmi, events_by_ami, groups_of_events, seen_xids
 from kiln.catalogue.model import (
     Catalogue,
@@ -37,8 +37,7 @@ from kiln.pipeline.record import Record
 from kiln.publish import channels, provenance
 from kiln.publish.channels import Release
 from kiln.publish.lines import ChannelRow, channel_rows
-from kiln.telemetry.pricing import monthly_cost
-from kiln.telemetry.settings import Telemetry
+from kiln.telemetry.settings import Telemetry, monthly_cost
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey

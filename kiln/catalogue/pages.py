@@ -14,8 +14,7 @@ from typing import Any
 from kiln.base.errors import KilnError
 from kiln.base.paths import TEMPLATES
 from kiln.base.templates import render
-from kiln.base.times import read_time
-from kiln.base.vocabulary import printable
+from kiln.base.vocabulary import printable, read_time
 from kiln.catalogue.fleet_xids import DAYS
 from kiln.catalogue.gather import changes_between
 from kiln.catalogue.model import (

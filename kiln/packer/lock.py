@@ -23,8 +23,8 @@ from kiln.base import overlay, paths, vocabulary
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
 from kiln.components import Download, Step
-from kiln.facts import lock_file, table
-from kiln.facts.lock_file import BYTES, KEY, SEEN_BY, SIGNATURE
+from kiln.facts import table
+from kiln.facts.packages import BYTES, KEY, SEEN_BY, SIGNATURE, read_lock_file, restore
 from kiln.packer.render import filled
 
 _HEAD = """\
@@ -93,7 +93,7 @@ def update_lock(recipes: Iterable[Recipe], path: Path | None = None) -> LockDiff
     """Bring the lock file in line with the recipes; known hashes stay."""
     path = path or paths.lock_file()
     with _alone(path):
-        current = lock_file.read_lock_file(path)
+        current = read_lock_file(path)
         return _save(current, wanted(recipes, current), path)
 
 
@@ -128,7 +128,7 @@ def first_seen(downloads: Iterable[Mapping[str, Any]], path: Path | None = None)
     """Return the URLs among a version-info's downloads whose hash is not confirmed yet."""
     unknown = {
         entry["url"]
-        for entry in lock_file.read_lock_file(path)["artifacts"]
+        for entry in read_lock_file(path)["artifacts"]
         if entry.keys() >= BYTES and (not entry["sha256"] or entry.get("confirmed") is False)
     }
     return sorted(unknown & {str(entry.get("url")) for entry in downloads})
@@ -155,7 +155,7 @@ def record_hashes(
         vocabulary.SHA256.required(sha256, f"the sha256 of {url}")
     path = path or paths.lock_file()
     with _alone(path):
-        current = lock_file.read_lock_file(path)
+        current = read_lock_file(path)
         entries = [
             _with_seen(entry, seen[entry["url"]], when, path) if entry["url"] in seen else entry
             for entry in current["artifacts"]
@@ -240,7 +240,7 @@ def _identity(
         raise KilnError(
             f"{overlay.shown_path(paths.lock_file())}: {download.url} is locked with sha256 "
             f"{sha256}, but published with {published.sha256} ({published.source})",
-            hint=f"one of them was edited by hand: {lock_file.restore()}, or remove the entry "
+            hint=f"one of them was edited by hand: {restore()}, or remove the entry "
             "and run ./invoke lock --update",
         )
     if published and not str(source or "").startswith(SEEN_BY):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kiln.base import tags
-from kiln.base.findings import Finding
+from kiln.base.errors import Finding
 from kiln.base.overlay import provisioner_file, shown_script
 from kiln.base.paths import PROVISIONERS
 from kiln.base.recipe import Recipe

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from kiln.base import needs, overlay
 from kiln.base.account import Account, key_elsewhere, variables
 from kiln.base.errors import KilnError, operation_failed, refuse_errors
+from kiln.base.processes import Stop, on_signals
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
-from kiln.base.stopping import Stop, on_signals
 from kiln.cloud import parents, runs, session
 from kiln.cloud.instance import ssh_timeout
 from kiln.cloud.network import SESSION_MANAGER, make_access

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from kiln.base import overlay, processes
 from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.base.paths import ROOT
-from kiln.base.stopping import Stop
+from kiln.base.processes import Stop
 from kiln.cloud.instance import Machine
 from kiln.facts import instances, table
 

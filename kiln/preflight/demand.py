@@ -10,7 +10,7 @@ from kiln.base.recipe import Recipe
 from kiln.base.versions import WantedPackage
 from kiln.components import Step, package_repositories
 from kiln.components.package_repositories import Repository
-from kiln.facts.lock_file import locked_hashes
+from kiln.facts.packages import locked_hashes
 
 # Installed before the others and removed again: they would conflict with them.
 _APART = ("NVIDIA_OTHER_PACKAGES",)

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Literal
 
 from kiln.base.tags import INPUT_DIGEST, RECIPE, RECIPE_DIGEST, SOURCE_AMI, VERIFIED, says_verified
-from kiln.base.times import read_time, utc_now
+from kiln.base.vocabulary import read_time, utc_now
 from kiln.cloud import parents
 from kiln.cloud.images import Image, own_images
 from kiln.cloud.target import Target

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import KilnError, operation_failed
-from kiln.base.times import now
+from kiln.base.vocabulary import now
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import LaunchTemplate

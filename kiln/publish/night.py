@@ -11,7 +11,7 @@ from pathlib import Path
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
-from kiln.base.times import as_stamp, utc_now
+from kiln.base.vocabulary import as_stamp, utc_now
 from kiln.cloud.target import Target
 from kiln.pipeline.build import Outcome
 from kiln.pipeline.plan import run_usd

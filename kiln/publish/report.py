@@ -12,8 +12,7 @@ from typing import Any, Literal
 from kiln.base.errors import KilnError
 from kiln.base.paths import build_dir
 from kiln.base.templates import render
-from kiln.base.times import as_stamp, utc_now
-from kiln.base.vocabulary import printable
+from kiln.base.vocabulary import as_stamp, printable, utc_now
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.image.diff import compare_records

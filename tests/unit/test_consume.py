@@ -23,8 +23,7 @@ import yaml
 from devel import packers
 from kiln import facts
 from kiln.base.errors import KilnError
-from kiln.base.paths import ROOT, RUNTIME
-from kiln.base.runtime_import import runtime_module
+from kiln.base.paths import ROOT, RUNTIME, runtime_module
 from kiln.consume.kinds import KINDS
 from kiln.consume.request import LaunchRequest, launch_request
 from kiln.matrix.load import load_recipes

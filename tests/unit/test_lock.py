@@ -15,7 +15,7 @@ from kiln.base.paths import PROVISIONERS, ROOT
 from kiln.cli import matrix as tasks
 from kiln.components import Download
 from kiln.facts import known_sha256, table
-from kiln.facts.lock_file import read_lock_file
+from kiln.facts.packages import read_lock_file
 from kiln.matrix.load import load_recipes
 from kiln.packer import lock, render
 from kiln.pipeline.record import Record

@@ -14,8 +14,8 @@ import pytest
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import build_dir
+from kiln.base.processes import Stop
 from kiln.base.progress import Progress
-from kiln.base.stopping import Stop
 from kiln.base.tags import INPUT_DIGEST
 from kiln.cli.options import RecordSettings
 from kiln.cloud.runs import Run
