@@ -71,7 +71,7 @@ def _long_form(loader: Any, tag: str, node: yaml.Node) -> dict[str, Any]:
     return {tag if tag == "Ref" else f"Fn::{tag}": value}
 
 
-_TemplateLoader.add_multi_constructor("!", _long_form)  # type: ignore[no-untyped-call]
+_TemplateLoader.add_multi_constructor("!", _long_form)
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,15 @@ class Located:
     file: str
     data: Any
     node: yaml.Node | None
+
+    def __contains__(self, path: Path_) -> bool:
+        value = self.data
+        try:
+            for part in path:
+                value = value[part]
+        except (KeyError, IndexError, TypeError):
+            return False
+        return True
 
     def mark(self, path: Path_, *, key: bool = False) -> Mark:
         """Line and column of the value at `path`, or of its key; of the nearest parent that exists

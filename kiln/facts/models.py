@@ -89,18 +89,21 @@ CudaRepo = Annotated[
 ]
 MeasuredKernel = Annotated[str, one_of("kernel in kernel_builds.yaml", _measured)]
 _OF_ARCHIVE = ("arch", "codename", "deb", "distro", "nvidia", "os", "release", "uname")
-_OF_RECIPE = (
-    *("arch", "archive", "branch", "deb", "distro", "family", "nvidia", "os", "repo"),
-    *("uname", "version"),
-)
+_OF_DOWNLOAD = ("arch", "archive", "deb", "distro", "family", "nvidia", "os", "repo", "uname")
+_OF_RECIPE = (*_OF_DOWNLOAD, "branch", "version")
 ArchiveText = Annotated[str, placeholders(*_OF_ARCHIVE)]
 VendorText = Annotated[str, placeholders(*_OF_ARCHIVE, "url")]
 PackageText = Annotated[
     str,
     placeholders(*_OF_RECIPE, "cuda_major", "cuda_package", "cuda_series", "driver_cuda", "module"),
 ]
+# A URL of an overlay's component.
+OwnUrl = Annotated[str, placeholders(*_OF_DOWNLOAD)]
 # Conditions of a row of names or URLs: `from` and `below` compare the version, others a field.
-When = dict[str, str | list[str]]
+When = dict[
+    Literal["from", "below", "arch", "archive", "distro", "family", "module", "os"],
+    str | list[str],
+]
 
 
 class Fact(Block):

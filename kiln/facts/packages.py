@@ -20,7 +20,7 @@ from kiln.base.account import Block
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.vocabulary import read_stamp
 from kiln.base.yaml_files import load_yaml, validated
-from kiln.facts.tables import UsedRow, confirmed, place_of_text, table, used_row
+from kiln.facts.tables import UsedRow, confirmed, table, used_row
 
 
 def distro(name: str) -> dict[str, Any]:
@@ -127,13 +127,12 @@ def archive_packages(component: str, version: str, **fields: str) -> Packages | 
 
     `fields` are the values that conditions and names refer to, such as `archive` and `module`.
     """
-    rows = table("packages")["packages"][component]
-    row = first_match("packages.yaml", component, rows, version, fields)
+    row = first_match(table("packages")["packages"][component], version, fields)
     if row is None:
         return None
 
     def filled(texts: list[str]) -> tuple[str, ...]:
-        return tuple(fill("packages.yaml", component, text, version, fields) for text in texts)
+        return tuple(fill(component, text, version, fields) for text in texts)
 
     return Packages(
         names=filled(row["names"]),
@@ -144,7 +143,7 @@ def archive_packages(component: str, version: str, **fields: str) -> Packages | 
 
 
 def first_match(
-    file: str, key: str, rows: list[dict[str, Any]], version: str, fields: dict[str, str]
+    rows: list[dict[str, Any]], version: str, fields: dict[str, str]
 ) -> dict[str, Any] | None:
     """The first row whose `when` holds; None if there is none.
 
@@ -153,38 +152,22 @@ def first_match(
     """
 
     def holds(condition: str, value: str | list[str]) -> bool:
-        if condition == "from":
-            return versions.at_least(version, str(value))
-        if condition == "below":
-            return versions.below(version, str(value))
-        if condition not in fields:
-            raise KilnError(
-                f"kiln/facts/knowledge/{file}: {key}: there is no condition {condition!r}",
-                hint=did_you_mean(condition, ["from", "below", *fields]),
-            )
-        return fields[condition] in (value if isinstance(value, list) else [value])
+        if condition in ("from", "below"):
+            return versions.at_least(version, str(value)) == (condition == "from")
+        return fields.get(condition) in (value if isinstance(value, list) else [value])
 
-    for row in rows:
-        if all(holds(*item) for item in row.get("when", {}).items()):
-            return row
-    return None
+    holding = (row for row in rows if all(holds(*item) for item in row.get("when", {}).items()))
+    return next(holding, None)
 
 
-def fill(file: str | Path, key: str, text: str, version: str, fields: dict[str, str]) -> str:
-    """A name or URL from a table, or another YAML file, with its `{placeholders}` filled in.
-    `version` is empty for what has none, such as a component of an overlay.
-    """
+def fill(key: str, text: str, version: str, fields: dict[str, str]) -> str:
+    """A name or URL of a table with its `{placeholders}` filled in; `version` is empty for what has
+    none, such as a component of an overlay."""
     of_version = {"version": version, "branch": versions.major(version)} if version else {}
-    placeholders = {**of_version, **fields}
     try:
-        return text.format(**placeholders)
-    except (KeyError, IndexError, ValueError) as error:
-        place = place_of_text(file, text)
-        raise KilnError(
-            f"{place}: {key}: {text!r} cannot be filled in: {error}",
-            hint=f"its placeholders may be {', '.join(sorted(placeholders))}",
-            place=place,
-        ) from None
+        return text.format(**of_version, **fields)
+    except KeyError as error:
+        raise KilnError(f"{key}: {text!r}: there is no {error} for this component") from None
 
 
 @dataclass(frozen=True)

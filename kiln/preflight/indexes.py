@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import requests
 
 from kiln.base import vocabulary
-from kiln.base.account import mirrored, mirrors
+from kiln.base.account import mirrored
 from kiln.components.package_repositories import Repository
 from kiln.facts.tables import http_reason
 
@@ -51,15 +51,14 @@ class NotSignedError(Exception):
 class Fetcher:
     """Asks hosts for files. Proxies and CA certificates come from the environment.
 
-    What `get` fetches is kept in `folder` as long as the host says that it is current. `more` are
-    mirrors besides those of KILN_MIRRORS. All methods raise NotThereError if the host says that
-    there is no such file, NoAnswerError if it says nothing.
+    What `get` fetches is kept in `folder` as long as the host says that it is current. All methods
+    raise NotThereError if the host says that there is no such file, NoAnswerError if it says
+    nothing.
     """
 
-    def __init__(self, folder: Path, more: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         from requests_cache import CachedSession  # slow to import
 
-        self._mirrors = {**mirrors(), **(more or {})}
         folder.mkdir(parents=True, exist_ok=True)
         self._kept = CachedSession(
             str(folder / "http"), backend="sqlite", serializer="json", always_revalidate=True
@@ -67,7 +66,7 @@ class Fetcher:
 
     def place(self, url: str) -> str:
         """Return where a URL is fetched from: a mirror, or the URL itself."""
-        return mirrored(url, self._mirrors)
+        return mirrored(url)
 
     def get(self, url: str) -> bytes:
         """Return the file at a URL."""

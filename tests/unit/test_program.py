@@ -36,7 +36,7 @@ ERRORS: list[tuple[BaseException, str, dict[str, Any]]] = [
     (
         KilnError("cannot work", findings=[FINDING]),
         "cannot work\n",
-        {"message": "cannot work", "findings": [FINDING.as_json()]},
+        {"message": "cannot work", "findings": json.loads(json.dumps([FINDING.as_json()]))},
     ),
     (operation_failed("down"), "down\n", {"message": "down", "exit_status": 1}),
     (KeyboardInterrupt(), "interrupted\n", {"message": "interrupted", "exit_status": 1}),

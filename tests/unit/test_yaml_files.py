@@ -18,7 +18,7 @@ MALFORMED = [
     ("? [a]\n: b\n", "f.yaml:1:3: not valid YAML: a key must be one word"),
     ("a: 1\n---\nb: 2\n", "f.yaml:2:1: not valid YAML"),
     ("a: &x [*x]\n", "f.yaml:1:4: not valid YAML: this value contains itself"),
-    ("a: &x\n  b: *x\n", "f.yaml:2:3: not valid YAML: this value contains itself"),
+    ("a: &x\n  b: *x\n", "f.yaml:1:4: not valid YAML: this value contains itself"),
     ("a: " + "[" * 5000 + "]" * 5000, "f.yaml"),
     ("a: !!python/object:os.system ls\n", "f.yaml:1:4: not valid YAML"),
     ("a: 1\nb: \x00\n", "f.yaml"),
