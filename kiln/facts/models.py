@@ -576,59 +576,6 @@ class PublishedFile(Block):
         return self
 
 
-# ------------------------------------------------------------------- mig.yaml
-
-
-class ResetClient(Fact):
-    program: str
-    blocks: bool
-
-
-class MigProfile(Fact):
-    profile: str
-    id: int | None
-    max: int
-    compute: int
-    memory: int
-    starts: tuple[int, ...]
-    gib: str | None
-    sm: int | None
-    ce: int
-    dec: int
-    enc: int
-    jpeg: int
-    ofa: int
-
-
-class MigGpu(Fact):
-    gpu: str
-    product: str
-    arch: Annotated[
-        str, one_of("entry of `mode_change`", lambda context: context["whole"]["mode_change"])
-    ]
-    pci_device_ids: tuple[str, ...]
-    compute_slices: int
-    memory_slices: int
-    since_driver: dict[str, str] = {}
-    profiles: tuple[MigProfile, ...]
-
-
-class MigDriver(Block):
-    gpus: tuple[str, ...]
-    driver: Driver
-
-
-class Mig(Table):
-    mode_change: dict[str, dict[Literal["reset", "persists", "lost_by"], bool | str]]
-    reset_clients: tuple[ResetClient, ...]
-    compute_instance_profiles: dict[int, int]
-    compute_instance_sizes: dict[int, tuple[int, ...]]
-    gpus: tuple[MigGpu, ...]
-    not_mig: tuple[str, ...]
-    driver_minimums: tuple[MigDriver, ...]
-    traps: tuple[str, ...]
-
-
 # Each table that an overlay may change, by the name of its file.
 TABLES: dict[str, type[Table]] = {
     "archives": Archives,
@@ -640,7 +587,6 @@ TABLES: dict[str, type[Table]] = {
     "efa": Efa,
     "instances": Instances,
     "keys": Keys,
-    "mig": Mig,
     "nccl": Nccl,
     "packages": PackagesTable,
 }

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, model_validator
+from pydantic import model_validator
 
 from kiln.base import overlay, paths, versions, vocabulary
 from kiln.base.account import Block
@@ -66,7 +66,10 @@ class PackageSnapshots:
         """Why the service cannot have this value; empty when it can."""
         if not re.fullmatch(self.form, value):
             return f"{value!r} is not {self.what}"
-        if self.kind == "apt" and not _is_time(value):
+        try:
+            if self.kind == "apt":
+                read_stamp(value)
+        except ValueError:
             return f"{value!r} is not {self.what}: there is no such day or time"
         if self.first and value < self.first:
             return f"{value!r} is before {self.first}, the first that the service has"
@@ -92,20 +95,6 @@ def package_snapshots(distro_name: str) -> PackageSnapshots | None:
         first=entry.get("from", ""),
         templates=tuple(entry.get("lines", ())),
     )
-
-
-def _is_time(value: str) -> bool:
-    try:
-        read_stamp(value)
-    except ValueError:
-        return False
-    return True
-
-
-def relatives(name: str) -> list[str]:
-    """The distributions of the same vendor, including this one."""
-    vendor = distro(name)["vendor"]
-    return [other for other in distro_names() if distro(other)["vendor"] == vendor]
 
 
 @dataclass(frozen=True)
@@ -198,6 +187,8 @@ def _of_version(source: str | dict[str, str], version: str) -> str:
 # What identifies an artifact: its bytes, a key's fingerprint, or a signature's file and key.
 BYTES = {"version", "sha256"}
 KEY, SIGNATURE = {"fingerprint"}, {"signs", "signed_by"}
+# What to do about a broken lock file.
+RESTORE = "restore the lock file from git"
 # Begins the source of a hash that a bake recorded.
 SEEN_BY = "seen by "
 
@@ -232,17 +223,10 @@ class LockedRepository(Block):
     packages: tuple[str, ...]
 
 
-def _each_url_once(artifacts: tuple[LockedArtifact, ...]) -> tuple[LockedArtifact, ...]:
-    urls = [artifact.url for artifact in artifacts]
-    if twice := [url for url in urls if urls.count(url) > 1]:
-        raise ValueError(f"{vocabulary.quoted(twice[0])} is listed twice")
-    return artifacts
-
-
 class LockFile(Block):
     """The whole file."""
 
-    artifacts: Annotated[tuple[LockedArtifact, ...], AfterValidator(_each_url_once)]
+    artifacts: tuple[LockedArtifact, ...]
     packages: tuple[LockedRepository, ...] = ()
 
 
@@ -265,18 +249,9 @@ def _read(path: Path, changed: int, size: int) -> dict[str, Any]:
         document = load_yaml(path, overlay.shown_path(path))
         validated(LockFile, document)
     except KilnError as error:
-        raise KilnError(
-            error.message, hint=restore(path), place=error.place, findings=error.findings
-        ) from None
+        error.hint = RESTORE
+        raise
     return {**document.data, "packages": document.data.get("packages", [])}
-
-
-def restore(path: Path | None = None) -> str:
-    """What to do about a broken lock file: the advice, with the file that is meant."""
-    path = path or paths.lock_file()
-    if path.is_relative_to(paths.ROOT):
-        return f"restore it: git checkout {overlay.shown_path(path)}"
-    return f"restore {path} from its repository or a backup"
 
 
 def locked_hashes() -> Mapping[str, str]:

@@ -23,7 +23,7 @@ from kiln.base.vocabulary import masked
 from kiln.base.yaml_files import Path_, load_yaml, validated
 
 # Keys that name an entry of a list.
-_NAMES = ("type", "id", "gpu", "name")
+_NAMES = ("type", "id", "name")
 
 
 @cache

@@ -221,11 +221,6 @@ OVER = {
         {},
         "KERN-MIN: driver 580.178.04 needs kernel >= 6.5",
     ),
-    "mig.yaml": (
-        "driver_minimums: [{gpus: [A100-40GB], driver: 590.44.01}]",
-        {"instance_type": "p4d.24xlarge", "mig_config": "all-1g.5gb"},
-        "MIG-DRV: needs driver >= 590.44.01",
-    ),
 }
 
 
@@ -360,9 +355,6 @@ MISTAKES = {
     ),
     "nothing": ("facts/drivers.yaml", "\n      580.999.01: '2026-11-20'", "", "versions: is empty"),
     "a source": ("facts/drivers.yaml", "versions:", "source: lifecicle\n    versions:", "3:13: "),
-    "an architecture": (
-        "facts/mig.yaml", "", "gpus:\n- {gpu: GB300, arch: nope}\n", "2:22: gpus.0.arch: 'nope': ",
-    ),
     "a repository": (
         "facts/archives.yaml", "", "vendors:\n  CUDA_REPO_URL: {name: a/b}\n",
         "2:25: vendors.CUDA_REPO_URL.name: 'a/b' is not a repository's name such as nvidia-cuda",
