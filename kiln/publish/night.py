@@ -67,7 +67,7 @@ def _built(
         outcome = build([row.line.recipe for row in rows])
     except KilnError as error:
         return {row.name: _result(row, "failed", error.message) for row in rows}
-    records = {str(record.recipe["name"]): record for record in outcome.built}
+    records = {record.recipe.name: record for record in outcome.built}
     results = {}
     for row in rows:
         failure = outcome.failures.get(row.name)

@@ -81,7 +81,7 @@ def publish_row(
     release = Release(
         line=line.name,
         channel=first,
-        recipe=str(record.recipe["name"]),
+        recipe=record.recipe.name,
         ami_name=source.name,
         images=images,
         verdict=source.tags[VERIFIED],

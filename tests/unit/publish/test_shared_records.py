@@ -104,7 +104,7 @@ WRONG = {
     ),
     "another run's": (other_run(), "another run's record"),
     "another row's": (
-        record.as_text(a_record(run_id=RUN, recipe={"name": "al2023-x"})).encode(),
+        record.as_text(a_record(run_id=RUN, recipe=RECIPE.changed(name="al2023-x"))).encode(),
         "another run's record",
     ),
 }
