@@ -369,8 +369,7 @@ def lock(update: bool = False, from_: str | None = None) -> int:
         change = locking.plan_lock(load.load_recipes(), read_lock_file())
     differs = bool(change) and not (update or from_)
     hint = "\nthe lock file differs from the matrix: ./invoke lock --update writes it"
-    text = f"{change.as_text()}\n{locking.signed_line(read_lock_file())}{hint if differs else ''}"
-    output(change.as_json(), text)
+    output(asdict(change), f"{change.as_text()}{hint if differs else ''}")
     return int(differs)
 
 
