@@ -292,7 +292,7 @@ def render(check: bool = False) -> int:
     check: write nothing; fail if what is committed is stale
     """
     from kiln.matrix import load
-    from kiln.packer.folders import renewal, shown_packer, stale_files, write_all
+    from kiln.packer.render import renewal, shown_packer, stale_files, write_all
 
     recipes = load.load_recipes()
     number = len(recipes)
@@ -316,7 +316,7 @@ def validate(no_install: bool = False) -> int:
     from kiln.matrix import load
     from kiln.packer import program
     from kiln.packer import validate as validation
-    from kiln.packer.folders import renewal, shown_packer, stale_files
+    from kiln.packer.render import renewal, shown_packer, stale_files
 
     recipes = load.load_recipes()
     packer = program.find_packer(install=not no_install, say=log)
@@ -369,8 +369,7 @@ def lock(update: bool = False, from_: str | None = None) -> int:
         change = locking.plan_lock(load.load_recipes(), read_lock_file())
     differs = bool(change) and not (update or from_)
     hint = "\nthe lock file differs from the matrix: ./invoke lock --update writes it"
-    text = f"{change.as_text()}\n{locking.signed_line(read_lock_file())}{hint if differs else ''}"
-    output(change.as_json(), text)
+    output(asdict(change), f"{change.as_text()}{hint if differs else ''}")
     return int(differs)
 
 

@@ -21,9 +21,9 @@ from kiln.compat import engine
 from kiln.matrix import flags
 from kiln.matrix.load import no_such_component
 from kiln.packer import program
-from kiln.packer.folders import renewal, shown_packer, stale_rows
 from kiln.packer.lock import first_seen
 from kiln.packer.program import Packer
+from kiln.packer.render import renewal, shown_packer, stale_rows
 from kiln.packer.validate import check_scripts
 from kiln.pipeline import bake as baking
 from kiln.pipeline import plan as planning
