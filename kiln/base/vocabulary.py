@@ -220,9 +220,6 @@ KMS_KEY = Form(
     "a KMS key: its id, alias/NAME, or an ARN",
     longest=350,
 )
-ROLE = Form(
-    r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+$", "a role's ARN", longest=600
-)
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
 INSTANCE_PROFILE = Form(r"^[A-Za-z0-9+=,.@_-]+$", "the name of an instance profile (not its ARN)")
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference-arns.html

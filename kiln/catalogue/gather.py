@@ -171,7 +171,7 @@ class _Account:
                 why_not=why,
                 signed=signed,
                 signed_why=signed_why,
-                installed=asdict(release.installed),
+                installed=release.installed.model_dump(),
                 recipe=release.recipe,
                 recipe_digest=release.recipe_digest,
                 git_commit=release.git_commit,
