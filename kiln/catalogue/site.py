@@ -31,8 +31,7 @@ from kiln.catalogue.model import (
 )
 from kiln.cloud import aws
 from kiln.cloud.target import Target
-from kiln.consume.kinds import KINDS
-from kiln.consume.request import launch_request
+from kiln.consume import KINDS, launch_request
 from kiln.facts import table
 from kiln.image import diff, sbom
 from kiln.image.version_info import read_version_info

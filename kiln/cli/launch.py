@@ -63,8 +63,7 @@ def consume(
     out: a file instead of standard output: --out nodes.yaml
     list_: name the kinds and write nothing
     """
-    from kiln.consume.kinds import KINDS, kind_named, pinned
-    from kiln.consume.request import launch_request
+    from kiln.consume import KINDS, kind_named, launch_request, pinned
     from kiln.matrix import load
 
     if list_:
@@ -99,8 +98,6 @@ def consume(
     text = kind.document(request, template="argo-walkthrough.sh" if walkthrough else "")
     answer = {"line": line, "channel": channel, "kind": kind.name, "file": out, "document": text}
     write(out, text, answer)
-    if kind.note:
-        log(kind.note.replace("FILE", out or "FILE"))
 
 
 def write(out: str | None, text: str, answer: object) -> None:
