@@ -254,6 +254,11 @@ BUCKET = Form(
     r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$",
     "the name of an S3 bucket alone: 3 to 63 small letters, digits, dots and dashes",
 )
+S3_PLACE = Form(
+    r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/([A-Za-z0-9_-][A-Za-z0-9._-]*/?)*)?$",
+    "a place in S3: s3://BUCKET/PREFIX",
+    longest=1024,
+)
 # coreutils' sleep and Go's time.ParseDuration read it alike.
 DURATION = Form(r"^[1-9][0-9]{0,4}[smh]$", "a time such as 90m or 4h")
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateLaunchTemplate.html

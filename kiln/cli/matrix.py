@@ -271,6 +271,7 @@ def preflight(
     from kiln.matrix import load
     from kiln.preflight import answers
     from kiln.preflight.ask import ask
+    from kiln.preflight.indexes import State
 
     recipes = rows.select(every=True)
     if ours := load.load_account("").mirrors:
@@ -281,8 +282,9 @@ def preflight(
     target = targets.choose(region=region) if aws.find_credentials() else None
     with tempfile.TemporaryDirectory(prefix="kiln-preflight-") as folder:
         asked = ask(recipes, Path(folder), whole_files=download, say=log, target=target)
-    output([row.as_json() for row in asked], answers.rows_text(asked))
-    return 0 if all(row.state is answers.State.PUBLISHED for row in asked) else 1
+    rows_table = table(answers.HEADINGS, [row.cells() for row in asked])
+    output([row.as_json() for row in asked], rows_table, answers.summary_text(asked))
+    return 0 if all(row.state is State.PUBLISHED for row in asked) else 1
 
 
 @task("Matrix")

@@ -20,9 +20,9 @@ from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.paths import build_dir
 from kiln.base.recipe import Recipe
-from kiln.base.vocabulary import as_stamp, printable, utc_now
 from kiln.base.tags import INPUT_DIGEST, RECIPE, RECIPE_DIGEST, SOURCE_AMI, VERIFIED, says_verified
 from kiln.base.templates import render
+from kiln.base.vocabulary import as_stamp, printable, read_time, utc_now
 from kiln.cloud import aws, parents
 from kiln.cloud.images import Image, own_images
 from kiln.cloud.target import Target
