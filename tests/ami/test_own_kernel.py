@@ -1,17 +1,18 @@
-"""The image boots its own kernel: what a guest that shares this machine's cannot show."""
+"""The image on its own kernel, as in AWS: what a lab guest that shares the host's cannot show."""
 
 import re
 
 import pytest
 from applies import only_if
-from expectations import recorded
+from expectations import driver_errors, recorded
 from harness import collector, run_python
 
 pytestmark = [
     pytest.mark.boot,
     pytest.mark.exercise,
-    only_if(lambda expect: expect.get("own_kernel")),
+    only_if(lambda expect: expect.get("own_kernel") or expect.get("target") == "aws"),
 ]
+has_budget = only_if(lambda expect: expect.get("boot_budget"))
 
 # What modprobe says of a module that fits the kernel, on a machine without its device.
 NO_DEVICE = "No such device"
@@ -56,6 +57,7 @@ def test_the_boot_loader_started_the_kernel_of_the_image(own, version_info):
     assert f"/vmlinuz-{kernel}" in own["cmdline"].split()[0]
 
 
+@has_budget
 def test_every_module_that_was_built_loads_or_finds_no_device(own, expect, version_info):
     by_design = expect["boot_budget"]["refuse"]
     built = [name for name in own["loads"] if name not in ("ib_umad", "efa")]
@@ -92,6 +94,14 @@ def test_the_kernel_log_names_no_module_that_does_not_fit(own):
     assert [line for line in own["log"].splitlines() if re.search(wrong, line)] == []
 
 
+def test_the_kernel_log_reports_no_broken_driver(machine):
+    # Without what programs wrote into it, such as the test Xid.
+    answer = machine["commands"]["kernel-log"]
+    assert answer["rc"] == 0 and answer["out"].strip(), "the kernel log was not read"
+    assert driver_errors(answer["out"]) == [], "look the Xid up with `./invoke xid`"
+
+
+@has_budget
 def test_no_unit_takes_longer_at_boot_than_its_budget(expect, own):
     budget = expect["boot_budget"]
     assert own["blame"].strip(), "systemd-analyze names no unit"
@@ -105,6 +115,7 @@ def test_no_unit_takes_longer_at_boot_than_its_budget(expect, own):
     assert late == {}
 
 
+@has_budget
 def test_the_boot_takes_no_longer_than_its_budget(expect, own):
     userspace = re.search(r"\+ ([\d.a-z ]+) \(userspace\)", own["time"])
     assert userspace, f"systemd-analyze says: {own['time'].strip()}"
