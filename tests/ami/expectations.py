@@ -5,12 +5,20 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+
 
 def version(text: str) -> tuple[int, ...]:
     """The leading numbers: "510.47.03" → (510, 47, 3). Text would put 5.14 after 10.14."""
     result = re.match(r"\d+(?:\.\d+)*", text.strip())
     assert result, f"{text!r} is not a version"
     return tuple(int(part) for part in result.group().split("."))
+
+
+def skip_in_lab(machine: dict[str, Any], expect: dict[str, Any], reason: str) -> None:
+    """Skip a check of what only EC2 has; a container is a lab guest, whatever the target says."""
+    if expect["target"] == "lab" or machine["boot"]["container"]:
+        pytest.skip(reason)
 
 
 def assert_seen(machine: dict[str, Any], kind: str) -> None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from applies import only_if
-from expectations import assert_active, assert_enabled, assert_seen
+from expectations import assert_active, assert_enabled, assert_seen, driver_errors, skip_in_lab
 
 pytestmark = pytest.mark.boot
 
@@ -66,8 +66,7 @@ def test_cloud_init_is_not_degraded(machine):
 
 
 def test_the_clock_is_synchronized(machine, expect):
-    if expect["target"] == "lab":
-        pytest.skip("the lab has no time server")
+    skip_in_lab(machine, expect, "the lab has no time server")
     answer = machine["commands"]["chrony"]
     assert answer["rc"] == 0, f"chronyc: {answer['out'].strip()}; is chronyd installed and running?"
     assert answer["out"].strip().endswith(",Normal"), (
@@ -82,8 +81,7 @@ def test_imds_refuses_version_1(machine):
 
 
 def test_the_root_has_free_space(machine, expect):
-    if expect["target"] == "lab":
-        pytest.skip("a lab guest's disk is the host's")
+    skip_in_lab(machine, expect, "a lab guest's disk is the host's")
     assert machine["free"] >= 1 << 30, (
         f"{machine['free'] >> 20} MiB are free on /: give the row a larger volume"
     )
@@ -91,8 +89,7 @@ def test_the_root_has_free_space(machine, expect):
 
 @only_if(lambda expect: expect["recipe"].get("distro", {}).get("id") == "al2023")
 def test_selinux_contexts_of_our_files_are_the_policys(machine, expect):
-    if expect["target"] == "lab":
-        pytest.skip("the lab has no SELinux")
+    skip_in_lab(machine, expect, "the lab has no SELinux")
     answer = machine["commands"]["selinux"]
     assert answer["rc"] == 0, f"run restorecon at the end of the bake: {answer['out'][-1500:]}"
 
@@ -103,6 +100,15 @@ def test_kernel_is_the_one_that_was_baked_for(machine, version_info):
     boots = version_info["kernel"]["boots"]
     assert boots, "the image names no kernel"
     assert machine["now"]["kernel"]["running"] == boots
+
+
+def test_the_kernel_log_reports_no_broken_driver(machine):
+    if machine["boot"]["container"]:
+        pytest.skip("a lab guest sees the host's kernel log")
+    # Without what programs wrote into it, such as the test Xid.
+    answer = machine["commands"]["kernel-log"]
+    assert answer["rc"] == 0 and answer["out"].strip(), "the kernel log was not read"
+    assert driver_errors(answer["out"]) == [], "look the Xid up with `./invoke xid`"
 
 
 def test_every_unit_the_components_enabled_starts_at_boot(machine, version_info):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 from applies import only_if
-from expectations import driver_errors, recorded
+from expectations import recorded
 from harness import collector, run_python
 
 pytestmark = [
@@ -12,7 +12,6 @@ pytestmark = [
     pytest.mark.exercise,
     only_if(lambda expect: expect.get("own_kernel") or expect.get("target") == "aws"),
 ]
-has_budget = only_if(lambda expect: expect.get("boot_budget"))
 
 # What modprobe says of a module that fits the kernel, on a machine without its device.
 NO_DEVICE = "No such device"
@@ -20,9 +19,12 @@ UNITS = {"min": 60.0, "s": 1.0, "ms": 0.001, "us": 0.000001, "h": 3600.0}
 
 
 @pytest.fixture(scope="module")
-def own(host, machine, version_info):
+def own(host, machine, expect, version_info):
     """What collect.py's own_kernel() finds; `machine` was looked at before."""
-    assert not machine["boot"]["container"], "a container has no kernel of its own"
+    if machine["boot"]["container"]:
+        # No instance of EC2 is a container, but a lab's may stand in for one.
+        assert not expect["own_kernel"], "a container has no kernel of its own"
+        pytest.skip("a lab guest has no kernel of its own")
     return run_python(host, collector(), own_kernel=version_info["kernel"]["boots"])
 
 
@@ -42,6 +44,18 @@ def allowed(expect, own, budget):
     return budget * slower * (2 if own["emulated"] else 1)
 
 
+def waits_for_gpus(machine, unit):
+    """Whether the unit talks to GPUs: NVIDIA publishes no time that its driver takes for them."""
+    ours = unit.startswith(("nvidia-", "kiln-gpu-", "kiln-mig"))
+    return ours and "nvidia" in machine["modules_loaded"]
+
+
+def times(own):
+    """Unit → seconds that it took at boot."""
+    assert own["blame"].strip(), "systemd-analyze names no unit"
+    return {line.split()[-1]: seconds(line) for line in own["blame"].splitlines()}
+
+
 def test_the_root_is_the_one_that_fstab_names(own):
     assert own["root"].startswith("/dev/"), f"/ is mounted from {own['root']}"
     assert own["root_in_fstab"] == own["root"]
@@ -57,7 +71,6 @@ def test_the_boot_loader_started_the_kernel_of_the_image(own, version_info):
     assert f"/vmlinuz-{kernel}" in own["cmdline"].split()[0]
 
 
-@has_budget
 def test_every_module_that_was_built_loads_or_finds_no_device(own, expect, version_info):
     by_design = expect["boot_budget"]["refuse"]
     built = [name for name in own["loads"] if name not in ("ib_umad", "efa")]
@@ -94,30 +107,25 @@ def test_the_kernel_log_names_no_module_that_does_not_fit(own):
     assert [line for line in own["log"].splitlines() if re.search(wrong, line)] == []
 
 
-def test_the_kernel_log_reports_no_broken_driver(machine):
-    # Without what programs wrote into it, such as the test Xid.
-    answer = machine["commands"]["kernel-log"]
-    assert answer["rc"] == 0 and answer["out"].strip(), "the kernel log was not read"
-    assert driver_errors(answer["out"]) == [], "look the Xid up with `./invoke xid`"
-
-
-@has_budget
-def test_no_unit_takes_longer_at_boot_than_its_budget(expect, own):
+def test_no_unit_takes_longer_at_boot_than_its_budget(machine, expect, own):
     budget = expect["boot_budget"]
-    assert own["blame"].strip(), "systemd-analyze names no unit"
     late = {}
-    for line in own["blame"].splitlines():
-        took, unit = seconds(line), line.split()[-1]
-        may = budget["units"].get(unit, {}).get("seconds", budget["unit"])
+    for unit, took in times(own).items():
         # Devices and the disk are not the image's.
-        if unit.endswith(".service") and took > allowed(expect, own, may):
-            late[unit] = f"{took:.1f} s, of {allowed(expect, own, may):.1f}"
+        if not unit.endswith(".service") or waits_for_gpus(machine, unit):
+            continue
+        may = allowed(expect, own, budget["units"].get(unit, {}).get("seconds", budget["unit"]))
+        if took > may:
+            late[unit] = f"{took:.1f} s, of {may:.1f}"
     assert late == {}
 
 
-@has_budget
-def test_the_boot_takes_no_longer_than_its_budget(expect, own):
+def test_the_boot_takes_no_longer_than_its_budget(machine, expect, own):
     userspace = re.search(r"\+ ([\d.a-z ]+) \(userspace\)", own["time"])
     assert userspace, f"systemd-analyze says: {own['time'].strip()}"
     limit = allowed(expect, own, expect["boot_budget"]["userspace"])
-    assert seconds(userspace.group(1)) <= limit, f"{own['time'].strip()}; {limit:.0f} s are allowed"
+    gpus = sum(took for unit, took in times(own).items() if waits_for_gpus(machine, unit))
+    took = seconds(userspace.group(1)) - gpus
+    assert took <= limit, (
+        f"{own['time'].strip()}; {limit:.0f} s and {gpus:.0f} for GPUs are allowed"
+    )

@@ -181,11 +181,12 @@ def test_every_check_is_run_for_some_recipe():
 
 def test_checks_of_own_kernels_run_in_aws():
     lab, aws = set(selected(FULL, KNOWN_CLOCKS)), set(selected(FULL, KNOWN_CLOCKS, target="aws"))
-    # Without a budget (kiln/pipeline/checks.py) boot times are not judged.
-    of_budget = {"test_every_module_that_was_built_loads_or_finds_no_device"}
-    of_budget |= {n for n in MUTATIONS["checks"]["test_own_kernel.py"] if n.endswith("its_budget")}
-    own = {f"test_own_kernel.py::{n}" for n in MUTATIONS["checks"]["test_own_kernel.py"]}
-    assert aws - lab == own - {f"test_own_kernel.py::{name}" for name in of_budget}
+    assert aws - lab == {
+        f"test_own_kernel.py::{n}" for n in MUTATIONS["checks"]["test_own_kernel.py"]
+    }
+    assert expectations(row("al2/classic/base/x86_64").as_json(), "g4dn.xlarge", "aws")[
+        "boot_budget"
+    ]
 
 
 @pytest.mark.parametrize(
