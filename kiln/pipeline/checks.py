@@ -103,7 +103,7 @@ def expectations(
         "target": target_kind,
         "exercise": exercise,
         "own_kernel": own_kernel,
-        "boot_budget": table("boot") if own_kernel else None,
+        "boot_budget": table("boot") if own_kernel or target_kind == "aws" else None,
         "needs_cluster": units_that_need_a_cluster(recipe.flavor),
     }
 
