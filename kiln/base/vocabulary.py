@@ -204,9 +204,6 @@ KMS_KEY = Form(
     "a KMS key: its id, alias/NAME, or an ARN",
     longest=350,
 )
-ROLE = Form(
-    r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+$", "a role's ARN", longest=600
-)
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
 INSTANCE_PROFILE = Form(r"^[A-Za-z0-9+=,.@_-]+$", "the name of an instance profile (not its ARN)")
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference-arns.html
@@ -240,6 +237,11 @@ URL = Form(
 BUCKET = Form(
     r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$",
     "the name of an S3 bucket alone: 3 to 63 small letters, digits, dots and dashes",
+)
+S3_PLACE = Form(
+    r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/([A-Za-z0-9_-][A-Za-z0-9._-]*/?)*)?$",
+    "a place in S3: s3://BUCKET/PREFIX",
+    longest=1024,
 )
 # coreutils' sleep and Go's time.ParseDuration read it alike.
 DURATION = Form(r"^[1-9][0-9]{0,4}[smh]$", "a time such as 90m or 4h")

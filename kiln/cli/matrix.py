@@ -270,6 +270,7 @@ def preflight(
     from kiln.matrix import load
     from kiln.preflight import answers
     from kiln.preflight.ask import ask
+    from kiln.preflight.indexes import State
 
     recipes = rows.select(every=True)
     if ours := load.load_account("").mirrors:
@@ -280,8 +281,9 @@ def preflight(
     target = targets.choose(region=region) if aws.find_credentials() else None
     with tempfile.TemporaryDirectory(prefix="kiln-preflight-") as folder:
         asked = ask(recipes, Path(folder), whole_files=download, say=log, target=target)
-    output([row.as_json() for row in asked], answers.rows_text(asked))
-    return 0 if all(row.state is answers.State.PUBLISHED for row in asked) else 1
+    rows_table = table(answers.HEADINGS, [row.cells() for row in asked])
+    output([row.as_json() for row in asked], rows_table, answers.summary_text(asked))
+    return 0 if all(row.state is State.PUBLISHED for row in asked) else 1
 
 
 @task("Matrix")
@@ -291,7 +293,7 @@ def render(check: bool = False) -> int:
     check: write nothing; fail if what is committed is stale
     """
     from kiln.matrix import load
-    from kiln.packer.folders import renewal, shown_packer, stale_files, write_all
+    from kiln.packer.render import renewal, shown_packer, stale_files, write_all
 
     recipes = load.load_recipes()
     number = len(recipes)
@@ -315,7 +317,7 @@ def validate(no_install: bool = False) -> int:
     from kiln.matrix import load
     from kiln.packer import program
     from kiln.packer import validate as validation
-    from kiln.packer.folders import renewal, shown_packer, stale_files
+    from kiln.packer.render import renewal, shown_packer, stale_files
 
     recipes = load.load_recipes()
     packer = program.find_packer(install=not no_install, say=log)
@@ -368,8 +370,7 @@ def lock(update: bool = False, from_: str | None = None) -> int:
         change = locking.plan_lock(load.load_recipes(), read_lock_file())
     differs = bool(change) and not (update or from_)
     hint = "\nthe lock file differs from the matrix: ./invoke lock --update writes it"
-    text = f"{change.as_text()}\n{locking.signed_line(read_lock_file())}{hint if differs else ''}"
-    output(change.as_json(), text)
+    output(asdict(change), f"{change.as_text()}{hint if differs else ''}")
     return int(differs)
 
 

@@ -23,10 +23,9 @@ from kiln.cloud.instance import ssh_timeout
 from kiln.cloud.network import Access
 from kiln.cloud.runs import Run
 from kiln.facts.tables import message
-from kiln.packer.folders import write_inputs
 from kiln.packer.process import BuildResult, Event, run_build, waits_for
 from kiln.packer.program import Packer
-from kiln.packer.render import account_variables, time_limit
+from kiln.packer.render import account_variables, time_limit, write_inputs
 from kiln.pipeline.draft import Draft, ProvisionerError
 from kiln.pipeline.plan import Plan
 from kiln.pipeline.record import Failure

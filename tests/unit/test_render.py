@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from kiln import components
+from kiln.base import tags
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.facts import packages
 from kiln.matrix import load
 from kiln.packer import render
-from kiln.packer.folders import stale_files, write_all, write_inputs
-from kiln.packer.render import recipe_digest
+from kiln.packer.render import recipe_digest, stale_files, write_all, write_inputs
 from kiln.packer.validate import read_hcl
 
 
@@ -94,6 +94,16 @@ def test_each_component_is_one_provisioner_in_bake_order_and_runs_where_the_row_
         assert step["timeout"] == limit
     for recipe in recipes:
         assert tuple(own(recipe)) == recipe.components
+
+
+def test_each_ami_is_tagged_and_cleaned_last(recipes: list[Recipe]) -> None:
+    assert all(recipe.components[-2:] == ("cleanup", "hygiene") for recipe in recipes)
+    build, source = read_hcl(shared("build.pkr.hcl")), read_hcl(shared("source.pkr.hcl"))
+    assert Path(build["build"][0]["provisioner"][-1]["shell"]["script"]).stem == "hygiene"
+    assert "manifest" in build["build"][0]["post-processor"][0]
+    assert set(build["locals"][0]["tags"]) >= set(tags.OF_A_BAKE)
+    for name in ("tags", "snapshot_tags", "run_tags", "run_volume_tags"):
+        assert "local.tags" in source["source"][0]["amazon-ebs"]["gpu"][name]
 
 
 def test_the_step_after_a_reboot_waits_for_it() -> None:
