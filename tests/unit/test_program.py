@@ -318,7 +318,7 @@ def test_home_that_is_not_there_is_not_needed(tmp_path: Path) -> None:
 PARSED = [
     ("[ 1.0] usb 1-1: new device", "err", "no Xid, no SXid and no lost GPU in "),
     (
-        "h kernel: message repeated 3 times: [ NVRM: Xid (PCI:0000:00:1e): 45, pid=0, name=x, Ch]",
+        '{"event":"xid","count":3,"raw":"NVRM: Xid (PCI:0000:00:1e): 45, pid=0, name=x, Ch"}',
         "out",
         "pid 0 x (x3): ",
     ),
