@@ -153,7 +153,7 @@ def name_problems(recipe: Recipe, steps: Sequence[Step]) -> Iterator[Finding]:
             else:
                 rendered[name] = f"component {step.name}"
                 continue
-            message = f"files(recipe) of component {step.name} names {name!r}{problem}"
+            message = f"files(recipe) names {name!r}{problem}"
             yield Finding("error", _FILES_RULE, message, hint, file=_source(step.name))
     for name, file in _overlay_files():
         if name in rendered:
