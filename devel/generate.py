@@ -23,7 +23,7 @@ from kiln.compat.unconfirmed import unconfirmed_of_row
 from kiln.facts import instance_types
 from kiln.image import version_info
 from kiln.matrix import load, model
-from kiln.mig import plan, profiles
+from kiln.mig import profiles
 from kiln.packer.render import stale_files, write_all
 from kiln.publish import codebuild
 from kiln.telemetry import stack
@@ -121,7 +121,6 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
         profiles.image_profiles_text,
         "kiln/facts/knowledge/mig.yaml and instances.yaml",
     ),
-    plan.PICTURE: (plan.picture_text, "kiln/mig/plan.py"),
     pci.TABLE: (pci.table, "kiln/facts/knowledge/instances.yaml"),
 }
 

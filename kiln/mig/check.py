@@ -135,7 +135,6 @@ _hardware = runtime_module("gpu_mig.hardware")
 _config = runtime_module("gpu_mig.config")
 
 SHIPPED_MAP = RUNTIME / "etc" / "kiln" / "mig-config.json"
-_CONFIG_MAP = re.compile(r'^\s*"?kind"? *: *"?ConfigMap\b', re.MULTILINE)
 
 
 @contextmanager
@@ -212,11 +211,6 @@ def label_names(kind: GpuType) -> list[str]:
 def labels_with(config: str) -> dict[str, Any]:
     """The shipped labels and those of a file, or of a folder such as /etc/kiln/mig-config.d."""
     path = Path(config)
-    if path.is_file() and _CONFIG_MAP.search(path.read_text(errors="replace")):
-        raise KilnError(
-            f"{config} is a Kubernetes ConfigMap, not the configuration in it",
-            hint="give the text below its key config.yaml as a file",
-        )
     files = sorted(path.glob("*.[jy]*")) if path.is_dir() else [path]
     labels = dict(shipped_labels())
     with _explained():
