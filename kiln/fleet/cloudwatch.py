@@ -15,8 +15,7 @@ from kiln.base.vocabulary import utc_now
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.fleet.machines import in_pages
-from kiln.telemetry import Telemetry
-from kiln.telemetry.settings import telemetry_facts
+from kiln.telemetry.settings import Telemetry, telemetry_facts
 
 # https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_GetMetricData.html
 _QUERIES = 500

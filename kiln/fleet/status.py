@@ -21,8 +21,7 @@ from kiln.fleet.machines import (
     managed_machines,
     run_command,
 )
-from kiln.telemetry import Telemetry
-from kiln.telemetry.settings import telemetry_facts
+from kiln.telemetry.settings import Telemetry, telemetry_facts
 
 _SHELL = {"DocumentName": "AWS-RunShellScript"}
 # Seconds that a machine has to say what is on it.

@@ -28,7 +28,7 @@ from kiln.cloud.target import Target
 from kiln.fleet.document import fleet_bucket, remove_stored
 from kiln.fleet.install import HowToInstall, install_fleet
 from kiln.fleet.machines import find_machines, parse_targets
-from kiln.telemetry import Telemetry
+from kiln.telemetry.settings import Telemetry
 from lab import control
 from tests.unit import commands
 

@@ -15,7 +15,7 @@ from kiln.fleet import cloudwatch, install
 from kiln.fleet.document import StoredBundle
 from kiln.fleet.machines import CommandAnswer, FleetMachine
 from kiln.fleet.status import FleetStatus, Lack, MachineState
-from kiln.telemetry import Telemetry
+from kiln.telemetry.settings import Telemetry
 
 AWS = Target("a test", "us-east-1", account="123456789012")
 IDS = [f"i-{number:017x}" for number in range(6)]

@@ -3,8 +3,7 @@
 import re
 from pathlib import Path
 
-from kiln.telemetry import Telemetry
-from kiln.telemetry.settings import profile_metrics, telemetry_facts
+from kiln.telemetry.settings import Telemetry, profile_metrics, telemetry_facts
 
 PAGE = (Path(__file__).parents[2] / "docs/telemetry-cloudwatch.md").read_text()
 
