@@ -212,7 +212,7 @@ def test_an_ami_to_verify_that_ami_kiln_did_not_build(refused: Refused, aws: Aws
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        ("P4D.24XLARGE", "did you mean p4d.24xlarge?"),
+        ("P4D.24XLARGE", "did you mean 'p4d.24xlarge'?"),
         ("p5.48xlarge", ""),  # 510 does not know it: a warning of check
     ],
 )
