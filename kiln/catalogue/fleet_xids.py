@@ -75,7 +75,7 @@ def seen_xids(events: Iterable[Mapping[str, Any]]) -> tuple[SeenXid, ...]:
 
 def _events(target: Target, group: str, since: datetime) -> list[dict[str, Any]] | None:
     """The events with a code as CloudWatch Logs has them; None where there is no such group."""
-    client: Any = aws.logs(target)
+    client: Any = aws.client("logs", target)
     pages = client.get_paginator("filter_log_events").paginate(
         logGroupName=group,
         filterPattern="{ $.xid > 0 }",

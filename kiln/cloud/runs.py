@@ -288,7 +288,7 @@ def _refusal(run_id: str, target: Target) -> KilnError | None:
     try:
         aws.ec2(target).describe_instances(Filters=[{"Name": f"tag:{RUN_ID}", "Values": [run_id]}])
     except ClientError as error:
-        if error.response["Error"].get("Code") in aws.PERMANENT:
+        if aws.is_permanent(error):
             return aws.as_error("EC2 refuses to answer this run", error)
     except (BotoCoreError, ResponseParserError):
         pass  # no connection, which may come back

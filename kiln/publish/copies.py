@@ -56,7 +56,7 @@ def _default_key(target: Target) -> str:
 
 def _key(target: Target, name: str) -> Any:
     with aws.explained(f"the KMS key {name} could not be looked up in {target.region}"):
-        return aws.kms(target).describe_key(KeyId=name)["KeyMetadata"]
+        return aws.client("kms", target).describe_key(KeyId=name)["KeyMetadata"]
 
 
 def copy_everywhere(

@@ -207,12 +207,13 @@ def _default_version(target: Target, release: Release, template: LaunchTemplate)
 
 def _ec2_in_role(target: Target, role_arn: str) -> EC2Client:
     """Return an EC2 client with the credentials of a role, for 15 minutes."""
-    given = aws.sts(target).assume_role(
+    given = aws.client("sts", target).assume_role(
         RoleArn=role_arn, RoleSessionName="ami-kiln", DurationSeconds=900
     )["Credentials"]
-    client: EC2Client = aws.session_client(
+    client: EC2Client = aws.new_client(
         "ec2",
-        target,
+        target.region,
+        target.client_settings(),
         aws_access_key_id=given["AccessKeyId"],
         aws_secret_access_key=given["SecretAccessKey"],
         aws_session_token=given["SessionToken"],

@@ -230,7 +230,7 @@ def _fatal_xids(
 def _events(target: Target, log_group: str, instance: str, since: datetime) -> list[str] | None:
     """Return the events of an instance since then; None if it has never reported one. The monitor
     reports its own start, so a healthy instance has a stream."""
-    logs = aws.logs(target)
+    logs = aws.client("logs", target)
     try:
         streams = logs.describe_log_streams(logGroupName=log_group, logStreamNamePrefix=instance)
     except logs.exceptions.ResourceNotFoundException:

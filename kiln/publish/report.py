@@ -174,7 +174,7 @@ def send(target: Target, topic: str, results: Sequence[RowResult]) -> None:
     # SNS takes a message for a topic in the topic's own region alone.
     there = target.in_region(topic.split(":")[3])
     with aws.explained(f"the report could not be sent to {topic}"):
-        aws.sns(there).publish(
+        aws.client("sns", there).publish(
             TopicArn=topic,
             Subject=f"AMI Kiln, nightly: {night_counts(results)}"[:_SUBJECT],
             Message=printable(report_text(results)).encode()[:_MESSAGE].decode(errors="ignore"),

@@ -173,7 +173,7 @@ def test_a_line_of_the_fleets_log_that_is_nested_too_deep_is_passed_over(
 ) -> None:
     event = '{"xid": 79, "image_id": "ami-0123456789abcdef0", "instance_id": "i-1"}'
     account = Account([], events=("[" * 100_000, event))
-    monkeypatch.setattr(aws, "logs", lambda target: account)
+    monkeypatch.setattr(aws, "client", lambda service, target: account)
     messages: list[str] = []
     found = events_by_ami(AWS, ["a group"], ["us-east-1"], messages.append)
     assert found
@@ -190,10 +190,10 @@ def test_no_image_is_said_to_have_no_xid_when_a_region_may_not_be_read(
         def answers(self, call: str, asked: dict[str, Any]) -> tuple[str, list[Any]]:
             raise operation_failed("it may not be read")
 
-    def logs(target: Any) -> Account:
+    def logs(service: str, target: Any) -> Account:
         return Account([]) if target.region == "us-east-1" else Refusing([])
 
-    monkeypatch.setattr(aws, "logs", logs)
+    monkeypatch.setattr(aws, "client", logs)
     messages: list[str] = []
     assert events_by_ami(AWS, ["a group"], ["us-east-1"], messages.append) == {}
     assert not messages

@@ -193,7 +193,12 @@ def test_who_may_not_read_the_events_gets_the_catalogue_without_them(
             yield
 
     published(OTHER, ami_id=bake())
-    monkeypatch.setattr(aws, "logs", lambda target: Refusing())
+    real = aws.client
+
+    def client(service: str, *more: Any) -> Any:
+        return Refusing() if service == "logs" else real(service, *more)
+
+    monkeypatch.setattr(aws, "client", client)
     messages: list[str] = []
     made = gather_catalogue(AWS, [RECIPE], {LINE: Publish()}, [OTHER], messages.append, types=())
     assert [image.xids for line in made.catalogue.lines for image in line.images] == [None]
