@@ -129,7 +129,7 @@ def started(recipe: str, target: Target) -> Iterator[Run]:
         except OSError:
             shutil.rmtree(run.folder)
             raise
-        with target.hooks.in_use(run.id, recipe):
+        with target.hooks.in_use(recipe, run.id):
             yield run
 
 

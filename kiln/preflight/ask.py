@@ -13,7 +13,7 @@ from kiln import facts
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
 from kiln.base.versions import WantedPackage, nearest_published
-from kiln.cloud import parents
+from kiln.cloud.images import ParentNotFoundError, find_parent
 from kiln.cloud.target import Target
 from kiln.preflight.answers import (
     FileAnswer,
@@ -114,8 +114,8 @@ def ask_parent(recipe: Recipe, target: Target | None) -> ParentAnswer:
     if target is None:
         return ParentAnswer(named, None, detail="no AWS credentials")
     try:
-        parent = parents.resolve(recipe, target)
-    except parents.ParentNotFoundError as error:
+        parent = find_parent(recipe, target)
+    except ParentNotFoundError as error:
         return ParentAnswer(named, State.MISSING, detail=error.message)
     except KilnError as error:
         return ParentAnswer(named, None, detail=error.message)

@@ -12,8 +12,7 @@ from typing import Literal
 
 from kiln.base.tags import INPUT_DIGEST, RECIPE, RECIPE_DIGEST, SOURCE_AMI, VERIFIED, says_verified
 from kiln.base.times import read_time, utc_now
-from kiln.cloud import parents
-from kiln.cloud.images import Image, own_images
+from kiln.cloud.images import Image, ParentNotFoundError, own_images, parent_finder
 from kiln.cloud.target import Target
 from kiln.pipeline import plan as planning
 from kiln.pipeline.plan import Options, Plan
@@ -60,12 +59,12 @@ def plan_night(lines: Iterable[Line], target: Target) -> list[DueRow]:
     """
     images = own_images(target)
     held = {(holding.line, holding.channel): holding for holding in channels.all_held(target)}
-    find, options = parents.once(), Options(aws_flags={"region": target.region})
+    find, options = parent_finder(), Options(aws_flags={"region": target.region})
     rows = []
     for line in lines:
         try:
             plan = planning.plan_build(line.recipe, target, options, find=find)
-        except parents.ParentNotFoundError as error:
+        except ParentNotFoundError as error:
             rows.append(DueRow(line, "fail", error.message))
             continue
         rows.append(_due(line, plan, images, held.get((line.name, line.settings.channels[0]))))
