@@ -11,7 +11,7 @@ from kiln.base import vocabulary
 from kiln.base.errors import OPERATION_FAILED, KilnError, operation_failed
 from kiln.base.recipe import Recipe
 from kiln.base.tags import KEEP, LINE, RECIPE, RETIRING, RUN_ID
-from kiln.base.times import as_time, read_time, utc_now
+from kiln.base.vocabulary import as_time, read_time, utc_now
 from kiln.cloud import aws
 from kiln.cloud.target import ParentAmi, Target
 

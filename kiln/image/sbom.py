@@ -28,7 +28,7 @@ from packageurl import PackageURL
 
 from kiln import components
 from kiln.base.recipe import Recipe
-from kiln.base.times import read_time
+from kiln.base.vocabulary import read_time
 from kiln.image.version_info import (
     VersionInfo,
     load_version_info,

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 from kiln.base import needs
 from kiln.base.errors import KilnError, operation_failed
+from kiln.base.processes import Stop, on_signals
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
-from kiln.base.stopping import Stop, on_signals
 from kiln.cloud import runs, session
 from kiln.cloud.instance import ssh_timeout
 from kiln.cloud.network import SESSION_MANAGER, make_access
 from kiln.cloud.target import Target
 from kiln.packer import program
-from kiln.packer.folders import renewal, shown_packer, stale_rows
 from kiln.packer.lock import first_seen
 from kiln.packer.program import Packer
+from kiln.packer.render import renewal, shown_packer, stale_rows
 from kiln.pipeline import bake as baking
 from kiln.pipeline import verify
 from kiln.pipeline.draft import recorded

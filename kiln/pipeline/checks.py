@@ -16,8 +16,8 @@ from typing import Any, Literal
 from kiln.base import overlay, processes
 from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.base.paths import ROOT
+from kiln.base.processes import Stop
 from kiln.base.recipe import Recipe
-from kiln.base.stopping import Stop
 from kiln.cloud.instance import Machine
 from kiln.facts import instances, table
 
@@ -103,7 +103,7 @@ def expectations(
         "target": target_kind,
         "exercise": exercise,
         "own_kernel": own_kernel,
-        "boot_budget": table("boot") if own_kernel else None,
+        "boot_budget": table("boot") if own_kernel or target_kind == "aws" else None,
         "needs_cluster": units_that_need_a_cluster(recipe.flavor),
     }
 

@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from kiln.base.errors import OPERATION_FAILED, KilnError, operation_failed
-from kiln.base.findings import Place
+from kiln.base.errors import OPERATION_FAILED, KilnError, Place, operation_failed
+from kiln.base.processes import Stop, StoppedError
 from kiln.base.progress import Progress
-from kiln.base.stopping import Stop, StoppedError
-from kiln.base.times import now
+from kiln.base.vocabulary import now
 from kiln.cloud import cleanup, runs
 from kiln.cloud.capacity import Try
 from kiln.cloud.cleanup import Removal

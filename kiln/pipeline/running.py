@@ -17,11 +17,11 @@ from kiln import facts
 from kiln.base import needs, vocabulary
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import build_dir, short_path
+from kiln.base.processes import Stop, StoppedError, on_signals
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
-from kiln.base.stopping import Stop, StoppedError, on_signals
 from kiln.base.tags import DISTRO
-from kiln.base.times import now
+from kiln.base.vocabulary import now
 from kiln.cloud import aws, runs
 from kiln.cloud.images import require_image
 from kiln.cloud.instance import Machine

@@ -17,9 +17,9 @@ from kiln import components
 from kiln.base import needs, vocabulary
 from kiln.base.account import Account
 from kiln.base.errors import KilnError, operation_failed
+from kiln.base.processes import Stop, on_signals
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
-from kiln.base.stopping import Stop, on_signals
 from kiln.base.tags import (
     ARCH,
     DISTRO,

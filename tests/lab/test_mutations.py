@@ -27,8 +27,8 @@ from mutations import Mutation, Plan, Round
 
 from kiln.base import overlay
 from kiln.base.account import Account
+from kiln.base.processes import Stop
 from kiln.base.progress import Progress
-from kiln.base.stopping import Stop
 from kiln.cli import targets
 from kiln.cloud.instance import Boot, Machine, booted
 from kiln.cloud.network import Access, find_network

@@ -207,8 +207,7 @@ def test_a_row_that_crashes_keeps_the_outcome_of_the_others(
     assert "TypeError: got multiple values" in failures[0].message
 
 
-# Issue 40 wants 70.
-_MOST_MODULES = 73
+_MOST_MODULES = 60
 _COUNT = """
 import contextlib, io, sys
 import tasks

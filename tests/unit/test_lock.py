@@ -4,7 +4,6 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
 
 import hcl2
 import pytest
@@ -15,7 +14,7 @@ from kiln.base.paths import PROVISIONERS, ROOT
 from kiln.cli import matrix as tasks
 from kiln.components import Download
 from kiln.facts import known_sha256, table
-from kiln.facts.lock_file import read_lock_file
+from kiln.facts.packages import read_lock_file
 from kiln.matrix.load import load_recipes
 from kiln.packer import lock, render
 from kiln.pipeline.record import Record
@@ -264,25 +263,6 @@ def test_what_a_build_on_aws_saw_is_recorded_and_kept(locked):
     assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
     assert artifact(locked, PLUGIN)["source"] == "seen by build 7"
     assert not lock.update_lock([CLASSIC], locked)
-    assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
-
-
-def test_an_update_of_the_lock_loses_no_hash_that_is_recorded_meanwhile(locked, monkeypatch):
-    beside = Thread(
-        target=lock.record_hashes,
-        args=(downloads(PLUGIN, "a" * 64),),
-        kwargs={"note": "", "when": "build 7", "path": locked},
-    )
-    wanted = lock.wanted
-
-    def slowly(*arguments):
-        beside.start()
-        beside.join(0.5)
-        return wanted(*arguments)
-
-    monkeypatch.setattr(lock, "wanted", slowly)
-    assert lock.update_lock([CLASSIC, CLASSIC.changed(driver="550.163.01")], locked)
-    beside.join()
     assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
 
 

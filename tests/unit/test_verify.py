@@ -18,9 +18,9 @@ from botocore.exceptions import ClientError
 from kiln.base import needs
 from kiln.base.account import Account
 from kiln.base.errors import KilnError
+from kiln.base.processes import Stop, StoppedError
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
-from kiln.base.stopping import Stop, StoppedError
 from kiln.cloud import aws
 from kiln.cloud.instance import Boot, Machine
 from kiln.cloud.runs import Run
