@@ -79,7 +79,7 @@ def nightly(
     """
     from kiln.base.progress import Progress
     from kiln.pipeline import build as builds
-    from kiln.pipeline.plan import Options
+    from kiln.pipeline.plan import Options, announce
     from kiln.pipeline.verify import smoke_test
     from kiln.publish.night import plan_night, publish_built, run_night
 
@@ -88,8 +88,8 @@ def nightly(
     recipes, progress = [line.recipe for line in lines], Progress()
     target = place.choose()
     options = Options(aws_flags={**records, "region": target.region})  # as plan_night plans
-    target = builds.announce(recipes, options, target, progress.say)
-    with target.hooks.preparing(["a night"]):
+    target = announce(recipes, options, target, progress.say)
+    with target.hooks.in_use("a night"):
         if target.hooks.gone():
             target.hooks.prepare([], progress, install=not no_install, own_kernel=False)
         boot, install = smoke_test(install=not no_install), not no_install
