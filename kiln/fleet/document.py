@@ -163,10 +163,3 @@ def _ensure_bucket(client: Any, target: Target, bucket: str) -> None:
         **({} if target.region == "us-east-1" else {"CreateBucketConfiguration": where}),
     )
     client.put_bucket_tagging(Bucket=bucket, Tagging={"TagSet": [_OURS]})
-    client.put_public_access_block(
-        Bucket=bucket,
-        PublicAccessBlockConfiguration=dict.fromkeys(
-            ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets"),
-            True,
-        ),
-    )

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from kiln.base.times import as_time, utc_now
 from kiln.base.versions import below
+from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.facts.instance_types import instances as gpu_types
-from kiln.fleet import cloudwatch
 from kiln.fleet.document import machine_script
 from kiln.fleet.machines import (
     CommandAnswer,
     FleetMachine,
     Say,
+    in_pages,
     managed_machines,
     run_command,
 )
@@ -29,6 +32,10 @@ _SHELL = {"DocumentName": "AWS-RunShellScript"}
 _PATIENCE = 60.0
 # A series is fresh as long as it is not older than this many intervals, and than so many minutes.
 _INTERVALS, _FRESH = 3, timedelta(minutes=10)
+# https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_GetMetricData.html
+_QUERIES = 500
+# Three hours in minutes for 500 instances are below the 100,800 points of an answer.
+_RECENT = timedelta(hours=3)
 
 
 @dataclass(frozen=True)
@@ -120,9 +127,9 @@ def fleet_status(
     ids = [machine.instance_id for machine in machines]
     managed = managed_machines(target, ids)
     answers = ask_machines(target, online(machines, managed), say)
-    metrics = cloudwatch.last_metrics(target, settings, ids, now - cloudwatch.RECENT)
-    events = cloudwatch.last_events(target, settings.log_group, ids)
-    xids = cloudwatch.xids_since(target, settings.log_group, now - timedelta(days=1))
+    metrics = last_metrics(target, settings, ids, now - _RECENT)
+    events = _last_events(target, settings.log_group, ids)
+    xids = _xids_since(target, settings.log_group, now - timedelta(days=1))
     # Settings of events alone send no metric.
     fresh = max(_INTERVALS * timedelta(seconds=settings.interval), _FRESH)
     result = []
@@ -176,28 +183,14 @@ def read_state(output: str) -> MachineState:
     return MachineState(**{each.name: printed.get(each.name, "") for each in fields(MachineState)})
 
 
-def status_table(rows: Sequence[FleetStatus]) -> str:
-    """The instances for a terminal: a line for each, and below it what is missing."""
-    if not rows:
-        return "no running instance"
-    heads = (
-        *("instance", "type", "AMI", "driver", "agent", "configuration", "metric", "event"),
-        "Xids",
-    )
-    table = [heads, *map(_cells, rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = [
-        "  ".join(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
-        for cells in table
-    ]
-    for number in range(len(rows), 0, -1):
-        lines[number + 1 : number + 1] = [f"    {lack}" for lack in rows[number - 1].missing]
-    return "\n".join(
-        [*lines, f"{sum(row.reports for row in rows)} of {len(rows)} instances report"]
-    )
+STATUS_COLUMNS = (
+    *("instance", "type", "AMI", "driver", "agent", "configuration", "metric", "event"),
+    "Xids",
+)
 
 
-def _cells(row: FleetStatus) -> tuple[str, ...]:
+def status_cells(row: FleetStatus) -> list[str]:
+    """Return an instance's cells of STATUS_COLUMNS."""
     state = row.state or MachineState()
     cells = (
         row.machine.instance_id,
@@ -210,7 +203,7 @@ def _cells(row: FleetStatus) -> tuple[str, ...]:
         _clock(row.last_event),
         ", ".join(f"{code}×{count}" for code, count in sorted(row.xids.items())),
     )
-    return tuple(cell or "-" for cell in cells)
+    return [cell or "-" for cell in cells]
 
 
 def _clock(moment: datetime | None) -> str:
@@ -223,7 +216,7 @@ def _clock(moment: datetime | None) -> str:
 def _lacks_of_metrics(metric: datetime | None, now: datetime, fresh: timedelta) -> list[Lack]:
     if metric and now - metric < fresh:
         return []
-    hours = cloudwatch.RECENT.seconds // 3600
+    hours = _RECENT.seconds // 3600
     why = f"none since {metric:%H:%M} UTC" if metric else f"none in {hours} hours"
     return [Lack("no metrics", why, stops=False)]
 
@@ -263,3 +256,101 @@ def _lacks_of_machine(
     elif state.configuration == "none":
         lacks.append(Lack("no configuration", "the agent has none", stops=False))
     return lacks
+
+
+# What CloudWatch has, asked for many instances at once
+
+
+def last_metrics(
+    target: Target, settings: Telemetry, ids: Sequence[str], since: datetime
+) -> dict[str, datetime]:
+    """Return the minute of each instance's newest GPU metric since then, where there is one."""
+    facts = telemetry_facts()["gpu_metrics"]
+    # One that each GPU has, with MIG too; the agent sums it up by instance (`aggregate_by`).
+    always = [name for name in settings.metrics if name not in facts["lost_with_mig"]]
+    metric = {
+        "Namespace": settings.namespace,
+        "MetricName": f"{facts['prefix']}{(always or ['memory_total'])[0]}",
+    }
+    newest: dict[str, datetime] = {}
+    for batch in in_pages(ids, _QUERIES):
+        queries = []
+        for number, key in enumerate(batch):
+            of_it = {**metric, "Dimensions": [{"Name": "InstanceId", "Value": key}]}
+            stat = {"Metric": of_it, "Period": 60, "Stat": "SampleCount"}
+            queries.append({"Id": f"m{number}", "MetricStat": stat})
+        asked: Any = {
+            "MetricDataQueries": queries,
+            "StartTime": since.replace(second=0, microsecond=0),
+            "EndTime": utc_now() + timedelta(minutes=1),
+            "ScanBy": "TimestampDescending",
+        }
+        client = aws.cloudwatch(target)
+        with aws.explained("CloudWatch could not be asked for metrics"):
+            for result in aws.paginated(client, "get_metric_data", "MetricDataResults", **asked):
+                key = batch[int(result["Id"][1:])]
+                times = [*result["Timestamps"], *([newest[key]] if key in newest else [])]
+                if times:
+                    newest[key] = max(times)
+    return newest
+
+
+def _last_events(target: Target, group: str, ids: Iterable[str]) -> dict[str, datetime]:
+    """Return the time of the newest event of each instance; without those that never sent one."""
+    wanted = set(ids)
+    found: dict[str, datetime] = {}
+    for stream in _logged(
+        target, group, "describe_log_streams", "logStreams", logStreamNamePrefix="i-"
+    ):
+        newest, key = stream.get("lastEventTimestamp"), stream["logStreamName"]
+        if newest and key in wanted:
+            found[key] = datetime.fromtimestamp(newest / 1000, timezone.utc)
+        # Streams of instances that are gone follow, for as long as events are kept.
+        if len(found) == len(wanted):
+            break
+    return found
+
+
+def _xids_since(target: Target, group: str, since: datetime) -> dict[str, dict[str, int]]:
+    """Return instance → Xid → how often, without test events."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for stream, event in _events(target, group, "{ $.xid > 0 }", since):
+        if event.get("injected") or not isinstance(event.get("xid"), int):
+            continue
+        number = event.get("count", 1)
+        counts[stream][str(event["xid"])] += max(number, 1) if isinstance(number, int) else 1
+    return {stream: dict(count) for stream, count in counts.items()}
+
+
+def arrived_tests(target: Target, group: str, mark: str, since: datetime) -> set[str]:
+    """Return the instances whose test event has arrived."""
+    pattern = f'{{ $.process = "{mark}-*" }}'
+    return {
+        stream
+        for stream, event in _events(target, group, pattern, since)
+        # Guests of the lab share a kernel log: each event names its own instance.
+        if event.get("process") == f"{mark}-{stream}"
+    }
+
+
+def _events(
+    target: Target, group: str, pattern: str, since: datetime
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    query: Any = {"filterPattern": pattern, "startTime": int(since.timestamp() * 1000)}
+    for event in _logged(target, group, "filter_log_events", "events", **query):
+        try:
+            line = json.loads(event["message"])
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(line, dict):
+            yield str(event["logStreamName"]), line
+
+
+def _logged(target: Target, group: str, operation: str, key: str, **query: Any) -> Iterator[Any]:
+    """Yield what CloudWatch Logs has in a group; nothing where there is no such group."""
+    logs = aws.logs(target)
+    with aws.explained(f"the log group {group} could not be read"):
+        try:
+            yield from aws.paginated(logs, operation, key, logGroupName=group, **query)
+        except logs.exceptions.ResourceNotFoundException:
+            return

@@ -71,11 +71,11 @@ def test_status_says_what_each_one_lacks() -> None:
 
 
 def test_a_fleet_on_which_nothing_can_be_installed_is_a_failed_operation(stored: None) -> None:
-    how = install.HowToInstall(Telemetry(), bucket=BUCKET)
+    how, said = install.HowToInstall(Telemetry(), bucket=BUCKET), list[str]()
     with pytest.raises(KilnError, match="on none of these instances") as failed:
-        install.install_fleet(AWS, [machine(1, role="")], how, lambda text: None)
+        install.install_fleet(AWS, [machine(1, role="")], how, said.append)
     assert failed.value.exit_status == 1
-    assert "no role" in failed.value.message
+    assert "no role" in said[-1]
 
 
 def test_an_instance_that_the_region_does_not_have_is_refused() -> None:
@@ -137,8 +137,6 @@ def test_the_bundle_is_in_s3_under_its_hash_and_goes_again(
     key = f"telemetry/{digest}/kiln-telemetry.sh"
     assert kept.url == f"https://{BUCKET}.s3.us-east-1.amazonaws.com/{key}"
     assert client("s3").get_object(Bucket=BUCKET, Key=key)["Body"].read() == b"#!/bin/bash\n"
-    block = client("s3").get_public_access_block(Bucket=BUCKET)["PublicAccessBlockConfiguration"]
-    assert set(block.values()) == {True}
     assert document.store_bundle(AWS, BUCKET, "#!/bin/bash\n") == kept
     gone = document.remove_stored(AWS, BUCKET)
     assert gone == [f"s3://{BUCKET}/{key}", f"bucket {BUCKET}"]
