@@ -41,7 +41,6 @@ class Report(Flags):
     def require_places(self) -> None:
         """Require places that can be: otherwise it would be known when the night has ended."""
         from kiln.base import vocabulary
-        from kiln.catalogue.site import bucket_and_prefix
 
         if self.out is not None:
             with named_by("--out"):
@@ -49,7 +48,7 @@ class Report(Flags):
         if self.topic is not None:
             vocabulary.TOPIC.required(self.topic, "--topic")
         if self.catalogue:
-            bucket_and_prefix(self.catalogue, "--catalogue")
+            vocabulary.S3_PLACE.required(self.catalogue, "--catalogue")
 
     def show(self, results: list[RowResult], target: Target, records: RecordSettings) -> int:
         """Write, send and print the report, and renew the catalogue; return the exit status."""

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.templates import render
-from kiln.base.times import utc_now
+from kiln.base.vocabulary import utc_now
 from kiln.cloud.target import Target
 from kiln.fleet.document import StoredBundle, publish_document, store_bundle
 from kiln.fleet.machines import (

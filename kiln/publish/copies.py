@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.tags import LINE, PREFIX, RECIPE, RETIRING, RUN_ID, SOURCE_IMAGE
-from kiln.base.times import utc_now
+from kiln.base.vocabulary import utc_now
 from kiln.cloud import aws
 from kiln.cloud.images import Image, find_image, list_images, own_images, snapshot_keys
 from kiln.cloud.target import Target

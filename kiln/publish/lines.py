@@ -9,7 +9,7 @@ from kiln.base import vocabulary
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.recipe import Recipe
 from kiln.base.tags import VERIFIED, says_verified
-from kiln.base.times import as_time, read_time, utc_now
+from kiln.base.vocabulary import as_time, read_time, utc_now
 from kiln.cloud.images import Image, own_images
 from kiln.cloud.target import Target
 from kiln.matrix.flags import NOTHING, overridden

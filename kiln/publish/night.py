@@ -22,8 +22,7 @@ from kiln.base.paths import build_dir
 from kiln.base.recipe import Recipe
 from kiln.base.tags import INPUT_DIGEST, RECIPE, RECIPE_DIGEST, SOURCE_AMI, VERIFIED, says_verified
 from kiln.base.templates import render
-from kiln.base.times import as_stamp, read_time, utc_now
-from kiln.base.vocabulary import printable
+from kiln.base.vocabulary import as_stamp, printable, read_time, utc_now
 from kiln.cloud import aws, parents
 from kiln.cloud.images import Image, own_images
 from kiln.cloud.target import Target
@@ -194,7 +193,7 @@ def _built(
         outcome = build([row.line.recipe for row in rows])
     except KilnError as error:
         return {row.name: _result(row, "failed", error.message) for row in rows}
-    records = {str(record.recipe["name"]): record for record in outcome.built}
+    records = {record.recipe.name: record for record in outcome.built}
     results = {}
     for row in rows:
         failure, record = outcome.failures.get(row.name), records.get(row.name)

@@ -12,7 +12,7 @@ from typing import Any
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.tags import VERIFIED, says_verified
-from kiln.base.times import as_time, utc_now
+from kiln.base.vocabulary import as_time, utc_now
 from kiln.cloud import aws
 from kiln.cloud.images import Image, find_image
 from kiln.cloud.target import Target

@@ -11,7 +11,7 @@ from typing import Any
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.tags import RECIPE, RECIPE_DIGEST, VERIFIED, says_verified
-from kiln.base.times import as_time
+from kiln.base.vocabulary import as_time
 from kiln.cloud.images import Image, find_image, own_images, require_image
 from kiln.cloud.target import Target
 from kiln.image.version_info import read_version_info
@@ -78,7 +78,7 @@ def publish_row(
     release = Release(
         line=line.name,
         channel=first,
-        recipe=str(record.recipe["name"]),
+        recipe=record.recipe.name,
         ami_name=source.name,
         images=images,
         verdict=source.tags[VERIFIED],

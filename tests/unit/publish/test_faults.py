@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError
 from kiln.base.errors import KilnError
 from kiln.base.tags import INPUT_DIGEST
 from kiln.base.tags import LINE as LINE_TAG
-from kiln.base.times import utc_now
+from kiln.base.vocabulary import utc_now
 from kiln.cloud import images
 from kiln.matrix.publishing import Publish
 from kiln.pipeline import plan as planning

@@ -12,7 +12,7 @@ import pytest
 from botocore.client import BaseClient
 
 from kiln.base.errors import KilnError
-from kiln.base.times import read_time, utc_now
+from kiln.base.vocabulary import read_time, utc_now
 from kiln.cloud import parents
 from kiln.matrix.publishing import Publish
 from kiln.publish import channels, copies, lines, publish

@@ -14,8 +14,8 @@ import pytest
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import build_dir
+from kiln.base.processes import Stop
 from kiln.base.progress import Progress
-from kiln.base.stopping import Stop
 from kiln.base.tags import INPUT_DIGEST
 from kiln.cli.options import RecordSettings
 from kiln.cloud.runs import Run
@@ -102,7 +102,7 @@ WRONG = {
     ),
     "another run's": (other_run(), "another run's record"),
     "another row's": (
-        record.as_text(a_record(run_id=RUN, recipe={"name": "al2023-x"})).encode(),
+        record.as_text(a_record(run_id=RUN, recipe=RECIPE.changed(name="al2023-x"))).encode(),
         "another run's record",
     ),
 }
