@@ -109,7 +109,7 @@ def status(instances: Instances, *, sinks: Sinks, place: Place) -> None:
     settings = _settings("compute", namespace=sinks.namespace, log_group=sinks.log_group)
     target, machines = instances.find(place)
     rows = fleet_status(target, machines, settings, log)
-    missing = [f"{row.machine.instance_id}: {lack}" for row in rows for lack in row.missing]
+    missing = [f"{row.machine.instance_id}: {lack}" for row in rows for lack in row.lacks]
     text = (
         table(STATUS_COLUMNS, [status_cells(row) for row in rows]),
         *missing,

@@ -18,7 +18,7 @@ from kiln.base.errors import KilnError, operation_failed
 from kiln.base.templates import render
 from kiln.base.vocabulary import utc_now
 from kiln.cloud.target import Target
-from kiln.fleet.document import StoredBundle, publish_document, store_bundle
+from kiln.fleet.document import publish_document, store_bundle
 from kiln.fleet.machines import (
     NOT_ENDED,
     CommandAnswer,
@@ -32,6 +32,7 @@ from kiln.fleet.machines import (
     run_command,
 )
 from kiln.fleet.status import (
+    STOPS,
     FleetStatus,
     MachineState,
     arrived_tests,
@@ -85,8 +86,6 @@ class Installation:
     skipped: Mapping[str, str] = field(default_factory=dict)
     left: Sequence[str] = ()
     bundle_sha256: str = ""
-    document: str = ""
-    seconds: float = 0.0
 
     def __str__(self) -> str:
         return render("fleet/installation.txt.j2", done=self).strip()
@@ -147,16 +146,16 @@ def install_fleet(
 
     Run again, it continues where it stopped: instances that already report are left as they are.
     """
-    began = time.monotonic()
     document = _Document(target, publish_document(target), say)
-    stored = store_bundle(target, how.bucket, bundle_script(how.settings))
+    url, sha256 = store_bundle(target, how.bucket, bundle_script(how.settings))
+    parameters = {"source": url, "sha256": sha256, "replace": "yes" if how.replace else "no"}
     shown = f"{document.version['DocumentName']} version {document.version['DocumentVersion']}"
-    say(f"document {shown}, bundle sha256 {stored.sha256[:12]}")
+    say(f"document {shown}, bundle sha256 {sha256[:12]}")
     states = {
         status.machine.instance_id: status
         for status in fleet_status(target, machines, how.settings, say)
     }
-    already = [key for key, status in states.items() if _is_done(status, stored)]
+    already = [key for key, status in states.items() if _is_done(status, sha256)]
     skipped = {key: why for key, status in states.items() if (why := _hindrance(status))}
     due = [key for key in states if key not in already and key not in skipped]
     for key, why in skipped.items():
@@ -173,7 +172,7 @@ def install_fleet(
     while len(done) < len(planned) and failed <= allowed:
         number, ids = len(done) + 1, planned[len(done)]
         say(f"wave {number} of {len(planned)}: {len(ids)} of {len(due)} instances: {named(ids)}")
-        wave = _run_wave(document, stored, how, {key: states[key] for key in ids})
+        wave = _run_wave(document, parameters, how, {key: states[key] for key in ids})
         done.append(wave)
         failed += len(wave.failed)
         say(f"wave {number}: {len(wave.ok)} reporting, {len(wave.failed)} failed")
@@ -184,9 +183,7 @@ def install_fleet(
         already=already,
         skipped=skipped,
         left=[key for key in due if key not in tried],
-        bundle_sha256=stored.sha256,
-        document=f"{shown}, sha256 {document.version['DocumentHash']}",
-        seconds=round(time.monotonic() - began, 1),
+        bundle_sha256=sha256,
     )
 
 
@@ -217,7 +214,7 @@ def uninstall_fleet(
     return silent | document.run("uninstall", ours, bare)
 
 
-def _is_done(status: FleetStatus, stored: StoredBundle) -> bool:
+def _is_done(status: FleetStatus, sha256: str) -> bool:
     """Whether there is nothing to do: it reports, with this bundle or by its own image.
 
     What a run has left half-made may still report for some minutes as it did before.
@@ -225,12 +222,12 @@ def _is_done(status: FleetStatus, stored: StoredBundle) -> bool:
     state = status.state
     if state is None or not status.reports:
         return False
-    return bool(state.image) or (state.bundle == stored.sha256 and not state.unconfirmed)
+    return bool(state.image) or (state.bundle == sha256 and not state.unconfirmed)
 
 
 def _hindrance(status: FleetStatus) -> str:
     """Return why telemetry cannot be installed on an instance, "" if it can."""
-    why = "; ".join(str(lack) for lack in status.missing if lack.stops)
+    why = "; ".join(f"{what}: {why}" for what, why in status.missing.items() if what in STOPS)
     if not why and status.state and status.state.bundle_by_hand:
         return "telemetry.bundle was installed by hand: run it there with --uninstall first"
     return why
@@ -238,7 +235,7 @@ def _hindrance(status: FleetStatus) -> str:
 
 def _run_wave(
     document: _Document,
-    stored: StoredBundle,
+    parameters: Mapping[str, str],
     how: HowToInstall,
     states: Mapping[str, FleetStatus],
 ) -> Wave:
@@ -246,15 +243,7 @@ def _run_wave(
     mark, began = f"kiln-fleet-{secrets.token_hex(4)}", utc_now()
     before = {key: status.state or MachineState() for key, status in states.items()}
     bare = [key for key, state in before.items() if not state.agent]
-    answers = document.run(
-        "install",
-        wave.instances,
-        bare,
-        source=stored.url,
-        sha256=stored.sha256,
-        mark=mark,
-        replace="yes" if how.replace else "no",
-    )
+    answers = document.run("install", wave.instances, bare, mark=mark, **parameters)
     wave.why = {key: answer.why for key, answer in answers.items() if not answer.ok}
     installed = {key: status for key, status in states.items() if key not in wave.why}
     wave.why |= _wait_for_reports(document, how, installed, mark, began)

@@ -18,7 +18,7 @@ from kiln.cloud.target import Target
 from kiln.facts.tables import message
 
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstances.html
-_PER_PAGE, _PER_FILTER = 1000, 200
+_PER_FILTER = 200
 # https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_DescribeInstanceInformation.html
 _MANAGED_PER_PAGE = 50
 _UP = ("pending", "running")
@@ -74,23 +74,18 @@ def parse_targets(text: str) -> Filters:
     """The filters of EC2 for `tag:Team=ml`, `tag:Team=ml,vision`, `i-…,i-…` or `all`."""
     if text == "all":
         return {}
-    if text.startswith("tag:"):
-        key, _, values = text[4:].partition("=")
-        if not all(values.split(",")):
-            raise KilnError(
-                f"--targets {text}: a value is missing", hint="write --targets tag:Team=ml"
-            )
+    key, _, values = text.removeprefix("tag:").partition("=")
+    if text.startswith("tag:") and all(values.split(",")):
         vocabulary.TAG_KEY.required(key, "--targets: the key")
         for value in values.split(","):
             vocabulary.TAG_VALUE.required(value, f"--targets: the value of {key}")
         return {f"tag:{key}": values.split(",")}
     ids = list(dict.fromkeys(text.split(",")))
-    for instance_id in ids:
-        if not vocabulary.INSTANCE_ID.fits(instance_id):
-            raise KilnError(
-                f"--targets {vocabulary.shown(instance_id)} is not known",
-                hint="write tag:KEY=VALUE, the ids of instances (i-…,i-…), or all",
-            )
+    if wrong := [each for each in ids if not vocabulary.INSTANCE_ID.fits(each)]:
+        raise KilnError(
+            f"--targets {vocabulary.shown(wrong[0])} is not known",
+            hint="write tag:KEY=VALUE, the ids of instances (i-…,i-…), or all",
+        )
     return {"instance-id": ids}
 
 
@@ -217,14 +212,9 @@ def _by_id(target: Target, ids: Sequence[str]) -> dict[str, FleetMachine]:
 def _described(target: Target, filters: Filters) -> list[FleetMachine]:
     request: Any = [{"Name": name, "Values": list(values)} for name, values in filters.items()]
     with aws.explained(f"the instances could not be listed in {target.region}"):
-        query = {"Filters": request, "PaginationConfig": {"PageSize": _PER_PAGE}}
-        return [
-            _machine(instance)
-            for reservation in aws.paginated(
-                aws.ec2(target), "describe_instances", "Reservations", **query
-            )
-            for instance in reservation["Instances"]
-        ]
+        ec2 = aws.ec2(target)
+        found = aws.paginated(ec2, "describe_instances", "Reservations", Filters=request)
+        return [_machine(instance) for each in found for instance in each["Instances"]]
 
 
 def _machine(described: Any) -> FleetMachine:

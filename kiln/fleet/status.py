@@ -6,9 +6,11 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any
+
+from pydantic import BaseModel
 
 from kiln.base.versions import below
 from kiln.base.vocabulary import as_time, utc_now
@@ -27,6 +29,8 @@ from kiln.fleet.machines import (
 from kiln.telemetry import Telemetry
 from kiln.telemetry.settings import telemetry_facts
 
+# What telemetry cannot be installed without.
+STOPS = ("not running", "no GPU", "no role", "no SSM", "no driver", "old agent")
 _SHELL = {"DocumentName": "AWS-RunShellScript"}
 # Seconds that a machine has to say what is on it.
 _PATIENCE = 60.0
@@ -38,8 +42,7 @@ _QUERIES = 500
 _RECENT = timedelta(hours=3)
 
 
-@dataclass(frozen=True)
-class MachineState:
+class MachineState(BaseModel, frozen=True):
     """The state that `look` of machine.sh prints: versions and hashes, names with commas, or `yes`.
 
     `files` are the agent's that are not ours; `unconfirmed`: an installation began there, and
@@ -71,37 +74,28 @@ class MachineState:
 
 
 @dataclass(frozen=True)
-class Lack:
-    """Something that an instance lacks; `stops`: telemetry cannot be installed without it."""
-
-    what: str
-    why: str
-    stops: bool = True
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.why}"
-
-
-@dataclass(frozen=True)
 class FleetStatus:
     """An instance and its reports. `state` is None where it did not answer; `xids` are those of the
-    last day, Xid → how often."""
+    last day, Xid → how often; `missing` is what it lacks → why."""
 
     machine: FleetMachine
-    system: str = ""
     state: MachineState | None = None
     last_metric: datetime | None = None
     last_event: datetime | None = None
     xids: Mapping[str, int] = field(default_factory=dict)
     reports: bool = False
-    missing: tuple[Lack, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def lacks(self) -> list[str]:
+        """What is missing, in words."""
+        return [f"{what}: {why}" for what, why in self.missing.items()]
 
     def as_json(self) -> dict[str, Any]:
         """The entry of `fleet.status --json`."""
         state = self.state or MachineState()
         return {
             **asdict(self.machine),
-            "system": self.system,
             "driver": state.driver,
             "agent_version": state.agent,
             "configuration": state.configuration,
@@ -109,7 +103,7 @@ class FleetStatus:
             "last_event": as_time(self.last_event) if self.last_event else None,
             "xids": dict(self.xids),
             "reports": self.reports,
-            "missing": list(map(str, self.missing)),
+            "missing": self.lacks,
         }
 
 
@@ -135,30 +129,62 @@ def fleet_status(
     result = []
     for machine in machines:
         key = machine.instance_id
-        answer, metric, event = answers.get(key), metrics.get(key), events.get(key)
-        info = managed.get(key, {})
+        answer, metric, info = answers.get(key), metrics.get(key), managed.get(key, {})
         state = read_state(answer.output) if answer and answer.ok else None
-        lacks = [
-            *_lacks_of_machine(machine, info, answer, state),
-            *(_lacks_of_metrics(metric, now, fresh) if settings.metrics else ()),
-            *(() if event else (Lack("no events", "its stream is not there", stops=False),)),
-        ]
+        missing = _missing_on(machine, info, answer, state)
+        if settings.metrics and not (metric and now - metric < fresh):
+            since = f"since {metric:%H:%M} UTC" if metric else f"in {_RECENT.seconds // 3600} hours"
+            missing["no metrics"] = f"none {since}"
+        if key not in events:
+            missing["no events"] = "its stream is not there"
         if not machine.runs:
-            lacks = [Lack("not running", f"it is {machine.state}")]
-        silent = {"not running", "no metrics", "no events"}
+            missing = {"not running": f"it is {machine.state}"}
         result.append(
             FleetStatus(
                 machine,
-                system=" ".join(filter(None, map(info.get, ("PlatformName", "PlatformVersion")))),
                 state=state,
                 last_metric=metric,
-                last_event=event,
+                last_event=events.get(key),
                 xids=xids.get(key, {}),
-                reports=not silent & {lack.what for lack in lacks},
-                missing=tuple(lacks),
+                reports=missing.keys().isdisjoint(("not running", "no metrics", "no events")),
+                missing=missing,
             )
         )
     return result
+
+
+def _missing_on(
+    machine: FleetMachine,
+    info: Mapping[str, str],
+    answer: CommandAnswer | None,
+    state: MachineState | None,
+) -> dict[str, str]:
+    """Return why an instance can neither report nor be reached, and what one that answers lacks."""
+    missing = {}
+    gpu, oldest = machine.instance_type in gpu_types(), telemetry_facts()["agent"]["since"]
+    if not gpu:
+        missing["no GPU"] = f"{machine.instance_type} is not a type with NVIDIA GPUs"
+    if not machine.role:
+        missing["no role"] = "the instance has no instance profile, so it may report nothing"
+    if not info:
+        role = f"{machine.role} lacks AmazonSSMManagedInstanceCore" if machine.role else "no role"
+        missing["no SSM"] = f"it never registered ({role}, no agent, or no way to the service)"
+    elif info["PingStatus"] != "Online":
+        missing["no SSM"] = f"its agent is {info['PingStatus']}"
+    elif answer and not answer.ok:
+        missing["no SSM"] = answer.why
+    if not state:
+        return missing
+    if gpu and not state.driver:
+        missing["no driver"] = "nvidia-smi does not answer"
+    if not state.agent:
+        missing["no agent"] = "the CloudWatch agent is not installed"
+    elif below(state.agent, oldest["nvidia_gpu"]):
+        why = f"{state.agent} does not know GPU metrics, which need {oldest['nvidia_gpu']}"
+        missing["old agent"] = why
+    elif state.configuration == "none":
+        missing["no configuration"] = "the agent has none"
+    return missing
 
 
 def online(machines: Sequence[FleetMachine], managed: Mapping[str, Any]) -> list[str]:
@@ -180,7 +206,7 @@ def ask_machines(target: Target, ids: Sequence[str], say: Say) -> dict[str, Comm
 def read_state(output: str) -> MachineState:
     """The state in what a machine printed."""
     printed = dict(line.partition("=")[::2] for line in output.splitlines() if "=" in line)
-    return MachineState(**{each.name: printed.get(each.name, "") for each in fields(MachineState)})
+    return MachineState.model_validate(printed)
 
 
 STATUS_COLUMNS = (
@@ -199,63 +225,10 @@ def status_cells(row: FleetStatus) -> list[str]:
         state.driver,
         state.agent,
         state.configuration,
-        _clock(row.last_metric),
-        _clock(row.last_event),
+        *(f"{at:%m-%d %H:%M}" if at else "" for at in (row.last_metric, row.last_event)),
         ", ".join(f"{code}×{count}" for code, count in sorted(row.xids.items())),
     )
     return [cell or "-" for cell in cells]
-
-
-def _clock(moment: datetime | None) -> str:
-    if moment is None:
-        return ""
-    today = moment.date() == utc_now().date()
-    return moment.strftime("%H:%M" if today else "%Y-%m-%d")
-
-
-def _lacks_of_metrics(metric: datetime | None, now: datetime, fresh: timedelta) -> list[Lack]:
-    if metric and now - metric < fresh:
-        return []
-    hours = _RECENT.seconds // 3600
-    why = f"none since {metric:%H:%M} UTC" if metric else f"none in {hours} hours"
-    return [Lack("no metrics", why, stops=False)]
-
-
-def _lacks_of_machine(
-    machine: FleetMachine,
-    info: Mapping[str, str],
-    answer: CommandAnswer | None,
-    state: MachineState | None,
-) -> list[Lack]:
-    """Why an instance can neither report nor be reached, and what one that answers lacks."""
-    lacks = []
-    gpu = machine.instance_type in gpu_types()
-    if not gpu:
-        lacks.append(Lack("no GPU", f"{machine.instance_type} is not a type with NVIDIA GPUs"))
-    if not machine.role:
-        why = "the instance has no instance profile, so it may report nothing"
-        lacks.append(Lack("no role", why))
-    if not info:
-        role = f"{machine.role} lacks AmazonSSMManagedInstanceCore" if machine.role else "no role"
-        why = f"it never registered ({role}, no agent, or no way to the service)"
-        lacks.append(Lack("no SSM", why))
-    elif info["PingStatus"] != "Online":
-        lacks.append(Lack("no SSM", f"its agent is {info['PingStatus']}"))
-    elif answer and not answer.ok:
-        lacks.append(Lack("no SSM", answer.why))
-    if not state:
-        return lacks
-    oldest = telemetry_facts()["agent"]["since"]["nvidia_gpu"]
-    if gpu and not state.driver:
-        lacks.append(Lack("no driver", "nvidia-smi does not answer"))
-    if not state.agent:
-        lacks.append(Lack("no agent", "the CloudWatch agent is not installed", stops=False))
-    elif below(state.agent, oldest):
-        why = f"{state.agent} does not know GPU metrics, which need {oldest}"
-        lacks.append(Lack("old agent", why))
-    elif state.configuration == "none":
-        lacks.append(Lack("no configuration", "the agent has none", stops=False))
-    return lacks
 
 
 # What CloudWatch has, asked for many instances at once

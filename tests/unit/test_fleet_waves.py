@@ -11,9 +11,8 @@ import pytest
 
 from kiln.cloud.target import Target
 from kiln.fleet import install
-from kiln.fleet.document import StoredBundle
 from kiln.fleet.machines import NOT_ENDED, CommandAnswer, FleetMachine
-from kiln.fleet.status import FleetStatus, Lack, MachineState
+from kiln.fleet.status import FleetStatus, MachineState
 from kiln.telemetry import Telemetry
 
 AWS = Target("a test", "us-east-1", account="123456789012")
@@ -36,7 +35,7 @@ class Account:
     lost: dict[str, str] = field(default_factory=dict)
     bare: Sequence[str] = ()
     metric_before: datetime | None = None
-    lacks: dict[str, tuple[Lack, ...]] = field(default_factory=dict)
+    lacks: dict[str, dict[str, str]] = field(default_factory=dict)
     states: dict[str, MachineState] = field(default_factory=dict)
     done: list[tuple[str, str, tuple[str, ...]]] = field(default_factory=list)
 
@@ -47,7 +46,7 @@ class Account:
             state=self.states.get(instance_id, MachineState(agent=agent)),
             last_metric=self.metric_before,
             reports=instance_id in self.states,
-            missing=self.lacks.get(instance_id, ()),
+            missing=self.lacks.get(instance_id, {}),
         )
 
     def run(self, target: Any, document: Any, batches: Any, **_: Any) -> dict[str, CommandAnswer]:
@@ -85,7 +84,7 @@ def installing(account: Account, messages: list[str], monkeypatch: pytest.Monkey
         "publish_document": lambda target: dict.fromkeys(
             ("DocumentName", "DocumentVersion", "DocumentHash"), "1"
         ),
-        "store_bundle": lambda *_: StoredBundle("https://bucket/key", BUNDLE),
+        "store_bundle": lambda *_: ("https://bucket/key", BUNDLE),
         "fleet_status": lambda target, machines, *_, **__: [
             account.status(m.instance_id) for m in machines
         ],
@@ -139,8 +138,8 @@ def test_only_an_instance_that_lacks_what_an_installation_needs_is_skipped(
 ) -> None:
     why = "nvidia-smi does not answer"
     account.lacks = {
-        IDS[0]: (Lack("no driver", why), Lack("no agent", "none", stops=False)),
-        IDS[1]: (Lack("no agent", "none", stops=False),),
+        IDS[0]: {"no driver": why, "no agent": "none"},
+        IDS[1]: {"no agent": "none"},
     }
     done = installing()
     assert done.skipped == {IDS[0]: f"no driver: {why}"}
