@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,12 +104,18 @@ def status(instances: Instances, *, sinks: Sinks, place: Place) -> None:
 
     ./invoke fleet.status tag:Team=ml
     """
-    from kiln.fleet.status import fleet_status, status_table
+    from kiln.fleet.status import STATUS_COLUMNS, fleet_status, status_cells
 
     settings = _settings("compute", namespace=sinks.namespace, log_group=sinks.log_group)
     target, machines = instances.find(place)
     rows = fleet_status(target, machines, settings, log)
-    output([row.as_json() for row in rows], status_table(rows))
+    missing = [f"{row.machine.instance_id}: {lack}" for row in rows for lack in row.lacks]
+    text = (
+        table(STATUS_COLUMNS, [status_cells(row) for row in rows]),
+        *missing,
+        f"{sum(row.reports for row in rows)} of {len(rows)} instances report",
+    )
+    output([row.as_json() for row in rows], *(text if rows else ["no running instance"]))
 
 
 @task("Telemetry", "fleet.install")
@@ -145,9 +151,7 @@ def install(
         HowToInstall,
         allowed_errors,
         install_fleet,
-        installation_text,
         plan_waves,
-        write_installation,
     )
 
     settings = _settings(
@@ -173,9 +177,7 @@ def install(
         patience=minutes * 60,
     )
     done = install_fleet(target, machines, how, log)
-    folder = write_installation(done)
-    output(done.as_json(), installation_text(done))
-    log(f"report: {folder}/report.html")
+    output(asdict(done), str(done))
     return 1 if done.stopped else 0
 
 
