@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
@@ -28,7 +27,7 @@ from kiln.catalogue.model import (
 from kiln.cloud.images import Image, own_images
 from kiln.cloud.target import Target
 from kiln.compat.which import judged_rows, rows_on
-from kiln.image.diff import Change, compare_records
+from kiln.image.diff import Change, compare_records, severity_counts
 from kiln.image.version_info import read_version_info
 from kiln.matrix.publishing import Publish
 from kiln.pipeline import records
@@ -197,10 +196,7 @@ def _check_counts(record: Record | None) -> CheckCounts | None:
 
 def _change_counts(before: Record | None, after: Record | None) -> dict[str, int] | None:
     changes = changes_between(before, after)
-    if changes is None:
-        return None
-    counts = Counter(change.severity for change in changes)
-    return {severity: counts[severity] for severity in ("high", "medium", "low")}
+    return None if changes is None else severity_counts(changes)
 
 
 def _signer(
