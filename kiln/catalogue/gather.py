@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.tags import VERIFIED, says_verified
-from kiln.base.times import now
+from kiln.base.vocabulary import now
 from kiln.catalogue.model import (
     Catalogue,
     CataloguedImage,
@@ -158,7 +157,7 @@ def _images(
             why_not=why_not,
             signed=signed,
             signed_why=signed_why,
-            installed=asdict(release.installed),
+            installed=release.installed.model_dump(),
             recipe=release.recipe,
             recipe_digest=release.recipe_digest,
             git_commit=release.git_commit,

@@ -27,7 +27,8 @@ from cyclonedx.schema import OutputFormat, SchemaVersion
 from packageurl import PackageURL
 
 from kiln import components
-from kiln.base.times import read_time
+from kiln.base.recipe import Recipe
+from kiln.base.vocabulary import read_time
 from kiln.image.version_info import VersionInfo, load_version_info, read_version_info
 from kiln.pipeline.record import Record
 
@@ -45,7 +46,7 @@ _FROM_SOURCE = {"gdrcopy", "aws-hw-monitor"}
 def image_sbom(name: str) -> str:
     """Return the SBOM of a build by its name: see `kiln.pipeline.records.find_record`."""
     info, build = load_version_info(name)
-    return cyclonedx(info, {}, called=name) if build is None else build_sbom(build, info)
+    return cyclonedx(info, called=name) if build is None else build_sbom(build, info)
 
 
 def build_sbom(build: Record, info: dict[str, Any]) -> str:
@@ -55,7 +56,7 @@ def build_sbom(build: Record, info: dict[str, Any]) -> str:
 
 def cyclonedx(
     data: dict[str, Any],
-    recipe: dict[str, Any],
+    recipe: Recipe | None = None,
     *,
     made: datetime | None = None,
     called: str = "the record",
@@ -69,8 +70,9 @@ def cyclonedx(
     otherwise the SBOM has the time of day.
     """
     info = read_version_info(data, called)
-    name = recipe.get("name") or f"{info.os.id}-{info.os.version_id}"
-    about = [(key, recipe.get(key)) for key in ("driver", "kernel_module", "cuda", "flavor")]
+    name = recipe.name if recipe else f"{info.os.id}-{info.os.version_id}"
+    stack = ("driver", "kernel_module", "cuda", "flavor")
+    about = [(key, getattr(recipe, key)) for key in stack] if recipe else []
     digest = hashlib.sha256(name.encode() + json.dumps(data, sort_keys=True).encode())
     bom = Bom(
         serial_number=uuid.UUID(bytes=digest.digest()[:16], version=4),

@@ -17,7 +17,7 @@ from kiln.cloud import parents
 from kiln.cloud.target import Target
 from kiln.components import Step, package_repositories
 from kiln.components.package_repositories import Repository
-from kiln.facts.lock_file import locked_hashes
+from kiln.facts.packages import locked_hashes
 from kiln.preflight.answers import (
     FileAnswer,
     PackageAnswer,

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import requests
 
 from kiln.base import vocabulary
-from kiln.base.mirrors import mirrored, mirrors
+from kiln.base.account import mirrored, mirrors
 from kiln.components.package_repositories import Repository
 from kiln.facts.tables import http_reason
 

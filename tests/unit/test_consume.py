@@ -23,8 +23,7 @@ import yaml
 from devel import packers
 from kiln import facts
 from kiln.base.errors import KilnError
-from kiln.base.paths import ROOT, RUNTIME
-from kiln.base.runtime_import import runtime_module
+from kiln.base.paths import ROOT, RUNTIME, runtime_module
 from kiln.consume import KINDS, LaunchRequest, launch_request
 from kiln.matrix.load import load_recipes
 from kiln.mig.profiles import profiles_for

@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 
 from devel import lab_api
 from kiln.base.recipe import SourceAmi
-from kiln.base.times import read_time, utc_now
+from kiln.base.vocabulary import read_time, utc_now
 from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
 from kiln.preflight.ask import ask_parent

@@ -20,8 +20,8 @@ from preflight_vendors import AL2023, UBUNTU, Vendors, answers, row, serving, si
 from vendor_site import Pkg, Signer
 
 from kiln import facts
+from kiln.base.account import mirrors
 from kiln.base.errors import KilnError
-from kiln.base.mirrors import mirrors
 from kiln.cloud.target import Target
 from kiln.components.package_repositories import Repository
 from kiln.facts.tables import http_reason

@@ -14,7 +14,7 @@ from kiln.image.sbom import SCHEMA, build_sbom, cyclonedx, image_sbom
 from kiln.matrix.load import load_recipes
 from tests.unit.records import a_record
 
-RECIPE = load_recipes(ROOT / "amis.yaml")[0].as_json()
+RECIPE = load_recipes(ROOT / "amis.yaml")[0]
 RUN = "NVIDIA-Linux-x86_64-510.47.03.run"
 KERNEL = "5.10.240-1.amzn2.x86_64"
 
@@ -83,7 +83,7 @@ def test_it_has_the_version_that_inspectors_scan_takes():
 
 def test_the_image_is_what_it_is_about():
     image = bill()["metadata"]["component"]
-    assert image["name"] == RECIPE["name"]
+    assert image["name"] == RECIPE.name
     assert image["type"] == "operating-system"
     assert {"name": "kiln:kernel", "value": KERNEL} in image["properties"]
 
@@ -144,7 +144,7 @@ def test_the_bill_of_a_build_has_the_time_of_its_bake():
 
 def test_a_build_and_a_file_are_found_by_name(tmp_path):
     build, info = tmp_path / "record.json", tmp_path / "version-info.json"
-    recipe = {**RECIPE, "name": "the-row"}
+    recipe = RECIPE.changed(name="the-row")
     build.write_text(json.dumps(a_record(versions=INFO, recipe=recipe).as_json()))
     info.write_text(json.dumps(INFO))
     names = [
