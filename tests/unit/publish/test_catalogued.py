@@ -151,13 +151,6 @@ def test_an_image_with_a_damaged_record_has_no_sbom(bake: Bake) -> None:
     assert "The record of this image is not here" in files[page]
 
 
-def test_an_empty_account_has_the_matrixs_lines(tmp_path: Path) -> None:
-    found = gathered()
-    line = next(line for line in found.catalogue.lines if line.line == LINE)
-    assert (line.channels, line.images, line.in_matrix) == ((), (), True)
-    assert "Nothing is published yet" in dict(site_files(found, pytest.fail))["index.html"]
-
-
 def test_the_site_in_s3_takes_the_place_of_the_one_before_and_of_nothing_else(
     client: Callable[..., Any], bake: Bake, tmp_path: Path
 ) -> None:
