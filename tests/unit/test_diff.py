@@ -6,53 +6,12 @@ import json
 import pytest
 
 from kiln.base.errors import KilnError
+from kiln.base.paths import ROOT
 from kiln.image import sbom
 from kiln.image.diff import compare_images, compare_records, diff_text
 from tests.unit.records import a_record
 
-PACKAGES = [
-    ("glibc", "2.34", "52.amzn2023", "x86_64"),
-    ("kernel", "6.1.100", "1.amzn2023", "x86_64"),
-    ("kernel", "6.1.112", "1.amzn2023", "x86_64"),
-    ("libnccl", "2.28.9", "1+cuda13.0", "x86_64"),
-    ("tree", "1.8.0", "1.amzn2023", "x86_64"),
-]
-INFO = {
-    "schema": 1,
-    "os": {"id": "amzn", "version_id": "2023", "name": "Amazon Linux 2023"},
-    "arch": "x86_64",
-    "kernel": {"boots": "6.1.112-1.amzn2023.x86_64", "running": "6.1.112-1.amzn2023.x86_64"},
-    "packages": [
-        {"manager": "rpm", "name": n, "epoch": "0", "version": v, "release": r, "arch": a}
-        for n, v, r, a in PACKAGES
-    ],
-    "modules": [
-        {
-            "name": "nvidia",
-            "kernel": "6.1.112-1.amzn2023.x86_64",
-            "version": "580.178.04",
-            "srcversion": "AAAA",
-            "path": "/lib/modules/6.1.112-1.amzn2023.x86_64/extra/nvidia.ko.xz",
-        }
-    ],
-    "downloads": [{"url": "https://a/b.tar.gz", "sha256": "a" * 64}],
-    "runfiles": [{"name": "NVIDIA-Linux.run", "version": "580.178.04"}],
-    "efa": {"installer": "1.51.0", "packages": ["efa-3.3.1"]},
-    "components": {
-        "nvidia-driver": {"component": "nvidia-driver", "version": "580.178.04"},
-        "cuda": {"component": "cuda", "version": "13.0.2"},
-    },
-    "paths": {"libnccl": ["/usr/lib64/libnccl.so.2.28.9"]},
-    "units": [{"name": "nvidia-persistenced.service", "state": "enabled"}],
-    "held": ["kernel-6.1.112-1.amzn2023", "glibc-2.34-52.amzn2023"],
-    "files": {
-        "/etc/sysctl.d/60-kiln.conf": f"sha256:{'a' * 64} 0644",
-        "/etc/profile.d/motd.sh": f"sha256:{'b' * 64} 0644",
-        "/usr/local/bin/gpu-mig": "link:/opt/kiln/bin/gpu-mig",
-    },
-    "sysctls": {"net.core.rmem_max": "16777216"},
-    "boot": {"GRUB_CMDLINE_LINUX": "console=ttyS0"},
-}
+INFO = json.loads((ROOT / "tests/data/version-info.json").read_text())
 
 
 @pytest.fixture
