@@ -49,7 +49,7 @@ class Change:
 
 
 def compare_images(a: str, b: str) -> dict[str, Any]:
-    """`diff` of two records by name: see `kiln.pipeline.records.find_record` for valid names.
+    """Compare two records by name: see `kiln.pipeline.records.find_record` for valid names.
 
     Returns `{"a", "b", "changes": [Change as JSON …], "counts": {severity: number},
     "not_compared": [kinds that one of them does not record], "digests": [two recipe digests, null

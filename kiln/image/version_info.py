@@ -196,7 +196,7 @@ def load_version_info(name: str) -> tuple[dict[str, Any], record.Record | None]:
 
 
 def record_json_schema() -> str:
-    """The JSON Schema of a record, as docs/record.schema.json holds it."""
+    """Return the JSON Schema of a record, as docs/record.schema.json holds it."""
     schema = TypeAdapter(record.Record).json_schema()
     # As they are written: everything is there, a row without the places of its fields.
     recipe = Recipe.model_json_schema(mode="serialization")

@@ -125,6 +125,12 @@ def test_a_signed_image_matches_until_it_is_changed(
     published(settings=settings, ami_id=ami_id)
     assert the_line(settings).images[0].signed == "matches"
     assert the_line().images[0].signed == "unsigned"
+    lost = Publish.model_validate({"sign": {"key_file": str(tmp_path / "lost")}})
+    messages: list[str] = []
+    found = gather_catalogue(AWS, [RECIPE], {LINE: lost}, [OTHER], messages.append, types=())
+    (line,) = [line for line in found.catalogue.lines if line.line == LINE]
+    assert line.images[0].signed == "unknown", "without the key nobody says unsigned"
+    assert "not a key in PEM" in messages[0]
     tags = [{"Key": "kiln:recipe-digest", "Value": "e" * 64}]
     client("ec2").create_tags(Resources=[ami_id], Tags=tags)
     image = the_line(settings).images[0]
