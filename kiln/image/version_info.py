@@ -162,14 +162,6 @@ class VersionInfo(_Part):
         return field.default if value is None and not field.is_required() else value
 
 
-def raw_version_info(record: dict[str, Any], called: str) -> dict[str, Any]:
-    """Return the version-info in a build record; `called` names it."""
-    if not record.get("versions"):
-        raise KilnError(f"{called} holds no version-info")
-    found: dict[str, Any] = record["versions"]
-    return found
-
-
 def read_version_info(data: dict[str, Any], called: str = "the record") -> VersionInfo:
     """Return a version-info as a bake wrote it, checked; `called` names it."""
     try:
@@ -192,7 +184,9 @@ def load_version_info(name: str) -> tuple[dict[str, Any], record.Record | None]:
         if "packages" in data:
             return data, None
     build = records.find_record(name)
-    return raw_version_info({"versions": build.versions}, name), build
+    if not build.versions:
+        raise KilnError(f"{name}: its record holds no version-info")
+    return build.versions, build
 
 
 def record_json_schema() -> str:
