@@ -59,7 +59,7 @@ def test_tasks_without_rehearsal_refuse_the_lab(
     task: str, flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.run(["./invoke", *task.split(), *flags], tasks.ns) == 2
-    assert f"{task.split()[0]} needs an AWS account" in capsys.readouterr().err
+    assert f"{task.split(maxsplit=1)[0]} needs an AWS account" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("credentials")
