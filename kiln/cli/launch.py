@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kiln.base import vocabulary
 from kiln.base.errors import KilnError, named_by
 from kiln.cli.options import Place, RecordSettings
 from kiln.cli.output import log, output, table
@@ -70,8 +71,7 @@ def consume(
     out: a file instead of standard output: --out nodes.yaml
     list_: name the kinds and write nothing
     """
-    from kiln.consume.kinds import KINDS, kind_named, pinned
-    from kiln.consume.request import launch_request
+    from kiln.consume import KINDS, kind_named, launch_request, pinned
     from kiln.matrix import load
 
     if list_:
@@ -93,8 +93,6 @@ def consume(
     text = kind.document(request, template="argo-walkthrough.sh" if walkthrough else "")
     answer = {"line": line, "channel": channel, "kind": kind.name, "file": out, "document": text}
     write(out, text, answer)
-    if kind.note:
-        log(kind.note.replace("FILE", out or "FILE"))
 
 
 def write(out: str | None, text: str, answer: object) -> None:
@@ -111,8 +109,6 @@ def write(out: str | None, text: str, answer: object) -> None:
 @task("Launch")
 def catalogue(
     out: str | None = None,
-    serve: bool = False,
-    port: int = 8000,
     publish: str | None = None,
     regions: str | None = None,
     *,
@@ -121,22 +117,17 @@ def catalogue(
 ) -> None:
     """Write a web site of the images and what is on them.
 
-    ./invoke catalogue --serve
+    ./invoke catalogue --out site
 
     out: folder of the site: --out site (default: build/catalogue)
-    serve: show it on this machine until Ctrl-C
-    port: with --serve: --port 8000
     publish: copy it to S3: --publish s3://my-bucket/catalogue
     regions: instead of all regions of the matrix: --regions eu-west-1,us-west-2
     """
     from kiln.base.paths import build_dir
-    from kiln.catalogue import site
     from kiln.publish.lines import regions_to_show
 
-    if not 0 <= port <= 65535:
-        raise KilnError(f"--port {port} is not a port", hint="--port 8000")
     if publish:
-        site.bucket_and_prefix(publish)
+        vocabulary.S3_PLACE.required(publish, "--publish")
     shown = regions_to_show(regions)
     folder = Path(out) if out else build_dir() / "catalogue"
     made = make_catalogue(place.choose_running(), shown, records, folder, publish)
@@ -148,8 +139,6 @@ def catalogue(
     }
     text = "{lines} lines, {published} published, {images} images".format(**counts)
     output(counts, f"{folder / 'index.html'}: {text}")
-    if serve:
-        site.serve_site(folder, port, log)
 
 
 def make_catalogue(
@@ -157,8 +146,7 @@ def make_catalogue(
 ) -> Catalogue:
     """Gather what the target's channels hold, write the site to `folder` and copy it to S3."""
     from kiln.catalogue.gather import gather_catalogue
-    from kiln.catalogue.pages import site_files
-    from kiln.catalogue.site import publish_site, write_site
+    from kiln.catalogue.site import publish_site, site_files, write_site
     from kiln.matrix import load
     from kiln.publish.lines import line_settings
 

@@ -13,8 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln.base import needs, vocabulary
-from kiln.base.errors import INVALID_INPUT, OPERATION_FAILED, KilnError
-from kiln.base.findings import Finding, by_cause, findings_lines, gravest_last
+from kiln.base.errors import (
+    INVALID_INPUT,
+    OPERATION_FAILED,
+    Finding,
+    KilnError,
+    by_cause,
+    findings_lines,
+    gravest_last,
+)
 from kiln.cli.options import RecordSettings, Rows
 from kiln.cli.output import log, output, table
 from kiln.cli.task import Flags, task
@@ -108,7 +115,7 @@ def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, 
     from kiln.base import overlay
     from kiln.compat import engine
     from kiln.compat.unconfirmed import unconfirmed_of_row
-    from kiln.components import rendered_files
+    from kiln.components import rendered
     from kiln.facts import table
     from kiln.matrix import load
     from kiln.publish.lines import published_regions
@@ -134,7 +141,7 @@ def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, 
         "instance_types": sorted({t for recipe in recipes for t in recipe.target_instance_types}),
         "unconfirmed_facts": len({fact.message for found in rests_on.values() for fact in found}),
         "unconfirmed_by_row": {name: len(found) for name, found in rests_on.items()},
-        "replaced": rendered_files.replaced_files(),
+        "replaced": rendered.replaced_files(),
     }
 
 
@@ -237,12 +244,13 @@ def preflight(
     download: fetch files whose SHA-256 is known, and compare them (gigabytes)
     region: region of the parent AMIs, if there are credentials: --region eu-central-1
     """
-    from kiln.base.mirrors import MIRRORS
+    from kiln.base.account import MIRRORS
     from kiln.cli import targets
     from kiln.cloud import aws
     from kiln.matrix import load
     from kiln.preflight import answers
     from kiln.preflight.ask import ask
+    from kiln.preflight.indexes import State
 
     recipes = rows.select(every=True)
     if ours := load.load_account("").mirrors:
@@ -253,8 +261,9 @@ def preflight(
     target = targets.choose(region=region) if aws.find_credentials() else None
     with tempfile.TemporaryDirectory(prefix="kiln-preflight-") as folder:
         asked = ask(recipes, Path(folder), whole_files=download, say=log, target=target)
-    output([row.as_json() for row in asked], answers.rows_text(asked))
-    return 0 if all(row.state is answers.State.PUBLISHED for row in asked) else 1
+    rows_table = table(answers.HEADINGS, [row.cells() for row in asked])
+    output([row.as_json() for row in asked], rows_table, answers.summary_text(asked))
+    return 0 if all(row.state is State.PUBLISHED for row in asked) else 1
 
 
 @task("Matrix")
@@ -264,7 +273,7 @@ def render(check: bool = False) -> int:
     check: write nothing; fail if what is committed is stale
     """
     from kiln.matrix import load
-    from kiln.packer.folders import renewal, shown_packer, stale_files, write_all
+    from kiln.packer.render import renewal, shown_packer, stale_files, write_all
 
     recipes = load.load_recipes()
     number = len(recipes)
@@ -287,7 +296,7 @@ def validate(no_install: bool = False) -> int:
     from kiln.matrix import load
     from kiln.packer import program
     from kiln.packer import validate as validation
-    from kiln.packer.folders import renewal, shown_packer, stale_files
+    from kiln.packer.render import renewal, shown_packer, stale_files
 
     recipes = load.load_recipes()
     packer = program.find_packer(install=not no_install, say=log)
@@ -317,7 +326,7 @@ def lock(update: bool = False, from_: str | None = None) -> int:
     update: write amis.lock.yaml
     from_: lock the hashes that a build in AWS saw: --from RUN-ID, a record or an AMI name
     """
-    from kiln.facts.lock_file import read_lock_file
+    from kiln.facts.packages import read_lock_file
     from kiln.matrix import load
     from kiln.packer import lock as locking
     from kiln.pipeline import records
@@ -339,6 +348,5 @@ def lock(update: bool = False, from_: str | None = None) -> int:
         change = locking.plan_lock(load.load_recipes(), read_lock_file())
     differs = bool(change) and not (update or from_)
     hint = "\nthe lock file differs from the matrix: ./invoke lock --update writes it"
-    text = f"{change.as_text()}\n{locking.signed_line(read_lock_file())}{hint if differs else ''}"
-    output(change.as_json(), text)
+    output(asdict(change), f"{change.as_text()}{hint if differs else ''}")
     return int(differs)

@@ -23,12 +23,9 @@ from kiln.cli.task import Flags, task
 if TYPE_CHECKING:
     from kiln.base.recipe import Recipe
     from kiln.cloud.target import Target
-    from kiln.pipeline.records import RecordsBucket
-    from kiln.publish.due import DueRow
     from kiln.publish.lines import Line
-    from kiln.publish.night import Compare, ShelfOf
+    from kiln.publish.night import DueRow, RowResult
     from kiln.publish.publish import Publication
-    from kiln.publish.report import RowResult
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,6 @@ class Report(Flags):
 
     def require_places(self) -> None:
         """Require a folder, a topic and a place in S3 that are possible."""
-        from kiln.catalogue.site import bucket_and_prefix
 
         if self.out is not None:
             with named_by("--out"):
@@ -54,21 +50,21 @@ class Report(Flags):
         if self.topic is not None:
             vocabulary.TOPIC.required(self.topic, "--topic")
         if self.catalogue:
-            bucket_and_prefix(self.catalogue, "--catalogue")
+            vocabulary.S3_PLACE.required(self.catalogue, "--catalogue")
 
     def show(self, results: list[RowResult], target: Target, records: RecordSettings) -> int:
         """Write, send and print the report, and renew the catalogue; return the exit status."""
         from kiln.base.paths import build_dir
-        from kiln.publish import report
+        from kiln.publish import night
         from kiln.publish.lines import regions_to_show
 
-        report.write(results, self.out)
+        night.write_report(results, self.out)
         if self.topic:
-            report.send(target, self.topic, results)
+            night.send_report(target, self.topic, results)
         if self.catalogue:
             folder = build_dir() / "catalogue"
             make_catalogue(target, regions_to_show(None), records, folder, self.catalogue)
-        output(results, report.report_text(results))
+        output(results, night.report_text(results))
         return 1 if any(result.action == "failed" for result in results) else 0
 
 
@@ -83,8 +79,7 @@ def nightly(
     from kiln.pipeline import build as builds
     from kiln.pipeline.plan import Options
     from kiln.pipeline.verify import smoke_test
-    from kiln.publish.due import plan_night
-    from kiln.publish.night import publish_built, run_night
+    from kiln.publish.night import plan_night, publish_built, run_night
 
     lines, install = _lines(rows, report), not no_install
     recipes, progress = [line.recipe for line in lines], Progress()
@@ -99,21 +94,20 @@ def nightly(
         )
 
     def publish(line: Line, ami_id: str) -> Publication:
-        shelf, boot = shelf_of(line.recipe), smoke_test(install=install)
+        shelf, boot = records.shelf(target, line.recipe), smoke_test(install=install)
         return publish_built(line, ami_id, target, shelf=shelf, smoke_test=boot, say=log)
 
     with target.hooks.preparing(["a night"]):
         if target.hooks.gone():
             target.hooks.prepare([], progress, install=install, own_kernel=False)
-        shelf_of, compare = _records(lines, records, target)
-        results = run_night(plan_night(lines, target), build, publish, compare)
+        results = run_night(plan_night(lines, target), build, publish)
     return report.show(results, target, records)
 
 
 @task("Release", "nightly.plan")
 def plan(rows: Rows, place: Place, records: RecordSettings) -> None:
     """Show what a night would do, one command a row."""
-    from kiln.publish.due import plan_night
+    from kiln.publish.night import plan_night
 
     lines = _lines(rows)
     target = place.choose_running()
@@ -146,7 +140,7 @@ def run_on_codebuild(
     project: the CodeBuild project that runs an item: --project ami-kiln-nightly-worker
     """
     from kiln.publish.codebuild import run_batch
-    from kiln.publish.due import plan_night
+    from kiln.publish.night import plan_night
     from kiln.publish.regions import answering
 
     lines = _lines(rows, report)
@@ -178,28 +172,11 @@ def _end(
     records: RecordSettings,
 ) -> int:
     """Report what the rows of a night have done; return the exit status."""
-    from kiln.publish.due import plan_night
-    from kiln.publish.night import finish_night, newest_builds
+    from kiln.publish.night import finish_night, newest_builds, plan_night
 
-    shelf_of, compare = _records(lines, records, target)
-    rows = plan_night(lines, target)
-    newest = newest_builds([line.recipe for line in lines], shelf_of, log)
-    return report.show(finish_night(rows, planned, newest, compare), target, records)
-
-
-def _records(
-    lines: Sequence[Line], records: RecordSettings, target: Target
-) -> tuple[ShelfOf, Compare]:
-    """Return the bucket of records that a row has, and what compares a channel's image with the
-    one before, by records from there."""
-    from kiln.publish.night import record_fetcher
-    from kiln.publish.report import compare_with_former
-
-    def shelf_of(recipe: Recipe | None) -> RecordsBucket | None:
-        return records.shelf(target, recipe)
-
-    bring = record_fetcher([line.recipe for line in lines], shelf_of, log)
-    return shelf_of, lambda line, channel: compare_with_former(target, line, channel, bring)
+    rows, recipes = plan_night(lines, target), [line.recipe for line in lines]
+    newest = newest_builds(recipes, lambda recipe: records.shelf(target, recipe), log)
+    return report.show(finish_night(rows, planned, newest), target, records)
 
 
 def commands_of(rows: Sequence[DueRow], target: Target, records: RecordSettings) -> dict[str, str]:

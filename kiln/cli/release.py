@@ -22,7 +22,6 @@ _NOTHING = "the channels hold nothing yet: ./invoke publish fills the first one"
 @task("Release")
 def publish(
     name: str,
-    channel: str | None = None,
     ami: str | None = None,
     regions: str | None = None,
     smoke: bool = False,
@@ -37,7 +36,6 @@ def publish(
     ./invoke publish al2023-580.178.04-cuda13.0-base-x86_64 --smoke
 
     name: the AMI's name in the matrix, as ./invoke list shows it
-    channel: the first channel of the row's `publish`, as without it: --channel nightly
     ami: another AMI than the row's newest verified one: --ami ami-0123456789abcdef0
     regions: instead of the row's: --regions eu-west-1,us-west-2
     smoke: boot the image of each region and check it before its channel moves
@@ -55,9 +53,7 @@ def publish(
     target = place.choose()
     boot = verify.smoke_test(install=not no_install) if smoke else None
     shelf = records.shelf(target, recipe)
-    done = publish_row(
-        line, target, ami_id=ami, channel=channel, why=why, say=log, smoke=boot, shelf=shelf
-    )
+    done = publish_row(line, target, ami_id=ami, why=why, say=log, smoke=boot, shelf=shelf)
     release = done.release
     output(done.steps, f"{release.channel} of {release.line} holds {release.ami_name}")
 
