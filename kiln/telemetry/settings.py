@@ -40,11 +40,11 @@ class Telemetry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     profile: str | tuple[str, ...] = "compute"
-    """`compute`, `graphics`, `full`, `none` (events only), or your own list of measurements."""
+    """`compute`, `graphics`, `full`, `none` (events only), or a list of measurements."""
     extra_metrics: tuple[str, ...] = ()
     """Measurements on top of a named profile, such as `temperature_gpu`."""
     interval: int = 60
-    """Seconds between two measurements; with dcgm at most 300. Below 60 the GPU series are
+    """Seconds between two measurements, at most 300 with `dcgm`. Below 60 the GPU series are
     high-resolution."""
     namespace: str = "CWAgent"
     """CloudWatch namespace of all series."""
@@ -54,24 +54,27 @@ class Telemetry(BaseModel):
         "InstanceType",
         "AutoScalingGroupName",
     )
-    """Appended to every series; each is one of the four that the agent can look up."""
+    """Appended to every series; the agent can look up no others than these four."""
     aggregate_by: tuple[tuple[str, ...], ...] = (("InstanceId",),)
-    """Dimension sets of the extra, aggregated series. Empty: none."""
+    """Dimension sets of extra series over all GPUs of an instance; empty: none."""
     log_group: str = "/ec2/accelerated/accel-event-log"
     """Where Xid and health events go; the stream is the instance's id."""
     retention_days: int = 90
-    """-1 keeps events forever."""
+    """A retention that CloudWatch Logs has; -1 keeps events forever."""
     log_class: str = "STANDARD"
-    """Class of the log group; metric filters need `STANDARD`."""
+    """Class of the log group: `INFREQUENT_ACCESS` halves the price and allows no metric
+    filters."""
     efa: bool = False
-    """Counters of the EFA devices."""
+    """All 22 counters of the EFA devices; `aggregate_by` may then name `device`, `port` and
+    `eniId`."""
     dcgm: bool = False
-    """Utilization per MIG slice, ECC, remapped rows, encoder use, through dcgm-exporter."""
-
+    """Use per MIG slice, ECC, remapped rows, encoder use, temperatures, power, PCIe replays, NVLink
+    errors and throttle reasons, through dcgm-exporter."""
     host: tuple[str, ...] = ()
-    """What the machine around the GPUs reports: of `mem`, `disk`, `diskio` and `ethtool`."""
+    """What the machine around the GPUs reports: of `mem`, `disk`, `diskio` (with local NVMe disks
+    from agent 1.300059 on) and `ethtool` (ENA's allowances)."""
     drop_original: bool = False
-    """Send only the aggregated GPU series, not those of each GPU."""
+    """Send only the series of `aggregate_by`, none per GPU."""
     flush_interval: int = 60
     """Seconds between two calls of the agent to CloudWatch."""
 
