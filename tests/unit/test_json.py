@@ -13,7 +13,7 @@ from invoke import Context, Exit, Task
 
 import devel.tasks
 from devel import testing
-from devel.outcome import Finished
+from devel.testing import Finished
 from kiln.base.paths import ROOT
 from kiln.cli import lab, launch, telemetry
 from kiln.telemetry.stack import as_data
