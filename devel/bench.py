@@ -26,7 +26,7 @@ from kiln.base import needs
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import ROOT, packer_dir
 from kiln.base.progress import Progress
-from kiln.cli.output import output, table
+from kiln.cli.output import log, output, table
 from kiln.matrix import load, select
 from kiln.packer import program
 from lab import host, settings
@@ -98,7 +98,7 @@ def pipeline() -> list[Figure]:
     }
     figures = []
     for what, measure in measures.items():
-        print(f"measuring: {what}", file=sys.stderr)
+        log(f"measuring: {what}")
         try:
             figures += measure()
         except KilnError as error:
@@ -223,11 +223,8 @@ def first_figures() -> list[Figure]:
     host.can_run()
     missing = {need.package for need in needs.missing("packer", "ssh", "lab")}
     state = f"not installed before: {', '.join(sorted(missing))}" if missing else "all installed"
-    print(
-        "cold: clone, .venv, home folder, caches of pip and uv, state of the lab\n"
-        f"not cold: apt's lists, page cache, system packages ({state})",
-        file=sys.stderr,
-    )
+    log("cold: clone, .venv, home folder, caches of pip and uv, state of the lab")
+    log(f"not cold: apt's lists, page cache, system packages ({state})")
     try:
         return first_run()
     except KilnError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import json
 import os
 import re
 import shutil
@@ -21,7 +20,7 @@ from invoke.parser.context import to_flag
 
 from kiln.base.errors import OPERATION_FAILED, KilnError, nearest, operation_failed
 from kiln.base.paths import ROOT
-from kiln.cli.output import log, output, table
+from kiln.cli.output import FORMAT, log, output, table
 from kiln.cli.task import GROUPS, Tasks, flag
 
 EXIT_STATUS = "Exit status: 0 done; 1 an operation failed, or the answer is no; 2 wrong input"
@@ -165,8 +164,9 @@ def run(argv: Sequence[str], tasks: Tasks) -> int:
             return OPERATION_FAILED
         refused = error if isinstance(error, KilnError) else _failed(error)
         log(refused, error=True)
-        if "--json" in argv:
-            print(json.dumps({"error": refused.as_json()}), flush=True)
+        FORMAT.json = "--json" in argv  # also where no task has begun
+        output({"error": refused.as_json()}, indent=None)
+        FORMAT.json = False
         return refused.exit_status
     return 0
 
