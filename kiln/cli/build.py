@@ -17,7 +17,7 @@ from kiln.cli.task import Flags, task
 if TYPE_CHECKING:
     from kiln.base.recipe import Recipe
     from kiln.cloud.target import Target
-    from kiln.pipeline.plan import Options, Rebuilt
+    from kiln.pipeline.plan import Options
     from kiln.pipeline.record import Record
 
 
@@ -94,11 +94,11 @@ def rebuild(record: str, *, place: Place, baking: Baking, settings: BuildSetting
     region: AWS region (default: the record's, as its parent AMI): --region eu-central-1
     """
     from kiln.pipeline import records
-    from kiln.pipeline.plan import Options, rebuild_inputs
+    from kiln.pipeline.plan import Options, require_rebuildable
 
     settings.fetch_builds(record)
     built = records.find_record(record)
-    recipe, rebuilt = rebuild_inputs(built)
+    recipe = require_rebuildable(built)
     kind = built.target if place.target == "auto" else place.target
     chosen = Place(kind, place.region or built.region).choose()
     options = Options(
@@ -107,7 +107,7 @@ def rebuild(record: str, *, place: Place, baking: Baking, settings: BuildSetting
         aws_flags={"region": chosen.region, **settings.at(place)},
         keep=baking.keep,
     )
-    return _build([recipe], options, chosen, baking, rebuilt)
+    return _build([recipe], options, chosen, baking, built)
 
 
 def _build(
@@ -115,19 +115,22 @@ def _build(
     options: Options,
     target: Target,
     baking: Baking,
-    rebuilt: Rebuilt | None = None,
+    rebuilt: Record | None = None,
 ) -> int:
     """Build the recipes, or show the plan, and print the outcome; return the exit status."""
-    from kiln.compat.unconfirmed import unconfirmed_of_row
-    from kiln.pipeline import build as builds
+    from kiln.pipeline.plan import announce, plan_builds, require_scripts
 
     progress, install = Progress(), not baking.no_install
-    target = builds.announce(recipes, options, target, progress.say, rebuilt)
+    target = announce(recipes, options, target, progress.say, rebuilt)
     if baking.dry_run:
-        planned = builds.dry_run(recipes, options, target, rebuilt)
+        require_scripts(recipes)
+        planned = plan_builds(recipes, options, target, rebuilt)
         text = "\n\n".join(plan.as_text() for plan in planned)
         output([plan.as_json() for plan in planned], text)
         return 0
+    from kiln.compat.unconfirmed import unconfirmed_of_row
+    from kiln.pipeline import build as builds
+
     failed = functools.partial(log, error=True)
     outcome = builds.build_recipes(
         recipes, options, target, progress, install=install, on_failure=failed, rebuilt=rebuilt

@@ -244,7 +244,6 @@ def preflight(
     download: fetch files whose SHA-256 is known, and compare them (gigabytes)
     region: region of the parent AMIs, if there are credentials: --region eu-central-1
     """
-    from kiln.base.account import MIRRORS
     from kiln.cli import targets
     from kiln.cloud import aws
     from kiln.matrix import load
@@ -255,7 +254,7 @@ def preflight(
     recipes = rows.select(every=True)
     if ours := load.load_account("").mirrors:
         pairs = " ".join(f"{vendor}={mirror}" for vendor, mirror in ours.items())
-        os.environ.setdefault(MIRRORS, pairs)
+        os.environ.setdefault("KILN_MIRRORS", pairs)
     families = {f"preflight_{recipe.distro.family}" for recipe in recipes}
     needs.ensure("preflight", *sorted(families), install=not no_install, say=log)
     target = targets.choose(region=region) if aws.find_credentials() else None

@@ -77,7 +77,7 @@ def nightly(
     ./invoke nightly --topic arn:aws:sns:eu-central-1:111122223333:amis
     """
     from kiln.pipeline import build as builds
-    from kiln.pipeline.plan import Options
+    from kiln.pipeline.plan import Options, announce
     from kiln.pipeline.verify import smoke_test
     from kiln.publish.night import plan_night, publish_built, run_night
 
@@ -85,7 +85,7 @@ def nightly(
     recipes, progress = [line.recipe for line in lines], Progress()
     target = place.choose()
     options = Options(aws_flags={**records, "region": target.region})  # as plan_night plans
-    target = builds.announce(recipes, options, target, progress.say)
+    target = announce(recipes, options, target, progress.say)
     failed = functools.partial(log, error=True)
 
     def build(due: list[Recipe]) -> builds.Outcome:
@@ -97,7 +97,7 @@ def nightly(
         shelf, boot = records.shelf(target, line.recipe), smoke_test(install=install)
         return publish_built(line, ami_id, target, shelf=shelf, smoke_test=boot, say=log)
 
-    with target.hooks.preparing(["a night"]):
+    with target.hooks.in_use("a night"):
         if target.hooks.gone():
             target.hooks.prepare([], progress, install=install, own_kernel=False)
         results = run_night(plan_night(lines, target), build, publish)

@@ -224,10 +224,11 @@ def render(inputs: Inputs, out: str | None = None) -> None:
 
     out: a file instead of standard output: --out gpu-telemetry.yaml
     """
-    from kiln.telemetry.stack import as_data, stack_template
+    from kiln.base.yaml_files import parse_template
+    from kiln.telemetry.stack import stack_template
 
     text = stack_template(inputs.read())
-    write(out, text, {"file": out, "template": as_data(text)})
+    write(out, text, {"file": out, "template": parse_template(text)})
 
 
 @task("Telemetry", "stack.deploy")
@@ -243,6 +244,7 @@ def deploy(
       Email=team@example.com
     plan: show what an update would change, and change nothing
     """
+    from kiln.base.yaml_files import parse_template
     from kiln.cloud import stacks
     from kiln.matrix.load import default_account
     from kiln.telemetry import stack
@@ -250,7 +252,7 @@ def deploy(
     vocabulary.STACK.required(name, "--name")
     read = inputs.read()
     text = stack.stack_template(read)
-    data = stack.as_data(text)
+    data = parse_template(text)
     for line in stack.alarms_without_data(read.settings):
         log(line)
     parameters = stack.parameters_given(parameter, data["Parameters"])

@@ -15,8 +15,8 @@ import devel.tasks
 from devel import testing
 from devel.testing import Finished
 from kiln.base.paths import ROOT
+from kiln.base.yaml_files import parse_template
 from kiln.cli import lab, launch, telemetry
-from kiln.telemetry.stack import as_data
 from lab import control
 from lab.rootfs import importer
 from lab.settings import current
@@ -63,7 +63,7 @@ def test_a_document_is_in_the_answer_and_in_the_file_that_out_names(
     stack, nodes, script = (tmp_path / name for name in ("gpu.yaml", "nodes.yaml", "install.sh"))
     flags: dict[str, Any] = {"gpu_type": ["g6.12xlarge"], "watch": []}
     shown = answer(capsys, telemetry.render, **flags, out=str(stack))
-    assert shown == {"file": str(stack), "template": as_data(stack.read_text())}
+    assert shown == {"file": str(stack), "template": parse_template(stack.read_text())}
     assert answer(capsys, telemetry.render, **flags) == {**shown, "file": None}
     flags = {"line": "al2023/lts/eks/x86_64", "for_": "karpenter"}
     shown = answer(capsys, launch.consume, **flags, out=str(nodes))

@@ -20,7 +20,7 @@ from preflight_vendors import AL2023, UBUNTU, Vendors, answers, row, serving, si
 from vendor_site import Pkg, Signer
 
 from kiln import facts
-from kiln.base.account import mirrors
+from kiln.base.account import mirrored
 from kiln.base.errors import KilnError
 from kiln.cloud.target import Target
 from kiln.components.package_repositories import Repository
@@ -183,20 +183,15 @@ def test_a_password_of_the_proxy_is_not_shown(
     assert "S3cret" not in http_reason(OSError(f"another error of {proxy}"))
 
 
-def test_a_word_of_kiln_mirrors_that_is_not_a_pair_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    "text", ["https://mirror.example", "https://a.example=https://me:S3cret@mirror.example"]
+)
+def test_wrong_mirrors_are_refused_without_their_password(
+    text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KILN_MIRRORS", "https://mirror.example")
-    with pytest.raises(KilnError, match="is not a pair of URLs"):
-        mirrors()
-
-
-def test_a_password_in_kiln_mirrors_is_refused_and_not_shown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("KILN_MIRRORS", "https://a.example=https://me:S3cret@mirror.example")
-    with pytest.raises(KilnError, match="without user and password") as caught:
-        mirrors()
+    monkeypatch.setenv("KILN_MIRRORS", text)
+    with pytest.raises(KilnError, match="not pairs of URLs without user and password") as caught:
+        mirrored("https://a.example/x")
     assert "S3cret" not in f"{caught.value.message} {caught.value.hint}"
 
 

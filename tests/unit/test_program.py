@@ -21,11 +21,12 @@ from kiln.cli.options import Rows
 from tests.unit.records import a_record
 
 FINDING = Finding("error", "DRV-1", "too old", rows=("al2",), file="amis.yaml", line=7)
+FOUND = json.loads(json.dumps(FINDING.as_json()))
 # An error; what a person reads; what --json has beside it.
 ERRORS: list[tuple[BaseException, str, dict[str, Any]]] = [
     (KilnError("wrong", hint="do"), "wrong\n  do\n", {"hint": "do", "exit_status": 2}),
     (KilnError("f.yaml:3:5: twice", place=Place("f.yaml", 3, 5)), "f.yaml:3:5: twice", {"line": 3}),
-    (KilnError("no", findings=[FINDING]), "no\n", {"findings": [FINDING.as_json()]}),
+    (KilnError("no", findings=[FINDING]), "no\n", {"findings": [FOUND]}),
     (operation_failed("down"), "down\n", {"message": "down", "exit_status": 1}),
     (KeyboardInterrupt(), "interrupted\n", {"message": "interrupted", "exit_status": 1}),
     (OSError(errno.EROFS, "Read-only file system", "/c"), "/c: Read-only file", {"exit_status": 1}),
@@ -192,7 +193,7 @@ def test_json_of_one_task_is_not_the_next_ones(capsys: pytest.CaptureFixture[str
     ("log", "says"),
     [
         ("[ 1.0] usb 1-1: new device", "no Xid, no SXid and no lost GPU in "),
-        ("h kernel: message repeated 3 times: [ NVRM: Xid (PCI:0000:00:1e): 45, pid=0, Ch]", "x3"),
+        ('{"event":"xid","count":3,"raw":"NVRM: Xid (PCI:0000:00:1e): 45, pid=0"}', "(x3): "),
         ("o\n" + "h watcher: NVRM: Xid (PCI:00\n" * 2, "left out 2 of the lines"),
         # A process name cannot steer the terminal.
         ("NVRM: Xid (PCI:0000:00:1e): 79, pid=1, name=\x1b]0;x\x07, GPU", "\\x1b]0;x\\x07"),

@@ -17,7 +17,7 @@ from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.tags import INPUT_DIGEST
 from kiln.cli.nightly import plan_data, plan_text
-from kiln.cloud import parents
+from kiln.cloud import images
 from kiln.cloud.images import own_images
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
@@ -137,13 +137,13 @@ def test_a_row_with_a_region_of_its_own_is_planned_where_the_night_looks_for_ami
     baked()
     published()
     asked = []
-    real = parents.resolve
+    real = images.find_parent
 
     def resolve(recipe: Recipe, target: Target) -> Any:
         asked.append(target.region)
         return real(recipe, target)
 
-    monkeypatch.setattr(parents, "resolve", resolve)
+    monkeypatch.setattr(images, "find_parent", resolve)
     elsewhere = RECIPE.row.account.changed(region=OTHER)
     recipe = RECIPE.changed(row=RECIPE.row.changed(account=elsewhere))
     assert planned(recipe).action == "skip"

@@ -13,7 +13,7 @@ from botocore.client import BaseClient
 
 from kiln.base.errors import KilnError
 from kiln.base.vocabulary import read_time, utc_now
-from kiln.cloud import parents
+from kiln.cloud.images import find_parent
 from kiln.matrix.publishing import Publish
 from kiln.publish import channels, copies, lines, publish
 from kiln.publish.channels import Installed
@@ -738,4 +738,4 @@ def test_a_region_that_a_promotion_leaves_out_is_named_and_not_by_one_that_is_re
 def test_deprecated_parent_is_found_if_nothing_newer_matches(name: str, found: str) -> None:
     source = RECIPE.source_ami.changed(owner="amazon", name=name, ssm_parameter=None)
     recipe = RECIPE.changed(source_ami=source, arch="x86_64")
-    assert parents.resolve(recipe, AWS).name.startswith(found)
+    assert find_parent(recipe, AWS).name.startswith(found)
