@@ -20,12 +20,8 @@ from .catalogue import Catalogue
 from .log import EventLog
 
 _ROWS = (
-    "gpu_name",
-    "gpu_bus_id",
-    "remapped_rows.failure",
-    "remapped_rows.pending",
-    "remapped_rows.correctable",
-    "remapped_rows.uncorrectable",
+    "gpu_name,gpu_bus_id,remapped_rows.failure,remapped_rows.pending,"
+    "remapped_rows.correctable,remapped_rows.uncorrectable"
 )
 _FABRIC_ACTION = (
     "check nvidia-fabricmanager (journalctl -u nvidia-fabricmanager), restart it, then reboot; "
@@ -58,7 +54,7 @@ def remapped_rows(output: str) -> list[Finding]:
     except csv.Error as error:
         raise NvidiaSmiError(f"nvidia-smi's remapped rows cannot be read: {error}") from None
     for row in rows:
-        if len(row) != len(_ROWS):
+        if len(row) != len(_ROWS.split(",")):
             continue
         name, pci, failure, pending, correctable, uncorrectable = (cell.strip() for cell in row)
         counts = f"correctable {correctable}, uncorrectable {uncorrectable}"
@@ -124,7 +120,7 @@ def query(program: str = "nvidia-smi") -> tuple[list[Finding], list[str]]:
     """Return (findings, queries that failed as messages); waits while the fabric is set up."""
     findings: list[Finding] = []
     errors: list[str] = []
-    arguments = ["--query-remapped-rows=" + ",".join(_ROWS), "--format=csv,noheader"]
+    arguments = ["--query-remapped-rows=" + _ROWS, "--format=csv,noheader"]
     try:
         findings += remapped_rows(run(arguments, _TIMEOUT_S, program))
     except NvidiaSmiError as error:
