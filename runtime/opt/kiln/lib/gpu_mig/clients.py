@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
+
+from gpu_common import nvidia_smi
 
 from . import paths
 from .smi import Smi
 
 STOPPED = paths.RUN_DIR + "/stopped-services.json"
+_TIMEOUT_S = 90
 # As the kernel cuts its name: at 15 characters.
 _FABRIC_MANAGER = "nv-fabricmanage"
 # How `systemctl is-…` says no: 1, 3 for what is not active, 4 for a unit that does not exist.
@@ -180,14 +182,8 @@ def _systemctl(*args: str) -> int:
 
 
 def _run(argv: list[str]) -> int:
+    """The exit status, 127 when there is none: nvidia-ctk opens the GPUs and may hang as well."""
     try:
-        return subprocess.run(
-            argv,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=90,
-        ).returncode
-    except (OSError, subprocess.TimeoutExpired):
+        return nvidia_smi.call(argv[1:], _TIMEOUT_S, argv[0])[0]
+    except nvidia_smi.NvidiaSmiError:
         return 127

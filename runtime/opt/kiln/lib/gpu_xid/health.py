@@ -168,7 +168,8 @@ def append(conf: dict[str, Any], lines: list[dict[str, Any]]) -> None:
 
 
 def main(config_path: str, program: str = "nvidia-smi") -> int:
-    """Return 0 when the GPUs were queried, whatever was found; 1 when a query or the log failed."""
+    """Return 0 when the GPUs were queried, whatever was found; 1 when a query, the log or the spool
+    failed."""
     conf, problem = config.effective(config_path)
     addresses = host.gpu_addresses()
     findings, errors = query(program)
@@ -177,15 +178,16 @@ def main(config_path: str, program: str = "nvidia-smi") -> int:
             Finding("error", "GPU health unknown", "see nvidia-smi", None, text) for text in errors
         ]
     lines = events(findings, host.Gpus(addresses))
+    spool = hooks.Spool(conf["hooks"])
     for line in lines:
         print("{severity}: {name}: {raw}".format(**line))
+        spool.put(line)
+    if spool.dropped:
+        errors.append(f"{spool.dropped} events did not reach the hooks: {spool.path}")
     for text in filter(None, [problem, *errors]):
         sys.stderr.write(f"gpu-xid: {text}\n")
     if not findings and not errors:
         print(f"{len(addresses)} GPUs: no row remapping, fabric or recovery problem")
-    spool = hooks.Spool(conf["hooks"])
-    for line in lines:
-        spool.put(line)
     try:
         append(conf, lines)
     except OSError as error:
