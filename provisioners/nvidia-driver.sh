@@ -243,7 +243,7 @@ rebuild_initramfs() {
     if [[ -e $boot/initrd.img-$kernel ]]; then
         update-initramfs -u -k "$kernel" >&2 || kiln_die "update-initramfs failed for $kernel"
     elif [[ -e $boot/initramfs-$kernel.img ]]; then
-        dracut --force "$boot/initramfs-$kernel.img" "$kernel" >&2 || kiln_die "dracut failed for $kernel"
+        dracut --force --omit-drivers nouveau "$boot/initramfs-$kernel.img" "$kernel" >&2 || kiln_die "dracut failed for $kernel"
     fi
 }
 
