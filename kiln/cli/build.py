@@ -15,7 +15,7 @@ from kiln.cli.task import task
 if TYPE_CHECKING:
     from kiln.base.recipe import Recipe
     from kiln.cloud.target import Target
-    from kiln.pipeline.plan import Options, Rebuilt
+    from kiln.pipeline.plan import Options
     from kiln.pipeline.record import Record
 
 
@@ -97,12 +97,12 @@ def rebuild(
     region: AWS region (default: the record's, as its parent AMI): --region eu-central-1
     """
     from kiln.pipeline import records
-    from kiln.pipeline.plan import Options, rebuild_inputs
+    from kiln.pipeline.plan import Options, require_rebuildable
 
     aws_flags = settings.at(place)
     settings.fetch_builds(record)
     built = records.find_record(record)
-    recipe, rebuilt = rebuild_inputs(built)
+    recipe = require_rebuildable(built)
     kind = built.target if place.target == "auto" else place.target
     chosen = Place(kind, place.region or built.region).choose()
     options = Options(
@@ -111,7 +111,7 @@ def rebuild(
         aws_flags={"region": chosen.region, **aws_flags},
         keep=keep,
     )
-    return _build([recipe], options, chosen, dry_run, not no_install, rebuilt)
+    return _build([recipe], options, chosen, dry_run, not no_install, built)
 
 
 def _build(
@@ -120,20 +120,23 @@ def _build(
     target: Target,
     dry_run: bool,
     install: bool,
-    rebuilt: Rebuilt | None = None,
+    rebuilt: Record | None = None,
 ) -> int:
     """Build the recipes, or show the plan, and print the outcome; return the exit status."""
     from kiln.base.progress import Progress
-    from kiln.compat.unconfirmed import unconfirmed_of_row
-    from kiln.pipeline import build as builds
+    from kiln.pipeline.plan import announce, plan_builds, require_scripts
 
     progress = Progress()
-    target = builds.announce(recipes, options, target, progress.say, rebuilt)
+    target = announce(recipes, options, target, progress.say, rebuilt)
     if dry_run:
-        planned = builds.dry_run(recipes, options, target, rebuilt)
+        require_scripts(recipes)
+        planned = plan_builds(recipes, options, target, rebuilt)
         text = "\n\n".join(plan.as_text() for plan in planned)
         output([plan.as_json() for plan in planned], text)
         return 0
+    from kiln.compat.unconfirmed import unconfirmed_of_row
+    from kiln.pipeline import build as builds
+
     on_failure = functools.partial(log, error=True)
     outcome = builds.build_recipes(
         recipes, options, target, progress, install=install, on_failure=on_failure, rebuilt=rebuilt
@@ -141,7 +144,7 @@ def _build(
     unconfirmed = {recipe.name: len(unconfirmed_of_row(recipe)) for recipe in recipes}
     # A failure was reported when it happened, perhaps many lines ago.
     lines = [
-        *(summary(record, unconfirmed[record.recipe["name"]]) for record in outcome.built),
+        *(summary(record, unconfirmed[record.recipe.name]) for record in outcome.built),
         *([""] if outcome.built and outcome.failures else []),
         *(f"failed  {error}" for error in dict.fromkeys(outcome.failures.values())),
     ]
@@ -240,17 +243,18 @@ def summary(record: Record, unconfirmed: int = 0) -> str:
     from kiln.pipeline.checks import Checks
 
     recipe, checks = record.recipe, record.checks or Checks(0, 0, 0, ())
-    emulated = f", {recipe['arch']} by {record.emulated}" if record.emulated else ""
+    emulated = f", {recipe.arch} by {record.emulated}" if record.emulated else ""
     own = f"; checked with its own kernel by {record.own_kernel}" if record.own_kernel else ""
     note = f" ({record.image_note}{emulated}{own})" if record.image_note else ""
     labels = {"driver": "driver", "cuda": "CUDA", "cudnn": "cuDNN", "nccl": "NCCL", "efa": "EFA"}
-    holds = [f"{label} {recipe[name]}" for name, label in labels.items() if recipe.get(name)]
+    values = {label: getattr(recipe, name) for name, label in labels.items()}
+    holds = [f"{label} {value}" for label, value in values.items() if value]
     folder = near(Path(record.folder))
     lines = [
         "",
         f"{record.ami_id or 'no AMI'}  {record.status}{note}",
-        f"  {recipe['name']} in {record.region}",
-        f"  on it    {recipe['distro']['name']}, {', '.join(holds)}",
+        f"  {recipe.name} in {record.region}",
+        f"  on it    {recipe.distro.name}, {', '.join(holds)}",
         f"  checks   {checks.passed} passed, {checks.failed} failed, {checks.skipped} skipped",
     ]
     for check in checks.checks:

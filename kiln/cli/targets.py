@@ -6,17 +6,20 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from kiln.base import vocabulary
 from kiln.base.account import REGION_VARIABLES
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.cloud import aws
-from kiln.cloud.instance import Machine
 from kiln.cloud.target import DEFAULT_REGION, Target
 from kiln.matrix import flags, load
 from lab import settings
 from lab import vendors as lab_vendors
 from lab.target import LabTarget, is_guest
+
+if TYPE_CHECKING:
+    from kiln.cloud.instance import Machine
 
 KINDS = ("auto", "aws", "lab")
 

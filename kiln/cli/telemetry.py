@@ -56,7 +56,7 @@ def bundle(out: str = "build/kiln-telemetry.sh", profile: str = "compute") -> No
     out: the script to write: --out kiln-telemetry.sh
     profile: compute, graphics, full or none (events only): --profile compute
     """
-    from kiln.facts.lock_file import read_lock_file
+    from kiln.facts.packages import read_lock_file
     from kiln.telemetry import bundle as installer
 
     settings = _settings(profile)
@@ -263,10 +263,11 @@ def render(inputs: Inputs, out: str | None = None) -> None:
 
     out: a file instead of standard output: --out gpu-telemetry.yaml
     """
-    from kiln.telemetry.stack import as_data, stack_template
+    from kiln.base.yaml_files import parse_template
+    from kiln.telemetry.stack import stack_template
 
     text = stack_template(inputs.read())
-    write(out, text, {"file": out, "template": as_data(text)})
+    write(out, text, {"file": out, "template": parse_template(text)})
 
 
 @task("Telemetry", "stack.deploy")
@@ -282,6 +283,7 @@ def deploy(
       Email=team@example.com
     plan: show what an update would change, and change nothing
     """
+    from kiln.base.yaml_files import parse_template
     from kiln.cloud import stacks
     from kiln.matrix.load import default_account
     from kiln.telemetry import stack
@@ -289,7 +291,7 @@ def deploy(
     _require_name(name)
     read = inputs.read()
     text = stack.stack_template(read)
-    data = stack.as_data(text)
+    data = parse_template(text)
     for line in stack.alarms_without_data(read.settings):
         log(line)
     parameters = stack.parameters_given(parameter, data["Parameters"])

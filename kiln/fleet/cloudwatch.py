@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from kiln.base.times import utc_now
+from kiln.base.vocabulary import utc_now
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.fleet.machines import in_pages
@@ -35,7 +35,7 @@ def last_metrics(
         "Namespace": settings.namespace,
         "MetricName": f"{facts['prefix']}{(always or ['memory_total'])[0]}",
     }
-    client: Any = aws.cloudwatch(target)
+    client: Any = aws.client("cloudwatch", target)
     newest: dict[str, datetime] = {}
     for batch in in_pages(ids, _QUERIES):
         queries = []
@@ -62,7 +62,7 @@ def last_events(target: Target, group: str, ids: Iterable[str]) -> dict[str, dat
     """The time of the newest event of each instance; without those that never sent one."""
     wanted = set(ids)
     found: dict[str, datetime] = {}
-    client: Any = aws.logs(target)
+    client: Any = aws.client("logs", target)
     with aws.explained(f"the streams of {group} could not be listed"):
         try:
             pages = client.get_paginator("describe_log_streams").paginate(
@@ -107,7 +107,7 @@ def arrived_tests(target: Target, group: str, mark: str, since: datetime) -> set
 def _events(
     target: Target, group: str, pattern: str, since: datetime
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    client: Any = aws.logs(target)
+    client: Any = aws.client("logs", target)
     with aws.explained(f"the events of {group} could not be read"):
         try:
             pages = client.get_paginator("filter_log_events").paginate(

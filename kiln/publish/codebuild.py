@@ -29,7 +29,7 @@ def run_batch(
 ) -> dict[str, str]:
     """Run each row's command in a batch of a CodeBuild project, and once more those that failed;
     return CodeBuild's status of each row."""
-    client = aws.codebuild(target)
+    client = aws.client("codebuild", target)
     request = {"projectName": project, "buildspecOverride": batch_buildspec(commands)}
     with aws.explained(f"the batch of {project} could not be started"):
         started = client.start_build_batch(**request)

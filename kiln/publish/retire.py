@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.tags import RECIPE, RETIRING
-from kiln.base.times import as_time, read_time, utc_now
+from kiln.base.vocabulary import as_time, read_time, utc_now
 from kiln.cloud import aws
 from kiln.cloud.images import Image, find_image, own_images
 from kiln.cloud.target import Target
@@ -320,7 +320,7 @@ def _value(target: Target, name: str) -> str:
 
 def _resources(target: Target) -> Iterator[tuple[Any, str]]:
     """Yield what can name an AMI in the target's region, and what it is called."""
-    ec2, scaling = aws.ec2(target), aws.autoscaling(target)
+    ec2, scaling = aws.ec2(target), aws.client("autoscaling", target)
     for reservation in aws.paginated(ec2, "describe_instances", "Reservations"):
         for instance in reservation["Instances"]:
             if instance["State"]["Name"] != "terminated":

@@ -194,9 +194,9 @@ WRONG = [
     ({"time_limits": {"cuda": "0m"}}, "'0m' is not a time such as 90m or 4h"),
     ({"time_limits": {"cudda": "3h"}}, "has no component cudda"),
     ({"mirrors": {A: "http://m"}}, "http://m has no TLS, and https://a"),
-    ({"mirrors": {A: M, B: f"{M}/b"}}, "https://m takes the place of two vendors' URLs"),
-    ({"mirrors": {A: B, B: A}}, "would be replaced again, as another mirror's https://b.example"),
-    ({"mirrors": {A: f"{A}/cache"}}, "would be replaced again, as itself"),
+    ({"mirrors": {A: M, B: f"{M}/b"}}, "https://m/b is below another vendor or mirror"),
+    ({"mirrors": {A: B, B: A}}, "https://b.example is below another vendor or mirror"),
+    ({"mirrors": {A: f"{A}/cache"}}, "/cache is below another vendor or mirror"),
     ({"mirrors": {A: "https://me:pw@m"}}, "a password would be in Packer's log"),
     (
         {"region": "eu-west-1", "kms_key_id": "arn:aws:kms:us-east-1:123456789012:alias/ami"},
@@ -247,7 +247,7 @@ def test_wrong_setting_names_its_line(block: dict[str, Any], words: str, tmp_pat
         ),
         (
             {"mirrors": "https://a.example=https://b.example https://b.example=https://a.example"},
-            "mirrors (--mirrors): https://b.example, the mirror of https://a.example, would be",
+            "mirrors (--mirrors): https://b.example is below another vendor or mirror",
         ),
         (
             {"spot": "true", "capacity_reservation_id": "cr-01234567"},

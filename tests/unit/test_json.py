@@ -15,8 +15,8 @@ import devel.tasks
 from devel import testing
 from devel.outcome import Finished
 from kiln.base.paths import ROOT
+from kiln.base.yaml_files import parse_template
 from kiln.cli import lab, launch, telemetry
-from kiln.telemetry.stack import as_data
 from lab import control
 from lab.rootfs import importer
 from lab.settings import current
@@ -88,7 +88,7 @@ def test_the_stacks_template_is_data_beside_the_file_that_has_it(
     flags: dict[str, Any] = {"gpu_type": ["g6.12xlarge"], "watch": []}
     shown = answer(capsys, telemetry.render, **flags, out=str(file))
     assert shown["file"] == str(file)
-    assert shown["template"] == as_data(file.read_text())
+    assert shown["template"] == parse_template(file.read_text())
     assert answer(capsys, telemetry.render, **flags) == {**shown, "file": None}
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kiln.base import runtime_import
+from kiln.base import paths
 
-nvidia_smi = runtime_import.runtime_module("gpu_common.nvidia_smi")
-clients = runtime_import.runtime_module("gpu_mig.clients")
+nvidia_smi = paths.runtime_module("gpu_common.nvidia_smi")
+clients = paths.runtime_module("gpu_mig.clients")
 
 
 def program(folder: Path, body: str) -> str:

@@ -22,9 +22,8 @@ import pytest
 from devel import packers
 from kiln.base import needs
 from kiln.base.errors import KilnError
-from kiln.base.mirrors import MIRRORS
 from kiln.base.paths import ROOT
-from kiln.base.stopping import Stop
+from kiln.base.processes import Stop
 from kiln.packer import process, program
 from kiln.packer.process import Event
 from kiln.packer.program import Packer
@@ -193,7 +192,7 @@ def vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "host"))
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setenv(MIRRORS, f"{VENDOR}=http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("KILN_MIRRORS", f"{VENDOR}=http://127.0.0.1:{server.server_port}")
     yield served
     server.shutdown()
     server.server_close()
@@ -266,7 +265,7 @@ def test_what_cannot_be_fetched_is_said_with_what_to_install_and_where(
         archive.unlink()
         reason = "does not answer: 404"
     elif wrong == "no host":
-        monkeypatch.setenv(MIRRORS, f"{VENDOR}=http://127.0.0.1:1")
+        monkeypatch.setenv("KILN_MIRRORS", f"{VENDOR}=http://127.0.0.1:1")
         reason = "127.0.0.1:1 does not answer: "
     else:
         monkeypatch.setattr(program.platform, "machine", lambda: "riscv64")
@@ -413,10 +412,10 @@ def test_ctrl_c_stops_packer_once_and_waits_for_it(
     code = f"""
 import sys; sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
-from kiln.base import stopping
+from kiln.base import processes
 from kiln.packer import process, program
-stop = stopping.Stop()
-with stopping.on_signals(stop):
+stop = processes.Stop()
+with processes.on_signals(stop):
     result = process.run_build(
         program.find_packer(), Path({str(folder)!r}), log=Path({str(folder)!r}, "log"),
         manifest=Path({str(folder)!r}, "manifest.json"),

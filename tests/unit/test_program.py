@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 import tasks
-from kiln.base.errors import KilnError, Place, operation_failed
-from kiln.base.findings import Finding
+from kiln.base.errors import Finding, KilnError, Place, operation_failed
 from kiln.base.paths import ROOT
 from kiln.cli import gpu, main, task
 from kiln.cli.options import Rows
@@ -37,7 +36,7 @@ ERRORS: list[tuple[BaseException, str, dict[str, Any]]] = [
     (
         KilnError("cannot work", findings=[FINDING]),
         "cannot work\n",
-        {"message": "cannot work", "findings": [FINDING.as_json()]},
+        {"message": "cannot work", "findings": json.loads(json.dumps([FINDING.as_json()]))},
     ),
     (operation_failed("down"), "down\n", {"message": "down", "exit_status": 1}),
     (KeyboardInterrupt(), "interrupted\n", {"message": "interrupted", "exit_status": 1}),
@@ -319,7 +318,7 @@ def test_home_that_is_not_there_is_not_needed(tmp_path: Path) -> None:
 PARSED = [
     ("[ 1.0] usb 1-1: new device", "err", "no Xid, no SXid and no lost GPU in "),
     (
-        "h kernel: message repeated 3 times: [ NVRM: Xid (PCI:0000:00:1e): 45, pid=0, name=x, Ch]",
+        '{"event":"xid","count":3,"raw":"NVRM: Xid (PCI:0000:00:1e): 45, pid=0, name=x, Ch"}',
         "out",
         "pid 0 x (x3): ",
     ),
