@@ -24,7 +24,7 @@ from kiln.facts import instance_types
 from kiln.image import version_info
 from kiln.matrix import load, model
 from kiln.mig import plan, profiles
-from kiln.packer.folders import stale_files, write_all
+from kiln.packer.render import stale_files, write_all
 from kiln.publish import codebuild
 from kiln.telemetry import stack
 from kiln.xid import catalogue

@@ -41,8 +41,6 @@ class LaunchTemplate(Block):
     channel: ChannelName
     regions: tuple[Region, ...] = ()
     """Where the template exists; empty: in every region of `publish`."""
-    role_arn: Annotated[str, vocabulary.ROLE] | None = None
-    """A role in another account, with which its template is changed."""
 
 
 class Sign(Block):
@@ -86,8 +84,6 @@ class Publish(Block):
     """Time-based copies: minutes in which EC2 must complete a copy, which it bills."""
     soak_hours: dict[ChannelName, Annotated[float, Field(ge=0, le=8760)]] = {}
     """How long a release must have been in the channel before, per channel it is promoted to."""
-    max_fatal_xids: Annotated[int, Field(ge=0)] | None = None
-    """Fatal Xid events of instances of the AMI during the soak that still let it be promoted."""
 
 
 # What the names of a partition's regions begin with:
@@ -135,14 +131,10 @@ def _elsewhere(settings: Publish, home: str | None) -> Iterator[tuple[_Path, str
     for path, name in regions:
         if _partition(name) != ours:
             yield path, f"{name} is in the partition {_partition(name)}, and {first} in {ours}"
-    arns: list[tuple[_Path, str | None]] = [
-        *((("share", "organizations"), arn) for arn in share.organizations),
-        *((("share", "organizational_units"), arn) for arn in share.organizational_units),
-        *((("launch_templates", n, "role_arn"), each.role_arn) for n, each in enumerate(templates)),
-    ]
-    for path, arn in arns:
-        if arn and arn.split(":")[1] != ours:
-            yield path, f"{arn} is not in the partition {ours} of {first}"
+    for key in ("organizations", "organizational_units"):
+        for arn in getattr(share, key):
+            if arn.split(":")[1] != ours:
+                yield ("share", key), f"{arn} is not in the partition {ours} of {first}"
 
 
 def without_own_key(settings: Publish, home: accounts.Account) -> list[str | None]:

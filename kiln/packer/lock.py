@@ -8,11 +8,8 @@ the file it signs and its key, packages by repository, signing key and version.
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -23,8 +20,8 @@ from kiln.base import overlay, paths, vocabulary
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
 from kiln.components import Download, Step
-from kiln.facts import lock_file, table
-from kiln.facts.lock_file import BYTES, KEY, SEEN_BY, SIGNATURE
+from kiln.facts import table
+from kiln.facts.packages import BYTES, KEY, SEEN_BY, SIGNATURE, read_lock_file, restore
 from kiln.packer.render import filled
 
 _HEAD = """\
@@ -49,10 +46,6 @@ class LockDiff:
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.changed)
 
-    def as_json(self) -> dict[str, Any]:
-        """The diff as plain data."""
-        return asdict(self)
-
     def as_text(self) -> str:
         """The diff for a person: + and - for added and removed entries, ~ for changed ones."""
         lines = [f"+ {name}  {what}" for name, what in sorted(self.added.items())]
@@ -76,14 +69,6 @@ def compare_locks(old: Lock, new: Lock) -> LockDiff:
     )
 
 
-def signed_line(lock: Lock) -> str:
-    """Return how much of a lock is signed by a pinned key."""
-    signed = sum("signed by" in text for text in _flat(lock).values())
-    return (
-        f"{signed} packages and files are signed by a pinned key: a bake that finds another stops"
-    )
-
-
 def plan_lock(recipes: Iterable[Recipe], current: Lock) -> LockDiff:
     """Return what `update_lock` would change in `current`."""
     return compare_locks(current, wanted(recipes, current))
@@ -91,10 +76,8 @@ def plan_lock(recipes: Iterable[Recipe], current: Lock) -> LockDiff:
 
 def update_lock(recipes: Iterable[Recipe], path: Path | None = None) -> LockDiff:
     """Bring the lock file in line with the recipes; known hashes stay."""
-    path = path or paths.lock_file()
-    with _alone(path):
-        current = lock_file.read_lock_file(path)
-        return _save(current, wanted(recipes, current), path)
+    current = read_lock_file(path)
+    return _save(current, wanted(recipes, current), path or paths.lock_file())
 
 
 def wanted(recipes: Iterable[Recipe], current: Lock) -> dict[str, Any]:
@@ -126,11 +109,8 @@ def wanted(recipes: Iterable[Recipe], current: Lock) -> dict[str, Any]:
 
 def first_seen(downloads: Iterable[Mapping[str, Any]], path: Path | None = None) -> list[str]:
     """Return the URLs among a version-info's downloads whose hash is not confirmed yet."""
-    unknown = {
-        entry["url"]
-        for entry in lock_file.read_lock_file(path)["artifacts"]
-        if entry.keys() >= BYTES and (not entry["sha256"] or entry.get("confirmed") is False)
-    }
+    entries = read_lock_file(path)["artifacts"]
+    unknown = {entry["url"] for entry in entries if _is_unconfirmed(entry)}
     return sorted(unknown & {str(entry.get("url")) for entry in downloads})
 
 
@@ -147,31 +127,31 @@ def record_hashes(
             f"{when} is of {note}: its hashes are not locked",
             hint="the lab serves stand-ins: only a build on AWS downloads the vendors' own files",
         )
-    try:
-        seen = {str(entry["url"]): entry["sha256"] for entry in downloads}
-    except (TypeError, KeyError) as error:
-        raise KilnError(f"the downloads are malformed: {error!r}") from None
-    for url, sha256 in seen.items():
-        vocabulary.SHA256.required(sha256, f"the sha256 of {url}")
+    seen = {str(entry["url"]): entry["sha256"] for entry in downloads}
+    current = read_lock_file(path)
     path = path or paths.lock_file()
-    with _alone(path):
-        current = lock_file.read_lock_file(path)
-        entries = [
-            _with_seen(entry, seen[entry["url"]], when, path) if entry["url"] in seen else entry
-            for entry in current["artifacts"]
-        ]
-        return _save(current, {**current, "artifacts": entries}, path)
+    artifacts = []
+    for entry in current["artifacts"]:
+        sha256, locked = seen.get(entry["url"]), entry.get("sha256")
+        if sha256 and locked and locked != sha256:
+            raise operation_failed(
+                f"{entry['url']} does not have the locked sha256: expected {locked}, the bake got "
+                f"{sha256}",
+                hint="find out why the vendor replaced the file before you remove its entry from "
+                f"{overlay.shown_path(path)}",
+            )
+        if sha256 and _is_unconfirmed(entry):
+            vocabulary.SHA256.required(sha256, f"the sha256 of {entry['url']}")
+            known = {key: value for key, value in entry.items() if key != "confirmed"}
+            artifacts.append({**known, "sha256": sha256, "source": f"{SEEN_BY}{when}"})
+        else:
+            artifacts.append(entry)
+    return _save(current, {**current, "artifacts": artifacts}, path)
 
 
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Let one process at a time read and write the lock file."""
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(folder)
+def _is_unconfirmed(entry: Mapping[str, Any]) -> bool:
+    """Return True for a file whose hash no vendor and no bake has confirmed."""
+    return entry.keys() >= BYTES and (not entry["sha256"] or entry.get("confirmed") is False)
 
 
 def _save(current: Lock, new: Lock, path: Path) -> LockDiff:
@@ -204,21 +184,6 @@ def _flat(lock: Lock) -> dict[str, str]:
     return flat
 
 
-def _with_seen(entry: dict[str, Any], sha256: str, when: str, path: Path) -> dict[str, Any]:
-    """Return an entry with the hash that a bake saw, confirmed by the vendor's own server."""
-    if entry.get("sha256") and entry["sha256"] != sha256:
-        raise operation_failed(
-            f"{entry['url']} does not have the locked sha256: expected {entry['sha256']}, "
-            f"the bake got {sha256}",
-            hint="find out why the vendor replaced the file before you remove its entry from "
-            f"{overlay.shown_path(path)}",
-        )
-    if entry.keys() >= BYTES and (not entry["sha256"] or entry.get("confirmed") is False):
-        confirmed = {key: value for key, value in entry.items() if key != "confirmed"}
-        return {**confirmed, "sha256": sha256, "source": f"{SEEN_BY}{when}"}
-    return entry
-
-
 def _identity(
     step: Step, download: Download, recipe: Recipe, before: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -232,26 +197,31 @@ def _identity(
         return {"fingerprint": _key_fingerprint(step, download)}
     signed = [other.url for other in step.downloads if download.url == f"{other.url}.sig"]
     if signed:
-        return {"signs": signed[0], "signed_by": _signer(step, download)}
-    sha256, source = before.get("sha256"), before.get("source")
-    confirmed = before.get("confirmed") is not False
+        keys = _fingerprints(step)
+        if len(keys) != 1:
+            raise KilnError(
+                f"component {step.name!r} downloads the signature {download.url}, but names "
+                f"{len(keys)} keys to check it with",
+                hint="name the vendor's key, and no other, in the component's `keys`",
+            )
+        return {"signs": signed[0], "signed_by": keys[0]}
+    known = {"sha256": before.get("sha256"), "source": before.get("source")}
+    if before.get("confirmed") is False:
+        known["confirmed"] = False
     published = facts.known_sha256(download.url)
-    if sha256 and published and sha256 != published.sha256:
+    if published and known["sha256"] not in (None, published.sha256):
         raise KilnError(
             f"{overlay.shown_path(paths.lock_file())}: {download.url} is locked with sha256 "
-            f"{sha256}, but published with {published.sha256} ({published.source})",
-            hint=f"one of them was edited by hand: {lock_file.restore()}, or remove the entry "
+            f"{known['sha256']}, but published with {published.sha256} ({published.source})",
+            hint=f"one of them was edited by hand: {restore()}, or remove the entry "
             "and run ./invoke lock --update",
         )
-    if published and not str(source or "").startswith(SEEN_BY):
+    if published and not str(known["source"] or "").startswith(SEEN_BY):
         # Refresh published hashes each time, since their source may have improved.
-        sha256, source, confirmed = published.sha256, published.source, published.confirmed
-    return {
-        "version": download.version or getattr(recipe, step.needs or "driver"),
-        "sha256": sha256,
-        "source": source,
-        **({} if confirmed else {"confirmed": False}),
-    }
+        known = {"sha256": published.sha256, "source": published.source}
+        known |= {} if published.confirmed else {"confirmed": False}
+    version = download.version or getattr(recipe, step.needs or "driver")
+    return {"version": version, **known}
 
 
 def _fingerprints(step: Step) -> list[str]:
@@ -266,18 +236,6 @@ def _key_fingerprint(step: Step, download: Download) -> str:
     ending = PurePosixPath(download.url).name.split(".", maxsplit=1)[0].upper()
     named = [fingerprint for fingerprint in prints if fingerprint.endswith(ending)]
     return (named or prints)[0]
-
-
-def _signer(step: Step, download: Download) -> str:
-    """Return the fingerprint of the only key with which the component checks its signature."""
-    prints = _fingerprints(step)
-    if len(prints) != 1:
-        raise KilnError(
-            f"component {step.name!r} downloads the signature {download.url}, but names "
-            f"{len(prints)} keys to check it with",
-            hint="name the vendor's key, and no other, in the component's `keys`",
-        )
-    return prints[0]
 
 
 def _repository_packages(steps: list[Step], recipe: Recipe) -> Iterable[tuple[str, str, list[str]]]:

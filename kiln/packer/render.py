@@ -1,14 +1,16 @@
-"""What is in `packer/` and what a bake of a recipe reads, as data: path → text, link or file.
+"""`packer/`: what is in it, what a bake of a recipe reads, and writing both.
 
 `shared` is how every AMI is baked. A row's own folder holds what is baked into its AMI: its recipe,
 its components with their environment, and the files rendered for its image; it links to the rest.
-All of it is committed, so that a change to the matrix is reviewed as a change of HCL.
+All of it is committed, so that a change to the matrix is reviewed as a change of HCL. Render leaves
+other files in `packer/` alone.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from kiln import components
-from kiln.base import hcl, overlay, tags, templates
+from kiln.base import overlay, tags, templates
 from kiln.base.account import Account
 from kiln.base.errors import KilnError, refuse_errors
-from kiln.base.paths import ROOT
+from kiln.base.paths import ROOT, matrix_file, packer_dir
 from kiln.base.recipe import Recipe
 from kiln.base.yaml_files import read_plain
-from kiln.components import Component, Step, environment, rendered_files
-from kiln.facts import lock_file, table
+from kiln.components import Component, Step, rendered
+from kiln.facts import packages, table
 from kiln.packer.program import FOLDER_1_6
 
 
@@ -40,7 +42,7 @@ Tree = Mapping[str, "str | Link"]
 CHECKOUT = ".."  # from packer/ in it
 SHARED = "shared"
 RECIPE = "recipe.pkr.hcl"
-RECIPE_JSON = f"files/{rendered_files.RECIPE_JSON}"
+RECIPE_JSON = f"files/{rendered.RECIPE_JSON}"
 SETTINGS = "settings.auto.pkrvars.hcl"
 _SHARED_FILES = ("variables", "source", "build", "plugins")
 LINKS = {
@@ -51,6 +53,11 @@ LINKS = {
     f"{FOLDER_1_6}/build.pkr.hcl": Link(f"../../{SHARED}/build.pkr.hcl"),
 }
 """What a row's folder takes from `packer/shared`."""
+
+# What render writes into a row's folder.
+_OF_A_ROW = (RECIPE, *LINKS, "files", SETTINGS, f"{FOLDER_1_6}/{SETTINGS}")
+# Files of a folder that are named in a line.
+_FEW = 5
 
 # Packer uploads these to /var/tmp/kiln, beside the recipe's `files`.
 _UPLOADED = ("provisioners/lib", "runtime")
@@ -89,7 +96,7 @@ class Rendered:
         Of `shared` there is only what this recipe uses: its provisioners, its hashes, its keys.
         """
         steps = filled(self.recipe)
-        hashes = lock_file.locked_hashes()
+        hashes = packages.locked_hashes()
         urls = [download.url for step in steps for download in step.downloads]
         shared = shared_files(
             steps,
@@ -119,17 +126,24 @@ def render(recipe: Recipe) -> Rendered:
     Refuses a component without provisioner, or with other variables than its script declares.
     """
     steps = filled(recipe)
-    _require_provisioners(recipe, steps)
-    findings = list(rendered_files.name_problems(recipe, tuple(steps)))
     for step in steps:
-        findings += environment.environment_problems(step)
+        path = overlay.provisioner_file(step.name)
+        if not path.is_file():
+            raise KilnError(
+                f"component {step.name!r} of {recipe.name} has no provisioner: "
+                f"{overlay.shown_path(path)} does not exist",
+                hint=f"write it, or leave the component out: `without: [{step.name}]`",
+            )
+    findings = list(rendered.name_problems(recipe, tuple(steps)))
+    for step in steps:
+        findings += rendered.environment_problems(step)
     refuse_errors(findings)
     parts = {step.name: _component(step) for step in steps}
     data = recipe.as_json()
     del data["row"]
     files = {
         path: text
-        for each in (*(step.files for step in steps), rendered_files.installed_agent_files(recipe))
+        for each in (*(step.files for step in steps), rendered.installed_agent_files(recipe))
         for path, text in each.items()
     }
     own = {
@@ -175,15 +189,21 @@ def shared_files(
     among the checkout's as in a run's folder.
     """
     steps = list(steps)
+    uploads, scripts = list(_UPLOADED), {step.name: _script(step.name) for step in steps}
+    if overlay_in_place:
+        uploads += map(_from_root, overlay.own_files("runtime"))
+        scripts = {name: _from_root(overlay.provisioner_file(name)) for name in scripts}
+    keys = table("keys")["keys"]
+    used = sorted({key for step in steps for key in step.keys.values()})
     values = {
         "checkout": checkout,
         "packer": table("packer"),
-        "tags": {key: hcl.Expression(value) for key, value in _TAGS.items()},
-        "uploads": _upload_folders(overlay_in_place),
-        "scripts": {step.name: _script_path(step.name, overlay_in_place) for step in steps},
+        "tags": {key: templates.Expression(value) for key, value in _TAGS.items()},
+        "uploads": uploads,
+        "scripts": scripts,
         "components": steps,
-        "sha256": dict(lock_file.locked_hashes() if sha256 is None else sha256),
-        "signing_keys": fingerprints(steps),
+        "sha256": dict(packages.locked_hashes() if sha256 is None else sha256),
+        "signing_keys": {name: str(keys[name]["fingerprint"]) for name in used},
     }
     texts = {
         f"{name}.pkr.hcl": templates.render(f"packer/{name}.pkr.hcl.j2", plugin=True, **values)
@@ -198,19 +218,9 @@ def filled(recipe: Recipe) -> list[Step]:
     return [components.get(name).for_recipe(recipe) for name in recipe.components]
 
 
-def fingerprints(steps: Iterable[Component | Step]) -> dict[str, str]:
-    """Map the names of the signing keys of these components to their fingerprints."""
-    keys = table("keys")["keys"]
-    names = sorted({key for step in steps for key in step.keys.values()})
-    return {name: str(keys[name]["fingerprint"]) for name in names}
-
-
 def uploaded_files(recipe: Recipe) -> dict[str, Path]:
     """Map the path as in a checkout to the file, for all that Packer uploads for the recipe."""
-    chosen = {
-        _script_path(name, overlay_in_place=False): overlay.provisioner_file(name)
-        for name in recipe.components
-    }
+    chosen = {_script(name): overlay.provisioner_file(name) for name in recipe.components}
     tops = [(ROOT, folder) for folder in _UPLOADED]
     tops += [(top, "runtime") for top in overlay.overlays()]  # their files replace ours
     for top, folder in tops:
@@ -275,17 +285,9 @@ def _settings(recipe: Recipe) -> str:
     return templates.render("packer/settings.pkrvars.hcl.j2", values=known, by_pipeline=by_pipeline)
 
 
-def _script_path(component: str, overlay_in_place: bool) -> str:
-    """Return a component's provisioner, relative to the checkout."""
-    if not overlay_in_place:
-        return f"provisioners/{component}.sh"
-    return _from_root(overlay.provisioner_file(component))
-
-
-def _upload_folders(overlay_in_place: bool) -> list[str]:
-    """Return the folders that Packer uploads, relative to the checkout."""
-    own = overlay.own_files("runtime") if overlay_in_place else []
-    return [*_UPLOADED, *map(_from_root, own)]
+def _script(component: str) -> str:
+    """Return a component's provisioner as in a checkout."""
+    return f"provisioners/{component}.sh"
 
 
 def _from_root(path: Path) -> str:
@@ -303,12 +305,134 @@ def _component(step: Step) -> dict[str, dict[str, str]]:
     return {name: part for name, part in parts.items() if part}
 
 
-def _require_provisioners(recipe: Recipe, steps: Sequence[Step]) -> None:
-    for step in steps:
-        path = overlay.provisioner_file(step.name)
-        if not path.is_file():
-            raise KilnError(
-                f"component {step.name!r} of {recipe.name} has no provisioner: "
-                f"{overlay.shown_path(path)} does not exist",
-                hint=f"write it, or leave the component out: `without: [{step.name}]`",
-            )
+# -------------------------------------------------------------------------------- on the disk
+
+
+def shown_packer() -> str:
+    """Return the folder of rendered HCL for messages: `packer`, or where KILN_PACKER_DIR has it."""
+    return overlay.shown_path(packer_dir())
+
+
+def renewal() -> str:
+    """Return the command that brings `packer/` up to date.
+
+    From the matrix of the checkout more is generated than packer/, such as docs/proven.md.
+    """
+    own = matrix_file() == ROOT / "amis.yaml" and packer_dir() == ROOT / "packer"
+    return "./invoke generate" if own and not overlay.overlays() else "./invoke render"
+
+
+def stale_files(recipes: Iterable[Recipe]) -> list[str]:
+    """Return a line per committed file that differs from what the whole matrix says now."""
+    return stale_rows(map(render, recipes), whole=True)
+
+
+def stale_rows(rows: Iterable[Rendered], *, whole: bool = False) -> list[str]:
+    """Return a line per committed file of these rows that differs from what is rendered."""
+    changes = _changes(packer_dir(), packer_tree(rows, packer_dir()), whole=whole)
+    return [f"{shown_packer()}/{path}: {why}" for path, why in changes.items()]
+
+
+def write_folders(recipes: Sequence[Recipe], root: Path) -> dict[str, Path]:
+    """Bring the recipes' folders and `shared` in `root` up to date, which stands for `packer/`
+    anywhere on this machine. Returns a recipe's name → its folder."""
+    _write(root, map(render, recipes), whole=False)
+    return {recipe.name: root / recipe.line for recipe in recipes}
+
+
+def write_all(recipes: Iterable[Recipe]) -> list[str]:
+    """Render every recipe and remove the folders of rows that are gone.
+
+    Returns a line for each folder that was written or removed.
+    """
+    root = packer_dir()
+    files: dict[str, list[str]] = {}
+    for path in _write(root, map(render, recipes), whole=True):
+        folder, _, rest = path.partition("/")
+        files.setdefault(folder, []).append(rest)
+    lines = []
+    for folder, names in files.items():
+        what = ", ".join(names) if len(names) <= _FEW else f"{len(names)} files"
+        # The folder of a row that is gone is a path itself.
+        wrote, removed = (
+            f"wrote    {shown_packer()}/{folder}: ",
+            f"removed  {shown_packer()}/{folder}",
+        )
+        lines.append(wrote + what if what else removed)
+    return lines
+
+
+def write_inputs(rendered: Rendered, folder: Path) -> Path:
+    """Write into `folder`, laid out as a checkout, all that a bake reads. Returns the recipe's
+    folder in it: what is written is what was digested, whatever was edited since.
+    """
+    for path, content in rendered.inputs.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    for path, file in uploaded_files(rendered.recipe).items():
+        if path in rendered.inputs:
+            shutil.copymode(file, folder / path)
+    row = folder / "packer" / rendered.recipe.line
+    for path, link in LINKS.items():
+        _put(row / path, link)
+    return row
+
+
+def _write(root: Path, rows: Iterable[Rendered], *, whole: bool) -> list[str]:
+    """Make `root` hold these rows; return the paths that were not as they should be."""
+    tree = packer_tree(rows, root)
+    changes = _changes(root, tree, whole=whole)
+    for path in changes:
+        if path in tree:
+            _put(root / path, tree[path])
+            continue
+        for file in _rendered_files(root, path) if (root / path).is_dir() else [root / path]:
+            file.unlink()
+            for folder in file.parents:
+                if folder == root or any(folder.iterdir()):
+                    break
+                folder.rmdir()
+    return list(changes)
+
+
+def _changes(root: Path, tree: Tree, *, whole: bool) -> dict[str, str]:
+    """Map each path in `root` that is not as in the tree to why; of an orphan its folder's."""
+    folders = {path.partition("/")[0] for path in tree}
+    changes = {}
+    for folder in folders:
+        for file in _rendered_files(root, folder):
+            changes[file.relative_to(root).as_posix()] = "not rendered any more"
+    for path, content in tree.items():
+        changes[path] = "differs from the matrix" if path in changes else "missing"
+        if _is_there(root / path, content):
+            del changes[path]
+    for other in root.iterdir() if whole and root.is_dir() else ():
+        if other.is_dir() and other.name not in folders and _rendered_files(root, other.name):
+            changes[other.name] = "no row of the matrix makes it"
+    return dict(sorted(changes.items()))
+
+
+def _rendered_files(root: Path, folder: str) -> list[Path]:
+    """Return the files and links in a folder of `root` that render wrote."""
+    mine = [root / folder] if folder == SHARED else [root / folder / path for path in _OF_A_ROW]
+    present = [
+        file
+        for path in mine
+        for file in (path.rglob("*") if path.is_dir() and not path.is_symlink() else [path])
+    ]
+    return [file for file in present if file.is_file() or file.is_symlink()]
+
+
+def _put(path: Path, content: str | Link) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)  # writing to a link would change what it leads to
+    if isinstance(content, Link):
+        path.symlink_to(content.target)
+    else:
+        path.write_text(content, encoding="utf-8")
+
+
+def _is_there(path: Path, content: str | Link) -> bool:
+    if isinstance(content, Link) or path.is_symlink():
+        return path.is_symlink() and Link(str(path.readlink())) == content
+    return path.is_file() and path.read_bytes() == content.encode()

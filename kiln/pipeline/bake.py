@@ -15,18 +15,17 @@ from kiln.base.account import Account
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.overlay import provisioner_file, shown_script
 from kiln.base.paths import near, short_path
+from kiln.base.processes import Stop
 from kiln.base.progress import Stage
-from kiln.base.stopping import Stop
 from kiln.cloud import aws, capacity, cleanup
 from kiln.cloud.capacity import Launch, Try
 from kiln.cloud.instance import ssh_timeout
 from kiln.cloud.network import Access
 from kiln.cloud.runs import Run
 from kiln.facts.tables import message
-from kiln.packer.folders import write_inputs
 from kiln.packer.process import BuildResult, Event, run_build, waits_for
 from kiln.packer.program import Packer
-from kiln.packer.render import account_variables, time_limit
+from kiln.packer.render import account_variables, time_limit, write_inputs
 from kiln.pipeline.draft import Draft, ProvisionerError
 from kiln.pipeline.plan import Plan
 from kiln.pipeline.record import Failure

@@ -20,8 +20,8 @@ import pytest
 import yaml
 
 from kiln.base.paths import AMI_TESTS
+from kiln.base.processes import Stop
 from kiln.base.progress import Progress
-from kiln.base.stopping import Stop
 from kiln.cloud import aws
 from kiln.cloud.instance import Machine
 from kiln.cloud.target import OwnKernel, Target

@@ -23,7 +23,7 @@ from kiln.base.paths import ROOT
 _PROGRAM = (
     *("tasks", "kiln.cli.main", "tests.unit.commands", "tests.unit.preloaded"),
     *("boto3", "botocore.session", "jinja2", "jsonschema", "pydantic", "rich.table", "yaml"),
-    *("kiln.cli.targets", "kiln.compat.engine", "kiln.matrix.load", "kiln.packer.folders"),
+    *("kiln.cli.targets", "kiln.compat.engine", "kiln.matrix.load", "kiln.packer.render"),
     *("kiln.pipeline.build", "kiln.pipeline.verify", "lab.target"),
 )
 _STARTING = threading.Lock()

@@ -4,7 +4,6 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
 
 import hcl2
 import pytest
@@ -15,11 +14,12 @@ from kiln.base.paths import PROVISIONERS, ROOT
 from kiln.cli import matrix as tasks
 from kiln.components import Download
 from kiln.facts import known_sha256, table
-from kiln.facts.lock_file import read_lock_file
+from kiln.facts.packages import read_lock_file
 from kiln.matrix.load import load_recipes
 from kiln.packer import lock, render
 from kiln.pipeline.record import Record
 from lab.target import LabTarget
+from tests.unit.records import a_recipe
 
 RECIPES = load_recipes(ROOT / "amis.yaml")
 CLASSIC = next(
@@ -266,25 +266,6 @@ def test_what_a_build_on_aws_saw_is_recorded_and_kept(locked):
     assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
 
 
-def test_an_update_of_the_lock_loses_no_hash_that_is_recorded_meanwhile(locked, monkeypatch):
-    beside = Thread(
-        target=lock.record_hashes,
-        args=(downloads(PLUGIN, "a" * 64),),
-        kwargs={"note": "", "when": "build 7", "path": locked},
-    )
-    wanted = lock.wanted
-
-    def slowly(*arguments):
-        beside.start()
-        beside.join(0.5)
-        return wanted(*arguments)
-
-    monkeypatch.setattr(lock, "wanted", slowly)
-    assert lock.update_lock([CLASSIC, CLASSIC.changed(driver="550.163.01")], locked)
-    beside.join()
-    assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
-
-
 def test_a_build_on_aws_confirms_a_hash_that_nobody_had_confirmed(locked):
     recipe = CLASSIC.changed(driver="550.163.01")
     lock.update_lock([recipe], locked)
@@ -343,7 +324,7 @@ def written(path, run_id, **data):
     folder = path / "build" / "al2-classic" / run_id
     folder.mkdir(parents=True)
     versions = {"downloads": downloads(PLUGIN, "a" * 64)}
-    known = {"kind": "build", "status": "verified", "recipe": {}, "target": "aws"}
+    known = {"kind": "build", "status": "verified", "recipe": a_recipe(), "target": "aws"}
     where = {"region": "us-east-1", "started": "2026-11-22T00:00:00Z", "folder": str(folder)}
     record = Record(run_id=run_id, **{**known, **where, "versions": versions, **data})
     (folder / "record.json").write_text(json.dumps(record.as_json()))

@@ -16,7 +16,7 @@ import pytest
 from kiln import components, facts
 from kiln.base.errors import KilnError
 from kiln.base.overlay import overlay_stand_ins
-from kiln.base.paths import KNOWLEDGE, ROOT
+from kiln.base.paths import KNOWLEDGE, ROOT, packer_dir
 from kiln.base.recipe import Recipe
 from kiln.cli.matrix import check_answer
 from kiln.compat.engine import check_combination
@@ -25,8 +25,7 @@ from kiln.facts.tables import read_table, with_overlay
 from kiln.matrix.load import load_recipes
 from kiln.matrix.select import select
 from kiln.packer import render, validate
-from kiln.packer.folders import write_folders
-from kiln.packer.render import recipe_digest
+from kiln.packer.render import recipe_digest, write_folders
 from lab.packages import system
 from tests.unit import caches, commands, shown, unknown_distribution
 
@@ -155,7 +154,7 @@ def test_the_rendered_hcl_finds_its_files_where_they_are(
 ) -> None:
     monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path / "packer"))
     row = al2023(load_recipes())
-    folder = write_folders([row])[row.name]
+    folder = write_folders([row], packer_dir())[row.name]
     assert [str(finding) for finding in validate.check_policy(folder)] == []
     text = (folder / "build.pkr.hcl").read_text()
     for name in ("provisioners/acme-baseline.sh", "runtime"):

@@ -10,12 +10,12 @@ import pytest
 
 from devel import packers
 from kiln.base.account import Account, SubnetFilter
+from kiln.base.paths import packer_dir
 from kiln.base.recipe import Recipe
 from kiln.matrix.load import load_recipes
 from kiln.packer import program, render
-from kiln.packer.folders import write_folders, write_inputs
 from kiln.packer.program import Packer
-from kiln.packer.render import recipe_digest
+from kiln.packer.render import recipe_digest, write_folders, write_inputs
 
 COMPANY = Account(
     region="eu-central-1",
@@ -34,7 +34,7 @@ def row(account: Account) -> Recipe:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path / "packer"))
-    return write_folders([row(COMPANY)])[row(COMPANY).name]
+    return write_folders([row(COMPANY)], packer_dir())[row(COMPANY).name]
 
 
 @pytest.mark.parametrize("packer", packers.usable() or [None], ids=str)
@@ -63,7 +63,7 @@ def test_packer_reads_the_settings_by_itself(folder: Path, packer: Packer | None
 def test_what_only_the_pipeline_looks_up_is_said(folder: Path) -> None:
     asked = SubnetFilter(filters={"tag:Class": "build"})
     again = row(COMPANY.changed(subnet_id=None, subnet_filter=asked))
-    write_folders([again])
+    write_folders([again], packer_dir())
     text = (folder / render.SETTINGS).read_text()
     assert "looks up subnet_filter: give Packer its outcome" in text
     assert "subnet_id =" not in text

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from kiln.base.findings import Finding
+from kiln.base.errors import Finding
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.facts import table
 from kiln.matrix import load
 from kiln.packer import validate
-from kiln.packer.folders import write_inputs
-from kiln.packer.render import render
+from kiln.packer.render import render, write_inputs
 
 SOURCE, BUILD, VARIABLES = "source.pkr.hcl", "build.pkr.hcl", "variables.pkr.hcl"
 OWN, PLUGINS = "recipe.pkr.hcl", "plugins.pkr.hcl"
@@ -68,30 +67,11 @@ EDITS = {
         "",
     ),
     "IPv4 world in": ("ingress-closed", SOURCE, r"= var.ssh_source_cidrs$", r'= ["0.0.0.0/0"]'),
-    "IPv6 world in": ("ingress-closed", SOURCE, r"= var.ssh_source_cidrs$", r'= ["::/0"]'),
     "Packer's own default": (
         "ingress-closed",
         SOURCE,
         r"^ *temporary_security_group_source_cidrs.*\n",
         "",
-    ),
-    "no addresses as default": (
-        "ingress-closed",
-        VARIABLES,
-        r'^variable "ssh_source_cidrs" \{',
-        'variable "ssh_source_cidrs" {\n  default = []',
-    ),
-    "latest in a URL": (
-        "no-latest",
-        OWN,
-        r'NVIDIA_DRIVER = ".*"',
-        r'NVIDIA_DRIVER = "https://x.example/latest/d.run"',
-    ),
-    "a package called latest without a version": (
-        "no-latest",
-        OWN,
-        r'NVIDIA_DRIVER_PACKAGES = ".*"',
-        r'NVIDIA_DRIVER_PACKAGES = "kmod-nvidia-latest-dkms"',
     ),
     "access key": (
         "no-identity",
@@ -105,12 +85,6 @@ EDITS = {
         r"^  shutdown_behavior",
         "  secret_key = var.region\n  shutdown_behavior",
     ),
-    "account id": (
-        "no-identity",
-        SOURCE,
-        r"kms_key_id( *)= var.kms_key_id",
-        r'kms_key_id\1= "arn:aws:kms:us-east-1:123456789012:key/k"',
-    ),
     "forced deregistration": (
         "not-public",
         SOURCE,
@@ -122,27 +96,6 @@ EDITS = {
         SOURCE,
         r"^  shutdown_behavior",
         '  ami_groups = ["all"]\n  shutdown_behavior',
-    ),
-    "no manifest": (
-        "manifest-kept",
-        BUILD,
-        r'post-processor "manifest"',
-        'post-processor "checksum"',
-    ),
-    "something after the clean-up": (
-        "cleaned-last",
-        BUILD,
-        r"provisioners/hygiene\.sh",
-        "provisioners/nccl.sh",
-    ),
-    "a row without the clean-up": ("cleaned-last", OWN, r"^ *\"?cleanup\"? *= \{\}\n", ""),
-    "a tag left out": ("tags-complete", BUILD, r'^ *"kiln:run-id".*\n', ""),
-    "snapshots without tags": ("tags-complete", SOURCE, r"^  snapshot_tags *= merge.*\n", ""),
-    "plugin without a ceiling": (
-        "plugin-pinned",
-        PLUGINS,
-        r'version = ".*"',
-        'version = ">= 1.2.2"',
     ),
     "unencrypted root for 1.6": (
         "root-encrypted",
@@ -170,24 +123,13 @@ def test_a_finding_in_what_all_rows_share_names_the_shared_file(folder: Path) ->
     assert finding.file == f"packer/shared/{SOURCE}"
 
 
-def test_prose_and_comments_may_name_what_values_may_not(folder: Path) -> None:
-    assert "0.0.0.0/0" in (folder / VARIABLES).read_text()
-    assert validate.check_policy(folder) == []
-
-
 def test_the_committed_rows_break_no_rule() -> None:
     rows = [ROOT / "packer" / recipe.line for recipe in load.load_recipes()]
     assert [str(f) for row in rows for f in validate.check_policy(row)] == []
 
 
 def test_every_rule_is_broken_by_a_test_here() -> None:
-    source = Path(validate.__file__).read_text().partition("- the policy\n")[2]
-    rules = set(re.findall(r'"([a-z0-9]+-[a-z0-9]+)"', source)) - {
-        "post-processor",
-        "amazon-ebs",
-        "hcl-syntax",
-        "utf-8",
-    }
+    rules = {rule for rule, _ in validate._POLICY.values()}
     assert rules == {rule for rule, _, _, _ in EDITS.values()}
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from kiln import components
+from kiln.base import tags
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
-from kiln.facts import lock_file
+from kiln.facts import packages
 from kiln.matrix import load
 from kiln.packer import render
-from kiln.packer.folders import stale_files, write_all, write_inputs
-from kiln.packer.render import recipe_digest
+from kiln.packer.render import recipe_digest, stale_files, write_all, write_inputs
 from kiln.packer.validate import read_hcl
 
 
@@ -96,6 +96,16 @@ def test_each_component_is_one_provisioner_in_bake_order_and_runs_where_the_row_
         assert tuple(own(recipe)) == recipe.components
 
 
+def test_each_ami_is_tagged_and_cleaned_last(recipes: list[Recipe]) -> None:
+    assert all(recipe.components[-2:] == ("cleanup", "hygiene") for recipe in recipes)
+    build, source = read_hcl(shared("build.pkr.hcl")), read_hcl(shared("source.pkr.hcl"))
+    assert Path(build["build"][0]["provisioner"][-1]["shell"]["script"]).stem == "hygiene"
+    assert "manifest" in build["build"][0]["post-processor"][0]
+    assert set(build["locals"][0]["tags"]) >= set(tags.OF_A_BAKE)
+    for name in ("tags", "snapshot_tags", "run_tags", "run_volume_tags"):
+        assert "local.tags" in source["source"][0]["amazon-ebs"]["gpu"][name]
+
+
 def test_the_step_after_a_reboot_waits_for_it() -> None:
     every = [attributes for _, attributes in steps()]
     rebooting = [i for i, step in enumerate(every) if step.get("expect_disconnect")]
@@ -109,12 +119,12 @@ def test_the_step_after_a_reboot_waits_for_it() -> None:
 def test_only_a_hash_that_the_recipe_downloads_by_changes_its_digest(
     recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock_file, "locked_hashes", dict)
+    monkeypatch.setattr(packages, "locked_hashes", dict)
     before = recipe_digest(recipes[0])
-    monkeypatch.setattr(lock_file, "locked_hashes", lambda: {"https://other": "cd34"})
+    monkeypatch.setattr(packages, "locked_hashes", lambda: {"https://other": "cd34"})
     assert recipe_digest(recipes[0]) == before
     urls = [d.url for c in render.filled(recipes[0]) for d in c.downloads]
-    monkeypatch.setattr(lock_file, "locked_hashes", lambda: {urls[0]: "ab12"})
+    monkeypatch.setattr(packages, "locked_hashes", lambda: {urls[0]: "ab12"})
     assert recipe_digest(recipes[0]) != before
 
 

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from devel import packers
+from kiln.base.paths import packer_dir
 from kiln.base.recipe import Recipe
 from kiln.cli import matrix as tasks
 from kiln.matrix import load
 from kiln.packer import program, render
 from kiln.packer import validate as validation
-from kiln.packer.folders import write_folders, write_inputs
 from kiln.packer.program import Packer
+from kiln.packer.render import write_folders, write_inputs
 from kiln.packer.validate import validate_recipes
 
 
@@ -80,12 +81,14 @@ def test_what_packer_finds_is_told_per_row(
     assert told_per_row(recipes, real) == {"packer-validate"}
 
 
-def test_what_packer_would_format_in_another_way_is_told_per_row(
-    real: Packer, recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
+def test_hcl_is_formatted_as_packer_does(
+    real: Packer, recipes: list[Recipe], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(validation, "packer_validate", lambda *_: "")
-    edited(monkeypatch, "  region  ", "  region ")
-    assert told_per_row(recipes, real) == {"packer-fmt"}
+    folder = write_folders(recipes[:1], tmp_path)[recipes[0].name]
+    for row in (folder, folder / program.FOLDER_1_6):
+        for file in row.glob("*.pkr.hcl"):
+            done = subprocess.run([real.path, "fmt", "-check", file.resolve()], check=False)
+            assert done.returncode == 0, file
 
 
 def test_it_is_valid_from_any_directory(
@@ -105,24 +108,15 @@ def accepting(recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch) -> dict[st
     """The task validates two rows; Packer accepts all. Line → the folder that it was shown."""
     shown: dict[str, Path] = {}
 
-    def accepts(packer: Packer, folder: Path, *_: object) -> str:
+    def accepts(packer: Packer, folder: Path, *_: object) -> tuple[str, float]:
         assert (folder / render.RECIPE).is_file()
         shown[folder.name] = folder
-        return ""
+        return "", 0.1
 
     monkeypatch.setattr(load, "load_recipes", lambda: recipes)
     monkeypatch.setattr(program, "find_packer", lambda **_: Packer(Path("/nowhere"), (1, 6, 6)))
     monkeypatch.setattr(validation, "packer_validate", accepts)
-    monkeypatch.setattr(validation, "badly_formatted", lambda *_: [])
     return shown
-
-
-@pytest.mark.usefixtures("accepting")
-def test_what_the_policy_finds_is_told_per_row(
-    recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    edited(monkeypatch, "encrypted             = true", "encrypted             = false")
-    assert told_per_row(recipes, program.find_packer()) == {"root-encrypted"}
 
 
 @pytest.mark.usefixtures("accepting")
@@ -140,7 +134,7 @@ def test_what_is_wrong_in_all_rows_is_said_once_with_the_rows(
 def test_a_stale_packer_folder_is_named_and_left_as_it_is(
     recipes: list[Recipe], accepting: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    committed = write_folders(recipes)
+    committed = write_folders(recipes, packer_dir())
     edited_file = committed[recipes[0].name] / render.RECIPE
     edited_file.write_text("not what the matrix says")
     assert tasks.validate.body.__wrapped__() == 0
