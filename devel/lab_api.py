@@ -62,6 +62,8 @@ def _forking() -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", __name__],
         cwd=ROOT,
+        # Most tests ask at once for what they have made.
+        env={"KILN_LAB_SEED": "none", **os.environ},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -48,8 +48,7 @@ def main() -> int:
     folders.private(lab.root, lab.instances, lab.images, lab.shared / "bases")
     folders.close_others(lab.root)
     try:
-        host.require_id()
-        host.can_map_owners(lab)
+        host.probe(lab)
         serve(lab)
     except (OSError, KilnError) as error:
         # control.up looks for this word in the log.
@@ -75,6 +74,7 @@ def serve(lab: Lab) -> None:
     from lab import mirror
     from lab.access import role_sessions
     from lab.api import entry, moto_fixes, web
+    from lab.ec2 import consistency
     from lab.guests.machines import Machines
     from lab.metadata import answers, imds
     from lab.network import dns, endpoints
@@ -104,6 +104,7 @@ def serve(lab: Lab) -> None:
     metadata_service = imds.serve(lab.gateway, lab.imds_port, answers.of)
     vendor = mirror.serve(lab.gateway, state=lab.shared, api=(lab.port, is_here))
     threading.Thread(target=server.serve_forever, daemon=True).start()
+    consistency.log_seed()
     _wait(lab, stopping)
 
     log.info("going down")

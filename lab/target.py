@@ -140,6 +140,8 @@ class LabHooks(Hooks):
     ) -> None:
         """Start the lab, make root filesystems and the vendors' files."""
         host.can_run()
+        if not control.status():
+            host.probe(current())
         real = ("lab_import", "preflight") if self.target.vendors == REAL else ()
         emulated = {recipe.arch for recipe in recipes if emulation.needed(recipe.arch)}
         groups = ("lab", *real, *(f"emulate_{arch}" for arch in sorted(emulated)))

@@ -33,7 +33,7 @@ _BY_PARAMETER = (
 
 def check(call: str, parameters: Any) -> None:
     """Raise EC2's error for the first malformed id among a call's parameters."""
-    for name, value in _ids(parameters):
+    for name, value in named(parameters):
         prefix, code = _FORMS[name]
         if name == "ImageId" and call in _BY_PARAMETER and value.startswith("resolve:ssm:"):
             continue
@@ -41,10 +41,11 @@ def check(call: str, parameters: Any) -> None:
             raise error(code, f'Invalid id: "{value}" (expecting "{prefix}-...")')
 
 
-def _ids(parameters: Any) -> Iterator[tuple[str, str]]:
+def named(parameters: Any) -> Iterator[tuple[str, str]]:
+    """The ids among a call's parameters, with the singular name of each one's parameter."""
     if isinstance(parameters, list):
         for inner in parameters:
-            yield from _ids(inner)
+            yield from named(inner)
     if not isinstance(parameters, dict):
         return
     for name, value in parameters.items():
@@ -53,4 +54,4 @@ def _ids(parameters: Any) -> Iterator[tuple[str, str]]:
         elif name.endswith("s") and name[:-1] in _FORMS and isinstance(value, list):
             yield from ((name[:-1], item) for item in value if isinstance(item, str))
         else:
-            yield from _ids(value)
+            yield from named(value)

@@ -94,17 +94,6 @@ def create_image(
     return ami
 
 
-def wait_until_made(ami: Any, timeout: float = 3.0) -> None:
-    """Wait a moment for an AMI that is nearly made.
-
-    Packer's amazon plugin 1.8.2 sleeps 15 s when its first DescribeImages says `pending`, and here
-    an AMI takes a second.
-    """
-    deadline = time.monotonic() + timeout
-    while ami.state == "pending" and time.monotonic() < deadline:
-        time.sleep(0.02)
-
-
 def _freeze(instance: LabInstance, ami: Any, image: images.Image, no_reboot: bool) -> None:
     """Freeze the disk as EC2 does: a running instance is stopped for it and started again.
 

@@ -17,6 +17,7 @@ from moto.ec2.responses import EC2Response
 from lab.ec2 import (
     account,
     calls,
+    consistency,
     consoles,
     filters,
     ids,
@@ -26,7 +27,6 @@ from lab.ec2 import (
     launch,
     launch_templates,
     pages,
-    passing_states,
     snapshots,
     tokens,
     volumes,
@@ -63,12 +63,11 @@ def over(call: str, moto: Method | None) -> Method:
     def answer(response: Any) -> Any:
         parameters = dict(response.params or {})
         ids.check(call, parameters)
+        consistency.require_known(parameters)
         chosen = parameters.get("Filters") or parameters.get("Filter") or []
         if chosen:
             filters.check(call, chosen)
         pages.check(call, parameters)
-        if call == "DescribeInstances":
-            passing_states.wait_for_one(parameters, response.ec2_backend)
         return tokens.once(
             call, parameters, response.ec2_backend, lambda: worked_out(response, parameters, chosen)
         )
@@ -84,7 +83,10 @@ def over(call: str, moto: Method | None) -> Method:
             answer = _of_moto(call, moto, response, parameters)
         else:
             raise NotImplementedError(call)
+        if isinstance(answer, ActionResult):
+            consistency.note(call, answer.result)
         if isinstance(answer, ActionResult) and isinstance(answer.result, dict):
+            consistency.hide(call, answer.result)
             if chosen and call in filters.LISTS and call != "DescribeImages":
                 _filter(call, answer.result, chosen)
             return ActionResult(pages.cut(call, answer.result, parameters))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from moto.ec2.exceptions import EC2ClientError
 
 from devel import lab_api
 from kiln.base.recipe import SourceAmi
@@ -20,6 +23,7 @@ from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
 from kiln.preflight.answers import State
 from kiln.preflight.ask import ask_parent
+from lab.ec2 import consistency
 
 # One lab for all tests of this file, wherever they run.
 pytestmark = pytest.mark.xdist_group("lab_ec2")
@@ -556,22 +560,31 @@ def test_an_instance_that_is_off_can_be_imaged_twice(ec2: Any, parent: str) -> N
     assert state() == "stopped"
 
 
-def test_who_waits_for_a_named_instance_is_answered_when_it_has_got_on(
-    ec2: Any, parent: str
+def test_what_is_new_is_unknown_for_a_moment_and_the_seed_repeats_it(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    launched = ec2.run_instances(ImageId=parent, MinCount=1, MaxCount=1)["Instances"][0]
-    ids = [launched["InstanceId"]]
+    names = [f"i-{number:017x}" for number in range(20)]
 
-    def states(**asked: Any) -> list[str]:
-        found = ec2.describe_instances(**asked)["Reservations"]
-        return [instance["State"]["Name"] for image in found for instance in image["Instances"]]
+    def unknown(seed: str) -> list[str]:
+        monkeypatch.setattr(consistency, "_seed", seed)
+        monkeypatch.setattr(consistency, "_numbers", itertools.count(1))
+        monkeypatch.setattr(consistency, "_seen_from", {})
+        instances = [SimpleNamespace(id=name) for name in names]
+        consistency.note("RunInstances", SimpleNamespace(instances=instances))
+        return [name for name in names if not consistency.is_known(name)]
 
-    until(lambda: states(InstanceIds=ids)[0], "running")
-    ec2.stop_instances(InstanceIds=ids)
-    assert states(Filters=[{"Name": "instance-id", "Values": ids}]) == ["stopping"]
-    assert states(InstanceIds=ids) == ["stopped"]
-    ec2.terminate_instances(InstanceIds=ids)
-    assert states(InstanceIds=ids) == ["terminated"]
+    assert unknown("none") == []
+    new = unknown("one")
+    assert 0 < len(new) < len(names) and new == unknown("one") != unknown("two")
+    new = unknown("one")
+    with pytest.raises(EC2ClientError, match="does not exist"):
+        consistency.require_known({"InstanceIds": new})
+    shown = {"Reservations": [SimpleNamespace(instances=[SimpleNamespace(id=new[0])])]}
+    consistency.hide("DescribeInstances", shown)
+    assert shown == {"Reservations": []}
+    later = time.monotonic() + 10
+    monkeypatch.setattr(consistency.time, "monotonic", lambda: later)
+    consistency.require_known({"InstanceIds": new})
 
 
 NOT_IMPLEMENTED: list[tuple[str, str, dict[str, Any]]] = [
