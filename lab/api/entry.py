@@ -23,7 +23,7 @@ log = logging.getLogger("lab.api")
 
 HEALTH = "/_lab/health"
 _OWNERS = ("/_lab/", "/moto-api")
-_CHANGES_IMAGES = re.compile(r"^(Create|Delete)Tags$|Image")
+_CHANGES_IMAGES = re.compile(r"^(Create|Delete)Tags$|Image|SnapshotAttribute")
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 Admin = Callable[[str, dict[str, Any]], Any]

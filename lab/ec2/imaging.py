@@ -48,9 +48,10 @@ def create_image(
     tags = _asked_tags(tag_specifications)
     launched_from = backend.amis.get(instance.image_id)
     boot_mode = launched_from.boot_mode if launched_from else None
+    ami_id = moto_amis.random_ami_id()
     ami = moto_amis.Ami(
         backend,
-        moto_amis.random_ami_id(),
+        ami_id,
         instance=instance,
         name=name,
         description=description,
@@ -59,7 +60,7 @@ def create_image(
         hypervisor="xen",
         image_location=f"{backend.account_id}/{name}",
         boot_mode=boot_mode,
-        snapshot_description=f"Created by CreateImage({instance_id}) for {{}}",
+        snapshot_description=f"Created by CreateImage({instance_id}) for {ami_id}",
     )
     ami.state = "pending"
     ami.add_tags(tags["image"])
@@ -116,7 +117,7 @@ def _freeze(instance: LabInstance, ami: Any, image: images.Image, no_reboot: boo
                 disks.freeze(lab, instance.id, image.id)
                 instance.layers = image.layers
             LabInstance.machines.made[image.id] = image
-            images.save(lab, image)
+            known_images.remember(ami.ec2_backend)
             ami.ebs_snapshot.status = "completed"
             ami.state = "available"
             if restart:
@@ -219,7 +220,7 @@ def _complete_copy(ami: Any, image: images.Image, kept: contextlib.ExitStack, wr
                 base = machines.base(image.distro, image.architecture)
                 image = replace(image, base=str(base))
             machines.made[image.id] = image
-            images.save(machines.lab, image)
+            known_images.remember(ami.ec2_backend)
             ami.ebs_snapshot.status = "completed"
             ami.state = "available"
         except Exception:
