@@ -68,12 +68,12 @@ def serve(lab: Lab) -> None:
     configure_moto(lab, public)
 
     # moto reads its settings when it is imported.
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import create_backend_app
     from werkzeug.serving import make_server
 
-    from lab import mirror
+    from lab import mirror, moto
     from lab.access import role_sessions
-    from lab.api import entry, moto_fixes, web
+    from lab.api import entry, web
     from lab.ec2 import consistency
     from lab.guests.machines import Machines
     from lab.metadata import answers, imds
@@ -84,12 +84,12 @@ def serve(lab: Lab) -> None:
 
     ordered, base_lock, kind_of_vendors = Faults(), threading.Lock(), vendors.wanted()
     machines = Machines(lab, public, of_guest.finder(kind_of_vendors, base_lock), ordered)
-    moto_fixes.install(machines)
+    moto.install(machines)
 
     stopping = threading.Event()
     admin = _Admin(machines, ordered, stopping.set)
     token = session_token.ensure(lab)
-    managed = front.Manager().over(DomainDispatcherApplication(create_backend_app))
+    managed = front.Manager().over(moto.Dispatcher(create_backend_app))
     application = entry.wrap(managed, ordered, admin)
     guarded = entry.guard(application, token, role_sessions.is_valid, addresses=[lab.gateway])
     server = make_server("127.0.0.1", lab.port, guarded, threaded=True, request_handler=web.Handler)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -29,14 +28,11 @@ def block_device_mappings(ami: Any) -> list[dict[str, Any]]:
     ]
 
 
-def deregistering(original: Callable[..., None]) -> Callable[..., None]:
-    def deregister_image(backend: Any, ami_id: str) -> None:
-        original(backend, ami_id)
-        machines = LabInstance.machines
-        if machines.made.pop(ami_id, None):
-            images.deregister(machines.lab, ami_id, machines.in_use())
-
-    return deregister_image
+def forget(image_id: str) -> None:
+    """Delete the entry of a deregistered AMI, and its disk unless something uses it."""
+    machines = LabInstance.machines
+    if machines.made.pop(image_id, None):
+        images.deregister(machines.lab, image_id, machines.in_use())
 
 
 def restore(backend: Any) -> None:

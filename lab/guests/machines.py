@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Machines:
-    """What moto's classes need from the lab; a single object, set by `moto_fixes.install`."""
+    """What moto's classes need from the lab; a single object, set by `lab.moto.install`."""
 
     def __init__(
         self,

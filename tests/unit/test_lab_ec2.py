@@ -6,6 +6,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
@@ -437,7 +438,8 @@ def test_an_instance_is_launched_from_a_parameter(client: Callable[..., Any], pa
     for name in (AL2023, f"{AL2023}:1"):
         made = launched(ec2, ImageId=f"resolve:ssm:{name}", InstanceType="t3.micro")
         assert made["ImageId"] == parent
-    ssm.put_parameter(Name="/mine/golden", Value=parent, Type="String")
+    image = {"Type": "String", "DataType": "aws:ec2:image"}
+    ssm.put_parameter(Name="/mine/golden", Value=parent, **image)
     made = launched(ec2, ImageId="resolve:ssm:/mine/golden", InstanceType="t3.micro")
     assert made["ImageId"] == parent
     with pytest.raises(ClientError, match=r"InvalidParameterValue.*/mine/none"):
@@ -493,6 +495,36 @@ def test_what_the_call_says_goes_before_its_launch_template(
     assert (made["ImageId"], made["InstanceType"]) == (baked["ImageId"], "t3.micro")
     assert made["MetadataOptions"]["HttpTokens"] == "optional"
     assert made["MetadataOptions"]["HttpPutResponseHopLimit"] == 2
+
+
+def test_a_parameter_of_text_names_no_image(client: Callable[..., Any], parent: str) -> None:
+    client("ssm").put_parameter(Name="/text", Value=parent, Type="String")
+    with pytest.raises(ClientError, match="not of the data type aws:ec2:image"):
+        client("ec2").run_instances(ImageId="resolve:ssm:/text", MinCount=1, MaxCount=1)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "refusal"),
+    [
+        ("k" * 128, "v" * 256, None),
+        ("k" * 129, "v", "key exceeds the maximum length of 128"),
+        ("k", "v" * 257, "value exceeds the maximum length of 256"),
+        ("aws:k", "v", "reserved for internal use"),
+    ],
+)
+def test_a_tag_that_ec2_does_not_take_is_refused(
+    ec2: Any, key: str, value: str, refusal: str | None
+) -> None:
+    tags = {"Tags": [{"Key": key, "Value": value}]}
+    group = ec2.create_security_group(GroupName=f"{key}{value}"[:250], Description="x")["GroupId"]
+    volume = {"AvailabilityZone": "us-east-1a", "Size": 1}
+    specified = [{"ResourceType": "volume", **tags}]
+    for ask in (
+        partial(ec2.create_tags, Resources=[group], **tags),
+        partial(ec2.create_volume, **volume, TagSpecifications=specified),
+    ):
+        with pytest.raises(ClientError, match=refusal) if refusal else nullcontext():
+            ask()
 
 
 def test_a_launch_template_may_name_a_parameter(ec2: Any, parent: str) -> None:
