@@ -19,15 +19,3 @@ def _copy(request: Request) -> Any:
         return request.of_moto().result
     except KeyError:  # moto's, of a region that it does not know
         raise imaging.no_region(request.parameters["SourceRegion"]) from None
-
-
-@call("DescribeVolumes", tries=True)
-def _describe(request: Request) -> Any:
-    """moto shows no DeleteOnTermination."""
-    result = request.of_moto().result
-    for volume in result["Volumes"]:
-        attached = volume.attachment
-        device = attached and attached.instance.block_device_mapping.get(attached.device)
-        if device:
-            attached.delete_on_termination = bool(device.delete_on_termination)
-    return result

@@ -107,6 +107,14 @@ class LabEC2(EC2Backend):  # type: ignore[misc]
             for key, value in list(self.tags.get(resource_id, {}).items())
         ]
 
+    def describe_volumes(self, *arguments: Any, **named: Any) -> list[Any]:
+        """List volumes; moto shows no DeleteOnTermination."""
+        listed: list[Any] = super().describe_volumes(*arguments, **named)
+        for attached in [volume.attachment for volume in listed if volume.attachment]:
+            device = attached.instance.block_device_mapping.get(attached.device)
+            attached.delete_on_termination = bool(device and device.delete_on_termination)
+        return listed
+
     def associate_iam_instance_profile(
         self,
         instance_id: str,
