@@ -153,19 +153,19 @@ def last_day(text: str | None) -> date | None:
 
 
 @cache
-def _messages() -> dict[str, Any]:
-    """Not of overlays: what a program says is no fact about a team's images."""
+def read_messages() -> dict[str, Any]:
+    """The messages of other programs, without overlays: they are no facts about a team's images."""
     return read_table(KNOWLEDGE / "program_messages.yaml")
 
 
 @cache
 def message(program: str, name: str) -> re.Pattern[str]:
     """The pattern of a program's message, to be searched for in its lines."""
-    return re.compile(_messages()[program][name]["pattern"])
+    return re.compile(read_messages()[program][name]["pattern"])
 
 
 def http_reason(error: Exception) -> str:
     """Why an HTTP request failed, in a few words, without a password of a URL."""
-    text, rows = str(error), _messages()["requests"].values()
+    text, rows = str(error), read_messages()["requests"].values()
     known = (str(row["reason"]) for row in rows if re.search(row["pattern"], text))
     return next(known, masked(text, whole=True))

@@ -57,8 +57,8 @@ def amazon_linux(distro_id: str, arch: str, release: str | None = None) -> list[
 
 @cache
 def overlay_stand_ins() -> dict[str, dict[str, str]]:
-    """Distribution → name → version of the stand-ins that overlays add, in lab/packages.yaml: empty
-    packages. A mistake is an error (exit status 2) with file and line."""
+    """Distribution → name → version of the empty packages that overlays add, in
+    overlay/lab/packages.yaml. A mistake is an error (exit status 2) with file and line."""
     added: dict[str, dict[str, str]] = {}
     for path in overlay.own_files("lab/*"):
         if path.name != "packages.yaml":
