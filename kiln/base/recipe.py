@@ -90,13 +90,6 @@ class Acceptance(Block):
     until: date
     """the last day: 2027-03-31; after it `check` fails"""
 
-    @field_validator("until", mode="before")
-    @classmethod
-    def _day(cls, value: Any) -> Any:
-        if isinstance(value, str) and not vocabulary.DAY.fits(value):
-            raise ValueError(f"{vocabulary.shown(value)} is not {vocabulary.DAY.what}")
-        return value
-
 
 class Accepted(Acceptance):
     """An accepted warning, and where the row says so."""

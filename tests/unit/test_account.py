@@ -192,7 +192,6 @@ WRONG = [
     ({"tags": {"a": "x;y"}}, "'x;y' is not a tag's value"),
     ({"tags": {"cost": 42}}, "(it is 42); put it in quotes"),
     ({"proxy": "http://me:pw@p:1"}, "is not a proxy's URL without user and password"),
-    ({"proxy": "http://p:99999"}, "99999 is not a port: 1 to 65535"),
     ({"time_limits": {"cuda": "0m"}}, "'0m' is not a time such as 90m or 4h"),
     ({"time_limits": {"cudda": "3h"}}, "has no component cudda"),
     ({"mirrors": {A: "http://m"}}, "http://m has no TLS, and https://a"),
