@@ -13,7 +13,7 @@ from typing import Any
 from kiln.base import processes
 from kiln.base.account import Account
 from kiln.base.errors import KilnError, operation_failed
-from kiln.base.overlay import provisioner_file, shown_script
+from kiln.base.overlay import provisioner_file, shown_path
 from kiln.base.paths import near, short_path
 from kiln.base.processes import Stop
 from kiln.base.progress import Stage
@@ -271,7 +271,7 @@ class FailureReader:
             return None
         return Failure(
             self._component,
-            shown_script(provisioner_file(self._component)),
+            shown_path(provisioner_file(self._component)),
             "; ".join(dict.fromkeys(self._messages)) or packers_words,
             self._line,
             tuple(self._details),
