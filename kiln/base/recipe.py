@@ -207,21 +207,11 @@ class Recipe(Stack):
         return cls.model_fields[str(info.field_name)].default if value is None else value
 
     @property
-    def cuda_series(self) -> str | None:
-        """CUDA's major.minor, as in the names of its packages and folder: 11.6.2 → 11.6."""
-        return ".".join(self.cuda.split(".")[:2]) if self.cuda else None
-
-    @property
     def channel_line(self) -> str:
         """What consumers follow, as in names of parameters: al2023/lts/base/x86_64."""
         tail = f"-{self.flavor}-{self.arch}"
         stack = self.line.removeprefix(f"{self.distro.id}-").removesuffix(tail)
         return f"{self.distro.id}/{stack}/{self.flavor}/{self.arch}"
-
-    @property
-    def driver_branch(self) -> str:
-        """The driver's branch: 510.47.03 → 510."""
-        return self.driver.split(".", 1)[0]
 
     def as_json(self) -> dict[str, Any]:
         """The recipe as plain data; `Recipe.model_validate` reads it."""

@@ -215,11 +215,9 @@ def label_problem(label: str, machine: facts.InstanceType) -> str:
 def label_layout(label: str, machine: facts.InstanceType) -> tuple[bool, list[str]]:
     """Whether a label turns MIG on for a GPU of this type, and the profiles that it makes, each
     once. Off and none where there is a `label_problem`."""
-    if machine.gpu not in gpu_types():
-        return False, []
     try:
         settings = _machine_settings(label, machine)
-    except _errors.MigError:
+    except (_errors.MigError, KeyError):  # a GPU without MIG
         return False, []
     profiles = dict.fromkeys(name for each in settings for name, _ in each.shapes)
     return any(each.mode for each in settings), list(profiles)
