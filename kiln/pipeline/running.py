@@ -16,7 +16,7 @@ from pathlib import Path
 from kiln import facts
 from kiln.base import needs, vocabulary
 from kiln.base.errors import KilnError, operation_failed
-from kiln.base.paths import build_dir, short_path
+from kiln.base.paths import build_dir
 from kiln.base.processes import Stop, StoppedError, on_signals
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
@@ -24,7 +24,7 @@ from kiln.base.tags import DISTRO
 from kiln.base.vocabulary import now
 from kiln.cloud import aws, runs
 from kiln.cloud.images import require_image
-from kiln.cloud.instance import Machine
+from kiln.cloud.instance import Machine, connected
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
 from kiln.pipeline import checks, report
@@ -111,7 +111,7 @@ def verify_running(
     folder = build_dir() / RUNNING_MACHINES / run_id
     with (
         _interruptible(stop, running, exercise=exercise),
-        connected(running, run_id, folder, key) as machine,
+        reached(running, run_id, folder, key) as machine,
     ):
         _require_ssh(machine, running)
         recipe = recipe_on(machine, running.name)
@@ -156,30 +156,21 @@ def verify_running(
 
 
 @contextmanager
-def connected(running: Running, run_id: str, folder: Path, key: str | None) -> Iterator[Machine]:
-    """A machine over one shared connection, with the user's own settings of ssh below ours."""
-    with short_path(run_id, folder) as short:
-        identity = f"  IdentityFile {short}/key\n  IdentitiesOnly yes\n" if key else ""
-        if key:
-            (short / "key").symlink_to(Path(key).absolute())
-        config = short / "config"
-        config.write_text(
-            "Host *\n"
-            f"  ControlMaster auto\n  ControlPath {short}/ssh\n  ControlPersist 60\n"
-            "  BatchMode yes\n  ConnectTimeout 10\n"
-            f"  UserKnownHostsFile {short}/known_hosts ~/.ssh/known_hosts\n"
-            f"{identity}Include ~/.ssh/config\n"
-            # Unless the user's settings say otherwise (the first value counts), a key that is new
-            # is kept for this run; one that differs from the known one is refused.
-            "Host *\n  StrictHostKeyChecking accept-new\n"
-        )
-        machine = Machine(
-            running.name, running.address, running.user, config, run_id, short / "run"
-        )
-        try:
-            yield machine
-        finally:
-            machine.ssh("-O", "exit")
+def reached(running: Running, run_id: str, folder: Path, key: str | None) -> Iterator[Machine]:
+    """A machine that runs, with the user's own settings of ssh below ours."""
+    file = Path(key) if key else None
+    where = (running.name, running.address, running.user)
+    with connected(*where, run_id, folder, file) as machine:
+        known = machine.ssh_config.with_name("known_hosts")
+        with machine.ssh_config.open("a") as config:
+            config.write(
+                f"  UserKnownHostsFile {known} ~/.ssh/known_hosts\n"
+                "Include ~/.ssh/config\n"
+                # Unless the user's settings say otherwise (the first value counts), a key that is
+                # new is kept for this run; one that differs from the known one is refused.
+                "Host *\n  StrictHostKeyChecking accept-new\n"
+            )
+        yield machine
 
 
 @contextmanager

@@ -382,7 +382,7 @@ def by_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def by_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     machine = Booted("i-0", "192.0.2.1", "nobody", tmp_path / "config", "run-1", tmp_path)
-    monkeypatch.setattr(running, "connected", lambda *_, **__: nullcontext(machine))
+    monkeypatch.setattr(running, "reached", lambda *_, **__: nullcontext(machine))
     running.verify_running(
         running.at_host("nobody@192.0.2.1"),
         Ready("a test"),
