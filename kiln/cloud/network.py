@@ -163,16 +163,7 @@ def _subnets(client: EC2Client, account: Account) -> list[Any]:
     found = {
         subnet["SubnetId"]: subnet for subnet in client.describe_subnets(SubnetIds=ids)["Subnets"]
     }
-    subnets: list[Any] = [found[subnet_id] for subnet_id in ids]
-    for subnet in subnets[1:]:
-        for key, what in (("VpcId", "VPC"), ("MapPublicIpOnLaunch", "kind of address")):
-            if subnet.get(key) != subnets[0].get(key):
-                raise operation_failed(
-                    f"subnet_ids: {subnet['SubnetId']} has another {what} than "
-                    f"{subnets[0]['SubnetId']}: {subnet.get(key)}, not {subnets[0].get(key)}",
-                    hint="name subnets of one VPC that all give public addresses, or none",
-                )
-    return subnets
+    return [found[subnet_id] for subnet_id in ids]
 
 
 def _filtered(client: EC2Client, wanted: SubnetFilter) -> Any:

@@ -109,7 +109,7 @@ def _run_packer(
 ) -> BuildResult:
     """One run of Packer on a folder of HCL. Its log is the run's packer.log."""
     plan, packer, run = output.plan, output.packer, output.draft.run
-    inputs = plan.target.hooks.packer_inputs(run.folder, plan.recipe)
+    var_files, environment = plan.target.hooks.packer_inputs(run.folder, plan.recipe)
     with short_path(run.id, run.folder) as short:
         # Packer reads {{ in a path as a template, and leaves its log behind when it is killed.
         (short / "key").symlink_to(key_file.absolute())
@@ -119,11 +119,11 @@ def _run_packer(
             log=run.folder / "packer.log",
             manifest=run.folder / "manifest.json",
             variables={**variables, "ssh_private_key_file": str(short / "key")},
-            var_files=list(inputs.var_files),
+            var_files=var_files,
             on_event=output.read,
             stop=stop,
             environment={
-                **inputs.environment,
+                **environment,
                 **processes.run_environment(run.id),
                 "TMPDIR": str(short),
             },
@@ -294,21 +294,10 @@ def error_of(output: PackerOutput, result: BuildResult, unreached: str) -> KilnE
     with contextlib.suppress(KilnError):
         last = "; ".join([last, *cleanup.ended_by_ec2(plan.target, run.id)])
     unreached = unreached if message("packer", "no_ssh").search(last) else ""
-    hints = (aws.hint_in(last), _about_key(plan, last), unreached, f"the whole log: {log}")
+    hints = (aws.hint_in(last), unreached, f"the whole log: {log}")
     return operation_failed(
         f"{plan.recipe.name}: packer build failed: {aws.without_encoded(last)}",
         hint="\n  ".join(filter(None, hints)),
-    )
-
-
-def _about_key(plan: Plan, reason: str) -> str:
-    """EC2 does not say that it is the key when it cannot use that of a volume."""
-    # https://repost.aws/knowledge-center/kms-iam-ec2-permission
-    if not plan.account.kms_key_id or "Client.InternalError" not in reason:
-        return ""
-    return (
-        f"EC2 says so if it cannot use a volume's key: is {plan.account.kms_key_id} (kms_key_id) a "
-        f"key in {plan.target.region}, enabled, and may this role use it?"
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kiln.base.errors import OPERATION_FAILED, KilnError, Place, operation_failed
@@ -41,33 +41,25 @@ class ProvisionerError(KilnError):
         self.failure = failure
 
 
+@dataclass
 class Draft:
     """A run's record as far as it is known, and what the run has launched."""
 
-    def __init__(
-        self,
-        first: Record,
-        run: Run,
-        target: Target,
-        progress: Progress,
-        stop: Stop,
-        bucket: RecordsBucket | None = None,
-    ) -> None:
-        self.record = first
-        self.run = run
-        self.target = target
-        self.progress = progress
-        self.stop = stop
-        # Where the record is kept for other machines.
-        self.bucket = bucket
-        # The ids of the instances of the run, as they are launched.
-        self.launched: list[str] = []
-        # What the clean-up leaves alone: the build instance of `--on-error keep`, its groups.
-        self.kept: tuple[str, ...] = ()
-        # Whether the record still has the recipe of a row in the place of the image's own.
-        self.recipe_unread = False
-        # Whether Packer was killed: what it was asking EC2 for may appear after the clean-up.
-        self.cut_short = False
+    record: Record
+    run: Run
+    target: Target
+    progress: Progress
+    stop: Stop
+    # Where the record is kept for other machines.
+    bucket: RecordsBucket | None = None
+    # The ids of the instances of the run, as they are launched.
+    launched: list[str] = field(default_factory=list)
+    # What the clean-up leaves alone: the build instance of `--on-error keep`, its groups.
+    kept: tuple[str, ...] = ()
+    # Whether the record still has the recipe of a row in the place of the image's own.
+    recipe_unread: bool = False
+    # Whether Packer was killed: what it was asking EC2 for may appear after the clean-up.
+    cut_short: bool = False
 
     def note(self, **facts: Any) -> None:
         """Note facts of the record, by its fields."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pydantic import ValidationError
 
@@ -42,7 +42,7 @@ from kiln.packer.render import recipe_digest
 from kiln.pipeline import checks, records
 from kiln.pipeline.draft import Draft, recorded
 from kiln.pipeline.record import Record
-from kiln.pipeline.records import RecordsBucket, bucket_at
+from kiln.pipeline.records import bucket_at
 
 ON_THE_IMAGE = "/etc/kiln/recipe.json on the image"
 
@@ -79,10 +79,9 @@ def judge(
         if own_kernel:
             with progress.stage("disk of the AMI") as stage:
                 disk = target.hooks.own_kernel(ami_id, draft.record.recipe, own_kernel)
-                own = until_checked.enter_context(disk)
-                stage.note = own.how
-            boot = replace(boot, tags=own.tags)
-            draft.note(own_kernel=own.how)
+                own_tags, stage.note = until_checked.enter_context(disk)
+            boot = replace(boot, tags=own_tags)
+            draft.note(own_kernel=stage.note)
         with progress.stage("boot the AMI") as stage:
             machine = until_checked.enter_context(booted(boot, target, stage, progress.say, stop))
             stage.note = f"{machine.instance_id} ({boot.instance_type})"
@@ -168,40 +167,32 @@ def require_components(recipe: Recipe, image: str) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Baked:
-    """The recipe that an AMI is checked against, and the one whose arch, user and instance type it
-    is booted with.
-
-    `recipe` None means that it is to be read from the image (`ON_THE_IMAGE`), because neither a
-    record nor a row of the matrix has it.
-    """
-
-    name: str
-    booted_as: Recipe
-    recipe: Recipe | None
-    recipe_from: str
-
-
-def baked(ami_id: str, tags: Mapping[str, str], recipes: Sequence[Recipe]) -> Baked:
-    """What its tags, the records and the matrix say about an AMI before it is booted.
+def known_recipe(
+    ami_id: str, tags: Mapping[str, str], recipes: Sequence[Recipe]
+) -> tuple[Recipe, str]:
+    """The recipe that an AMI is checked against, and where it was found.
 
     A row of the same name counts only if it still has the digest of the AMI's tag: a row that has
-    changed since describes another AMI.
+    changed since describes another AMI. Where the recipe is to be read from the image
+    (`ON_THE_IMAGE`), it is that of a row whose arch, user and instance type boot the AMI.
     """
-    name = tags.get(RECIPE)
+    if built := records.of_ami(ami_id):
+        return built.recipe, f"the record of run {built.run_id}"
+    row = next((recipe for recipe in recipes if recipe.name == tags[RECIPE]), None)
+    if row and recipe_digest(row) == tags.get(RECIPE_DIGEST):
+        return row, f"{row.row.file}, by the tagged digest"
+    return row or _same_kind(ami_id, tags, recipes), ON_THE_IMAGE
+
+
+def _require_name(image: Image) -> str:
+    """The name of the recipe that an AMI was built from, by its tag."""
+    name = image.tags.get(RECIPE)
     if not name:
         raise KilnError(
-            f"{ami_id} has no tag {RECIPE}",
+            f"{image.ami_id} has no tag {RECIPE}",
             hint="only AMIs that AMI Kiln built can be verified; see ./invoke list",
         )
-    vocabulary.RECIPE_NAME.required(name, f"{ami_id}: its tag {RECIPE}")
-    if built := records.of_ami(ami_id):
-        return Baked(name, built.recipe, built.recipe, f"the record of run {built.run_id}")
-    row = next((recipe for recipe in recipes if recipe.name == name), None)
-    if row and recipe_digest(row) == tags.get(RECIPE_DIGEST):
-        return Baked(name, row, row, f"{row.row.file}, by the tagged digest")
-    return Baked(name, row or _same_kind(ami_id, tags, recipes), None, ON_THE_IMAGE)
+    return str(vocabulary.RECIPE_NAME.required(name, f"{image.ami_id}: its tag {RECIPE}"))
 
 
 def _same_kind(ami_id: str, tags: Mapping[str, str], recipes: Sequence[Recipe]) -> Recipe:
@@ -241,46 +232,44 @@ def verify_by_id(
             [], progress, install=install, own_kernel=own_kernel is not None, ami_id=ami_id
         )
         image = require_image(target, ami_id)
-        bucket = _bucket(image.tags.get(RECIPE, ""), aws_flags, target)
+        name = _require_name(image)
+        account = load.load_account(name)
+        bucket = bucket_at(records_bucket(account, aws_flags), target)
         if bucket:
-            bucket.fetch_row(image.tags[RECIPE], progress.say)
-        known = baked(ami_id, image.tags, load.load_recipes())
-        progress.say(f"checked against: {known.recipe_from}")
-        if known.recipe:
-            require_components(known.recipe, ami_id)
+            bucket.fetch_row(name, progress.say)
+        recipe, source = known_recipe(ami_id, image.tags, load.load_recipes())
+        progress.say(f"checked against: {source}")
+        if source != ON_THE_IMAGE:
+            require_components(recipe, ami_id)
         elif own_kernel:
             raise KilnError(
                 f"{ami_id} cannot boot its own kernel: neither a record of its build nor a row of "
                 "the matrix says what is on it"
             )
-        account = overridden(load.load_account(known.name), aws_flags, known.booted_as.arch)
+        account = overridden(account, aws_flags, recipe.arch)
         for line in account.shown():
             progress.say(f"aws: {line}")
-        kind = instance_type or known.booted_as.verify_instance_type
+        kind = instance_type or recipe.verify_instance_type
         if target.bills:
             progress.say(f"will launch: {kind} in {target.region} for {ami_id}")
             target = target.identified()
         runs.clean_dead_runs(target, progress)
         stop = Stop()
         with on_signals(stop):
-            first = _first_facts(image, known, kind, target)
+            first = _first_facts(image, recipe, kind, target)
+            run_stop = stop.of_run()
             with recorded(
-                known.name,
-                first,
-                target,
-                progress,
-                stop.of_run(),
-                bucket,
-                delete_ami_on_failure=False,
+                name, first, target, progress, run_stop, bucket, delete_ami_on_failure=False
             ) as draft:
-                draft.recipe_unread = known.recipe is None
+                draft.note(recipe_from=source)
+                draft.recipe_unread = source == ON_THE_IMAGE
                 with progress.stage("key pair, security group"):
                     access = make_access(draft.run, target, account)
                 judge(
                     draft,
                     access,
                     ami_id,
-                    user=known.booted_as.distro.ssh_user,
+                    user=recipe.distro.ssh_user,
                     account=account,
                     own_kernel=own_kernel,
                     keyword=keyword,
@@ -288,25 +277,17 @@ def verify_by_id(
             return draft.record
 
 
-def _bucket(row: str, aws_flags: Mapping[str, str], target: Target) -> RecordsBucket | None:
-    """Where records of a row are shared; None if nowhere, or if `row` is not a row's name."""
-    if not vocabulary.RECIPE_NAME.fits(row):
-        return None
-    return bucket_at(records_bucket(load.load_account(row), aws_flags), target)
-
-
-def _first_facts(image: Image, known: Baked, instance_type: str, target: Target) -> Record:
+def _first_facts(image: Image, recipe: Recipe, instance_type: str, target: Target) -> Record:
     """What a record says before its run."""
     parent = image.tags.get(SOURCE_AMI)
     return Record(
         run_id="",
         kind="verify",
         status="unverified",
-        recipe=known.recipe or known.booted_as,
-        recipe_from=known.recipe_from,
+        recipe=recipe,
         recipe_digest=image.tags.get(RECIPE_DIGEST),
         input_digest=image.tags.get(INPUT_DIGEST),
-        **{**target.record_fields(known.booted_as.arch), "vendors": None},
+        **{**target.record_fields(recipe.arch), "vendors": None},
         ami_id=image.ami_id,
         source_ami=ParentAmi(parent, "", "", f"tag {SOURCE_AMI}") if parent else None,
         verify_instance_type=instance_type,

@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 from kiln.base.account import Account
 from kiln.base.errors import KilnError
 from kiln.base.processes import Stop
-from kiln.cloud import aws, capacity, instance, network
+from kiln.cloud import aws, capacity, instance
 from kiln.cloud.capacity import Launch, Try
 from kiln.cloud.network import Access, Network
 from kiln.cloud.target import Target
@@ -154,21 +154,6 @@ def test_another_answer_than_no_capacity_ends_it(
     with pytest.raises(KilnError) as ended:
         tries(Ec2(subnet_0aaaaaaa=code), monkeypatch)
     assert str(ended.value).count("subnet-") == len(asked)
-
-
-def test_subnets_of_two_vpcs_are_refused_before_anything_is_made(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Subnets:
-        def describe_subnets(self, **asked: Any) -> Any:
-            found = [
-                {"SubnetId": subnet, "VpcId": f"vpc-{subnet[-1]}"} for subnet in asked["SubnetIds"]
-            ]
-            return {"Subnets": found[::-1]}
-
-    monkeypatch.setattr(aws, "ec2", lambda target: Subnets())
-    with pytest.raises(KilnError, match=f"{B} has another VPC than {A}: vpc-b, not vpc-a"):
-        network.find_network(Account(subnet_ids=(A, B)), AWS)
 
 
 def test_subnets_of_a_flag_take_the_place_of_a_filter_of_the_matrix() -> None:
