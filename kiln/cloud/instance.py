@@ -21,9 +21,8 @@ from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import short_path
 from kiln.base.processes import Stop
 from kiln.base.progress import Stage
-from kiln.cloud import aws, capacity, cleanup, session
-from kiln.cloud.capacity import Try
-from kiln.cloud.network import Access, Network
+from kiln.cloud import aws, cleanup, session
+from kiln.cloud.network import Access, Network, Try, launches, launches_left, no_capacity
 from kiln.cloud.target import Target
 from kiln.facts.tables import message
 
@@ -150,23 +149,22 @@ def _launch(client: Any, boot: Boot, target: Target) -> Any:
             {"ResourceType": resource, "Tags": tags} for resource in ("instance", "volume")
         ],
     }
-    left = capacity.launches(account, target, [kind], access.network.subnets)
+    left = launches(account, target, [kind], access.network.subnets)
     while True:
-        subnet, reservation = left[0].subnet_id, left[0].reservation
-        market = capacity.market_of(account.spot, reservation)
-        wanted = launch_settings(access, account, reservation, subnet)
+        launch = left[0]
+        wanted = launch_settings(access, account, launch.reservation, launch.subnet_id)
         try:
             made = client.run_instances(**request, **wanted)["Instances"][0]
         except ClientError as error:
             answer = str(error)
-            if not capacity.no_capacity(answer):
+            if not no_capacity(answer):
                 raise
-            boot.tried(Try("verify", kind, subnet, market, answer))
-            left = capacity.after(left, answer)
+            boot.tried(launch.tried("verify", account, answer))
+            left = launches_left(left, answer)
             if not left:
                 raise
         else:
-            boot.tried(Try("verify", kind, subnet, market, ""))
+            boot.tried(launch.tried("verify", account, ""))
             return made
 
 

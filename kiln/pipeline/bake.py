@@ -17,10 +17,9 @@ from kiln.base.overlay import provisioner_file, shown_script
 from kiln.base.paths import near, short_path
 from kiln.base.processes import Stop
 from kiln.base.progress import Stage
-from kiln.cloud import aws, capacity, cleanup
-from kiln.cloud.capacity import Launch, Try
+from kiln.cloud import aws, cleanup
 from kiln.cloud.instance import ssh_timeout
-from kiln.cloud.network import Access
+from kiln.cloud.network import Access, Launch, launches, launches_left, no_capacity
 from kiln.cloud.runs import Run
 from kiln.facts.tables import message
 from kiln.packer.process import BuildResult, Event, run_build, waits_for
@@ -63,18 +62,17 @@ def bake(
     }
     # In the run's own folder, so that a concurrent edit in the checkout has no effect.
     folder = write_inputs(plan.rendered, run.folder)
-    left = capacity.launches(plan.account, target, plan.instance_types, network.subnets)
+    left = launches(plan.account, target, plan.instance_types, network.subnets)
     while True:
         launch = left[0]
         output = PackerOutput(plan, packer, stage, draft)
         before = len(draft.launched)
         given = {**variables, **_of_launch(launch, packer)}
         result = _run_packer(output, folder, given, access.key_file, stop)
-        answer = next(filter(capacity.no_capacity, result.errors), "").strip()
+        answer = next(filter(no_capacity, result.errors), "").strip()
         if answer or len(draft.launched) > before:
-            market = capacity.market_of(plan.account.spot, launch.reservation)
-            draft.tried(Try("bake", launch.instance_type, launch.subnet_id, market, answer))
-        left = capacity.after(left, answer)
+            draft.tried(launch.tried("bake", plan.account, answer))
+        left = launches_left(left, answer)
         if not (result.exit_status and answer and left) or result.interrupted:
             break
         stage.line(f"{launch} cannot be had ({answer}): next {left[0]}")

@@ -17,9 +17,8 @@ from kiln.base.processes import Stop, StoppedError
 from kiln.base.progress import Progress
 from kiln.base.vocabulary import now
 from kiln.cloud import cleanup, runs
-from kiln.cloud.capacity import Try
 from kiln.cloud.cleanup import Removal
-from kiln.cloud.network import forget_key
+from kiln.cloud.network import Try, forget_key
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
 from kiln.pipeline import record as recording

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
-from kiln.cloud.capacity import Try
+from kiln.cloud.network import Try
 from kiln.cloud.runs import Run
 from kiln.cloud.target import ParentAmi
 from kiln.pipeline.checks import Checks

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base.templates import render
-from kiln.cloud.capacity import Try
+from kiln.cloud.network import Try
 from kiln.pipeline.checks import Check
 from kiln.pipeline.record import Record
 
