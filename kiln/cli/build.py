@@ -218,10 +218,10 @@ def _verify_running(
 ) -> int:
     from kiln.base.progress import Progress
     from kiln.cli import targets
-    from kiln.pipeline import running
+    from kiln.pipeline import verify as verifies
 
-    checked = running.verify_running(
-        running.at_host(host) if host else running.at_instance(str(instance), target),
+    checked = verifies.verify_running(
+        verifies.at_host(host) if host else verifies.at_instance(str(instance), target),
         target,
         Progress(),
         kind_of_machine=targets.kind_of_machine,

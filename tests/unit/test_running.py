@@ -18,8 +18,8 @@ from kiln.base.errors import KilnError
 from kiln.base.processes import Stop
 from kiln.base.progress import Progress
 from kiln.matrix.load import load_recipes
-from kiln.pipeline import running
-from kiln.pipeline.running import Running, at_host, reached
+from kiln.pipeline import verify
+from kiln.pipeline.verify import Running, at_host, reached
 from tests.unit import commands
 
 
@@ -75,11 +75,11 @@ def test_ctrl_c_while_the_checks_run_is_one_message(
         stop.check()
 
     monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path))
-    monkeypatch.setattr(running, "reached", lambda *given: nullcontext(machine))
-    monkeypatch.setattr(running.checks, "expectations", lambda *given, **more: {})
-    monkeypatch.setattr(running.checks, "run_checks", run_checks)
+    monkeypatch.setattr(verify, "reached", lambda *given: nullcontext(machine))
+    monkeypatch.setattr(verify.checks, "expectations", lambda *given, **more: {})
+    monkeypatch.setattr(verify.checks, "run_checks", run_checks)
     with pytest.raises(KilnError, match=r"admin@203\.0\.113\.7: interrupted") as refused:
-        running.verify_running(
+        verify.verify_running(
             at_host("admin@203.0.113.7"),
             MagicMock(),
             Progress(),

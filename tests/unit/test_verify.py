@@ -27,7 +27,7 @@ from kiln.cloud.runs import Run
 from kiln.cloud.target import OwnKernel
 from kiln.matrix import load
 from kiln.packer.render import recipe_digest
-from kiln.pipeline import checks, running, verify
+from kiln.pipeline import checks, verify
 from kiln.pipeline.checks import Check, Checks
 from kiln.pipeline.draft import Draft
 from kiln.pipeline.verify import ON_THE_IMAGE, known_recipe
@@ -381,9 +381,9 @@ def by_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def by_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     machine = Booted("i-0", "192.0.2.1", "nobody", tmp_path / "config", "run-1", tmp_path)
-    monkeypatch.setattr(running, "reached", lambda *_, **__: nullcontext(machine))
-    running.verify_running(
-        running.at_host("nobody@192.0.2.1"),
+    monkeypatch.setattr(verify, "reached", lambda *_, **__: nullcontext(machine))
+    verify.verify_running(
+        verify.at_host("nobody@192.0.2.1"),
         Ready("a test"),
         Progress(io.StringIO()),
         key=None,
