@@ -6,7 +6,7 @@ import contextlib
 import re
 import shlex
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +37,9 @@ _DETAIL = re.compile(r"kiln: [\w-]+:   (.*)")
 _PLACE = re.compile(r"at: [\w-]+\.sh line (\d+)")
 
 
-@dataclass(frozen=True)
-class BakedAmi:
-    """The AMI in the plan's region, the type that baked it, and each component's seconds."""
-
-    ami_id: str
-    instance_type: str
-    component_seconds: dict[str, float]
-
-
-def bake(
-    plan: Plan, packer: Packer, draft: Draft, access: Access, stage: Stage, stop: Stop
-) -> BakedAmi:
-    """Run Packer on a plan's HCL, on the first of its instance types that EC2 has."""
+def bake(plan: Plan, packer: Packer, draft: Draft, access: Access, stage: Stage, stop: Stop) -> str:
+    """Run Packer on a plan's HCL, on the first of its instance types that EC2 has; the AMI's id,
+    which the draft notes with the type and each component's seconds."""
     target, run, network = plan.target, draft.run, access.network
     variables: dict[str, Any] = {
         **run_variables(plan, run, draft.record.git_commit),
@@ -84,7 +74,14 @@ def bake(
         if plan.options.keep_instance:
             error.hint += f"\n  {keep_instance(plan, draft, access)}"
         raise error
-    return BakedAmi(result.amis[target.region], launch.instance_type, output.reader.seconds())
+    ami_id = result.amis[target.region]
+    draft.note(
+        ami_id=ami_id,
+        amis={target.region: ami_id},
+        instance_type=launch.instance_type,
+        component_seconds=output.reader.seconds(),
+    )
+    return ami_id
 
 
 def run_variables(plan: Plan, run: Run, git_commit: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 from kiln.base.errors import OPERATION_FAILED, KilnError, Place, operation_failed
 from kiln.base.processes import Stop, StoppedError
 from kiln.base.progress import Progress
+from kiln.base.recipe import Recipe
 from kiln.base.vocabulary import now
 from kiln.cloud import cleanup, runs
 from kiln.cloud.cleanup import Removal
@@ -99,21 +100,26 @@ class Draft:
 @contextlib.contextmanager
 def recorded(
     name: str,
-    first: Record,
+    recipe: Recipe,
     target: Target,
     progress: Progress,
     stop: Stop,
     bucket: RecordsBucket | None,
     *,
     delete_ami_on_failure: bool,
+    **facts: Any,
 ) -> Iterator[Draft]:
-    """A run of a recipe, by its name: begun, watched, cleaned up and recorded however the block
-    ends.
-
-    `first` is what is known before; its run, folder and start are filled in.
-    """
+    """A run, in the folder of a recipe's name: begun, watched, cleaned up and recorded however the
+    block ends. `facts` of the record are known before."""
     with runs.started(name, target) as run, runs.watching(run.id, target, stop):
-        first = replace(first, run_id=run.id, folder=str(run.folder), started=now())
+        first = Record(
+            run_id=run.id,
+            recipe=recipe,
+            folder=str(run.folder),
+            started=now(),
+            git_commit=runs.git_commit(),
+            **{**target.record_fields(recipe.arch), **facts},
+        )
         draft = Draft(first, run, target, progress, stop, bucket)
         with cleaned_up(draft, delete_ami_on_failure=delete_ami_on_failure):
             yield draft

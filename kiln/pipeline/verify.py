@@ -64,24 +64,23 @@ ON_THE_IMAGE = "/etc/kiln/recipe.json on the image"
 def judge(
     draft: Draft,
     access: Access,
-    ami_id: str,
-    *,
-    user: str,
     account: Account,
+    *,
     own_kernel: OwnKernel | None = None,
     keyword: str | None = None,
 ) -> None:
-    """Boot the AMI, run its checks, tag it; notes `checks`, `versions`, `status` in the draft.
+    """Boot the draft's AMI, run its checks, tag it; notes `checks`, `versions`, `status`.
 
     With `keyword`, pytest's -k, only a part is checked; that is not a verdict, and the AMI's tag
     stays as it is. With `own_kernel` the instance boots the AMI's own kernel, whatever the target's
     other instances do.
     """
     progress, target, stop = draft.progress, draft.target, draft.stop
+    ami_id = str(draft.record.ami_id)
     boot = Boot(
         ami_id,
         str(draft.record.verify_instance_type),
-        user,
+        draft.record.recipe.distro.ssh_user,
         draft.run.id,
         draft.run.folder,
         access,
@@ -268,47 +267,31 @@ def verify_by_id(
             progress.say(f"will launch: {kind} in {target.region} for {ami_id}")
             target = target.identified()
         runs.clean_dead_runs(target, progress)
-        stop = Stop()
+        stop, parent = Stop(), image.tags.get(SOURCE_AMI)
         with on_signals(stop):
-            first = _first_facts(image, recipe, kind, target)
-            run_stop = stop.of_run()
             with recorded(
-                name, first, target, progress, run_stop, bucket, delete_ami_on_failure=False
+                name,
+                recipe,
+                target,
+                progress,
+                stop.of_run(),
+                bucket,
+                delete_ami_on_failure=False,
+                kind="verify",
+                status="unverified",
+                vendors=None,
+                recipe_from=source,
+                recipe_digest=image.tags.get(RECIPE_DIGEST),
+                input_digest=image.tags.get(INPUT_DIGEST),
+                ami_id=ami_id,
+                source_ami=ParentAmi(parent, "", "", f"tag {SOURCE_AMI}") if parent else None,
+                verify_instance_type=kind,
             ) as draft:
-                draft.note(recipe_from=source)
                 draft.recipe_unread = source == ON_THE_IMAGE
                 with progress.stage("key pair, security group"):
                     access = make_access(draft.run, target, account)
-                judge(
-                    draft,
-                    access,
-                    ami_id,
-                    user=recipe.distro.ssh_user,
-                    account=account,
-                    own_kernel=own_kernel,
-                    keyword=keyword,
-                )
+                judge(draft, access, account, own_kernel=own_kernel, keyword=keyword)
             return draft.record
-
-
-def _first_facts(image: Image, recipe: Recipe, instance_type: str, target: Target) -> Record:
-    """What a record says before its run."""
-    parent = image.tags.get(SOURCE_AMI)
-    return Record(
-        run_id="",
-        kind="verify",
-        status="unverified",
-        recipe=recipe,
-        recipe_digest=image.tags.get(RECIPE_DIGEST),
-        input_digest=image.tags.get(INPUT_DIGEST),
-        **{**target.record_fields(recipe.arch), "vendors": None},
-        ami_id=image.ami_id,
-        source_ami=ParentAmi(parent, "", "", f"tag {SOURCE_AMI}") if parent else None,
-        verify_instance_type=instance_type,
-        git_commit=runs.git_commit(),
-        started="",
-        folder="",
-    )
 
 
 def smoke_test(*, install: bool) -> Callable[[Target, str], None]:

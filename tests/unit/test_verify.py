@@ -287,11 +287,13 @@ def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Dra
         monkeypatch.setattr(verify, "booted", boot)
         monkeypatch.setattr(verify.checks, "run_checks", lambda *_, **__: verdict(*outcomes))
         monkeypatch.setattr(aws, "ec2", lambda target: ec2)
-        first = a_record(recipe=OLD, verify_instance_type="g4dn.xlarge", status="failed")
+        first = a_record(
+            recipe=OLD, verify_instance_type="g4dn.xlarge", status="failed", ami_id=AMI
+        )
         run = Run("20261121T000000Z-aaaa", "row", tmp_path)
         draft = Draft(first, run, Ready("a test"), Progress(io.StringIO()), stop)
         try:
-            verify.judge(draft, MagicMock(), AMI, user="u", account=Account(), **more)
+            verify.judge(draft, MagicMock(), Account(), **more)
         finally:
             assert booted[0].tags == ({"own": "yes"} if more.get("own_kernel") else {})
         return draft
@@ -376,7 +378,7 @@ def by_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     machine = Booted("i-0", "192.0.2.1", "nobody", tmp_path / "config", "run-1", tmp_path)
     monkeypatch.setattr(verify, "booted", lambda *_: nullcontext(machine))
     draft = MagicMock()
-    verify.judge(draft, MagicMock(), AMI, user="nobody", account=Account())
+    verify.judge(draft, MagicMock(), Account())
 
 
 def by_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -447,8 +449,8 @@ def test_verify_boots_the_type_that_is_asked_for_after_dead_runs_are_gone(
 ) -> None:
     steps: list[Any] = []
 
-    def recorded(name: str, first: Any, *_: Any, delete_ami_on_failure: bool) -> None:
-        steps.extend([first.verify_instance_type, first.status, delete_ami_on_failure])
+    def recorded(*_: Any, delete_ami_on_failure: bool, **facts: Any) -> None:
+        steps.extend([facts["verify_instance_type"], facts["status"], delete_ami_on_failure])
         raise BegunError
 
     image = an_image(tags=tags(**{"kiln:recipe-digest": recipe_digest(ROW)}))
