@@ -7,7 +7,6 @@ Everything that a run creates carries its id and is removed at its end, except a
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,7 +22,7 @@ from kiln.cloud.network import Try, forget_key
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
 from kiln.pipeline import record as recording
-from kiln.pipeline import records, report
+from kiln.pipeline import report
 from kiln.pipeline.record import Failure, Record
 from kiln.pipeline.records import RecordsBucket
 
@@ -76,7 +75,7 @@ class Draft:
             return
         self.note(finished=now(), seconds=dict(self.progress.seconds))
         recording.write_record(self.run, self.record)
-        report.write_report(self.run.folder / "report.html", self.record, self._before)
+        report.write_report(self.run.folder / "report.html", self.record)
 
     def end(self) -> None:
         """Write the record as it stays, here and where other machines find it.
@@ -90,11 +89,6 @@ class Draft:
                 self.bucket.keep(self.record)
             except KilnError as error:
                 self.progress.say(str(error))
-
-    @functools.cached_property
-    def _before(self) -> Record | None:
-        """The row's build before this one, of which this folder has a record."""
-        return records.build_before(self.record) if self.record.kind == "build" else None
 
 
 @contextlib.contextmanager

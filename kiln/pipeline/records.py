@@ -27,7 +27,7 @@ RUNNING_MACHINES = "running-machines"
 _FOLDER, _NAME = "runs", "record.json"
 # Of a row: what was built before concerns nobody.
 _NEWEST = 20
-# In search of an AMI's id, or of the build before another one.
+# In search of an AMI's id.
 _SEARCHED = 200
 # Bytes. The record of an image with all its packages has less than one million.
 _LARGEST = 8_000_000
@@ -88,21 +88,6 @@ def _read(paths: Sequence[Path], unread: list[KilnError] | None = None) -> list[
             if unread is not None:
                 unread.append(error)
     return records
-
-
-def build_before(this: Record) -> Record | None:
-    """The newest earlier build of the same line on the same target that has a version-info.
-
-    A recipe's name has its versions, so the build before may have another name.
-    """
-    paths = [path for path in build_dir().glob(f"*/*/{_NAME}") if path.parent.name < this.run_id]
-    paths.sort(key=lambda path: path.parent.name, reverse=True)
-    wanted = ("build", this.target, this.recipe.line)
-    for path in paths[:_SEARCHED]:
-        for other in _read([path]):
-            if (other.kind, other.target, other.recipe.line) == wanted and other.versions:
-                return other
-    return None
 
 
 Refused = Callable[[str], None]
