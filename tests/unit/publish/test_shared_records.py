@@ -125,16 +125,6 @@ def test_a_file_that_is_not_a_record_of_that_run_is_left_out_and_reported(
     assert why in line
 
 
-def test_runs_of_known_ids_are_fetched_without_a_list_of_the_bucket(shelf: RecordsBucket) -> None:
-    shelf.keep(a_record(run_id=RUN))
-    # A bucket has all runs of all nights; a run that was killed has no record.
-    wanted = {RECIPE.name: RUN, "al2023-x": RUN}
-    with faulty(faults.refuses("ListObjectsV2", "AccessDenied")):
-        shelf.fetch_runs(wanted, pytest.fail)
-    assert [record.run_id for record in records.all_of(RECIPE.name)] == [RUN]
-    assert not (build_dir() / "al2023-x").exists()
-
-
 @pytest.mark.parametrize("name", [RUN, RECIPE.name, "ami-0fade000"])
 def test_diff_finds_a_build_of_another_machine_by_each_of_its_names(
     shelf: RecordsBucket, name: str, monkeypatch: pytest.MonkeyPatch
