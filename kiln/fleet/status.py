@@ -258,7 +258,7 @@ def last_metrics(
             "EndTime": utc_now() + timedelta(minutes=1),
             "ScanBy": "TimestampDescending",
         }
-        client = aws.cloudwatch(target)
+        client = aws.client("cloudwatch", target)
         with aws.explained("CloudWatch could not be asked for metrics"):
             for result in aws.paginated(client, "get_metric_data", "MetricDataResults", **asked):
                 key = batch[int(result["Id"][1:])]
@@ -321,7 +321,7 @@ def _events(
 
 def _logged(target: Target, group: str, operation: str, key: str, **query: Any) -> Iterator[Any]:
     """Yield what CloudWatch Logs has in a group; nothing where there is no such group."""
-    logs = aws.logs(target)
+    logs = aws.client("logs", target)
     with aws.explained(f"the log group {group} could not be read"):
         try:
             yield from aws.paginated(logs, operation, key, logGroupName=group, **query)

@@ -23,7 +23,7 @@ def run_batch(
     target: Target, project: str, commands: Mapping[str, str], say: Say, pause: float = 30.0
 ) -> None:
     """Run each row's command in a batch of a CodeBuild project, and once more those that failed."""
-    client = aws.codebuild(target)
+    client = aws.client("codebuild", target)
     request = {"projectName": project, "buildspecOverride": batch_buildspec(commands)}
     with aws.explained(f"the batch of {project} could not be run"):
         batch = str(client.start_build_batch(**request)["buildBatch"]["id"])

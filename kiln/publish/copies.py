@@ -165,7 +165,9 @@ def _is_key(target: Target, used: str, wanted: str) -> bool:
     if "alias/" not in wanted:
         return False
     with aws.explained(f"the KMS key {wanted} could not be looked up in {target.region}"):
-        return bool(used == aws.kms(target).describe_key(KeyId=wanted)["KeyMetadata"]["Arn"])
+        return bool(
+            used == aws.client("kms", target).describe_key(KeyId=wanted)["KeyMetadata"]["Arn"]
+        )
 
 
 # Permissions

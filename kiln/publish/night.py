@@ -20,8 +20,8 @@ from kiln.base.recipe import Recipe
 from kiln.base.tags import INPUT_DIGEST, RECIPE, RECIPE_DIGEST, SOURCE_AMI, VERIFIED, says_verified
 from kiln.base.templates import render
 from kiln.base.vocabulary import as_stamp, printable, read_time, utc_now
-from kiln.cloud import aws, parents
-from kiln.cloud.images import Image, own_images
+from kiln.cloud import aws
+from kiln.cloud.images import Image, ParentNotFoundError, own_images, parent_finder
 from kiln.cloud.target import Target
 from kiln.pipeline import plan as planning
 from kiln.pipeline.build import Outcome
@@ -81,12 +81,12 @@ def plan_night(lines: Iterable[Line], target: Target) -> list[DueRow]:
     """
     images = own_images(target)
     held = {(holding.line, holding.channel): holding for holding in channels.all_held(target)}
-    find, options = parents.once(), Options(aws_flags={"region": target.region})
+    find, options = parent_finder(), Options(aws_flags={"region": target.region})
     rows = []
     for line in lines:
         try:
             plan = planning.plan_build(line.recipe, target, options, find=find)
-        except parents.ParentNotFoundError as error:
+        except ParentNotFoundError as error:
             rows.append(DueRow(line, "fail", error.message))
             continue
         rows.append(_due(line, plan, images, held.get((line.name, line.settings.channels[0]))))
@@ -345,7 +345,7 @@ def send_report(target: Target, topic: str, results: Sequence[RowResult]) -> Non
     # SNS takes a message for a topic in the topic's own region alone.
     there = target.in_region(topic.split(":")[3])
     with aws.explained(f"the report could not be sent to {topic}"):
-        aws.sns(there).publish(
+        aws.client("sns", there).publish(
             TopicArn=topic,
             Subject=f"AMI Kiln, nightly: {night_counts(results)}"[:_SUBJECT],
             Message=printable(report_text(results)).encode()[:_MESSAGE].decode(errors="ignore"),

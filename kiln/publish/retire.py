@@ -283,7 +283,7 @@ def _value(target: Target, name: str) -> str:
 
 def _resources(target: Target) -> Iterator[tuple[Any, str]]:
     """Yield what can name an AMI in the target's region, and what it is called."""
-    ec2, scaling = aws.ec2(target), aws.autoscaling(target)
+    ec2, scaling = aws.ec2(target), aws.client("autoscaling", target)
     for reservation in aws.paginated(ec2, "describe_instances", "Reservations"):
         for instance in reservation["Instances"]:
             if instance["State"]["Name"] != "terminated":

@@ -105,8 +105,7 @@ def asked(
 ) -> tuple[Counter[str], list[status.FleetStatus]]:
     """The calls for a status of all instances, and what it is."""
     account = Account(online, events, measured=measured)
-    for service in ("ec2", "ssm", "cloudwatch", "logs"):
-        monkeypatch.setattr(aws, service, lambda target: account)
+    monkeypatch.setattr(aws, "client", lambda *_: account)
     monkeypatch.setattr(machines.time, "sleep", lambda seconds: None)
     found = machines.find_machines(AWS, machines.parse_targets("all"))
     return account.calls, status.fleet_status(

@@ -35,7 +35,7 @@ def stubbed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         )
         made[service] = Stubber(client)
         made[service].activate()
-        monkeypatch.setattr(aws, service, lambda target: client)
+        monkeypatch.setattr(aws, "client", lambda service, *_: made[service].client)
         return made[service]
 
     yield of

@@ -17,7 +17,7 @@ from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.tags import INPUT_DIGEST
 from kiln.cli.nightly import plan_data, plan_text
-from kiln.cloud import parents
+from kiln.cloud import images
 from kiln.cloud.images import own_images
 from kiln.cloud.target import Target
 from kiln.matrix.publishing import Publish
@@ -136,13 +136,13 @@ def test_row_with_its_own_region_is_planned_at_home(
     baked()
     published()
     asked = []
-    real = parents.resolve
+    real = images.find_parent
 
     def resolve(recipe: Recipe, target: Target) -> Any:
         asked.append(target.region)
         return real(recipe, target)
 
-    monkeypatch.setattr(parents, "resolve", resolve)
+    monkeypatch.setattr(images, "find_parent", resolve)
     elsewhere = RECIPE.row.account.changed(region=OTHER)
     recipe = RECIPE.changed(row=RECIPE.row.changed(account=elsewhere))
     assert planned(recipe).action == "skip"

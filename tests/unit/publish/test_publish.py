@@ -13,7 +13,7 @@ from botocore.client import BaseClient
 
 from kiln.base.errors import KilnError
 from kiln.base.vocabulary import read_time, utc_now
-from kiln.cloud import parents
+from kiln.cloud.images import find_parent
 from kiln.matrix.publishing import Publish
 from kiln.publish import channels, copies, lines, publish
 from kiln.publish.lines import channel_rows, history_rows
@@ -611,4 +611,4 @@ def test_promotion_names_skipped_regions(client: Client, bake: Bake) -> None:
 def test_deprecated_parent_is_the_last_choice(name: str, found: str) -> None:
     source = RECIPE.source_ami.changed(owner="amazon", name=name, ssm_parameter=None)
     recipe = RECIPE.changed(source_ami=source, arch="x86_64")
-    assert parents.resolve(recipe, AWS).name.startswith(found)
+    assert find_parent(recipe, AWS).name.startswith(found)
