@@ -410,6 +410,16 @@ def test_unsoaked_release_stays(client: Client, bake: Bake) -> None:
     assert channels.held(AWS, LINE, "candidate") is None
 
 
+def test_ami_that_is_verified_no_more_is_not_promoted(client: Client, bake: Bake) -> None:
+    ami_id = bake(12)
+    published()
+    verdict = [{"Key": "kiln:verified", "Value": "fail 2026-11-28T12:00:00Z c0ffee1"}]
+    client("ec2").create_tags(Resources=[ami_id], Tags=verdict)
+    stayed = promoted("candidate", accept=True)
+    assert [gate.name for gate in stayed.gates if not gate.open] == ["verified"]
+    assert channels.held(AWS, LINE, "candidate") is None
+
+
 def test_grave_difference_needs_accept(client: Client, bake: Bake) -> None:
     old = bake(13)
     published()
