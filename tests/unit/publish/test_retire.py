@@ -82,6 +82,8 @@ def two(bake: Bake) -> tuple[str, str]:
 def test_held_ami_stays(client: Client, two: tuple[str, str]) -> None:
     assert why_kept(two[1]) == f"nightly of {LINE} holds it"
     assert why_kept(resolved(client, "nightly", OTHER)) == f"nightly of {LINE} holds it"
+    everywhere = plan_retirement(AWS, [], {LINE: Publish()}, only=False)
+    assert {stays.region for stays in everywhere.kept} == {HOME, OTHER}
 
 
 def test_rollback_candidate_stays(two: tuple[str, str]) -> None:
