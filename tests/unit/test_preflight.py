@@ -19,7 +19,7 @@ from preflight_vendors import AL2023, UBUNTU, Vendors, answers, row, signer, ven
 from vendor_site import Pkg, Signer
 
 from kiln import facts
-from kiln.base.account import mirrors
+from kiln.base.account import mirrored
 from kiln.base.errors import KilnError
 from kiln.cloud.target import Target
 from kiln.components.package_repositories import Repository
@@ -159,18 +159,14 @@ def test_the_proxy_is_used_and_its_password_not_shown(
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        ("https://mirror.example", "is not a pair of URLs"),
-        ("https://a.example=https://me:S3cret@mirror.example", "without user and password"),
-    ],
+    "text", ["https://mirror.example", "https://a.example=https://me:S3cret@mirror.example"]
 )
-def test_wrong_mirrors_are_refused_without_a_password(
-    monkeypatch: pytest.MonkeyPatch, value: str, words: str
+def test_wrong_mirrors_are_refused_without_their_password(
+    text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KILN_MIRRORS", value)
-    with pytest.raises(KilnError, match=words) as caught:
-        mirrors()
+    monkeypatch.setenv("KILN_MIRRORS", text)
+    with pytest.raises(KilnError, match="not pairs of URLs without user and password") as caught:
+        mirrored("https://a.example/x")
     assert "S3cret" not in f"{caught.value.message} {caught.value.hint}"
 
 
