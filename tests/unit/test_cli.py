@@ -139,7 +139,7 @@ def refused(run: Run, tmp_path: Path) -> Refused:
         ("--distro al2 --driver 580", f"{AL2} (driver is 510.47.03)"),
         ("--driver 580", "--distro al2023|ubuntu2204"),
         (f"--name {AL2} --on-error ask", "--on-error ask is neither keep nor"),
-        (f"--name {AL2} --verify-instance-type P4D.24XLARGE", "did you mean p4d.24xlarge?"),
+        (f"--name {AL2} --verify-instance-type P4D.24XLARGE", "did you mean 'p4d.24xlarge'?"),
     ],
 )
 def test_words_that_select_no_build(refused: Refused, flags: str, says: str) -> None:
