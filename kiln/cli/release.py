@@ -128,15 +128,14 @@ def channels(line: str | None = None, regions: str | None = None, *, place: Plac
     wanted = lines.load_line(line).name if line else None
     shown, settings = lines.regions_to_show(regions), lines.line_settings()
     target, only = place.choose_running(), regions is not None
-    rows = lines.channel_rows(target, shown, settings, only=only, line=wanted, with_opened=True)
+    rows = lines.channel_rows(target, shown, settings, only=only, line=wanted)
     headings = ("LINE", "CHANNEL", "REGION", "AMI", "DRIVER", "CUDA", "AGE", "VERDICT", "")
     cells = []
     for row in rows:
         age = "-" if row.age_days is None else f"{row.age_days:.0f} d"
         verdict = "verified" if row.verified else "NOT VERIFIED"
-        drift = "; ".join(filter(None, [row.drift, *row.opened]))
         held = (row.line, row.channel, row.region, row.ami_id, row.driver or "-", row.cuda or "-")
-        cells.append((*held, age, verdict, drift))
+        cells.append((*held, age, verdict, row.drift))
     output(rows, table(headings, cells) if rows else _NOTHING)
 
 
@@ -167,11 +166,9 @@ def retire(apply: bool = False, regions: str | None = None, *, place: Place) -> 
     from kiln.publish import lines
     from kiln.publish import retire as retiring
 
-    shown = lines.regions_to_show(regions)
-    target = place.choose_running()
-    if regions is None:
-        shown = lines.with_published(shown, target)
-    plan = retiring.plan_retirement(target, shown, lines.retire_settings(), ask=apply)
+    shown, settings = lines.regions_to_show(regions), lines.retire_settings()
+    target, only = place.choose_running(), regions is not None
+    plan = retiring.plan_retirement(target, shown, settings, only=only, ask=apply)
     if apply:
         plan = retiring.retire(target, plan)
     output(plan, *retirement_text(plan, applied=apply))
@@ -183,8 +180,8 @@ def retirement_text(plan: Retirement, *, applied: bool) -> list[str | Table]:
     going, failed = plan.would, sum(bool(step.error) for step in plan.would)
     rows = [
         ("FAILED" if step.error else step.step, step.ami_id, step.region, step.error or step.why)
-        for step in going
-    ] + [("keep", step.ami_id, step.region, step.why) for step in plan.kept]
+        for step in (*going, *plan.kept)
+    ]
     if not rows:
         return ["there is no AMI of AMI Kiln here"]
     if not going:

@@ -105,12 +105,18 @@ def status(instances: Instances, *, sinks: Sinks, place: Place) -> None:
 
     ./invoke fleet.status tag:Team=ml
     """
-    from kiln.fleet.status import fleet_status, status_table
+    from kiln.fleet.status import STATUS_COLUMNS, fleet_status, status_cells
 
     settings = _settings("compute", **vars(sinks))
     target, machines = instances.find(place)
     rows = fleet_status(target, machines, settings, log)
-    output([row.as_json() for row in rows], status_table(rows))
+    missing = [f"{row.machine.instance_id}: {lack}" for row in rows for lack in row.lacks]
+    text = (
+        table(STATUS_COLUMNS, [status_cells(row) for row in rows]),
+        *missing,
+        f"{sum(row.reports for row in rows)} of {len(rows)} instances report",
+    )
+    output([row.as_json() for row in rows], *(text if rows else ["no running instance"]))
 
 
 @task("Telemetry", "fleet.install")
@@ -154,9 +160,7 @@ def install(
     stored = bucket or fleet_bucket(target)
     how = installing.HowToInstall(settings, waves, max_errors, replace, stored, seconds)
     done = installing.install_fleet(target, machines, how, log)
-    folder = installing.write_installation(done)
-    output(done.as_json(), installing.installation_text(done))
-    log(f"report: {folder}/report.html")
+    output(done, str(done))
     return 1 if done.stopped else 0
 
 

@@ -113,10 +113,9 @@ def test_each_row_gives_its_scripts_what_they_declare(recipe):
 
 def test_build_gives_every_script_the_common_variables():
     text = render.shared_files(components.everything())["build.pkr.hcl"]
-    given = set(re.findall(r'^ *"(KILN_\w+)=', text, re.MULTILINE))
+    given = set(re.findall(r'"(KILN_\w+)=', text))
     required = {each.name for each in rendered.common().values() if each.required}
-    # A script sets its own name.
-    assert required - {"KILN_COMPONENT"} <= given
+    assert required <= given
 
 
 # ------------------------------------------------------------------- scripts and headers
@@ -140,7 +139,7 @@ def run(machine: Machine, path: Path, **given: str) -> subprocess.CompletedProce
     copy.write_text(f'{text}\nsource "$KILN_DIR/lib/kiln.sh"\necho "body ${{MIG_CONFIG-unset}}"\n')
     return subprocess.run(
         [machine.interpreter, str(copy)],
-        env={**machine.environment, **given},
+        env={**machine.environment, "KILN_COMPONENT": path.stem, **given},
         capture_output=True,
         text=True,
         check=False,

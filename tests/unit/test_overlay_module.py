@@ -21,7 +21,7 @@ AFTER = "tuning"
 {code}
 COMPONENT = Component(name="acme-x", what="x", {arguments})
 """
-SCRIPT = '#!/bin/bash\nexport KILN_COMPONENT=acme-x\nsource "${KILN_DIR:?}/lib/kiln.sh"\n'
+SCRIPT = '#!/bin/bash\nsource "${KILN_DIR:?}/lib/kiln.sh"\n'
 
 
 class Module:
