@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from conftest import launching
+from conftest import Guest, launching
 
 TRUST = json.dumps(
     {
@@ -203,14 +203,35 @@ def test_a_script_runs_where_its_document_has_downloaded_it(ssm, client, guest) 
     script = {"runCommand": ["sh hello.sh"], "workingDirectory": "tools"}
     steps = [
         {"action": "aws:downloadContent", "name": "fetch", "inputs": fetch},
-        {"action": "aws:runShellScript", "name": "run", "inputs": script},
+        {"action": "aws:runShellScript", "name": "script", "inputs": script},
     ]
     content = {"schemaVersion": "2.2", "mainSteps": steps}
     ssm.create_document(Name=name, DocumentType="Command", Content=json.dumps(content))
     sent = ssm.send_command(DocumentName=name, InstanceIds=[guest.id])["Command"]["CommandId"]
     assert ended(ssm, sent, guest.id)["Status"] == "Success"
-    answer = ssm.get_command_invocation(CommandId=sent, InstanceId=guest.id, PluginName="run")
+    answer = ssm.get_command_invocation(CommandId=sent, InstanceId=guest.id, PluginName="script")
     assert answer["StandardOutputContent"] == "hello\n"
+
+
+@pytest.fixture(scope="module")
+def distributions(ec2, key, profile, source_ami, ssm) -> Iterator[list[Guest]]:
+    """A guest of each other distribution, whose agent is online, shared by the tests."""
+    with launching(ec2, key, source_ami) as launch:
+        made = []
+        for name, user in DISTRIBUTIONS.items():
+            ami = ssm.get_parameter(Name=name)["Parameter"]["Value"]
+            made.append(launch(ami, user=user, IamInstanceProfile=profile))
+        # Debian's AMI has no agent of Systems Manager.
+        done = made[-1].run(
+            f"curl -sSfo a.deb {SSM_AGENT} && sudo dpkg -i a.deb"
+            " && sudo systemctl enable --now amazon-ssm-agent"
+        )
+        assert done.returncode == 0, done.stderr
+        for fresh in made:
+            until(
+                lambda fresh=fresh: ping(ssm, fresh.id) == "Online", f"{fresh.user}: no agent", 120
+            )
+        yield made
 
 
 def test_an_agent_that_stops_is_connection_lost(ssm, guest) -> None:
