@@ -135,7 +135,7 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
     ),
     **{
         iam.publishing_file(role): (
-            functools.partial(iam.publishing_text, role),
+            functools.partial(iam.policy_text, role),
             "kiln/facts/knowledge/iam_publish.yaml",
         )
         for role in iam.PUBLISHING

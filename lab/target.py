@@ -23,9 +23,7 @@ from kiln.cloud import aws
 from kiln.cloud.target import (
     DEFAULT_REGION,
     Hooks,
-    OwnBoot,
     OwnKernel,
-    PackerInputs,
     ParentAmi,
     Target,
 )
@@ -204,7 +202,9 @@ class LabHooks(Hooks):
         return ParentAmi(image.id, image.name, image.created, str(recipe.source_ami))
 
     @contextmanager
-    def own_kernel(self, ami_id: str, recipe: Recipe, wanted: OwnKernel) -> Iterator[OwnBoot]:
+    def own_kernel(
+        self, ami_id: str, recipe: Recipe, wanted: OwnKernel
+    ) -> Iterator[tuple[dict[str, str], str]]:
         """Make the AMI's disk, and remove or keep it at the end."""
         _require_own_kernel(recipe)
         lab = current()
@@ -214,18 +214,18 @@ class LabHooks(Hooks):
             raise operation_failed(f"{ami_id} was not made in this lab")
         made = disk.make(lab, image)
         try:
-            yield OwnBoot({TAG: "qemu"}, f"qemu ({accelerator.name()})")
+            yield {TAG: "qemu"}, f"qemu ({accelerator.name()})"
             if wanted.keep:
                 _keep(made, wanted.keep)
         finally:
             disk.remove(lab, ami_id)
 
-    def packer_inputs(self, folder: Path, recipe: Recipe) -> PackerInputs:
+    def packer_inputs(self, folder: Path, recipe: Recipe) -> tuple[list[Path], dict[str, str]]:
         """lab.pkrvars.json, and the lab's credentials instead of the user's."""
         path = folder / "lab.pkrvars.json"
         path.write_text(json.dumps(self.variables(recipe), indent=2) + "\n")
         environment = {**control.without_aws(), **control.environment(current())}
-        return PackerInputs((path,), environment)
+        return [path], environment
 
     def variables(self, recipe: Recipe) -> dict[str, object]:
         """The HCL variables of a bake in this lab."""
