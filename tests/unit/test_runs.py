@@ -301,7 +301,7 @@ def test_target_that_is_gone_ends_the_run_without_patience(
 
 def test_one_run_is_given_up_and_the_others_go_on() -> None:
     build = Stop()
-    first, other = build.of_run(), build.of_run()
+    first, other = build.for_run(), build.for_run()
     first.give_up(operation_failed("first"), grace=1)
     first.give_up(operation_failed("second"), grace=2)
     assert (first.is_set(), other.is_set(), build.is_set()) == (True, False, False)
