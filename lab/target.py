@@ -135,6 +135,8 @@ class LabHooks(Hooks):
         """Start the lab, make root filesystems and the vendors' files. Recipes that run here
         natively come before those whose processor has to be emulated."""
         host.can_run()
+        if not control.status():
+            host.probe(current())
         for recipe in recipes if own_kernel else ():
             _require_own_kernel(recipe)
         slow = [recipe for recipe in recipes if emulation.needed(recipe.arch)]

@@ -166,7 +166,7 @@ def _contributors(client: Any, alarm: str) -> Iterator[dict[str, str]]:
 def _parameters(
     template: str, values: Mapping[str, str], present: Any
 ) -> list[dict[str, str | bool]]:
-    declared = yaml_files.parse_plain(template, "the template", tagged=lambda tag, value: value)
+    declared = yaml_files.parse_template(template)
     before = {entry["ParameterKey"] for entry in (present or {}).get("Parameters", [])}
     kept = before.intersection(declared.get("Parameters", {})).difference(values)
     return [

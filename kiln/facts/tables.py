@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base import overlay, yaml_files
-from kiln.base.errors import Place, did_you_mean
+from kiln.base.errors import did_you_mean
 from kiln.base.paths import KNOWLEDGE
 from kiln.base.vocabulary import masked
 from kiln.base.yaml_files import Path_, load_yaml, validated
 
 # Keys that name an entry of a list.
-_NAMES = ("type", "id", "gpu", "name")
+_NAMES = ("type", "id", "name")
 
 
 @cache
@@ -113,18 +113,6 @@ def read_table(path: Path) -> dict[str, Any]:
     """The plain data of any YAML file of this kind."""
     data: dict[str, Any] = yaml_files.read_plain(path, versions_as_text=True)
     return data
-
-
-def place_of_text(file: str | Path, text: str) -> Place:
-    """Where a text of a table stands, in the overlay that counts or in ours; `file` is the table's
-    name with `.yaml`, or the path of any other YAML file."""
-    ours = [*reversed(overlay.own_files(f"facts/{file}")), KNOWLEDGE / file]
-    files = [file] if isinstance(file, Path) else ours
-    for path in files:
-        place = load_yaml(path, overlay.shown_path(path)).place_of_text(text)
-        if place:
-            return place
-    return Place(overlay.shown_path(files[-1]))
 
 
 def confirmed(entry: Mapping[str, Any]) -> bool:

@@ -108,6 +108,7 @@ def judge(
                 boot.instance_type,
                 target.kind,
                 own_kernel=own_kernel is not None,
+                reboot=keyword is None,
             )
             done = checks.run_checks(
                 machine,

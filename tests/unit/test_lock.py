@@ -175,7 +175,7 @@ def test_a_broken_elsewhere_is_named(tmp_path, monkeypatch, text):
     elsewhere.write_text(text)
     with pytest.raises(KilnError, match=rf"^{elsewhere}:\d+:\d+: ") as error:
         read_lock_file()
-    assert error.value.hint == f"restore {elsewhere} from its repository or a backup"
+    assert error.value.hint == "restore the lock file from git"
 
 
 # ------------------------------------------------------------------- who signs what
