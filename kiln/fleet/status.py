@@ -26,8 +26,7 @@ from kiln.fleet.machines import (
     managed_machines,
     run_command,
 )
-from kiln.telemetry import Telemetry
-from kiln.telemetry.settings import telemetry_facts
+from kiln.telemetry.settings import Telemetry, telemetry_facts
 
 # What telemetry cannot be installed without.
 STOPS = ("not running", "no GPU", "no role", "no SSM", "no driver", "old agent")

@@ -14,7 +14,7 @@ import pytest
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.fleet import install, machines, status
-from kiln.telemetry import Telemetry
+from kiln.telemetry.settings import Telemetry
 
 AWS = Target("a test", "us-east-1", account="123456789012")
 IDS = [f"i-{number:017x}" for number in range(200)]

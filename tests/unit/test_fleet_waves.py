@@ -13,7 +13,7 @@ from kiln.cloud.target import Target
 from kiln.fleet import install
 from kiln.fleet.machines import NOT_ENDED, CommandAnswer, FleetMachine
 from kiln.fleet.status import FleetStatus, MachineState
-from kiln.telemetry import Telemetry
+from kiln.telemetry.settings import Telemetry
 
 AWS = Target("a test", "us-east-1", account="123456789012")
 IDS = [f"i-{number:017x}" for number in range(6)]

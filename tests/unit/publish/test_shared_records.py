@@ -131,16 +131,6 @@ def test_invalid_record_is_left_out(client: Client, shelf: RecordsBucket, what: 
     assert why in line
 
 
-def test_known_runs_are_fetched_without_a_listing(shelf: RecordsBucket) -> None:
-    shelf.keep(a_record(run_id=RUN))
-    # A bucket has all runs of all nights; a run that was killed has no record.
-    wanted = {RECIPE.name: RUN, "al2023-x": RUN}
-    with faulty(faults.refuses("ListObjectsV2", "AccessDenied")):
-        shelf.fetch_runs(wanted, pytest.fail)
-    assert [record.run_id for record in records.all_of(RECIPE.name)] == [RUN]
-    assert not (build_dir() / "al2023-x").exists()
-
-
 @pytest.mark.parametrize("name", [RUN, RECIPE.name, "ami-0fade000"])
 def test_diff_finds_a_build_of_another_machine(
     shelf: RecordsBucket, name: str, monkeypatch: pytest.MonkeyPatch
