@@ -29,7 +29,6 @@ from kiln.fleet.document import fleet_bucket, remove_stored
 from kiln.fleet.install import HowToInstall, install_fleet
 from kiln.fleet.machines import find_machines, parse_targets, run_command
 from kiln.telemetry.settings import Telemetry
-from kiln.telemetry import Telemetry
 from lab import control
 from tests.unit import commands
 

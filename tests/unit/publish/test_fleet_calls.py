@@ -17,7 +17,6 @@ from kiln.fleet.machines import FleetMachine, find_machines
 from kiln.fleet.status import fleet_status
 from kiln.telemetry.settings import Telemetry
 from tests.unit.publish.channel import AWS, Client
-from kiln.telemetry import Telemetry
 
 BUCKET = "ami-kiln-fleet-123456789012-us-east-1"
 
