@@ -141,7 +141,8 @@ def run_command(
 ) -> dict[str, CommandAnswer]:
     """Run a document on instances, each batch with its own parameters; return each one's answer.
 
-    `patience` is how many seconds it may take.
+    A command that takes longer than `patience` seconds is cancelled; where it does not end even
+    then, the answer is NOT_ENDED. An instance that is gone has failed at once.
     """
     ssm = aws.ssm(target)
     commands = {

@@ -11,8 +11,6 @@ import pytest
 import yaml
 from botocore.stub import Stubber
 
-from kiln.base import vocabulary
-from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.cloud import aws
 from kiln.cloud.target import Target
@@ -97,13 +95,6 @@ def test_each_role_takes_the_permissions_boundary() -> None:
     for role in roles:
         properties = role.partition("\n    Type: ")[0]
         assert "PermissionsBoundary: !If [HasBoundary, !Ref PermissionsBoundary" in properties
-
-
-def test_permissions_boundary_may_have_a_long_path() -> None:
-    arn = f"arn:aws:iam::123456789012:policy/{'a' * 500}/b"
-    assert vocabulary.POLICY_ARN.required(arn, "--permissions-boundary") == arn
-    with pytest.raises(KilnError, match="is not the ARN of an IAM policy"):
-        vocabulary.POLICY_ARN.required(arn + "c" * 100, "--permissions-boundary")
 
 
 def test_the_stack_can_be_made_in_govcloud_and_china() -> None:

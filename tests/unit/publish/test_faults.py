@@ -357,15 +357,6 @@ def test_copy_with_an_outdated_key_is_replaced(client: Client, bake: Bake) -> No
     assert resolved(client, "nightly", OTHER) == copy
 
 
-def test_refused_key_moves_no_channel(bake: Bake) -> None:
-    ami_id = bake(2)
-    with_key = Publish.model_validate({"kms_keys": {OTHER: "alias/ami"}})
-    refused = faulty(faults.refuses("CopyImage", "InvalidKmsKeyId.NotFound"))
-    with refused, pytest.raises(KilnError, match=f"{ami_id} could not be copied to {OTHER}"):
-        published(OTHER, settings=with_key)
-    assert channels.held(AWS, LINE, "nightly") is None
-
-
 @pytest.mark.parametrize("move", ["promote", "rollback"])
 def test_channel_changed_meanwhile_stays(
     client: Client, bake: Bake, monkeypatch: pytest.MonkeyPatch, move: str

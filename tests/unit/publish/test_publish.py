@@ -17,7 +17,7 @@ from kiln.cloud.images import find_parent
 from kiln.matrix.publishing import Publish
 from kiln.publish import channels, copies, lines, publish
 from kiln.publish.lines import channel_rows, history_rows
-from kiln.publish.promote import move_one, roll_back
+from kiln.publish.promote import roll_back
 from kiln.publish.retire import Going, Retirement, plan_retirement, retire
 from tests.unit.publish.channel import (
     AL2,
@@ -315,18 +315,6 @@ def test_failed_smoke_test_moves_no_channel(bake: Bake) -> None:
     assert tried[HOME] == ami_id
     assert set(tried) == {HOME, OTHER}
     assert channels.held(AWS, LINE, "nightly") is None
-
-
-def test_channel_moved_by_another_stays(client: Client, bake: Bake) -> None:
-    bake(7)
-    release = published().release
-    before = channels.held(AWS, LINE, "nightly")
-    client("ssm").put_parameter(
-        Name=f"/ami-kiln/{LINE}/nightly/image_id", Value="ami-0ffff0000", Overwrite=True
-    )
-    with pytest.raises(KilnError, match="by somebody else in us-east-1 meanwhile"):
-        move_one(AWS, release.model_copy(update={"ami_name": "newer"}), before, {})
-    assert resolved(client, "nightly") == "ami-0ffff0000"
 
 
 def _put_late(monkeypatch: pytest.MonkeyPatch, looks: int) -> list[str]:
