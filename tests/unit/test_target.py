@@ -88,7 +88,7 @@ def test_a_region_that_the_lab_does_not_have_is_refused_with_those_it_has(
     wanted: str, region: str | None, configured: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_REGION", configured)
-    with pytest.raises(KilnError, match="the lab has no region eu-nowhere-1\n.*ap-south-1, "):
+    with pytest.raises(KilnError, match=r"the lab has no region eu-nowhere-1\n.*ap-south-1, "):
         choose(wanted, region)
     # The lab does not need what is configured for AWS.
     assert choose("lab").region == ("eu-west-1" if region else "us-east-1")
