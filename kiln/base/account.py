@@ -344,16 +344,6 @@ def setting_help(name: str) -> str:
     return f"{Account.model_fields[name].description}: {flag}"
 
 
-def settings_table() -> str:
-    """The table of docs/your-account.md."""
-    lines = ["| key | flag | environment | meaning |", "|---|---|---|---|"]
-    for name in SETTINGS:
-        flag, read = name.replace("_", "-"), ", ".join(f"`{each}`" for each in variables(name))
-        meaning = Account.model_fields[name].description
-        lines.append(f"| `{name}` | `--{flag}` | {read} | {meaning} |")
-    return "\n".join(lines) + "\n"
-
-
 def key_elsewhere(key: str | None, region: str | None) -> str:
     """The region of a KMS key that cannot encrypt what is made in another one; "" if it can, and
     for a key that is not named by an ARN."""

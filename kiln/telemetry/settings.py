@@ -105,41 +105,44 @@ class Telemetry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     profile: Annotated[str | tuple[str, ...], AfterValidator(_profile)] = "compute"
-    """`compute`, `graphics`, `full`, `none` (events only), or your own list of measurements."""
+    """`compute`, `graphics`, `full`, `none` (events only), or a list of measurements."""
     extra_metrics: Annotated[tuple[str, ...], _MEASUREMENTS] = ()
     """Measurements on top of a named profile, such as `temperature_gpu`."""
     interval: _Interval = 60
-    """Seconds between two measurements; with dcgm at most 300. Below 60 the GPU series are
+    """Seconds between two measurements, at most 300 with `dcgm`. Below 60 the GPU series are
     high-resolution."""
     namespace: Annotated[str, _NAMESPACE] = "CWAgent"
     """CloudWatch namespace of all series."""
     dimensions: Annotated[
         tuple[str, ...], _among("dimension", lambda facts: facts["append_dimensions"])
     ] = ("ImageId", "InstanceId", "InstanceType", "AutoScalingGroupName")
-    """Appended to every series; each is one of the four that the agent can look up."""
+    """Appended to every series; the agent can look up no others than these four."""
     aggregate_by: Annotated[tuple[tuple[str, ...], ...], AfterValidator(_sets_once)] = (
         ("InstanceId",),
     )
-    """Dimension sets of the extra, aggregated series. Empty: none."""
+    """Dimension sets of extra series over all GPUs of an instance; empty: none."""
     log_group: Annotated[str, _LOG_GROUP] = "/ec2/accelerated/accel-event-log"
     """Where Xid and health events go; the stream is the instance's id."""
     retention_days: Annotated[
         int, _among("retention", lambda facts: facts["logs"]["retention_days"])
     ] = 90
-    """-1 keeps events forever."""
+    """A retention that CloudWatch Logs has; -1 keeps events forever."""
     log_class: Annotated[str, _among("log class", lambda facts: facts["logs"]["classes"])] = (
         "STANDARD"
     )
-    """Class of the log group; metric filters need `STANDARD`."""
+    """Class of the log group: `INFREQUENT_ACCESS` halves the price and allows no metric
+    filters."""
     efa: bool = False
-    """Counters of the EFA devices."""
+    """All 22 counters of the EFA devices; `aggregate_by` may then name `device`, `port` and
+    `eniId`."""
     dcgm: bool = False
-    """Utilization per MIG slice, ECC, remapped rows, encoder use, through dcgm-exporter."""
-
+    """Use per MIG slice, ECC, remapped rows, encoder use, temperatures, power, PCIe replays, NVLink
+    errors and throttle reasons, through dcgm-exporter."""
     host: Annotated[tuple[str, ...], _among("section of host", lambda facts: facts["host"])] = ()
-    """What the machine around the GPUs reports: of `mem`, `disk`, `diskio` and `ethtool`."""
+    """What the machine around the GPUs reports: of `mem`, `disk`, `diskio` (with local NVMe disks
+    from agent 1.300059 on) and `ethtool` (ENA's allowances)."""
     drop_original: bool = False
-    """Send only the aggregated GPU series, not those of each GPU."""
+    """Send only the series of `aggregate_by`, none per GPU."""
     flush_interval: _Interval = 60
     """Seconds between two calls of the agent to CloudWatch."""
 

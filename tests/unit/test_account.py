@@ -15,7 +15,8 @@ from botocore.stub import Stubber
 from kiln.base.account import SETTINGS, Account, Aws, SubnetFilter, variables
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from kiln.cli.options import Settings
+from kiln.cli.options import BuildSettings
+from kiln.cli.task import Doc
 from kiln.cloud import instance, network, session
 from kiln.cloud.network import Access, Network, make_access
 from kiln.cloud.runs import Run
@@ -36,6 +37,7 @@ amis:
   aws: {}
 """
 AWS = Target("a test", "eu-central-1", account="123456789012")
+HELPS = Doc(BuildSettings).helps
 
 
 @pytest.fixture(autouse=True)
@@ -311,12 +313,12 @@ def test_a_wrong_variable_of_the_environment_is_refused_by_its_name(
         overridden(Account(), {}, "x86_64")
 
 
-@pytest.mark.parametrize("name", Settings.names)
+@pytest.mark.parametrize("name", HELPS)
 def test_flag_is_typed_as_its_help_says(name: str) -> None:
     text = SETTINGS[name].example.strip('"') or "true"
     got = overridden(Account(), {name: text}, "x86_64")
     assert getattr(got, name) not in (None, (), {}, False)
-    assert SETTINGS[name].example in Settings.helps()[name][1]
+    assert SETTINGS[name].example in HELPS[name][1]
 
 
 def test_every_setting_but_one_has_a_flag() -> None:

@@ -59,6 +59,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabTarget:
     monkeypatch.setattr(control, "up", lambda kind_of_vendors: own)
     monkeypatch.setattr(bases, "ensure", lambda *_, progress=None: tmp_path)
     monkeypatch.setattr(lab_target.host, "can_run", lambda: None)
+    monkeypatch.setattr(lab_target.host, "probe", lambda lab: None)
     monkeypatch.setattr(lab_target.needs, "ensure", lambda *groups, **more: None)
     return LabTarget("a test")
 
