@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from kiln.base.errors import KilnError, named_by, operation_failed
+from kiln.base.errors import KilnError, named_by
 from kiln.cli.options import positive_number
 from kiln.cli.output import FORMAT, log, output, table
 from kiln.cli.task import task
@@ -16,10 +15,17 @@ from kiln.cli.task import task
 @task("GPU tools", "mig.profiles")
 def profiles(instance_type: str) -> None:
     """Show the MIG profiles of an instance type's GPUs."""
-    from kiln.mig.profiles import profiles_for, profiles_text
+    from kiln.mig.profiles import profiles_for, profiles_rows
 
     answer = profiles_for(instance_type)
-    output(answer, profiles_text(answer))
+    headings, *rows = profiles_rows(answer)
+    unsure = any(profile["unsure"] for profile in answer["profiles"])
+    output(
+        answer,
+        f"{answer['instance_type']}: {answer['gpus']} × {answer['product']}",
+        table(headings, rows),
+        *["* partly unconfirmed: see `unsure` in kiln/facts/knowledge/mig.yaml"] * unsure,
+    )
 
 
 @task("GPU tools", "mig.check")
@@ -34,29 +40,24 @@ def check(devices: str, gpu: str | None = None, instance_type: str | None = None
     from kiln.mig.check import check_mig_config
 
     answer = check_mig_config(gpu, instance_type, devices=devices)
-    text = "fits" if answer["valid"] else f"does not fit: {answer['reason']}"
+    text = ["fits"] if answer["valid"] else [f"does not fit: {answer['reason']}"]
     if answer.get("nearest") and not answer["valid"]:
-        text += f"\n  nearest: {answer['nearest']}"
-    output(answer, text)
+        text.append(f"  nearest: {answer['nearest']}")
+    output(answer, *text)
     return 0 if answer["valid"] else 1
 
 
 @task("GPU tools", "mig.plan")
-def plan(instance_type: str, want: str, svg: str | None = None) -> int:
+def plan(instance_type: str, want: str) -> int:
     """Place MIG profiles on the fewest GPUs and draw them.
 
     ./invoke mig.plan p4d.24xlarge 1g.5gb=40,3g.20gb=4
 
     want: profiles and counts over all GPUs: --want "1g.5gb=40,3g.20gb=4"
-    svg: also write the drawing to a file: --svg plan.svg
     """
-    from kiln.mig.plan import draw_svg, draw_text, plan_layout
+    from kiln.mig.plan import draw_text, plan_layout
 
     answer = plan_layout(instance_type, want)
-    if svg:
-        with named_by("--svg"):
-            Path(svg).parent.mkdir(parents=True, exist_ok=True)
-            Path(svg).write_text(draw_svg(answer), encoding="utf-8")
     output(answer, draw_text(answer))
     return 0 if answer["fits"] else 1
 
@@ -76,7 +77,8 @@ def makespan(instance_type: str, jobs: str, seconds: str, slowdown: list[str]) -
     pairs = [word.strip().partition("=") for text in slowdown for word in text.split(",")]
     measured = {name: positive_number(ratio or "none", "--slowdown") for name, _, ratio in pairs}
     duration = positive_number(seconds, "--seconds")
-    ways = spans.compare_ways(instance_type, spans.whole_jobs(jobs), duration, measured)
+    count = int(positive_number(jobs, "--jobs"))
+    ways = spans.compare_ways(instance_type, count, duration, measured)
     rows = [tuple(map(str, way.values())) for way in ways]
     output(ways, table(("way", "at once", "seconds"), rows))
 
@@ -108,10 +110,7 @@ def k8s(
     if bool(label) == bool(want):
         raise KilnError("give either a label or a plan", hint='--label all-balanced, or --want "…"')
     if want and (config or gpu or not instance_type):
-        raise KilnError(
-            "--want is a plan for an instance type",
-            hint='--instance-type p4d.24xlarge --want "1g.5gb=40,3g.20gb=4", without other flags',
-        )
+        raise KilnError("--want takes --instance-type, and neither --config nor --gpu")
     labels = labels_with(config) if config else None
     if want:
         label, labels = PLANNED, planned_labels(str(instance_type), want)
@@ -130,22 +129,19 @@ def explain(code: str) -> None:
     from kiln.xid import catalogue
 
     entry = catalogue.explain_code(code)
-    rows = [
-        (f"  {key.replace('_', ' ')}", _value(value))
-        for key, value in entry.items()
-        if (value or value is False) and key not in ("kind", "code", "name")
-    ]
+    rows = []
+    for key, value in entry.items():
+        if (value or value is False) and key not in ("kind", "code", "name"):
+            rows.append((f"  {key.replace('_', ' ')}", _value(value)))
     output(entry, f"{entry['kind'].upper()} {entry['code']}: {entry['name']}", table((), rows))
 
 
 def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, list):
-        return "; ".join(map(str, value))
     if isinstance(value, dict):
         return ", ".join(f"{key} {item}" for key, item in value.items())
-    return str(value)
+    return "; ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 @task("GPU tools", "xid.parse")
@@ -160,8 +156,10 @@ def parse(file: str) -> None:
     from kiln.xid import archive
 
     event, left_out = None, archive.LeftOut()
-    with _opened(file) as opened:
-        for event in _read(archive.events(opened, left_out), file):
+    with named_by("--file"):
+        opened = sys.stdin.buffer if file == "-" else Path(file).open("rb")  # noqa: SIM115
+    with opened:
+        for event in archive.events(opened, left_out):
             output(event, archive.printable_line(_line(event)), indent=None)
     if left_out.count:
         log(
@@ -170,14 +168,6 @@ def parse(file: str) -> None:
         )
     elif event is None and not FORMAT.json:
         log(f"no Xid, no SXid and no lost GPU in {file}")
-
-
-def _read(events: Iterator[dict[str, Any]], file: str) -> Iterator[dict[str, Any]]:
-    """Yield the events; an OSError here is about reading, not printing."""
-    try:
-        yield from events
-    except OSError as error:
-        raise operation_failed(f"{file}: {error.strerror}") from None
 
 
 def _line(event: dict[str, Any]) -> str:
@@ -189,16 +179,3 @@ def _line(event: dict[str, Any]) -> str:
         f"{event['severity'] or '-':<8} {kind:<11} {event['pci'] or '-':<14} "
         f"{event['name'] or 'not in the catalogue'}{process}{times}: {event['action'] or '-'}"
     )
-
-
-def _opened(file: str) -> BinaryIO:
-    if file == "-":
-        if sys.stdin is None:
-            raise KilnError("standard input is closed", hint="name a kernel log, or pipe one in")
-        return sys.stdin.buffer
-    try:
-        return Path(file).open("rb")
-    except OSError as error:
-        raise KilnError(
-            f"{file}: {error.strerror}", hint="name a kernel log, or - for standard input"
-        ) from None

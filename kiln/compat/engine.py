@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -10,11 +9,11 @@ from typing import Any
 
 from kiln import components, facts
 from kiln.base import versions, vocabulary
-from kiln.base.errors import Finding, KilnError, by_cause, did_you_mean, errors, nearest
+from kiln.base.errors import Finding, KilnError, by_cause, did_you_mean, errors
 from kiln.base.recipe import Distro, Recipe, Row
 from kiln.compat import CHECKS, READS_TYPES, TYPE_CHECKS, Case, Objection, Rule, row_case, rules
-from kiln.compat import driver as driver_rules
-from kiln.compat import flavors as _flavors  # noqa: F401 - they register their rules
+from kiln.compat import driver as _driver  # noqa: F401 - they register their rules
+from kiln.compat import flavors as _flavors  # noqa: F401
 from kiln.compat import libraries as _libraries  # noqa: F401
 from kiln.compat import network as _network  # noqa: F401
 from kiln.compat import system as _system  # noqa: F401
@@ -209,7 +208,8 @@ def _telemetry(recipe: Recipe) -> list[Finding]:
     """What the image's CloudWatch agent would refuse, or not do as the row says."""
     if "cloudwatch-agent" not in recipe.components:
         return []
-    from kiln.telemetry import Telemetry, agent_config_problems
+    from kiln.telemetry.agent import agent_config_problems
+    from kiln.telemetry.settings import Telemetry
 
     return agent_config_problems(
         Telemetry(**recipe.telemetry),
@@ -284,21 +284,6 @@ def combination_case(
     recipe = Recipe.model_construct(**{**dict.fromkeys(Recipe.model_fields), **known})
     latest = tuple(name for name, value in values.items() if value == LATEST)
     return Case(recipe, today, types, latest=latest, complete=False)
-
-
-def nearest_version(name: str, wrong: str) -> str | None:
-    """The version of driver, cuda, nccl or efa that a mistyped one most likely means, or None."""
-    if name == "driver":
-        return driver_rules.nearest_driver(wrong)
-    blocks = {"cuda": "releases", "nccl": "versions", "efa": "releases"}
-    if name not in blocks:
-        return None
-    known = table(name)[blocks[name]]
-    number = re.search(r"[0-9][0-9.]*", wrong)
-    if number and number[0] in known:  # v2.28.9, 2.28.9-1+cuda13.0
-        return number[0]
-    completed = [version for version in known if version.startswith(f"{wrong}.")]
-    return versions.newest(completed) or nearest(wrong, known, likeness=0.7)
 
 
 def _with_way_out(case: Case) -> Iterator[tuple[Clash, str]]:

@@ -22,6 +22,7 @@ from kiln.base.overlay import overlay_mistake, shown_path
 from kiln.base.recipe import Recipe
 from kiln.base.yaml_files import load_yaml, validated
 from kiln.components.component import Component, Download, written_download
+from kiln.facts.models import OwnUrl
 
 # After these nothing may be installed: the list of what is on the image is complete.
 _LAST = ("version-info", "cleanup", "hygiene")
@@ -44,7 +45,7 @@ class _Own(Block):
     after: _Line
     packages: dict[str, tuple[_Package, ...]] | None = None
     env: dict[_Variable, str] = {}
-    downloads: dict[_Variable, str] = {}
+    downloads: dict[_Variable, OwnUrl] = {}
     keys: dict[_Variable, Annotated[str, AfterValidator(_known_key)]] = {}
     optional: bool = True
     reboots: bool = False
@@ -88,16 +89,14 @@ def _placed(
     left = dict(waiting)
     while left:
         names = [component.name for component in order]
-        ready = [name for name, (_, _, after) in left.items() if after in names]
-        if not ready:
+        # The last one first: each goes directly behind, so they are in the order of their names.
+        name = next((name for name in reversed(left) if left[name][2] in names), None)
+        if name is None:
             path, _, after = next(iter(left.values()))
             what = f"after: {after!r} is not a component that is baked before it"
             raise overlay_mistake(path, what, did_you_mean(after, names), line=_after_line(path))
-        # The last one first: each goes directly behind, so they are in the order of their names.
-        for name in reversed(ready):
-            _, component, after = left.pop(name)
-            order.insert(names.index(after) + 1, component)
-            names.insert(names.index(after) + 1, name)
+        _, component, after = left.pop(name)
+        order.insert(names.index(after) + 1, component)
     return {component.name: component for component in order}
 
 
@@ -141,7 +140,7 @@ def _from_yaml(path: Path, name: str) -> tuple[Component, str]:
 
     def downloads(recipe: Recipe) -> tuple[Download, ...]:
         return tuple(
-            written_download(recipe, variable, url, path) for variable, url in own.downloads.items()
+            written_download(recipe, variable, url) for variable, url in own.downloads.items()
         )
 
     fields = own.model_dump(include={"what", "optional", "reboots", "keys"})

@@ -89,18 +89,21 @@ CudaRepo = Annotated[
 ]
 MeasuredKernel = Annotated[str, one_of("kernel in kernel_builds.yaml", _measured)]
 _OF_ARCHIVE = ("arch", "codename", "deb", "distro", "nvidia", "os", "release", "uname")
-_OF_RECIPE = (
-    *("arch", "archive", "branch", "deb", "distro", "family", "nvidia", "os", "repo"),
-    *("uname", "version"),
-)
+_OF_DOWNLOAD = ("arch", "archive", "deb", "distro", "family", "nvidia", "os", "repo", "uname")
+_OF_RECIPE = (*_OF_DOWNLOAD, "branch", "version")
 ArchiveText = Annotated[str, placeholders(*_OF_ARCHIVE)]
 VendorText = Annotated[str, placeholders(*_OF_ARCHIVE, "url")]
 PackageText = Annotated[
     str,
     placeholders(*_OF_RECIPE, "cuda_major", "cuda_package", "cuda_series", "driver_cuda", "module"),
 ]
+# A URL of an overlay's component.
+OwnUrl = Annotated[str, placeholders(*_OF_DOWNLOAD)]
 # Conditions of a row of names or URLs: `from` and `below` compare the version, others a field.
-When = dict[str, str | list[str]]
+When = dict[
+    Literal["from", "below", "arch", "archive", "distro", "family", "module", "os"],
+    str | list[str],
+]
 
 
 class Fact(Block):
@@ -383,23 +386,17 @@ class Kernels(Block):
         return self
 
 
+_PARENT = placeholders("arch", "deb_arch", "kubernetes", "parallelcluster")
+_End = Annotated[str, placeholders("cuda_repo", "last_cuda", "last_driver", "last_efa")]
+_SnapshotName = Annotated[
+    str,
+    one_of("entry of `package_snapshots`", lambda context: context["whole"]["package_snapshots"]),
+]
+
+
 class ParentImage(SourceAmi):
-    ssm_parameter: (
-        Annotated[
-            str,
-            vocabulary.PARAMETER,
-            placeholders("arch", "deb_arch", "kubernetes", "parallelcluster"),
-        ]
-        | None
-    ) = None
-    name: (
-        Annotated[
-            str,
-            vocabulary.AMI_NAME,
-            placeholders("arch", "deb_arch", "kubernetes", "parallelcluster"),
-        ]
-        | None
-    ) = None
+    ssm_parameter: Annotated[str, vocabulary.PARAMETER, _PARENT] | None = None
+    name: Annotated[str, vocabulary.AMI_NAME, _PARENT] | None = None
 
 
 class Distribution(Fact):
@@ -416,21 +413,10 @@ class Distribution(Fact):
     end_of_life: Day
     extended: Extended | None = None
     past_end_of_life: Literal["warning"] | None = None
-    end_means: (
-        Annotated[str, placeholders("cuda_repo", "last_cuda", "last_driver", "last_efa")] | None
-    ) = None
+    end_means: _End | None = None
     glibc: Series | None = None
     kernels: Kernels | None = None
-    package_snapshot: (
-        Annotated[
-            str,
-            one_of(
-                "entry of `package_snapshots`",
-                lambda context: context["whole"]["package_snapshots"],
-            ),
-        ]
-        | None
-    ) = None
+    package_snapshot: _SnapshotName | None = None
     packaged_drivers: dict[Branch, Driver] = {}
     open_only_from: Branch | None = None
 
@@ -573,59 +559,6 @@ class PublishedFile(Block):
         return self
 
 
-# ------------------------------------------------------------------- mig.yaml
-
-
-class ResetClient(Fact):
-    program: str
-    blocks: bool
-
-
-class MigProfile(Fact):
-    profile: str
-    id: int | None
-    max: int
-    compute: int
-    memory: int
-    starts: tuple[int, ...]
-    gib: str | None
-    sm: int | None
-    ce: int
-    dec: int
-    enc: int
-    jpeg: int
-    ofa: int
-
-
-class MigGpu(Fact):
-    gpu: str
-    product: str
-    arch: Annotated[
-        str, one_of("entry of `mode_change`", lambda context: context["whole"]["mode_change"])
-    ]
-    pci_device_ids: tuple[str, ...]
-    compute_slices: int
-    memory_slices: int
-    since_driver: dict[str, str] = {}
-    profiles: tuple[MigProfile, ...]
-
-
-class MigDriver(Block):
-    gpus: tuple[str, ...]
-    driver: Driver
-
-
-class Mig(Table):
-    mode_change: dict[str, dict[Literal["reset", "persists", "lost_by"], bool | str]]
-    reset_clients: tuple[ResetClient, ...]
-    compute_instance_profiles: dict[int, int]
-    compute_instance_sizes: dict[int, tuple[int, ...]]
-    gpus: tuple[MigGpu, ...]
-    not_mig: tuple[str, ...]
-    driver_minimums: tuple[MigDriver, ...]
-    traps: tuple[str, ...]
-
-
 # Each table that an overlay may change, by the name of its file.
 TABLES: dict[str, type[Table]] = {
     "archives": Archives,
@@ -637,7 +570,6 @@ TABLES: dict[str, type[Table]] = {
     "efa": Efa,
     "instances": Instances,
     "keys": Keys,
-    "mig": Mig,
     "nccl": Nccl,
     "packages": PackagesTable,
 }

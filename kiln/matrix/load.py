@@ -85,7 +85,7 @@ def sharing_warnings(
         if lacking:
             document = documents[recipe.row.file]
             own = ("amis", recipe.row.index, "publish", "share")
-            path = own if own in document.values else ("defaults", "publish", "share")
+            path = own if own in document else ("defaults", "publish", "share")
             rows.setdefault((document.place(path), lacking), []).append(recipe.name)
     return [
         Finding(
@@ -338,7 +338,7 @@ class _Variant:
         origins = {
             name: document.place(path)
             for name, (document, path) in paths.items()
-            if path in document.values
+            if path in document
         }
         per_arch = {name: self.per_arch(name) for name in ("instance_type", "verify_instance_type")}
         return {**origins, **{name: found[1] for name, found in per_arch.items() if found}}
@@ -385,7 +385,7 @@ class _Variant:
     def _place_of(self, *path: str | int) -> tuple[Place, str]:
         """Where a path in a block of settings stands: in the row, else in `defaults`."""
         for document, layer, _ in reversed(self.layers):
-            if (*layer, *path) in document.values:
+            if (*layer, *path) in document:
                 return document.place((*layer, *path)), dotted((*layer, *path))
         here = (*self.path, path[0])
         return self.document.place(here), dotted(here)
@@ -412,7 +412,7 @@ class _Variant:
         document, values = self.distro[0], self.placeholders
         for key, text in self.parents[self.flavor].model_dump(exclude_none=True).items():
             path: Path_ = ("distros", self.row.distro, "parents", self.flavor, key)
-            known = path in document.values
+            known = path in document
             place = document.place(path) if known else self.document.place(self.path)
             try:
                 names = names_in(text)

@@ -55,36 +55,21 @@ def nearest_layout(gpu: GpuType, names: Sequence[str]) -> list[str]:
     Profiles that this GPU lacks are replaced by its most similar ones.
     """
     target = sorted((translate(gpu, name) for name in names), key=_profile.by_size)
+    kinds = sorted(gpu.profiles, key=_profile.by_size)
+
+    def unlike(layout: Sequence[str]) -> tuple[int, int, bool, int, int]:
+        pairs = [(gpu.profile(a), gpu.profile(b)) for a, b in zip(target, layout, strict=False)]
+        changed = sum(abs(a.compute - b.compute) + abs(a.memory - b.memory) for a, b in pairs)
+        dropped = [gpu.profile(name) for name in target[len(layout) :]]
+        lost = sum(each.compute + each.memory + 2 for each in dropped)
+        renamed = [a.name.partition("b")[2] != b.name.partition("b")[2] for a, b in pairs]
+        others = sum(a.name != b.name for a, b in pairs)
+        return (changed + lost, len(dropped), any(renamed), len(set(layout)), others)
+
     if _placement.fit(gpu, target) is not None:
         return target
-    kinds = sorted(gpu.profiles, key=_profile.by_size)
-    best: list[str] = []
-    best_cost: tuple[int, ...] | None = None
-    for counts in all_layouts(gpu):
-        names_here = expand(kinds, counts)
-        if not names_here or len(names_here) > len(target):
-            continue
-        cost = _distance(gpu, target, names_here)
-        if best_cost is None or cost < best_cost:
-            best, best_cost = names_here, cost
-    return best
-
-
-def _distance(
-    gpu: GpuType, target: Sequence[str], other: Sequence[str]
-) -> tuple[int, int, int, int, int]:
-    """(slices lost or gained, instances dropped, attributes changed, kinds, names changed)."""
-    lost = renamed = attributes = 0
-    for i, name in enumerate(target):
-        a = gpu.profile(name)
-        if i < len(other):
-            b = gpu.profile(other[i])
-            lost += abs(a.compute - b.compute) + abs(a.memory - b.memory)
-            renamed += a.name != b.name
-            attributes += a.name.partition("b")[2] != b.name.partition("b")[2]
-        else:
-            lost += a.compute + a.memory + 2
-    return (lost, len(target) - len(other), attributes, len(set(other)), renamed)
+    layouts = (expand(kinds, counts) for counts in all_layouts(gpu))
+    return min((each for each in layouts if 0 < len(each) <= len(target)), key=unlike, default=[])
 
 
 def translate(gpu: GpuType, name: str) -> str:
@@ -131,11 +116,9 @@ _profile = runtime_module("gpu_mig.profile")
 _placement = runtime_module("gpu_mig.placement")
 _smi = runtime_module("gpu_mig.smi")
 _target = runtime_module("gpu_mig.target")
-_hardware = runtime_module("gpu_mig.hardware")
 _config = runtime_module("gpu_mig.config")
 
 SHIPPED_MAP = RUNTIME / "etc" / "kiln" / "mig-config.json"
-_CONFIG_MAP = re.compile(r'^\s*"?kind"? *: *"?ConfigMap\b', re.MULTILINE)
 
 
 @contextmanager
@@ -205,18 +188,13 @@ def shipped_labels() -> dict[str, Any]:
 
 def label_names(kind: GpuType) -> list[str]:
     """The labels of the shipped map and those that the GPU's profiles give."""
-    own: list[str] = _hardware.labels_of([kind])
+    own: list[str] = _target.labels_of([kind])
     return sorted({*shipped_labels(), *own})
 
 
 def labels_with(config: str) -> dict[str, Any]:
     """The shipped labels and those of a file, or of a folder such as /etc/kiln/mig-config.d."""
     path = Path(config)
-    if path.is_file() and _CONFIG_MAP.search(path.read_text(errors="replace")):
-        raise KilnError(
-            f"{config} is a Kubernetes ConfigMap, not the configuration in it",
-            hint="give the text below its key config.yaml as a file",
-        )
     files = sorted(path.glob("*.[jy]*")) if path.is_dir() else [path]
     labels = dict(shipped_labels())
     with _explained():
@@ -237,7 +215,7 @@ def check_label(
     all_labels = labels if labels is not None else shipped_labels()
     capable = [t for t in types if t.mig]
     try:
-        if label not in _hardware.labels_of(gpu_types()[t.gpu] for t in capable):
+        if label not in _target.labels_of(gpu_types()[t.gpu] for t in capable):
             _config.choose(all_labels, label)
     except _errors.MigError as e:
         return [f"{e.message}: {e.hint}"]
@@ -284,7 +262,7 @@ def _settings(
     """What a label wants of each GPU; MigError for an unknown label or one that does not fit."""
     device = device_id or kind.pci_device_ids[0]
     gpus = [_smi.Gpu(i, "", "", device, "", kind.product, False, False) for i in range(count)]
-    settings = _target.resolve(_hardware.find(labels, label, gpus, gpu_types()), gpus).values()
+    settings = _target.resolve(_target.find(labels, label, gpus, gpu_types()), gpus).values()
     for setting in settings:
         _target.check(setting, kind)
     return list(settings)

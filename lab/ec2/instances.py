@@ -5,10 +5,8 @@ Seen in moto 5.2.5.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from lab.ec2 import imaging, launch
 from lab.ec2.calls import Request, call, error
 
 _BEHAVIOR = "InstanceInitiatedShutdownBehavior"
@@ -20,26 +18,6 @@ _OPTIONS = {
     "HttpProtocolIpv6": "http_protocol_ipv6",
     "InstanceMetadataTags": "instance_metadata_tags",
 }
-
-
-@call("ModifyInstanceAttribute", tries=True)
-def _modify(request: Request) -> Any:
-    """moto takes a changed shutdown behavior for an empty list of security groups."""
-    instance = request.backend.get_instance(request.parameters.get("InstanceId"))
-    stopped = {"InstanceType", "UserData", "Kernel", "Ramdisk"} & set(request.parameters)
-    if stopped and instance.state != "stopped":
-        raise error(
-            "IncorrectInstanceState", f"The instance '{instance.id}' is not in the 'stopped' state."
-        )
-    value = (request.parameters.get(_BEHAVIOR) or {}).get("Value")
-    if request.parameters.get("Attribute") == "instanceInitiatedShutdownBehavior":
-        value = request.parameters.get("Value")
-    if value is None:
-        return request.of_moto().result
-    if value not in ("stop", "terminate"):
-        raise error("InvalidParameterValue", f"Value ({value}) for {_BEHAVIOR} is invalid.")
-    instance.instance_initiated_shutdown_behavior = value
-    return None
 
 
 @call("ModifyInstanceMetadataOptions")
@@ -77,54 +55,6 @@ def _delete_group(request: Request) -> Any:
         groups = [*instance.security_groups, *(instance.nics[0].group_set if instance.nics else [])]
         if instance.state != "terminated" and sg.id in {group.id for group in groups}:
             raise error("DependencyViolation", f"resource {sg.id} has a dependent object")
-    return request.of_moto().result
-
-
-@call("CreateTags", tries=True)
-def _create_tags(request: Request) -> Any:
-    """Keys that begin with aws: are AWS's. A public AMI of another account can be tagged; only the
-    account that does sees it, and the lab has one.
-
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html#tag-restrictions
-    """
-    for tag in request.parameters.get("Tags") or []:
-        if str(tag.get("Key", "")).lower().startswith("aws:"):
-            raise error(
-                "InvalidParameterValue",
-                "Tag keys starting with 'aws:' are reserved for internal use",
-            )
-    return getattr(request.of_moto(), "result", None)
-
-
-@call("DescribeVolumeStatus")
-def _volume_status(request: Request) -> dict[str, Any]:
-    """https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeVolumeStatus.html"""
-    backend = request.backend
-    wanted = request.parameters.get("VolumeIds") or []
-    volumes = [backend.get_volume(volume_id) for volume_id in wanted] or backend.describe_volumes()
-    good = [
-        {"Name": "io-enabled", "Status": "passed"},
-        {"Name": "io-performance", "Status": "not-applicable"},
-    ]
-    return {
-        "VolumeStatuses": [
-            {
-                "VolumeId": volume.id,
-                "AvailabilityZone": volume.zone.name,
-                "VolumeStatus": {"Status": "ok", "Details": good},
-                "Actions": [],
-                "Events": [],
-            }
-            for volume in volumes
-        ]
-    }
-
-
-@call("CreateImage", tries=True)
-def _create_image(request: Request) -> Any:
-    """moto passes neither NoReboot nor the block devices on."""
-    imaging.no_reboot.set(bool(request.parameters.get("NoReboot")))
-    imaging.devices.set(request.parameters.get("BlockDeviceMappings") or [])
     return request.of_moto().result
 
 
@@ -175,18 +105,3 @@ def launch_on_demand(fleet: Any, weight: float) -> None:
             for instance in reservation.instances
         ]
     fleet.fulfilled_capacity += added
-
-
-def with_its_version(replace_instances: Callable[..., None]) -> Callable[..., None]:
-    """An Auto Scaling group launches from the version it names; moto's from the default one."""
-
-    def replace(group: Any, *arguments: Any, **named: Any) -> None:
-        token = launch.version_of_group.set(
-            getattr(group, "launch_template_version", None) if group.ec2_launch_template else None
-        )
-        try:
-            replace_instances(group, *arguments, **named)
-        finally:
-            launch.version_of_group.reset(token)
-
-    return replace

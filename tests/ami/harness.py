@@ -10,7 +10,7 @@ KILN_EXPECT: {"recipe": Recipe as JSON, "instance_type": str, "target": "aws"|"l
               "exercise": bool, whether checks may act on the machine,
               "reboot": bool, whether to reboot it and check it again,
               "own_kernel": bool, whether the lab boots the image's own kernel,
-              "boot_budget": kiln/facts/knowledge/boot.yaml there and in AWS}
+              "boot_budget": kiln/facts/knowledge/boot.yaml}
 
 A single program on the machine (`collect.py`) collects all facts, so that checks cost nothing.
 A check of what is not part of the image is neither run nor counted: see applies.py.

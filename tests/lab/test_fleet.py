@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 from unittest.mock import patch
 
@@ -27,7 +27,8 @@ from fleet_guests import (
 from kiln.cloud.target import Target
 from kiln.fleet.document import fleet_bucket, remove_stored
 from kiln.fleet.install import HowToInstall, install_fleet
-from kiln.fleet.machines import find_machines, parse_targets
+from kiln.fleet.machines import find_machines, parse_targets, run_command
+from kiln.telemetry.settings import Telemetry
 from kiln.telemetry import Telemetry
 from lab import control
 from tests.unit import commands
@@ -123,8 +124,8 @@ def walked(fleet: Fleet, client: Any, lab: Any, tmp_path_factory: pytest.TempPat
     with patch.dict(os.environ, control.environment(lab)):
         machines = find_machines(aws, parse_targets(targets))
         how = HowToInstall(SETTINGS, "1", bucket=fleet_bucket(aws), patience=120)
-        canary = install_fleet(aws, machines, how, print).as_json()
-        rest = install_fleet(aws, machines, how, print).as_json()
+        canary = asdict(install_fleet(aws, machines, how, print))
+        rest = asdict(install_fleet(aws, machines, how, print))
         rows, _ = invoke("fleet.status", *PLACE)
         jobs.append(each(JOB))
         removed, _ = invoke("fleet.uninstall")
@@ -192,9 +193,21 @@ def test_uninstall_brings_everything_back_and_leaves_nothing_in_the_account(
         identifier["Name"] for identifier in listed["DocumentIdentifiers"]
     ]
     assert walked.removed_in_account[0] == "document AMIKiln-InstallTelemetry"
-    buckets = [bucket["Name"] for bucket in client("s3").list_buckets()["Buckets"]]
-    assert not [name for name in buckets if name.startswith("ami-kiln-fleet-")]
+    assert all(name.startswith("s3://") for name in walked.removed_in_account[1:])
 
 
 def test_jobs_on_the_instances_go_on(walked: Walked) -> None:
     assert walked.jobs[1] == walked.jobs[0]
+
+
+def test_late_command_is_cancelled_on_the_machine(fleet: Fleet, walked: Walked, lab: Any) -> None:
+    said: list[str] = []
+    shell, late = {"DocumentName": "AWS-RunShellScript"}, {"commands": ["sleep 1234"]}
+    with patch.dict(os.environ, control.environment(lab)):
+        aws = Target("a test", "us-east-1", account="123456789012")
+        (answer,) = run_command(
+            aws, shell, [([fleet.bare.id], late)], patience=3, say=said.append
+        ).values()
+    assert (answer.ok, answer.why) == (False, "Cancelled")
+    assert said == [f"cancels AWS-RunShellScript on {fleet.bare.id}: 3 s are over"]
+    assert did(fleet.bare, "pgrep -cf '[s]leep 1234' || true").strip() == "0"

