@@ -13,7 +13,7 @@ from kiln.base.errors import KilnError, did_you_mean
 from kiln.cloud import aws
 from kiln.cloud.instance import Machine
 from kiln.cloud.target import DEFAULT_REGION, Target
-from kiln.matrix import flags, load
+from kiln.matrix import load
 from lab import settings
 from lab import vendors as lab_vendors
 from lab.target import LabTarget, is_guest
@@ -63,7 +63,8 @@ def kind_of_machine(machine: Machine) -> str:
 def _place(wanted: str, region: str | None) -> Target:
     if wanted not in KINDS:
         raise KilnError(f"--target {wanted} is not known", hint=did_you_mean(wanted, KINDS))
-    flags.region(region)
+    if region is not None:
+        vocabulary.REGION.required(region, "--region")
     endpoint = settings.current().endpoint
     if wanted == "lab":
         why = "--target lab"

@@ -128,22 +128,23 @@ def record_hashes(
             hint="the lab serves stand-ins: only a build on AWS downloads the vendors' own files",
         )
     seen = {str(entry["url"]): entry["sha256"] for entry in downloads}
+    for url, sha256 in seen.items():
+        vocabulary.SHA256.required(sha256, f"the sha256 of {url}")
     current = lock_file.read_lock_file(path)
     path = path or paths.lock_file()
     artifacts = []
     for entry in current["artifacts"]:
-        sha256, locked = seen.get(entry["url"]), entry.get("sha256")
-        if sha256 and locked and locked != sha256:
+        got, locked = seen.get(entry["url"]), entry.get("sha256")
+        if got and locked and locked != got:
             raise operation_failed(
                 f"{entry['url']} does not have the locked sha256: expected {locked}, the bake got "
-                f"{sha256}",
+                f"{got}",
                 hint="find out why the vendor replaced the file before you remove its entry from "
                 f"{overlay.shown_path(path)}",
             )
-        if sha256 and _is_unconfirmed(entry):
-            vocabulary.SHA256.required(sha256, f"the sha256 of {entry['url']}")
+        if got and _is_unconfirmed(entry):
             known = {key: value for key, value in entry.items() if key != "confirmed"}
-            artifacts.append({**known, "sha256": sha256, "source": f"{SEEN_BY}{when}"})
+            artifacts.append({**known, "sha256": got, "source": f"{SEEN_BY}{when}"})
         else:
             artifacts.append(entry)
     return _save(current, {**current, "artifacts": artifacts}, path)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from kiln.base import needs, overlay
-from kiln.base.account import Account, key_elsewhere, variables
+from kiln.base import needs, overlay, vocabulary
+from kiln.base.account import Account, key_elsewhere
 from kiln.base.errors import KilnError, operation_failed, refuse_errors
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
@@ -18,8 +18,6 @@ from kiln.cloud.instance import ssh_timeout
 from kiln.cloud.network import SESSION_MANAGER, make_access
 from kiln.cloud.target import Target
 from kiln.compat import engine
-from kiln.matrix import flags
-from kiln.matrix.load import no_such_component
 from kiln.packer import program
 from kiln.packer.lock import first_seen
 from kiln.packer.program import Packer
@@ -66,7 +64,8 @@ def announce(
     for folder in overlay.overlays():
         say(f"overlay: {overlay.shown_path(folder)}")
     for flag in ("instance_type", "verify_instance_type"):
-        flags.instance_type(flag, getattr(options, flag))
+        if value := getattr(options, flag):
+            vocabulary.INSTANCE_TYPE.required(value, f"--{flag.replace('_', '-')}")
     ssh_timeout()
     if rebuilt is None:
         _require_compatible(recipes, options)
@@ -79,7 +78,6 @@ def announce(
                 hint=f"select one: --name {recipes[0].name}",
             )
     accounts = {recipe.name: options.account(recipe) for recipe in recipes}
-    _require_known_limits(recipes, accounts)
     for account in accounts.values():
         _require_region(account, target)
     for line in _settings(accounts):
@@ -109,15 +107,6 @@ def _require_compatible(recipes: list[Recipe], options: Options) -> None:
             recipe.changed(instance_type=bakes[0], verify_instance_type=verifies, row=row)
         )
     refuse_errors(engine.check_matrix(chosen))
-
-
-def _require_known_limits(recipes: list[Recipe], accounts: Mapping[str, Account]) -> None:
-    """Refuse a time limit of the command line for a component that no chosen row has."""
-    typed = {"--time-limits", *variables("time_limits")}
-    for name in {name: None for account in accounts.values() for name in account.time_limits}:
-        origins = {account.origins.get(f"time_limits.{name}") for account in accounts.values()}
-        if origins & typed and (why := no_such_component(name, recipes)):
-            raise KilnError(f"{', '.join(map(str, origins & typed))}: {why}")
 
 
 def _require_region(account: Account, target: Target) -> None:

@@ -35,7 +35,7 @@ from kiln.cloud.images import Image, require_image
 from kiln.cloud.instance import Boot, Machine, booted, ssh_timeout
 from kiln.cloud.network import Access, make_access
 from kiln.cloud.target import OwnKernel, ParentAmi, Target
-from kiln.matrix import flags, load
+from kiln.matrix import load
 from kiln.matrix.flags import NOTHING, overridden, records_bucket
 from kiln.packer.render import recipe_digest
 from kiln.pipeline import checks, records
@@ -236,8 +236,9 @@ def verify_by_id(
 ) -> Record:
     """Boot the AMI, with its own kernel if asked to, run its checks, tag it; with `keyword` only
     those of that name, without a verdict."""
-    flags.ami(ami_id)
-    flags.instance_type("instance-type", instance_type)
+    vocabulary.AMI_ID.required(ami_id, "--ami")
+    if instance_type:
+        vocabulary.INSTANCE_TYPE.required(instance_type, "--instance-type")
     ssh_timeout()
     checks.require_match(keyword)
     progress.say(str(target))

@@ -11,7 +11,7 @@ from kiln.base.errors import KilnError, operation_failed
 from kiln.base.times import now
 from kiln.cloud import aws
 from kiln.cloud.target import Target
-from kiln.matrix.publishing import LaunchTemplate
+from kiln.matrix.model import LaunchTemplate
 from kiln.publish import channels
 from kiln.publish.channels import Action, Held, Moved, Release
 from kiln.publish.lines import Line

@@ -20,7 +20,7 @@ from kiln.catalogue.model import CataloguedLine, Gathered
 from kiln.catalogue.pages import site_files
 from kiln.catalogue.site import publish_site, write_site
 from kiln.cloud import aws
-from kiln.matrix.publishing import Publish
+from kiln.matrix.model import Publish
 from kiln.telemetry.settings import Telemetry
 from tests.unit import commands
 from tests.unit.publish.channel import (

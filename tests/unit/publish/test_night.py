@@ -21,7 +21,7 @@ from kiln.cli.nightly import plan_data, plan_text
 from kiln.cloud import parents
 from kiln.cloud.images import own_images
 from kiln.cloud.target import Target
-from kiln.matrix.publishing import Publish
+from kiln.matrix.model import Publish
 from kiln.pipeline import plan as planning
 from kiln.pipeline.build import Outcome
 from kiln.publish import report

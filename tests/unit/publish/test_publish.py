@@ -16,7 +16,7 @@ from botocore.client import BaseClient
 from kiln.base.errors import KilnError
 from kiln.base.times import read_time, utc_now
 from kiln.cloud import parents
-from kiln.matrix.publishing import Publish
+from kiln.matrix.model import Publish
 from kiln.publish import channels, copies, lines, publish
 from kiln.publish.channels import Installed
 from kiln.publish.lines import channel_rows, history_rows

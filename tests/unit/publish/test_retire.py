@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 from kiln.base.errors import KilnError
 from kiln.cli.release import retirement_text
 from kiln.cloud import images
-from kiln.matrix.publishing import Publish
+from kiln.matrix.model import Publish
 from kiln.publish import channels
 from kiln.publish.retire import Going, Kept, Retirement, plan_retirement, retire
 from kiln.publish.sweep import Leftover, leftovers, regions_of_account, sweep
