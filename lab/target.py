@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from kiln.base import needs
 from kiln.base.errors import KilnError, did_you_mean, operation_failed
@@ -199,12 +198,12 @@ class LabHooks(Hooks):
         image = public_images.parent(recipe)
         return ParentAmi(image.id, image.name, image.created, str(recipe.source_ami))
 
-    def require_own_kernel(self, recipe: Mapping[str, Any]) -> None:
+    def require_own_kernel(self, recipe: Recipe | None) -> None:
         """Refuse AMIs whose kernel or kernel modules are not the vendors' own."""
         why = _no_own_kernel(recipe)
         if why:
             raise KilnError(
-                f"{recipe.get('name', 'this AMI')} cannot boot its own kernel: {why}",
+                f"{recipe.name if recipe else 'this AMI'} cannot boot its own kernel: {why}",
                 hint="docs/own-kernel.md names the rows that can",
             )
 
@@ -260,16 +259,16 @@ def _other_than_running() -> str:
     return origin.difference(running) if running else ""
 
 
-def _no_own_kernel(recipe: Mapping[str, Any]) -> str:
+def _no_own_kernel(recipe: Recipe | None) -> str:
     """Why an AMI of this recipe cannot boot its own kernel; empty if it can."""
-    if not recipe:
+    if recipe is None:
         return "neither a record of its build nor a row of the matrix says what is on it"
-    spec = distros.spec(recipe["distro"]["id"])
+    spec = distros.spec(recipe.distro.id)
     if spec["stand_in"]:
         return f"in the lab the kernel of {spec['name']} is a stand-in and not a program"
-    if recipe["arch"] != "x86_64" or emulation.needed(recipe["arch"]):
-        return f"{recipe['arch']}: only an x86_64 machine starts one, for x86_64 images"
-    if recipe["driver_source"] != "distro":
+    if recipe.arch != "x86_64" or emulation.needed(recipe.arch):
+        return f"{recipe.arch}: only an x86_64 machine starts one, for x86_64 images"
+    if recipe.driver_source != "distro":
         return (
             "in the lab NVIDIA's kernel module is a stand-in; only the distribution's driver "
             "(driver_source: distro) is real"

@@ -60,8 +60,7 @@ def refuse_silent(recipes: Sequence[Recipe]) -> None:
     Raises operation_failed that names those that do not answer.
     """
     # Only this needs them, and they are slow to import.
-    from kiln.preflight.ask import cache_folder
-    from kiln.preflight.demand import demand
+    from kiln.preflight.ask import cache_folder, demand
     from kiln.preflight.indexes import Fetcher
 
     fetcher = Fetcher(cache_folder() / "files")

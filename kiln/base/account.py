@@ -8,16 +8,19 @@ an image, so they are not part of a recipe's digest.
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from kiln.base import tags as our_tags
 from kiln.base import vocabulary
-from kiln.base.vocabulary import Arch
+from kiln.base.errors import KilnError
+from kiln.base.vocabulary import Arch, masked
 
 # Of AWS's own tools, in the order in which they count.
 REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
@@ -363,3 +366,36 @@ def _as_text(value: object) -> str:
     if isinstance(value, tuple):
         return " ".join(value) or "none"
     return "none" if value is None else str(value).lower() if value in (True, False) else str(value)
+
+
+MIRRORS = "KILN_MIRRORS"
+
+
+def mirrors() -> dict[str, str]:
+    """Map the beginning of a vendor's URL to that of its mirror, as KILN_MIRRORS has them."""
+    pairs = {}
+    for word in os.environ.get(MIRRORS, "").split():
+        vendor, equals, mirror = word.partition("=")
+        if not equals or not all(_is_url(url) for url in (vendor, mirror)):
+            raise KilnError(
+                f"{MIRRORS}: {masked(repr(word))} is not a pair of URLs without user and password",
+                hint="expected: https://vendor.example=https://mirror.example/vendor, several "
+                "separated by spaces",
+            )
+        pairs[vendor.rstrip("/")] = mirror.rstrip("/")
+    return pairs
+
+
+def mirrored(url: str, pairs: Mapping[str, str]) -> str:
+    """Return the URL at the mirror with the longest beginning that fits, or the URL itself."""
+    fitting = [vendor for vendor in pairs if url == vendor or url.startswith(f"{vendor}/")]
+    if not fitting:
+        return url
+    vendor = max(fitting, key=len)
+    return pairs[vendor] + url.removeprefix(vendor)
+
+
+def _is_url(text: str) -> bool:
+    parts = urlsplit(text)
+    # Messages name the URL that was asked, and no message may have a password.
+    return parts.scheme in {"http", "https"} and bool(parts.netloc) and masked(text) == text

@@ -15,8 +15,7 @@ from typing import Annotated
 
 from pydantic import RootModel
 
-from kiln.base.errors import KilnError, did_you_mean
-from kiln.base.findings import Place
+from kiln.base.errors import KilnError, Place, did_you_mean
 from kiln.base.paths import AMI_TESTS, PROVISIONERS, ROOT
 from kiln.base.vocabulary import Form
 from kiln.base.yaml_files import load_yaml, validated

@@ -1,12 +1,16 @@
-"""The folders and files of a checkout."""
+"""The folders and files of a checkout, and the packages of `runtime/`, which kiln runs too."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import importlib.util
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
 KNOWLEDGE = ROOT / "kiln" / "facts" / "knowledge"
@@ -75,3 +79,29 @@ def remove_short_path(name: str) -> None:
 
 def _of(name: str) -> Path:
     return _SHORT / f"kiln-{name}"
+
+
+LIBRARY = RUNTIME / "opt" / "kiln" / "lib"
+
+
+def runtime_module(name: str) -> ModuleType:
+    """A package or module of `runtime/opt/kiln/lib`, such as `gpu_mig.placement`.
+
+    sys.path does not change. Raises ImportError if there is no package of that name.
+    """
+    for package in ("gpu_common", name.split(".", maxsplit=1)[0]):
+        if package not in sys.modules:
+            _load(package)
+    return importlib.import_module(name)
+
+
+def _load(package: str) -> None:
+    init = LIBRARY / package / "__init__.py"
+    spec = importlib.util.spec_from_file_location(
+        package, init, submodule_search_locations=[str(init.parent)]
+    )
+    if not init.is_file() or spec is None or spec.loader is None:
+        raise ImportError(f"runtime/opt/kiln/lib has no package {package}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[package] = module
+    spec.loader.exec_module(module)

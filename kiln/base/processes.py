@@ -1,4 +1,5 @@
-"""The long processes of a run: in sessions of their own, marked with its id, ended with it."""
+"""The long processes of a run, marked with its id and ended with it; SIGINT and SIGTERM as a flag
+that a run polls, so that no exception cuts its clean-up short."""
 
 from __future__ import annotations
 
@@ -7,10 +8,121 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from kiln.base.stopping import Stop
+from kiln.base.errors import KilnError
+
+_STEP = 0.1
+
+
+class StoppedError(Exception):
+    """The run was asked to stop."""
+
+
+# Seconds that Packer has to end its instance when a run is asked to stop. It then waits until EC2
+# has, for up to an hour; the run's own clean-up looks for all that Packer has made.
+_GRACE = 60.0
+
+
+class Stop:
+    """Whether the run was asked to stop, or cannot succeed any more.
+
+    A plain flag, which a signal handler can set at any time. (threading.Event takes a lock, which
+    the interrupted code may hold.) A run's own Stop, made with `of_run`, is also set when that of
+    the whole build is.
+    """
+
+    def __init__(self, of_build: Stop | None = None) -> None:
+        self._signals = 0
+        self._again = 0
+        self._of_build = of_build
+        self._error: KilnError | None = None
+        self._grace = _GRACE
+
+    def of_run(self) -> Stop:
+        """A Stop for one of the runs: it can be given up without the others."""
+        return Stop(self)
+
+    def set(self) -> None:
+        self._again += self.is_set()
+        self._signals += 1
+
+    def give_up(self, error: KilnError, *, grace: float) -> None:
+        """Stop because of an error that does not go away; `check` raises it.
+
+        `grace`: the seconds that a program has to remove its resources. The first error counts.
+        """
+        if self._error is None:
+            self._grace = grace
+            self._error = error
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether an error ended the run, rather than a person."""
+        return self._error is not None
+
+    @property
+    def again(self) -> int:
+        """How often a person has asked while it stopped already: what waits when this rises does
+        not wait any longer. The first time only starts the clean-up, which may have begun."""
+        return self._again + (self._of_build.again if self._of_build else 0)
+
+    @property
+    def grace(self) -> float:
+        """The seconds that a program has for its own clean-up after this was set."""
+        return self._grace
+
+    def is_set(self) -> bool:
+        of_build = self._of_build is not None and self._of_build.is_set()
+        return self._signals > 0 or of_build or self._error is not None
+
+    def check(self) -> None:
+        """Raise StoppedError if the run was asked to stop, or the error it was given up for."""
+        if self._error is not None:
+            raise self._error
+        if self.is_set():
+            raise StoppedError
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep. Raises StoppedError as soon as the run is asked to stop."""
+        end = time.monotonic() + seconds
+        self.check()
+        while (remaining := end - time.monotonic()) > 0:
+            time.sleep(min(remaining, _STEP))
+            self.check()
+
+
+_FIRST = "stopping: removing what the run created; Ctrl-C again waits no longer for Packer or EC2"
+_AGAIN = "still stopping: not waiting any longer; what is left is named at the end"
+
+
+@contextlib.contextmanager
+def on_signals(stop: Stop, first: str = _FIRST, again: str = _AGAIN) -> Iterator[None]:
+    """While inside, SIGINT and SIGTERM set `stop` instead of raising, and print what happens next:
+    `first`, and from the second time on `again`.
+
+    Does nothing outside the main thread, which alone receives signals in Python.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: object) -> None:
+        message = again if stop.is_set() else first
+        stop.set()
+        # Not print: the signal may have interrupted a print.
+        with contextlib.suppress(OSError):
+            os.write(2, f"{message}\n".encode())
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
 
 # Marks the environment of every process that a run starts: a later run finds leftovers by it.
 _MARK = "KILN_RUN_ID"

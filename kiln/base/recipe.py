@@ -15,7 +15,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from kiln.base import vocabulary
 from kiln.base.account import Account, Block, InstanceType
-from kiln.base.findings import Place
+from kiln.base.errors import Place
 from kiln.base.vocabulary import Arch, DriverSource, Flavor, KernelModule
 
 Version = Annotated[str, vocabulary.VERSION]

@@ -1,4 +1,4 @@
-"""The fixed words and the formats of versions.
+"""The fixed words, the formats of versions, ids and times.
 
 The matrix's schema, the flags of `./invoke check`, the rules and the lab all import them.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import date, datetime, timezone
 from string import Formatter
 from typing import Any, Literal, get_args
 
@@ -219,9 +220,6 @@ KMS_KEY = Form(
     "a KMS key: its id, alias/NAME, or an ARN",
     longest=350,
 )
-ROLE = Form(
-    r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+$", "a role's ARN", longest=600
-)
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
 INSTANCE_PROFILE = Form(r"^[A-Za-z0-9+=,.@_-]+$", "the name of an instance profile (not its ARN)")
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference-arns.html
@@ -255,6 +253,11 @@ URL = Form(
 BUCKET = Form(
     r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$",
     "the name of an S3 bucket alone: 3 to 63 small letters, digits, dots and dashes",
+)
+S3_PLACE = Form(
+    r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/([A-Za-z0-9_-][A-Za-z0-9._-]*/?)*)?$",
+    "a place in S3: s3://BUCKET/PREFIX",
+    longest=1024,
 )
 # coreutils' sleep and Go's time.ParseDuration read it alike.
 DURATION = Form(r"^[1-9][0-9]{0,4}[smh]$", "a time such as 90m or 4h")
@@ -292,3 +295,42 @@ _CONTROL = re.compile(
 def printable(text: object) -> str:
     """The text with each control character as `\\u001b`, which JSON's strings have too."""
     return _CONTROL.sub(lambda match: f"\\u{ord(match.group()):04x}", str(text))
+
+
+_TIME, _STAMP = "%Y-%m-%dT%H:%M:%SZ", "%Y%m%dT%H%M%SZ"
+
+
+def utc_now() -> datetime:
+    """This moment, with its time zone."""
+    return datetime.now(timezone.utc)
+
+
+def today() -> date:
+    """The day by this machine's clock and zone, by which support ends."""
+    return date.today()
+
+
+def as_time(moment: datetime) -> str:
+    """A moment as 2026-08-01T12:00:00Z; it must have a time zone."""
+    return moment.astimezone(timezone.utc).strftime(_TIME)
+
+
+def now() -> str:
+    """This moment as 2026-08-01T12:00:00Z."""
+    return as_time(utc_now())
+
+
+def read_time(text: str) -> datetime:
+    """A time in ISO 8601, as AWS writes it; without a zone it is UTC. Raises ValueError."""
+    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+
+
+def as_stamp(moment: datetime) -> str:
+    """A moment as 20260801T120000Z; it must have a time zone."""
+    return moment.astimezone(timezone.utc).strftime(_STAMP)
+
+
+def read_stamp(text: str) -> datetime:
+    """The moment of 20260801T120000Z. Raises ValueError."""
+    return datetime.strptime(text, _STAMP).replace(tzinfo=timezone.utc)

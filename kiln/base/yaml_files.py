@@ -12,8 +12,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from kiln.base.errors import KilnError, did_you_mean
-from kiln.base.findings import Finding, Place
+from kiln.base.errors import Finding, KilnError, Place, did_you_mean
 from kiln.base.vocabulary import masked, quoted
 
 Path_ = tuple[str | int, ...]

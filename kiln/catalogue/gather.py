@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.tags import VERIFIED, says_verified
-from kiln.base.times import now
-from kiln.catalogue.fleet_xids import EventsByAmi, events_by_ami, groups_of_events, seen_xids
+from kiln.base.vocabulary import now
 from kiln.catalogue.model import (
     Catalogue,
     CataloguedImage,
@@ -21,7 +20,6 @@ from kiln.catalogue.model import (
     ChannelMove,
     CheckCounts,
     Gathered,
-    SeenXid,
     ServedType,
     Signed,
     Trust,
@@ -37,16 +35,11 @@ from kiln.pipeline.record import Record
 from kiln.publish import channels, provenance
 from kiln.publish.channels import Release
 from kiln.publish.lines import ChannelRow, channel_rows
-from kiln.telemetry.pricing import monthly_cost
-from kiln.telemetry.settings import Telemetry
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
 Say = Callable[[str], None]
-# Images of a line whose statements are checked, besides those that a channel holds: it takes three
-# requests each.
-_NEWEST_CHECKED = 3
 
 
 def gather_catalogue(
@@ -58,15 +51,13 @@ def gather_catalogue(
     *,
     types: Sequence[str] | None = None,
 ) -> Gathered:
-    """The catalogue of the channels in the target's account, with the records that are here.
+    """Return the catalogue of the target's account, with the records that are here.
 
     `settings` are the lines' own; `types` the instance types that can be chosen, by default all
     that are offered. `say` gets what cannot be shown, such as a statement that nobody may read.
     """
     rows = channel_rows(target, regions, settings)
-    everywhere = list(dict.fromkeys([target.region, *regions]))
-    events = events_by_ami(target, groups_of_events(recipes), everywhere, say) if rows else None
-    account = _Account(target, {image.ami_id: image for image in own_images(target)}, events, say)
+    own = {image.ami_id: image for image in own_images(target)}
     by_line = {recipe.channel_line: recipe for recipe in recipes}
     known: dict[str, Record] = {}
     lines = []
@@ -81,6 +72,7 @@ def gather_catalogue(
         known |= {key: record for key, record in found.items() if record}
         held = {row.ami_id for row in here}
         signer = _signer(line, settings, target, say)
+        images = _images(target, own, releases, found, held, signer, say)
         lines.append(
             line_about(
                 line,
@@ -88,7 +80,7 @@ def gather_catalogue(
                 releases,
                 channels=tuple(_channel(row, past[row.channel]) for row in here),
                 history=tuple(_moves(past)),
-                images=tuple(account.images(releases, known, held, signer)),
+                images=tuple(images),
             )
         )
     # What can be had stands before what the matrix only promises.
@@ -99,7 +91,7 @@ def gather_catalogue(
             place=target.where,
             target=target.kind,
             region=target.region,
-            regions=tuple(everywhere),
+            regions=tuple(dict.fromkeys([target.region, *regions])),
             lines=tuple(lines),
             types=served_types(list(by_line.values()), [line.line for line in lines], types),
         ),
@@ -136,77 +128,63 @@ def _record(release: Release, say: Say) -> Record | None:
     return record
 
 
-@dataclass(frozen=True)
-class _Account:
-    """What the images of all lines are made from; `events` are the fleet's."""
-
-    target: Target
-    own: Mapping[str, Image]
-    events: EventsByAmi | None
-    say: Say
-
-    def images(
-        self,
-        releases: Mapping[str, Release],
-        records: Mapping[str, Record],
-        held: set[str],
-        signer: SSlibKey | None,
-    ) -> Iterator[CataloguedImage]:
-        """A line's images, newest first; `held` are the AMIs that its channels hold."""
-        keys = list(releases)
-        for at, (key, release) in enumerate(releases.items()):
-            before = keys[at + 1] if at + 1 < len(keys) else None
-            record = records.get(key)
-            versions = record.versions if record else None
-            amis = set(release.images.values())
-            ami_id = release.images.get(self.target.region, "")
-            trust, why = _trust(self.own.get(ami_id))
-            checked = at < _NEWEST_CHECKED or bool(held & amis)
-            signed, signed_why = self._signed(ami_id, trust, signer, checked=checked)
-            yield CataloguedImage(
-                key=key,
-                ami_name=release.ami_name,
-                images=release.images,
-                built=release.built,
-                trust=trust,
-                why_not=why,
-                signed=signed,
-                signed_why=signed_why,
-                installed=asdict(release.installed),
-                recipe=release.recipe,
-                recipe_digest=release.recipe_digest,
-                git_commit=release.git_commit,
-                checks=_check_counts(record),
-                packages=len(versions["packages"]) if versions else None,
-                record=f"images/{key}.record.json" if record else None,
-                sbom=f"images/{key}.sbom.json" if versions else None,
-                before=before,
-                changes=_change_counts(records.get(before or ""), record),
-                xids=self._xids(amis),
-            )
-
-    def _xids(self, amis: set[str]) -> tuple[SeenXid, ...] | None:
-        if self.events is None:
-            return None
-        return seen_xids(event for ami in amis for event in self.events.get(ami, ()))
-
-    def _signed(
-        self, ami_id: str, trust: Trust, signer: SSlibKey | None, *, checked: bool
-    ) -> tuple[Signed, str]:
-        if signer is None:
-            return "unsigned", "the matrix names no key for this line"
-        if not checked:
-            return "unknown", "of images that no channel holds only the newest are checked"
-        if trust == "gone":
-            return "unknown", "the AMI is not there any more"
-        try:
-            statement = provenance.verify_image(self.target, ami_id, signer)
-        except KilnError as error:
-            self.say(f"{ami_id}: its statement was not checked: {error}")
-            return "unknown", "its statement could not be read"
-        return (
-            ("does not match", "; ".join(statement.wrong)) if statement.wrong else ("matches", "")
+def _images(
+    target: Target,
+    own: Mapping[str, Image],
+    releases: Mapping[str, Release],
+    records: Mapping[str, Record | None],
+    held: set[str],
+    signer: SSlibKey | None,
+    say: Say,
+) -> Iterator[CataloguedImage]:
+    """Yield a line's images, newest first; `held` are the AMIs that its channels hold."""
+    older = dict(pairwise(releases))
+    for key, release in releases.items():
+        before = older.get(key)
+        record = records[key]
+        versions = record.versions if record else None
+        ami_id = release.images.get(target.region, "")
+        trust, why_not = _trust(own.get(ami_id))
+        signed: Signed = "unknown"
+        signed_why = "only images that a channel holds are checked"
+        if held.intersection(release.images.values()):
+            signed, signed_why = _signed(target, ami_id, trust, signer, say)
+        yield CataloguedImage(
+            key=key,
+            ami_name=release.ami_name,
+            images=release.images,
+            built=release.built,
+            trust=trust,
+            why_not=why_not,
+            signed=signed,
+            signed_why=signed_why,
+            installed=release.installed.model_dump(),
+            recipe=release.recipe,
+            recipe_digest=release.recipe_digest,
+            git_commit=release.git_commit,
+            checks=_check_counts(record),
+            packages=len(versions["packages"]) if versions else None,
+            record=f"images/{key}.record.json" if record else None,
+            sbom=f"images/{key}.sbom.json" if versions else None,
+            before=before,
+            changes=_change_counts(records.get(before or ""), record),
         )
+
+
+def _signed(
+    target: Target, ami_id: str, trust: Trust, signer: SSlibKey | None, say: Say
+) -> tuple[Signed, str]:
+    """Return whether an AMI is what its statement says, and why that is not known."""
+    if signer is None:
+        return "unsigned", "the matrix names no key for this line"
+    if trust == "gone":
+        return "unknown", "the AMI is not there any more"
+    try:
+        statement = provenance.verify_image(target, ami_id, signer)
+    except KilnError as error:
+        say(f"{ami_id}: its statement was not checked: {error}")
+        return "unknown", "its statement could not be read"
+    return ("does not match", "; ".join(statement.wrong)) if statement.wrong else ("matches", "")
 
 
 def _check_counts(record: Record | None) -> CheckCounts | None:
@@ -321,30 +299,18 @@ def line_about(
 def served_types(
     recipes: Sequence[Recipe], lines: Sequence[str], types: Sequence[str] | None = None
 ) -> tuple[ServedType, ...]:
-    """An entry for each instance type that a recipe serves; `lines` gives the indices."""
+    """Return an entry for each instance type that a recipe serves; `lines` gives the indices."""
     if types is None:
         types = [kind.type for kind in facts.instances().values() if kind.offered]
-    index = {line: place for place, line in enumerate(lines)}
-    by_name = {recipe.name: recipe for recipe in recipes}
+    index = {recipe.name: lines.index(recipe.channel_line) for recipe in recipes}
     rows = judged_rows(recipes)
-    by_type = []
-    for name in types:
-        answer = rows_on(facts.instance(name), rows)
-        served = tuple(
-            (
-                index[by_name[entry["row"]].channel_line],
-                len(entry["warnings"]),
-                _telemetry_cost(by_name[entry["row"]], name),
-            )
-            for entry in answer["serves"]
+    answers = [(name, rows_on(facts.instance(name), rows)) for name in types]
+    return tuple(
+        ServedType(
+            name,
+            answer["gpus"],
+            tuple((index[entry["row"]], len(entry["warnings"])) for entry in answer["serves"]),
         )
-        if served:
-            by_type.append(ServedType(name, answer["gpus"], served))
-    return tuple(by_type)
-
-
-def _telemetry_cost(recipe: Recipe, instance_type: str) -> float | None:
-    """US dollars a month; None for an image that sends no metrics."""
-    if "cloudwatch-agent" not in recipe.components:
-        return None
-    return float(monthly_cost(instance_type, Telemetry(**recipe.telemetry))["usd_per_month"])
+        for name, answer in answers
+        if answer["serves"]
+    )

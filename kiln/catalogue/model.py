@@ -62,22 +62,11 @@ class CheckCounts:
 
 
 @dataclass(frozen=True)
-class SeenXid:
-    """How often machines that run an image reported an Xid, how many of them, and when last."""
-
-    xid: int
-    count: int
-    instances: int
-    last: str
-
-
-@dataclass(frozen=True)
 class CataloguedImage:
     """An image that a channel holds or has held. `key` names its files in the site.
 
     `trust` is of the AMI in the home region. `changes` counts the differences to the image before
-    (`before`: its key) by severity; None where one of the two has no record here. `xids` are those
-    of the fleet in the last 30 days, most frequent first; None without its telemetry.
+    (`before`: its key) by severity; None where one of the two has no record here.
     """
 
     key: str
@@ -98,7 +87,6 @@ class CataloguedImage:
     sbom: str | None = None
     before: str | None = None
     changes: dict[str, int] | None = None
-    xids: tuple[SeenXid, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -128,12 +116,11 @@ class CataloguedLine:
 
 @dataclass(frozen=True)
 class ServedType:
-    """The lines that serve an instance type, best first: index in `lines`, warnings, and US dollars
-    a month of the line's telemetry there (None: it sends none)."""
+    """The lines that serve an instance type, best first: index in `lines`, number of warnings."""
 
     type: str
     gpus: str
-    lines: tuple[tuple[int, int, float | None], ...]
+    lines: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ def _build(
     unconfirmed = {recipe.name: len(unconfirmed_of_row(recipe)) for recipe in recipes}
     # A failure was reported when it happened, perhaps many lines ago.
     lines = [
-        *(summary(record, unconfirmed[record.recipe["name"]]) for record in outcome.built),
+        *(summary(record, unconfirmed[record.recipe.name]) for record in outcome.built),
         *([""] if outcome.built and outcome.failures else []),
         *(f"failed  {error}" for error in dict.fromkeys(outcome.failures.values())),
     ]
@@ -240,17 +240,18 @@ def summary(record: Record, unconfirmed: int = 0) -> str:
     from kiln.pipeline.checks import Checks
 
     recipe, checks = record.recipe, record.checks or Checks(0, 0, 0, ())
-    emulated = f", {recipe['arch']} by {record.emulated}" if record.emulated else ""
+    emulated = f", {recipe.arch} by {record.emulated}" if record.emulated else ""
     own = f"; checked with its own kernel by {record.own_kernel}" if record.own_kernel else ""
     note = f" ({record.image_note}{emulated}{own})" if record.image_note else ""
     labels = {"driver": "driver", "cuda": "CUDA", "cudnn": "cuDNN", "nccl": "NCCL", "efa": "EFA"}
-    holds = [f"{label} {recipe[name]}" for name, label in labels.items() if recipe.get(name)]
+    values = {label: getattr(recipe, name) for name, label in labels.items()}
+    holds = [f"{label} {value}" for label, value in values.items() if value]
     folder = near(Path(record.folder))
     lines = [
         "",
         f"{record.ami_id or 'no AMI'}  {record.status}{note}",
-        f"  {recipe['name']} in {record.region}",
-        f"  on it    {recipe['distro']['name']}, {', '.join(holds)}",
+        f"  {recipe.name} in {record.region}",
+        f"  on it    {recipe.distro.name}, {', '.join(holds)}",
         f"  checks   {checks.passed} passed, {checks.failed} failed, {checks.skipped} skipped",
     ]
     for check in checks.checks:

@@ -71,7 +71,7 @@ def makespan(instance_type: str, jobs: str, seconds: str, slowdown: list[str]) -
     seconds: duration of one job alone on a whole GPU: --seconds 34.3
     slowdown: measured: seconds on a slice / on a whole GPU, can be repeated: --slowdown 1g.5gb=2.54
     """
-    from kiln.mig import makespan as spans
+    from kiln.mig import plan as spans
 
     pairs = [word.strip().partition("=") for text in slowdown for word in text.split(",")]
     measured = {name: positive_number(ratio or "none", "--slowdown") for name, _, ratio in pairs}

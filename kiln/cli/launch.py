@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from kiln.catalogue.model import Catalogue
     from kiln.cloud.target import Target
 
-_PORTS = 65535
 # Records of each row that are fetched from the bucket, if there is one.
 _RECORDS = 10
 
@@ -64,8 +63,7 @@ def consume(
     out: a file instead of standard output: --out nodes.yaml
     list_: name the kinds and write nothing
     """
-    from kiln.consume.kinds import KINDS, kind_named, pinned
-    from kiln.consume.request import launch_request
+    from kiln.consume import KINDS, kind_named, launch_request, pinned
     from kiln.matrix import load
 
     if list_:
@@ -100,8 +98,6 @@ def consume(
     text = kind.document(request, template="argo-walkthrough.sh" if walkthrough else "")
     answer = {"line": line, "channel": channel, "kind": kind.name, "file": out, "document": text}
     write(out, text, answer)
-    if kind.note:
-        log(kind.note.replace("FILE", out or "FILE"))
 
 
 def write(out: str | None, text: str, answer: object) -> None:
@@ -118,8 +114,6 @@ def write(out: str | None, text: str, answer: object) -> None:
 @task("Launch")
 def catalogue(
     out: str | None = None,
-    serve: bool = False,
-    port: int = 8000,
     publish: str | None = None,
     regions: str | None = None,
     *,
@@ -128,28 +122,25 @@ def catalogue(
 ) -> None:
     """Write a web site of the images and what is on them.
 
-    ./invoke catalogue --serve
+    ./invoke catalogue --out site
 
     out: folder of the site: --out site (default: build/catalogue)
-    serve: show it on this machine until Ctrl-C
-    port: with --serve: --port 8000
     publish: copy it to S3: --publish s3://my-bucket/catalogue
     regions: instead of all regions of the matrix: --regions eu-west-1,us-west-2
     """
+    from kiln.base import vocabulary
     from kiln.base.paths import build_dir
-    from kiln.catalogue import site
+    from kiln.catalogue.site import publish_site
     from kiln.publish.lines import regions_to_show
 
-    if not 0 <= port <= _PORTS:
-        raise KilnError(f"--port {port} is not a port", hint="--port 8000")
     if publish:
-        site.bucket_and_prefix(publish)
+        vocabulary.S3_PLACE.required(publish, "--publish")
     shown = regions_to_show(regions)
     target = place.choose_running()
     folder = Path(out) if out else build_dir() / "catalogue"
     made = _make_catalogue(target, shown, records, folder)
     if publish:
-        site.publish_site(folder, publish, target, log)
+        publish_site(folder, publish, target, log)
     counts = {
         "folder": str(folder),
         "lines": len(made.lines),
@@ -158,8 +149,6 @@ def catalogue(
     }
     text = "{lines} lines, {published} published, {images} images".format(**counts)
     output(counts, f"{folder / 'index.html'}: {text}")
-    if serve:
-        site.serve_site(folder, port, log)
 
 
 def _make_catalogue(
@@ -167,8 +156,7 @@ def _make_catalogue(
 ) -> Catalogue:
     """Gather what the target's channels hold and write the site to `folder`."""
     from kiln.catalogue.gather import gather_catalogue
-    from kiln.catalogue.pages import site_files
-    from kiln.catalogue.site import write_site
+    from kiln.catalogue.site import site_files, write_site
     from kiln.matrix import load
     from kiln.publish.lines import line_settings
 

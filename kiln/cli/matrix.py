@@ -17,7 +17,7 @@ from kiln.cli.output import FORMAT, log, output, table
 from kiln.cli.task import Flags, task
 
 if TYPE_CHECKING:
-    from kiln.base.findings import Finding
+    from kiln.base.errors import Finding
     from kiln.base.recipe import Recipe
     from kiln.packer.lock import LockDiff
     from kiln.packer.validate import Validation
@@ -117,7 +117,7 @@ def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, 
     from kiln.base import overlay
     from kiln.compat import engine
     from kiln.compat.unconfirmed import unconfirmed_of_row
-    from kiln.components import rendered_files
+    from kiln.components import rendered
     from kiln.facts import table
     from kiln.matrix import load
     from kiln.publish.lines import published_regions
@@ -143,7 +143,7 @@ def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, 
         "instance_types": sorted({t for recipe in recipes for t in recipe.target_instance_types}),
         "unconfirmed_facts": len({fact.message for found in rests_on.values() for fact in found}),
         "unconfirmed_by_row": {name: len(found) for name, found in rests_on.items()},
-        "replaced": rendered_files.replaced_files(),
+        "replaced": rendered.replaced_files(),
     }
 
 
@@ -186,7 +186,7 @@ def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
 
     `width` is the terminal's width in columns; a pipe gets unfolded lines.
     """
-    from kiln.base.findings import Finding, errors, findings_lines, gravest_last
+    from kiln.base.errors import Finding, errors, findings_lines, gravest_last
     from kiln.compat.unconfirmed import RULE
 
     if width is None and sys.stdout.isatty():
@@ -265,12 +265,13 @@ def preflight(
     region: region of the parent AMIs, if there are credentials: --region eu-central-1
     """
     from kiln.base import needs
-    from kiln.base.mirrors import MIRRORS
+    from kiln.base.account import MIRRORS
     from kiln.cli import targets
     from kiln.cloud import aws
     from kiln.matrix import load
     from kiln.preflight import answers
     from kiln.preflight.ask import ask
+    from kiln.preflight.indexes import State
 
     recipes = rows.select(every=True)
     if ours := load.load_account("").mirrors:
@@ -281,8 +282,9 @@ def preflight(
     target = targets.choose(region=region) if aws.find_credentials() else None
     with tempfile.TemporaryDirectory(prefix="kiln-preflight-") as folder:
         asked = ask(recipes, Path(folder), whole_files=download, say=log, target=target)
-    output([row.as_json() for row in asked], answers.rows_text(asked))
-    return 0 if all(row.state is answers.State.PUBLISHED for row in asked) else 1
+    rows_table = table(answers.HEADINGS, [row.cells() for row in asked])
+    output([row.as_json() for row in asked], rows_table, answers.summary_text(asked))
+    return 0 if all(row.state is State.PUBLISHED for row in asked) else 1
 
 
 @task("Matrix")
@@ -355,7 +357,7 @@ def lock(update: bool = False, from_: str | None = None) -> int:
     update: write amis.lock.yaml
     from_: lock the hashes that a build in AWS saw: --from RUN-ID, a record or an AMI name
     """
-    from kiln.facts.lock_file import read_lock_file
+    from kiln.facts.packages import read_lock_file
     from kiln.matrix import load
     from kiln.packer import lock as locking
 

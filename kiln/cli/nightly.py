@@ -19,13 +19,10 @@ from kiln.cli.output import log, output
 from kiln.cli.task import Flags, task
 
 if TYPE_CHECKING:
-    from kiln.base.recipe import Recipe
     from kiln.cloud.target import Target
     from kiln.pipeline.records import RecordsBucket
-    from kiln.publish.due import DueRow
     from kiln.publish.lines import Line
-    from kiln.publish.night import Compare, ShelfOf
-    from kiln.publish.report import RowResult
+    from kiln.publish.night import DueRow, RowResult
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,6 @@ class Report(Flags):
     def require_places(self) -> None:
         """Require places that can be: otherwise it would be known when the night has ended."""
         from kiln.base import vocabulary
-        from kiln.catalogue.site import bucket_and_prefix
 
         if self.out is not None:
             with named_by("--out"):
@@ -52,19 +48,19 @@ class Report(Flags):
         if self.topic is not None:
             vocabulary.TOPIC.required(self.topic, "--topic")
         if self.catalogue:
-            bucket_and_prefix(self.catalogue, "--catalogue")
+            vocabulary.S3_PLACE.required(self.catalogue, "--catalogue")
 
     def show(self, results: list[RowResult], target: Target, records: RecordSettings) -> int:
         """Write, send and print the report, and renew the catalogue; return the exit status."""
-        from kiln.publish import report
+        from kiln.publish import night
         from kiln.publish.lines import regions_to_show
 
-        report.write(results, self.out)
+        night.write_report(results, self.out)
         if self.topic:
-            report.send(target, self.topic, results)
+            night.send_report(target, self.topic, results)
         if self.catalogue:
             publish_catalogue(self.catalogue, target, records, regions_to_show(None))
-        output([asdict(result) for result in results], report.report_text(results))
+        output([asdict(result) for result in results], night.report_text(results))
         return 1 if any(result.action == "failed" for result in results) else 0
 
 
@@ -85,8 +81,7 @@ def nightly(
     from kiln.pipeline import build as builds
     from kiln.pipeline.plan import Options
     from kiln.pipeline.verify import smoke_test
-    from kiln.publish.due import plan_night
-    from kiln.publish.night import publish_built, run_night
+    from kiln.publish.night import plan_night, publish_built, run_night
 
     lines = _lines(rows)
     report.require_places()
@@ -97,7 +92,6 @@ def nightly(
     with target.hooks.preparing(["a night"]):
         if target.hooks.gone():
             target.hooks.prepare([], progress, install=not no_install, own_kernel=False)
-        shelf_of, compare = _records(lines, records, target)
         boot, install = smoke_test(install=not no_install), not no_install
         results = run_night(
             plan_night(lines, target),
@@ -113,11 +107,10 @@ def nightly(
                 line,
                 ami_id,
                 target,
-                shelf=shelf_of(line.recipe),
+                shelf=records.shelf(target, line.recipe),
                 smoke_test=boot,
                 say=log,
             ),
-            compare=compare,
         )
     return report.show(results, target, records)
 
@@ -125,7 +118,7 @@ def nightly(
 @task("Release", "nightly.plan")
 def plan(rows: Rows, place: Place, records: RecordSettings) -> None:
     """Show what a night would do, one command a row."""
-    from kiln.publish.due import plan_night
+    from kiln.publish.night import plan_night
 
     lines = _lines(rows)
     target = place.choose_running()
@@ -159,7 +152,7 @@ def run_on_codebuild(
     project: the CodeBuild project that runs an item: --project ami-kiln-nightly-worker
     """
     from kiln.publish.codebuild import run_batch
-    from kiln.publish.due import plan_night
+    from kiln.publish.night import plan_night
     from kiln.publish.regions import answering
 
     report.require_places()
@@ -189,28 +182,11 @@ def _end(
     records: RecordSettings,
 ) -> int:
     """Report what the rows of a night have done; return the exit status."""
-    from kiln.publish.due import plan_night
-    from kiln.publish.night import finish_night, newest_builds
+    from kiln.publish.night import finish_night, newest_builds, plan_night
 
-    shelf_of, compare = _records(lines, records, target)
-    rows = plan_night(lines, target)
-    newest = newest_builds([line.recipe for line in lines], shelf_of, log)
-    return report.show(finish_night(rows, planned, newest, compare), target, records)
-
-
-def _records(
-    lines: Sequence[Line], records: RecordSettings, target: Target
-) -> tuple[ShelfOf, Compare]:
-    """Return the bucket of records that a row has, and what compares a channel's image with the
-    one before, by records from there."""
-    from kiln.publish.night import record_fetcher
-    from kiln.publish.report import compare_with_former
-
-    def shelf_of(recipe: Recipe | None) -> RecordsBucket | None:
-        return records.shelf(target, recipe)
-
-    bring = record_fetcher([line.recipe for line in lines], shelf_of, log)
-    return shelf_of, lambda line, channel: compare_with_former(target, line, channel, bring)
+    rows, recipes = plan_night(lines, target), [line.recipe for line in lines]
+    newest = newest_builds(recipes, lambda recipe: records.shelf(target, recipe), log)
+    return report.show(finish_night(rows, planned, newest), target, records)
 
 
 def commands_of(rows: Sequence[DueRow], target: Target, records: RecordSettings) -> dict[str, str]:

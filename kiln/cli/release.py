@@ -23,7 +23,6 @@ _NOTHING = "the channels hold nothing yet: ./invoke publish fills the first one"
 @task("Release")
 def publish(
     name: str,
-    channel: str | None = None,
     ami: str | None = None,
     regions: str | None = None,
     smoke: bool = False,
@@ -38,7 +37,6 @@ def publish(
     ./invoke publish al2023-580.178.04-cuda13.0-base-x86_64 --smoke
 
     name: the AMI's name in the matrix, as ./invoke list shows it
-    channel: the first channel of the row's `publish`, as without it: --channel nightly
     ami: another AMI than the row's newest verified one: --ami ami-0123456789abcdef0
     regions: instead of the row's: --regions eu-west-1,us-west-2
     smoke: boot the image of each region and check it before its channel moves
@@ -58,7 +56,6 @@ def publish(
         lines.Line(recipe, settings),
         target,
         ami_id=ami,
-        channel=channel,
         why=why,
         say=log,
         smoke=verify.smoke_test(install=not no_install) if smoke else None,

@@ -56,7 +56,7 @@ def bundle(out: str = "build/kiln-telemetry.sh", profile: str = "compute") -> No
     out: the script to write: --out kiln-telemetry.sh
     profile: compute, graphics, full or none (events only): --profile compute
     """
-    from kiln.facts.lock_file import read_lock_file
+    from kiln.facts.packages import read_lock_file
     from kiln.telemetry import bundle as installer
 
     settings = _settings(profile)

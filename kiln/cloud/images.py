@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.base import vocabulary
 from kiln.base.errors import operation_failed
 from kiln.base.tags import KEEP, LINE, RECIPE, RETIRING, RUN_ID
-from kiln.base.times import read_time, utc_now
+from kiln.base.vocabulary import read_time, utc_now
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 

@@ -18,8 +18,8 @@ from kiln.base import processes
 from kiln.base.account import Account
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import short_path
+from kiln.base.processes import Stop
 from kiln.base.progress import Stage
-from kiln.base.stopping import Stop
 from kiln.cloud import aws, capacity, cleanup, session
 from kiln.cloud.capacity import Try
 from kiln.cloud.network import Access, Network

@@ -7,7 +7,7 @@ from typing import Any
 
 from kiln.base.errors import OPERATION_FAILED, KilnError
 from kiln.base.recipe import Recipe
-from kiln.base.times import read_time, utc_now
+from kiln.base.vocabulary import read_time, utc_now
 from kiln.cloud import aws
 from kiln.cloud.target import ParentAmi, Target
 

@@ -21,10 +21,10 @@ from typing import IO
 from kiln.base import processes, vocabulary
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import ROOT, build_dir, remove_short_path
+from kiln.base.processes import Stop
 from kiln.base.progress import Progress
-from kiln.base.stopping import Stop
 from kiln.base.tags import RUN_ID
-from kiln.base.times import as_stamp, utc_now
+from kiln.base.vocabulary import as_stamp, utc_now
 from kiln.cloud import aws, cleanup
 from kiln.cloud.target import Target
 

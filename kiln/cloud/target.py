@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError
@@ -91,8 +91,8 @@ class Hooks:
         """The parent AMI if it is known without asking EC2."""
         return None
 
-    def require_own_kernel(self, recipe: Mapping[str, Any]) -> None:
-        """Refuse a recipe (as JSON) whose AMI cannot boot its own kernel on request."""
+    def require_own_kernel(self, recipe: Recipe | None) -> None:
+        """Refuse a recipe (None: unknown) whose AMI cannot boot its own kernel on request."""
         raise KilnError(
             "every instance in AWS boots its AMI's own kernel", hint="leave out --own-kernel"
         )

@@ -9,9 +9,8 @@ from datetime import date
 from typing import Any
 
 from kiln import components, facts
-from kiln.base import times, versions, vocabulary
-from kiln.base.errors import KilnError, did_you_mean, nearest
-from kiln.base.findings import Finding, by_cause, errors
+from kiln.base import versions, vocabulary
+from kiln.base.errors import Finding, KilnError, by_cause, did_you_mean, errors, nearest
 from kiln.base.recipe import Distro, Recipe, Row
 from kiln.compat import CHECKS, READS_TYPES, TYPE_CHECKS, Case, Objection, Rule, row_case, rules
 from kiln.compat import driver as driver_rules
@@ -20,7 +19,7 @@ from kiln.compat import libraries as _libraries  # noqa: F401
 from kiln.compat import network as _network  # noqa: F401
 from kiln.compat import system as _system  # noqa: F401
 from kiln.compat.unconfirmed import unconfirmed_facts
-from kiln.components import Step, environment, rendered_files
+from kiln.components import Step, rendered
 from kiln.facts import InstanceType, table
 
 LATEST = "latest"
@@ -120,7 +119,7 @@ def check_recipe(
 
     Exit status 2 for an unknown distribution, and for an instance type without a GPU.
     """
-    case = row_case(recipe, today or times.today())
+    case = row_case(recipe, today or vocabulary.today())
     findings = [
         clash.finding(hint).at(recipe.row.place_of(*clash.rule.about))
         for clash, hint in _with_way_out(case)
@@ -199,11 +198,11 @@ def _environment(recipe: Recipe) -> list[Finding]:
             # What is wrong in a file, an overlay's, is one message and not a matter of each row.
             if error.place:
                 raise
-            finding = Finding("error", environment.RULE, error.message, error.hint)
+            finding = Finding("error", rendered.RULE, error.message, error.hint)
             findings.append(finding.at(recipe.row.place))
     for step in steps:
-        findings += environment.environment_problems(step)
-    return [*findings, *rendered_files.name_problems(recipe, steps)]
+        findings += rendered.environment_problems(step)
+    return [*findings, *rendered.name_problems(recipe, steps)]
 
 
 def _telemetry(recipe: Recipe) -> list[Finding]:
@@ -246,7 +245,7 @@ def check_combination(
         distro,
         {"driver": driver, "arch": arch, **more},
         tuple(facts.instance(name) for name in named if name),
-        today or times.today(),
+        today or vocabulary.today(),
     )
     findings = list(dict.fromkeys(clash.finding(hint) for clash, hint in _with_way_out(case)))
     rests_on = unconfirmed_facts(case)

@@ -11,14 +11,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kiln import components, facts
-from kiln.base import overlay, paths, times, versions
-from kiln.base.errors import KilnError
-from kiln.base.findings import Finding
+from kiln.base import overlay, paths, versions, vocabulary
+from kiln.base.errors import Finding, KilnError
 from kiln.base.recipe import Recipe
 from kiln.compat import Case, row_case, rules
 from kiln.compat.libraries import subject_of_need
 from kiln.compat.network import accepted_by_installer
-from kiln.facts import InstanceType, lock_file, table
+from kiln.facts import InstanceType, packages, table
 
 RULE = "FACT-UNCONFIRMED"
 # A fact: the recipe's fields that request it, separated by spaces; the table; the keys that lead to
@@ -28,7 +27,7 @@ _Fact = tuple[str, str, tuple[str | int | None, ...]]
 
 def unconfirmed_of_row(recipe: Recipe) -> list[Finding]:
     """Return an error for each unconfirmed fact that a row rests on."""
-    return unconfirmed_facts(row_case(recipe, times.today()))
+    return unconfirmed_facts(row_case(recipe, vocabulary.today()))
 
 
 def unconfirmed_facts(case: Case) -> list[Finding]:
@@ -144,7 +143,7 @@ def _agents(recipe: Recipe) -> Iterator[_Fact]:
 
 def _of_components(recipe: Recipe) -> Iterator[tuple[str, Finding]]:
     """Yield the unconfirmed rows of facts, keys and hashes that the components use."""
-    locked = {entry["url"]: entry for entry in lock_file.read_lock_file()["artifacts"]}
+    locked = {entry["url"]: entry for entry in packages.read_lock_file()["artifacts"]}
     # Of NVIDIA's repository keys a script uses only that of the distribution's package format.
     other_key = {"al": "nvidia-cuda-deb", "debian": "nvidia-cuda-rpm"}[recipe.distro.family]
     for name in recipe.components:

@@ -9,7 +9,7 @@ from datetime import date
 from typing import Any
 
 from kiln import facts
-from kiln.base import times, vocabulary
+from kiln.base import vocabulary
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.recipe import Recipe
 from kiln.compat import Case
@@ -27,7 +27,7 @@ class JudgedRow:
 
 def judged_rows(recipes: Iterable[Recipe], today: date | None = None) -> list[JudgedRow]:
     """The rows, for several questions with rows_on."""
-    cases = [Case(recipe, today or times.today()) for recipe in recipes]
+    cases = [Case(recipe, today or vocabulary.today()) for recipe in recipes]
     return [JudgedRow(case, general_clashes(case)) for case in cases]
 
 

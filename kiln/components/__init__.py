@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base import overlay
-from kiln.components import cuda, efa, nvidia, own, services, system
+from kiln.components import own, stack, system
 from kiln.components.component import Component, Download, Step
 
 __all__ = ["Component", "Download", "Step", "everything", "get", "is_ours", "names", "selected"]
@@ -17,27 +17,27 @@ __all__ = ["Component", "Download", "Step", "everything", "get", "is_ours", "nam
 _IN_BAKE_ORDER = (
     system.PACKAGE_SNAPSHOT,
     system.KERNEL,
-    nvidia.NVIDIA_REPO,
-    nvidia.NVIDIA_DRIVER,
-    nvidia.NVIDIA_FABRICMANAGER,
-    nvidia.NVIDIA_IMEX,
-    cuda.CUDA,
-    cuda.CUDNN,
-    cuda.NCCL,
-    efa.EFA,
-    efa.AWS_OFI_NCCL,
-    cuda.GDRCOPY,
-    cuda.NCCL_TESTS,
-    services.DCGM,
-    services.DCGM_EXPORTER,
-    services.CONTAINER_TOOLKIT,
-    services.AWS_HW_MONITOR,
-    nvidia.GPU_MIG,
-    nvidia.BOOST_CLOCKS,
+    stack.NVIDIA_REPO,
+    stack.NVIDIA_DRIVER,
+    stack.NVIDIA_FABRICMANAGER,
+    stack.NVIDIA_IMEX,
+    stack.CUDA,
+    stack.CUDNN,
+    stack.NCCL,
+    stack.EFA,
+    stack.AWS_OFI_NCCL,
+    stack.GDRCOPY,
+    stack.NCCL_TESTS,
+    system.DCGM,
+    system.DCGM_EXPORTER,
+    system.CONTAINER_TOOLKIT,
+    system.AWS_HW_MONITOR,
+    stack.GPU_MIG,
+    stack.BOOST_CLOCKS,
     system.TUNING,
     system.LUSTRE_CLIENT,
-    services.SSM_AGENT,
-    services.CLOUDWATCH_AGENT,
+    system.SSM_AGENT,
+    system.CLOUDWATCH_AGENT,
     system.VERSION_INFO,
     system.CLEANUP,
     system.HYGIENE,

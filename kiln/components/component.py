@@ -1,6 +1,6 @@
 """The type of components, and the look-ups that they share.
 
-A component is one table entry: `NVIDIA_DRIVER` in nvidia.py for provisioners/nvidia-driver.sh. What
+A component is one table entry: `NVIDIA_DRIVER` in stack.py for provisioners/nvidia-driver.sh. What
 its script gets is looked up in tables of facts: its version, packages (packages.yaml), URLs
 (downloads.yaml). What depends on more of a recipe is a function:
 

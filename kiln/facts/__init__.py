@@ -6,12 +6,6 @@ keys beside and below it; `x_source` and `x_confirmed` beside a block `x`, such 
 versions, count for x. One module per subject; this package re-exports their names.
 """
 
-from kiln.facts.distributions import PackageSnapshots as PackageSnapshots
-from kiln.facts.distributions import distro as distro
-from kiln.facts.distributions import distro_names as distro_names
-from kiln.facts.distributions import package_snapshots as package_snapshots
-from kiln.facts.distributions import parent_disk as parent_disk
-from kiln.facts.distributions import relatives as relatives
 from kiln.facts.drivers import Branch as Branch
 from kiln.facts.drivers import branch as branch
 from kiln.facts.drivers import branches as branches
@@ -27,12 +21,18 @@ from kiln.facts.instance_types import InstanceType as InstanceType
 from kiln.facts.instance_types import instance as instance
 from kiln.facts.instance_types import instances as instances
 from kiln.facts.instance_types import nvswitches as nvswitches
-from kiln.facts.package_names import Checksum as Checksum
-from kiln.facts.package_names import Packages as Packages
-from kiln.facts.package_names import archive_packages as archive_packages
-from kiln.facts.package_names import fill as fill
-from kiln.facts.package_names import first_match as first_match
-from kiln.facts.package_names import known_sha256 as known_sha256
+from kiln.facts.packages import Checksum as Checksum
+from kiln.facts.packages import Packages as Packages
+from kiln.facts.packages import PackageSnapshots as PackageSnapshots
+from kiln.facts.packages import archive_packages as archive_packages
+from kiln.facts.packages import distro as distro
+from kiln.facts.packages import distro_names as distro_names
+from kiln.facts.packages import fill as fill
+from kiln.facts.packages import first_match as first_match
+from kiln.facts.packages import known_sha256 as known_sha256
+from kiln.facts.packages import package_snapshots as package_snapshots
+from kiln.facts.packages import parent_disk as parent_disk
+from kiln.facts.packages import relatives as relatives
 from kiln.facts.tables import UsedRow as UsedRow
 from kiln.facts.tables import confirmed as confirmed
 from kiln.facts.tables import full_source as full_source

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base import overlay, yaml_files
-from kiln.base.errors import did_you_mean
-from kiln.base.findings import Place
+from kiln.base.errors import Place, did_you_mean
 from kiln.base.paths import KNOWLEDGE
 from kiln.base.vocabulary import masked
 from kiln.base.yaml_files import Path_, load_yaml, validated

@@ -21,7 +21,7 @@ from typing import Any
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import build_dir
 from kiln.base.templates import render
-from kiln.base.times import as_stamp, utc_now
+from kiln.base.vocabulary import as_stamp, utc_now
 from kiln.cloud.target import Target
 from kiln.fleet import cloudwatch
 from kiln.fleet.document import StoredBundle, publish_document, store_bundle

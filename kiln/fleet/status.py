@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any
 
-from kiln.base.times import as_time, utc_now
 from kiln.base.versions import below
+from kiln.base.vocabulary import as_time, utc_now
 from kiln.cloud.target import Target
 from kiln.facts.instance_types import instances as gpu_types
 from kiln.fleet import cloudwatch

@@ -68,9 +68,9 @@ def _recipe_differences(a: Record | None, b: Record | None) -> dict[str, list[An
     """The fields in which the recipes of two builds differ, without their place in the matrix."""
     if not a or not b:
         return {}
-    names = (a.recipe.keys() | b.recipe.keys()) - {"row"}
-    values = {name: [a.recipe.get(name), b.recipe.get(name)] for name in sorted(names)}
-    return {name: pair for name, pair in values.items() if pair[0] != pair[1]}
+    old, new = a.recipe.as_json(), b.recipe.as_json()
+    names = sorted(old.keys() - {"row"})
+    return {name: [old[name], new[name]] for name in names if old[name] != new[name]}
 
 
 _OPTIONAL = {"file": "installed files", "sysctl": "kernel parameters", "boot": "boot parameters"}

@@ -28,7 +28,7 @@ from packageurl import PackageURL
 
 from kiln import components
 from kiln.base.recipe import Recipe
-from kiln.base.times import read_time
+from kiln.base.vocabulary import read_time
 from kiln.image.version_info import (
     VersionInfo,
     load_version_info,
@@ -57,21 +57,21 @@ def build_sbom(build: Record, info: dict[str, Any]) -> str:
 
 def cyclonedx(
     data: dict[str, Any],
-    recipe: Recipe | dict[str, Any] | None = None,
+    recipe: Recipe | None = None,
     *,
     made: datetime | None = None,
     called: str = "the record",
 ) -> str:
     """The CycloneDX 1.5 JSON of an image.
 
-    `data` is a build record or a version-info, named `called` in messages; `recipe` the recipe or
-    its data from the record. The SBOM lists every package with its package URL, GPU and network
-    kernel modules, NVIDIA's .run installs, the EFA installer, what provisioners built from source,
-    and every other download with its SHA-256. The same record gives the same serial number; `made`
-    is the time of the bake, otherwise the SBOM has the time of day.
+    `data` is a build record or a version-info, named `called` in messages. The SBOM lists
+    every package with its package URL, GPU and network kernel modules, NVIDIA's .run installs, the
+    EFA installer, what provisioners built from source, and every other download with its SHA-256.
+    The same record gives the same serial number; `made` is the time of the bake, otherwise the
+    SBOM has the time of day.
     """
     info = read_version_info(data, called)
-    about = recipe.as_json() if isinstance(recipe, Recipe) else recipe or {}
+    about = recipe.as_json() if recipe else {}
     version = info.os.version_id
     name = about.get("name") or f"{info.os.id}-{version}"
     parts = (_packages, _modules, _unpackaged, _overlays, _downloads)

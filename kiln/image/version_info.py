@@ -206,16 +206,16 @@ def record_json_schema() -> str:
     schema = TypeAdapter(record.Record).json_schema()
     # As they are written: everything is there, a row without the places of its fields.
     recipe = Recipe.model_json_schema(mode="serialization")
+    for name in ("Recipe", *Recipe.model_json_schema()["$defs"]):
+        del schema["$defs"][name]
     info = VersionInfo.model_json_schema(mode="serialization")
     telemetry = TypeAdapter(Telemetry).json_schema()
     for part in (info, telemetry, recipe):
         schema["$defs"] |= part.pop("$defs", {}) | {part["title"]: part}
-    # A recipe that was read from an image has no row; the other keys are younger than schema 2.
-    may_lack = ("row", "line", "package_snapshot", "files", "sysctls", "boot", "upgradable")
-    for part in (info, recipe):
-        part["required"] = [name for name in part["required"] if name not in may_lack]
+    # Younger than schema 2.
+    may_lack = ("files", "sysctls", "boot", "upgradable")
+    info["required"] = [name for name in info["required"] if name not in may_lack]
     recipe["properties"]["telemetry"] = {"$ref": "#/$defs/Telemetry"}
-    schema["properties"]["recipe"] = {"$ref": "#/$defs/Recipe"}
     schema["properties"]["versions"] = {
         "anyOf": [{"$ref": "#/$defs/VersionInfo"}, {"type": "null"}],
         "default": None,

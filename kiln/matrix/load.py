@@ -13,8 +13,7 @@ from pydantic import ValidationError
 from kiln import components, facts
 from kiln.base import overlay
 from kiln.base.account import Account, key_elsewhere
-from kiln.base.errors import KilnError, did_you_mean
-from kiln.base.findings import Finding, Place, by_cause
+from kiln.base.errors import Finding, KilnError, Place, by_cause, did_you_mean
 from kiln.base.paths import matrix_file
 from kiln.base.recipe import Accepted, Recipe, Row, SourceAmi, Stack, Volume
 from kiln.base.vocabulary import DEB_ARCH, names_in

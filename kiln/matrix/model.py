@@ -24,8 +24,6 @@ from kiln.base.vocabulary import Arch, Family, Flavor, PackageManager
 from kiln.telemetry.settings import Telemetry
 
 Id = Annotated[str, vocabulary.ID]
-
-
 ChannelName = Annotated[str, vocabulary.CHANNEL]
 
 
@@ -39,11 +37,6 @@ class Share(Block):
     organizational_units: tuple[Annotated[str, vocabulary.ORGANIZATIONAL_UNIT], ...] = ()
     """ARNs of organizational units."""
 
-    @property
-    def somebody(self) -> bool:
-        """Whether anybody is named."""
-        return bool(self.accounts or self.organizations or self.organizational_units)
-
 
 class LaunchTemplate(Block):
     """A launch template whose default version follows a channel."""
@@ -52,8 +45,6 @@ class LaunchTemplate(Block):
     channel: ChannelName
     regions: tuple[Region, ...] = ()
     """Where the template exists; empty: in every region of `publish`."""
-    role_arn: Annotated[str, vocabulary.ROLE] | None = None
-    """A role in another account, with which its template is changed."""
 
 
 class Sign(Block):
@@ -97,8 +88,6 @@ class Publish(Block):
     """Time-based copies: minutes in which EC2 must complete a copy, which it bills."""
     soak_hours: dict[ChannelName, Annotated[float, Field(ge=0, le=8760)]] = {}
     """How long a release must have been in the channel before, per channel it is promoted to."""
-    max_fatal_xids: Annotated[int, Field(ge=0)] | None = None
-    """Fatal Xid events of instances of the AMI during the soak that still let it be promoted."""
 
     def regions_without_own_key(self, home: Account) -> list[str | None]:
         """The regions in which a shared AMI would be encrypted with the account's default EBS key,
@@ -106,11 +95,12 @@ class Publish(Block):
 
         Source: https://github.com/hashicorp/packer/issues/7410
         """
-        if not self.share.somebody:
+        share = self.share
+        if not (share.accounts or share.organizations or share.organizational_units):
             return []
         keys: dict[str | None, str | None] = {None: home.kms_key_id}
         keys |= {name: self.kms_keys.get(name) for name in self.regions if name != home.region}
-        return [region for region, key in keys.items() if key is None or is_awss_own(key)]
+        return [region for region, key in keys.items() if key is None or "alias/aws/" in key]
 
     def conflicts(self, home: str | None) -> Iterator[tuple[tuple[str | int, ...], str]]:
         """The settings that do not fit together: the path of the one at fault, and why. `home` is
@@ -141,11 +131,6 @@ class Publish(Block):
             yield ("soak_hours", first), f"{first} is the first channel: nothing soaks before"
         if self.deregister_after and not self.deprecate_after:
             yield ("deregister_after",), "needs deprecate_after: an AMI is deprecated before"
-
-
-def is_awss_own(key: str) -> bool:
-    """Whether a key's name is that of a key that AWS manages."""
-    return "alias/aws/" in key
 
 
 class DistroSettings(Block):

@@ -10,7 +10,7 @@ import yaml
 
 from kiln import facts
 from kiln.base.errors import KilnError, did_you_mean
-from kiln.base.runtime_import import runtime_module
+from kiln.base.paths import runtime_module
 from kiln.base.templates import render
 from kiln.mig.check import label_slices, shipped_labels
 from kiln.mig.plan import plan_layout

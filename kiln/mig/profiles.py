@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import facts
 from kiln.base.errors import KilnError, did_you_mean
-from kiln.base.paths import RUNTIME
-from kiln.base.runtime_import import runtime_module
+from kiln.base.paths import RUNTIME, runtime_module
 
 if TYPE_CHECKING:
     from gpu_mig.facts import GpuType

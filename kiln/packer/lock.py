@@ -20,8 +20,8 @@ from kiln.base import overlay, paths, vocabulary
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
 from kiln.components import Download, Step
-from kiln.facts import lock_file, table
-from kiln.facts.lock_file import BYTES, KEY, SEEN_BY, SIGNATURE
+from kiln.facts import table
+from kiln.facts.packages import BYTES, KEY, SEEN_BY, SIGNATURE, read_lock_file, restore
 from kiln.packer.render import filled
 
 _HEAD = """\
@@ -76,7 +76,7 @@ def plan_lock(recipes: Iterable[Recipe], current: Lock) -> LockDiff:
 
 def update_lock(recipes: Iterable[Recipe], path: Path | None = None) -> LockDiff:
     """Bring the lock file in line with the recipes; known hashes stay."""
-    current = lock_file.read_lock_file(path)
+    current = read_lock_file(path)
     return _save(current, wanted(recipes, current), path or paths.lock_file())
 
 
@@ -109,7 +109,7 @@ def wanted(recipes: Iterable[Recipe], current: Lock) -> dict[str, Any]:
 
 def first_seen(downloads: Iterable[Mapping[str, Any]], path: Path | None = None) -> list[str]:
     """Return the URLs among a version-info's downloads whose hash is not confirmed yet."""
-    entries = lock_file.read_lock_file(path)["artifacts"]
+    entries = read_lock_file(path)["artifacts"]
     unknown = {entry["url"] for entry in entries if _is_unconfirmed(entry)}
     return sorted(unknown & {str(entry.get("url")) for entry in downloads})
 
@@ -130,7 +130,7 @@ def record_hashes(
     seen = {str(entry["url"]): entry["sha256"] for entry in downloads}
     for url, sha256 in seen.items():
         vocabulary.SHA256.required(sha256, f"the sha256 of {url}")
-    current = lock_file.read_lock_file(path)
+    current = read_lock_file(path)
     path = path or paths.lock_file()
     artifacts = []
     for entry in current["artifacts"]:
@@ -214,7 +214,7 @@ def _identity(
         raise KilnError(
             f"{overlay.shown_path(paths.lock_file())}: {download.url} is locked with sha256 "
             f"{known['sha256']}, but published with {published.sha256} ({published.source})",
-            hint=f"one of them was edited by hand: {lock_file.restore()}, or remove the entry "
+            hint=f"one of them was edited by hand: {restore()}, or remove the entry "
             "and run ./invoke lock --update",
         )
     if published and not str(known["source"] or "").startswith(SEEN_BY):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base import processes
-from kiln.base.stopping import Stop
+from kiln.base.processes import Stop
 from kiln.facts.tables import message
 from kiln.packer.program import Packer, command
 

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from kiln import components
-from kiln.base import hcl, overlay, tags, templates
+from kiln.base import overlay, tags, templates
 from kiln.base.account import Account
 from kiln.base.errors import KilnError, refuse_errors
 from kiln.base.paths import ROOT, matrix_file, packer_dir
 from kiln.base.recipe import Recipe
 from kiln.base.yaml_files import read_plain
-from kiln.components import Component, Step, environment, rendered_files
-from kiln.facts import lock_file, table
+from kiln.components import Component, Step, rendered
+from kiln.facts import packages, table
 from kiln.packer.program import FOLDER_1_6
 
 
@@ -42,7 +42,7 @@ Tree = Mapping[str, "str | Link"]
 CHECKOUT = ".."  # from packer/ in it
 SHARED = "shared"
 RECIPE = "recipe.pkr.hcl"
-RECIPE_JSON = f"files/{rendered_files.RECIPE_JSON}"
+RECIPE_JSON = f"files/{rendered.RECIPE_JSON}"
 SETTINGS = "settings.auto.pkrvars.hcl"
 _SHARED_FILES = ("variables", "source", "build", "plugins")
 LINKS = {
@@ -96,7 +96,7 @@ class Rendered:
         Of `shared` there is only what this recipe uses: its provisioners, its hashes, its keys.
         """
         steps = filled(self.recipe)
-        hashes = lock_file.locked_hashes()
+        hashes = packages.locked_hashes()
         urls = [download.url for step in steps for download in step.downloads]
         shared = shared_files(
             steps,
@@ -134,16 +134,16 @@ def render(recipe: Recipe) -> Rendered:
                 f"{overlay.shown_path(path)} does not exist",
                 hint=f"write it, or leave the component out: `without: [{step.name}]`",
             )
-    findings = list(rendered_files.name_problems(recipe, tuple(steps)))
+    findings = list(rendered.name_problems(recipe, tuple(steps)))
     for step in steps:
-        findings += environment.environment_problems(step)
+        findings += rendered.environment_problems(step)
     refuse_errors(findings)
     parts = {step.name: _component(step) for step in steps}
     data = recipe.as_json()
     del data["row"]
     files = {
         path: text
-        for each in (*(step.files for step in steps), rendered_files.installed_agent_files(recipe))
+        for each in (*(step.files for step in steps), rendered.installed_agent_files(recipe))
         for path, text in each.items()
     }
     own = {
@@ -198,11 +198,11 @@ def shared_files(
     values = {
         "checkout": checkout,
         "packer": table("packer"),
-        "tags": {key: hcl.Expression(value) for key, value in _TAGS.items()},
+        "tags": {key: templates.Expression(value) for key, value in _TAGS.items()},
         "uploads": uploads,
         "scripts": scripts,
         "components": steps,
-        "sha256": dict(lock_file.locked_hashes() if sha256 is None else sha256),
+        "sha256": dict(packages.locked_hashes() if sha256 is None else sha256),
         "signing_keys": {name: str(keys[name]["fingerprint"]) for name in used},
     }
     texts = {

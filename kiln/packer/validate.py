@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kiln.base.findings import Finding
+from kiln.base.errors import Finding
 from kiln.base.overlay import provisioner_file, shown_script
 from kiln.base.paths import PROVISIONERS
 from kiln.base.recipe import Recipe

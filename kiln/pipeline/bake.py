@@ -15,8 +15,8 @@ from kiln.base.account import Account
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.overlay import provisioner_file, shown_script
 from kiln.base.paths import near, short_path
+from kiln.base.processes import Stop
 from kiln.base.progress import Stage
-from kiln.base.stopping import Stop
 from kiln.cloud import aws, capacity, cleanup
 from kiln.cloud.capacity import Launch, Try
 from kiln.cloud.instance import ssh_timeout

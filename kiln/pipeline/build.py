@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from kiln.base import needs, overlay, vocabulary
 from kiln.base.account import Account, key_elsewhere
 from kiln.base.errors import KilnError, operation_failed, refuse_errors
+from kiln.base.processes import Stop, on_signals
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
-from kiln.base.stopping import Stop, on_signals
 from kiln.cloud import parents, runs, session
 from kiln.cloud.instance import ssh_timeout
 from kiln.cloud.network import SESSION_MANAGER, make_access
@@ -71,7 +71,7 @@ def announce(
         _require_compatible(recipes, options)
     if options.own_kernel:
         for recipe in recipes:
-            target.hooks.require_own_kernel(recipe.as_json())
+            target.hooks.require_own_kernel(recipe)
         if options.own_kernel.keep and len(recipes) > 1:
             raise KilnError(
                 f"--disk keeps the disk of one AMI, and {len(recipes)} rows match",
@@ -280,7 +280,9 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop) -> 
     # An AMI without a verdict is removed; one whose checks failed is kept for inspection.
     remove = not plan.options.keep
     first = _first_facts(plan, packer)
-    with recorded(first, target, progress, stop, bucket, delete_ami_on_failure=remove) as draft:
+    with recorded(
+        recipe.name, first, target, progress, stop, bucket, delete_ami_on_failure=remove
+    ) as draft:
         with progress.stage("key pair, security group"):
             access = make_access(draft.run, target, plan.account)
         with progress.stage("packer build") as stage:
@@ -318,7 +320,7 @@ def _first_facts(plan: Plan, packer: Packer) -> Record:
         run_id="",
         kind="build",
         status="failed",
-        recipe=plan.recipe.as_json(),
+        recipe=plan.recipe,
         recipe_from=plan.recipe_from,
         recipe_digest=plan.recipe_digest,
         input_digest=plan.input_digest,

@@ -16,7 +16,8 @@ from typing import Any, Literal
 from kiln.base import overlay, processes
 from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.base.paths import ROOT
-from kiln.base.stopping import Stop
+from kiln.base.processes import Stop
+from kiln.base.recipe import Recipe
 from kiln.cloud.instance import Machine
 from kiln.facts import instances, table
 
@@ -72,7 +73,7 @@ class Checks:
 
 
 def expectations(
-    recipe: dict[str, Any],
+    recipe: Recipe,
     instance_type: str,
     target_kind: str,
     *,
@@ -96,14 +97,14 @@ def expectations(
         "clocks": kind.application_clocks,
     }
     return {
-        "recipe": recipe,
+        "recipe": recipe.as_json(),
         "instance_type": instance_type,
         "gpu": gpu or None,
         "target": target_kind,
         "exercise": exercise,
         "own_kernel": own_kernel,
-        "boot_budget": table("boot") if own_kernel else None,
-        "needs_cluster": units_that_need_a_cluster(recipe["flavor"]),
+        "boot_budget": table("boot") if own_kernel or target_kind == "aws" else None,
+        "needs_cluster": units_that_need_a_cluster(recipe.flavor),
     }
 
 

@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from kiln.base.errors import OPERATION_FAILED, KilnError, operation_failed
-from kiln.base.findings import Place
+from kiln.base.errors import OPERATION_FAILED, KilnError, Place, operation_failed
+from kiln.base.processes import Stop, StoppedError
 from kiln.base.progress import Progress
-from kiln.base.stopping import Stop, StoppedError
-from kiln.base.times import now
+from kiln.base.vocabulary import now
 from kiln.cloud import cleanup, runs
 from kiln.cloud.capacity import Try
 from kiln.cloud.cleanup import Removal
@@ -65,6 +64,8 @@ class Draft:
         self.launched: list[str] = []
         # What the clean-up leaves alone: the build instance of `--on-error keep`, its groups.
         self.kept: tuple[str, ...] = ()
+        # Whether the record still has the recipe of a row in the place of the image's own.
+        self.recipe_unread = False
         # Whether Packer was killed: what it was asking EC2 for may appear after the clean-up.
         self.cut_short = False
 
@@ -77,7 +78,10 @@ class Draft:
         self.note(tries=(*self.record.tries, launch))
 
     def write(self) -> None:
-        """Write the record and its report. Raises OSError if the disk refuses."""
+        """Write the record and its report, once its recipe is known. Raises OSError if the disk
+        refuses."""
+        if self.recipe_unread:
+            return
         self.note(finished=now(), seconds=dict(self.progress.seconds))
         recording.write_record(self.run, self.record)
         report.write_report(self.run.folder / "report.html", self.record, self._before)
@@ -89,7 +93,7 @@ class Draft:
         before a channel moves. Raises OSError if the disk refuses.
         """
         self.write()
-        if self.bucket:
+        if self.bucket and not self.recipe_unread:
             try:
                 self.bucket.keep(self.record)
             except KilnError as error:
@@ -103,6 +107,7 @@ class Draft:
 
 @contextlib.contextmanager
 def recorded(
+    name: str,
     first: Record,
     target: Target,
     progress: Progress,
@@ -111,11 +116,11 @@ def recorded(
     *,
     delete_ami_on_failure: bool,
 ) -> Iterator[Draft]:
-    """A run of a recipe: begun, watched, cleaned up and recorded however the block ends.
+    """A run of a recipe, by its name: begun, watched, cleaned up and recorded however the block
+    ends.
 
     `first` is what is known before; its run, folder and start are filled in.
     """
-    name = str(first.recipe["name"])
     with runs.started(name, target) as run, runs.watching(run.id, target, stop):
         first = replace(first, run_id=run.id, folder=str(run.folder), started=now())
         draft = Draft(first, run, target, progress, stop, bucket)
@@ -160,7 +165,7 @@ def _interrupted(draft: Draft, removal: Removal) -> KilnError:
     hint = f"cleaned up: {', '.join(removal.removed) or nothing}"
     if draft.record.left:
         hint += f"\nleft: {', '.join(draft.record.left)}"
-    return operation_failed(f"{draft.record.recipe['name']}: interrupted", hint=hint)
+    return operation_failed(f"{draft.run.recipe}: interrupted", hint=hint)
 
 
 def remove_resources(draft: Draft, *, amis: bool) -> Removal:

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pydantic import ValidationError
-
 from kiln import components
 from kiln.base import tags
 from kiln.base.account import Account
@@ -202,23 +200,14 @@ def plan_build(
 def rebuild_inputs(record: Record) -> tuple[Recipe, Rebuilt]:
     """The recipe of a record and its parent AMI, if this checkout still bakes the same for it."""
     run, commit = record.run_id, record.git_commit
-    try:
-        recipe = Recipe.model_validate(record.recipe)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise KilnError(
-            f"the record of run {run} holds no recipe that this checkout can bake: "
-            f"`recipe.{'.'.join(map(str, first['loc']))}`: {first['msg']}",
-            hint=_how_to_get_there(commit),
-        ) from None
     if record.source_ami is None:
         raise KilnError(
             f"the record of run {run} names no parent AMI, so its inputs are not known",
             hint="./invoke build bakes the row from today's parent",
         )
     # How the account is used is today's: the record says what is on the image.
-    account = load.load_account(recipe.name)
-    recipe = recipe.changed(row=recipe.row.changed(account=account))
+    row = record.recipe.row.changed(account=load.load_account(record.recipe.name))
+    recipe = record.recipe.changed(row=row)
     digest = recipe_digest(recipe)
     if digest != record.recipe_digest:
         raise KilnError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,12 +16,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError
+from kiln.base.recipe import Recipe
 from kiln.cloud.capacity import Try
 from kiln.cloud.runs import Run
 from kiln.cloud.target import ParentAmi
 from kiln.pipeline.checks import Checks
 
 SCHEMA = 2
+_WROTE_IT = "use the checkout that wrote it, or a newer one"
 
 Status = Literal["verified", "failed", "unverified"]
 # What reads a record sends its ids to EC2 and to git, and makes paths of its names.
@@ -68,15 +70,15 @@ class Failure:
 class Record:
     """One run: a build, or the verification of an existing AMI.
 
-    `recipe` is the recipe as JSON and `versions` the image's version-info.json. `recipe_digest` and
-    `input_digest` are SHA-256 as hex (see docs/records.md for what each promises). Times are UTC in
-    ISO 8601; `seconds` maps a stage to its wall-clock seconds.
+    `versions` is the image's version-info.json. `recipe_digest` and `input_digest` are SHA-256 as
+    hex (see docs/records.md for what each promises). Times are UTC in ISO 8601; `seconds` maps a
+    stage to its wall-clock seconds.
     """
 
     run_id: RunId
     kind: Literal["build", "verify"]
     status: Status
-    recipe: dict[str, Any]
+    recipe: Recipe
     target: Annotated[str, vocabulary.TARGET]
     region: Region
     started: str
@@ -118,7 +120,7 @@ class Record:
 
     def as_json(self) -> dict[str, Any]:
         """The record as plain data, `schema` first."""
-        return {"schema": self.schema, **asdict(self)}
+        return {"schema": self.schema, **_ADAPTER.dump_python(self, mode="json")}
 
 
 _ADAPTER = TypeAdapter(Record)
@@ -147,18 +149,16 @@ def parse_record(data: dict[str, Any], path: str) -> Record:
         shown = vocabulary.shown(data["schema"])
         raise KilnError(
             f"{path}: a record of schema {shown}; this checkout reads {SCHEMA}",
-            hint="use the checkout that wrote it, or a newer one",
+            hint=_WROTE_IT,
         )
     try:
-        record = _ADAPTER.validate_python(data)
+        return _ADAPTER.validate_python(data)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the whole file"
         why = first["msg"].removeprefix("Value error, ")
-        raise KilnError(f"{path}: not a record of a run: `{where}`: {why}") from None
-    if (name := record.recipe.get("name")) is not None:
-        vocabulary.RECIPE_NAME.required(name, f"{path}: not a record of a run: `recipe.name`")
-    return record
+        hint = _WROTE_IT if where.startswith("recipe.") else ""
+        raise KilnError(f"{path}: not a record of a run: `{where}`: {why}", hint=hint) from None
 
 
 def document(path: Path) -> dict[str, Any]:

@@ -7,7 +7,6 @@ they had been made here.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -47,19 +46,21 @@ def find_record(name: str) -> Record:
     if path.suffix == ".json" or path.is_file():
         return read_record(path)
     folders = sorted({path.parent.parent.name for path in build_dir().glob(f"*/*/{_NAME}")})
+    unread: list[KilnError] = []
     rows = [folder for folder in folders if folder != RUNNING_MACHINES]
     if name in rows:
         # A row's name means its newest build with an AMI.
-        found = [record for record in all_of(name) if record.versions]
+        found = [record for record in all_of(name, unread) if record.versions]
     else:
-        found = [record for row in folders for record in all_of(row) if name in _names(record)]
+        every = (record for row in folders for record in all_of(row, unread))
+        found = [record for record in every if name in _names(record)]
     builds = [record for record in found if record.kind == "build"]
     if found:
         return (builds or found)[0]
-    raise KilnError(
-        f"{name}: no record of such a build in {build_dir()}",
-        hint=did_you_mean(name, rows) if rows else "./invoke build writes one",
-    )
+    hint = did_you_mean(name, rows) if rows else "./invoke build writes one"
+    if unread:
+        hint = f"{len(unread)} records cannot be read, such as {unread[0].message}"
+    raise KilnError(f"{name}: no record of such a build in {build_dir()}", hint=hint)
 
 
 def _names(record: Record) -> set[str | None]:
@@ -75,16 +76,19 @@ def of_ami(ami_id: str) -> Record | None:
     return None
 
 
-def all_of(recipe: str) -> list[Record]:
-    """The records of a recipe's runs, newest first; a file that is not a record is left out."""
-    return _read(sorted((build_dir() / recipe).glob(f"*/{_NAME}"), reverse=True))
+def all_of(recipe: str, unread: list[KilnError] | None = None) -> list[Record]:
+    """The records of a recipe's runs, newest first; `unread` gets why a file is left out."""
+    return _read(sorted((build_dir() / recipe).glob(f"*/{_NAME}"), reverse=True), unread)
 
 
-def _read(paths: Sequence[Path]) -> list[Record]:
+def _read(paths: Sequence[Path], unread: list[KilnError] | None = None) -> list[Record]:
     records = []
     for path in paths:
-        with contextlib.suppress(OSError, KilnError):
+        try:
             records.append(read_record(path))
+        except KilnError as error:  # noqa: PERF203
+            if unread is not None:
+                unread.append(error)
     return records
 
 
@@ -95,10 +99,10 @@ def build_before(this: Record) -> Record | None:
     """
     paths = [path for path in build_dir().glob(f"*/*/{_NAME}") if path.parent.name < this.run_id]
     paths.sort(key=lambda path: path.parent.name, reverse=True)
-    wanted = ("build", this.target, this.recipe.get("line"))
+    wanted = ("build", this.target, this.recipe.line)
     for path in paths[:_SEARCHED]:
         for other in _read([path]):
-            if (other.kind, other.target, other.recipe.get("line")) == wanted and other.versions:
+            if (other.kind, other.target, other.recipe.line) == wanted and other.versions:
                 return other
     return None
 
@@ -123,7 +127,7 @@ class RecordsBucket:
 
     def keep(self, record: Record) -> None:
         """Write a run's record to the bucket."""
-        row = str(record.recipe["name"])
+        row = record.recipe.name
         with aws.explained(f"the record could not be kept at {self.url(row, record.run_id)}"):
             aws.s3(self.target).put_object(
                 Bucket=self.bucket,
@@ -226,7 +230,7 @@ class RecordsBucket:
             record = recording.parse_record(recording.mapping(text, url), url)
         except KilnError as error:
             return error
-        if (record.recipe.get("name"), record.run_id) != (row, run_id):
+        if (record.recipe.name, record.run_id) != (row, run_id):
             return KilnError(f"{url}: another run's record")
         return record
 

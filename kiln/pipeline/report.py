@@ -64,7 +64,8 @@ _COMPARED = ("driver", "kernel_module", "cuda", "cudnn", "nccl", "efa", "dcgm", 
 
 def _changed(before: Record, record: Record) -> list[tuple[str, str, str]]:
     """(what, before, now) of the stack, the kernel, the packages' number and the checks."""
-    rows = [(name, before.recipe.get(name), record.recipe.get(name)) for name in _COMPARED]
+    recipes = (before.recipe, record.recipe)
+    rows = [(name, *(getattr(recipe, name) for recipe in recipes)) for name in _COMPARED]
     for name, read in (
         ("boot kernel", lambda r: ((r.versions or {}).get("kernel") or {}).get("boots")),
         ("parent AMI", lambda r: r.source_ami and r.source_ami.ami_id),

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kiln import facts
 from kiln.base import needs, vocabulary
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import build_dir, short_path
+from kiln.base.processes import Stop, StoppedError, on_signals
 from kiln.base.progress import Progress
-from kiln.base.stopping import Stop, StoppedError, on_signals
+from kiln.base.recipe import Recipe
 from kiln.base.tags import DISTRO
-from kiln.base.times import now
+from kiln.base.vocabulary import now
 from kiln.cloud import aws, runs
 from kiln.cloud.images import require_image
 from kiln.cloud.instance import Machine
@@ -30,7 +30,7 @@ from kiln.cloud.target import Target
 from kiln.pipeline import checks, report
 from kiln.pipeline.record import Record, Status, write_record
 from kiln.pipeline.records import RUNNING_MACHINES
-from kiln.pipeline.verify import require_components
+from kiln.pipeline.verify import recipe_on
 
 _HOST = re.compile(r"(?P<user>[a-z_][a-z0-9_-]*)@(?P<address>[A-Za-z0-9][A-Za-z0-9.:-]*)")
 _ASK_TYPE = (
@@ -39,7 +39,6 @@ _ASK_TYPE = (
     "http://169.254.169.254/latest/meta-data/instance-type"
 )
 _UNKNOWN = "unknown"
-_NOT_OURS = "only machines of an image that AMI Kiln baked have it"
 
 
 @dataclass(frozen=True)
@@ -114,10 +113,10 @@ def verify_running(
         _interruptible(stop, running, exercise=exercise),
         connected(running, run_id, folder, key) as machine,
     ):
-        recipe = _recipe(machine, running)
-        require_components(recipe, running.name)
+        _require_ssh(machine, running)
+        recipe = recipe_on(machine, running.name)
         # Not among the row's runs: what became of one machine says nothing about the row.
-        run = Run(run_id, recipe["name"], folder)
+        run = Run(run_id, recipe.name, folder)
         run.folder.mkdir(parents=True)
         kind = running.instance_type or _instance_type(machine)
         _say_what_it_is(recipe, kind, running, progress)
@@ -197,7 +196,7 @@ def _interruptible(stop: Stop, running: Running, *, exercise: bool) -> Iterator[
             raise operation_failed(f"{running.name}: interrupted", hint=hint) from None
 
 
-def _recipe(machine: Machine, running: Running) -> dict[str, Any]:
+def _require_ssh(machine: Machine, running: Running) -> None:
     code, _, error = machine.ssh("true")
     if code != 0:
         lines = error.strip().splitlines() or ["ssh failed"]
@@ -205,10 +204,6 @@ def _recipe(machine: Machine, running: Running) -> dict[str, Any]:
             f"{running.user}@{running.address} cannot be reached over SSH: {lines[-1]}",
             hint="try it by hand; --key FILE names a private key",
         )
-    recipe = machine.read_json("/etc/kiln/recipe.json")
-    if not isinstance(recipe, dict) or not vocabulary.RECIPE_NAME.fits(recipe.get("name")):
-        raise operation_failed(f"{running.name} has no readable /etc/kiln/recipe.json: {_NOT_OURS}")
-    return recipe
 
 
 def _instance_type(machine: Machine) -> str:
@@ -217,13 +212,11 @@ def _instance_type(machine: Machine) -> str:
     return text.strip() if vocabulary.INSTANCE_TYPE.fits(text.strip()) else _UNKNOWN
 
 
-def _say_what_it_is(
-    recipe: dict[str, Any], kind: str, running: Running, progress: Progress
-) -> None:
-    progress.say(f"{running.name} says it is {recipe['name']}, on {kind}")
+def _say_what_it_is(recipe: Recipe, kind: str, running: Running, progress: Progress) -> None:
+    progress.say(f"{running.name} says it is {recipe.name}, on {kind}")
     if kind == _UNKNOWN:
         progress.say("its instance type is not known: checks of its GPUs are skipped")
         return
-    usual = recipe.get("verify_instance_type")
-    if kind not in [usual, *recipe.get("target_instance_types", ())]:
+    usual = recipe.verify_instance_type
+    if kind not in [usual, *recipe.target_instance_types]:
         progress.say(f"the recipe is verified on {usual}; what is checked here is that of {kind}")

@@ -10,15 +10,16 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+
+from pydantic import ValidationError
 
 from kiln import components
 from kiln.base import needs, vocabulary
 from kiln.base.account import Account
 from kiln.base.errors import KilnError, operation_failed
+from kiln.base.processes import Stop, on_signals
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
-from kiln.base.stopping import Stop, on_signals
 from kiln.base.tags import (
     ARCH,
     DISTRO,
@@ -60,8 +61,7 @@ def judge(
 
     With `keyword`, pytest's -k, only a part is checked; that is not a verdict, and the AMI's tag
     stays as it is. With `own_kernel` the instance boots the AMI's own kernel, whatever the target's
-    other instances do. If the draft's recipe is to come from the image (`recipe_from`), it is read
-    first.
+    other instances do.
     """
     progress, target, stop = draft.progress, draft.target, draft.stop
     boot = Boot(
@@ -85,8 +85,9 @@ def judge(
         with progress.stage("boot the AMI") as stage:
             machine = until_checked.enter_context(booted(boot, target, stage, progress.say, stop))
             stage.note = f"{machine.instance_id} ({boot.instance_type})"
-        if draft.record.recipe_from == ON_THE_IMAGE:
-            draft.note(recipe=_recipe_on(machine, ami_id))
+        if draft.recipe_unread:
+            draft.note(recipe=recipe_on(machine, ami_id))
+            draft.recipe_unread = False
         with progress.stage("checks") as stage:
             stage.waits_for(f"the checks of {machine.instance_id}")
             expected = checks.expectations(
@@ -133,22 +134,31 @@ def tag_verdict(
         )
 
 
-def _recipe_on(machine: Machine, ami_id: str) -> dict[str, Any]:
-    recipe = machine.read_json("/etc/kiln/recipe.json")
-    if not isinstance(recipe, dict):
+def recipe_on(machine: Machine, name: str) -> Recipe:
+    """The recipe in a machine's /etc/kiln/recipe.json; `name` is the machine's, for messages."""
+    data = machine.read_json("/etc/kiln/recipe.json")
+    if not isinstance(data, dict):
         raise operation_failed(
-            f"{ami_id} has no readable /etc/kiln/recipe.json, and there is no record of its build "
-            "here: there is nothing to check it against"
+            f"{name} has no readable /etc/kiln/recipe.json: only images that AMI Kiln baked have it"
         )
-    require_components(recipe, ami_id)
+    file = f"/etc/kiln/recipe.json on {name}"
+    try:
+        recipe = Recipe.model_validate({**data, "row": {"file": file, "line": 1, "index": 0}})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise operation_failed(
+            f"{file}: `{'.'.join(map(str, first['loc']))}`: {first['msg']}",
+            hint="verify it in the checkout that built it",
+        ) from None
+    require_components(recipe, name)
     return recipe
 
 
-def require_components(recipe: Mapping[str, Any], image: str) -> None:
+def require_components(recipe: Recipe, image: str) -> None:
     """Refuse an image with components that this checkout does not have: what checks them is not
     here either, and the rest would pass without it."""
     own = {component.name for component in components.everything()}
-    unknown = [str(name) for name in recipe.get("components") or () if name not in own]
+    unknown = [name for name in recipe.components if name not in own]
     if unknown:
         raise KilnError(
             f"{image} has {', '.join(map(vocabulary.shown, unknown))}: nothing here checks that",
@@ -159,17 +169,16 @@ def require_components(recipe: Mapping[str, Any], image: str) -> None:
 
 @dataclass(frozen=True)
 class Baked:
-    """How an AMI is booted and what it is checked against.
+    """The recipe that an AMI is checked against, and the one whose arch, user and instance type it
+    is booted with.
 
-    `recipe` is the recipe as JSON; None means that it is to be read from the image
-    (`ON_THE_IMAGE`), because neither a record nor a row of the matrix has it.
+    `recipe` None means that it is to be read from the image (`ON_THE_IMAGE`), because neither a
+    record nor a row of the matrix has it.
     """
 
     name: str
-    arch: str
-    ssh_user: str
-    verify_instance_type: str
-    recipe: dict[str, Any] | None
+    booted_as: Recipe
+    recipe: Recipe | None
     recipe_from: str
 
 
@@ -187,27 +196,11 @@ def baked(ami_id: str, tags: Mapping[str, str], recipes: Sequence[Recipe]) -> Ba
         )
     vocabulary.RECIPE_NAME.required(name, f"{ami_id}: its tag {RECIPE}")
     if built := records.of_ami(ami_id):
-        return _of_record(name, built)
+        return Baked(name, built.recipe, built.recipe, f"the record of run {built.run_id}")
     row = next((recipe for recipe in recipes if recipe.name == name), None)
-    recipe, source = None, ON_THE_IMAGE
     if row and recipe_digest(row) == tags.get(RECIPE_DIGEST):
-        recipe, source = row.as_json(), f"{row.row.file}, by the tagged digest"
-    row = row or _same_kind(ami_id, tags, recipes)
-    return Baked(name, row.arch, row.distro.ssh_user, row.verify_instance_type, recipe, source)
-
-
-def _of_record(name: str, built: Record) -> Baked:
-    """What a record says. Its values reach ssh and EC2, so each must be what it is to be."""
-    recipe, source = built.recipe, f"the record of run {built.run_id}"
-    arch = vocabulary.ARCH.required(recipe.get("arch"), f"{source}: `arch`")
-    kind = vocabulary.INSTANCE_TYPE.required(
-        recipe.get("verify_instance_type"), f"{source}: `verify_instance_type`"
-    )
-    distro = recipe.get("distro")
-    user = vocabulary.USER.required(
-        distro.get("ssh_user") if isinstance(distro, dict) else None, f"{source}: `distro.ssh_user`"
-    )
-    return Baked(name, arch, user, kind, recipe, source)
+        return Baked(name, row, row, f"{row.row.file}, by the tagged digest")
+    return Baked(name, row or _same_kind(ami_id, tags, recipes), None, ON_THE_IMAGE)
 
 
 def _same_kind(ami_id: str, tags: Mapping[str, str], recipes: Sequence[Recipe]) -> Recipe:
@@ -251,14 +244,16 @@ def verify_by_id(
             bucket.fetch_row(image.tags[RECIPE], progress.say)
         known = baked(ami_id, image.tags, load.load_recipes())
         progress.say(f"checked against: {known.recipe_from}")
-        require_components(known.recipe or {}, ami_id)
-        account = overridden(load.load_account(known.name), aws_flags, known.arch)
+        if known.recipe:
+            require_components(known.recipe, ami_id)
+        arch = known.booted_as.arch
+        account = overridden(load.load_account(known.name), aws_flags, arch)
         for line in account.shown():
             progress.say(f"aws: {line}")
         if own_kernel:
-            target.hooks.require_own_kernel(known.recipe or {})
-        target.hooks.emulate(known.arch, progress, install=install)
-        kind = instance_type or known.verify_instance_type
+            target.hooks.require_own_kernel(known.recipe)
+        target.hooks.emulate(arch, progress, install=install)
+        kind = instance_type or known.booted_as.verify_instance_type
         if target.bills:
             progress.say(f"will launch: {kind} in {target.region} for {ami_id}")
             target = target.identified()
@@ -267,15 +262,22 @@ def verify_by_id(
         with on_signals(stop):
             first = _first_facts(image, known, kind, target)
             with recorded(
-                first, target, progress, stop.of_run(), bucket, delete_ami_on_failure=False
+                known.name,
+                first,
+                target,
+                progress,
+                stop.of_run(),
+                bucket,
+                delete_ami_on_failure=False,
             ) as draft:
+                draft.recipe_unread = known.recipe is None
                 with progress.stage("key pair, security group"):
                     access = make_access(draft.run, target, account)
                 judge(
                     draft,
                     access,
                     ami_id,
-                    user=known.ssh_user,
+                    user=known.booted_as.distro.ssh_user,
                     account=account,
                     own_kernel=own_kernel,
                     keyword=keyword,
@@ -297,13 +299,13 @@ def _first_facts(image: Image, known: Baked, instance_type: str, target: Target)
         run_id="",
         kind="verify",
         status="unverified",
-        recipe=known.recipe or {"name": known.name, "arch": known.arch},
+        recipe=known.recipe or known.booted_as,
         recipe_from=known.recipe_from,
         recipe_digest=image.tags.get(RECIPE_DIGEST),
         input_digest=image.tags.get(INPUT_DIGEST),
         target=target.kind,
         image_note=target.image_note,
-        emulated=target.hooks.emulates(known.arch),
+        emulated=target.hooks.emulates(known.booted_as.arch),
         region=target.region,
         ami_id=image.ami_id,
         source_ami=ParentAmi(parent, "", "", f"tag {SOURCE_AMI}") if parent else None,

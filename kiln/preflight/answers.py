@@ -3,73 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from kiln.base.recipe import Recipe
-from kiln.preflight.indexes import SILENT, WRONG, Index
-
-# Of a parent AMI that AWS could not be asked for.
-NOT_ASKED = "not asked"
+from kiln.preflight.indexes import Answer, Index, State
 
 
-class State(Enum):
-    """Whether something is there; SILENT if nobody could tell."""
-
-    PUBLISHED = "published"
-    MISSING = "not published"
-    SILENT = "no answer"
-
-
-@dataclass(frozen=True)
-class FileAnswer:
+@dataclass(frozen=True, kw_only=True)
+class FileAnswer(Answer):
     """A file that a script fetches: size in bytes if the host says it; `compared` with its hash."""
 
     component: str
     url: str
     sha256: str | None
-    state: State
     size: int | None = None
-    detail: str = ""
-    host: str = ""
     compared: bool = False
 
 
-@dataclass(frozen=True)
-class PackageAnswer:
+@dataclass(frozen=True, kw_only=True)
+class PackageAnswer(Answer):
     """A package: the version and repository that a bake would take, or the nearest version."""
 
     component: str
     package: str
-    state: State
     version: str | None = None
     repository: str | None = None
     nearest: str | None = None
-    detail: str = ""
 
 
-@dataclass(frozen=True)
-class ResolveAnswer:
+@dataclass(frozen=True, kw_only=True)
+class ResolveAnswer(Answer):
     """An install: PUBLISHED if the solver found everything, with how many packages it installs.
 
     SILENT if some of its packages could not be asked for; those that could be, fit together.
     """
 
-    state: State
     packages: int = 0
-    detail: str = ""
 
 
-@dataclass(frozen=True)
-class ParentAnswer:
-    """The parent AMI as the row asks for it. `state` is None if AWS could not be asked; `detail`
-    says why, or names the AMI."""
+@dataclass(frozen=True, kw_only=True)
+class ParentAnswer(Answer):
+    """The parent AMI as the row asks for it; `detail` names it, or says why there is none."""
 
     asked: str
-    state: State | None
     ami: str | None = None
-    detail: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,86 +62,80 @@ class RowAnswer:
     resolved: tuple[ResolveAnswer, ...]
 
     @property
+    def answers(self) -> tuple[Answer, ...]:
+        """All of them."""
+        return (self.parent, *self.files, *self.repositories, *self.packages, *self.resolved)
+
+    @property
     def state(self) -> State:
         """MISSING if anything is, else SILENT if anything is, else PUBLISHED.
 
         A parent that could not be asked for is not counted: it needs credentials.
         """
-        answers: list[Any] = [self.parent, *self.files, *self.packages, *self.resolved]
-        states = {*(answer.state for answer in answers), *map(_state_of, self.repositories)}
+        states = {answer.state for answer in self.answers}
         return next((s for s in (State.MISSING, State.SILENT) if s in states), State.PUBLISHED)
 
     def problems(self) -> list[str]:
-        """What is not published, a sentence each."""
-        found = [self.parent.detail] if self.parent.state is State.MISSING else []
-        found += [answer.detail for answer in self.files if answer.state is State.MISSING]
-        found += [
-            f"repository {index.entry.name} ({index.repository.url}): {index.detail}"
-            for index in self.repositories
-            if index.state == WRONG
-        ]
-        # Without a reason of its own a package is missing since its repository is wrong.
-        found += [
-            f"{answer.package}: {answer.detail}"
-            for answer in self.packages
-            if answer.state is State.MISSING and answer.detail
-        ]
-        found += [
-            f"dependencies do not resolve: {answer.detail}"
-            for answer in self.resolved
-            if answer.state is State.MISSING
-        ]
-        return list(dict.fromkeys(found))
+        """Return what is not published, a sentence each.
+
+        A package without a reason of its own is missing since its repository is.
+        """
+        missing = (a.detail for a in self.answers if a.state is State.MISSING and a.detail)
+        return list(dict.fromkeys(missing))
 
     def silent_hosts(self) -> dict[str, str]:
-        """The hosts that did not answer for this row → why."""
-        hosts = {i.host: i.detail for i in self.repositories if i.state == SILENT}
-        return hosts | {a.host: a.detail for a in self.files if a.state is State.SILENT}
+        """Return the hosts that did not answer for this row → why."""
+        return {a.host: a.detail for a in self.answers if a.state is State.SILENT and a.host}
 
     def as_json(self) -> dict[str, Any]:
-        """The answers as plain data."""
-        files = ("component", "url", "state", "size", "sha256", "compared")
-        packages = ("component", "package", "state", "version", "repository", "nearest", "detail")
+        """Return the answers as plain data."""
         return {
             "name": self.recipe.name,
-            "state": self.state.value,
+            "state": self.state,
             "problems": self.problems(),
             "silent_hosts": self.silent_hosts(),
-            "parent": _plain(self.parent, ("asked", "state", "ami", "detail")),
-            "files": [_plain(answer, files) for answer in self.files],
+            "parent": asdict(self.parent),
+            "files": [asdict(answer) for answer in self.files],
             "repositories": [
                 {
                     "name": index.entry.name,
                     "url": index.repository.url,
+                    "signed": index.entry.signed,
                     "state": index.state,
                     "detail": index.detail,
-                    "checksums": dict(index.checksums),
                 }
                 for index in self.repositories
             ],
-            "packages": [_plain(answer, packages) for answer in self.packages],
-            "dependencies": [
-                _plain(answer, ("state", "packages", "detail")) for answer in self.resolved
-            ],
+            "packages": [asdict(answer) for answer in self.packages],
+            "dependencies": [asdict(answer) for answer in self.resolved],
         }
 
+    def cells(self) -> list[str]:
+        """Return the row's cells of the table with `HEADINGS`."""
+        words = {State.PUBLISHED: "there", State.MISSING: "missing"}
+        return [
+            self.recipe.name,
+            words.get(self.parent.state, self.parent.state.value),
+            _share(self.files),
+            _share(self.repositories),
+            _share(self.packages),
+            _closure(self.resolved),
+        ]
 
-def _plain(answer: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Return these fields of an answer as plain data."""
-    state = answer.state.value if answer.state else NOT_ASKED
-    return {name: state if name == "state" else getattr(answer, name) for name in names}
+
+HEADINGS = ("row", "parent", "files", "repositories", "packages", "dependencies")
 
 
-def rows_text(rows: Sequence[RowAnswer]) -> str:
-    """Return a table with a line per row, what is not published with its rows, the silent hosts."""
-    lines = _table(rows)
+def summary_text(rows: Sequence[RowAnswer]) -> str:
+    """Return what is not published with its rows, the hosts that did not answer, the verdict."""
+    lines = []
     problems: dict[str, list[str]] = {}
-    hosts: dict[tuple[str, str], list[str]] = {}
+    hosts: dict[tuple[str, str], int] = {}
     for row in rows:
         for problem in row.problems():
             problems.setdefault(problem, []).append(row.recipe.name)
         for host in row.silent_hosts().items():
-            hosts.setdefault(host, []).append(row.recipe.name)
+            hosts[host] = hosts.get(host, 0) + 1
     if problems:
         lines += ["", "not published:"]
         for problem, names in problems.items():
@@ -171,10 +143,10 @@ def rows_text(rows: Sequence[RowAnswer]) -> str:
     if hosts:
         lines += ["", "no answer from:"]
         lines += [
-            f"  {host}: {why} ({len(names)} of {len(rows)} rows)"
-            for (host, why), names in sorted(hosts.items())
+            f"  {host}: {why} ({number} of {len(rows)} rows)"
+            for (host, why), number in sorted(hosts.items())
         ]
-    reasons = sorted({row.parent.detail for row in rows if row.parent.state is None})
+    reasons = sorted({row.parent.detail for row in rows if row.parent.state is State.NOT_ASKED})
     lines += ["", *(f"parents not asked for: {reason}" for reason in reasons)] if reasons else []
     states = [row.state for row in rows]
     verdict = f"{states.count(State.PUBLISHED)} of {len(rows)} rows: everything is published"
@@ -185,47 +157,16 @@ def rows_text(rows: Sequence[RowAnswer]) -> str:
     return "\n".join([*lines, "", verdict])
 
 
-def _table(rows: Sequence[RowAnswer]) -> list[str]:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("row")
-    for heading in ("parent", "files", "repositories", "packages"):
-        table.add_column(heading, justify="right")
-    table.add_column("dependencies")
-    words = {State.PUBLISHED: "there", State.MISSING: "missing", None: NOT_ASKED}
-    for row in rows:
-        table.add_row(
-            row.recipe.name,
-            words[row.parent.state],
-            _share(answer.state for answer in row.files),
-            _share(map(_state_of, row.repositories)),
-            _share(answer.state for answer in row.packages),
-            _closure(row),
-        )
-    console = Console(width=1000, color_system=None)
-    with console.capture() as shown:
-        console.print(table, highlight=False)
-    return [line.rstrip() for line in shown.get().splitlines()]
+def _share(answers: Sequence[Answer]) -> str:
+    published = [answer.state for answer in answers].count(State.PUBLISHED)
+    return f"{published}/{len(answers)}" if answers else "-"
 
 
-def _state_of(index: Index) -> State:
-    if index.usable:
-        return State.PUBLISHED
-    return State.SILENT if index.state == SILENT else State.MISSING
-
-
-def _share(states: Iterable[State]) -> str:
-    listed = list(states)
-    return f"{listed.count(State.PUBLISHED)}/{len(listed)}" if listed else "-"
-
-
-def _closure(row: RowAnswer) -> str:
-    states = {answer.state for answer in row.resolved}
-    count = sum(answer.packages for answer in row.resolved)
+def _closure(resolved: Iterable[ResolveAnswer]) -> str:
+    states = {answer.state for answer in resolved}
+    count = sum(answer.packages for answer in resolved)
     if State.MISSING in states:
         return "do not resolve"
     if State.SILENT in states:
-        return f"{count} packages fit, the rest could not be asked for" if count else NOT_ASKED
+        return f"{count} packages fit, the rest could not be asked for" if count else "not asked"
     return f"resolve to {count} packages"

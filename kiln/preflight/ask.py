@@ -3,39 +3,109 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from kiln import facts
-from kiln.base.errors import KilnError, operation_failed
+from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.versions import WantedPackage, nearest_published
 from kiln.cloud import parents
 from kiln.cloud.target import Target
+from kiln.components import Step, package_repositories
+from kiln.components.package_repositories import Repository
+from kiln.facts.packages import locked_hashes
 from kiln.preflight.answers import (
     FileAnswer,
     PackageAnswer,
     ParentAnswer,
     ResolveAnswer,
     RowAnswer,
-    State,
 )
-from kiln.preflight.demand import Demand, File, Install, demand
 from kiln.preflight.indexes import (
-    SILENT,
     Fetcher,
     Index,
     NoAnswerError,
     NotThereError,
+    State,
     ask_repository,
 )
-from kiln.preflight.packages import AptRoot, DnfRoot, Offers, PackageRoot, UnusableError, most_like
+from kiln.preflight.packages import AptRoot, DnfRoot, Offers, SolverError, most_like
 
 # Requests that wait for the network, not for this machine.
 _AT_ONCE = 16
+# Installed before the others and removed again: they would conflict with them.
+_APART = ("NVIDIA_OTHER_PACKAGES",)
+_UNRESOLVED = "dependencies do not resolve: "
+
+
+@dataclass(frozen=True)
+class File:
+    """A file that a component's script fetches; `sha256` is empty if nobody knows it yet."""
+
+    component: str
+    url: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Install:
+    """Packages that must fit together on one machine, and the DNF module stream enabled first."""
+
+    packages: tuple[WantedPackage, ...]
+    stream: str = ""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Everything that a bake of one row fetches."""
+
+    recipe: Recipe
+    files: tuple[File, ...]
+    repositories: tuple[Repository, ...]
+    installs: tuple[Install, ...]
+
+    @property
+    def packages(self) -> tuple[WantedPackage, ...]:
+        """The packages of all installs, each once."""
+        return tuple(dict.fromkeys(p for install in self.installs for p in install.packages))
+
+
+def demand(recipe: Recipe) -> Demand:
+    """Return what a bake of the recipe fetches."""
+    steps = package_repositories.steps(recipe)
+    return Demand(
+        recipe=recipe,
+        files=tuple(file for step in steps for file in _files(step)),
+        repositories=package_repositories.row_repositories(recipe, steps),
+        installs=tuple(_installs(steps, rpm=recipe.distro.family == "al")),
+    )
+
+
+def _files(step: Step) -> Iterator[File]:
+    for download in step.downloads:
+        known = facts.known_sha256(download.url)
+        sha256 = locked_hashes().get(download.url) or (known.sha256 if known else "")
+        yield File(step.name, download.url, sha256)
+
+
+def _installs(steps: Sequence[Step], *, rpm: bool) -> Iterator[Install]:
+    variables = {name: value for step in steps for name, value in step.env.items()}
+    from_module = rpm and variables.get("NVIDIA_DRIVER_SOURCE") == "repo"
+    for apart, stream in ((False, "NVIDIA_DRIVER_STREAM"), (True, "NVIDIA_OTHER_STREAM")):
+        packages = dict.fromkeys(
+            package
+            for step in steps
+            for variable, named in step.packages.items()
+            if (variable in _APART) is apart
+            for package in named
+        )
+        branch = variables.get(stream, "") if from_module else ""
+        if packages or not apart:
+            yield Install(tuple(packages), f"nvidia-driver:{branch}" if branch else "")
 
 
 def cache_folder() -> Path:
@@ -58,51 +128,55 @@ def ask(
     `target` is AWS where there are credentials: it is asked for the parent AMIs.
     """
     demands = [demand(recipe) for recipe in recipes]
-    cache = cache_folder()
-    try:
-        fetcher = Fetcher(cache / "files")
-    except OSError as error:
-        raise operation_failed(
-            f"{cache} cannot be used: {error.strerror}", hint="set XDG_CACHE_HOME to another folder"
-        ) from None
+    fetcher = Fetcher(cache_folder() / "files")
     files = {file.url: file for needs in demands for file in needs.files}
     repositories = list(dict.fromkeys(entry for needs in demands for entry in needs.repositories))
     say(f"asking for {len(files)} files and {len(repositories)} repositories")
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        of_parents = pool.map(partial(ask_parent, target=target), recipes)
-        of_files = pool.map(partial(_file, fetcher=fetcher, whole=whole_files), files.values())
-        of_repositories = pool.map(
+        about_parents = pool.map(partial(ask_parent, target=target), recipes)
+        about_files = pool.map(partial(_file, fetcher=fetcher, whole=whole_files), files.values())
+        about_repositories = pool.map(
             partial(ask_repository, fetcher=fetcher, folder=folder / "keys"), repositories
         )
-        asked = {recipe.name: parent for recipe, parent in zip(recipes, of_parents, strict=True)}
-        fetched = dict(zip(files, of_files, strict=True))
-        indexes = dict(zip(repositories, of_repositories, strict=True))
+        asked = dict(zip((recipe.name for recipe in recipes), about_parents, strict=True))
+        fetched = dict(zip(files, about_files, strict=True))
+        indexes = dict(zip(repositories, about_repositories, strict=True))
     say(f"asking apt and dnf for the packages of {len(demands)} rows")
     machines: dict[tuple[str, str], list[Demand]] = {}
     for needs in demands:
-        machine = (needs.recipe.distro.id, needs.recipe.arch)
-        machines.setdefault(machine, []).append(needs)
+        machines.setdefault((needs.recipe.distro.id, needs.recipe.arch), []).append(needs)
 
-    def of_machine(machine: tuple[str, str]) -> list[RowAnswer]:
-        same: dict[tuple[Index, ...], list[Demand]] = {}
+    def rows(machine: tuple[str, str]) -> dict[str, RowAnswer]:
+        """Answer for the rows of one machine, whose roots share their package lists."""
+        names = sorted({package.name for needs in machines[machine] for package in needs.packages})
+        roots: dict[tuple[Index, ...], _Offered] = {}
+        answers = {}
         for needs in machines[machine]:
-            usable = [indexes[entry] for entry in needs.repositories if indexes[entry].usable]
-            same.setdefault(tuple(usable), []).append(needs)
-        answers = []
-        # Roots of one machine share its package lists: they are made one after the other.
-        for number, (usable_here, rows) in enumerate(same.items()):
-            own = folder / f"{'-'.join(machine)}-{number}"
-            offered = _offered(machine, usable_here, rows, own, cache)
-            for needs in rows:
-                of_row = [indexes[entry] for entry in needs.repositories]
-                parts = tuple(fetched[file.url] for file in needs.files)
-                parent = asked[needs.recipe.name]
-                answers.append(_row(needs, parent, parts, of_row, offered))
+            here = tuple(indexes[entry] for entry in needs.repositories)
+            usable = tuple(index for index in here if index.usable)
+            if usable not in roots:
+                own = folder / f"{'-'.join(machine)}-{len(roots)}"
+                roots[usable] = _offered(machine, usable, names, own)
+            offered = roots[usable]
+            packages = {
+                package: _package(
+                    package, offered, silent=any(i.state is State.SILENT for i in here)
+                )
+                for package in needs.packages
+            }
+            answers[needs.recipe.name] = RowAnswer(
+                recipe=needs.recipe,
+                parent=asked[needs.recipe.name],
+                files=tuple(fetched[file.url] for file in needs.files),
+                repositories=here,
+                packages=tuple(packages.values()),
+                resolved=tuple(_resolve(install, packages, offered) for install in needs.installs),
+            )
         return answers
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        rows = {row.recipe.name: row for same in pool.map(of_machine, machines) for row in same}
-    return [rows[recipe.name] for recipe in recipes]
+        by_name = {name: row for same in pool.map(rows, machines) for name, row in same.items()}
+    return [by_name[recipe.name] for recipe in recipes]
 
 
 def ask_parent(recipe: Recipe, target: Target | None) -> ParentAnswer:
@@ -110,105 +184,85 @@ def ask_parent(recipe: Recipe, target: Target | None) -> ParentAnswer:
 
     Without a target (no credentials), and where AWS refuses to say, the row is not asked for.
     """
-    named = str(recipe.source_ami)
+    answer = partial(ParentAnswer, asked=str(recipe.source_ami))
     if target is None:
-        return ParentAnswer(named, None, detail="no AWS credentials")
+        return answer(state=State.NOT_ASKED, detail="no AWS credentials")
     try:
         parent = parents.resolve(recipe, target)
     except parents.ParentNotFoundError as error:
-        return ParentAnswer(named, State.MISSING, detail=error.message)
+        return answer(state=State.MISSING, detail=error.message)
     except KilnError as error:
-        return ParentAnswer(named, None, detail=error.message)
-    return ParentAnswer(named, State.PUBLISHED, ami=parent.ami_id, detail=parent.name)
+        return answer(state=State.NOT_ASKED, detail=error.message)
+    return answer(state=State.PUBLISHED, ami=parent.ami_id, detail=parent.name)
 
 
 def _file(file: File, *, fetcher: Fetcher, whole: bool) -> FileAnswer:
     """Ask whether the host has the file, how large it is, and whether it is the known one."""
-    answer = partial(FileAnswer, file.component, file.url, file.sha256 or None)
+    known = file.sha256 or None
+    answer = partial(FileAnswer, component=file.component, url=file.url, sha256=known)
     try:
-        if not (whole and file.sha256):
-            return answer(State.PUBLISHED, fetcher.size(file.url))
+        if not (whole and known):
+            return answer(state=State.PUBLISHED, size=fetcher.size(file.url))
         sha256, size = fetcher.sha256(file.url)
     except NotThereError as error:
-        return answer(State.MISSING, detail=str(error))
+        return answer(state=State.MISSING, detail=str(error))
     except NoAnswerError as error:
-        return answer(State.SILENT, detail=error.reason, host=error.host)
-    if sha256 != file.sha256:
-        wrong = f"{file.url} has sha256 {sha256}, expected {file.sha256}"
-        return answer(State.MISSING, size, wrong)
-    return answer(State.PUBLISHED, size, compared=True)
+        return answer(state=State.SILENT, detail=error.reason, host=error.host)
+    if sha256 != known:
+        wrong = f"{file.url} has sha256 {sha256}, expected {known}"
+        return answer(state=State.MISSING, size=size, detail=wrong)
+    return answer(state=State.PUBLISHED, size=size, compared=True)
 
 
 @dataclass(frozen=True)
 class _Offered:
     """What a machine's repositories have; `problem` says why its package tool cannot tell."""
 
-    root: PackageRoot | None = None
+    root: AptRoot | DnfRoot | None = None
     offers: Offers = field(default_factory=dict)
     problem: str = ""
 
 
 def _offered(
-    machine: tuple[str, str],
-    usable: tuple[Index, ...],
-    demands: Iterable[Demand],
-    folder: Path,
-    cache: Path,
+    machine: tuple[str, str], usable: Sequence[Index], names: Sequence[str], folder: Path
 ) -> _Offered:
     if not usable:
         return _Offered()
     distro, arch = machine
     processor = facts.table("downloads")["processors"][arch]
+    root: AptRoot | DnfRoot
     try:
-        root: PackageRoot
         if usable[0].repository.kind == "apt":
-            root = AptRoot(folder, cache / "apt" / "-".join(machine), processor["deb"], usable)
+            lists = cache_folder() / "apt" / "-".join(machine)
+            root = AptRoot(folder, lists, processor["deb"], usable)
         else:
-            kept = cache / "dnf" / "-".join(machine)
-            root = DnfRoot(folder, kept, distro, processor["uname"], usable)
-        names = sorted({package.name for needs in demands for package in needs.packages})
-        return _Offered(root, root.offers(names))
-    except UnusableError as error:
+            cache = cache_folder() / "dnf" / "-".join(machine)
+            root = DnfRoot(folder, cache, distro, processor["uname"], usable)
+    except SolverError as error:
         return _Offered(problem=str(error))
+    return _Offered(root, root.offers(names))
 
 
-def _row(
-    needs: Demand,
-    parent: ParentAnswer,
-    files: tuple[FileAnswer, ...],
-    indexes: Sequence[Index],
-    offered: _Offered,
-) -> RowAnswer:
-    silent = any(index.state == SILENT for index in indexes)
-    packages = {package: _package(package, offered, silent) for package in needs.packages}
-    return RowAnswer(
-        recipe=needs.recipe,
-        parent=parent,
-        files=files,
-        repositories=tuple(indexes),
-        packages=tuple(packages.values()),
-        resolved=tuple(_resolve(install, packages, offered) for install in needs.installs),
-    )
-
-
-def _package(package: WantedPackage, offered: _Offered, silent: bool) -> PackageAnswer:
-    answer = partial(PackageAnswer, package.component, str(package))
+def _package(package: WantedPackage, offered: _Offered, *, silent: bool) -> PackageAnswer:
+    """Ask for one package; `silent` if one of the row's repositories did not answer."""
+    answer = partial(PackageAnswer, component=package.component, package=str(package))
     have = offered.offers.get(package.name, [])
     for offer in have:
         if package.is_met_by(offer.version):
-            return answer(State.PUBLISHED, offer.version, offer.repository)
+            return answer(state=State.PUBLISHED, version=offer.version, repository=offer.repository)
     if silent:
-        return answer(State.SILENT)
+        return answer(state=State.SILENT)
+    missing = partial(answer, state=State.MISSING)
     if offered.root is None:
-        return answer(State.MISSING, detail=offered.problem)
+        return missing(detail=f"{package}: {offered.problem}" if offered.problem else "")
     nearest = nearest_published(package.version, (offer.version for offer in have))
     if nearest:
         built = f" built for {package.build}" if package.build else ""
         detail = f"not at {package.version}{built}; the nearest published is {nearest}"
-        return answer(State.MISSING, nearest=nearest, detail=detail)
+        return missing(nearest=nearest, detail=f"{package}: {detail}")
     like = most_like(package.name, offered.root.names)
     hint = f"; published is {like}" if like else ""
-    return answer(State.MISSING, detail=f"no package of this name{hint}")
+    return missing(detail=f"{package}: no package of this name{hint}")
 
 
 def _resolve(
@@ -216,14 +270,15 @@ def _resolve(
 ) -> ResolveAnswer:
     """Ask whether the packages that were found fit together, with all that they depend on."""
     states = {package: packages[package].state for package in install.packages}
-    there = tuple(package for package, state in states.items() if state is State.PUBLISHED)
+    there = [package for package, state in states.items() if state is State.PUBLISHED]
     if offered.root is None or not there:
         state = State.MISSING if offered.problem else State.SILENT
-        return ResolveAnswer(state, detail=offered.problem)
-    resolved = offered.root.resolve(Install(there, install.stream), offered.offers)
-    if resolved.problem:
+        return ResolveAnswer(state=state, detail=_UNRESOLVED + offered.problem)
+    try:
+        number = offered.root.resolve(there, install.stream, offered.offers)
+    except SolverError as error:
         # A dependency may be in a repository that does not answer.
-        waits = State.SILENT in states.values()
-        return ResolveAnswer(State.SILENT if waits else State.MISSING, detail=resolved.problem)
-    whole = len(there) == len(install.packages)
-    return ResolveAnswer(State.PUBLISHED if whole else State.SILENT, len(resolved.packages))
+        state = State.SILENT if State.SILENT in states.values() else State.MISSING
+        return ResolveAnswer(state=state, detail=f"{_UNRESOLVED}{error}")
+    whole = len(there) == len(states)
+    return ResolveAnswer(state=State.PUBLISHED if whole else State.SILENT, packages=number)

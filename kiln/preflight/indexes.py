@@ -6,15 +6,17 @@ import hashlib
 import re
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import requests
 
 from kiln.base import vocabulary
-from kiln.base.mirrors import mirrored, mirrors
+from kiln.base.account import mirrored, mirrors
 from kiln.components.package_repositories import Repository
 from kiln.facts.tables import http_reason
 
@@ -24,11 +26,23 @@ TIMEOUT = (10, 30)
 _NOT_THERE = {403, 404, 410}
 _HEADERS = {"Accept-Encoding": "identity"}
 
-# What became of a repository.
-SIGNED = "signed"
-UNSIGNED = "metadata not signed by its vendor"
-WRONG = "wrong"
-SILENT = "no answer"
+
+class State(str, Enum):
+    """Whether something is there; SILENT if nobody could tell."""
+
+    PUBLISHED = "published"
+    MISSING = "not published"
+    SILENT = "no answer"
+    NOT_ASKED = "not asked"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The answer about one thing. `detail` says why it is not there; `host` did not answer."""
+
+    state: State
+    detail: str = ""
+    host: str = ""
 
 
 class NoAnswerError(Exception):
@@ -51,15 +65,15 @@ class NotSignedError(Exception):
 class Fetcher:
     """Asks hosts for files. Proxies and CA certificates come from the environment.
 
-    What `get` fetches is kept in `folder` as long as the host says that it is current. `more` are
-    mirrors besides those of KILN_MIRRORS. All methods raise NotThereError if the host says that
-    there is no such file, NoAnswerError if it says nothing.
+    What `get` fetches is kept in `folder` as long as the host says that it is current. All methods
+    raise NotThereError if the host says that there is no such file, NoAnswerError if it says
+    nothing.
     """
 
-    def __init__(self, folder: Path, more: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         from requests_cache import CachedSession  # slow to import
 
-        self._mirrors = {**mirrors(), **(more or {})}
+        self._mirrors = mirrors()
         folder.mkdir(parents=True, exist_ok=True)
         self._kept = CachedSession(
             str(folder / "http"), backend="sqlite", serializer="json", always_revalidate=True
@@ -87,7 +101,7 @@ class Fetcher:
                     total.update(piece)
                     size += len(piece)
             except requests.RequestException as error:
-                raise _no_answer(url, error) from None
+                raise NoAnswerError(urlsplit(url).netloc, http_reason(error)) from None
         return total.hexdigest(), size
 
     def _answer(
@@ -105,7 +119,7 @@ class Fetcher:
                 allow_redirects=True,
             )
         except requests.RequestException as error:
-            raise _no_answer(place, error) from None
+            raise NoAnswerError(urlsplit(place).netloc, http_reason(error)) from None
         if answer.status_code in _NOT_THERE:
             raise NotThereError(f"{place}: HTTP status {answer.status_code}")
         if answer.status_code >= 400:
@@ -113,53 +127,45 @@ class Fetcher:
         return answer
 
 
-def _no_answer(url: str, error: Exception) -> NoAnswerError:
-    """Return a failed request in a few words, without the URL that the exception repeats."""
-    return NoAnswerError(urlsplit(url).netloc, http_reason(error))
-
-
-@dataclass(frozen=True)
-class Index:
+@dataclass(frozen=True, kw_only=True)
+class Index(Answer):
     """A repository that was asked, `entry` as the row names it.
 
-    `state` is one of the above; for WRONG and SILENT `detail` says why, and `host` who did not
-    answer. `repository` has the URL of a mirror list's first line and of a mirror of KILN_MIRRORS.
-    `checksums`: SHA-256 of the files that name the indexes, by URL.
+    `repository` has the URL of a mirror list's first line and of a mirror of KILN_MIRRORS;
+    `keyring` is None if the vendor signs packages alone.
     """
 
     entry: Repository
     repository: Repository
-    state: str
     keyring: Path | None = None
-    detail: str = ""
-    host: str = ""
-    checksums: tuple[tuple[str, str], ...] = ()
 
     @property
     def usable(self) -> bool:
         """Return True if packages may be asked of it."""
-        return self.state in {SIGNED, UNSIGNED}
+        return self.state is State.PUBLISHED
 
 
 def ask_repository(repository: Repository, fetcher: Fetcher, folder: Path) -> Index:
     """Fetch and check what a repository signs; keyrings go into `folder`."""
+    answer = partial(Index, entry=repository)
     resolved = repository
     try:
         resolved = _resolved(repository, fetcher)
         if not repository.signed:
-            metadata = f"{resolved.url}/repodata/repomd.xml"
-            checksums = _checksums({metadata: fetcher.get(metadata)})
-            return Index(repository, resolved, UNSIGNED, checksums=checksums)
+            fetcher.get(f"{resolved.url}/repodata/repomd.xml")
+            return answer(state=State.PUBLISHED, repository=resolved)
         folder.mkdir(parents=True, exist_ok=True)
         # Repositories are asked side by side: each has a file of its own.
         name = hashlib.sha256(repr(repository).encode()).hexdigest()[:16]
         keyring = make_keyring(repository, fetcher, folder / f"{repository.name}-{name}.gpg")
-        files = _signed_files(resolved, fetcher, keyring)
-        return Index(repository, resolved, SIGNED, keyring, checksums=_checksums(files))
+        _check_signatures(resolved, fetcher, keyring)
+        return answer(state=State.PUBLISHED, repository=resolved, keyring=keyring)
     except NoAnswerError as error:
-        return Index(repository, resolved, SILENT, detail=error.reason, host=error.host)
+        silent = partial(answer, state=State.SILENT, repository=resolved)
+        return silent(detail=error.reason, host=error.host)
     except (NotThereError, NotSignedError) as error:
-        return Index(repository, resolved, WRONG, detail=str(error))
+        detail = f"repository {repository.name} ({resolved.url}): {error}"
+        return answer(state=State.MISSING, repository=resolved, detail=detail)
 
 
 def _resolved(repository: Repository, fetcher: Fetcher) -> Repository:
@@ -173,25 +179,18 @@ def _resolved(repository: Repository, fetcher: Fetcher) -> Repository:
     return replace(repository, url=fetcher.place(urls[0].rstrip("/")))
 
 
-def _signed_files(repository: Repository, fetcher: Fetcher, keyring: Path) -> dict[str, bytes]:
-    """Return the files that name the repository's indexes, by URL, if a pinned key signed them."""
+def _check_signatures(repository: Repository, fetcher: Fetcher, keyring: Path) -> None:
+    """Check that a pinned key signed the files that name the repository's indexes."""
     file, signature = keyring.with_suffix(".signed"), keyring.with_suffix(".asc")
     if repository.kind == "apt":
-        releases = {url: fetcher.get(url) for url in repository.release_files()}
-        for content in releases.values():
-            file.write_bytes(content)
+        for url in repository.release_files():
+            file.write_bytes(fetcher.get(url))
             check_signature(keyring, file)
-        return releases
-    url = f"{repository.url}/repodata/repomd.xml"
-    metadata = fetcher.get(url)
-    file.write_bytes(metadata)
-    signature.write_bytes(fetcher.get(f"{url}.asc"))
-    check_signature(keyring, signature, file)
-    return {url: metadata}
-
-
-def _checksums(files: Mapping[str, bytes]) -> tuple[tuple[str, str], ...]:
-    return tuple((url, hashlib.sha256(content).hexdigest()) for url, content in files.items())
+    else:
+        url = f"{repository.url}/repodata/repomd.xml"
+        file.write_bytes(fetcher.get(url))
+        signature.write_bytes(fetcher.get(f"{url}.asc"))
+        check_signature(keyring, signature, file)
 
 
 def make_keyring(repository: Repository, fetcher: Fetcher, keyring: Path) -> Path:

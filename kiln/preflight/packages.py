@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import os
 import re
 import subprocess
@@ -15,7 +14,6 @@ from pathlib import Path
 from kiln.base import templates
 from kiln.base.errors import operation_failed
 from kiln.base.versions import WantedPackage
-from kiln.preflight.demand import Install
 from kiln.preflight.indexes import Index
 
 # Seconds that apt and dnf wait for a host that went silent after it had answered.
@@ -26,8 +24,8 @@ _ALL_STREAMS = "--setopt=*.module_hotfixes=1"
 _FIELDS = "%{name}|%{epoch}:%{version}-%{release}|%{repoid}"
 
 
-class UnusableError(Exception):
-    """The package tool cannot read the repositories; its own words."""
+class SolverError(Exception):
+    """The package tool cannot read the repositories, or packages do not fit; its own words."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +38,6 @@ class Offer:
 
 # Name → the versions that there are, newest first.
 Offers = Mapping[str, Sequence[Offer]]
-
-
-@dataclass(frozen=True)
-class Resolved:
-    """How the solver ended: the names of the packages that it would install, or its words."""
-
-    packages: tuple[str, ...] = ()
-    problem: str = ""
 
 
 class AptRoot:
@@ -75,7 +65,7 @@ class AptRoot:
         self._config.write_text(settings, encoding="utf-8")
         done = self._run("apt-get", "update", "-o", "APT::Update::Error-Mode=any")
         if done.returncode:
-            raise UnusableError(_apt_words(done))
+            raise SolverError(_apt_words(done))
 
     def offers(self, names: Iterable[str]) -> dict[str, list[Offer]]:
         """Return the versions of each package; no entry for a name that nobody has."""
@@ -83,13 +73,14 @@ class AptRoot:
         rows = [[part.strip() for part in line.split("|")] for line in listed.splitlines()]
         return _grouped((row[0], row[1], row[2].split(" ")[0]) for row in rows if len(row) == 3)
 
-    def resolve(self, install: Install, offers: Offers) -> Resolved:
-        """Let the solver install these packages, with the flags of kiln_install."""
-        words = [_exact(package, offers, "=") for package in install.packages]
+    def resolve(self, packages: Sequence[WantedPackage], stream: str, offers: Offers) -> int:
+        """Let the solver install these packages, with the flags of kiln_install; return how many
+        packages it would install."""
+        words = [_exact(package, offers, "=") for package in packages]
         done = self._run("apt-get", "-s", "-y", "install", "--no-install-recommends", *words)
         if done.returncode:
-            return Resolved(problem=_apt_words(done))
-        return Resolved(tuple(re.findall(r"^Inst (\S+) \(", done.stdout, re.MULTILINE)))
+            raise SolverError(_apt_words(done))
+        return len(re.findall(r"^Inst \S+ \(", done.stdout, re.MULTILINE))
 
     @cached_property
     def names(self) -> Sequence[str]:
@@ -106,8 +97,8 @@ class DnfRoot:
     def __init__(
         self, folder: Path, cache: Path, distro: str, arch: str, indexes: Sequence[Index]
     ) -> None:
-        # The stream of each module that is enabled.
-        self._streams: dict[str, str] = {}
+        # That of the driver's module that is enabled.
+        self._stream = ""
         root, repositories = folder / "root", folder / "repos"
         for path in (root, repositories, cache):
             path.mkdir(parents=True, exist_ok=True)
@@ -135,8 +126,7 @@ class DnfRoot:
         ]
         done = self._run("makecache")
         if done.returncode:
-            raise UnusableError(_dnf_words(done))
-        _require_checked_metadata(cache, indexes)
+            raise SolverError(_dnf_words(done))
         # makecache has just compared these with the repositories: not again.
         self._command += ["--cacheonly"]
 
@@ -148,23 +138,22 @@ class DnfRoot:
         rows = [line.split("|") for line in reversed(listed.splitlines())]
         return _grouped((row[0], row[1].removeprefix("0:"), row[2]) for row in rows)
 
-    def resolve(self, install: Install, offers: Offers) -> Resolved:
+    def resolve(self, packages: Sequence[WantedPackage], stream: str, offers: Offers) -> int:
         """As AptRoot; the module stream is enabled first, as nvidia-driver.sh does."""
-        module, _, stream = install.stream.partition(":")
-        if self._streams.get(module, "") != stream:
-            if self._streams.pop(module, ""):
-                self._run("module", "reset", module)
-            done = self._run("module", "enable", install.stream)
+        if stream not in ("", self._stream):
+            if self._stream:
+                self._run("module", "reset", self._stream.partition(":")[0])
+            self._stream = stream
+            done = self._run("module", "enable", stream)
             if done.returncode:
-                return Resolved(problem=_dnf_words(done))
-            self._streams[module] = stream
-        words = [_exact(package, offers, "-") for package in install.packages]
+                raise SolverError(_dnf_words(done))
+        words = [_exact(package, offers, "-") for package in packages]
         done = self._run("install", "--assumeno", "--verbose", *words)
         # Without --assumeno's refusal there was nothing to install, or no solution.
         if "Operation aborted" not in done.stderr + done.stdout:
-            return Resolved(problem=_dnf_words(done))
-        line = r"^---> Package (\S+)\.\S+ \S+ will be installed$"
-        return Resolved(tuple(re.findall(line, done.stdout, re.MULTILINE)))
+            raise SolverError(_dnf_words(done))
+        line = r"^---> Package \S+ \S+ will be installed$"
+        return len(re.findall(line, done.stdout, re.MULTILINE))
 
     @cached_property
     def names(self) -> Sequence[str]:
@@ -242,16 +231,6 @@ def _as_root() -> list[str]:
             hint="sudo ./invoke preflight, or choose rows of Debian and Ubuntu",
         )
     return command
-
-
-def _require_checked_metadata(cache: Path, indexes: Sequence[Index]) -> None:
-    """Refuse other metadata than that whose signature was checked."""
-    for index in indexes:
-        name = index.repository.name
-        for file in cache.glob(f"{name}-????????????????/repodata/repomd.xml"):
-            checksum = hashlib.sha256(file.read_bytes()).hexdigest()
-            if checksum not in dict(index.checksums).values():
-                raise UnusableError(f"the metadata of {name} changed while it was read: ask again")
 
 
 def _dnf_words(done: subprocess.CompletedProcess[str]) -> str:

@@ -6,15 +6,14 @@ type `aws:ec2:image`), which consumers resolve, and `…/release`, which describ
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass
+from pydantic import BaseModel, ValidationError
 
 from kiln.base import vocabulary
 from kiln.base.account import Region
@@ -30,8 +29,7 @@ AmiId = Annotated[str, vocabulary.AMI_ID]
 Action = Literal["publish", "promote", "rollback"]
 
 
-@dataclass(frozen=True)
-class Moved:
+class Moved(BaseModel, frozen=True):
     """How a channel came to a release: when (UTC, ISO 8601), by whose ARN."""
 
     at: Annotated[str, vocabulary.TIME]
@@ -40,8 +38,7 @@ class Moved:
     why: str = ""
 
 
-@dataclass(frozen=True)
-class Installed:
+class Installed(BaseModel, frozen=True):
     """Versions on the image; None for what is not on it. `kernel` is the one that boots, `digest`
     the SHA-256 of the image's version-info."""
 
@@ -54,14 +51,12 @@ class Installed:
     digest: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Release:
+class Release(BaseModel, frozen=True):
     """An AMI with its copies, as the parameter beside the AMI's id describes it.
 
     `images` maps a region to the AMI's id there; `verdict` is the value of its tag `kiln:verified`.
     """
 
-    schema: Literal[1] = 1
     line: Annotated[str, vocabulary.CHANNEL_LINE]
     channel: Annotated[str, vocabulary.CHANNEL]
     recipe: Annotated[str, vocabulary.RECIPE_NAME]
@@ -71,34 +66,31 @@ class Release:
     run_id: Annotated[str, vocabulary.RUN_ID]
     recipe_digest: str
     git_commit: str
-    built: str
+    built: Annotated[str, vocabulary.TIME]
     moved: Moved
     installed: Installed = Installed()
 
     def into(self, channel: str, moved: Moved) -> Release:
         """Return the same AMI in another channel."""
-        return dataclasses.replace(self, channel=channel, moved=moved)
+        return self.model_copy(update={"channel": channel, "moved": moved})
 
     def as_json(self) -> str:
         """Return the parameter's value: one line."""
-        return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
-
-
-_ADAPTER = TypeAdapter(Release)
+        return json.dumps(self.model_dump(), separators=(",", ":"))
 
 
 def read_release(text: str, called: str) -> Release:
     """Return the release in a parameter's value. Its ids reach EC2 and paths of records, so a value
     that is not one is an error; `called` names the parameter."""
     try:
-        return _ADAPTER.validate_json(text)
+        return Release.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the whole value"
         raise KilnError(f"{called}: not a release: `{where}`: {first['msg']}") from None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Held:
     """What a channel of a line holds in one region. `version` is that of the image's parameter.
 

@@ -12,11 +12,11 @@ from uuid import uuid4
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.tags import LINE, PREFIX, RECIPE, RETIRING, RUN_ID, SOURCE_IMAGE
-from kiln.base.times import utc_now
+from kiln.base.vocabulary import utc_now
 from kiln.cloud import aws
 from kiln.cloud.images import Image, find_image, list_images, own_images, snapshot_keys
 from kiln.cloud.target import Target
-from kiln.matrix.model import Publish, Share, is_awss_own
+from kiln.matrix.model import Publish, Share
 from kiln.publish.regions import Say, in_regions
 
 # Seconds. EC2 documents no limit for a copy; Packer waits as long for an image.
@@ -24,39 +24,6 @@ _COPY_TIMEOUT = 4 * 3600
 
 # Accounts, ARNs of organizations and their units, and "all", by the AMI's or snapshot's id.
 Permissions = Mapping[str, set[str]]
-
-
-def require_shareable(
-    target: Target, source: Image, regions: Sequence[str], settings: Publish
-) -> None:
-    """An error that names each region whose image EC2 would not share, because AWS's own key
-    encrypts it: https://github.com/hashicorp/packer/issues/7410"""
-    if not settings.share.somebody:
-        return
-    of_source = {key for key in snapshot_keys(target, source).values() if key}
-    lacking = []
-    for region in regions if of_source else ():
-        there, keys = target.in_region(region), of_source
-        if region != source.region:
-            keys = {settings.kms_keys.get(region) or _default_key(there)}
-        if any(is_awss_own(key) or _key(there, key)["KeyManager"] == "AWS" for key in keys):
-            lacking.append(region)
-    if lacking:
-        raise operation_failed(
-            f"{source.ami_id} cannot be shared in {', '.join(lacking)}: AWS's own key for EBS "
-            "encrypts it there. Nothing was copied",
-            hint="name keys of yours: publish.kms_keys, or aws.kms_key_id and build again",
-        )
-
-
-def _default_key(target: Target) -> str:
-    with aws.explained(f"the default EBS key of {target.region} could not be read"):
-        return str(aws.ec2(target).get_ebs_default_kms_key_id()["KmsKeyId"])
-
-
-def _key(target: Target, name: str) -> Any:
-    with aws.explained(f"the KMS key {name} could not be looked up in {target.region}"):
-        return aws.kms(target).describe_key(KeyId=name)["KeyMetadata"]
 
 
 def copy_everywhere(
@@ -91,12 +58,7 @@ def _start_copy(
     """
     tagged = [{"Name": f"tag:{SOURCE_IMAGE}", "Values": [source.ami_id]}]
     with aws.explained(f"the copies of {source.ami_id} could not be listed in {target.region}"):
-        # Compared again: a filter's value may have wildcards.
-        there = [
-            image
-            for image in list_images(target, Owners=["self"], Filters=tagged)
-            if image.tags.get(SOURCE_IMAGE) == source.ami_id
-        ]
+        there = list(list_images(target, Owners=["self"], Filters=tagged))
     key = settings.kms_keys.get(target.region)
     for copy in there:
         encrypted = copy.state == "available" and not any(_other_keys(target, copy, key))
@@ -112,7 +74,6 @@ def _start_copy(
     wanted: dict[str, Any] = {
         # A failed copy may still have its name.
         "Name": f"{source.name}-{len(there) + 1}"[-128:] if there else source.name,
-        "Description": _description(source),
         "SourceImageId": source.ami_id,
         "SourceRegion": source.region,
         "CopyImageTags": True,
@@ -156,10 +117,6 @@ def _wait(target: Target, ami_id: str) -> bool:
     return True
 
 
-def _description(source: Image) -> str:
-    return f"{source.tags[RECIPE]}, verified, by AMI Kiln"
-
-
 def _as_tags(tags: Mapping[str, str]) -> list[Any]:
     return [{"Key": key, "Value": value} for key, value in tags.items()]
 
@@ -183,9 +140,8 @@ def prepare_image(
             ec2.create_tags(Resources=[image.ami_id], Tags=_as_tags(lacking))
         if not image.imds_v2:
             ec2.modify_image_attribute(ImageId=image.ami_id, ImdsSupport={"Value": "v2.0"})
-        ec2.modify_image_attribute(
-            ImageId=image.ami_id, Description={"Value": _description(source)}
-        )
+        about = f"{source.tags[RECIPE]}, verified, by AMI Kiln"
+        ec2.modify_image_attribute(ImageId=image.ami_id, Description={"Value": about})
         protect_and_date(target, image, settings)
     share_as_declared(target, image, settings.share, say)
 
@@ -221,7 +177,10 @@ def _is_key(target: Target, used: str, wanted: str) -> bool:
     """Whether a key's ARN is the key that a setting names, which may be an alias."""
     if used == wanted or used.endswith(f":key/{wanted}"):
         return True
-    return "alias/" in wanted and used == _key(target, wanted)["Arn"]
+    if "alias/" not in wanted:
+        return False
+    with aws.explained(f"the KMS key {wanted} could not be looked up in {target.region}"):
+        return bool(used == aws.kms(target).describe_key(KeyId=wanted)["KeyMetadata"]["Arn"])
 
 
 # Permissions
@@ -343,15 +302,12 @@ def protect_and_date(target: Target, image: Image, settings: Publish) -> None:
 def bring_back(target: Target, images: Mapping[str, str], settings: Publish, say: Say) -> None:
     """Lift the deprecation of these AMIs, by region, before a channel names them."""
 
-    def bring_back_there(region: str) -> bool:
+    def bring_back_there(region: str) -> None:
         there = target.in_region(region)
         image = find_image(there, images[region])
-        if image is None or not image.is_deprecated:
-            return False
-        with aws.explained(f"{image.ami_id} stays deprecated in {region}"):
-            protect_and_date(there, image, settings)
-        return True
+        if image and image.is_deprecated:
+            with aws.explained(f"{image.ami_id} stays deprecated in {region}"):
+                protect_and_date(there, image, settings)
+            say(f"{region}: {image.ami_id} is deprecated no more")
 
-    for region, was in in_regions(list(images), bring_back_there).items():
-        if was:
-            say(f"{region}: {images[region]} is deprecated no more")
+    in_regions(list(images), bring_back_there)

@@ -9,17 +9,16 @@ from kiln.base import vocabulary
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.recipe import Recipe
 from kiln.base.tags import VERIFIED, says_verified
-from kiln.base.times import as_time, read_time, utc_now
+from kiln.base.vocabulary import as_time, read_time, utc_now
 from kiln.cloud.images import Image, own_images
 from kiln.cloud.target import Target
 from kiln.matrix.flags import NOTHING, overridden
 from kiln.matrix.load import default_publishing, load_publishing, load_recipes
 from kiln.matrix.model import Publish
 from kiln.publish import channels
-from kiln.publish.channels import Held
+from kiln.publish.channels import Held, Release
 from kiln.publish.copies import permissions, undeclared
 from kiln.publish.regions import in_regions, named_regions, require_regions
-from kiln.telemetry.settings import Telemetry
 
 
 @dataclass(frozen=True)
@@ -38,13 +37,6 @@ class Line:
     def tags(self) -> dict[str, str]:
         """The tags that the `aws` settings demand of what is made for the row."""
         return dict(overridden(self.recipe.row.account, NOTHING, self.recipe.arch).tags)
-
-    @property
-    def log_group(self) -> str | None:
-        """The log group of the image's Xid events; None if it ships none."""
-        if "cloudwatch-agent" not in self.recipe.components:
-            return None
-        return Telemetry(**self.recipe.telemetry).log_group
 
 
 def load_lines() -> dict[str, Line]:
@@ -148,80 +140,58 @@ def channel_rows(
     home = channels.all_held(target, line)
     released = [region for held in home if held.release for region in held.release.images]
     everywhere = list(dict.fromkeys([target.region, *regions, *([] if only else released)]))
-    at_home = {(held.line, held.channel): held for held in home}
+    at_home = {(held.line, held.channel): held.release for held in home}
 
     def rows(region: str) -> list[ChannelRow]:
         there = target.in_region(region)
-        held = home if region == target.region else channels.all_held(there, line)
         images = {
             image.ami_id: image
             for image in own_images(there)
             if image.line and image.state == "available"
         }
-        return [
-            _row(
-                holding,
-                at_home.get((holding.line, holding.channel)),
-                image := images.get(holding.image_id),
-                opened=_opened(there, image, settings.get(holding.line))
-                if with_opened and image
-                else (),
+        found = []
+        for held in home if region == target.region else channels.all_held(there, line):
+            image, release = images.get(held.image_id), held.release
+            age = utc_now() - read_time(release.built) if release else None
+            share = settings.get(held.line, Publish()).share
+            opened = undeclared(permissions(there, image), share) if with_opened and image else ()
+            found.append(
+                ChannelRow(
+                    line=held.line,
+                    channel=held.channel,
+                    region=held.region,
+                    ami_id=held.image_id,
+                    recipe=release.recipe if release else None,
+                    driver=release.installed.driver if release else None,
+                    cuda=release.installed.cuda if release else None,
+                    verified=image is not None and says_verified(image.tags.get(VERIFIED)),
+                    age_days=round(age.total_seconds() / 86400, 1) if age is not None else None,
+                    since=as_time(held.since),
+                    drift=_drift(held, at_home.get((held.line, held.channel)), image, target),
+                    opened=tuple(opened),
+                )
             )
-            for holding in held
-        ]
+        return found
 
     def place(row: ChannelRow) -> tuple[str, int, str, int]:
         declared = settings.get(row.line, Publish()).channels
         stage = declared.index(row.channel) if row.channel in declared else len(declared)
         return row.line, stage, row.channel, everywhere.index(row.region)
 
-    found = in_regions(everywhere, rows)
-    return sorted((row for region in everywhere for row in found[region]), key=place)
-
-
-def _opened(target: Target, image: Image, settings: Publish | None) -> tuple[str, ...]:
-    share = (settings or Publish()).share
-    return tuple(undeclared(permissions(target, image), share))
-
-
-def _row(
-    holding: Held, home: Held | None, image: Image | None, opened: tuple[str, ...]
-) -> ChannelRow:
-    release = holding.release
-    return ChannelRow(
-        line=holding.line,
-        channel=holding.channel,
-        region=holding.region,
-        ami_id=holding.image_id,
-        recipe=release.recipe if release else None,
-        driver=release.installed.driver if release else None,
-        cuda=release.installed.cuda if release else None,
-        verified=image is not None and says_verified(image.tags.get(VERIFIED)),
-        age_days=_age(release.built) if release else None,
-        since=as_time(holding.since),
-        drift=_drift(holding, home, image),
-        opened=opened,
+    return sorted(
+        (row for each in in_regions(everywhere, rows).values() for row in each), key=place
     )
 
 
-def _age(built: str) -> float | None:
-    """Return the days since a time in ISO 8601; None if the text is not one."""
-    try:
-        age = utc_now() - read_time(built)
-    except ValueError:
-        return None
-    return round(age.total_seconds() / 86400, 1)
-
-
-def _drift(holding: Held, home: Held | None, image: Image | None) -> str:
+def _drift(held: Held, home: Release | None, image: Image | None, target: Target) -> str:
     if image is None:
         return "the image is not available here"
-    if holding.release is None:
+    if held.release is None:
         return "no release describes it"
-    if holding.moving:
+    if held.moving:
         return "a move was interrupted"
-    if home and home.release and home.release.ami_name != holding.release.ami_name:
-        return f"{home.region} holds {home.release.ami_name}"
+    if home and home.ami_name != held.release.ami_name:
+        return f"{target.region} holds {home.ami_name}"
     return ""
 
 
@@ -232,13 +202,10 @@ def history_rows(target: Target, line: str, names: Sequence[str]) -> list[dict[s
         {
             "line": line,
             "channel": channel,
-            "at": release.moved.at,
-            "by": release.moved.by,
-            "action": release.moved.action,
+            **release.moved.model_dump(),
             "ami_id": release.images.get(target.region),
             "ami_name": release.ami_name,
             "recipe": release.recipe,
-            "why": release.moved.why,
         }
         for channel in names
         for release in channels.past(target, line, channel)

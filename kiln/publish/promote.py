@@ -1,25 +1,212 @@
-"""`promote` and `rollback`: a channel moves to a release that exists; nothing is copied."""
+"""`promote` and `rollback`: a channel moves to a release that exists; nothing is copied.
+
+`publish` moves a channel in the same way, and the launch templates that follow it.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.tags import VERIFIED, says_verified
-from kiln.base.times import utc_now
+from kiln.base.vocabulary import as_time, utc_now
 from kiln.cloud import aws
 from kiln.cloud.images import Image, find_image
 from kiln.cloud.target import Target
+from kiln.matrix.model import LaunchTemplate
 from kiln.publish import channels
-from kiln.publish.channels import Held, Release
+from kiln.publish.channels import Action, Held, Moved, Release
 from kiln.publish.copies import bring_back
 from kiln.publish.lines import Line, require_channel
-from kiln.publish.move import Move, held_in, move_everywhere, moved_now, warn_skipped_regions
+from kiln.publish.provenance import public_key, verify_image
 from kiln.publish.regions import Say, answering, in_regions
+
+# How often a channel is read until it holds what was written. SSM answers before it has looked the
+# AMI up, and if it does not find it, it leaves the parameter as it was.
+# https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_PutParameter.html (DataType)
+_READS = 30
+
+
+@dataclass(frozen=True)
+class Move:
+    """What a move did in a region. `changed` is False where the channel held the image already."""
+
+    line: str
+    channel: str
+    region: str
+    ami_id: str
+    changed: bool
+    before: str | None
+    templates: tuple[str, ...] = ()
+
+
+def held_in(target: Target, regions: Sequence[str], line: str, channel: str) -> dict[str, Held]:
+    """Return what a channel holds in each region in which it holds something."""
+    held = in_regions(
+        regions, lambda region: channels.held(target.in_region(region), line, channel)
+    )
+    return {region: item for region, item in held.items() if item is not None}
+
+
+def skipped_regions(held: Held | None, new: Release, say: Say) -> dict[str, str]:
+    """Return the regions, each said, that keep their present AMI because the new release is not
+    published there.
+
+    `held` is what the channel holds in the target's region; others may not answer any more.
+    """
+    present = held.release.images if held and held.release else {}
+    kept = {region: ami_id for region, ami_id in present.items() if region not in new.images}
+    for region, ami_id in kept.items():
+        keeps = f"{new.channel} of {new.line} keeps {ami_id}"
+        say(f"{region}: {keeps}: {new.ami_name} is not published there")
+    return kept
+
+
+def moved_now(target: Target, action: Action, why: str) -> Moved:
+    """Return a move at this moment, by whom the credentials belong to."""
+    return Moved(at=as_time(utc_now()), by=aws.identity(target), action=action, why=why)
+
+
+def move_everywhere(
+    target: Target, release: Release, before: Mapping[str, Held], line: Line, say: Say
+) -> list[Move]:
+    """Let the release's channel hold it in each of its regions, one after the other.
+
+    `before` is what the channel held when the move was decided. An error says which regions have
+    moved; a second run continues.
+    """
+    done: list[Move] = []
+    moved: list[str] = []
+    regions = list(dict.fromkeys([target.region, *release.images]))
+    for region in regions:
+        there, held, ami_id = target.in_region(region), before.get(region), release.images[region]
+        try:
+            changed = move_one(there, release, held, line.tags)
+            moved.append(region)
+            followed = tuple(_follow(there, release, line.settings.launch_templates))
+        except KilnError as error:
+            left = ", ".join(regions[len(moved) :]) or "none"
+            raise operation_failed(
+                f"{error.message}\n  moved to {release.ami_name}: {', '.join(moved) or 'none'}; "
+                f"not: {left}",
+                hint="; ".join(filter(None, [error.hint, "run it again to go on"])),
+            ) from None
+        was = held.image_id if held else None
+        done.append(Move(line.name, release.channel, region, ami_id, changed, was, followed))
+        if changed:
+            since = f", before {was}" if was else ""
+            say(f"{release.channel} of {line.name} in {region}: {ami_id}{since}")
+    return done
+
+
+def move_one(
+    target: Target, release: Release, before: Held | None, tags: Mapping[str, str]
+) -> bool:
+    """Let the release's channel hold its image of the target's region; False if it did already.
+
+    `before` is what the channel held when the move was decided. If somebody else has moved it
+    since, nothing is overwritten.
+    """
+    line, channel, region = release.line, release.channel, target.region
+    image_id = release.images[region]
+    now = channels.held(target, line, channel)
+    if now and now.image_id == image_id and now.release and now.release.images == release.images:
+        return False
+    version = now.version if now else 0
+    if version != (before.version if before else 0):
+        raise _moved_meanwhile(target, release, now)
+    with aws.explained(f"{channel} of {line} could not be moved in {region}"):
+        # First, so that an id never stands without its description.
+        name = channels.release_parameter(line, channel)
+        channels.put_parameter(target, tags, name, release.as_json())
+        if now and now.image_id == image_id:
+            return True
+        name, kind = channels.image_parameter(line, channel), {"DataType": "aws:ec2:image"}
+        try:
+            written = channels.put_parameter(target, tags, name, image_id, new=now is None, **kind)
+        except aws.ssm(target).exceptions.ParameterAlreadyExists:
+            raise _moved_meanwhile(target, release, channels.held(target, line, channel)) from None
+    if written != version + 1:
+        raise operation_failed(
+            f"two moved {channel} of {line} in {region} at once: it holds {image_id} now"
+        )
+    _require_held(target, release, written)
+    return True
+
+
+def _require_held(target: Target, release: Release, version: int) -> None:
+    """Wait until a channel holds the image of its region, written as that version."""
+    line, channel, image_id = release.line, release.channel, release.images[target.region]
+    for _ in range(_READS):
+        now = channels.held(target, line, channel)
+        if now and now.image_id == image_id:
+            return
+        if now and now.version >= version:
+            raise _moved_meanwhile(target, release, now)
+        time.sleep(target.poll_seconds)
+    raise operation_failed(
+        f"SSM has taken {image_id} for {channel} of {line} in {target.region}, and does not show "
+        f"it: the channel holds {now.image_id if now else 'nothing'}",
+        hint="ec2:DescribeImages must show it to these credentials",
+    )
+
+
+def _moved_meanwhile(target: Target, release: Release, now: Held | None) -> Exception:
+    line, channel = release.line, release.channel
+    holds = f"it holds {now.image_id}" if now else "it is gone"
+    return operation_failed(
+        f"{channel} of {line} was changed by somebody else in {target.region} meanwhile: {holds}",
+        hint=f"./invoke history --line {line} --channel {channel} says who; then run it again",
+    )
+
+
+def _follow(target: Target, release: Release, templates: Sequence[LaunchTemplate]) -> Iterator[str]:
+    """Let the templates of the release's channel launch its image of the target's region by
+    default; yield the names and versions of those that were changed."""
+    for template in templates:
+        if template.channel == release.channel and target.region in (
+            template.regions or (target.region,)
+        ):
+            what = f"the launch template {template.name} could not follow in {target.region}"
+            with aws.explained(what):
+                version = _default_version(target, release, template.name)
+            if version:
+                yield f"{template.name} version {version}"
+
+
+def _default_version(target: Target, release: Release, name: str) -> int:
+    """Make the version with the release's image the template's default; 0 if it is that already.
+
+    A version with that image is used again, so that a rollback restores the former default.
+    """
+    ec2, image_id = aws.ec2(target), release.images[target.region]
+    pages = ec2.get_paginator("describe_launch_template_versions").paginate(LaunchTemplateName=name)
+    versions: list[Any] = [each for page in pages for each in page["LaunchTemplateVersions"]]
+    default = next(version for version in versions if version["DefaultVersion"])
+    # With any other version, settings that the owner has changed since would be lost.
+    wanted = {**default["LaunchTemplateData"], "ImageId": image_id}
+    if default["LaunchTemplateData"] == wanted:
+        return 0
+    same = [each["VersionNumber"] for each in versions if each["LaunchTemplateData"] == wanted]
+    if same:
+        number = same[-1]
+    else:
+        about = f"{release.line} {release.channel} {image_id} {release.run_id}"
+        made = ec2.create_launch_template_version(
+            LaunchTemplateName=name,
+            SourceVersion=str(default["VersionNumber"]),
+            VersionDescription=about[:255],
+            LaunchTemplateData={"ImageId": image_id},
+        )
+        number = made["LaunchTemplateVersion"]["VersionNumber"]
+    ec2.modify_launch_template(LaunchTemplateName=name, DefaultVersion=str(number))
+    return int(number)
+
+
+# Promotion
 
 
 @dataclass(frozen=True)
@@ -31,12 +218,6 @@ class Gate:
     open: bool
     evidence: str
     acceptable: bool = False
-
-    def accepted(self) -> Gate:
-        """Return the gate as a person opens it, if it may be."""
-        if self.open or not self.acceptable:
-            return self
-        return replace(self, open=True, evidence=f"{self.evidence} (accepted)")
 
 
 @dataclass(frozen=True)
@@ -87,12 +268,10 @@ def promote_line(
     release = came.release.into(to, moved_now(target, "promote", why))
     before = held_in(target, list(release.images), line.name, to)
     present = before.get(target.region)
-    gates = judge(release, came, present.release if present else None, line, target)
-    if accept:
-        gates = [gate.accepted() for gate in gates]
+    gates = _judge(release, came, present.release if present else None, line, target, accept)
     promotion = Promotion(release, tuple(gates))
     if promotion.allowed:
-        warn_skipped_regions(present, release.ami_name, release.images, say)
+        skipped_regions(present, release, say)
     if dry_run or not promotion.allowed:
         return promotion
     bring_back(target, release.images, line.settings, say)
@@ -100,11 +279,8 @@ def promote_line(
     return replace(promotion, steps=tuple(steps))
 
 
-# Gates
-
-
-def judge(
-    release: Release, came: Held, present: Release | None, line: Line, target: Target
+def _judge(
+    release: Release, came: Held, present: Release | None, line: Line, target: Target, accept: bool
 ) -> list[Gate]:
     """Return all gates of a promotion of `release`, which is in the channel before since `came`;
     `present` is what the channel holds now."""
@@ -114,20 +290,29 @@ def judge(
     verdict = home.tags.get(VERIFIED, "") if home else ""
     hours = (utc_now() - came.since).total_seconds() / 3600
     needed = line.settings.soak_hours.get(release.channel, 0)
-    changes = list(grave(present, release)) if present else []
-    against = (
-        f"nothing grave against {present.ami_name}" if present else "the channel holds nothing yet"
-    )
+    differs = "; ".join(grave(present, release)) if present else ""
+    against = f"nothing grave against {present.ami_name}" if present else ""
+    difference = differs or against or "the channel holds nothing yet"
+    if differs and accept:
+        difference += " (accepted)"
     gates = [
         Gate("launches", not gone, "; ".join(gone) or f"available in {', '.join(images)}"),
         Gate("verified", says_verified(verdict), f"{VERIFIED} says {verdict or 'nothing'}"),
         Gate("soak", hours >= needed, f"{hours:.1f} h of {needed:g} h in the channel before"),
-        Gate("difference", not changes, "; ".join(changes) or against, acceptable=True),
+        Gate("difference", accept or not differs, difference, acceptable=True),
     ]
     if line.settings.sign:
-        gates.append(_signed(release, line, target))
-    if line.settings.max_fatal_xids is not None:
-        gates.append(_fleet(release, came.since, line.settings.max_fatal_xids, line, target))
+        key = public_key(line.settings.sign, target)
+        statements = in_regions(
+            list(images),
+            lambda region: verify_image(target.in_region(region), release.images[region], key),
+        )
+        wrong = "; ".join(
+            f"{statement.ami_id} in {region}: {reason}"
+            for region, statement in statements.items()
+            for reason in statement.wrong
+        )
+        gates.append(Gate("signed", not wrong, wrong or f"in {', '.join(images)}"))
     return gates
 
 
@@ -149,110 +334,14 @@ def _not_available(release: Release, images: dict[str, Image | None]) -> list[st
     ]
 
 
-def _signed(release: Release, line: Line, target: Target) -> Gate:
-    from kiln.publish.provenance import public_key, verify_image
-
-    assert line.settings.sign  # noqa: S101
-    key = public_key(line.settings.sign, target)
-    statements = in_regions(
-        list(release.images),
-        lambda region: verify_image(target.in_region(region), release.images[region], key),
-    )
-    evidence = "; ".join(
-        f"{statement.ami_id} in {region}: {reason}"
-        for region, statement in statements.items()
-        for reason in statement.wrong
-    )
-    return Gate("signed", not evidence, evidence or f"in {', '.join(release.images)}")
-
-
 def grave(old: Release, new: Release) -> Iterator[str]:
     """Yield what users of the channel must know before it changes under them: another kernel or
     glibc, and another branch of driver or CUDA."""
     for name in ("driver", "kernel", "cuda", "glibc"):
         before, after = getattr(old.installed, name) or "", getattr(new.installed, name) or ""
-        if name in ("driver", "cuda"):
-            same = before.split(".")[0] == after.split(".")[0]
-        else:
-            same = before == after
-        if not same:
+        parts = 1 if name in ("driver", "cuda") else None
+        if before.split(".")[:parts] != after.split(".")[:parts]:
             yield f"{name} {before or 'none'} → {after or 'none'}"
-
-
-def _fleet(release: Release, since: datetime, limit: int, line: Line, target: Target) -> Gate:
-    """Return the gate of fatal Xids of the image's instances during the soak, and of instances that
-    report nothing.
-
-    EC2 forgets a terminated instance after about an hour, so those that ended before are not seen.
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/terminating-instances.html
-    """
-    log_group = line.log_group
-    if log_group is None:
-        return Gate("fleet", False, "the image reports no events", acceptable=True)
-
-    def health(region: str) -> dict[str, int | None]:
-        return _fatal_xids(target.in_region(region), release.images[region], since, log_group)
-
-    answers = in_regions(list(release.images), health)
-    xids = {name: count for each in answers.values() for name, count in each.items()}
-    if not xids:
-        return Gate("fleet", False, "no instance runs this image", acceptable=True)
-    fatal = sum(count or 0 for count in xids.values())
-    silent = [instance for instance, count in xids.items() if count is None]
-    evidence = f"{len(xids)} instances, {fatal} fatal Xids (at most {limit})"
-    if silent:
-        evidence += f"; without telemetry: {', '.join(silent)}"
-    return Gate("fleet", fatal <= limit and not silent, evidence, acceptable=True)
-
-
-def _fatal_xids(
-    target: Target, image_id: str, since: datetime, log_group: str
-) -> dict[str, int | None]:
-    """Return the fatal Xids of each running instance of the image since then; None for one that has
-    never reported anything."""
-    running = [
-        {"Name": "image-id", "Values": [image_id]},
-        {"Name": "instance-state-name", "Values": ["running"]},
-    ]
-    with aws.explained(f"the fleet's health could not be asked in {target.region}"):
-        ec2 = aws.ec2(target)
-        events = {
-            instance["InstanceId"]: _events(target, log_group, instance["InstanceId"], since)
-            for found in aws.paginated(ec2, "describe_instances", "Reservations", Filters=running)
-            for instance in found["Instances"]
-        }
-    return {
-        name: None if messages is None else sum(map(fatal_xids, messages))
-        for name, messages in events.items()
-    }
-
-
-def _events(target: Target, log_group: str, instance: str, since: datetime) -> list[str] | None:
-    """Return the events of an instance since then; None if it has never reported one. The monitor
-    reports its own start, so a healthy instance has a stream."""
-    logs = aws.logs(target)
-    try:
-        streams = logs.describe_log_streams(logGroupName=log_group, logStreamNamePrefix=instance)
-    except logs.exceptions.ResourceNotFoundException:
-        return None  # no instance of the region has ever reported
-    if not any(stream["logStreamName"] == instance for stream in streams["logStreams"]):
-        return None
-    start = int(since.timestamp() * 1000)
-    query = {"logGroupName": log_group, "logStreamNames": [instance], "startTime": start}
-    events = aws.paginated(logs, "filter_log_events", "events", **query)
-    return [event["message"] for event in events]
-
-
-def fatal_xids(message: str) -> int:
-    """Return how many fatal Xids a line reports: test events, marked as injected, do not count."""
-    try:
-        event: Any = json.loads(message)
-    except (ValueError, RecursionError):
-        return 0
-    if not isinstance(event, dict) or event.get("injected") or event.get("severity") != "fatal":
-        return 0
-    count = event.get("count", 1)
-    return max(count, 1) if isinstance(count, int) else 1
 
 
 # Rollback
@@ -265,7 +354,7 @@ class Rollback:
 
     release: Release
     steps: tuple[Move, ...]
-    kept: tuple[tuple[str, str], ...] = ()
+    kept: dict[str, str]
 
 
 def roll_back(
@@ -278,7 +367,10 @@ def roll_back(
     now = channels.held(target, line.name, channel)
     if now is None:
         raise operation_failed(f"{channel} of {line.name} holds nothing in {target.region}")
-    former = _unfinished(now, target) if to is None else None
+    former, present = None, now.release
+    # Otherwise the run that follows a killed one would go back one release further.
+    if to is None and present and present.moved.action == "rollback":
+        former = present if _not_holding(present, target) else None
     if former:
         say(f"continues the interrupted rollback to {former.ami_name}")
     former = former or _former(now, to, target)
@@ -291,21 +383,7 @@ def roll_back(
     before = held_in(target, list(release.images), line.name, channel)
     bring_back(target, release.images, line.settings, say)
     steps = move_everywhere(target, release, before, line, say)
-    warn_skipped_regions(now, release.ami_name, release.images, say)
-    present = now.release.images if now.release else {}
-    kept = tuple((place, ami) for place, ami in present.items() if place not in release.images)
-    return Rollback(release, tuple(steps), kept)
-
-
-def _unfinished(now: Held, target: Target) -> Release | None:
-    """Return the release of a rollback that has not reached every region.
-
-    Without this, the run that follows a killed one would go back one release further.
-    """
-    release = now.release
-    if release is None or release.moved.action != "rollback":
-        return None
-    return release if _not_holding(release, target) else None
+    return Rollback(release, tuple(steps), skipped_regions(now, release, say))
 
 
 def _not_holding(release: Release, target: Target) -> list[str]:

@@ -11,15 +11,15 @@ from typing import Any
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.tags import RECIPE, RECIPE_DIGEST, VERIFIED, says_verified
-from kiln.base.times import as_time
+from kiln.base.vocabulary import as_time
 from kiln.cloud.images import Image, find_image, own_images, require_image
 from kiln.cloud.target import Target
 from kiln.image.version_info import read_version_info
 from kiln.pipeline.record import Record
 from kiln.pipeline.records import RecordsBucket, all_of
-from kiln.publish import copies, move
+from kiln.publish import copies, promote
 from kiln.publish.channels import Installed, Release
-from kiln.publish.lines import Line, require_channel
+from kiln.publish.lines import Line
 from kiln.publish.provenance import attest
 from kiln.publish.regions import Say, answering, in_regions
 
@@ -30,10 +30,12 @@ _READS = 5
 
 @dataclass(frozen=True)
 class Publication:
-    """The release that a channel holds now, and what was done for it in each region."""
+    """The release that a channel holds now, what was done for it in each region, and what differs
+    gravely from the release before."""
 
     release: Release
-    steps: tuple[move.Move, ...]
+    steps: tuple[promote.Move, ...]
+    changed: tuple[str, ...] = ()
 
 
 def publish_row(
@@ -41,7 +43,6 @@ def publish_row(
     target: Target,
     *,
     ami_id: str | None = None,
-    channel: str | None = None,
     why: str = "",
     say: Say,
     smoke: Callable[[Target, str], None] | None = None,
@@ -56,19 +57,15 @@ def publish_row(
     """
     settings = line.settings
     first = settings.channels[0]
-    if channel and require_channel(channel, settings) != first:
-        raise KilnError(f"an AMI is published to {first}; ./invoke promote brings it to {channel}")
     target = answering(target)
     source, record = _verified_ami(line, ami_id, target, shelf, say)
     regions = list(dict.fromkeys([target.region, *settings.regions]))
-    copies.require_shareable(target, source, regions, settings)
-    before = move.held_in(target, regions, line.name, first)
+    before = promote.held_in(target, regions, line.name, first)
     former = before.get(target.region)
-    move.warn_skipped_regions(former, source.name, regions, say)
     images = copies.copy_everywhere(source, line.name, regions, settings, target, say)
-    has = former.release.images if former and former.release else {}
+    present = former.release if former else None
     in_regions(
-        list({**images, **has}),
+        list({**images, **(present.images if present else {})}),
         lambda region: copies.take_back(target.in_region(region), line.name, settings.share, say),
     )
     _prepare(source, line, images, target, say)
@@ -81,7 +78,7 @@ def publish_row(
     release = Release(
         line=line.name,
         channel=first,
-        recipe=str(record.recipe["name"]),
+        recipe=record.recipe.name,
         ami_name=source.name,
         images=images,
         verdict=source.tags[VERIFIED],
@@ -89,10 +86,13 @@ def publish_row(
         recipe_digest=str(record.recipe_digest),
         git_commit=record.git_commit,
         built=as_time(source.created),
-        moved=move.moved_now(target, "publish", why),
+        moved=promote.moved_now(target, "publish", why),
         installed=_installed(record.versions or {}),
     )
-    return Publication(release, tuple(move.move_everywhere(target, release, before, line, say)))
+    promote.skipped_regions(former, release, say)
+    steps = promote.move_everywhere(target, release, before, line, say)
+    changed = promote.grave(present, release) if present else ()
+    return Publication(release, tuple(steps), tuple(changed))
 
 
 def _verified_ami(

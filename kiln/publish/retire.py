@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.tags import RECIPE, RETIRING
-from kiln.base.times import as_time, read_time, utc_now
+from kiln.base.vocabulary import as_time, read_time, utc_now
 from kiln.cloud import aws
 from kiln.cloud.images import Image, find_image, own_images
 from kiln.cloud.target import Target

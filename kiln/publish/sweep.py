@@ -10,7 +10,7 @@ from typing import Any
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.tags import RUN_ID
-from kiln.base.times import read_stamp, utc_now
+from kiln.base.vocabulary import read_stamp, utc_now
 from kiln.cloud import aws
 from kiln.cloud.cleanup import Resource, delete_resource, is_not_there
 from kiln.cloud.images import list_images

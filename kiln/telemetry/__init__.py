@@ -1,8 +1,7 @@
 """What an image reports to CloudWatch: settings, agent configuration, its problems, its cost."""
 
 from kiln.telemetry.agent import agent_config_problems, agent_files, dcgm_counters
-from kiln.telemetry.pricing import cost_text, monthly_cost
-from kiln.telemetry.settings import Telemetry
+from kiln.telemetry.settings import Telemetry, cost_text, monthly_cost
 
 __all__ = [
     "Telemetry",

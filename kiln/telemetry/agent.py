@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kiln.base.findings import Finding, Level
+from kiln.base.errors import Finding, Level
 from kiln.base.versions import at_least
 from kiln.telemetry.settings import Telemetry, agent_has, telemetry_facts
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, BinaryIO
 
-from kiln.base.runtime_import import runtime_module
+from kiln.base.paths import runtime_module
 
 event = runtime_module("gpu_xid.event")
 host = runtime_module("gpu_xid.host")

@@ -12,8 +12,7 @@ from typing import Any
 
 from kiln.base import yaml_files
 from kiln.base.errors import KilnError
-from kiln.base.paths import ROOT
-from kiln.base.runtime_import import runtime_module
+from kiln.base.paths import ROOT, runtime_module
 from kiln.base.templates import render
 
 KNOWLEDGE = ROOT / "kiln" / "facts" / "knowledge" / "xid.yaml"

@@ -85,8 +85,7 @@ def _indexes(recipe: Recipe, keys: Path) -> list[Index]:
     for index in indexes:
         if not index.usable:
             raise operation_failed(
-                f"--vendors real: {index.entry.name} at {index.entry.url}: "
-                f"{index.detail or index.state}",
+                f"--vendors real: {index.host or index.entry.name}: {index.detail}",
                 hint="./invoke preflight says what each repository answers",
             )
     return indexes

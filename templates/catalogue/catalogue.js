@@ -21,21 +21,20 @@
     const order = served || data.lines.map((_, index) => [index]);
     const shown = new Set();
     let looked = 0;
-    for (const [index, warnings, dollars] of order) {
+    for (const [index, warnings] of order) {
       const line = data.lines[index];
       looked += 1;
       const fits = ["distro", "flavor", "arch", "cuda"].every(
         (name) => !chosen[name] || line[name] === chosen[name]);
       if (!fits || !has(line.text, asked)) continue;
       shown.add(index);
-      if (served) tellTelemetry(rows[index], chosen.type, warnings, dollars);
+      tellWarnings(rows[index], warnings);
     }
     // Rows are moved only where their order is not that of the choice.
     const wanted = [...shown, ...rows.keys()].filter((index, at, all) => all.indexOf(index) === at);
     wanted.forEach((index, at) => {
       if (list.children[at] !== rows[index]) list.insertBefore(rows[index], list.children[at] || null);
       rows[index].hidden = !shown.has(index);
-      rows[index].querySelector(".telemetry").hidden = !served || !shown.has(index);
     });
     const found = [];
     if (asked.length) {
@@ -52,10 +51,9 @@
     return chosen;
   }
 
-  function tellTelemetry(row, type, warnings, dollars) {
-    const told = [dollars === null ? "none is sent" : `US$ ${dollars} a month on ${type}`];
-    if (warnings) told.push(`${warnings} warning${warnings > 1 ? "s" : ""}: ./invoke which`);
-    row.querySelector(".telemetry dd").textContent = told.join("; ");
+  function tellWarnings(row, warnings) {
+    row.querySelector(".warnings").hidden = !warnings;
+    row.querySelector(".warnings dd").textContent = `${warnings}: ./invoke which`;
   }
 
   function tellOthers(found, query) {

@@ -5,16 +5,21 @@
 # value}}, "failed": {unit: its last words}, "too_slow_for": [unit], "files": {path: {mode, size,
 # mtime, target, major}}, "text": {path: content}, "commands": {name: {rc, out}}, "cycles": [message
 # of systemd], "boot": {…},
+# "efa_devices": {attached, driven}, "imds": {v1, v2, role: HTTP status}, "free": bytes of /,
 # "modules_loaded": [name], "limits": {name: [soft, hard]} of this program's login, "sysctls":
 # {name: value}}
 # With the argument `own_kernel`, a kernel's release, it loads every module that was built for that
 # kernel, and prints what own_kernel() finds.
+import http.client
 import pwd
 import resource
 import stat
 import time
 
-PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,ConditionResult,Result,Type"
+PROPERTIES = (
+    "Id,LoadState,ActiveState,SubState,UnitFileState,ConditionResult,Result,Type,"
+    "LimitMEMLOCK,LimitNOFILE"
+)
 UNITS = (
     "kiln-mig.service",
     "kiln-xid.service",
@@ -31,12 +36,14 @@ UNITS = (
     "nvidia-mig-manager.service",
     "nvidia-persistenced.service",
     "multi-user.target",
+    "dkms.service",
     "docker.service",
     "containerd.service",
     "ecs.service",
     "nodeadm-config.service",
     "nodeadm-run.service",
 )
+SELINUX_FOLDERS = ("/etc/kiln", "/opt/kiln/lib", "/etc/systemd/system")
 # Units that join a cluster. ParallelCluster writes slurmd's at the first boot of a node.
 JOINERS = ("kubelet", "ecs", "slurmd")
 TEXTS = (
@@ -64,6 +71,10 @@ TEXTS = (
     "/opt/parallelcluster/.bootstrapped",
     "/var/lib/ecs/ecs.config",
     "/run/cloud-init/result.json",
+    "/run/cloud-init/status.json",
+    "/opt/aws/amazon-cloudwatch-agent/logs/amazon-cloudwatch-agent.log",
+    "/sys/module/nvidia/version",
+    "/sys/module/nvidia/srcversion",
     "/run/kiln/gpu-boot/decision.json",
     "/etc/kiln/dcgm-counters.csv",
     "/etc/sysctl.d/60-kiln.conf",
@@ -76,6 +87,27 @@ TEXTS = (
     "/proc/net/tcp6",
 )
 CLOCK_FIELDS = "index,clocks.applications.memory,clocks.applications.graphics"
+HEALTH_FIELDS = ",".join(
+    (
+        "index,ecc.mode.current,ecc.mode.pending,ecc.errors.uncorrected.volatile.total",
+        "retired_pages.pending",
+        *(
+            "clocks_throttle_reasons." + reason
+            for reason in (
+                "hw_slowdown",
+                "hw_thermal_slowdown",
+                "hw_power_brake_slowdown",
+                "sw_thermal_slowdown",
+            )
+        ),
+    )
+)
+FABRIC_QUERY = (
+    "nvidia-smi",
+    "--query-gpu=index,fabric.state,fabric.status",
+    "--format=csv,noheader",
+)
+ROW_FIELDS = "gpu_bus_id,remapped_rows.pending,remapped_rows.failure"
 GPU_FIELDS = "index,name,uuid,driver_version,pci.bus_id,persistence_mode,mig.mode.current"
 
 
@@ -189,6 +221,49 @@ def sysctls(recorded):
     return {n: (text("/proc/sys/" + n.replace(".", "/")) or "").strip() for n in names}
 
 
+def efa_devices():
+    """EFA interfaces that EC2 attached (PCI), and devices that the efa driver made of them."""
+    attached = 0
+    for folder in glob.glob("/sys/bus/pci/devices/*"):
+        vendor, device = ((text(folder + "/" + n) or "").strip() for n in ("vendor", "device"))
+        attached += vendor == "0x1d0f" and device.startswith("0xefa")
+    links = glob.glob("/sys/class/infiniband/*/device/driver")
+    driven = sorted(p.split("/")[4] for p in links if os.path.realpath(p).endswith("/efa"))
+    return {"attached": attached, "driven": driven}
+
+
+def imds():
+    """HTTP status: v1 (without a token), v2 (with one), role (does an instance profile exist?)."""
+
+    def ask(method, path, **headers):
+        link = http.client.HTTPConnection("169.254.169.254", timeout=2)
+        link.request(method, "/latest/" + path, headers=headers)
+        answer = link.getresponse()
+        return answer.status, answer.read().decode("utf-8", "replace")
+
+    try:
+        v1, _ = ask("GET", "meta-data/")
+        _, token = ask("PUT", "api/token", **{"X-aws-ec2-metadata-token-ttl-seconds": "60"})
+        paths = {"v2": "meta-data/", "role": "meta-data/iam/security-credentials/"}
+        with_token = {"X-aws-ec2-metadata-token": token}
+        return {"v1": v1, **{n: ask("GET", p, **with_token)[0] for n, p in paths.items()}}
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return {"error": str(error)}
+
+
+def free_bytes(path):
+    facts = os.statvfs(path)
+    return facts.f_bavail * facts.f_frsize
+
+
+def file_names(folders):
+    """Every file that the image has of Kiln there."""
+    found = [
+        os.path.join(at, name) for f in folders for at, _, names in os.walk(f) for name in names
+    ]
+    return sorted(path for path in found if "/__pycache__/" not in path)
+
+
 def programs():
     """The programs that run now: the first words of their command lines."""
     lines = [text(path) or "" for path in glob.glob("/proc/[0-9]*/cmdline")]
@@ -253,12 +328,25 @@ def own_kernel(kernel):
     }
 
 
+ASKS_DRIVER = (
+    "nvidia-smi",
+    "gpu-clocks",
+    "gpu-health",
+    "gpu-rows",
+    "gpu-fabric",
+    "gpu-topology",
+    "gpu-mig-verify",
+    "nvidia-container-cli",
+)
+
+
 def not_to_ask(container, loaded, units):
     """Name → why a program is not asked: it would start what it asks about."""
     why = {}
     # As root it has nvidia-modprobe load the driver.
     if not container and "nvidia" not in loaded:
-        why["nvidia-smi"] = why["gpu-clocks"] = "the module nvidia is not loaded"
+        for name in ASKS_DRIVER:
+            why[name] = "the module nvidia is not loaded"
     # Its socket starts it.
     if units.get("docker.service", {}).get("ActiveState") != "active":
         why["docker-info"] = "docker.service is not active"
@@ -274,6 +362,23 @@ def programs_to_ask(kernel):
             "--query-gpu=" + CLOCK_FIELDS,
             "--format=csv,noheader,nounits",
         ),
+        "gpu-health": (
+            "nvidia-smi",
+            "--query-gpu=" + HEALTH_FIELDS,
+            "--format=csv,noheader,nounits",
+        ),
+        "gpu-rows": ("nvidia-smi", "--query-remapped-rows=" + ROW_FIELDS, "--format=csv,noheader"),
+        "gpu-fabric": FABRIC_QUERY,
+        "gpu-topology": ("nvidia-smi", "topo", "-m"),
+        "gpu-mig-verify": ("gpu-mig", "verify"),
+        "nvidia-container-cli": ("nvidia-container-cli", "info"),
+        "dcgm-discovery": ("dcgmi", "discovery", "-l"),
+        "kernel-log": ("dmesg", "--kernel"),
+        "dkms": ("dkms", "status"),
+        # A first answer of the time server takes some seconds after the boot.
+        "chrony": ("sh", "-c", "chronyc waitsync 15 0 0 1 >/dev/null; chronyc -c tracking"),
+        "selinux": ("matchpathcon", "-V", *file_names(SELINUX_FOLDERS)),
+        "efa-providers": ("/opt/amazon/efa/bin/fi_info", "-p", "efa", "-t", "FI_EP_RDM"),
         "dkms-gdrdrv": ("dkms", "status", "-m", "gdrdrv"),
         "lfs": ("lfs", "--version"),
         "mount.lustre": ("sh", "-c", "command -v mount.lustre"),
@@ -290,6 +395,16 @@ def programs_to_ask(kernel):
         "gpu-mig": ("gpu-mig", "validate"),
         "login-nvcc": ("bash", "-lc", "command -v nvcc"),
     }
+
+
+def registered_fabric():
+    """The fabric's state once no GPU is registering: on B200 that takes minutes after the boot."""
+    deadline = time.time() + 240
+    while True:
+        answer = command(*FABRIC_QUERY)
+        if "In Progress" not in answer["out"] or time.time() > deadline:
+            return answer
+        time.sleep(5)
 
 
 def answers(asked):
@@ -334,6 +449,8 @@ def facts(pool):
         for name, words in programs_to_ask(kernel).items()
         if name not in unasked
     }
+    if "gpu-fabric" in asked and not container:
+        asked["gpu-fabric"] = pool.submit(registered_fabric)
     # Before the tables of /proc/net are read: the exporter listens when it answers.
     metrics = dcgm_metrics(units)
     listed = run("systemctl", "list-units", "--failed", "--no-legend", "--plain", "--no-pager")
@@ -360,6 +477,9 @@ def facts(pool):
         "limits": limits(),
         "sysctls": sysctls(components.get("tuning", {})),
         "host_keys": sorted(host_keys),
+        "efa_devices": efa_devices(),
+        "imds": imds(),
+        "free": free_bytes("/"),
         "text": {path: text(path) for path in TEXTS},
         "agent_files": agent_files(),
         "authorized_keys": authorized_keys(),

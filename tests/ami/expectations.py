@@ -5,12 +5,20 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+
 
 def version(text: str) -> tuple[int, ...]:
     """The leading numbers: "510.47.03" → (510, 47, 3). Text would put 5.14 after 10.14."""
     result = re.match(r"\d+(?:\.\d+)*", text.strip())
     assert result, f"{text!r} is not a version"
     return tuple(int(part) for part in result.group().split("."))
+
+
+def skip_in_lab(machine: dict[str, Any], expect: dict[str, Any], reason: str) -> None:
+    """Skip a check of what only EC2 has; a container is a lab guest, whatever the target says."""
+    if expect["target"] == "lab" or machine["boot"]["container"]:
+        pytest.skip(reason)
 
 
 def assert_seen(machine: dict[str, Any], kind: str) -> None:
@@ -99,6 +107,37 @@ def assert_not_started(machine: dict[str, Any], unit: str) -> None:
     facts = machine["units"].get(unit, {})
     assert facts.get("ActiveState") == "inactive", f"{unit} is {facts.get('ActiveState')}"
     assert facts.get("ConditionResult") == "no", f"{unit} was not held back by its condition"
+
+
+def csv_rows(machine: dict[str, Any], command: str) -> list[list[str]]:
+    """The rows that nvidia-smi answered to a query, one for each GPU."""
+    answer = machine["commands"][command]
+    assert answer["rc"] == 0, f"nvidia-smi failed with {answer['rc']}: {answer['out'].strip()}"
+    rows = [line.split(", ") for line in answer["out"].strip().splitlines()]
+    assert rows, "nvidia-smi shows no GPU"
+    return rows
+
+
+def driver_errors(log: str) -> list[str]:
+    """The lines of a kernel log in which a driver reports that it does not work."""
+    wrong = (
+        r"NVRM: (?:Xid|API mismatch|.*(?:RmInitAdapter|rm_init_adapter) failed|.*fallen off the bus"
+        r"|.*probe routine failed|None of the NVIDIA devices)|SXid|Unknown symbol"
+    )
+    return [line for line in log.splitlines() if re.search(wrong, line)]
+
+
+def unlinked_pairs(topology: str, count: int) -> list[str]:
+    """Pairs of GPUs that `nvidia-smi topo -m` shows connected by something other than NVLink."""
+    plain = re.sub(r"\x1b\[\d*m", "", topology)
+    rows = [line.split("\t") for line in plain.splitlines() if re.match(r"GPU\d+\t", line)]
+    assert len(rows) == count, f"nvidia-smi topo -m shows {len(rows)} GPUs, not {count}"
+    return [
+        f"{row[0]}-GPU{number}: {cell.strip()}"
+        for row in rows
+        for number, cell in enumerate(row[1 : count + 1])
+        if cell.strip() != "X" and not cell.strip().startswith("NV")
+    ]
 
 
 def nvidia_smi(machine: dict[str, Any]) -> list[dict[str, str]]:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from applies import only_if
-from expectations import assert_active, assert_enabled, assert_seen
+from expectations import assert_active, assert_enabled, assert_seen, driver_errors, skip_in_lab
 
 pytestmark = pytest.mark.boot
 
@@ -54,12 +54,61 @@ def test_cloud_init_is_done(machine):
     assert json.loads(result)["v1"]["errors"] == []
 
 
+def test_cloud_init_is_not_degraded(machine):
+    text = machine["text"]["/run/cloud-init/status.json"]
+    assert text, "/run/cloud-init/status.json is missing: cloud-init did not run"
+    stages = {n: s for n, s in json.loads(text)["v1"].items() if isinstance(s, dict)}
+    assert stages, "status.json names no stage"
+    # Before 23.4 a stage has no recoverable errors.
+    wrong = {n: [s.get("errors"), s.get("recoverable_errors")] for n, s in stages.items()}
+    wrong = {name: errors for name, errors in wrong.items() if any(errors)}
+    assert wrong == {}, "see /var/log/cloud-init.log; often user data or an ordering cycle"
+
+
+def test_the_clock_is_synchronized(machine, expect):
+    skip_in_lab(machine, expect, "the lab has no time server")
+    answer = machine["commands"]["chrony"]
+    assert answer["rc"] == 0, f"chronyc: {answer['out'].strip()}; is chronyd installed and running?"
+    assert answer["out"].strip().endswith(",Normal"), (
+        f"chronyd has no time source, see `chronyc sources`: {answer['out'].strip()}"
+    )
+
+
+def test_imds_refuses_version_1(machine):
+    imds = machine["imds"]
+    assert imds.get("v2") == 200, f"IMDSv2 does not answer: {imds}"
+    assert imds["v1"] == 401, "IMDSv1 answers: launch with HttpTokens=required"
+
+
+def test_the_root_has_free_space(machine, expect):
+    skip_in_lab(machine, expect, "a lab guest's disk is the host's")
+    assert machine["free"] >= 1 << 30, (
+        f"{machine['free'] >> 20} MiB are free on /: give the row a larger volume"
+    )
+
+
+@only_if(lambda expect: expect["recipe"].get("distro", {}).get("id") == "al2023")
+def test_selinux_contexts_of_our_files_are_the_policys(machine, expect):
+    skip_in_lab(machine, expect, "the lab has no SELinux")
+    answer = machine["commands"]["selinux"]
+    assert answer["rc"] == 0, f"run restorecon at the end of the bake: {answer['out'][-1500:]}"
+
+
 def test_kernel_is_the_one_that_was_baked_for(machine, version_info):
     if machine["boot"]["container"]:
         pytest.skip("a lab guest runs the host's kernel")
     boots = version_info["kernel"]["boots"]
     assert boots, "the image names no kernel"
     assert machine["now"]["kernel"]["running"] == boots
+
+
+def test_the_kernel_log_reports_no_broken_driver(machine):
+    if machine["boot"]["container"]:
+        pytest.skip("a lab guest sees the host's kernel log")
+    # Without what programs wrote into it, such as the test Xid.
+    answer = machine["commands"]["kernel-log"]
+    assert answer["rc"] == 0 and answer["out"].strip(), "the kernel log was not read"
+    assert driver_errors(answer["out"]) == [], "look the Xid up with `./invoke xid`"
 
 
 def test_every_unit_the_components_enabled_starts_at_boot(machine, version_info):

@@ -1,6 +1,7 @@
 """The CloudWatch agent: pinned, configured from the recipe, without state of the bake."""
 
 import json
+import re
 
 import pytest
 from expectations import assert_active, assert_enabled, assert_held, packages
@@ -42,3 +43,14 @@ def test_its_configuration_ships_the_event_log(machine):
         .get("collect_list", [])
     ]
     assert "/var/log/gpuevent.log" in collected, f"none of {sorted(files)} collects it"
+
+
+@pytest.mark.boot
+def test_its_log_has_no_error(machine):
+    log = machine["text"]["/opt/aws/amazon-cloudwatch-agent/logs/amazon-cloudwatch-agent.log"]
+    assert log, "the agent wrote no log"
+    errors = [line for line in log.splitlines() if " E! " in line]
+    if machine["imds"].get("role") != 200:
+        # Without an instance profile it can send nothing, and says so.
+        errors = [line for line in errors if not re.search("(?i)credential|AccessDenied", line)]
+    assert errors == [], "the agent loses data: fix its configuration or the instance's role"

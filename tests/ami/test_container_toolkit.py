@@ -1,10 +1,11 @@
 """The container toolkit, and its registration with the image's container runtimes."""
 
 import json
+import re
 
 import pytest
 from applies import only_if
-from expectations import assert_held, assert_packages_at, assert_seen, recorded
+from expectations import assert_held, assert_packages_at, nvidia_smi, recorded
 
 pytestmark = pytest.mark.bake
 
@@ -22,12 +23,6 @@ def test_nvidia_ctk_answers_with_that_version(machine, recipe):
     answer = machine["commands"]["nvidia-ctk"]
     assert answer["rc"] == 0, answer["out"].strip()
     assert recipe["container_toolkit"] in answer["out"]
-
-
-def test_the_image_has_no_retired_repository(machine):
-    assert_seen(machine, "text")
-    for path, text in machine["text"].items():
-        assert "nvidia.github.io/nvidia-docker" not in (text or ""), f"{path} is retired"
 
 
 def of_flavor(*flavors):
@@ -75,3 +70,29 @@ def test_docker_runs_and_lists_the_runtime(machine):
 def test_nodeadm_finds_the_runtime(machine):
     program = machine["files"]["/usr/bin/nvidia-container-runtime"]
     assert program, "/usr/bin/nvidia-container-runtime is missing: containers would have no GPUs"
+
+
+@pytest.mark.boot
+def test_containers_would_get_every_gpu(machine, gpu):
+    answer = machine["commands"]["nvidia-container-cli"]
+    assert answer["rc"] == 0, f"nvidia-container-cli info: {answer['out'].strip()}"
+    # A slice of MIG has a UUID that begins otherwise.
+    found = set(re.findall(r"\bGPU-[0-9a-f-]{36}", answer["out"]))
+    assert found == {row["uuid"] for row in nvidia_smi(machine)}
+
+
+@pytest.mark.boot
+def test_container_runtimes_do_not_lower_limits(machine):
+    names = ("docker.service", "containerd.service")
+    units = {n: machine["units"].get(n, {}) for n in names}
+    there = {n: facts for n, facts in units.items() if facts.get("LoadState") == "loaded"}
+    if not there:
+        pytest.skip("there is no container runtime on this image")
+    for name, facts in there.items():
+        # systemd 219 writes infinity as the largest number.
+        limits = {
+            limit: float(facts[limit].replace("infinity", "inf"))
+            for limit in ("LimitMEMLOCK", "LimitNOFILE")
+        }
+        assert limits["LimitMEMLOCK"] >= 1 << 63, f"{name}: LimitMEMLOCK={facts['LimitMEMLOCK']}"
+        assert limits["LimitNOFILE"] >= 65536, f"{name}: LimitNOFILE={facts['LimitNOFILE']}"

@@ -1,5 +1,7 @@
 """EFA: what the installer of the recipe's version installed."""
 
+import re
+
 import pytest
 from expectations import recorded
 
@@ -18,22 +20,26 @@ def test_libfabric_answers(machine, version_info):
     assert recorded(version_info, "efa")["libfabric"] in answer["out"]
 
 
-@pytest.mark.bake
-def test_the_archive_was_the_one_that_is_recorded(recipe, version_info):
-    if recorded(version_info, "efa").get("origin") == "parent":
-        pytest.skip("the parent AMI brought this version: nothing was downloaded")
-    entries = [d for d in version_info["downloads"] if d["component"] == "efa"]
-    archives = [
-        d for d in entries if d["url"].endswith(f"/aws-efa-installer-{recipe['efa']}.tar.gz")
-    ]
-    assert len(archives) == 1, f"downloads.json names {len(archives)} EFA installers"
-    assert len(archives[0]["sha256"]) == 64
+def require_interfaces(machine):
+    if machine["boot"]["container"]:
+        pytest.skip("a lab guest has no EFA device")
+    if not machine["efa_devices"].get("attached"):
+        pytest.skip("no EFA interface is attached to this instance")
 
 
 @pytest.mark.boot
-def test_every_efa_interface_of_the_instance_type_is_there(machine, expect):
-    if not (expect["gpu"] and expect["gpu"]["efa"]):
-        pytest.skip(f"{expect['instance_type']} has no EFA")
-    if machine["boot"]["container"]:
-        pytest.skip("a lab guest has no EFA device")
-    assert "efa" in machine["modules_loaded"]
+def test_every_attached_efa_interface_has_its_driver(machine):
+    require_interfaces(machine)
+    devices = machine["efa_devices"]
+    assert len(devices["driven"]) == devices["attached"], (
+        f"{devices['attached']} attached, driven: {devices['driven']}; see `dmesg | grep efa`"
+    )
+
+
+@pytest.mark.boot
+def test_libfabric_offers_the_efa_interfaces(machine):
+    require_interfaces(machine)
+    answer = machine["commands"]["efa-providers"]
+    assert answer["rc"] == 0, f"fi_info -p efa: {answer['out'].strip()}"
+    domains = set(re.findall(r"^ *domain: (\S+)-rdm$", answer["out"], re.MULTILINE))
+    assert len(domains) == machine["efa_devices"]["attached"], f"libfabric offers {domains}"

@@ -4,7 +4,7 @@ import re
 
 import pytest
 from applies import recipe_has
-from expectations import assert_held, packages, recorded, version
+from expectations import assert_held, packages, recorded
 
 pytestmark = pytest.mark.bake
 
@@ -26,8 +26,18 @@ def test_kernel_and_headers_are_held(machine, version_info):
     assert_held(machine, recorded(version_info, "kernel")["held"])
 
 
-def test_the_running_kernel_is_not_older_than_the_image_knows(machine, version_info):
-    if machine["boot"]["container"]:
-        pytest.skip("a lab guest runs the host's kernel")
-    running, boots = machine["now"]["kernel"]["running"], version_info["kernel"]["boots"]
-    assert version(running) >= version(boots)
+def test_every_dkms_module_is_installed(machine):
+    answer = machine["commands"]["dkms"]
+    lines = answer["out"].strip().splitlines()
+    assert answer["rc"] == 0, answer["out"].strip()
+    assert lines, "dkms lists no module"
+    wrong = [line for line in lines if ": installed" not in line]
+    assert wrong == [], "not built for its kernel: see /var/lib/dkms/*/*/build/make.log"
+
+
+def test_dkms_builds_nothing_at_boot(machine):
+    facts = machine["units"].get("dkms.service", {})
+    assert facts.get("LoadState"), "systemd does not say what dkms.service is"
+    assert facts["UnitFileState"] not in ("enabled", "enabled-runtime"), (
+        "mask dkms.service: it compiles at boot, before the network"
+    )

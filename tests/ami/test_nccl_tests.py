@@ -10,14 +10,6 @@ TESTS = ("all_reduce_perf", "all_gather_perf", "reduce_scatter_perf", "alltoall_
 
 
 @pytest.mark.bake
-def test_the_archive_was_the_one_that_is_recorded(version_info):
-    version = recorded(version_info, "nccl-tests")["version"]
-    urls = [d["url"] for d in version_info["downloads"] if d["component"] == "nccl-tests"]
-    assert len(urls) == 1
-    assert urls[0].endswith(f"/v{version}.tar.gz")
-
-
-@pytest.mark.bake
 def test_the_tests_are_there(machine, version_info):
     record = recorded(version_info, "nccl-tests")
     assert set(TESTS) <= set(record["tests"])

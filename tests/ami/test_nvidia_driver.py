@@ -1,6 +1,7 @@
 """The driver: module, libraries and tools of one version, loaded for the GPUs of this machine."""
 
 import json
+import re
 
 import pytest
 from applies import only_if
@@ -9,12 +10,16 @@ from expectations import (
     assert_enabled,
     assert_held,
     assert_seen,
+    csv_rows,
     kept_modules,
     kind_of,
     modules_in_place,
     nvidia_smi,
     recorded,
 )
+
+# Tools of the driver that Debian releases by themselves.
+TOOLS = ("nvidia-modprobe", "nvidia-persistenced", "nvidia-settings", "nvidia-xconfig")
 
 
 def driver_modules(machine):
@@ -121,13 +126,42 @@ def test_the_libraries_are_of_the_drivers_version(machine, recipe):
 
 
 @pytest.mark.bake
+def test_every_driver_package_has_the_drivers_version(machine, recipe):
+    if recipe["driver_source"] == "runfile":
+        pytest.skip("a .run installation has no packages")
+    found = {
+        p["name"]: p["version"]
+        for p in machine["now"]["packages"]
+        if re.match(r"(lib|kmod-)?nvidia|cuda-drivers|libcuda1$", p["name"])
+        # Of all that NVIDIA names so, only the driver's versions begin with its branch.
+        and re.fullmatch(r"\d{3}\.\d+(\.\d+)?", p["version"])
+        and p["name"] not in TOOLS
+    }
+    assert found, "no package has a driver's version"
+    other = {name: v for name, v in found.items() if v != recipe["driver"]}
+    assert other == {}, f"not {recipe['driver']}: pin and hold them with the driver"
+
+
+@pytest.mark.boot
+def test_the_loaded_module_is_the_installed_one(machine, gpu):
+    if machine["boot"]["container"]:
+        pytest.skip("a lab guest loads no modules")
+    loaded = [
+        (machine["text"][f"/sys/module/nvidia/{name}"] or "").strip()
+        for name in ("version", "srcversion")
+    ]
+    assert any(loaded), "the module nvidia is not loaded: see dmesg"
+    installed = [[m["version"], m["srcversion"]] for m in driver_modules(machine)]
+    assert [loaded] == installed, "reboot, or unload the old module"
+
+
+@pytest.mark.bake
 def test_nothing_upgrades_the_driver_by_itself(machine, recipe, version_info):
     record = recorded(version_info, "nvidia-driver")
     if recipe["driver_source"] == "runfile":
-        assert record["runfile"].endswith(f"-{recipe['driver']}.run")
-        strays = [
-            p["name"] for p in machine["now"]["packages"] if p["name"].startswith("nvidia-driver")
-        ]
+        names = [p["name"] for p in machine["now"]["packages"]]
+        assert names, "no package was seen"
+        strays = [name for name in names if name.startswith("nvidia-driver")]
         assert strays == [], "driver packages beside a .run installation"
     else:
         assert_held(machine, record["held"])
@@ -186,3 +220,25 @@ def test_the_boot_selection_saw_every_gpu(machine, gpu):
 @pytest.mark.boot
 def test_the_boot_selection_ended_well(machine):
     assert_active(machine, "kiln-gpu-boot.service")
+
+
+@pytest.mark.boot
+def test_ecc_is_as_configured_and_counted_no_error(machine, gpu):
+    for index, current, pending, errors, retired, *_ in csv_rows(machine, "gpu-health"):
+        assert current == pending, f"GPU {index}: ECC {pending} waits for a reboot"
+        assert errors in ("0", "[N/A]"), f"GPU {index}: {errors} uncorrected: replace the instance"
+        assert retired != "Yes", f"GPU {index}: pages wait to be retired: reset the GPU"
+
+
+@pytest.mark.boot
+def test_no_row_remap_is_pending_or_failed(machine, gpu):
+    for bus, pending, failure in csv_rows(machine, "gpu-rows"):
+        assert failure != "Yes", f"{bus}: row remapping failed: replace the instance"
+        assert pending != "Yes", f"{bus}: a row waits to be remapped: reset the GPU"
+
+
+@pytest.mark.boot
+def test_no_gpu_is_throttled(machine, gpu):
+    rows = csv_rows(machine, "gpu-health")
+    slowed = [row[0] for row in rows if "Active" in row[5:]]
+    assert slowed == [], "slowed by heat or power, see `nvidia-smi -q -d PERFORMANCE`"

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from applies import recipe_has
+from applies import only_if, recipe_has
 from expectations import (
     assert_active,
     assert_enabled,
@@ -11,7 +11,9 @@ from expectations import (
     assert_not_started,
     assert_packages_at,
     assert_seen,
+    csv_rows,
     recorded,
+    unlinked_pairs,
 )
 
 NVLSM = "/opt/nvidia/nvlsm/sbin/nvlsm"
@@ -37,6 +39,27 @@ def test_it_runs_exactly_where_there_is_nvswitch(machine, expect):
         assert_active(machine, "nvidia-fabricmanager.service")
     else:
         assert_not_started(machine, "nvidia-fabricmanager.service")
+
+
+@pytest.mark.boot
+def test_every_gpu_is_registered_with_the_fabric(machine, gpu):
+    if not gpu["nvswitch"] or "A100" in gpu["name"]:
+        pytest.skip(f"{gpu['name']} registers with no fabric here")
+    states = {row[0]: row[1:] for row in csv_rows(machine, "gpu-fabric")}
+    wrong = {index: state for index, state in states.items() if state != ["Completed", "Success"]}
+    assert wrong == {}, "see `journalctl -u nvidia-fabricmanager`"
+
+
+@only_if(lambda expect: not expect["recipe"].get("mig_config"))  # a GPU in MIG mode has no NVLink
+@pytest.mark.boot
+def test_nvlink_connects_every_pair_of_gpus(machine, gpu):
+    if not gpu["nvswitch"]:
+        pytest.skip("this instance type has no NVSwitch")
+    answer = machine["commands"]["gpu-topology"]
+    assert answer["rc"] == 0, answer["out"].strip()
+    assert unlinked_pairs(answer["out"], gpu["count"]) == [], (
+        "see `journalctl -u nvidia-fabricmanager` and `nvidia-smi nvlink -s`"
+    )
 
 
 @recipe_has("nvlsm")
@@ -83,6 +106,9 @@ def test_nvlsm_runs_exactly_where_there_is_a_switch_for_it(machine, expect):
 def test_nothing_upgrades_it_by_itself(machine, version_info):
     record = recorded(version_info, "nvidia-fabricmanager")
     if "archive" in record:
-        assert record["version"] in record["archive"]
+        packages = [p["name"] for p in machine["now"]["packages"]]
+        assert packages, "no package was seen"
+        strays = [name for name in packages if name.startswith("nvidia-fabricmanager")]
+        assert strays == [], "packages beside the archive's fabric manager"
     else:
         assert_held(machine, record["held"])

@@ -2,7 +2,7 @@
 
 import pytest
 from applies import only_if
-from expectations import assert_seen, recorded
+from expectations import assert_seen
 
 pytestmark = pytest.mark.bake
 
@@ -16,7 +16,3 @@ def test_dnf_stays_at_the_release_that_a_row_is_pinned_to(machine, recipe):
 def test_instances_do_not_take_packages_from_the_snapshot(machine):
     assert_seen(machine, "text")
     assert not machine["text"]["/etc/apt/sources.list.d/kiln-package-snapshot.list"]
-
-
-def test_the_packages_are_those_of_the_row(recipe, version_info):
-    assert recorded(version_info, "package-snapshot")["version"] == recipe["package_snapshot"]

@@ -13,16 +13,6 @@ def test_it_is_there_once(machine, version_info):
 
 
 @pytest.mark.bake
-def test_it_is_of_the_recorded_version(machine, version_info):
-    version = recorded(version_info, "ssm-agent")["version"]
-    installed = [f"{p['version']}-{p['release']}" for p in packages(machine, "amazon-ssm-agent")]
-    assert version in [*installed, *machine["commands"]["snap"]["out"].split()]
-    # Where it came as a file, by a URL that names the version.
-    urls = [d["url"] for d in version_info["downloads"] if d["component"] == "ssm-agent"]
-    assert all(f"/{version.rsplit('-', 1)[0]}/" in url for url in urls), urls
-
-
-@pytest.mark.bake
 def test_it_is_enabled(machine, version_info):
     assert_enabled(machine, recorded(version_info, "ssm-agent")["units"][0])
 

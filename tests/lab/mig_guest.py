@@ -10,8 +10,7 @@ from typing import Any
 
 import guests
 
-from kiln.base.paths import RUNTIME
-from kiln.base.runtime_import import runtime_module
+from kiln.base.paths import RUNTIME, runtime_module
 from kiln.mig.profiles import gpu_types
 from lab.standins.nvidia_smi import install
 

@@ -27,8 +27,8 @@ from mutations import Mutation, Plan, Round
 
 from kiln.base import overlay
 from kiln.base.account import Account
+from kiln.base.processes import Stop
 from kiln.base.progress import Progress
-from kiln.base.stopping import Stop
 from kiln.cli import targets
 from kiln.cloud.instance import Boot, Machine, booted
 from kiln.cloud.network import Access, find_network
@@ -59,7 +59,7 @@ def belonging(row: str) -> tuple[str, ...]:
     """The checks ("file::name") that belong to the row's image, as the checks' own pytest lists
     them; known before anything is built."""
     (recipe,) = [recipe for recipe in load.load_recipes() if recipe.name == row]
-    expected = checks.expectations(recipe.as_json(), INSTANCE_TYPE, "lab")
+    expected = checks.expectations(recipe, INSTANCE_TYPE, "lab")
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(expected, file)
         file.flush()
@@ -122,7 +122,7 @@ def broken(
         with Progress().stage(name) as stage, booted(boot, where, stage, print, stop) as instance:
             try:
                 outputs = _break(instance, made)
-                expected = checks.expectations(recipe.as_json(), INSTANCE_TYPE, where.kind)
+                expected = checks.expectations(recipe, INSTANCE_TYPE, where.kind)
                 done = checks.run_checks(instance, expected, folder, stop=stop).checks
             finally:
                 ec2.terminate_instances(InstanceIds=[instance.instance_id])

@@ -20,8 +20,8 @@ import pytest
 import yaml
 
 from kiln.base.paths import AMI_TESTS
+from kiln.base.processes import Stop
 from kiln.base.progress import Progress
-from kiln.base.stopping import Stop
 from kiln.cloud import aws
 from kiln.cloud.instance import Machine
 from kiln.cloud.target import OwnKernel, Target
@@ -42,8 +42,16 @@ pytestmark = pytest.mark.skipif(
 )
 
 ROW = row("debian12/debian/base/x86_64")
-CHECKS = AMI_TESTS / "test_own_kernel.py"
 MUTATIONS = yaml.safe_load((AMI_TESTS / "mutations.yaml").read_text())
+# File → check → command.
+BREAKS = {
+    file: {
+        n: e["own_kernel"] for n, e in entries.items() if isinstance(e, dict) and "own_kernel" in e
+    }
+    for file, entries in MUTATIONS["checks"].items()
+}
+CHECKS = tuple(AMI_TESTS / file for file, entries in BREAKS.items() if entries)
+BROKEN = [name for entries in BREAKS.values() for name in entries]
 
 
 @dataclass(frozen=True)
@@ -59,8 +67,7 @@ class Own:
 
 def break_it(machine: Machine) -> None:
     """Make every mutation of the checks of own kernels on the machine."""
-    entries = MUTATIONS["checks"]["test_own_kernel.py"].values()
-    commands = list(dict.fromkeys(entry["own_kernel"] for entry in entries))
+    commands = list(dict.fromkeys(c for entries in BREAKS.values() for c in entries.values()))
     script = "\n".join([MUTATIONS["prelude"], *commands])
     text = base64.b64encode(script.encode()).decode()
     code, _, error = machine.ssh(f"echo {text} | base64 -d | sudo bash", timeout=300)
@@ -85,7 +92,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Own]:
     def twice(machine: Machine, expected: dict[str, Any], folder: Path, **more: Any) -> Checks:
         verdict = original(machine, expected, folder, **more)
         break_it(machine)
-        broken.append(original(machine, expected, folder, stop=Stop(), tests=(CHECKS,)))
+        broken.append(original(machine, expected, folder, stop=Stop(), tests=CHECKS))
         return verdict
 
     with pytest.MonkeyPatch.context() as patch:
@@ -110,10 +117,10 @@ def test_the_image_passes_all_its_checks_on_its_own_kernel(own: Own) -> None:
         if check.outcome == "passed"
     }
     assert "test_kernel_is_the_one_that_was_baked_for" in ran
-    assert set(MUTATIONS["checks"]["test_own_kernel.py"]) <= ran
+    assert set(BROKEN) <= ran
 
 
-@pytest.mark.parametrize("check", MUTATIONS["checks"]["test_own_kernel.py"])
+@pytest.mark.parametrize("check", BROKEN)
 def test_each_check_of_an_own_kernel_fails_on_a_machine_that_is_broken_so(
     own: Own, check: str
 ) -> None:

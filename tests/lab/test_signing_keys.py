@@ -26,7 +26,7 @@ from devel.testbed import bare_checkout
 from kiln import components
 from kiln.base.paths import KNOWLEDGE, PROVISIONERS
 from kiln.base.recipe import Recipe
-from kiln.components import environment
+from kiln.components import rendered
 from kiln.matrix.load import load_recipes
 from lab import mirror
 
@@ -107,7 +107,7 @@ def provision(guest: Guest, component: str, recipe: Recipe, keys: dict[str, str]
     chosen = components.get(component).for_recipe(recipe)
     fingerprints = {name: keys[key] for name, key in chosen.keys.items()}
     given = {
-        **environment.component_variables(chosen),
+        **rendered.component_variables(chosen),
         **fingerprints,
         "KILN_DIR": "/var/tmp/kiln",
         "KILN_DISTRO": recipe.distro.id,

@@ -16,7 +16,7 @@ _OF_FACTS = ("kiln.", "lab.amis.", "lab.mirror.", "lab.packages.", "lab.rootfs."
 # These go by a file's content, or its path and time.
 _BY_CONTENT = (
     "kiln.base.yaml_files",
-    "kiln.facts.lock_file",
+    "kiln.facts.packages",
     "kiln.packer.",
 )
 

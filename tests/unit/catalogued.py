@@ -16,7 +16,6 @@ from kiln.catalogue.model import (
     ChannelMove,
     CheckCounts,
     Gathered,
-    SeenXid,
 )
 from kiln.matrix.load import load_recipes
 from kiln.pipeline.record import Record
@@ -132,12 +131,6 @@ def published(count: int = 2, name: str | None = None, trust: str = "verified") 
         )
         for region in (HOME, OTHER)
     )
-    if older:
-        seen = (
-            SeenXid(79, 12, 3, "2026-11-20T08:00:00Z"),
-            SeenXid(9999, 1, 1, "2026-11-19T08:00:00Z"),
-        )
-        images[0] = replace(images[0], xids=seen)
     if len(images) > 1:
         before = replace(channels[0], channel="candidate", ami_id=images[1].images[HOME])
         parameter = channels[0].parameter.replace("stable", "candidate")

@@ -18,7 +18,7 @@ import boto3
 import pytest
 
 from kiln import facts
-from kiln.base import times
+from kiln.base import vocabulary
 from kiln.cli.output import FORMAT
 from kiln.cloud import aws, network
 from kiln.facts import tables
@@ -28,7 +28,7 @@ from tests.unit import caches
 
 surroundings.replace()
 # Support of distributions and drivers ends: the tests' day is the same on every day.
-times.today = lambda: surroundings.TODAY
+vocabulary.today = lambda: surroundings.TODAY
 # The modules that tests import are not garbage; searching them again and again took a twentieth of
 # the whole run.
 gc.set_threshold(100_000, 50, 50)

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base.errors import KilnError
-from kiln.consume.kinds import KINDS
-from kiln.consume.request import LaunchRequest, launch_request
+from kiln.consume import KINDS, LaunchRequest, launch_request
 from kiln.matrix.load import load_recipes
 from kiln.publish.lines import Line, load_lines
 
@@ -53,7 +52,7 @@ def examples() -> Iterator[tuple[str, str]]:
         more: dict[str, Any] = {"image_id": AMI} if kind.needs_id else {}
         for flag in of_account.keys() & set(kind.options):
             more |= of_account[flag]
-        wanted = asked(label="all-1g.5gb", **more) if kind.layouts else asked(ECS, **more)
+        wanted = asked(label="all-1g.5gb", **more) if kind.flavor != "ecs" else asked(ECS, **more)
         if kind.several_types:
             wanted = asked(CLUSTER, "p4d.24xlarge,p5.48xlarge", label="all-balanced", **more)
         yield kind.template, made(kind.name, wanted)

@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import IO, Any
 from unittest import mock
 
-from kiln.base.paths import ROOT, RUNTIME
-from kiln.base.runtime_import import runtime_module
+from kiln.base.paths import ROOT, RUNTIME, runtime_module
 from lab.standins.nvidia_smi import install
 
 GPU_MIG = RUNTIME / "usr" / "local" / "bin" / "gpu-mig"

@@ -22,8 +22,7 @@ from kiln.base.versions import WantedPackage
 from kiln.cloud.target import Target
 from kiln.components.package_repositories import Repository
 from kiln.preflight.answers import RowAnswer
-from kiln.preflight.ask import ask
-from kiln.preflight.demand import demand
+from kiln.preflight.ask import ask, demand
 from tests.unit import rows
 
 # A matrix of their own: the versions that tests name are what a vendor has or lacks.

@@ -13,7 +13,7 @@ import boto3
 from kiln.base import templates, yaml_files
 from kiln.base.paths import KNOWLEDGE, ROOT, lock_file
 from kiln.base.yaml_files import load_yaml
-from kiln.facts import lock_file as lock
+from kiln.facts import packages as lock
 from kiln.packer import validate
 from lab.api import botocore_data
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln.base.errors import KilnError
-from kiln.base.findings import Finding
+from kiln.base.errors import Finding, KilnError
 from kiln.cli.matrix import findings_text
 from kiln.compat.engine import check_matrix
 from kiln.facts import distro_names, table

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kiln.pipeline import plan
-from kiln.publish import report
-from kiln.publish.report import RowResult
+from kiln.publish import night
+from kiln.publish.night import RowResult
 
 PRICE = 0.526  # of a g4dn.xlarge, an hour
 SECONDS = {"packer build": 3600, "boot the AMI": 900, "checks": 900, "clean-up": 500}
@@ -42,5 +42,6 @@ def test_night_report_sums_its_instances(tmp_path: Path) -> None:
         RowResult("b", "failed", "its checks", usd=0.5),
         RowResult("c", "skipped", "same inputs"),
     ]
-    assert report.night_counts(results) == ("1 built, 1 skipped, 1 failed, instances $1.25")
-    assert "| 0.75 |" in (report.write(results, str(tmp_path)) / "report.md").read_text()
+    assert night.night_counts(results) == ("1 built, 1 skipped, 1 failed, instances $1.25")
+    night.write_report(results, str(tmp_path))
+    assert "| 0.75 |" in (tmp_path / "report.md").read_text()

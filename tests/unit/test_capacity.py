@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 
 from kiln.base.account import Account
 from kiln.base.errors import KilnError
-from kiln.base.stopping import Stop
+from kiln.base.processes import Stop
 from kiln.cloud import aws, capacity, instance, network
 from kiln.cloud.capacity import Launch, Try
 from kiln.cloud.network import Access, Network

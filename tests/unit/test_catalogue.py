@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-import urllib.request
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
-from threading import Thread
-from types import SimpleNamespace
-from typing import Any
 
 import jsonschema
 import pytest
 
-from kiln.base.errors import KilnError, operation_failed
+from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from kiln.catalogue.fleet_xids import events_by_ami, seen_xids
-from kiln.catalogue.model import Gathered, SeenXid
-from kiln.catalogue.pages import site_files
-from kiln.catalogue.site import MANIFEST, bucket_and_prefix, site_server, write_site
-from kiln.cloud import aws
+from kiln.catalogue.model import Gathered
+from kiln.catalogue.site import MANIFEST, site_files, write_site
 from kiln.publish import lines as publish_lines
 from tests.unit import catalogued, commands
 from tests.unit.catalogued import EKS, HOSTILE
-from tests.unit.test_fleet_status import AWS, Account
 
 PAGE = f"lines/{EKS.replace('/', '-')}.html"
 
@@ -168,58 +160,6 @@ def test_a_line_whose_row_serves_nothing_any_more_does_not_keep_the_others_from_
     assert 'class="launch"' not in files[PAGE] and "index.html" in files
 
 
-def test_a_line_of_the_fleets_log_that_is_nested_too_deep_is_passed_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    event = '{"xid": 79, "image_id": "ami-0123456789abcdef0", "instance_id": "i-1"}'
-    account = Account([], events=("[" * 100_000, event))
-    monkeypatch.setattr(aws, "logs", lambda target: account)
-    messages: list[str] = []
-    found = events_by_ami(AWS, ["a group"], ["us-east-1"], messages.append)
-    assert found
-    (seen,) = seen_xids(*found.values())
-    assert (seen.xid, seen.count) == (79, 1)
-
-
-def test_no_image_is_said_to_have_no_xid_when_a_region_may_not_be_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Refusing(Account):
-        exceptions = SimpleNamespace(ResourceNotFoundException=LookupError)
-
-        def answers(self, call: str, asked: dict[str, Any]) -> tuple[str, list[Any]]:
-            raise operation_failed("it may not be read")
-
-    def logs(target: Any) -> Account:
-        return Account([]) if target.region == "us-east-1" else Refusing([])
-
-    monkeypatch.setattr(aws, "logs", logs)
-    messages: list[str] = []
-    assert events_by_ami(AWS, ["a group"], ["us-east-1"], messages.append) == {}
-    assert not messages
-    assert events_by_ami(AWS, ["a group"], ["us-east-1", "eu-west-1"], messages.append) is None
-    assert messages == ["Xids of the fleet are left out: it may not be read"]
-
-
-def test_the_fleets_xids_lead_to_their_meaning() -> None:
-    gathered = catalogued.published()
-    seen = (SeenXid(79, 12, 3, "2026-11-20T08:00:00Z"), SeenXid(9999, 1, 1, "2026-11-19T08:00:00Z"))
-
-    def page(xids: tuple[SeenXid, ...] | None) -> str:
-        lines = tuple(
-            replace(line, images=tuple(replace(image, xids=xids) for image in line.images[:1]))
-            for line in gathered.catalogue.lines
-        )
-        whole = replace(gathered, catalogue=replace(gathered.catalogue, lines=lines))
-        return made(whole)[PAGE]
-
-    text = page(seen)
-    assert '<a href="../xid.html#xid-79">79</a>' in text and "#xid-9999" not in text
-    assert re.search(r'class="high">fatal</td>\s*<td>12</td><td>3</td>', text)
-    assert '<span class="good">None</span> in the last 30 days' in page(())
-    assert "Xids of the fleet" not in page(None)
-
-
 def test_a_line_that_the_matrix_dropped_is_still_shown() -> None:
     gathered = catalogued.published()
     lines = tuple(
@@ -231,53 +171,24 @@ def test_a_line_that_the_matrix_dropped_is_still_shown() -> None:
     assert "does not have this line any more" in files["lines/old.html"]
 
 
-def test_the_site_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+def test_site_replaces_the_one_before_and_nothing_else(tmp_path: Path) -> None:
     site = tmp_path / "a" / "site"
     write_site([("index.html", "1"), ("lines/old.html", "1")], site)
     write_site([("index.html", "2")], site)
     assert sorted(str(p.relative_to(site)) for p in site.rglob("*")) == [MANIFEST, "index.html"]
     assert sorted(p.name for p in site.parent.iterdir()) == ["site"]
-
-
-def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "thesis.odt").write_text("years of work")
+    (site / MANIFEST).rename(site / "thesis.odt")
     with pytest.raises(KilnError, match="holds other files than a catalogue") as refused:
-        write_site([("index.html", "")], tmp_path)
+        write_site([("index.html", "")], site)
     assert refused.value.exit_status == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.odt"]
-
-
-def test_it_is_served_with_the_headers_that_a_server_should_send(tmp_path: Path) -> None:
-    (tmp_path / "index.html").write_text("<p>hello")
-    with site_server(tmp_path, 0) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_address[1]}/"
-        with urllib.request.urlopen(url) as answer:
-            sent = answer.headers
-        with pytest.raises(KilnError) as taken:
-            site_server(tmp_path, int(server.server_address[1]))
-        server.shutdown()
-    assert "default-src 'none'" in sent["Content-Security-Policy"]
-    assert "frame-ancestors 'none'" in sent["Content-Security-Policy"]
-    assert sent["X-Content-Type-Options"] == "nosniff"
-    assert taken.value.exit_status == 1
-
-
-@pytest.mark.parametrize(
-    ("url", "place"),
-    [("s3://bucket", ("bucket", "")), ("s3://bucket/a/b/", ("bucket", "a/b/"))],
-)
-def test_a_place_in_s3(url: str, place: tuple[str, str]) -> None:
-    assert bucket_and_prefix(url) == place
+    assert (site / "thesis.odt").exists()
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--publish", "https://bucket"], "--publish https://bucket: not a place in S3"),
-        (["--publish", "s3://B_ucket/x"], "not a place in S3"),
+        (["--publish", "https://bucket"], "--publish https://bucket is not a place in S3"),
         (["--publish", "s3://bucket/../x"], "not a place in S3"),
-        (["--port", "99999"], "--port 99999 is not a port"),
         (["--regions", "eu-wst-1"], "did you mean eu-west-1?"),
         (["--target", "moon"], "--target moon is not known"),
     ],

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from kiln.base import versions
-from kiln.base.errors import KilnError
-from kiln.base.findings import Finding, errors
+from kiln.base.errors import Finding, KilnError, errors
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.cli import matrix as checks

@@ -9,7 +9,7 @@ import pytest
 from kiln import components, facts
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
-from kiln.components import Step, cuda, efa, nvidia, services, system
+from kiln.components import Step, stack, system
 from kiln.components.component import Component, packages, system_of
 from kiln.matrix.load import load_recipes
 from tests.unit.rows import every_version
@@ -38,7 +38,7 @@ def urls(component: str, distro: str, arch: str = "x86_64", **fields: Any) -> di
 @pytest.mark.parametrize("name", components.names())
 def test_a_component_is_found_by_its_name(name: str) -> None:
     entry = name.upper().replace("-", "_")
-    modules = (cuda, efa, nvidia, services, system)
+    modules = (stack, system)
     (found,) = [getattr(module, entry) for module in modules if hasattr(module, entry)]
     assert found is components.get(name)
 

@@ -23,10 +23,8 @@ import yaml
 from devel import packers
 from kiln import facts
 from kiln.base.errors import KilnError
-from kiln.base.paths import ROOT, RUNTIME
-from kiln.base.runtime_import import runtime_module
-from kiln.consume.kinds import KINDS
-from kiln.consume.request import LaunchRequest, launch_request
+from kiln.base.paths import ROOT, RUNTIME, runtime_module
+from kiln.consume import KINDS, LaunchRequest, launch_request
 from kiln.matrix.load import load_recipes
 from kiln.mig.profiles import profiles_for
 from kiln.packer.program import Packer
@@ -545,7 +543,7 @@ def test_argos_chart_makes_the_account_of_the_jobs() -> None:
         ("--line al2/classic/base/x86_64 --for cli --instance-type p4d.24xlarge "
          "--label all-1g.10gb", "needs driver >= 525"),
         (f"--line {EKS} --for cli --jobs 5", "cli takes no --jobs"),
-        (f"--line {EKS} --for argo --jobs 0", "--jobs 0: input should be greater"),
+        (f"--line {EKS} --for argo --jobs 0", "--jobs: Input should be greater"),
         (f"--line {EKS} --for argo --jobs 20000", "less than or equal to 10000"),
         (f"--line {EKS} --for device-plugin --placement-group near",
          "device-plugin takes no --placement-group"),
@@ -554,9 +552,7 @@ def test_argos_chart_makes_the_account_of_the_jobs() -> None:
          f"--capacity-reservation {RESERVATION}", "in a capacity reservation or in a block"),
         (f"--line {EKS} --for cli --instance-type g4dn.xlarge,g5.xlarge",
          "cli is for one instance type, not 2"),
-        (f"--line {CLUSTER} --for parallelcluster --instance-type g5.xlarge,g5.xlarge",
-         "name each instance type once"),
-        (f"--line {EKS} --for cli --region moon", "--region moon is not a region"),
+        (f"--line {EKS} --for cli --region moon", "--region: 'moon' is not a region"),
         (f"--line {EKS} --for cli --walkthrough", "cli takes no --walkthrough"),
         (f"--line {EKS} --for gpu-operator --owner operatr", "'ami' or 'operator'"),
         (f"--line {EKS} --for device-plugin --instance-type p4d.24xlarge --label all-balanced "

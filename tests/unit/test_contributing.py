@@ -316,7 +316,7 @@ def component_edits() -> dict[str, Edit]:
     return {
         "kiln/components/system.py": lambda text: text + ENTRY,
         "kiln/components/__init__.py": after(
-            "    services.AWS_HW_MONITOR,", "    system.ACME_BASELINE,\n"
+            "    system.AWS_HW_MONITOR,", "    system.ACME_BASELINE,\n"
         ),
         "provisioners/acme-baseline.sh": written(SCRIPT),
         "tests/ami/test_acme_baseline.py": written(AMI_TEST),

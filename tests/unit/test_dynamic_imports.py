@@ -10,7 +10,7 @@ from kiln.base.paths import ROOT
 
 # Each loads files that are no module of kiln/ or lab/.
 ALLOWED = {
-    "kiln/base/runtime_import.py": "programs of runtime/, which ship",
+    "kiln/base/paths.py": "programs of runtime/, which ship",
     "kiln/components/own.py": "components of an overlay",
 }
 MODULES = ("importlib", "importlib.util", "importlib.machinery", "runpy", "pkgutil", "imp")

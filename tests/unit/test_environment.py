@@ -11,11 +11,10 @@ import pytest
 from test_provisioners import Machine
 
 from kiln import components
-from kiln.base.errors import KilnError
-from kiln.base.findings import Finding
+from kiln.base.errors import Finding, KilnError
 from kiln.base.paths import PROVISIONERS
 from kiln.compat import engine
-from kiln.components import environment
+from kiln.components import rendered
 from kiln.matrix.load import load_recipes
 from kiln.packer import render
 
@@ -34,7 +33,7 @@ def header(tmp_path: Path, *lines: str) -> Path:
 
 def test_header_declares_variables_and_downloads(tmp_path):
     lines = ("#@ env  CUDA_VERSION  required  release: 11.6.2", "#@ download KEY optional key file")
-    declared = environment.declared(header(tmp_path, "# What it does.", *lines, "true")).values()
+    declared = rendered.declared(header(tmp_path, "# What it does.", *lines, "true")).values()
     assert [(each.name, each.required, each.line) for each in declared] == [
         ("CUDA_VERSION", True, 3),
         ("KEY_URL", False, 4),
@@ -57,7 +56,7 @@ def test_header_declares_variables_and_downloads(tmp_path):
 def test_invalid_declaration_is_an_error_with_file_and_line(tmp_path, lines):
     path = header(tmp_path, *lines)
     with pytest.raises(KilnError, match=f"{path}:{len(lines) + 1}: not a declaration") as raised:
-        environment.declared(path)
+        rendered.declared(path)
     assert raised.value.exit_status == 2
 
 
@@ -69,7 +68,7 @@ def cuda(**changes: str) -> list[Finding]:
     row = next(recipe for recipe in RECIPES if recipe.cuda)
     step = components.get("cuda").for_recipe(row)
     env = {name: text for name, text in {**step.env, **changes}.items() if text != "-"}
-    return environment.environment_problems(replace(step, env=env))
+    return rendered.environment_problems(replace(step, env=env))
 
 
 def test_misspelled_variable_names_the_right_one():
@@ -101,7 +100,7 @@ def test_render_and_check_refuse_a_misspelled_variable(misspelt):
     with pytest.raises(KilnError, match=r"provisioners/cuda\.sh:1: .*CUDA_PAKAGES") as raised:
         render.render(recipe)
     assert raised.value.exit_status == 2
-    found = [item for item in engine.check_recipe(recipe) if item.rule == environment.RULE]
+    found = [item for item in engine.check_recipe(recipe) if item.rule == rendered.RULE]
     assert {finding.file for finding in found} == {"provisioners/cuda.sh"}
     assert {finding.rows for finding in found} == {(recipe.name,)}
 
@@ -110,13 +109,13 @@ def test_render_and_check_refuse_a_misspelled_variable(misspelt):
 def test_each_row_gives_its_scripts_what_they_declare(recipe):
     for name in recipe.components:
         step = components.get(name).for_recipe(recipe)
-        assert environment.environment_problems(step) == []
+        assert rendered.environment_problems(step) == []
 
 
 def test_build_gives_every_script_the_common_variables():
     text = render.shared_files(components.everything())["build.pkr.hcl"]
     given = set(re.findall(r'^ *"(KILN_\w+)=', text, re.MULTILINE))
-    required = {each.name for each in environment.common().values() if each.required}
+    required = {each.name for each in rendered.common().values() if each.required}
     # A script sets its own name.
     assert required - {"KILN_COMPONENT"} <= given
 
@@ -127,7 +126,7 @@ def test_build_gives_every_script_the_common_variables():
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_script_reads_what_it_declares(path):
     text = path.read_text()
-    for variable in environment.declared(path).values():
+    for variable in rendered.declared(path).values():
         name = re.sub("_(URL|SHA256)$", "", variable.name)
         assert len(re.findall(rf"\b{name}(_|\b)", text)) > 1, f"{variable.name} is not read"
 
@@ -181,7 +180,7 @@ WITH_LIBRARY = [path for path in SCRIPTS if path.stem != "hygiene"]
 
 @pytest.mark.parametrize("path", WITH_LIBRARY, ids=lambda path: path.stem)
 def test_bash_reads_the_same_header_as_the_pipeline(machine, path):
-    required = [v.name for v in environment.declared(path).values() if v.required]
+    required = [v.name for v in rendered.declared(path).values() if v.required]
     given = dict.fromkeys(required, "x")
     assert run(machine, path, **given).returncode == 0
     for name in required:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from invoke import Context, Exit
 
-from kiln.base.findings import Finding, Place, by_cause, findings_lines, gravest_last
+from kiln.base.errors import Finding, Place, by_cause, findings_lines, gravest_last
 from kiln.cli import matrix as checks
 from kiln.compat import engine
 from kiln.matrix import load

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2 import nodes
 
-from kiln.base import hcl, templates
+from kiln.base import templates
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT, TEMPLATES
 from kiln.base.recipe import Recipe
@@ -89,7 +89,7 @@ def rendered_recipe(of: Recipe) -> str:
 @given(HOSTILE)
 @settings(max_examples=300, deadline=None)
 def test_a_string_is_one_string_and_keeps_its_value(text: str) -> None:
-    quoted = hcl.string(text)
+    quoted = templates.hcl_value(text)
     assert "\n" not in quoted
     assert shape(hcl2.loads(f"a = {quoted}\n")) == {"a": "str"}
     # The escapes are those of JSON as well.
@@ -98,7 +98,7 @@ def test_a_string_is_one_string_and_keeps_its_value(text: str) -> None:
 
 @given(HOSTILE)
 def test_a_comment_ends_with_its_line(text: str) -> None:
-    assert len(f"# {hcl.comment(text)}".splitlines()) == 1
+    assert len(f"# {templates.hcl_comment(text)}".splitlines()) == 1
 
 
 def test_the_attack_is_refused_in_the_matrix(tmp_path: Path) -> None:
@@ -116,8 +116,8 @@ def test_packer_reads_a_hostile_string_as_it_was_meant(tmp_path: Path) -> None:
         pytest.skip(f"needs Packer: {error.message}")
     text = 'a"b\\c\n\t\r\x1b\x7f\u202e\u2028${x}%{if}é日'
     (tmp_path / "x.pkr.hcl").write_text(
-        f"# {hcl.comment(text)}\n"
-        f"locals {{\n  a = {hcl.string(text)}\n}}\n"
+        f"# {templates.hcl_comment(text)}\n"
+        f"locals {{\n  a = {templates.hcl_value(text)}\n}}\n"
         'source "null" "n" {\n  communicator = "none"\n}\n'
         'build {\n  sources = ["source.null.n"]\n  provisioner "shell-local" {\n'
         '    inline = ["printf %s ${jsonencode(base64encode(local.a))} > out"]\n  }\n}\n'

@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from kiln.base.errors import KilnError
-from kiln.base.stopping import Stop
+from kiln.base.processes import Stop
 from kiln.cloud import instance
 from kiln.cloud.network import Network
 

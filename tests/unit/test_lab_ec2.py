@@ -15,11 +15,11 @@ from botocore.exceptions import ClientError
 
 from devel import lab_api
 from kiln.base.recipe import SourceAmi
-from kiln.base.times import read_time, utc_now
+from kiln.base.vocabulary import read_time, utc_now
 from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
-from kiln.preflight.answers import State
 from kiln.preflight.ask import ask_parent
+from kiln.preflight.indexes import State
 
 # One lab for all tests of this file, wherever they run.
 pytestmark = pytest.mark.xdist_group("lab_ec2")

@@ -15,7 +15,7 @@ from rows import row
 from kiln.base.errors import KilnError
 from kiln.cli.targets import choose
 from kiln.components.package_repositories import Repository
-from kiln.preflight.indexes import SIGNED, UNSIGNED, WRONG, Index
+from kiln.preflight.indexes import Index, State
 from lab import control, mirror, origin, recipe_cache, settings, users, vendors
 from lab.network import dns
 from lab.rootfs import bases, importer, real_bases
@@ -174,19 +174,19 @@ def program(folder: Path, name: str, script: str = "") -> Path:
     return words
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, state: str, keyring: Path | None = None) -> None:
-    monkeypatch.setattr(
-        real_bases,
-        "ask_repository",
-        lambda repository, fetcher, keys: Index(repository, repository, state, keyring, "a reason"),
-    )
+def asked(monkeypatch: pytest.MonkeyPatch, state: State, keyring: Path | None = None) -> None:
+    def ask(repository: Repository, fetcher: object, keys: Path) -> Index:
+        place = {"entry": repository, "repository": repository, "keyring": keyring}
+        return Index(state=state, detail="a reason", **place)
+
+    monkeypatch.setattr(real_bases, "ask_repository", ask)
 
 
 def test_ubuntu_comes_from_its_own_archive_by_its_own_keyring(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = program(made, "mmdebstrap")
-    asked(monkeypatch, SIGNED, Path("/pinned.gpg"))
+    asked(monkeypatch, State.PUBLISHED, Path("/pinned.gpg"))
     base = real_bases.ensure(row(UBUNTU), print)
     given = words.read_text().splitlines()
     assert base.name == "ubuntu2404-x86_64-real"
@@ -205,7 +205,8 @@ def test_apts_own_user_may_read_the_keyring(
     def ask(repository: Repository, fetcher: object, keys: Path) -> Index:
         keyring = keys / "pinned.gpg"
         keyring.touch()
-        return Index(repository, repository, SIGNED, keyring)
+        place = {"entry": repository, "repository": repository, "keyring": keyring}
+        return Index(state=State.PUBLISHED, **place)
 
     monkeypatch.setattr(real_bases, "ask_repository", ask)
     look = 'case $w in --keyring=*) stat -c %A "${w#*=}" "$(dirname "${w#*=}")"'
@@ -219,8 +220,8 @@ def test_a_repository_that_is_not_signed_by_its_vendor_is_not_installed_from(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = program(made, "mmdebstrap")
-    asked(monkeypatch, WRONG)
-    with pytest.raises(KilnError, match=r"archive\.ubuntu\.com/ubuntu: a reason") as refused:
+    asked(monkeypatch, State.MISSING)
+    with pytest.raises(KilnError, match="--vendors real: ubuntu: a reason") as refused:
         real_bases.ensure(row(UBUNTU), print)
     assert refused.value.exit_status == 1
     assert not words.exists()
@@ -258,7 +259,7 @@ def test_amazon_linux_is_installed_with_the_key_that_is_pinned_and_no_other(
         f'cat "$HOME/key" >>{tmp_path}/trusted 2>/dev/null || true',
     )
     program(made, "rpm2archive", f'cp {tmp_path}/release.tgz "$1.tgz"')
-    asked(monkeypatch, UNSIGNED)
+    asked(monkeypatch, State.PUBLISHED)
     if pinned:
         original = real_bases._indexes
         monkeypatch.setattr(

@@ -14,11 +14,12 @@ from kiln.base.paths import PROVISIONERS, ROOT
 from kiln.cli import matrix as tasks
 from kiln.components import Download
 from kiln.facts import known_sha256, table
-from kiln.facts.lock_file import read_lock_file
+from kiln.facts.packages import read_lock_file
 from kiln.matrix.load import load_recipes
 from kiln.packer import lock, render
 from kiln.pipeline.record import Record
 from lab.target import LabTarget
+from tests.unit.records import a_recipe
 
 RECIPES = load_recipes(ROOT / "amis.yaml")
 CLASSIC = next(
@@ -323,7 +324,7 @@ def written(path, run_id, **data):
     folder = path / "build" / "al2-classic" / run_id
     folder.mkdir(parents=True)
     versions = {"downloads": downloads(PLUGIN, "a" * 64)}
-    known = {"kind": "build", "status": "verified", "recipe": {}, "target": "aws"}
+    known = {"kind": "build", "status": "verified", "recipe": a_recipe(), "target": "aws"}
     where = {"region": "us-east-1", "started": "2026-11-22T00:00:00Z", "folder": str(folder)}
     record = Record(run_id=run_id, **{**known, **where, "versions": versions, **data})
     (folder / "record.json").write_text(json.dumps(record.as_json()))

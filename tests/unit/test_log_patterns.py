@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kiln.base.runtime_import import runtime_module
+from kiln.base.paths import runtime_module
 from kiln.telemetry import stack
 from kiln.xid import archive
 from tests.unit.log_patterns import parse_pattern

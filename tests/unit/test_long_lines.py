@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from kiln.base.runtime_import import runtime_module
+from kiln.base.paths import runtime_module
 from kiln.cloud import instance
 
 LONG = 1 << 20

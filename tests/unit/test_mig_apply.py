@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from mig_machine import SYSTEMCTL, Machine
 
-from kiln.base.runtime_import import runtime_module
+from kiln.base.paths import runtime_module
 from tests import surroundings
 
 imds_of_gpu_mig = runtime_module("gpu_mig.imds")

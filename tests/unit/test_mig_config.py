@@ -9,9 +9,8 @@ import pytest
 import yaml
 
 from kiln import facts
-from kiln.base.paths import RUNTIME
-from kiln.base.runtime_import import runtime_module
-from kiln.mig import layouts, profiles
+from kiln.base.paths import RUNTIME, runtime_module
+from kiln.mig import check, profiles
 from kiln.mig.profiles import gpu_types
 
 config = runtime_module("gpu_mig.config")
@@ -264,7 +263,7 @@ def test_only_knowledge_says_which_pci_ids_cannot_do_mig():
 )
 def test_a_wish_that_is_none_is_refused_in_one_sentence(wish, says):
     with pytest.raises(MigError, match=re.escape(says)) as e:
-        layouts.parse_devices(wish)
+        check.parse_devices(wish)
     assert e.value.exit_code == 2
 
 

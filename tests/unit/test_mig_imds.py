@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kiln.base.runtime_import import runtime_module
+from kiln.base.paths import runtime_module
 
 errors = runtime_module("gpu_mig.errors")
 imds = runtime_module("gpu_mig.imds")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mig_machine import examples
 
 from kiln import facts
-from kiln.mig.makespan import compare_ways, last_end
+from kiln.mig.plan import compare_ways, last_end
 from tests.unit import commands
 
 P4D = "p4d.24xlarge"

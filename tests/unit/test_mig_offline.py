@@ -14,8 +14,7 @@ from mig_machine import examples
 
 from kiln import facts
 from kiln.base.errors import KilnError
-from kiln.base.paths import ROOT
-from kiln.base.runtime_import import runtime_module
+from kiln.base.paths import ROOT, runtime_module
 from kiln.mig import plan
 from kiln.mig.check import check_label, check_mig_config, labels_with
 from kiln.mig.k8s import k8s_configuration, k8s_text, planned_labels

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mig_machine import examples
 
-from kiln.base.runtime_import import runtime_module
-from kiln.mig import layouts
+from kiln.base.paths import runtime_module
+from kiln.mig import check
 from kiln.mig.profiles import gpu_types
 
 placement = runtime_module("gpu_mig.placement")
@@ -105,7 +105,7 @@ def test_the_nearest_layout_fits_and_is_the_wish_itself_when_that_fits(case):
     gpu, names = case
     if not names:
         return
-    near = layouts.nearest_layout(gpu, names)
+    near = check.nearest_layout(gpu, names)
     assert placement.fit(gpu, near) is not None
     assert len(near) <= len(names)
     if placement.fit(gpu, names) is not None:
@@ -126,7 +126,7 @@ def test_a_refusal_says_what_ran_out(names, says):
 
 def test_a_name_from_another_card_is_read_as_the_same_share():
     p4de = GPUS["A100-80GB"]
-    assert layouts.translate(p4de, "1g.5gb") == "1g.10gb"
-    assert layouts.translate(p4de, "3g.20gb") == "3g.40gb"
-    assert layouts.translate(p4de, "1g.5gb+me") == "1g.10gb+me"
-    assert target.counted(layouts.nearest_layout(p4de, ["1g.5gb"] * 7)) == "1g.10gb=7"
+    assert check.translate(p4de, "1g.5gb") == "1g.10gb"
+    assert check.translate(p4de, "3g.20gb") == "3g.40gb"
+    assert check.translate(p4de, "1g.5gb+me") == "1g.10gb+me"
+    assert target.counted(check.nearest_layout(p4de, ["1g.5gb"] * 7)) == "1g.10gb=7"

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from mig_machine import examples, in_process
 
 from kiln import facts
-from kiln.base.paths import RUNTIME
-from kiln.base.runtime_import import runtime_module
-from kiln.mig import layouts
+from kiln.base.paths import RUNTIME, runtime_module
+from kiln.mig import check
 from kiln.mig.profiles import gpu_types
 from lab.standins.nvidia_smi import install
 
@@ -49,8 +48,8 @@ def as_label(entries) -> object:
 
 layouts_of = {
     gpu: [
-        layouts.expand(sorted(gpu_types()[gpu].profiles), counts)
-        for counts in layouts.all_layouts(gpu_types()[gpu], sorted(gpu_types()[gpu].profiles))
+        check.expand(sorted(gpu_types()[gpu].profiles), counts)
+        for counts in check.all_layouts(gpu_types()[gpu], sorted(gpu_types()[gpu].profiles))
     ]
     for gpu in ("A100-40GB", "H100-80GB", "RTX-PRO-6000-96GB")
 }
@@ -165,9 +164,9 @@ def test_largest_first_the_driver_finds_a_place_for_every_set_that_fits(tmp_path
     with in_process(tmp_path / "sets", TYPES[gpu], gpus=1) as smi:
         apply(smi, LABELS["all-enabled"])
         stuck = []
-        for counts in layouts.all_layouts(kind, kinds):
+        for counts in check.all_layouts(kind, kinds):
             names = sorted(
-                layouts.expand(kinds, counts), key=runtime_module("gpu_mig.profile").by_size
+                check.expand(kinds, counts), key=runtime_module("gpu_mig.profile").by_size
             )
             if names:
                 code, _ = smi.run("mig", "-i", "0", "-cgi", ",".join(names), "-C")

@@ -7,8 +7,7 @@ import subprocess
 
 import pytest
 
-from kiln.base.paths import RUNTIME
-from kiln.base.runtime_import import runtime_module
+from kiln.base.paths import RUNTIME, runtime_module
 
 UNITS = RUNTIME / "etc" / "systemd" / "system"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kiln.base import runtime_import
+from kiln.base import paths
 
-nvidia_smi = runtime_import.runtime_module("gpu_common.nvidia_smi")
+nvidia_smi = paths.runtime_module("gpu_common.nvidia_smi")
 
 
 def program(folder: Path, body: str) -> str:

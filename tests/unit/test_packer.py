@@ -21,10 +21,10 @@ import pytest
 
 from devel import packers
 from kiln.base import needs
+from kiln.base.account import MIRRORS
 from kiln.base.errors import KilnError
-from kiln.base.mirrors import MIRRORS
 from kiln.base.paths import ROOT
-from kiln.base.stopping import Stop
+from kiln.base.processes import Stop
 from kiln.packer import process, program
 from kiln.packer.process import Event
 from kiln.packer.program import Packer
@@ -413,10 +413,10 @@ def test_ctrl_c_stops_packer_once_and_waits_for_it(
     code = f"""
 import sys; sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
-from kiln.base import stopping
+from kiln.base import processes
 from kiln.packer import process, program
-stop = stopping.Stop()
-with stopping.on_signals(stop):
+stop = processes.Stop()
+with processes.on_signals(stop):
     result = process.run_build(
         program.find_packer(), Path({str(folder)!r}), log=Path({str(folder)!r}, "log"),
         manifest=Path({str(folder)!r}, "manifest.json"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln.base.findings import Finding
+from kiln.base.errors import Finding
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.facts import table

@@ -13,7 +13,7 @@ from preflight_vendors import UBUNTU, Edit, Vendors, answers, at, row, signer, v
 from vendor_site import Pkg
 
 from kiln.components.package_repositories import Repository
-from kiln.preflight.answers import State
+from kiln.preflight.indexes import State
 
 # The fixtures that tests name.
 __all__ = ["signer", "vendors"]

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 import tasks
-from kiln.base.errors import KilnError, Place, operation_failed
-from kiln.base.findings import Finding
+from kiln.base.errors import Finding, KilnError, Place, operation_failed
 from kiln.base.paths import ROOT
 from kiln.cli import gpu, main, task
 from kiln.cli.options import Rows

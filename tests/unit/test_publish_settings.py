@@ -45,7 +45,6 @@ def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("kms_keys: {eu-west-1: key/1}", "7:27", "'key/1' is not a KMS key"),
         ("soak_hours: {stable: -1}", "7:26", "soak_hours.stable: Input should be greater"),
         ("soak_hours: {nightly: 1}", "7:27", "nightly is the first channel: nothing soaks"),
-        ("max_fatal_xids: -1", "7:21", "max_fatal_xids: Input should be greater"),
         ("copy_minutes: 20", "7:19", "copy_minutes: Input should be a multiple of 15"),
         ("deregister_after: 5", "7:23", "needs deprecate_after"),
         ("sign: {}", "7:11", "sign: needs kms_key or key_file, and not both"),

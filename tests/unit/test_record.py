@@ -44,7 +44,7 @@ def built(row: str = ROW, run_id: str | None = None, **more: Any) -> Path:
 def test_a_record_that_cannot_be_written_leaves_the_old_one_whole() -> None:
     path = built(status="verified")
     run = runs.Run(path.parent.name, ROW, path.parent)
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="serialize"):
         record.write_record(run, a_record(versions={"schema": object()}))
     assert json.loads(path.read_text())["status"] == "verified"
 
@@ -117,10 +117,26 @@ def test_a_file_that_is_not_a_record_is_named(tmp_path: Path, text: str | None, 
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [({"driver": None}, "`recipe.driver`"), ({"drivers": "1"}, "`recipe.drivers`: Extra inputs")],
+)
+def test_damaged_recipe_names_file_and_field(change: dict[str, Any], says: str) -> None:
+    path = built(ami_id="ami-00000001")
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps({**data, "recipe": {**data["recipe"], **change}}))
+    for name in (str(path), "ami-00000001"):
+        with pytest.raises(KilnError) as caught:
+            records.find_record(name)
+        shown = f"{caught.value.message} {caught.value.hint}"
+        assert f"{path}: not a record of a run: {says}" in shown
+
+
 def test_what_is_written_is_read_back_the_same() -> None:
     path = built(status="verified", left=("instance i-1",))
     assert record.read_record(path).left == ("instance i-1",)
     assert record.read_record(path).checks == a_record().checks
+    assert record.read_record(path).recipe.as_json() == a_record().recipe.as_json()
 
 
 PUBLISHED = json.loads(record_json_schema())
@@ -208,7 +224,7 @@ def test_the_published_schema_describes_what_is_written(info: dict[str, Any]) ->
     AS_PUBLISHED.check_schema(PUBLISHED)
     AS_PUBLISHED.validate(json.loads(json.dumps(a_record(versions=info).as_json())))
     for recipe in load.load_recipes():
-        data = a_record(recipe=recipe.as_json(), versions=few(info)).as_json()
+        data = a_record(recipe=recipe, versions=few(info)).as_json()
         AS_PUBLISHED.validate(json.loads(json.dumps(data)))
     described = PUBLISHED["$defs"]["VersionInfo"]
     assert set(info) == set(described["properties"])

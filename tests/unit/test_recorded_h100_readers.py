@@ -9,15 +9,15 @@ import sys
 import pytest
 import recorded_h100 as recorded
 
-from kiln.base import runtime_import
+from kiln.base import paths
 from kiln.base.paths import AMI_TESTS
 from kiln.facts import instances
 from lab.standins.cloudwatch_agent.agent import gpu as cloudwatch
 
-clocks = runtime_import.runtime_module("gpu_boot.clocks")
-facts = runtime_import.runtime_module("gpu_mig.facts")
-health = runtime_import.runtime_module("gpu_xid.health")
-smi = runtime_import.runtime_module("gpu_mig.smi")
+clocks = paths.runtime_module("gpu_boot.clocks")
+facts = paths.runtime_module("gpu_mig.facts")
+health = paths.runtime_module("gpu_xid.health")
+smi = paths.runtime_module("gpu_mig.smi")
 
 
 @pytest.fixture(scope="module")

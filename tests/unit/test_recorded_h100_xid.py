@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from test_xid_core import Ring
 
-from kiln.base import runtime_import
+from kiln.base import paths
 from kiln.xid import archive
 
-checkpoint = runtime_import.runtime_module("gpu_xid.checkpoint")
-config = runtime_import.runtime_module("gpu_xid.config")
-monitor_module = runtime_import.runtime_module("gpu_xid.monitor")
+checkpoint = paths.runtime_module("gpu_xid.checkpoint")
+config = paths.runtime_module("gpu_xid.config")
+monitor_module = paths.runtime_module("gpu_xid.monitor")
 
 FOLDER = Path(__file__).parents[1] / "data/xid/580.159.04-h100"
 FORMS = ["kmsg", "dmesg", "dmesg-T", "dmesg-x", "dmesg-iso", "dmesg-J"]

@@ -12,7 +12,7 @@ from kiln import components
 from kiln.base import tags
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
-from kiln.facts import lock_file
+from kiln.facts import packages
 from kiln.matrix import load
 from kiln.packer import render
 from kiln.packer.render import recipe_digest, stale_files, write_all, write_inputs
@@ -119,12 +119,12 @@ def test_the_step_after_a_reboot_waits_for_it() -> None:
 def test_only_a_hash_that_the_recipe_downloads_by_changes_its_digest(
     recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock_file, "locked_hashes", dict)
+    monkeypatch.setattr(packages, "locked_hashes", dict)
     before = recipe_digest(recipes[0])
-    monkeypatch.setattr(lock_file, "locked_hashes", lambda: {"https://other": "cd34"})
+    monkeypatch.setattr(packages, "locked_hashes", lambda: {"https://other": "cd34"})
     assert recipe_digest(recipes[0]) == before
     urls = [d.url for c in render.filled(recipes[0]) for d in c.downloads]
-    monkeypatch.setattr(lock_file, "locked_hashes", lambda: {urls[0]: "ab12"})
+    monkeypatch.setattr(packages, "locked_hashes", lambda: {urls[0]: "ab12"})
     assert recipe_digest(recipes[0]) != before
 
 

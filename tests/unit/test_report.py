@@ -10,7 +10,7 @@ import pytest
 
 from kiln.pipeline import report
 from kiln.pipeline.records import build_before
-from tests.unit.records import a_record, checks
+from tests.unit.records import a_recipe, a_record, checks
 
 
 def text_of(page: str) -> str:
@@ -97,18 +97,18 @@ def test_it_is_compared_with_the_rows_build_before_also_under_another_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path))
-    line = {"line": "al2023-lts-base-x86_64", "name": "al2023-579", "driver": "579.1.1"}
+    line = a_recipe().changed(line="al2023-lts-base-x86_64", name="al2023-579", driver="579.1.1")
     for run, recipe, versions in (
         ("20261001T000000Z-aaaa", line, {"packages": []}),
         ("20261101T000000Z-aaaa", line, {"packages": [{"name": "a"}]}),
-        ("20261102T000000Z-aaaa", {**line, "line": "another"}, {"packages": []}),
+        ("20261102T000000Z-aaaa", line.changed(line="another"), {"packages": []}),
         ("20261103T000000Z-aaaa", line, None),
         ("20261122T000000Z-aaaa", line, {"packages": []}),
     ):
         old = a_record(run_id=run, recipe=recipe, versions=versions)
         (tmp_path / "x" / run).mkdir(parents=True)
         (tmp_path / "x" / run / "record.json").write_text(json.dumps(old.as_json()))
-    bumped = {**line, "name": "al2023-590", "driver": "590.1.1"}
+    bumped = line.changed(name="al2023-590", driver="590.1.1")
     new = a_record(recipe=bumped, versions={"packages": [{"name": "a"}, {"name": "b"}]})
     before = build_before(new)
     assert before is not None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kiln.base.findings import Finding
+from kiln.base.errors import Finding
 from kiln.base.recipe import Recipe, SourceAmi, Volume
 from kiln.compat import CHECKS, READS_TYPES, TYPE_CHECKS, engine, row_case, rules
 from kiln.compat.engine import check_combination, check_recipe

@@ -15,8 +15,8 @@ from unittest.mock import MagicMock
 import pytest
 
 from kiln.base.errors import KilnError
+from kiln.base.processes import Stop
 from kiln.base.progress import Progress
-from kiln.base.stopping import Stop
 from kiln.matrix.load import load_recipes
 from kiln.pipeline import running
 from kiln.pipeline.running import Running, at_host, connected

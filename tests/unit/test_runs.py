@@ -18,7 +18,7 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from kiln.base.errors import KilnError, operation_failed
-from kiln.base.stopping import Stop, StoppedError
+from kiln.base.processes import Stop, StoppedError
 from kiln.cloud import aws, runs
 from kiln.cloud.target import Hooks, Target
 from lab.target import LabTarget

@@ -24,8 +24,7 @@ from typing import Any
 import pytest
 from mig_machine import in_process
 
-from kiln.base.paths import RUNTIME
-from kiln.base.runtime_import import runtime_module
+from kiln.base.paths import RUNTIME, runtime_module
 from kiln.xid import archive
 
 INPUTS = int(os.environ.get("KILN_FUZZ_INPUTS", "10000"))

@@ -14,10 +14,10 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from kiln.base import processes, stopping
+from kiln.base import processes
 from kiln.base.errors import KilnError
+from kiln.base.processes import Stop, StoppedError
 from kiln.base.progress import Progress
-from kiln.base.stopping import Stop, StoppedError
 from kiln.cloud import cleanup
 from kiln.pipeline import draft
 from kiln.pipeline.draft import Draft
@@ -29,7 +29,7 @@ def test_a_signal_raises_nothing_but_is_noticed(
     number: signal.Signals, capfd: pytest.CaptureFixture[str]
 ) -> None:
     stop = Stop()
-    with stopping.on_signals(stop):
+    with processes.on_signals(stop):
         os.kill(os.getpid(), number)
         time.sleep(0.01)
         assert stop.is_set()
@@ -121,7 +121,7 @@ class Clock:
 def test_a_sleep_ends_when_the_end_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     stop = Stop()
     clock = Clock(stop, ends=5)
-    monkeypatch.setattr(stopping, "time", clock)
+    monkeypatch.setattr(processes, "time", clock)
     with pytest.raises(StoppedError):
         stop.sleep(600)
     assert 5 <= clock.seconds < 6

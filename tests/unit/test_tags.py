@@ -7,8 +7,7 @@ import re
 import pytest
 
 from kiln.base import tags
-from kiln.base.paths import ROOT
-from kiln.base.runtime_import import runtime_module
+from kiln.base.paths import ROOT, runtime_module
 from kiln.base.tags import TaggedVerdict, read_verdict, says_verified
 
 NAMES = {

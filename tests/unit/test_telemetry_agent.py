@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from kiln.base import runtime_import
+from kiln.base import paths
 from kiln.telemetry import Telemetry, agent_files, dcgm_counters
 from kiln.telemetry.agent import EVENTS, PLAIN_EVENTS
 from kiln.telemetry.settings import telemetry_facts
@@ -54,7 +54,7 @@ def test_events_go_where_the_original_sent_them():
 
 def test_the_agent_finds_the_time_of_each_event_where_it_stands():
     """As its translator makes an expression of timestamp_format; the first match is the time."""
-    event = runtime_import.runtime_module("gpu_xid.event")
+    event = paths.runtime_module("gpu_xid.event")
     (entry,) = files(Telemetry())[EVENTS]["logs"]["logs_collected"]["files"]["collect_list"]
     expression = re.escape(entry["timestamp_format"].replace("%", "\0")).replace("\0", "%")
     codes = telemetry_facts()["logs"]["timestamp_codes"]

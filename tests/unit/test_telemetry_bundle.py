@@ -20,7 +20,7 @@ from kiln.base import yaml_files
 from kiln.base.paths import ROOT, RUNTIME
 from kiln.cli import telemetry as tasks
 from kiln.components.component import download
-from kiln.facts.lock_file import read_lock_file
+from kiln.facts.packages import read_lock_file
 from kiln.matrix.load import load_recipes
 from kiln.telemetry import Telemetry, bundle
 from kiln.telemetry.settings import telemetry_facts

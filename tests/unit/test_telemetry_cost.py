@@ -4,8 +4,7 @@ import pytest
 
 from kiln.base.errors import KilnError
 from kiln.telemetry import Telemetry
-from kiln.telemetry.pricing import cost_text, metric_series, monthly_cost
-from kiln.telemetry.settings import telemetry_facts
+from kiln.telemetry.settings import cost_text, metric_series, monthly_cost, telemetry_facts
 
 
 def test_eight_gpus_with_the_compute_profile_are_ninety_series():

@@ -15,7 +15,7 @@ from records import a_record
 
 from devel import generate
 from kiln import components, facts
-from kiln.base.findings import Finding, Place
+from kiln.base.errors import Finding, Place
 from kiln.base.recipe import Accepted, Recipe
 from kiln.cli.build import summary
 from kiln.compat.engine import check_combination, check_matrix, check_recipe

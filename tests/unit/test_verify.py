@@ -18,8 +18,8 @@ from botocore.exceptions import ClientError
 from kiln.base import needs
 from kiln.base.account import Account
 from kiln.base.errors import KilnError
+from kiln.base.processes import Stop, StoppedError
 from kiln.base.progress import Progress
-from kiln.base.stopping import Stop, StoppedError
 from kiln.cloud import aws
 from kiln.cloud.instance import Boot, Machine
 from kiln.cloud.runs import Run
@@ -183,7 +183,7 @@ def test_checks_end_when_the_end_is_asked_for(machine: Machine, tmp_path: Path) 
 
 
 ROW = load.load_recipes()[1]
-OLD = {**ROW.as_json(), "nccl": "2.0.1"}
+OLD = ROW.changed(nccl="2.0.1")
 
 
 def tags(**more: str) -> dict[str, str]:
@@ -208,13 +208,13 @@ def test_an_ami_that_was_built_here_is_checked_against_its_own_record(build_dir:
     built = a_record(recipe=OLD, ami_id="ami-00000001", amis={"us-east-1": "ami-00000001"})
     (folder / "record.json").write_text(json.dumps(built.as_json()))
     known = baked("ami-00000001", tags(), [ROW])
-    assert (known.recipe or {})["nccl"] == "2.0.1"
+    assert known.recipe and known.recipe.nccl == "2.0.1"
     assert known.recipe_from == f"the record of run {built.run_id}"
 
 
 def test_a_row_counts_only_if_it_has_the_digest_that_the_ami_is_tagged_with() -> None:
     same = tags(**{"kiln:recipe-digest": recipe_digest(ROW)})
-    assert baked("ami-00000001", same, [ROW]).recipe == ROW.as_json()
+    assert baked("ami-00000001", same, [ROW]).recipe is ROW
     elsewhere = ROW.changed(row=ROW.row.changed(file="/team/amis.yaml"))
     known = baked("ami-00000001", same, [elsewhere])
     assert known.recipe_from == "/team/amis.yaml, by the tagged digest"
@@ -348,14 +348,14 @@ def test_stopped_run_gives_no_verdict(judged: Callable[..., Draft], tmp_path: Pa
     assert ec2.tags == {}
 
 
-WITH_OVERLAY = {**OLD, "components": [*OLD["components"], "acme-baseline"]}
+WITH_OVERLAY = OLD.changed(components=(*OLD.components, "acme-baseline"))
 
 
 class Booted(Machine):
     """A machine with a component whose checks are not here."""
 
     def read_json(self, path: str) -> Any:
-        return WITH_OVERLAY
+        return WITH_OVERLAY.model_dump(mode="json", exclude={"row"})
 
     def ssh(self, *_: Any, **__: Any) -> tuple[int, str, str]:
         return 0, "", ""
@@ -377,7 +377,6 @@ def by_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     machine = Booted("i-0", "192.0.2.1", "nobody", tmp_path / "config", "run-1", tmp_path)
     monkeypatch.setattr(verify, "booted", lambda *_: nullcontext(machine))
     draft = MagicMock()
-    draft.record.recipe_from = ON_THE_IMAGE
     verify.judge(draft, MagicMock(), AMI, user="nobody", account=Account())
 
 
@@ -409,6 +408,36 @@ def test_component_whose_checks_are_not_here_is_refused(
     assert "KILN_OVERLAY=DIR" in error.value.hint
 
 
+def test_recipe_on_image_is_read_whole(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = OLD.model_dump(mode="json", exclude={"row"})
+    monkeypatch.setattr(Machine, "read_json", lambda *_: said)
+    recipe = verify.recipe_on(machine, AMI)
+    assert recipe.as_json() == {**said, "row": recipe.row.model_dump()}
+    assert recipe.row.file == f"/etc/kiln/recipe.json on {AMI}"
+    for wrong, says in (
+        (None, f"{AMI} has no readable /etc/kiln/recipe.json"),
+        ({**said, "driver": None}, f"/etc/kiln/recipe.json on {AMI}: `driver`"),
+        ({**said, "new": 1}, f"/etc/kiln/recipe.json on {AMI}: `new`: Extra"),
+    ):
+        monkeypatch.setattr(Machine, "read_json", lambda *_, wrong=wrong: wrong)
+        with pytest.raises(KilnError, match=says) as caught:
+            verify.recipe_on(machine, AMI)
+        assert caught.value.exit_status == 1
+
+
+def test_run_without_its_recipe_leaves_no_record(tmp_path: Path) -> None:
+    bucket = MagicMock()
+    run = Run("20261121T000000Z-aaaa", ROW.name, tmp_path)
+    draft = Draft(a_record(), run, Ready("a test"), Progress(io.StringIO()), Stop(), bucket)
+    draft.recipe_unread = True
+    draft.end()
+    assert list(tmp_path.iterdir()) == []
+    draft.recipe_unread = False
+    draft.end()
+    assert (tmp_path / "record.json").exists()
+    assert [call[0] for call in bucket.method_calls] == ["keep"]
+
+
 class BegunError(Exception):
     """The run would begin."""
 
@@ -419,7 +448,7 @@ def test_verify_boots_the_type_that_is_asked_for_after_dead_runs_are_gone(
 ) -> None:
     steps: list[Any] = []
 
-    def recorded(first: Any, *_: Any, delete_ami_on_failure: bool) -> None:
+    def recorded(name: str, first: Any, *_: Any, delete_ami_on_failure: bool) -> None:
         steps.extend([first.verify_instance_type, first.status, delete_ami_on_failure])
         raise BegunError
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln.base import runtime_import
+from kiln.base import paths
 from kiln.base.paths import ROOT, RUNTIME
 from kiln.xid import archive
 
@@ -169,14 +169,14 @@ def test_mistake_is_one_message(arguments: list[str], status: int, words: str) -
 
 
 def test_shipped_configuration_is_the_default_one() -> None:
-    config = runtime_import.runtime_module("gpu_xid.config")
+    config = paths.runtime_module("gpu_xid.config")
     shipped = json.loads((RUNTIME / "etc/kiln/gpu-xid.json").read_text())
     assert config.check(shipped, "shipped") == config.check({}, "default")
     assert shipped["hooks"] == config.HOOK_DEFAULTS
 
 
 def test_documentation_names_every_key_of_a_line() -> None:
-    event = runtime_import.runtime_module("gpu_xid.event")
+    event = paths.runtime_module("gpu_xid.event")
     page = (ROOT / "docs" / "telemetry-xid.md").read_text()
     for key in (*event._COMMON, *event._OPTIONAL):
         assert f"`{key}`" in page or f'"{key}"' in page, key

@@ -17,14 +17,14 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kiln.base import runtime_import
+from kiln.base import paths
 from kiln.xid import archive
 
-kmsg = runtime_import.runtime_module("gpu_xid.kmsg")
-parse = runtime_import.runtime_module("gpu_xid.parse")
-monitor = runtime_import.runtime_module("gpu_xid.monitor")
-checkpoint = runtime_import.runtime_module("gpu_xid.checkpoint")
-config = runtime_import.runtime_module("gpu_xid.config")
+kmsg = paths.runtime_module("gpu_xid.kmsg")
+parse = paths.runtime_module("gpu_xid.parse")
+monitor = paths.runtime_module("gpu_xid.monitor")
+checkpoint = paths.runtime_module("gpu_xid.checkpoint")
+config = paths.runtime_module("gpu_xid.config")
 
 CORPUS = Path(__file__).parents[1] / "data" / "xid" / "lines.jsonl"
 LINES = [json.loads(line)["line"] for line in CORPUS.read_text().splitlines()]

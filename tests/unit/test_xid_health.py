@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from kiln.base import runtime_import
-from kiln.base.runtime_import import LIBRARY
+from kiln.base import paths
+from kiln.base.paths import LIBRARY
 
-health = runtime_import.runtime_module("gpu_xid.health")
+health = paths.runtime_module("gpu_xid.health")
 
 GOOD_ROW = "NVIDIA A100-SXM4-40GB, 00000000:10:1C.0, 0, 0, 0, 0"
 QUERY = """

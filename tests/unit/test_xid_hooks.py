@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from kiln.base import runtime_import
+from kiln.base import paths
 from kiln.base.paths import RUNTIME
 
-config = runtime_import.runtime_module("gpu_xid.config")
-hooks = runtime_import.runtime_module("gpu_xid.hooks")
+config = paths.runtime_module("gpu_xid.config")
+hooks = paths.runtime_module("gpu_xid.hooks")
 
 EXAMPLES = sorted((RUNTIME / "etc/kiln/xid.d").glob("*.example"))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,19 +44,8 @@ def verified_again(ami_id: str, folder: Path) -> None:
     write_record(run, replace(build, run_id=run_id, kind="verify"))
 
 
-@dataclass(frozen=True)
-class ALine(Line):
-    """The line, with another log group of its Xid events."""
-
-    logs: str | None = None
-
-    @property
-    def log_group(self) -> str | None:
-        return self.logs
-
-
-def a_line(settings: Publish | None = None, logs: str | None = None) -> Line:
-    return ALine(RECIPE, settings or Publish(), logs)
+def a_line(settings: Publish | None = None) -> Line:
+    return Line(RECIPE, settings or Publish())
 
 
 def published(*regions: str, settings: Publish | None = None, **more: Any) -> Publication:
@@ -64,11 +53,8 @@ def published(*regions: str, settings: Publish | None = None, **more: Any) -> Pu
     return publish_row(a_line(chosen), AWS, **{"say": lambda text: None, **more})
 
 
-def promoted(
-    to: str, settings: Publish | None = None, log_group: str | None = None, **more: Any
-) -> Promotion:
-    line = a_line(settings, log_group)
-    return promote_line(line, to, AWS, **{"say": lambda text: None, **more})
+def promoted(to: str, settings: Publish | None = None, **more: Any) -> Promotion:
+    return promote_line(a_line(settings), to, AWS, **{"say": lambda text: None, **more})
 
 
 def back(channel: str, settings: Publish | None = None, **more: Any) -> str:

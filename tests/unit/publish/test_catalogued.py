@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import build_dir
 from kiln.catalogue.gather import gather_catalogue
 from kiln.catalogue.model import CataloguedLine, Gathered
-from kiln.catalogue.pages import site_files
-from kiln.catalogue.site import publish_site, write_site
-from kiln.cloud import aws
+from kiln.catalogue.site import publish_site, site_files, write_site
 from kiln.matrix.model import Publish
-from kiln.telemetry.settings import Telemetry
 from tests.unit import commands
 from tests.unit.publish.channel import (
     AWS,
@@ -135,69 +129,9 @@ def test_a_signed_image_matches_until_it_is_changed(
     client("ec2").create_tags(Resources=[ami_id], Tags=tags)
     image = the_line(settings).images[0]
     assert image.signed == "does not match" and "kiln:recipe-digest" in image.signed_why
-    for day in range(2, 7):
-        published(settings=settings, ami_id=bake(day))
+    published(settings=settings, ami_id=bake(2))
     signed = [image.signed for image in the_line(settings).images]
-    assert signed == ["matches"] * 3 + ["unknown"] * 3, "only the newest are asked about"
-
-
-def event(client: Callable[..., Any], region: str, ami: str | None, **more: Any) -> None:
-    """An Xid on a machine, as gpu-xid logs it."""
-    logs = client("logs", region)
-    stream = {"logGroupName": Telemetry().log_group, "logStreamName": str(more["instance_id"])}
-    with contextlib.suppress(logs.exceptions.ResourceAlreadyExistsException):
-        logs.create_log_group(logGroupName=stream["logGroupName"])
-    with contextlib.suppress(logs.exceptions.ResourceAlreadyExistsException):
-        logs.create_log_stream(**stream)
-    line = {"xid": 79, **({"image_id": ami} if ami else {}), **more}
-    at = int(time.time() * 1000) - more.get("ago_s", 0) * 1000
-    logs.put_log_events(**stream, logEvents=[{"timestamp": at, "message": json.dumps(line)}])
-
-
-def test_an_image_has_the_xids_of_the_machines_that_run_it(
-    client: Callable[..., Any], bake: Bake
-) -> None:
-    first, second = bake(1), bake(2)
-    published(OTHER, ami_id=first)
-    assert the_line().images[0].xids is None, "no telemetry is set up"
-    copy = the_line().images[0].images[OTHER]
-    event(client, HOME, first, instance_id="i-1")
-    event(client, HOME, first, instance_id="i-1", count=4)
-    event(client, OTHER, copy, instance_id="i-2", xid=31)
-    event(client, OTHER, copy, instance_id="i-2")
-    # A drill, another image, an image of before it was named, a month ago.
-    event(client, HOME, first, instance_id="i-1", injected=True)
-    event(client, HOME, second, instance_id="i-3", xid=48)
-    event(client, HOME, None, instance_id="i-3", xid=48)
-    (seen, other) = the_line().images[0].xids or ()
-    assert (seen.xid, seen.count, seen.instances) == (79, 6, 2)
-    assert (other.xid, other.count, other.instances) == (31, 1, 1)
-    published(OTHER, ami_id=second)
-    assert [xid.xid for xid in the_line().images[0].xids or ()] == [48]
-    for region in (HOME, OTHER):
-        client("logs", region).delete_log_group(logGroupName=Telemetry().log_group)
-
-
-def test_who_may_not_read_the_events_gets_the_catalogue_without_them(
-    bake: Bake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Refusing:
-        exceptions = type("E", (), {"ResourceNotFoundException": LookupError})
-
-        def get_paginator(self, name: str) -> Any:
-            return self
-
-        def paginate(self, **given: Any) -> Any:
-            answer = {"Error": {"Code": "AccessDeniedException", "Message": "may not"}}
-            raise ClientError(answer, "FilterLogEvents")
-            yield
-
-    published(OTHER, ami_id=bake())
-    monkeypatch.setattr(aws, "logs", lambda target: Refusing())
-    messages: list[str] = []
-    made = gather_catalogue(AWS, [RECIPE], {LINE: Publish()}, [OTHER], messages.append, types=())
-    assert [image.xids for line in made.catalogue.lines for image in line.images] == [None]
-    assert len(messages) == 1 and "left out: the events of" in messages[0]
+    assert signed == ["matches", "unknown"], "only what channels hold is asked about"
 
 
 def test_an_image_with_a_damaged_record_has_no_sbom(bake: Bake) -> None:

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from kiln.base.errors import KilnError
-from kiln.consume.kinds import KINDS, pinned
-from kiln.consume.request import launch_request
+from kiln.consume import KINDS, launch_request, pinned
 from tests.unit.publish.channel import AWS, HOME, LINE, Bake, back, published
 
 

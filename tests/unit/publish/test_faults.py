@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -18,16 +17,14 @@ from botocore.exceptions import ClientError
 from kiln.base.errors import KilnError
 from kiln.base.tags import INPUT_DIGEST
 from kiln.base.tags import LINE as LINE_TAG
-from kiln.base.times import utc_now
+from kiln.base.vocabulary import utc_now
 from kiln.cloud import images
 from kiln.matrix.model import Publish
 from kiln.pipeline import plan as planning
 from kiln.publish import channels
-from kiln.publish import move as moves
-from kiln.publish.due import plan_night
-from kiln.publish.night import run_night
+from kiln.publish import promote as moves
+from kiln.publish.night import plan_night, run_night
 from kiln.publish.publish import Publication
-from kiln.publish.report import compare_with_former
 from kiln.publish.retire import Retirement, plan_retirement, retire
 from kiln.publish.sweep import leftovers, sweep
 from tests.unit.publish import faults
@@ -258,8 +255,7 @@ def a_night(world: World) -> Task:
         raise AssertionError("it is built already")
 
     def run() -> None:
-        compare = partial(compare_with_former, AWS, bring=lambda row, run_id: None)
-        for result in run_night(plan_night([line], AWS), build, publish, compare):
+        for result in run_night(plan_night([line], AWS), build, publish):
             if result.action == "failed":
                 raise KilnError(result.why, exit_status=1)
 

@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,10 @@ from kiln.cloud.target import Target
 from kiln.matrix.model import Publish
 from kiln.pipeline import plan as planning
 from kiln.pipeline.build import Outcome
-from kiln.publish import report
-from kiln.publish.due import DueRow, plan_night
+from kiln.publish import night as nights
 from kiln.publish.lines import Line
-from kiln.publish.night import finish_night, run_night
+from kiln.publish.night import DueRow, RowResult, finish_night, plan_night, run_night
 from kiln.publish.publish import Publication
-from kiln.publish.report import Comparison, RowResult, compare_with_former
 from tests.unit import commands
 from tests.unit.publish.channel import (
     AWS,
@@ -41,7 +38,6 @@ from tests.unit.publish.channel import (
     published,
     versions_of,
 )
-from tests.unit.publish.faults import faulty, refuses
 
 
 def planned(recipe: Recipe = RECIPE, **settings: int) -> DueRow:
@@ -92,7 +88,7 @@ def test_a_night_does_not_undo_a_rollback(
     # EC2 dates images to the second.
     hour = timedelta(hours=1)
     monkeypatch.setattr(
-        "kiln.publish.due.own_images",
+        "kiln.publish.night.own_images",
         lambda target: [
             replace(
                 image, created=datetime.now(timezone.utc) - hour * (2 - (image.ami_id == ami_id))
@@ -173,54 +169,17 @@ def test_a_night_looks_up_a_parent_once_for_all_rows_that_share_it(
     assert sorted(calls) == sorted([*parent, "DescribeImages", "GetParametersByPath"])
 
 
-def packages_of(*named: tuple[str, str]) -> dict[str, Any]:
-    packages = [
-        {"manager": "rpm", "name": name, "version": version, "release": "1", "arch": "noarch"}
-        for name, version in named
-    ]
-    return {**versions_of("510.47.03"), "packages": packages}
-
-
-def test_what_is_built_is_compared_with_the_release_before(bake: Bake) -> None:
-    first = bake(1, versions=packages_of(("curl", "8.3.0"), ("glibc", "2.26")))
-    published(ami_id=first)
-    assert compare_with_former(AWS, LINE, "nightly", lambda row, run_id: None) is None
-    second = bake(2, versions=packages_of(("curl", "8.4.0"), ("glibc", "2.27")))
-
-    def publish(line: Line, ami_id: str) -> Publication:
-        return published(ami_id=ami_id)
-
-    compare = partial(compare_with_former, AWS, bring=lambda row, run_id: None)
-    (row,) = run_night(to_publish(second), pytest.fail, publish, compare)
-    assert row.changed == ("glibc 2.26-1 → 2.27-1",)
-    assert row.diff is not None
-    assert (row.diff.before, row.diff.counts) == (first, {"high": 1, "medium": 0, "low": 1})
-    assert [change["name"] for change in row.diff.changes] == ["glibc", "curl"]
-    assert str(row.diff) == (
-        f"2 changes since {first} (1 high, 1 low): package glibc 2.26-1 → 2.27-1, "
-        "package curl 8.3.0-1 → 8.4.0-1"
+def test_a_night_says_what_differs_gravely_from_the_release_before(bake: Bake) -> None:
+    published(ami_id=bake(1))
+    second = bake(2, versions=versions_of("580.178.04"))
+    (row,) = run_night(
+        to_publish(second), pytest.fail, lambda line, ami_id: published(ami_id=ami_id)
+    )
+    assert (row.action, row.channel, row.changed) == (
+        *("built", "nightly"),
+        ("driver 510.47.03 → 580.178.04",),
     )
     assert (row.verdict or "").startswith("pass 2026-11-02")
-
-
-def test_a_release_whose_record_is_elsewhere_is_compared_when_it_was_fetched(
-    bake: Bake, tmp_path: Path
-) -> None:
-    published(ami_id=bake(1, versions=packages_of(("curl", "8.3.0"))))
-    published(ami_id=bake(2, versions=packages_of(("curl", "8.4.0"))))
-    before = tmp_path / "build" / RECIPE.name / "20261101T000000Z-aaaa"
-    elsewhere = before.rename(tmp_path / "elsewhere")
-    diff = compare_with_former(AWS, LINE, "nightly", lambda row, run_id: None)
-    assert diff is not None
-    assert diff.unknown == "no record of run 20261101T000000Z-aaaa here, so not compared"
-
-    def bring(row: str, run_id: str) -> None:
-        assert (row, run_id) == (RECIPE.name, "20261101T000000Z-aaaa")
-        elsewhere.rename(before)
-
-    fetched = compare_with_former(AWS, LINE, "nightly", bring)
-    assert fetched is not None
-    assert [change["name"] for change in fetched.changes] == ["curl"]
 
 
 def test_each_row_that_was_not_built_has_its_own_reason() -> None:
@@ -230,7 +189,7 @@ def test_each_row_that_was_not_built_has_its_own_reason() -> None:
         "al2-460-ecs": KilnError("al2-460-ecs: no capacity"),
         "al2-460": KilnError("it has no network"),
     }
-    results = run_night(night, lambda rows: Outcome(3, (), reasons), pytest.fail, pytest.fail)
+    results = run_night(night, lambda rows: Outcome(3, (), reasons), pytest.fail)
     assert [(row.row, row.action, row.why) for row in results] == [
         ("al2-460", "failed", "it has no network"),
         ("al2-460-ecs", "failed", "al2-460-ecs: no capacity"),
@@ -248,11 +207,11 @@ def test_a_row_whose_parent_ami_is_gone_fails_and_stops_no_other(bake: Bake) -> 
     commands_by_row = {RECIPE.name: "./invoke build"}
     assert plan_data(night, commands_by_row)["impossible"][0]["row"] == "al2-gone"
     assert "fail   al2-gone: source AMI not found" in plan_text(night, commands_by_row)
-    (failed,) = finish_night(night[:1], {}, {}, compare=lambda line, channel: None)
+    (failed,) = finish_night(night[:1], {}, {})
     assert (failed.row, failed.action, failed.line) == ("al2-gone", "failed", LINE)
     assert "SSM has no such parameter" in failed.why
     reason = {RECIPE.name: KilnError("no capacity")}
-    results = run_night(night, lambda rows: Outcome(1, (), reason), pytest.fail, pytest.fail)
+    results = run_night(night, lambda rows: Outcome(1, (), reason), pytest.fail)
     assert [(row.row, row.action) for row in results] == [
         ("al2-gone", "failed"),
         (RECIPE.name, "failed"),
@@ -264,20 +223,9 @@ def test_a_row_that_fails_to_publish_keeps_what_its_build_took(bake: Bake) -> No
         raise KilnError("no such region")
 
     ami_id = bake(1)
-    (row,) = run_night(to_publish(ami_id), pytest.fail, publish, lambda line, channel: None)
+    (row,) = run_night(to_publish(ami_id), pytest.fail, publish)
     assert (row.action, row.why) == ("failed", "not published: no such region")
     assert (row.line, row.ami_id) == (LINE, ami_id)
-
-
-def test_what_cannot_be_compared_is_published_all_the_same(bake: Bake) -> None:
-    def compare(line: str, channel: str) -> Comparison | None:
-        with faulty(refuses("GetParameterHistory", "AccessDeniedException")):
-            return compare_with_former(AWS, line, channel, pytest.fail)
-
-    night = to_publish(bake(1))
-    (row,) = run_night(night, pytest.fail, lambda line, ami_id: published(ami_id=ami_id), compare)
-    assert (row.action, row.channel) == ("built", "nightly")
-    assert str(row.diff).startswith("to the release before: not compared: the history of nightly")
 
 
 RESULTS = [
@@ -291,19 +239,6 @@ RESULTS = [
         usd=0.25,
         verdict="pass 2026-11-02 c0ffee0",
         changed=("kernel 1 → 2",),
-        diff=Comparison(
-            *("ami-0b", ("kernel 1 → 2",), {"high": 1, "medium": 0, "low": 0}),
-            changes=(
-                {
-                    "severity": "high",
-                    "kind": "kernel",
-                    "name": "boots",
-                    "old": "1",
-                    "new": "2",
-                    "what": "changed",
-                },
-            ),
-        ),
     ),
     RowResult("row-b", "failed", "no capacity | anywhere", line="al2/x/base/x86_64"),
     RowResult(
@@ -319,13 +254,12 @@ COUNTS = "1 built, 1 skipped, 1 failed, instances $0.25"
 
 @pytest.mark.parametrize("name", ["report.json", "report.md", "report.html"])
 def test_each_form_of_the_report_has_every_column_of_every_row(tmp_path: Path, name: str) -> None:
-    report.write(RESULTS, str(tmp_path))
+    nights.write_report(RESULTS, str(tmp_path))
     text = (tmp_path / name).read_text()
     assert ("<have>" in text) == (name != "report.html")
     text = html.unescape(text)
     built = ("row-a", "built", "its inputs <have> changed", "ami-0a", "12.5", "0.25", "97 passed")
-    diff = ("kernel 1 → 2", "ami-0b", "high")
-    words = (*built, *diff, "al2/classic/base/x86_64", "pass 2026-11-02 c0ffee0")
+    words = (*built, "kernel 1 → 2", "al2/classic/base/x86_64", "pass 2026-11-02 c0ffee0")
     skipped = ("row-c", "same inputs", "al2/y/base/x86_64", "nightly", "pass 2026-11-01 c0ffee0")
     if name == "report.md":
         assert text.startswith(f"## AMI Kiln, nightly: {COUNTS}\n")
@@ -349,12 +283,12 @@ def test_a_topic_of_another_region_gets_the_report_and_no_more_than_a_message_ta
     monkeypatch.setattr(BaseClient, "_make_api_call", call)
     topic = client("sns", OTHER).create_topic(Name="nights")["TopicArn"]
     # A file's name may have bytes that are not UTF-8.
-    report.send(AWS, topic, [RowResult("row-a", "failed", "\udcff" + "→" * 100_000)])
+    nights.send_report(AWS, topic, [RowResult("row-a", "failed", "\udcff" + "→" * 100_000)])
     ((region, message),) = list(sent)
     assert region == OTHER
     assert len(message["Message"].encode()) <= 262144
     assert message["Message"].startswith("failed  row-a    \\udcff→")
-    report.send(AWS, topic, RESULTS)
+    nights.send_report(AWS, topic, RESULTS)
     assert sent[-1][1]["Subject"] == f"AMI Kiln, nightly: {COUNTS}"
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import build_dir
+from kiln.base.processes import Stop
 from kiln.base.progress import Progress
-from kiln.base.stopping import Stop
 from kiln.base.tags import INPUT_DIGEST
 from kiln.cli.options import RecordSettings
 from kiln.cloud.runs import Run
@@ -25,9 +25,7 @@ from kiln.pipeline import record, records
 from kiln.pipeline.draft import Draft, cleaned_up
 from kiln.pipeline.records import RecordsBucket
 from kiln.publish import channels
-from kiln.publish.due import plan_night
-from kiln.publish.night import finish_night, newest_builds, read_plan
-from kiln.publish.report import RowResult
+from kiln.publish.night import RowResult, finish_night, newest_builds, plan_night, read_plan
 from tests.unit.publish import faults
 from tests.unit.publish.channel import AWS, HOME, LINE, RECIPE, Bake, a_line, published, resolved
 from tests.unit.publish.faults import faulty
@@ -104,7 +102,7 @@ WRONG = {
     ),
     "another run's": (other_run(), "another run's record"),
     "another row's": (
-        record.as_text(a_record(run_id=RUN, recipe={"name": "al2023-x"})).encode(),
+        record.as_text(a_record(run_id=RUN, recipe=RECIPE.changed(name="al2023-x"))).encode(),
         "another run's record",
     ),
 }
@@ -222,7 +220,7 @@ def moved_to_tonight(shelf: RecordsBucket) -> None:
 def finished(planned: dict[str, str]) -> RowResult:
     night = plan_night([a_line()], AWS)
     builds = newest_builds([RECIPE], lambda recipe: None, pytest.fail)
-    (result,) = finish_night(night, planned, builds, lambda line, channel: None)
+    (result,) = finish_night(night, planned, builds)
     return result
 
 

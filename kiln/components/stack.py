@@ -1,4 +1,4 @@
-"""NVIDIA's driver and what belongs to it: repository, fabric manager, IMEX, MIG, clocks."""
+"""The GPU stack: NVIDIA's driver and what belongs to it, CUDA and its libraries, EFA."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kiln import facts
+from kiln.base import versions
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.components.component import Component, Download, download, packages, repository
@@ -174,4 +175,76 @@ GPU_MIG = Component(
 BOOST_CLOCKS = Component(
     name="boost-clocks",
     what="the GPUs' highest application clocks, set at every boot where the driver allows it",
+)
+
+
+CUDA = Component(
+    name="cuda",
+    what="CUDA toolkit",
+    needs="cuda",
+    version="CUDA_VERSION",
+    packages={"CUDA_PACKAGES": "cuda"},
+    environment=lambda recipe: {"CUDA_SERIES": versions.series(recipe.cuda or "")},
+)
+
+CUDNN = Component(
+    name="cudnn",
+    what="cuDNN for that CUDA",
+    needs="cudnn",
+    built_for="cuda",
+    version="CUDNN_VERSION",
+    packages={"CUDNN_PACKAGES": "cudnn"},
+)
+
+NCCL = Component(
+    name="nccl",
+    what="NCCL packages for that CUDA",
+    needs="nccl",
+    built_for="cuda",
+    version="NCCL_VERSION",
+    packages={"NCCL_PACKAGES": "nccl"},
+)
+
+NCCL_TESTS = Component(
+    name="nccl-tests",
+    what="NVIDIA's nccl-tests in /opt/nccl-tests, built with the image's CUDA, NCCL and Open MPI",
+    needs="nccl",
+    built_for="cuda",
+    packages={"NCCL_TESTS_OS_PACKAGES": "nccl-tests"},
+    # The newest release that builds with the recipe's CUDA.
+    downloads=lambda recipe: download(recipe, "NCCL_TESTS", recipe.cuda or ""),
+)
+
+GDRCOPY = Component(
+    name="gdrcopy",
+    what="GDRCopy library and kernel module",
+    needs="gdrcopy",
+    version="GDRCOPY_VERSION",
+    urls=("GDRCOPY",),
+)
+
+
+def _efa_environment(recipe: Recipe) -> dict[str, str]:
+    """Whether to skip the installer's aws-ofi-nccl for one from source."""
+    bundled = facts.bundles_plugin(recipe.efa or "", recipe.arch, recipe.distro.id)
+    return {"EFA_SKIP_PLUGIN": "yes" if recipe.ofi_nccl and bundled else ""}
+
+
+EFA = Component(
+    name="efa",
+    what="EFA installer (driver, libfabric, Open MPI), its signature checked",
+    needs="efa",
+    version="EFA_INSTALLER_VERSION",
+    urls=("EFA_INSTALLER", "EFA_SIGNATURE", "EFA_KEY"),
+    keys={"EFA_KEY_FINGERPRINT": "efa"},
+    environment=_efa_environment,
+)
+
+AWS_OFI_NCCL = Component(
+    name="aws-ofi-nccl",
+    what="NCCL's EFA plugin from source, for installers that do not bundle it",
+    needs="ofi_nccl",
+    version="AWS_OFI_NCCL_VERSION",
+    packages={"AWS_OFI_NCCL_OS_PACKAGES": "aws-ofi-nccl"},
+    urls=("AWS_OFI_NCCL",),
 )

@@ -1,1 +1,0 @@
-"""Documents that launch a channel's image: what each kind of team pastes or applies."""
