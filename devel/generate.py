@@ -19,7 +19,7 @@ from kiln.catalogue import model as catalogue_model
 from kiln.cli.output import output
 from kiln.cloud import iam
 from kiln.compat import rules
-from kiln.compat.unconfirmed import unconfirmed_of_row
+from kiln.compat.engine import unconfirmed_of_row
 from kiln.facts import instance_types
 from kiln.image import version_info
 from kiln.matrix import load, model

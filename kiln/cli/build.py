@@ -124,7 +124,7 @@ def _build(
 ) -> int:
     """Build the recipes, or show the plan, and print the outcome; return the exit status."""
     from kiln.base.progress import Progress
-    from kiln.compat.unconfirmed import unconfirmed_of_row
+    from kiln.compat.engine import unconfirmed_of_row
     from kiln.pipeline import build as builds
 
     progress = Progress()

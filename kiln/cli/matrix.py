@@ -116,7 +116,7 @@ def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, 
     """Return the findings for a combination, or for the whole matrix if nothing is given."""
     from kiln.base import overlay
     from kiln.compat import engine
-    from kiln.compat.unconfirmed import unconfirmed_of_row
+    from kiln.compat.engine import unconfirmed_of_row
     from kiln.components import rendered
     from kiln.facts import table
     from kiln.matrix import load
@@ -125,7 +125,9 @@ def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, 
 
     if chosen := {name: value for name, value in versions.items() if value is not None}:
         _require_versions(chosen)
-        return engine.check_combination(**chosen, strict=strict)  # type: ignore[arg-type]
+        kind = chosen.pop("instance_type", None)
+        types = (kind,) if kind else ()
+        return engine.check_combination(**chosen, instance_types=types, strict=strict)  # type: ignore[arg-type]
     recipes, publishing = load.load_recipes(), load.load_publishing()
     homes = {recipe.row.account.region for recipe in recipes} - {None}
     require_regions(map(str, homes), "`aws.region`:")
@@ -150,7 +152,6 @@ def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, 
 def _require_versions(chosen: Mapping[str, str]) -> None:
     """Require a distribution, a driver, and whole versions that the flavor has."""
     from kiln.base import vocabulary
-    from kiln.compat import engine
 
     forms = {
         "driver": (vocabulary.DRIVER, "580.178.04"),
@@ -172,13 +173,8 @@ def _require_versions(chosen: Mapping[str, str]) -> None:
             raise KilnError(f"--{name} needs --flavor {flavor}")
     for name, (form, example) in forms.items():
         value = chosen.get(name)
-        latest = value == engine.LATEST and name not in flavors
-        if value is not None and not form.fits(value) and not latest:
-            close = engine.nearest_version(name, value)
-            raise KilnError(
-                f"--{name} {value} is not a version such as {example}",
-                hint=f"did you mean {close}?" if close else "",
-            )
+        if value is not None and not form.fits(value):
+            raise KilnError(f"--{name} {value} is not a version such as {example}")
 
 
 def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
@@ -187,7 +183,7 @@ def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
     `width` is the terminal's width in columns; a pipe gets unfolded lines.
     """
     from kiln.base.errors import Finding, errors, findings_lines, gravest_last
-    from kiln.compat.unconfirmed import RULE
+    from kiln.compat.engine import UNCONFIRMED
 
     if width is None and sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
@@ -208,7 +204,7 @@ def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
             "./invoke preflight)"
         )
     number = answer["unconfirmed_facts"]
-    if number and not any(finding.rule == RULE for finding in findings):
+    if number and not any(finding.rule == UNCONFIRMED for finding in findings):
         by_row = answer.get("unconfirmed_by_row", {})
         rows = f" ({sum(map(bool, by_row.values()))} of {len(by_row)} AMIs)" if by_row else ""
         lines.append(f"{_counted(number, 'unconfirmed fact')}{rows}: see check --strict")

@@ -42,16 +42,15 @@ class Kernel:
 class Case:
     """A recipe on a day for some instance types, and what the facts say about it.
 
-    `build_types` names the types that bake and check. `latest` names the fields that were requested
-    as `latest`. `complete` is true for a row of a matrix: what is None is not on the image. On the
-    command line it is only unspecified, and no rule judges it.
+    `build_types` names the types that bake and check. `complete` is true for a row of a matrix:
+    what is None is not on the image. On the command line it is only unspecified, and no rule judges
+    it.
     """
 
     recipe: Recipe
     today: date
     types: tuple[InstanceType, ...] = ()
     build_types: tuple[str, ...] = ()
-    latest: tuple[str, ...] = ()
     complete: bool = True
 
     def with_value(self, field: str, value: str) -> Case:
@@ -194,7 +193,7 @@ class Objection:
     """One clash: what clashes, what to do about it, and why it matters.
 
     `unsure`: it rests on an unconfirmed fact and only warns. `advice`: the combination works, but a
-    person should know; it only warns and blocks nothing. `level` and `source` replace the rule's.
+    person should know; it only warns and blocks nothing. `source` replaces the rule's.
     """
 
     message: str
@@ -202,7 +201,6 @@ class Objection:
     why: str = ""
     unsure: bool = False
     advice: bool = False
-    level: str = ""
     source: str = ""
 
 

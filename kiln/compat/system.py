@@ -253,17 +253,6 @@ def kernel_too_old(recipe: Recipe, case: Case) -> Objections:
             yield Objection(message, "pin a newer kernel, or choose an older version")
 
 
-@rule("KERN-HEADERS")
-def built_for_the_running_kernel(recipe: Recipe, case: Case) -> Objections:
-    """DKMS must build for the kernel that boots: `kernel` reboots into it."""
-    order = [name for name in recipe.components if name in {"kernel", "nvidia-driver"}]
-    if order == ["nvidia-driver", "kernel"]:
-        yield Objection(
-            "the driver is built for another kernel than the one that `kernel` installs",
-            "bake `kernel` before `nvidia-driver` (kiln/components/__init__.py)",
-        )
-
-
 @type_rule("ARCH-INSTANCE")
 def same_arch(recipe: Recipe, case: Case, kind: InstanceType) -> Objections:
     """An AMI boots on one processor architecture."""
@@ -316,10 +305,3 @@ def retired_type(recipe: Recipe, case: Case) -> Objections:
             f"EC2 no longer offers {', '.join(gone)} (as of {table('instances')['as_of'][:7]})",
             "remove retired types from target_instance_types, unless your account has them",
         )
-
-
-@rule("PIN-LATEST")
-def unpinned(recipe: Recipe, case: Case) -> Objections:
-    """Two builds of one row must give the same AMI."""
-    for name in case.latest:
-        yield Objection(f"{name}: `latest` is not a version", "name a version")
