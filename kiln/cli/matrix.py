@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,8 @@ from kiln.cli.output import FORMAT, log, output, table
 from kiln.cli.task import Flags, task
 
 if TYPE_CHECKING:
-    from kiln.base.errors import Finding
     from kiln.base.recipe import Recipe
     from kiln.packer.lock import LockDiff
-    from kiln.packer.validate import Validation
     from kiln.pipeline.record import Record
 
 _STYLES = {"verified": "green", "failed": "red", "unverified": "yellow"}
@@ -311,6 +309,7 @@ def render(check: bool = False) -> int:
 @task("Matrix")
 def validate(no_install: bool = False) -> int:
     """Validate the rendered HCL with the policy and Packer."""
+    from kiln.base.errors import by_cause, findings_lines
     from kiln.matrix import load
     from kiln.packer import program
     from kiln.packer import validate as validation
@@ -319,29 +318,21 @@ def validate(no_install: bool = False) -> int:
     recipes = load.load_recipes()
     packer = program.find_packer(install=not no_install, say=log)
     results = validation.validate_recipes(recipes, packer)
-    output([result.as_json() for result in results], _verdicts(results))
+    rows = [
+        {"name": name, "valid": not found, "findings": [finding.as_json() for finding in found]}
+        for name, found in results.items()
+    ]
+    invalid = [name for name, found in results.items() if found]
+    lines = [f"{'INVALID' if row['findings'] else 'valid'}  {row['name']}" for row in rows]
+    lines += findings_lines(by_cause(finding for found in results.values() for finding in found))
+    lines.append(
+        f"{len(rows) - len(invalid)} of {len(rows)} AMIs have valid HCL; not judged here: whether "
+        "their versions exist and work together (./invoke check)"
+    )
+    output(rows, "\n".join(lines))
     if stale_files(recipes):
         log(f"{shown_packer()}/ is stale, and was not judged: {renewal()} brings it up to date")
-    return 0 if all(result.valid for result in results) else INVALID_INPUT
-
-
-def _verdicts(results: Sequence[Validation]) -> str:
-    """Return a line for each row, each distinct finding once with its rows, and the sum."""
-    causes: dict[tuple[str, str], Finding] = {}
-    for result in results:
-        for finding in result.findings:
-            key = (finding.rule, finding.message)
-            rows = causes[key].rows if key in causes else ()
-            names = tuple(dict.fromkeys([*rows, result.name]))
-            causes[key] = replace(causes.get(key, finding), rows=names)
-    valid = sum(result.valid for result in results)
-    lines = [
-        *(f"{'valid' if r.valid else 'INVALID'}  {r.name}  {r.seconds:.1f} s" for r in results),
-        *map(str, causes.values()),
-        f"{valid} of {len(results)} AMIs have valid HCL; not judged here: whether their versions "
-        "exist and work together (./invoke check)",
-    ]
-    return "\n".join(lines)
+    return INVALID_INPUT if invalid else 0
 
 
 @task("Matrix")
