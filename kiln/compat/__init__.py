@@ -259,21 +259,10 @@ TYPE_CHECKS: dict[str, _TypeCheck] = {}
 def rule(rule_id: str, *, reads_types: bool = False) -> Callable[[_Check], _Check]:
     """Register a function as the check of a rule. `reads_types`: it looks at `case.types`, so that
     it runs again for each type that the image may serve."""
-
-    def register(check: _Check) -> _Check:
-        CHECKS[rule_id] = check
-        if reads_types:
-            READS_TYPES.add(rule_id)
-        return check
-
-    return register
+    READS_TYPES.update({rule_id} if reads_types else ())
+    return lambda check: CHECKS.setdefault(rule_id, check)
 
 
 def type_rule(rule_id: str) -> Callable[[_TypeCheck], _TypeCheck]:
     """Register a function as the check of a rule on each instance type."""
-
-    def register(check: _TypeCheck) -> _TypeCheck:
-        TYPE_CHECKS[rule_id] = check
-        return check
-
-    return register
+    return lambda check: TYPE_CHECKS.setdefault(rule_id, check)

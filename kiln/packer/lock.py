@@ -37,21 +37,19 @@ Lock = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class LockDiff:
-    """What an update of the lock file would change: entries by name; `changed` has old and new."""
+    """What an update of the lock file would change: entries by name; a changed one is in both."""
 
-    added: dict[str, str]
     removed: dict[str, str]
-    changed: dict[str, tuple[str, str]]
+    added: dict[str, str]
 
     def __bool__(self) -> bool:
-        return bool(self.added or self.removed or self.changed)
+        return bool(self.removed or self.added)
 
     def as_text(self) -> str:
-        """The diff for a person: + and - for added and removed entries, ~ for changed ones."""
-        lines = [f"+ {name}  {what}" for name, what in sorted(self.added.items())]
-        lines += [f"- {name}  {what}" for name, what in sorted(self.removed.items())]
-        for name, (old, new) in sorted(self.changed.items()):
-            lines += [f"~ {name}", f"    - {old}", f"    + {new}"]
+        """The diff for a person: - for removed and + for added entries, sorted by name."""
+        entries = [(name, f"- {name}  {what}") for name, what in self.removed.items()]
+        entries += [(name, f"+ {name}  {what}") for name, what in self.added.items()]
+        lines = [line for _, line in sorted(entries, key=lambda entry: entry[0])]
         return "\n".join(lines) or f"{overlay.shown_path(paths.lock_file())} is up to date"
 
 
@@ -59,13 +57,8 @@ def compare_locks(old: Lock, new: Lock) -> LockDiff:
     """Return the difference of two locks, by URL and by package in a repository."""
     before, after = _flat(old), _flat(new)
     return LockDiff(
-        added={name: after[name] for name in after.keys() - before.keys()},
-        removed={name: before[name] for name in before.keys() - after.keys()},
-        changed={
-            name: (before[name], after[name])
-            for name in before.keys() & after.keys()
-            if before[name] != after[name]
-        },
+        removed={name: what for name, what in before.items() if after.get(name) != what},
+        added={name: what for name, what in after.items() if before.get(name) != what},
     )
 
 

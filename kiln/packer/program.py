@@ -22,7 +22,6 @@ from kiln.base.errors import operation_failed
 from kiln.facts.tables import http_reason, table
 
 Version = tuple[int, int, int]
-WHOLE_FOLDER = "."
 FOLDER_1_6 = "packer-1.6"
 # For the rehearsal of `--target aws` on a machine without a network.
 TESTS_ALLOW_1_6 = "KILN_TESTS_ALLOW_PACKER_1_6_IN_AWS"
@@ -58,7 +57,7 @@ class Packer:
     @property
     def template(self) -> str:
         """The path that it reads, relative to an AMI's folder."""
-        return WHOLE_FOLDER if self.has_plugins else FOLDER_1_6
+        return "." if self.has_plugins else FOLDER_1_6
 
     def environment(self, variables: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return the variables (default: the process's own) with those for Packer added: no call to

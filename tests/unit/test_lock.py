@@ -346,7 +346,7 @@ def test_the_checksums_of_a_build_on_aws_are_locked_from_its_record(builds, lock
     assert locking(update=False, run=named) == 0
     assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
     assert artifact(locked, PLUGIN)["source"] == "seen by run 20261122T000000Z-abcd"
-    assert f"~ {PLUGIN}" in capsys.readouterr().out
+    assert f"+ {PLUGIN}" in capsys.readouterr().out
 
 
 def test_a_run_that_never_got_to_its_checks_has_nothing_to_lock(builds):
