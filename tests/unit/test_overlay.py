@@ -222,7 +222,7 @@ OVER = {
     ),
     "mig.yaml": (
         "driver_minimums: [{gpus: [A100-40GB], driver: 590.44.01}]",
-        {"instance_type": "p4d.24xlarge", "mig_config": "all-1g.5gb"},
+        {"instance_types": ["p4d.24xlarge"], "mig_config": "all-1g.5gb"},
         "MIG-DRV: needs driver >= 590.44.01",
     ),
 }
