@@ -9,7 +9,7 @@ compares come from `kiln.facts`: no rule holds a version of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from functools import cache
 from typing import Any, TypeAlias
@@ -52,11 +52,6 @@ class Case:
     types: tuple[InstanceType, ...] = ()
     build_types: tuple[str, ...] = ()
     complete: bool = True
-
-    def with_value(self, field: str, value: str) -> Case:
-        """The case with another value of one field of its recipe."""
-        changed: dict[str, Any] = {field: value}
-        return replace(self, recipe=self.recipe.changed(**changed))
 
     @property
     def distro(self) -> dict[str, Any]:

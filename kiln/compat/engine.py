@@ -294,7 +294,10 @@ def _way_out(case: Case, clash: Clash, present: Sequence[Clash]) -> str:
     others = _blocking(present) - {clash.rule.id}
     ways: dict[str, bool] = {}
     for field in clash.rule.moves:
-        left = {value: clashes(case.with_value(field, value)) for value in _values(case, field)}
+        left = {
+            value: clashes(replace(case, recipe=case.recipe.changed(**{field: value})))
+            for value in _values(case, field)
+        }
         fitting = [value for value in left if _blocking(left[value]) <= others]
         if fitting:
             best = min(fitting, key=lambda value: len(left[value]))

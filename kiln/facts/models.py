@@ -384,6 +384,9 @@ class Kernels(Block):
 
 
 class ParentImage(SourceAmi):
+    """How the parent AMI is found: a public SSM parameter, or an owner and a name filter. `{arch}`,
+    `{deb_arch}`, `{kubernetes}` and `{parallelcluster}` are filled in per row."""
+
     ssm_parameter: (
         Annotated[
             str,

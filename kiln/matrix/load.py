@@ -34,27 +34,27 @@ def load_recipes(path: Path | None = None) -> list[Recipe]:
     return [recipe for recipe, _ in _load(path)]
 
 
-def load_publishing(path: Path | None = None) -> dict[str, Publish]:
+def load_publishing() -> dict[str, Publish]:
     """The `publish` settings of each row, by the name of its recipe."""
-    return {recipe.name: publish for recipe, publish in _load(path)}
+    return {recipe.name: publish for recipe, publish in _load(None)}
 
 
-def load_account(name: str, path: Path | None = None) -> Account:
+def load_account(name: str) -> Account:
     """The `aws` settings of the row of that name; those of `defaults` if there is none."""
-    accounts = {recipe.name: recipe.row.account for recipe in load_recipes(path)}
-    return accounts[name] if name in accounts else default_account(path)
+    accounts = {recipe.name: recipe.row.account for recipe in load_recipes()}
+    return accounts[name] if name in accounts else default_account()
 
 
-def default_account(path: Path | None = None) -> Account:
+def default_account() -> Account:
     """The `aws` settings of `defaults`."""
-    document, model = _files(path)[0]
+    document, model = _files(None)[0]
     return _with_aws(Account(), _Layer(document, ("defaults",), model.defaults), None)
 
 
-def default_telemetry(path: Path | None = None) -> Telemetry:
+def default_telemetry() -> Telemetry:
     """The `telemetry` settings of `defaults`, with the overlays'."""
-    set_ones = [model.defaults.telemetry for _, model in _files(path)]
-    return next((settings for settings in reversed(set_ones) if settings), Telemetry())
+    found = [model.defaults.telemetry for _, model in _files(None) if model.defaults.telemetry]
+    return found[-1] if found else Telemetry()
 
 
 def default_publishing() -> Publish:
@@ -314,7 +314,7 @@ class _Variant:
 
     def mistakes(self) -> list[Finding]:
         """Why the variant is not a recipe; the first kind of mistake only."""
-        kinds = (self._bad_snapshot, self._conflicts, self._lacking, self._bad_placeholders)
+        kinds = (self._bad_snapshot, self._conflicts, self._lacking)
         return next((found for kind in kinds if (found := list(kind()))), [])
 
     def _at(self, path: Path_, why: str) -> Finding:
@@ -350,6 +350,14 @@ class _Variant:
         if self.flavor not in self.parents:
             what = f"{self.row.distro} has no parent AMI for flavor {self.flavor!r}; it has: "
             yield mistake(row.place("flavors"), what + ", ".join(self.parents))
+            return
+        for key, text in self.parents[self.flavor].model_dump(exclude_none=True).items():
+            for name in names_in(text):
+                if self.placeholders[name] is None:
+                    path = ("parents", self.flavor, key)
+                    place = self.distro.place(*path) if self.distro.has(*path) else row.place()
+                    what = f"{{{name}}} needs a value, but the row has no `{name}`"
+                    yield mistake(place, what)
         if self.get("instance_type") is None:
             what = f"no instance_type for {self.arch}: give it in the row or in `defaults`"
             yield mistake(row.place(), what)
@@ -363,25 +371,6 @@ class _Variant:
         if elsewhere := key_elsewhere(self.account.kms_key_id, self.account.region):
             why = f"the key is in {elsewhere}, and the build in {self.account.region}"
             yield self._at(("aws", "kms_key_id"), why)
-
-    def _bad_placeholders(self) -> Iterator[Finding]:
-        """Mistakes in the `{…}` of the parent AMI's name for this row."""
-        for key, text in self.parents[self.flavor].model_dump(exclude_none=True).items():
-            path = ("parents", self.flavor, key)
-            own = self.distro.has(*path)
-            place = self.distro.place(*path) if own else self.layers[-1].place()
-            try:
-                names = names_in(text)
-            except ValueError as error:
-                yield mistake(place, str(error))
-                continue
-            for name in names:
-                if name not in self.placeholders:
-                    hint = did_you_mean(name, self.placeholders)
-                    yield mistake(place, f"unknown placeholder {{{name}}}: {hint}")
-                elif self.placeholders[name] is None:
-                    needs = f"{{{name}}} needs a value, but the row has no `{name}`"
-                    yield mistake(place, needs)
 
 
 def _bad_names(files: Sequence[_File]) -> Iterator[Finding]:

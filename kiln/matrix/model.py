@@ -19,8 +19,9 @@ from kiln.base.account import (
     key_elsewhere,
 )
 from kiln.base.errors import did_you_mean
-from kiln.base.recipe import Acceptance, Kubernetes, Label, Release, SourceAmi, Stack, Volume
+from kiln.base.recipe import Acceptance, Kubernetes, Label, Release, Stack, Volume
 from kiln.base.vocabulary import Arch, Family, Flavor, PackageManager
+from kiln.facts.models import ParentImage
 from kiln.telemetry.settings import Telemetry
 
 Id = Annotated[str, vocabulary.ID]
@@ -144,7 +145,7 @@ class DistroSettings(Block):
     root_device: Annotated[str, vocabulary.DEVICE] | None = None
     cuda_repo: Annotated[str, vocabulary.CUDA_REPO] | None = None
     """NVIDIA's name of the distribution in its CUDA repository"""
-    parents: dict[Flavor, SourceAmi] = {}
+    parents: dict[Flavor, ParentImage] = {}
     """parent AMI per flavor"""
 
     @field_validator("*", mode="before")

@@ -28,16 +28,8 @@ from kiln.components import Component, Step, rendered
 from kiln.facts import packages, table
 from kiln.packer.program import FOLDER_1_6
 
-
-@dataclass(frozen=True)
-class Link:
-    """A symbolic link; `target` is relative to the folder that the link is in."""
-
-    target: str
-
-
-# Path in a folder → its content.
-Tree = Mapping[str, "str | Link"]
+# Path in a folder → its text, or the target of a symbolic link.
+Tree = Mapping[str, str | Path]
 
 CHECKOUT = ".."  # from packer/ in it
 SHARED = "shared"
@@ -46,11 +38,11 @@ RECIPE_JSON = f"files/{rendered.RECIPE_JSON}"
 SETTINGS = "settings.auto.pkrvars.hcl"
 _SHARED_FILES = ("variables", "source", "build", "plugins")
 LINKS = {
-    **{f"{name}.pkr.hcl": Link(f"../{SHARED}/{name}.pkr.hcl") for name in _SHARED_FILES},
-    f"{FOLDER_1_6}/{RECIPE}": Link(f"../{RECIPE}"),
-    f"{FOLDER_1_6}/variables.pkr.hcl": Link(f"../../{SHARED}/variables.pkr.hcl"),
-    f"{FOLDER_1_6}/source.pkr.hcl": Link(f"../../{SHARED}/{FOLDER_1_6}/source.pkr.hcl"),
-    f"{FOLDER_1_6}/build.pkr.hcl": Link(f"../../{SHARED}/build.pkr.hcl"),
+    **{f"{name}.pkr.hcl": Path(f"../{SHARED}/{name}.pkr.hcl") for name in _SHARED_FILES},
+    f"{FOLDER_1_6}/{RECIPE}": Path(f"../{RECIPE}"),
+    f"{FOLDER_1_6}/variables.pkr.hcl": Path(f"../../{SHARED}/variables.pkr.hcl"),
+    f"{FOLDER_1_6}/source.pkr.hcl": Path(f"../../{SHARED}/{FOLDER_1_6}/source.pkr.hcl"),
+    f"{FOLDER_1_6}/build.pkr.hcl": Path(f"../../{SHARED}/build.pkr.hcl"),
 }
 """What a row's folder takes from `packer/shared`."""
 
@@ -164,13 +156,13 @@ def packer_tree(rows: Iterable[Rendered], root: Path) -> Tree:
     """Return what `packer/`, which `KILN_PACKER_DIR` may have moved to `root`, holds."""
     checkout = Path(os.path.relpath(ROOT, root.resolve())).as_posix()
     shared = shared_files(components.everything(), checkout=checkout)
-    tree: dict[str, str | Link] = {f"{SHARED}/{path}": text for path, text in shared.items()}
+    tree: dict[str, str | Path] = {f"{SHARED}/{path}": text for path, text in shared.items()}
     for row in rows:
         line = row.recipe.line
         tree |= {f"{line}/{path}": link for path, link in LINKS.items()}
         if variables := _settings(row.recipe):
             tree[f"{line}/{SETTINGS}"] = variables
-            tree[f"{line}/{FOLDER_1_6}/{SETTINGS}"] = Link(f"../{SETTINGS}")
+            tree[f"{line}/{FOLDER_1_6}/{SETTINGS}"] = Path(f"../{SETTINGS}")
         tree |= {f"{line}/{path}": text for path, text in row.own.items()}
     return tree
 
@@ -423,16 +415,16 @@ def _rendered_files(root: Path, folder: str) -> list[Path]:
     return [file for file in present if file.is_file() or file.is_symlink()]
 
 
-def _put(path: Path, content: str | Link) -> None:
+def _put(path: Path, content: str | Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)  # writing to a link would change what it leads to
-    if isinstance(content, Link):
-        path.symlink_to(content.target)
+    if isinstance(content, Path):
+        path.symlink_to(content)
     else:
         path.write_text(content, encoding="utf-8")
 
 
-def _is_there(path: Path, content: str | Link) -> bool:
-    if isinstance(content, Link) or path.is_symlink():
-        return path.is_symlink() and Link(str(path.readlink())) == content
+def _is_there(path: Path, content: str | Path) -> bool:
+    if isinstance(content, Path) or path.is_symlink():
+        return path.is_symlink() and path.readlink() == content
     return path.is_file() and path.read_bytes() == content.encode()
