@@ -35,7 +35,6 @@ CHECKOUT = ".."  # from packer/ in it
 SHARED = "shared"
 RECIPE = "recipe.pkr.hcl"
 RECIPE_JSON = f"files/{rendered.RECIPE_JSON}"
-SETTINGS = "settings.auto.pkrvars.hcl"
 _SHARED_FILES = ("variables", "source", "build", "plugins")
 LINKS = {
     **{f"{name}.pkr.hcl": Path(f"../{SHARED}/{name}.pkr.hcl") for name in _SHARED_FILES},
@@ -47,7 +46,7 @@ LINKS = {
 """What a row's folder takes from `packer/shared`."""
 
 # What render writes into a row's folder.
-_OF_A_ROW = (RECIPE, *LINKS, "files", SETTINGS, f"{FOLDER_1_6}/{SETTINGS}")
+_OF_A_ROW = (RECIPE, *LINKS, "files")
 # Files of a folder that are named in a line.
 _FEW = 5
 
@@ -160,9 +159,6 @@ def packer_tree(rows: Iterable[Rendered], root: Path) -> Tree:
     for row in rows:
         line = row.recipe.line
         tree |= {f"{line}/{path}": link for path, link in LINKS.items()}
-        if variables := _settings(row.recipe):
-            tree[f"{line}/{SETTINGS}"] = variables
-            tree[f"{line}/{FOLDER_1_6}/{SETTINGS}"] = Path(f"../{SETTINGS}")
         tree |= {f"{line}/{path}": text for path, text in row.own.items()}
     return tree
 
@@ -251,30 +247,6 @@ def time_limit(account: Account, component: str) -> float:
     limits = account.time_limits
     limit = limits.get(component) or limits.get("all") or table("packer")["time_limit"]
     return float(limit[:-1]) * {"s": 1, "m": 60, "h": 3600}[limit[-1]]
-
-
-def _settings(recipe: Recipe) -> str:
-    """Return the row's `aws` settings as a file of variables that Packer reads by itself.
-
-    They belong to no image, so they are not in the digest, and a run gives Packer its own. Empty if
-    none is set. EC2 is asked for a `subnet_filter`, and tries more instance types, in the pipeline.
-    """
-    account = recipe.row.account
-    values = {
-        "region": account.region,
-        "subnet_id": account.subnet_id,
-        "security_group_ids": list(account.security_group_ids),
-        "ssh_interface": account.ssh_interface,
-        "ssh_source_cidrs": list(account.ssh_source_cidrs),
-        "instance_type": account.instance_types[0] if account.instance_types else None,
-        "capacity_reservation_id": account.capacity_reservation_id,
-        **account_variables(account),
-    }
-    known = {name: value for name, value in values.items() if value}
-    by_pipeline = ["subnet_filter"] if account.subnet_filter else []
-    if not known and not by_pipeline:
-        return ""
-    return templates.render("packer/settings.pkrvars.hcl.j2", values=known, by_pipeline=by_pipeline)
 
 
 def _script(component: str) -> str:
