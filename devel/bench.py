@@ -6,31 +6,40 @@ docs/bench.md explains each.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import platform
 import re
+import resource
 import statistics
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from devel.figures import DISTRO, DRIVER, Figure, machine, require, speed, timed
 from kiln.base import needs
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import ROOT, packer_dir
 from kiln.base.progress import Progress
-from kiln.cli.output import output, table
+from kiln.cli.output import log, output, table
 from kiln.matrix import flags, load
 from kiln.packer import program
 from lab import host, settings
+from lab.rootfs import tree
 from lab.target import LabTarget
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+# The row whose warm build is timed: the first in the README.
+DISTRO, DRIVER = "al2", "510.47.03"
+# An index that no other lab uses; its state is deleted afterwards.
+_INDEX = "49"
 INVOKE = str(ROOT / "invoke")
 LIST_AIM = 1.5
 VALIDATE_AIM = 1.2
@@ -42,6 +51,29 @@ _OTHERS = ("lab", "packer build", "boot the AMI", "checks")
 _MARKS = ("Launching a source AWS instance", "Connected to SSH!", "Stopping the source instance")
 
 
+@dataclass(frozen=True)
+class Figure:
+    """A figure in `unit` (`x` is a ratio, `s` seconds); `aim` is the upper limit for it.
+
+    `value` is None when it was not measured. `note` says why, or else how it is composed.
+    """
+
+    what: str
+    value: float | None
+    unit: str
+    aim: float | None = None
+    note: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """`met`, `missed`, `not measured`, or empty where there is no aim."""
+        if self.value is None:
+            return "not measured"
+        if self.aim is None:
+            return ""
+        return "met" if self.value <= self.aim else "missed"
+
+
 def run(*, first: bool = False) -> int:
     """Measure the pipeline, or the `first` build in a fresh clone, and print the figures.
 
@@ -49,12 +81,7 @@ def run(*, first: bool = False) -> int:
     the first build cannot run.
     """
     about = machine()
-    if first:
-        from devel import bench_first
-
-        figures = bench_first.figures()
-    else:
-        figures = pipeline()
+    figures = first_figures() if first else pipeline()
     about |= {f"{name}_after": value for name, value in speed().items()}
     measured = [{**asdict(figure), "verdict": figure.verdict} for figure in figures]
     machine_text = ", ".join(f"{name} {value}" for name, value in about.items())
@@ -63,51 +90,44 @@ def run(*, first: bool = False) -> int:
 
 
 def pipeline() -> list[Figure]:
-    """All figures of the pipeline; one that cannot be measured here has the reason as its note."""
-    parts: tuple[tuple[str, str, Callable[[], list[Figure]]], ...] = (
-        ("./invoke --list", "x", list_figures),
-        ("validate", "x", validate_figures),
-        ("warm lab build", "s", build_figures),
-    )
+    """Return all figures; one that cannot be measured here has the reason as its note."""
+    measures: dict[str, Callable[[], list[Figure]]] = {
+        "./invoke --list": list_figures,
+        "validate": validate_figures,
+        "warm lab build": build_figures,
+    }
     figures = []
-    for what, unit, measure in parts:
-        print(f"measuring: {what}", file=sys.stderr)
+    for what, measure in measures.items():
+        log(f"measuring: {what}")
         try:
             figures += measure()
         except KilnError as error:
-            figures.append(Figure(what, None, unit, note=error.message))
+            figures.append(Figure(what, None, "", note=error.message))
     return figures
 
 
 def list_figures(runs: int = 9) -> list[Figure]:
-    """`./invoke --list` and Invoke alone on an empty tasks file, alternating; medians."""
-    ours, bare = [], []
+    """Measure `./invoke --list` and Invoke alone on an empty tasks file, alternating; medians."""
+    times: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory(prefix="kiln-bench-") as folder:
         Path(folder, "tasks.py").touch()
         for _ in range(runs + 1):
-            seconds, done = timed([INVOKE, "--list"])
+            ours, done = timed([INVOKE, "--list"])
             require(done.returncode == 0, done)
-            ours.append(seconds)
-            seconds, done = timed([sys.executable, "-m", "invoke", "--list"], cwd=folder)
+            bare, done = timed([sys.executable, "-m", "invoke", "--list"], cwd=folder)
             # Its exit status is 1, because there are no tasks to list.
             require("No tasks found" in done.stdout + done.stderr, done)
-            bare.append(seconds)
+            times.append((ours, bare))
     # The first round only warms the caches.
-    return [list_figure(statistics.median(ours[1:]), statistics.median(bare[1:]))]
-
-
-def list_figure(ours: float, bare: float) -> Figure:
-    """The ratio of two start-up times, given in seconds."""
+    ours, bare = map(statistics.median, zip(*times[1:], strict=True))
     note = f"{ours * 1000:.0f} ms / {bare * 1000:.0f} ms"
-    return Figure(
-        "./invoke --list / bare invoke --list", round(ours / bare, 2), "x", LIST_AIM, note
-    )
+    what = "./invoke --list / bare invoke --list"
+    return [Figure(what, round(ours / bare, 2), "x", LIST_AIM, note)]
 
 
 def validate_figures(rounds: int = 2) -> list[Figure]:
-    """`./invoke validate` and Packer alone for each row, alternating."""
-    packer = program.find_packer()
-    recipes = load.load_recipes()
+    """Measure `./invoke validate` and Packer alone for each row, alternating."""
+    packer, recipes = program.find_packer(), load.load_recipes()
     whole, alone = [], []
     for _ in range(rounds):
         seconds, done = timed([INVOKE, "validate", "--no-install", "--json"])
@@ -115,25 +135,15 @@ def validate_figures(rounds: int = 2) -> list[Figure]:
         whole.append(seconds)
         for recipe in recipes:
             argv = program.command(packer, "validate", variables=program.EXAMPLE_VARIABLES)
-            seconds, done = timed(
-                argv, cwd=packer_dir() / recipe.line, environment={"CHECKPOINT_DISABLE": "1"}
-            )
+            folder, quiet = packer_dir() / recipe.line, {"CHECKPOINT_DISABLE": "1"}
+            seconds, done = timed(argv, cwd=folder, environment=quiet)
             require(done.returncode == 0, done)
             alone.append(seconds)
-    cores = os.cpu_count() or 1
-    mean = statistics.mean(alone)
-    return [validate_figure(statistics.mean(whole), mean, len(recipes), cores)]
-
-
-def validate_figure(whole: float, row_s: float, rows: int, cores: int) -> Figure:
-    """`whole` seconds for all rows / (`row_s` seconds of Packer for a row × rows ÷ cores)."""
-    return Figure(
-        "validate / (packer validate × rows ÷ cores)",
-        round(whole / (row_s * rows / cores), 2),
-        "x",
-        VALIDATE_AIM,
-        f"{whole:.1f} s / ({row_s:.2f} s × {rows} ÷ {cores})",
-    )
+    rows, cores = len(recipes), os.cpu_count() or 1
+    mean, row = statistics.mean(whole), statistics.mean(alone)
+    note = f"{mean:.1f} s / ({row:.2f} s × {rows} ÷ {cores})"
+    what = "validate / (packer validate × rows ÷ cores)"
+    return [Figure(what, round(mean / (row * rows / cores), 2), "x", VALIDATE_AIM, note)]
 
 
 def build_figures() -> list[Figure]:
@@ -206,3 +216,143 @@ def _table(figures: list[Figure]) -> Table:
         aim = "" if figure.aim is None else f"≤ {figure.aim:g} {figure.unit}"
         rows.append((figure.what, value, aim, figure.verdict, figure.note))
     return table(("what", "figure", "aim", "", "of what"), rows)
+
+
+def first_figures() -> list[Figure]:
+    """The first build of HEAD, or the reason why it failed."""
+    host.can_run()
+    missing = {need.package for need in needs.missing("packer", "ssh", "lab")}
+    state = f"not installed before: {', '.join(sorted(missing))}" if missing else "all installed"
+    log("cold: clone, .venv, home folder, caches of pip and uv, state of the lab")
+    log(f"not cold: apt's lists, page cache, system packages ({state})")
+    try:
+        return first_run()
+    except KilnError as error:
+        return [Figure("first run", None, "s", note=error.message)]
+
+
+def first_run() -> list[Figure]:
+    """Clone HEAD, make its .venv and build an AMI in a new lab; wall-clock and CPU seconds.
+
+    Raises KilnError (exit status 1) when a step fails. Nothing is left behind.
+    """
+    with tempfile.TemporaryDirectory(prefix="kiln-first-", dir="/var/tmp") as folder:
+        clone, state = Path(folder, "clone"), Path(folder, "state")
+        home = Path(folder, "home")
+        home.mkdir()
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+        environment = cold_environment(home, state)
+        invoke = str(clone / "invoke")
+        steps = {}
+        try:
+            steps[".venv"] = _step([invoke, "--version"], clone, environment)
+            build = [invoke, "build", "--distro", DISTRO, "--driver", DRIVER, "--target", "lab"]
+            steps["build"] = _step([*build, "--json"], clone, environment)
+            (record,) = (state.parent / "build").glob("*/*/record.json")
+            seconds = json.loads(record.read_text())["seconds"]
+        finally:
+            with contextlib.suppress(KilnError):
+                _step([invoke, "lab.down"], clone, environment)
+            for root in (state / "bases").glob(".making-*"):
+                tree.delete(root)
+    wall = sum(step[0] for step in steps.values())
+    cpu = sum(step[1] for step in steps.values())
+    stages = ", ".join(f"{stage} {spent:.1f}" for stage, spent in seconds.items())
+    return [
+        Figure("first run", round(wall, 1), "s", note=stages),
+        Figure("  .venv and the start", round(steps[".venv"][0], 1), "s"),
+        Figure("  CPU time", round(cpu, 1), "s", note="user and system, without the lab's server"),
+    ]
+
+
+def _step(argv: list[str], clone: Path, environment: dict[str, str]) -> tuple[float, float]:
+    """Wall-clock and CPU seconds of a command. Raises KilnError when it fails."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds, done = timed(argv, cwd=clone, environment=environment, inherit=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    require(done.returncode == 0, done)
+    return seconds, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
+def cold_environment(home: Path, state: Path) -> dict[str, str]:
+    """This process's environment without AWS, caches and settings of this checkout."""
+    own = ("AWS_", "KILN_", "UV_", "VIRTUAL_ENV", "PYTHON", "XDG_")
+    dropped = {"PIP_CACHE_DIR", "PIP_REQUIRE_VIRTUALENV"}
+    kept = {
+        name: text
+        for name, text in os.environ.items()
+        if not name.startswith(own) and name not in dropped
+    }
+    # Without the machine's AWS credentials: the build is the lab's.
+    return {
+        **kept,
+        "HOME": str(home),
+        "KILN_LAB_STATE": str(state),
+        "KILN_LAB_INDEX": _INDEX,
+        "KILN_BUILD_DIR": str(state.parent / "build"),
+    }
+
+
+def timed(
+    argv: list[str],
+    *,
+    cwd: Path | str = ROOT,
+    environment: Mapping[str, str] | None = None,
+    inherit: bool = True,
+) -> tuple[float, subprocess.CompletedProcess[str]]:
+    """Run a command; returns its wall-clock seconds and its output.
+
+    `environment` is added to this process's, or replaces it when `inherit` is false.
+    On Ctrl-C the command gets SIGTERM and unlimited time to clean up.
+    """
+    began = time.perf_counter()
+    with subprocess.Popen(
+        argv,
+        cwd=cwd,
+        env={**(os.environ if inherit else {}), **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # or it would get the terminal's SIGINT as well as our SIGTERM
+    ) as process:
+        try:
+            out, err = process.communicate()
+        except KeyboardInterrupt:
+            process.terminate()
+            process.communicate()
+            raise
+    seconds = time.perf_counter() - began
+    return seconds, subprocess.CompletedProcess(argv, process.returncode, out, err)
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on; `load_1m` is the load average of the last minute."""
+    return {
+        "cpus": os.cpu_count(),
+        **speed(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+def speed() -> dict[str, float]:
+    """How fast the machine is now: its load, and a fixed loop's CPU time in milliseconds.
+
+    A virtual machine has half its speed at times, which neither its load nor the CPU time shows.
+    """
+    started = time.process_time()
+    texts = {}
+    for number in range(500_000):
+        texts[number % 1000] = str(number)
+    loop = (time.process_time() - started) * 1000
+    return {"load_1m": round(os.getloadavg()[0], 2), "loop_ms": round(loop)}
+
+
+def require(fine: bool, done: subprocess.CompletedProcess[str]) -> None:
+    """Raise operation_failed with the command's error, unless `fine`."""
+    if not fine:
+        output = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        errors = [line for line in output if line.startswith("error:")] or output[-1:]
+        reason = errors[0] if errors else "no output"
+        raise operation_failed(f"{Path(done.args[0]).name} {done.args[1]} failed: {reason}")

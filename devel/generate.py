@@ -7,12 +7,17 @@ To add a generated file, add an entry to `TEXTS`.
 from __future__ import annotations
 
 import functools
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from kiln import facts
-from kiln.base.account import settings_table
+from kiln.base import account
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.catalogue import model as catalogue_model
@@ -23,52 +28,86 @@ from kiln.compat.engine import unconfirmed_of_row
 from kiln.facts import instance_types
 from kiln.image import version_info
 from kiln.matrix import load, model
+from kiln.matrix.model import Publish
 from kiln.mig import plan, profiles
 from kiln.packer.render import stale_files, write_all
 from kiln.publish import codebuild
-from kiln.telemetry import stack
+from kiln.telemetry import Telemetry, stack
 from kiln.xid import catalogue
 from lab.guests import pci
 
 # Whatever KILN_MATRIX says: what is generated is committed with it.
 _MATRIX = ROOT / "amis.yaml"
 _RULES_PAGE = ROOT / "docs" / "compatibility.md"
+_PROVEN_PAGE = ROOT / "docs" / "proven.md"
 _ACCOUNT_PAGE = ROOT / "docs" / "your-account.md"
-_RULES_HEADING = "## The rules\n"
+_PUBLISH_PAGE = ROOT / "docs" / "publish.md"
+_TELEMETRY_PAGE = ROOT / "docs" / "telemetry-cloudwatch.md"
+
+
+def _page(path: Path, before: str, headings: str, rows: Iterable[Sequence[str]]) -> str:
+    """Return a page with these rows in the first table below the line `before`."""
+    head, found, rest = path.read_text(encoding="utf-8").partition(f"{before}\n")
+    marks = re.sub("[^|]+", "---", headings)
+    table = "\n".join([headings, marks, *(f"| {' | '.join(row)} |" for row in rows)])
+    return head + found + re.sub(r"(?m)(^\|.*\n)+", lambda _: f"{table}\n", rest, count=1)
 
 
 def _rules() -> str:
-    """docs/compatibility.md with the current table of rules."""
-    head = _RULES_PAGE.read_text(encoding="utf-8").split(_RULES_HEADING)[0]
-    rows = [
-        f"| {rule.id} | {rule.level}{'' if rule.confirmed else ' (unconfirmed: warns)'} "
-        f"| {rule.what} | {rule.example} |"
-        for rule in rules().values()
-    ]
-    table = ["| Rule | Level | What clashes | For example |", "|---|---|---|---|", *rows]
-    return head + _RULES_HEADING + "\n" + "\n".join(table) + "\n"
-
-
-_PROVEN_PAGE = ROOT / "docs" / "proven.md"
-_PROVEN_HEADING = "## The rows\n"
+    rows = []
+    for rule in rules().values():
+        level = f"{rule.level}{'' if rule.confirmed else ' (unconfirmed: warns)'}"
+        rows.append((rule.id, level, rule.what, rule.example))
+    headings = "| Rule | Level | What clashes | For example |"
+    return _page(_RULES_PAGE, "## The rules", headings, rows)
 
 
 def _proven() -> str:
     """docs/proven.md with, for each row, whether the lab has tried it and its unconfirmed facts."""
-    head = _PROVEN_PAGE.read_text(encoding="utf-8").split(_PROVEN_HEADING)[0]
     rows = [
-        f"| {recipe.name} | {'yes' if is_tried(recipe) else 'no'} "
-        f"| {len(unconfirmed_of_row(recipe))} |"
-        for recipe in load.load_recipes(_MATRIX)
+        (each.name, "yes" if is_tried(each) else "no", str(len(unconfirmed_of_row(each))))
+        for each in load.load_recipes(_MATRIX)
     ]
-    table = ["| row | tried in the lab | unconfirmed facts |", "|---|---|---|", *rows]
-    return "\n".join([head + _PROVEN_HEADING, *table]) + "\n"
+    headings = "| row | tried in the lab | unconfirmed facts |"
+    return _page(_PROVEN_PAGE, "## The rows", headings, rows)
 
 
 def _account() -> str:
-    """docs/your-account.md with the table of the `aws` settings."""
-    page = _ACCOUNT_PAGE.read_text(encoding="utf-8")
-    return re.sub(r"^\| key \|.*?\n(?=\n)", settings_table(), page, flags=re.MULTILINE | re.DOTALL)
+    rows = []
+    for name in account.SETTINGS:
+        flag, read = f"`--{name.replace('_', '-')}`", map("`{}`".format, account.variables(name))
+        meaning = str(account.Account.model_fields[name].description)
+        rows.append((f"`{name}`", flag, ", ".join(read), meaning))
+    headings = "| key | flag | environment | meaning |"
+    return _page(_ACCOUNT_PAGE, _marker("kiln/base/account.py"), headings, rows)
+
+
+def _settings(path: Path, source: str, block: type[BaseModel]) -> str:
+    """Return a page with the table of a block of amis.yaml."""
+    return _page(path, _marker(source), "| key | default | meaning |", _fields(block))
+
+
+def _marker(source: str) -> str:
+    return f"<!-- ./invoke generate makes this table of {source}. -->"
+
+
+def _fields(block: type[BaseModel], above: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield key, default and meaning of each setting of a block and of the blocks in it."""
+    for name, field in block.model_fields.items():
+        meaning = str(field.description).replace("\n", " ")
+        yield f"`{above}{name}`", _default(field), meaning
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from _fields(kind, f"{above}{name}.")
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    if isinstance(field.default, BaseModel) or field.default in (None, (), {}):
+        return ""
+    plain = isinstance(field.default, str)
+    return f"`{field.default if plain else json.dumps(field.default)}`"
 
 
 def is_tried(recipe: Recipe) -> bool:
@@ -110,6 +149,13 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
     ),
     _RULES_PAGE: (_rules, "kiln/facts/knowledge/rules.yaml"),
     _ACCOUNT_PAGE: (_account, "kiln/base/account.py"),
+    **{
+        page: (functools.partial(_settings, page, source, block), source)
+        for page, source, block in (
+            (_PUBLISH_PAGE, "kiln/matrix/model.py", Publish),
+            (_TELEMETRY_PAGE, "kiln/telemetry/settings.py", Telemetry),
+        )
+    },
     _PROVEN_PAGE: (_proven, "kiln/facts/knowledge"),
     catalogue.PAGE: (catalogue.page_text, "kiln/facts/knowledge/xid.yaml"),
     catalogue.CATALOGUE: (catalogue.catalogue_text, "kiln/facts/knowledge/xid.yaml"),

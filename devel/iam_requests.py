@@ -204,14 +204,11 @@ ATTACKS: dict[str, Check] = {
     "launch any AMI of the account": check("RunInstances", "image", **OTHERS),
     "launch with any key pair": check("RunInstances", "key-pair"),
     "launch with any security group": check("RunInstances", "security-group"),
-    "launch in another region": {
-        **(
-            _elsewhere := check(
-                "RunInstances", "instance", **{"ec2:InstanceType": "g4dn.xlarge"}, **NEW
-            )
-        ),
-        "context": {**_elsewhere["context"], "aws:RequestedRegion": "sa-east-1"},
-    },
+    "launch in another region": check(
+        "RunInstances",
+        "instance",
+        **{"ec2:InstanceType": "g4dn.xlarge", "aws:RequestedRegion": "sa-east-1", **NEW},
+    ),
 }
 
 

@@ -308,12 +308,8 @@ def _kill_in(beds: Sequence[Testbed], until: float, say: Say) -> dict[str, Any]:
 
     with ThreadPoolExecutor(len(beds)) as pool:
         list(pool.map(work, beds))
-    return {
-        "exit_status": int(bool(leaks)),
-        "tried": tried,
-        "not_tried": count - tried,
-        "leaks": leaks,
-    }
+    status = int(bool(leaks))
+    return {"exit_status": status, "tried": tried, "not_tried": count - tried, "leaks": leaks}
 
 
 def _try(bed: Testbed, point: Point, lasts: float) -> Ended:

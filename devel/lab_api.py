@@ -62,6 +62,8 @@ def _forking() -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", __name__],
         cwd=ROOT,
+        # Most tests ask at once for what they have made.
+        env={"KILN_LAB_SEED": "none", **os.environ},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -181,10 +183,11 @@ def _server(folder: Path) -> Any:
     public = public_images.public_images(load_recipes())
     server.configure_moto(lab, public)
 
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import create_backend_app
     from werkzeug.serving import make_server
 
-    from lab.api import entry, moto_fixes, web
+    from lab import moto
+    from lab.api import entry, web
     from lab.faults import Faults
     from lab.guests import instances
     from lab.guests.machines import Machines
@@ -198,8 +201,8 @@ def _server(folder: Path) -> Any:
     instances.Guest = MachineWithoutGuest  # type: ignore[attr-defined,assignment]
     bridge.publish = bridge.unpublish = lambda lab, public, address: None
     faults = Faults()
-    moto_fixes.install(Machines(lab, public, lambda distro, arch: base, faults))
-    managed = front.Manager().over(DomainDispatcherApplication(create_backend_app))
+    moto.install(Machines(lab, public, lambda distro, arch: base, faults))
+    managed = front.Manager().over(moto.Dispatcher(create_backend_app))
     application = entry.wrap(managed, faults, lambda path, body: {})
     served = make_server("127.0.0.1", 0, application, threaded=True, request_handler=web.Handler)
     gc.freeze()

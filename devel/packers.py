@@ -48,7 +48,6 @@ def _named(path: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["KILN_PACKER"]
-        else:
+        del os.environ["KILN_PACKER"]
+        if before is not None:
             os.environ["KILN_PACKER"] = before

@@ -46,10 +46,9 @@ def test(
 def lint(no_install: bool = False) -> int:
     """Run the linters and look for stale generated files."""
     from devel import testing
-    from devel.outcome import linters_as_json
 
     with _printing():
-        answer = linters_as_json(testing.lint(install=not no_install))
+        answer = testing.linters_as_json(testing.lint(install=not no_install))
     return _ended(answer)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import subprocess
 import sys
@@ -10,14 +11,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
+from xml.etree import ElementTree
 
 import psutil
 
 from devel import code_lines, generate, links, packers, scripts
-from devel.cores import cores
-from devel.outcome import Finished, Outcome
 from kiln.base import needs
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
@@ -38,61 +39,115 @@ KERNEL_LOG_TESTS = "tests/lab/test_xid_*.py"
 # Files and folders of tests/unit that `./invoke test --quick` leaves out, each with about two
 # seconds or more: they start many processes (./invoke, Packer, shells, other Pythons), have
 # hundreds of cases, or search long for a counterexample.
-SLOW = (
-    "publish",
-    "test_add_a_distribution.py",
-    "test_ami_checks.py",
-    "test_bad_inputs.py",
-    "test_builds.py",
-    "test_catalogue.py",
-    "test_catalogue_browser.py",
-    "test_cli.py",
-    "test_compat.py",
-    "test_consume.py",
-    "test_contributing.py",
-    "test_docs.py",
-    "test_failure.py",
-    "test_findings.py",
-    "test_first_call.py",
-    "test_generate.py",
-    "test_hcl_injection.py",
-    "test_iam.py",
-    "test_interrupted_start.py",
-    "test_json.py",
-    "test_lab_ec2.py",
-    "test_lab_prepare.py",
-    "test_mig_apply.py",
-    "test_mig_placement.py",
-    "test_mig_properties.py",
-    "test_overlay.py",
-    "test_packer.py",
-    "test_policy.py",
-    "test_preflight.py",
-    "test_preflight_first_bakes.py",
-    "test_printable.py",
-    "test_program.py",
-    "test_provisioner_failures.py",
-    "test_provisioners.py",
-    "test_record.py",
-    "test_recorded_h100_standin.py",
-    "test_render.py",
-    "test_rules.py",
-    "test_runtime_fuzz.py",
-    "test_scripts.py",
-    "test_stack_template.py",
-    "test_standin_nvidia_smi_commands.py",
-    "test_standin_nvidia_smi_daemons.py",
-    "test_standin_nvidia_smi_formats.py",
-    "test_standin_nvidia_smi_mig.py",
-    "test_telemetry_bundle.py",
-    "test_telemetry_sources.py",
-    "test_testing.py",
-    "test_unconfirmed.py",
-    "test_validate.py",
-    "test_verify.py",
-    "test_xid_cli.py",
-    "test_xid_pythons.py",
-)
+_SLOW_FILES = """
+add_a_distribution ami_checks bad_inputs builds catalogue catalogue_browser cli compat consume
+contributing docs failure findings first_call generate hcl_injection iam interrupted_start json
+lab_ec2 lab_prepare mig_apply mig_placement mig_properties overlay packer policy preflight
+preflight_first_bakes printable program provisioner_failures provisioners record
+recorded_h100_standin render rules runtime_fuzz scripts stack_template standin_nvidia_smi_commands
+standin_nvidia_smi_daemons standin_nvidia_smi_formats standin_nvidia_smi_mig telemetry_bundle
+telemetry_sources testing unconfirmed validate verify xid_cli xid_pythons
+"""
+SLOW = ("publish", *(f"test_{name}.py" for name in _SLOW_FILES.split()))
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The result of a linter."""
+
+    name: str
+    ok: bool
+    seconds: float
+    output: str
+
+
+def linters_as_json(linters: list[Finished]) -> dict[str, Any]:
+    """What the linters found, as `./invoke lint --json` prints it."""
+    return {
+        "exit_status": int(not all(check.ok for check in linters)),
+        "linters": [asdict(check) for check in linters],
+    }
+
+
+@dataclass
+class Outcome:
+    """What a run has found so far. pytest's report of a part is `PART.xml` in `reports`."""
+
+    reports: Path
+    linters: list[Finished] = field(default_factory=list)
+    # Part → its exit status.
+    parts: dict[str, int] = field(default_factory=dict)
+    # What had to run and could not → why.
+    not_run: dict[str, str] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """The whole outcome, as `./invoke test --json` prints it."""
+        answer = linters_as_json(self.linters)
+        status = answer["exit_status"] | int(bool(self.not_run))
+        for part in self.parts.values():
+            status |= part
+        return {
+            **answer,
+            "exit_status": status,
+            "parts": [self._part(name) for name in self.parts],
+            "not_run": [{"part": name, "reason": reason} for name, reason in self.not_run.items()],
+        }
+
+    def skips(self) -> str:
+        """Return the skipped tests by reason; empty when nothing was skipped."""
+        groups: dict[str, list[str]] = {}
+        for report in sorted(self.reports.glob("*.xml")):
+            for test, reason in _skipped(_cases(report)).items():
+                groups.setdefault(reason, []).append(test)
+        if not groups:
+            return ""
+        count = sum(map(len, groups.values()))
+        lines = [f"{count} {'test was' if count == 1 else 'tests were'} skipped:"]
+        for reason, tests in groups.items():
+            lines += [f"  {reason}", *(f"    {test}" for test in tests)]
+        return "\n".join(lines)
+
+    def _part(self, name: str) -> dict[str, Any]:
+        """How the tests of a part ended."""
+        cases = _cases(self.reports / f"{name}.xml")
+        skipped = _skipped(cases)
+        # A test whose end failed has two elements.
+        failed: dict[str, str] = {}
+        for case in cases:
+            for part in case:
+                if part.tag in ("failure", "error"):
+                    failed.setdefault(_test_id(case), part.get("message", ""))
+        return {
+            "part": name,
+            "exit_status": self.parts[name],
+            "passed": len({_test_id(case) for case in cases} - failed.keys() - skipped.keys()),
+            "failed": len(failed),
+            "skipped": len(skipped),
+            "failures": [{"test": test, "message": text} for test, text in failed.items()],
+            "skips": [{"test": test, "reason": reason} for test, reason in skipped.items()],
+        }
+
+
+def _cases(report: Path) -> list[ElementTree.Element]:
+    """The tests of a JUnit report; [] if pytest ended before writing it."""
+    if not report.exists():
+        return []
+    return list(ElementTree.parse(report).iter("testcase"))  # noqa: S314 - pytest wrote it
+
+
+def _skipped(cases: list[ElementTree.Element]) -> dict[str, str]:
+    """Skipped tests → the reason."""
+    found = ((_test_id(case), case.find("skipped")) for case in cases)
+    return {test: skip.get("message", "") for test, skip in found if skip is not None}
+
+
+def _test_id(case: ElementTree.Element) -> str:
+    """A test's id for pytest; only its name where a file could not be imported."""
+    file, name = case.get("file", ""), case.get("name", "")
+    module = file.removesuffix(".py").replace("/", ".")
+    groups = case.get("classname", "").removeprefix(module).strip(".").split(".")
+    return "::".join(filter(None, [file, *groups, name])) if file else name
 
 
 def lint(*, install: bool = True) -> list[Finished]:
@@ -109,7 +164,10 @@ def lint(*, install: bool = True) -> list[Finished]:
         **_ruff(files, "--no-cache"),
         "import-linter": [_tool("lint-imports"), "--no-cache"],
     }
-    finished = _report([*side_by_side(commands), _generated(), _links()])
+    finished = side_by_side(commands)
+    finished.append(_checked("generated files", generate.stale))
+    finished.append(_checked("links", _broken_links))
+    _report(finished)
     print(code_lines.table(), flush=True)
     return finished
 
@@ -131,7 +189,7 @@ def quick(*, only: str | None = None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="kiln-test-") as folder:
         outcome = Outcome(Path(folder), [] if only else _report(side_by_side(linters)))
         _unit_tests(outcome, [*left_out, *chosen])
-        _list_skips(outcome)
+        print(outcome.skips(), flush=True)
         left = f"tests/lab, the other linters, and {len(SLOW)} files of tests/unit"
         log(f"left out by --quick: {left}")
         return _answer(outcome, only)
@@ -151,7 +209,7 @@ def test(*, only: str | None = None, lab: bool = True) -> dict[str, Any]:
         else:
             outcome.linters = linters()
             _unit_tests(outcome, chosen)
-        _list_skips(outcome)
+        print(outcome.skips(), flush=True)
         return _answer(outcome, only)
 
 
@@ -263,12 +321,6 @@ def _unit_tests(outcome: Outcome, arguments: list[str]) -> None:
     outcome.parts["unit"] = run_pytest(report, chosen, lab=_LAB_FOR_UNIT_TESTS)
 
 
-def _list_skips(outcome: Outcome) -> None:
-    """Print the skipped tests and why."""
-    if skipped := outcome.skips():
-        print(skipped, flush=True)
-
-
 def run_pytest(
     report: Path,
     arguments: list[str],
@@ -280,10 +332,10 @@ def run_pytest(
     `lab` is the index of the first lab that its tests use. KILN_LAB_INDEX moves all of them, so
     that two runs on one machine do not meet.
     """
-    is_chosen = "KILN_LAB_INDEX" in os.environ
-    moved = settings.current().index - _LAB_FOR_TESTS if is_chosen else 0
+    index = lab
+    if "KILN_LAB_INDEX" in os.environ:
+        index += settings.current().index - _LAB_FOR_TESTS
     # Never round to the first labs, which are users'.
-    index = lab + moved
     if index >= settings.LABS:
         index -= settings.LABS - _LAB_FOR_TESTS
     # PYTEST_ADDOPTS of the caller would decide which tests run.
@@ -327,17 +379,14 @@ def _run(name: str, command: list[str]) -> Finished:
     return Finished(name, done.returncode == 0, seconds, (done.stdout + done.stderr).strip())
 
 
-def _generated() -> Finished:
-    """Check that the committed generated files are current."""
+def _checked(name: str, problems: Callable[[], list[str]]) -> Finished:
     started = time.monotonic()
-    stale = generate.stale()
-    return Finished("generated files", not stale, time.monotonic() - started, "\n".join(stale))
+    found = problems()
+    return Finished(name, not found, time.monotonic() - started, "\n".join(found))
 
 
-def _links() -> Finished:
-    started = time.monotonic()
-    broken = [line for page in links.pages(ROOT) for line in links.broken(page, ROOT)]
-    return Finished("links", not broken, time.monotonic() - started, "\n".join(broken))
+def _broken_links() -> list[str]:
+    return [line for page in links.pages(ROOT) for line in links.broken(page, ROOT)]
 
 
 def _ruff(files: list[str], *flags: str) -> dict[str, list[str]]:
@@ -358,3 +407,29 @@ def _report(finished: list[Finished]) -> list[Finished]:
         if not check.ok:
             print(check.output, flush=True)
     return finished
+
+
+def cores(cgroups: Path = _CGROUPS) -> int:
+    """The cores that the scheduler and the control group allow; 1 at least.
+
+    A container's limit is not in `os.cpu_count`: with 2 of a machine's 64 cores, 64 processes would
+    wait for each other until their tests' deadlines.
+    """
+    allowed = len(os.sched_getaffinity(0))
+    for quota in _quotas(cgroups):
+        allowed = min(allowed, math.ceil(quota))
+    return max(1, allowed)
+
+
+def _quotas(cgroups: Path) -> list[float]:
+    """The limits, in cores: of version 2 in one file, `max` without one; of version 1 in two, -1
+    without one. (Linux, Documentation/admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst)"""
+    quotas = []
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = (cgroups / "cpu.max").read_text().split()
+        quotas.append(float(quota) / float(period) if quota != "max" else math.inf)
+    with contextlib.suppress(OSError, ValueError):
+        quota = (cgroups / "cpu" / "cpu.cfs_quota_us").read_text()
+        period = (cgroups / "cpu" / "cpu.cfs_period_us").read_text()
+        quotas.append(float(quota) / float(period) if float(quota) > 0 else math.inf)
+    return [quota for quota in quotas if math.isfinite(quota)]

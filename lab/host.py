@@ -7,34 +7,34 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from kiln.base.errors import operation_failed
 from lab import folders, locks
+from lab.network import bridge
 from lab.sandbox import namespace
 from lab.settings import Lab
+from lab.shell import CommandError, run
 
 # A guest's systemd uses about 20 inotify instances. All guests share the kernel's default limit of
 # 128 per user, so from the sixth guest on boots would hang without a message.
 _LIMITS = {
     "fs/inotify/max_user_instances": 8192,
     "fs/inotify/max_user_watches": 1048576,
-    "net/ipv4/ip_forward": 1,
 }
-
-
-# With 1 (the default of many distributions) nobody but root in the first user namespace reads the
-# kernel log, so no guest's Xid monitor would.
-# https://www.kernel.org/doc/html/latest/admin-guide/sysctl/kernel.html#dmesg-restrict
-_DMESG = Path("/proc/sys/kernel/dmesg_restrict")
-# What labs of all folders know of it. It goes with a reboot, as the setting does: what the setting
-# was before, and the processes of the labs whose guests read the log, from before a lab is up.
-_OF_KERNEL_LOG = Path("/run/kiln-lab/kernel-log")
-_DMESG_BEFORE = "dmesg_restrict"
+# What is as before when the last lab goes down. With dmesg_restrict (the default of many
+# distributions) nobody but root in the first user namespace reads the kernel log, so no guest's Xid
+# monitor would. https://www.kernel.org/doc/html/latest/admin-guide/sysctl/kernel.html#dmesg-restrict
+_FORWARD = "net/ipv4/ip_forward"
+_WHILE_UP = {"kernel/dmesg_restrict": "0", _FORWARD: "1"}
+# What labs of all folders know of these. It goes with a reboot, as the settings do: what they were
+# before, and the processes of the labs that need them, from before a lab is up.
+_NEEDED = Path("/run/kiln-lab/kernel")
+_BEFORE = "before.json"
 SYSCTLS = Path("/proc/sys")
 INTERFACES = Path("/sys/class/net")
 MACHINE_ID = Path("/etc/machine-id")
@@ -43,27 +43,32 @@ _LIMITS_BEFORE = ".limits"
 
 
 def prepare(lab: Lab) -> None:
-    """Raise the kernel limits that several guests need, and let guests read the kernel log.
+    """Raise the kernel limits that several guests need, let guests read the kernel log, and forward
+    their packets.
 
-    A limit is not lowered when a lab goes down: `restore` undoes the second, `lower` the first.
+    A limit is not lowered when a lab goes down (`lower` does it); `restore` undoes the rest.
     """
     folders.private(lab.root, lab.state)
     with locks.alone(_lock(lab.root)):
-        before = _raised(lab.root)
+        before = _read(lab.root / _LIMITS_BEFORE)
         for name, minimum in _LIMITS.items():
             path = SYSCTLS / name
-            value = int(path.read_text())
-            if value < minimum:
+            value = path.read_text().strip()
+            if int(value) < minimum:
                 before.setdefault(name, value)
                 path.write_text(str(minimum))
         if before:
             (lab.root / _LIMITS_BEFORE).write_text(json.dumps(before))
-    _OF_KERNEL_LOG.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with locks.alone(_lock(_OF_KERNEL_LOG)):
-        _reader(lab).write_text(str(os.getpid()))
-        if _DMESG.exists() and _DMESG.read_text().strip() != "0":
-            (_OF_KERNEL_LOG / _DMESG_BEFORE).write_text(_DMESG.read_text())
-            _DMESG.write_text("0")
+    _NEEDED.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with locks.alone(_lock(_NEEDED)):
+        _user(lab).write_text(str(os.getpid()))
+        was = _read(_NEEDED / _BEFORE)
+        for name, wanted in _WHILE_UP.items():
+            path = SYSCTLS / name
+            if path.exists() and path.read_text().strip() != wanted:
+                was.setdefault(name, path.read_text().strip())
+                path.write_text(wanted)
+        (_NEEDED / _BEFORE).write_text(json.dumps(was))
 
 
 def _lock(root: Path) -> Path:
@@ -71,16 +76,12 @@ def _lock(root: Path) -> Path:
     return root / ".kernel.lock"
 
 
-def _raised(root: Path) -> dict[str, int]:
-    """The limits that labs below `root` have raised, and what they were before."""
+def _read(file: Path) -> dict[str, str]:
+    """Settings and what they were before; none in a file that is missing or damaged."""
     with contextlib.suppress(OSError, ValueError):
-        return {str(name): int(value) for name, value in _read_limits(root).items()}
+        before: dict[str, str] = json.loads(file.read_text())
+        return before
     return {}
-
-
-def _read_limits(root: Path) -> dict[str, Any]:
-    limits = json.loads((root / _LIMITS_BEFORE).read_text())
-    return limits if isinstance(limits, dict) else {}
 
 
 def labs_up() -> list[str]:
@@ -97,30 +98,35 @@ def lower(root: Path) -> list[str]:
     """
     lowered = []
     with locks.alone(_lock(root)):
-        for name, value in _raised(root).items():
+        for name, value in _read(root / _LIMITS_BEFORE).items():
             path = SYSCTLS / name
             if name in _LIMITS and path.read_text().strip() == str(_LIMITS[name]):
-                path.write_text(str(value))
+                path.write_text(value)
                 lowered.append(f"kernel setting {name.replace('/', '.')}, {value} again")
         (root / _LIMITS_BEFORE).unlink(missing_ok=True)
     return lowered
 
 
 def restore(lab: Lab) -> None:
-    """Close the kernel log again, if a lab opened it and no other lab of this machine runs."""
-    if not _OF_KERNEL_LOG.is_dir():
+    """Close the kernel log and stop forwarding, if a lab began it and no other lab runs.
+
+    Forwarding stays while there is another bridge: Docker and the like started since rely on it.
+    """
+    if not _NEEDED.is_dir():
         return
-    before = _OF_KERNEL_LOG / _DMESG_BEFORE
-    with locks.alone(_lock(_OF_KERNEL_LOG)):
-        _reader(lab).unlink(missing_ok=True)
-        if before.exists() and not any(map(_runs, _OF_KERNEL_LOG.glob("*.pid"))):
-            _DMESG.write_text(before.read_text())
-            before.unlink(missing_ok=True)
+    with locks.alone(_lock(_NEEDED)):
+        _user(lab).unlink(missing_ok=True)
+        if any(map(_runs, _NEEDED.glob("*.pid"))):
+            return
+        for name, value in _read(_NEEDED / _BEFORE).items():
+            if name in _WHILE_UP and not (name == _FORWARD and list(INTERFACES.glob("*/bridge"))):
+                (SYSCTLS / name).write_text(value)
+        (_NEEDED / _BEFORE).unlink(missing_ok=True)
 
 
-def _reader(lab: Lab) -> Path:
+def _user(lab: Lab) -> Path:
     folder = hashlib.sha256(str(lab.root).encode()).hexdigest()[:8]
-    return _OF_KERNEL_LOG / f"{lab.bridge}-{folder}.pid"
+    return _NEEDED / f"{lab.bridge}-{folder}.pid"
 
 
 def _runs(pid_file: Path) -> bool:
@@ -151,11 +157,60 @@ def can_map_owners(lab: Lab) -> None:
         )
     if done.returncode != 0 or done.stdout.strip() != str(first):
         reason = done.stderr.strip().removeprefix("lab: ") or "the owners of files are not mapped"
+        found = run(
+            "findmnt", "--noheadings", "--output", "FSTYPE", "--target", str(lab.root), check=False
+        )
         raise operation_failed(
             f"this machine cannot give guests a user namespace: {reason}",
-            hint="the lab needs Linux 5.19 or newer, and its folder on ext4, xfs or btrfs: set "
-            "KILN_LAB_STATE to another disk, or build in AWS (--target aws)",
+            hint=_help(os.uname().release, found.strip(), container=_is_container()),
         )
+
+
+def _is_container() -> bool:
+    marks = ("/.dockerenv", "/run/.containerenv", "/run/systemd/container")
+    return any(Path(mark).exists() for mark in marks)
+
+
+def _help(kernel: str, filesystem: str, *, container: bool) -> str:
+    """What helps on this machine where a guest's disk cannot be mounted."""
+    if tuple(map(int, re.findall(r"[0-9]+", kernel)[:2])) < (5, 19):
+        return f"the lab needs Linux 5.19 or newer, and this is {kernel}"
+    if filesystem not in ("ext4", "xfs", "btrfs"):
+        volume = ", in a container to a volume (docker run -v kiln-lab:/var/lib/kiln-lab)"
+        return (
+            f"the lab's folder is on {filesystem}, and it needs ext4, xfs or btrfs: set "
+            f"KILN_LAB_STATE to another disk{volume if container else ''}"
+        )
+    if container:
+        return "a container needs more rights for it: docker run --privileged"
+    return "build in AWS (--target aws)"
+
+
+def probe(lab: Lab) -> None:
+    """Check in the first second what would fail minutes later: disks, the bridge, the network, the
+    port.
+
+    Raises operation_failed with the one that is missing, and with what helps here.
+    """
+    require_id()
+    folders.private(lab.root, lab.instances)
+    can_map_owners(lab)
+    if shutil.which("ip"):  # otherwise it is installed next
+        bridge.require_free_network(lab)
+        _require_bridge(lab)
+
+
+def _require_bridge(lab: Lab) -> None:
+    name = f"{lab.bridge}probe"
+    try:
+        run("ip", "link", "add", name, "type", "bridge")
+    except CommandError as error:
+        raise operation_failed(
+            f"this machine cannot make a bridge for guests: {error}",
+            hint="in a container: run it privileged (docker run --privileged); otherwise load the "
+            "module: modprobe bridge",
+        ) from None
+    run("ip", "link", "delete", name, check=False)
 
 
 def require_id() -> None:

@@ -48,8 +48,7 @@ def main() -> int:
     folders.private(lab.root, lab.instances, lab.images, lab.shared / "bases")
     folders.close_others(lab.root)
     try:
-        host.require_id()
-        host.can_map_owners(lab)
+        host.probe(lab)
         serve(lab)
     except (OSError, KilnError) as error:
         # control.up looks for this word in the log.
@@ -69,12 +68,13 @@ def serve(lab: Lab) -> None:
     configure_moto(lab, public)
 
     # moto reads its settings when it is imported.
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import create_backend_app
     from werkzeug.serving import make_server
 
-    from lab import mirror
+    from lab import mirror, moto
     from lab.access import role_sessions
-    from lab.api import entry, moto_fixes, web
+    from lab.api import entry, web
+    from lab.ec2 import consistency
     from lab.guests.machines import Machines
     from lab.metadata import answers, imds
     from lab.network import dns, endpoints
@@ -84,12 +84,12 @@ def serve(lab: Lab) -> None:
 
     ordered, base_lock, kind_of_vendors = Faults(), threading.Lock(), vendors.wanted()
     machines = Machines(lab, public, of_guest.finder(kind_of_vendors, base_lock), ordered)
-    moto_fixes.install(machines)
+    moto.install(machines)
 
     stopping = threading.Event()
     admin = _Admin(machines, ordered, stopping.set)
     token = session_token.ensure(lab)
-    managed = front.Manager().over(DomainDispatcherApplication(create_backend_app))
+    managed = front.Manager().over(moto.Dispatcher(create_backend_app))
     application = entry.wrap(managed, ordered, admin)
     guarded = entry.guard(application, token, role_sessions.is_valid, addresses=[lab.gateway])
     server = make_server("127.0.0.1", lab.port, guarded, threaded=True, request_handler=web.Handler)
@@ -104,6 +104,7 @@ def serve(lab: Lab) -> None:
     metadata_service = imds.serve(lab.gateway, lab.imds_port, answers.of)
     vendor = mirror.serve(lab.gateway, state=lab.shared, api=(lab.port, is_here))
     threading.Thread(target=server.serve_forever, daemon=True).start()
+    consistency.log_seed()
     _wait(lab, stopping)
 
     log.info("going down")

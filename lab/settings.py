@@ -18,7 +18,7 @@ FIRST_NETWORK = 201
 # How many labs one machine can have, by number from 0 on.
 LABS = 256 - FIRST_NETWORK
 _FIRST_ID = 0x80000
-_GUESTS_WITH_OWN_IDS = 256
+GUESTS = 256  # with ids of their own
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,13 @@ class Lab:
     def first_id(self, address: str) -> int:
         """The user and group id on this machine that is 0 in the guest with that address.
 
-        Each guest has 65,536 ids of its own, up to 256 guests of a lab. The range is the one that
-        systemd reserves for containers: https://systemd.io/UIDS-GIDS/
+        Each guest has 65,536 ids of its own, up to 256 guests of a lab (`Machines.address` gives
+        out no address whose ids another one has). The range is the one that systemd reserves for
+        containers: https://systemd.io/UIDS-GIDS/
         """
         third, fourth = map(int, address.split(".")[2:])
-        number = (third * 250 + fourth) % _GUESTS_WITH_OWN_IDS
-        return _FIRST_ID + (self.index * _GUESTS_WITH_OWN_IDS + number) * (1 << 16)
+        number = (third * 250 + fourth) % GUESTS
+        return _FIRST_ID + (self.index * GUESTS + number) * (1 << 16)
 
     @property
     def port(self) -> int:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from kiln.base import needs
 from kiln.base.errors import KilnError, did_you_mean, operation_failed
@@ -61,11 +62,15 @@ class LabTarget(Target):
         real = "; guests talk to the real vendors" if self.vendors == REAL else ""
         return f"target: lab on this machine ({self.why}){real}; nothing is created in AWS"
 
-    @property
-    def image_note(self) -> str:
-        """What readers of a record must know about its AMIs."""
+    def record_fields(self, arch: str) -> dict[str, Any]:
+        """The fields of a record that say where its run is, for AMIs of this arch."""
         real = ", baked from the vendors' real hosts" if self.vendors == REAL else ""
-        return f"an AMI of the lab on this machine{real}"
+        return {
+            **super().record_fields(arch),
+            "vendors": self.vendors,
+            "image_note": f"an AMI of the lab on this machine{real}",
+            "emulated": emulation.by(arch),
+        }
 
     @property
     def place(self) -> str:
@@ -115,42 +120,45 @@ class LabHooks(Hooks):
 
     target: LabTarget
 
-    def batches(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> list[list[Recipe]]:
-        """Recipes that run here natively, then those whose processor has to be emulated."""
-        slow = [recipe for recipe in recipes if emulation.needed(recipe.arch)]
-        native = [recipe for recipe in recipes if recipe not in slow]
-        for how in sorted({f"{recipe.arch} by {emulation.by(recipe.arch)}" for recipe in slow}):
-            say(f"emulated: {how}, many times slower than the rest of the lab")
-        if slow and native:
-            say(f"{len(slow)} rows, after the others; --arch {native[0].arch} leaves them out")
-        return [batch for batch in (native, slow) if batch]
-
-    def preparing(self, what: Sequence[str]) -> AbstractContextManager[None]:
-        """While inside, `lab.down` refuses."""
-        more = f" and {len(what) - 1} more" if len(what) > 1 else ""
-        return users.preparing(current(), f"{what[0] if what else 'a run'}{more}")
-
-    def in_use(self, run_id: str, recipe: str) -> AbstractContextManager[None]:
-        """While inside, `lab.down` refuses, and the lab is not started anew for other code."""
-        return users.using(current(), run_id, recipe)
+    def in_use(self, what: str, run_id: str | None = None) -> AbstractContextManager[None]:
+        """While inside, `lab.down` refuses; with a run the lab is not started anew for other code
+        either."""
+        return users.using(current(), run_id, what) if run_id else users.preparing(current(), what)
 
     def prepare(
-        self, recipes: Sequence[Recipe], progress: Progress, *, install: bool, own_kernel: bool
-    ) -> None:
-        """Start the lab, make root filesystems and the vendors' files."""
+        self,
+        recipes: Sequence[Recipe],
+        progress: Progress,
+        *,
+        install: bool,
+        own_kernel: bool,
+        ami_id: str | None = None,
+    ) -> list[Recipe]:
+        """Start the lab, make root filesystems and the vendors' files. Recipes that run here
+        natively come before those whose processor has to be emulated."""
         host.can_run()
+        if not control.status():
+            host.probe(current())
+        for recipe in recipes if own_kernel else ():
+            _require_own_kernel(recipe)
+        slow = [recipe for recipe in recipes if emulation.needed(recipe.arch)]
+        native = [recipe for recipe in recipes if recipe not in slow]
+        archs: set[str] = {recipe.arch for recipe in slow}
+        if ami_id and (image := _own_image(ami_id)) and emulation.needed(image.architecture):
+            archs.add(image.architecture)
+        for arch in sorted({recipe.arch for recipe in slow}):
+            how = f"{arch} by {emulation.by(arch)}"
+            progress.say(f"emulated: {how}, many times slower than the rest of the lab")
+        if slow and native:
+            arch = native[0].arch
+            progress.say(f"{len(slow)} rows, after the others; --arch {arch} leaves them out")
         real = ("lab_import", "preflight") if self.target.vendors == REAL else ()
-        emulated = {recipe.arch for recipe in recipes if emulation.needed(recipe.arch)}
-        groups = ("lab", *real, *(f"emulate_{arch}" for arch in sorted(emulated)))
+        groups = ("lab", *real, *(f"emulate_{arch}" for arch in sorted(archs)))
         groups += ("own_kernel",) if own_kernel else ()
         needs.ensure(*groups, install=install, say=progress.say)
         with progress.stage("lab"):
             self._prepare(recipes, progress.say)
-
-    def emulate(self, arch: str, progress: Progress, *, install: bool) -> None:
-        """Install the emulator, unless the processor is this machine's."""
-        if emulation.needed(arch):
-            needs.ensure(f"emulate_{arch}", install=install, say=progress.say)
+        return [*native, *slow]
 
     def _prepare(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> None:
         """Making a root filesystem mostly uses one core, so the lab is started and the vendors'
@@ -187,10 +195,6 @@ class LabHooks(Hooks):
         ended = control.how_it_ended(current())
         return f"the lab at {self.target.endpoint} is down: {ended}"
 
-    def emulates(self, arch: str) -> str | None:
-        """The emulator, unless the processor is this machine's."""
-        return emulation.by(arch)
-
     def parent(self, recipe: Recipe) -> ParentAmi | None:
         """While the lab is down, its stand-in, so that a plan starts nothing."""
         if control.status():
@@ -198,21 +202,13 @@ class LabHooks(Hooks):
         image = public_images.parent(recipe)
         return ParentAmi(image.id, image.name, image.created, str(recipe.source_ami))
 
-    def require_own_kernel(self, recipe: Recipe | None) -> None:
-        """Refuse AMIs whose kernel or kernel modules are not the vendors' own."""
-        why = _no_own_kernel(recipe)
-        if why:
-            raise KilnError(
-                f"{recipe.name if recipe else 'this AMI'} cannot boot its own kernel: {why}",
-                hint="docs/own-kernel.md names the rows that can",
-            )
-
     @contextmanager
-    def own_kernel(self, ami_id: str, wanted: OwnKernel) -> Iterator[OwnBoot]:
+    def own_kernel(self, ami_id: str, recipe: Recipe, wanted: OwnKernel) -> Iterator[OwnBoot]:
         """Make the AMI's disk, and remove or keep it at the end."""
+        _require_own_kernel(recipe)
         lab = current()
         needs.free_disk(lab.root, _NEEDS_GIB)
-        image = next((image for image in images.load(lab) if image.id == ami_id), None)
+        image = _own_image(ami_id)
         if image is None:
             raise operation_failed(f"{ami_id} was not made in this lab")
         made = disk.make(lab, image)
@@ -259,10 +255,22 @@ def _other_than_running() -> str:
     return origin.difference(running) if running else ""
 
 
-def _no_own_kernel(recipe: Recipe | None) -> str:
+def _own_image(ami_id: str) -> images.Image | None:
+    """An AMI that was made in this lab."""
+    return next((image for image in images.load(current()) if image.id == ami_id), None)
+
+
+def _require_own_kernel(recipe: Recipe) -> None:
+    """Refuse AMIs whose kernel or kernel modules are not the vendors' own."""
+    if why := _no_own_kernel(recipe):
+        raise KilnError(
+            f"{recipe.name} cannot boot its own kernel: {why}",
+            hint="docs/own-kernel.md names the rows that can",
+        )
+
+
+def _no_own_kernel(recipe: Recipe) -> str:
     """Why an AMI of this recipe cannot boot its own kernel; empty if it can."""
-    if recipe is None:
-        return "neither a record of its build nor a row of the matrix says what is on it"
     spec = distros.spec(recipe.distro.id)
     if spec["stand_in"]:
         return f"in the lab the kernel of {spec['name']} is a stand-in and not a program"

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # The Xid event monitor: reads the kernel log, writes /var/log/gpuevent.log; hooks on events, health at boot.
-export KILN_COMPONENT=aws-hw-monitor
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 

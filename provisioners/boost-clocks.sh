@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # The unit that sets the GPUs' highest application clocks at every boot. gpu_boot/devices.json, which
 # nvidia-driver.sh installs, names them.
-export KILN_COMPONENT=boost-clocks
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Removes everything that belongs to the build instance and not to the image: identities, keys, histories,
 # logs, caches, cloud-init's state. Runs last, as root; hygiene.sh proves the result.
-export KILN_COMPONENT=cleanup
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 
@@ -16,19 +15,13 @@ if command -v auditctl >/dev/null; then service auditd stop >/dev/null 2>&1 || a
 kiln_restore_sources
 kiln_forget_mirrors
 kiln_skip_unavailable
-case $KILN_PACKAGE_MANAGER in
-    apt)
-        apt-get -qq clean
-        rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin
-        ;;
-    *) rm -rf /var/cache/{yum,dnf} /var/lib/yum/history /var/lib/dnf/history* ;;
-esac
+rm -rf /var/lib/apt/lists/* /var/cache/apt/{*.bin,archives/*.deb,archives/partial/*} /var/cache/{yum,dnf} \
+    /var/lib/yum/history /var/lib/dnf/history*
 
-# Python starts slowly, so it works beside what follows; `wait` is below.
-cloud_init=
 if command -v cloud-init >/dev/null; then
-    { cloud-init clean --logs --seed || cloud-init clean --logs; } >/dev/null 2>&1 &
-    cloud_init=$!
+    { cloud-init clean --logs --seed || cloud-init clean --logs; } >/dev/null 2>&1 || true
+    # AL2's cloud-init (19.3) leaves its instance data behind when a mount is busy.
+    rm -rf /var/lib/cloud/instances /var/lib/cloud/instance /var/lib/cloud/data /var/lib/cloud/sem /var/lib/cloud/seed
 fi
 
 homes=$(getent passwd | awk -F: '$6 ~ "^/" && $6 != "/" { print $6 }' | sort -u) || kiln_die "the users' homes cannot be listed"
@@ -57,12 +50,6 @@ rm -rf /var/lib/ecs/data/* /var/lib/ecs/gpu /var/log/ecs/*
 
 rm -rf /var/lib/dhcp/* /var/lib/dhclient/* /var/lib/NetworkManager/*.lease /var/lib/systemd/random-seed \
     /var/lib/systemd/credential.secret /var/lib/systemd/timers/* /var/lib/private/* /var/crash/* /var/lib/update-notifier/*
-
-if [[ -n $cloud_init ]]; then
-    wait "$cloud_init" || true
-    # AL2's cloud-init (19.3) leaves its instance data behind when a mount is busy.
-    rm -rf /var/lib/cloud/instances /var/lib/cloud/instance /var/lib/cloud/data /var/lib/cloud/sem /var/lib/cloud/seed
-fi
 
 # journald creates deleted files again within five seconds: until the reboot it writes to /run.
 mkdir -p /run/systemd/journald.conf.d

@@ -7,7 +7,6 @@
 #@ download CLOUDWATCH_AGENT                  required  package of that version
 #@ download CLOUDWATCH_AGENT_SIGNATURE        required  its detached signature
 #@ download CLOUDWATCH_AGENT_KEY              required  key file, accepted by fingerprint only
-export KILN_COMPONENT=cloudwatch-agent
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 

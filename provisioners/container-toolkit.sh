@@ -7,7 +7,6 @@
 #@ env      CONTAINER_TOOLKIT_REPO_URL         required  repository, without the architecture
 #@ env      CONTAINER_TOOLKIT_KEY_FINGERPRINT  required  of the key that signs the repository
 #@ download CONTAINER_TOOLKIT_KEY              required  key file, accepted by fingerprint only
-export KILN_COMPONENT=container-toolkit
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 
@@ -20,16 +19,7 @@ if [[ $KILN_FAMILY == debian ]]; then
 else
     arch=$(uname -m) || kiln_die "uname does not print the architecture"
     # The vendor signs the repository's metadata, not its packages.
-    cat >/etc/yum.repos.d/nvidia-container-toolkit.repo <<REPO
-[nvidia-container-toolkit]
-name=NVIDIA container toolkit
-baseurl=$CONTAINER_TOOLKIT_REPO_URL/$arch
-enabled=1
-gpgcheck=0
-repo_gpgcheck=1
-gpgkey=$signed_by
-skip_if_unavailable=0
-REPO
+    kiln_yum_repo nvidia-container-toolkit "$CONTAINER_TOOLKIT_REPO_URL/$arch" "$signed_by" gpgcheck=0 repo_gpgcheck=1
 fi
 kiln_refresh
 kiln_install_held "$CONTAINER_TOOLKIT_PACKAGES"
@@ -40,52 +30,37 @@ answer=$(nvidia-ctk --version) || kiln_die "nvidia-ctk does not run"
 version=${BASH_REMATCH[0]}
 [[ $version == "$CONTAINER_TOOLKIT_VERSION" ]] || kiln_die "nvidia-ctk is $version, not $CONTAINER_TOOLKIT_VERSION"
 
-# By a tool of NVIDIA's, which edits the configuration of each container runtime that is there.
-by_nvidia_ctk() {
-    local runtime
-    if command -v dockerd >/dev/null; then runtimes+=(docker); fi
-    if command -v containerd >/dev/null; then runtimes+=(containerd); fi
-    # AL2's bash 4.2 calls an empty array unbound.
-    for runtime in ${runtimes[@]+"${runtimes[@]}"}; do
-        nvidia-ctk --quiet runtime configure --runtime="$runtime" >&2 || kiln_die "nvidia-ctk cannot configure $runtime"
-    done
-    ((${#runtimes[@]})) || kiln_say "no container runtime on this image: install one later and run nvidia-ctk runtime configure"
-}
-
-# By a file that Amazon's docker package turns into a flag of dockerd. When daemon.json names the runtime
-# too, dockerd takes that one. The ECS agent looks for GPUs only if its configuration enables that.
-by_docker_runtimes() {
-    local file=/etc/docker/daemon.json config=/var/lib/ecs/ecs.config
-    [[ -x /usr/libexec/docker/docker-setup-runtimes.sh ]] || kiln_die "the parent has no docker of Amazon's" \
-        "the flavour ecs needs an ECS-optimized parent AMI"
-    if [[ -e $file ]] && grep -q '"nvidia"' "$file"; then
-        kiln_die "$file of the parent names the runtime nvidia, and so does /etc/docker-runtimes.d/nvidia" \
-            "dockerd would take the one of $file; use the ECS-optimized AMI as it is"
-    fi
-    write_runtime || kiln_die "/etc/docker-runtimes.d/nvidia cannot be written"
-    mkdir -p "${config%/*}" || kiln_die "${config%/*} cannot be made"
-    if [[ ! -e $config ]] || ! grep -qx 'ECS_ENABLE_GPU_SUPPORT=true' "$config"; then
-        printf 'ECS_ENABLE_GPU_SUPPORT=true\n' >>"$config" || kiln_die "$config cannot be written"
-    fi
-    runtimes=(docker)
-}
-
-write_runtime() {
-    mkdir -p /etc/docker-runtimes.d || return 1
-    printf '#!/bin/sh\nexec /usr/bin/nvidia-container-runtime "$@"\n' >/etc/docker-runtimes.d/nvidia || return 1
-    chmod 0755 /etc/docker-runtimes.d/nvidia
-}
-
 runtimes=()
 case $CONTAINER_RUNTIME_REGISTRY in
-    nvidia-ctk) by_nvidia_ctk ;;
-    docker-runtimes.d) by_docker_runtimes ;;
+    # By a tool of NVIDIA's, which edits the configuration of each container runtime that is there.
+    nvidia-ctk)
+        ! command -v dockerd >/dev/null || runtimes+=(docker)
+        ! command -v containerd >/dev/null || runtimes+=(containerd)
+        # AL2's bash 4.2 calls an empty array unbound.
+        for runtime in ${runtimes[@]+"${runtimes[@]}"}; do
+            nvidia-ctk --quiet runtime configure --runtime="$runtime" >&2
+        done
+        ((${#runtimes[@]})) || kiln_say "no container runtime on this image: install one later and run nvidia-ctk runtime configure"
+        ;;
+    # By a file that Amazon's docker package turns into a flag of dockerd. When daemon.json names the runtime
+    # too, dockerd takes that one. The ECS agent looks for GPUs only if its configuration enables that.
+    docker-runtimes.d)
+        [[ -x /usr/libexec/docker/docker-setup-runtimes.sh ]] || kiln_die "the parent has no docker of Amazon's" \
+            "the flavour ecs needs an ECS-optimized parent AMI"
+        ! grep -qs '"nvidia"' /etc/docker/daemon.json || kiln_die "/etc/docker/daemon.json of the parent names the runtime nvidia" \
+            "dockerd would take that one instead of /etc/docker-runtimes.d/nvidia; use the ECS-optimized AMI as it is"
+        mkdir -p /etc/docker-runtimes.d /var/lib/ecs
+        printf '#!/bin/sh\nexec /usr/bin/nvidia-container-runtime "$@"\n' >/etc/docker-runtimes.d/nvidia
+        chmod 0755 /etc/docker-runtimes.d/nvidia
+        grep -qsx 'ECS_ENABLE_GPU_SUPPORT=true' /var/lib/ecs/ecs.config \
+            || printf 'ECS_ENABLE_GPU_SUPPORT=true\n' >>/var/lib/ecs/ecs.config
+        runtimes=(docker)
+        ;;
     # At boot nodeadm writes containerd's configuration anew, and makes nvidia the default runtime where its
     # program is installed.
     nodeadm)
         command -v nodeadm >/dev/null || kiln_die "the parent has no nodeadm" "the flavour eks needs an EKS-optimized parent AMI"
         [[ -x /usr/bin/nvidia-container-runtime ]] || kiln_die "/usr/bin/nvidia-container-runtime is missing: nodeadm would not use it"
         ;;
-    *) kiln_die "unknown registry $CONTAINER_RUNTIME_REGISTRY" "it is nvidia-ctk, docker-runtimes.d or nodeadm" ;;
 esac
 kiln_record "version=$version" "runtimes+=${runtimes[*]:-}" "registry=$CONTAINER_RUNTIME_REGISTRY"

@@ -4,7 +4,6 @@
 #@ env CUDA_VERSION   required  release with its update: 11.6.2
 #@ env CUDA_SERIES    required  release alone: 11.6
 #@ env CUDA_PACKAGES  required  name=version …
-export KILN_COMPONENT=cuda
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 

@@ -3,7 +3,6 @@
 #
 #@ env CUDNN_VERSION   required  full version: 8.5.0.96
 #@ env CUDNN_PACKAGES  required  name=version[@cudaMAJOR] …
-export KILN_COMPONENT=cudnn
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 

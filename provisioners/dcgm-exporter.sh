@@ -3,7 +3,6 @@
 #
 #@ env DCGM_EXPORTER_VERSION   required  the exporter's own version
 #@ env DCGM_EXPORTER_PACKAGES  required  name=version …
-export KILN_COMPONENT=dcgm-exporter
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 

@@ -3,7 +3,6 @@
 #
 #@ env DCGM_VERSION   required  DCGM's version
 #@ env DCGM_PACKAGES  required  name=version …
-export KILN_COMPONENT=dcgm
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 

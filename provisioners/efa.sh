@@ -7,7 +7,6 @@
 #@ download EFA_INSTALLER          required  archive of that version
 #@ download EFA_SIGNATURE          required  its detached signature
 #@ download EFA_KEY                required  key file, accepted by fingerprint only
-export KILN_COMPONENT=efa
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 

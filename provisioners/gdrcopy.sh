@@ -3,7 +3,6 @@
 #
 #@ env      GDRCOPY_VERSION  required  release, without the v of its tag
 #@ download GDRCOPY          required  source archive of that release
-export KILN_COMPONENT=gdrcopy
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 
@@ -31,7 +30,7 @@ if [[ $version != "$GDRCOPY_VERSION" || ! -e /usr/include/gdrapi.h ]]; then
     jobs=$(nproc) || kiln_die "nproc cannot count the CPU cores"
     remove_parents
     make -C "$tree" -j"$jobs" prefix=/usr CUDA=/usr/local/cuda lib lib_install >"$tree.log" 2>&1 \
-        || { tail -n 40 "$tree.log" >&2 || true; kiln_die "GDRCopy $GDRCOPY_VERSION does not build" "the end of its log is above"; }
+        || kiln_die_with_log "$tree.log" "GDRCopy $GDRCOPY_VERSION does not build"
     rm -rf "$source_dir"
     mkdir -p "$source_dir"
     cp -a "$tree"/src/gdrdrv/. "$source_dir/"
@@ -41,10 +40,8 @@ if [[ $version != "$GDRCOPY_VERSION" || ! -e /usr/include/gdrapi.h ]]; then
         "$tree/packages/dkms.conf" >"$source_dir/dkms.conf"
     rm -rf "$tree" "$tree.log"
     kiln_dkms_compiler "$kernel" gdrdrv
-    dkms install --force -m gdrdrv -v "$GDRCOPY_VERSION" -k "$kernel" >&2 || {
-        tail -n 40 "/var/lib/dkms/gdrdrv/$GDRCOPY_VERSION/build/make.log" >&2 || true
-        kiln_die "gdrdrv does not build for $kernel" "the end of DKMS's log is above"
-    }
+    dkms install --force -m gdrdrv -v "$GDRCOPY_VERSION" -k "$kernel" >&2 \
+        || kiln_die_with_log "/var/lib/dkms/gdrdrv/$GDRCOPY_VERSION/build/make.log" "gdrdrv does not build for $kernel"
     depmod "$kernel"
     ldconfig
     version=$(kiln_dkms_version "$kernel" gdrdrv) || exit 1

@@ -2,7 +2,6 @@
 # MIG layouts, applied at every boot: MIG instances never survive one, MIG mode may not either.
 #
 #@ env MIG_CONFIG  optional  layout to apply when no instance tag names one; empty: none
-export KILN_COMPONENT=gpu-mig
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 

@@ -6,7 +6,6 @@
 #@ env KERNEL_DEFAULT_PACKAGE   required  kernel for a parent image that has none, as in the lab
 #@ env KERNEL_COMPILER_PACKAGE  optional  package of the kernel's compiler, where it is not named after the command
 #@ env KERNEL_OS_PACKAGES       required  what the scripts need and DKMS builds with
-export KILN_COMPONENT=kernel
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 

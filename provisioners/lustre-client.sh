@@ -8,7 +8,6 @@
 #@ env      LUSTRE_OS_PACKAGES      optional  the distribution's package of the client, on Amazon Linux only
 #@ env      LUSTRE_KEY_FINGERPRINT  required  of the key that signs FSx's repository
 #@ download LUSTRE_KEY              optional  key file, accepted by fingerprint only; on Ubuntu only
-export KILN_COMPONENT=lustre-client
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 

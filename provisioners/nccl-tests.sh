@@ -5,7 +5,6 @@
 #@ env      NCCL_TESTS_VERSION      required  release, without the v of its tag
 #@ env      NCCL_TESTS_OS_PACKAGES  required  what they are built with
 #@ download NCCL_TESTS              required  source archive of that release
-export KILN_COMPONENT=nccl-tests
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 
@@ -14,30 +13,24 @@ mpi=/opt/amazon/openmpi
 [[ -x $mpi/bin/mpirun ]] || mpi=
 [[ -x /usr/local/cuda/bin/nvcc ]] || kiln_die "there is no CUDA toolkit in /usr/local/cuda" "cuda.sh must run first"
 cuda=$(readlink -f /usr/local/cuda) || kiln_die "/usr/local/cuda is a broken link"
-built_with="$NCCL_TESTS_VERSION $cuda ${mpi:-no MPI}"
 
-if [[ -e $prefix/.kiln-built-with && $(<"$prefix/.kiln-built-with") == "$built_with" ]]; then
-    kiln_say "nccl-tests $NCCL_TESTS_VERSION are installed already"
-else
-    # shellcheck disable=SC2086  # a list of names
-    kiln_install $NCCL_TESTS_OS_PACKAGES
-    archive=$(kiln_download NCCL_TESTS) || exit 1
-    tree=$(kiln_unpack "$archive" --strip-components=1) || exit 1
-    settings=(CUDA_HOME=/usr/local/cuda)
-    if [[ -n $mpi ]]; then
-        settings+=(MPI=1 "MPI_HOME=$mpi")
-        # The tests find Open MPI by themselves, without a shell that has its paths.
-        export NVCC_APPEND_FLAGS="-Xlinker -rpath=$mpi/lib64:$mpi/lib"
-    fi
-    jobs=$(nproc) || kiln_die "nproc cannot count the CPU cores"
-    make -C "$tree" -j"$jobs" "${settings[@]}" >"$tree.log" 2>&1 \
-        || { tail -n 40 "$tree.log" >&2 || true; kiln_die "nccl-tests $NCCL_TESTS_VERSION do not build with $cuda" "the end of their log is above"; }
-    rm -rf "$prefix"
-    install -d "$prefix/build"
-    find "$tree/build" -maxdepth 1 -name '*_perf' -exec install -m 0755 -t "$prefix/build" {} +
-    printf '%s\n' "$built_with" >"$prefix/.kiln-built-with"
-    rm -rf "$tree" "$tree.log"
+# shellcheck disable=SC2086  # a list of names
+kiln_install $NCCL_TESTS_OS_PACKAGES
+archive=$(kiln_download NCCL_TESTS) || exit 1
+tree=$(kiln_unpack "$archive" --strip-components=1) || exit 1
+settings=(CUDA_HOME=/usr/local/cuda)
+if [[ -n $mpi ]]; then
+    settings+=(MPI=1 "MPI_HOME=$mpi")
+    # The tests find Open MPI by themselves, without a shell that has its paths.
+    export NVCC_APPEND_FLAGS="-Xlinker -rpath=$mpi/lib64:$mpi/lib"
 fi
+jobs=$(nproc) || kiln_die "nproc cannot count the CPU cores"
+make -C "$tree" -j"$jobs" "${settings[@]}" >"$tree.log" 2>&1 \
+    || kiln_die_with_log "$tree.log" "nccl-tests $NCCL_TESTS_VERSION do not build with $cuda"
+rm -rf "$prefix"
+install -d "$prefix/build"
+find "$tree/build" -maxdepth 1 -name '*_perf' -exec install -m 0755 -t "$prefix/build" {} +
+rm -rf "$tree" "$tree.log"
 for test in all_reduce all_gather reduce_scatter alltoall; do
     links=$(ldd "$prefix/build/${test}_perf" 2>&1) || kiln_die "the build did not make ${test}_perf: $links"
     while read -r line; do

@@ -3,7 +3,6 @@
 #
 #@ env NCCL_VERSION   required  version without the CUDA it is built for
 #@ env NCCL_PACKAGES  required  name=version@cudaSERIES …
-export KILN_COMPONENT=nccl
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 

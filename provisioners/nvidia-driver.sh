@@ -10,7 +10,6 @@
 #@ env      NVIDIA_OTHER_PACKAGES   optional  both: packages of the proprietary module alone; empty for a runfile
 #@ env      NVIDIA_OTHER_STREAM     optional  both: module stream of the proprietary module
 #@ download NVIDIA_DRIVER           optional  the runfile
-export KILN_COMPONENT=nvidia-driver
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 
@@ -102,12 +101,6 @@ enable_non_free() {
     kiln_refresh
 }
 
-prepare_packages() {
-    [[ $KILN_FAMILY == debian ]] || return 0
-    [[ $NVIDIA_DRIVER_SOURCE != distro || $KILN_DISTRO != debian* ]] || enable_non_free
-    pin_apt
-}
-
 choose_stream() { # STREAM
     # apt and Amazon Linux 2's yum know no streams.
     [[ $KILN_PACKAGE_MANAGER == dnf ]] || return 0
@@ -135,38 +128,17 @@ packages_of() { # VERSION
     done <<<"$listed"
 }
 
-# Everything of that version, not only what was asked for by name.
-hold_packages() {
-    local listed packages=()
-    listed=$(packages_of "$NVIDIA_DRIVER_VERSION") || exit 1
-    [[ -z $listed ]] || mapfile -t packages <<<"$listed"
-    ((${#packages[@]})) || kiln_die "no installed package has the version $NVIDIA_DRIVER_VERSION"
-    kiln_hold "${packages[@]}"
-    kiln_record "packages+=${packages[*]}"
-}
-
 # A parent AMI, or an earlier run, may hold a driver of another version: apt refuses to remove what is held, and
 # dnf to move it. All of that version is released.
 release_packages() {
-    local owner version listed packages
+    local owner version listed
     owner=$(smi_owner) || exit 1
     [[ -n $owner ]] || return 0
     version=$(kiln_package_version "$owner") || exit 1
     version=${version#*:}
     listed=$(packages_of "${version%-*}") || exit 1
-    [[ -n $listed ]] || return 0
-    mapfile -t packages <<<"$listed"
-    kiln_unhold "${packages[@]}"
-}
-
-install_packages() {
-    local packages
-    read -ra packages <<<"$NVIDIA_DRIVER_PACKAGES"
-    ((${#packages[@]})) || kiln_die "NVIDIA_DRIVER_PACKAGES is empty" "driver source $NVIDIA_DRIVER_SOURCE needs packages"
-    kiln_unhold "${packages[@]%%=*}"
-    choose_stream "$NVIDIA_DRIVER_STREAM"
-    kiln_install "${packages[@]}"
-    hold_packages
+    # shellcheck disable=SC2086  # a list of names
+    [[ -z $listed ]] || kiln_unhold $listed
 }
 
 # ---------------------------------------------------------------- one kind of kernel module, or both
@@ -215,6 +187,17 @@ kept_version() { # KIND
     [[ -z $file ]] || modinfo -F version "$file" || kiln_die "modinfo cannot read $file"
 }
 
+install_kind() { # KIND PACKAGES STREAM
+    if [[ $NVIDIA_DRIVER_SOURCE == runfile ]]; then
+        install_runfile "$1"
+    else
+        choose_stream "$3"
+        # shellcheck disable=SC2086  # a list of names
+        kiln_install $2
+    fi
+    assert_module "$1"
+}
+
 # The other kind in the same way: built by DKMS, kept, and removed again.
 bake_other_kind() { # KIND
     local packages version
@@ -224,36 +207,20 @@ bake_other_kind() { # KIND
         return 0
     fi
     kiln_say "building the $1 module, to be kept in $archive"
+    install_kind "$1" "$NVIDIA_OTHER_PACKAGES" "$NVIDIA_OTHER_STREAM"
+    keep_modules "$1"
+    read -ra packages <<<"$NVIDIA_OTHER_PACKAGES"
     if [[ $NVIDIA_DRIVER_SOURCE == runfile ]]; then
-        install_runfile "$1"
-        assert_module "$1"
-        keep_modules "$1"
-        dkms remove "nvidia/$NVIDIA_DRIVER_VERSION" --all >&2 || kiln_die "dkms cannot remove the $1 module"
-        rm -rf "/usr/src/nvidia-$NVIDIA_DRIVER_VERSION" || kiln_die "the $1 module's source cannot be removed"
+        dkms remove "nvidia/$NVIDIA_DRIVER_VERSION" --all >&2 && rm -rf "/usr/src/nvidia-$NVIDIA_DRIVER_VERSION"
+    elif [[ $KILN_FAMILY == debian ]]; then
+        kiln_pm purge -y "${packages[@]%%=*}"
     else
-        read -ra packages <<<"$NVIDIA_OTHER_PACKAGES"
-        ((${#packages[@]})) || kiln_die "NVIDIA_OTHER_PACKAGES is empty" "kernel_module: both needs packages of the other module"
-        choose_stream "$NVIDIA_OTHER_STREAM"
-        kiln_install "${packages[@]}"
-        assert_module "$1"
-        keep_modules "$1"
-        if [[ $KILN_FAMILY == debian ]]; then
-            kiln_pm purge -y "${packages[@]%%=*}"
-        else
-            kiln_pm remove "${packages[@]%%=*}"
-        fi || kiln_die "$KILN_PACKAGE_MANAGER cannot remove ${packages[*]%%=*} again"
-    fi
+        kiln_pm remove "${packages[@]%%=*}"
+    fi || kiln_die "the $1 module cannot be removed again"
     depmod "$kernel" || kiln_die "depmod failed for $kernel"
     version=$(module_field version) || exit 1
     [[ -z $version ]] || kiln_die "the $1 module is still in /lib/modules/$kernel" \
         "while it is there, modprobe may load it instead of the $stays module"
-}
-
-# Prints the names of the modules of a kind that are kept.
-kept_modules() { # KIND
-    local listed
-    listed=$(cd "$archive/$1" && find . -type f | sort) || kiln_die "$archive/$1 cannot be listed"
-    printf '%s\n' "${listed//$'\n'/ }"
 }
 
 # Ubuntu's persistenced is started without persistence mode: a GPU that nothing uses would be shut down, and
@@ -264,7 +231,6 @@ decide_persistence() {
     text=$(systemctl cat nvidia-persistenced.service) || kiln_die "systemd does not know nvidia-persistenced.service"
     start=$(sed -n 's/^ExecStart=\(.\)/\1/p' <<<"$text") || kiln_die "sed failed"
     start=${start##*$'\n'}
-    [[ $start == *nvidia-persistenced* ]] || kiln_die "nvidia-persistenced.service does not start nvidia-persistenced"
     [[ $start == *' --no-persistence-mode'* ]] || return 0
     printf '# The package starts it with --no-persistence-mode.\n[Service]\nExecStart=\nExecStart=%s\n' \
         "${start/ --no-persistence-mode/}" >"/$drop_in" || kiln_die "/$drop_in cannot be written"
@@ -277,7 +243,7 @@ rebuild_initramfs() {
     if [[ -e $boot/initrd.img-$kernel ]]; then
         update-initramfs -u -k "$kernel" >&2 || kiln_die "update-initramfs failed for $kernel"
     elif [[ -e $boot/initramfs-$kernel.img ]]; then
-        dracut --force "$boot/initramfs-$kernel.img" "$kernel" >&2 || kiln_die "dracut failed for $kernel"
+        dracut --force --omit-drivers nouveau "$boot/initramfs-$kernel.img" "$kernel" >&2 || kiln_die "dracut failed for $kernel"
     fi
 }
 
@@ -316,38 +282,38 @@ refuse_other_kind() {
 }
 
 refuse_other_kind
-case $NVIDIA_DRIVER_SOURCE in
-    runfile) ;;
-    repo | distro)
-        prepare_packages
-        release_packages
-        ;;
-    *) kiln_die "unknown driver source $NVIDIA_DRIVER_SOURCE" "it is runfile, repo or distro" ;;
-esac
-[[ $NVIDIA_KERNEL_MODULE != both ]] || bake_other_kind proprietary
-if [[ $NVIDIA_DRIVER_SOURCE == runfile ]]; then
-    install_runfile "$stays"
-else
-    install_packages
+if [[ $NVIDIA_DRIVER_SOURCE != runfile ]]; then
+    [[ $NVIDIA_DRIVER_SOURCE != distro || $KILN_DISTRO != debian* ]] || enable_non_free
+    [[ $KILN_FAMILY != debian ]] || pin_apt
+    release_packages
 fi
-assert_module "$stays"
+[[ $NVIDIA_KERNEL_MODULE != both ]] || bake_other_kind proprietary
+install_kind "$stays" "$NVIDIA_DRIVER_PACKAGES" "$NVIDIA_DRIVER_STREAM"
+if [[ $NVIDIA_DRIVER_SOURCE != runfile ]]; then
+    # Everything of that version, not only what was asked for by name.
+    listed=$(packages_of "$NVIDIA_DRIVER_VERSION") || exit 1
+    [[ -n $listed ]] || kiln_die "no installed package has the version $NVIDIA_DRIVER_VERSION"
+    # shellcheck disable=SC2086  # a list of names
+    kiln_hold $listed
+    kiln_record "packages+=${listed//$'\n'/ }"
+fi
 
 if [[ $NVIDIA_KERNEL_MODULE == both ]]; then
     keep_modules open
-    proprietary=$(kept_modules proprietary) || exit 1
-    open=$(kept_modules open) || exit 1
+    proprietary=$(cd "$archive/proprietary" && find . -type f | sort) || kiln_die "$archive/proprietary cannot be listed"
+    open=$(cd "$archive/open" && find . -type f | sort) || kiln_die "$archive/open cannot be listed"
     [[ $proprietary == "$open" ]] || kiln_die "the two kinds have different kernel modules: proprietary $proprietary; open $open" \
         "one could not take the other's place at boot"
     kiln_install_runtime etc/modprobe.d/kiln-gpu-select.conf
     kiln_install_units kiln-gpu-select.service
+    kiln_enable kiln-gpu-select.service
     kiln_record "archive=$archive" "kept+=proprietary open"
 fi
 
 rebuild_initramfs
 
 # The runfile brings persistenced without a unit.
-kiln_unit_exists nvidia-persistenced.service \
-    || kiln_install_units nvidia-persistenced.service
+kiln_unit_exists nvidia-persistenced.service || kiln_install_units nvidia-persistenced.service
 kiln_install_runtime opt/kiln/lib/gpu_common opt/kiln/lib/gpu_boot usr/local/bin/kiln-gpu-boot usr/local/bin/kiln-gpu-gate \
     etc/systemd/system/nvidia-persistenced.service.d
 kiln_install_units kiln-gpu-boot.service
@@ -355,5 +321,4 @@ kiln_install_units kiln-gpu-boot.service
 kiln_install_runtime etc/systemd/system/kubelet.service.d etc/systemd/system/ecs.service.d etc/systemd/system/slurmd.service.d
 decide_persistence
 kiln_enable kiln-gpu-boot.service nvidia-persistenced.service
-[[ $NVIDIA_KERNEL_MODULE != both ]] || kiln_enable kiln-gpu-select.service
 kiln_record "version=$NVIDIA_DRIVER_VERSION" "kernel=$kernel" "kernel_module=$NVIDIA_KERNEL_MODULE" "source=$NVIDIA_DRIVER_SOURCE"

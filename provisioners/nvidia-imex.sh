@@ -5,16 +5,15 @@
 #@ env NVIDIA_DRIVER_VERSION  required  the driver's version
 #@ env NVIDIA_IMEX_PACKAGES   required  name=version …
 #@ env NVIDIA_IMEX_OWNER      required  who starts it: host, or dra (NVIDIA's DRA driver, which refuses a host's IMEX)
-export KILN_COMPONENT=nvidia-imex
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 
 kiln_install_held "$NVIDIA_IMEX_PACKAGES"
 kiln_install_runtime etc/systemd/system/nvidia-imex.service.d
 kiln_install_files etc/modprobe.d/kiln-imex.conf
-case $NVIDIA_IMEX_OWNER in
-    host) kiln_enable nvidia-imex.service ;;
-    dra) systemctl --quiet mask nvidia-imex.service || kiln_die "systemd cannot mask nvidia-imex.service" ;;
-    *) kiln_die "unknown owner $NVIDIA_IMEX_OWNER" "it is host or dra" ;;
-esac
+if [[ $NVIDIA_IMEX_OWNER == dra ]]; then
+    systemctl --quiet mask nvidia-imex.service
+else
+    kiln_enable nvidia-imex.service
+fi
 kiln_record "version=$NVIDIA_DRIVER_VERSION"

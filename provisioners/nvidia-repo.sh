@@ -8,7 +8,6 @@
 #@ env      CUDA_RPM_KEY_FINGERPRINT  required  of the key that signs RPMs
 #@ env      CUDA_DEB_KEY_FINGERPRINT  required  of the key that signs Debian repositories
 #@ download CUDA_REPO_KEY             required  the family's key file
-export KILN_COMPONENT=nvidia-repo
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 
@@ -18,30 +17,12 @@ if [[ $KILN_FAMILY == debian ]]; then
     printf 'deb [signed-by=%s] %s/ /\n' "$signed_by" "$CUDA_REPO_URL" >/etc/apt/sources.list.d/nvidia-cuda.list
 else
     signed_by=$(kiln_repo_key "$key" "$CUDA_RPM_KEY_FINGERPRINT" nvidia-cuda) || exit 1
-    cat >/etc/yum.repos.d/nvidia-cuda.repo <<REPO
-[nvidia-cuda]
-name=NVIDIA CUDA ($CUDA_REPO)
-baseurl=$CUDA_REPO_URL
-enabled=1
-gpgcheck=1
-gpgkey=$signed_by
-skip_if_unavailable=0
-REPO
+    kiln_yum_repo nvidia-cuda "$CUDA_REPO_URL" "$signed_by" gpgcheck=1
     # Amazon Linux 2023's repository of NVIDIA had these libraries late; EL 9's has them, signed by the same key.
     # Nothing else may come from there.
     rm -f /etc/yum.repos.d/nvidia-cuda-libraries.repo
-    if [[ -n $CUDA_LIBRARIES_REPO_URL ]]; then
-        cat >/etc/yum.repos.d/nvidia-cuda-libraries.repo <<REPO
-[nvidia-cuda-libraries]
-name=NVIDIA cuDNN and NCCL
-baseurl=$CUDA_LIBRARIES_REPO_URL
-enabled=1
-gpgcheck=1
-gpgkey=$signed_by
-includepkgs=libcudnn* libnccl*
-skip_if_unavailable=0
-REPO
-    fi
+    [[ -z $CUDA_LIBRARIES_REPO_URL ]] || kiln_yum_repo nvidia-cuda-libraries "$CUDA_LIBRARIES_REPO_URL" "$signed_by" \
+        gpgcheck=1 'includepkgs=libcudnn* libnccl*'
 fi
 kiln_refresh
 kiln_record "version=$CUDA_REPO" "url=$CUDA_REPO_URL"

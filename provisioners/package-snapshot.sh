@@ -4,7 +4,6 @@
 # Amazon Linux 2023 stays at the release, as it does by itself: `dnf upgrade --releasever=…` moves an instance.
 #
 #@ env PACKAGE_SNAPSHOT  required  a release of Amazon Linux 2023, or a UTC time for Ubuntu and Debian
-export KILN_COMPONENT=package-snapshot
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 

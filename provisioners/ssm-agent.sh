@@ -5,7 +5,6 @@
 #@ env      SSM_AGENT_VERSION      optional  version of Amazon's package, on Debian only
 #@ env      SSM_AGENT_OS_PACKAGES  optional  the distribution's package, on Amazon Linux only
 #@ download SSM_AGENT              optional  Amazon's package, on Debian only
-export KILN_COMPONENT=ssm-agent
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # Kernel settings and limits for EFA and NCCL, in effect from the next boot on. The files are rendered.
-export KILN_COMPONENT=tuning
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 

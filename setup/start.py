@@ -2,7 +2,7 @@
 
 Python is started with -S and, where `env` can do that, with SIGINT blocked. Its own handler is
 removed before anything is imported, since an interrupted import prints a traceback; then a SIGINT
-that has come meanwhile ends the process. Before a task runs, `kiln.cli.program` sets one.
+that has come meanwhile ends the process. Before a task runs, `kiln.cli.main` sets one.
 """
 
 import signal

@@ -13,9 +13,15 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    model_validator,
+)
 
 from kiln.base import tags as our_tags
 from kiln.base import vocabulary
@@ -207,14 +213,9 @@ class AwsSettings(Block):
 
     @model_validator(mode="after")
     def _mirrors_are_safe(self) -> AwsSettings:
-        targets = list(self.mirrors.values())
-        for index, (vendor, mirror) in enumerate(self.mirrors.items()):
+        for vendor, mirror in self.mirrors.items():
             if vendor.startswith("https:") and not mirror.startswith("https:"):
                 raise ValueError(f"mirrors: {mirror} has no TLS, and {vendor} has")
-            # A bake puts the vendors' URLs back afterwards.
-            others = targets[index + 1 :] + targets[:index]
-            if any(f"{other}/".startswith(f"{mirror}/") for other in others):
-                raise ValueError(f"mirrors: {mirror} takes the place of two vendors' URLs")
         return self
 
 
@@ -276,21 +277,29 @@ class Account(AwsSettings):
                 origins.pop(name, None)
         return self.model_copy(update={**values, "origins": origins})
 
+    def as_json(self) -> dict[str, list[dict[str, str]]]:
+        """Setting → its value as text, and where it comes from; of a mapping each entry."""
+        found: dict[str, list[dict[str, str]]] = {}
+        for name in SETTINGS:
+            value = getattr(self, name)
+            if isinstance(value, Mapping):
+                parts = {f"{name}.{key}": f"{key}={text}" for key, text in value.items()}
+            else:
+                parts = {name: _as_text(value)} if name in self.origins else {}
+            if parts:
+                found[name] = [
+                    {"value": text, "from": self.origins.get(key, "default")}
+                    for key, text in parts.items()
+                ]
+        return found
+
     def shown(self, without: Collection[str] = ()) -> list[str]:
         """Each setting that is set, as a line: its name, its value, where it comes from."""
         return [
-            f"{name} {', '.join(f'{text} ({origin})' for text, origin in parts)}"
-            for name in SETTINGS
-            if name not in without and (parts := list(self._parts(name)))
+            f"{name} " + ", ".join(f"{part['value']} ({part['from']})" for part in parts)
+            for name, parts in self.as_json().items()
+            if name not in without
         ]
-
-    def as_json(self) -> dict[str, Any]:
-        """Setting → its value as text, and where it comes from."""
-        return {
-            name: [{"value": text, "from": origin} for text, origin in parts]
-            for name in SETTINGS
-            if (parts := list(self._parts(name)))
-        }
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """The settings that do not fit together: the one at fault, and why."""
@@ -302,23 +311,15 @@ class Account(AwsSettings):
         if len(self.tags) > MOST_TAGS:
             why = f"{len(self.tags)} are more than {MOST_TAGS}, with which EC2's 50 are full"
             yield "tags", why
-        # A bake replaces the URLs in the package sources one after another.
-        for vendor, mirror in self.mirrors.items():
-            for other in self.mirrors:
-                if f"{mirror}/".startswith(f"{other}/"):
-                    again = "itself" if other == vendor else f"another mirror's {other}"
-                    yield (
-                        "mirrors",
-                        f"{mirror}, the mirror of {vendor}, would be replaced again, as {again}",
-                    )
-
-    def _parts(self, name: str) -> Iterator[tuple[str, str]]:
-        value = getattr(self, name)
-        if isinstance(value, Mapping):
-            for key, text in value.items():
-                yield f"{key}={text}", self.origins.get(f"{name}.{key}", "default")
-        elif name in self.origins:
-            yield _as_text(value), self.origins[name]
+        # A bake replaces the URLs in the package sources one after another, and puts the vendors'
+        # back afterwards.
+        urls = [*self.mirrors, *self.mirrors.values()]
+        for mirror in self.mirrors.values():
+            if sum(f"{mirror}/".startswith(f"{url}/") for url in urls) > 1:
+                yield (
+                    "mirrors",
+                    f"{mirror} is below another vendor or mirror, or serves two vendors",
+                )
 
 
 # The ways to name the subnet.
@@ -343,16 +344,6 @@ def setting_help(name: str) -> str:
     return f"{Account.model_fields[name].description}: {flag}"
 
 
-def settings_table() -> str:
-    """The table of docs/your-account.md."""
-    lines = ["| key | flag | environment | meaning |", "|---|---|---|---|"]
-    for name in SETTINGS:
-        flag, read = name.replace("_", "-"), ", ".join(f"`{each}`" for each in variables(name))
-        meaning = Account.model_fields[name].description
-        lines.append(f"| `{name}` | `--{flag}` | {read} | {meaning} |")
-    return "\n".join(lines) + "\n"
-
-
 def key_elsewhere(key: str | None, region: str | None) -> str:
     """The region of a KMS key that cannot encrypt what is made in another one; "" if it can, and
     for a key that is not named by an ARN."""
@@ -368,34 +359,21 @@ def _as_text(value: object) -> str:
     return "none" if value is None else str(value).lower() if value in (True, False) else str(value)
 
 
-MIRRORS = "KILN_MIRRORS"
-
-
-def mirrors() -> dict[str, str]:
-    """Map the beginning of a vendor's URL to that of its mirror, as KILN_MIRRORS has them."""
-    pairs = {}
-    for word in os.environ.get(MIRRORS, "").split():
-        vendor, equals, mirror = word.partition("=")
-        if not equals or not all(_is_url(url) for url in (vendor, mirror)):
-            raise KilnError(
-                f"{MIRRORS}: {masked(repr(word))} is not a pair of URLs without user and password",
-                hint="expected: https://vendor.example=https://mirror.example/vendor, several "
-                "separated by spaces",
-            )
-        pairs[vendor.rstrip("/")] = mirror.rstrip("/")
-    return pairs
-
-
-def mirrored(url: str, pairs: Mapping[str, str]) -> str:
-    """Return the URL at the mirror with the longest beginning that fits, or the URL itself."""
-    fitting = [vendor for vendor in pairs if url == vendor or url.startswith(f"{vendor}/")]
-    if not fitting:
-        return url
-    vendor = max(fitting, key=len)
-    return pairs[vendor] + url.removeprefix(vendor)
-
-
-def _is_url(text: str) -> bool:
-    parts = urlsplit(text)
-    # Messages name the URL that was asked, and no message may have a password.
-    return parts.scheme in {"http", "https"} and bool(parts.netloc) and masked(text) == text
+def mirrored(url: str) -> str:
+    """Return where this machine fetches a vendor's URL: at the mirror of KILN_MIRRORS with the
+    longest beginning that fits, or the URL itself."""
+    words = os.environ.get("KILN_MIRRORS", "").split()
+    try:
+        mirrors = TypeAdapter(dict[Url, Url]).validate_python(
+            dict(word.split("=", 1) for word in words)
+        )
+    except ValueError:  # pydantic's is one, too
+        raise KilnError(
+            f"KILN_MIRRORS: {masked(' '.join(words))} are not pairs of URLs without user and "
+            "password",
+            hint="expected: https://vendor.example=https://mirror.example/vendor, several "
+            "separated by spaces",
+        ) from None
+    vendors = [vendor for vendor in mirrors if f"{url}/".startswith(f"{vendor}/")]
+    vendor = max(vendors, key=len, default="")
+    return mirrors.get(vendor, "") + url.removeprefix(vendor)

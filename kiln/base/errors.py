@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import errno
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -77,8 +76,7 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         """The finding as plain data, in the order of its fields."""
-        plain = asdict(self)
-        return {**plain, "rows": list(self.rows), "also_at": list(plain["also_at"])}
+        return asdict(self)
 
     def __str__(self) -> str:
         return "\n".join(findings_lines([self]))
@@ -213,13 +211,6 @@ def refuse_errors(findings: Iterable[Finding]) -> None:
         raise KilnError("\n".join(findings_lines(refused)), findings=refused)
 
 
-# Errors in the name itself, not in the disk or its permissions.
-_NAME_ERRORS = (
-    *(errno.ENOENT, errno.EEXIST, errno.ENOTDIR),
-    *(errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
-)
-
-
 @contextlib.contextmanager
 def named_by(flag: str) -> Iterator[None]:
     """While inside, a file or folder that the flag named and that cannot be written is invalid
@@ -227,8 +218,6 @@ def named_by(flag: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _NAME_ERRORS:
-            raise
         raise KilnError(f"{flag}: {error.filename}: {error.strerror}") from None
 
 

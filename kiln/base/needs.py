@@ -28,13 +28,6 @@ class Need:
     why: str
 
 
-def all_needs() -> list[Need]:
-    """The commands of all groups."""
-    data = yaml_files.read_plain(KNOWLEDGE / "host-packages.yaml")
-    groups = (entries for name, entries in data.items() if name != "source")
-    return [Need(**entry) for entries in groups for entry in entries]
-
-
 def missing(*groups: str) -> list[Need]:
     """The commands of these groups that are missing: `kiln/facts/knowledge/host-packages.yaml`."""
     data = yaml_files.read_plain(KNOWLEDGE / "host-packages.yaml")
@@ -121,7 +114,9 @@ def packages_from_apt(history: Path = HISTORY) -> list[str]:
 
     Empty where there is no history: apt rotates it monthly and keeps a year.
     """
-    needed_packages = {need.package for need in all_needs()} | {_VENV}
+    groups = yaml_files.read_plain(KNOWLEDGE / "host-packages.yaml")
+    entries = (entry for name, group in groups.items() if name != "source" for entry in group)
+    needed_packages = {entry["package"] for entry in entries} | {_VENV}
     names: set[str] = set()
     for path in sorted(history.glob("history.log*")):
         text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()

@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TextIO
 
 from kiln.base.vocabulary import printable
@@ -59,7 +58,12 @@ class Progress:
         started = self._clock()
         failed = True
         try:
-            with self._spinner(name), self._reminding(stage):
+            with contextlib.ExitStack() as running:
+                if self._live:
+                    from rich.console import Console
+
+                    running.enter_context(Console(file=self._out).status(f"{name} …"))
+                running.enter_context(self._reminding(stage))
                 yield stage
             failed = False
         finally:
@@ -70,17 +74,6 @@ class Progress:
             # Ctrl-C ends the `tee` of a run as well: the error to report is the run's own.
             with contextlib.suppress(OSError) if failed else contextlib.nullcontext():
                 self._print(f"{self._label}{mark:<6} {name:<28} {took:6.1f} s{note}")
-
-    @contextlib.contextmanager
-    def _spinner(self, name: str) -> Iterator[None]:
-        if not self._live:
-            yield
-            return
-        from rich.console import Console
-
-        console = Console(file=self._out)
-        with console.status(f"{name} …"):
-            yield
 
     @contextlib.contextmanager
     def _reminding(self, stage: Stage) -> Iterator[None]:
@@ -107,15 +100,6 @@ class Progress:
             self._out.flush()
 
 
-@dataclass(frozen=True)
-class _Waiting:
-    """What a stage waits for, since when (monotonic), and its limit in seconds if it has one."""
-
-    what: str
-    since: float
-    limit: float | None
-
-
 class Stage:
     """A running stage: its lines, what it waits for, and a note that is printed at its end."""
 
@@ -125,30 +109,23 @@ class Stage:
         self._progress = progress
         self._live = live
         self._clock = clock
-        self.name = name
         self.note = ""
-        self._waiting = _Waiting(f"`{name}` to end", clock(), None)
+        self._what, self._limit = "", ""
+        self.waits_for(f"`{name}` to end")
 
     def waits_for(self, what: str, *, limit: float | None = None) -> None:
         """Say from now on that the stage waits for this, at most `limit` seconds."""
-        if what != self._waiting.what:
-            self._waiting = _Waiting(what, self._clock(), limit)
+        if what != self._what:
+            self._what, self._since = what, self._clock()
+            self._limit = f" (limit {limit:.0f} s)" if limit is not None else ""
 
     def reminder(self) -> str:
         """What the stage waits for at the moment, for how long already, and its limit."""
-        waiting = self._waiting
-        seconds = self._clock() - waiting.since
-        limit = f" (limit {_duration(waiting.limit)})" if waiting.limit is not None else ""
-        return f"waiting for {waiting.what} for {seconds:.0f} s{limit}"
+        seconds = self._clock() - self._since
+        return f"waiting for {self._what} for {seconds:.0f} s{self._limit}"
 
     def line(self, text: str) -> None:
         """Show a tool's output, indented; on a pipe only the log has it."""
         if self._live:
             for part in text.splitlines():
                 self._progress._print(f"{_INDENT}{part}")
-
-
-def _duration(seconds: float) -> str:
-    """Seconds in whole minutes where they are: 5 min, 45 s."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min" if minutes and not rest else f"{seconds:.0f} s"

@@ -66,8 +66,6 @@ CHANNEL = tag("channel")
 # Of an AMI that a template of `consume` bakes on top of one of ours: where its parent came from.
 PARENT_LINE = tag("parent-line")
 PARENT_CHANNEL = tag("parent-channel")
-# Of a bucket: the task that made it.
-MADE_BY = tag("made-by")
 # Any value: `retire` leaves the AMI alone.
 KEEP = tag("keep")
 # When `retire` deprecated the AMI.

@@ -98,22 +98,11 @@ def parse_package(component: str, spec: str) -> WantedPackage:
 
 
 def nearest_published(wanted: str, published: Iterable[str]) -> str:
-    """The published version (with epoch and revision) nearest to the wanted one; empty if none is.
+    """The published version (with epoch and revision) nearest to the wanted one, which differs last
+    and least; of two equal ones the newer. Empty if none is published."""
 
-    The nearest has the most leading numbers in common, then the smallest difference in the first
-    number that differs; of two equal ones, the newer.
-    """
-
-    def distance(version: str) -> tuple[int, int, tuple[int, ...]]:
+    def distance(version: str) -> list[int]:
         have = key(version.partition(":")[2] or version)
-        want = key(wanted)
-        common = 0
-        for left, right in zip(have, want, strict=False):
-            if left != right:
-                break
-            common += 1
-        left = have[common] if common < len(have) else 0
-        right = want[common] if common < len(want) else 0
-        return (-common, abs(left - right), tuple(-number for number in have))
+        return [abs(left - right) for left, right in zip(have, key(wanted), strict=False)]
 
-    return min(published, key=distance, default="")
+    return min(sorted(published, key=key, reverse=True), key=distance, default="")

@@ -94,26 +94,10 @@ def quoted(value: object) -> str:
 def masked(text: str, *, whole: bool = False) -> str:
     """A message without the users and passwords of the URLs in it.
 
-    A password may have any character, also one that makes the URL wrong. So all before the last @
-    is only shown if it begins with a host: a domain of small letters or an address, without a port.
-    In a message a URL ends at a space; `whole`: the text is one value, with its spaces.
+    A password may have any character, so all before the last @ is hidden. In a message a URL ends
+    at a space; `whole`: the text is one value, with its spaces.
     """
-    shown_text, rest = "", text
-    while "://" in rest:
-        before, _, rest = rest.partition("://")
-        shown_text += f"{before}://"
-        url = rest if whole else re.split(r"\s", rest, maxsplit=1)[0]
-        if "@" in url and not _HOST.match(url):
-            shown_text += "…@"
-            rest = rest[url.rfind("@") + 1 :]
-    return shown_text + rest
-
-
-_NAME = r"(?:[a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z]{2,}|[0-9]{1,3}(?:\.[0-9]{1,3}){3}|\[[0-9a-f:.]+\])"
-# In a list or a mapping a quote follows, with the separator of its items.
-_ENDS = r"(?:[/?#=]|['\"][],:;)}]|$)"
-# A port could as well be the beginning of a password.
-_HOST = re.compile(_NAME + _ENDS)
+    return re.sub(r"://.*@" if whole else r"://\S*@", "://…@", text, flags=re.DOTALL)
 
 
 def _cut(text: str) -> str:

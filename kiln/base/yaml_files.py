@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -56,23 +56,22 @@ class _LocatedLoader(_TextLoader):
         return super().construct_mapping(node, deep)
 
 
-# A local tag such as Ref of `!Ref x`, and the tagged value → what stands in its place.
-Tagged = Callable[[str, Any], Any]
+class _TemplateLoader(_Loader):
+    """Reads CloudFormation's short forms as the long ones: `!Sub x` is {"Fn::Sub": "x"}."""
 
 
-def _tagged_loader(tagged: Tagged) -> type[_Loader]:
-    """A loader that also knows local tags."""
+def _long_form(loader: Any, tag: str, node: yaml.Node) -> dict[str, Any]:
+    if isinstance(node, yaml.ScalarNode):
+        text = loader.construct_scalar(node)
+        value = text.split(".", 1) if tag == "GetAtt" else text
+    elif isinstance(node, yaml.SequenceNode):
+        value = loader.construct_sequence(node, deep=True)
+    else:
+        value = loader.construct_mapping(node, deep=True)
+    return {tag if tag == "Ref" else f"Fn::{tag}": value}
 
-    def construct(loader: Any, tag: str, node: yaml.Node) -> Any:
-        if isinstance(node, yaml.ScalarNode):
-            return tagged(tag, loader.construct_scalar(node))
-        if isinstance(node, yaml.SequenceNode):
-            return tagged(tag, loader.construct_sequence(node, deep=True))
-        return tagged(tag, loader.construct_mapping(node, deep=True))
 
-    made = type("_TaggedLoader", (_Loader,), {})
-    made.add_multi_constructor("!", construct)  # type: ignore[attr-defined]
-    return made
+_TemplateLoader.add_multi_constructor("!", _long_form)
 
 
 @dataclass(frozen=True)
@@ -83,40 +82,37 @@ class Located:
     data: Any
     node: yaml.Node | None
 
-    @cached_property
-    def _marks(self) -> tuple[dict[Path_, Mark], dict[Path_, Mark]]:
-        values: dict[Path_, Mark] = {}
-        keys: dict[Path_, Mark] = {}
+    def __contains__(self, path: Path_) -> bool:
+        value = self.data
+        try:
+            for part in path:
+                value = value[part]
+        except (KeyError, IndexError, TypeError):
+            return False
+        return True
 
-        def walk(node: yaml.Node, path: Path_, mark: Mark) -> None:
-            values[path] = mark
-            if isinstance(node, yaml.SequenceNode):
-                for index, item in enumerate(node.value):
-                    walk(item, (*path, index), _start(item))
-            elif isinstance(node, yaml.MappingNode):
-                for key, value in node.value:
-                    here = (*path, key.value)
-                    keys[here] = _start(key)
-                    empty = value.start_mark.index == value.end_mark.index
-                    # A missing value belongs behind its key's colon; libyaml marks the next token.
-                    behind = (key.end_mark.line + 1, key.end_mark.column + 2)
-                    walk(value, here, behind if empty else _start(value))
-
-        if self.node is not None:
-            walk(self.node, (), _start(self.node))
-        return values, keys
-
-    @property
-    def values(self) -> dict[Path_, Mark]:
-        """Line and column of each value."""
-        return self._marks[0]
-
-    def mark(self, path: Path_) -> Mark:
-        """Line and column of the value at `path`, or of the nearest parent that exists."""
-        for end in range(len(path), -1, -1):
-            if path[:end] in self.values:
-                return self.values[path[:end]]
-        return (1, 1)
+    def mark(self, path: Path_, *, key: bool = False) -> Mark:
+        """Line and column of the value at `path`, or of its key; of the nearest parent that exists
+        if it does not."""
+        node = self.node
+        found = (1, 1) if node is None else _start(node)
+        for part in path:
+            if isinstance(node, yaml.SequenceNode) and part in range(len(node.value)):
+                node = node.value[int(part)]
+                found = _start(node)
+                continue
+            pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+            pair = next((pair for pair in pairs if pair[0].value == part), None)
+            if pair is None:
+                return found
+            name, node = pair
+            if key and part is path[-1]:
+                return _start(name)
+            # A missing value belongs behind its key's colon; libyaml marks the next token.
+            empty = node.start_mark.index == node.end_mark.index
+            behind = (name.end_mark.line + 1, name.end_mark.column + 2)
+            found = behind if empty else _start(node)
+        return found
 
     def place(self, path: Path_) -> Place:
         """Where the value at `path` stands."""
@@ -124,17 +120,7 @@ class Located:
 
     def key_place(self, path: Path_) -> Place:
         """Where the key at `path` stands; its value if it has no key."""
-        return Place(self.file, *self._marks[1].get(path, self.mark(path)), dotted(path))
-
-    def place_of_text(self, text: str) -> Place | None:
-        """Where this text stands as a value, for the first time; None if it does not."""
-        for path in self.values:
-            value = self.data
-            for part in path:
-                value = value[part]
-            if value == text:
-                return self.place(path)
-        return None
+        return Place(self.file, *self.mark(path, key=True), dotted(path))
 
     def at(self, path: Path_) -> str:
         """`file:line:column` of the value at `path`."""
@@ -154,11 +140,9 @@ def load_yaml(path: Path, shown_as: str | None = None) -> Located:
     """Read a YAML file that a user writes; errors name it by `shown_as`."""
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        hint = "create it, or run from the checkout"
-        raise KilnError(f"{path}: no such file", hint=hint, place=Place(str(path))) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise KilnError(f"{path}: cannot be read: {error}", place=Place(str(path))) from None
+        why = getattr(error, "strerror", None) or error
+        raise KilnError(f"{path}: cannot be read: {why}", place=Place(str(path))) from None
     return parse_yaml(text, shown_as or path.name)
 
 
@@ -177,13 +161,15 @@ def read_plain(path: Path, *, versions_as_text: bool = False) -> Any:
     return parse_plain(text, path.name, versions_as_text=versions_as_text)
 
 
-def parse_plain(
-    text: str, name: str, *, versions_as_text: bool = False, tagged: Tagged | None = None
-) -> Any:
-    """Like `read_plain`, from text. `name` is how errors call the file; `tagged` gives the values
-    of local tags, which are refused without it."""
-    loader = _TextLoader if versions_as_text else _tagged_loader(tagged) if tagged else _Loader
-    return _read(text, name, loader)[1]
+def parse_plain(text: str, name: str, *, versions_as_text: bool = False) -> Any:
+    """Like `read_plain`, from text. `name` is how errors call the file."""
+    return _read(text, name, _TextLoader if versions_as_text else _Loader)[1]
+
+
+def parse_template(text: str) -> dict[str, Any]:
+    """A CloudFormation template as plain data, in the long form: `!Ref x` is {"Ref": "x"}."""
+    data: dict[str, Any] = _read(text, "the template", _TemplateLoader)[1]
+    return data
 
 
 def _read(text: str, name: str, kind: type[_Loader]) -> tuple[yaml.Node | None, Any]:
@@ -191,14 +177,18 @@ def _read(text: str, name: str, kind: type[_Loader]) -> tuple[yaml.Node | None, 
     place, loader = Place(name), None
     try:
         loader = kind(text)
+        # Else a value that an alias puts into itself is made, and every walk through it is endless.
+        loader.deep_construct = True
         node = loader.get_single_node()
         return node, None if node is None else loader.construct_document(node)
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         what = str(error).splitlines()[0]
         if isinstance(error, yaml.MarkedYAMLError):
             mark = error.problem_mark or error.context_mark
             place = Place(name, mark.line + 1, mark.column + 1) if mark else place
             what = error.problem or error.context or what
+            if what == "found unconstructable recursive node":
+                what = "this value contains itself, by an alias"
         finding = Finding("error", "yaml", f"not valid YAML: {what}").at(place)
         message = f"{place}: {finding.message}"
         raise KilnError(message, place=place, findings=[finding]) from None

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kiln import facts
 from kiln.base.errors import KilnError
@@ -27,7 +26,7 @@ from kiln.catalogue.model import (
 from kiln.cloud.images import Image, own_images
 from kiln.cloud.target import Target
 from kiln.compat.which import judged_rows, rows_on
-from kiln.image.diff import Change, compare_records
+from kiln.image.diff import Change, compare_records, severity_counts
 from kiln.image.version_info import read_version_info
 from kiln.matrix.model import Publish
 from kiln.pipeline import records
@@ -35,9 +34,6 @@ from kiln.pipeline.record import Record
 from kiln.publish import channels, provenance
 from kiln.publish.channels import Release
 from kiln.publish.lines import ChannelRow, channel_rows
-
-if TYPE_CHECKING:
-    from securesystemslib.signer import SSlibKey
 
 Say = Callable[[str], None]
 
@@ -71,8 +67,7 @@ def gather_catalogue(
         found = {key: _record(release, say) for key, release in releases.items()}
         known |= {key: record for key, record in found.items() if record}
         held = {row.ami_id for row in here}
-        signer = _signer(line, settings, target, say)
-        images = _images(target, own, releases, found, held, signer, say)
+        images = _images(target, own, releases, found, held, settings.get(line, Publish()), say)
         lines.append(
             line_about(
                 line,
@@ -100,7 +95,7 @@ def gather_catalogue(
 
 
 def _releases(past: Mapping[str, Sequence[Release]]) -> dict[str, Release]:
-    """Each image that a line's channels have held, as its last move describes it, newest first."""
+    """Return each image that a line's channels have held, newest first, by its last move."""
     every = sorted(
         (move for each in past.values() for move in each), key=lambda move: move.moved.at
     )
@@ -109,7 +104,7 @@ def _releases(past: Mapping[str, Sequence[Release]]) -> dict[str, Release]:
 
 
 def _record(release: Release, say: Say) -> Record | None:
-    """The record that judged the image last, otherwise that of its build; None if none is here."""
+    """Return the record that judged the image last, or that of its build; None if none is here."""
     every = records.all_of(release.recipe)
     ids = set(release.images.values())
     judged = (
@@ -134,7 +129,7 @@ def _images(
     releases: Mapping[str, Release],
     records: Mapping[str, Record | None],
     held: set[str],
-    signer: SSlibKey | None,
+    settings: Publish,
     say: Say,
 ) -> Iterator[CataloguedImage]:
     """Yield a line's images, newest first; `held` are the AMIs that its channels hold."""
@@ -148,7 +143,7 @@ def _images(
         signed: Signed = "unknown"
         signed_why = "only images that a channel holds are checked"
         if held.intersection(release.images.values()):
-            signed, signed_why = _signed(target, ami_id, trust, signer, say)
+            signed, signed_why = _signed(target, ami_id, trust, settings, say)
         yield CataloguedImage(
             key=key,
             ami_name=release.ami_name,
@@ -172,15 +167,16 @@ def _images(
 
 
 def _signed(
-    target: Target, ami_id: str, trust: Trust, signer: SSlibKey | None, say: Say
+    target: Target, ami_id: str, trust: Trust, settings: Publish, say: Say
 ) -> tuple[Signed, str]:
     """Return whether an AMI is what its statement says, and why that is not known."""
-    if signer is None:
+    if settings.sign is None:
         return "unsigned", "the matrix names no key for this line"
     if trust == "gone":
         return "unknown", "the AMI is not there any more"
     try:
-        statement = provenance.verify_image(target, ami_id, signer)
+        key = provenance.public_key(settings.sign, target)
+        statement = provenance.verify_image(target, ami_id, key)
     except KilnError as error:
         say(f"{ami_id}: its statement was not checked: {error}")
         return "unknown", "its statement could not be read"
@@ -196,28 +192,11 @@ def _check_counts(record: Record | None) -> CheckCounts | None:
 
 def _change_counts(before: Record | None, after: Record | None) -> dict[str, int] | None:
     changes = changes_between(before, after)
-    if changes is None:
-        return None
-    counts = Counter(change.severity for change in changes)
-    return {severity: counts[severity] for severity in ("high", "medium", "low")}
-
-
-def _signer(
-    line: str, settings: Mapping[str, Publish], target: Target, say: Say
-) -> SSlibKey | None:
-    """The key that must have signed a line's statements, where the matrix names one."""
-    chosen = settings.get(line)
-    if chosen is None or chosen.sign is None:
-        return None
-    try:
-        return provenance.public_key(chosen.sign, target)
-    except KilnError as error:
-        say(f"{line}: its statements are not checked: {error}")
-        return None
+    return None if changes is None else severity_counts(changes)
 
 
 def _trust(image: Image | None) -> tuple[Trust, str]:
-    """Whether an AMI is verified: by its own tag, and it can be launched."""
+    """Return whether an AMI is verified: by its own tag, and it can be launched."""
     if image is None:
         return "gone", "the AMI is not there any more"
     if image.state != "available":
@@ -235,7 +214,7 @@ _BROKEN = (_GONE, "no release describes it", "a move was interrupted")
 
 
 def _channel(row: ChannelRow, past: Sequence[Release]) -> ChannelInRegion:
-    """A channel in a region; what is not whole there is not verified."""
+    """Return a channel in a region; what is not whole there is not verified."""
     verified = row.verified and row.drift not in _BROKEN
     why = row.drift or f"its tag {VERIFIED} does not say that it is"
     held = next((move for move in past if row.ami_id in move.images.values()), None)
@@ -263,7 +242,7 @@ def _moves(past: Mapping[str, Sequence[Release]]) -> Iterator[ChannelMove]:
 
 
 def changes_between(before: Record | None, after: Record | None) -> list[Change] | None:
-    """The differences of two records' images, grave first; None where one has no version-info."""
+    """Return what differs between two records' images; None where one has no version-info."""
     if not (before and after and before.versions and after.versions):
         return None
     return compare_records(before.versions, after.versions)
@@ -272,7 +251,7 @@ def changes_between(before: Record | None, after: Record | None) -> list[Change]
 def line_about(
     line: str, recipe: Recipe | None, releases: Mapping[str, Release], **filled: Any
 ) -> CataloguedLine:
-    """A line as the matrix has it, otherwise as its last release says; `filled` is the rest."""
+    """Return a line as in the matrix, otherwise as in its last release; `filled` is the rest."""
     distro, stack, flavor, arch = line.split("/")
     newest = next(iter(releases.values()), None)
     driver = recipe.driver if recipe else newest.installed.driver if newest else None

@@ -137,7 +137,7 @@ class Catalogue:
     schema: int = SCHEMA
 
     def as_json(self) -> dict[str, Any]:
-        """The catalogue as plain data, `schema` first."""
+        """Return the catalogue as plain data, `schema` first."""
         return {"schema": self.schema, **asdict(self)}
 
 
@@ -150,7 +150,7 @@ class Gathered:
 
 
 def catalogue_json_schema() -> str:
-    """The text of docs/catalogue.schema.json."""
+    """Return the text of docs/catalogue.schema.json."""
     from pydantic import TypeAdapter
 
     made: dict[str, Any] = TypeAdapter(Catalogue).json_schema()

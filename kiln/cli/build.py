@@ -4,35 +4,55 @@ from __future__ import annotations
 
 import functools
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.base.errors import KilnError
-from kiln.cli.options import Kernel, LaunchSettings, Place, RecordSettings, Rows, Settings
+from kiln.base.progress import Progress
+from kiln.cli.options import BuildSettings, Kernel, LaunchSettings, Place, RecordSettings, Rows
 from kiln.cli.output import log, output
-from kiln.cli.task import task
+from kiln.cli.task import Flags, task
 
 if TYPE_CHECKING:
     from kiln.base.recipe import Recipe
     from kiln.cloud.target import Target
-    from kiln.pipeline.plan import Options, Rebuilt
+    from kiln.pipeline.plan import Options
     from kiln.pipeline.record import Record
+
+
+@dataclass(frozen=True)
+class Baking(Flags):
+    """Machine
+
+    instance_type: bake on another instance type: --instance-type g5.xlarge
+    verify_instance_type: check on another type: --verify-instance-type p4d.24xlarge
+    no_install: install no system packages: if some are missing, say how to and stop
+
+    If it fails:
+    keep: keep an AMI that is not verified (interrupted run, checks that did not run)
+
+    Output:
+    dry_run: show the plan (HCL, source AMI, instance types, steps) and start nothing
+    """
+
+    instance_type: str | None = None
+    verify_instance_type: str | None = None
+    no_install: bool = False
+    keep: bool = False
+    dry_run: bool = False
 
 
 @task("Build")
 def build(
     rows: Rows,
     place: Place,
-    instance_type: str | None = None,
-    verify_instance_type: str | None = None,
-    no_install: bool = False,
-    *,
-    settings: Settings,
-    keep: bool = False,
+    baking: Baking,
+    settings: BuildSettings,
     on_error: str = "clean-up",
     vendors: str | None = None,
+    *,
     kernel: Kernel,
-    dry_run: bool = False,
 ) -> int:
     """Build an AMI, boot it and check it.
 
@@ -41,102 +61,79 @@ def build(
     ./invoke build --name al2023-580.178.04-cuda13.0-base-x86_64 --dry-run
     ./invoke build --distro al2 --driver 510.47.03 --on-error keep
 
-    Machine:
-    instance_type: bake on another instance type: --instance-type g5.xlarge
-    verify_instance_type: check on another type: --verify-instance-type p4d.24xlarge
-    no_install: install no system packages: if some are missing, say how to and stop
-
     If it fails:
-    keep: keep an AMI that is not verified (interrupted run, checks that did not run)
     on_error: of a bake that fails: clean-up (default), or --on-error keep its instance
 
     Lab only:
     vendors: whose hosts the lab's guests ask: stand-ins (default) or --vendors real
-
-    Output:
-    dry_run: show the plan (HCL, source AMI, instance types, steps) and start nothing
     """
     from kiln.matrix import flags
     from kiln.pipeline.plan import Options
 
     recipes = rows.select()
     options = Options(
-        instance_type=instance_type,
-        verify_instance_type=verify_instance_type,
+        instance_type=baking.instance_type,
+        verify_instance_type=baking.verify_instance_type,
         aws_flags=settings.at(place),
-        keep=keep,
+        keep=baking.keep,
         keep_instance=flags.on_error(on_error),
         own_kernel=kernel.wanted(),
     )
-    return _build(recipes, options, place.choose(vendors), dry_run, not no_install)
+    return _build(recipes, options, place.choose(vendors), baking)
 
 
 @task("Build")
-def rebuild(
-    record: str,
-    *,
-    place: Place,
-    instance_type: str | None = None,
-    verify_instance_type: str | None = None,
-    no_install: bool = False,
-    settings: Settings,
-    keep: bool = False,
-    dry_run: bool = False,
-) -> int:
+def rebuild(record: str, *, place: Place, baking: Baking, settings: BuildSettings) -> int:
     """Build again from a record, with its parent AMI and packages.
 
     ./invoke rebuild 20261121T031342Z-f94c
 
     record: a build: its record.json, run id, AMI id, or AMI name (its newest build)
-    instance_type: bake on another type than the record's: --instance-type g5.xlarge
-    verify_instance_type: check on another type: --verify-instance-type p4d.24xlarge
-    keep: keep an AMI that is not verified (interrupted run, checks that did not run)
-    dry_run: show the plan and start nothing
 
     Target:
     region: AWS region (default: the record's, as its parent AMI): --region eu-central-1
     """
     from kiln.pipeline import records
-    from kiln.pipeline.plan import Options, rebuild_inputs
+    from kiln.pipeline.plan import Options, require_rebuildable
 
-    aws_flags = settings.at(place)
     settings.fetch_builds(record)
     built = records.find_record(record)
-    recipe, rebuilt = rebuild_inputs(built)
+    recipe = require_rebuildable(built)
     kind = built.target if place.target == "auto" else place.target
     chosen = Place(kind, place.region or built.region).choose()
     options = Options(
-        instance_type=instance_type or built.instance_type,
-        verify_instance_type=verify_instance_type or built.verify_instance_type,
-        aws_flags={"region": chosen.region, **aws_flags},
-        keep=keep,
+        instance_type=baking.instance_type or built.instance_type,
+        verify_instance_type=baking.verify_instance_type or built.verify_instance_type,
+        aws_flags={"region": chosen.region, **settings.at(place)},
+        keep=baking.keep,
     )
-    return _build([recipe], options, chosen, dry_run, not no_install, rebuilt)
+    return _build([recipe], options, chosen, baking, built)
 
 
 def _build(
     recipes: list[Recipe],
     options: Options,
     target: Target,
-    dry_run: bool,
-    install: bool,
-    rebuilt: Rebuilt | None = None,
+    baking: Baking,
+    rebuilt: Record | None = None,
 ) -> int:
     """Build the recipes, or show the plan, and print the outcome; return the exit status."""
-    from kiln.base.progress import Progress
-    from kiln.compat.engine import unconfirmed_of_row
-    from kiln.pipeline import build as builds
+    from kiln.pipeline.plan import announce, plan_builds, require_scripts
 
-    progress = Progress()
-    target = builds.announce(recipes, options, target, progress.say, rebuilt)
-    if dry_run:
-        planned = builds.dry_run(recipes, options, target, rebuilt)
+    progress, install = Progress(), not baking.no_install
+    target = announce(recipes, options, target, progress.say, rebuilt)
+    if baking.dry_run:
+        require_scripts(recipes)
+        planned = plan_builds(recipes, options, target, rebuilt)
         text = "\n\n".join(plan.as_text() for plan in planned)
         output([plan.as_json() for plan in planned], text)
         return 0
-    on_failure = functools.partial(log, error=True)
+    from kiln.compat.engine import unconfirmed_of_row
+    from kiln.pipeline import build as builds
+
+    failed = functools.partial(log, error=True)
     outcome = builds.build_recipes(
-        recipes, options, target, progress, install=install, on_failure=on_failure, rebuilt=rebuilt
+        recipes, options, target, progress, install=install, on_failure=failed, rebuilt=rebuilt
     )
     unconfirmed = {recipe.name: len(unconfirmed_of_row(recipe)) for recipe in recipes}
     # A failure was reported when it happened, perhaps many lines ago.
@@ -177,58 +174,41 @@ def verify(
     exercise: with --instance or --host: also the checks that act on the machine
     instance_type: boot it as this type: --instance-type p4d.24xlarge
     """
-    from kiln.base.progress import Progress
+    from kiln.cli.targets import kind_of_machine
+    from kiln.pipeline import running
     from kiln.pipeline import verify as verifies
 
     if sum(value is not None for value in (ami, instance, host)) != 1:
         raise KilnError("specify one of --ami, --instance and --host")
-    if ami is None:
-        if instance_type or kernel.own_kernel:
-            raise KilnError("--instance-type and --own-kernel are for --ami")
-        return _verify_running(instance, host, place.choose(), key, k, exercise, not no_install)
-    if key or exercise:
+    if ami is None and (instance_type or kernel.own_kernel):
+        raise KilnError("--instance-type and --own-kernel are for --ami")
+    if ami is not None and (key or exercise):
         raise KilnError("--key and --exercise are for --instance and --host")
-    judged = verifies.verify_by_id(
-        ami,
-        instance_type,
-        target=place.choose(),
-        progress=Progress(),
-        install=not no_install,
-        own_kernel=kernel.wanted(),
-        aws_flags=settings.at(place),
-        keyword=k,
-    )
+    target, progress, install = place.choose(), Progress(), not no_install
+    if ami is None:
+        machine = running.at_host(host) if host else running.at_instance(str(instance), target)
+        judged = running.verify_running(
+            *(machine, target, progress),
+            kind_of_machine=kind_of_machine,
+            key=key,
+            keyword=k,
+            exercise=exercise,
+            install=install,
+        )
+    else:
+        judged = verifies.verify_by_id(
+            *(ami, instance_type),
+            target=target,
+            progress=progress,
+            install=install,
+            own_kernel=kernel.wanted(),
+            aws_flags=settings.at(place),
+            keyword=k,
+        )
     output(judged.as_json(), summary(judged))
-    if k:
+    if k or ami is None:  # no verdict
         return int(judged.status == "failed" or bool(judged.left))
     return int(not judged.succeeded)
-
-
-def _verify_running(
-    instance: str | None,
-    host: str | None,
-    target: Target,
-    key: str | None,
-    keyword: str | None,
-    exercise: bool,
-    install: bool,
-) -> int:
-    from kiln.base.progress import Progress
-    from kiln.cli import targets
-    from kiln.pipeline import running
-
-    checked = running.verify_running(
-        running.at_host(host) if host else running.at_instance(str(instance), target),
-        target,
-        Progress(),
-        kind_of_machine=targets.kind_of_machine,
-        key=key,
-        keyword=keyword,
-        exercise=exercise,
-        install=install,
-    )
-    output(checked.as_json(), summary(checked))
-    return int(checked.status == "failed")
 
 
 def summary(record: Record, unconfirmed: int = 0) -> str:
@@ -256,9 +236,7 @@ def summary(record: Record, unconfirmed: int = 0) -> str:
     ]
     for check in checks.checks:
         if check.outcome == "failed":
-            first = next(
-                (line for line in check.message.splitlines() if line.strip()), "no message"
-            )
+            first = check.message.strip().partition("\n")[0] or "no message"
             lines.append(f"    failed: {check.file}::{check.name}: {first}")
     if unconfirmed:
         lines.append(f"  facts    {unconfirmed} unconfirmed: ./invoke check --strict")

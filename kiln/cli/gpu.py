@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from kiln.base.errors import KilnError, named_by, operation_failed
+from kiln.base.errors import KilnError, named_by
 from kiln.cli.options import positive_number
 from kiln.cli.output import FORMAT, log, output, table
 from kiln.cli.task import task
@@ -34,10 +33,10 @@ def check(devices: str, gpu: str | None = None, instance_type: str | None = None
     from kiln.mig.check import check_mig_config
 
     answer = check_mig_config(gpu, instance_type, devices=devices)
-    text = "fits" if answer["valid"] else f"does not fit: {answer['reason']}"
+    text = ["fits"] if answer["valid"] else [f"does not fit: {answer['reason']}"]
     if answer.get("nearest") and not answer["valid"]:
-        text += f"\n  nearest: {answer['nearest']}"
-    output(answer, text)
+        text.append(f"  nearest: {answer['nearest']}")
+    output(answer, *text)
     return 0 if answer["valid"] else 1
 
 
@@ -108,10 +107,7 @@ def k8s(
     if bool(label) == bool(want):
         raise KilnError("give either a label or a plan", hint='--label all-balanced, or --want "…"')
     if want and (config or gpu or not instance_type):
-        raise KilnError(
-            "--want is a plan for an instance type",
-            hint='--instance-type p4d.24xlarge --want "1g.5gb=40,3g.20gb=4", without other flags',
-        )
+        raise KilnError("--want takes --instance-type, and neither --config nor --gpu")
     labels = labels_with(config) if config else None
     if want:
         label, labels = PLANNED, planned_labels(str(instance_type), want)
@@ -130,22 +126,19 @@ def explain(code: str) -> None:
     from kiln.xid import catalogue
 
     entry = catalogue.explain_code(code)
-    rows = [
-        (f"  {key.replace('_', ' ')}", _value(value))
-        for key, value in entry.items()
-        if (value or value is False) and key not in ("kind", "code", "name")
-    ]
+    rows = []
+    for key, value in entry.items():
+        if (value or value is False) and key not in ("kind", "code", "name"):
+            rows.append((f"  {key.replace('_', ' ')}", _value(value)))
     output(entry, f"{entry['kind'].upper()} {entry['code']}: {entry['name']}", table((), rows))
 
 
 def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, list):
-        return "; ".join(map(str, value))
     if isinstance(value, dict):
         return ", ".join(f"{key} {item}" for key, item in value.items())
-    return str(value)
+    return "; ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 @task("GPU tools", "xid.parse")
@@ -160,8 +153,10 @@ def parse(file: str) -> None:
     from kiln.xid import archive
 
     event, left_out = None, archive.LeftOut()
-    with _opened(file) as opened:
-        for event in _read(archive.events(opened, left_out), file):
+    with named_by("--file"):
+        opened = sys.stdin.buffer if file == "-" else Path(file).open("rb")  # noqa: SIM115
+    with opened:
+        for event in archive.events(opened, left_out):
             output(event, archive.printable_line(_line(event)), indent=None)
     if left_out.count:
         log(
@@ -170,14 +165,6 @@ def parse(file: str) -> None:
         )
     elif event is None and not FORMAT.json:
         log(f"no Xid, no SXid and no lost GPU in {file}")
-
-
-def _read(events: Iterator[dict[str, Any]], file: str) -> Iterator[dict[str, Any]]:
-    """Yield the events; an OSError here is about reading, not printing."""
-    try:
-        yield from events
-    except OSError as error:
-        raise operation_failed(f"{file}: {error.strerror}") from None
 
 
 def _line(event: dict[str, Any]) -> str:
@@ -189,16 +176,3 @@ def _line(event: dict[str, Any]) -> str:
         f"{event['severity'] or '-':<8} {kind:<11} {event['pci'] or '-':<14} "
         f"{event['name'] or 'not in the catalogue'}{process}{times}: {event['action'] or '-'}"
     )
-
-
-def _opened(file: str) -> BinaryIO:
-    if file == "-":
-        if sys.stdin is None:
-            raise KilnError("standard input is closed", hint="name a kernel log, or pipe one in")
-        return sys.stdin.buffer
-    try:
-        return Path(file).open("rb")
-    except OSError as error:
-        raise KilnError(
-            f"{file}: {error.strerror}", hint="name a kernel log, or - for standard input"
-        ) from None

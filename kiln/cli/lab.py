@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
+from kiln.base import needs
 from kiln.base.errors import OPERATION_FAILED, KilnError, operation_failed
-from kiln.cli.output import log, output
+from kiln.cli.output import log, output, table
 from kiln.cli.task import task
 
 
@@ -17,7 +18,6 @@ def up(no_install: bool = False) -> None:
 
     eval "$(./invoke lab.up)"
     """
-    from kiln.base import needs
     from lab import control, host, origin, settings, target
 
     host.can_run()
@@ -44,9 +44,7 @@ def down(force: bool = False) -> None:
     from lab import control
 
     swept = control.down(force=force, say=log)
-    output(
-        {"took_down": swept}, "\n".join(f"took down {item}" for item in swept) or "the lab is down"
-    )
+    output({"took_down": swept}, *(f"took down {item}" for item in swept or ["the lab"]))
 
 
 @task("Lab", "lab.status")
@@ -64,17 +62,13 @@ def status() -> int:
         output({"running": False, "died_of": died_of}, text)
         return OPERATION_FAILED
     differs = origin.difference(state)
-    lines = [
-        f"lab {state['lab']} at {state['endpoint']}, up {state['seconds_up']:.0f} s",
-        f"  {differs or 'it runs the code of ' + state['checkout']}",
-    ]
-    lines += [
-        f"  {item['id']}  {item['state']:<13} {item['instance_type']:<14} {item['address']:<12} "
-        f"{item['distro']}  from {item['ami']}"
-        for item in state["instances"]
-    ]
-    lines += [f"  {item['id']}  {item['name']} ({item['region']})" for item in state["amis"]]
-    output({"running": True, **state, "differs": differs}, "\n".join(lines))
+    title = f"lab {state['lab']} at {state['endpoint']}, up {state['seconds_up']:.0f} s"
+    code = f"  {differs or 'it runs the code of ' + state['checkout']}"
+    keys = ("id", "state", "instance_type", "address", "distro", "ami")
+    guests = [[f"  {item['id']}", *(item[key] for key in keys[1:])] for item in state["instances"]]
+    amis = [[f"  {item['id']}", item["name"], item["region"]] for item in state["amis"]]
+    answer = {"running": True, **state, "differs": differs}
+    output(answer, title, code, table((), guests), table((), amis))
     return 0
 
 
@@ -90,13 +84,8 @@ def shell(instance: str | None = None) -> int:
         state = control.status() or {"instances": []}
         running = [item["id"] for item in state["instances"] if item["state"] == "running"]
         if len(running) != 1:
-            guests = f": {', '.join(running)}" if running else ""
-            raise KilnError(
-                f"{len(running)} guests are running{guests}",
-                hint=f"name one: ./invoke lab.shell --instance {running[0]}"
-                if running
-                else "start one with any AWS client: docs/lab.md",
-            )
+            guests = f": name one with --instance: {', '.join(running)}" if running else ""
+            raise KilnError(f"{len(running)} guests are running{guests}")
         instance = str(running[0])
     return root_shell.shell(settings.current(), instance)
 
@@ -121,10 +110,10 @@ def logs(instance: str | None = None) -> None:
 @task("Lab", "lab.fault")
 def fault(
     match: list[str],
-    action: str | None = None,
-    code: str | None = None,
+    action: str = "",
+    code: str = "",
     times: int = 1,
-    message: str | None = None,
+    message: str = "",
     clear: bool = False,
 ) -> None:
     """Make EC2 calls of the lab fail; --clear ends it.
@@ -142,16 +131,18 @@ def fault(
 
     if clear == bool(action or code or match or message):
         raise KilnError("specify --action and --code, or --clear", hint="see docs/lab.md")
+    if wrong := [word for word in match if not re.match("[^=]+=", word)]:
+        raise KilnError(f"--match {wrong[0]} is not PARAMETER=VALUE")
     wanted = {
         "action": action,
         "code": code,
         "times": times,
-        "match": _pairs(match),
-        "message": message or None,
+        "match": dict(word.split("=", 1) for word in match),
+        "message": message,
     }
-    body = {} if clear else {name: value for name, value in wanted.items() if value is not None}
+    path, body = ("faults/clear", {}) if clear else ("faults", wanted)
     try:
-        left = control.call(settings.current(), "faults/clear" if clear else "faults", body)
+        left = control.call(settings.current(), path, body)
     except ValueError as error:
         raise KilnError(str(error)) from None
     except OSError as error:
@@ -164,17 +155,6 @@ def fault(
         for item in left
     ]
     output(left, "\n".join(lines) or "no failure is left")
-
-
-def _pairs(words: Sequence[str]) -> dict[str, str]:
-    """Return {"InstanceType": "p5.48xlarge"} of ["InstanceType=p5.48xlarge"]."""
-    for word in words:
-        if not word.partition("=")[0] or "=" not in word:
-            raise KilnError(
-                f"--match {word} is not a parameter and its value",
-                hint="for example --match InstanceType=p5.48xlarge",
-            )
-    return dict(word.split("=", 1) for word in words)
 
 
 @task("Lab", "lab.clean")
@@ -192,8 +172,7 @@ def clean(bases: bool = False, all: bool = False, force: bool = False) -> None: 
         output(done.as_json(), uninstall.text(done))
         return
     removed = control.clean(bases=bases, force=force, say=log)
-    text = "\n".join(f"removed {item}" for item in removed) or "there was nothing to remove"
-    output({"removed": removed}, text)
+    output({"removed": removed}, *(f"removed {item}" for item in removed or ["nothing"]))
 
 
 @task("Lab", "lab.import")
@@ -208,7 +187,6 @@ def import_(
     rootfs: tar archive or folder: --rootfs al2023.tar.xz
     mirror: package mirror to install from: --mirror https://mirror.example/al2023
     """
-    from kiln.base import needs
     from lab import host
     from lab.rootfs import importer
 

@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kiln.base import vocabulary
 from kiln.base.errors import KilnError, named_by
 from kiln.cli.options import Place, RecordSettings
 from kiln.cli.output import log, output, table
-from kiln.cli.task import flag, task
+from kiln.cli.task import Flags, flag, task
 
 if TYPE_CHECKING:
     from kiln.catalogue.model import Catalogue
     from kiln.cloud.target import Target
 
-# Records of each row that are fetched from the bucket, if there is one.
-_RECORDS = 10
+
+@dataclass(frozen=True)
+class Launch(Flags):
+    """Where the kind has a place for it
+
+    instance_profile: what instances have: --instance-profile gpu-telemetry
+    placement_group: where they start: --placement-group training
+    capacity_reservation: --capacity-reservation cr-0123456789abcdef0
+    capacity_block: a reservation that is a block: --capacity-block cr-0123456789abcdef0
+    jobs: with --for argo: --jobs 56 (default: one for each slice of a node)
+    """
+
+    instance_profile: str | None = None
+    placement_group: str | None = None
+    capacity_reservation: str | None = None
+    capacity_block: str | None = None
+    jobs: str | None = None
 
 
 @task("Launch")
@@ -28,16 +45,12 @@ def consume(
     label: str | None = None,
     strategy: str = "mixed",
     owner: str = "ami",
-    jobs: str | None = None,
     walkthrough: bool = False,
     pin: bool = False,
-    instance_profile: str | None = None,
-    placement_group: str | None = None,
-    capacity_reservation: str | None = None,
-    capacity_block: str | None = None,
     out: str | None = None,
     list_: bool = False,
     *,
+    launch: Launch,
     place: Place,
 ) -> None:
     """Generate launch configuration for a channel's image.
@@ -52,14 +65,9 @@ def consume(
       parallelcluster several, a queue each: --instance-type p5.48xlarge,g5.xlarge
     label: a MIG layout: --label all-1g.5gb
     owner: with --for gpu-operator, who makes slices: ami or operator: --owner operator
-    jobs: with --for argo: --jobs 56 (default: one for each slice of a node)
     walkthrough: with --for argo: a script from no cluster to the last job, and back
     strategy: how Kubernetes shows slices, single or mixed: --strategy mixed
     pin: write the AMI id that the channel holds now, instead of following the channel
-    instance_profile: what instances have: --instance-profile gpu-telemetry
-    placement_group: where they start: --placement-group training
-    capacity_reservation: --capacity-reservation cr-0123456789abcdef0
-    capacity_block: a reservation that is a block: --capacity-block cr-0123456789abcdef0
     out: a file instead of standard output: --out nodes.yaml
     list_: name the kinds and write nothing
     """
@@ -73,26 +81,13 @@ def consume(
     if not (line and for_):
         raise KilnError("specify --line and --for", hint="./invoke consume --list names the kinds")
     kind = kind_named(for_)
-    settings: dict[str, Any] = {
-        "instance_profile": instance_profile,
-        "placement_group": placement_group,
-        "capacity_reservation": capacity_reservation,
-        "capacity_block": capacity_block,
-        "jobs": jobs,
-    }
-    flags = {flag(name): value for name, value in settings.items()}
-    kind.require_flags({**flags, "--owner": owner != "ami", "--walkthrough": walkthrough})
+    given = {flag(name): value for name, value in vars(launch).items()}
+    kind.require_flags({**given, "--owner": owner != "ami", "--walkthrough": walkthrough})
+    region = place.region or load.default_region() or "us-east-1"
+    shown: dict[str, Any] = {"label": label, "strategy": strategy, "owner": owner}
     request = launch_request(
-        line,
-        channel,
-        place.region or load.default_region() or "us-east-1",
-        instance_types=instance_type,
-        label=label,
-        strategy=strategy,
-        owner=owner,
-        **settings,
+        line, channel, region, instance_types=instance_type, **shown, **vars(launch)
     )
-    kind.require_request(request)
     if pin or kind.needs_id:
         request = pinned(place.choose_running(), request)
     text = kind.document(request, template="argo-walkthrough.sh" if walkthrough else "")
@@ -128,19 +123,14 @@ def catalogue(
     publish: copy it to S3: --publish s3://my-bucket/catalogue
     regions: instead of all regions of the matrix: --regions eu-west-1,us-west-2
     """
-    from kiln.base import vocabulary
     from kiln.base.paths import build_dir
-    from kiln.catalogue.site import publish_site
     from kiln.publish.lines import regions_to_show
 
     if publish:
         vocabulary.S3_PLACE.required(publish, "--publish")
     shown = regions_to_show(regions)
-    target = place.choose_running()
     folder = Path(out) if out else build_dir() / "catalogue"
-    made = _make_catalogue(target, shown, records, folder)
-    if publish:
-        publish_site(folder, publish, target, log)
+    made = make_catalogue(place.choose_running(), shown, records, folder, publish)
     counts = {
         "folder": str(folder),
         "lines": len(made.lines),
@@ -151,30 +141,20 @@ def catalogue(
     output(counts, f"{folder / 'index.html'}: {text}")
 
 
-def _make_catalogue(
-    target: Target, regions: Sequence[str], records: RecordSettings, folder: Path
+def make_catalogue(
+    target: Target, regions: Sequence[str], records: RecordSettings, folder: Path, url: str | None
 ) -> Catalogue:
-    """Gather what the target's channels hold and write the site to `folder`."""
+    """Gather what the target's channels hold, write the site to `folder` and copy it to S3."""
     from kiln.catalogue.gather import gather_catalogue
-    from kiln.catalogue.site import site_files, write_site
+    from kiln.catalogue.site import publish_site, site_files, write_site
     from kiln.matrix import load
     from kiln.publish.lines import line_settings
 
     recipes = load.load_recipes()
     if shelf := records.shelf(target):
-        shelf.fetch_newest([recipe.name for recipe in recipes], log, each=_RECORDS)
+        shelf.fetch_newest([recipe.name for recipe in recipes], log, each=10)
     gathered = gather_catalogue(target, recipes, line_settings(), regions, log)
     write_site(site_files(gathered, log), folder)
+    if url:
+        publish_site(folder, url, target, log)
     return gathered.catalogue
-
-
-def publish_catalogue(
-    url: str, target: Target, records: RecordSettings, regions: Sequence[str]
-) -> None:
-    """Make the catalogue and copy it to S3."""
-    from kiln.base.paths import build_dir
-    from kiln.catalogue.site import publish_site
-
-    folder = build_dir() / "catalogue"
-    _make_catalogue(target, regions, records, folder)
-    publish_site(folder, url, target, log)

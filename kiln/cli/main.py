@@ -1,48 +1,145 @@
-"""Run ./invoke: the process, its errors and its exit status."""
+"""The command line: Invoke, with our errors, exit statuses, overview, list and help."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import io
-import json
+import functools
 import os
 import re
+import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from textwrap import TextWrapper
+from typing import Any
 
-from kiln.base.errors import OPERATION_FAILED, KilnError, operation_failed
+import invoke.parser.parser
+from invoke import Config, Program
+from invoke.parser.context import to_flag
+
+from kiln.base.errors import OPERATION_FAILED, KilnError, nearest, operation_failed
 from kiln.base.paths import ROOT
-from kiln.cli.output import log
-from kiln.cli.program import Kiln
-from kiln.cli.task import Tasks
+from kiln.cli.output import FORMAT, log, output, table
+from kiln.cli.task import GROUPS, Tasks, flag
+
+EXIT_STATUS = "Exit status: 0 done; 1 an operation failed, or the answer is no; 2 wrong input"
+_HELP = {"help", "--help", "-h"}
+
+
+class Words(invoke.parser.parser.ParseMachine):
+    """Invoke's parser, with errors that name the nearest flag or task."""
+
+    def handle(self, token: str) -> None:
+        """Take the next word. A mistyped flag is not one of the words that a task needs."""
+        self.word = token
+        known = token in self.context.flags or self.waiting_for_flag_value
+        if token.startswith("--") and self.context.missing_positional_args and not known:
+            self.error("unknown flag")
+        try:
+            super().handle(token)
+        except ValueError:
+            raise KilnError(f"{token!r} is not a whole number") from None
+
+    def error(self, msg: str) -> None:
+        """Raise the error that Invoke found in the last word; it has `msg` for it."""
+        task, lacks = self.context.name, self.context.missing_positional_args
+        mistyped = self.word.startswith("--") and self.word not in self.context.flags
+        if self.flag and self.flag.takes_value and self.flag.raw_value is None:
+            raise KilnError(f"{flag(self.flag.name)} needs a value", hint=_see(task))
+        if lacks and not mistyped:
+            words = " ".join(str(each.name).upper() for each in self.context.positional_args)
+            raise KilnError(f"usage: ./invoke {task} {words}", hint=_see(task))
+        raise _unknown(self.word, [*self.context.flags, *self.contexts], task)
+
+
+# The states of Invoke's machine are not inherited, and its parser makes the machine itself.
+Words._class_states = Words.__base__._class_states
+Words._class_transitions = Words.__base__._class_transitions
+invoke.parser.parser.ParseMachine = Words  # type: ignore[misc]
+
+
+def _unknown(word: str, known: Iterable[str], task: str | None = None) -> KilnError:
+    close = nearest(word, known, likeness=0.7)
+    text = f"unknown {'flag' if word.startswith('-') else 'word' if task else 'task'} {word}"
+    return KilnError(f"{text}; did you mean {close}?" if close else text, hint=_see(task))
+
+
+def _see(task: str | None) -> str:
+    return f"see ./invoke help {task}" if task else "see ./invoke --list"
+
+
+class Kiln(Program):
+    """Invoke's program with our overview, list and help."""
+
+    def normalize_argv(self, argv: Any) -> None:
+        """Take `help TASK` and `TASK --help` for `--help TASK`."""
+        first, *words = argv
+        known: Any = self.namespace and self.namespace.tasks
+        if words[:1] == ["help"] or _HELP.intersection(words):
+            names = [word for word in words if word not in _HELP and not word.startswith("-")]
+            if names and names[0] not in known:
+                raise _unknown(names[0], known)
+            words = ["--help", *names[:1]]
+        self.argv = [first, *words]
+
+    def execute(self) -> None:
+        """Run the tasks; Ctrl-C and SIGTERM end them so that clean-up runs."""
+        # Invoke has turned Python's bytecode cache off.
+        sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
+        try:
+            super().execute()
+        except KeyboardInterrupt:
+            raise operation_failed("interrupted") from None
+
+    def print_help(self) -> None:
+        """Print the overview."""
+        output(None, (ROOT / "templates/overview.txt").read_text("utf-8").rstrip())
+
+    def list_tasks(self) -> None:
+        """Print all tasks by group."""
+        for group in GROUPS:
+            tasks = [task for task in self.collection.tasks.values() if task.group == group]
+            rows = [(f"  {task.name}", task.doc.summary) for task in tasks]
+            output(None, group, table((), rows), "")
+
+    def print_task_help(self, name: str) -> None:
+        """Print what a task takes, with its flags below their titles."""
+        doc, context = self.collection[name].doc, self.parser.contexts[name]
+        words = [argument.name.upper() for argument in context.positional_args]
+        output(None, f"Usage: {' '.join(['./invoke', name, *words])} [flags]", "", doc.summary)
+        titles = dict.fromkeys(title for title, _ in doc.helps.values())
+        for title in sorted(titles, key="Output".__eq__):
+            names = [each for each, (its_title, _) in doc.helps.items() if its_title == title]
+            texts = dict(context.help_for(to_flag(flag(each).lstrip("-"))) for each in names)
+            width = max(20, shutil.get_terminal_size().columns - 5 - max(map(len, texts)))
+            # A value is never cut, so that it can be copied.
+            whole = TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+            rows = [(f"  {flags}", whole.fill(text or "")) for flags, text in texts.items()]
+            output(None, "", f"{title}:", table((), rows))
+        if doc.examples:
+            output(None, "", "Examples:", *(f"  {example}" for example in doc.examples))
+        output(None, "", EXIT_STATUS)
 
 
 def main(tasks: Tasks) -> None:
     """Run the tasks that the command line names, in the caller's folder."""
-    for stream in (sys.stdout, sys.stderr):
-        # A character that the terminal cannot encode must not end the task.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
     with contextlib.suppress(OSError):
         os.chdir(os.environ.pop("KILN_CWD", "."))
     # Files go from here into images, whatever the caller's umask is.
     os.umask(0o022)
-    _keep_loopback_from_proxies()
+    # The lab answers on 127.0.0.1: no proxy. Go's programs do that by themselves.
+    if any(name.lower().endswith("_proxy") for name in os.environ):
+        hosts = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+        if hosts != "*":
+            hosts = ",".join(filter(None, [hosts, "127.0.0.1", "localhost"]))
+            os.environ |= {"no_proxy": hosts, "NO_PROXY": hosts}
     status = run(sys.argv, tasks)
     # Python is about to exit, and would print a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     raise SystemExit(status)
-
-
-def _keep_loopback_from_proxies() -> None:
-    """Reach 127.0.0.1, where the lab answers, directly; Go's programs do that by themselves."""
-    if any(name.lower().endswith("_proxy") for name in os.environ):
-        lower, upper = os.environ.get("no_proxy"), os.environ.get("NO_PROXY")
-        for name, hosts in (("no_proxy", lower or upper), ("NO_PROXY", upper or lower)):
-            if hosts != "*":
-                os.environ[name] = ",".join(filter(None, [hosts, "127.0.0.1", "localhost"]))
 
 
 def run(argv: Sequence[str], tasks: Tasks) -> int:
@@ -51,7 +148,9 @@ def run(argv: Sequence[str], tasks: Tasks) -> int:
     With --json an error is a line of JSON on stdout too. A programming error is a traceback.
     """
     version = re.search('^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    program = Kiln(version and version[1], tasks, name="AMI Kiln", binary="./invoke")
+    # No task has a configuration of Invoke.
+    config: Any = functools.partial(Config, lazy=True)
+    program = Kiln(version and version[1], tasks, "AMI Kiln", "./invoke", config_class=config)
     try:
         try:
             program.run(list(argv))
@@ -65,8 +164,9 @@ def run(argv: Sequence[str], tasks: Tasks) -> int:
             return OPERATION_FAILED
         refused = error if isinstance(error, KilnError) else _failed(error)
         log(refused, error=True)
-        if "--json" in argv:
-            print(json.dumps({"error": refused.as_json()}), flush=True)
+        FORMAT.json = "--json" in argv  # also where no task has begun
+        output({"error": refused.as_json()}, indent=None)
+        FORMAT.json = False
         return refused.exit_status
     return 0
 

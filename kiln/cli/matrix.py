@@ -6,19 +6,28 @@ import os
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.base.errors import INVALID_INPUT, OPERATION_FAILED, KilnError, operation_failed
+from kiln.base import needs, vocabulary
+from kiln.base.errors import (
+    INVALID_INPUT,
+    OPERATION_FAILED,
+    Finding,
+    KilnError,
+    by_cause,
+    findings_lines,
+    gravest_last,
+)
 from kiln.cli.options import RecordSettings, Rows
-from kiln.cli.output import FORMAT, log, output, table
+from kiln.cli.output import log, output, table
 from kiln.cli.task import Flags, task
 
 if TYPE_CHECKING:
     from kiln.base.recipe import Recipe
-    from kiln.packer.lock import LockDiff
     from kiln.pipeline.record import Record
 
 _STYLES = {"verified": "green", "failed": "red", "unverified": "yellow"}
@@ -37,28 +46,19 @@ def list_(records: RecordSettings) -> None:
 
 def show_rows(recipes: Sequence[Recipe], records: Mapping[str, Record | None]) -> None:
     """Print what is on each AMI, and its last build: `records` by the recipe's name."""
+    fields = ("driver", "kernel_module", "cuda", "nccl", "efa", "flavor", "arch")
     rows, cells = [], []
     for recipe in recipes:
         record = records.get(recipe.name)
-        build = {
-            "status": record.status if record else "not built",
-            "finished": record.finished if record else None,
-            "ami_id": record.ami_id if record else None,
-        }
-        row: dict[str, Any] = {
-            "name": recipe.name,
-            "distro": recipe.distro.id,
-            "driver": recipe.driver,
-            "kernel_module": recipe.kernel_module,
-            "cuda": recipe.cuda,
-            "nccl": recipe.nccl,
-            "efa": recipe.efa,
-            "flavor": recipe.flavor,
-            "arch": recipe.arch,
-        }
-        shown = (build["status"], build["ami_id"], str(build["finished"] or "")[:10])
-        status = (" ".join(filter(None, shown)), _STYLES.get(str(build["status"]), "dim"))
-        cells.append([*(value or "-" for value in row.values()), status])
+        status = record.status if record else "not built"
+        finished, ami_id = (record.finished, record.ami_id) if record else (None, None)
+        row: dict[str, Any] = {"name": recipe.name, "distro": recipe.distro.id}
+        row |= {name: getattr(recipe, name) for name in fields}
+        shown = " ".join(filter(None, [status, ami_id, (finished or "")[:10]]))
+        cells.append(
+            [*(value or "-" for value in row.values()), (shown, _STYLES.get(status, "dim"))]
+        )
+        build = {"status": status, "finished": finished, "ami_id": ami_id}
         rows.append({**row, "last_build": build})
     headings = ("AMI", "distro", "driver", "module", "CUDA", "NCCL", "EFA", "flavor", "arch")
     output(rows, table((*headings, "last build"), cells))
@@ -121,11 +121,12 @@ def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, 
     from kiln.publish.lines import published_regions
     from kiln.publish.regions import require_regions
 
-    if chosen := {name: value for name, value in versions.items() if value is not None}:
+    chosen: dict[str, Any] = {name: value for name, value in versions.items() if value is not None}
+    if chosen:
         _require_versions(chosen)
         kind = chosen.pop("instance_type", None)
-        types = (kind,) if kind else ()
-        return engine.check_combination(**chosen, instance_types=types, strict=strict)  # type: ignore[arg-type]
+        chosen |= {"instance_types": (kind,) if kind else ()}
+        return engine.check_combination(**chosen, strict=strict)
     recipes, publishing = load.load_recipes(), load.load_publishing()
     homes = {recipe.row.account.region for recipe in recipes} - {None}
     require_regions(map(str, homes), "`aws.region`:")
@@ -149,30 +150,22 @@ def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, 
 
 def _require_versions(chosen: Mapping[str, str]) -> None:
     """Require a distribution, a driver, and whole versions that the flavor has."""
-    from kiln.base import vocabulary
 
     forms = {
-        "driver": (vocabulary.DRIVER, "580.178.04"),
-        "cuda": (vocabulary.SERIES_OR_RELEASE, "13.0.2"),
-        "nccl": (vocabulary.THREE_NUMBERS, "2.28.9"),
-        "efa": (vocabulary.THREE_NUMBERS, "1.51.0"),
-        "kubernetes": (vocabulary.KUBERNETES, "1.35"),
-        "parallelcluster": (vocabulary.THREE_NUMBERS, "3.16.3"),
+        **dict.fromkeys(("nccl", "efa", "parallelcluster"), vocabulary.THREE_NUMBERS),
+        "driver": vocabulary.DRIVER,
+        "cuda": vocabulary.SERIES_OR_RELEASE,
+        "kubernetes": vocabulary.KUBERNETES,
     }
     flavors = {"kubernetes": "eks", "parallelcluster": "parallelcluster"}
-    for name in ("distro", "driver"):
-        if name not in chosen:
-            raise KilnError(
-                f"a combination needs --{name}",
-                hint="./invoke check --distro al2 --driver 510.47.03, or no flags for the matrix",
-            )
-    for name, flavor in flavors.items():
-        if name in chosen and chosen.get("flavor") != flavor:
-            raise KilnError(f"--{name} needs --flavor {flavor}")
-    for name, (form, example) in forms.items():
-        value = chosen.get(name)
-        if value is not None and not form.fits(value):
-            raise KilnError(f"--{name} {value} is not a version such as {example}")
+    if not {"distro", "driver"} <= chosen.keys():
+        hint = "./invoke check --distro al2 --driver 510.47.03, or no flags for the matrix"
+        raise KilnError("a combination needs --distro and --driver", hint=hint)
+    for name, value in chosen.items():
+        if name in flavors and chosen.get("flavor") != flavors[name]:
+            raise KilnError(f"--{name} needs --flavor {flavors[name]}")
+        if name in forms:
+            forms[name].required(value, f"--{name}")
 
 
 def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
@@ -180,7 +173,6 @@ def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
 
     `width` is the terminal's width in columns; a pipe gets unfolded lines.
     """
-    from kiln.base.errors import Finding, errors, findings_lines, gravest_last
     from kiln.compat.engine import UNCONFIRMED
 
     if width is None and sys.stdout.isatty():
@@ -188,28 +180,24 @@ def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
     findings = gravest_last(Finding.from_json(entry) for entry in answer["findings"])
     lines = findings_lines(findings, width) if width else findings_lines(findings)
     lines += [""] if lines else []
-    of_matrix, wrong = "amis" in answer, len(errors(findings))
-    untried = not of_matrix and any(finding.rule == "UNTRIED" for finding in findings)
+    rules = {finding.rule for finding in findings}
+    number = Counter(finding.level for finding in findings)
+    of_matrix, wrong = "amis" in answer, number["error"]
+    untried = not of_matrix and "UNTRIED" in rules
     verdict = "cannot work" if wrong else "untried" if untried else "valid"
-    accepted = sum(finding.level == "accepted" for finding in findings)
-    counts = f"{_counted(wrong, 'error')}, {_counted(len(findings) - wrong - accepted, 'warning')}"
-    counts += f", {accepted} accepted" if accepted else ""
+    counts = f"{_counted(wrong, 'error')}, {_counted(number['warning'], 'warning')}"
+    counts += f", {number['accepted']} accepted" if number["accepted"] else ""
     subject = f"{answer['amis']} AMIs" if of_matrix else "this combination"
     lines.append(f"{subject}: {verdict} ({counts})")
     if not of_matrix and not wrong:
-        lines.append(
-            "not judged: whether its packages are published; that is told of rows (./invoke check, "
-            "./invoke preflight)"
-        )
-    number = answer["unconfirmed_facts"]
-    if number and not any(finding.rule == UNCONFIRMED for finding in findings):
+        lines.append("not judged: whether its packages are published (./invoke preflight)")
+    if answer["unconfirmed_facts"] and UNCONFIRMED not in rules:
         by_row = answer.get("unconfirmed_by_row", {})
         rows = f" ({sum(map(bool, by_row.values()))} of {len(by_row)} AMIs)" if by_row else ""
-        lines.append(f"{_counted(number, 'unconfirmed fact')}{rows}: see check --strict")
-    if replaced := answer.get("replaced"):
-        files = "a file" if len(replaced) == 1 else f"{len(replaced)} files"
-        lines.append(f"the overlay replaces {files} of AMI Kiln:")
-        lines += [f"  {ours} by {theirs}" for ours, theirs in replaced.items()]
+        facts = _counted(answer["unconfirmed_facts"], "unconfirmed fact")
+        lines.append(f"{facts}{rows}: see check --strict")
+    for ours, theirs in answer.get("replaced", {}).items():
+        lines.append(f"the overlay replaces {ours} by {theirs}")
     if answer["instance_types"] and not of_matrix:
         serves = "by the facts it would serve" if untried else "serves"
         lines.append(f"{serves}: {', '.join(answer['instance_types'])}")
@@ -258,8 +246,6 @@ def preflight(
     download: fetch files whose SHA-256 is known, and compare them (gigabytes)
     region: region of the parent AMIs, if there are credentials: --region eu-central-1
     """
-    from kiln.base import needs
-    from kiln.base.account import MIRRORS
     from kiln.cli import targets
     from kiln.cloud import aws
     from kiln.matrix import load
@@ -270,7 +256,7 @@ def preflight(
     recipes = rows.select(every=True)
     if ours := load.load_account("").mirrors:
         pairs = " ".join(f"{vendor}={mirror}" for vendor, mirror in ours.items())
-        os.environ.setdefault(MIRRORS, pairs)
+        os.environ.setdefault("KILN_MIRRORS", pairs)
     families = {f"preflight_{recipe.distro.family}" for recipe in recipes}
     needs.ensure("preflight", *sorted(families), install=not no_install, say=log)
     target = targets.choose(region=region) if aws.find_credentials() else None
@@ -298,18 +284,17 @@ def render(check: bool = False) -> int:
         output({"amis": number, "written": written}, text)
         return 0
     stale = stale_files(recipes)
-    if stale and not FORMAT.json:
-        log("\n".join(stale))
-        raise operation_failed(f"{shown_packer()}/ is stale", hint=f"run {renewal()}, and commit")
-    text = f"{shown_packer()}/ matches the matrix ({number} AMIs)"
-    output({"amis": number, "stale": stale}, text)
+    last = f"{shown_packer()}/ matches the matrix ({number} AMIs)"
+    if stale:
+        last = f"{shown_packer()}/ is stale: run {renewal()}, and commit"
+    output({"amis": number, "stale": stale}, *stale, last)
     return OPERATION_FAILED if stale else 0
 
 
 @task("Matrix")
 def validate(no_install: bool = False) -> int:
     """Validate the rendered HCL with the policy and Packer."""
-    from kiln.base.errors import by_cause, findings_lines
+    from kiln.base.errors import findings_lines
     from kiln.matrix import load
     from kiln.packer import program
     from kiln.packer import validate as validation
@@ -322,17 +307,17 @@ def validate(no_install: bool = False) -> int:
         {"name": name, "valid": not found, "findings": [finding.as_json() for finding in found]}
         for name, found in results.items()
     ]
-    invalid = [name for name, found in results.items() if found]
-    lines = [f"{'INVALID' if row['findings'] else 'valid'}  {row['name']}" for row in rows]
-    lines += findings_lines(by_cause(finding for found in results.values() for finding in found))
-    lines.append(
-        f"{len(rows) - len(invalid)} of {len(rows)} AMIs have valid HCL; not judged here: whether "
-        "their versions exist and work together (./invoke check)"
+    valid = sum(not found for found in results.values())
+    output(
+        rows,
+        *(f"{'INVALID' if found else 'valid'}  {name}" for name, found in results.items()),
+        *findings_lines(by_cause(each for found in results.values() for each in found)),
+        f"{valid} of {len(rows)} AMIs have valid HCL; not judged here: whether their versions "
+        "exist and work together (./invoke check)",
     )
-    output(rows, "\n".join(lines))
     if stale_files(recipes):
         log(f"{shown_packer()}/ is stale, and was not judged: {renewal()} brings it up to date")
-    return INVALID_INPUT if invalid else 0
+    return 0 if valid == len(rows) else INVALID_INPUT
 
 
 @task("Matrix")
@@ -347,11 +332,19 @@ def lock(update: bool = False, from_: str | None = None) -> int:
     from kiln.facts.packages import read_lock_file
     from kiln.matrix import load
     from kiln.packer import lock as locking
+    from kiln.pipeline import records
 
     if update and from_:
         raise KilnError("lock takes --update or --from, not both", hint="run --update first")
     if from_:
-        change = _locked_from(from_)
+        build = records.find_record(from_)
+        if not build.versions:
+            raise KilnError(
+                f"run {build.run_id} has no versions: it ended before its AMI was checked",
+                hint="choose a run whose status is verified",
+            )
+        downloads, run = build.versions["downloads"], f"run {build.run_id}"
+        change = locking.record_hashes(downloads, note=build.image_note, when=run)
     elif update:
         change = locking.update_lock(load.load_recipes())
     else:
@@ -360,19 +353,3 @@ def lock(update: bool = False, from_: str | None = None) -> int:
     hint = "\nthe lock file differs from the matrix: ./invoke lock --update writes it"
     output(asdict(change), f"{change.as_text()}{hint if differs else ''}")
     return int(differs)
-
-
-def _locked_from(name: str) -> LockDiff:
-    """Lock the hashes in the record of a build on AWS."""
-    from kiln.packer.lock import record_hashes
-    from kiln.pipeline import records
-
-    build = records.find_record(name)
-    if not build.versions:
-        raise KilnError(
-            f"run {build.run_id} has no versions: it ended before its AMI was checked",
-            hint="choose a run whose status is verified",
-        )
-    return record_hashes(
-        build.versions["downloads"], note=build.image_note, when=f"run {build.run_id}"
-    )

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.base.errors import KilnError, named_by
-from kiln.cli.launch import publish_catalogue
+from kiln.base import vocabulary
+from kiln.base.errors import named_by
+from kiln.base.progress import Progress
+from kiln.cli.launch import make_catalogue
 from kiln.cli.options import Place, RecordSettings, Rows
-from kiln.cli.output import log, output
+from kiln.cli.output import log, output, table
 from kiln.cli.task import Flags, task
 
 if TYPE_CHECKING:
+    from kiln.base.recipe import Recipe
     from kiln.cloud.target import Target
-    from kiln.pipeline.records import RecordsBucket
     from kiln.publish.lines import Line
     from kiln.publish.night import DueRow, RowResult
+    from kiln.publish.publish import Publication
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,7 @@ class Report(Flags):
     catalogue: str | None = None
 
     def require_places(self) -> None:
-        """Require places that can be: otherwise it would be known when the night has ended."""
-        from kiln.base import vocabulary
+        """Require a folder, a topic and a place in S3 that are possible."""
 
         if self.out is not None:
             with named_by("--out"):
@@ -52,6 +54,7 @@ class Report(Flags):
 
     def show(self, results: list[RowResult], target: Target, records: RecordSettings) -> int:
         """Write, send and print the report, and renew the catalogue; return the exit status."""
+        from kiln.base.paths import build_dir
         from kiln.publish import night
         from kiln.publish.lines import regions_to_show
 
@@ -59,59 +62,45 @@ class Report(Flags):
         if self.topic:
             night.send_report(target, self.topic, results)
         if self.catalogue:
-            publish_catalogue(self.catalogue, target, records, regions_to_show(None))
-        output([asdict(result) for result in results], night.report_text(results))
+            folder = build_dir() / "catalogue"
+            make_catalogue(target, regions_to_show(None), records, folder, self.catalogue)
+        output(results, night.report_text(results))
         return 1 if any(result.action == "failed" for result in results) else 0
 
 
 @task("Release")
 def nightly(
-    rows: Rows,
-    report: Report,
-    place: Place,
-    no_install: bool = False,
-    *,
-    records: RecordSettings,
+    rows: Rows, report: Report, place: Place, no_install: bool = False, *, records: RecordSettings
 ) -> int:
     """Build rows whose inputs changed, publish and report.
 
     ./invoke nightly --topic arn:aws:sns:eu-central-1:111122223333:amis
     """
-    from kiln.base.progress import Progress
     from kiln.pipeline import build as builds
-    from kiln.pipeline.plan import Options
+    from kiln.pipeline.plan import Options, announce
     from kiln.pipeline.verify import smoke_test
     from kiln.publish.night import plan_night, publish_built, run_night
 
-    lines = _lines(rows)
-    report.require_places()
+    lines, install = _lines(rows, report), not no_install
     recipes, progress = [line.recipe for line in lines], Progress()
     target = place.choose()
     options = Options(aws_flags={**records, "region": target.region})  # as plan_night plans
-    target = builds.announce(recipes, options, target, progress.say)
-    with target.hooks.preparing(["a night"]):
-        if target.hooks.gone():
-            target.hooks.prepare([], progress, install=not no_install, own_kernel=False)
-        boot, install = smoke_test(install=not no_install), not no_install
-        results = run_night(
-            plan_night(lines, target),
-            build=lambda due: builds.build_recipes(
-                due,
-                options,
-                target,
-                progress,
-                install=install,
-                on_failure=functools.partial(log, error=True),
-            ),
-            publish=lambda line, ami_id: publish_built(
-                line,
-                ami_id,
-                target,
-                shelf=records.shelf(target, line.recipe),
-                smoke_test=boot,
-                say=log,
-            ),
+    target = announce(recipes, options, target, progress.say)
+    failed = functools.partial(log, error=True)
+
+    def build(due: list[Recipe]) -> builds.Outcome:
+        return builds.build_recipes(
+            due, options, target, progress, install=install, on_failure=failed
         )
+
+    def publish(line: Line, ami_id: str) -> Publication:
+        shelf, boot = records.shelf(target, line.recipe), smoke_test(install=install)
+        return publish_built(line, ami_id, target, shelf=shelf, smoke_test=boot, say=log)
+
+    with target.hooks.in_use("a night"):
+        if target.hooks.gone():
+            target.hooks.prepare([], progress, install=install, own_kernel=False)
+        results = run_night(plan_night(lines, target), build, publish)
     return report.show(results, target, records)
 
 
@@ -137,8 +126,7 @@ def finish(
     """
     from kiln.publish.night import read_plan
 
-    lines = _lines(rows)
-    report.require_places()
+    lines = _lines(rows, report)
     planned = read_plan(Path(plan)) if plan else {}
     return _end(lines, planned, report, place.choose_running(), records)
 
@@ -155,8 +143,7 @@ def run_on_codebuild(
     from kiln.publish.night import plan_night
     from kiln.publish.regions import answering
 
-    report.require_places()
-    lines = _lines(rows)
+    lines = _lines(rows, report)
     target = answering(place.choose_aws("nightly.codebuild"))
     due = [row for row in plan_night(lines, target) if row.due]
     if commands := commands_of(due, target, records):
@@ -165,13 +152,16 @@ def run_on_codebuild(
     return _end(lines, {row.name: row.why for row in due}, report, target, records)
 
 
-def _lines(rows: Rows) -> list[Line]:
-    """Return the lines of the rows that the flags select; all of them without one."""
+def _lines(rows: Rows, report: Report | None = None) -> list[Line]:
+    """Return the lines of the rows that the flags select, all of them without one. The places of
+    the report are required to exist now, and not when the night has ended."""
     from kiln.matrix import load
     from kiln.publish.lines import Line
 
-    settings = load.load_publishing()
-    return [Line(recipe, settings[recipe.name]) for recipe in rows.select(every=True)]
+    recipes, settings = rows.select(every=True), load.load_publishing()
+    if report:
+        report.require_places()
+    return [Line(recipe, settings[recipe.name]) for recipe in recipes]
 
 
 def _end(
@@ -191,52 +181,39 @@ def _end(
 
 def commands_of(rows: Sequence[DueRow], target: Target, records: RecordSettings) -> dict[str, str]:
     """Return what a machine that shares nothing with this one runs for each row that is due."""
-    return {
-        row.name: _command(row, target, records.shelf(target, row.line.recipe))
-        for row in rows
-        if row.due
-    }
+    from kiln.pipeline.records import all_of
 
-
-def _command(due: DueRow, target: Target, shelf: RecordsBucket | None) -> str:
-    from kiln.pipeline import records
-
-    name, where = due.name, f"--target {target.kind} --region {target.region}"
-    if shelf:
-        where += f" --records-bucket {shelf.bucket}"
-    if not due.ami_id:
-        return f"./invoke build --name {name} {where} && ./invoke publish --name {name} {where}"
-    publish = f"./invoke publish --name {name} --ami {due.ami_id} {where}"
-    kept = shelf.fetch_row(name, log) if shelf else ()
-    if any(
-        build.run_id in kept and build.ami_id == due.ami_id and build.status == "verified"
-        for build in records.all_of(name)
-    ):
-        return publish
-    return f"./invoke verify --ami {due.ami_id} {where} && {publish}"
+    commands = {}
+    for row in (row for row in rows if row.due):
+        where = f"--target {target.kind} --region {target.region}"
+        if shelf := records.shelf(target, row.line.recipe):
+            where += f" --records-bucket {shelf.bucket}"
+        if row.ami_id:
+            command = f"./invoke publish --name {row.name} --ami {row.ami_id} {where}"
+            kept = shelf.fetch_row(row.name, log) if shelf else ()
+            shared = [build for build in all_of(row.name) if build.run_id in kept]
+            if all(build.ami_id != row.ami_id or build.status != "verified" for build in shared):
+                command = f"./invoke verify --ami {row.ami_id} {where} && {command}"
+        else:
+            build_it = f"./invoke build --name {row.name} {where}"
+            command = f"{build_it} && ./invoke publish --name {row.name} {where}"
+        commands[row.name] = command
+    return commands
 
 
 def plan_data(rows: Sequence[DueRow], commands: Mapping[str, str]) -> dict[str, Any]:
     """Return a night's plan as `nightly.plan --json` prints it and `nightly.finish` reads it."""
-    return {
-        "items": [
-            {"row": row.name, "command": commands[row.name], "why": row.why}
-            for row in rows
-            if row.due
-        ],
-        "skipped": [
-            {
-                "row": row.name,
-                "why": row.why,
-                "ami_id": row.ami_id,
-                "line": row.line.name,
-                "channel": row.channel,
-            }
-            for row in rows
-            if row.action == "skip"
-        ],
-        "impossible": [{"row": row.name, "why": row.why} for row in rows if row.action == "fail"],
-    }
+    kinds: dict[str, list[dict[str, Any]]] = {"items": [], "skipped": [], "impossible": []}
+    for row in rows:
+        entry: dict[str, Any] = {"row": row.name, "why": row.why}
+        if row.due:
+            kinds["items"].append({**entry, "command": commands[row.name]})
+        elif row.action == "skip":
+            held = {"ami_id": row.ami_id, "line": row.line.name, "channel": row.channel}
+            kinds["skipped"].append({**entry, **held})
+        else:
+            kinds["impossible"].append(entry)
+    return kinds
 
 
 def plan_text(rows: Sequence[DueRow], commands: Mapping[str, str]) -> str:
@@ -277,7 +254,6 @@ def deploy_codebuild(
       --permissions-boundary arn:aws:iam::111122223333:policy/teams
     delete: remove the stack; its bucket stays
     """
-    from kiln.base import vocabulary
     from kiln.cloud import stacks
     from kiln.matrix.load import default_account
     from kiln.publish.codebuild import CODEBUILD_TEMPLATE
@@ -292,8 +268,6 @@ def deploy_codebuild(
         return
     if permissions_boundary:
         vocabulary.POLICY_ARN.required(permissions_boundary, "--permissions-boundary")
-    if repository is not None and not repository.startswith("https://"):
-        raise KilnError(f"--repository {repository} is not an HTTPS address")
     account = default_account()
     flags = {
         "Repository": repository,
@@ -309,5 +283,4 @@ def deploy_codebuild(
     outputs = stacks.deploy_stack(
         target, stack, CODEBUILD_TEMPLATE.read_text(), parameters, log, tags=account.tags
     )
-    text = "\n".join(f"{name:8} {value}" for name, value in outputs.items())
-    output({"stack": stack, "outputs": outputs}, text)
+    output({"stack": stack, "outputs": outputs}, table((), list(outputs.items())))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.base.account import SETTINGS, setting_help
+from kiln.base.account import SETTINGS, Account, setting_help
 from kiln.base.errors import KilnError
 from kiln.cli.output import log
-from kiln.cli.task import Flags, Helps
+from kiln.cli.task import Flags
 
 if TYPE_CHECKING:
     from kiln.base.recipe import Recipe
@@ -83,28 +84,27 @@ class Place(Flags):
 
 
 class Settings(Flags, dict[str, str]):
-    """AWS settings
-
-    Typed flags in the place of `aws` settings of amis.yaml, as
-    `kiln.matrix.flags.overridden` takes them.
-    """
-
-    names: Sequence[str] = tuple(name for name in SETTINGS if name != "region")
+    """AWS settings: typed flags in the place of `aws` settings of amis.yaml, as
+    `kiln.matrix.flags.overridden` takes them."""
 
     def __init__(self, **typed: Any) -> None:
         super().__init__({name: str(value) for name, value in typed.items() if value})
 
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        """Return a parameter for each flag."""
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        defaults = {"spot": False}
-        return [inspect.Parameter(name, keyword, default=defaults.get(name)) for name in cls.names]
-
-    @classmethod
-    def helps(cls) -> Helps:
-        """Return the help of each flag."""
-        return {name: ("AWS settings", setting_help(name)) for name in cls.names}
+    def __init_subclass__(cls, names: Sequence[str]) -> None:
+        """Make a flag of each of these settings."""
+        cls.__doc__ = "\n".join(
+            ["AWS settings", *(f"{name}: {setting_help(name)}" for name in names)]
+        )
+        cls.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [
+                inspect.Parameter(
+                    name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=False if Account.model_fields[name].default is False else None,
+                )
+                for name in names
+            ]
+        )
 
     def at(self, place: Place) -> dict[str, str]:
         """Return the settings with the region that was typed."""
@@ -117,7 +117,6 @@ class Settings(Flags, dict[str, str]):
 
         `target` is where it is reached from, without one what `--target auto` is.
         """
-        from kiln.base.account import Account
         from kiln.matrix import load
         from kiln.matrix.flags import records_bucket
         from kiln.pipeline.records import bucket_at
@@ -147,28 +146,23 @@ class Settings(Flags, dict[str, str]):
             log(f"only what was built here is shown: {error}")
 
 
-class LaunchSettings(Settings):
+class BuildSettings(Settings, names=[name for name in SETTINGS if name != "region"]):
+    """All AWS settings."""
+
+
+class LaunchSettings(
+    Settings,
+    names=(
+        *("tags", "subnet_id", "subnet_ids", "subnet_filter", "security_group_ids"),
+        *("ssh_interface", "ssh_source_cidrs", "iam_instance_profile", "spot"),
+        *("capacity_reservation_id", "records_bucket"),
+    ),
+):
     """AWS settings of a launch without a bake."""
 
-    names = (
-        "tags",
-        "subnet_id",
-        "subnet_ids",
-        "subnet_filter",
-        "security_group_ids",
-        "ssh_interface",
-        "ssh_source_cidrs",
-        "iam_instance_profile",
-        "spot",
-        "capacity_reservation_id",
-        "records_bucket",
-    )
 
-
-class RecordSettings(Settings):
+class RecordSettings(Settings, names=("records_bucket",)):
     """AWS settings of tasks that read or write records."""
-
-    names = ("records_bucket",)
 
 
 @dataclass(frozen=True)
@@ -193,10 +187,6 @@ class Kernel(Flags):
 
 def positive_number(text: str, flag: str) -> float:
     """Return the number that a flag gives, which is above 0."""
-    try:
-        number = float(text) if text.isascii() else 0
-    except ValueError:
-        number = 0
-    if not 0 < number < 1e9:
-        raise KilnError(f"{flag} {text} is not a number above 0", hint=f"for example {flag} 2.5")
-    return number
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?", text) or not float(text):
+        raise KilnError(f"{flag} {text} is not a number above 0, such as 2.5")
+    return float(text)

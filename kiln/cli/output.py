@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import sys
@@ -23,12 +24,12 @@ FORMAT = SimpleNamespace(json=False)
 def output(data: Any, *text: str | Table, indent: int | None = 2) -> None:
     """Print the data for a program (--json), or the text for a person; no text prints nothing."""
     if FORMAT.json:
-        print(json.dumps(data, indent=indent, default=str))
+        print(json.dumps(data, indent=indent, default=_plain))
         return
     for part in text:
         if isinstance(part, str):
             print(printable(part))
-        else:
+        elif part.row_count:
             from rich.console import Console
 
             console = Console()
@@ -36,6 +37,10 @@ def output(data: Any, *text: str | Table, indent: int | None = 2) -> None:
                 # A wide table's lines are wrapped by the terminal: Rich would cut its columns.
                 console.print(part, soft_wrap=True)
             print(_PADDING.sub(r"\1", captured.get()), end="")
+
+
+def _plain(value: Any) -> Any:
+    return vars(value) if dataclasses.is_dataclass(value) else str(value)
 
 
 def log(text: object, *, error: bool = False) -> None:

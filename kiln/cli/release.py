@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.cli.options import Place, RecordSettings
 from kiln.cli.output import log, output, table
@@ -14,7 +14,6 @@ from kiln.cli.task import task
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kiln.publish.promote import Promotion
     from kiln.publish.retire import Retirement
 
 _NOTHING = "the channels hold nothing yet: ./invoke publish fills the first one"
@@ -49,32 +48,20 @@ def publish(
 
     (recipe,) = flags.select(load.load_recipes(), name=name)
     settings = lines.with_regions(load.load_publishing()[recipe.name], regions)
+    line = lines.Line(recipe, settings)
     if ami is not None:
         vocabulary.AMI_ID.required(ami, "--ami")
     target = place.choose()
-    done = publish_row(
-        lines.Line(recipe, settings),
-        target,
-        ami_id=ami,
-        why=why,
-        say=log,
-        smoke=verify.smoke_test(install=not no_install) if smoke else None,
-        shelf=records.shelf(target, recipe),
-    )
+    boot = verify.smoke_test(install=not no_install) if smoke else None
+    shelf = records.shelf(target, recipe)
+    done = publish_row(line, target, ami_id=ami, why=why, say=log, smoke=boot, shelf=shelf)
     release = done.release
-    text = f"{release.channel} of {release.line} holds {release.ami_name}"
-    output([asdict(step) for step in done.steps], text)
+    output(done.steps, f"{release.channel} of {release.line} holds {release.ami_name}")
 
 
 @task("Release")
 def promote(
-    line: str,
-    to: str,
-    accept: bool = False,
-    dry_run: bool = False,
-    why: str = "",
-    *,
-    place: Place,
+    line: str, to: str, accept: bool = False, dry_run: bool = False, why: str = "", *, place: Place
 ) -> int:
     """Promote a release to the next channel.
 
@@ -88,37 +75,25 @@ def promote(
     from kiln.publish.promote import promote_line
 
     promotion = promote_line(
-        load_line(line),
-        to,
-        place.choose(),
-        accept=accept,
-        dry_run=dry_run,
-        why=why,
-        say=log,
+        load_line(line), to, place.choose(), accept=accept, dry_run=dry_run, why=why, say=log
     )
-    output(_promotion_data(promotion), *_gates(promotion, dry_run))
-    return 0 if promotion.allowed else 1
-
-
-def _promotion_data(promotion: Promotion) -> dict[str, Any]:
-    return {
-        "line": promotion.release.line,
-        "channel": promotion.release.channel,
-        "allowed": promotion.allowed,
-        "gates": [asdict(gate) for gate in promotion.gates],
-        "steps": [asdict(step) for step in promotion.steps],
-    }
-
-
-def _gates(promotion: Promotion, dry_run: bool) -> tuple[Table, str]:
     release, gates = promotion.release, promotion.gates
-    rows = [("open" if gate.open else "closed", gate.name, gate.evidence) for gate in gates]
+    closed = [gate for gate in gates if not gate.open]
     channel = f"{release.channel} of {release.line}"
-    if closed := [gate for gate in gates if not gate.open]:
-        accept = "; --accept opens these gates" if all(gate.acceptable for gate in closed) else ""
-        return table((), rows), f"{channel} stays as it is{accept}"
-    holds = "would hold" if dry_run else "holds"
-    return table((), rows), f"{channel} {holds} {release.ami_name}"
+    text = f"{channel} {'would hold' if dry_run else 'holds'} {release.ami_name}"
+    if closed:
+        accept_them = all(gate.acceptable for gate in closed)
+        text = f"{channel} stays as it is{'; --accept opens these gates' if accept_them else ''}"
+    data = {
+        "line": release.line,
+        "channel": release.channel,
+        "allowed": promotion.allowed,
+        "gates": gates,
+        "steps": promotion.steps,
+    }
+    rows = [("closed" if gate in closed else "open", gate.name, gate.evidence) for gate in gates]
+    output(data, table((), rows), text)
+    return int(bool(closed))
 
 
 @task("Release")
@@ -130,7 +105,6 @@ def rollback(line: str, channel: str, to: str | None = None, why: str = "", *, p
     channel: the channel that goes back: --channel stable
     to: an AMI that it held, instead of the one before: --to ami-0123456789abcdef0
     """
-    from kiln.base import vocabulary
     from kiln.publish.lines import load_line
     from kiln.publish.promote import roll_back
 
@@ -139,7 +113,7 @@ def rollback(line: str, channel: str, to: str | None = None, why: str = "", *, p
         vocabulary.AMI_ID.required(to, "--to")
     back = roll_back(row, channel, place.choose(), to=to, why=why, say=log)
     text = f"{channel} of {line} holds {back.release.ami_name} again"
-    output([asdict(step) for step in back.steps], text)
+    output(back.steps, text)
     return 1 if back.kept else 0
 
 
@@ -155,18 +129,15 @@ def channels(line: str | None = None, regions: str | None = None, *, place: Plac
     wanted = lines.load_line(line).name if line else None
     shown, settings = lines.regions_to_show(regions), lines.line_settings()
     target, only = place.choose_running(), regions is not None
-    rows = lines.channel_rows(target, shown, settings, only=only, line=wanted, with_opened=True)
+    rows = lines.channel_rows(target, shown, settings, only=only, line=wanted)
     headings = ("LINE", "CHANNEL", "REGION", "AMI", "DRIVER", "CUDA", "AGE", "VERDICT", "")
-    cells = [
-        (
-            *(row.line, row.channel, row.region, row.ami_id, row.driver or "-", row.cuda or "-"),
-            "-" if row.age_days is None else f"{row.age_days:.0f} d",
-            "verified" if row.verified else "NOT VERIFIED",
-            "; ".join([*([row.drift] if row.drift else []), *row.opened]),
-        )
-        for row in rows
-    ]
-    output([asdict(row) for row in rows], table(headings, cells) if rows else _NOTHING)
+    cells = []
+    for row in rows:
+        age = "-" if row.age_days is None else f"{row.age_days:.0f} d"
+        verdict = "verified" if row.verified else "NOT VERIFIED"
+        held = (row.line, row.channel, row.region, row.ami_id, row.driver or "-", row.cuda or "-")
+        cells.append((*held, age, verdict, row.drift))
+    output(rows, table(headings, cells) if rows else _NOTHING)
 
 
 @task("Release")
@@ -196,32 +167,24 @@ def retire(apply: bool = False, regions: str | None = None, *, place: Place) -> 
     from kiln.publish import lines
     from kiln.publish import retire as retiring
 
-    shown = lines.regions_to_show(regions)
-    target = place.choose_running()
-    if regions is None:
-        shown = lines.with_published(shown, target)
-    plan = retiring.plan_retirement(target, shown, lines.retire_settings(), ask=apply)
+    shown, settings = lines.regions_to_show(regions), lines.retire_settings()
+    target, only = place.choose_running(), regions is not None
+    plan = retiring.plan_retirement(target, shown, settings, only=only, ask=apply)
     if apply:
         plan = retiring.retire(target, plan)
-    data = {
-        "would": [asdict(step) for step in plan.would],
-        "kept": [asdict(step) for step in plan.kept],
-        "opened": plan.opened,
-    }
-    output(data, *retirement_text(plan, applied=apply))
+    output(plan, *retirement_text(plan, applied=apply))
     return 1 if any(step.error for step in plan.would) else 0
 
 
 def retirement_text(plan: Retirement, *, applied: bool) -> list[str | Table]:
     """Return what goes and what stays, and who may use what beyond the declaration."""
-    going = plan.would
+    going, failed = plan.would, sum(bool(step.error) for step in plan.would)
     rows = [
         ("FAILED" if step.error else step.step, step.ami_id, step.region, step.error or step.why)
-        for step in going
-    ] + [("keep", step.ami_id, step.region, step.why) for step in plan.kept]
+        for step in (*going, *plan.kept)
+    ]
     if not rows:
         return ["there is no AMI of AMI Kiln here"]
-    failed = sum(bool(step.error) for step in going)
     if not going:
         last = "nothing had to go" if applied else "nothing would go"
     elif applied:
@@ -253,15 +216,11 @@ def sweep(
     """
     from datetime import timedelta
 
-    from kiln.base import vocabulary
     from kiln.publish import sweep as sweeping
     from kiln.publish.regions import named_regions
 
     if older_than < 1:
-        raise KilnError(
-            f"--older-than {older_than}: runs that began less than an hour ago may be at work",
-            hint="give at least 1",
-        )
+        raise KilnError("--older-than is at least 1: a younger run may be at work")
     if run is not None:
         vocabulary.RUN_ID.required(run, "--run")
     named = named_regions(regions) if regions is not None else None
@@ -269,26 +228,17 @@ def sweep(
     everywhere = named or sweeping.regions_of_account(target)
     left = sweeping.leftovers(target, everywhere, timedelta(hours=older_than), run)
     done = sweeping.sweep(target, left) if apply else []
-    failed = [leftover for leftover in done if leftover.error]
-    data = {
-        "found": [asdict(leftover) for leftover in left],
-        "removed": [asdict(leftover) for leftover in done if not leftover.error],
-        "failed": [asdict(leftover) for leftover in failed],
-    }
+    failed = [item for item in done if item.error]
+    removed = [item for item in done if not item.error]
     rows = [
-        (
-            *(item.region, item.kind, item.id, item.run_id),
-            item.error or ("removed" if apply else ""),
-        )
-        for item in (done if apply else left)
+        (item.region, item.kind, item.id, item.run_id, item.error or ("removed" if apply else ""))
+        for item in done or left
     ]
-    text = [table(("REGION", "KIND", "ID", "RUN", ""), rows)] if left else []
-    last = (
-        f"{len(left)} resources; --apply removes them"
-        if left
-        else "no run has left anything behind"
-    )
-    output(data, *text, *([] if left and apply else [last]))
+    last = f"{len(left)} resources; --apply removes them"
+    if apply or not left:
+        last = f"{len(removed)} removed" if left else "no run has left anything behind"
+    data = {"found": left, "removed": removed, "failed": failed}
+    output(data, table(("REGION", "KIND", "ID", "RUN", ""), rows), last)
     return 1 if failed else 0
 
 
@@ -318,7 +268,7 @@ def verify_provenance(ami: str, key: str | None = None, *, place: Place) -> int:
             )
         trusted = provenance.public_key(settings.sign, target)
     statement = provenance.verify_image(target, ami, trusted)
-    data = {**asdict(statement), "matches": not statement.wrong}
+    data = {**vars(statement), "matches": not statement.wrong}
     said = [f"{name:13} {value}" for name, value in statement.said.items()]
     wrong = [f"wrong         {why}" for why in statement.wrong]
     match = f"{ami} in {statement.region} is what its signed statement says"

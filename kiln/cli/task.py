@@ -20,34 +20,19 @@ from kiln.cli.output import FORMAT
 
 GROUPS = ("Matrix", "Build", "Release", "Launch", "Telemetry", "GPU tools", "Lab", "Develop")
 Body = Callable[..., "int | None"]
-Helps = dict[str, tuple[str, str]]  # flag → the title that it stands below, its help
-_OWN = "Flags"
-# Flags that mean the same in several tasks.
-_COMMON: Helps = {
-    "instance_type": (_OWN, "EC2 GPU instance type: --instance-type p4d.24xlarge"),
-    "line": (_OWN, "what consumers follow: --line al2023/lts/base/x86_64 (./invoke channels)"),
-    "no_install": (
-        _OWN,
-        "install no system packages: if some are missing, say how to and stop",
-    ),
-    "why": (_OWN, "a sentence for the history: --why 'CVE-2026-1234'"),
+# Flags that mean the same in several tasks: flag → the title that it stands below, its help.
+_COMMON = {
+    "instance_type": ("Flags", "EC2 GPU instance type: --instance-type p4d.24xlarge"),
+    "line": ("Flags", "what consumers follow: --line al2023/lts/base/x86_64 (./invoke channels)"),
+    "no_install": ("Flags", "install no system packages: if some are missing, say how to and stop"),
+    "why": ("Flags", "a sentence for the history: --why 'CVE-2026-1234'"),
     "json": ("Output", "print JSON for a program instead of text; errors too"),
 }
 
 
 class Flags:
-    """Flags that several tasks share: a dataclass with a docstring like a task's."""
-
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        """Return a parameter for each flag."""
-        return list(inspect.signature(cls, eval_str=True).parameters.values())
-
-    @classmethod
-    def helps(cls) -> Helps:
-        """Return the help of each flag."""
-        doc = Doc(cls)
-        return {name: (doc.summary, text) for name, (_, text) in doc.helps.items()}
+    """Flags that several tasks share: the parameters of a class with a docstring like a task's,
+    whose summary is the title of all of them."""
 
 
 class Doc:
@@ -56,8 +41,8 @@ class Doc:
     def __init__(self, documented: Any) -> None:
         self.summary, *lines = inspect.cleandoc(documented.__doc__ or "").splitlines()
         self.examples = [line for line in lines if line.startswith("./invoke")]
-        self.helps: Helps = {}
-        title, name = _OWN, ""
+        self.helps: dict[str, tuple[str, str]] = {}
+        title, name = self.summary if isinstance(documented, type) else "Flags", ""
         for line in lines:
             if match := re.fullmatch(r"([A-Z][\w ]+):", line):
                 title = match[1]
@@ -82,37 +67,36 @@ def task(group: str, name: str | None = None) -> Callable[[Body], KilnTask]:
         doc, helps = Doc(body), dict(_COMMON)
         shared: dict[str, type[Flags]] = {}
         parameters: list[inspect.Parameter] = []
-        for each in inspect.signature(body, eval_str=True).parameters.values():
+        for each in _parameters(body):
             if isinstance(each.annotation, type) and issubclass(each.annotation, Flags):
                 shared[each.name] = each.annotation
-                helps |= each.annotation.helps()
-                parameters += each.annotation.parameters()
+                helps |= Doc(each.annotation).helps
+                parameters += _parameters(each.annotation)
             else:
                 parameters.append(each)
+        parameters.append(inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False))
         lists = [each.name for each in parameters if get_origin(each.annotation) is list]
         defaults = {each.name: each.default for each in parameters} | dict.fromkeys(lists)
-        defaults["json"] = False
 
         @functools.wraps(body)
         def run(context: Context, **values: Any) -> None:
             FORMAT.json = values.pop("json", False)
             for its_name, value in values.items():
-                _require_value(its_name, value, defaults[its_name])
+                # In a script, a variable that is not set.
+                if isinstance(value, str) and not value.strip() and value != defaults[its_name]:
+                    raise KilnError(f"{flag(its_name)} is empty: give it a value, or leave it out")
             for its_name, kind in shared.items():
-                names = [each.name for each in kind.parameters() if each.name in values]
+                names = [each.name for each in _parameters(kind) if each.name in values]
                 values[its_name] = kind(**{each: values.pop(each) for each in names})
             if status := body(**values):
                 raise Exit(code=status)
 
-        run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [
-                inspect.Parameter("context", inspect.Parameter.POSITIONAL_ONLY),
-                *(
-                    inspect.Parameter(its_name, inspect.Parameter.KEYWORD_ONLY, default=default)
-                    for its_name, default in defaults.items()
-                ),
-            ]
-        )
+        first = inspect.Parameter("context", inspect.Parameter.POSITIONAL_ONLY)
+        own = [
+            inspect.Parameter(its_name, inspect.Parameter.KEYWORD_ONLY, default=default)
+            for its_name, default in defaults.items()
+        ]
+        run.__signature__ = inspect.Signature([first, *own])  # type: ignore[attr-defined]
         doc.helps = {its_name: (helps | doc.helps)[its_name] for its_name in defaults}
         texts = {its_name: text for its_name, (_, text) in doc.helps.items()}
         made = KilnTask(run, name=name, help=texts, iterable=lists, auto_shortflags=False)
@@ -122,10 +106,8 @@ def task(group: str, name: str | None = None) -> Callable[[Body], KilnTask]:
     return wrap
 
 
-def _require_value(name: str, value: Any, default: Any) -> None:
-    """Reject a flag without a value: in a script, a variable that is not set."""
-    if value != default and isinstance(value, str) and not value.strip():
-        raise KilnError(f"{flag(name)} is empty", hint="give it a value, or leave it out")
+def _parameters(taking: Any) -> list[inspect.Parameter]:
+    return list(inspect.signature(taking, eval_str=True).parameters.values())
 
 
 def flag(name: str) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kiln.base import vocabulary
 from kiln.base.errors import KilnError, named_by, operation_failed
 from kiln.cli.launch import write
 from kiln.cli.options import Place, positive_number
@@ -30,8 +30,7 @@ def _settings(profile: str, **settings: Any) -> Telemetry:
     try:
         return Telemetry.model_validate({"profile": profile, **given})
     except ValidationError as error:
-        message = error.errors()[0]["msg"]
-        raise KilnError(message.removeprefix("Value error, ")) from None
+        raise KilnError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
 
 
 @task("Telemetry", "telemetry.cost")
@@ -60,8 +59,8 @@ def bundle(out: str = "build/kiln-telemetry.sh", profile: str = "compute") -> No
     from kiln.telemetry import bundle as installer
 
     settings = _settings(profile)
-    files = {entry["url"]: entry.get("sha256") for entry in read_lock_file()["artifacts"]}
-    packages = installer.agent_packages({url: sha for url, sha in files.items() if sha})
+    hashed = [entry for entry in read_lock_file()["artifacts"] if entry.get("sha256")]
+    packages = installer.agent_packages({entry["url"]: entry["sha256"] for entry in hashed})
     with named_by("--out"):
         digest = installer.write_bundle(Path(out), settings, packages)
     then = "run it as root on the instance; --uninstall removes everything"
@@ -77,10 +76,12 @@ class Instances(Flags):
 
     targets: str
 
-    def find(self, place: Place) -> tuple[Target, list[FleetMachine]]:
-        """Return where the instances are, and which."""
+    def find(self, place: Place, bucket: str | None = None) -> tuple[Target, list[FleetMachine]]:
+        """Return where the instances are, and which; `bucket` is to be one of S3."""
         from kiln.fleet.machines import find_machines, parse_targets
 
+        if bucket is not None:
+            vocabulary.BUCKET.required(bucket, "--bucket")
         selected = parse_targets(self.targets)
         target = place.choose()
         return target, find_machines(target, selected)
@@ -104,12 +105,18 @@ def status(instances: Instances, *, sinks: Sinks, place: Place) -> None:
 
     ./invoke fleet.status tag:Team=ml
     """
-    from kiln.fleet.status import fleet_status, status_table
+    from kiln.fleet.status import STATUS_COLUMNS, fleet_status, status_cells
 
-    settings = _settings("compute", namespace=sinks.namespace, log_group=sinks.log_group)
+    settings = _settings("compute", **vars(sinks))
     target, machines = instances.find(place)
     rows = fleet_status(target, machines, settings, log)
-    output([row.as_json() for row in rows], status_table(rows))
+    missing = [f"{row.machine.instance_id}: {lack}" for row in rows for lack in row.lacks]
+    text = (
+        table(STATUS_COLUMNS, [status_cells(row) for row in rows]),
+        *missing,
+        f"{sum(row.reports for row in rows)} of {len(rows)} instances report",
+    )
+    output([row.as_json() for row in rows], *(text if rows else ["no running instance"]))
 
 
 @task("Telemetry", "fleet.install")
@@ -140,42 +147,20 @@ def install(
     flush_interval: seconds between two calls of the agent: --flush-interval 60
     patience: minutes that a wave waits for metrics and test events: --patience 15
     """
+    from kiln.fleet import install as installing
     from kiln.fleet.document import fleet_bucket
-    from kiln.fleet.install import (
-        HowToInstall,
-        allowed_errors,
-        install_fleet,
-        installation_text,
-        plan_waves,
-        write_installation,
-    )
 
-    settings = _settings(
-        profile,
-        interval=interval,
-        flush_interval=flush_interval,
-        namespace=sinks.namespace,
-        log_group=sinks.log_group,
-    )
-    plan_waves([], waves)
-    allowed_errors(max_errors, 1)
-    minutes = positive_number(patience, "--patience")
-    _require_bucket(bucket)
-    target, machines = instances.find(place)
+    settings = _settings(profile, interval=interval, flush_interval=flush_interval, **vars(sinks))
+    installing.plan_waves([], waves)
+    installing.allowed_errors(max_errors, 1)
+    seconds = positive_number(patience, "--patience") * 60
+    target, machines = instances.find(place, bucket)
     if not machines:
         raise KilnError(f"--targets {instances.targets}: no such instance runs in {target.where}")
-    how = HowToInstall(
-        settings=settings,
-        waves=waves,
-        max_errors=max_errors,
-        replace=replace,
-        bucket=bucket or fleet_bucket(target),
-        patience=minutes * 60,
-    )
-    done = install_fleet(target, machines, how, log)
-    folder = write_installation(done)
-    output(done.as_json(), installation_text(done))
-    log(f"report: {folder}/report.html")
+    stored = bucket or fleet_bucket(target)
+    how = installing.HowToInstall(settings, waves, max_errors, replace, stored, seconds)
+    done = installing.install_fleet(target, machines, how, log)
+    output(done, str(done))
     return 1 if done.stopped else 0
 
 
@@ -191,27 +176,16 @@ def uninstall(
     from kiln.fleet.document import fleet_bucket, remove_stored
     from kiln.fleet.install import uninstall_fleet
 
-    _require_bucket(bucket)
-    target, machines = instances.find(place)
+    target, machines = instances.find(place, bucket)
     answers = uninstall_fleet(target, machines, log)
     failed = {key: answer.why for key, answer in answers.items() if not answer.ok}
     ok = [key for key in answers if key not in failed]
     gone = remove_stored(target, bucket or fleet_bucket(target)) if clean and not failed else []
-    lines = [
-        *(f"ok      {key}" for key in ok),
-        *(f"failed  {key}  {why}" for key, why in failed.items()),
-        *(f"removed {removed}" for removed in gone),
-    ]
-    data = {"ok": ok, "failed": failed, "removed": gone}
-    output(data, "\n".join(lines) or "no instance has AMI Kiln telemetry")
+    rows = [("ok", key, "") for key in ok] + [("failed", *each) for each in failed.items()]
+    rows += [("removed", str(each), "") for each in gone]
+    last = [] if rows else ["no instance has AMI Kiln telemetry"]
+    output({"ok": ok, "failed": failed, "removed": gone}, table((), rows), *last)
     return 1 if failed else 0
-
-
-def _require_bucket(bucket: str | None) -> None:
-    from kiln.base import vocabulary
-
-    if bucket is not None:
-        vocabulary.BUCKET.required(bucket, "--bucket")
 
 
 @dataclass(frozen=True)
@@ -231,28 +205,19 @@ class Inputs(Flags):
     def read(self) -> StackInputs:
         """Return the template's inputs."""
         from kiln import facts
-        from kiln.base import vocabulary
-        from kiln.base.errors import did_you_mean
-        from kiln.matrix.load import default_telemetry, load_recipes
+        from kiln.matrix import flags, load
         from kiln.telemetry import Telemetry
         from kiln.telemetry.stack import StackInputs
 
-        recipes, settings = load_recipes(), default_telemetry()
+        recipes, settings = load.load_recipes(), load.default_telemetry()
         if self.row is not None:
-            names = [recipe.name for recipe in recipes]
-            recipes = [recipe for recipe in recipes if recipe.name == self.row]
-            if not recipes:
-                raise KilnError(
-                    f"--row {self.row}: no such AMI", hint=did_you_mean(self.row, names)
-                )
+            recipes = flags.select(recipes, name=self.row)
             settings = Telemetry(**recipes[0].telemetry)
         for item in self.watch:
             vocabulary.INSTANCE_ID.required(item, "--watch")
-        types = self.gpu_type or {
-            kind
-            for recipe in recipes
-            for kind in (*recipe.target_instance_types, recipe.verify_instance_type)
-        }
+        types = set(self.gpu_type)
+        for recipe in () if types else recipes:
+            types |= {*recipe.target_instance_types, recipe.verify_instance_type}
         instance_types = tuple(facts.instance(kind).type for kind in sorted(types))
         return StackInputs(settings, instance_types, tuple(dict.fromkeys(self.watch)))
 
@@ -263,15 +228,16 @@ def render(inputs: Inputs, out: str | None = None) -> None:
 
     out: a file instead of standard output: --out gpu-telemetry.yaml
     """
-    from kiln.telemetry.stack import as_data, stack_template
+    from kiln.base.yaml_files import parse_template
+    from kiln.telemetry.stack import stack_template
 
     text = stack_template(inputs.read())
-    write(out, text, {"file": out, "template": as_data(text)})
+    write(out, text, {"file": out, "template": parse_template(text)})
 
 
 @task("Telemetry", "stack.deploy")
 def deploy(
-    parameter: list[str], name: str = "", plan: bool = False, *, inputs: Inputs, place: Place
+    name: str, parameter: list[str], plan: bool = False, *, inputs: Inputs, place: Place
 ) -> None:
     """Create or update the telemetry stack of an account.
 
@@ -282,14 +248,15 @@ def deploy(
       Email=team@example.com
     plan: show what an update would change, and change nothing
     """
+    from kiln.base.yaml_files import parse_template
     from kiln.cloud import stacks
     from kiln.matrix.load import default_account
     from kiln.telemetry import stack
 
-    _require_name(name)
+    vocabulary.STACK.required(name, "--name")
     read = inputs.read()
     text = stack.stack_template(read)
-    data = stack.as_data(text)
+    data = parse_template(text)
     for line in stack.alarms_without_data(read.settings):
         log(line)
     parameters = stack.parameters_given(parameter, data["Parameters"])
@@ -309,14 +276,14 @@ def deploy(
 
 
 @task("Telemetry", "stack.status")
-def stack_status(name: str = "", *, place: Place) -> None:
+def stack_status(name: str, *, place: Place) -> None:
     """Show the telemetry stack's state, outputs and alarms.
 
     name: the stack's name: --name ml
     """
     from kiln.cloud import stacks
 
-    _require_name(name)
+    vocabulary.STACK.required(name, "--name")
     target = place.choose_aws("stack.status")
     stack = stacks.find_stack(target, name)
     if stack is None:
@@ -324,28 +291,23 @@ def stack_status(name: str = "", *, place: Place) -> None:
             f"there is no stack {name} in {target.region}",
             hint=f"./invoke stack.deploy --name {name}",
         )
+    alarms = stacks.stack_alarms(target, name)
     state = {
         "stack": name,
         "status": stack["StackStatus"],
         "outputs": stacks.stack_outputs(stack),
-        "alarms": stacks.stack_alarms(target, name),
+        "alarms": alarms,
     }
-    alarms = [(alarm["state"], alarm["name"], _subjects(alarm)) for alarm in state["alarms"]]
-    title = f"{state['stack']}: {state['status']}"
-    output(state, title, table((), list(state["outputs"].items())), table((), alarms))
-
-
-def _subjects(alarm: Mapping[str, Any]) -> str:
-    """Return the instances that an alarm is about."""
-    about = [
-        ", ".join(f"{key} {value}" for key, value in each.items())
-        for each in alarm.get("about", [])
-    ]
-    return f"({'; '.join(about)})" if about else ""
+    rows = []
+    for alarm in alarms:
+        about = [", ".join(map(" ".join, each.items())) for each in alarm.get("about", [])]
+        rows.append((alarm["state"], alarm["name"], "; ".join(about)))
+    outputs = table((), list(state["outputs"].items()))
+    output(state, f"{name}: {state['status']}", outputs, table((), rows))
 
 
 @task("Telemetry", "stack.delete")
-def delete(name: str = "", with_logs: bool = False, *, place: Place) -> None:
+def delete(name: str, with_logs: bool = False, *, place: Place) -> None:
     """Delete the telemetry stack; its log groups stay.
 
     name: the stack's name: --name ml
@@ -354,7 +316,7 @@ def delete(name: str = "", with_logs: bool = False, *, place: Place) -> None:
     from kiln.cloud import stacks
     from kiln.telemetry.stack import LOG_GROUPS
 
-    _require_name(name)
+    vocabulary.STACK.required(name, "--name")
     target = place.choose_aws("stack.delete")
     outputs = stacks.stack_outputs(stacks.find_stack(target, name))
     gone = stacks.remove_stack(target, name, log)
@@ -364,11 +326,3 @@ def delete(name: str = "", with_logs: bool = False, *, place: Place) -> None:
         stacks.remove_log_group(target, group)
     text = f"{name} is gone" if gone else f"there is no stack {name}"
     output({"stack": name, "deleted": gone, "log_groups_deleted": removed}, text)
-
-
-def _require_name(name: str) -> None:
-    from kiln.base import vocabulary
-
-    if not name:
-        raise KilnError("specify the stack's --name, for example --name ml")
-    vocabulary.STACK.required(name, "--name")

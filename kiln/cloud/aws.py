@@ -32,70 +32,29 @@ class Endpoint(Protocol):
     def __hash__(self) -> int: ...
 
 
-# A region that the account has not enabled answers as if the credentials were wrong:
-# https://github.com/fog/fog-aws/issues/585
-_WHOSE = (
-    "see aws sts get-caller-identity; if those of another region are fine, enable this one for the "
-    "account: aws account enable-region --region-name REGION"
-)
-# What a person can do about AWS's most frequent errors.
-_HINTS = {
-    "ExpiredToken": "your AWS credentials have expired: log in again (aws sso login)",
-    "ExpiredTokenException": "your AWS credentials have expired: log in again",
-    "RequestExpired": "your AWS credentials have expired, or this machine's clock is wrong",
-    "InvalidClientTokenId": f"AWS does not know these credentials: {_WHOSE}",
-    "UnrecognizedClientException": f"AWS does not know these credentials: {_WHOSE}",
-    "AuthFailure": f"AWS does not accept these credentials: {_WHOSE}",
-    "UnauthorizedOperation": "the permissions a build needs are in docs/iam-policy.json; other "
-    "regions and other instance types need more: docs/aws.md",
-    "AccessDenied": "the permissions a build needs are in docs/iam-policy.json",
-    "AccessDeniedException": "the permissions a build needs are in docs/iam-policy.json",
-    "InsufficientInstanceCapacity": "try another availability zone (--subnet-id), another "
-    "--instance-type or --verify-instance-type, another --region, or later",
-    "VcpuLimitExceeded": "ask for a higher limit in Service Quotas, or use a smaller instance type",
-    "TagPolicyViolation": "your organization's tag policy allows other values of that tag: set it "
-    "in `aws: {tags: …}` of amis.yaml, or with --tags; aws organizations describe-effective-policy "
-    "--policy-type TAG_POLICY shows what it allows",
-    "RequestLimitExceeded": "AWS throttles this account: try again in a minute",
-    "OptInRequired": "the account is not subscribed to this product or region",
-}
-
-# Answers that asking again does not change, as long as a person does nothing about them.
-# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html (common client errors)
-# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/CommonErrors.html
-PERMANENT = frozenset(
-    {
-        "AccessDenied",
-        "AccessDeniedException",
-        "AuthFailure",
-        "Blocked",
-        "ExpiredToken",
-        "ExpiredTokenException",
-        "IncompleteSignature",
-        "InvalidClientTokenId",
-        "MissingAuthenticationToken",
-        "NotAuthorized",
-        "OptInRequired",
-        "RequestExpired",
-        "SignatureDoesNotMatch",
-        "UnauthorizedOperation",
-        "UnrecognizedClientException",
-    }
-)
-
-
-_ORGANIZATION = (
-    "a policy of your organization denies it, as those do that demand tags on what is made: give "
-    "them in `aws: {tags: …}` of amis.yaml, or with --tags"
-)
 _ENCODED = re.compile(r"\s*Encoded authorization failure message: ([\w-]+)\.?")
+
+
+@cache
+def _errors() -> dict[str, dict[str, Any]]:
+    errors: dict[str, dict[str, Any]] = tables.read_messages()["aws"]
+    return errors
+
+
+def is_permanent(error: ClientError) -> bool:
+    """Whether asking again changes nothing as long as a person does nothing."""
+    code = error.response["Error"].get("Code", "")
+    return bool(_errors().get(code, {}).get("permanent"))
 
 
 def hint_in(text: str) -> str:
     """What to do about the AWS error code in a text, such as Packer's output; "" without one."""
-    codes = (hint for code, hint in _HINTS.items() if re.search(rf"\b{code}\b", text))
-    by_organization = tables.message("organizations", "denied").search(text)
-    hint = _ORGANIZATION if by_organization else next(codes, "")
+    hints = (
+        str(row["hint"])
+        for code, row in _errors().items()
+        if "hint" in row and re.search(row.get("pattern", rf"\b{code}\b"), text)
+    )
+    hint = next(hints, "")
     encoded = _ENCODED.search(text)
     if encoded:
         hint += "\n  what was denied, and by which statement: aws sts decode-authorization-message"
@@ -108,31 +67,64 @@ def without_encoded(text: str) -> str:
     return _ENCODED.sub("", text)
 
 
+@cache
+def client(service: str, target: Endpoint, attempts: int = 6) -> Any:
+    """A client for the target's region, one of each: creating it costs more than most calls.
+
+    `attempts`: how often it asks where AWS throttles or fails.
+    """
+    from botocore.config import Config
+
+    config = Config(retries={"mode": "standard", "max_attempts": attempts}, connect_timeout=10)
+    return new_client(service, target.region, target.client_settings(), config=config)
+
+
+def new_client(service: str, region: str, settings: Mapping[str, str], **more: Any) -> Any:
+    """A client with these settings of a target, and more of `create_client` over them.
+
+    With keys of the target's own, as the lab has, nothing of the user's AWS configuration counts:
+    the profile may not exist, and FIPS endpoints exclude an endpoint_url.
+    """
+    # Side by side each of them would read what one reads for all: EC2's description is 3 MB.
+    with _CREATING:
+        session = _session(configured="aws_access_key_id" not in settings)
+        return session.create_client(service, region_name=region, **{**settings, **more})
+
+
+_CREATING = Lock()
+
+
+@cache
+def _session(*, configured: bool) -> Any:
+    """A botocore session; unless `configured`, it reads neither AWS_ variables nor files."""
+    from botocore.session import Session
+
+    if configured:
+        return Session()
+    defaults = {
+        name: (None, None, *rest) for name, (_, _, *rest) in Session.SESSION_VARIABLES.items()
+    }
+    no_file = (None, None, os.devnull, None)
+    return Session({**defaults, "config_file": no_file, "credentials_file": no_file})
+
+
+def forget_clients() -> None:
+    """Make the next clients read the credentials and settings of the environment again."""
+    client.cache_clear()
+    s3.cache_clear()
+    _session.cache_clear()
+
+
 def ec2(target: Endpoint, *, attempts: int = 6) -> EC2Client:
-    """An EC2 client for the target's region; it asks so often where AWS throttles or fails."""
-    client: EC2Client = _client("ec2", target, attempts)
-    return client
+    """An EC2 client for the target's region."""
+    made: EC2Client = client("ec2", target, attempts)
+    return made
 
 
 def ssm(target: Endpoint) -> SSMClient:
     """An SSM client for the target's region."""
-    client: SSMClient = _client("ssm", target)
-    return client
-
-
-def kms(target: Endpoint) -> Any:
-    """A KMS client for the target's region."""
-    return _client("kms", target)
-
-
-def autoscaling(target: Endpoint) -> Any:
-    """An Auto Scaling client for the target's region."""
-    return _client("autoscaling", target)
-
-
-def sns(target: Endpoint) -> Any:
-    """An SNS client for the target's region."""
-    return _client("sns", target)
+    made: SSMClient = client("ssm", target)
+    return made
 
 
 @cache
@@ -141,35 +133,15 @@ def s3(target: Endpoint) -> Any:
 
     S3 refuses its calls to a bucket of another account, which may have taken the name.
     """
-    client = _client("s3", target)
+    made = client("s3", target)
     owner = account(target)
 
     def name_owner(params: dict[str, Any], model: Any, **more: Any) -> None:
         if "ExpectedBucketOwner" in model.input_shape.members:
             params.setdefault("ExpectedBucketOwner", owner)
 
-    client.meta.events.register("provide-client-params.s3", name_owner)
-    return client
-
-
-def cloudformation(target: Endpoint) -> Any:
-    """A CloudFormation client for the target's region."""
-    return _client("cloudformation", target)
-
-
-def cloudwatch(target: Endpoint) -> Any:
-    """A CloudWatch client for the target's region."""
-    return _client("cloudwatch", target)
-
-
-def codebuild(target: Endpoint) -> Any:
-    """A CodeBuild client for the target's region."""
-    return _client("codebuild", target)
-
-
-def logs(target: Endpoint) -> Any:
-    """A CloudWatch Logs client for the target's region."""
-    return _client("logs", target)
+    made.meta.events.register("provide-client-params.s3", name_owner)
+    return made
 
 
 def account(target: Endpoint) -> str:
@@ -182,46 +154,12 @@ def identity(target: Endpoint) -> str:
     return str(_caller(target)["Arn"])
 
 
-def session_client(service: str, target: Endpoint, **credentials: str) -> Any:
-    """A client of its own with other credentials than the target's, by boto3's names."""
-    own = target.client_settings()
-    settings = {**own, **credentials}
-    return new_session(own).create_client(service, region_name=target.region, **settings)
-
-
-def new_session(settings: Mapping[str, str]) -> Any:
-    """A botocore session for clients with these settings of a target.
-
-    With keys of the target's own, as the lab has, nothing of the user's AWS configuration counts:
-    the profile may not exist, and FIPS endpoints exclude an endpoint_url.
-    """
-    from botocore.session import Session
-
-    return _unconfigured_session() if "aws_access_key_id" in settings else Session()
-
-
-def _unconfigured_session() -> Any:
-    """A botocore session that reads neither AWS_ variables nor files."""
-    from botocore.session import Session
-
-    defaults = {
-        name: (None, None, *rest) for name, (_, _, *rest) in Session.SESSION_VARIABLES.items()
-    }
-    no_file = (None, None, os.devnull, None)
-    return Session({**defaults, "config_file": no_file, "credentials_file": no_file})
-
-
-def sts(target: Endpoint) -> Any:
-    """An STS client for the target's region."""
-    return _client("sts", target)
-
-
 def _caller(target: Endpoint) -> Any:
     from botocore.exceptions import EndpointConnectionError
 
     with explained("the credentials could not be checked"):
         try:
-            return _client("sts", target).get_caller_identity()
+            return client("sts", target).get_caller_identity()
         except EndpointConnectionError as error:
             # A region that does not exist answers nothing: its host's name is unknown.
             if target.region in regions():
@@ -236,7 +174,7 @@ def _caller(target: Endpoint) -> Any:
 @cache
 def regions() -> frozenset[str]:
     """The regions in boto3's own data, of all partitions: AWS may have newer ones."""
-    session = _unconfigured_session()
+    session = _session(configured=False)
     return frozenset(
         name
         for partition in session.get_available_partitions()
@@ -247,7 +185,7 @@ def regions() -> frozenset[str]:
 @cache
 def partition(region: str) -> str:
     """The partition of a region, by boto3's own data: aws, aws-cn, aws-us-gov."""
-    return str(_unconfigured_session().get_partition_for_region(region))
+    return str(_session(configured=False).get_partition_for_region(region))
 
 
 @cache
@@ -256,7 +194,7 @@ def dns_suffix(partition: str) -> str:
     (aws-cn) amazonaws.com.cn."""
     from botocore.regions import EndpointResolver
 
-    resolver = EndpointResolver(_unconfigured_session().get_data("endpoints"))
+    resolver = EndpointResolver(_session(configured=False).get_data("endpoints"))
     return str(resolver.get_partition_dns_suffix(partition))
 
 
@@ -362,39 +300,6 @@ def _bad_configuration(error: Exception) -> KilnError:
         f"the AWS configuration cannot be used: {error}",
         hint="correct it, or build in the lab with --target lab",
     )
-
-
-@cache
-def _client(service: str, target: Endpoint, attempts: int = 6) -> Any:
-    """One client per service and target: creating a client costs more than most calls."""
-    from botocore.config import Config
-
-    config = Config(retries={"mode": "standard", "max_attempts": attempts}, connect_timeout=10)
-    settings = target.client_settings()
-    # A session of its own: it takes the credentials that are set when it is made.
-    session = new_session(settings)
-    if "aws_access_key_id" not in settings:
-        # Side by side, for a program or IMDS may be asked for them; the session keeps them.
-        session.get_credentials()
-    # Side by side each of them would read what one reads for all.
-    with _CREATING:
-        data = _botocore_data(session.get_config_variable("data_path"))
-        session.register_component("data_loader", data)
-        return session.create_client(service, region_name=target.region, config=config, **settings)
-
-
-_CREATING = Lock()
-
-
-@cache
-def _botocore_data(search_path: str | None) -> Any:
-    """botocore's descriptions of AWS, read once for all sessions: EC2's is 3 MB of JSON.
-
-    `search_path` is the user's setting `data_path`.
-    """
-    from botocore.loaders import create_loader
-
-    return create_loader(search_path)
 
 
 def _on_ec2() -> bool:

@@ -1,18 +1,19 @@
-"""AMIs as EC2 describes them."""
+"""AMIs as EC2 describes them, and the parent AMI of a recipe."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from kiln.base import vocabulary
-from kiln.base.errors import operation_failed
+from kiln.base.errors import OPERATION_FAILED, KilnError, operation_failed
+from kiln.base.recipe import Recipe
 from kiln.base.tags import KEEP, LINE, RECIPE, RETIRING, RUN_ID
-from kiln.base.vocabulary import read_time, utc_now
+from kiln.base.vocabulary import as_time, read_time, utc_now
 from kiln.cloud import aws
-from kiln.cloud.target import Target
+from kiln.cloud.target import ParentAmi, Target
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import ImageTypeDef
@@ -143,3 +144,85 @@ def snapshot_keys(target: Target, image: Image) -> dict[str, str | None]:
         answer = aws.ec2(target).describe_snapshots(Filters=there)  # type: ignore[arg-type]
     keys = {snapshot["SnapshotId"]: snapshot.get("KmsKeyId") for snapshot in answer["Snapshots"]}
     return {snapshot: keys.get(snapshot) for snapshot in image.snapshots}
+
+
+class ParentNotFoundError(KilnError):
+    """EC2 or Systems Manager answers that there is no such parent AMI. Exit status 1."""
+
+
+def find_parent(recipe: Recipe, target: Target) -> ParentAmi:
+    """Return the newest parent AMI of a recipe. Raises ParentNotFoundError if there is none."""
+    if parent := target.hooks.parent(recipe):
+        return parent
+    source = recipe.source_ami
+    if source.ssm_parameter:
+        found = _parents(target, ImageIds=[_from_parameter(recipe, target)])
+    else:
+        wanted = {"name": source.name, "architecture": recipe.arch, "state": "available"}
+        filters = [{"Name": name, "Values": [text]} for name, text in wanted.items()]
+        found = _parents(target, Owners=[source.owner], Filters=filters)
+    if not found:
+        raise _parent_not_found(recipe, target, "no image matches")
+    # What the vendor has withdrawn may be newer than what is current, but a pinned parent is
+    # deprecated some day: AL2023's after 90 days.
+    current = [image for image in found if not image.is_deprecated]
+    newest = max(current or found, key=lambda image: image.created)
+    return _as_parent(newest, found_by=str(source))
+
+
+def parent_finder() -> Callable[[Recipe, Target], ParentAmi]:
+    """Return a `find_parent` that asks once for each parent AMI in a region, however many recipes
+    share it."""
+    parents: dict[object, ParentAmi] = {}
+
+    def find(recipe: Recipe, target: Target) -> ParentAmi:
+        key = (recipe.source_ami, recipe.arch, target.region)
+        if key not in parents:
+            parents[key] = find_parent(recipe, target)
+        return parents[key]
+
+    return find
+
+
+def require_parent(parent: ParentAmi, recipe: Recipe, target: Target) -> ParentAmi:
+    """Return the parent AMI of an earlier build, by its id. Raises ParentNotFoundError if it is
+    gone."""
+    if target.hooks.parent(recipe):
+        return parent  # as long as the target is not up; the build asks again
+    if found := _parents(target, ImageIds=[parent.ami_id]):
+        return _as_parent(found[0], found_by="the id in the record")
+    raise ParentNotFoundError(
+        f"the parent AMI {parent.ami_id} ({parent.name or 'of unknown name'}) no longer exists "
+        f"in {target.region}",
+        hint="vendors remove their old AMIs: copy a parent that must last into an account of "
+        "yours, and name that copy in `distros`",
+        exit_status=OPERATION_FAILED,
+    )
+
+
+def _parents(target: Target, **query: Any) -> list[Image]:
+    with aws.explained("the parent AMI could not be looked up"):
+        return list(list_images(target, **query))
+
+
+def _as_parent(image: Image, found_by: str) -> ParentAmi:
+    return ParentAmi(image.ami_id, image.name, as_time(image.created), found_by)
+
+
+def _from_parameter(recipe: Recipe, target: Target) -> str:
+    client = aws.ssm(target)
+    with aws.explained("the parent AMI could not be looked up"):
+        try:
+            answer = client.get_parameter(Name=str(recipe.source_ami.ssm_parameter))
+        except client.exceptions.ParameterNotFound:
+            raise _parent_not_found(recipe, target, "SSM has no such parameter") from None
+    return str(answer["Parameter"]["Value"])
+
+
+def _parent_not_found(recipe: Recipe, target: Target, why: str) -> ParentNotFoundError:
+    return ParentNotFoundError(
+        f"source AMI not found for {recipe.name} in {target.region}: {recipe.source_ami}: {why}",
+        hint=f"see `parents` of {recipe.distro.id} in kiln/facts/knowledge/distros.yaml; `distros` "
+        f"in {recipe.row.file} can override it",
+        exit_status=OPERATION_FAILED,
+    )

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import grp
-import json
 import os
-import pwd
 import secrets
 import shutil
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Annotated
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kiln.base import processes, vocabulary
 from kiln.base.errors import KilnError, operation_failed
@@ -37,31 +36,21 @@ _REFUSALS = 2
 _GRACE = 10.0
 
 
-@dataclass(frozen=True)
-class State:
+class State(BaseModel):
     """What a later run needs to clean up after a crash: run.json.
 
     `amis`: the run's AMI is incomplete and is removed too.
     """
 
-    run_id: str
-    target: str
-    place: str | None
-    where: str
-    region: str
-    amis: bool = True
+    # What it names is going to be removed.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
-    def require_valid(self, folder: str) -> None:
-        """Refuse values that would remove something else than what the run of a folder made."""
-        vocabulary.RUN_ID.required(self.run_id, "`run_id`")
-        vocabulary.TARGET.required(self.target, "`target`")
-        vocabulary.REGION.required(self.region, "`region`")
-        if self.place is not None:
-            vocabulary.ACCOUNT_OR_ENDPOINT.required(self.place, "`place`")
-        if self.run_id != folder:
-            raise KilnError(f"`run_id` {self.run_id} is not the name of its folder")
-        if not isinstance(self.amis, bool) or not isinstance(self.where, str):
-            raise KilnError("`amis` is not true or false, or `where` is not text")
+    run_id: Annotated[str, vocabulary.RUN_ID]
+    target: Annotated[str, vocabulary.TARGET]
+    place: Annotated[str, vocabulary.ACCOUNT_OR_ENDPOINT] | None
+    where: str
+    region: Annotated[str, vocabulary.REGION]
+    amis: bool = True
 
 
 @dataclass(frozen=True)
@@ -84,13 +73,13 @@ class Run:
 
     def keep_amis(self) -> None:
         """Make a later clean-up leave the run's AMI alone."""
-        self.write_state(replace(_read_state(self.state), amis=False))
+        self.write_state(_read_state(self.state).model_copy(update={"amis": False}))
 
     def write_state(self, state: State) -> None:
         """Write the state; other processes, which look for dead runs, find it whole."""
         fresh = self.state.with_name(f".run.json.{os.getpid()}")
         fresh.touch(mode=0o644)
-        fresh.write_text(json.dumps(asdict(state)))
+        fresh.write_text(state.model_dump_json())
         fresh.replace(self.state)
 
     def settle(self) -> None:
@@ -123,13 +112,20 @@ def started(recipe: str, target: Target) -> Iterator[Run]:
         lock.write(f"run {run.id}, process {os.getpid()}")
         lock.flush()
         run.folder.mkdir(mode=0o755)
-        state = State(run.id, target.kind, target.place, target.where, target.region)
         try:
-            run.write_state(state)
+            run.write_state(
+                State(
+                    run_id=run.id,
+                    target=target.kind,
+                    place=target.place,
+                    where=target.where,
+                    region=target.region,
+                )
+            )
         except OSError:
             shutil.rmtree(run.folder)
             raise
-        with target.hooks.in_use(run.id, recipe):
+        with target.hooks.in_use(recipe, run.id):
             yield run
 
 
@@ -169,31 +165,19 @@ def _require_own(state: Path) -> None:
     mine = {0, os.geteuid(), ROOT.stat().st_uid}
     for path in (state, state.parent, state.parent.parent):
         info = path.lstat()
-        others = info.st_mode & 0o002 or (info.st_mode & 0o020 and not _is_private_group(info))
-        if info.st_uid not in mine or others or path.is_symlink():
+        if info.st_uid not in mine or info.st_mode & 0o022 or path.is_symlink():
             raise KilnError(f"another user can write {path}")
-
-
-def _is_private_group(info: os.stat_result) -> bool:
-    """Whether nobody but the owner is in a file's group, as where each user has one of their own.
-
-    A directory service may list no users: then the group counts as the owner's only by its number.
-    """
-    try:
-        owner = pwd.getpwuid(info.st_uid)
-        members = set(grp.getgrgid(info.st_gid).gr_mem)
-    except KeyError:
-        return False
-    members |= {user.pw_name for user in pwd.getpwall() if user.pw_gid == info.st_gid}
-    return owner.pw_gid == info.st_gid and members <= {owner.pw_name}
 
 
 def _read_state(path: Path) -> State:
     try:
-        state = State(**json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise KilnError(f"not the state of a run: {error}") from None
-    state.require_valid(path.parent.name)
+        state = State.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the whole file"
+        raise KilnError(f"not the state of a run: `{where}`: {first['msg']}") from None
+    if state.run_id != path.parent.name:
+        raise KilnError(f"`run_id` {state.run_id} is not the name of its folder")
     return state
 
 
@@ -288,7 +272,7 @@ def _refusal(run_id: str, target: Target) -> KilnError | None:
     try:
         aws.ec2(target).describe_instances(Filters=[{"Name": f"tag:{RUN_ID}", "Values": [run_id]}])
     except ClientError as error:
-        if error.response["Error"].get("Code") in aws.PERMANENT:
+        if aws.is_permanent(error):
             return aws.as_error("EC2 refuses to answer this run", error)
     except (BotoCoreError, ResponseParserError):
         pass  # no connection, which may come back

@@ -75,7 +75,7 @@ def carry(region: str, settings: str, instance_id: str, port: str) -> None:
         "Parameters": {"portNumber": [port]},
     }
     with aws.explained(f"{REFUSED} {instance_id} could be opened"):
-        client = aws.new_session(own).create_client("ssm", region_name=region, **own)
+        client = aws.new_client("ssm", region, own)
         answer = client.start_session(**parameters)
     opened = {name: answer[name] for name in ("SessionId", "TokenValue", "StreamUrl")}
     # Its arguments as the AWS CLI gives them: awscli/customizations/sessionmanager.py (aws/aws-cli)

@@ -46,7 +46,7 @@ def deploy_stack(
     if plan and not present:
         say(f"there is no stack {name}: it would be created")
         return {}
-    client = aws.cloudformation(target)
+    client = aws.client("cloudformation", target)
     which = {"StackName": name, "ChangeSetName": f"kiln-{uuid.uuid4().hex[:12]}"}
     more: dict[str, Any] = {} if present else {"OnStackFailure": "DELETE"}
     if tags:  # an empty list would take away those that the stack has
@@ -91,7 +91,7 @@ def remove_stack(target: Target, name: str, say: Say) -> bool:
     present = find_stack(target, name)
     if present is None:
         return False
-    client = aws.cloudformation(target)
+    client = aws.client("cloudformation", target)
     with aws.explained(f"the stack {name} could not be deleted"):
         told = len(_events(client, present["StackId"]))
         client.delete_stack(StackName=name)
@@ -105,7 +105,8 @@ def find_stack(target: Target, name: str) -> Any:
 
     with aws.explained(f"the stack {name} could not be looked up"):
         try:
-            stack = aws.cloudformation(target).describe_stacks(StackName=name)["Stacks"][0]
+            answer = aws.client("cloudformation", target).describe_stacks(StackName=name)
+            stack = answer["Stacks"][0]
         except ClientError as error:
             if message("cloudformation", "no_stack").search(error.response["Error"]["Message"]):
                 return None
@@ -123,19 +124,19 @@ def stack_outputs(stack: Any) -> dict[str, str]:
 def has_log_group(target: Target, group: str) -> bool:
     """Whether a log group of exactly this name exists."""
     with aws.explained(f"the log group {group} could not be looked up"):
-        groups = aws.logs(target).describe_log_groups(logGroupNamePrefix=group)["logGroups"]
-    return any(item["logGroupName"] == group for item in groups)
+        answer = aws.client("logs", target).describe_log_groups(logGroupNamePrefix=group)
+    return any(item["logGroupName"] == group for item in answer["logGroups"])
 
 
 def remove_log_group(target: Target, group: str) -> None:
     """Delete a log group with all its events."""
     with aws.explained(f"the log group {group} could not be deleted"):
-        aws.logs(target).delete_log_group(logGroupName=group)
+        aws.client("logs", target).delete_log_group(logGroupName=group)
 
 
 def stack_alarms(target: Target, name: str) -> list[dict[str, Any]]:
     """The alarms of a stack, those that ring first, with the instances that they are about."""
-    client = aws.cloudwatch(target)
+    client = aws.client("cloudwatch", target)
     found = []
     with aws.explained(f"the alarms of {name} could not be looked up"):
         pages = client.get_paginator("describe_alarms").paginate(
@@ -165,7 +166,7 @@ def _contributors(client: Any, alarm: str) -> Iterator[dict[str, str]]:
 def _parameters(
     template: str, values: Mapping[str, str], present: Any
 ) -> list[dict[str, str | bool]]:
-    declared = yaml_files.parse_plain(template, "the template", tagged=lambda tag, value: value)
+    declared = yaml_files.parse_template(template)
     before = {entry["ParameterKey"] for entry in (present or {}).get("Parameters", [])}
     kept = before.intersection(declared.get("Parameters", {})).difference(values)
     return [

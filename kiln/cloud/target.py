@@ -7,11 +7,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError
@@ -56,53 +56,41 @@ class OwnBoot:
 
 
 class Hooks:
-    """What a target does around builds. AWS has nothing to do, and this is what it does."""
-
-    def batches(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> list[list[Recipe]]:
-        """Group recipes that are prepared and built together, in order."""
-        return [list(recipes)]
+    """What the pipeline asks of a target around its runs. In AWS there is nothing to do."""
 
     def prepare(
-        self, recipes: Sequence[Recipe], progress: Progress, *, install: bool, own_kernel: bool
-    ) -> None:
-        """Start the target and make what builds of these recipes will use. `install`: also this
-        machine's missing packages; `own_kernel`: also for instances that boot their own kernel."""
+        self,
+        recipes: Sequence[Recipe],
+        progress: Progress,
+        *,
+        install: bool,
+        own_kernel: bool,
+        ami_id: str | None = None,
+    ) -> list[Recipe]:
+        """Start the target and make what builds of these recipes or the verification of an AMI use;
+        the recipes in the order in which they are built.
 
-    def emulate(self, arch: str, progress: Progress, *, install: bool) -> None:
-        """Make what instances of `arch` need on this machine, known when EC2 names the AMI."""
+        `install`: also this machine's missing packages. `own_kernel`: also for instances that boot
+        their AMI's own kernel.
+        """
+        if own_kernel:
+            raise KilnError(
+                "every instance in AWS boots its AMI's own kernel", hint="leave out --own-kernel"
+            )
+        return list(recipes)
 
-    def preparing(self, what: Sequence[str]) -> AbstractContextManager[None]:
-        """While inside, this process works on the target, or is about to: on these rows or AMIs."""
-        return nullcontext()
-
-    def in_use(self, run_id: str, recipe: str) -> AbstractContextManager[None]:
-        """While inside, this process's run of a recipe uses the target."""
+    def in_use(self, what: str, run_id: str | None = None) -> AbstractContextManager[None]:
+        """While inside, this process works on the target or is about to: with a run, or before one
+        on these rows or this AMI."""
         return nullcontext()
 
     def gone(self) -> str:
         """Why the target can never answer again, in words; empty as long as it may."""
         return ""
 
-    def emulates(self, arch: str) -> str | None:
-        """What emulates a processor of `arch`, in a few words; None if it is native."""
-        return None
-
     def parent(self, recipe: Recipe) -> ParentAmi | None:
         """The parent AMI if it is known without asking EC2."""
         return None
-
-    def require_own_kernel(self, recipe: Recipe | None) -> None:
-        """Refuse a recipe (None: unknown) whose AMI cannot boot its own kernel on request."""
-        raise KilnError(
-            "every instance in AWS boots its AMI's own kernel", hint="leave out --own-kernel"
-        )
-
-    def own_kernel(self, ami_id: str, wanted: OwnKernel) -> AbstractContextManager[OwnBoot]:
-        """While inside, instances of the AMI that have the tags boot its own kernel.
-
-        Never called in AWS: `require_own_kernel` refuses first.
-        """
-        raise NotImplementedError
 
     def packer_inputs(self, folder: Path, recipe: Recipe) -> PackerInputs:
         """What Packer needs to build the recipe; variable files are written to `folder`."""
@@ -112,6 +100,13 @@ class Hooks:
         """What the target knows about a component that failed, for messages. `missing`: the
         packages that the package tool did not find."""
         return ()
+
+    def own_kernel(
+        self, ami_id: str, recipe: Recipe, wanted: OwnKernel
+    ) -> AbstractContextManager[OwnBoot]:
+        """While inside, instances of the AMI that have the tags boot its own kernel. Never called
+        in AWS, where `prepare` refuses it."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -133,8 +128,6 @@ class Target:
     # second is that of botocore's waiters: EC2 throttles an account that asks more often.
     poll_seconds = 2.0
     wait_seconds = 15.0
-    # Whose hosts its instances talk to.
-    vendors = "real"
 
     def __str__(self) -> str:
         return f"target: AWS, region {self.region} ({self.why})"
@@ -149,10 +142,9 @@ class Target:
         """The place and region in words."""
         return f"AWS, account {self.account}, region {self.region}"
 
-    @property
-    def image_note(self) -> str:
-        """What readers of a record must know about its AMIs."""
-        return ""
+    def record_fields(self, arch: str) -> dict[str, Any]:
+        """The fields of a record that say where its run is, for AMIs of this arch."""
+        return {"target": self.kind, "region": self.region, "vendors": "real"}
 
     @property
     def own_cidr(self) -> str | None:

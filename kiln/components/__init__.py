@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base import overlay
-from kiln.components import own, stack, system
+from kiln.components import stack, system
 from kiln.components.component import Component, Download, Step
 
 __all__ = ["Component", "Download", "Step", "everything", "get", "is_ours", "names", "selected"]
@@ -47,7 +47,11 @@ _COMPONENTS: dict[str, Component] = {each.name: each for each in _IN_BAKE_ORDER}
 
 @cache
 def _by_name(folders: tuple[Path, ...]) -> dict[str, Component]:
-    return own.with_own(_COMPONENTS, folders) if folders else _COMPONENTS
+    if not folders:
+        return _COMPONENTS
+    from kiln.components.own import with_own
+
+    return with_own(_COMPONENTS, folders)
 
 
 def everything() -> tuple[Component, ...]:

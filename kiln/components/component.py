@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from kiln import facts
@@ -186,17 +185,17 @@ def download(recipe: Recipe, env: str, version: str = "0", **more: str) -> tuple
 
 def _row(recipe: Recipe, block: str, env: str, version: str) -> dict[str, Any] | None:
     rows = facts.table("downloads")[block][env]
-    return facts.first_match("downloads.yaml", env, rows, version, _fields(recipe))
+    return facts.first_match(rows, version, _fields(recipe))
 
 
 def _url(recipe: Recipe, env: str, row: dict[str, Any], version: str, **more: str) -> Fact:
-    text = facts.fill("downloads.yaml", env, row["url"], version, {**_fields(recipe), **more})
+    text = facts.fill(env, row["url"], version, {**_fields(recipe), **more})
     return Fact(text, facts.used_row("downloads.yaml", env, row))
 
 
-def written_download(recipe: Recipe, env: str, url: str, file: Path) -> Download:
-    """The download of an overlay's component, whose `file` holds the URL with its placeholders."""
-    return Download(env, facts.fill(file, env, url, "", _fields(recipe)))
+def written_download(recipe: Recipe, env: str, url: str) -> Download:
+    """The download of an overlay's component, whose URL has placeholders."""
+    return Download(env, facts.fill(env, url, "", _fields(recipe)))
 
 
 def operating_system(recipe: Recipe) -> str:

@@ -22,6 +22,7 @@ from kiln.base.overlay import overlay_mistake, shown_path
 from kiln.base.recipe import Recipe
 from kiln.base.yaml_files import load_yaml, validated
 from kiln.components.component import Component, Download, written_download
+from kiln.facts.models import OwnUrl
 
 # After these nothing may be installed: the list of what is on the image is complete.
 _LAST = ("version-info", "cleanup", "hygiene")
@@ -44,7 +45,7 @@ class _Own(Block):
     after: _Line
     packages: dict[str, tuple[_Package, ...]] | None = None
     env: dict[_Variable, str] = {}
-    downloads: dict[_Variable, str] = {}
+    downloads: dict[_Variable, OwnUrl] = {}
     keys: dict[_Variable, Annotated[str, AfterValidator(_known_key)]] = {}
     optional: bool = True
     reboots: bool = False
@@ -141,7 +142,7 @@ def _from_yaml(path: Path, name: str) -> tuple[Component, str]:
 
     def downloads(recipe: Recipe) -> tuple[Download, ...]:
         return tuple(
-            written_download(recipe, variable, url, path) for variable, url in own.downloads.items()
+            written_download(recipe, variable, url) for variable, url in own.downloads.items()
         )
 
     fields = own.model_dump(include={"what", "optional", "reboots", "keys"})

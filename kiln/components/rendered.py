@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 
 from kiln.base import paths
-from kiln.base.errors import Finding, KilnError, nearest
+from kiln.base.errors import Finding, KilnError
 from kiln.base.overlay import own_files, provisioner_file, shown_path
 from kiln.base.paths import PROVISIONERS
 from kiln.base.recipe import Recipe
@@ -101,25 +101,22 @@ def environment_problems(step: Step) -> list[Finding]:
     """Errors where a component gives other variables than its script declares: those that the
     script does not declare, at its first line, and required ones that are missing or empty."""
     script, given = provisioner_file(step.name), component_variables(step)
-    variables, who = declared(script), f"component {step.name}"
-    unknown = [name for name in given if name not in variables]
-    findings = []
-    if unknown:
-        message = f"{who} gives {' and '.join(unknown)}, which the script does not declare"
-        close = nearest(unknown[0], variables)
-        hint = f"did you mean {close}? " if close else ""
-        hint += f"A new variable needs a line in the script's header: {_FORM}"
-        findings.append(_finding(script, 1, message, hint))
-    for variable in variables.values():
-        if variable.required and not given.get(variable.name):
-            message = f"{who} does not give {variable.name}, which the script requires"
-            hint = f"{variable.name}: {variable.description}"
-            findings.append(_finding(script, variable.line, message, hint))
-    return findings
-
-
-def _finding(script: Path, line: int, message: str, hint: str) -> Finding:
-    return Finding("error", RULE, message, hint, file=shown_path(script), line=line)
+    variables = declared(script)
+    problems = [
+        (1, f"gives {name}, which the script does not declare", f"add to its header: {_FORM}")
+        for name in given
+        if name not in variables
+    ]
+    problems += [
+        (each.line, f"does not give {each.name}, which the script requires", each.description)
+        for each in variables.values()
+        if each.required and not given.get(each.name)
+    ]
+    file = shown_path(script)
+    return [
+        Finding("error", RULE, f"component {step.name} {what}", hint, file=file, line=line)
+        for line, what, hint in problems
+    ]
 
 
 RECIPE_JSON = "etc/kiln/recipe.json"
@@ -145,25 +142,23 @@ def name_problems(recipe: Recipe, steps: Sequence[Step]) -> Iterator[Finding]:
     ours = _shipped(paths.RUNTIME)
     for step in steps:
         for name in step.files:
-            problem, hint = "", "give the file another name"
             if name.startswith("/") or ".." in PurePosixPath(name).parts:
                 # Rendered files of that name would be written outside the folder of the HCL.
-                problem = ": write it as below /, such as etc/acme/banner"
+                problem, hint = "", "write it as below /, such as etc/acme/banner"
             elif name in rendered:
-                problem = f", which {rendered[name]} renders already"
+                problem, hint = f", which {rendered[name]} renders already", "give it another name"
             elif name in ours:
                 problem = ", which is a file of AMI Kiln's runtime/"
                 hint = "put yours into runtime/ of the overlay: it takes that one's place"
-            if problem:
-                message = f"files(recipe) names {name!r}{problem}"
-                yield Finding("error", _FILES_RULE, message, hint, file=_source(step.name))
-            rendered.setdefault(name, f"component {step.name}")
+            else:
+                rendered[name] = f"component {step.name}"
+                continue
+            message = f"files(recipe) names {name!r}{problem}"
+            yield Finding("error", _FILES_RULE, message, hint, file=_source(step.name))
     for name, file in _overlay_files():
-        problem, hint = "", "give the file another name"
         if name in rendered:
-            problem = f", which {rendered[name]} renders already"
-        if problem:
-            message = f"on the image this is {name!r}{problem}"
+            message = f"on the image this is {name!r}, which {rendered[name]} renders already"
+            hint = "give it another name"
             yield Finding("error", _FILES_RULE, message, hint, file=shown_path(file))
 
 

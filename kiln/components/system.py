@@ -96,8 +96,6 @@ VERSION_INFO = Component(
     name="version-info",
     what="/etc/kiln/version-info.json, the list of what is on the image",
     optional=False,
-    # The package tool's plugin that holds packages; the script is the last that installs.
-    packages={"HOLD_OS_PACKAGES": "hold-plugin"},
 )
 
 CLEANUP = Component(

@@ -32,7 +32,6 @@ from kiln.facts.packages import first_match as first_match
 from kiln.facts.packages import known_sha256 as known_sha256
 from kiln.facts.packages import package_snapshots as package_snapshots
 from kiln.facts.packages import parent_disk as parent_disk
-from kiln.facts.packages import relatives as relatives
 from kiln.facts.tables import UsedRow as UsedRow
 from kiln.facts.tables import confirmed as confirmed
 from kiln.facts.tables import full_source as full_source

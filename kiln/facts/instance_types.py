@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from kiln.base.errors import KilnError, nearest
+from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.paths import RUNTIME
-from kiln.facts.tables import confirmed, table
+from kiln.facts.tables import table
 
 # `./invoke generate` writes it.
 DEVICES_FILE = RUNTIME / "opt/kiln/lib/gpu_boot/devices.json"
@@ -40,26 +40,26 @@ class InstanceType:
     gpu_arch: str
     compute_capability: str
     pci_device_ids: tuple[str, ...]
+    mig: bool
+    open_modules: str
+    prefers: str
+    module_options: tuple[str, ...]
     arch: str
     vcpus: int
     memory_mib: int
     network_cards: int
     efa_cards: tuple[int, ...]
-    nvswitch: bool
-    nvlsm: bool
-    imex: bool
-    mig: bool
-    open_modules: str
-    prefers: str
-    module_options: tuple[str, ...]
-    application_clocks: tuple[int, int] | None
-    auto_boost: bool
-    grid_driver: bool
-    fractional: bool
-    offered: bool
-    confirmed: bool
-    unsure: tuple[str, ...]
     source: str
+    application_clocks: tuple[int, int] | None = None
+    auto_boost: bool = False
+    nvswitch: bool = False
+    nvlsm: bool = False
+    imex: bool = False
+    grid_driver: bool = False
+    fractional: bool = False
+    offered: bool = True
+    confirmed: bool = True
+    unsure: tuple[str, ...] = ()
 
     @property
     def family(self) -> str:
@@ -82,6 +82,13 @@ class InstanceType:
         return self.confirmed and not {"efa", "network_cards"} & {*self.unsure}
 
 
+# What an instance type has of its GPU, by the same name.
+_OF_GPU = (
+    *("ec2_name", "product", "compute_capability", "pci_device_ids", "mig", "open_modules"),
+    *("application_clocks", "auto_boost"),
+)
+
+
 @cache
 def instances() -> dict[str, InstanceType]:
     """All GPU instance types, by name, in the order of the file."""
@@ -93,38 +100,24 @@ def instances() -> dict[str, InstanceType]:
 
 
 def _instance_type(entry: dict[str, Any], gpu: dict[str, Any], source: str) -> InstanceType:
-    clocks, cards = gpu.get("application_clocks"), entry["network_cards"]
-    return InstanceType(
-        type=entry["type"],
-        gpu=entry["gpu"],
-        ec2_name=gpu["ec2_name"],
-        product=gpu["product"],
-        gpu_count=entry["count"],
-        gpu_memory_mib=entry.get("gpu_memory_mib", gpu["memory_mib"]),
-        gpu_arch=gpu["arch"],
-        compute_capability=gpu["compute_capability"],
-        pci_device_ids=tuple(gpu["pci_device_ids"]),
-        arch=entry["arch"],
-        vcpus=entry["vcpus"],
-        memory_mib=entry["memory_mib"],
-        network_cards=cards,
-        efa_cards=tuple(entry.get("efa_cards", range(cards - entry["efa"], cards))),
-        nvswitch=entry.get("nvswitch", False),
-        nvlsm=entry.get("nvlsm", False),
-        imex=entry.get("imex", False),
-        mig=gpu["mig"],
-        open_modules=gpu["open_modules"],
-        prefers=_preferred(gpu),
-        module_options=tuple(gpu.get("prefers", {}).get("options", ())),
-        application_clocks=(clocks[0], clocks[1]) if clocks else None,
-        auto_boost=gpu.get("auto_boost", False),
-        grid_driver=entry.get("grid_driver", False),
-        fractional=entry.get("fractional", False),
-        offered=entry.get("offered", True),
-        confirmed=confirmed(entry),
-        unsure=tuple(entry.get("unsure", ())),
-        source=entry.get("source", source),
-    )
+    cards, preference = entry["network_cards"], gpu.get("prefers", {})
+    only = {"required": "open", "unsupported": "proprietary"}.get(gpu["open_modules"])
+    known = InstanceType.__dataclass_fields__
+    values = {
+        "gpu_count": entry["count"],
+        "gpu_arch": gpu["arch"],
+        "gpu_memory_mib": gpu["memory_mib"],
+        "efa_cards": list(range(cards - entry["efa"], cards)),
+        "prefers": only or preference.get("module", "open"),
+        "module_options": preference.get("options", []),
+        "source": source,
+        **{name: gpu[name] for name in _OF_GPU if name in gpu},
+        **{name: value for name, value in entry.items() if name in known},
+    }
+    fixed: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+    }
+    return InstanceType(**fixed)
 
 
 def nvswitches() -> dict[str, tuple[str, int]]:
@@ -136,23 +129,17 @@ def nvswitches() -> dict[str, tuple[str, int]]:
     }
 
 
-def _preferred(gpu: dict[str, Any]) -> str:
-    only = {"required": "open", "unsupported": "proprietary"}.get(gpu["open_modules"])
-    return only or str(gpu.get("prefers", {}).get("module", "open"))
-
-
 def instance(name: str) -> InstanceType:
     """The GPU instance type of that name; for an unknown one the error names the nearest."""
     types = instances()
-    if name in types:
-        return types[name]
-    family = name.split(".", maxsplit=1)[0]
-    sizes = [other for other in types if types[other].family == family]
-    best = nearest(name, sizes or types)
-    hint = f"did you mean {best}?" if best else "all are in kiln/facts/knowledge/instances.yaml"
-    if sizes:
-        hint = f"{family} has: {', '.join(sizes)}"
-    raise KilnError(f"{name} is not a GPU instance type that AMI Kiln knows", hint=hint)
+    if name not in types:
+        family = name.lower().split(".", maxsplit=1)[0]
+        sizes = [kind.type for kind in types.values() if kind.family == family]
+        raise KilnError(
+            f"{name} is not a GPU instance type that AMI Kiln knows",
+            hint=did_you_mean(name, sizes or {kind.family for kind in types.values()}),
+        )
+    return types[name]
 
 
 def devices() -> dict[str, object]:

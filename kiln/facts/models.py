@@ -89,18 +89,21 @@ CudaRepo = Annotated[
 ]
 MeasuredKernel = Annotated[str, one_of("kernel in kernel_builds.yaml", _measured)]
 _OF_ARCHIVE = ("arch", "codename", "deb", "distro", "nvidia", "os", "release", "uname")
-_OF_RECIPE = (
-    *("arch", "archive", "branch", "deb", "distro", "family", "nvidia", "os", "repo"),
-    *("uname", "version"),
-)
+_OF_DOWNLOAD = ("arch", "archive", "deb", "distro", "family", "nvidia", "os", "repo", "uname")
+_OF_RECIPE = (*_OF_DOWNLOAD, "branch", "version")
 ArchiveText = Annotated[str, placeholders(*_OF_ARCHIVE)]
 VendorText = Annotated[str, placeholders(*_OF_ARCHIVE, "url")]
 PackageText = Annotated[
     str,
     placeholders(*_OF_RECIPE, "cuda_major", "cuda_package", "cuda_series", "driver_cuda", "module"),
 ]
+# A URL of an overlay's component.
+OwnUrl = Annotated[str, placeholders(*_OF_DOWNLOAD)]
 # Conditions of a row of names or URLs: `from` and `below` compare the version, others a field.
-When = dict[str, str | list[str]]
+When = dict[
+    Literal["from", "below", "arch", "archive", "distro", "family", "module", "os"],
+    str | list[str],
+]
 
 
 class Fact(Block):
@@ -576,59 +579,6 @@ class PublishedFile(Block):
         return self
 
 
-# ------------------------------------------------------------------- mig.yaml
-
-
-class ResetClient(Fact):
-    program: str
-    blocks: bool
-
-
-class MigProfile(Fact):
-    profile: str
-    id: int | None
-    max: int
-    compute: int
-    memory: int
-    starts: tuple[int, ...]
-    gib: str | None
-    sm: int | None
-    ce: int
-    dec: int
-    enc: int
-    jpeg: int
-    ofa: int
-
-
-class MigGpu(Fact):
-    gpu: str
-    product: str
-    arch: Annotated[
-        str, one_of("entry of `mode_change`", lambda context: context["whole"]["mode_change"])
-    ]
-    pci_device_ids: tuple[str, ...]
-    compute_slices: int
-    memory_slices: int
-    since_driver: dict[str, str] = {}
-    profiles: tuple[MigProfile, ...]
-
-
-class MigDriver(Block):
-    gpus: tuple[str, ...]
-    driver: Driver
-
-
-class Mig(Table):
-    mode_change: dict[str, dict[Literal["reset", "persists", "lost_by"], bool | str]]
-    reset_clients: tuple[ResetClient, ...]
-    compute_instance_profiles: dict[int, int]
-    compute_instance_sizes: dict[int, tuple[int, ...]]
-    gpus: tuple[MigGpu, ...]
-    not_mig: tuple[str, ...]
-    driver_minimums: tuple[MigDriver, ...]
-    traps: tuple[str, ...]
-
-
 # Each table that an overlay may change, by the name of its file.
 TABLES: dict[str, type[Table]] = {
     "archives": Archives,
@@ -640,7 +590,6 @@ TABLES: dict[str, type[Table]] = {
     "efa": Efa,
     "instances": Instances,
     "keys": Keys,
-    "mig": Mig,
     "nccl": Nccl,
     "packages": PackagesTable,
 }

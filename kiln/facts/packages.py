@@ -13,14 +13,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, model_validator
+from pydantic import model_validator
 
 from kiln.base import overlay, paths, versions, vocabulary
 from kiln.base.account import Block
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.vocabulary import read_stamp
 from kiln.base.yaml_files import load_yaml, validated
-from kiln.facts.tables import UsedRow, confirmed, place_of_text, table, used_row
+from kiln.facts.tables import UsedRow, confirmed, table, used_row
 
 
 def distro(name: str) -> dict[str, Any]:
@@ -66,7 +66,10 @@ class PackageSnapshots:
         """Why the service cannot have this value; empty when it can."""
         if not re.fullmatch(self.form, value):
             return f"{value!r} is not {self.what}"
-        if self.kind == "apt" and not _is_time(value):
+        try:
+            if self.kind == "apt":
+                read_stamp(value)
+        except ValueError:
             return f"{value!r} is not {self.what}: there is no such day or time"
         if self.first and value < self.first:
             return f"{value!r} is before {self.first}, the first that the service has"
@@ -94,20 +97,6 @@ def package_snapshots(distro_name: str) -> PackageSnapshots | None:
     )
 
 
-def _is_time(value: str) -> bool:
-    try:
-        read_stamp(value)
-    except ValueError:
-        return False
-    return True
-
-
-def relatives(name: str) -> list[str]:
-    """The distributions of the same vendor, including this one."""
-    vendor = distro(name)["vendor"]
-    return [other for other in distro_names() if distro(other)["vendor"] == vendor]
-
-
 @dataclass(frozen=True)
 class Packages:
     """Packages of one component: `names` are installed at its version, `unversioned` are not.
@@ -127,13 +116,12 @@ def archive_packages(component: str, version: str, **fields: str) -> Packages | 
 
     `fields` are the values that conditions and names refer to, such as `archive` and `module`.
     """
-    rows = table("packages")["packages"][component]
-    row = first_match("packages.yaml", component, rows, version, fields)
+    row = first_match(table("packages")["packages"][component], version, fields)
     if row is None:
         return None
 
     def filled(texts: list[str]) -> tuple[str, ...]:
-        return tuple(fill("packages.yaml", component, text, version, fields) for text in texts)
+        return tuple(fill(component, text, version, fields) for text in texts)
 
     return Packages(
         names=filled(row["names"]),
@@ -144,7 +132,7 @@ def archive_packages(component: str, version: str, **fields: str) -> Packages | 
 
 
 def first_match(
-    file: str, key: str, rows: list[dict[str, Any]], version: str, fields: dict[str, str]
+    rows: list[dict[str, Any]], version: str, fields: dict[str, str]
 ) -> dict[str, Any] | None:
     """The first row whose `when` holds; None if there is none.
 
@@ -153,38 +141,22 @@ def first_match(
     """
 
     def holds(condition: str, value: str | list[str]) -> bool:
-        if condition == "from":
-            return versions.at_least(version, str(value))
-        if condition == "below":
-            return versions.below(version, str(value))
-        if condition not in fields:
-            raise KilnError(
-                f"kiln/facts/knowledge/{file}: {key}: there is no condition {condition!r}",
-                hint=did_you_mean(condition, ["from", "below", *fields]),
-            )
-        return fields[condition] in (value if isinstance(value, list) else [value])
+        if condition in ("from", "below"):
+            return versions.at_least(version, str(value)) == (condition == "from")
+        return fields.get(condition) in (value if isinstance(value, list) else [value])
 
-    for row in rows:
-        if all(holds(*item) for item in row.get("when", {}).items()):
-            return row
-    return None
+    holding = (row for row in rows if all(holds(*item) for item in row.get("when", {}).items()))
+    return next(holding, None)
 
 
-def fill(file: str | Path, key: str, text: str, version: str, fields: dict[str, str]) -> str:
-    """A name or URL from a table, or another YAML file, with its `{placeholders}` filled in.
-    `version` is empty for what has none, such as a component of an overlay.
-    """
+def fill(key: str, text: str, version: str, fields: dict[str, str]) -> str:
+    """A name or URL of a table with its `{placeholders}` filled in; `version` is empty for what has
+    none, such as a component of an overlay."""
     of_version = {"version": version, "branch": versions.major(version)} if version else {}
-    placeholders = {**of_version, **fields}
     try:
-        return text.format(**placeholders)
-    except (KeyError, IndexError, ValueError) as error:
-        place = place_of_text(file, text)
-        raise KilnError(
-            f"{place}: {key}: {text!r} cannot be filled in: {error}",
-            hint=f"its placeholders may be {', '.join(sorted(placeholders))}",
-            place=place,
-        ) from None
+        return text.format(**of_version, **fields)
+    except KeyError as error:
+        raise KilnError(f"{key}: {text!r}: there is no {error} for this component") from None
 
 
 @dataclass(frozen=True)
@@ -215,6 +187,8 @@ def _of_version(source: str | dict[str, str], version: str) -> str:
 # What identifies an artifact: its bytes, a key's fingerprint, or a signature's file and key.
 BYTES = {"version", "sha256"}
 KEY, SIGNATURE = {"fingerprint"}, {"signs", "signed_by"}
+# What to do about a broken lock file.
+RESTORE = "restore the lock file from git"
 # Begins the source of a hash that a bake recorded.
 SEEN_BY = "seen by "
 
@@ -249,17 +223,10 @@ class LockedRepository(Block):
     packages: tuple[str, ...]
 
 
-def _each_url_once(artifacts: tuple[LockedArtifact, ...]) -> tuple[LockedArtifact, ...]:
-    urls = [artifact.url for artifact in artifacts]
-    if twice := [url for url in urls if urls.count(url) > 1]:
-        raise ValueError(f"{vocabulary.quoted(twice[0])} is listed twice")
-    return artifacts
-
-
 class LockFile(Block):
     """The whole file."""
 
-    artifacts: Annotated[tuple[LockedArtifact, ...], AfterValidator(_each_url_once)]
+    artifacts: tuple[LockedArtifact, ...]
     packages: tuple[LockedRepository, ...] = ()
 
 
@@ -282,18 +249,9 @@ def _read(path: Path, changed: int, size: int) -> dict[str, Any]:
         document = load_yaml(path, overlay.shown_path(path))
         validated(LockFile, document)
     except KilnError as error:
-        raise KilnError(
-            error.message, hint=restore(path), place=error.place, findings=error.findings
-        ) from None
+        error.hint = RESTORE
+        raise
     return {**document.data, "packages": document.data.get("packages", [])}
-
-
-def restore(path: Path | None = None) -> str:
-    """What to do about a broken lock file: the advice, with the file that is meant."""
-    path = path or paths.lock_file()
-    if path.is_relative_to(paths.ROOT):
-        return f"restore it: git checkout {overlay.shown_path(path)}"
-    return f"restore {path} from its repository or a backup"
 
 
 def locked_hashes() -> Mapping[str, str]:

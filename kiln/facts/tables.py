@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base import overlay, yaml_files
-from kiln.base.errors import Place, did_you_mean
+from kiln.base.errors import did_you_mean
 from kiln.base.paths import KNOWLEDGE
 from kiln.base.vocabulary import masked
 from kiln.base.yaml_files import Path_, load_yaml, validated
 
 # Keys that name an entry of a list.
-_NAMES = ("type", "id", "gpu", "name")
+_NAMES = ("type", "id", "name")
 
 
 @cache
@@ -115,18 +115,6 @@ def read_table(path: Path) -> dict[str, Any]:
     return data
 
 
-def place_of_text(file: str | Path, text: str) -> Place:
-    """Where a text of a table stands, in the overlay that counts or in ours; `file` is the table's
-    name with `.yaml`, or the path of any other YAML file."""
-    ours = [*reversed(overlay.own_files(f"facts/{file}")), KNOWLEDGE / file]
-    files = [file] if isinstance(file, Path) else ours
-    for path in files:
-        place = load_yaml(path, overlay.shown_path(path)).place_of_text(text)
-        if place:
-            return place
-    return Place(overlay.shown_path(files[-1]))
-
-
 def confirmed(entry: Mapping[str, Any]) -> bool:
     """Does a public source confirm this entry of `knowledge/`? Only `confirmed: false` says no."""
     return bool(entry.get("confirmed", True))
@@ -165,19 +153,19 @@ def last_day(text: str | None) -> date | None:
 
 
 @cache
-def _messages() -> dict[str, Any]:
-    """Not of overlays: what a program says is no fact about a team's images."""
+def read_messages() -> dict[str, Any]:
+    """The messages of other programs, without overlays: they are no facts about a team's images."""
     return read_table(KNOWLEDGE / "program_messages.yaml")
 
 
 @cache
 def message(program: str, name: str) -> re.Pattern[str]:
     """The pattern of a program's message, to be searched for in its lines."""
-    return re.compile(_messages()[program][name]["pattern"])
+    return re.compile(read_messages()[program][name]["pattern"])
 
 
 def http_reason(error: Exception) -> str:
     """Why an HTTP request failed, in a few words, without a password of a URL."""
-    text, rows = str(error), _messages()["requests"].values()
+    text, rows = str(error), read_messages()["requests"].values()
     known = (str(row["reason"]) for row in rows if re.search(row["pattern"], text))
     return next(known, masked(text, whole=True))

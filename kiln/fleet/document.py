@@ -10,12 +10,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from kiln.base.errors import operation_failed
 from kiln.base.paths import TEMPLATES
-from kiln.base.tags import MADE_BY
 from kiln.base.templates import render
 from kiln.base.versions import newest
 from kiln.cloud import aws
@@ -25,15 +23,6 @@ from kiln.fleet.machines import Document
 
 DOCUMENT = "AMIKiln-InstallTelemetry"
 _KEY = "telemetry/{sha256}/kiln-telemetry.sh"
-_OURS = {"Key": MADE_BY, "Value": "fleet.install"}
-
-
-@dataclass(frozen=True)
-class StoredBundle:
-    """A bundle in S3: what the document's parameters say of it."""
-
-    url: str
-    sha256: str
 
 
 def document_text() -> str:
@@ -83,8 +72,8 @@ def fleet_bucket(target: Target) -> str:
     return f"ami-kiln-fleet-{aws.account(target)}-{target.region}"
 
 
-def store_bundle(target: Target, bucket: str, script: str) -> StoredBundle:
-    """Put the bundle into S3; the bucket is made where it is missing."""
+def store_bundle(target: Target, bucket: str, script: str) -> tuple[str, str]:
+    """Put the bundle into S3; return its URL and SHA-256. A missing bucket is made."""
     content = script.encode("ascii")
     digest = hashlib.sha256(content)
     key = _KEY.format(sha256=digest.hexdigest())
@@ -93,13 +82,13 @@ def store_bundle(target: Target, bucket: str, script: str) -> StoredBundle:
         _ensure_bucket(client, target, bucket)
         checksum = base64.b64encode(digest.digest()).decode()
         client.put_object(Bucket=bucket, Key=key, Body=content, ChecksumSHA256=checksum)
-    url = f"https://{bucket}.s3.{target.region}.{aws.dns_suffix(client.meta.partition)}/{key}"
-    return StoredBundle(url, digest.hexdigest())
+    host = f"{bucket}.s3.{target.region}.{aws.dns_suffix(client.meta.partition)}"
+    return f"https://{host}/{key}", digest.hexdigest()
 
 
 def remove_stored(target: Target, bucket: str) -> list[str]:
-    """Delete the document, the bundles and, if it is empty then and ours, the bucket; return what
-    is gone."""
+    """Delete the document and the bundles; return what is gone. The bucket stays: others may have
+    something in it."""
     gone: list[str] = []
     ssm: Any = aws.ssm(target)
     s3: Any = aws.s3(target)
@@ -118,13 +107,9 @@ def remove_stored(target: Target, bucket: str) -> list[str]:
             if error.response["Error"]["Code"] != "NoSuchBucket":
                 raise
             return gone
-        ours = [key for key in keys if re.fullmatch(_KEY.format(sha256="[0-9a-f]{64}"), key)]
-        for key in ours:
+        for key in filter(re.compile(_KEY.format(sha256="[0-9a-f]{64}")).fullmatch, keys):
             s3.delete_object(Bucket=bucket, Key=key)
             gone.append(f"s3://{bucket}/{key}")
-        if len(ours) == len(keys) and _is_ours(s3, bucket):
-            s3.delete_bucket(Bucket=bucket)
-            gone.append(f"bucket {bucket}")
     return gone
 
 
@@ -136,16 +121,6 @@ def _new_version(client: Any, request: dict[str, str]) -> Any:
     except client.exceptions.DocumentAlreadyExists:
         made = client.update_document(**request, DocumentVersion="$LATEST")
     return made["DocumentDescription"]
-
-
-def _is_ours(client: Any, bucket: str) -> bool:
-    """Whether fleet.install made the bucket."""
-    try:
-        return _OURS in client.get_bucket_tagging(Bucket=bucket)["TagSet"]
-    except client.exceptions.ClientError as error:
-        if error.response["Error"]["Code"] != "NoSuchTagSet":
-            raise
-        return False
 
 
 def _ensure_bucket(client: Any, target: Target, bucket: str) -> None:
@@ -161,12 +136,4 @@ def _ensure_bucket(client: Any, target: Target, bucket: str) -> None:
     client.create_bucket(
         Bucket=bucket,
         **({} if target.region == "us-east-1" else {"CreateBucketConfiguration": where}),
-    )
-    client.put_bucket_tagging(Bucket=bucket, Tagging={"TagSet": [_OURS]})
-    client.put_public_access_block(
-        Bucket=bucket,
-        PublicAccessBlockConfiguration=dict.fromkeys(
-            ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets"),
-            True,
-        ),
     )

@@ -6,26 +6,21 @@ is put back as it was, and the next wave does not start when more failed than ma
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 from kiln.base.errors import KilnError, operation_failed
-from kiln.base.paths import build_dir
 from kiln.base.templates import render
-from kiln.base.vocabulary import as_stamp, utc_now
+from kiln.base.vocabulary import utc_now
 from kiln.cloud.target import Target
-from kiln.fleet import cloudwatch
-from kiln.fleet.document import StoredBundle, publish_document, store_bundle
+from kiln.fleet.document import publish_document, store_bundle
 from kiln.fleet.machines import (
+    NOT_ENDED,
     CommandAnswer,
     Document,
     FleetMachine,
@@ -37,10 +32,13 @@ from kiln.fleet.machines import (
     run_command,
 )
 from kiln.fleet.status import (
+    STOPS,
     FleetStatus,
     MachineState,
+    arrived_tests,
     ask_machines,
     fleet_status,
+    last_metrics,
     online,
     read_state,
 )
@@ -88,19 +86,13 @@ class Installation:
     skipped: Mapping[str, str] = field(default_factory=dict)
     left: Sequence[str] = ()
     bundle_sha256: str = ""
-    document: str = ""
-    machines: Mapping[str, FleetStatus] = field(default_factory=dict)
-    seconds: float = 0.0
 
-    def as_json(self) -> dict[str, Any]:
-        """The answer of `fleet.install --json`."""
-        data = asdict(replace(self, machines={}))
-        del data["machines"]
-        return data
+    def __str__(self) -> str:
+        return render("fleet/installation.txt.j2", done=self).strip()
 
 
 def plan_waves(ids: Sequence[str], waves: str) -> list[list[str]]:
-    """The instances of each wave of `1,10%,100%`, in order. What no wave takes is left."""
+    """Return the instances of each wave of `1,10%,100%`, in order. What no wave takes is left."""
     planned, rest = [], list(ids)
     for part in waves.split(","):
         count = max(1, math.ceil(_share("--waves", part, len(ids), least=1)))
@@ -110,12 +102,12 @@ def plan_waves(ids: Sequence[str], waves: str) -> list[list[str]]:
 
 
 def allowed_errors(text: str, total: int) -> int:
-    """How many may fail before the next wave does not start: `2`, or `5%` of all."""
+    """Return how many may fail before the next wave does not start: `2`, or `5%` of all."""
     return math.floor(_share("--max-errors", text, total, least=0))
 
 
 def _share(flag: str, text: str, total: int, *, least: int) -> float:
-    """A number of instances, or percent of all."""
+    """Return a number of instances, or percent of all."""
     match = re.fullmatch(r"([0-9]{1,6})(%?)", text.strip())
     number = int(match[1]) if match else -1
     if not match or number < least or (match[2] and number > 100):
@@ -154,16 +146,16 @@ def install_fleet(
 
     Run again, it continues where it stopped: instances that already report are left as they are.
     """
-    began = time.monotonic()
-    version = publish_document(target)
-    stored = store_bundle(target, how.bucket, bundle_script(how.settings))
-    shown = f"{version['DocumentName']} version {version['DocumentVersion']}"
-    say(f"document {shown}, bundle sha256 {stored.sha256[:12]}")
+    document = _Document(target, publish_document(target), say)
+    url, sha256 = store_bundle(target, how.bucket, bundle_script(how.settings))
+    parameters = {"source": url, "sha256": sha256, "replace": "yes" if how.replace else "no"}
+    shown = f"{document.version['DocumentName']} version {document.version['DocumentVersion']}"
+    say(f"document {shown}, bundle sha256 {sha256[:12]}")
     states = {
         status.machine.instance_id: status
         for status in fleet_status(target, machines, how.settings, say)
     }
-    already = [key for key, status in states.items() if _is_done(status, stored)]
+    already = [key for key, status in states.items() if _is_done(status, sha256)]
     skipped = {key: why for key, status in states.items() if (why := _hindrance(status))}
     due = [key for key in states if key not in already and key not in skipped]
     for key, why in skipped.items():
@@ -171,9 +163,8 @@ def install_fleet(
     if already:
         say(f"{len(already)} already reporting: {named(already)}")
     if not due and not already:
-        reasons = "\n  ".join(f"{key}: {why}" for key, why in skipped.items())
         raise operation_failed(
-            f"telemetry can be installed on none of these instances:\n  {reasons}",
+            "telemetry can be installed on none of these instances",
             hint="./invoke fleet.status shows what each one lacks",
         )
     planned, allowed = plan_waves(due, how.waves), allowed_errors(how.max_errors, len(due))
@@ -181,9 +172,7 @@ def install_fleet(
     while len(done) < len(planned) and failed <= allowed:
         number, ids = len(done) + 1, planned[len(done)]
         say(f"wave {number} of {len(planned)}: {len(ids)} of {len(due)} instances: {named(ids)}")
-        with _resumable(ids):
-            document = _Document(target, version, say)
-            wave = _run_wave(document, stored, how, {key: states[key] for key in ids})
+        wave = _run_wave(document, parameters, how, {key: states[key] for key in ids})
         done.append(wave)
         failed += len(wave.failed)
         say(f"wave {number}: {len(wave.ok)} reporting, {len(wave.failed)} failed")
@@ -194,10 +183,7 @@ def install_fleet(
         already=already,
         skipped=skipped,
         left=[key for key in due if key not in tried],
-        bundle_sha256=stored.sha256,
-        document=f"{shown}, sha256 {version['DocumentHash']}",
-        machines=states,
-        seconds=round(time.monotonic() - began, 1),
+        bundle_sha256=sha256,
     )
 
 
@@ -228,36 +214,7 @@ def uninstall_fleet(
     return silent | document.run("uninstall", ours, bare)
 
 
-def installation_text(done: Installation) -> str:
-    """The outcome for a terminal: each wave, then what was left out."""
-    return render("fleet/installation.txt.j2", done=done).strip()
-
-
-def write_installation(done: Installation) -> Path:
-    """Write report.json and report.html; return their folder."""
-    when = utc_now()
-    folder = build_dir() / "fleet" / as_stamp(when)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "report.json").write_text(json.dumps(done.as_json(), indent=2), encoding="utf-8")
-    page = render("fleet/report.html.j2", done=done, when=when.strftime("%Y-%m-%d %H:%M UTC"))
-    (folder / "report.html").write_text(page, encoding="utf-8", errors="backslashreplace")
-    return folder
-
-
-@contextmanager
-def _resumable(ids: Sequence[str]) -> Iterator[None]:
-    """Say how to go on where an error or a person ends the program inside a wave."""
-    how = f"the same command continues here; {named(ids)} may be installed in part"
-    try:
-        yield
-    except KilnError as error:
-        hint = "; ".join(filter(None, (error.hint, how)))
-        raise KilnError(error.message, hint=hint, exit_status=error.exit_status) from None
-    except KeyboardInterrupt:
-        raise operation_failed("interrupted", hint=how) from None
-
-
-def _is_done(status: FleetStatus, stored: StoredBundle) -> bool:
+def _is_done(status: FleetStatus, sha256: str) -> bool:
     """Whether there is nothing to do: it reports, with this bundle or by its own image.
 
     What a run has left half-made may still report for some minutes as it did before.
@@ -265,12 +222,12 @@ def _is_done(status: FleetStatus, stored: StoredBundle) -> bool:
     state = status.state
     if state is None or not status.reports:
         return False
-    return bool(state.image) or (state.bundle == stored.sha256 and not state.unconfirmed)
+    return bool(state.image) or (state.bundle == sha256 and not state.unconfirmed)
 
 
 def _hindrance(status: FleetStatus) -> str:
-    """Why telemetry cannot be installed on an instance, "" if it can."""
-    why = "; ".join(str(lack) for lack in status.missing if lack.stops)
+    """Return why telemetry cannot be installed on an instance, "" if it can."""
+    why = "; ".join(f"{what}: {why}" for what, why in status.missing.items() if what in STOPS)
     if not why and status.state and status.state.bundle_by_hand:
         return "telemetry.bundle was installed by hand: run it there with --uninstall first"
     return why
@@ -278,19 +235,15 @@ def _hindrance(status: FleetStatus) -> str:
 
 def _run_wave(
     document: _Document,
-    stored: StoredBundle,
+    parameters: Mapping[str, str],
     how: HowToInstall,
     states: Mapping[str, FleetStatus],
 ) -> Wave:
-    wave = Wave(list(states))
+    wave, say = Wave(list(states)), document.say
     mark, began = f"kiln-fleet-{secrets.token_hex(4)}", utc_now()
-    on_machine = {key: status.state or MachineState() for key, status in states.items()}
-    bare = [key for key, state in on_machine.items() if not state.agent]
-    parameters = {
-        **{"source": stored.url, "sha256": stored.sha256, "mark": mark},
-        "replace": "yes" if how.replace else "no",
-    }
-    answers = document.run("install", wave.instances, bare, **parameters)
+    before = {key: status.state or MachineState() for key, status in states.items()}
+    bare = [key for key, state in before.items() if not state.agent]
+    answers = document.run("install", wave.instances, bare, mark=mark, **parameters)
     wave.why = {key: answer.why for key, answer in answers.items() if not answer.ok}
     installed = {key: status for key, status in states.items() if key not in wave.why}
     wave.why |= _wait_for_reports(document, how, installed, mark, began)
@@ -299,28 +252,24 @@ def _run_wave(
     # What they have now is what a later failure puts back.
     for key, answer in document.run("confirm", wave.ok).items():
         if not answer.ok:
-            document.say(f"{key} reports, which it could not note: {answer.why}")
-    # A run that was killed may have brought the agent.
-    brought = [key for key, state in on_machine.items() if state.agent_package]
-    _put_back(document, wave, [*bare, *brought])
-    return wave
-
-
-def _put_back(document: _Document, wave: Wave, bare: Sequence[str]) -> None:
-    """Take back what the wave did to its instances that failed. On those of `bare` the agent's
-    package came with us."""
+            say(f"{key} reports, which it could not note: {answer.why}")
     for key in wave.failed:
-        document.say(f"failed {key}: {wave.why[key]}")
+        say(f"failed {key}: {wave.why[key]}")
+        if answers[key] == NOT_ENDED:
+            wave.not_put_back[key] = "the installation may still run there"
     lost = lost_machines(document.target, wave.failed)
-    wave.not_put_back = {key: f"it is {state}" for key, state in lost.items()}
-    alive = [key for key in wave.failed if key not in lost]
-    for key, answer in document.run("put-back", alive, bare).items():
+    wave.not_put_back |= {key: f"it is {state}" for key, state in lost.items()}
+    # A run that was killed may have brought the agent.
+    bare += [key for key, state in before.items() if state.agent_package]
+    stays = [key for key in wave.failed if key not in wave.not_put_back]
+    for key, answer in document.run("put-back", stays, bare).items():
         if answer.ok:
             wave.rolled_back.append(key)
-            document.say(f"put back {key} as it was")
+            say(f"put back {key} as it was")
         else:
             wave.not_put_back[key] = answer.why
-            document.say(f"{key} could not be put back: {answer.why}")
+            say(f"{key} could not be put back: {answer.why}")
+    return wave
 
 
 def _wait_for_reports(
@@ -332,9 +281,9 @@ def _wait_for_reports(
 ) -> dict[str, str]:
     """Wait until metrics and the test event of each instance are in CloudWatch; return what is
     missing of those that stay away."""
-    settings = how.settings
+    target, settings = document.target, how.settings
     deadline, waits = time.monotonic() + how.patience, reminding(document.say)
-    metrics: set[str] = set(states) if not settings.metrics else set()
+    metrics = set() if settings.metrics else set(states)
     events: set[str] = set()
     lost: dict[str, str] = {}
     # A metric is of a whole minute: where one came before, only the next minute counts.
@@ -346,10 +295,8 @@ def _wait_for_reports(
     while True:
         missing = {}
         for key in states:
-            texts = [
-                *([] if key in metrics else [f"no GPU metric in {settings.namespace}"]),
-                *([] if key in events else [f"no test event in {settings.log_group}"]),
-            ]
+            texts = [f"no GPU metric in {settings.namespace}"] if key not in metrics else []
+            texts += [f"no test event in {settings.log_group}"] if key not in events else []
             if texts and key not in lost:
                 missing[key] = " and ".join(texts)
         if not missing:
@@ -358,10 +305,10 @@ def _wait_for_reports(
             late = f"in {how.patience:.0f} s after the installation"
             return lost | {key: f"{text} {late}" for key, text in missing.items()}
         waits("; ".join(f"{key}: {text}" for key, text in list(missing.items())[:4]))
-        time.sleep(max(document.target.wait_seconds, 1.0))
+        time.sleep(max(target.wait_seconds, 1.0))
         if settings.metrics:
-            found = cloudwatch.last_metrics(document.target, settings, list(missing), this_minute)
+            found = last_metrics(target, settings, list(missing), this_minute)
             metrics |= {key for key, newest in found.items() if newest >= first[key]}
-        events |= cloudwatch.arrived_tests(document.target, settings.log_group, mark, began)
-        states_now = lost_machines(document.target, list(missing))
+        events |= arrived_tests(target, settings.log_group, mark, began)
+        states_now = lost_machines(target, list(missing))
         lost |= {key: f"is {state}" for key, state in states_now.items()}

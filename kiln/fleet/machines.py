@@ -18,7 +18,7 @@ from kiln.cloud.target import Target
 from kiln.facts.tables import message
 
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstances.html
-_PER_PAGE, _PER_FILTER = 1000, 200
+_PER_FILTER = 200
 # https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_DescribeInstanceInformation.html
 _MANAGED_PER_PAGE = 50
 _UP = ("pending", "running")
@@ -27,8 +27,10 @@ _AT_ONCE = 50
 _UNDER_WAY = ("Pending", "InProgress", "Delayed", "Cancelling")
 # Seconds that a command waits for its instance, and between two looks, at least.
 _DELIVERY, _POLL = 120, 0.5
-# Seconds after a command's end in which all its instances are listed as ended.
-_LAG = 30
+# Seconds that a command has to end when it was cancelled.
+_CANCELLING = 60.0
+# Seconds between two looks whether its instances still run: Systems Manager does not say it.
+_LOOK = 15.0
 # Seconds between two lines about what is waited for; the first one comes after a moment.
 _REMINDER, _MOMENT = 30.0, 5.0
 Item = TypeVar("Item")
@@ -65,30 +67,25 @@ class CommandAnswer:
 
 
 Batch = tuple[Sequence[str], Mapping[str, Sequence[str]]]
-NO_ANSWER = CommandAnswer(False, why="Systems Manager had no answer of it")
+NOT_ENDED = CommandAnswer(False, why="its command has not ended, though it was cancelled")
 
 
 def parse_targets(text: str) -> Filters:
     """The filters of EC2 for `tag:Team=ml`, `tag:Team=ml,vision`, `i-…,i-…` or `all`."""
     if text == "all":
         return {}
-    if text.startswith("tag:"):
-        key, _, values = text[4:].partition("=")
-        if not all(values.split(",")):
-            raise KilnError(
-                f"--targets {text}: a value is missing", hint="write --targets tag:Team=ml"
-            )
+    key, _, values = text.removeprefix("tag:").partition("=")
+    if text.startswith("tag:") and all(values.split(",")):
         vocabulary.TAG_KEY.required(key, "--targets: the key")
         for value in values.split(","):
             vocabulary.TAG_VALUE.required(value, f"--targets: the value of {key}")
         return {f"tag:{key}": values.split(",")}
     ids = list(dict.fromkeys(text.split(",")))
-    for instance_id in ids:
-        if not vocabulary.INSTANCE_ID.fits(instance_id):
-            raise KilnError(
-                f"--targets {vocabulary.shown(instance_id)} is not known",
-                hint="write tag:KEY=VALUE, the ids of instances (i-…,i-…), or all",
-            )
+    if wrong := [each for each in ids if not vocabulary.INSTANCE_ID.fits(each)]:
+        raise KilnError(
+            f"--targets {vocabulary.shown(wrong[0])} is not known",
+            hint="write tag:KEY=VALUE, the ids of instances (i-…,i-…), or all",
+        )
     return {"instance-id": ids}
 
 
@@ -115,16 +112,17 @@ def lost_machines(target: Target, ids: Sequence[str]) -> dict[str, str]:
 
 def managed_machines(target: Target, ids: Sequence[str]) -> dict[str, Any]:
     """The instances that ever registered with Systems Manager, with what it knows of them."""
-    client: Any = aws.ssm(target)
     with aws.explained(f"Systems Manager could not be asked in {target.region}"):
         return {
             str(info["InstanceId"]): info
             for batch in in_pages(ids, _MANAGED_PER_PAGE)
-            for page in client.get_paginator("describe_instance_information").paginate(
+            for info in aws.paginated(
+                aws.ssm(target),
+                "describe_instance_information",
+                "InstanceInformationList",
                 Filters=[{"Key": "InstanceIds", "Values": list(batch)}],
                 PaginationConfig={"PageSize": _MANAGED_PER_PAGE},
             )
-            for info in page["InstanceInformationList"]
         }
 
 
@@ -145,31 +143,43 @@ def run_command(
 
     `patience` is how many seconds it may take.
     """
-    deadline = time.monotonic() + patience
-    pending = {
+    ssm = aws.ssm(target)
+    commands = {
         _send(target, document, ids, parameters): ids
         for all_ids, parameters in batches
         for ids in in_pages(all_ids, _AT_ONCE)
     }
-    answers = {key: NO_ANSWER for ids in pending.values() for key in ids}
-    waits = reminding(say)
-    ended: dict[str, float] = {}
-    while pending:
-        now = time.monotonic()
-        for command, ids in list(pending.items()):
-            late = now > deadline
-            if late or _has_ended(target, command):
-                found = _answers(target, command)
-                answers |= found
-                # The answers are another list, which may lag behind.
-                unlisted = now - ended.setdefault(command, now) > _LAG
-                if late or unlisted or found.keys() >= set(ids):
-                    del pending[command]
-        if pending:
-            waiting = [key for ids in pending.values() for key in ids]
-            waits(f"{document['DocumentName']} on {named(waiting)}")
-            time.sleep(max(target.poll_seconds, _POLL))
-    return answers
+    answers: dict[str, CommandAnswer] = {}
+    waits, began = reminding(say), time.monotonic()
+    deadline, look, cancelled = began + patience, began + _LOOK, False
+    while True:
+        pending = {}
+        for command, ids in commands.items():
+            if not answers.keys() >= set(ids):
+                answers = _answers(target, command) | answers
+                if waiting := [key for key in ids if key not in answers]:
+                    pending[command] = waiting
+        waiting = [key for keys in pending.values() for key in keys]
+        if not pending:
+            return {key: answers[key] for ids in commands.values() for key in ids}
+        late = time.monotonic() > deadline
+        if late and cancelled:
+            answers |= dict.fromkeys(waiting, NOT_ENDED)
+            continue
+        if late:
+            say(
+                f"cancels {document['DocumentName']} on {named(waiting)}: {patience:.0f} s are over"
+            )
+            for command in pending:
+                with aws.explained(f"command {command} could not be cancelled"):
+                    ssm.cancel_command(CommandId=command)
+            cancelled, deadline = True, time.monotonic() + _CANCELLING
+        if time.monotonic() > look:
+            gone = lost_machines(target, waiting)
+            answers |= {key: CommandAnswer(False, why=f"it is {gone[key]}") for key in gone}
+            look = time.monotonic() + _LOOK
+        waits(f"{document['DocumentName']} on {named(waiting)}")
+        time.sleep(max(target.poll_seconds, _POLL))
 
 
 def reminding(say: Say) -> Say:
@@ -202,13 +212,9 @@ def _by_id(target: Target, ids: Sequence[str]) -> dict[str, FleetMachine]:
 def _described(target: Target, filters: Filters) -> list[FleetMachine]:
     request: Any = [{"Name": name, "Values": list(values)} for name, values in filters.items()]
     with aws.explained(f"the instances could not be listed in {target.region}"):
-        pages = aws.ec2(target).get_paginator("describe_instances")
-        return [
-            _machine(instance)
-            for page in pages.paginate(Filters=request, PaginationConfig={"PageSize": _PER_PAGE})
-            for reservation in page["Reservations"]
-            for instance in reservation["Instances"]
-        ]
+        ec2 = aws.ec2(target)
+        found = aws.paginated(ec2, "describe_instances", "Reservations", Filters=request)
+        return [_machine(instance) for each in found for instance in each["Instances"]]
 
 
 def _machine(described: Any) -> FleetMachine:
@@ -245,26 +251,17 @@ def _send(
     return str(answer["Command"]["CommandId"])
 
 
-def _has_ended(target: Target, command: str) -> bool:
-    with aws.explained(f"command {command} could not be looked up"):
-        found = aws.ssm(target).list_commands(CommandId=command)["Commands"]
-    return any(described["Status"] not in _UNDER_WAY for described in found)
-
-
 def _answers(target: Target, command: str) -> dict[str, CommandAnswer]:
-    """The answers of a command that are there."""
+    """Return the answers of a command that are there."""
+    listed = {"CommandId": command, "Details": True, "PaginationConfig": {"PageSize": _AT_ONCE}}
     with aws.explained(f"the answers to command {command} could not be read"):
-        pages = (
-            aws.ssm(target)
-            .get_paginator("list_command_invocations")
-            .paginate(CommandId=command, Details=True, PaginationConfig={"PageSize": _AT_ONCE})
-        )
-        found = [invocation for page in pages for invocation in page["CommandInvocations"]]
-    return {
-        str(invocation["InstanceId"]): _answer(invocation)
-        for invocation in found
-        if invocation["Status"] not in _UNDER_WAY
-    }
+        return {
+            str(invocation["InstanceId"]): _answer(invocation)
+            for invocation in aws.paginated(
+                aws.ssm(target), "list_command_invocations", "CommandInvocations", **listed
+            )
+            if invocation["Status"] not in _UNDER_WAY
+        }
 
 
 def _answer(invocation: Any) -> CommandAnswer:

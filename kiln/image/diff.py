@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from kiln.base import versions, vocabulary
 from kiln.facts import table
-from kiln.image.version_info import VersionInfo, load_version_info, read_version_info
+from kiln.image.version_info import (
+    InstalledPackage,
+    VersionInfo,
+    load_version_info,
+    read_version_info,
+)
 from kiln.pipeline.record import Record
 
 Severity = Literal["high", "medium", "low"]
 _ORDER = ("high", "medium", "low")
+# Kinds that a bake may not have recorded.
+_OPTIONAL = {"file": "installed files", "sysctl": "kernel parameters", "boot": "boot parameters"}
+# What package tools call the architecture of a package that fits every one.
+_ANY_ARCH = ("all", "noarch", "")
 
 
 @dataclass(frozen=True)
@@ -36,12 +44,12 @@ class Change:
         return "removed" if self.new is None else "changed"
 
     def as_json(self) -> dict[str, Any]:
-        """The change as plain data."""
+        """Return the change as plain data."""
         return {**asdict(self), "what": self.what}
 
 
 def compare_images(a: str, b: str) -> dict[str, Any]:
-    """`diff` of two records by name: see `kiln.pipeline.records.find_record` for valid names.
+    """Compare two records by name: see `kiln.pipeline.records.find_record` for valid names.
 
     Returns `{"a", "b", "changes": [Change as JSON …], "counts": {severity: number},
     "not_compared": [kinds that one of them does not record], "digests": [two recipe digests, null
@@ -49,42 +57,33 @@ def compare_images(a: str, b: str) -> dict[str, Any]:
     """
     (data_a, build_a), (data_b, build_b) = load_version_info(a), load_version_info(b)
     before, after = read_version_info(data_a, a), read_version_info(data_b, b)
-    changes = compare_version_infos(before, after)
-    counts = Counter[str](change.severity for change in changes)
+    changes = _changes(before, after)
+    recorded = recorded_values(before).keys() & recorded_values(after).keys()
     return {
         "a": a,
         "b": b,
         "changes": [change.as_json() for change in changes],
-        "counts": {severity: counts[severity] for severity in _ORDER},
-        "not_compared": [
-            kind for kind, read in _READERS.items() if None in (read(before), read(after))
-        ],
+        "counts": severity_counts(changes),
+        "not_compared": [kind for kind in _OPTIONAL if kind not in recorded],
         "digests": [build.recipe_digest if build else None for build in (build_a, build_b)],
         "asked": _recipe_differences(build_a, build_b),
     }
 
 
-def _recipe_differences(a: Record | None, b: Record | None) -> dict[str, list[Any]]:
-    """The fields in which the recipes of two builds differ, without their place in the matrix."""
-    if not a or not b:
-        return {}
-    old, new = a.recipe.as_json(), b.recipe.as_json()
-    names = sorted(old.keys() - {"row"})
-    return {name: [old[name], new[name]] for name in names if old[name] != new[name]}
+def compare_records(a: dict[str, Any], b: dict[str, Any]) -> list[Change]:
+    """Return the differences between two build records, or the data of two version-info.json."""
+    before = read_version_info(a, "the first record")
+    return _changes(before, read_version_info(b, "the second record"))
 
 
-_OPTIONAL = {"file": "installed files", "sysctl": "kernel parameters", "boot": "boot parameters"}
+def severity_counts(changes: Iterable[Change]) -> dict[str, int]:
+    """Return the number of changes by severity, the most severe first."""
+    counts = Counter[str](change.severity for change in changes)
+    return {severity: counts[severity] for severity in _ORDER}
 
 
 def diff_text(answer: dict[str, Any]) -> str:
-    """The answer of `compare_images` for a person: one change per line, then the counts."""
-    notes = []
-    if answer["not_compared"]:
-        words = " and ".join(_OPTIONAL[kind] for kind in answer["not_compared"])
-        it = "it" if len(answer["not_compared"]) == 1 else "them"
-        notes.append(f"not compared: {words} (one image does not record {it})")
-    if not answer["changes"]:
-        return "\n".join([f"{answer['a']} and {answer['b']}: {_same(answer)}", *notes])
+    """Return the answer of `compare_images` for a person: a change per line, then the counts."""
     lines = []
     for change in answer["changes"]:
         values = (change["old"], change["new"])
@@ -93,65 +92,63 @@ def diff_text(answer: dict[str, Any]) -> str:
             f"{change['severity']:6}  {change['what']:7}  {change['kind']:9}  {change['name']}  "
             f"{both}".rstrip()
         )
-    total = ", ".join(f"{n} {severity}" for severity, n in answer["counts"].items() if n)
-    return "\n".join([*lines, total, *notes])
+    if lines:
+        lines.append(", ".join(f"{n} {severity}" for severity, n in answer["counts"].items() if n))
+    else:
+        lines.append(f"{answer['a']} and {answer['b']}: {_same(answer)}")
+    if answer["not_compared"]:
+        words = " and ".join(_OPTIONAL[kind] for kind in answer["not_compared"])
+        lines.append(f"not compared: {words} (one image does not record them)")
+    return "\n".join(lines)
 
 
 def _same(answer: dict[str, Any]) -> str:
-    """What can be said of two images without a recorded difference."""
+    """Return what can be said of two images without a recorded difference."""
     old, new = answer["digests"]
     if not (old and new):
-        lacking = [name for name, digest in ((answer["a"], old), (answer["b"], new)) if not digest]
-        return (
-            "no difference on the images; whether one recipe made both is unknown without a recipe "
-            f"digest of {' and '.join(lacking)}"
-        )
+        return "no difference on the images; one has no recipe digest"
     if old == new:
         return "no difference; they have one recipe digest"
     changes = [f"{name} {pair[0]} → {pair[1]}" for name, pair in answer["asked"].items()]
-    why = (
-        f"the recipes differ in {'; '.join(changes)}"
-        if changes
-        else (
-            "the recipes are the same, but a file that is rendered or uploaded for the bake is not"
-        )
-    )
+    why = "a file that is rendered or uploaded for the bake differs"
+    if changes:
+        why = f"the recipes differ in {'; '.join(changes)}"
     return f"no difference on the images, but other recipe digests ({old[:12]} → {new[:12]}): {why}"
 
 
-def compare_records(a: dict[str, Any], b: dict[str, Any]) -> list[Change]:
-    """The differences between two build records, or the data of two version-info.json."""
-    before = read_version_info(a, "the first record")
-    return compare_version_infos(before, read_version_info(b, "the second record"))
+def _recipe_differences(a: Record | None, b: Record | None) -> dict[str, list[Any]]:
+    """Return the fields in which two builds' recipes differ, without their place in the matrix."""
+    if not a or not b:
+        return {}
+    old, new = a.recipe.as_json(), b.recipe.as_json()
+    names = sorted(old.keys() - {"row"})
+    return {name: [old[name], new[name]] for name in names if old[name] != new[name]}
 
 
-def compare_version_infos(a: VersionInfo, b: VersionInfo) -> list[Change]:
-    """The differences from image a to image b, by severity, then kind and name.
+def _changes(a: VersionInfo, b: VersionInfo) -> list[Change]:
+    """Return the differences from image a to image b, by severity, then kind and name.
 
     Severities are in kiln/facts/knowledge/diff.yaml.
     """
-    changes = []
-    for kind, read in _READERS.items():
-        before, after = read(a), read(b)
-        if before is None or after is None:
-            continue
-        for name in sorted(before.keys() | after.keys()):
-            for old, new in _pairs(before.get(name, Counter()), after.get(name, Counter())):
-                changes.append(Change(_severity(kind, name, old, new), kind, name, old, new))
+    before, after = recorded_values(a), recorded_values(b)
+    changes = [
+        Change(_severity(kind, name, old, new), kind, name, old, new)
+        for kind in before.keys() & after.keys()
+        for name in before[kind].keys() | after[kind].keys()
+        for old, new in _pairs(before[kind].get(name, []), after[kind].get(name, []))
+    ]
     return sorted(changes, key=lambda c: (_ORDER.index(c.severity), c.kind, c.name))
 
 
-def _pairs(before: Counter[str], after: Counter[str]) -> Iterator[tuple[str | None, str | None]]:
-    """Old and new values of one name; several values (two kernels) are compared as sets."""
-    removed = sorted((before - after).elements(), key=versions.key)
-    added = sorted((after - before).elements(), key=versions.key)
+def _pairs(before: Iterable[str], after: Iterable[str]) -> Iterator[tuple[str | None, str | None]]:
+    """Yield old and new values of one name; several (two kernels) are compared as sets."""
+    removed = sorted((Counter(before) - Counter(after)).elements(), key=versions.key)
+    added = sorted((Counter(after) - Counter(before)).elements(), key=versions.key)
     if len(removed) == len(added) == 1:
         yield removed[0], added[0]
         return
-    for value in removed:
-        yield value, None
-    for value in added:
-        yield None, value
+    yield from ((value, None) for value in removed)
+    yield from ((None, value) for value in added)
 
 
 def _severity(kind: str, name: str, old: str | None, new: str | None) -> Severity:
@@ -169,82 +166,52 @@ def _severity(kind: str, name: str, old: str | None, new: str | None) -> Severit
     return "low"
 
 
-# Values by name; None if the bake did not record this kind.
-_Values = dict[str, Counter[str]]
-# What package tools call the architecture of a package that fits every one.
-_ANY_ARCH = ("all", "noarch", "")
-
-
-def _packages(info: VersionInfo) -> _Values:
-    """By name, with the architecture of a package for another one than the image's, as dpkg does:
-    the name in one image must not depend on what else is on it."""
-    values: _Values = {}
-    for package in info.packages:
-        arch = vocabulary.UNAME_OF_DEB.get(package.arch, package.arch)
-        foreign = bool(info.arch) and arch not in (info.arch, *_ANY_ARCH)
-        name = f"{package.name}:{package.arch}" if foreign else package.name
-        values.setdefault(name, Counter())[package.full_version] += 1
-    return values
-
-
-def _modules(info: VersionInfo) -> _Values:
-    values: _Values = {}
-    for module in info.modules:
-        shown = f"{module.version or '?'} ({module.srcversion}) for {module.kernel}"
-        values.setdefault(module.name, Counter())[shown] += 1
-    return values
-
-
-def _components(info: VersionInfo) -> _Values:
-    parts = info.components.items()
-    return {name: Counter([part.version]) for name, part in parts if part.version}
-
-
-def _held(info: VersionInfo) -> _Values:
-    """Held packages by name. Amazon Linux records name-version-release."""
-    names = {f"{p.name}-{p.version}-{p.release}": p.name for p in info.packages}
-    return {names.get(held, held): Counter([held]) for held in info.held}
-
-
-def _paths(info: VersionInfo) -> _Values:
-    return {
-        name: Counter([value] if isinstance(value, str) else value)
-        for name, value in info.paths.items()
-    }
-
-
-def _files(info: VersionInfo) -> _Values | None:
-    """By path: the beginning of the hash and the mode, or the link's target."""
-    if info.files is None:
-        return None
-    short = functools.partial(re.sub, r"^sha256:([0-9a-f]{16})[0-9a-f]*", r"sha256:\1…")
-    return {path: Counter([short(text)]) for path, text in info.files.items()}
-
-
-def _each(values: dict[str, str] | None) -> _Values | None:
-    return None if values is None else {name: Counter([value]) for name, value in values.items()}
-
-
 def recorded_values(info: VersionInfo) -> dict[str, dict[str, list[str]]]:
-    """Kind → name → values: what is compared of an image, without what its bake did not record."""
-    read = {kind: reader(info) for kind, reader in _READERS.items()}
+    """Return kind → name → values: what is compared of an image, without what its bake did not
+    record."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for kind, pairs in _recorded(info).items():
+        if pairs is not None:
+            values = found[kind] = {}
+            for name, value in pairs:
+                values.setdefault(name, []).append(value)
+    return {kind: {name: sorted(v) for name, v in values.items()} for kind, values in found.items()}
+
+
+def _recorded(info: VersionInfo) -> Mapping[str, Iterable[tuple[str, str]] | None]:
+    """Return kind → names and values; None if the bake did not record this kind."""
+    # Amazon Linux records a held package as name-version-release.
+    held = {f"{p.name}-{p.version}-{p.release}": p.name for p in info.packages}
+    files = (info.files or {}).items()
+    hashed = [
+        (path, re.sub(r"^(sha256:[0-9a-f]{16})[0-9a-f]*", r"\1…", text)) for path, text in files
+    ]
     return {
-        kind: {name: sorted(counts.elements()) for name, counts in values.items()}
-        for kind, values in read.items()
-        if values is not None
+        "os": info.os.model_dump().items(),
+        "kernel": info.kernel.model_dump().items(),
+        "component": [(name, p.version) for name, p in info.components.items() if p.version],
+        "module": [
+            (module.name, f"{module.version or '?'} ({module.srcversion}) for {module.kernel}")
+            for module in info.modules
+        ],
+        "package": [(_package_name(p, info.arch), p.full_version) for p in info.packages],
+        "unit": [(unit.name, unit.state) for unit in info.units],
+        "held": [(held.get(entry, entry), entry) for entry in info.held],
+        "path": [
+            (name, path)
+            for name, paths in info.paths.items()
+            for path in ([paths] if isinstance(paths, str) else paths)
+        ],
+        "file": None if info.files is None else hashed,
+        "sysctl": None if info.sysctls is None else info.sysctls.items(),
+        "boot": None if info.boot is None else info.boot.items(),
     }
 
 
-_READERS: dict[str, Callable[[VersionInfo], _Values | None]] = {
-    "os": lambda info: _each(info.os.model_dump()),
-    "kernel": lambda info: _each(info.kernel.model_dump()),
-    "component": _components,
-    "module": _modules,
-    "package": _packages,
-    "unit": lambda info: _each({unit.name: unit.state for unit in info.units}),
-    "held": _held,
-    "path": _paths,
-    "file": _files,
-    "sysctl": lambda info: _each(info.sysctls),
-    "boot": lambda info: _each(info.boot),
-}
+def _package_name(package: InstalledPackage, arch: str) -> str:
+    """Return the name, with the architecture of a package for another one than the image's, as
+    dpkg does: the name in one image must not depend on what else is on it."""
+    own = vocabulary.UNAME_OF_DEB.get(package.arch, package.arch)
+    return (
+        f"{package.name}:{package.arch}" if arch and own not in (arch, *_ANY_ARCH) else package.name
+    )

@@ -29,12 +29,7 @@ from packageurl import PackageURL
 from kiln import components
 from kiln.base.recipe import Recipe
 from kiln.base.vocabulary import read_time
-from kiln.image.version_info import (
-    VersionInfo,
-    load_version_info,
-    raw_version_info,
-    read_version_info,
-)
+from kiln.image.version_info import VersionInfo, load_version_info, read_version_info
 from kiln.pipeline.record import Record
 
 # What Inspector's scan takes: https://docs.aws.amazon.com/inspector/v2/APIReference/API_scan_ScanSbom.html
@@ -44,14 +39,18 @@ _PURL_TYPES = {"rpm": "rpm", "dpkg": "deb"}
 _NOT_SOFTWARE = (".sig", ".asc", ".pub", ".key", ".gpg", "gpgkey")
 
 
+# Components that compile or copy their files and record no file name.
+_FROM_SOURCE = {"gdrcopy", "aws-hw-monitor"}
+
+
 def image_sbom(name: str) -> str:
-    """The SBOM of a build by its name: see `kiln.pipeline.records.find_record`."""
+    """Return the SBOM of a build by its name: see `kiln.pipeline.records.find_record`."""
     info, build = load_version_info(name)
     return cyclonedx(info, called=name) if build is None else build_sbom(build, info)
 
 
 def build_sbom(build: Record, info: dict[str, Any]) -> str:
-    """The SBOM of a build's image: the same text whenever it is asked for."""
+    """Return the SBOM of a build's image: the same text whenever it is asked for."""
     return cyclonedx(info, build.recipe, made=read_time(build.started))
 
 
@@ -62,36 +61,29 @@ def cyclonedx(
     made: datetime | None = None,
     called: str = "the record",
 ) -> str:
-    """The CycloneDX 1.5 JSON of an image.
+    """Return the CycloneDX 1.5 JSON of an image.
 
-    `data` is a build record or a version-info, named `called` in messages. The SBOM lists
-    every package with its package URL, GPU and network kernel modules, NVIDIA's .run installs, the
-    EFA installer, what provisioners built from source, and every other download with its SHA-256.
-    The same record gives the same serial number; `made` is the time of the bake, otherwise the
-    SBOM has the time of day.
+    `data` is a version-info, named `called` in messages; `recipe` is that of the record. The SBOM
+    lists every package with its package URL, GPU and network kernel modules, NVIDIA's .run
+    installs, the EFA installer, what provisioners built from source, and every other download with
+    its SHA-256. The same data gives the same serial number; `made` is the time of the bake,
+    otherwise the SBOM has the time of day.
     """
     info = read_version_info(data, called)
-    about = recipe.as_json() if recipe else {}
-    version = info.os.version_id
-    name = about.get("name") or f"{info.os.id}-{version}"
-    parts = (_packages, _modules, _unpackaged, _overlays, _downloads)
+    name = recipe.name if recipe else f"{info.os.id}-{info.os.version_id}"
+    stack = ("driver", "kernel_module", "cuda", "flavor")
+    about = [(key, getattr(recipe, key)) for key in stack] if recipe else []
+    digest = hashlib.sha256(name.encode() + json.dumps(data, sort_keys=True).encode())
     bom = Bom(
-        serial_number=_serial(raw_version_info(data, called), name),
-        components=[component for part in parts for component in part(info)],
+        serial_number=uuid.UUID(bytes=digest.digest()[:16], version=4),
+        components=[*_packages(info), *_modules(info), *_unpackaged(info), *_downloads(info)],
         metadata=BomMetaData(
             component=_component(
                 ComponentType.OPERATING_SYSTEM,
                 "image",
                 name,
-                version,
-                [
-                    ("kernel", info.kernel.boots),
-                    ("arch", info.arch),
-                    *(
-                        (key, about.get(key))
-                        for key in ("driver", "kernel_module", "cuda", "flavor")
-                    ),
-                ],
+                info.os.version_id,
+                [("kernel", info.kernel.boots), ("arch", info.arch), *about],
                 description=info.os.name,
             ),
             timestamp=made,
@@ -99,14 +91,6 @@ def cyclonedx(
     )
     bom.register_dependency(bom.metadata.component, bom.components)  # type: ignore[arg-type]
     return make_outputter(bom, OutputFormat.JSON, SCHEMA).output_as_string(indent=2) + "\n"
-
-
-_ABOUT = ("driver", "kernel_module", "cuda", "flavor")
-
-
-def _serial(info: dict[str, Any], name: str) -> uuid.UUID:
-    digest = hashlib.sha256(name.encode() + json.dumps(info, sort_keys=True).encode())
-    return uuid.UUID(bytes=digest.digest()[:16], version=4)
 
 
 def _component(
@@ -117,7 +101,7 @@ def _component(
     properties: Iterable[tuple[str, str | None]] = (),
     **more: Any,
 ) -> Component:
-    """A component with those `kiln:` properties that have a value."""
+    """Return a component with those `kiln:` properties that have a value."""
     known = [Property(name=f"kiln:{key}", value=value) for key, value in properties if value]
     return Component(type=kind, bom_ref=ref, name=name, version=version, properties=known, **more)
 
@@ -169,39 +153,30 @@ def _modules(info: VersionInfo) -> Iterator[Component]:
 
 
 def _unpackaged(info: VersionInfo) -> Iterator[Component]:
-    """Software that provisioners installed without a package: installers, archives, builds."""
+    """Yield software that provisioners installed without a package: installers, archives, builds.
+
+    A company's own component comes with the files that it installed and their hashes.
+    """
     packaged = {package.name for package in info.packages}
     kind, driver = ComponentType.APPLICATION, ComponentType.DEVICE_DRIVER
     for name, part in info.components.items():
         origin = part.runfile or part.archive or part.plugin
-        if not components.is_ours(name) or name in packaged:
+        properties: list[tuple[str, str | None]] = [("from", origin)]
+        if not components.is_ours(name):
+            below = tuple(f"{top}/" for top in part.files)
+            properties = [
+                ("file", f"{path} {text}")
+                for path, text in (info.files or {}).items()
+                if path in part.files or path.startswith(below)
+            ]
+        elif name in packaged or not part.version or not (origin or name in _FROM_SOURCE):
             continue
-        if part.version and (origin or name in _FROM_SOURCE):
-            yield _component(kind, f"component:{name}", name, part.version, [("from", origin)])
+        yield _component(kind, f"component:{name}", name, part.version, properties)
     for run in info.runfiles:
         yield _component(driver, f"runfile:{run.name}", run.name, run.version)
     if info.efa:
         installed = [("installed", package) for package in info.efa.packages]
         yield _component(kind, "efa-installer", "aws-efa-installer", info.efa.installer, installed)
-
-
-def _overlays(info: VersionInfo) -> Iterator[Component]:
-    """A company's own components, each with the files that it installed and their hashes."""
-    for name, part in info.components.items():
-        if components.is_ours(name):
-            continue
-        below = tuple(f"{top}/" for top in part.files)
-        installed = [
-            ("file", f"{path} {text}")
-            for path, text in (info.files or {}).items()
-            if path in part.files or path.startswith(below)
-        ]
-        kind = ComponentType.APPLICATION
-        yield _component(kind, f"component:{name}", name, part.version, installed)
-
-
-# Components that compile or copy their files and record no file name.
-_FROM_SOURCE = {"gdrcopy", "aws-hw-monitor"}
 
 
 def _downloads(info: VersionInfo) -> Iterator[Component]:

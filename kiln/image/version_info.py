@@ -162,47 +162,35 @@ class VersionInfo(_Part):
         return field.default if value is None and not field.is_required() else value
 
 
-def raw_version_info(data: dict[str, Any], called: str = "the record") -> dict[str, Any]:
-    """The version-info in a build record, or `data` itself if it is one; `called` names it."""
-    for candidate in (data.get("versions"), data):
-        if isinstance(candidate, dict) and isinstance(candidate.get("packages"), list):
-            return candidate
-    raise KilnError(
-        f"{called} holds no version-info",
-        hint="give a build record, or a copy of /etc/kiln/version-info.json",
-    )
-
-
 def read_version_info(data: dict[str, Any], called: str = "the record") -> VersionInfo:
-    """The version-info in a build record or in `data` itself, checked; `called` names it."""
+    """Return a version-info as a bake wrote it, checked; `called` names it."""
     try:
         # As JSON, since half a surrogate pair is a text for Python alone.
-        return VersionInfo.model_validate_json(json.dumps(raw_version_info(data, called)))
+        return VersionInfo.model_validate_json(json.dumps(data))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the whole"
-        raise KilnError(
-            f"{called}: `{where}`: {first['msg']}",
-            hint="give a build record, or /etc/kiln/version-info.json, as a bake wrote it",
-        ) from None
+        raise KilnError(f"{called}: no version-info: `{where}`: {first['msg']}") from None
 
 
 def load_version_info(name: str) -> tuple[dict[str, Any], record.Record | None]:
-    """The version-info as it was written, and the record of its build if known.
+    """Return the version-info as it was written, and the record of its build if known.
 
     `name` is a build, as for `find_record`, or the path of a copy of /etc/kiln/version-info.json.
     """
     path = Path(name)
     if path.is_file():
         data = record.document(path)
-        if isinstance(data.get("packages"), list):
+        if "packages" in data:
             return data, None
     build = records.find_record(name)
-    return raw_version_info({"versions": build.versions}, name), build
+    if not build.versions:
+        raise KilnError(f"{name}: its record holds no version-info")
+    return build.versions, build
 
 
 def record_json_schema() -> str:
-    """The JSON Schema of a record, as docs/record.schema.json holds it."""
+    """Return the JSON Schema of a record, as docs/record.schema.json holds it."""
     schema = TypeAdapter(record.Record).json_schema()
     # As they are written: everything is there, a row without the places of its fields.
     recipe = Recipe.model_json_schema(mode="serialization")

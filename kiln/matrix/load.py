@@ -146,7 +146,7 @@ class _Layer:
 
     def has(self, *path: str | int) -> bool:
         """Whether the layer sets the value at a path in it."""
-        return (*self.path, *path) in self.document.values
+        return (*self.path, *path) in self.document
 
     def place(self, *path: str | int) -> Place:
         """Where the value at a path in it stands."""

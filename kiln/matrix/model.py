@@ -43,7 +43,9 @@ class LaunchTemplate(Block):
     """A launch template whose default version follows a channel."""
 
     name: Annotated[str, vocabulary.LAUNCH_TEMPLATE]
+    """The template's name."""
     channel: ChannelName
+    """The channel that its default version follows."""
     regions: tuple[Region, ...] = ()
     """Where the template exists; empty: in every region of `publish`."""
 
@@ -70,7 +72,7 @@ class Publish(Block):
     kms_keys: dict[Region, KmsKey] = {}
     """KMS key that encrypts the AMI, per region."""
     channels: tuple[ChannelName, ...] = Field(("nightly", "candidate", "stable"), min_length=1)
-    """In the order in which a release is promoted."""
+    """Channels, in the order in which a release is promoted."""
     launch_templates: tuple[LaunchTemplate, ...] = ()
     """Launch templates whose default version follows a channel."""
     sign: Sign | None = None

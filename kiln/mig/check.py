@@ -131,7 +131,6 @@ _profile = runtime_module("gpu_mig.profile")
 _placement = runtime_module("gpu_mig.placement")
 _smi = runtime_module("gpu_mig.smi")
 _target = runtime_module("gpu_mig.target")
-_hardware = runtime_module("gpu_mig.hardware")
 _config = runtime_module("gpu_mig.config")
 
 SHIPPED_MAP = RUNTIME / "etc" / "kiln" / "mig-config.json"
@@ -205,7 +204,7 @@ def shipped_labels() -> dict[str, Any]:
 
 def label_names(kind: GpuType) -> list[str]:
     """The labels of the shipped map and those that the GPU's profiles give."""
-    own: list[str] = _hardware.labels_of([kind])
+    own: list[str] = _target.labels_of([kind])
     return sorted({*shipped_labels(), *own})
 
 
@@ -237,7 +236,7 @@ def check_label(
     all_labels = labels if labels is not None else shipped_labels()
     capable = [t for t in types if t.mig]
     try:
-        if label not in _hardware.labels_of(gpu_types()[t.gpu] for t in capable):
+        if label not in _target.labels_of(gpu_types()[t.gpu] for t in capable):
             _config.choose(all_labels, label)
     except _errors.MigError as e:
         return [f"{e.message}: {e.hint}"]
@@ -284,7 +283,7 @@ def _settings(
     """What a label wants of each GPU; MigError for an unknown label or one that does not fit."""
     device = device_id or kind.pci_device_ids[0]
     gpus = [_smi.Gpu(i, "", "", device, "", kind.product, False, False) for i in range(count)]
-    settings = _target.resolve(_hardware.find(labels, label, gpus, gpu_types()), gpus).values()
+    settings = _target.resolve(_target.find(labels, label, gpus, gpu_types()), gpus).values()
     for setting in settings:
         _target.check(setting, kind)
     return list(settings)

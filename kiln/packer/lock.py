@@ -21,7 +21,7 @@ from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
 from kiln.components import Download, Step
 from kiln.facts import table
-from kiln.facts.packages import BYTES, KEY, SEEN_BY, SIGNATURE, read_lock_file, restore
+from kiln.facts.packages import BYTES, KEY, RESTORE, SEEN_BY, SIGNATURE, read_lock_file
 from kiln.packer.render import filled
 
 _HEAD = """\
@@ -207,7 +207,7 @@ def _identity(
         raise KilnError(
             f"{overlay.shown_path(paths.lock_file())}: {download.url} is locked with sha256 "
             f"{known['sha256']}, but published with {published.sha256} ({published.source})",
-            hint=f"one of them was edited by hand: {restore()}, or remove the entry "
+            hint=f"one of them was edited by hand: {RESTORE}, or remove the entry "
             "and run ./invoke lock --update",
         )
     if published and not str(known["source"] or "").startswith(SEEN_BY):

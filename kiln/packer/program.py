@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from kiln.base import account, needs
+from kiln.base import needs
+from kiln.base.account import mirrored
 from kiln.base.errors import operation_failed
 from kiln.facts.tables import http_reason, table
 
@@ -204,7 +205,7 @@ def _fetched(name: str, folder: Path, install: bool, say: Callable[[str], None])
     release = table("packer")["releases"][name]
     kind = f"{platform.system().lower()}_{_PROCESSORS.get(platform.machine(), platform.machine())}"
     values = {"version": release["version"], "platform": kind}
-    url = account.mirrored(release["url"].format(**values), account.mirrors())
+    url = mirrored(release["url"].format(**values))
     file, sha256 = release["file"].format(**values), release["sha256"].get(kind)
     archive = _cache() / urlsplit(url).path.rpartition("/")[2]
     problem = ""

@@ -79,10 +79,12 @@ def expectations(
     *,
     own_kernel: bool = False,
     exercise: bool = True,
+    reboot: bool = False,
 ) -> dict[str, Any]:
     """Return what the checks expect of the machine: the recipe, and the instance type's hardware.
 
-    Checks that act on the machine run only with `exercise`.
+    Checks that act on the machine run only with `exercise`. With `reboot` the machine is rebooted
+    after them, and looked at again.
     """
     kind = instances().get(instance_type)
     gpu = kind and {
@@ -102,6 +104,7 @@ def expectations(
         "gpu": gpu or None,
         "target": target_kind,
         "exercise": exercise,
+        "reboot": reboot,
         "own_kernel": own_kernel,
         "boot_budget": table("boot") if own_kernel or target_kind == "aws" else None,
         "needs_cluster": units_that_need_a_cluster(recipe.flavor),

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kiln import components
-from kiln.base import tags
-from kiln.base.account import Account
-from kiln.base.errors import KilnError
+from kiln.base import overlay, tags, vocabulary
+from kiln.base.account import Account, key_elsewhere
+from kiln.base.errors import KilnError, refuse_errors
 from kiln.base.overlay import shown_path
 from kiln.base.paths import packer_dir
 from kiln.base.recipe import Recipe
-from kiln.cloud import parents
+from kiln.cloud.images import find_parent, parent_finder, require_parent
 from kiln.cloud.target import OwnKernel, ParentAmi, Target
+from kiln.compat import engine
 from kiln.facts import table
-from kiln.matrix import load
-from kiln.matrix.flags import overridden
+from kiln.matrix import flags, load
 from kiln.packer.render import Rendered, recipe_digest, render
-from kiln.pipeline.record import Record
+from kiln.packer.validate import check_scripts
+
+if TYPE_CHECKING:
+    from kiln.pipeline.record import Record
 
 _REST = "everything else: AMI Kiln's own (default)"
 # The stages of a record during which an instance runs.
@@ -44,7 +47,7 @@ class Options:
 
     def account(self, recipe: Recipe) -> Account:
         """The `aws` settings of a recipe's build."""
-        return overridden(recipe.row.account, self.aws_flags, recipe.arch)
+        return flags.overridden(recipe.row.account, self.aws_flags, recipe.arch)
 
     def bake_types(self, recipe: Recipe) -> tuple[str, ...]:
         """The types that bake, in the order in which they are tried."""
@@ -55,14 +58,6 @@ class Options:
     def verify_type(self, recipe: Recipe) -> str:
         """The type that checks."""
         return self.verify_instance_type or recipe.verify_instance_type
-
-
-@dataclass(frozen=True)
-class Rebuilt:
-    """What a rebuild takes from a record: the parent AMI, and words for the recipe's origin."""
-
-    source: ParentAmi
-    recipe_from: str
 
 
 @dataclass(frozen=True)
@@ -91,11 +86,6 @@ class Plan:
         return self.rendered.digest
 
     @property
-    def instance_type(self) -> str:
-        """The type that bakes."""
-        return self.instance_types[0]
-
-    @property
     def input_digest(self) -> str:
         """What went in: see `input_digest` of this module."""
         return input_digest(self.recipe_digest, self.source.ami_id, self.recipe.package_snapshot)
@@ -103,11 +93,10 @@ class Plan:
     @property
     def steps(self) -> list[str]:
         """The steps of the build in words, in order."""
-        names = self.recipe.components
         own_kernel = ", with its own kernel," if self.options.own_kernel else ""
         return [
-            f"launch {self.instance_type} from {self.source.ami_id}",
-            *(f"bake {name}: {components.get(name).what}" for name in names),
+            f"launch {self.instance_types[0]} from {self.source.ami_id}",
+            *(f"bake {name}: {components.get(name).what}" for name in self.recipe.components),
             "stop the instance and make the AMI",
             f"boot a fresh {self.verify_instance_type} from the AMI{own_kernel} and run tests/ami",
             f"tag the AMI {tags.VERIFIED}, write the record and the report, remove everything else",
@@ -124,9 +113,9 @@ class Plan:
             "target": self.target.kind,
             "why": self.target.why,
             "region": self.target.region,
-            "hcl": _hcl(self.recipe),
+            "hcl": self._hcl,
             "source_ami": asdict(self.source),
-            "instance_type": self.instance_type,
+            "instance_type": self.instance_types[0],
             "verify_instance_type": self.verify_instance_type,
             "aws": self.account.as_json(),
             "steps": self.steps,
@@ -136,28 +125,26 @@ class Plan:
         """The plan for a person."""
         snapshot = self.recipe.package_snapshot
         of_the_day = "the distribution's of the day (no snapshot)"
-        packages = f"as of {snapshot}" if snapshot else of_the_day
         size = float(self.recipe.volume.size)
-        cost = estimate_cost(self.instance_type, self.verify_instance_type, size)
-        return "\n".join(
-            [
-                self.recipe.name,
-                f"  HCL         {_hcl(self.recipe)}",
-                f"  source AMI  {self.source.ami_id} {self.source.name} ({self.source.found_by})",
-                f"  builder     {' or '.join(self.instance_types)} in {self.target.region}",
-                f"  checked on  {self.verify_instance_type}",
-                f"  packages    {packages}",
-                *([f"  cost        {cost}"] if self.target.bills else []),
-                *(f"  aws         {line}" for line in [*self.account.shown(), _REST]),
-                f"  recipe      {self.recipe_digest} (recipe digest)",
-                f"  inputs      {self.input_digest} (input digest)",
-                *(f"  {number:2}. {step}" for number, step in enumerate(self.steps, 1)),
-            ]
-        )
+        cost = estimate_cost(self.instance_types[0], self.verify_instance_type, size)
+        rows = [
+            ("HCL", self._hcl),
+            ("source AMI", f"{self.source.ami_id} {self.source.name} ({self.source.found_by})"),
+            ("builder", f"{' or '.join(self.instance_types)} in {self.target.region}"),
+            ("checked on", self.verify_instance_type),
+            ("packages", f"as of {snapshot}" if snapshot else of_the_day),
+            *([("cost", cost)] if self.target.bills else []),
+            *(("aws", line) for line in [*self.account.shown(), _REST]),
+            ("recipe", f"{self.recipe_digest} (recipe digest)"),
+            ("inputs", f"{self.input_digest} (input digest)"),
+        ]
+        steps = [f"  {number:2}. {step}" for number, step in enumerate(self.steps, 1)]
+        shown = [f"  {name:11} {text}" for name, text in rows]
+        return "\n".join([self.recipe.name, *shown, *steps])
 
-
-def _hcl(recipe: Recipe) -> str:
-    return shown_path(packer_dir() / recipe.line)
+    @property
+    def _hcl(self) -> str:
+        return shown_path(packer_dir() / self.recipe.line)
 
 
 def input_digest(recipe_digest: str, parent_ami: str, package_snapshot: str | None) -> str:
@@ -170,35 +157,133 @@ def input_digest(recipe_digest: str, parent_ami: str, package_snapshot: str | No
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
+def announce(
+    recipes: Sequence[Recipe],
+    options: Options,
+    target: Target,
+    say: Callable[[str], None],
+    rebuilt: Record | None = None,
+) -> Target:
+    """Refuse recipes that cannot work, and say where and on which instance types to build.
+
+    A recipe of a record (`rebuilt`) was judged when it was first built: today's knowledge does not
+    refuse it. Returns the target with its account known.
+    """
+    say(str(target))
+    for folder in overlay.overlays():
+        say(f"overlay: {shown_path(folder)}")
+    for flag in ("instance_type", "verify_instance_type"):
+        if value := getattr(options, flag):
+            vocabulary.INSTANCE_TYPE.required(value, f"--{flag.replace('_', '-')}")
+    if rebuilt is None:
+        _require_compatible(recipes, options)
+    if options.own_kernel and options.own_kernel.keep and len(recipes) > 1:
+        raise KilnError(
+            f"--disk keeps the disk of one AMI, and {len(recipes)} rows match",
+            hint=f"select one: --name {recipes[0].name}",
+        )
+    accounts = {recipe.name: options.account(recipe) for recipe in recipes}
+    for account in accounts.values():
+        _require_region(account, target)
+    for line in _settings(accounts):
+        say(line)
+    if target.bills:
+        for recipe in recipes:
+            bakes = " or ".join(options.bake_types(recipe))
+            kinds = " and ".join(dict.fromkeys([bakes, options.verify_type(recipe)]))
+            region = accounts[recipe.name].region or target.region
+            say(f"will launch: {kinds} in {region} for {recipe.name}")
+        target = target.identified()
+        say(f"account: {target.place}")
+    return target
+
+
+def _require_compatible(recipes: Sequence[Recipe], options: Options) -> None:
+    """Refuse recipes and options that cannot work, before anything is launched."""
+    # A value from the command line has no place in the matrix.
+    types = ("instance_type", "verify_instance_type")
+    typed = any(getattr(options, name) for name in types) or "instance_types" in options.aws_flags
+    chosen = []
+    for recipe in recipes:
+        bakes, verifies = options.bake_types(recipe), options.verify_type(recipe)
+        account = options.account(recipe).changed(instance_types=bakes)
+        row = recipe.row.without(*(types if typed else ())).changed(account=account)
+        chosen.append(
+            recipe.changed(instance_type=bakes[0], verify_instance_type=verifies, row=row)
+        )
+    refuse_errors(engine.check_matrix(chosen))
+
+
+def _require_region(account: Account, target: Target) -> None:
+    """Refuse a region that is not there, and a key of another one."""
+    if account.region:
+        target.in_region(account.region)
+    # A key of AWS serves in the lab too, in whatever region that says it is.
+    region = account.region or (target.region if target.bills else None)
+    if elsewhere := key_elsewhere(account.kms_key_id, region):
+        raise KilnError(
+            f"kms_key_id ({account.origins['kms_key_id']}): the key is in {elsewhere}, and the "
+            f"build in {region}",
+            hint="name a key of that region, or alias/NAME, of which each region has its own",
+        )
+
+
+def _settings(accounts: Mapping[str, Account]) -> list[str]:
+    """The `aws` settings of all rows as lines; those that not every row has name their rows."""
+    rows: dict[str, list[str]] = {}
+    for name, account in accounts.items():
+        # The target's line names the caller's region.
+        for line in account.shown(without=("region",) if account.region_of_caller else ()):
+            rows.setdefault(line, []).append(name)
+    return [
+        f"aws: {line}" + (f" for {', '.join(names)}" if len(names) < len(accounts) else "")
+        for line, names in rows.items()
+    ]
+
+
+def require_scripts(recipes: Sequence[Recipe]) -> None:
+    """Refuse provisioners that bash cannot parse, before anything is launched."""
+    names = (name for recipe in recipes for name in recipe.components)
+    refuse_errors(check_scripts(dict.fromkeys(names)))
+
+
+def plan_builds(
+    recipes: Sequence[Recipe], options: Options, target: Target, rebuilt: Record | None = None
+) -> list[Plan]:
+    """Plan the builds of these recipes; starts nothing.
+
+    `rebuilt`: the parent AMI is that of a record, and not looked up by the recipe.
+    """
+    find = parent_finder()
+    return [plan_build(recipe, target, options, rebuilt, find) for recipe in recipes]
+
+
 def plan_build(
     recipe: Recipe,
     target: Target,
     options: Options,
-    rebuilt: Rebuilt | None = None,
-    find: Callable[[Recipe, Target], ParentAmi] = parents.resolve,
+    rebuilt: Record | None = None,
+    find: Callable[[Recipe, Target], ParentAmi] = find_parent,
 ) -> Plan:
-    """Plan a build; starts nothing.
-
-    `rebuilt`: the parent AMI is that of a record, and not looked up by the recipe. `find` looks it
-    up; plans that are made together share `parents.once()`.
-    """
+    """Plan one build. `find` looks the parent AMI up; plans that are made together share one."""
     account = options.account(recipe)
     target = target.in_region(account.region or target.region)
-    source = parents.again(rebuilt.source, recipe, target) if rebuilt else find(recipe, target)
+    recorded = rebuilt and rebuilt.source_ami
     return Plan(
         rendered=render(recipe),
         target=target,
-        source=source,
+        source=require_parent(recorded, recipe, target) if recorded else find(recipe, target),
         instance_types=options.bake_types(recipe),
         verify_instance_type=options.verify_type(recipe),
         account=account,
         options=options,
-        recipe_from=rebuilt.recipe_from if rebuilt else "the matrix",
+        recipe_from=f"the record of run {rebuilt.run_id}" if rebuilt else "the matrix",
     )
 
 
-def rebuild_inputs(record: Record) -> tuple[Recipe, Rebuilt]:
-    """The recipe of a record and its parent AMI, if this checkout still bakes the same for it."""
+def require_rebuildable(record: Record) -> Recipe:
+    """The recipe of a record, if this checkout still bakes the same for it and its parent AMI is
+    known."""
     run, commit = record.run_id, record.git_commit
     if record.source_ami is None:
         raise KilnError(
@@ -210,22 +295,16 @@ def rebuild_inputs(record: Record) -> tuple[Recipe, Rebuilt]:
     recipe = record.recipe.changed(row=row)
     digest = recipe_digest(recipe)
     if digest != record.recipe_digest:
+        clean = commit.removesuffix("-dirty")
+        way = f"bake from the record's commit: git worktree add ../kiln-{clean[:9]} {clean}"
+        if clean != commit:
+            way += "; its checkout had changes that were not committed, and those are not in it"
         raise KilnError(
             f"this checkout does not bake what run {run} baked: for the same recipe its recipe "
             f"digest is {digest}, the record's is {record.recipe_digest}",
-            hint=_how_to_get_there(commit),
+            hint=way if commit != "unknown" else "the record names no git commit to check out",
         )
-    return recipe, Rebuilt(record.source_ami, f"the record of run {run}")
-
-
-def _how_to_get_there(commit: str) -> str:
-    if commit == "unknown":
-        return "the record names no git commit to check out"
-    clean = commit.removesuffix("-dirty")
-    way = f"bake from the record's commit: git worktree add ../kiln-{clean[:9]} {clean}"
-    if clean != commit:
-        way += "; its checkout had changes that were not committed, and those are not in it"
-    return way
+    return recipe
 
 
 def run_usd(
@@ -248,11 +327,8 @@ def estimate_cost(instance_type: str, verify_instance_type: str, gib: float) -> 
     """Estimate a build's cost in one line; `gib`: size of the AMI's volume."""
     prices = table("ec2-prices")
     expected = prices["expected_seconds"]
-    usd = run_usd(
-        {"packer build": float(expected["bake"]), "checks": float(expected["verify"])},
-        instance_type,
-        verify_instance_type,
-    )
+    seconds = {"packer build": float(expected["bake"]), "checks": float(expected["verify"])}
+    usd = run_usd(seconds, instance_type, verify_instance_type)
     month = gib * float(prices["snapshots"]["usd_per_gb_month"])
     instances = "unknown price" if usd is None else f"about ${usd:,.2f}"
     return (

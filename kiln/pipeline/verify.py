@@ -78,7 +78,8 @@ def judge(
     with ExitStack() as until_checked:
         if own_kernel:
             with progress.stage("disk of the AMI") as stage:
-                own = until_checked.enter_context(target.hooks.own_kernel(ami_id, own_kernel))
+                disk = target.hooks.own_kernel(ami_id, draft.record.recipe, own_kernel)
+                own = until_checked.enter_context(disk)
                 stage.note = own.how
             boot = replace(boot, tags=own.tags)
             draft.note(own_kernel=own.how)
@@ -95,6 +96,7 @@ def judge(
                 boot.instance_type,
                 target.kind,
                 own_kernel=own_kernel is not None,
+                reboot=keyword is None,
             )
             done = checks.run_checks(
                 machine,
@@ -235,9 +237,11 @@ def verify_by_id(
     ssh_timeout()
     checks.require_match(keyword)
     progress.say(str(target))
-    with target.hooks.preparing([ami_id]):
+    with target.hooks.in_use(ami_id):
         needs.ensure("ssh", install=install, say=progress.say)
-        target.hooks.prepare([], progress, install=install, own_kernel=own_kernel is not None)
+        target.hooks.prepare(
+            [], progress, install=install, own_kernel=own_kernel is not None, ami_id=ami_id
+        )
         image = require_image(target, ami_id)
         bucket = _bucket(image.tags.get(RECIPE, ""), aws_flags, target)
         if bucket:
@@ -246,13 +250,14 @@ def verify_by_id(
         progress.say(f"checked against: {known.recipe_from}")
         if known.recipe:
             require_components(known.recipe, ami_id)
-        arch = known.booted_as.arch
-        account = overridden(load.load_account(known.name), aws_flags, arch)
+        elif own_kernel:
+            raise KilnError(
+                f"{ami_id} cannot boot its own kernel: neither a record of its build nor a row of "
+                "the matrix says what is on it"
+            )
+        account = overridden(load.load_account(known.name), aws_flags, known.booted_as.arch)
         for line in account.shown():
             progress.say(f"aws: {line}")
-        if own_kernel:
-            target.hooks.require_own_kernel(known.recipe)
-        target.hooks.emulate(arch, progress, install=install)
         kind = instance_type or known.booted_as.verify_instance_type
         if target.bills:
             progress.say(f"will launch: {kind} in {target.region} for {ami_id}")
@@ -303,10 +308,7 @@ def _first_facts(image: Image, known: Baked, instance_type: str, target: Target)
         recipe_from=known.recipe_from,
         recipe_digest=image.tags.get(RECIPE_DIGEST),
         input_digest=image.tags.get(INPUT_DIGEST),
-        target=target.kind,
-        image_note=target.image_note,
-        emulated=target.hooks.emulates(known.booted_as.arch),
-        region=target.region,
+        **{**target.record_fields(known.booted_as.arch), "vendors": None},
         ami_id=image.ami_id,
         source_ami=ParentAmi(parent, "", "", f"tag {SOURCE_AMI}") if parent else None,
         verify_instance_type=instance_type,

@@ -13,7 +13,7 @@ from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.versions import WantedPackage, nearest_published
-from kiln.cloud import parents
+from kiln.cloud.images import ParentNotFoundError, find_parent
 from kiln.cloud.target import Target
 from kiln.components import Step, package_repositories
 from kiln.components.package_repositories import Repository
@@ -188,8 +188,8 @@ def ask_parent(recipe: Recipe, target: Target | None) -> ParentAnswer:
     if target is None:
         return answer(state=State.NOT_ASKED, detail="no AWS credentials")
     try:
-        parent = parents.resolve(recipe, target)
-    except parents.ParentNotFoundError as error:
+        parent = find_parent(recipe, target)
+    except ParentNotFoundError as error:
         return answer(state=State.MISSING, detail=error.message)
     except KilnError as error:
         return answer(state=State.NOT_ASKED, detail=error.message)

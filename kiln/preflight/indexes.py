@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import requests
 
 from kiln.base import vocabulary
-from kiln.base.account import mirrored, mirrors
+from kiln.base.account import mirrored
 from kiln.components.package_repositories import Repository
 from kiln.facts.tables import http_reason
 
@@ -73,7 +73,6 @@ class Fetcher:
     def __init__(self, folder: Path) -> None:
         from requests_cache import CachedSession  # slow to import
 
-        self._mirrors = mirrors()
         folder.mkdir(parents=True, exist_ok=True)
         self._kept = CachedSession(
             str(folder / "http"), backend="sqlite", serializer="json", always_revalidate=True
@@ -81,7 +80,7 @@ class Fetcher:
 
     def place(self, url: str) -> str:
         """Return where a URL is fetched from: a mirror, or the URL itself."""
-        return mirrored(url, self._mirrors)
+        return mirrored(url)
 
     def get(self, url: str) -> bytes:
         """Return the file at a URL."""

@@ -39,8 +39,7 @@ class Moved(BaseModel, frozen=True):
 
 
 class Installed(BaseModel, frozen=True):
-    """Versions on the image; None for what is not on it. `kernel` is the one that boots, `digest`
-    the SHA-256 of the image's version-info."""
+    """Versions on the image; None for what is not on it. `kernel` is the one that boots."""
 
     driver: str | None = None
     kernel: str | None = None
@@ -48,7 +47,6 @@ class Installed(BaseModel, frozen=True):
     nccl: str | None = None
     efa: str | None = None
     glibc: str | None = None
-    digest: str | None = None
 
 
 class Release(BaseModel, frozen=True):
@@ -143,11 +141,9 @@ def held(target: Target, line: str, channel: str) -> Held | None:
 def all_held(target: Target, line: str | None = None) -> list[Held]:
     """Return what every channel, or each of a line, holds in the target's region, sorted."""
     with aws.explained(f"the channels could not be read in {target.region}"):
-        pages = aws.ssm(target).get_paginator("get_parameters_by_path")
-        path = f"{ROOT}/{line}" if line else ROOT
-        found = [
-            p for page in pages.paginate(Path=path, Recursive=True) for p in page["Parameters"]
-        ]
+        query = {"Path": f"{ROOT}/{line}" if line else ROOT, "Recursive": True}
+        ssm = aws.ssm(target)
+        found = list(aws.paginated(ssm, "get_parameters_by_path", "Parameters", **query))
     return list(_held(target.region, found))
 
 
@@ -174,17 +170,12 @@ def past(target: Target, line: str, channel: str) -> Iterator[Release]:
     SSM keeps the last 100: https://docs.aws.amazon.com/systems-manager/latest/userguide/sysman-paramstore-versions.html
     A damaged one that has been replaced is left out: nobody can change it.
     """
-    from botocore.exceptions import ClientError
-
-    name = release_parameter(line, channel)
-    entries: list[Any] = []
+    name, ssm = release_parameter(line, channel), aws.ssm(target)
     with aws.explained(f"the history of {channel} of {line} could not be read in {target.region}"):
         try:
-            for page in aws.ssm(target).get_paginator("get_parameter_history").paginate(Name=name):
-                entries += page["Parameters"]
-        except ClientError as error:
-            if error.response["Error"].get("Code") != "ParameterNotFound":
-                raise
+            entries = list(aws.paginated(ssm, "get_parameter_history", "Parameters", Name=name))
+        except ssm.exceptions.ParameterNotFound:
+            return
     entries.sort(key=lambda version: version["Version"], reverse=True)
     for entry in entries:
         try:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from kiln.base.errors import operation_failed
 from kiln.base.paths import ROOT
 from kiln.base.templates import render
 from kiln.cloud import aws, iam
@@ -21,31 +20,22 @@ _ITEM_BUILDSPEC = "deploy/nightly-item.buildspec.yaml"
 
 
 def run_batch(
-    target: Target,
-    project: str,
-    commands: Mapping[str, str],
-    say: Say,
-    pause: float = 30.0,
-) -> dict[str, str]:
-    """Run each row's command in a batch of a CodeBuild project, and once more those that failed;
-    return CodeBuild's status of each row."""
-    client = aws.codebuild(target)
+    target: Target, project: str, commands: Mapping[str, str], say: Say, pause: float = 30.0
+) -> None:
+    """Run each row's command in a batch of a CodeBuild project, and once more those that failed."""
+    client = aws.client("codebuild", target)
     request = {"projectName": project, "buildspecOverride": batch_buildspec(commands)}
-    with aws.explained(f"the batch of {project} could not be started"):
-        started = client.start_build_batch(**request)
-    batch = str(started["buildBatch"]["id"])
-    say(f"CodeBuild batch {batch}: {len(commands)} rows")
-    ended, status = _wait(client, batch, commands, say, pause)
-    # "Only batch builds that have failed can be retried", not one that was stopped:
-    # https://docs.aws.amazon.com/codebuild/latest/APIReference/API_RetryBuildBatch.html
-    if status == "FAILED":
-        say("retries what failed: each item continues where it ended")
-        with aws.explained(f"the batch {batch} could not be tried again"):
+    with aws.explained(f"the batch of {project} could not be run"):
+        batch = str(client.start_build_batch(**request)["buildBatch"]["id"])
+        say(f"CodeBuild batch {batch}: {len(commands)} rows")
+        status = _status_at_end(client, batch, pause)
+        # "Only batch builds that have failed can be retried", not one that was stopped:
+        # https://docs.aws.amazon.com/codebuild/latest/APIReference/API_RetryBuildBatch.html
+        if status == "FAILED":
+            say("retries what failed: each item continues where it ended")
             again = client.retry_build_batch(id=batch, retryType="RETRY_FAILED_BUILDS")
-        ended, _ = _wait(client, str(again["buildBatch"]["id"]), commands, say, pause)
-    elif status != "SUCCEEDED":
-        say(f"CodeBuild ended the batch as {_words(status)}: nothing is run once more")
-    return ended
+            status = _status_at_end(client, str(again["buildBatch"]["id"]), pause)
+    say(f"CodeBuild ended the batch as {status.lower().replace('_', ' ')}")
 
 
 def batch_buildspec(commands: Mapping[str, str]) -> str:
@@ -64,32 +54,17 @@ def batch_buildspec(commands: Mapping[str, str]) -> str:
     return json.dumps({"version": 0.2, "batch": {"fast-fail": False, "build-list": items}})
 
 
-def _wait(
-    client: Any, batch: str, rows: Mapping[str, str], say: Say, pause: float
-) -> tuple[dict[str, str], str]:
-    """Return the status of each row when the batch has ended, and the batch's own; say each change
-    on the way."""
-    statuses = dict.fromkeys(rows, "NOT_STARTED")
-    names = {f"row_{number}": row for number, row in enumerate(rows)}
+def _status_at_end(client: Any, batch: str, pause: float) -> str:
+    """Return the status of a batch when it has ended.
+
+    https://docs.aws.amazon.com/codebuild/latest/APIReference/API_BuildBatch.html
+    """
     while True:
-        with aws.explained(f"the batch {batch} could not be looked up"):
-            batches = client.batch_get_build_batches(ids=[batch])["buildBatches"]
-        if not batches:
-            raise operation_failed(f"CodeBuild has no batch {batch} any more")
-        for group in batches[0].get("buildGroups", []):
-            row = names.get(group.get("identifier"))
-            status = group.get("currentBuildSummary", {}).get("buildStatus")
-            if row and status and statuses[row] != status:
-                statuses[row] = status
-                say(f"{row}: {_words(status)}")
-        # https://docs.aws.amazon.com/codebuild/latest/APIReference/API_BuildBatch.html
-        if batches[0]["buildBatchStatus"] != "IN_PROGRESS":
-            return statuses, str(batches[0]["buildBatchStatus"])
+        (found,) = client.batch_get_build_batches(ids=[batch])["buildBatches"]
+        status = str(found["buildBatchStatus"])
+        if status != "IN_PROGRESS":
+            return status
         time.sleep(pause)
-
-
-def _words(status: str) -> str:
-    return status.lower().replace("_", " ")
 
 
 def codebuild_text() -> str:

@@ -3,10 +3,8 @@ what is there already is found by its tags and not made twice."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
@@ -38,20 +36,13 @@ def copy_everywhere(
 
     images = in_regions(regions, start)
     for region in (each for each in images if each != source.region):
-        there = target.in_region(region)
         say(f"{region}: waits for {images[region]}")
-        if not _wait(there, images[region]):
-            images[region] = _start_copy(there, source, line, settings, anew=True)
-            say(f"{region}: that copy was deregistered; waits for {images[region]}")
-            if not _wait(there, images[region]):
-                raise operation_failed(f"the copy {images[region]} in {region} is gone")
+        _wait(target.in_region(region), images[region])
         say(f"{region}: {images[region]} is available")
     return images
 
 
-def _start_copy(
-    target: Target, source: Image, line: str, settings: Publish, *, anew: bool = False
-) -> str:
+def _start_copy(target: Target, source: Image, line: str, settings: Publish) -> str:
     """Start a copy in the target's region, or find the one that is there; return its id.
 
     Its tags are the source's, and `kiln:source-image`; its snapshots carry the run's id.
@@ -77,6 +68,8 @@ def _start_copy(
         "SourceImageId": source.ami_id,
         "SourceRegion": source.region,
         "CopyImageTags": True,
+        # New for each copy: EC2 answers the token of one that was deregistered with its id.
+        "ClientToken": uuid4().hex,
         "TagSpecifications": [
             {"ResourceType": "image", "Tags": _as_tags(mine)},
             {"ResourceType": "snapshot", "Tags": _as_tags({**theirs, **mine})},
@@ -86,17 +79,12 @@ def _start_copy(
         wanted |= {"Encrypted": True, "KmsKeyId": key}
     if settings.copy_minutes:
         wanted["SnapshotCopyCompletionDurationMinutes"] = settings.copy_minutes
-    # EC2 may not list a copy at once: sent again, by another run too, the request makes no second
-    # one. `anew`: the copy was deregistered, and EC2 answers its token with its id.
-    # https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html
-    same = json.dumps([wanted, target.region], sort_keys=True).encode()
-    wanted["ClientToken"] = uuid4().hex if anew else sha256(same).hexdigest()
     with aws.explained(f"{source.ami_id} could not be copied to {target.region}"):
         return str(aws.ec2(target).copy_image(**wanted)["ImageId"])
 
 
-def _wait(target: Target, ami_id: str) -> bool:
-    """Wait until a copy is available; False if it is gone. EC2 may not show it at once."""
+def _wait(target: Target, ami_id: str) -> None:
+    """Wait until a copy is available. EC2 may not show it at once."""
     ec2 = aws.ec2(target)
     waits = {"image_exists": 600, "image_available": _COPY_TIMEOUT}
     try:
@@ -106,15 +94,13 @@ def _wait(target: Target, ami_id: str) -> bool:
                 ec2.get_waiter(state).wait(ImageIds=[ami_id], WaiterConfig=often)  # type: ignore[call-overload]
     except KilnError:
         image = find_image(target, ami_id)
-        if image is None:
-            return False
-        if image.state in ("pending", "available"):
+        if image and image.state in ("pending", "available"):
             raise
+        state = f"is {image.state}: {image.reason}" if image else "is gone"
         raise operation_failed(
-            f"the copy {ami_id} in {target.region} is {image.state}: {image.reason}",
+            f"the copy {ami_id} in {target.region} {state}",
             hint="publish again makes another one; ./invoke sweep removes the failed one",
         ) from None
-    return True
 
 
 def _as_tags(tags: Mapping[str, str]) -> list[Any]:
@@ -128,19 +114,16 @@ def wanted_tags(source: Image, line: str) -> dict[str, str]:
 
 
 def prepare_image(
-    target: Target, image: Image, source: Image, line: str, settings: Publish, say: Say
+    target: Target, image: Image, tags: Mapping[str, str], settings: Publish, say: Say
 ) -> None:
     """Set what a published image has besides its content: tags, permissions, IMDSv2, description,
     deregistration protection, deprecation date."""
     ec2 = aws.ec2(target)
-    tags = wanted_tags(source, line)
-    lacking = {key: value for key, value in tags.items() if image.tags.get(key) != value}
     with aws.explained(f"{image.ami_id} could not be prepared in {target.region}"):
-        if lacking:
-            ec2.create_tags(Resources=[image.ami_id], Tags=_as_tags(lacking))
+        ec2.create_tags(Resources=[image.ami_id], Tags=_as_tags(tags))
         if not image.imds_v2:
             ec2.modify_image_attribute(ImageId=image.ami_id, ImdsSupport={"Value": "v2.0"})
-        about = f"{source.tags[RECIPE]}, verified, by AMI Kiln"
+        about = f"{tags[RECIPE]}, verified, by AMI Kiln"
         ec2.modify_image_attribute(ImageId=image.ami_id, Description={"Value": about})
         protect_and_date(target, image, settings)
     share_as_declared(target, image, settings.share, say)
@@ -161,8 +144,10 @@ def not_ready(target: Target, ami_id: str, tags: Mapping[str, str], settings: Pu
     if not image.protected:
         wrong.append("it is not protected from deregistration")
     wrong += _other_keys(target, image, settings.kms_keys.get(target.region))
-    has = permissions(target, image)
-    wrong += [*missing(has, settings.share), *undeclared(has, settings.share)]
+    for resource, who in permissions(target, image).items():
+        if who != _declared(resource, settings.share):
+            users = ", ".join(sorted(who)) or "nobody"
+            wrong.append(f"not as `share` declares, {users} may use {resource}")
     return [f"{ami_id}: {reason}" for reason in wrong]
 
 
@@ -180,7 +165,9 @@ def _is_key(target: Target, used: str, wanted: str) -> bool:
     if "alias/" not in wanted:
         return False
     with aws.explained(f"the KMS key {wanted} could not be looked up in {target.region}"):
-        return bool(used == aws.kms(target).describe_key(KeyId=wanted)["KeyMetadata"]["Arn"])
+        return bool(
+            used == aws.client("kms", target).describe_key(KeyId=wanted)["KeyMetadata"]["Arn"]
+        )
 
 
 # Permissions
@@ -212,27 +199,11 @@ def _declared(resource: str, share: Share) -> set[str]:
 def undeclared(has: Permissions, share: Share) -> list[str]:
     """Return what is open beyond the declaration, in words."""
     return [
-        f"{_user(who)} may {_use(resource)}"
+        f"{'everybody' if who == 'all' else f'account {who}' if who.isdigit() else who} may "
+        f"{'read' if resource.startswith('snap-') else 'launch'} {resource}"
         for resource, each in has.items()
         for who in sorted(each - _declared(resource, share))
     ]
-
-
-def missing(has: Permissions, share: Share) -> list[str]:
-    """Return what the declaration opens and EC2 does not, in words."""
-    return [
-        f"{_user(who)} may not {_use(resource)}"
-        for resource, each in has.items()
-        for who in sorted(_declared(resource, share) - each)
-    ]
-
-
-def _user(who: str) -> str:
-    return f"account {who}" if who.isdigit() else "everybody" if who == "all" else who
-
-
-def _use(resource: str) -> str:
-    return f"{'read' if resource.startswith('snap-') else 'launch'} {resource}"
 
 
 def share_as_declared(
@@ -240,16 +211,13 @@ def share_as_declared(
 ) -> None:
     """Bring the permissions of an AMI and its snapshots to what is declared; each removal is said
     before it is done."""
-    ec2 = aws.ec2(target)
-    has = permissions(target, image)
+    ec2, has = aws.ec2(target), permissions(target, image)
     for what in undeclared(has, share):
         say(f"{target.region}: {what}, which `share` does not declare: takes that back")
     for resource, present in has.items():
         declared = _declared(resource, share)
         sets = {"Add": set() if only_remove else declared - present, "Remove": present - declared}
-        changes: Any = {
-            name: list(map(_permission, sorted(who))) for name, who in sets.items() if who
-        }
+        changes: Any = {name: [*map(_permission, sorted(who))] for name, who in sets.items() if who}
         if not changes:
             continue
         whom = ", ".join(sorted(set().union(*sets.values())))

@@ -17,7 +17,6 @@ from kiln.matrix.load import default_publishing, load_publishing, load_recipes
 from kiln.matrix.model import Publish
 from kiln.publish import channels
 from kiln.publish.channels import Held, Release
-from kiln.publish.copies import permissions, undeclared
 from kiln.publish.regions import in_regions, named_regions, require_regions
 
 
@@ -93,20 +92,12 @@ def published_regions(publishing: Mapping[str, Publish]) -> list[str]:
     return require_regions(names, "`publish.regions`:")
 
 
-def with_published(regions: Sequence[str], target: Target) -> list[str]:
-    """Return these regions and those to which what channels hold was published."""
-    releases = (holding.release for holding in channels.all_held(target))
-    named = (region for release in releases if release for region in release.images)
-    return list(dict.fromkeys([*regions, *named]))
-
-
 @dataclass(frozen=True)
 class ChannelRow:
     """What a channel of a line holds in a region.
 
     `verified` is what the AMI's own tag says there; `age_days` is since the AMI was built. `drift`
     says in words how the region differs from the one it was published from; empty if it does not.
-    `opened` says who may use the AMI though `share` does not declare it, as far as it was asked.
     """
 
     line: str
@@ -120,7 +111,6 @@ class ChannelRow:
     age_days: float | None
     since: str
     drift: str
-    opened: tuple[str, ...] = ()
 
 
 def channel_rows(
@@ -130,7 +120,6 @@ def channel_rows(
     *,
     only: bool = False,
     line: str | None = None,
-    with_opened: bool = False,
 ) -> list[ChannelRow]:
     """Return every channel of every line, or of one, in the target's region and in `regions`.
 
@@ -153,8 +142,6 @@ def channel_rows(
         for held in home if region == target.region else channels.all_held(there, line):
             image, release = images.get(held.image_id), held.release
             age = utc_now() - read_time(release.built) if release else None
-            share = settings.get(held.line, Publish()).share
-            opened = undeclared(permissions(there, image), share) if with_opened and image else ()
             found.append(
                 ChannelRow(
                     line=held.line,
@@ -168,7 +155,6 @@ def channel_rows(
                     age_days=round(age.total_seconds() / 86400, 1) if age is not None else None,
                     since=as_time(held.since),
                     drift=_drift(held, at_home.get((held.line, held.channel)), image, target),
-                    opened=tuple(opened),
                 )
             )
         return found

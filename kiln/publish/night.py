@@ -12,19 +12,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ValidationError
-
-from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.paths import build_dir
 from kiln.base.recipe import Recipe
 from kiln.base.tags import INPUT_DIGEST, RECIPE, RECIPE_DIGEST, SOURCE_AMI, VERIFIED, says_verified
 from kiln.base.templates import render
 from kiln.base.vocabulary import as_stamp, printable, read_time, utc_now
-from kiln.cloud import aws, parents
-from kiln.cloud.images import Image, own_images
+from kiln.cloud import aws
+from kiln.cloud.images import Image, ParentNotFoundError, own_images, parent_finder
 from kiln.cloud.target import Target
 from kiln.pipeline import plan as planning
 from kiln.pipeline.build import Outcome
@@ -84,12 +81,12 @@ def plan_night(lines: Iterable[Line], target: Target) -> list[DueRow]:
     """
     images = own_images(target)
     held = {(holding.line, holding.channel): holding for holding in channels.all_held(target)}
-    find, options = parents.once(), Options(aws_flags={"region": target.region})
+    find, options = parent_finder(), Options(aws_flags={"region": target.region})
     rows = []
     for line in lines:
         try:
             plan = planning.plan_build(line.recipe, target, options, find=find)
-        except parents.ParentNotFoundError as error:
+        except ParentNotFoundError as error:
             rows.append(DueRow(line, "fail", error.message))
             continue
         rows.append(_due(line, plan, images, held.get((line.name, line.settings.channels[0]))))
@@ -210,15 +207,9 @@ def _published(
         done = publish(row.line, str(made.ami_id))
     except KilnError as error:
         return replace(made, action="failed", why=f"not published: {error.message}")
-    seconds = round((made.seconds or 0) + time.monotonic() - began, 1)
-    release = done.release
-    return replace(
-        made,
-        channel=release.channel,
-        seconds=seconds,
-        verdict=release.verdict,
-        changed=done.changed,
-    )
+    seconds, release = (made.seconds or 0) + time.monotonic() - began, done.release
+    made = replace(made, channel=release.channel, verdict=release.verdict, changed=done.changed)
+    return replace(made, seconds=round(seconds, 1))
 
 
 def finish_night(
@@ -237,15 +228,8 @@ def finish_night(
             ours = record if record and record.ami_id == row.ami_id else None
             if ours or row.name in planned:
                 made = _of_record(row, ours) if ours else result
-                why = planned.get(row.name, row.why)
-                result = replace(
-                    result,
-                    action="built",
-                    why=why,
-                    seconds=made.seconds,
-                    checks=made.checks,
-                    usd=made.usd,
-                )
+                result = replace(result, action="built", why=planned.get(row.name, row.why))
+                result = replace(result, seconds=made.seconds, checks=made.checks, usd=made.usd)
         elif row.due and record and record.status != "verified":
             result = _of_record(row, record)
         results.append(result)
@@ -314,25 +298,12 @@ def newest_builds(
     return builds
 
 
-class _Item(BaseModel):
-    row: Annotated[str, vocabulary.RECIPE_NAME]
-    why: str
-
-
-class _Night(BaseModel):
-    items: list[_Item]
-
-
 def read_plan(path: Path) -> dict[str, str]:
     """Return row → why it was due, of what `nightly.plan --json` printed."""
     try:
-        items = _Night.model_validate(document(path)).items
-    except ValidationError:
-        raise KilnError(
-            f"{path}: not a plan of a night: `items` is not a list of rows, each with a reason",
-            hint="./invoke nightly.plan --json > plan.json writes one",
-        ) from None
-    return {item.row: item.why for item in items}
+        return {str(item["row"]): str(item["why"]) for item in document(path)["items"]}
+    except (KeyError, TypeError):
+        raise KilnError(f"{path}: not what ./invoke nightly.plan --json prints") from None
 
 
 # The report: for a terminal, as JSON, as Markdown for a job summary, as HTML
@@ -374,7 +345,7 @@ def send_report(target: Target, topic: str, results: Sequence[RowResult]) -> Non
     # SNS takes a message for a topic in the topic's own region alone.
     there = target.in_region(topic.split(":")[3])
     with aws.explained(f"the report could not be sent to {topic}"):
-        aws.sns(there).publish(
+        aws.client("sns", there).publish(
             TopicArn=topic,
             Subject=f"AMI Kiln, nightly: {night_counts(results)}"[:_SUBJECT],
             Message=printable(report_text(results)).encode()[:_MESSAGE].decode(errors="ignore"),

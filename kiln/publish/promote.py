@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.tags import VERIFIED, says_verified
@@ -28,6 +27,7 @@ from kiln.publish.regions import Say, answering, in_regions
 # AMI up, and if it does not find it, it leaves the parameter as it was.
 # https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_PutParameter.html (DataType)
 _READS = 30
+_TEMPLATE_VERSIONS = "LaunchTemplateVersions"
 
 
 @dataclass(frozen=True)
@@ -183,8 +183,9 @@ def _default_version(target: Target, release: Release, name: str) -> int:
     A version with that image is used again, so that a rollback restores the former default.
     """
     ec2, image_id = aws.ec2(target), release.images[target.region]
-    pages = ec2.get_paginator("describe_launch_template_versions").paginate(LaunchTemplateName=name)
-    versions: list[Any] = [each for page in pages for each in page["LaunchTemplateVersions"]]
+    every = {"LaunchTemplateName": name}
+    found = aws.paginated(ec2, "describe_launch_template_versions", _TEMPLATE_VERSIONS, **every)
+    versions = list(found)
     default = next(version for version in versions if version["DefaultVersion"])
     # With any other version, settings that the owner has changed since would be lost.
     wanted = {**default["LaunchTemplateData"], "ImageId": image_id}

@@ -129,7 +129,7 @@ class _KmsSigner(AWSSigner):
     """AWSSigner with the target's credentials and region, and the key's own scheme."""
 
     def __init__(self, key_id: str, target: Target) -> None:
-        self.aws_key_id, self.client = key_id, aws.kms(target)
+        self.aws_key_id, self.client = key_id, aws.client("kms", target)
         with aws.explained(f"the KMS key {key_id} could not be read in {target.region}"):
             answer = self.client.get_public_key(KeyId=key_id)
         scheme = self._get_default_scheme(answer.get("SigningAlgorithms", []))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -128,7 +126,7 @@ def _verified_ami(
 
 def _newest_record(row: str, target: Target, ami_id: str | None) -> Record | None:
     """Return the last run that judged the wanted AMI; without an id the last of the newest verified
-    AMI, or, if none is, the newest run."""
+    AMI that is there, or, if none is, the newest run."""
     last: dict[str, Record] = {}
     for record in all_of(row):
         here = (record.target, record.region) == (target.kind, target.region)
@@ -137,12 +135,10 @@ def _newest_record(row: str, target: Target, ami_id: str | None) -> Record | Non
     if ami_id:
         return last.get(ami_id)
     verified = [record for record in last.values() if record.status == "verified"]
-    if len(verified) > 1:
-        # The newest verification may be that of an old AMI.
-        created = {image.ami_id: image.created for image in own_images(target)}
-        there = [record for record in verified if record.ami_id in created]
-        if verified[0] in there:
-            return max(there, key=lambda record: created[str(record.ami_id)])
+    # The newest verification may be that of an old AMI.
+    created = {image.ami_id: image.created for image in own_images(target)}
+    if there := [record for record in verified if record.ami_id in created]:
+        return max(there, key=lambda record: created[str(record.ami_id)])
     return next(iter([*verified, *last.values()]), None)
 
 
@@ -164,7 +160,7 @@ def _prepare(
         image = find_image(there, images[region])
         if image is None:
             return [f"{images[region]} is not there any more"]
-        copies.prepare_image(there, image, source, line.name, line.settings, say)
+        copies.prepare_image(there, image, tags, line.settings, say)
         for _ in range(_READS):
             lacking = copies.not_ready(there, images[region], tags, line.settings)
             if not lacking:
@@ -196,5 +192,4 @@ def _installed(versions: dict[str, Any]) -> Installed:
         efa=found.get("efa"),
         # Amazon Linux's name and Debian's.
         glibc=packages.get("glibc") or packages.get("libc6"),
-        digest=hashlib.sha256(json.dumps(versions, sort_keys=True).encode()).hexdigest(),
     )

@@ -23,20 +23,22 @@ from kiln.publish.channels import Held, Release
 from kiln.publish.copies import permissions, undeclared
 from kiln.publish.regions import in_regions
 
-RetireStep = Literal["deprecate", "disable", "deregister"]
+RetireStep = Literal["deprecate", "disable", "deregister", "keep"]
 _KEEP = 2
 # A launch in the first hour is the verification; one in the last days is a use.
 _VERIFYING = timedelta(hours=1)
 _LATELY = timedelta(days=7)
 # An older report of an AMI's users is of another day, and is asked for again.
 _FRESH = timedelta(days=2)
+# What a channel holds in a region, and the releases that it has held there, newest first.
+_Moves = tuple[Held, Sequence[Release]]
 # The keys of long answers.
 _ENTRIES, _VERSIONS = "ImageUsageReportEntries", "LaunchTemplateVersions"
 
 
 @dataclass(frozen=True)
 class Going:
-    """The next step of an AMI, and why. `error` is why it could not be done; "" otherwise."""
+    """The next step of an AMI, or "keep", and why. `error` is why the step could not be done."""
 
     ami_id: str
     region: str
@@ -46,20 +48,11 @@ class Going:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """An AMI that stays, and why."""
-
-    ami_id: str
-    region: str
-    why: str
-
-
-@dataclass(frozen=True)
 class Retirement:
     """What would go, what stays, and who may use what though the matrix does not declare it."""
 
     would: tuple[Going, ...]
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[Going, ...] = ()
     opened: tuple[str, ...] = ()
 
 
@@ -68,41 +61,47 @@ def plan_retirement(
     regions: Sequence[str],
     settings: Mapping[str, Publish],
     *,
+    only: bool = True,
     ask: bool = False,
 ) -> Retirement:
-    """Return the next step of every AMI of AMI Kiln in these regions, the target's first.
+    """Return the next step of every AMI of AMI Kiln in these regions, the target's first; unless
+    `only`, also in those of the releases that its channels hold.
 
     `settings` are those of each line and row of the matrix; what it no longer has gets those of
     "", the defaults. With `ask`, EC2 is asked to report who uses a shared AMI, if no report is
     fresh. A region that does not answer is an error: then nobody knows what is unused.
     """
-    everywhere = list(dict.fromkeys([target.region, *regions]))
+    home = [] if only else [held.release for held in channels.all_held(target) if held.release]
+    released = (region for release in home for region in release.images)
+    everywhere = list(dict.fromkeys([target.region, *regions, *released]))
+
     # Each region's own: a line may be baked in another region than the target's.
-    moves = in_regions(everywhere, lambda region: _moves(target.in_region(region)))
-    held = _held([move for region in everywhere for move in moves[region]], settings)
+    def moves_in(region: str) -> list[_Moves]:
+        there = target.in_region(region)
+        return [
+            (holding, list(channels.past(there, holding.line, holding.channel)))
+            for holding in channels.all_held(there)
+        ]
 
-    def plan(region: str) -> Retirement:
-        return _plan_region(target.in_region(region), held, settings, ask=ask)
-
-    plans = in_regions(everywhere, plan).values()
+    moves = in_regions(everywhere, moves_in)
+    held = _held([move for each in moves.values() for move in each], settings)
+    plans = in_regions(
+        everywhere, lambda region: _plan_region(target.in_region(region), held, settings, ask)
+    ).values()
+    fates = [fate for each, _ in plans for fate in each]
     return Retirement(
-        tuple(step for each in plans for step in each.would),
-        tuple(step for each in plans for step in each.kept),
-        tuple(what for each in plans for what in each.opened),
+        tuple(fate for fate in fates if fate.step != "keep"),
+        tuple(fate for fate in fates if fate.step == "keep"),
+        tuple(what for _, opened in plans for what in opened),
     )
 
 
 def _plan_region(
-    target: Target,
-    held: Mapping[tuple[str, str], str],
-    settings: Mapping[str, Publish],
-    *,
-    ask: bool,
-) -> Retirement:
+    target: Target, held: Mapping[tuple[str, str], str], settings: Mapping[str, Publish], ask: bool
+) -> tuple[list[Going], list[str]]:
     region, images = target.region, sorted(own_images(target), key=lambda image: image.created)
     users = users_of(target, [image.ami_id for image in images])
-    going: list[Going] = []
-    kept: list[Kept] = []
+    fates: list[Going] = []
     opened: list[str] = []
     for image in images:
         # Of its line; of its row, as long as it was not published; the defaults.
@@ -110,30 +109,52 @@ def _plan_region(
         chosen = settings[str(names[0])] if names else Publish()
         has = permissions(target, image)
         opened += [f"{region}: {what}" for what in undeclared(has, chosen.share)]
-        # Whatever `share` says: the matrix may have dropped the line or stopped sharing it.
-        guard = (
+        step, not_due = _next_step(image, chosen)
+        stays = (
             held.get((region, image.ami_id))
             or _guarded(image, users.get(image.ami_id, []))
-            or _not_yet(image, chosen)
-            or _launched_lately(image)
+            or not_due
+            # Whatever `share` says: the matrix may have dropped the line or stopped sharing it.
             or (used_elsewhere(target, image.ami_id, ask=ask) if any(has.values()) else "")
         )
-        if guard:
-            kept.append(Kept(image.ami_id, region, guard))
-        else:
-            going.append(_next(image))
-    return Retirement(tuple(going), tuple(kept), tuple(opened))
+        goes = f"{image.name}: no channel holds it, nothing uses it"
+        fates.append(Going(image.ami_id, region, "keep" if stays else step, stays or goes))
+    return fates, opened
 
 
-# What a channel holds in a region, and the releases that it has held there, newest first.
-_Moves = tuple[Held, Sequence[Release]]
+def _guarded(image: Image, users: Sequence[str]) -> str:
+    launched = image.launched
+    if users:
+        more = f" and {len(users) - 3} more" if len(users) > 3 else ""
+        return f"used by {', '.join(users[:3])}{more}"
+    if image.kept_by_tag:
+        return "tagged kiln:keep"
+    if image.protected and image.retiring:
+        return "protected from deregistration by somebody since it was deprecated"
+    if image.protected and image.line is None:
+        return "protected from deregistration"
+    if launched and launched - image.created >= _VERIFYING and utc_now() - launched < _LATELY:
+        return f"launched on {launched:%Y-%m-%d}"
+    return ""
 
 
-def _moves(there: Target) -> list[_Moves]:
-    return [
-        (holding, list(channels.past(there, holding.line, holding.channel)))
-        for holding in channels.all_held(there)
-    ]
+def _next_step(image: Image, settings: Publish) -> tuple[RetireStep, str]:
+    """Return the next step, and why it is not due. `retire` takes an AMI from nobody without
+    `deregister_after`: one that is only deprecated still launches."""
+    step: RetireStep = "deregister" if image.state == "disabled" else "disable"
+    setting, days = "deregister_after", settings.deregister_after
+    if not image.retiring:
+        step, setting, days = "deprecate", "deprecate_after", settings.deprecate_after
+    elif step == "disable" and days:
+        days = 1
+    if days is None:
+        return step, f"without {setting} nothing will {step} it"
+    try:
+        since = read_time(image.tags[RETIRING]) if image.retiring else image.created
+    except ValueError:
+        return step, f"its tag {RETIRING} is not the date of a step"
+    due = since + timedelta(days=days)
+    return step, f"next step: {step}, on {due:%Y-%m-%d} or later" if utc_now() < due else ""
 
 
 def _held(moves: Sequence[_Moves], settings: Mapping[str, Publish]) -> dict[tuple[str, str], str]:
@@ -145,73 +166,15 @@ def _held(moves: Sequence[_Moves], settings: Mapping[str, Publish]) -> dict[tupl
         # After a rollback the next one goes further back than the newest releases.
         came = channels.arrival(past, holding.image_id, holding.region)
         why = f"{holding.channel} of {holding.line} could be rolled back to it"
-        for release in (*_newest(past, keep), *_newest(past[came:], keep)):
-            stays.update(dict.fromkeys(release.images.items(), why))
+        for since in (past, past[came:]):
+            names = list(dict.fromkeys(release.ami_name for release in since))[:keep]
+            for release in since:
+                if release.ami_name in names:
+                    stays.update(dict.fromkeys(release.images.items(), why))
     for holding, _ in moves:
         why = f"{holding.channel} of {holding.line} holds it"
         stays[holding.region, holding.image_id] = why
     return stays
-
-
-def _newest(past: Sequence[Release], keep: int) -> list[Release]:
-    """Return the moves of the newest `keep` releases."""
-    names = list(dict.fromkeys(release.ami_name for release in past))[:keep]
-    return [release for release in past if release.ami_name in names]
-
-
-def _guarded(image: Image, users: Sequence[str]) -> str:
-    if users:
-        more = f" and {len(users) - 3} more" if len(users) > 3 else ""
-        return f"used by {', '.join(users[:3])}{more}"
-    if image.kept_by_tag:
-        return "tagged kiln:keep"
-    if image.protected and image.retiring:
-        return "protected from deregistration by somebody since it was deprecated"
-    if image.protected and image.line is None:
-        return "protected from deregistration"
-    return ""
-
-
-def _step(image: Image) -> RetireStep:
-    if not image.retiring:
-        return "deprecate"
-    return "deregister" if image.state == "disabled" else "disable"
-
-
-def _not_yet(image: Image, settings: Publish) -> str:
-    """Return why the next step is not due. `retire` takes an AMI from nobody without
-    `deregister_after`: one that is only deprecated still launches."""
-    step = _step(image)
-    setting, days = "deregister_after", settings.deregister_after
-    if step == "deprecate":
-        setting, days = "deprecate_after", settings.deprecate_after
-    elif step == "disable" and days:
-        days = 1
-    if days is None:
-        return f"without {setting} nothing will {step} it"
-    try:
-        since = image.created if step == "deprecate" else read_time(image.tags[RETIRING])
-    except ValueError:
-        return f"its tag {RETIRING} is not the date of a step"
-    due = since + timedelta(days=days)
-    return f"next step: {step}, on {due:%Y-%m-%d} or later" if utc_now() < due else ""
-
-
-def _launched_lately(image: Image) -> str:
-    launched = image.launched
-    if launched is None or launched - image.created < _VERIFYING:
-        return ""
-    return f"launched on {launched:%Y-%m-%d}" if utc_now() - launched < _LATELY else ""
-
-
-def _next(image: Image) -> Going:
-    step = _step(image)
-    why = f"{image.name}: no channel holds it, nothing uses it"
-    if step != "deprecate":
-        why += f"; {'deprecated' if step == 'disable' else 'disabled'} {image.tags[RETIRING]}"
-    if step == "deregister" and image.snapshots:
-        why += f", with {len(image.snapshots)} snapshots"
-    return Going(image.ami_id, image.region, step, why)
 
 
 def retire(target: Target, plan: Retirement) -> Retirement:
@@ -232,7 +195,7 @@ def retire(target: Target, plan: Retirement) -> Retirement:
             holding = next((each for each in held if each.image_id == image.ami_id), None)
             if holding:
                 why = f"{holding.channel} of {holding.line} has come to hold it"
-                kept.append(Kept(going.ami_id, going.region, why))
+                kept.append(replace(going, step="keep", why=why))
                 continue
             _do(there, going.step, image)
             done.append(going)
@@ -255,7 +218,7 @@ def _do(target: Target, step: RetireStep, image: Image) -> None:
             # The date first: after an interruption the AMI waits too long, and not too short.
             ec2.create_tags(**dated)
             ec2.disable_image(ImageId=ami_id)
-        else:
+        elif step == "deregister":
             answer = ec2.deregister_image(ImageId=ami_id, DeleteAssociatedSnapshots=True)
             aws.ssm(target).delete_parameters(Names=[channels.statement_parameter(ami_id)])
             # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DeleteSnapshotReturnCode.html
@@ -320,7 +283,7 @@ def _value(target: Target, name: str) -> str:
 
 def _resources(target: Target) -> Iterator[tuple[Any, str]]:
     """Yield what can name an AMI in the target's region, and what it is called."""
-    ec2, scaling = aws.ec2(target), aws.autoscaling(target)
+    ec2, scaling = aws.ec2(target), aws.client("autoscaling", target)
     for reservation in aws.paginated(ec2, "describe_instances", "Reservations"):
         for instance in reservation["Instances"]:
             if instance["State"]["Name"] != "terminated":
@@ -372,21 +335,18 @@ def used_elsewhere(target: Target, image_id: str, *, ask: bool) -> str:
 
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/your-ec2-ami-usage.html
     """
-    ec2 = aws.ec2(target)
+    ec2, kinds = aws.ec2(target), ("ec2:Instance", "ec2:LaunchTemplate")
     with aws.explained(f"who uses {image_id} could not be asked in {target.region}"):
         reports = ec2.describe_image_usage_reports(ImageIds=[image_id])["ImageUsageReports"]
         fresh = [each for each in reports if each["CreationTime"] > utc_now() - _FRESH]
         ready = [each for each in fresh if each["State"] == "available"]
-        if not ready:
-            if ask and not fresh:
-                kinds: Any = [
-                    {"ResourceType": "ec2:Instance"},
-                    {"ResourceType": "ec2:LaunchTemplate"},
-                ]
-                ec2.create_image_usage_report(ImageId=image_id, ResourceTypes=kinds)
-            if ask or fresh:
-                return "shared: EC2 makes a report of its users; run retire again later"
+        if not ready and not fresh and not ask:
             return "shared: who uses it is not known; --apply asks EC2 for a report"
+        if not ready:
+            if not fresh:
+                types: Any = [{"ResourceType": kind} for kind in kinds]
+                ec2.create_image_usage_report(ImageId=image_id, ResourceTypes=types)
+            return "shared: EC2 makes a report of its users; run retire again later"
         newest = max(ready, key=lambda report: report["CreationTime"])["ReportId"]
         entries = aws.paginated(
             ec2, "describe_image_usage_report_entries", _ENTRIES, ReportIds=[newest]

@@ -3,14 +3,14 @@ monthly cost of an instance's metrics."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.versions import at_least
+from kiln.base.vocabulary import Form
 from kiln.facts import instance, table
 
 
@@ -29,50 +29,121 @@ def profile_metrics(profile: str) -> tuple[str, ...]:
     """The measurements of a named profile. `full` is all, `none` is events without metrics."""
     every = telemetry_facts()["gpu_metrics"]["names"]
     named = {**telemetry_facts()["profiles"], "full": every, "none": ()}
-    if profile not in named:
-        raise ValueError(f"unknown telemetry profile {profile!r}; {did_you_mean(profile, named)}")
+    _known("telemetry profile", (profile,), named)
     return tuple(named[profile])
 
 
+def _known(what: str, names: Iterable[Any], choices: Iterable[Any]) -> None:
+    for name in names:
+        if name not in choices:
+            raise ValueError(f"unknown {what} {name!r}; {did_you_mean(name, choices)}")
+
+
+def _among(what: str, choices: Callable[[dict[str, Any]], Iterable[Any]]) -> AfterValidator:
+    """Require that a value, or each of a list once, is among these of the agent's facts."""
+
+    def check(value: Any) -> Any:
+        several = isinstance(value, tuple)
+        _known(what, value if several else (value,), choices(telemetry_facts()))
+        return _each_once(value) if several else value
+
+    return AfterValidator(check)
+
+
+def _each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(set(values)) != len(values):
+        raise ValueError("a value is listed twice")
+    return values
+
+
+_MEASUREMENTS = _among("GPU measurement", lambda facts: facts["gpu_metrics"]["names"])
+
+
+def _profile(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    if not value:
+        raise ValueError("empty list of measurements; write `profile: none` instead")
+    if isinstance(value, str):
+        profile_metrics(value)
+    else:
+        _known("GPU measurement", value, telemetry_facts()["gpu_metrics"]["names"])
+    return value
+
+
+def _sets_once(sets: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+    _each_once(tuple(frozenset(_each_once(names)) for names in sets))
+    return sets
+
+
+def _interval(seconds: int) -> int:
+    limits = telemetry_facts()["interval"]
+    if not limits["min"] <= seconds <= limits["max"]:
+        raise ValueError(
+            f"interval {seconds} is out of range; the agent takes {limits['min']} to "
+            f"{limits['max']} seconds, 60 is usual"
+        )
+    return seconds
+
+
+# https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/cloudwatch_concepts.html
+_NAMESPACE = Form(
+    r"(?![Aa][Ww][Ss]/)(?=.*\S)[0-9A-Za-z._/#: -]+",
+    "a namespace of letters, digits, spaces and ._-/#:, which does not begin with AWS/",
+    longest=255,
+)
+# https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_CreateLogGroup.html
+_LOG_GROUP = Form(
+    r"(?!aws/)[0-9A-Za-z._/#-]+",
+    "a log group of letters, digits and ._-/#, which does not begin with aws/",
+    longest=512,
+)
+_Interval = Annotated[int, AfterValidator(_interval)]
+
+
 class Telemetry(BaseModel):
-    """What an image reports to CloudWatch. Validators raise ValueError with the nearest value."""
+    """What an image reports to CloudWatch."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    profile: str | tuple[str, ...] = "compute"
-    """`compute`, `graphics`, `full`, `none` (events only), or your own list of measurements."""
-    extra_metrics: tuple[str, ...] = ()
+    profile: Annotated[str | tuple[str, ...], AfterValidator(_profile)] = "compute"
+    """`compute`, `graphics`, `full`, `none` (events only), or a list of measurements."""
+    extra_metrics: Annotated[tuple[str, ...], _MEASUREMENTS] = ()
     """Measurements on top of a named profile, such as `temperature_gpu`."""
-    interval: int = 60
-    """Seconds between two measurements; with dcgm at most 300. Below 60 the GPU series are
+    interval: _Interval = 60
+    """Seconds between two measurements, at most 300 with `dcgm`. Below 60 the GPU series are
     high-resolution."""
-    namespace: str = "CWAgent"
+    namespace: Annotated[str, _NAMESPACE] = "CWAgent"
     """CloudWatch namespace of all series."""
-    dimensions: tuple[str, ...] = (
-        "ImageId",
-        "InstanceId",
-        "InstanceType",
-        "AutoScalingGroupName",
+    dimensions: Annotated[
+        tuple[str, ...], _among("dimension", lambda facts: facts["append_dimensions"])
+    ] = ("ImageId", "InstanceId", "InstanceType", "AutoScalingGroupName")
+    """Appended to every series; the agent can look up no others than these four."""
+    aggregate_by: Annotated[tuple[tuple[str, ...], ...], AfterValidator(_sets_once)] = (
+        ("InstanceId",),
     )
-    """Appended to every series; each is one of the four that the agent can look up."""
-    aggregate_by: tuple[tuple[str, ...], ...] = (("InstanceId",),)
-    """Dimension sets of the extra, aggregated series. Empty: none."""
-    log_group: str = "/ec2/accelerated/accel-event-log"
+    """Dimension sets of extra series over all GPUs of an instance; empty: none."""
+    log_group: Annotated[str, _LOG_GROUP] = "/ec2/accelerated/accel-event-log"
     """Where Xid and health events go; the stream is the instance's id."""
-    retention_days: int = 90
-    """-1 keeps events forever."""
-    log_class: str = "STANDARD"
-    """Class of the log group; metric filters need `STANDARD`."""
+    retention_days: Annotated[
+        int, _among("retention", lambda facts: facts["logs"]["retention_days"])
+    ] = 90
+    """A retention that CloudWatch Logs has; -1 keeps events forever."""
+    log_class: Annotated[str, _among("log class", lambda facts: facts["logs"]["classes"])] = (
+        "STANDARD"
+    )
+    """Class of the log group: `INFREQUENT_ACCESS` halves the price and allows no metric
+    filters."""
     efa: bool = False
-    """Counters of the EFA devices."""
+    """All 22 counters of the EFA devices; `aggregate_by` may then name `device`, `port` and
+    `eniId`."""
     dcgm: bool = False
-    """Utilization per MIG slice, ECC, remapped rows, encoder use, through dcgm-exporter."""
-
-    host: tuple[str, ...] = ()
-    """What the machine around the GPUs reports: of `mem`, `disk`, `diskio` and `ethtool`."""
+    """Use per MIG slice, ECC, remapped rows, encoder use, temperatures, power, PCIe replays, NVLink
+    errors and throttle reasons, through dcgm-exporter."""
+    host: Annotated[tuple[str, ...], _among("section of host", lambda facts: facts["host"])] = ()
+    """What the machine around the GPUs reports: of `mem`, `disk`, `diskio` (with local NVMe disks
+    from agent 1.300059 on) and `ethtool` (ENA's allowances)."""
     drop_original: bool = False
-    """Send only the aggregated GPU series, not those of each GPU."""
-    flush_interval: int = 60
+    """Send only the series of `aggregate_by`, none per GPU."""
+    flush_interval: _Interval = 60
     """Seconds between two calls of the agent to CloudWatch."""
 
     @property
@@ -80,90 +151,6 @@ class Telemetry(BaseModel):
         """The GPU measurements, in order, without duplicates."""
         named = self.profile if isinstance(self.profile, tuple) else profile_metrics(self.profile)
         return tuple(dict.fromkeys((*named, *self.extra_metrics)))
-
-    @field_validator("profile")
-    @classmethod
-    def _known_profile(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
-        if not value:
-            raise ValueError("empty list of measurements; write `profile: none` instead")
-        if isinstance(value, tuple):
-            return cls._known_metrics(value)
-        profile_metrics(value)
-        return value
-
-    @field_validator("extra_metrics")
-    @classmethod
-    def _known_metrics(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return _known("GPU measurement", value, telemetry_facts()["gpu_metrics"]["names"])
-
-    @field_validator("dimensions")
-    @classmethod
-    def _known_dimensions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return _once(_known("dimension", value, telemetry_facts()["append_dimensions"]))
-
-    @field_validator("host")
-    @classmethod
-    def _known_sections(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return _once(_known("section of host", value, telemetry_facts()["host"]))
-
-    @field_validator("log_class")
-    @classmethod
-    def _known_class(cls, value: str) -> str:
-        return _known("log class", (value,), telemetry_facts()["logs"]["classes"])[0]
-
-    @field_validator("aggregate_by")
-    @classmethod
-    def _each_set_once(cls, value: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
-        _once(tuple(frozenset(_once(names)) for names in value))
-        return value
-
-    @field_validator("interval", "flush_interval")
-    @classmethod
-    def _interval_in_range(cls, value: int, info: ValidationInfo) -> int:
-        limits = telemetry_facts()["interval"]
-        if not limits["min"] <= value <= limits["max"]:
-            raise ValueError(
-                f"{info.field_name} {value} is out of range; the agent takes {limits['min']} to "
-                f"{limits['max']} seconds, 60 is usual"
-            )
-        return value
-
-    @field_validator("namespace")
-    @classmethod
-    def _own_namespace(cls, value: str) -> str:
-        # https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/cloudwatch_concepts.html
-        if value.lower().startswith("aws/"):
-            raise ValueError(f"namespace {value!r} starts with AWS/, which only AWS may write to")
-        if not re.fullmatch(r"[0-9A-Za-z._/#: -]{1,255}", value) or not value.strip():
-            raise ValueError(
-                "namespace must have 1 to 255 characters: letters, digits, spaces and ._-/#:, "
-                "not spaces only"
-            )
-        return value
-
-    @field_validator("log_group")
-    @classmethod
-    def _log_group_name(cls, value: str) -> str:
-        # https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_CreateLogGroup.html
-        if not re.fullmatch(r"[0-9A-Za-z._/#-]{1,512}", value):
-            raise ValueError(
-                f"log group {value!r} must have 1 to 512 characters: letters, digits and ._-/#"
-            )
-        if value.startswith("aws/"):
-            raise ValueError(f"log group {value!r} starts with aws/, which CloudWatch Logs refuses")
-        return value
-
-    @field_validator("retention_days")
-    @classmethod
-    def _known_retention(cls, value: int) -> int:
-        allowed = telemetry_facts()["logs"]["retention_days"]
-        if value not in allowed:
-            near = min((days for days in allowed if days > 0), key=lambda days: abs(days - value))
-            raise ValueError(
-                f"CloudWatch Logs has no retention of {value} days; the nearest is {near} "
-                "(-1 keeps events forever)"
-            )
-        return value
 
     @model_validator(mode="after")
     def _settings_fit_together(self) -> Telemetry:
@@ -183,28 +170,14 @@ class Telemetry(BaseModel):
         return self
 
 
-def _known(what: str, names: tuple[str, ...], choices: Iterable[str]) -> tuple[str, ...]:
-    for name in names:
-        if name not in choices:
-            raise ValueError(f"unknown {what} {name!r}; {did_you_mean(name, choices)}")
-    return names
-
-
-def _once(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    if len(set(values)) != len(values):
-        raise ValueError("a value is listed twice")
-    return values
-
-
 # CloudWatch's price list. Amounts are text, like all decimals.
 _PRICES = "cloudwatch-prices"
-_MOST = 1_000_000
 
 
 def monthly_cost(instance_type: str, settings: Telemetry, *, instances: int = 1) -> dict[str, Any]:
     """Series, and US dollars per month, of a fleet of one instance type, before any free tier."""
-    if not 1 <= instances <= _MOST:
-        raise KilnError(f"{instances} instances have no cost", hint=f"give 1 to {_MOST}")
+    if instances < 1:
+        raise KilnError(f"{instances} instances have no cost", hint="give 1 or more")
     kind = instance(instance_type)
     # A fractional type shows its slice as one GPU.
     series = metric_series(

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kiln.base import yaml_files
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.paths import ROOT
 from kiln.base.templates import render
@@ -83,18 +82,6 @@ def stack_template(inputs: StackInputs) -> str:
 def example_text() -> str:
     """The content of deploy/gpu-telemetry.yaml: default settings, some instance types."""
     return stack_template(StackInputs(Telemetry(), _EXAMPLE_TYPES))
-
-
-def as_data(template: str) -> dict[str, Any]:
-    """A template as plain data: `!Ref x` becomes {"Ref": "x"}, `!Sub x` {"Fn::Sub": "x"}."""
-
-    def long_form(tag: str, value: Any) -> dict[str, Any]:
-        if tag == "GetAtt":
-            value = value.split(".", 1)
-        return {tag if tag == "Ref" else f"Fn::{tag}": value}
-
-    data: dict[str, Any] = yaml_files.parse_plain(template, "the template", tagged=long_form)
-    return data
 
 
 def alarms_without_data(settings: Telemetry) -> list[str]:

@@ -1,7 +1,7 @@
 """The EC2 calls that the lab answers itself.
 
 A handler takes a Request and returns the result, named as in the AWS SDKs' model of EC2, or None.
-moto parses the request and writes the answer by that model. `lab.ec2.layer` puts the handlers in
+moto parses the request and writes the answer by that model. `lab.moto.ec2` puts the handlers in
 moto's place.
 """
 

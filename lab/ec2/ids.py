@@ -31,9 +31,30 @@ _BY_PARAMETER = (
 )
 
 
+# Characters of a tag's key and value:
+# https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html#tag-restrictions
+# The words of the refusal, of a value: https://github.com/iriusrisk/GoCD-EC2-Elastic-Agent-Plugin/issues/24
+_TAG = {"key": 128, "value": 256}
+
+
+def check_tags(parameters: dict[str, Any]) -> None:
+    """Raise EC2's error for a tag that is too long, or has a key of AWS's own."""
+    tags = list(parameters.get("Tags") or [])
+    for specification in parameters.get("TagSpecifications") or []:
+        tags += specification.get("Tags") or []
+    for tag in tags:
+        for part, most in _TAG.items():
+            if len(str(tag.get(part.title()) or "")) > most:
+                text = f"Tag {part} exceeds the maximum length of {most} characters"
+                raise error("InvalidParameterValue", text)
+        if str(tag.get("Key")).lower().startswith("aws:"):
+            text = "Tag keys starting with 'aws:' are reserved for internal use"
+            raise error("InvalidParameterValue", text)
+
+
 def check(call: str, parameters: Any) -> None:
     """Raise EC2's error for the first malformed id among a call's parameters."""
-    for name, value in _ids(parameters):
+    for name, value in named(parameters):
         prefix, code = _FORMS[name]
         if name == "ImageId" and call in _BY_PARAMETER and value.startswith("resolve:ssm:"):
             continue
@@ -41,10 +62,11 @@ def check(call: str, parameters: Any) -> None:
             raise error(code, f'Invalid id: "{value}" (expecting "{prefix}-...")')
 
 
-def _ids(parameters: Any) -> Iterator[tuple[str, str]]:
+def named(parameters: Any) -> Iterator[tuple[str, str]]:
+    """The ids among a call's parameters, with the singular name of each one's parameter."""
     if isinstance(parameters, list):
         for inner in parameters:
-            yield from _ids(inner)
+            yield from named(inner)
     if not isinstance(parameters, dict):
         return
     for name, value in parameters.items():
@@ -53,4 +75,4 @@ def _ids(parameters: Any) -> Iterator[tuple[str, str]]:
         elif name.endswith("s") and name[:-1] in _FORMS and isinstance(value, list):
             yield from ((name[:-1], item) for item in value if isinstance(item, str))
         else:
-            yield from _ids(value)
+            yield from named(value)

@@ -10,7 +10,7 @@ from typing import Any
 
 from moto.core.utils import utcnow
 
-from lab.ec2 import account, filters, imaging
+from lab.ec2 import account, filters
 from lab.ec2.calls import Request, call, error, missing
 from lab.storage import volume_keys
 
@@ -59,9 +59,6 @@ def _describe(request: Request) -> dict[str, Any]:
     chosen = parameters.get("Filters") or []
     if chosen:
         amis = filters.keep("DescribeImages", amis, chosen)
-    if len(wanted) == 1:
-        for ami in amis:
-            imaging.wait_until_made(ami)
     return {"Images": amis}
 
 

@@ -8,34 +8,32 @@ import logging
 import re
 import threading
 import time
-from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
 import moto.ec2.models.amis as moto_amis
-from moto.core.responses import ActionResult
 from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError, InvalidParameterDependency
 from moto.ec2.models import ec2_backends
 
 from lab.amis import images
 from lab.ec2 import known_images
+from lab.ec2.calls import Request, call
 from lab.guests.instances import PENDING, STOP_TIMEOUT, STOPPING, LabInstance, incorrect_state
 from lab.storage import disks, volume_keys
 
 log = logging.getLogger("lab.imaging")
 
-# CreateImage's NoReboot, which moto does not pass on; lab.ec2.instances sets it for each request.
-# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateImage.html
-no_reboot: ContextVar[bool] = ContextVar("no_reboot", default=False)
-# And its BlockDeviceMappings.
-devices: ContextVar[list[dict[str, Any]]] = ContextVar("devices", default=[])  # noqa: B039
 
+@call("CreateImage", tries=True)
+def create_image(request: Request) -> dict[str, Any]:
+    """Freeze the instance's disk and register the AMI with its size and tags.
 
-def create_image(
-    backend: Any, instance_id: str, name: str, description: str, tag_specifications: list[Any]
-) -> Any:
-    """CreateImage: freeze the instance's disk and register the AMI with its size and tags."""
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateImage.html
+    """
+    backend, parameters = request.backend, request.parameters
+    instance_id, name = parameters["InstanceId"], parameters["Name"]
+    description = parameters.get("Description") or ""
     check_name(backend, name)
     instance = backend.get_instance(instance_id)
     if instance.state not in ("running", "stopped", "pending", "stopping"):
@@ -45,12 +43,14 @@ def create_image(
             "UnsupportedOperation",
             "An instance that boots its AMI's own kernel writes to no disk of the lab.",
         )
-    tags = _asked_tags(tag_specifications)
+    tags = _asked_tags(parameters.get("TagSpecifications") or [])
+    request.response.error_on_dryrun()
     launched_from = backend.amis.get(instance.image_id)
     boot_mode = launched_from.boot_mode if launched_from else None
+    ami_id = moto_amis.random_ami_id()
     ami = moto_amis.Ami(
         backend,
-        moto_amis.random_ami_id(),
+        ami_id,
         instance=instance,
         name=name,
         description=description,
@@ -59,7 +59,7 @@ def create_image(
         hypervisor="xen",
         image_location=f"{backend.account_id}/{name}",
         boot_mode=boot_mode,
-        snapshot_description=f"Created by CreateImage({instance_id}) for {{}}",
+        snapshot_description=f"Created by CreateImage({instance_id}) for {ami_id}",
     )
     ami.state = "pending"
     ami.add_tags(tags["image"])
@@ -70,7 +70,7 @@ def create_image(
         id=ami.id,
         name=name,
         region=backend.region_name,
-        description=description or "",
+        description=description,
         architecture=instance.architecture,
         root_device_name=instance.root_device_name,
         distro=instance.distro,
@@ -84,25 +84,13 @@ def create_image(
         tags=tags["image"],
         snapshot_tags=tags["snapshot"],
         attributes={"boot_mode": boot_mode},
-        volumes=_other_volumes(backend, instance),
+        volumes=_other_volumes(backend, instance, parameters.get("BlockDeviceMappings") or []),
     )
     known_images.describe_disk(backend, ami, image)
     backend.amis[ami.id] = ami
-    threading.Thread(
-        target=_freeze, args=(instance, ami, image, no_reboot.get()), daemon=True
-    ).start()
-    return ami
-
-
-def wait_until_made(ami: Any, timeout: float = 3.0) -> None:
-    """Wait a moment for an AMI that is nearly made.
-
-    Packer's amazon plugin 1.8.2 sleeps 15 s when its first DescribeImages says `pending`, and here
-    an AMI takes a second.
-    """
-    deadline = time.monotonic() + timeout
-    while ami.state == "pending" and time.monotonic() < deadline:
-        time.sleep(0.02)
+    no_reboot = bool(parameters.get("NoReboot"))
+    threading.Thread(target=_freeze, args=(instance, ami, image, no_reboot), daemon=True).start()
+    return {"ImageId": ami.id}
 
 
 def _freeze(instance: LabInstance, ami: Any, image: images.Image, no_reboot: bool) -> None:
@@ -127,7 +115,7 @@ def _freeze(instance: LabInstance, ami: Any, image: images.Image, no_reboot: boo
                 disks.freeze(lab, instance.id, image.id)
                 instance.layers = image.layers
             LabInstance.machines.made[image.id] = image
-            images.save(lab, image)
+            known_images.remember(ami.ec2_backend)
             ami.ebs_snapshot.status = "completed"
             ami.state = "available"
             if restart:
@@ -144,19 +132,19 @@ def _freeze(instance: LabInstance, ami: Any, image: images.Image, no_reboot: boo
 _OF_THE_SOURCE = ("boot_mode", "sriov", "imds_support")
 
 
-def copy_image(response: Any) -> ActionResult:
-    """CopyImage. `response` is moto's AmisResponse, with the call's parameters.
+@call("CopyImage", tries=True)
+def copy_image(request: Request) -> dict[str, Any]:
+    """Register an AMI with the disk of another one. moto: no tags, no encryption, 15 GiB.
 
     https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CopyImage.html
     """
-    parameter = response._get_param
-    backend = response.ec2_backend
-    region = parameter("SourceRegion")
-    source_id, name = parameter("SourceImageId"), parameter("Name")
+    backend, parameter = request.backend, request.parameters.get
+    region, name = request.parameters["SourceRegion"], request.parameters["Name"]
+    source_id = request.parameters["SourceImageId"]
     source = _source_of_copy(backend, source_id, region)
     check_name(backend, name)
     image = image_of(source, region)
-    tags = _asked_tags(parameter("TagSpecifications", []))
+    tags = _asked_tags(parameter("TagSpecifications") or [])
     if parameter("CopyImageTags"):
         own = {tag["key"]: tag["value"] for tag in source.get_tags()}
         tags["image"] = {
@@ -170,7 +158,7 @@ def copy_image(response: Any) -> ActionResult:
             "InvalidParameterValue",
             "You cannot create an unencrypted copy of an encrypted backing snapshot",
         )
-    response.error_on_dryrun()
+    request.response.error_on_dryrun()
     requested = parameter("KmsKeyId")
     key = volume_keys.arn_of(backend, requested) if requested else None
     image = replace(
@@ -188,6 +176,7 @@ def copy_image(response: Any) -> ActionResult:
         ],
         tags=tags["image"],
         snapshot_tags=tags["snapshot"],
+        snapshots={},
         attributes={
             **{key: getattr(source, key) for key in _OF_THE_SOURCE if hasattr(source, key)},
             "source_image_id": source_id,
@@ -207,7 +196,7 @@ def copy_image(response: Any) -> ActionResult:
     unknown = requested and not key
     wrong = f"The KMS key {requested} does not exist in {backend.region_name}" if unknown else ""
     threading.Thread(target=_complete_copy, args=(ami, image, kept, wrong), daemon=True).start()
-    return ActionResult({"ImageId": ami.id})
+    return {"ImageId": ami.id}
 
 
 def _lasting(backend: Any, key: str | None) -> str | None:
@@ -230,7 +219,7 @@ def _complete_copy(ami: Any, image: images.Image, kept: contextlib.ExitStack, wr
                 base = machines.base(image.distro, image.architecture)
                 image = replace(image, base=str(base))
             machines.made[image.id] = image
-            images.save(machines.lab, image)
+            known_images.remember(ami.ec2_backend)
             ami.ebs_snapshot.status = "completed"
             ami.state = "available"
         except Exception:
@@ -314,7 +303,9 @@ def _asked_tags(specifications: list[Any]) -> dict[str, dict[str, str]]:
     return tags
 
 
-def _other_volumes(backend: Any, instance: Any) -> list[dict[str, Any]]:
+def _other_volumes(
+    backend: Any, instance: Any, asked: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """The volumes of an AMI besides its root: the instance's, changed as CreateImage asks."""
     by_device: dict[str, dict[str, Any]] = {}
     for device, attached in instance.get_block_device_mapping:
@@ -325,7 +316,7 @@ def _other_volumes(backend: Any, instance: Any) -> list[dict[str, Any]]:
             "VolumeType": volume.volume_type,
             "Encrypted": bool(volume.encrypted),
         }
-    for mapping in devices.get():
+    for mapping in asked:
         device = mapping.get("DeviceName", "")
         if mapping.get("NoDevice") is not None:
             by_device.pop(device, None)

@@ -5,25 +5,13 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/iam-roles-for-amazon-ec2.htm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import moto.ec2.models.iam_instance_profile as moto_profiles
-import moto.ec2.responses.instances as moto_instances_responses
-import moto.ec2.utils as moto_ec2_utils
 from moto.core.exceptions import ServiceException
+from moto.ec2.utils import filter_iam_instance_profiles
 
 from lab.ec2.calls import error
-
-
-def install() -> None:
-    """Correct moto's associations. Call it once per process."""
-    for module in (moto_profiles, moto_instances_responses):
-        module.filter_iam_instance_profiles = _with_ec2_error(module.filter_iam_instance_profiles)
-    associations = moto_profiles.IamInstanceProfileAssociationBackend
-    associations.replace_iam_instance_profile_association = _replacing(
-        associations.replace_iam_instance_profile_association
-    )
 
 
 def named(parameters: dict[str, Any]) -> bool:
@@ -52,36 +40,26 @@ def associate(
             backend.associate_iam_instance_profile(instance.id, name, arn)
 
 
-def _with_ec2_error(find: Callable[..., Any]) -> Callable[..., Any]:
-    """moto: IAM's NoSuchEntity. EC2's error:
+def require(backend: Any, name: str | None, arn: str | None) -> None:
+    """Raise EC2's error for a profile that the account does not have; moto's is IAM's.
+
     https://github.com/hashicorp/terraform-provider-aws/issues/27516
     """
-
-    def profile(account: str, partition: str, **named: Any) -> Any:
-        try:
-            entry = find(account, partition=partition, **named)
-        except ServiceException:
-            entry = None
-        if entry is None:
-            by = "arn" if named["iam_instance_profile_arn"] else "name"
-            raise error(
-                "InvalidParameterValue",
-                f"Value ({named[f'iam_instance_profile_{by}']}) for parameter "
-                f"iamInstanceProfile.{by} is invalid. Invalid IAM Instance Profile {by}",
-            )
-        return entry
-
-    return profile
-
-
-def _replacing(replace: Callable[..., Any]) -> Callable[..., Any]:
-    """moto keeps the association's id. EC2 makes a new association:
-    https://docs.aws.amazon.com/cli/latest/reference/ec2/replace-iam-instance-profile-association.html
-    """
-
-    def replace_with_new_id(backend: Any, *arguments: Any, **named: Any) -> Any:
-        association = replace(backend, *arguments, **named)
-        association.association_id = moto_ec2_utils.random_iam_instance_profile_association_id()
-        return association
-
-    return replace_with_new_id
+    if not (name or arn):
+        return
+    try:
+        found = filter_iam_instance_profiles(
+            backend.account_id,
+            partition=backend.partition,
+            iam_instance_profile_arn=arn,
+            iam_instance_profile_name=name,
+        )
+    except ServiceException:
+        found = None
+    if found is None:
+        by = "arn" if arn else "name"
+        raise error(
+            "InvalidParameterValue",
+            f"Value ({arn or name}) for parameter iamInstanceProfile.{by} is invalid. Invalid IAM "
+            f"Instance Profile {by}",
+        )

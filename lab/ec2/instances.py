@@ -5,10 +5,8 @@ Seen in moto 5.2.5.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from lab.ec2 import imaging, launch
 from lab.ec2.calls import Request, call, error
 
 _BEHAVIOR = "InstanceInitiatedShutdownBehavior"
@@ -80,22 +78,6 @@ def _delete_group(request: Request) -> Any:
     return request.of_moto().result
 
 
-@call("CreateTags", tries=True)
-def _create_tags(request: Request) -> Any:
-    """Keys that begin with aws: are AWS's. A public AMI of another account can be tagged; only the
-    account that does sees it, and the lab has one.
-
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html#tag-restrictions
-    """
-    for tag in request.parameters.get("Tags") or []:
-        if str(tag.get("Key", "")).lower().startswith("aws:"):
-            raise error(
-                "InvalidParameterValue",
-                "Tag keys starting with 'aws:' are reserved for internal use",
-            )
-    return getattr(request.of_moto(), "result", None)
-
-
 @call("DescribeVolumeStatus")
 def _volume_status(request: Request) -> dict[str, Any]:
     """https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeVolumeStatus.html"""
@@ -118,14 +100,6 @@ def _volume_status(request: Request) -> dict[str, Any]:
             for volume in volumes
         ]
     }
-
-
-@call("CreateImage", tries=True)
-def _create_image(request: Request) -> Any:
-    """moto passes neither NoReboot nor the block devices on."""
-    imaging.no_reboot.set(bool(request.parameters.get("NoReboot")))
-    imaging.devices.set(request.parameters.get("BlockDeviceMappings") or [])
-    return request.of_moto().result
 
 
 def launch_spot(spot: Any) -> Any:
@@ -175,18 +149,3 @@ def launch_on_demand(fleet: Any, weight: float) -> None:
             for instance in reservation.instances
         ]
     fleet.fulfilled_capacity += added
-
-
-def with_its_version(replace_instances: Callable[..., None]) -> Callable[..., None]:
-    """An Auto Scaling group launches from the version it names; moto's from the default one."""
-
-    def replace(group: Any, *arguments: Any, **named: Any) -> None:
-        token = launch.version_of_group.set(
-            getattr(group, "launch_template_version", None) if group.ec2_launch_template else None
-        )
-        try:
-            replace_instances(group, *arguments, **named)
-        finally:
-            launch.version_of_group.reset(token)
-
-    return replace

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -29,14 +28,11 @@ def block_device_mappings(ami: Any) -> list[dict[str, Any]]:
     ]
 
 
-def deregistering(original: Callable[..., None]) -> Callable[..., None]:
-    def deregister_image(backend: Any, ami_id: str) -> None:
-        original(backend, ami_id)
-        machines = LabInstance.machines
-        if machines.made.pop(ami_id, None):
-            images.deregister(machines.lab, ami_id, machines.in_use())
-
-    return deregister_image
+def forget(image_id: str) -> None:
+    """Delete the entry of a deregistered AMI, and its disk unless something uses it."""
+    machines = LabInstance.machines
+    if machines.made.pop(image_id, None):
+        images.deregister(machines.lab, image_id, machines.in_use())
 
 
 def restore(backend: Any) -> None:
@@ -102,6 +98,39 @@ def describe_disk(backend: Any, ami: Any, image: images.Image) -> None:
         backend.delete_volume(other.id)
         ebs |= {"SnapshotId": snapshot.id, "Encrypted": encrypted}
         ami.other_devices.append({"DeviceName": listed["DeviceName"], "Ebs": ebs})
+    _restore_snapshots(backend, ami, image)
+
+
+def _restore_snapshots(backend: Any, ami: Any, image: images.Image) -> None:
+    """Give an AMI's snapshots the ids, descriptions, tags and permissions that they had."""
+    devices = {device["DeviceName"]: device["Ebs"] for device in ami.other_devices}
+    for device, known in image.snapshots.items():
+        ebs = devices.get(device)
+        snapshot = backend.snapshots.pop(ebs["SnapshotId"] if ebs else ami.ebs_snapshot.id)
+        snapshot.id = known["id"]
+        backend.snapshots[snapshot.id] = snapshot
+        if ebs:
+            ebs["SnapshotId"] = snapshot.id
+        snapshot.description = known["description"]
+        snapshot.create_volume_permission_userids = set(known["users"])
+        snapshot.create_volume_permission_groups = set(known["groups"])
+        snapshot.add_tags(known["tags"])
+
+
+def _snapshots(backend: Any, ami: Any) -> dict[str, dict[str, Any]]:
+    """What outlives the lab's process of an AMI's snapshots, by device."""
+    found = {}
+    for device in ami.block_device_mappings:
+        snapshot = backend.snapshots.get(device["Ebs"]["SnapshotId"])
+        if snapshot:
+            found[device["DeviceName"]] = {
+                "id": snapshot.id,
+                "description": snapshot.description,
+                "tags": {tag["key"]: tag["value"] for tag in snapshot.get_tags()},
+                "users": sorted(snapshot.create_volume_permission_userids),
+                "groups": sorted(snapshot.create_volume_permission_groups),
+            }
+    return found
 
 
 # What calls change of an AMI, and outlives the lab's process.
@@ -116,7 +145,7 @@ _KEPT = (
 
 
 def remember(backend: Any) -> None:
-    """Save the tags and attributes of a backend's AMIs, after a call that may have changed them."""
+    """Save what calls may have changed of a backend's AMIs and their snapshots."""
     for image_id, image in list(LabInstance.machines.made.items()):
         ami = backend.amis.get(image_id)
         if ami is None:
@@ -126,7 +155,8 @@ def remember(backend: Any) -> None:
         if ami.state in ("available", "disabled"):
             attributes["state"] = ami.state
         attributes = image.attributes | attributes
-        current = replace(image, tags=tags, attributes=attributes)
+        snapshots = _snapshots(backend, ami)
+        current = replace(image, tags=tags, attributes=attributes, snapshots=snapshots)
         if current != image:
             LabInstance.machines.made[image_id] = current
             images.save(LabInstance.machines.lab, current)

@@ -11,7 +11,6 @@ import contextlib
 import functools
 import re
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import Any
 
 import moto.ssm.models as moto_ssm
@@ -31,10 +30,6 @@ _USER_DATA_MOST = 16 << 10
 _ARM = re.compile(r"a1\.|[a-z]+[0-9]+g|[a-z]+[0-9]+[a-z]*-gb|im4gn|is4gen")
 
 
-# The version of the launch template that an Auto Scaling group launches from just now.
-version_of_group: ContextVar[str | None] = ContextVar("version_of_group", default=None)
-
-
 @call("RunInstances", tries=True)
 def _run(request: Request) -> Any:
     parameters, response = request.parameters, request.response
@@ -45,6 +40,8 @@ def _run(request: Request) -> Any:
             f"The minimum count ({least}) must not be greater than the maximum count ({most})",
         )
     check_user_data(parameters.get("UserData"), "InvalidParameterValue")
+    profile = parameters.get("IamInstanceProfile") or {}
+    instance_profiles.require(request.backend, profile.get("Name"), profile.get("Arn"))
     # As many as there is capacity for: here, all. moto makes as many as the least.
     response.params = parameters | {"MinCount": most}
     reservation_id = capacity_reservations.check_launch(request, most)
@@ -76,30 +73,32 @@ def check_user_data(encoded: Any, code: str) -> None:
         raise error(code, "User data is limited to 16384 bytes")
 
 
-def launching(run_instances: Callable[..., Any]) -> Callable[..., Any]:
-    """moto's launch, for every call that launches, with what EC2 checks and fills in."""
-
-    def run_and_launch(backend: Any, image_id: str, *arguments: Any, **named: Any) -> Any:
-        by_call = instance_profiles.named(named)
-        template = _of_template(backend, named)
-        image_id = _resolved(backend, image_id or template.pop("image_id", ""))
-        named |= {name: value for name, value in template.items() if name != "image_id"}
-        ami = _may_be_launched(backend, image_id)
-        _fits(named, template, ami)
-        named["public_address"] = _public(backend, named)
-        named["metadata_options"] = _metadata_options(backend, ami, named["metadata_options"])
-        named["block_device_mappings"] = _volumes(backend, ami, named)
-        if not (named.get("security_group_ids") or any(arguments[2:3]) or named.get("nics")):
-            groups = _default_groups(backend, named, template)
-            named |= {"security_group_ids": groups} if groups else {}
-        reservation = run_instances(backend, image_id, *arguments, **named)
-        ami.last_launched_time = utcnow().strftime("%Y-%m-%dT%H:%M:%S.000Z")
-        instance_profiles.associate(backend, reservation.instances, named, by_call=by_call)
-        for instance in reservation.instances:
-            instance.launch()
-        return reservation
-
-    return run_and_launch
+def run(
+    backend: Any,
+    run_instances: Callable[..., Any],
+    image_id: str,
+    *arguments: Any,
+    **named: Any,
+) -> Any:
+    """Launch by moto's `run_instances`, with what EC2 checks and fills in."""
+    by_call = instance_profiles.named(named)
+    template = _of_template(backend, named)
+    image_id = _resolved(backend, image_id or template.pop("image_id", ""))
+    named |= {name: value for name, value in template.items() if name != "image_id"}
+    ami = _may_be_launched(backend, image_id)
+    _fits(named, template, ami)
+    named["public_address"] = _public(backend, named)
+    named["metadata_options"] = _metadata_options(backend, ami, named["metadata_options"])
+    named["block_device_mappings"] = _volumes(backend, ami, named)
+    if not (named.get("security_group_ids") or any(arguments[2:3]) or named.get("nics")):
+        groups = _default_groups(backend, named, template)
+        named |= {"security_group_ids": groups} if groups else {}
+    reservation = run_instances(image_id, *arguments, **named)
+    ami.last_launched_time = utcnow().strftime("%Y-%m-%dT%H:%M:%S.000Z")
+    instance_profiles.associate(backend, reservation.instances, named, by_call=by_call)
+    for instance in reservation.instances:
+        instance.launch()
+    return reservation
 
 
 def _of_template(backend: Any, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -110,10 +109,6 @@ def _of_template(backend: Any, parameters: dict[str, Any]) -> dict[str, Any]:
     parameters.setdefault("metadata_options", {})
     if not parameters.get("launch_template"):
         return {}
-    if version_of_group.get():
-        parameters["launch_template"] = parameters["launch_template"] | {
-            "Version": version_of_group.get()
-        }
     data = backend._get_template_from_args(parameters["launch_template"]).data
     behavior = "instance_initiated_shutdown_behavior"
     of_template = {
@@ -173,6 +168,12 @@ def _resolved(backend: Any, image_id: str) -> str:
     if resolved is None:
         raise EC2ClientError(
             "InvalidParameterValue", f"The SSM parameter {name} of the image ID does not exist"
+        )
+    # The page above: the parameter has this data type. EC2's error for another one was not seen.
+    if resolved.data_type != "aws:ec2:image":
+        raise EC2ClientError(
+            "InvalidParameterValue",
+            f"The SSM parameter {name} of the image ID is not of the data type aws:ec2:image",
         )
     return str(resolved.value)
 

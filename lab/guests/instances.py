@@ -10,6 +10,7 @@ import copy
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import moto.ec2.models.instances as moto_instances
@@ -33,9 +34,6 @@ log = logging.getLogger("lab.instances")
 BOOT_TIMEOUT = 90.0
 # Of a machine with its own kernel, whose processor may be emulated.
 OWN_KERNEL_BOOT_TIMEOUT = 540.0
-# EC2 calls an instance running after some seconds, however long its system takes to boot. The lab
-# waits this long for its sshd, so that a client need not sleep after a refused connection.
-PENDING_TIMEOUT = 8.0
 STOP_TIMEOUT = 15.0
 
 PENDING, RUNNING, SHUTTING_DOWN, STOPPING = (
@@ -49,7 +47,7 @@ PENDING, RUNNING, SHUTTING_DOWN, STOPPING = (
 class LabInstance(moto_instances.Instance):  # type: ignore[misc]
     """An EC2 instance with a guest. States change as on EC2; a thread follows the guest."""
 
-    # Set by lab.api.moto_fixes.install: moto makes the instances and does not pass our arguments.
+    # Set by lab.moto.install: moto makes the instances and does not pass our arguments.
     machines: ClassVar[Machines]
 
     def __init__(self, ec2_backend: Any, image_id: str, *args: Any, **kwargs: Any) -> None:
@@ -234,18 +232,15 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         own = self.has_own_kernel
         self.guest = self._machine() if own else self._guest(never_boots=fault is not None)
         self.guest.start()
-        booted = self.guest.wait_until_booted(2.0 if fault else PENDING_TIMEOUT)
+        # For EC2 an instance runs when its machine does, long before its system answers.
         if self.state == "pending":
             self._set(RUNNING)
-        if booted or fault:
-            self.reachable = "passed" if booted else "failed"
-        else:
-            timeout = OWN_KERNEL_BOOT_TIMEOUT if own else BOOT_TIMEOUT
-            arguments = (self.guest, timeout - PENDING_TIMEOUT)
-            threading.Thread(target=self._reach, args=arguments, daemon=True).start()
+        timeout = OWN_KERNEL_BOOT_TIMEOUT if own else BOOT_TIMEOUT
+        arguments = (self.guest, 2.0 if fault else timeout)
+        threading.Thread(target=self._reach, args=arguments, daemon=True).start()
 
     def _reach(self, guest: Guest | QemuMachine, timeout: float) -> None:
-        """Wait for a slow boot, during which the instance can be stopped and terminated."""
+        """Wait for the boot, during which the instance can be stopped and terminated."""
         booted = guest.wait_until_booted(timeout)
         if self.guest is guest:
             self.reachable = "passed" if booted else "failed"
@@ -267,7 +262,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
             mac=self.nics[0].mac_address,
             disk=disk,
             name=self.private_dns_name,
-            ended=self._ended,
+            ended=partial(self._ended, self.hosts),
         )
 
     def _guest(self, *, never_boots: bool) -> Guest:
@@ -288,7 +283,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
                 "arch": self.architecture,
             },
             name=self.private_dns_name,
-            ended=self._ended,
+            ended=partial(self._ended, self.hosts),
             never_boots=never_boots,
         )
 
@@ -312,9 +307,14 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
             super().stop()
         self.guest = None
 
-    def _ended(self) -> None:
-        """Handle the end of the guest, whether the guest or the API initiated it."""
-        if self.state == "running":
+    def _ended(self, host: int) -> None:
+        """Handle the end of a guest, whether the guest or the API initiated it.
+
+        It may come while the instance is still being started, or when it is on another host.
+        """
+        with self._busy:
+            if self.state != "running" or host != self.hosts:
+                return
             if self.instance_initiated_shutdown_behavior == "terminate":
                 self.terminate()
             else:

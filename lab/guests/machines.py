@@ -14,14 +14,14 @@ from moto.ec2.models import ec2_backends
 from lab.amis import images, public_images
 from lab.faults import Faults
 from lab.network import bridge
-from lab.settings import Lab
+from lab.settings import GUESTS, Lab
 
 if TYPE_CHECKING:
     from lab.guests.instances import LabInstance
 
 
 class Machines:
-    """What moto's classes need from the lab; a single object, set by `moto_fixes.install`."""
+    """What moto's classes need from the lab; a single object, set by `lab.moto.install`."""
 
     def __init__(
         self,
@@ -43,14 +43,21 @@ class Machines:
         self._lock = threading.Lock()
 
     def address(self, instance: LabInstance) -> str:
-        """Assign a free address, reusing old ones as late as possible: ssh remembers host keys."""
+        """Assign a free address, reusing old ones as late as possible: ssh remembers host keys.
+
+        Two guests never have the same user ids on this machine, so that there are 256 at most.
+        """
         with self._lock:
-            while True:
+            used = {self.lab.first_id(address) for address in self.by_address}
+            for _ in range(GUESTS):
                 number = next(self._numbers) % (250 * 250)
                 address = f"{self.lab.prefix}.{1 + number // 250}.{2 + number % 250}"
-                if address not in self.by_address:
+                if self.lab.first_id(address) not in used:
                     self.by_address[address] = instance
                     return address
+        raise EC2ClientError(
+            "InstanceLimitExceeded", f"AMI Kiln lab: a lab has {GUESTS} instances at most"
+        )
 
     def other_public_address(self, address: str) -> str:
         """Assign another public address to the guest at an address: it reaches it from now on."""

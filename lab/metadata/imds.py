@@ -18,6 +18,7 @@ from typing import Any
 from lab.network.quick_server import QuickServer
 
 _MAX_TTL = 21600
+_MOST_TOKENS = 1000
 _DEFAULT_TTL = 64  # of IP packets
 _VERSIONS = ("latest", "2021-03-23", "2020-10-27", "2018-09-24", "2016-09-02", "2009-04-04")
 
@@ -43,7 +44,7 @@ Lookup = Callable[[str], Metadata | None]
 
 def serve(address: str, port: int, lookup: Lookup) -> ThreadingHTTPServer:
     """Serve on `address`:`port`. `lookup` returns the metadata of the instance at an address."""
-    tokens: dict[tuple[str, str], float] = {}
+    tokens: dict[str, dict[str, float]] = {}  # of each address, with their end
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -63,7 +64,7 @@ def serve(address: str, port: int, lookup: Lookup) -> ThreadingHTTPServer:
                 self._answer(400, b"")
             else:
                 token = secrets.token_urlsafe(40)
-                tokens[self.client_address[0], token] = time.monotonic() + int(ttl)
+                _keep(tokens.setdefault(self.client_address[0], {}), token, int(ttl))
                 self._set_hop_limit(metadata.hop_limit)
                 self._answer(200, token.encode(), {"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": ttl})
 
@@ -74,7 +75,8 @@ def serve(address: str, port: int, lookup: Lookup) -> ThreadingHTTPServer:
                 self._answer(403, b"")
                 return
             token = self.headers.get("X-aws-ec2-metadata-token")
-            valid = tokens.get((self.client_address[0], token or ""), 0) > time.monotonic()
+            known = tokens.get(self.client_address[0], {})
+            valid = known.get(token or "", 0) > time.monotonic()
             if (token and not valid) or (not token and metadata.tokens_required):
                 self._answer(401, b"")
                 return
@@ -104,6 +106,15 @@ def serve(address: str, port: int, lookup: Lookup) -> ThreadingHTTPServer:
     server = QuickServer((address, port), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
+
+
+def _keep(known: dict[str, float], token: str, ttl: int) -> None:
+    """Remember a guest's token, and _MOST_TOKENS at most: a guest may ask for any number."""
+    now = time.monotonic()
+    for other, end in list(known.items()):
+        if end <= now or len(known) >= _MOST_TOKENS:
+            known.pop(other, None)
+    known[token] = now + ttl
 
 
 def resolve(metadata: Metadata, path: str) -> bytes | None:

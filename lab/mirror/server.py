@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from lab.network import endpoints
 from lab.network.quick_server import QuickServer
@@ -183,7 +183,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         seconds = time.monotonic() - started
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
         origin = f"{stamp} {self.client_address[0]}"
-        line = f"{origin} {self.command} {url} {int(status)} {size} {seconds:.2f}s"
+        # `%0a` must not forge a line.
+        shown = quote(url, safe=":/+~@=,")
+        line = f"{origin} {self.command} {shown} {int(status)} {size} {seconds:.2f}s"
         with contextlib.suppress(OSError), self.server.log.open("a") as log:
             log.write(f"{line} {error}".rstrip() + "\n")
 

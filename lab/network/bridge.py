@@ -8,10 +8,13 @@ address and MAC only, as EC2's source check has it: IMDS knows instances by thei
 
 from __future__ import annotations
 
+import ipaddress
+import json
 import re
 from pathlib import Path
 
-from lab.settings import FIRST_NETWORK, Lab
+from kiln.base.errors import operation_failed
+from lab.settings import Lab
 from lab.shell import batch, run
 
 # The set of what guests send with: port, MAC and address.
@@ -19,8 +22,24 @@ _SENDERS = "senders"
 # The map of public addresses to those of the guests, where they are not the same.
 _PUBLIC = "public"
 _NO_ADDRESS = "0.0.0.0"  # noqa: S104 - what sends has none yet
-# The networks of all labs of this machine.
-_LABS = f"10.{FIRST_NETWORK}.0.0-10.255.255.255"
+# What is told there is this machine's: its metadata, credentials of its tasks, Azure's agent.
+# https://learn.microsoft.com/azure/virtual-network/what-is-ip-address-168-63-129-16
+_OF_THE_CLOUD = ("169.254.0.0/16", "168.63.129.16")
+
+
+def require_free_network(lab: Lab) -> None:
+    """Check that nothing else of this machine, a VPN for example, has the lab's network."""
+    shown = run("ip", "-json", "route", "show", "table", "main", check=False) or "[]"
+    for route in json.loads(shown):
+        if route["dst"] == "default" or route.get("dev") == lab.bridge:
+            continue
+        # A wider one (a company's 10.0.0.0/8) keeps the rest of it.
+        if ipaddress.IPv4Network(route["dst"]).subnet_of(ipaddress.IPv4Network(lab.network)):
+            raise operation_failed(
+                f"{lab.network}, the network of {lab.bridge}, is in use here: {route['dst']} is "
+                f"reached by {route.get('dev', 'another way')}",
+                hint="take another lab, and with it another network: KILN_LAB_INDEX=7",
+            )
 
 
 def up(lab: Lab) -> None:
@@ -79,7 +98,9 @@ def up(lab: Lab) -> None:
             "  chain forward {",
             "    type filter hook forward priority filter;",
             f"    iifname {lab.bridge} ct state established,related accept",
-            f"    iifname {lab.bridge} ip daddr {_LABS} drop",
+            # Other guests, by their public addresses too, and those of other labs.
+            f'    iifname {lab.bridge} oifname "lab*" drop',
+            f"    iifname {lab.bridge} ip daddr {{ {', '.join(_OF_THE_CLOUD)} }} drop",
             "  }",
             "}",
             f"table bridge {lab.table}",

@@ -28,8 +28,12 @@ import dns.rrset
 
 from lab.settings import Lab
 
+_PORT = 53
 _CACHE_SECONDS = 60.0
 _TIMEOUT = 20.0
+# What a guest can make the lab keep: answers, and questions that wait for one.
+_MOST_CACHED = 10_000
+_MOST_AT_ONCE = 100
 # https://www.rfc-editor.org/rfc/rfc2606 and names without a dot: a VPC resolves none of them.
 # Nor does the host's resolver know who has a private address or a name of EC2's.
 _NEVER = re.compile(
@@ -109,9 +113,10 @@ class Resolver:
     def __init__(self, address: str, addresses: Addresses) -> None:
         self._addresses = addresses
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.bind((address, 53))
+        self._socket.bind((address, _PORT))
         # A query without its id → when its answer expires, and the answer.
         self._cache: dict[bytes, tuple[float, bytes]] = {}
+        self._slots = threading.BoundedSemaphore(_MOST_AT_ONCE)
         threading.Thread(target=self._serve, daemon=True, name="dns").start()
 
     def close(self) -> None:
@@ -124,12 +129,17 @@ class Resolver:
                 packet, client = self._socket.recvfrom(4096)
             except OSError:
                 return
-            threading.Thread(target=self._answer, args=(packet, client), daemon=True).start()
+            # A client that gets no answer asks again.
+            if self._slots.acquire(blocking=False):
+                threading.Thread(target=self._answer, args=(packet, client), daemon=True).start()
 
     def _answer(self, packet: bytes, client: tuple[str, int]) -> None:
-        with contextlib.suppress(ValueError, OSError, dns.exception.DNSException):
-            query = parse(packet)
-            self._socket.sendto(self._answer_to(packet, query), client)
+        try:
+            with contextlib.suppress(ValueError, OSError, dns.exception.DNSException):
+                query = parse(packet)
+                self._socket.sendto(self._answer_to(packet, query), client)
+        finally:
+            self._slots.release()
 
     def _answer_to(self, packet: bytes, query: dns.message.Message) -> bytes:
         name = name_of(query)
@@ -143,6 +153,8 @@ class Resolver:
         expires, answer = self._cache.get(packet[2:], (0.0, b""))
         if expires < time.monotonic():
             answer = _ask(query)
+            if len(self._cache) >= _MOST_CACHED:
+                self._cache.clear()
             self._cache[packet[2:]] = (time.monotonic() + _CACHE_SECONDS, answer)
         return packet[:2] + answer[2:]
 

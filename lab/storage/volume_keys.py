@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 
@@ -22,17 +21,6 @@ def is_awss_own(backend: Any, arn: str | None) -> bool:
     """Whether AWS manages the key, as it does `alias/aws/ebs`."""
     key = _keys(backend).keys.get((arn or "").rpartition("/")[2])
     return key is not None and key.key_manager == "AWS"
-
-
-def managed(create_alias: Callable[..., Any]) -> Callable[..., Any]:
-    """CreateAlias of KMS. moto: the key of AWS's alias is a customer's."""
-
-    def create(keys: Any, target_key_id: str, alias_name: str) -> Any:
-        if alias_name.startswith("alias/aws/"):
-            keys.keys[keys.get_key_id(target_key_id)].key_manager = "AWS"
-        return create_alias(keys, target_key_id, alias_name)
-
-    return create
 
 
 def _keys(backend: Any) -> Any:

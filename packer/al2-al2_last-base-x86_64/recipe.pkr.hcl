@@ -17,7 +17,7 @@ locals {
         KERNEL_PACKAGE          = ""
         KERNEL_DEFAULT_PACKAGE  = "kernel"
         KERNEL_COMPILER_PACKAGE = "gcc10"
-        KERNEL_OS_PACKAGES      = "python3 xz bzip2 tar gzip pciutils kmod gcc make patch elfutils-libelf-devel dkms"
+        KERNEL_OS_PACKAGES      = "python3 xz bzip2 tar gzip pciutils kmod gcc make patch elfutils-libelf-devel dkms yum-plugin-versionlock"
       }
     }
     "nvidia-repo" = {
@@ -161,12 +161,8 @@ locals {
         CLOUDWATCH_AGENT_KEY_FINGERPRINT = "cloudwatch-agent"
       }
     }
-    "version-info" = {
-      env = {
-        HOLD_OS_PACKAGES = "yum-plugin-versionlock"
-      }
-    }
-    "cleanup" = {}
-    "hygiene" = {}
+    "version-info" = {}
+    "cleanup"      = {}
+    "hygiene"      = {}
   }
 }

@@ -17,7 +17,7 @@ locals {
         KERNEL_PACKAGE          = ""
         KERNEL_DEFAULT_PACKAGE  = "kernel"
         KERNEL_COMPILER_PACKAGE = ""
-        KERNEL_OS_PACKAGES      = "python3 xz bzip2 tar gzip pciutils kmod gcc make patch elfutils-libelf-devel dkms gnupg2-full"
+        KERNEL_OS_PACKAGES      = "python3 xz bzip2 tar gzip pciutils kmod gcc make patch elfutils-libelf-devel dkms gnupg2-full python3-dnf-plugin-versionlock"
       }
     }
     "nvidia-repo" = {
@@ -153,12 +153,8 @@ locals {
         CLOUDWATCH_AGENT_KEY_FINGERPRINT = "cloudwatch-agent"
       }
     }
-    "version-info" = {
-      env = {
-        HOLD_OS_PACKAGES = "python3-dnf-plugin-versionlock"
-      }
-    }
-    "cleanup" = {}
-    "hygiene" = {}
+    "version-info" = {}
+    "cleanup"      = {}
+    "hygiene"      = {}
   }
 }

@@ -48,12 +48,8 @@ locals {
         SSM_AGENT = "https://s3.amazonaws.com/ec2-downloads-windows/SSMAgent/3.3.5226.0/debian_amd64/amazon-ssm-agent.deb"
       }
     }
-    "version-info" = {
-      env = {
-        HOLD_OS_PACKAGES = ""
-      }
-    }
-    "cleanup" = {}
-    "hygiene" = {}
+    "version-info" = {}
+    "cleanup"      = {}
+    "hygiene"      = {}
   }
 }

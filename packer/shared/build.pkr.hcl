@@ -62,7 +62,7 @@ locals {
   environment_of = {
     for name, component in local.components : name => concat(
       local.environment,
-      ["KILN_TIME_LIMIT=${local.time_limit_of[name]}"],
+      ["KILN_COMPONENT=${name}", "KILN_TIME_LIMIT=${local.time_limit_of[name]}"],
       [for key, value in lookup(component, "env", {}) : "${key}=${value}"],
       flatten([for key, url in lookup(component, "downloads", {}) : [
         "${key}_URL=${url}",

@@ -150,12 +150,8 @@ locals {
         CLOUDWATCH_AGENT_KEY_FINGERPRINT = "cloudwatch-agent"
       }
     }
-    "version-info" = {
-      env = {
-        HOLD_OS_PACKAGES = ""
-      }
-    }
-    "cleanup" = {}
-    "hygiene" = {}
+    "version-info" = {}
+    "cleanup"      = {}
+    "hygiene"      = {}
   }
 }

@@ -6,12 +6,11 @@ set -euo pipefail
 # it is known. The hash that was seen goes into downloads.json either way, and from there to the lock file.
 kiln_download() {
     local url_name=$1_URL sha_name=$1_SHA256 url from expected seen='' file how=first-seen
-    url=${!url_name:-} expected=${!sha_name:-}
-    [[ -n $url ]] || kiln_die "$url_name is empty: nothing to download" "the component gives this recipe no such download"
+    url=${!url_name} expected=${!sha_name:-}
     # Two downloads of a component may have one name, at different hosts.
     file=$KILN_DIR/downloads/$KILN_COMPONENT/$1/${url##*/}
     mkdir -p "${file%/*}" || kiln_die "the folder ${file%/*} cannot be made"
-    if [[ -f $file && -n $expected ]]; then
+    if [[ -f $file ]]; then
         seen=$(_kiln_sha256 "$file") || exit 1
     fi
     if [[ -z $seen || $seen != "$expected" ]]; then
@@ -71,11 +70,6 @@ kiln_unpack() {
 
 # ---------------------------------------------------------------- keys
 
-_kiln_fingerprint() {
-    local text=${1//[ :]/}
-    printf '%s\n' "${text^^}"
-}
-
 # The primary keys' fingerprints in a keyring, one per line; works with GnuPG 2.0 too.
 _kiln_primaries() { # GNUPGHOME
     local listing kind name primary=
@@ -91,81 +85,51 @@ _kiln_primaries() { # GNUPGHOME
     done <<<"$listing"
 }
 
-# Imports FILE into the keyring GNUPGHOME when it holds that key and no other.
-_kiln_import() { # GNUPGHOME FILE FINGERPRINT
-    local want keys
-    want=$(_kiln_fingerprint "$3") || exit 1
-    [[ -n $want ]] || kiln_die "no fingerprint given for ${2##*/}" "the facts about signing keys (keys.yaml) must name it"
-    gpg --homedir "$1" --batch --quiet --import "$2" 2>/dev/null || kiln_die "${2##*/} is not an OpenPGP key file"
-    keys=$(_kiln_primaries "$1") || exit 1
+# Makes the keyring `home`, which holds the key of FILE when that is FINGERPRINT and no other. In a subshell: the keyring
+# is removed when that ends.
+_kiln_import() { # FILE FINGERPRINT
+    local keys
+    home=$(mktemp -d) || kiln_die "no folder can be made for a keyring"
+    trap 'rm -rf "$home"' EXIT
+    [[ -n $2 ]] || kiln_die "no fingerprint given for ${1##*/}" "the facts about signing keys (keys.yaml) must name it"
+    gpg --homedir "$home" --batch --quiet --import "$1" 2>/dev/null || kiln_die "${1##*/} is not an OpenPGP key file"
+    keys=$(_kiln_primaries "$home") || exit 1
     keys=${keys//$'\n'/ }
-    [[ $keys == "$want" ]] || kiln_die "${2##*/} holds the wrong key: expected $want, got ${keys:-none}" \
+    [[ $keys == "$2" ]] || kiln_die "${1##*/} holds the wrong key: expected $2, got ${keys:-none}" \
         "if the vendor rotated its key, prove it, then change its fingerprint in keys.yaml"
 }
 
-# kiln_check_key FILE FINGERPRINT: does the key file hold that key and no other?
-kiln_check_key() { _kiln_check_key "$@" || exit 1; }
-
-# A subshell, for its trap: the keyring is removed however the check ends.
-_kiln_check_key() ( # FILE FINGERPRINT
-    home=$(mktemp -d) || kiln_die "no folder can be made for a keyring"
-    trap 'rm -rf "$home"' EXIT
-    _kiln_import "$home" "$1" "$2"
-)
+_kiln_check_key() (_kiln_import "$1" "$2") # FILE FINGERPRINT
 
 # kiln_check_signature FILE SIGNATURE KEYFILE FINGERPRINT
 kiln_check_signature() { _kiln_check_signature "$@" || exit 1; }
 
 _kiln_check_signature() ( # FILE SIGNATURE KEYFILE FINGERPRINT
-    home=$(mktemp -d) || kiln_die "no folder can be made for a keyring"
-    trap 'rm -rf "$home"' EXIT
-    _kiln_import "$home" "$3" "$4"
-    want=$(_kiln_fingerprint "$4") || exit 1
+    _kiln_import "$3" "$4"
     status=$(gpg --homedir "$home" --batch --trust-model always --status-fd 1 --verify "$2" "$1" 2>/dev/null) \
-        || kiln_die "${1##*/} is not what $want signed"
+        || kiln_die "${1##*/} is not what $4 signed"
     # The last field of VALIDSIG is the primary key, whichever subkey signed.
-    good=
-    while read -r line; do
-        [[ $line != '[GNUPG:] VALIDSIG '*" $want" ]] || good=yes
-    done <<<"$status"
-    [[ -n $good ]] || kiln_die "${1##*/} has a signature, but not by $want"
-    kiln_say "signature of ${1##*/} is good ($want)"
+    grep -q "^\[GNUPG:\] VALIDSIG .* $4\$" <<<"$status" || kiln_die "${1##*/} has a signature, but not by $4"
+    kiln_say "signature of ${1##*/} is good ($4)"
 )
 
-# Writes an armoured or binary key as the binary that apt takes.
-_kiln_write_keyring() { # FILE TARGET
-    local armoured
-    # 1: no such line, the key is binary.
-    armoured=$(grep -c 'BEGIN PGP' "$1") || (($? == 1)) || return 1
-    if ((armoured)); then
-        gpg --batch --yes --output "$2.new" --dearmor "$1" || return 1
-    else
-        cp "$1" "$2.new" || return 1
-    fi
-    chmod 0644 "$2.new" || return 1
-    mv "$2.new" "$2"
-}
-
 # kiln_repo_key FILE FINGERPRINT NAME: check the key, then hand it to the package manager; prints what the
-# repository's definition must name. A key that is refused, or only half installed, is not left behind.
+# repository's definition must name.
 kiln_repo_key() {
-    local root=${KILN_ROOT:-} target
-    kiln_check_key "$1" "$2"
+    local root=${KILN_ROOT:-} target=/usr/share/keyrings/$3.gpg armoured
+    _kiln_check_key "$1" "$2" || exit 1
     if [[ $KILN_FAMILY == debian ]]; then
-        target=/usr/share/keyrings/$3.gpg
-        mkdir -p "$root${target%/*}" || kiln_die "the folder ${target%/*} cannot be made"
-        _kiln_write_keyring "$1" "$root$target" || {
-            rm -f "$root$target" "$root$target.new" || true
-            kiln_die "$target cannot be written"
-        }
-        printf '%s\n' "$target"
+        # apt goes by the name. 1: no such line, the key is binary.
+        armoured=$(grep -c 'BEGIN PGP' "$1") || (($? == 1)) || kiln_die "$1 cannot be read"
+        ((armoured == 0)) || target=${target%.gpg}.asc
     else
         target=/etc/pki/rpm-gpg/RPM-GPG-KEY-$3
-        install -D -m 0644 "$1" "$root$target" || kiln_die "$target cannot be written"
-        rpm --import "$root$target" || {
-            rm -f "$root$target" || true
-            kiln_die "rpm cannot import $target"
-        }
+    fi
+    install -D -m 0644 "$1" "$root$target" || kiln_die "$target cannot be written"
+    if [[ $KILN_FAMILY == debian ]]; then
+        printf '%s\n' "$target"
+    else
+        rpm --import "$root$target" || kiln_die "rpm cannot import $target"
         printf 'file://%s\n' "$target"
     fi
 }

@@ -2,15 +2,6 @@
 # Files and units of the image. Part of kiln.sh.
 set -euo pipefail
 
-# kiln_systemd_version: prints the major version, 219 on Amazon Linux 2.
-kiln_systemd_version() {
-    local text
-    text=$(systemctl --version) || kiln_die "systemctl does not run"
-    # systemd 252 (252.22-1~deb12u1)
-    [[ $text =~ ^systemd\ ([0-9]+) ]] || kiln_die "systemctl prints no version: ${text%%$'\n'*}"
-    printf '%s\n' "${BASH_REMATCH[1]}"
-}
-
 # kiln_unit_exists UNIT: is there such a unit file?
 kiln_unit_exists() {
     local listed
@@ -48,7 +39,8 @@ _kiln_install_below() { # FOLDER path…
 # systemd 240 and are left out where it is older: Amazon Linux 2 has 219.
 kiln_install_units() {
     local unit folder=etc/systemd/system dropins systemd old
-    systemd=$(kiln_systemd_version) || exit 1
+    # systemd 252 (252.22-1~deb12u1)
+    systemd=$(systemctl --version | awk 'NR == 1 { print int($2) }') || kiln_die "systemctl does not run"
     for unit in "$@"; do
         kiln_install_runtime "$folder/$unit"
         # A parent from the original pipeline has a unit by the name of our alias.

@@ -7,6 +7,7 @@
 #   kiln_hold name…, kiln_unhold name…           keep upgrades from moving packages; allow it again
 #   kiln_pm ARGUMENT…                            one run of the package tool, with retries
 #   kiln_retry COMMAND…                          the same for a command that fetches packages itself
+#   kiln_yum_repo NAME URL KEY [SETTING…]        a repository for yum and dnf
 #   kiln_mirrored URL                            the same URL at a mirror of KILN_MIRRORS
 # downloads.sh
 #   kiln_download X                              fetch X_URL, enforce X_SHA256; prints the file's path
@@ -33,7 +34,7 @@
 #@ env KILN_DISTRO           required  distribution, as in amis.yaml: al2, ubuntu2204
 #@ env KILN_FAMILY           required  al or debian
 #@ env KILN_PACKAGE_MANAGER  required  yum, dnf or apt
-#@ env KILN_COMPONENT        required  the script's own name, which each script sets before it sources this file
+#@ env KILN_COMPONENT        required  the script's component
 #@ env KILN_MIRRORS          optional  beginning of a URL=what takes its place during the bake, separated by spaces
 #@ env KILN_TIME_LIMIT        optional  when the script is ended: 90m, 2h; never when empty
 #@ env KILN_PROXY            optional  proxy of the bake, which curl and the package tools have as https_proxy too
@@ -53,18 +54,23 @@ kiln_die() {
     kiln_say "ERROR: $1"
     [[ -z ${2:-} ]] || kiln_say "  $2"
     ((status <= 1)) || kiln_say "  status: $status"
-    _kiln_place 1
+    _kiln_place "${BASH_LINENO[0]}"
     # Tells _kiln_finish that the message has been printed.
     : >"$_kiln_reported" || true
     exit 1
 }
 
-# Prints the script's line that led to the caller's caller, and the library's line where it happened. SKIP
-# frames of this file are left out. kiln/pipeline/bake.py reads the lines.
-_kiln_place() { # SKIP [LINE]
-    local index inner='' line=${2:-}
-    for ((index = $1 + 1; index < ${#FUNCNAME[@]}; index++)); do
-        line=${line:-${BASH_LINENO[index - 1]}}
+# kiln_die_with_log FILE MESSAGE: the end of a build's log, and then the message.
+kiln_die_with_log() {
+    tail -n 40 "$1" >&2 || true
+    kiln_die "$2" "the end of its log is above"
+}
+
+# Prints the script's line that led to the caller's caller, and the library's line where it happened.
+# kiln/pipeline/bake.py reads the lines.
+_kiln_place() { # LINE
+    local index inner='' line=$1
+    for ((index = 2; index < ${#FUNCNAME[@]}; index++)); do
         case ${BASH_SOURCE[index]:-} in
             "$KILN_DIR"/lib/*) inner=${inner:-lib/${BASH_SOURCE[index]##*/} line $line, ${FUNCNAME[index]}} ;;
             "$0")
@@ -72,7 +78,7 @@ _kiln_place() { # SKIP [LINE]
                 break
                 ;;
         esac
-        line=''
+        line=${BASH_LINENO[index]}
     done
     [[ -z $inner ]] || kiln_say "  in: $inner"
 }
@@ -104,22 +110,19 @@ kiln_env() {
 _kiln_recorded=()
 kiln_record() { _kiln_recorded+=("$@"); }
 
-# Remembers the command that ends the script: its status, line and text. In a subshell the command that
-# started it is the one to name.
+# Remembers the command that ends the script. In a subshell the command that started it is the one to name.
+_kiln_failure=''
 _kiln_failed() { # STATUS LINE COMMAND STATUSES
     ((BASH_SUBSHELL == 0)) || return 0
-    local command=$3
-    # When a function fails by `return`, bash still names that: the caller's line says more.
-    if [[ $command == return* ]]; then
-        command=$(sed -n "$2{s/^ *//;s/ *\\\\$//;p}" "${BASH_SOURCE[1]}" 2>/dev/null) || true
-        command=${command:-$3}
-    fi
-    _kiln_failure=("$1" "$2" "$command" "$4")
-    _kiln_failure_place=$(_kiln_place 1 "$2" 2>&1) || true
+    local command="a command failed with status $1: ${3//$'\n'/; }"
+    # bash names the last command of a pipe, also when another one failed.
+    [[ $4 != *' 0' ]] || command="a command in a pipe failed with status $1"
+    _kiln_failure=$(
+        kiln_say "ERROR: $command" 2>&1
+        [[ $4 != *' '* ]] || kiln_say "  statuses of the pipe: $4" 2>&1
+        _kiln_place "$2" 2>&1
+    ) || true
 }
-_kiln_failure=()
-_kiln_failure_place=''
-_kiln_line=''
 
 # Runs when the script ends. Packer itself reports only that a script failed.
 _kiln_finish() { # STATUS COMMAND
@@ -131,44 +134,31 @@ _kiln_finish() { # STATUS COMMAND
     if ((status == 0 && ${#_kiln_recorded[@]})); then
         python3 "$KILN_DIR/lib/record.py" component "$KILN_ETC/components/$KILN_COMPONENT.json" "${_kiln_recorded[@]}" \
             || { kiln_say "ERROR: the component's record cannot be written"; status=1; }
+    elif ((status != 0)) && [[ ! -e $_kiln_reported && -n $_kiln_failure ]]; then
+        printf '%s\n' "$_kiln_failure" >&2
     elif ((status != 0)) && [[ ! -e $_kiln_reported ]]; then
-        _kiln_report "$status" "$2"
+        # No failed command: exit, an unbound variable, a syntax error. bash's own message is in the output before.
+        kiln_say "ERROR: the script ended with status $status: ${2//$'\n'/; }"
+        [[ -z $_kiln_line ]] || kiln_say "  at: $KILN_COMPONENT.sh line $_kiln_line"
     fi
     exit "$status"
 }
-
-# A command that failed without our own message; or an end without any failed command: exit, an unbound
-# variable, a syntax error. For those bash's own message is in the output before.
-_kiln_report() { # STATUS COMMAND
-    if ((${#_kiln_failure[@]})); then
-        # bash names the last command of a pipe, also when another one failed.
-        if [[ ${_kiln_failure[3]} == *' 0' ]]; then
-            kiln_say "ERROR: a command in a pipe failed with status $1"
-        else
-            kiln_say "ERROR: a command failed with status $1: ${_kiln_failure[2]//$'\n'/; }"
-        fi
-        [[ ${_kiln_failure[3]} != *' '* ]] || kiln_say "  statuses of the pipe: ${_kiln_failure[3]}"
-        [[ -z $_kiln_failure_place ]] || printf '%s\n' "$_kiln_failure_place" >&2
-    else
-        kiln_say "ERROR: the script ended with status $1: ${2//$'\n'/; }"
-        [[ -z $_kiln_line ]] || kiln_say "  at: $KILN_COMPONENT.sh line $_kiln_line"
-    fi
-}
+_kiln_line=''
 
 # Runs the script again below `timeout`: TERM goes to all that it started, and half a minute later KILL.
 _kiln_limit_time() {
-    local status=0 line='' amount=${KILN_TIME_LIMIT%[smh]} unit=${KILN_TIME_LIMIT: -1} twice
-    local -A seconds=([s]=1 [m]=60 [h]=3600)
-    twice=$((2 * amount))$unit
+    local status=0 line=''
     rm -f "$_kiln_ended_at"
     KILN_LIMITED=yes timeout -k 30 "$KILN_TIME_LIMIT" "$BASH" "$0" </dev/null || status=$?
-    # 137 before the limit: somebody else killed it, such as a kernel without memory.
-    ((status == 124 || (status == 137 && SECONDS >= amount * seconds[$unit]))) || exit "$status"
-    kiln_say "ERROR: it did not end within its time limit, $KILN_TIME_LIMIT"
+    case $status in
+        124) kiln_say "ERROR: it did not end within its time limit, $KILN_TIME_LIMIT" ;;
+        137) kiln_say "ERROR: it was killed: by its time limit, $KILN_TIME_LIMIT, or by a kernel without memory" ;;
+        *) exit "$status" ;;
+    esac
     { line=$(<"$_kiln_ended_at"); } 2>/dev/null || true
     [[ -z $line ]] || kiln_say "  at: $KILN_COMPONENT.sh line $line"
-    kiln_say "  if it only needs longer: --time-limits $KILN_COMPONENT=$twice, or in amis.yaml" \
-        "aws: {time_limits: {$KILN_COMPONENT: $twice}}"
+    kiln_say "  if it only needs longer: --time-limits $KILN_COMPONENT=…, or in amis.yaml" \
+        "aws: {time_limits: {$KILN_COMPONENT: …}}"
     exit 1
 }
 

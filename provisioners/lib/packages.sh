@@ -11,6 +11,9 @@ kiln_retry() {
     while true; do
         status=0
         "$@" 2>&1 | tee "$log" >&2 || status=$?
+        # apt-get update ends with 0 when a repository did not answer: github:Debian/apt apt-pkg/update.cc
+        # @04a54261afd1c99686109f102afc83346c01c930
+        [[ ${!#} != update ]] || ! grep -q 'Some index files failed to download' "$log" || status=100
         ((status)) || return 0
         # Neither tool waits for these by itself. apt-get update for the lock of the package lists, which
         # DPkg::Lock::Timeout does not cover, with this message of apt 1 to 3: github:Debian/apt
@@ -56,10 +59,8 @@ kiln_pm() {
 # interrupted: kiln_pm waits for it.
 kiln_stop_daily_updates() {
     [[ $KILN_FAMILY == debian ]] || return 0
-    local unit
-    for unit in apt-daily.timer apt-daily-upgrade.timer apt-daily.service; do
-        ! kiln_unit_exists "$unit" || systemctl stop "$unit" || kiln_die "systemd cannot stop $unit"
-    done
+    # Patterns, of which systemd stops what is there.
+    systemctl stop 'apt-daily*.timer' 'apt-daily.*' || kiln_die "systemd cannot stop apt's daily update"
 }
 
 # kiln_refresh: fetch the package lists. yum and dnf do so by themselves, for a new repository too.
@@ -67,6 +68,13 @@ kiln_refresh() {
     [[ $KILN_FAMILY == debian ]] || return 0
     kiln_stop_daily_updates
     kiln_pm update || kiln_die "the package lists cannot be fetched" "is the repository reachable from the build instance?"
+}
+
+# kiln_yum_repo NAME URL KEY [SETTING…]: a repository for yum and dnf; an error at the bake when it does not answer.
+kiln_yum_repo() {
+    local file=${KILN_ROOT:-}/etc/yum.repos.d/$1.repo
+    printf '%s\n' "[$1]" "name=$1" "baseurl=$2" "gpgkey=$3" enabled=1 skip_if_unavailable=0 "${@:4}" >"$file" \
+        || kiln_die "$file cannot be written"
 }
 
 # kiln_wait_for_cloud_init: at the first boot it may still be writing package sources.
@@ -80,15 +88,10 @@ kiln_wait_for_cloud_init() {
 kiln_set_sources_aside() {
     local apt=${KILN_ROOT:-}/etc/apt aside=$KILN_DIR/parent-sources
     [[ ! -d $aside ]] || return 0
-    rm -rf "$aside.new" || kiln_die "$aside.new cannot be removed"
-    mkdir -p "$aside.new/sources.list.d" "$apt/sources.list.d" || kiln_die "$aside.new cannot be made"
-    cp -a "$apt/sources.list.d/." "$aside.new/sources.list.d/" || kiln_die "the parent's package sources cannot be kept"
-    [[ ! -e $apt/sources.list ]] || cp -a "$apt/sources.list" "$aside.new/" \
-        || kiln_die "the parent's sources.list cannot be kept"
-    find "$apt/sources.list.d" -mindepth 1 -delete || kiln_die "the parent's package sources cannot be set aside"
-    rm -f "$apt/sources.list" || kiln_die "the parent's sources.list cannot be set aside"
-    # Whole, or not there: a second run must not take a half for the whole.
-    mv "$aside.new" "$aside" || kiln_die "$aside cannot be made"
+    mkdir -p "$aside" "$apt/sources.list.d" || kiln_die "$aside cannot be made"
+    mv "$apt/sources.list.d" "$aside/" || kiln_die "the parent's package sources cannot be set aside"
+    [[ ! -e $apt/sources.list ]] || mv "$apt/sources.list" "$aside/" || kiln_die "$apt/sources.list cannot be set aside"
+    mkdir "$apt/sources.list.d" || kiln_die "$apt/sources.list.d cannot be made"
 }
 
 # kiln_restore_sources: the parent's package sources again, beside those that components added since. Does
@@ -198,7 +201,7 @@ _kiln_apt_revision() { # NAME VERSION BUILD
 
 # kiln_install name[=version[@build]]…: does nothing for what is installed already.
 kiln_install() {
-    local spec name version build installed wanted=()
+    local spec name version build installed status=0 wanted=()
     for spec in "$@"; do
         _kiln_split "$spec"
         installed=$(kiln_package_version "$name") || exit 1
@@ -209,10 +212,8 @@ kiln_install() {
         elif [[ $KILN_FAMILY == debian ]]; then
             version=$(_kiln_apt_revision "$name" "$version" "$build") || exit 1
             wanted+=("$name=$version")
-        elif [[ -n $build ]]; then
-            wanted+=("$name-$version-*cuda${build#cuda}*")
         else
-            wanted+=("$name-$version")
+            wanted+=("$name-$version${build:+-*cuda${build#cuda}*}")
         fi
     done
     ((${#wanted[@]})) || return 0
@@ -221,19 +222,27 @@ kiln_install() {
         kiln_pm install -y --no-install-recommends --allow-downgrades "${wanted[@]}"
     else
         kiln_pm install "${wanted[@]}"
-    fi || _kiln_not_installed "$@"
+    fi || status=$?
     _kiln_assert_installed "$@"
+    ((status == 0)) || kiln_die "$KILN_PACKAGE_MANAGER failed" "its own message is above"
 }
 
-# The package tool rejects the whole transaction if one name is unknown: name those that no repository has.
-_kiln_not_installed() { # name[=version[@build]]…
-    local spec name version build missing=()
+# Stops when one is not installed as asked: yum succeeds for a name that it does not know. The package tool
+# rejects the whole transaction if one name is unknown: that one is named.
+_kiln_assert_installed() { # name[=version[@build]]…
+    local spec name version build installed missing=() absent=()
     for spec in "$@"; do
         _kiln_split "$spec"
-        _kiln_can_be_had "$name" || missing+=("$name")
+        installed=$(kiln_package_version "$name") || exit 1
+        if [[ -z $installed ]]; then
+            _kiln_can_be_had "$name" || missing+=("$name")
+            absent+=("$name${version:+ $version}")
+        elif [[ -n $version ]] && ! kiln_matches "$installed" "$version" "$build"; then
+            kiln_die "$name is $installed, but the recipe asks for $version${build:+ built for $build}"
+        fi
     done
     ((${#missing[@]} == 0)) || _kiln_missing "${missing[@]}"
-    kiln_die "$KILN_PACKAGE_MANAGER could not install $*" \
+    ((${#absent[@]} == 0)) || kiln_die "$KILN_PACKAGE_MANAGER did not install: ${absent[*]}" \
         "its own message is above; does the repository still carry exactly these versions?"
 }
 
@@ -256,21 +265,6 @@ _kiln_missing() { # NAME…
     kiln_die "no repository has a package named ${*// / or }" "the repositories of this instance were asked for each name alone"
 }
 
-# yum succeeds for a name that it does not know.
-_kiln_assert_installed() { # name[=version[@build]]…
-    local spec name version build installed
-    for spec in "$@"; do
-        _kiln_split "$spec"
-        installed=$(kiln_package_version "$name") || exit 1
-        if [[ -z $installed ]]; then
-            _kiln_can_be_had "$name" || _kiln_missing "$name"
-            kiln_die "$name${version:+ $version} is not installed" "the repositories have a package of that name, but not this one"
-        fi
-        [[ -z $version ]] || kiln_matches "$installed" "$version" "$build" \
-            || kiln_die "$name is $installed, but the recipe asks for $version${build:+ built for $build}"
-    done
-}
-
 # kiln_install_held "name=version[@build] …": install exactly these versions, over a hold of an earlier run
 # too; hold them; record their names as the component's packages. Sets `names` to the names.
 kiln_install_held() {
@@ -284,84 +278,48 @@ kiln_install_held() {
     kiln_record "packages+=${names[*]}"
 }
 
-# kiln_hold name…: an upgrade of half a GPU stack is an API mismatch at the next boot. A lock takes yum and
-# dnf a second a call: names are collected here, and kiln_lock_held locks them in one call.
+# kiln_hold name…: an upgrade of half a GPU stack is an API mismatch at the next boot. versionlock's own command
+# takes yum and dnf a second a call, so its file is written: epoch:name-version-release.* for yum 3, name-epoch:… for
+# dnf 4. github:rpm-software-management/yum-utils plugins/versionlock/versionlock.py
+# @119b3e8c44d022a799ee3ba023f467791c86d9b0; github:rpm-software-management/dnf-plugins-core plugins/versionlock.py
+# @0030ea94dd261b66cac6f08c9dfa99e3d8ee3648
 kiln_hold() {
-    local name version
+    local file format='%{NAME}-%{EPOCHNUM}:' locks
     if [[ $KILN_FAMILY == debian ]]; then
         apt-mark hold "$@" >/dev/null || kiln_die "apt-mark cannot hold $*"
     else
-        for name in "$@"; do
-            version=$(kiln_package_version "$name") || exit 1
-            [[ -n $version ]] || kiln_die "$name cannot be held: it is not installed"
-            mkdir -p "$KILN_DIR/to-lock" || kiln_die "$KILN_DIR/to-lock cannot be made"
-            printf '%s %s\n' "$name" "$version" >>"$KILN_DIR/to-lock/$KILN_COMPONENT" \
-                || kiln_die "$KILN_DIR/to-lock/$KILN_COMPONENT cannot be written"
-        done
+        kiln_unhold "$@"
+        file=$(_kiln_lock_file) || exit 1
+        [[ $file != */yum/* ]] || format='%{EPOCHNUM}:%{NAME}-'
+        locks=$(rpm -q --qf "$format%{VERSION}-%{RELEASE}.*\n" "$@") || kiln_die "rpm cannot look up $*: what is held must be installed"
+        printf '%s\n' "$locks" >>"$file" || kiln_die "$file cannot be written"
     fi
     kiln_record "held+=$*"
 }
 
-# kiln_lock_held PLUGIN…: after the last install; PLUGIN are the packages of the tool's versionlock. A package
-# that a later component moved off its version stops the bake.
-kiln_lock_held() {
-    local name version held collected installed files names=() missing=()
-    local -A now=()
-    files=("$KILN_DIR"/to-lock/*)
-    [[ -e ${files[0]} ]] || return 0
-    if [[ ! -e ${KILN_ROOT:-}/etc/yum/pluginconf.d/versionlock.conf && ! -e ${KILN_ROOT:-}/etc/dnf/plugins/versionlock.conf ]]; then
-        kiln_install "$@"
-    fi
-    held=$(kiln_held) || exit 1
-    collected=$(sort -u "${files[@]}") || kiln_die "$KILN_DIR/to-lock cannot be read"
-    while read -r name _; do names+=("$name"); done <<<"$collected"
-    # A name that is not installed gives a line without a version, and a status that is not 0.
-    installed=$(rpm -q --qf '%{NAME} %{VERSION}-%{RELEASE}\n' "${names[@]}") \
-        || [[ $installed == *'not installed'* ]] || kiln_die "rpm cannot look up ${names[*]}"
-    # Several versions of a kernel are installed side by side: the newest counts.
-    installed=$(sort -V <<<"$installed") || kiln_die "the versions of ${names[*]} cannot be sorted"
-    while read -r name version; do now[$name]=$version; done <<<"$installed"
-    while read -r name version; do
-        [[ ${now[$name]:-} == "$version" ]] || kiln_die "$name was $version when it was installed, now it is ${now[$name]:-removed}" \
-            "a component after it moved it"
-        [[ $'\n'$held$'\n' == *$'\n'"$name-$version"$'\n'* ]] || missing+=("$name")
-    done <<<"$collected"
-    ((${#missing[@]} == 0)) || kiln_pm versionlock add "${missing[@]}" \
-        || kiln_die "$KILN_PACKAGE_MANAGER versionlock cannot hold ${missing[*]}"
-}
-
-# kiln_held: prints what is held: names on Debian, name-version-release elsewhere. The latter from the files
-# of yum 3 and dnf 4, which take a second to list it. yum writes 0:name-1.2-3.*, dnf name-0:1.2-3.*.
-kiln_held() {
-    local file files=()
-    if [[ $KILN_FAMILY == debian ]]; then
-        apt-mark showhold || kiln_die "apt-mark cannot list what is held"
-        return 0
-    fi
-    for file in "${KILN_ROOT:-}"/etc/{yum/pluginconf.d,dnf/plugins}/versionlock.list; do
-        [[ ! -e $file ]] || files+=("$file")
-    done
-    ((${#files[@]})) || return 0
-    sed -E 's/^[0-9]+://; s/-[0-9]+:/-/; s/\.\*$//' "${files[@]}" || kiln_die "${files[*]} cannot be read"
-}
-
-# kiln_unhold name…: a second run must be able to move what the first run held. One call for all of them, as
-# kiln_lock_held.
+# kiln_unhold name…: a second run must be able to move what the first run held.
 kiln_unhold() {
-    local name held names=()
-    held=$(kiln_held) || exit 1
-    for name in "$@"; do
-        if [[ $KILN_FAMILY == debian ]]; then
-            [[ $'\n'$held$'\n' != *$'\n'"$name"$'\n'* ]] || names+=("$name")
-        else
-            [[ $'\n'$held != *$'\n'"$name"-[0-9]* ]] || names+=("$name")
-        fi
-    done
-    ((${#names[@]})) || return 0
+    local name file held names=()
     if [[ $KILN_FAMILY == debian ]]; then
-        apt-mark unhold "${names[@]}" >/dev/null || kiln_die "apt-mark cannot release the hold on ${names[*]}"
+        held=$(apt-mark showhold) || kiln_die "apt-mark cannot list what is held"
+        for name in "$@"; do
+            [[ $'\n'$held$'\n' != *$'\n'"$name"$'\n'* ]] || names+=("$name")
+        done
+        ((${#names[@]} == 0)) || apt-mark unhold "${names[@]}" >/dev/null || kiln_die "apt-mark cannot release the hold on ${names[*]}"
     else
-        kiln_pm versionlock delete "${names[@]}" \
-            || kiln_die "$KILN_PACKAGE_MANAGER versionlock cannot release the hold on ${names[*]}"
+        file=$(_kiln_lock_file) || exit 1
+        # The name is what stands before the version, in either form.
+        held=$(awk -v names=" $* " '{ name = $0; sub(/^[0-9]+:/, "", name); sub(/-[^-]+-[^-]+$/, "", name) }
+            !index(names, " " name " ")' "$file") || kiln_die "$file cannot be read"
+        printf '%s\n' "$held" >"$file" || kiln_die "$file cannot be written"
     fi
+}
+
+# Prints the file of the package tool's versionlock, which kernel.sh installs.
+_kiln_lock_file() {
+    local folder
+    for folder in "${KILN_ROOT:-}"/etc/{yum/pluginconf.d,dnf/plugins}; do
+        [[ ! -e $folder/versionlock.list ]] || { printf '%s\n' "$folder/versionlock.list"; return 0; }
+    done
+    kiln_die "the package tool's versionlock is not installed" "kernel.sh must run first"
 }

@@ -5,7 +5,8 @@
 # value}}, "failed": {unit: its last words}, "too_slow_for": [unit], "files": {path: {mode, size,
 # mtime, target, major}}, "text": {path: content}, "commands": {name: {rc, out}}, "cycles": [message
 # of systemd], "boot": {…},
-# "efa_devices": {attached, driven}, "imds": {v1, v2, role: HTTP status}, "free": bytes of /,
+# "efa_devices": {attached, driven, p2p}, "imds": {v1, v2, role: HTTP status, hop_limit}, "free":
+# bytes of /,
 # "modules_loaded": [name], "limits": {name: [soft, hard]} of this program's login, "sysctls":
 # {name: value}}
 # With the argument `own_kernel`, a kernel's release, it loads every module that was built for that
@@ -13,6 +14,8 @@
 import http.client
 import pwd
 import resource
+import select
+import socket
 import stat
 import time
 
@@ -86,6 +89,7 @@ TEXTS = (
     "/proc/net/tcp",
     "/proc/net/tcp6",
 )
+ETH_P_IP = 0x0800
 CLOCK_FIELDS = "index,clocks.applications.memory,clocks.applications.graphics"
 HEALTH_FIELDS = ",".join(
     (
@@ -222,18 +226,28 @@ def sysctls(recorded):
 
 
 def efa_devices():
-    """EFA interfaces that EC2 attached (PCI), and devices that the efa driver made of them."""
+    """EFA interfaces that EC2 attached (PCI), devices that the efa driver made of them, and by
+    whom these reach a GPU's memory.
+
+    https://github.com/amzn/amzn-drivers/blob/efa_linux_2.15.0/kernel/linux/efa/src/efa_sysfs.c
+    """
     attached = 0
     for folder in glob.glob("/sys/bus/pci/devices/*"):
         vendor, device = ((text(folder + "/" + n) or "").strip() for n in ("vendor", "device"))
         attached += vendor == "0x1d0f" and device.startswith("0xefa")
     links = glob.glob("/sys/class/infiniband/*/device/driver")
     driven = sorted(p.split("/")[4] for p in links if os.path.realpath(p).endswith("/efa"))
-    return {"attached": attached, "driven": driven}
+    p2p = [text("/sys/class/infiniband/%s/device/p2p" % name) for name in driven]
+    return {
+        "attached": attached,
+        "driven": driven,
+        "p2p": [t.strip() for t in p2p if t is not None],
+    }
 
 
 def imds():
-    """HTTP status: v1 (without a token), v2 (with one), role (does an instance profile exist?)."""
+    """HTTP status: v1 (without a token), v2 (with one), role (does an instance profile exist?);
+    hop_limit: how many hops the token may go, a container's bridge being the second."""
 
     def ask(method, path, **headers):
         link = http.client.HTTPConnection("169.254.169.254", timeout=2)
@@ -243,12 +257,24 @@ def imds():
 
     try:
         v1, _ = ask("GET", "meta-data/")
-        _, token = ask("PUT", "api/token", **{"X-aws-ec2-metadata-token-ttl-seconds": "60"})
+        with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_IP)) as link:
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
+            _, token = ask("PUT", "api/token", **{"X-aws-ec2-metadata-token-ttl-seconds": "60"})
+            # The time to live is the ninth byte of an IP packet.
+            hops = next((packet[8] for packet in received(link) if token.encode() in packet), None)
         paths = {"v2": "meta-data/", "role": "meta-data/iam/security-credentials/"}
         with_token = {"X-aws-ec2-metadata-token": token}
-        return {"v1": v1, **{n: ask("GET", p, **with_token)[0] for n, p in paths.items()}}
+        found = {n: ask("GET", p, **with_token)[0] for n, p in paths.items()}
+        return dict(found, v1=v1, hop_limit=hops)
     except (OSError, http.client.HTTPException, ValueError) as error:
         return {"error": str(error)}
+
+
+def received(link):
+    """The packets that a socket receives, until none comes for a second."""
+    deadline = time.time() + 5
+    while select.select([link], [], [], 1)[0] and time.time() < deadline:
+        yield link.recv(65536)
 
 
 def free_bytes(path):
@@ -335,6 +361,7 @@ ASKS_DRIVER = (
     "gpu-rows",
     "gpu-fabric",
     "gpu-topology",
+    "gpu-nvlink",
     "gpu-mig-verify",
     "nvidia-container-cli",
 )
@@ -370,6 +397,7 @@ def programs_to_ask(kernel):
         "gpu-rows": ("nvidia-smi", "--query-remapped-rows=" + ROW_FIELDS, "--format=csv,noheader"),
         "gpu-fabric": FABRIC_QUERY,
         "gpu-topology": ("nvidia-smi", "topo", "-m"),
+        "gpu-nvlink": ("nvidia-smi", "nvlink", "-s"),
         "gpu-mig-verify": ("gpu-mig", "verify"),
         "nvidia-container-cli": ("nvidia-container-cli", "info"),
         "dcgm-discovery": ("dcgmi", "discovery", "-l"),

@@ -25,11 +25,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Remove the checks that do not belong to the image (applies.py); those that act come last."""
+    """Remove the checks that do not belong to the image (applies.py); those that act come last, and
+    of these the one that reboots."""
     if not os.environ.get("KILN_EXPECT"):
         return
     expect = harness.read_expectations()
     kept = [item for item in items if item.path.parts[-3:-1] != _CHECKS or belongs(item, expect)]
     if len(kept) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = sorted(kept, key=lambda item: item.get_closest_marker("exercise") is not None)
+    items[:] = sorted(
+        kept,
+        key=lambda item: (
+            item.get_closest_marker("exercise") is not None,
+            item.path.stem == "test_reboot",
+        ),
+    )

@@ -127,6 +127,22 @@ def driver_errors(log: str) -> list[str]:
     return [line for line in log.splitlines() if re.search(wrong, line)]
 
 
+def bus_bandwidth(shown: str) -> float:
+    """The average bus bandwidth in GB/s, as nccl-tests print it."""
+    found = re.search(r"Avg bus bandwidth *: *([\d.]+)", shown)
+    assert found, f"nccl-tests print no bandwidth: {shown[-2000:]}"
+    return float(found.group(1))
+
+
+def providers(shown: str) -> set[str]:
+    """The libfabric providers that NCCL's plugin names in a log of NCCL_DEBUG=INFO.
+
+    https://github.com/aws/aws-ofi-nccl src/nccl_ofi_net.cpp: "Selected provider is efa, fabric is
+    efa-direct (found 4 nics)", before 1.14 "Selected Provider is efa (found 4 nics)".
+    """
+    return set(re.findall(r"NET/OFI Selected [Pp]rovider is ([\w;]+)", shown))
+
+
 def unlinked_pairs(topology: str, count: int) -> list[str]:
     """Pairs of GPUs that `nvidia-smi topo -m` shows connected by something other than NVLink."""
     plain = re.sub(r"\x1b\[\d*m", "", topology)

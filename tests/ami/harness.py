@@ -8,7 +8,9 @@ KILN_EXPECT: {"recipe": Recipe as JSON, "instance_type": str, "target": "aws"|"l
                       "clocks": [memory, graphics] in MHz or null} or null,
               "needs_cluster": [units that fail without one],
               "exercise": bool, whether checks may act on the machine,
-              "own_kernel": bool, with "boot_budget": kiln/facts/knowledge/boot.yaml if true}
+              "reboot": bool, whether to reboot it and check it again,
+              "own_kernel": bool, whether the lab boots the image's own kernel,
+              "boot_budget": kiln/facts/knowledge/boot.yaml there and in AWS}
 
 A single program on the machine (`collect.py`) collects all facts, so that checks cost nothing.
 A check of what is not part of the image is neither run nor counted: see applies.py.
@@ -17,9 +19,11 @@ A check of what is not part of the image is neither run nor counted: see applies
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import re
+import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -39,6 +43,7 @@ UNTIL_BOOTED = (
 )
 UNREACHABLE = 3
 BAD_CALL = 2
+REBOOT_TIMEOUT = 900
 
 
 def read_expectations() -> dict[str, Any]:
@@ -110,6 +115,26 @@ def machine(host: testinfra.host.Host) -> dict[str, Any]:
     """What is on the machine now; collect.py describes the structure."""
     result: dict[str, Any] = run_python(host, collector())
     return result
+
+
+def reboot(host: testinfra.host.Host) -> None:
+    """Reboot the machine, and wait until that boot is over."""
+    read_id = "cat /proc/sys/kernel/random/boot_id"
+    before = host.run(read_id)
+    assert before.rc == 0, before.stderr
+    host.run(
+        "sudo -n systemd-run --on-active=1 --timer-property=AccuracySec=100ms systemctl reboot"
+    )
+    deadline = time.monotonic() + REBOOT_TIMEOUT
+    while time.monotonic() < deadline:
+        time.sleep(0.5)
+        # Without an answer, RuntimeError.
+        with contextlib.suppress(RuntimeError):
+            now = host.run(read_id)
+            if now.rc == 0 and now.stdout != before.stdout:
+                host.run(UNTIL_BOOTED)
+                return
+    pytest.fail(f"the machine did not come back within {REBOOT_TIMEOUT} s of a reboot")
 
 
 def collector() -> str:

@@ -80,6 +80,15 @@ def test_imds_refuses_version_1(machine):
     assert imds["v1"] == 401, "IMDSv1 answers: launch with HttpTokens=required"
 
 
+@only_if(lambda expect: expect["recipe"].get("flavor") != "eks")  # whose pods are kept from it
+def test_containers_reach_imds(machine, version_info):
+    if not version_info["components"].get("container-toolkit", {}).get("runtimes"):
+        pytest.skip("there is no container runtime on this image")
+    hops = machine["imds"].get("hop_limit")
+    assert hops, f"no answer of IMDS was seen: {machine['imds']}"
+    assert hops > 1, "launch with HttpPutResponseHopLimit=2, EC2's default for this AMI"
+
+
 def test_the_root_has_free_space(machine, expect):
     skip_in_lab(machine, expect, "a lab guest's disk is the host's")
     assert machine["free"] >= 1 << 30, (

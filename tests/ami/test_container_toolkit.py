@@ -5,9 +5,28 @@ import re
 
 import pytest
 from applies import only_if
-from expectations import assert_held, assert_packages_at, nvidia_smi, recorded
+from expectations import assert_held, assert_packages_at, nvidia_smi, recorded, skip_in_lab
 
 pytestmark = pytest.mark.bake
+
+# A container of the machine's own programs: there may be no way to a registry. systemd takes back
+# what a runtime allowed past it when it reads its units again:
+# https://github.com/NVIDIA/nvidia-container-toolkit/issues/48
+IN_A_CONTAINER = """
+set -eu
+trap '{ docker rm -f kiln-check; docker rmi kiln-check; } >/dev/null' EXIT
+programs="/bin/sh /bin/sleep"
+libraries=$(for program in $programs "$(command -v nvidia-smi)"; do ldd "$program"; done |
+    grep -oE '/[^ )]+' | sort -u)
+tar -chf - $programs $libraries 2>/dev/null | docker import - kiln-check >/dev/null
+gpus="--runtime nvidia -e NVIDIA_VISIBLE_DEVICES=all -e NVIDIA_DRIVER_CAPABILITIES=utility"
+docker run -d --name kiln-check $gpus kiln-check /bin/sleep 600 >/dev/null
+docker exec kiln-check /bin/sh -c 'ulimit -l; ulimit -n'
+docker exec kiln-check nvidia-smi -L || true
+systemctl daemon-reload
+echo after
+docker exec kiln-check nvidia-smi -L || true
+"""
 
 
 def test_the_packages_are_of_that_version(machine, recipe, version_info):
@@ -96,3 +115,34 @@ def test_container_runtimes_do_not_lower_limits(machine):
         }
         assert limits["LimitMEMLOCK"] >= 1 << 63, f"{name}: LimitMEMLOCK={facts['LimitMEMLOCK']}"
         assert limits["LimitNOFILE"] >= 65536, f"{name}: LimitNOFILE={facts['LimitNOFILE']}"
+
+
+@pytest.fixture(scope="module")
+def container(host, machine, expect, gpu):
+    """What a container says of its limits and GPUs, before and after a daemon-reload."""
+    skip_in_lab(machine, expect, "containers are not run in the lab")
+    if machine["units"].get("docker.service", {}).get("ActiveState") != "active":
+        pytest.skip("docker does not run here, and pods need a cluster")
+    answer = host.run("sudo -n timeout 300 bash -c %s", IN_A_CONTAINER)
+    assert answer.rc == 0, answer.stderr[-2000:]
+    limits, before, after = re.fullmatch(
+        r"(\S+\n\S+\n)(.*)after\n(.*)", answer.stdout, re.DOTALL
+    ).groups()
+    return {"limits": limits.split(), "before": before, "after": after}
+
+
+@pytest.mark.boot
+@pytest.mark.exercise
+def test_container_keeps_every_gpu_over_a_daemon_reload(machine, container):
+    ours = {row["uuid"] for row in nvidia_smi(machine)}
+    for when in ("before", "after"):
+        found = set(re.findall(r"\bGPU-[0-9a-f-]{36}", container[when]))
+        assert found == ours, f"{when} a daemon-reload: {container[when].strip()}"
+
+
+@pytest.mark.boot
+@pytest.mark.exercise
+def test_container_may_lock_memory_and_open_files(container):
+    memory, files = container["limits"]
+    assert memory == "unlimited", f"ulimit -l is {memory}: EFA and NCCL register memory"
+    assert files == "unlimited" or int(files) >= 65536, f"ulimit -n is {files}"

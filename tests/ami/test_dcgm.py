@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from applies import only_if
 from expectations import (
     assert_active,
     assert_enabled,
@@ -40,3 +41,17 @@ def test_the_host_engine_finds_every_gpu(machine, gpu):
     found = re.search(r"^(\d+) GPUs? found", answer["out"], re.MULTILINE)
     assert found, f"dcgmi discovery -l: {answer['out'].strip()}"
     assert int(found.group(1)) == len(nvidia_smi(machine)), "restart nvidia-dcgm, see its journal"
+
+
+@only_if(lambda expect: not expect["recipe"].get("mig_config"))  # it needs whole GPUs
+@pytest.mark.boot
+@pytest.mark.exercise
+def test_its_quick_diagnostic_passes(host, expect, gpu):
+    if not gpu["count"]:
+        pytest.skip(f"{expect['instance_type']} has a slice of a GPU")
+    answer = host.run("timeout 300 dcgmi diag -r 1")
+    shown = answer.stdout + answer.stderr
+    # https://github.com/NVIDIA/DCGM/issues/253, #55: DCGM 4 has lines for each GPU, 3 has none.
+    failed = [line for line in shown.splitlines() if re.search(r"\| (GPU\d+: )?Fail", line)]
+    assert failed == [], shown[-2000:]
+    assert answer.rc == 0 and re.search(r"\| Pass", shown), f"status {answer.rc}: {shown[-2000:]}"

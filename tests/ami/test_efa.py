@@ -43,3 +43,15 @@ def test_libfabric_offers_the_efa_interfaces(machine):
     assert answer["rc"] == 0, f"fi_info -p efa: {answer['out'].strip()}"
     domains = set(re.findall(r"^ *domain: (\S+)-rdm$", answer["out"], re.MULTILINE))
     assert len(domains) == machine["efa_devices"]["attached"], f"libfabric offers {domains}"
+
+
+@pytest.mark.boot
+def test_efa_reaches_the_memory_of_gpus(machine, gpu):
+    require_interfaces(machine)
+    providers = machine["efa_devices"]["p2p"]
+    if not providers:
+        pytest.skip("this EFA driver names no peer memory: it has DMA-BUF alone")
+    # "NVIDIA", or "NVIDIA peermem" by efa_nv_peermem.
+    assert [name for name in providers if not name.startswith("NVIDIA")] == [], (
+        "GPUDirect RDMA is off: load efa_nv_peermem after the driver"
+    )

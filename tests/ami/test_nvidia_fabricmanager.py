@@ -62,6 +62,18 @@ def test_nvlink_connects_every_pair_of_gpus(machine, gpu):
     )
 
 
+@only_if(lambda expect: not expect["recipe"].get("mig_config"))  # a GPU in MIG mode has no NVLink
+@pytest.mark.boot
+def test_every_nvlink_is_active(machine, gpu):
+    if not gpu["nvswitch"]:
+        pytest.skip("this instance type has no NVSwitch")
+    answer = machine["commands"]["gpu-nvlink"]
+    assert answer["rc"] == 0, answer["out"].strip()
+    assert answer["out"].count(" GB/s") >= gpu["count"], "nvidia-smi nvlink -s shows no link"
+    down = [line.strip() for line in answer["out"].splitlines() if "inactive" in line.lower()]
+    assert down == [], "see `journalctl -u nvidia-fabricmanager`"
+
+
 @recipe_has("nvlsm")
 @pytest.mark.bake
 def test_nvlsm_is_of_the_recipes_version(machine, recipe, version_info):

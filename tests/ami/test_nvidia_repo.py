@@ -26,7 +26,7 @@ def test_another_repository_gives_only_cudnn_and_nccl(machine):
 def test_packages_are_checked_against_the_key(machine, recipe):
     if recipe["distro"]["family"] == "debian":
         text = machine["text"]["/etc/apt/sources.list.d/nvidia-cuda.list"] or ""
-        assert "[signed-by=/usr/share/keyrings/nvidia-cuda.gpg]" in text
+        assert "[signed-by=/usr/share/keyrings/nvidia-cuda.asc]" in text
         assert "trusted=yes" not in text
     else:
         text = machine["text"]["/etc/yum.repos.d/nvidia-cuda.repo"] or ""

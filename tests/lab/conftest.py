@@ -189,8 +189,9 @@ def lab_of_the_tests() -> settings.Lab:
 
 
 def plain_client(lab: settings.Lab, service: str, region: str = "us-east-1") -> Any:
-    """A boto3 client: it calls the lab directly."""
-    return boto3.client(
+    """A boto3 client: it calls the lab directly, and is not told of what it makes before all of
+    EC2 knows it (lab/ec2/consistency.py)."""
+    client = boto3.client(
         service,
         endpoint_url=lab.endpoint,
         region_name=region,
@@ -200,6 +201,18 @@ def plain_client(lab: settings.Lab, service: str, region: str = "us-east-1") -> 
         # A busy machine answers late, and what is asked for again after a minute is done twice.
         config=Config(read_timeout=300),
     )
+    for call in ("RunInstances", "CreateImage", "CopyImage"):
+        client.meta.events.register(f"after-call.ec2.{call}", partial(_until_known, client))
+    return client
+
+
+def _until_known(client: Any, parsed: dict[str, Any], **_: Any) -> None:
+    for instance in parsed.get("Instances", []):
+        waiter = client.get_waiter("instance_exists")
+        waiter.wait(InstanceIds=[instance["InstanceId"]], WaiterConfig={"Delay": 0.2})
+    if image := parsed.get("ImageId"):
+        waiter = client.get_waiter("image_exists")
+        waiter.wait(ImageIds=[image], WaiterConfig={"Delay": 0.2})
 
 
 @pytest.fixture(scope="session")

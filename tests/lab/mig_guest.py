@@ -14,7 +14,6 @@ from kiln.base.paths import RUNTIME, runtime_module
 from kiln.mig.profiles import gpu_types
 from lab.standins.nvidia_smi import install
 
-hardware = runtime_module("gpu_mig.hardware")
 target = runtime_module("gpu_mig.target")
 MAP = RUNTIME / "etc/kiln/mig-config.json"
 SHOWN = install.compose()["machines"]
@@ -81,7 +80,7 @@ def layouts(gpu: str) -> dict[str, Layout]:
     """The labels of the map and of the GPU's own profiles that this GPU supports."""
     kind, device_id = kind_of(gpu), f"0x{SHOWN['models'][gpu]['pci']}"
     result: dict[str, Layout] = {
-        hardware.label_of(name): (True, ((name, profile.max),))
+        target.label_of(name): (True, ((name, profile.max),))
         for name, profile in known_kind(gpu).profiles.items()
         if name in kind.profiles
     }

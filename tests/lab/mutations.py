@@ -76,7 +76,7 @@ def load(entries: Mapping[str, Mapping[str, Any]], checks: Iterable[str]) -> lis
     for file, of_file in entries.items():
         for name, entry in of_file.items():
             check = f"{file}::{name}"
-            if check not in wanted or {"not_in_a_lab", "own_kernel"} & set(entry):
+            if check not in wanted or {"not_in_a_lab", "own_kernel", "reboot"} & set(entry):
                 continue
             command = entry if isinstance(entry, str) else entry["run"]
             own, also = result.setdefault(command, (set(), set()))
@@ -96,6 +96,16 @@ def lacking(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         for name, entry in of_file.items()
         if isinstance(entry, dict) and "not_in_a_lab" in entry
     }
+
+
+def before_reboot(entries: Mapping[str, Mapping[str, Any]]) -> tuple[Mutation, ...]:
+    """What is broken at the next boot only: a guest gets it, and reboots."""
+    return tuple(
+        Mutation(entry["reboot"], frozenset({f"{file}::{name}"}))
+        for file, of_file in entries.items()
+        for name, entry in of_file.items()
+        if isinstance(entry, dict) and "reboot" in entry
+    )
 
 
 def plan(mutations: list[Mutation]) -> Plan:

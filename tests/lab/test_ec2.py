@@ -23,10 +23,21 @@ def state(ec2, instance_id):
     return found["Reservations"][0]["Instances"][0]["State"]["Name"]
 
 
-def test_an_instance_is_pending_then_runs_once_it_has_booted(ec2, first):
+def wait_until_impaired(ec2, instance_id):
+    for _ in range(600):
+        status = ec2.describe_instance_status(InstanceIds=[instance_id])["InstanceStatuses"][0]
+        if status["InstanceStatus"]["Status"] == "impaired":
+            return
+        assert status["InstanceStatus"]["Status"] == "initializing"
+        time.sleep(0.1)
+    raise AssertionError(f"{instance_id} is not impaired")
+
+
+def test_an_instance_is_pending_then_runs_and_later_its_sshd_answers(ec2, first):
     answer, guest = first
     assert answer["State"]["Name"] == "pending"
     wait_for(ec2, guest.id, "running")
+    assert guest.run("true").returncode == 0
 
 
 TAGS = [{"ResourceType": "instance", "Tags": [{"Key": "kiln:mig-config", "Value": "all-1g"}]}]
@@ -223,13 +234,14 @@ def test_a_boot_that_never_comes_up_can_be_ordered(lab, ec2, launch):
     guest = launch()
     with pytest.raises(OSError):
         socket.create_connection((guest.address, 22), timeout=2)
-    status = ec2.describe_instance_status(InstanceIds=[guest.id])["InstanceStatuses"][0]
-    assert status["InstanceStatus"]["Status"] == "impaired"
+    wait_until_impaired(ec2, guest.id)
 
 
 def test_an_instance_that_boots_slowly_runs_meanwhile_and_can_be_terminated(ec2, launch):
     """As on EC2, where *running* says nothing about the system that boots."""
     slow = launch(UserData="#cloud-boothook\n#!/bin/sh\nsleep 80\n")
+    with pytest.raises(OSError):
+        socket.create_connection((slow.address, 22), timeout=2)
     status = ec2.describe_instance_status(InstanceIds=[slow.id])["InstanceStatuses"][0]
     assert status["InstanceStatus"]["Status"] == "initializing"
     ec2.terminate_instances(InstanceIds=[slow.id])
@@ -293,8 +305,7 @@ def test_an_image_without_an_init_runs_and_never_answers(ec2, launch, lasting):
     )
     lasting.run(f"{inits} /$file.away /$file; done")
     broken = launch(image["ImageId"])
-    status = ec2.describe_instance_status(InstanceIds=[broken.id])["InstanceStatuses"][0]
-    assert status["InstanceStatus"]["Status"] == "impaired"
+    wait_until_impaired(ec2, broken.id)
     assert state(ec2, broken.id) == "running"
     ec2.deregister_image(ImageId=image["ImageId"])
 

@@ -181,8 +181,10 @@ def test_down_by_force_ends_the_build_that_uses_the_lab_and_leaves_nothing_of_bo
     refused = call("lab.down")
     assert refused.returncode == 1, refused.stderr
     assert re.search(rf"{own.bridge} is in use: run .* of al2-510.*--force", refused.stderr, re.S)
-    assert build.poll() is None
-    assert inventory(running.ec2)["instances"] != before["instances"]
+    # What is new may be missing from a list once more (lab/ec2/consistency.py).
+    while inventory(running.ec2)["instances"] == before["instances"]:
+        assert build.poll() is None, build.end()
+        time.sleep(0.2)
     done = call("lab.down", "--force")
     assert done.returncode == 0, done.stderr
     assert re.search("ending run .* of al2-510", done.stderr)
@@ -196,6 +198,12 @@ def test_down_by_force_ends_the_build_that_uses_the_lab_and_leaves_nothing_of_bo
     assert call("lab.clean").returncode == 0
 
 
+def snapshot_of(ec2: Any, image: str) -> Any:
+    (found,) = ec2.describe_images(ImageIds=[image])["Images"]
+    (device,) = found["BlockDeviceMappings"]
+    return ec2.describe_snapshots(SnapshotIds=[device["Ebs"]["SnapshotId"]])["Snapshots"][0]
+
+
 def test_down_leaves_nothing_but_amis_with_their_tags_and_their_disk(
     invoke: Invoke, own: Lab
 ) -> None:
@@ -204,6 +212,12 @@ def test_down_leaves_nothing_but_amis_with_their_tags_and_their_disk(
     image = ec2.create_image(InstanceId=instance, Name="kept")["ImageId"]
     ec2.get_waiter("image_available").wait(ImageIds=[image], WaiterConfig={"Delay": 1})
     ec2.create_tags(Resources=[image], Tags=[{"Key": "kiln:verified", "Value": "pass today"}])
+    share = {"CreateVolumePermission": {"Add": [{"UserId": "111122223333"}]}}
+    snapshot = snapshot_of(ec2, image)["SnapshotId"]
+    ec2.create_tags(Resources=[snapshot], Tags=[{"Key": "kiln:run", "Value": "one"}])
+    ec2.modify_snapshot_attribute(SnapshotId=snapshot, **share)
+    before = snapshot_of(ec2, image)
+    assert image in before["Description"]
     wait_for(ec2, instance, "running")
     assert [kind for kind, result in on_this_machine(own).items() if not result] == []
     done = invoke("lab.down")
@@ -214,6 +228,14 @@ def test_down_leaves_nothing_but_amis_with_their_tags_and_their_disk(
     (result,) = client(own).describe_images(Owners=["self"])["Images"]
     assert (result["ImageId"], result["Name"], result["State"]) == (image, "kept", "available")
     assert result["Tags"] == [{"Key": "kiln:verified", "Value": "pass today"}]
+    ec2 = client(own)
+    after = snapshot_of(ec2, image)
+    for part in ("SnapshotId", "Description", "Tags"):
+        assert after[part] == before[part]
+    shared = ec2.describe_snapshot_attribute(
+        SnapshotId=snapshot, Attribute="createVolumePermission"
+    )
+    assert shared["CreateVolumePermissions"] == [{"UserId": "111122223333"}]
     again = client(own).run_instances(
         ImageId=image, MinCount=1, MaxCount=1, InstanceType="g4dn.xlarge"
     )["Instances"][0]["InstanceId"]

@@ -134,6 +134,11 @@ class TestServer:
         last = served[2].read_text().splitlines()[-1]
         assert "HEAD https://nvidia.github.io/libnvidia-container/gone 404 0" in last
 
+    def test_no_request_forges_a_line_of_the_log(self, served: tuple[int, int, Path]) -> None:
+        before = len(served[2].read_text().splitlines())
+        fetch(served[0], "https://nvidia.github.io/gone%0a2026-01-01T00:00:00%20GET%20forged")
+        assert len(served[2].read_text().splitlines()) == before + 1
+
 
 @pytest.fixture(params=load.load_recipes(), ids=lambda recipe: recipe.name)
 def recipe(request: pytest.FixtureRequest) -> Recipe:

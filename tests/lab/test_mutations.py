@@ -37,6 +37,7 @@ from kiln.pipeline import checks
 
 MUTATIONS = mutations.read(os.environ.get("KILN_MUTATION_CHECKS", ""))
 LACKING = mutations.lacking(MUTATIONS["checks"])
+AT_BOOT = mutations.before_reboot(MUTATIONS["checks"])
 ROWS = [name for name in os.environ.get("KILN_MUTATION_ROWS", "").split(",") if name] or [AL2]
 # Eight GPUs with NVSwitch, MIG and EFA: the fewest checks are skipped.
 INSTANCE_TYPE = os.environ.get("KILN_MUTATION_INSTANCE_TYPE", "p4d.24xlarge")
@@ -52,6 +53,8 @@ class Broken:
     untouched: Round
     plan: Plan
     rounds: list[Round]
+    # What is made before a reboot shows after it; None without such mutations.
+    rebooted: Round | None
 
 
 @cache
@@ -59,7 +62,7 @@ def belonging(row: str) -> tuple[str, ...]:
     """The checks ("file::name") that belong to the row's image, as the checks' own pytest lists
     them; known before anything is built."""
     (recipe,) = [recipe for recipe in load.load_recipes() if recipe.name == row]
-    expected = checks.expectations(recipe, INSTANCE_TYPE, "lab")
+    expected = checks.expectations(recipe, INSTANCE_TYPE, "lab", reboot=True)
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(expected, file)
         file.flush()
@@ -89,7 +92,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 (row, check)
                 for row in ROWS
                 for check in belonging(row)
-                if (check in LACKING) == lacking and check.split("::")[0] in MUTATIONS["checks"]
+                if (check in LACKING) == lacking
+                and check.split("::")[0] in MUTATIONS["checks"]
+                and not any(check in mutation.checks for mutation in AT_BOOT)
             ],
             indirect=["broken"],
             scope="module",
@@ -112,7 +117,7 @@ def broken(
     access = Access(key[0], key[1], (group,), network)
     (recipe,) = [recipe for recipe in load.load_recipes() if recipe.name == request.param]
 
-    def guest(name: str, made: tuple[Mutation, ...]) -> Round:
+    def guest(name: str, made: tuple[Mutation, ...], *, reboot: bool = False) -> Round:
         folder = home / name
         (folder / "ssh").mkdir(parents=True)
         where = targets.choose("lab")
@@ -122,7 +127,7 @@ def broken(
         with Progress().stage(name) as stage, booted(boot, where, stage, print, stop) as instance:
             try:
                 outputs = _break(instance, made)
-                expected = checks.expectations(recipe, INSTANCE_TYPE, where.kind)
+                expected = checks.expectations(recipe, INSTANCE_TYPE, where.kind, reboot=reboot)
                 done = checks.run_checks(instance, expected, folder, stop=stop).checks
             finally:
                 ec2.terminate_instances(InstanceIds=[instance.instance_id])
@@ -132,7 +137,7 @@ def broken(
         verified: Verified = request.getfixturevalue("on_p4d")
         untouched = _round(verified.record["checks"]["checks"], {})
     else:
-        untouched = guest("untouched", ())
+        untouched = guest("untouched", (), reboot=True)
     live = [check for check, outcome in untouched.outcomes.items() if outcome == "passed"]
     plan = mutations.plan(mutations.load(MUTATIONS["checks"], live))
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -143,6 +148,7 @@ def broken(
             untouched,
             plan,
             list(pool.map(guest, names, plan.rounds)),
+            guest("rebooted", AT_BOOT, reboot=True) if AT_BOOT else None,
         )
 
 
@@ -168,6 +174,14 @@ def test_the_check_goes_red_by_its_own_mutation_and_no_other(broken: Broken, che
         pytest.skip(f"on this image and instance type: {broken.untouched.messages[check]}")
     wrong = mutations.verdict(broken.plan, broken.rounds, check)
     assert not wrong, wrong
+
+
+def test_what_breaks_at_the_next_boot_turns_only_the_check_of_a_reboot_red(broken: Broken) -> None:
+    if broken.rebooted is None:
+        pytest.skip("none of these checks reboots")
+    outcomes = broken.rebooted.outcomes.items()
+    failed = {check for check, outcome in outcomes if outcome == "failed"}
+    assert failed == {check for mutation in AT_BOOT for check in mutation.checks}
 
 
 def test_a_check_that_no_guest_can_run_says_why(broken: Broken, check: str) -> None:

@@ -161,6 +161,33 @@ def test_a_guest_reaches_what_the_lab_serves_and_no_other_service_of_this_machin
             assert guest.run(probe).stdout.strip() == reached, (address, port)
 
 
+def test_a_guest_reaches_other_networks_and_not_the_metadata_of_this_machines_cloud(guest) -> None:
+    """A machine beside this one that has an ordinary address and two of a cloud's services."""
+    services = ("198.51.100.2", "169.254.170.2", "168.63.129.16")
+    commands = [
+        "ip netns add kiln-beside",
+        "ip link add kilnbeside type veth peer name eth0 netns kiln-beside",
+        "ip link set kilnbeside up",
+        "ip address add 198.51.100.1/24 dev kilnbeside",
+        "ip -netns kiln-beside link set eth0 up",
+        *(f"ip -netns kiln-beside address add {service}/24 dev eth0" for service in services),
+        *(f"ip route add {service}/32 dev kilnbeside src 198.51.100.1" for service in services[1:]),
+    ]
+    with contextlib.ExitStack() as stack:
+        stack.callback(subprocess.run, ["ip", "netns", "delete", "kiln-beside"], check=False)
+        for command in commands:
+            subprocess.run(command.split(), check=True)
+        serve = ["ip", "netns", "exec", "kiln-beside", "python3", "-m", "http.server", "8000"]
+        server = subprocess.Popen(serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        stack.callback(server.wait)
+        stack.callback(server.kill)
+        here = f"until (</dev/tcp/{services[0]}/8000) 2>/dev/null; do sleep 0.1; done"
+        subprocess.run(["timeout", "30", "bash", "-c", here], check=True)
+        for service, reached in zip(services, ("open", "closed", "closed"), strict=True):
+            probe = f"timeout 2 bash -c '</dev/tcp/{service}/8000' && echo open || echo closed"
+            assert guest.run(probe).stdout.strip() == reached, service
+
+
 # Announces another's address, as an owner of that address does, and asks IMDS as its owner would.
 # Then the same with the other's MAC.
 _IMPERSONATE = r"""
@@ -252,7 +279,7 @@ def test_a_state_folder_that_cannot_map_owners_is_refused_in_a_sentence(tmp_path
         lab.instances.mkdir(parents=True)
         with pytest.raises(KilnError, match="cannot give guests a user namespace") as error:
             host.can_map_owners(lab)
-        assert "ext4, xfs or btrfs" in str(error.value)
+        assert "is on overlay, and it needs ext4, xfs or btrfs" in str(error.value)
         assert not list(lab.instances.iterdir())
     finally:
         subprocess.run(["umount", str(merged)], check=True)

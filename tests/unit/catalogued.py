@@ -100,11 +100,9 @@ def record(driver: str = "580.178.04", **more: Any) -> Record:
 
 
 def published(count: int = 2, name: str | None = None, trust: str = "verified") -> Gathered:
-    """The line EKS, whose newest image is in channel stable in two regions; of more than four
-    images, all but two are of another line."""
+    """The line EKS, whose newest image is in channel stable in two regions, and the one before in
+    candidate; these two have a record."""
     images = [image(number) for number in range(count, 0, -1)]
-    older = [] if count <= 4 else images[2:]
-    images = images if count <= 4 else images[:2]
     if name is not None:
         images[0] = replace(images[0], ami_name=name)
     why = "" if trust == "verified" else "nothing verified it"
@@ -140,13 +138,11 @@ def published(count: int = 2, name: str | None = None, trust: str = "verified") 
             "stable", image.built, "arn:aws:iam::123456789012:role/ci", "publish", image.ami_name,
             image.key, "a <b>reason</b>",
         )
-        for image in images
+        for image in images[:3]
     )  # fmt: skip
     lines = tuple(
         replace(line, channels=channels, images=tuple(images), history=moves)
         if line.line == EKS
-        else replace(line, images=tuple(older))
-        if line.line == BASE
         else line
         for line in known_lines()
     )

@@ -79,7 +79,7 @@ def _own_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def _no_clients_of_another_file() -> Iterator[None]:
     """A client keeps the keys and the endpoint of the environment in which it was made."""
     yield
-    aws._client.cache_clear()
+    aws.forget_clients()
 
 
 @pytest.fixture

@@ -21,12 +21,12 @@ _parse = yaml_files.parse_plain
 _parsed: dict[tuple[str, str, bool], Any] = {}
 
 
-def _parse_plain(text: str, name: str, *, versions_as_text: bool = False, **tags: Any) -> Any:
+def _parse_plain(text: str, name: str, *, versions_as_text: bool = False) -> Any:
     """Data that was read here is given away: who reads the same text twice may change one."""
     asked = (text, name, versions_as_text)
-    if asked in _parsed and not tags:
+    if asked in _parsed:
         return _parsed.pop(asked)
-    return _parse(text, name, versions_as_text=versions_as_text, **tags)
+    return _parse(text, name, versions_as_text=versions_as_text)
 
 
 for _path in sorted(KNOWLEDGE.glob("*.yaml")):

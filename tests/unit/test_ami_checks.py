@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -67,7 +68,7 @@ def test_every_way_to_make_a_check_fail_is_a_shell_command():
     for name, entries in MUTATIONS["checks"].items():
         for check, command in entries.items():
             if isinstance(command, dict):
-                kinds = (["not_in_a_lab"], ["own_kernel"], ["run", "also"])
+                kinds = (["not_in_a_lab"], ["own_kernel"], ["reboot"], ["run", "also"])
                 assert list(command) in kinds, f"{name}::{check}"
             if "not_in_a_lab" in command:
                 continue
@@ -126,6 +127,7 @@ def selected(
         "own_kernel": own_kernel,
         "boot_budget": {"unit": 5} if own_kernel else None,
         "exercise": exercise,
+        "reboot": exercise,
     }
     return _listed(json.dumps(expected))
 
@@ -184,9 +186,7 @@ def test_checks_of_own_kernels_run_in_aws():
     assert aws - lab == {
         f"test_own_kernel.py::{n}" for n in MUTATIONS["checks"]["test_own_kernel.py"]
     }
-    assert expectations(row("al2/classic/base/x86_64").as_json(), "g4dn.xlarge", "aws")[
-        "boot_budget"
-    ]
+    assert expectations(row("al2/classic/base/x86_64"), "g4dn.xlarge", "aws")["boot_budget"]
 
 
 @pytest.mark.parametrize(
@@ -219,6 +219,48 @@ def test_topology_names_pairs_without_nvlink(link: str, found: list[str]):
 
 
 @pytest.mark.parametrize(
+    ("words", "provider"),
+    [
+        ("Provider is efa (found 4 nics)", "efa"),
+        ("provider is efa, fabric is efa-direct (found 32 nics)", "efa"),
+        ("provider is tcp;ofi_rxm, fabric is 10.0.0.0/8 (found 1 nics)", "tcp;ofi_rxm"),
+    ],
+)
+def test_provider_and_bandwidth_are_read_from_nccl_tests(words: str, provider: str):
+    log = f"n1:42:42 [0] NCCL INFO NET/OFI Selected {words}\n# Avg bus bandwidth    : 480.318 \n"
+    expectations = "__import__('expectations')"
+    found = harness(f"({expectations}.providers({log!r}), {expectations}.bus_bandwidth({log!r}))")
+    assert found.strip() == repr(({provider}, 480.318))
+
+
+def test_container_tells_its_gpus_before_and_after_a_daemon_reload(tmp_path: Path):
+    programs = {
+        "docker": """
+            case $* in
+                import*) tar -tf - ;;
+                *ulimit*) echo unlimited; echo 1048576 ;;
+                *nvidia-smi*) [ -e {0}/reloaded ] && exit 255; echo "GPU 0: T4 (UUID: GPU-1)" ;;
+            esac""",
+        "systemctl": "touch {0}/reloaded",
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text("#!/bin/sh\n" + text.replace("{0}", str(tmp_path)))
+        (tmp_path / name).chmod(0o755)
+    # ldd wants a program.
+    (tmp_path / "nvidia-smi").symlink_to(shutil.which("true") or "")
+    script = harness("__import__('test_container_toolkit').IN_A_CONTAINER")
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "unlimited\n1048576\nGPU 0: T4 (UUID: GPU-1)\nafter\n"
+
+
+@pytest.mark.parametrize(
     ("flavor", "check"),
     [
         ("base", "test_container_toolkit.py::test_every_runtime_on_the_image_knows_it"),
@@ -235,7 +277,11 @@ def test_a_mig_layout_decides_which_checks_are_run():
     plain, mig = set(selected(FULL, KNOWN_CLOCKS)), set(selected(ON_MIG, KNOWN_CLOCKS))
     assert mig - plain == set()
     assert plain - mig == {
+        "test_dcgm.py::test_its_quick_diagnostic_passes",
         "test_nccl_tests.py::test_an_all_reduce_over_all_gpus_adds_up",
+        "test_nccl_tests.py::test_an_all_reduce_is_as_fast_as_nvlink_allows",
+        "test_nccl_tests.py::test_nccl_chooses_efa",
+        "test_nvidia_fabricmanager.py::test_every_nvlink_is_active",
         "test_nvidia_fabricmanager.py::test_nvlink_connects_every_pair_of_gpus",
     }
 
@@ -357,6 +403,13 @@ MAY_SKIP = {
     "test_container_toolkit::test_container_runtimes_do_not_lower_limits",
     "test_efa::test_every_attached_efa_interface_has_its_driver",
     "test_efa::test_libfabric_offers_the_efa_interfaces",
+    "test_efa::test_efa_reaches_the_memory_of_gpus",
+    "test_boot::test_containers_reach_imds",
+    "test_container_toolkit::test_container_keeps_every_gpu_over_a_daemon_reload",
+    "test_container_toolkit::test_container_may_lock_memory_and_open_files",
+    "test_nccl_tests::test_nccl_chooses_efa",
+    "test_nccl_tests::test_an_all_reduce_is_as_fast_as_nvlink_allows",
+    "test_nvidia_fabricmanager::test_every_nvlink_is_active",
     "test_nvidia_driver::test_every_driver_package_has_the_drivers_version",
     "test_nvidia_fabricmanager::test_every_gpu_is_registered_with_the_fabric",
     "test_nvidia_fabricmanager::test_nvlink_connects_every_pair_of_gpus",
@@ -407,17 +460,28 @@ def test_check_that_reaches_the_machine_is_an_exercise(path: Path):
     marked = "pytest.mark.exercise" in "".join(
         ast.unparse(node) for node in tree.body if "pytestmark" in ast.unparse(node)
     )
+    reaching = {"host"}
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and "host" in {each.arg for each in node.args.args}:
+        if isinstance(node, ast.FunctionDef) and reaching & {each.arg for each in node.args.args}:
             marks = {ast.unparse(decorator) for decorator in node.decorator_list}
-            assert marked or "pytest.mark.exercise" in marks, node.name
+            if node.name.startswith("test_"):
+                assert marked or "pytest.mark.exercise" in marks, node.name
+            reaching.add(node.name)
 
 
 def test_exercises_run_last_and_only_where_wanted():
     full = {**FULL, "mig_config": None}
-    acts = {"test_nccl_tests.py::test_an_all_reduce_over_all_gpus_adds_up", *XID_CHECKS}
     every = selected(full, KNOWN_CLOCKS)
-    assert set(every) - set(selected(full, KNOWN_CLOCKS, exercise=False)) == acts
+    acts = set(every) - set(selected(full, KNOWN_CLOCKS, exercise=False))
+    assert {name.split("::")[0] for name in acts} == {
+        "test_container_toolkit.py",
+        "test_dcgm.py",
+        "test_nccl_tests.py",
+        "test_reboot.py",
+        "test_xid_event.py",
+    }
+    assert every[-1].startswith("test_reboot.py")
+    assert acts >= XID_CHECKS
     assert set(every[-len(acts) :]) == acts
 
 

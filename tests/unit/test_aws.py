@@ -51,7 +51,7 @@ def test_a_region_that_is_misspelled_is_bad_input(monkeypatch: pytest.MonkeyPatc
         def get_caller_identity(self) -> Any:
             raise EndpointConnectionError(endpoint_url="https://sts.example")
 
-    monkeypatch.setattr(aws, "_client", lambda *_: Sts())
+    monkeypatch.setattr(aws, "client", lambda *_: Sts())
     with pytest.raises(KilnError, match="eu-centrall-1: AWS has no region of that name") as refused:
         Target("a test", "eu-centrall-1").identified()
     assert refused.value.exit_status == 2

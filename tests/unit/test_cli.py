@@ -98,9 +98,7 @@ def aws() -> Iterator[Aws]:
 def run(tmp_path: Path) -> Run:
     """./invoke with a build folder and a lab of its own, and no AWS but what a test gives."""
 
-    def call(
-        *arguments: str, root: Path = ROOT, **environment: str
-    ) -> subprocess.CompletedProcess[str]:
+    def call(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         clean = {
             **os.environ,
             "AWS_EC2_METADATA_DISABLED": "true",
@@ -110,18 +108,7 @@ def run(tmp_path: Path) -> Run:
             "KILN_LAB_INDEX": "50",
             "PYTHONDONTWRITEBYTECODE": "1",
         }
-        if root == ROOT:
-            return commands.invoke(*arguments, env=clean | environment)
-        return subprocess.run(
-            [str(root / "invoke"), *arguments],
-            cwd=root,
-            env=clean | environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        return commands.invoke(*arguments, env=clean | environment)
 
     return call
 
@@ -145,84 +132,23 @@ def refused(run: Run, tmp_path: Path) -> Refused:
     return call
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """A copy of this checkout, to break; with what is compiled, for it is started several times."""
-    copy = tmp_path / "checkout"
-    parts = ("invoke", "tasks.py", "amis.yaml", "amis.lock.yaml", "pyproject.toml")
-    for name in (*parts, "requirements.lock"):
-        copy.mkdir(exist_ok=True)
-        shutil.copy(ROOT / name, copy / name)
-    for name in (
-        "devel",
-        "kiln",
-        "lab",
-        "provisioners",
-        "runtime",
-        "templates",
-        "setup",
-    ):
-        # Compiled files that other processes are writing have a number behind.
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("*.pyc.*"))
-    (copy / ".venv").symlink_to(ROOT / ".venv")
-    return copy
-
-
-def program(path: Path, says: str) -> str:
-    """An executable that prints `says`; its path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\ncat <<'E'\n{says}\nE\n")
-    path.chmod(0o755)
-    return str(path)
-
-
-# Bad input: exit code 2.
-
-
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
         ("--distro al3 --driver 510.47.03", "did you mean 'al2023'?"),
-        ("--distro al2 --driver 510.47.04", "did you mean '510.47.03'?"),
         ("--distro al2 --driver 580", f"{AL2} (driver is 510.47.03)"),
         ("--driver 580", "--distro al2023|ubuntu2204"),
-        ("--distro al2 --driver 510.47.03 --on-error ask", "--on-error ask is neither keep nor"),
+        (f"--name {AL2} --on-error ask", "--on-error ask is neither keep nor"),
+        (f"--name {AL2} --verify-instance-type P4D.24XLARGE", "is not an instance type"),
     ],
 )
 def test_words_that_select_no_build(refused: Refused, flags: str, says: str) -> None:
     assert says in refused(2, "build", *flags.split())
 
 
-def test_a_provisioner_that_is_missing(run: Run, checkout: Path, aws: Aws) -> None:
-    (checkout / "provisioners" / "cuda.sh").unlink()
-    for task in (["render"], [*BUILD, "--dry-run"], ["validate"]):
-        done = run(*task, root=checkout, **aws.environment)
-        assert done.returncode == 2, done.stdout + done.stderr
-        assert "provisioners/cuda.sh" in done.stderr
-        assert done.stderr.count("error: ") == 1
-        assert "Traceback" not in done.stderr
-    assert not (checkout / "packer").exists()
-
-
 def test_an_ami_to_verify_that_ami_kiln_did_not_build(refused: Refused, aws: Aws) -> None:
     message = refused(2, "verify", "--ami", "ami-0123456789abcdef0", **aws.environment)
     assert "kiln:recipe" in message
-
-
-@pytest.mark.parametrize(
-    ("kind", "says"),
-    [
-        ("P4D.24XLARGE", "did you mean p4d.24xlarge?"),
-        ("p5.48xlarge", ""),  # 510 does not know it: a warning of check
-    ],
-)
-def test_machine_to_verify_on_is_one_that_exists(run: Run, kind: str, says: str) -> None:
-    done = run(*BUILD, "--target", "lab", "--dry-run", "--verify-instance-type", kind)
-    assert done.returncode == (2 if says else 0), done.stderr
-    assert says in done.stderr
-
-
-# An operation failed: exit status 1.
 
 
 def test_no_packer_and_no_leave_to_install_it(refused: Refused, aws: Aws, tmp_path: Path) -> None:
@@ -238,51 +164,59 @@ def test_no_packer_and_no_leave_to_install_it(refused: Refused, aws: Aws, tmp_pa
     assert "packer_1.15.4_linux_" in message and "--no-install was given" in message
 
 
-def test_a_packer_that_is_too_old(refused: Refused, aws: Aws, tmp_path: Path) -> None:
-    old = program(tmp_path / "packer", "Packer v1.4.0")
-    message = refused(1, *BUILD, **aws.environment, KILN_PACKER=old)
-    assert f"Packer 1.4.0 at {old} is too old" in message
-    assert "install 1.9.0 or newer" in message
+@pytest.mark.parametrize(
+    ("says", "message"),
+    [
+        ("Packer v1.4.0", "Packer 1.4.0 at {} is too old"),
+        ("usage: packer dbname", "{} is not HashiCorp's Packer"),
+    ],
+)
+def test_a_packer_that_cannot_be_used(
+    refused: Refused, aws: Aws, tmp_path: Path, says: str, message: str
+) -> None:
+    packer = tmp_path / "packer"
+    packer.write_text(f"#!/bin/sh\necho '{says}'\n")
+    packer.chmod(0o755)
+    text = refused(1, *BUILD, **aws.environment, KILN_PACKER=str(packer))
+    assert message.format(packer) in text
 
 
-def test_a_packer_that_is_another_program(refused: Refused, aws: Aws, tmp_path: Path) -> None:
-    other = program(tmp_path / "packer", "usage: packer dbname")
-    message = refused(1, *BUILD, **aws.environment, KILN_PACKER=other)
-    assert f"{other} is not HashiCorp's Packer" in message
-
-
-def test_credentials_that_have_expired(refused: Refused, aws: Aws) -> None:
-    aws.answers["GetCallerIdentity"] = (403, ERROR.format("ExpiredToken", "The token is expired"))
-    message = refused(1, *BUILD, **aws.environment)
-    assert "ExpiredToken" in message
-    assert "log in again" in message
-    assert aws.asked == ["GetCallerIdentity"]
-
-
-def test_an_aws_that_does_not_answer(refused: Refused, aws: Aws) -> None:
-    aws.server.shutdown()
-    aws.server.server_close()
-    assert "Could not connect to the endpoint" in refused(1, *BUILD, **aws.environment)
-
-
-def test_a_source_ami_whose_parameter_is_not_there(refused: Refused, aws: Aws) -> None:
-    aws.answers["GetParameter"] = (400, json.dumps({"__type": "ParameterNotFound"}))
-    message = refused(1, *BUILD, **aws.environment)
-    assert "source AMI not found" in message
-    assert "amzn2-ami-kernel-5.10-hvm-x86_64-gp2" in message
-    assert "amis.yaml" in message
-
-
-def test_a_source_ami_that_is_gone(refused: Refused, aws: Aws) -> None:
-    gone = "The image id '[ami-0123456789abcdef0]' does not exist"
-    aws.answers["DescribeImages"] = (400, ERROR.format("InvalidAMIID.NotFound", gone))
-    message = refused(1, *BUILD, **aws.environment)
-    assert f"source AMI not found for {AL2} in eu-central-1" in message
-
-
-def test_a_permission_that_is_missing(refused: Refused, aws: Aws) -> None:
-    aws.answers["DescribeImages"] = (403, ERROR.format("UnauthorizedOperation", "not you"))
-    assert "docs/iam-policy.json" in refused(1, *BUILD, **aws.environment)
+@pytest.mark.parametrize(
+    ("action", "answer", "messages"),
+    [
+        (
+            "GetCallerIdentity",
+            (403, ERROR.format("ExpiredToken", "The token is expired")),
+            ["ExpiredToken", "log in again"],
+        ),
+        (
+            "GetParameter",
+            (400, json.dumps({"__type": "ParameterNotFound"})),
+            ["source AMI not found", "amzn2-ami-kernel-5.10-hvm-x86_64-gp2", "amis.yaml"],
+        ),
+        (
+            "DescribeImages",
+            (400, ERROR.format("InvalidAMIID.NotFound", "it does not exist")),
+            [f"source AMI not found for {AL2} in eu-central-1"],
+        ),
+        (
+            "DescribeImages",
+            (403, ERROR.format("UnauthorizedOperation", "not you")),
+            ["docs/iam-policy.json"],
+        ),
+        ("", (0, ""), ["Could not connect to the endpoint"]),
+    ],
+)
+def test_an_aws_that_refuses(
+    refused: Refused, aws: Aws, action: str, answer: tuple[int, str], messages: list[str]
+) -> None:
+    aws.answers[action] = answer
+    if not action:
+        aws.server.shutdown()
+        aws.server.server_close()
+    text = refused(1, *BUILD, **aws.environment)
+    assert [message for message in messages if message not in text] == []
+    assert "RunInstances" not in aws.asked
 
 
 def test_a_second_build_of_the_same_ami_at_once(refused: Refused, aws: Aws, tmp_path: Path) -> None:
@@ -347,25 +281,16 @@ def test_the_lab_without_root_says_what_still_works() -> None:
 
 
 def test_a_dry_run_in_aws_shows_the_plan_and_only_looks(run: Run, aws: Aws, tmp_path: Path) -> None:
-    done = run(*BUILD, "--dry-run", **aws.environment)
+    done = run(*BUILD, "--dry-run", "--verify-instance-type", "p4d.24xlarge", **aws.environment)
     assert done.returncode == 0, done.stderr
     first, second = done.stderr.splitlines()[:2]
     assert first == "target: AWS, region eu-central-1 (AWS credentials found: env)"
-    assert second == f"will launch: g4dn.xlarge in eu-central-1 for {AL2}"
+    assert second == f"will launch: g4dn.xlarge and p4d.24xlarge in eu-central-1 for {AL2}"
     assert "packer/al2-classic-base-x86_64\n" in done.stdout
     assert "ami-0123456789abcdef0 amzn2" in done.stdout
     assert "bake nvidia-driver:" in done.stdout
     assert set(aws.asked) == {"GetCallerIdentity", "GetParameter", "DescribeImages"}
     assert not (tmp_path / "build").exists()
-
-
-def test_what_it_is_checked_on_is_said_as_well_before_anything_is_launched(
-    run: Run, aws: Aws
-) -> None:
-    done = run(*BUILD, "--dry-run", "--verify-instance-type", "p4d.24xlarge", **aws.environment)
-    assert done.returncode == 0, done.stderr
-    second = done.stderr.splitlines()[1]
-    assert second == f"will launch: g4dn.xlarge and p4d.24xlarge in eu-central-1 for {AL2}"
 
 
 def test_verify_says_what_it_launches_before_anything_is(run: Run, aws: Aws) -> None:

@@ -289,7 +289,6 @@ SCRIPT = """#!/usr/bin/env bash
 # Acme's login banner.
 #
 #@ env ACME_BANNER  required  its text
-export KILN_COMPONENT=acme-baseline
 # shellcheck source=provisioners/lib/kiln.sh
 source "${KILN_DIR:?}/lib/kiln.sh"
 

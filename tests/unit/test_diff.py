@@ -6,53 +6,12 @@ import json
 import pytest
 
 from kiln.base.errors import KilnError
+from kiln.base.paths import ROOT
 from kiln.image import sbom
 from kiln.image.diff import compare_images, compare_records, diff_text
 from tests.unit.records import a_record
 
-PACKAGES = [
-    ("glibc", "2.34", "52.amzn2023", "x86_64"),
-    ("kernel", "6.1.100", "1.amzn2023", "x86_64"),
-    ("kernel", "6.1.112", "1.amzn2023", "x86_64"),
-    ("libnccl", "2.28.9", "1+cuda13.0", "x86_64"),
-    ("tree", "1.8.0", "1.amzn2023", "x86_64"),
-]
-INFO = {
-    "schema": 1,
-    "os": {"id": "amzn", "version_id": "2023", "name": "Amazon Linux 2023"},
-    "arch": "x86_64",
-    "kernel": {"boots": "6.1.112-1.amzn2023.x86_64", "running": "6.1.112-1.amzn2023.x86_64"},
-    "packages": [
-        {"manager": "rpm", "name": n, "epoch": "0", "version": v, "release": r, "arch": a}
-        for n, v, r, a in PACKAGES
-    ],
-    "modules": [
-        {
-            "name": "nvidia",
-            "kernel": "6.1.112-1.amzn2023.x86_64",
-            "version": "580.178.04",
-            "srcversion": "AAAA",
-            "path": "/lib/modules/6.1.112-1.amzn2023.x86_64/extra/nvidia.ko.xz",
-        }
-    ],
-    "downloads": [{"url": "https://a/b.tar.gz", "sha256": "a" * 64}],
-    "runfiles": [{"name": "NVIDIA-Linux.run", "version": "580.178.04"}],
-    "efa": {"installer": "1.51.0", "packages": ["efa-3.3.1"]},
-    "components": {
-        "nvidia-driver": {"component": "nvidia-driver", "version": "580.178.04"},
-        "cuda": {"component": "cuda", "version": "13.0.2"},
-    },
-    "paths": {"libnccl": ["/usr/lib64/libnccl.so.2.28.9"]},
-    "units": [{"name": "nvidia-persistenced.service", "state": "enabled"}],
-    "held": ["kernel-6.1.112-1.amzn2023", "glibc-2.34-52.amzn2023"],
-    "files": {
-        "/etc/sysctl.d/60-kiln.conf": f"sha256:{'a' * 64} 0644",
-        "/etc/profile.d/motd.sh": f"sha256:{'b' * 64} 0644",
-        "/usr/local/bin/gpu-mig": "link:/opt/kiln/bin/gpu-mig",
-    },
-    "sysctls": {"net.core.rmem_max": "16777216"},
-    "boot": {"GRUB_CMDLINE_LINUX": "console=ttyS0"},
-}
+INFO = json.loads((ROOT / "tests/data/version-info.json").read_text())
 
 
 @pytest.fixture
@@ -153,153 +112,6 @@ def test_what_is_the_same_is_no_change(other, change):
 
 
 @pytest.fixture
-def records(tmp_path, monkeypatch):
-    """A build folder with one record, as `./invoke build` leaves it."""
-    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path))
-
-    def write(row, run_id, ami_id, info):
-        folder = tmp_path / row / run_id
-        folder.mkdir(parents=True)
-        record = a_record(
-            run_id=run_id, ami_id=ami_id, amis={"eu-west-1": ami_id}, versions=info
-        ).as_json()
-        (folder / "record.json").write_text(json.dumps(record))
-        return folder / "record.json"
-
-    return write
-
-
-def test_two_builds_are_compared_by_ami_id_run_name_or_file(records, other):
-    package(other, "tree")["version"] = "1.9.0"
-    records("al2023-lts", "20261121T000001Z-aaaa", "ami-00000001", INFO)
-    newer = records("al2023-lts", "20261121T000002Z-aaaa", "ami-00000002", other)
-    for a, b in (
-        ("ami-00000001", "ami-00000002"),
-        ("20261121T000001Z-aaaa", "al2023-lts"),
-        ("ami-00000001", str(newer)),
-    ):
-        assert [change["name"] for change in compare_images(a, b)["changes"]] == ["tree"]
-
-
-def test_the_text_counts_by_severity(records, other):
-    other["components"]["cuda"]["version"] = "12.9.1"
-    package(other, "tree")["version"] = "1.9.0"
-    records("a", "20261121T000001Z-aaaa", "ami-00000001", INFO)
-    records("b", "20261121T000002Z-aaaa", "ami-00000002", other)
-    text = diff_text(compare_images("ami-00000001", "ami-00000002"))
-    assert text.splitlines()[-1] == "1 high, 1 low"
-    assert "13.0.2 → 12.9.1" in text
-    assert (
-        diff_text(compare_images("ami-00000001", "ami-00000001"))
-        == "ami-00000001 and ami-00000001: no difference; they have one recipe digest"
-    )
-
-
-def test_a_build_that_is_not_here_is_bad_input(records):
-    records("al2023-lts", "20261121T000001Z-aaaa", "ami-00000001", INFO)
-    with pytest.raises(KilnError, match="ami-00000007: no record") as error:
-        compare_images("ami-00000001", "ami-00000007")
-    assert error.value.exit_status == 2
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"versions": null}'])
-def test_a_file_without_version_info_is_bad_input(tmp_path, text):
-    path = tmp_path / "record.json"
-    path.write_text(text)
-    with pytest.raises(KilnError, match=r"record\.json"):
-        compare_images(str(path), str(path))
-
-
-def broken():
-    """INFO with one part of it, or of its first entry, that is something else."""
-    for key, value in INFO.items():
-        for odd in (5, "x", ["y"], {"z": 1}, [{}], None):
-            yield {**INFO, key: odd}
-            if isinstance(value, list) and isinstance(value[0], dict):
-                for inner in value[0]:
-                    yield {**INFO, key: [{**value[0], inner: odd}, *value[1:]]}
-            if isinstance(value, dict):
-                for inner in value:
-                    yield {**INFO, key: {**value, inner: odd}}
-
-
-def refusal(answer, path):
-    """What it says when it refuses; any other exception is a traceback to a person."""
-    try:
-        answer(str(path))
-    except KilnError as error:
-        assert error.exit_status == 2
-        return error.message
-    return None
-
-
-def test_a_record_in_which_anything_is_broken_ends_in_a_message_or_an_answer(tmp_path):
-    path = tmp_path / "version-info.json"
-    refused = []
-    for info in broken():
-        path.write_text(json.dumps(info))
-        refused += [refusal(lambda name: compare_images(name, name), path)]
-        refused += [refusal(sbom.image_sbom, path)]
-    output = [message for message in refused if message]
-    assert len(output) > 100
-    assert all("version-info.json" in message for message in output)
-
-
-def test_an_empty_value_is_told_from_none(records):
-    name = "kernel.core_pattern"
-    for run, pattern in (("1", "core"), ("2", "")):
-        settings = {**INFO.get("sysctls", {}), name: pattern}
-        info = {**INFO, "sysctls": settings}
-        records(f"row{run}", f"20261121T00000{run}Z-aaaa", f"ami-0000000{run}", info)
-    text = diff_text(compare_images("ami-00000001", "ami-00000002"))
-    assert f"{name}  core → (empty)" in text
-
-
-def test_another_digest_alone_is_never_called_no_difference(builds):
-    builds("old", recipe_digest="a" * 64)
-    builds("new", recipe_digest="b" * 64)
-    text = diff_text(compare_images("old", "new"))
-    assert text == (
-        "old and new: no difference on the images, but other recipe digests "
-        "(aaaaaaaaaaaa → bbbbbbbbbbbb): the recipes are the same, but a file that is rendered or "
-        "uploaded for the bake is not"
-    )
-
-
-def test_another_digest_names_the_fields_of_the_recipe_that_differ(builds):
-    builds("old", recipe_digest="a" * 64)
-    builds("new", recipe_digest="b" * 64, mig_config="all-1g.5gb")
-    answer = compare_images("old", "new")
-    assert answer["asked"] == {"mig_config": [None, "all-1g.5gb"]}
-    assert diff_text(answer).endswith("the recipes differ in mig_config None → all-1g.5gb")
-
-
-def test_one_digest_and_no_difference_says_both(builds):
-    builds("old")
-    builds("new")
-    text = diff_text(compare_images("old", "new"))
-    assert text == "old and new: no difference; they have one recipe digest"
-
-
-def test_what_only_the_newer_of_two_bakes_did_not_record_is_no_change(builds, other):
-    """As when a build is compared with one of an older checkout."""
-    other.pop("sysctls")
-    builds("old")
-    builds("new", versions=other)
-    text = diff_text(compare_images("old", "new"))
-    assert text.splitlines()[0] == "old and new: no difference; they have one recipe digest"
-    assert text.endswith("not compared: kernel parameters (one image does not record it)")
-
-
-def test_a_file_of_version_info_is_compared_with_a_build(builds, tmp_path):
-    builds("build")
-    (tmp_path / "version-info.json").write_text(json.dumps(INFO))
-    answer = compare_images("build", "version-info.json")
-    assert (answer["asked"], answer["changes"]) == ({}, [])
-    assert "without a recipe digest of version-info.json" in diff_text(answer)
-
-
-@pytest.fixture
 def builds(tmp_path, monkeypatch):
     """Writes records that `diff` finds by the ids `old` and `new` of their AMIs' names."""
     monkeypatch.chdir(tmp_path)
@@ -311,3 +123,98 @@ def builds(tmp_path, monkeypatch):
         (tmp_path / name).write_text(json.dumps(data))
 
     return write
+
+
+def test_two_builds_are_compared_by_ami_id_run_name_or_file(tmp_path, monkeypatch, other):
+    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path))
+    package(other, "tree")["version"] = "1.9.0"
+    files = []
+    for number, info in ((1, INFO), (2, other)):
+        run, ami_id = f"20261121T00000{number}Z-aaaa", f"ami-0000000{number}"
+        (tmp_path / "al2023-lts" / run).mkdir(parents=True)
+        record = a_record(run_id=run, ami_id=ami_id, amis={"eu-west-1": ami_id}, versions=info)
+        files.append(tmp_path / "al2023-lts" / run / "record.json")
+        files[-1].write_text(json.dumps(record.as_json()))
+    for a, b in (
+        ("ami-00000001", "ami-00000002"),
+        ("20261121T000001Z-aaaa", "al2023-lts"),
+        ("ami-00000001", str(files[1])),
+    ):
+        assert [change["name"] for change in compare_images(a, b)["changes"]] == ["tree"]
+    with pytest.raises(KilnError, match="ami-00000007: no record") as error:
+        compare_images("ami-00000001", "ami-00000007")
+    assert error.value.exit_status == 2
+
+
+def test_the_text_counts_by_severity(builds, other):
+    other["components"]["cuda"]["version"] = "12.9.1"
+    other["sysctls"]["net.core.rmem_max"] = ""
+    builds("old")
+    builds("new", versions=other)
+    text = diff_text(compare_images("old", "new"))
+    assert text.splitlines()[-1] == "1 high, 1 medium"
+    assert "13.0.2 → 12.9.1" in text
+    assert "net.core.rmem_max  16777216 → (empty)" in text
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"versions": null}'])
+def test_a_file_without_version_info_is_bad_input(tmp_path, text):
+    path = tmp_path / "record.json"
+    path.write_text(text)
+    with pytest.raises(KilnError, match=r"record\.json"):
+        compare_images(str(path), str(path))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("packages", None),
+        ("packages", [{}]),
+        ("modules", [{"name": "nvidia"}]),
+        ("components", {"cuda": "x"}),
+        ("downloads", [{"url": "https://a/b", "sha256": "x"}]),
+        ("files", ["y"]),
+        ("kernel", 5),
+    ],
+)
+@pytest.mark.parametrize("answer", [sbom.image_sbom, lambda name: compare_images(name, name)])
+def test_a_broken_version_info_is_bad_input(tmp_path, answer, key, value):
+    path = tmp_path / "version-info.json"
+    path.write_text(json.dumps({**INFO, key: value}))
+    with pytest.raises(KilnError, match=rf"version-info\.json: .*`{key}") as refused:
+        answer(str(path))
+    assert refused.value.exit_status == 2
+
+
+@pytest.mark.parametrize(
+    ("digest", "layout", "words"),
+    [
+        ("a" * 64, None, "no difference; they have one recipe digest"),
+        ("b" * 64, None, "(aaaaaaaaaaaa → bbbbbbbbbbbb): a file that is rendered or uploaded"),
+        ("b" * 64, "all-1g.5gb", "the recipes differ in mig_config None → all-1g.5gb"),
+    ],
+)
+def test_images_without_a_difference_are_told_apart_by_their_digests(builds, digest, layout, words):
+    builds("old", recipe_digest="a" * 64)
+    builds("new", recipe_digest=digest, mig_config=layout)
+    answer = compare_images("old", "new")
+    assert answer["asked"] == ({"mig_config": [None, layout]} if layout else {})
+    assert words in diff_text(answer)
+
+
+def test_what_only_the_newer_of_two_bakes_did_not_record_is_no_change(builds, other):
+    """As when a build is compared with one of an older checkout."""
+    other.pop("sysctls")
+    builds("old")
+    builds("new", versions=other)
+    text = diff_text(compare_images("old", "new"))
+    assert text.splitlines()[0] == "old and new: no difference; they have one recipe digest"
+    assert text.endswith("not compared: kernel parameters (one image does not record them)")
+
+
+def test_a_file_of_version_info_is_compared_with_a_build(builds, tmp_path):
+    builds("build")
+    (tmp_path / "version-info.json").write_text(json.dumps(INFO))
+    answer = compare_images("build", "version-info.json")
+    assert (answer["asked"], answer["changes"]) == ({}, [])
+    assert "one has no recipe digest" in diff_text(answer)

@@ -46,7 +46,7 @@ def test_a_wrong_size_gets_the_sizes_of_its_family():
         facts.instance("p5.49xlarge")
     sizes = [kind.type for kind in facts.instances().values() if kind.family == "p5"]
     assert {"p5.4xlarge", "p5.48xlarge"} <= set(sizes)
-    assert error.value.hint == f"p5 has: {', '.join(sizes)}"
+    assert error.value.hint.endswith(f"Known: {', '.join(sorted(sizes))}")
     assert error.value.exit_status == 2
 
 
@@ -57,7 +57,7 @@ def test_versions_in_the_tables_are_text():
 def test_a_wrong_size_in_capitals_is_understood():
     with pytest.raises(KilnError) as error:
         facts.instance("P5.48XLARGE")
-    assert error.value.hint == "did you mean p5.48xlarge?"
+    assert error.value.hint.startswith("did you mean 'p5.48xlarge'?")
 
 
 @pytest.mark.parametrize(
@@ -121,11 +121,6 @@ def test_an_efa_installer_brings_its_plugin_by_processor_and_distribution(
     installer, arch, distro, brings
 ):
     assert facts.bundles_plugin(installer, arch, distro) is brings
-
-
-def test_relatives_are_distributions_of_one_vendor():
-    assert facts.relatives("ubuntu2204") == ["ubuntu2004", "ubuntu2204", "ubuntu2404", "ubuntu2604"]
-    assert facts.relatives("al2") == ["al2", "al2023"]
 
 
 def test_a_distribution_that_amis_are_built_on_has_all_that_a_bake_needs():

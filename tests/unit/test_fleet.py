@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 import subprocess
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,9 @@ import pytest
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import TEMPLATES
-from kiln.cloud.target import Target
-from kiln.fleet import document, install, machines, status
+from kiln.fleet import document, status
 from kiln.fleet.install import Installation, Wave, allowed_errors, plan_waves
-from kiln.fleet.machines import FleetMachine, parse_targets
+from kiln.fleet.machines import parse_targets
 from kiln.xid import archive
 from lab.ssm import documents
 
@@ -41,10 +39,10 @@ def test_targets_are_ids_a_tag_or_all(text: str, filters: dict[str, list[str]]) 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("tag:Team", "a value is missing"),
+        ("tag:Team", "tag:Team is not known"),
         ("tag:=ml", "the key"),
         ("tag:Team=m*", "m\\* is not a tag's value"),
-        ("tag:Team=a,,b", "a value is missing"),
+        ("tag:Team=a,,b", "is not known"),
         ("i-1", "i-1 is not known"),
         ("Team=ml", "is not known"),
         (f"{ONE},", "is not known"),
@@ -340,46 +338,13 @@ def test_what_a_machine_says_is_read(tmp_path: Path) -> None:
     assert found.configuration == "AMI Kiln's image + Parameter Store a + b.json"
 
 
-def test_a_report_names_each_instance_and_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path))
-    wave = Wave([ONE, TWO], ok=[ONE], failed=[TWO], rolled_back=[TWO], why={TWO: "<no metric>"})
+def test_the_outcome_names_each_instance_and_why() -> None:
+    wave = Wave([ONE, TWO], ok=[ONE], failed=[TWO], rolled_back=[TWO], why={TWO: "no metric"})
     done = Installation((wave,), stopped=True, skipped={"i-9": "no GPU: t3.micro"}, left=("i-8",))
-    text = install.installation_text(done)
-    assert f"{TWO}  <no metric>; put back as it was" in text
-    assert "stopped: too many failed" in text
-    folder = install.write_installation(done)
-    assert json.loads((folder / "report.json").read_text())["stopped"] is True
-    page = (folder / "report.html").read_text()
-    for word in (ONE, TWO, "&lt;no metric&gt;; put back", "no GPU: t3.micro", "i-8", "not started"):
-        assert word in page
-
-
-def test_the_table_has_a_line_for_each_instance_and_what_it_lacks() -> None:
-    now = datetime.now(timezone.utc)
-    lack = status.Lack("no events", "its stream is not there")
-    machine = FleetMachine(ONE, "ami-1", "p4d.24xlarge", "running", "", "")
-    row = status.FleetStatus(machine, last_metric=now, xids={"79": 2}, missing=(lack,))
-    lines = status.status_table([row, row]).splitlines()
-    assert lines[1].split()[:3] == [ONE, "p4d.24xlarge", "ami-1"]
-    assert "79×2" in lines[1]
-    lacks = "    no events: its stream is not there"
-    assert lines[2:] == [lacks, lines[1], lacks, "0 of 2 instances report"]
-    assert status.status_table([]) == "no running instance"
-
-
-def test_an_instance_that_is_listed_late_has_not_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command has ended, and the list of its instances does not have them yet."""
-    done = machines.CommandAnswer(True)
-    lists: list[dict[str, machines.CommandAnswer]] = [{}, {"i-1": done}, {"i-1": done, "i-2": done}]
-    monkeypatch.setattr(machines, "_send", lambda *given: "a command")
-    monkeypatch.setattr(machines, "_has_ended", lambda *given: True)
-    monkeypatch.setattr(machines, "_answers", lambda *given: lists.pop(0))
-    monkeypatch.setattr(machines, "_POLL", 0)
-    monkeypatch.setattr(Target, "poll_seconds", 0)
-    target = Target("a test", "eu-central-1", account="123456789012")
-    answers = machines.run_command(
-        target, {"DocumentName": "x"}, [(["i-1", "i-2"], {})], patience=60, say=print
-    )
-    assert [answer.ok for answer in answers.values()] == [True, True]
+    for line in (
+        f"{TWO}  no metric; put back as it was",
+        "skipped     i-9  no GPU: t3.micro",
+        "not started i-8",
+        "stopped: too many failed",
+    ):
+        assert line in str(done)

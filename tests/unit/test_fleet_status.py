@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,6 +34,8 @@ class Account:
     """AWS with these instances, of which those of `online` answer Systems Manager; what is asked of
     it is counted; `measured`: minutes since the last metric."""
 
+    exceptions = SimpleNamespace(ResourceNotFoundException=KeyError)
+
     def __init__(
         self, online: list[str], events: tuple[str, ...] = (), *, measured: int | None = 1
     ) -> None:
@@ -47,10 +50,6 @@ class Account:
         self.calls["send_command"] += 1
         self.commands.append(asked["Targets"][0]["Values"])
         return {"Command": {"CommandId": str(len(self.commands) - 1)}}
-
-    def list_commands(self, **asked: Any) -> Any:
-        self.calls["list_commands"] += 1
-        return {"Commands": [{"Status": "Success"}]}
 
     def answers(self, call: str, asked: dict[str, Any]) -> tuple[str, list[Any]]:
         """The key of an answer's list, and all of it."""
@@ -106,8 +105,7 @@ def asked(
 ) -> tuple[Counter[str], list[status.FleetStatus]]:
     """The calls for a status of all instances, and what it is."""
     account = Account(online, events, measured=measured)
-    for service in ("ec2", "ssm", "cloudwatch", "logs"):
-        monkeypatch.setattr(aws, service, lambda target: account)
+    monkeypatch.setattr(aws, "client", lambda *_: account)
     monkeypatch.setattr(machines.time, "sleep", lambda seconds: None)
     found = machines.find_machines(AWS, machines.parse_targets("all"))
     return account.calls, status.fleet_status(
@@ -123,14 +121,7 @@ def test_200_instances_are_asked_for_in_pages(monkeypatch: pytest.MonkeyPatch) -
     }  # fmt: skip
     assert [row.machine.instance_id for row in rows] == IDS
     assert all(row.reports for row in rows)
-    assert {lack.what for row in rows for lack in row.missing} == {"no SSM"}
-
-
-def test_lines_of_the_log_that_are_not_events_are_passed_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    _, rows = asked(monkeypatch, online=[], events=("[" * 100_000, "not JSON", "[1]"))
-    assert len(rows) == len(IDS)
+    assert {what for row in rows for what in row.missing} == {"no SSM"}
 
 
 def test_an_xid_counts_once_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +138,7 @@ def test_an_instance_that_was_to_send_events_alone_reports_without_metrics(
     for minutes in (None, 11):
         _, rows = asked(monkeypatch, online=IDS, measured=minutes)
         assert not any(row.reports for row in rows)
-        assert {lack.what for row in rows for lack in row.missing} == {"no metrics"}
+        assert {what for row in rows for what in row.missing} == {"no metrics"}
 
 
 def test_a_stopped_instance_may_still_have_what_an_uninstallation_is_to_remove(
@@ -168,8 +159,8 @@ def test_a_stopped_instance_may_still_have_what_an_uninstallation_is_to_remove(
 
 def test_what_is_on_them_is_asked_of_fifty_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, rows = asked(monkeypatch, online=IDS)
-    assert calls["send_command"] == calls["list_commands"] == calls["list_command_invocations"] == 4
-    assert calls.total() == 11 + 12
+    assert calls["send_command"] == calls["list_command_invocations"] == 4
+    assert calls.total() == 11 + 8
     shown = [row.as_json() for row in rows]
     assert {(row["driver"], row["configuration"], *row["missing"]) for row in shown} == {
         ("580.1", "AMI Kiln's image")
@@ -184,18 +175,15 @@ FAILED = "half done\n----------ERROR-------\nkiln-fleet: ERROR: no space\nfailed
 
 
 class Commands:
-    """Run Command: the command has ended at the second look, three of four have an answer."""
+    """Run Command: three instances have an answer at the second look."""
 
     def __init__(self) -> None:
-        self.looks = ["InProgress", "Failed"]
+        self.looks = 0
         self.sent: dict[str, Any] = {}
 
     def send_command(self, **asked: Any) -> Any:
         self.sent = asked
         return {"Command": {"CommandId": "c"}}
-
-    def list_commands(self, **asked: Any) -> Any:
-        return {"Commands": [{"Status": self.looks.pop(0)}]}
 
     def get_paginator(self, call: str) -> Any:
         return self
@@ -206,8 +194,14 @@ class Commands:
             "i-2": ("Failed", [step("Success", "fetched"), step("Failed", FAILED)]),
             "i-3": ("Cancelled", []),
         }
+        self.looks += 1
         invocations = [
-            {"InstanceId": k, "Status": s, "StatusDetails": "Terminated", "CommandPlugins": steps}
+            {
+                "InstanceId": k,
+                "Status": s if self.looks > 1 else "InProgress",
+                "StatusDetails": "Terminated",
+                "CommandPlugins": steps,
+            }
             for k, (s, steps) in plugins.items()
         ]
         return [{"CommandInvocations": invocations}]
@@ -217,8 +211,7 @@ def test_each_instance_answers_a_command(monkeypatch: pytest.MonkeyPatch) -> Non
     client = Commands()
     monkeypatch.setattr(aws, "ssm", lambda target: client)
     monkeypatch.setattr(machines.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(machines, "_LAG", -1)
-    ids = ["i-1", "i-2", "i-3", "i-4"]
+    ids = ["i-1", "i-2", "i-3"]
     answers = machines.run_command(
         AWS, {"DocumentName": "ours"}, [(ids, {}), ([], {})], patience=60, say=print
     )
@@ -227,5 +220,67 @@ def test_each_instance_answers_a_command(monkeypatch: pytest.MonkeyPatch) -> Non
         "i-1": (True, "all done", ""),
         "i-2": (False, "fetched\nhalf done", "no space"),
         "i-3": (False, "", "Terminated"),
-        "i-4": (False, "", machines.NO_ANSWER.why),
     }
+
+
+class LateCommands:
+    """Run Command on two instances: the second one's command ends by itself never, and once it was
+    cancelled at the third look, or never."""
+
+    def __init__(self, *, ends: bool) -> None:
+        self.ends, self.cancelled, self.looks = ends, list[str](), 0
+
+    def send_command(self, **asked: Any) -> Any:
+        return {"Command": {"CommandId": "c"}}
+
+    def cancel_command(self, CommandId: str) -> None:  # noqa: N803
+        self.cancelled.append(CommandId)
+
+    def get_paginator(self, call: str) -> Any:
+        return self
+
+    def paginate(self, **asked: Any) -> Any:
+        self.looks += bool(self.cancelled)
+        ended = self.ends and self.looks > 2
+        status = {"i-1": "Success", "i-2": "Cancelled" if ended else "InProgress"}
+        return [
+            {
+                "CommandInvocations": [
+                    {"InstanceId": k, "Status": s, "StatusDetails": s, "CommandPlugins": []}
+                    for k, s in status.items()
+                ]
+            }
+        ]
+
+
+@pytest.mark.parametrize(
+    ("ends", "second"),
+    [(True, machines.CommandAnswer(False, why="Cancelled")), (False, machines.NOT_ENDED)],
+)
+def test_a_late_command_is_cancelled_and_waited_for(
+    monkeypatch: pytest.MonkeyPatch, ends: bool, second: machines.CommandAnswer
+) -> None:
+    client = LateCommands(ends=ends)
+    monkeypatch.setattr(aws, "ssm", lambda target: client)
+    monkeypatch.setattr(machines.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(machines, "_CANCELLING", 0.05)
+    answers = machines.run_command(
+        AWS, {"DocumentName": "ours"}, [(["i-1", "i-2"], {})], patience=0, say=print
+    )
+    assert client.cancelled == ["c"]
+    assert answers == {"i-1": machines.CommandAnswer(True), "i-2": second}
+
+
+def test_an_instance_that_is_gone_has_failed_before_its_command_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = LateCommands(ends=False)
+    monkeypatch.setattr(aws, "ssm", lambda target: client)
+    monkeypatch.setattr(machines.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(machines, "_LOOK", 0)
+    monkeypatch.setattr(machines, "lost_machines", lambda target, ids: {ids[0]: "terminated"})
+    answers = machines.run_command(
+        AWS, {"DocumentName": "ours"}, [(["i-1", "i-2"], {})], patience=60, say=print
+    )
+    assert answers["i-2"] == machines.CommandAnswer(False, why="it is terminated")
+    assert client.cancelled == []

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
 from devel import generate
+from kiln.base.account import Account
 from kiln.base.paths import ROOT
 from kiln.matrix import load
+from kiln.matrix.model import Publish, Share
+from kiln.telemetry import Telemetry
 
 TEXTS = generate.TEXTS
 
@@ -35,29 +39,19 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "a.json"
 
 
-def test_a_stale_file_is_named_with_what_it_is_made_from(elsewhere: Path) -> None:
-    elsewhere.write_text("old\n")
-    assert generate.stale() == ["a.json: differs from kiln/x.yaml"]
-    assert elsewhere.read_text() == "old\n", "comparing writes nothing"
-
-
-def test_a_missing_file_is_stale_and_written(elsewhere: Path) -> None:
-    elsewhere.unlink()
-    assert generate.stale()
-    assert generate.write() == ["a.json"]
-    assert elsewhere.read_text() == "new\n"
-    assert generate.stale() == []
-
-
-def test_the_exit_status_says_whether_something_is_stale(
+def test_a_stale_file_is_named_and_written(
     elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert generate.generate(check_only=True) == 0
     elsewhere.write_text("old\n")
     assert generate.generate(check_only=True) == 1
-    assert "run: ./invoke generate" in capsys.readouterr().out
-    assert generate.generate(check_only=False) == 0
-    assert generate.generate(check_only=True) == 0
+    assert "a.json: differs from kiln/x.yaml\nrun: ./invoke generate" in capsys.readouterr().out
+    assert elsewhere.read_text() == "old\n", "comparing writes nothing"
+    elsewhere.unlink()
+    assert generate.stale()
+    assert generate.write() == ["a.json"]
+    assert elsewhere.read_text() == "new\n"
+    assert generate.generate(check_only=False) == generate.generate(check_only=True) == 0
 
 
 def test_every_file_that_says_it_is_made_by_generate_is_on_the_list() -> None:
@@ -70,6 +64,26 @@ def test_every_file_that_says_it_is_made_by_generate_is_on_the_list() -> None:
     ]
     assert len(marked) == 2
     assert set(marked) <= set(TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("page", "block", "name"),
+    [
+        ("your-account.md", Account, "region"),
+        ("publish.md", Publish, "keep"),
+        ("publish.md", Share, "accounts"),
+        ("telemetry-cloudwatch.md", Telemetry, "profile"),
+    ],
+)
+def test_a_page_is_stale_when_a_setting_changes(
+    page: str, block: type[BaseModel], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = ROOT / "docs" / page
+    made, _ = generate.TEXTS[path]
+    assert made() == path.read_text()
+    monkeypatch.setattr(block.model_fields[name], "description", "another meaning")
+    (changed,) = set(made().splitlines()) - set(path.read_text().splitlines())
+    assert f"{name}`" in changed and changed.endswith("| another meaning |")
 
 
 def test_another_matrix_of_the_user_changes_nothing_that_is_committed(

@@ -17,7 +17,8 @@ from lab.guests import pci as lab_pci
 
 sys.path.insert(0, str(RUNTIME / "opt/kiln/lib"))
 
-from gpu_boot import act, decide, kernel_modules, pci
+from gpu_boot import act, decide, kernel_modules
+from gpu_common import pci
 
 FACTS = decide.device_facts()
 KERNEL = "6.1.0"

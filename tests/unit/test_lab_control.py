@@ -6,19 +6,25 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from invoke import Context, Exit
+from moto.ec2.exceptions import EC2ClientError
 
 from kiln.base.errors import KilnError
 from kiln.cli import lab as lab_tasks
 from lab import control, left_behind, origin, server_processes
-from lab.settings import Lab
+from lab.faults import Faults
+from lab.guests.instances import LabInstance
+from lab.guests.machines import Machines
+from lab.network import bridge
+from lab.settings import GUESTS, Lab
 
 
 def test_only_its_own_files_tell_a_lab_from_another_not_what_python_is_compiling(
@@ -93,12 +99,16 @@ def test_a_lab_that_died_is_told_from_one_that_is_down(tmp_path: Path) -> None:
 
 
 @contextmanager
-def serving(lab: Lab) -> Iterator[int]:
+def serving(lab: Lab, user: int | None = None) -> Iterator[int]:
     """A process that looks as if it served a lab, and ends when it is told to."""
     sleep = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
     names = {"KILN_LAB_INDEX": str(lab.index), "KILN_LAB_STATE": str(lab.root)}
     with subprocess.Popen(
-        [*sleep, *server_processes.PROGRAM], env={**os.environ, **names}, stdout=subprocess.PIPE
+        [*sleep, *server_processes.PROGRAM],
+        env={**os.environ, **names},
+        stdout=subprocess.PIPE,
+        user=user,
+        cwd="/",
     ) as process:
         try:
             assert process.stdout
@@ -223,3 +233,62 @@ def test_a_lab_that_runs_says_so_to_a_program(
     assert status_of_the_task(as_json=True) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown == {"running": True, **answer, "differs": ""}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's process is started by root")
+def test_process_of_another_user_is_no_lab(tmp_path: Path) -> None:
+    lab = Lab(49, tmp_path)
+    with serving(lab):
+        assert server_processes.of(lab)
+    with serving(lab, user=65534) as pid:
+        assert server_processes.of(lab) == []
+        assert server_processes.elsewhere(Lab(49, tmp_path / "other")) is None
+        assert not server_processes.serves(pid, lab)
+
+
+@pytest.mark.parametrize(
+    ("route", "message"),
+    [("10.250.7.0/24", "10.250.7.0/24 is reached by tun0"), ("10.0.0.0/8", "")],
+)
+def test_network_that_a_vpn_has_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, route: str, message: str
+) -> None:
+    routes = [{"dst": "default", "dev": "eth0"}, {"dst": route, "dev": "tun0"}]
+    monkeypatch.setattr(bridge, "run", lambda *command, check: json.dumps(routes))
+    with pytest.raises(KilnError, match=message) if message else nullcontext():
+        bridge.require_free_network(Lab(49, tmp_path))
+
+
+def test_no_two_guests_have_the_same_ids_on_this_machine(tmp_path: Path) -> None:
+    lab = Lab(49, tmp_path)
+    machines = Machines(lab, [], lambda distro, arch: tmp_path, Faults())
+    instance: Any = SimpleNamespace()
+    for _ in range(GUESTS):
+        machines.address(instance)
+    ids = {lab.first_id(address) for address in machines.by_address}
+    assert len(ids) == len(machines.by_address) == GUESTS
+    with pytest.raises(EC2ClientError, match="256 instances at most"):
+        machines.address(instance)
+    gone = list(machines.by_address)[7]
+    del machines.by_address[gone]
+    assert lab.first_id(machines.address(instance)) == lab.first_id(gone)
+
+
+@pytest.mark.parametrize(("host", "stopped"), [(2, True), (1, False)])
+def test_machine_that_powers_off_while_it_is_started_is_stopped_and_not_its_successor(
+    host: int, stopped: bool
+) -> None:
+    calls: list[str] = []
+    instance: Any = SimpleNamespace(
+        _busy=threading.Lock(),
+        state="pending",
+        hosts=2,
+        instance_initiated_shutdown_behavior="stop",
+        _settle_stopped=lambda: calls.append("stopped"),
+    )
+    with instance._busy:
+        ending = threading.Thread(target=LabInstance._ended, args=(instance, host))
+        ending.start()
+        instance.state = "running"
+    ending.join()
+    assert bool(calls) is stopped

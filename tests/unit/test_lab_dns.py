@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -86,3 +89,37 @@ def test_a_name_of_the_labs_has_an_ipv4_address_and_no_other():
     assert dns.own_answer(dns.parse(packet), "10.204.1.2").endswith(bytes([10, 204, 1, 2]))
     ipv6 = dns.own_answer(dns.parse(packet[:-3] + b"\x1c" + packet[-2:]), "10.204.1.2")
     assert ipv6[6:8] == b"\0\0"
+
+
+def test_guests_questions_make_the_lab_keep_and_start_no_more_than_so_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dns, "_MOST_CACHED", 3)
+    monkeypatch.setattr(dns, "_MOST_AT_ONCE", 2)
+    monkeypatch.setattr(dns, "_ask", lambda query: b"an answer")
+    answering = threading.Event()
+    served: list[bytes] = []
+
+    class Waiting(dns.Resolver):
+        def _answer(self, packet: bytes, client: tuple[str, int]) -> None:
+            served.append(packet)
+            answering.wait(60)
+
+    monkeypatch.setattr(dns, "_PORT", 0)
+    resolver = Waiting("127.0.0.1", lambda name: None)
+    try:
+        for number in range(10):
+            packet = query(f"a{number}.com")
+            assert resolver._forward(packet, dns.parse(packet)) == b"\x12\x34 answer"
+            assert len(resolver._cache) <= 3
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as guest:
+            for number in range(50):
+                guest.sendto(query(f"b{number}.com"), resolver._socket.getsockname())
+            guest.sendto(b"the last", resolver._socket.getsockname())
+        while len(served) < 2:
+            time.sleep(0.01)
+        assert not resolver._slots.acquire(blocking=False)
+        assert len(served) == 2
+    finally:
+        answering.set()
+        resolver.close()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from moto.ec2.exceptions import EC2ClientError
 
 from devel import lab_api
 from kiln.base.recipe import SourceAmi
@@ -20,6 +24,7 @@ from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
 from kiln.preflight.ask import ask_parent
 from kiln.preflight.indexes import State
+from lab.ec2 import consistency
 
 # One lab for all tests of this file, wherever they run.
 pytestmark = pytest.mark.xdist_group("lab_ec2")
@@ -433,7 +438,8 @@ def test_an_instance_is_launched_from_a_parameter(client: Callable[..., Any], pa
     for name in (AL2023, f"{AL2023}:1"):
         made = launched(ec2, ImageId=f"resolve:ssm:{name}", InstanceType="t3.micro")
         assert made["ImageId"] == parent
-    ssm.put_parameter(Name="/mine/golden", Value=parent, Type="String")
+    image = {"Type": "String", "DataType": "aws:ec2:image"}
+    ssm.put_parameter(Name="/mine/golden", Value=parent, **image)
     made = launched(ec2, ImageId="resolve:ssm:/mine/golden", InstanceType="t3.micro")
     assert made["ImageId"] == parent
     with pytest.raises(ClientError, match=r"InvalidParameterValue.*/mine/none"):
@@ -489,6 +495,36 @@ def test_what_the_call_says_goes_before_its_launch_template(
     assert (made["ImageId"], made["InstanceType"]) == (baked["ImageId"], "t3.micro")
     assert made["MetadataOptions"]["HttpTokens"] == "optional"
     assert made["MetadataOptions"]["HttpPutResponseHopLimit"] == 2
+
+
+def test_a_parameter_of_text_names_no_image(client: Callable[..., Any], parent: str) -> None:
+    client("ssm").put_parameter(Name="/text", Value=parent, Type="String")
+    with pytest.raises(ClientError, match="not of the data type aws:ec2:image"):
+        client("ec2").run_instances(ImageId="resolve:ssm:/text", MinCount=1, MaxCount=1)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "refusal"),
+    [
+        ("k" * 128, "v" * 256, None),
+        ("k" * 129, "v", "key exceeds the maximum length of 128"),
+        ("k", "v" * 257, "value exceeds the maximum length of 256"),
+        ("aws:k", "v", "reserved for internal use"),
+    ],
+)
+def test_a_tag_that_ec2_does_not_take_is_refused(
+    ec2: Any, key: str, value: str, refusal: str | None
+) -> None:
+    tags = {"Tags": [{"Key": key, "Value": value}]}
+    group = ec2.create_security_group(GroupName=f"{key}{value}"[:250], Description="x")["GroupId"]
+    volume = {"AvailabilityZone": "us-east-1a", "Size": 1}
+    specified = [{"ResourceType": "volume", **tags}]
+    for ask in (
+        partial(ec2.create_tags, Resources=[group], **tags),
+        partial(ec2.create_volume, **volume, TagSpecifications=specified),
+    ):
+        with pytest.raises(ClientError, match=refusal) if refusal else nullcontext():
+            ask()
 
 
 def test_a_launch_template_may_name_a_parameter(ec2: Any, parent: str) -> None:
@@ -556,22 +592,31 @@ def test_an_instance_that_is_off_can_be_imaged_twice(ec2: Any, parent: str) -> N
     assert state() == "stopped"
 
 
-def test_who_waits_for_a_named_instance_is_answered_when_it_has_got_on(
-    ec2: Any, parent: str
+def test_what_is_new_is_unknown_for_a_moment_and_the_seed_repeats_it(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    launched = ec2.run_instances(ImageId=parent, MinCount=1, MaxCount=1)["Instances"][0]
-    ids = [launched["InstanceId"]]
+    names = [f"i-{number:017x}" for number in range(20)]
 
-    def states(**asked: Any) -> list[str]:
-        found = ec2.describe_instances(**asked)["Reservations"]
-        return [instance["State"]["Name"] for image in found for instance in image["Instances"]]
+    def unknown(seed: str) -> list[str]:
+        monkeypatch.setattr(consistency, "_seed", seed)
+        monkeypatch.setattr(consistency, "_numbers", itertools.count(1))
+        monkeypatch.setattr(consistency, "_seen_from", {})
+        instances = [SimpleNamespace(id=name) for name in names]
+        consistency.note("RunInstances", SimpleNamespace(instances=instances))
+        return [name for name in names if not consistency.is_known(name)]
 
-    until(lambda: states(InstanceIds=ids)[0], "running")
-    ec2.stop_instances(InstanceIds=ids)
-    assert states(Filters=[{"Name": "instance-id", "Values": ids}]) == ["stopping"]
-    assert states(InstanceIds=ids) == ["stopped"]
-    ec2.terminate_instances(InstanceIds=ids)
-    assert states(InstanceIds=ids) == ["terminated"]
+    assert unknown("none") == []
+    new = unknown("one")
+    assert 0 < len(new) < len(names) and new == unknown("one") != unknown("two")
+    new = unknown("one")
+    with pytest.raises(EC2ClientError, match="does not exist"):
+        consistency.require_known({"InstanceIds": new})
+    shown = {"Reservations": [SimpleNamespace(instances=[SimpleNamespace(id=new[0])])]}
+    consistency.hide("DescribeInstances", shown)
+    assert shown == {"Reservations": []}
+    later = time.monotonic() + 10
+    monkeypatch.setattr(consistency.time, "monotonic", lambda: later)
+    consistency.require_known({"InstanceIds": new})
 
 
 NOT_IMPLEMENTED: list[tuple[str, str, dict[str, Any]]] = [

@@ -73,8 +73,8 @@ def test_text_that_is_not_json_is_refused() -> None:
     [
         ({}, "specify --action and --code, or --clear"),
         ({"clear": True, "code": "InternalError"}, "specify --action and --code, or --clear"),
-        (GOOD | {"match": ["x"]}, "--match x is not a parameter and its value"),
-        (GOOD | {"match": ["=x"]}, "--match =x is not a parameter and its value"),
+        (GOOD | {"match": ["x"]}, "--match x is not PARAMETER=VALUE"),
+        (GOOD | {"match": ["=x"]}, "--match =x is not PARAMETER=VALUE"),
         (GOOD, "the lab says no"),
     ],
 )
@@ -97,7 +97,8 @@ def test_the_task_sends_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> N
     lab_tasks.fault(Context(), match=["InstanceType=p5.48xlarge"], times=10, **GOOD)
     lab_tasks.fault(Context(), match=[], clear=True)
     match = {"InstanceType": "p5.48xlarge"}
-    assert sent == [("faults", GOOD | {"times": 10, "match": match}), ("faults/clear", {})]
+    ordered = GOOD | {"times": 10, "match": match, "message": ""}
+    assert sent == [("faults", ordered), ("faults/clear", {})]
 
 
 def test_a_failure_is_taken_as_often_as_it_was_ordered() -> None:

@@ -61,3 +61,11 @@ def test_an_error_of_the_lab_itself_is_in_its_log(capfd: pytest.CaptureFixture[s
             urllib.request.urlopen(f"http://{host}:{port}/latest/meta-data/made", timeout=120)
         wait_for_handlers()
     assert "ValueError: a mistake of ours" in capfd.readouterr().err
+
+
+def test_a_guest_makes_the_lab_keep_no_more_than_a_thousand_tokens() -> None:
+    known: dict[str, float] = {}
+    for number in range(1200):
+        imds._keep(known, f"token-{number}", 60)
+    assert len(known) == 1000
+    assert "token-1199" in known and "token-0" not in known

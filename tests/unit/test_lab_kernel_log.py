@@ -1,4 +1,4 @@
-"""The kernel log is open to guests as long as any lab of the machine has some."""
+"""The kernel's settings while any lab of the machine needs them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from lab.settings import Lab
 
 @pytest.fixture
 def setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """dmesg_restrict of a machine that closes its log."""
-    path = tmp_path / "dmesg_restrict"
-    path.write_text("1\n")
-    monkeypatch.setattr(host, "_DMESG", path)
+    """dmesg_restrict of a machine that closes its log, forwards nothing, and has no bridge."""
+    for name, value in (("kernel/dmesg_restrict", "1"), ("net/ipv4/ip_forward", "0")):
+        (tmp_path / "sys" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "sys" / name).write_text(f"{value}\n")
+    (tmp_path / "net" / "eth0").mkdir(parents=True)
+    monkeypatch.setattr(host, "SYSCTLS", tmp_path / "sys")
+    monkeypatch.setattr(host, "INTERFACES", tmp_path / "net")
     monkeypatch.setattr(host, "_LIMITS", {})
-    monkeypatch.setattr(host, "_OF_KERNEL_LOG", tmp_path / "run" / "kernel-log")
-    return path
+    monkeypatch.setattr(host, "_NEEDED", tmp_path / "run")
+    return tmp_path / "sys" / "kernel" / "dmesg_restrict"
 
 
 @pytest.mark.parametrize("folder", ["labs", "others"])
@@ -32,12 +35,12 @@ def test_a_lab_that_goes_down_leaves_the_log_open_for_one_that_is_not_up_yet_in_
     host.restore(old)
     assert setting.read_text() == "0"
     host.restore(new)
-    assert setting.read_text() == "1\n"
+    assert setting.read_text().strip() == "1"
 
 
 def test_a_lab_that_was_never_up_leaves_the_log_as_it_is(setting: Path, tmp_path: Path) -> None:
     host.restore(Lab(0, tmp_path / "labs"))
-    assert setting.read_text() == "1\n"
+    assert setting.read_text().strip() == "1"
 
 
 def test_a_lab_that_was_killed_keeps_the_log_open_for_nobody(setting: Path, tmp_path: Path) -> None:
@@ -51,4 +54,17 @@ def test_a_lab_that_was_killed_keeps_the_log_open_for_nobody(setting: Path, tmp_
     file.write_text(str(child))
     host.prepare(lab)
     host.restore(lab)
-    assert setting.read_text() == "1\n"
+    assert setting.read_text().strip() == "1"
+
+
+@pytest.mark.parametrize(("bridge", "after"), [("", "0"), ("docker0/bridge", "1")])
+def test_the_machine_forwards_packets_as_before_unless_containers_rely_on_it(
+    setting: Path, tmp_path: Path, bridge: str, after: str
+) -> None:
+    forward, lab = setting.parents[1] / "net" / "ipv4" / "ip_forward", Lab(0, tmp_path / "labs")
+    host.prepare(lab)
+    assert forward.read_text() == "1"
+    if bridge:
+        (tmp_path / "net" / bridge).mkdir(parents=True)
+    host.restore(lab)
+    assert forward.read_text().strip() == after

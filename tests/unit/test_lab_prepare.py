@@ -7,6 +7,7 @@ import io
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,6 +59,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabTarget:
     monkeypatch.setattr(control, "up", lambda kind_of_vendors: own)
     monkeypatch.setattr(bases, "ensure", lambda *_, progress=None: tmp_path)
     monkeypatch.setattr(lab_target.host, "can_run", lambda: None)
+    monkeypatch.setattr(lab_target.host, "probe", lambda lab: None)
     monkeypatch.setattr(lab_target.needs, "ensure", lambda *groups, **more: None)
     return LabTarget("a test")
 
@@ -67,6 +69,19 @@ def prepared(target: LabTarget, recipe: Recipe) -> list[str]:
     out = io.StringIO()
     target.hooks.prepare([recipe], Progress(out), install=False, own_kernel=False)
     return [line for line in out.getvalue().splitlines() if not line.startswith("ok ")]
+
+
+def test_emulator_of_the_ami_is_installed(
+    target: LabTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted: list[str] = []
+    image = SimpleNamespace(id="ami-0fade000", architecture="arm64")
+    monkeypatch.setattr(lab_target.images, "load", lambda lab: [image])
+    monkeypatch.setattr(lab_target.emulation, "host_arch", lambda: "x86_64")
+    monkeypatch.setattr(lab_target.needs, "ensure", lambda *groups, **more: wanted.extend(groups))
+    more = {"install": False, "own_kernel": False}
+    target.hooks.prepare([], Progress(io.StringIO()), **more, ami_id="ami-0fade000")
+    assert wanted == ["lab", "emulate_arm64"]
 
 
 def test_vendors_files_are_made_while_the_root_filesystem_is(

@@ -175,7 +175,7 @@ def test_a_broken_elsewhere_is_named(tmp_path, monkeypatch, text):
     elsewhere.write_text(text)
     with pytest.raises(KilnError, match=rf"^{elsewhere}:\d+:\d+: ") as error:
         read_lock_file()
-    assert error.value.hint == f"restore {elsewhere} from its repository or a backup"
+    assert error.value.hint == "restore the lock file from git"
 
 
 # ------------------------------------------------------------------- who signs what
@@ -296,7 +296,7 @@ def test_a_checksum_that_differs_stops_with_both(locked):
 
 
 def test_the_labs_stand_ins_are_never_recorded(locked):
-    note = LabTarget("for the test").image_note
+    note = LabTarget("for the test").record_fields("x86_64")["image_note"]
     with pytest.raises(KilnError) as error:
         lock.record_hashes(downloads(PLUGIN, "c" * 64), note=note, when="run 1", path=locked)
     assert error.value.exit_status == 2

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kiln.base.paths import runtime_module
+from kiln.base.yaml_files import parse_template
 from kiln.telemetry import stack
 from kiln.xid import archive
 from tests.unit.log_patterns import parse_pattern
@@ -20,7 +21,7 @@ LOST = "NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus."
 @cache
 def resources() -> dict[str, Any]:
     """Those of the telemetry stack."""
-    found: dict[str, Any] = stack.as_data(stack.TEMPLATE.read_text())["Resources"]
+    found: dict[str, Any] = parse_template(stack.TEMPLATE.read_text())["Resources"]
     return found
 
 

@@ -445,6 +445,17 @@ def test_a_vm_that_cannot_reset_its_gpu_is_rebooted_once_and_never_again(p4d):
     assert not (p4d.root / "var/lib/kiln/gpu-mig/reboot.json").exists()
 
 
+def test_unit_restarted_on_a_running_machine_does_not_reboot_it(p4d):
+    p4d.settings(MIG_CONFIG="all-balanced")
+    p4d.faults(reset_supported=False)
+    p4d.active("multi-user.target")
+    done = p4d.run("apply", "--boot")
+    assert done.returncode == 1
+    assert "reboot the instance; the layout is applied at that boot" in done.stderr
+    assert "reboot --no-block" not in p4d.systemctl_log()
+    assert p4d.gate()
+
+
 def test_a_reboot_that_did_not_help_ends_in_a_failure_not_a_loop(p4d):
     p4d.settings(MIG_CONFIG="all-balanced")
     p4d.faults(reset_supported=False)

@@ -16,7 +16,6 @@ from kiln.mig.profiles import gpu_types
 config = runtime_module("gpu_mig.config")
 target = runtime_module("gpu_mig.target")
 smi = runtime_module("gpu_mig.smi")
-hardware = runtime_module("gpu_mig.hardware")
 gpu_facts = runtime_module("gpu_mig.facts")
 MigError = runtime_module("gpu_mig.errors").MigError
 SHIPPED = RUNTIME / "etc/kiln/mig-config.json"
@@ -48,7 +47,7 @@ def test_the_image_and_the_pipeline_see_the_same_gpus():
 
 
 def test_the_shipped_map_has_what_no_gpu_gives_by_itself():
-    """`all-<profile>` for each profile comes from the GPU: see gpu_mig.hardware."""
+    """`all-<profile>` for each profile comes from the GPU: see gpu_mig.target."""
     labels = config.load(str(SHIPPED))
     assert {"all-disabled", "all-enabled", "all-balanced"} <= set(labels)
 
@@ -65,8 +64,8 @@ def fits(label, gpu) -> bool:
 def test_every_gpu_has_labels_that_fit_it(gpu):
     machine = gpus(gpu.pci_device_ids[0], 1)
     labels = config.load(str(SHIPPED))
-    names = {*labels, *hardware.labels_of([gpu])}
-    found = {name: hardware.find(labels, name, machine, gpu_types()) for name in names}
+    names = {*labels, *target.labels_of([gpu])}
+    found = {name: target.find(labels, name, machine, gpu_types()) for name in names}
     fitting = {name for name, label in found.items() if fits(label, gpu)}
     assert {"all-disabled", "all-enabled"} <= fitting
     assert len(fitting) > 5
@@ -78,30 +77,30 @@ def test_every_gpu_has_labels_that_fit_it(gpu):
 def test_a_gpu_gives_a_label_for_each_of_its_profiles_as_the_map_would(gpu):
     machine = gpus(gpu.pci_device_ids[0])
     shipped = config.load(str(SHIPPED))
-    for name in hardware.labels_of([gpu]):
-        of_hardware = target.resolve(hardware.find({}, name, machine, gpu_types()), machine)
+    for name in target.labels_of([gpu]):
+        of_hardware = target.resolve(target.find({}, name, machine, gpu_types()), machine)
         target.check(of_hardware[0], gpu)
         if name in shipped:
-            both = target.resolve(hardware.find(shipped, name, machine, gpu_types()), machine)
+            both = target.resolve(target.find(shipped, name, machine, gpu_types()), machine)
             assert both == of_hardware, name
 
 
 def test_a_label_that_no_file_has_comes_from_the_gpus():
     rtx = gpus("0x2C3A10DE", 4)
-    label = hardware.find(config.load(str(SHIPPED)), "all-1g.16gb.gfx", rtx, gpu_types())
+    label = target.find(config.load(str(SHIPPED)), "all-1g.16gb.gfx", rtx, gpu_types())
     wanted = target.resolve(label, rtx)
     assert [target.counted([name for name, _ in w.shapes]) for w in wanted.values()] == (
         ["1g.16gb+gfx=2"] * 4
     )
     with pytest.raises(MigError) as unknown:
-        hardware.find({}, "all-1g.15gb", rtx, gpu_types())
+        target.find({}, "all-1g.15gb", rtx, gpu_types())
     assert "all-1g.16gb" in unknown.value.hint
 
 
 def test_a_label_that_a_file_has_for_this_gpu_stays_as_it_is_written():
     text = HEAD + "  all-1g.5gb:\n  - {devices: [0], mig-enabled: true, mig-devices: {1g.5gb: 2}}\n"
     machine = gpus("0x20B010DE")
-    label = hardware.find(loads(text), "all-1g.5gb", machine, gpu_types())
+    label = target.find(loads(text), "all-1g.5gb", machine, gpu_types())
     assert list(target.resolve(label, machine)) == [0]
 
 
@@ -112,7 +111,7 @@ def test_a_gpu_that_a_label_forgot_gets_what_it_holds():
         "     mig-devices: {1g.10gb: 7}}\n"
     )
     both = [*gpus("0x233010DE", 1), gpus("0x20B210DE", 2)[1]]
-    label = hardware.find(loads(text), "all-1g.10gb", both, gpu_types())
+    label = target.find(loads(text), "all-1g.10gb", both, gpu_types())
     assert sorted(target.resolve(label, both)) == [0, 1]
 
 

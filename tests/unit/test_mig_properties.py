@@ -18,7 +18,6 @@ from lab.standins.nvidia_smi import install
 
 applying = runtime_module("gpu_mig.apply")
 config = runtime_module("gpu_mig.config")
-hardware = runtime_module("gpu_mig.hardware")
 plan = runtime_module("gpu_mig.plan")
 target = runtime_module("gpu_mig.target")
 Settings = runtime_module("gpu_mig.settings").Settings
@@ -85,7 +84,7 @@ def test_any_layout_is_reached_from_any_other_and_applying_again_changes_nothing
             wanted = target.resolve(label, smi.gpus())
             assert plan.differences(smi.gpus(), wanted) == []
             done = len(smi.changes)
-            assert apply(smi, label).changed == ()
+            assert apply(smi, label)[0] == []
             assert len(smi.changes) == done
 
 
@@ -137,8 +136,8 @@ def every_change(names):
 def fitting_labels(machine, kind) -> dict:
     """The labels of the map and of the GPU that this GPU can hold."""
     found = {
-        name: hardware.find(LABELS, name, machine, gpu_types())
-        for name in sorted({*LABELS, *hardware.labels_of([kind])})
+        name: target.find(LABELS, name, machine, gpu_types())
+        for name in sorted({*LABELS, *target.labels_of([kind])})
     }
     return {name: label for name, label in found.items() if _fits(label, machine, kind)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from kiln.base import paths
 
 nvidia_smi = paths.runtime_module("gpu_common.nvidia_smi")
+clients = paths.runtime_module("gpu_mig.clients")
 
 
 def program(folder: Path, body: str) -> str:
@@ -53,5 +55,20 @@ def test_process_that_no_signal_ends_is_left_behind(
         nvidia_smi.run([], 0.2, program(tmp_path, "exec sleep 600"))
     (child,) = left
     assert child.poll() is None
+    child.terminate()
+    child.wait()
+
+
+def test_nvidia_ctk_that_no_signal_ends_is_left_behind_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It opens the GPUs as well."""
+    left: list[subprocess.Popen[bytes]] = []
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda child: left.insert(0, child))
+    monkeypatch.setattr(clients, "_TIMEOUT_S", 0.2, raising=False)
+    began = time.monotonic()
+    assert clients._run([program(tmp_path, "exec sleep 60")]) == 127
+    assert time.monotonic() - began < 30
+    (child,) = left
     child.terminate()
     child.wait()

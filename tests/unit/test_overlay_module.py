@@ -21,7 +21,7 @@ AFTER = "tuning"
 {code}
 COMPONENT = Component(name="acme-x", what="x", {arguments})
 """
-SCRIPT = '#!/bin/bash\nexport KILN_COMPONENT=acme-x\nsource "${KILN_DIR:?}/lib/kiln.sh"\n'
+SCRIPT = '#!/bin/bash\nsource "${KILN_DIR:?}/lib/kiln.sh"\n'
 
 
 class Module:
@@ -140,5 +140,5 @@ def test_check_names_the_files_of_ami_kiln_that_the_overlay_replaces(module: Mod
     assert answer["replaced"] == {"runtime/etc/kiln/gpu-xid.json": str(path)}
     assert not [each for each in answer["findings"] if each["rule"] == "rendered-files"]
     assert findings_text(answer).endswith(
-        f"the overlay replaces a file of AMI Kiln:\n  runtime/etc/kiln/gpu-xid.json by {path}"
+        f"the overlay replaces runtime/etc/kiln/gpu-xid.json by {path}"
     )

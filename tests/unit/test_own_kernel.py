@@ -9,22 +9,22 @@ from pathlib import Path
 import pytest
 
 from kiln.base.errors import KilnError
+from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
 from kiln.cloud.target import Target
 from kiln.matrix import flags, load
 from lab.own_kernel import accelerator, dhcp
 from lab.settings import Lab
-from lab.target import LabTarget
+from lab.target import _require_own_kernel
 from tests.unit.rows import row
 
-LAB = LabTarget("a test", "us-east-1", endpoint="http://127.0.0.1:4599")
 OWN = row("debian12/debian/base/x86_64").name
 
 
 def test_only_the_row_with_the_distributions_own_driver_boots_its_own_kernel() -> None:
     def taken(recipe: Recipe) -> bool:
         try:
-            LAB.hooks.require_own_kernel(recipe)
+            _require_own_kernel(recipe)
         except KilnError as refused:
             assert (refused.exit_status, refused.message.count("stand-in")) in ((2, 1), (2, 0))
             return False
@@ -44,19 +44,14 @@ def test_only_the_row_with_the_distributions_own_driver_boots_its_own_kernel() -
 def test_a_row_with_a_stand_in_is_refused_and_told_which(distro: str, why: str) -> None:
     recipe = next(r for r in load.load_recipes() if r.distro.id == distro and r.name != OWN)
     with pytest.raises(KilnError) as refused:
-        LAB.hooks.require_own_kernel(recipe)
+        _require_own_kernel(recipe)
     assert f"{recipe.name} cannot boot its own kernel" in refused.value.message
     assert why in refused.value.message
 
 
-def test_an_ami_of_which_nothing_is_known_is_refused() -> None:
-    with pytest.raises(KilnError, match="neither a record of its build nor a row"):
-        LAB.hooks.require_own_kernel(None)
-
-
 def test_in_aws_there_is_nothing_to_ask_for() -> None:
     with pytest.raises(KilnError, match="boots its AMI's own kernel") as refused:
-        Target("a test").hooks.require_own_kernel(None)
+        Target("a test").hooks.prepare([], Progress(), install=False, own_kernel=True)
     assert refused.value.exit_status == 2
 
 

@@ -21,7 +21,6 @@ import pytest
 
 from devel import packers
 from kiln.base import needs
-from kiln.base.account import MIRRORS
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.processes import Stop
@@ -193,7 +192,7 @@ def vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "host"))
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setenv(MIRRORS, f"{VENDOR}=http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("KILN_MIRRORS", f"{VENDOR}=http://127.0.0.1:{server.server_port}")
     yield served
     server.shutdown()
     server.server_close()
@@ -266,7 +265,7 @@ def test_what_cannot_be_fetched_is_said_with_what_to_install_and_where(
         archive.unlink()
         reason = "does not answer: 404"
     elif wrong == "no host":
-        monkeypatch.setenv(MIRRORS, f"{VENDOR}=http://127.0.0.1:1")
+        monkeypatch.setenv("KILN_MIRRORS", f"{VENDOR}=http://127.0.0.1:1")
         reason = "127.0.0.1:1 does not answer: "
     else:
         monkeypatch.setattr(program.platform, "machine", lambda: "riscv64")

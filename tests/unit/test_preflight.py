@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import boto3
 import psutil
 import pytest
 from botocore.stub import Stubber
-from preflight_vendors import AL2023, UBUNTU, Vendors, answers, row, serving, signer, vendors
+from preflight_vendors import AL2023, UBUNTU, Vendors, answers, row, signer, vendors
 from vendor_site import Pkg, Signer
 
 from kiln import facts
-from kiln.base.account import mirrors
+from kiln.base.account import mirrored
 from kiln.base.errors import KilnError
 from kiln.cloud.target import Target
 from kiln.components.package_repositories import Repository
 from kiln.facts.tables import http_reason
 from kiln.matrix import load
 from kiln.preflight import indexes as indexes_module
-from kiln.preflight.answers import RowAnswer, summary_text
+from kiln.preflight.answers import summary_text
 from kiln.preflight.ask import demand
 from kiln.preflight.indexes import Fetcher, NoAnswerError, State
 
@@ -55,33 +54,25 @@ def test_a_row_whose_parent_cannot_be_asked_for_still_passes(
     assert why in text
 
 
-def signed_by_a_stranger(vendors: Vendors, folder: Path, ending: str) -> RowAnswer:
-    """The answer when the metadata whose paths end so are signed by a key that nobody pins."""
-    vendors.publish(row(UBUNTU))
-    stranger = Signer(folder / "stranger")
-    for path in [path for path in vendors.site.files if path.endswith(ending)]:
-        vendors.site.files[path] = stranger.clear_signed("Suite: /\n")
-    stranger.close()
-    (answer,) = answers(UBUNTU)
-    return answer
-
-
-def test_metadata_by_another_key_than_the_pinned_one_is_refused(
-    vendors: Vendors, tmp_path: Path
+@pytest.mark.parametrize(
+    ("ending", "words"),
+    [
+        ("/x86_64/InRelease", "no valid signature by a pinned key"),
+        ("/3bf863cc.pub", "the key file holds {stranger}; pinned:"),
+    ],
+)
+def test_what_a_key_that_is_not_pinned_signed_is_refused(
+    vendors: Vendors, tmp_path: Path, ending: str, words: str
 ) -> None:
-    answer = signed_by_a_stranger(vendors, tmp_path, "/x86_64/InRelease")
-    assert "repository nvidia-cuda" in str(answer.problems())
-    assert "no valid signature by a pinned key" in str(answer.problems())
-
-
-def test_a_key_file_without_the_pinned_key_is_refused(vendors: Vendors, tmp_path: Path) -> None:
     vendors.publish(row(UBUNTU))
     stranger = Signer(tmp_path / "stranger")
-    key = next(path for path in vendors.site.files if path.endswith("/3bf863cc.pub"))
-    vendors.site.files[key] = stranger.key_file
+    (path,) = [path for path in vendors.site.files if path.endswith(ending)]
+    is_key = ending.endswith(".pub")
+    vendors.site.files[path] = stranger.key_file if is_key else stranger.clear_signed("Suite: /\n")
     stranger.close()
     (answer,) = answers(UBUNTU)
-    assert f"the key file holds {stranger.fingerprint}; pinned:" in str(answer.problems())
+    assert "repository nvidia-cuda" in str(answer.problems())
+    assert words.format(stranger=stranger.fingerprint) in str(answer.problems())
 
 
 def test_rpm_metadata_that_was_changed_after_it_was_signed_is_refused(
@@ -149,54 +140,33 @@ def test_a_half_downloaded_file_is_never_taken_for_whole(vendors: Vendors, tmp_p
     assert len(fetcher.get(f"{site.url}/file")) == fetcher.sha256(f"{site.url}/file")[1] == 10_000
 
 
-def test_what_has_not_changed_is_not_sent_again(vendors: Vendors) -> None:
-    vendors.publish(row(UBUNTU))
-    assert answers(UBUNTU)[0].state is State.PUBLISHED
-    vendors.site.sent.clear()
-    assert answers(UBUNTU)[0].state is State.PUBLISHED
-    assert not [path for path in vendors.site.sent if path.endswith((".gz", ".pub"))]
-
-
-def test_a_proxy_of_the_environment_is_used(
-    vendors: Vendors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
-    with pytest.raises(NoAnswerError, match="the proxy refuses"):
-        Fetcher(tmp_path / "files").size("https://vendor.example/file")
-
-
 @pytest.mark.parametrize(
-    "proxy",
+    ("proxy", "words"),
     [
-        "http://me:S3cret@proxy.example:port",
-        "http://me:S3cret x#@127.0.0.1:9",
-        "http://me:S3cret/@127.0.0.1:9",
+        ("http://127.0.0.1:9", "the proxy refuses"),
+        ("http://me:S3cret@proxy.example:port", "the URL of the proxy"),
+        ("http://me:S3cret/@127.0.0.1:9", "the URL of the proxy"),
     ],
 )
-def test_a_password_of_the_proxy_is_not_shown(
-    vendors: Vendors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proxy: str
+def test_the_proxy_is_used_and_its_password_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proxy: str, words: str
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", proxy)
-    with pytest.raises(NoAnswerError, match="the URL of the proxy") as caught:
+    with pytest.raises(NoAnswerError, match=words) as caught:
         Fetcher(tmp_path / "files").size("https://vendor.example/file")
     assert "S3cret" not in str(caught.value)
     assert "S3cret" not in http_reason(OSError(f"another error of {proxy}"))
 
 
-def test_a_word_of_kiln_mirrors_that_is_not_a_pair_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    "text", ["https://mirror.example", "https://a.example=https://me:S3cret@mirror.example"]
+)
+def test_wrong_mirrors_are_refused_without_their_password(
+    text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KILN_MIRRORS", "https://mirror.example")
-    with pytest.raises(KilnError, match="is not a pair of URLs"):
-        mirrors()
-
-
-def test_a_password_in_kiln_mirrors_is_refused_and_not_shown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("KILN_MIRRORS", "https://a.example=https://me:S3cret@mirror.example")
-    with pytest.raises(KilnError, match="without user and password") as caught:
-        mirrors()
+    monkeypatch.setenv("KILN_MIRRORS", text)
+    with pytest.raises(KilnError, match="not pairs of URLs without user and password") as caught:
+        mirrored("https://a.example/x")
     assert "S3cret" not in f"{caught.value.message} {caught.value.hint}"
 
 
@@ -226,45 +196,21 @@ def with_a_driver_in_parts(repository: Repository, packages: list[Pkg]) -> list[
     ]
 
 
-@dataclass(frozen=True)
-class Complete:
-    """A row whose vendors have everything: the answer, and the folder of what was fetched."""
-
-    name: str
-    cache: Path
-    answer: RowAnswer
-
-
-# Its tests stay together: each process of the tests would ask again.
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(name, marks=pytest.mark.xdist_group(f"answer of {name}"))
-        for name in (UBUNTU, AL2023)
-    ],
-)
-def complete(
-    request: pytest.FixtureRequest, signer: Signer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Complete]:
-    name = str(request.param)
-    folder = tmp_path_factory.mktemp("complete")
-    with pytest.MonkeyPatch.context() as patch, serving(folder, signer, patch) as vendors:
-        vendors.publish(row(name), with_a_driver_in_parts)
-        (answer,) = answers(name)
-        yield Complete(name, folder / "cache", answer)
-
-
-def test_a_row_whose_vendors_have_everything_passes(complete: Complete) -> None:
-    answer = complete.answer
+@pytest.mark.parametrize("name", [UBUNTU, AL2023])
+def test_a_row_whose_vendors_have_everything_passes(
+    vendors: Vendors, tmp_path: Path, name: str
+) -> None:
+    vendors.publish(row(name), with_a_driver_in_parts)
+    (answer,) = answers(name)
     assert answer.problems() == []
     assert answer.silent_hosts() == {}
     assert answer.state is State.PUBLISHED
     asked_for = {answered.package.partition("=")[0] for answered in answer.packages}
     assert answer.resolved[0].packages == len(asked_for | {"libc6", "nvidia-kmod-parts"})
     assert "1 of 1 rows: everything is published" in summary_text([answer])
-
-
-def test_asking_leaves_no_process_behind(complete: Complete) -> None:
-    assert complete.cache.is_dir()
+    # What has not changed is not sent again, and no process stays behind.
+    vendors.site.sent.clear()
+    assert answers(name)[0].state is State.PUBLISHED
+    assert not [path for path in vendors.site.sent if path.endswith((".gz", ".pub"))]
     processes = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
-    assert [words for words in processes if str(complete.cache) in " ".join(words)] == []
+    assert [words for words in processes if str(tmp_path / "cache") in " ".join(words)] == []

@@ -18,51 +18,45 @@ from kiln.base.errors import Finding, KilnError, Place, operation_failed
 from kiln.base.paths import ROOT
 from kiln.cli import gpu, main, task
 from kiln.cli.options import Rows
-from kiln.cli.output import FORMAT
 from tests.unit.records import a_record
 
 FINDING = Finding("error", "DRV-1", "too old", rows=("al2",), file="amis.yaml", line=7)
+FOUND = json.loads(json.dumps(FINDING.as_json()))
+# An error; what a person reads; what --json has beside it.
 ERRORS: list[tuple[BaseException, str, dict[str, Any]]] = [
-    (
-        KilnError("wrong", hint="do this"),
-        "wrong\n  do this\n",
-        {"message": "wrong", "hint": "do this", "exit_status": 2},
-    ),
-    (
-        KilnError("f.yaml:3:5: twice", place=Place("f.yaml", 3, 5)),
-        "f.yaml:3:5: twice\n",
-        {"message": "f.yaml:3:5: twice", "file": "f.yaml", "line": 3, "column": 5},
-    ),
-    (
-        KilnError("cannot work", findings=[FINDING]),
-        "cannot work\n",
-        {"message": "cannot work", "findings": [FINDING.as_json()]},
-    ),
+    (KilnError("wrong", hint="do"), "wrong\n  do\n", {"hint": "do", "exit_status": 2}),
+    (KilnError("f.yaml:3:5: twice", place=Place("f.yaml", 3, 5)), "f.yaml:3:5: twice", {"line": 3}),
+    (KilnError("no", findings=[FINDING]), "no\n", {"findings": [FOUND]}),
     (operation_failed("down"), "down\n", {"message": "down", "exit_status": 1}),
     (KeyboardInterrupt(), "interrupted\n", {"message": "interrupted", "exit_status": 1}),
     (OSError(errno.EROFS, "Read-only file system", "/c"), "/c: Read-only file", {"exit_status": 1}),
-    (PermissionError(errno.EACCES, "Permission denied", "/d"), "/d: Perm", {"exit_status": 1}),
+    (PermissionError(errno.EACCES, "denied", "/d"), "/d: denied\n  files of", {"exit_status": 1}),
 ]
 
 
-def made(body: Any) -> task.Tasks:
-    """A task `look` of a function."""
-    return task.Tasks(task.task("Matrix", "look")(body))
+def run(line: str, capsys: pytest.CaptureFixture[str], body: Any = None) -> tuple[int, str, str]:
+    """Exit status, stdout and stderr of ./invoke, or of a task `look` that `body` makes."""
+    known = task.Tasks(task.task("Matrix", "look")(body)) if body else tasks.ns
+    status = main.run(["./invoke", *line.split()], known)
+    return (status, *capsys.readouterr())
 
 
 @pytest.mark.parametrize(("error", "says", "data"), ERRORS)
 def test_error_is_one_message_and_a_line_of_json(
-    error: BaseException, says: str, data: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    error: BaseException,
+    says: str,
+    data: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def look() -> None:
         """Look."""
         raise error
 
-    status = main.run(["./invoke", "look"], made(look))
-    text = capsys.readouterr()
-    assert (text.out, text.err.startswith(f"error: {says}")) == ("", True)
-    assert main.run(["./invoke", "look", "--json"], made(look)) == status
-    shown = json.loads(capsys.readouterr().out)["error"]
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    status, out, err = run("look", capsys, look)
+    assert (out, err.startswith(f"error: {says}")) == ("", True)
+    shown = json.loads(run("look --json", capsys, look)[1])["error"]
     assert shown["exit_status"] == status
     assert data.items() <= shown.items()
 
@@ -78,33 +72,10 @@ def test_task_result_is_the_exit_status_and_ends_the_line(
         print(status)
         return status
 
-    argv = ["./invoke", "look", "look", "--status", "3", "look", "--status", "4"]
-    assert main.run(argv, made(look)) == 3
-    assert capsys.readouterr().out == "0\n3\n"
+    assert run("look look --status 3 look --status 4", capsys, look)[:2] == (3, "0\n3\n")
 
 
-def test_person_who_is_not_root_is_told_of_sudo(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def look() -> None:
-        """Look."""
-        raise PermissionError(errno.EPERM, "Permission denied", "/d")
-
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert main.run(["./invoke", "look"], made(look)) == 1
-    assert "run it with sudo" in capsys.readouterr().err
-
-
-def test_bug_is_a_traceback() -> None:
-    def look() -> None:
-        """Look."""
-        _ = 1 // 0
-
-    with pytest.raises(ZeroDivisionError):
-        main.run(["./invoke", "look"], made(look))
-
-
-def test_flags_of_a_class_reach_the_task_as_one_object() -> None:
+def test_flags_of_a_class_reach_the_task_as_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     given: list[Any] = []
 
     def look(*, rows: Rows, words: list[str], out: str | None = None) -> None:
@@ -115,103 +86,84 @@ def test_flags_of_a_class_reach_the_task_as_one_object() -> None:
         """
         given.append((rows, words, out))
 
-    argv = ["./invoke", "look", "--distro", "al2", "--words", "a", "--words", "b"]
-    assert main.run(argv, made(look)) == 0
+    assert run("look --distro al2 --words a --words b", capsys, look)[0] == 0
     assert given == [(Rows(distro="al2"), ["a", "b"], None)]
 
 
+# The command line; words of the message, and the task whose help it names.
 REFUSED = [
-    (
-        "nightly al2",
-        "nightly does not take 'al2', and no task has that name\n  see ./invoke help nightly\n",
-    ),
-    ("lab.shell i-0123", "lab.shell does not take 'i-0123', and no task has"),
-    ("list bench runX", "bench does not take 'runX', and no task has that name\n"),
-    ("telemetry.cost p5.48xlarge --instances x", "--instances needs a whole number, not 'x'\n"),
-    ("telemetry.cost p5.48xlarge --instances=x", "--instances needs a whole number, not 'x'\n"),
-    ("xid.explain", "xid.explain needs --code: ./invoke xid.explain CODE\n  see ./invoke help"),
-    (
-        "mig.plan p4d.24xlarge",
-        "mig.plan needs --want: ./invoke mig.plan INSTANCE_TYPE WANT\n",
-    ),
-    ("build --distro", "--distro needs a value\n  see ./invoke help build\n"),
-    ("build --distro --driver 580", "--distro needs a value\n"),
-    ("list --bogus", "unknown flag --bogus\n  see ./invoke help list\n"),
-    ("build --distor al2", "unknown flag --distor; did you mean --distro?\n"),
-    ("--bogus", "unknown flag --bogus\n  see ./invoke --list"),
-    ("nosuch", "unknown task nosuch\n  see ./invoke --list"),
-    ("sbom --josn", "unknown flag --josn; did you mean --json?\n"),
-    ("biuld", "unknown task biuld; did you mean build?\n  see ./invoke --list"),
-    ("--help biuld", "unknown task biuld; did you mean build?\n  see ./invoke --list"),
-    ("sweep --run=", "--run is empty\n  give it a value, or leave it out\n"),
+    ("nightly al2", "unknown word al2", "nightly"),
+    ("list bench runX", "unknown word runX", "bench"),
+    ("telemetry.cost p5.48xlarge --instances=x", "'x' is not a whole number", ""),
+    ("xid.explain", "./invoke xid.explain CODE", "xid.explain"),
+    ("mig.plan p4d.24xlarge", "./invoke mig.plan INSTANCE_TYPE WANT", "mig.plan"),
+    ("mig.plan p4d.24xlarge --json", "./invoke mig.plan INSTANCE_TYPE WANT", "mig.plan"),
+    ("build --distro", "--distro needs a value", "build"),
+    ("build --distro --driver 580", "--distro needs a value", "build"),
+    ("build --distor al2", "unknown flag --distor; did you mean --distro?", "build"),
+    ("sbom --josn", "unknown flag --josn; did you mean --json?", "sbom"),
+    ("--bogus", "unknown flag --bogus", ""),
+    ("biuld", "unknown task biuld; did you mean build?", ""),
+    ("--help biuld", "unknown task biuld; did you mean build?", ""),
+    ("sweep --run=", "--run is empty", ""),
 ]
 
 
-@pytest.mark.parametrize(("line", "message"), REFUSED)
+@pytest.mark.parametrize(("line", "says", "help_of"), REFUSED)
 def test_wrong_words_are_bad_input(
-    line: str, message: str, capsys: pytest.CaptureFixture[str]
+    line: str, says: str, help_of: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main.run(["./invoke", *line.split()], tasks.ns) == 2
-    captured = capsys.readouterr()
-    assert captured.err.startswith(f"error: {message}")
-    assert captured.out == ""
+    status, _, err = run(line, capsys)
+    assert (status, err.count("error: ")) == (2, 1)
+    assert says in err
+    assert f"./invoke help {help_of}\n" in err or not help_of
 
 
 def test_no_task_takes_another_tasks_name_for_a_word(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["./invoke", "xid.explain", "79", "xid.explain", "48"], tasks.ns) == 0
-    assert re.findall(r"XID (\d+)", capsys.readouterr().out) == ["79", "48"]
+    _, out, _ = run("xid.explain 79 xid.explain 48", capsys)
+    assert re.findall(r"XID (\d+)", out) == ["79", "48"]
 
 
-def test_list_has_eight_groups_of_short_imperatives(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["./invoke", "--list"], tasks.ns) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_list_has_groups_of_short_imperatives(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = run("--list", capsys)[1].splitlines()
     assert tuple(line for line in lines if line and not line.startswith(" ")) == task.GROUPS
     listed = dict(line.strip().split(maxsplit=1) for line in lines if line.startswith(" "))
     assert listed.keys() == tasks.ns.tasks.keys()
     not_verbs = re.compile(r"(What|Which|Who|The|A|Tasks?|Does|Is)\b|\w+(s|ing|ed)\b(?<!Compress)")
     for name, text in listed.items():
-        assert len(text) <= 60, (name, text)
-        assert text[0].isupper() and text.endswith(".") and not not_verbs.match(text), (name, text)
+        assert len(text) <= 60 and text[0].isupper() and text.endswith("."), (name, text)
+        assert not not_verbs.match(text), (name, text)
 
 
-@pytest.mark.parametrize("argv", [[], ["--help"], ["help"]])
+@pytest.mark.parametrize("line", ["", "--help", "help"])
 def test_overview_has_ten_lines_with_tasks_that_exist(
-    argv: list[str], capsys: pytest.CaptureFixture[str]
+    line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main.run(["./invoke", *argv], tasks.ns) == 0
-    text = capsys.readouterr().out
-    assert len(text.splitlines()) <= 10
+    status, text, _ = run(line, capsys)
+    assert (status, len(text.splitlines()) <= 10) == (0, True)
     shown = re.findall(r"^  ./invoke ([\w.]+)", text, re.MULTILINE)
     assert len(shown) == 5 and {*shown} <= {*tasks.ns.tasks, "help"}
     for page in re.findall(r"docs/[\w.-]+", text):
         assert (ROOT / page.rstrip(".")).is_file(), page
 
 
-@pytest.mark.parametrize("argv", [["--help", "build"], ["build", "--help"], ["help", "build"]])
+@pytest.mark.parametrize("line", ["--help build", "build --distro al2 --help", "help build"])
 def test_help_has_flags_by_subject_examples_and_exit_statuses(
-    argv: list[str], capsys: pytest.CaptureFixture[str]
+    line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main.run(["./invoke", *argv], tasks.ns) == 0
-    text = capsys.readouterr().out
+    _, text, _ = run(line, capsys)
     titles = re.findall(r"^(\w[^:\n]*):", text, re.MULTILINE)
     assert titles == [
-        *("Usage", "Select rows", "Target", "Machine", "AWS settings", "If it fails", "Lab only"),
+        *("Usage", "Select rows", "Target", "Machine", "If it fails", "AWS settings", "Lab only"),
         *("Output", "Examples", "Exit status"),
     ]
-    assert "Docstring" not in text and "core-opts" not in text
-    for line in re.findall(r"^  \./invoke (.*)", text, re.MULTILINE):
-        assert {word for word in line.split() if word.startswith("--")} <= {
-            *re.findall(r"^  (--[\w-]+)", text, re.MULTILINE)
-        }, line
+    known = {*re.findall(r"^  (--[\w-]+)", text, re.MULTILINE)}
+    for example in re.findall(r"^  \./invoke (.*)", text, re.MULTILINE):
+        assert {word for word in example.split() if word.startswith("--")} <= known, example
 
 
-def test_help_of_a_task_with_words_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
-    for argv in (["help", "diff"], ["diff", "--help"]):
-        assert main.run(["./invoke", *argv], tasks.ns) == 0
-        assert capsys.readouterr().out.startswith("Usage: ./invoke diff A B [flags]\n")
-
-
-def test_every_flag_has_help_and_no_help_is_of_another() -> None:
+def test_every_flag_has_help_and_help_shows_the_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("diff --help", capsys)[1].startswith("Usage: ./invoke diff A B [flags]\n")
     for name, each in tasks.ns.tasks.items():
         flags = {argument.name for argument in each.get_arguments(ignore_unknown_help=True)}
         assert each.doc.helps.keys() == flags, name
@@ -227,133 +179,100 @@ def test_sigterm_ends_a_task_as_ctrl_c_does(
 
     monkeypatch.setattr("sys.argv", ["./invoke", "look"])
     with pytest.raises(SystemExit) as ended:
-        main.main(made(look))
+        main.main(task.Tasks(task.task("Matrix", "look")(look)))
     assert (ended.value.code, capsys.readouterr().err) == (1, "error: interrupted\n")
 
 
-def invoke(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [str(ROOT / "invoke"), *arguments],
+def test_json_of_one_task_is_not_the_next_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run("xid.explain 79 --json xid.explain 79", capsys)
+    data, end = json.JSONDecoder().raw_decode(out)
+    assert (data["code"], out[end:].lstrip()[:8]) == (79, "XID 79: ")
+
+
+@pytest.mark.parametrize(
+    ("log", "says"),
+    [
+        ("[ 1.0] usb 1-1: new device", "no Xid, no SXid and no lost GPU in "),
+        ('{"event":"xid","count":3,"raw":"NVRM: Xid (PCI:0000:00:1e): 45, pid=0"}', "(x3): "),
+        ("o\n" + "h watcher: NVRM: Xid (PCI:00\n" * 2, "left out 2 of the lines"),
+        # A process name cannot steer the terminal.
+        ("NVRM: Xid (PCI:0000:00:1e): 79, pid=1, name=\x1b]0;x\x07, GPU", "\\x1b]0;x\\x07"),
+    ],
+)
+def test_kernel_log_is_read(
+    log: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kernel.log").write_text(log)
+    gpu.parse.body.__wrapped__(str(tmp_path / "kernel.log"))
+    assert says in "".join(capsys.readouterr())
+
+
+# ------------------------------------------------------------- the whole program, by its script
+
+
+def invoke(
+    folder: Path, line: str, stdout: Any = subprocess.PIPE, **environment: str
+) -> tuple[int, str, str]:
+    done = subprocess.run(
+        f"{ROOT}/invoke {line}",
+        shell=True,
         cwd=folder,
         env=os.environ | environment,
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
         timeout=300,
         check=False,
     )
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_version_is_that_of_the_project(tmp_path: Path) -> None:
     (line,) = re.findall('^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert invoke(tmp_path, "--version").stdout.decode() == f"AMI Kiln {line}\n"
+    assert invoke(tmp_path, "--version") == (0, f"AMI Kiln {line}\n", "")
 
 
 def test_bad_matrix_is_json_with_its_place(tmp_path: Path) -> None:
     matrix = tmp_path / "mine.yaml"
     matrix.write_text("defaults: {}\ndefaults: {}\n")
-    done = invoke(tmp_path, "check", "--json", KILN_MATRIX=str(matrix))
-    error = json.loads(done.stdout)["error"]
-    assert (error["file"], error["line"], error["column"]) == (str(matrix), 2, 1)
-    assert done.returncode == 2
+    status, out, _ = invoke(tmp_path, "check --json", KILN_MATRIX=str(matrix))
+    error = json.loads(out)["error"]
+    assert (error["file"], error["line"], error["column"], status) == (str(matrix), 2, 1, 2)
 
 
 def test_path_means_where_the_caller_is(tmp_path: Path) -> None:
     (tmp_path / "kernel.log").write_text("NVRM: Xid (PCI:0000:00:1e): 79, pid=1\n")
-    done = invoke(tmp_path, "xid.parse", "kernel.log")
-    assert done.returncode == 0, done.stderr
-    assert b"Xid 79" in done.stdout
-
-
-def test_folder_in_the_environment_means_where_the_caller_is(tmp_path: Path) -> None:
-    run = tmp_path / "mine" / "al2-510.47.03-cuda11.6-base-x86_64" / "20261121T000000Z-aaaa"
-    run.mkdir(parents=True)
+    assert "Xid 79" in invoke(tmp_path, "xid.parse kernel.log")[1]
+    folder = tmp_path / "mine" / "al2-510.47.03-cuda11.6-base-x86_64" / "20261121T000000Z-aaaa"
+    folder.mkdir(parents=True)
     record = a_record(status="verified", ami_id="ami-0abc0abc")
-    (run / "record.json").write_text(json.dumps(record.as_json()))
-    assert b"verified ami-0abc0abc" in invoke(tmp_path, "list", KILN_BUILD_DIR="mine").stdout
+    (folder / "record.json").write_text(json.dumps(record.as_json()))
+    assert "verified ami-0abc0abc" in invoke(tmp_path, "list", KILN_BUILD_DIR="mine")[1]
 
 
 @pytest.mark.parametrize(
-    "locale",
-    [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"PYTHONIOENCODING": "ascii"}],
+    "environment",
+    [
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        {"PYTHONIOENCODING": "ascii", "HOME": "/nonexistent"},
+    ],
 )
-def test_locale_without_a_letter_ends_no_task(tmp_path: Path, locale: dict[str, str]) -> None:
-    for words in (["which", "--instance-type", "p5.48xlarge"], ["--help", "build"], ["list"]):
-        done = invoke(tmp_path, *words, **locale)
-        assert (done.returncode, done.stderr) == (0, b"")
+def test_locale_and_home_end_no_task(tmp_path: Path, environment: dict[str, str]) -> None:
+    for line in ("which --instance-type p5.48xlarge", "--help build", "list"):
+        status, _, err = invoke(tmp_path, line, **environment)
+        assert (status, err) == (0, "")
 
 
 @pytest.mark.parametrize(
-    ("pipe", "output"), [("list --json | head -c 1", b"["), ("xid.explain 79 | true", b"")]
+    ("pipe", "output"), [("list --json | head -c 1", "["), ("xid.explain 79 | true", "")]
 )
-def test_reader_that_ends_early_sees_no_traceback(tmp_path: Path, pipe: str, output: bytes) -> None:
-    done = subprocess.run(
-        f"'{ROOT}/invoke' {pipe}", shell=True, cwd=tmp_path, capture_output=True, check=False
-    )
-    assert (done.stdout, done.stderr) == (output, b"")
+def test_reader_that_ends_early_sees_no_traceback(tmp_path: Path, pipe: str, output: str) -> None:
+    assert invoke(tmp_path, pipe)[1:] == (output, "")
 
 
-@pytest.mark.parametrize("words", [["list"], ["--list"], ["xid.explain", "79", "--json"]])
-def test_output_that_cannot_be_written_is_one_message(tmp_path: Path, words: list[str]) -> None:
+@pytest.mark.parametrize("line", ["list", "--list", "xid.explain 79 --json"])
+def test_output_that_cannot_be_written_is_one_message(tmp_path: Path, line: str) -> None:
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [str(ROOT / "invoke"), *words],
-            cwd=tmp_path,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            check=False,
-        )
-    assert (done.returncode, done.stderr) == (1, b"error: output: No space left on device\n")
-
-
-def test_home_that_is_not_there_is_not_needed(tmp_path: Path) -> None:
-    done = subprocess.run(
-        ["env", "-u", "HOME", str(ROOT / "invoke"), "list"],
-        cwd=tmp_path,
-        capture_output=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
-PARSED = [
-    ("[ 1.0] usb 1-1: new device", "err", "no Xid, no SXid and no lost GPU in "),
-    (
-        "h kernel: message repeated 3 times: [ NVRM: Xid (PCI:0000:00:1e): 45, pid=0, name=x, Ch]",
-        "out",
-        "pid 0 x (x3): ",
-    ),
-    (
-        "other\n" + "h watcher: NVRM: Xid (PCI:00\n" * 2,
-        "err",
-        "left out 2 of the lines with an Xid or SXid, first in line 2",
-    ),
-    # A process name cannot steer the terminal.
-    ("NVRM: Xid (PCI:0000:00:1e): 79, pid=1, name=\x1b]0;x\x07, GPU", "out", "\\x1b]0;x\\x07"),
-]
-
-
-@pytest.mark.parametrize(("log", "stream", "says"), PARSED)
-def test_kernel_log_is_read(
-    log: str, stream: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "kernel.log").write_text(log)
-    gpu.parse.body.__wrapped__(str(tmp_path / "kernel.log"))
-    assert says in getattr(capsys.readouterr(), stream)
-
-
-def test_log_that_cannot_be_read_is_one_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done = invoke(tmp_path, "xid.parse", "/proc/self/mem")
-    assert (done.returncode, done.stderr) == (1, b"error: /proc/self/mem: Input/output error\n")
-    monkeypatch.setattr("sys.stdin", None)
-    with pytest.raises(KilnError, match="standard input is closed"):
-        gpu.parse.body.__wrapped__("-")
-
-
-def test_json_of_one_task_is_not_the_next_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["./invoke", "xid.explain", "79", "--json"], tasks.ns) == 0
-    assert json.loads(capsys.readouterr().out)["code"] == 79
-    assert main.run(["./invoke", "xid.explain", "79"], tasks.ns) == 0
-    assert capsys.readouterr().out.startswith("XID 79: ")
-    assert FORMAT.json is False
+        status, _, err = invoke(tmp_path, line, stdout=full)
+    assert (status, err) == (1, "error: output: No space left on device\n")

@@ -137,7 +137,8 @@ class Machine:
             "rpm",
             f"{first}\nshift 2; format=$1; shift\n"
             "for name; do for version in $(<$0.versions); do\n"
-            "line=${format//'%{NAME}'/$name}; line=${line//'%{VERSION}-%{RELEASE}'/$version}\n"
+            "line=${format//'%{NAME}'/$name}; line=${line//'%{EPOCHNUM}'/0}\n"
+            "line=${line//'%{VERSION}-%{RELEASE}'/$version}\n"
             'printf "$line"\ndone; done',
         )
 
@@ -248,6 +249,20 @@ def test_apt_retries_hash_mismatch_with_fresh_lists(machine: Machine) -> None:
     assert machine.bash("kiln_pm install x").returncode == 0
 
 
+def test_apt_retries_repository_that_does_not_answer(machine: Machine) -> None:
+    """apt-get update ends with 0 then, and nothing of that repository could be installed."""
+    words = "W: Some index files failed to download. They have been ignored, or old ones used."
+    machine.command("systemctl", "")
+    machine.command("sleep", "")
+    machine.command(
+        "apt-get", f'echo x >>$0.log; [[ $(wc -l <$0.log) -gt 2 ]] || echo "{words}" >&2'
+    )
+    assert machine.bash("kiln_refresh").returncode == 0
+    assert (machine.bin / "apt-get.log").read_text() == "x\n" * 3
+    machine.command("apt-get", f'echo "{words}" >&2')
+    assert "the package lists cannot be fetched" in machine.bash("kiln_refresh").stderr
+
+
 @pytest.mark.parametrize("tool", ["dnf", "yum"])
 def test_dnf_and_yum_retry_with_fresh_metadata(tmp_path: Path, tool: str) -> None:
     machine = Machine(tmp_path, "al")
@@ -268,28 +283,22 @@ def test_unknown_package_is_not_tried_again(machine: Machine) -> None:
 
 
 def test_programs_that_fetch_packages_are_retried() -> None:
-    fetching = (
-        r"(amazon-linux-extras (?:install|enable)|\./efa_installer\.sh|snap install|versionlock)"
-    )
+    fetching = r"(amazon-linux-extras (?:install|enable)|\./efa_installer\.sh|snap install)"
     for path in PROVISIONERS.rglob("*.sh"):
         code = re.sub(r"(?m)#.*$", "", path.read_text())
         for line in code.splitlines():
-            if re.search(rf"{fetching} (?:-|add|delete|\"|epel)", line):
+            if re.search(rf"{fetching} (?:-|\"|epel)", line):
                 assert re.search(r"kiln_(retry|pm) ", line), line
 
 
 def test_the_daily_update_is_stopped_before_the_package_lists_are_fetched(machine: Machine):
     machine.command("apt-get", 'echo "apt-get ${!#}" >>${0%/*}/log')
-    machine.command(
-        "systemctl",
-        '[[ $1 == list-unit-files ]] && { echo "$3 enabled"; exit; }; echo "$*" >>${0%/*}/log',
-    )
+    machine.command("systemctl", 'echo "$*" >>${0%/*}/log')
     assert machine.bash("kiln_refresh").returncode == 0
-    *stopped, last = (machine.bin / "log").read_text().splitlines()
-    assert stopped == [
-        "stop apt-daily.timer", "stop apt-daily-upgrade.timer", "stop apt-daily.service",
+    # Not apt-daily-upgrade.service: an upgrade that runs is not interrupted.
+    assert (machine.bin / "log").read_text().splitlines() == [
+        "stop apt-daily*.timer apt-daily.*", "apt-get update",
     ]  # fmt: skip
-    assert last == "apt-get update"
 
 
 def release_packages(machine: Machine, owner: str) -> subprocess.CompletedProcess[str]:
@@ -333,18 +342,21 @@ def test_a_parents_held_driver_of_another_branch_is_released_whole_by_dnf(tmp_pa
         "if [[ $1 == -qa ]]; then echo ii kernel 6.1-; echo ii libnvidia-ml 535.183.01-; "
         "echo ii nvidia-driver 535.183.01-; else echo 535.183.01-1; fi",
     )
-    machine.command("dnf", 'echo "$@" >>$0.log')
     done = release_packages(machine, "libnvidia-ml")
     assert done.returncode == 0, done.stderr
-    log = (machine.bin / "dnf.log").read_text()
-    assert log == "-q -y versionlock delete libnvidia-ml nvidia-driver\n"
+    left = machine.root / "image/etc/dnf/plugins/versionlock.list"
+    assert left.read_text() == "kernel-0:6.1-1.*\n"
 
 
 @pytest.mark.parametrize(
     ("image", "tool", "called"),
     [
         ("initrd.img-6.1", "update-initramfs", "-u -k 6.1\n"),
-        ("initramfs-6.1.img", "dracut", "--force {boot}/initramfs-6.1.img 6.1\n"),
+        (
+            "initramfs-6.1.img",
+            "dracut",
+            "--force --omit-drivers nouveau {boot}/initramfs-6.1.img 6.1\n",
+        ),
     ],
 )
 def test_initramfs_is_rebuilt_for_the_kernel_that_boots(
@@ -519,70 +531,40 @@ def test_a_package_that_the_tool_forgave_is_not_taken_for_installed(tmp_path: Pa
     machine.command("rpm", "echo package is not installed; exit 1")
     done = machine.bash("kiln_install nvidia-driver=580.178.04")
     assert done.returncode == 1
-    assert "nvidia-driver 580.178.04 is not installed" in done.stderr
+    assert "dnf did not install: nvidia-driver 580.178.04" in done.stderr
 
 
-@pytest.mark.parametrize("tool", ["yum", "dnf"])
-def test_a_hold_that_is_there_is_not_added_twice(tmp_path: Path, tool: str):
+LOCKS = {
+    "yum": ("etc/yum/pluginconf.d/versionlock.list", "0:{}-{}.*"),
+    "dnf": ("etc/dnf/plugins/versionlock.list", "{}-0:{}.*"),
+}
+
+
+@pytest.mark.parametrize("tool", LOCKS)
+def test_held_package_is_locked_once_at_its_installed_version(tmp_path: Path, tool: str):
+    """As the tool's own versionlock writes it; what others hold stays."""
+    path, lock = LOCKS[tool]
+    others = [
+        lock.format("libnccl-devel", "2.11-1"),
+        lock.format("kernel6.12", "6.12.1-1.amzn2023"),
+    ]
+    old = [lock.format("libnccl", "2.11.4-1+cuda11.6"), lock.format("cuda-11-6", "11.6.0-1")]
     machine = Machine(tmp_path, "al")
-    line = {"yum": "0:libnccl-2.12.7-1+cuda11.6.*", "dnf": "libnccl-0:2.12.7-1+cuda11.6.*"}[tool]
-    locks = machine.root / "image/etc" / {"yum": "yum/pluginconf.d", "dnf": "dnf/plugins"}[tool]
-    plant(locks, {"versionlock.conf": "", "versionlock.list": line + "\n"})
-    machine.command(tool, 'echo "$@" >> $0.log')
-    machine.rpm("2.12.7-1+cuda11.6")
-    done = machine.bash("kiln_hold libnccl; kiln_lock_held", KILN_PACKAGE_MANAGER=tool)
-    assert done.returncode == 0, done.stderr
-    assert not (machine.bin / f"{tool}.log").exists()
-
-
-def test_all_holds_of_a_bake_are_one_call_of_yum(tmp_path: Path):
-    machine = Machine(tmp_path, "al")
-    plant(machine.root / "image/etc/yum/pluginconf.d", {"versionlock.conf": ""})
-    machine.command("yum", 'echo "$@" >> $0.log')
+    plant(machine.root / "image", {path: "\n".join(["# Added lock", *old, *others, ""])})
     machine.rpm("2.12.7-1")
-    done = machine.bash(
-        "kiln_hold libnccl; kiln_hold cuda; kiln_lock_held", KILN_PACKAGE_MANAGER="yum"
-    )
+    done = machine.bash("kiln_unhold cuda-11-6; kiln_hold libnccl; kiln_hold libnccl")
     assert done.returncode == 0, done.stderr
-    assert (machine.bin / "yum.log").read_text() == "-q -y versionlock add cuda libnccl\n"
+    expected = ["# Added lock", *others, lock.format("libnccl", "2.12.7-1")]
+    assert (machine.root / "image" / path).read_text().splitlines() == expected
 
 
-@pytest.mark.parametrize("now", ["2.13.4-1", "2.13.4-1 2.12.7-1"], ids=["moved", "beside"])
-def test_a_package_that_moved_after_it_was_held_stops_the_bake(tmp_path: Path, now: str):
+def test_a_package_that_is_not_installed_cannot_be_held(tmp_path: Path):
     machine = Machine(tmp_path, "al")
-    plant(machine.root / "image/etc/dnf/plugins", {"versionlock.conf": ""})
-    machine.rpm("2.12.7-1")
-    moved = machine.bin / "rpm.versions"
-    done = machine.bash(f"kiln_hold libnccl; echo {now} >{moved}; kiln_lock_held; echo unreachable")
+    plant(machine.root / "image", {LOCKS["dnf"][0]: ""})
+    machine.command("rpm", "echo package x is not installed; exit 1")
+    done = machine.bash("kiln_hold x")
     assert done.returncode == 1
-    assert "libnccl was 2.12.7-1 when it was installed, now it is 2.13.4-1" in done.stderr
-    assert "unreachable" not in done.stdout
-
-
-def test_a_package_that_is_gone_after_it_was_held_stops_the_bake(tmp_path: Path):
-    machine = Machine(tmp_path, "al")
-    plant(machine.root / "image/etc/dnf/plugins", {"versionlock.conf": ""})
-    machine.rpm(
-        "2.12.7-1", first='[[ ! -e $0.gone ]] || { echo "package is not installed"; exit 1; }'
-    )
-    gone = machine.bin / "rpm.gone"
-    done = machine.bash(f"kiln_hold libnccl cuda; touch {gone}; kiln_lock_held; echo unreachable")
-    assert done.returncode == 1
-    assert "cuda was 2.12.7-1 when it was installed, now it is removed" in done.stderr
-    assert "unreachable" not in done.stdout
-
-
-def test_what_rpm_says_of_its_failure_stands_above_the_message(tmp_path: Path):
-    machine = Machine(tmp_path, "al")
-    plant(machine.root / "image/etc/dnf/plugins", {"versionlock.conf": ""})
-    fails = '{ echo "error: cannot open Packages database" >&2; exit 1; }'
-    machine.rpm("2.12.7-1", first=f"[[ ! -e $0.broken ]] || {fails}")
-    broken = machine.bin / "rpm.broken"
-    done = machine.bash(f"kiln_hold libnccl; touch {broken}; kiln_lock_held; echo unreachable")
-    assert done.returncode == 1
-    assert "error: cannot open Packages database" in done.stderr
-    assert "rpm cannot look up libnccl" in done.stderr
-    assert "unreachable" not in done.stdout
+    assert "rpm cannot look up x: what is held must be installed" in done.stderr
 
 
 def test_a_component_that_fails_leaves_no_record_of_itself(machine: Machine):
@@ -788,8 +770,6 @@ def verify(machine: Machine, signed: dict[str, str], **change: str) -> subproces
 def test_a_good_signature_by_the_known_key_passes(machine: Machine, signed: dict[str, str]):
     done = verify(machine, signed)
     assert done.returncode == 0, done.stderr
-    spaced = " ".join(re.findall("....", signed["fingerprint"].lower()))
-    assert verify(machine, signed, fingerprint=spaced).returncode == 0
 
 
 def test_a_file_that_was_changed_is_refused(

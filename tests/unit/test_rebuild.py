@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kiln.base.errors import KilnError
+from kiln.cloud.target import ParentAmi
 from kiln.matrix.load import load_recipes
 from kiln.packer.render import recipe_digest
 from kiln.pipeline import plan
@@ -28,17 +28,15 @@ def of_today(**more: Any) -> Record:
 
 def refusal(record: Record) -> KilnError:
     with pytest.raises(KilnError) as caught:
-        plan.rebuild_inputs(record)
+        plan.require_rebuildable(record)
     assert caught.value.exit_status == 2
     return caught.value
 
 
 def test_the_recipe_of_a_record_is_the_one_that_was_baked() -> None:
-    recipe, rebuilt = plan.rebuild_inputs(of_today(run_id="20261121T000000Z-aaaa"))
+    recipe = plan.require_rebuildable(of_today())
     assert recipe.as_json() == ROW.as_json()
     assert recipe.digest() == ROW.digest()
-    assert rebuilt.source == a_record().source_ami
-    assert rebuilt.recipe_from == "the record of run 20261121T000000Z-aaaa"
 
 
 def test_a_checkout_that_bakes_something_else_names_the_records_commit() -> None:
@@ -54,9 +52,11 @@ def test_a_record_without_a_parent_is_refused() -> None:
 
 def test_a_plan_of_a_rebuild_has_the_parent_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lab.control.status", lambda: None)
-    recipe, rebuilt = plan.rebuild_inputs(of_today())
-    other = replace(rebuilt, source=replace(rebuilt.source, ami_id="ami-0fedcba9876543210"))
-    made = plan.plan_build(recipe, LabTarget("a test"), Options(), other)
+    parent = ParentAmi("ami-0fedcba9876543210", "amzn2", "2026-11-01", "the record")
+    record = of_today(source_ami=parent)
+    recipe = plan.require_rebuildable(record)
+    made = plan.plan_build(recipe, LabTarget("a test"), Options(), record)
+    assert made.recipe_from == f"the record of run {record.run_id}"
     assert made.source.ami_id == "ami-0fedcba9876543210"
     assert made.input_digest == plan.input_digest(
         recipe_digest(ROW), "ami-0fedcba9876543210", ROW.package_snapshot

@@ -77,7 +77,7 @@ def test_a_gpu_without_an_nvswitch_and_without_remapped_rows_is_healthy(nvidia_s
 
 
 def test_a_row_that_could_not_be_remapped_would_be_found() -> None:
-    query = "--query-remapped-rows=" + ",".join(health._ROWS)
+    query = "--query-remapped-rows=" + health._ROWS
     _, row = recorded.said(query, "--format=csv,noheader")
     assert row == "NVIDIA H100 80GB HBM3, 00000000:00:06.0, No, No, 0, 0\n"
     (finding,) = health.remapped_rows(row.replace("No, No", "Yes, No"))

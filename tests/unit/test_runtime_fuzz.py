@@ -40,7 +40,7 @@ m = {
         *("gpu_mig.settings", "gpu_mig.target", "gpu_xid.catalogue", "gpu_xid.checkpoint"),
         *("gpu_xid.config", "gpu_xid.health", "gpu_xid.hooks", "gpu_xid.host", "gpu_xid.kmsg"),
         *("gpu_xid.cli", "gpu_xid.monitor", "gpu_xid.parse", "gpu_common.nvidia_smi"),
-        *("gpu_boot.clocks", "gpu_boot.decide", "gpu_boot.pci"),
+        *("gpu_boot.clocks", "gpu_boot.decide", "gpu_common.pci"),
     )
 }
 MigError = m["gpu_mig.errors"].MigError
@@ -344,7 +344,7 @@ def mig_targets(place: Place) -> list[Target]:
             place.file(f"sys/bus/pci/devices/0000:00:1e.0/{name}", data)
         place.file("sys/bus/pci/devices/0000:00:1e.0/vendor", b"0x10de\n")
         m["gpu_mig.boot"].reason_no_mig_support(("1eb8",))
-        devices = m["gpu_boot.pci"].devices(f"{place.root}/sys")
+        devices = m["gpu_common.pci"].devices(f"{place.root}/sys")
         m["gpu_boot.decide"].decide(devices, m["gpu_boot.decide"].device_facts())
 
     def clocks(data: bytes) -> None:

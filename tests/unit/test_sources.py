@@ -13,7 +13,7 @@ from moto.ec2.models.amis import AMIS
 
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
-from kiln.cloud import parents
+from kiln.cloud.images import find_parent
 from kiln.cloud.target import Target
 from kiln.matrix import load
 
@@ -48,7 +48,7 @@ def publish(ec2: Any, name: str, arch: str = "x86_64") -> str:
 def test_a_public_parameter_is_asked_for_by_name() -> None:
     """moto serves the parameters that AWS publishes."""
     with mock_aws():
-        result = parents.resolve(BY_PARAMETER, AWS)
+        result = find_parent(BY_PARAMETER, AWS)
     assert result.ami_id.startswith("ami-")
     assert result.name
     assert result.found_by == f"ssm:{BY_PARAMETER.source_ami.ssm_parameter}"
@@ -58,7 +58,7 @@ def test_a_public_parameter_is_asked_for_by_name() -> None:
 def test_a_parameter_that_is_not_there_is_named_with_where_to_change_it() -> None:
     source = BY_PARAMETER.source_ami.changed(ssm_parameter="/aws/service/none")
     with pytest.raises(KilnError, match="SSM has no such parameter") as caught:
-        parents.resolve(BY_PARAMETER.changed(source_ami=source), AWS)
+        find_parent(BY_PARAMETER.changed(source_ami=source), AWS)
     assert "/aws/service/none" in caught.value.message
     assert "amis.yaml" in caught.value.hint
     assert caught.value.exit_status == 1
@@ -69,7 +69,7 @@ def test_by_name_it_is_the_one_that_fits_owner_and_architecture(ec2: Any) -> Non
     wanted = publish(ec2, "mine-x86")
     publish(ec2, "mine-arm-newer", "arm64")
     publish(ec2, "another")
-    assert parents.resolve(by_name("mine-*"), AWS).ami_id == wanted
+    assert find_parent(by_name("mine-*"), AWS).ami_id == wanted
 
 
 def test_of_several_it_is_the_newest(ec2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,12 +84,12 @@ def test_of_several_it_is_the_newest(ec2: Any, monkeypatch: pytest.MonkeyPatch) 
         return answer
 
     monkeypatch.setattr(BaseClient, "_make_api_call", dated)
-    assert parents.resolve(by_name("mine-*"), AWS).ami_id == newer
+    assert find_parent(by_name("mine-*"), AWS).ami_id == newer
 
 
 @pytest.mark.usefixtures("ec2")
 def test_when_none_fits_the_look_up_that_failed_is_told() -> None:
     with pytest.raises(KilnError, match="no image matches") as caught:
-        parents.resolve(by_name("nobodys-*"), AWS)
+        find_parent(by_name("nobodys-*"), AWS)
     assert "nobodys-*" in caught.value.message
     assert caught.value.exit_status == 1

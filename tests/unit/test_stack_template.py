@@ -32,7 +32,7 @@ def inputs(**settings: Any) -> StackInputs:
 
 
 def template(**settings: Any) -> dict[str, Any]:
-    return stack.as_data(stack.stack_template(inputs(**settings)))
+    return yaml_files.parse_template(stack.stack_template(inputs(**settings)))
 
 
 def resources(kind: str, **settings: Any) -> dict[str, dict[str, Any]]:

@@ -29,9 +29,9 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     monkeypatch.setattr(stacks, "_WAIT", {"Delay": 0, "MaxAttempts": 3})
     with mock_aws():
-        aws._client.cache_clear()
+        aws.forget_clients()
         yield
-    aws._client.cache_clear()
+    aws.forget_clients()
 
 
 def template(*topics: str, **parameters: str) -> str:
@@ -62,7 +62,7 @@ def test_a_stack_is_created_with_its_events() -> None:
 
 def test_an_update_names_its_changes_and_keeps_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     deploy(template("First", Team="a", Old="o", Gone="x"), Team="b")
-    client, sent = aws.cloudformation(AWS), dict[str, Any]()
+    client, sent = aws.client("cloudformation", AWS), dict[str, Any]()
     create = client.create_change_set
     monkeypatch.setattr(client, "create_change_set", lambda **k: create(**(sent.update(k) or k)))
     _, lines = deploy(template("First", "Second", Team="c", Old="o", New="y"), New="z", Old="p")
@@ -96,15 +96,15 @@ def test_a_plan_changes_nothing() -> None:
     deploy(template("First"))
     _, lines = deploy(template("First", "Second"), plan=True)
     assert "Add  AWS::SNS::Topic  Second" in lines
-    assert len(aws.sns(AWS).list_topics()["Topics"]) == 1
-    assert aws.cloudformation(AWS).list_change_sets(StackName="ml")["Summaries"][1:] == []
+    assert len(aws.client("sns", AWS).list_topics()["Topics"]) == 1
+    assert aws.client("cloudformation", AWS).list_change_sets(StackName="ml")["Summaries"][1:] == []
 
 
 def test_a_stack_is_removed_once() -> None:
     deploy(template("First"))
     assert stacks.remove_stack(AWS, "ml", lambda line: None)
     assert not stacks.remove_stack(AWS, "ml", lambda line: None)
-    assert aws.sns(AWS).list_topics()["Topics"] == []
+    assert aws.client("sns", AWS).list_topics()["Topics"] == []
 
 
 class Refusing:
@@ -128,18 +128,18 @@ def test_a_change_set_that_fails_changes_nothing(
     reason: str, message: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deploy(template("First"))
-    client = aws.cloudformation(AWS)
+    client = aws.client("cloudformation", AWS)
     monkeypatch.setattr(client, "get_waiter", lambda name: Refusing(StatusReason=reason))
     if message:
         with pytest.raises(KilnError, match=message):
             deploy(template("First", "Second"))
     else:
         assert deploy(template("First"))[1] == ["ml is as the template says: nothing to change"]
-    assert len(aws.sns(AWS).list_topics()["Topics"]) == 1
+    assert len(aws.client("sns", AWS).list_topics()["Topics"]) == 1
 
 
 def test_a_first_change_set_that_fails_leaves_no_stack(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = aws.cloudformation(AWS)
+    client = aws.client("cloudformation", AWS)
     monkeypatch.setattr(client, "get_waiter", lambda name: Refusing(StatusReason="First is odd"))
     with pytest.raises(KilnError, match="First is odd"):
         deploy(template("First"))
@@ -172,7 +172,7 @@ def test_a_failed_stack_is_told_by_its_resources(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(
         stacks, "_events", lambda client, stack: looks.pop(0) if looks[1:] else looks[0]
     )
-    client = aws.cloudformation(AWS)
+    client = aws.client("cloudformation", AWS)
     waiter = client.get_waiter
 
     def wait_for(name: str) -> Any:
@@ -202,7 +202,7 @@ class Alarms:
 
 
 def test_an_alarm_names_all_instances_that_it_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = aws.cloudwatch(AWS)
+    client = aws.client("cloudwatch", AWS)
     query = {"Id": "q", "Expression": 'SELECT MAX(x) FROM "y" GROUP BY InstanceId', "Period": 60}
     shared = {"EvaluationPeriods": 1, "ComparisonOperator": "GreaterThanThreshold", "Threshold": 1}
     client.put_metric_alarm(AlarmName="ml-hot", Metrics=[query], **shared)
@@ -217,9 +217,9 @@ def test_an_alarm_names_all_instances_that_it_is_about(monkeypatch: pytest.Monke
 
 
 def test_a_log_group_is_known_by_its_whole_name() -> None:
-    aws.logs(AWS).create_log_group(logGroupName="/ec2/events-old")
+    aws.client("logs", AWS).create_log_group(logGroupName="/ec2/events-old")
     assert not stacks.has_log_group(AWS, "/ec2/events")
-    aws.logs(AWS).create_log_group(logGroupName="/ec2/events")
+    aws.client("logs", AWS).create_log_group(logGroupName="/ec2/events")
     assert stacks.has_log_group(AWS, "/ec2/events")
     stacks.remove_log_group(AWS, "/ec2/events")
     assert not stacks.has_log_group(AWS, "/ec2/events")

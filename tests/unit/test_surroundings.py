@@ -57,7 +57,7 @@ def test_lab_is_asked_without_the_users_aws_configuration(
             monkeypatch.setenv(name, text)
     assert target.in_region("eu-west-1") == target
     monkeypatch.setattr(session_token, "require", lambda lab: "a-token")
-    aws._client.cache_clear()
+    aws.forget_clients()
     assert aws.ec2(target).meta.endpoint_url == lab.endpoint
 
 

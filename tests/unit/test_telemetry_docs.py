@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-from kiln.telemetry import Telemetry
 from kiln.telemetry.settings import profile_metrics, telemetry_facts
 
 PAGE = (Path(__file__).parents[2] / "docs/telemetry-cloudwatch.md").read_text()
@@ -27,13 +26,6 @@ def test_the_units_of_the_table_are_those_that_are_set():
     for name, row in rows("Measurements").items():
         unit = telemetry_facts()["gpu_metrics"]["names"][name]
         assert row[3] == unit if unit else "none" in row[3] or not row[3]
-
-
-def test_every_setting_is_explained_with_its_default():
-    table = rows("Settings")
-    assert set(table) == set(Telemetry.model_fields)
-    for name in ("profile", "interval", "namespace", "log_group", "retention_days", "log_class"):
-        assert table[name][0].strip("`") == str(getattr(Telemetry(), name))
 
 
 def test_agent_versions_of_the_page_are_those_of_the_rules():

@@ -12,8 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from devel import testing
-from devel.cores import cores
-from devel.outcome import Finished, Outcome
+from devel.testing import Finished, Outcome, cores
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 
@@ -44,11 +43,6 @@ def test_skipped_tests_are_listed_by_reason(tmp_path: Path) -> None:
         "  no Python 3.7 on this machine",
         "    test_x.py::test_b",
     ]
-
-
-def test_nothing_is_listed_when_nothing_was_skipped(tmp_path: Path) -> None:
-    (tmp_path / "report.xml").write_text("<testsuites><testcase name='a'/></testsuites>")
-    assert Outcome(tmp_path).skips() == ""
 
 
 def test_the_slow_files_are_there() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +43,11 @@ def sysctls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, value in (
         ("fs/inotify/max_user_instances", "128"),
         ("fs/inotify/max_user_watches", "2000000"),
-        ("net/ipv4/ip_forward", "0"),
     ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(f"{value}\n")
     monkeypatch.setattr(host, "SYSCTLS", root)
-    monkeypatch.setattr(host, "_DMESG", tmp_path / "none")
-    monkeypatch.setattr(host, "_OF_KERNEL_LOG", tmp_path / "kernel-log")
+    monkeypatch.setattr(host, "_NEEDED", tmp_path / "kernel")
     return root
 
 
@@ -58,23 +55,14 @@ def test_the_kernels_settings_are_those_before_the_first_lab(sysctls: Path, tmp_
     lab = Lab(0, tmp_path)
     host.prepare(lab)
     host.prepare(lab)  # a second lab finds them raised
-    assert (sysctls / "net/ipv4/ip_forward").read_text() == "1"
+    assert (sysctls / "fs/inotify/max_user_instances").read_text() == "8192"
+    assert host.lower(tmp_path) == ["kernel setting fs.inotify.max_user_instances, 128 again"]
+    host.prepare(lab)
     (sysctls / "fs/inotify/max_user_instances").write_text("9000")  # by somebody else
-    assert host.lower(tmp_path) == ["kernel setting net.ipv4.ip_forward, 0 again"]
-    assert (sysctls / "net/ipv4/ip_forward").read_text() == "0"
+    assert host.lower(tmp_path) == []
     assert (sysctls / "fs/inotify/max_user_instances").read_text() == "9000"
     assert (sysctls / "fs/inotify/max_user_watches").read_text() == "2000000\n"
     assert host.lower(tmp_path) == []
-
-
-@pytest.mark.parametrize("damage", ["", "[]", '{"net/ipv4/ip_forward": "x"}', "\x00"])
-def test_a_damaged_record_of_the_settings_lowers_nothing(
-    sysctls: Path, tmp_path: Path, damage: str
-) -> None:
-    (tmp_path / ".limits").write_text(damage)
-    assert host.lower(tmp_path) == []
-    host.prepare(Lab(0, tmp_path))
-    assert json.loads((tmp_path / ".limits").read_text())["net/ipv4/ip_forward"] == 0
 
 
 @pytest.fixture
@@ -105,7 +93,6 @@ def test_every_lab_goes_and_what_is_left_is_named_with_the_command_that_removes_
         "lab3 without bases",
         "lab0 with bases",
         "kernel setting fs.inotify.max_user_instances, 128 again",
-        "kernel setting net.ipv4.ip_forward, 0 again",
         f"folder {labs}",
     )
     assert not labs.exists()
@@ -121,7 +108,7 @@ def test_the_kernels_settings_and_the_mirrors_log_stay_for_a_lab_of_another_fold
     mirror.LOG.parent.mkdir()
     done = uninstall.remove_all_labs(force=False, say=lambda line: None)
     assert done.removed == ("lab3 without bases", "lab0 with bases", f"folder {labs}")
-    assert (sysctls / "net/ipv4/ip_forward").read_text() == "1"
+    assert (sysctls / "fs/inotify/max_user_instances").read_text() == "8192"
     assert mirror.LOG.parent.exists()
     last = uninstall.text(done).splitlines()[-2]
     assert last.endswith("for a lab of another folder that is up: lab7")

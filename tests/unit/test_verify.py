@@ -20,6 +20,7 @@ from kiln.base.account import Account
 from kiln.base.errors import KilnError
 from kiln.base.processes import Stop, StoppedError
 from kiln.base.progress import Progress
+from kiln.base.recipe import Recipe
 from kiln.cloud import aws
 from kiln.cloud.instance import Boot, Machine
 from kiln.cloud.runs import Run
@@ -30,7 +31,6 @@ from kiln.pipeline import checks, running, verify
 from kiln.pipeline.checks import Check, Checks
 from kiln.pipeline.draft import Draft
 from kiln.pipeline.verify import ON_THE_IMAGE, baked
-from lab import target as lab_target
 from lab.target import LabHooks, LabTarget
 from tests.unit.records import a_record, an_image
 
@@ -260,7 +260,7 @@ class Ec2:
 class OwnKernels(LabHooks):
     """Boots an own kernel."""
 
-    def own_kernel(self, ami_id: str, wanted: OwnKernel) -> Any:
+    def own_kernel(self, ami_id: str, recipe: Recipe, wanted: OwnKernel) -> Any:
         return nullcontext(OwnBoot({"own": "yes"}, "qemu"))
 
 
@@ -457,7 +457,6 @@ def test_verify_boots_the_type_that_is_asked_for_after_dead_runs_are_gone(
     monkeypatch.setattr(needs, "ensure", lambda *groups, **more: steps.extend(groups))
     monkeypatch.setattr(verify, "require_image", lambda target, ami_id: image)
     monkeypatch.setattr(verify.runs, "clean_dead_runs", lambda *_: steps.append("cleaned"))
-    monkeypatch.setattr(lab_target.emulation, "needed", lambda arch: arch == ROW.arch)
     monkeypatch.setattr(verify, "recorded", recorded)
     out = io.StringIO()
     with pytest.raises(BegunError):
@@ -465,5 +464,11 @@ def test_verify_boots_the_type_that_is_asked_for_after_dead_runs_are_gone(
             AMI, instance_type, target=Ready("a test"), progress=Progress(out), install=False
         )
     kind = instance_type or ROW.verify_instance_type
-    assert steps == ["ssh", f"emulate_{ROW.arch}", "cleaned", kind, "unverified", False]
+    assert steps == ["ssh", "cleaned", kind, "unverified", False]
     assert "checked against: " in out.getvalue()
+    image.tags["kiln:recipe-digest"] = "0" * 64
+    with pytest.raises(KilnError, match="neither a record of its build nor a row"):
+        verify.verify_by_id(
+            AMI, None, target=Ready("a test"), progress=Progress(out), install=False,
+            own_kernel=OwnKernel(),
+        )  # fmt: skip

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import tracemalloc
@@ -11,7 +10,7 @@ import unittest
 
 from test_xid_core import XID_31, XID_79, corpus
 
-from kiln.xid.archive import MAX_READ, LeftOut, events
+from kiln.xid.archive import LeftOut, events
 
 OPTIONAL = ("gpu_instance", "compute_instance", "caused_by_xid", "nvswitch", "word", "link")
 
@@ -138,10 +137,6 @@ class Meaning(unittest.TestCase):
         result = self.one("NVRM: Xid (PCI:0000:01:00): 999, something new")
         self.assertEqual((result["xid"], result["name"], result["severity"]), (999, None, "error"))
 
-    def test_an_indented_line_belongs_to_the_event_before_it(self):
-        result = self.one("[1.0] " + XID_79 + "\n               NVRM: more of it\n[2.0] other")
-        self.assertTrue(result["raw"].endswith("\nNVRM: more of it"))
-
     def test_an_indented_paste_is_read_line_by_line(self):
         lines = ["    [1.0] " + XID_79, "    [1.1] " + XID_31 % 1, "    [1.2] other"]
         self.assertEqual([result["xid"] for result in events(lines)], [79, 31])
@@ -150,10 +145,6 @@ class Meaning(unittest.TestCase):
         result = self.one("2026-09-14T20:30:27-0400 host kernel: " + XID_79)
         self.assertEqual(result["time"], "2026-09-15T00:30:27.000000Z")
         self.assertIsNone(self.one("Nov 20 12:00:00 host kernel: " + XID_79)["time"])
-
-    def test_a_line_from_user_space_in_talos_is_marked(self):
-        line = "10.5.0.2: user: warning: [2026-01-05T03:04:05Z]: " + LINE
-        self.assertEqual([row["injected"] for row in events([line])], [True])
 
     def test_a_number_in_brackets_behind_a_host_is_not_a_kernel_time(self):
         result = self.one("2025-01-14 10:00:00.000 gke-node [12345] " + XID_79)
@@ -203,17 +194,9 @@ class Hostile(unittest.TestCase):
         garbage = bytes(range(256)).replace(b"\n", b"") * 1000
         self.assertEqual(self.codes(garbage + b"\n" + XID_79.encode() + b"\r\n\xff\xfe\n"), [79])
 
-    def test_an_event_behind_a_cut_line_is_not_made_of_its_middle(self):
-        for before in (65536, MAX_READ):  # the cut falls just before it
-            left_out = LeftOut()
-            data = io.BytesIO(b"x" * before + XID_79.encode() + b"\n")
-            self.assertEqual(list(events(data, left_out)), [])
-            self.assertEqual(left_out, LeftOut(1, 1))
-
     def test_files_of_windows_are_read(self):
-        text = "[    1.000000] %s\r\n[    2.000000] %s\r\n" % (XID_79, XID_31 % 1)
-        for encoding in ("utf-8", "utf-8-sig", "utf-16"):
-            self.assertEqual(self.codes(text.encode(encoding)), [79, 31], encoding)
+        text = "\ufeff[    1.000000] %s\r\n[    2.000000] %s\r\n" % (XID_79, XID_31 % 1)
+        self.assertEqual(self.codes(text.encode()), [79, 31])
 
     def test_the_colours_of_dmesg_are_taken_off(self):
         line = "\x1b[32m[    1.5] \x1b[0m\x1b[33mNVRM: \x1b[0m" + XID_79[6:] + "\n"
@@ -257,20 +240,13 @@ FORMS = {
     "grep -r": ("/var/log/kern.log:Jan  5 03:04:05 h kernel: [   12.000005] %s", None, 12000005),
     "grep -n": ("123:[   12.000005] %s", None, 12000005),
     "BusyBox": ("Jan  5 03:04:05 h kern.err kernel: [   12.000005] %s", None, 12000005),
-    "talosctl dmesg": (
-        "10.5.0.2: kern:     err: [2026-01-05T03:04:05.123456789Z]: %s",
-        "2026-01-05T03:04:05.123457Z",
-        None,
-    ),
     "a host without a name": ("Jan  5 03:04:05 2001:db8::5 kernel: %s", None, None),
     "a quote in an issue": ("> [   12.000005] %s", None, 12000005),
-    "colours that lost their ESC": ("[32m[   12.000005] [0m[1;31m%s[0m", None, 12000005),
     "pdsh": ("node17: [   12.000005] %s", None, 12000005),
     "journalctl in Polish": ("kwi 15 07:56:59 h kernel: %s", None, None),
     "dmesg -T in French": ("[mer. avril 15 07:56:59 2026] %s", None, None),
     "dmesg -H with a decimal comma": ("[  +0,000012] %s", None, None),
     "dmesg --time-format=delta": ("[<    0.100000>] %s", None, None),
-    "journalctl -o json-sse": ('data: {"MESSAGE":"%s","_TRANSPORT":"kernel"}', None, None),
     "rsyslog in RFC 5424": ("<4>1 2026-01-05T03:04:05Z h kernel - - -  %s", SECOND, None),
     "syslog-ng in RFC 5424": (
         '<4>1 2026-01-05T04:04:05+01:00 h kernel - - [m id="1"] \ufeff%s',
@@ -308,7 +284,6 @@ class Forms(unittest.TestCase):
         bare = "[   12.000005] " + LINE
         for message in (ours, bare, LINE):
             text = json.dumps(message)
-            cell = '"%s"' % message.replace('"', '""')
             for lines in (
                 ["2026-01-05T03:04:05.123000+00:00 i-0abc/xid " + message],  # tail
                 ["2026-01-05T03:04:05 " + message],  # tail --format short
@@ -324,8 +299,6 @@ class Forms(unittest.TestCase):
                 ['{"events":[{"timestamp":1,"message":%s}],"searchedLogStreams":[]}' % text],
                 ['[{"timestamp": 1, "message": %s}]' % text],  # jq -c .events
                 ['{"timestamp": 1767582245123, "message": %s}' % text],  # jq -c '.events[]'
-                ["@timestamp,@message", "2026-01-05 03:04:05.123," + cell],
-                ["@message,@logStream", cell + ",i-0abc/xid"],
                 ['{"field": "@message",', '    "value": %s' % text],  # get-query-results
                 ["[", "    %s," % text],  # --query 'events[].message'
                 ["[%s]" % text],
@@ -333,20 +306,14 @@ class Forms(unittest.TestCase):
                 with self.subTest(lines[-1]):
                     self.assertEqual([row["raw"] for row in events(lines)], [LINE])
 
-    def test_pretty_and_tabbed_answers_of_the_aws_command_are_read(self):
+    def test_pretty_answer_of_the_aws_command_is_read(self):
         ours = {"event": "xid", "raw": LINE}
         pretty = "2026-01-05T03:04:05+00:00 i-0abc " + json.dumps(ours, indent=4)
-        tabbed = "\t".join([json.dumps(ours)] * 3)  # --query 'events[].message' --output text
         self.assertEqual([row["raw"] for row in events(pretty.split("\n"))], [LINE])
-        self.assertEqual([row["raw"] for row in events([tabbed])], [LINE] * 3)
 
     def test_the_lines_around_a_match_of_grep_are_read(self):
         for form in ("dmesg-[   12.000005] %s", "dmesg-7-[   12.000005] %s", "dmesg:8:[12.0] %s"):
             self.assertEqual([row["raw"] for row in events([form % LINE, "--"])], [LINE], form)
-
-    def test_a_bare_message_is_read_after_what_grep_puts_before_it(self):
-        for form in ("15:%s", "15-%s", "log/kern.log:%s", "kern.log-%s", "./kern.log:15:%s"):
-            self.assertEqual([row["raw"] for row in events([form % LINE])], [LINE], form)
 
     def test_a_gpu_that_is_lost_without_an_xid_is_an_event_with_its_address(self):
         line = "[ 7.0] NVRM: GPU 0000:29:00.0: GPU has fallen off the bus."
@@ -389,11 +356,8 @@ class Forms(unittest.TestCase):
             self.assertIs(list(events([line]))[0]["injected"], True)
 
     def test_a_line_that_stands_for_many_says_how_many(self):
-        syslog = "Jan  5 03:04:05 h kernel: message repeated 3 times: [ %s]" % LINE
-        ours = '{"event":"xid","count":3,"raw":"%s"}' % LINE
-        for line in (syslog, ours):
-            (row,) = events([line])
-            self.assertEqual((row["count"], row["raw"]), (3, LINE))
+        (row,) = events(['{"event":"xid","count":3,"raw":"%s"}' % LINE])
+        self.assertEqual((row["count"], row["raw"]), (3, LINE))
 
     def test_a_value_that_is_not_a_number_in_json_is_taken_for_none(self):
         (row,) = events(['{"event":"xid","seq":"7","count":"3","raw":"%s"}' % LINE])
@@ -410,20 +374,14 @@ class Forms(unittest.TestCase):
             "Jan  5 03:04:05 a:b: kernel: %s",
             "Jan  5 03:04:05 a::b: kernel: %s",
             "Jan  5 03:04:05 h kern.err app: %s",
-            "Jan  5 03:04:05 h user.err kernel: %s",
-            "10.5.0.2: kern: err: %s",
-            *("watcher:%s", "watcher-%s", "x15:%s"),
             "app[77]: [12] %s",
             '{"level":"info","detail":"%s"}',
             '{"level":"error","msg":"%s"}',
             '{"event":"start","raw":"%s"}',
             '{"MESSAGE":"%s","_TRANSPORT":"stdout","SYSLOG_IDENTIFIER":"app"}',
-            "message repeated 3 times: %s",
-            "<14>1 2026-01-05T03:04:05.1+00:00 h watcher 77 - - %s",
             "I0105 03:04:05.551834       1 health.go:169] %s",
             "2026-01-05 03:04:05,123 - watcher - ERROR - %s",
             "[gpu-health] [CRITICAL] GPU-1234: XID: %s",
-            "failed: [a055] (item=[Sun Aug 25 20:10:45 2024] %s) => {}",
             'level=info msg="%s"',
             "x" * 2000 + " %s",
         ):
@@ -438,20 +396,6 @@ class Forms(unittest.TestCase):
         damaged = ["[2.0] NVRM: Xid (PCI:0000:3b", '{"events":[{"message":"%s"}]' % LINE]
         self.assertEqual(len(list(events([*whole, *damaged], left_out))), 2)
         self.assertEqual(left_out, LeftOut(2, 5))
-
-    def test_the_log_of_fabric_manager_is_read(self):
-        form = (
-            "[Jul 23 2024 07:53:55] [ERROR] [tid 841] detected NVSwitch %s error %d on fid 0 on "
-            "NVSwitch pci bus id 00000000:86:00.0 physical id 3 port 33"
-        )
-        found = list(events([form % ("fatal", 20034), form % ("non-fatal", 12028)]))
-        self.assertEqual(
-            [(row["sxid"], row["pci"], row["link"], row["severity"]) for row in found],
-            [(20034, "0000:86:00.0", 33, "fatal"), (12028, "0000:86:00.0", 33, "error")],
-        )
-        # In syslog the kernel's own line of the same error is beside it.
-        journal = "Jul 23 07:53:55 h nv-fabricmanager[5183]: " + form.partition("] d")[2]
-        self.assertEqual(list(events([journal % ("fatal", 20034)])), [])
 
     def test_json_that_is_none_or_odd_stops_nothing(self):
         for line in (
@@ -469,11 +413,3 @@ class Forms(unittest.TestCase):
     def test_a_json_line_with_a_tab_in_it_is_read(self):
         line = '{"log": "NVRM: Xid (PCI:0000:3b:00): 79,\tfallen"}'
         self.assertEqual([row["xid"] for row in events([line])], [79])
-
-    def test_an_export_of_cloudwatch_logs_is_read_as_it_lies_in_s3(self):
-        packed = gzip.compress(("2026-01-05T03:04:05.123Z %s\n" % XID_79).encode() * 2)
-        read = list(events(io.BufferedReader(io.BytesIO(packed))))
-        self.assertEqual([row["xid"] for row in read], [79, 79])
-        for damaged in (packed[:-9], packed[:20] + b"xxxxxx" + packed[26:]):
-            with self.assertRaisesRegex(OSError, "damaged gzip archive"):
-                list(events(io.BufferedReader(io.BytesIO(damaged))))

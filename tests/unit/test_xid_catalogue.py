@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kiln.base.errors import KilnError
+from kiln.base.yaml_files import read_plain
 from kiln.xid import archive
 from kiln.xid import catalogue as xid_catalogue
 
@@ -91,10 +92,12 @@ def test_no_fatal_code_calls_itself_harmless(catalogue: dict[str, Any]) -> None:
             assert "notice nothing" not in str(row.get("meaning")), key
 
 
-def test_a_fact_without_a_source_is_refused() -> None:
-    row = {"code": 1, "name": "x", "source": {"name": "hearsay"}}
-    with pytest.raises(KilnError, match="hearsay"):
-        xid_catalogue.require_sources("xid 1", row, {"driver": "…"})
+@pytest.mark.parametrize("kind", ["xid", "sxid"])
+def test_every_field_has_a_source(kind: str) -> None:
+    data = read_plain(xid_catalogue.KNOWLEDGE)
+    for row in data[kind]:
+        fields = row.keys() - {"code", "source", "by_line", "texts", "switches"}
+        assert {row["source"].get(field) for field in fields} <= data["sources"].keys(), row["code"]
 
 
 def test_an_unknown_code_is_refused_with_the_nearest() -> None:

@@ -201,3 +201,13 @@ def test_the_monitors_lock_is_waited_for(tmp_path: Path) -> None:
         threading.Timer(0.3, lambda: fcntl.flock(held, fcntl.LOCK_UN)).start()
         status, result = events(tmp_path, smi(tmp_path, "A100, 00000000:10:1C.0, 1, 0, 0, 3"))
     assert (status, len(result)) == (0, 1)
+
+
+def test_finding_that_cannot_reach_the_hooks_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on a machine whose kiln-xid.service, which makes the folder, is masked."""
+    monkeypatch.setattr(health.hooks.Spool.__init__, "__defaults__", (str(tmp_path / "none"),))
+    monkeypatch.setattr(health.hooks, "executables", lambda directory: ["hook"])
+    events(tmp_path, smi(tmp_path, "A100, 00000000:10:1C.0, 1, 0, 0, 3"))
+    assert f"1 events did not reach the hooks: {tmp_path}/none" in capsys.readouterr().err

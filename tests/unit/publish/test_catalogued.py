@@ -125,6 +125,12 @@ def test_a_signed_image_matches_until_it_is_changed(
     published(settings=settings, ami_id=ami_id)
     assert the_line(settings).images[0].signed == "matches"
     assert the_line().images[0].signed == "unsigned"
+    lost = Publish.model_validate({"sign": {"key_file": str(tmp_path / "lost")}})
+    messages: list[str] = []
+    found = gather_catalogue(AWS, [RECIPE], {LINE: lost}, [OTHER], messages.append, types=())
+    (line,) = [line for line in found.catalogue.lines if line.line == LINE]
+    assert line.images[0].signed == "unknown", "without the key nobody says unsigned"
+    assert "not a key in PEM" in messages[0]
     tags = [{"Key": "kiln:recipe-digest", "Value": "e" * 64}]
     client("ec2").create_tags(Resources=[ami_id], Tags=tags)
     image = the_line(settings).images[0]
@@ -149,13 +155,6 @@ def test_an_image_with_a_damaged_record_has_no_sbom(bake: Bake) -> None:
     files = dict(site_files(made, pytest.fail))
     page = f"lines/{LINE.replace('/', '-')}.html"
     assert "The record of this image is not here" in files[page]
-
-
-def test_an_empty_account_has_the_matrixs_lines(tmp_path: Path) -> None:
-    found = gathered()
-    line = next(line for line in found.catalogue.lines if line.line == LINE)
-    assert (line.channels, line.images, line.in_matrix) == ((), (), True)
-    assert "Nothing is published yet" in dict(site_files(found, pytest.fail))["index.html"]
 
 
 def test_the_site_in_s3_takes_the_place_of_the_one_before_and_of_nothing_else(

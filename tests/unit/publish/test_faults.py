@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from botocore.client import BaseClient
-from botocore.exceptions import ClientError
 
 from kiln.base.errors import KilnError
 from kiln.base.tags import INPUT_DIGEST
@@ -372,26 +371,6 @@ def test_a_key_that_may_not_be_used_is_named_and_no_channel_moves(bake: Bake) ->
     refused = faulty(faults.refuses("CopyImage", "InvalidKmsKeyId.NotFound"))
     with refused, pytest.raises(KilnError, match=f"{ami_id} could not be copied to {OTHER}"):
         published(OTHER, settings=with_key)
-    assert channels.held(AWS, LINE, "nightly") is None
-
-
-def test_an_organization_that_aws_does_not_know_is_named_and_no_channel_moves(
-    bake: Bake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bake(3)
-    arn = "arn:aws:organizations::123456789012:organization/o-1234567890"
-    shared = Publish.model_validate({"share": {"organizations": [arn]}})
-    real = BaseClient._make_api_call  # type: ignore[attr-defined]
-
-    def call(self: Any, operation: str, parameters: dict[str, Any]) -> Any:
-        if "LaunchPermission" in parameters:
-            error = {"Error": {"Code": "InvalidParameterValue", "Message": "ordered by a test"}}
-            raise ClientError(error, operation)  # type: ignore[arg-type]
-        return real(self, operation, parameters)
-
-    monkeypatch.setattr(BaseClient, "_make_api_call", call)
-    with pytest.raises(KilnError, match=f"(?s)could not be prepared.*{arn}"):
-        published(OTHER, settings=shared)
     assert channels.held(AWS, LINE, "nightly") is None
 
 

@@ -196,17 +196,6 @@ def test_a_signed_text_that_is_not_our_statement_proves_nothing(
         assert "is not one of AMI Kiln's" in reason
 
 
-def test_a_record_without_a_folder_leaves_no_statement_where_the_caller_is(
-    bake: Bake, signed: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bake(6)
-    (record,) = tmp_path.rglob("record.json")
-    record.write_text(json.dumps({**json.loads(record.read_text()), "folder": ""}))
-    monkeypatch.chdir(tmp_path)
-    published(settings=signed)
-    assert not list(tmp_path.glob("provenance-*"))
-
-
 def test_who_promotes_needs_the_public_key_only(
     bake: Bake, signed: Publish, tmp_path: Path
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 from botocore.client import BaseClient
-from botocore.exceptions import ClientError
 
 from kiln.base.errors import KilnError
-from kiln.cli.release import retirement_text
 from kiln.cloud import images
 from kiln.matrix.model import Publish
 from kiln.publish import channels
-from kiln.publish.retire import Going, Kept, Retirement, plan_retirement, retire
+from kiln.publish.retire import Retirement, plan_retirement, retire
 from kiln.publish.sweep import Leftover, leftovers, regions_of_account, sweep
 from tests.unit.publish.channel import (
     AWS,
@@ -188,110 +186,20 @@ def test_snapshot_that_ec2_keeps_is_an_error(
     assert "snap-1 (missing-permissions)" in last[1]
 
 
-def test_ami_whose_cooldown_runs_is_published_with_protection(
-    client: Callable[..., Any], bake: Bake
+def test_an_ami_that_something_names_stays(
+    client: Callable[..., Any], two: tuple[str, str]
 ) -> None:
-    ami_id, ec2 = bake(1), client("ec2")
-    ec2.enable_image_deregistration_protection(ImageId=ami_id, WithCooldown=True)
-    ec2.disable_image_deregistration_protection(ImageId=ami_id)
-    with pytest.raises(ClientError, match="OperationNotPermitted"):
-        ec2.deregister_image(ImageId=ami_id)
-    assert described(client, ami_id)["DeregistrationProtection"].startswith("disabled after ")
-    published()
-    assert described(client, ami_id)["DeregistrationProtection"] == "enabled-without-cooldown"
-
-
-def test_nothing_changes_while_it_is_only_planned(two: tuple[str, str]) -> None:
-    plan()
-    (image,) = (image for image in images.own_images(AWS) if image.ami_id == two[0])
-    assert (image.retiring, image.protected, image.state) == (False, True, "available")
-
-
-def test_an_ami_that_is_used_stays(client: Callable[..., Any], two: tuple[str, str]) -> None:
-    ec2, old = client("ec2"), two[0]
+    ec2, groups, old = client("ec2"), client("autoscaling"), two[0]
     ec2.create_launch_template(LaunchTemplateName="old", LaunchTemplateData={"ImageId": old})
     assert why_kept(old) == "used by launch template old version 1"
     ec2.delete_launch_template(LaunchTemplateName="old")
-    client("autoscaling").create_launch_configuration(
+    groups.create_launch_configuration(
         LaunchConfigurationName="older", ImageId=old, InstanceType="t3.micro"
     )
     assert why_kept(old) == "used by launch configuration older"
-    client("autoscaling").delete_launch_configuration(LaunchConfigurationName="older")
-    launched = ec2.run_instances(ImageId=old, InstanceType="t3.micro", MinCount=1, MaxCount=1)
-    runs = launched["Instances"][0]["InstanceId"]
-    assert why_kept(old) == f"used by instance {runs}"
-
-
-def test_an_ami_that_a_launch_template_names_by_a_parameter_stays(
-    client: Callable[..., Any], two: tuple[str, str]
-) -> None:
-    ec2, ssm = client("ec2"), client("ssm")
-    channel = channels.image_parameter(LINE, "nightly")
-    ssm.put_parameter(Name="/mine/gpu", Value=two[0], Type="String")
-    for name in (f"{channel}:1", "/mine/gpu", "/mine/none", f"{channel}:9", "/aws/service/x"):
-        ec2.create_launch_template(
-            LaunchTemplateName="pinned", LaunchTemplateData={"ImageId": f"resolve:ssm:{name}"}
-        )
-        named = name in (f"{channel}:1", "/mine/gpu")
-        why = f"used by launch template pinned version 1 by {name}" if named else ""
-        assert why_kept(two[0]) == why
-        ec2.delete_launch_template(LaunchTemplateName="pinned")
-    ssm.delete_parameter(Name="/mine/gpu")
-
-
-@pytest.fixture
-def parameter_of(client: Callable[..., Any]) -> Iterator[Callable[..., None]]:
-    """Makes somebody's parameters; they go after the test."""
-    made: list[tuple[str, str]] = []
-
-    def make(name: str, ami_id: str, region: str = HOME, kind: str = "aws:ec2:image") -> None:
-        put = client("ssm", region).put_parameter
-        put(Name=name, Value=ami_id, Type="String", DataType=kind)
-        made.append((region, name))
-
-    yield make
-    for region, name in made:
-        client("ssm", region).delete_parameter(Name=name)
-
-
-def test_an_ami_that_somebodys_parameter_of_amis_names_stays(
-    two: tuple[str, str], parameter_of: Callable[..., None]
-) -> None:
-    for number in range(12):  # more than SSM gives in an answer
-        parameter_of(f"/mine/{number:02}", two[1])
-    parameter_of("/mine/gpu", two[0])
-    assert why_kept(two[0]) == "used by parameter /mine/gpu"
-
-
-def test_a_parameter_of_another_region_keeps_the_copy_there(
-    two: tuple[str, str], parameter_of: Callable[..., None]
-) -> None:
-    copies = images.own_images(AWS.in_region(OTHER))
-    (copy,) = (image for image in copies if image.tags["kiln:source-image"] == two[0])
-    parameter_of("/theirs/gpu", copy.ami_id, OTHER)
-    assert why_kept(copy.ami_id) == "used by parameter /theirs/gpu"
-    assert next_step(two[0]) == "deprecate"
-
-
-def test_a_parameter_of_text_that_no_template_names_keeps_no_ami(
-    two: tuple[str, str], parameter_of: Callable[..., None]
-) -> None:
-    parameter_of("/mine/note", two[0], kind="text")
-    assert next_step(two[0]) == "deprecate"
-
-
-def test_a_plan_reads_what_the_channels_hold_once(two: tuple[str, str]) -> None:
-    with faulty(lambda call: None) as sent:
-        plan()
-    asked = [call.action for call in sent if call.service == "ssm"]
-    assert (asked.count("DescribeParameters"), asked.count("GetParameters")) == (2, 0)
-
-
-def test_an_ami_that_an_auto_scaling_group_names_for_an_instance_type_stays(
-    client: Callable[..., Any], two: tuple[str, str]
-) -> None:
-    ec2, groups = client("ec2"), client("autoscaling")
+    groups.delete_launch_configuration(LaunchConfigurationName="older")
     ec2.create_launch_template(LaunchTemplateName="other", LaunchTemplateData={"ImageId": two[1]})
+    template = {"LaunchTemplateName": "other", "Version": "1"}
     groups.create_auto_scaling_group(
         AutoScalingGroupName="mixed",
         MinSize=0,
@@ -299,14 +207,46 @@ def test_an_ami_that_an_auto_scaling_group_names_for_an_instance_type_stays(
         VPCZoneIdentifier=ec2.describe_subnets()["Subnets"][0]["SubnetId"],
         MixedInstancesPolicy={
             "LaunchTemplate": {
-                "LaunchTemplateSpecification": {"LaunchTemplateName": "other", "Version": "1"},
-                "Overrides": [{"InstanceType": "p5.48xlarge", "ImageId": two[0]}],
+                "LaunchTemplateSpecification": template,
+                "Overrides": [{"InstanceType": "p5.48xlarge", "ImageId": old}],
             }
         },
     )
-    assert why_kept(two[0]) == "used by Auto Scaling group mixed"
+    assert why_kept(old) == "used by Auto Scaling group mixed"
     groups.delete_auto_scaling_group(AutoScalingGroupName="mixed", ForceDelete=True)
     ec2.delete_launch_template(LaunchTemplateName="other")
+    launched = ec2.run_instances(ImageId=old, InstanceType="t3.micro", MinCount=1, MaxCount=1)
+    assert why_kept(old) == f"used by instance {launched['Instances'][0]['InstanceId']}"
+
+
+def test_an_ami_that_a_parameter_names_stays(
+    client: Callable[..., Any], two: tuple[str, str]
+) -> None:
+    """That of a launch template, with its version, and any of the data type of AMIs."""
+    ec2, ssm, old = client("ec2"), client("ssm"), two[0]
+    channel = channels.image_parameter(LINE, "nightly")
+    ssm.put_parameter(Name="/mine/gpu", Value=old, Type="String")
+    for name in (f"{channel}:1", "/mine/gpu", "/mine/none", f"{channel}:9", "/aws/service/x"):
+        ec2.create_launch_template(
+            LaunchTemplateName="pinned", LaunchTemplateData={"ImageId": f"resolve:ssm:{name}"}
+        )
+        named = name in (f"{channel}:1", "/mine/gpu")
+        why = f"used by launch template pinned version 1 by {name}" if named else ""
+        assert why_kept(old) == why
+        ec2.delete_launch_template(LaunchTemplateName="pinned")
+    copies = images.own_images(AWS.in_region(OTHER))
+    (copy,) = (image for image in copies if image.tags["kiln:source-image"] == old)
+    ours = {"Type": "String", "DataType": "aws:ec2:image"}
+    for number in range(12):  # more than SSM gives in an answer
+        ssm.put_parameter(Name=f"/mine/{number:02}", Value=two[1], **ours)
+    ssm.put_parameter(Name="/mine/image", Value=old, **ours)
+    client("ssm", OTHER).put_parameter(Name="/theirs", Value=copy.ami_id, **ours)
+    assert why_kept(old) == "used by parameter /mine/image"
+    assert why_kept(copy.ami_id) == "used by parameter /theirs"
+    names = ["/mine/gpu", "/mine/image", *(f"/mine/{number:02}" for number in range(12))]
+    for first in (0, 10):
+        ssm.delete_parameters(Names=names[first : first + 10])
+    client("ssm", OTHER).delete_parameter(Name="/theirs")
 
 
 def test_ami_of_a_fleet_stays(
@@ -399,20 +339,6 @@ def test_what_ec2_says_of_the_last_launch_is_read_with_the_ami(
     own = images.find_image(AWS, two[0])
     assert own
     assert own.launched
-
-
-def test_plan_asks_per_ami_only_who_may_use_it(bake: Bake, two: tuple[str, str]) -> None:
-    """What is asked per line and per region is asked once, however many AMIs there are."""
-    counted = []
-    for day in (9, 10):
-        with faulty(lambda call: None) as sent:
-            more = len(plan().would)
-        counted.append((more, len([call for call in sent if "Attribute" not in call.action])))
-        bake(day)
-        published(OTHER)
-    (few, calls), (more, as_many) = counted
-    assert more > few
-    assert as_many == calls
 
 
 SHARED = {"share": {"accounts": ["111122223333"]}}
@@ -635,19 +561,3 @@ def test_a_leftover_that_somebody_else_has_removed_is_no_failure() -> None:
         )
     ]
     assert [leftover.error for leftover in sweep(AWS, gone)] == [""] * len(gone)
-
-
-def test_the_last_line_counts_what_has_gone_and_what_could_not() -> None:
-    stays = Kept("ami-1", HOME, "stable of x holds it")
-    goes, refused = (Going(f"ami-{number}", HOME, "disable", "unused") for number in (2, 3))
-    refused = replace(refused, error="EC2 refused")
-
-    def last(*going: Going, applied: bool) -> object:
-        plan = Retirement(going, (stays,), ("us-east-1: everybody may launch ami-4",))
-        _, opened, line = retirement_text(plan, applied=applied)
-        assert opened == "open beyond `share`: us-east-1: everybody may launch ami-4"
-        return line
-
-    assert last(applied=False) == "nothing would go"
-    assert last(goes, applied=False) == "1 of 2 AMIs would go one step; --apply does it"
-    assert last(goes, refused, applied=True) == "1 of 3 AMIs have gone one step, 1 could not"

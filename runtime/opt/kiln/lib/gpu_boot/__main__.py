@@ -16,7 +16,8 @@ import subprocess
 import sys
 from typing import Any
 
-from gpu_boot import act, decide, pci
+from gpu_boot import act, decide
+from gpu_common import pci
 
 
 def main(arguments: list[str]) -> int:

@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any
 
-from gpu_boot import pci
+from gpu_common import pci
 
 OPEN, PROPRIETARY, EITHER = "open", "proprietary", "either"
 

@@ -10,7 +10,7 @@ import fcntl
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TextIO
+from typing import TextIO
 
 from . import boot, clients, modes, paths
 from .errors import REBOOT_NEEDED, MigError, operation_failed
@@ -23,13 +23,6 @@ from .target import Wanted, check
 _MADE = re.compile(r"created GPU instance ID\s+([0-9]+)\s+on GPU\s+([0-9]+)")
 
 
-class Outcome(NamedTuple):
-    """`changed`: GPUs that were changed; `gpus`: the state afterwards."""
-
-    changed: tuple[int, ...]
-    gpus: tuple[Gpu, ...]
-
-
 def apply(
     smi: Smi,
     before: Sequence[Gpu],
@@ -38,18 +31,18 @@ def apply(
     settings: Settings,
     say: Callable[[str], None],
     at_boot: bool = False,
-) -> Outcome:
-    """Apply the layout. `at_boot`: a refused reset asks for a reboot (exit status 3).
+) -> tuple[list[int], Sequence[Gpu]]:
+    """Apply the layout; returns the GPUs that were changed, and the state afterwards.
 
-    Services that this or a killed run has stopped are started again. When the state already
-    matches, `changed` is empty.
+    `at_boot`: a refused reset asks for a reboot (exit status 3). Services that this or a killed run
+    has stopped are started again.
     """
     try:
         todo = changes(smi, before, wanted, types)
         after = _reach(smi, todo, wanted, types, settings, say, at_boot) if todo else before
     finally:
         clients.start_again(say)
-    return Outcome(tuple(change.gpu for change in todo), tuple(after))
+    return [change.gpu for change in todo], after
 
 
 def _reach(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
+
+from gpu_common import pci
 
 from . import clients, imds, paths
 from .errors import REBOOT_NEEDED, MigError, operation_failed
@@ -15,8 +16,6 @@ RESULT = paths.RUN_DIR + "/result.json"
 MARKER = paths.STATE_DIR + "/reboot.json"
 # Of this boot: `requested`, or `spent` in the boot after it.
 THIS_BOOT = paths.RUN_DIR + "/reboot.json"
-_NVIDIA = "0x10de"
-_DISPLAY = ("0x0300", "0x0302")  # VGA and 3D controller
 
 
 def record(state: str, message: str, block_join: bool) -> None:
@@ -31,14 +30,7 @@ def reason_no_mig_support(without_mig: Iterable[str]) -> str:
     `without_mig`: PCI device ids of such GPUs. If an id is not among them, or the bus shows no
     NVIDIA GPU (in a container), nvidia-smi must be asked.
     """
-    base = "/sys/bus/pci/devices"
-    names = os.listdir(paths.at(base)) if os.path.isdir(paths.at(base)) else []
-    ids = set()
-    for where in (f"{base}/{name}/" for name in names):
-        if paths.read(where + "vendor").strip() != _NVIDIA:
-            continue
-        if paths.read(where + "class").strip()[:6] in _DISPLAY:
-            ids.add(paths.read(where + "device").strip()[2:].lower())
+    ids = {gpu.device for gpu in pci.nvidia_gpus(pci.devices(paths.at("/sys")))}
     if not ids or not ids <= set(without_mig):
         return ""
     return "no GPU of this machine supports MIG (PCI device {})".format(", ".join(sorted(ids)))
@@ -68,11 +60,15 @@ def reboot_once(error: MigError, settings: Settings, say: Callable[[str], None])
     """Reboot once on this machine; returns the MigError with which to end the run.
 
     In the boot after it no reboot is requested, whatever the layout is then. A later boot may be on
-    another host: there it may be requested again. Raises OSError, and does not reboot, when the
+    another host: there it may be requested again. A unit that is started again by hand, on a
+    machine that may be at work, does not reboot it. Raises OSError, and does not reboot, when the
     markers cannot be written.
     """
     if settings.reboot == "never":
         return operation_failed(error.message, "MIG_REBOOT=never: reboot the instance yourself")
+    if clients.unit_is("active", "multi-user.target"):
+        hint = "reboot the instance; the layout is applied at that boot"
+        return operation_failed(error.message, hint)
     state = paths.read_json(THIS_BOOT).get("state")
     if state == "requested":
         return MigError(error.message, "a reboot has already been requested", REBOOT_NEEDED)

@@ -11,14 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Dict, Tuple
 
 from . import apply as applying
-from . import boot, clients, config, facts, hardware, paths, report, selection, settings
+from . import boot, clients, config, facts, paths, settings, target
 from .config import Entry, Label
 from .errors import REBOOT_NEEDED, MigError, StoppedError, operation_failed
 from .facts import GpuType
-from .plan import differences
-from .selection import Selection
+from .plan import differences, mode_words, shape_words
+from .settings import Selection, Settings
 from .smi import Gpu, Smi
-from .target import Wanted, counted, describe, misfit, resolve, shape_all
 
 # (answer for --json, text for people, exit status)
 Answer = Tuple[Dict[str, Any], str, int]
@@ -90,36 +89,20 @@ def _parser() -> ArgumentParser:
     return parser
 
 
-class Context:
-    """The state that every command needs: arguments, settings, and the access to the GPUs."""
-
-    def __init__(self, args: Namespace) -> None:
-        self.args = args
-        self.settings = settings.load()
-        self.smi = Smi()
-        self.types = facts.load()
-
-    def labels(self) -> dict[str, Label]:
-        return config.load(paths.at(paths.CONFIG), paths.at(paths.CONFIG_DIR))
-
-    def selected(self) -> Selection:
-        return selection.select(self.settings, getattr(self.args, "label", ""))
-
-    def wanted(self, label: str, gpus: Sequence[Gpu]) -> dict[int, Wanted]:
-        return resolve(hardware.find(self.labels(), label, gpus, self.types), gpus)
-
-
 def say(message: str) -> None:
     """Reports progress to the journal or the terminal; the output goes to stdout."""
     print(f"gpu-mig: {message}", file=sys.stderr, flush=True)
 
 
+def _labels() -> dict[str, Label]:
+    return config.load(paths.at(paths.CONFIG), paths.at(paths.CONFIG_DIR))
+
+
 def _validate(args: Namespace) -> Answer:
-    s = Context(args)
-    labels = s.labels()
-    problems, warnings = _problems(labels, s.types)
-    selected = selection.select(s.settings, ask_imds=False).label
-    if selected and selected not in hardware.labels_of(s.types.values()):
+    labels, types = _labels(), facts.load()
+    selected = settings.select(settings.load(), ask_imds=False).label
+    problems, warnings = _problems(labels, types)
+    if selected and selected not in target.labels_of(types.values()):
         config.choose(labels, selected)
     if problems:
         hint = "nvidia-smi mig -lgip shows the profiles of these GPUs"
@@ -141,16 +124,16 @@ def _problems(labels: dict[str, Label], types: dict[str, GpuType]) -> tuple[list
     warnings: list[str] = []
     for entry in (entry for label in labels.values() for entry in label.entries):
         try:
-            aim = Wanted(0, entry.enabled, shape_all(entry.mig_devices))
+            aim = target.Wanted(0, entry.enabled, target.shape_all(entry.mig_devices))
         except MigError as e:
             errors.append(f"{entry.where}: {e.message}")
             continue
         named = [t for t in types.values() if _names(entry, t)]
-        refusals = [r for r in (misfit(aim, t) for t in named or types.values()) if r]
+        refusals = [r for r in (target.misfit(aim, t) for t in named or types.values()) if r]
         if named:
             errors += [f"{entry.where}: {reason}" for reason in refusals]
         elif len(refusals) == len(types):
-            wish = counted([profile for profile, _ in aim.shapes])
+            wish = target.counted([profile for profile, _ in aim.shapes])
             warnings.append(f"{entry.where}: no known GPU can hold {wish}")
     return errors, warnings
 
@@ -159,26 +142,30 @@ def _names(entry: Entry, kind: GpuType) -> bool:
     return bool(entry.filters) and any(entry.addresses(i) for i in kind.pci_device_ids)
 
 
-def _no_mig(gpus: Sequence[Gpu], args: Namespace) -> Answer:
+def _nothing(reason: str) -> Answer:
+    return {"ok": True, "changed": [], "nothing": reason}, reason + "; nothing to do", 0
+
+
+def _no_mig(gpus: Sequence[Gpu], args: Namespace, at_boot: bool = False) -> Answer:
     """No GPU supports MIG: an error for a label on the command line, not for a default."""
-    message = f"no GPU of this machine supports MIG: {describe(gpus)}"
-    if getattr(args, "label", "") and not getattr(args, "boot", False):
+    message = f"no GPU of this machine supports MIG: {target.describe(gpus)}"
+    if args.label and not at_boot:
         raise operation_failed(message)
-    return {"ok": True, "change": False, "nothing": message}, message + "; nothing to do", 0
+    return _nothing(message)
 
 
 def _apply(args: Namespace) -> Answer:
     if not args.boot:
-        answer, text, status = _apply_selected(args, Context(args))
+        answer, text, status = _apply_selected(args, settings.load())
         boot.record("ok", text, False)  # a repair by hand opens the gate
         return answer, text, status
     block_join = True
     boot.record("started", "", block_join)
     try:
         boot.note_reboot()
-        context = Context(args)
-        block_join = context.settings.block_join
-        answer, text, status = _apply_selected(args, context)
+        current = settings.load()
+        block_join = current.block_join
+        answer, text, status = _apply_selected(args, current)
     except (MigError, OSError) as error:
         e = error if isinstance(error, MigError) else operation_failed(str(error))
         boot.record("reboot" if e.exit_code == REBOOT_NEEDED else "failed", e.message, block_join)
@@ -189,84 +176,103 @@ def _apply(args: Namespace) -> Answer:
     return answer, text, status
 
 
-def _apply_selected(args: Namespace, s: Context) -> Answer:
+def _apply_selected(args: Namespace, current: Settings) -> Answer:
     reason = boot.reason_no_mig_support(facts.load_without_mig()) if args.boot else ""
-    if reason:
-        return {"changed": [], "nothing": reason}, reason + "; nothing to do", 0
-    aside = boot.reason_to_defer_to_operator(s.settings)
+    aside = "" if reason else boot.reason_to_defer_to_operator(current)
     if aside:
-        text = (
-            f"mig-manager of the GPU operator is in charge ({aside}); nothing to do, unless "
-            "MIG_OWNER=kiln"
-        )
-        return {"changed": [], "nothing": text}, text, 0
-    chosen = s.selected()
+        reason = f"mig-manager of the GPU operator is in charge ({aside}) unless MIG_OWNER=kiln"
+    if reason:
+        return _nothing(reason)
+    chosen = settings.select(current, args.label)
     if not chosen.label:
         if not args.boot:
             hint = "name a label, or set MIG_CONFIG=<label> in /etc/default/gpu-mig"
             raise MigError("no MIG layout is selected", hint)
-        text = "no MIG layout is selected; the GPUs are left alone"
-        return {"changed": [], "nothing": text}, text, 0
-    if args.boot and not s.smi.installed():
-        text = "nvidia-smi is not installed; nothing to do"
-        return {"changed": [], "nothing": text}, text, 0
+        return _nothing("no MIG layout is selected")
+    smi = Smi()
+    if args.boot and not smi.installed():
+        return _nothing("nvidia-smi is not installed")
     say(f"layout {chosen.label} ({chosen.source})")
     if chosen.note:
         say(chosen.note)
     if os.geteuid() != 0 and not os.environ.get("GPU_MIG_ROOT"):
         raise MigError("only root can change MIG", "run it with sudo")
-    lock = applying.lock()
-    try:
-        return _apply_locked(args, s, chosen)
-    finally:
-        lock.close()
+    with applying.lock():
+        return _apply_locked(args, current, chosen, smi)
 
 
-def _apply_locked(args: Namespace, s: Context, chosen: Selection) -> Answer:
-    gpus = s.smi.gpus()
+def _apply_locked(args: Namespace, current: Settings, chosen: Selection, smi: Smi) -> Answer:
+    gpus, types = smi.gpus(), facts.load()
     if not any(g.capable for g in gpus):
-        return _no_mig(gpus, args)
-    wanted = s.wanted(chosen.label, gpus)
+        return _no_mig(gpus, args, args.boot)
+    wanted = target.resolve(target.find(_labels(), chosen.label, gpus, types), gpus)
     try:
-        outcome = applying.apply(s.smi, gpus, wanted, s.types, s.settings, say, args.boot)
+        changed, after = applying.apply(smi, gpus, wanted, types, current, say, args.boot)
     except MigError as e:
         if e.exit_code == REBOOT_NEEDED and args.boot:
-            raise boot.reboot_once(e, s.settings, say) from e
+            raise boot.reboot_once(e, current, say) from e
         raise
     boot.forget_reboot()
-    if outcome.changed and s.settings.cdi_refresh:
+    if changed and current.cdi_refresh:
         clients.refresh_cdi(say)
     answer = {
         "label": chosen.label,
         "source": chosen.source,
-        "changed": list(outcome.changed),
-        "gpus": report.state_dict(outcome.gpus),
-        "commands": s.smi.journal,
+        "changed": changed,
+        "gpus": state_dict(after),
+        "commands": smi.journal,
     }
-    done = f"{len(outcome.changed)} GPU(s) changed" if outcome.changed else "nothing to do"
-    return answer, f"{report.state_text(outcome.gpus)}\n{done}", 0
+    done = f"{len(changed)} GPU(s) changed" if changed else "nothing to do"
+    return answer, f"{state_text(after)}\n{done}", 0
 
 
 def _verify(args: Namespace) -> Answer:
-    s = Context(args)
-    chosen = s.selected()
-    gpus = s.smi.gpus()
+    chosen = settings.select(settings.load(), args.label)
+    gpus = Smi().gpus()
     if not chosen.label:
         text = "no MIG layout is selected; nothing to verify"
-        return {"ok": True, "nothing": text, "gpus": report.state_dict(gpus)}, text, 0
+        return {"ok": True, "nothing": text, "gpus": state_dict(gpus)}, text, 0
     if not any(g.capable for g in gpus):
         return _no_mig(gpus, args)
-    wanted = s.wanted(chosen.label, gpus)
+    wanted = target.resolve(target.find(_labels(), chosen.label, gpus, facts.load()), gpus)
     problems = differences(gpus, wanted)
     left_out = [g.index for g in gpus if g.capable and g.index not in wanted]
     answer = {"ok": not problems, "problems": problems, "not_addressed": left_out}
-    lines = [report.state_text(gpus)] + ["wrong: " + p for p in problems]
+    answer.update(label=chosen.label, gpus=state_dict(gpus))
+    lines = [state_text(gpus)] + ["wrong: " + p for p in problems]
     lines += [f"GPU {i} is not addressed by this layout" for i in left_out]
     lines += [] if problems else [f"as configured ({chosen.label})"]
-    answer.update(label=chosen.label, gpus=report.state_dict(gpus))
     return answer, "\n".join(lines), 1 if problems else 0
 
 
 def _restore(args: Namespace) -> Answer:
     clients.start_again(say)
     return {"ok": True}, "", 0
+
+
+def state_dict(gpus: Sequence[Gpu]) -> list[dict[str, Any]]:
+    """Every GPU: mode and instances, for --json."""
+    return [
+        {
+            "gpu": g.index,
+            "name": g.name,
+            "device_id": g.device_id,
+            "mig_capable": g.capable,
+            "mode": {"current": g.current, "pending": g.pending},
+            "instances": [
+                {"id": i.id, "profile": i.profile, "start": i.start, "compute_slices": i.compute}
+                for i in g.instances
+            ],
+        }
+        for g in gpus
+    ]
+
+
+def state_text(gpus: Sequence[Gpu]) -> str:
+    """One line per GPU, for people."""
+    lines = []
+    for g in gpus:
+        shapes = sorted((i.shape for i in g.instances), key=target.shape_order)
+        slices = "  " + shape_words(shapes) if g.current else ""
+        lines.append(f"GPU {g.index}  {g.name}  MIG {mode_words(g)}{slices}")
+    return "\n".join(lines)

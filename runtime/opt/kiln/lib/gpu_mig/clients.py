@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
+
+from gpu_common import nvidia_smi
 
 from . import paths
 from .smi import Smi
 
 STOPPED = paths.RUN_DIR + "/stopped-services.json"
+_TIMEOUT_S = 90
 # As the kernel cuts its name: at 15 characters.
 _FABRIC_MANAGER = "nv-fabricmanage"
 # How `systemctl is-…` says no: 1, 3 for what is not active, 4 for a unit that does not exist.
@@ -32,21 +34,23 @@ class Client(NamedTuple):
         return f"{self.name} (pid {self.pid}{unit})"
 
 
-def holders(smi: Smi | None = None) -> list[Client]:
+def holders(smi: Smi) -> list[Client]:
     """Processes that use a GPU: from /proc, and the CUDA processes that nvidia-smi lists."""
     clients = {}
-    proc = paths.at("/proc")
-    for pid in os.listdir(proc) if os.path.isdir(proc) else []:
-        if pid.isdigit() and int(pid) != os.getpid() and _holds(os.path.join(proc, pid, "fd")):
+    for pid in _pids():
+        if int(pid) != os.getpid() and _holds(paths.at(f"/proc/{pid}/fd")):
             clients[int(pid)] = _client(pid, paths.read(f"/proc/{pid}/comm").strip())
-    if smi is not None:
-        rc, out = smi.run("--query-compute-apps=pid,process_name", "--format=csv,noheader")
-        for line in out.splitlines() if rc == 0 else []:
-            pid, _, name = line.partition(",")
-            pid = pid.strip()
-            if pid.isdecimal() and pid.isascii() and len(pid) < 20:
-                clients.setdefault(int(pid), _client(pid, name.strip()))
+    rc, out = smi.run("--query-compute-apps=pid,process_name", "--format=csv,noheader")
+    for line in out.splitlines() if rc == 0 else []:
+        pid, _, name = (part.strip() for part in line.partition(","))
+        if pid.isdecimal() and pid.isascii() and len(pid) < 20:
+            clients.setdefault(int(pid), _client(pid, name))
     return sorted(clients.values())
+
+
+def _pids() -> list[str]:
+    proc = paths.at("/proc")
+    return [name for name in os.listdir(proc) if name.isdigit()] if os.path.isdir(proc) else []
 
 
 def _holds(fd_dir: str) -> bool:
@@ -63,7 +67,7 @@ def _client(pid: str, name: str) -> Client:
     return Client(int(pid), name or "?", units[-1] if units else "")
 
 
-def advice(smi: Smi | None = None) -> str:
+def advice(smi: Smi) -> str:
     """What to do about a busy GPU, with the names of its clients.
 
     Fabric manager is not named: it takes part in a reset and must keep running for it.
@@ -85,7 +89,7 @@ def advice(smi: Smi | None = None) -> str:
 
 def stop_listed(services: Sequence[str], say: Callable[[str], None]) -> list[str]:
     """Stops those of `services` that are active, remembers them, and returns them."""
-    active = [s for s in services if _is("active", s)]
+    active = [s for s in services if unit_is("active", s)]
     if active:
         paths.write_json(STOPPED, {"services": sorted(set(_stopped()) | set(active))})
         say("stopping {} so that the GPU is free".format(", ".join(active)))
@@ -128,18 +132,17 @@ def start_again(say: Callable[[str], None]) -> None:
 
 def operator_in_charge() -> str:
     """The evidence that mig-manager of the GPU operator owns the layout; "" without any."""
-    if _is("enabled", "nvidia-mig-manager.service"):
+    if unit_is("enabled", "nvidia-mig-manager.service"):
         return "nvidia-mig-manager.service is enabled"
-    proc = paths.at("/proc")
-    for pid in os.listdir(proc) if os.path.isdir(proc) else []:
-        if pid.isdigit() and paths.read(f"/proc/{pid}/comm").strip() == "nvidia-mig-mana":
+    for pid in _pids():
+        if paths.read(f"/proc/{pid}/comm").strip() == "nvidia-mig-mana":
             return f"nvidia-mig-manager runs (pid {pid})"
     return ""
 
 
 def refresh_cdi(say: Callable[[str], None]) -> None:
     """Regenerates the CDI specification, by which container runtimes name MIG devices."""
-    if _is("enabled", "nvidia-cdi-refresh.service"):
+    if unit_is("enabled", "nvidia-cdi-refresh.service"):
         say("refreshing CDI: nvidia-cdi-refresh.service")
         _order("restart", "--no-block", "nvidia-cdi-refresh.service")
         return
@@ -155,7 +158,7 @@ def reboot() -> bool:
     return _systemctl("reboot", "--no-block") == 0
 
 
-def _is(state: str, unit: str) -> bool:
+def unit_is(state: str, unit: str) -> bool:
     """Whether a unit is active or enabled; False, and a warning, if systemctl fails."""
     status = _systemctl("is-" + state, "--quiet", unit)
     if status not in _NO and status != 0:
@@ -179,14 +182,8 @@ def _systemctl(*args: str) -> int:
 
 
 def _run(argv: list[str]) -> int:
+    """The exit status, 127 when there is none: nvidia-ctk opens the GPUs and may hang as well."""
     try:
-        return subprocess.run(
-            argv,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=90,
-        ).returncode
-    except (OSError, subprocess.TimeoutExpired):
+        return nvidia_smi.call(argv[1:], _TIMEOUT_S, argv[0])[0]
+    except nvidia_smi.NvidiaSmiError:
         return 127

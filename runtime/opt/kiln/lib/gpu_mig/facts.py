@@ -99,21 +99,17 @@ def compute_sizes() -> dict[int, tuple[int, ...]]:
 
 def gpu_type(raw: dict[str, Any], mode_change: dict[str, Any]) -> GpuType:
     """A `gpus` record of profiles.json as a GpuType."""
-    profiles = {}
-    for p in raw["profiles"]:
-        profiles[p["profile"]] = ProfileFacts(
+    same = ("id", "max", "compute", "memory", "gib", "sm", "ce")
+    profiles = {
+        p["profile"]: ProfileFacts(
             name=p["profile"],
-            id=p["id"],
-            max=p["max"],
-            compute=p["compute"],
-            memory=p["memory"],
             starts=tuple(p["starts"]),
-            gib=p["gib"],
-            sm=p["sm"],
-            ce=p["ce"],
             engines=tuple(p[e] or 0 for e in ENGINES),
             unsure=tuple(p.get("unsure", ())),
+            **{key: p[key] for key in same},
         )
+        for p in raw["profiles"]
+    }
     return GpuType(
         name=raw["gpu"],
         product=raw["product"],

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from . import clients
 from .errors import REBOOT_NEEDED, MigError, StoppedError, operation_failed
 from .plan import Change, mode_groups
-from .smi import Smi
+from .smi import Smi, last
 
 _IN_USE = ("in use by another client", "currently being used", "is in use", "being used by")
 _NO_RESET = ("not supported",)
@@ -72,7 +72,7 @@ def _mode_error(smi: Smi, gpus: str, output: str) -> MigError:
             REBOOT_NEEDED,
         )
     return operation_failed(
-        f"GPU {gpus}: MIG mode did not change: {_last(output)}",
+        f"GPU {gpus}: MIG mode did not change: {last(output)}",
         "on Hopper and later the mode is lost when the driver unloads: run nvidia-persistenced",
     )
 
@@ -83,7 +83,7 @@ def _switch(smi: Smi, todo: list[Change], say: Callable[[str], None]) -> str:
         rc, text = smi.run("-i", gpus, "-mig", "1" if mode else "0")
         if rc and not _mentions(text, (*_IN_USE, *_NO_RESET)):
             # What follows, such as a refused reset, would hide it.
-            say(f"nvidia-smi did not change the MIG mode of GPU {gpus}: status {rc}: {_last(text)}")
+            say(f"nvidia-smi did not change the MIG mode of GPU {gpus}: status {rc}: {last(text)}")
         output += text
     return output
 
@@ -103,8 +103,3 @@ def _not_effective(smi: Smi, aims: dict[int, bool]) -> list[int]:
 
 def _mentions(text: str, phrases: Sequence[str]) -> bool:
     return any(phrase in text.lower() for phrase in phrases)
-
-
-def _last(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return "; ".join(lines[-2:]) or "nvidia-smi printed nothing"

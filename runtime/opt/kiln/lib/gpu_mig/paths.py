@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 from typing import Any
 
 CONFIG = "/etc/kiln/mig-config.json"
@@ -47,11 +46,6 @@ def write_json(path: str, data: Any) -> None:
         f.flush()
         os.fsync(f.fileno())
     os.replace(full + ".new", full)
-
-
-def program(name: str) -> str:
-    """The path of a program on PATH, or ""."""
-    return shutil.which(name) or ""
 
 
 def remove(path: str) -> None:

@@ -1,4 +1,4 @@
-"""/etc/default/gpu-mig as typed values."""
+"""The layout that this machine should have, and /etc/default/gpu-mig as typed values."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import re
 import shlex
 from typing import NamedTuple
 
-from . import paths
+from . import imds, paths
 from .errors import MigError, did_you_mean
 
 _LINE = re.compile(r"^(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)$")
+_STOP = (
+    "nvsm nvidia-dcgm dcgm dcgm-exporter nvidia-dcgm-exporter nvidia-persistenced "
+    "amazon-cloudwatch-agent"
+)
+# Each with its values, the default first.
 _CHOICES = {
     "MIG_IMDS": ("yes", "no"),
     "MIG_OWNER": ("auto", "kiln", "operator"),
@@ -17,10 +22,6 @@ _CHOICES = {
     "MIG_REBOOT": ("once", "never"),
     "MIG_CDI_REFRESH": ("yes", "no"),
 }
-_STOP = (
-    "nvsm nvidia-dcgm dcgm dcgm-exporter nvidia-dcgm-exporter nvidia-persistenced "
-    "amazon-cloudwatch-agent"
-)
 
 
 class Settings(NamedTuple):
@@ -35,48 +36,67 @@ class Settings(NamedTuple):
     stop_services: tuple[str, ...] = tuple(_STOP.split())
 
 
+class Selection(NamedTuple):
+    """`label`, "" to leave the GPUs alone; `source`: where the selection comes from."""
+
+    label: str
+    source: str
+    note: str = ""
+
+
 def load() -> Settings:
     """Settings of this machine. Raises MigError with file:line."""
-    values = _read(paths.DEFAULTS)
-    known = {"MIG_CONFIG", "MIG_STOP_SERVICES"} | set(_CHOICES)
-    for key, (line, value) in values.items():
-        where = f"{paths.DEFAULTS}:{line}"
-        if key not in known:
-            raise MigError(f"{where}: unknown setting {key}", did_you_mean(key, known))
-        if key in _CHOICES and value not in _CHOICES[key]:
-            raise MigError(
-                f"{where}: {key}={value} is not allowed",
-                "allowed: {}".format(", ".join(_CHOICES[key])),
-            )
-
-    def get(key: str, default: str = "") -> str:
-        return values.get(key, (0, default))[1]
-
+    values = {key: choices[0] for key, choices in _CHOICES.items()}
+    values.update(MIG_CONFIG="", MIG_STOP_SERVICES=_STOP)
+    for where, key, value in _assignments():
+        if key not in values:
+            raise MigError(f"{where}: unknown setting {key}", did_you_mean(key, values))
+        if value not in _CHOICES.get(key, (value,)):
+            allowed = "allowed: {}".format(", ".join(_CHOICES[key]))
+            raise MigError(f"{where}: {key}={value} is not allowed", allowed)
+        values[key] = value
     return Settings(
-        label=get("MIG_CONFIG"),
-        imds=get("MIG_IMDS", "yes") == "yes",
-        owner=get("MIG_OWNER", "auto"),
-        reboot=get("MIG_REBOOT", "once"),
-        cdi_refresh=get("MIG_CDI_REFRESH", "yes") == "yes",
-        block_join=get("MIG_BLOCK_JOIN", "yes") == "yes",
-        stop_services=tuple(get("MIG_STOP_SERVICES", _STOP).split()),
+        label=values["MIG_CONFIG"],
+        imds=values["MIG_IMDS"] == "yes",
+        owner=values["MIG_OWNER"],
+        reboot=values["MIG_REBOOT"],
+        cdi_refresh=values["MIG_CDI_REFRESH"] == "yes",
+        block_join=values["MIG_BLOCK_JOIN"] == "yes",
+        stop_services=tuple(values["MIG_STOP_SERVICES"].split()),
     )
 
 
-def _read(path: str) -> dict[str, tuple[int, str]]:
-    """KEY=value lines as {key: (line, value)}, without comments."""
-    values: dict[str, tuple[int, str]] = {}
-    for number, line in enumerate(paths.read(path).splitlines(), 1):
-        text = line.strip()
+def _assignments() -> list[tuple[str, str, str]]:
+    """(file:line, key, value) of the KEY=value lines, without comments."""
+    found = []
+    for number, line in enumerate(paths.read(paths.DEFAULTS).splitlines(), 1):
+        text, where = line.strip(), f"{paths.DEFAULTS}:{number}"
         if not text or text.startswith("#"):
             continue
         match = _LINE.match(text)
         try:
             words = shlex.split(match.group(2), comments=True) if match else []
         except ValueError as e:
-            raise MigError(f"{path}:{number}: {e}") from e
+            raise MigError(f"{where}: {e}") from e
         if not match or len(words) > 1:
             hint = "quote a value that contains spaces"
-            raise MigError(f"{path}:{number}: expected KEY=value, not {text[:60]!r}", hint)
-        values[match.group(1)] = (number, words[0] if words else "")
-    return values
+            raise MigError(f"{where}: expected KEY=value, not {text[:60]!r}", hint)
+        found.append((where, match.group(1), words[0] if words else ""))
+    return found
+
+
+def select(settings: Settings, asked: str = "", ask_imds: bool = True) -> Selection:
+    """The selection in force: command line, then launch, then the default of the image.
+
+    The label `none` means "leave the GPUs alone", so that a launch can override a default.
+    """
+    if asked:
+        return Selection(asked, "command line")
+    note = ""
+    if settings.imds and ask_imds:
+        label, note = imds.launch_label()
+        if label:
+            return Selection("" if label == "none" else label, note)
+    label = "" if settings.label == "none" else settings.label
+    source = f"MIG_CONFIG in {paths.DEFAULTS}" if settings.label else "nothing selected"
+    return Selection(label, source, note)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from gpu_common import nvidia_smi
 
-from . import paths
 from .errors import MigError, operation_failed
 from .facts import GpuType, ProfileFacts, engines_of
 from .profile import parse
@@ -74,7 +74,7 @@ class Smi:
         self.journal: list[dict[str, Any]] = []
 
     def installed(self) -> bool:
-        return paths.program(self.program) != ""
+        return shutil.which(self.program) is not None
 
     def run(self, *args: object) -> tuple[int, str]:
         """(exit status, stdout and stderr). Raises MigError when it cannot run or hangs."""
@@ -179,13 +179,14 @@ def _rows(pattern: str, table: str) -> Iterator[re.Match[str]]:
 
 def failed(args: Iterable[object], rc: int, out: str) -> MigError:
     """The MigError for a failed command, with the last lines of its output."""
+    command = " ".join(str(a) for a in args)
+    return operation_failed(f"`nvidia-smi {command}` failed with status {rc}: {last(out)}")
+
+
+def last(out: str) -> str:
+    """The last lines of an output, in one."""
     lines = [line.strip() for line in out.splitlines() if line.strip()]
-    message = "; ".join(lines[-3:]) or "no output"
-    return operation_failed(
-        "`nvidia-smi {}` failed with status {}: {}".format(
-            " ".join(str(a) for a in args), rc, message
-        )
-    )
+    return "; ".join(lines[-3:]) or "no output"
 
 
 def _gpu(line: str) -> Gpu:

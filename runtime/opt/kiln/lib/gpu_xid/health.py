@@ -20,12 +20,8 @@ from .catalogue import Catalogue
 from .log import EventLog
 
 _ROWS = (
-    "gpu_name",
-    "gpu_bus_id",
-    "remapped_rows.failure",
-    "remapped_rows.pending",
-    "remapped_rows.correctable",
-    "remapped_rows.uncorrectable",
+    "gpu_name,gpu_bus_id,remapped_rows.failure,remapped_rows.pending,"
+    "remapped_rows.correctable,remapped_rows.uncorrectable"
 )
 _FABRIC_ACTION = (
     "check nvidia-fabricmanager (journalctl -u nvidia-fabricmanager), restart it, then reboot; "
@@ -58,7 +54,7 @@ def remapped_rows(output: str) -> list[Finding]:
     except csv.Error as error:
         raise NvidiaSmiError(f"nvidia-smi's remapped rows cannot be read: {error}") from None
     for row in rows:
-        if len(row) != len(_ROWS):
+        if len(row) != len(_ROWS.split(",")):
             continue
         name, pci, failure, pending, correctable, uncorrectable = (cell.strip() for cell in row)
         counts = f"correctable {correctable}, uncorrectable {uncorrectable}"
@@ -124,7 +120,7 @@ def query(program: str = "nvidia-smi") -> tuple[list[Finding], list[str]]:
     """Return (findings, queries that failed as messages); waits while the fabric is set up."""
     findings: list[Finding] = []
     errors: list[str] = []
-    arguments = ["--query-remapped-rows=" + ",".join(_ROWS), "--format=csv,noheader"]
+    arguments = ["--query-remapped-rows=" + _ROWS, "--format=csv,noheader"]
     try:
         findings += remapped_rows(run(arguments, _TIMEOUT_S, program))
     except NvidiaSmiError as error:
@@ -172,7 +168,8 @@ def append(conf: dict[str, Any], lines: list[dict[str, Any]]) -> None:
 
 
 def main(config_path: str, program: str = "nvidia-smi") -> int:
-    """Return 0 when the GPUs were queried, whatever was found; 1 when a query or the log failed."""
+    """Return 0 when the GPUs were queried, whatever was found; 1 when a query, the log or the spool
+    failed."""
     conf, problem = config.effective(config_path)
     addresses = host.gpu_addresses()
     findings, errors = query(program)
@@ -181,15 +178,16 @@ def main(config_path: str, program: str = "nvidia-smi") -> int:
             Finding("error", "GPU health unknown", "see nvidia-smi", None, text) for text in errors
         ]
     lines = events(findings, host.Gpus(addresses))
+    spool = hooks.Spool(conf["hooks"])
     for line in lines:
         print("{severity}: {name}: {raw}".format(**line))
+        spool.put(line)
+    if spool.dropped:
+        errors.append(f"{spool.dropped} events did not reach the hooks: {spool.path}")
     for text in filter(None, [problem, *errors]):
         sys.stderr.write(f"gpu-xid: {text}\n")
     if not findings and not errors:
         print(f"{len(addresses)} GPUs: no row remapping, fabric or recovery problem")
-    spool = hooks.Spool(conf["hooks"])
-    for line in lines:
-        spool.put(line)
     try:
         append(conf, lines)
     except OSError as error:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 
 from . import event
-from .catalogue import SEVERITIES
 
 TYPE_CHECKING = False  # the module typing would cost the monitor 0.7 MiB
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def matches(conf: dict[str, Any], line: dict[str, Any]) -> bool:
         codes.add("xid {}".format(line["implied_xid"]))
     if codes.intersection(conf["codes"]):
         return True
-    return bool(line["severity"] in SEVERITIES and line["severity"] in conf["severity"])
+    return line["severity"] in conf["severity"]
 
 
 def executables(directory: str) -> list[str]:

@@ -16,7 +16,6 @@ TYPE_CHECKING = False  # the module typing would cost the monitor 0.7 MiB
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_MODE = 0o644
 _RETRY_S = (0.1, 1, 2, 5, 15, 30)
 MAX_WAITING = 4096  # lines that wait for the disk
 
@@ -49,16 +48,12 @@ class EventLog:
         self.queue.append(line)
         self.sync = self.sync or sync
 
-    def pending(self) -> bool:
-        """Whether something has to be written yet."""
-        return bool(self.queue or self.dropped or self.sync)
-
     def flush(self) -> bool:
         """Write the queue. True when nothing is left to write.
 
         After a failure, nothing is tried before `retry_at`.
         """
-        if not self.pending():
+        if not (self.queue or self.dropped or self.sync):
             return True
         if self.retry_at is not None and time.monotonic() < self.retry_at:
             return False
@@ -93,7 +88,7 @@ class EventLog:
                     return
             self.close()
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        self.fd = os.open(self.path, flags, _MODE)
+        self.fd = os.open(self.path, flags, 0o644)
 
     def _append(self, lines: list[bytes]) -> None:
         """Write whole lines and remove them from the list; a partly written line is cut off."""

@@ -54,7 +54,7 @@ def parse_message(text: str) -> dict[str, Any] | None:
     """Return the fields of a kernel message, or None when it is not about a GPU event.
 
     `kind` is `xid`, `sxid`, `sxid-detail` (the Severity and Data records that follow an SXid),
-    `uuid`, `serial`, `driver` or `gpu-lost` (fallen off the bus, reported without an Xid).
+    `uuid`, `driver` or `gpu-lost` (fallen off the bus, reported without an Xid).
     `head` of an Xid or SXid is the text with address and code: equal for equal faults.
     """
     if text.startswith("NVRM: Xid ("):
@@ -139,26 +139,25 @@ def _process(body: str, fields: dict[str, Any]) -> str:
 
 
 def _named(body: str, fields: dict[str, Any]) -> str:
+    """Set the process; returns the following text."""
     name, rest = _split_name(body[5:])
-    fields["process"] = name or None
+    fields["process"] = None if name in ("", "<unknown>") else name
     return rest
 
 
 def _split_name(text: str) -> tuple[str, str]:
-    """(process name or "", following text). `<unknown>` is not a name."""
+    """(process name, following text)."""
     if text.startswith("'"):
         end = text.find("'", 1)
         if end > 0 and text[end + 1 : end + 2] in ("", ","):
-            name, rest = text[1:end], text[end + 1 :].lstrip(", ")
-            return ("" if name == "<unknown>" else name), rest
+            return text[1:end], text[end + 1 :].lstrip(", ")
     cut = at = text.find(", ")
     while at >= 0:
         if text.startswith(_starts, at + 2):
             cut = at
             break
         at = text.find(", ", at + 2)
-    name, rest = (text.rstrip(","), "") if cut < 0 else (text[:cut], text[cut + 2 :])
-    return ("" if name == "<unknown>" else name), rest.strip()
+    return (text.rstrip(","), "") if cut < 0 else (text[:cut], text[cut + 2 :].strip())
 
 
 def _nvlink(body: str, fields: dict[str, Any]) -> None:
@@ -171,8 +170,7 @@ def _nvlink(body: str, fields: dict[str, Any]) -> None:
     words = []
     for previous, token in zip(tokens[1:], tokens[2:]):
         if previous == "Link":
-            digits = token.lstrip("-")
-            if _is_number(digits):
+            if _is_number(token.lstrip("-")):
                 fields["link"] = int(token) if token.count("-") < 2 else None
         elif token.startswith("0x") and len(token) <= 18 and token[2:]:
             if not _HEX.issuperset(token[2:]):
@@ -225,8 +223,6 @@ def _note(text: str) -> dict[str, Any] | None:
         pci = pci_address(where)
         if pci and uuid.startswith("GPU-"):
             return {"kind": "uuid", "pci": pci, "uuid": uuid.strip()}
-    elif body.startswith("GPU Board Serial Number:"):
-        return {"kind": "serial", "serial": body[24:].strip()}
     elif body.startswith("loading NVIDIA UNIX"):
         for token in body.split():
             if "." in token and not token.strip(_DIGITS + "."):
