@@ -61,8 +61,7 @@ class Case:
     @property
     def cuda_repo(self) -> dict[str, Any]:
         """The entry in cuda.yaml of the CUDA repository that the image installs from."""
-        entry: dict[str, Any] = table("cuda")["repos"][self.recipe.distro.cuda_repo]
-        return entry
+        return dict(table("cuda")["repos"][self.recipe.distro.cuda_repo])
 
     @property
     def branch(self) -> Branch | None:
@@ -143,15 +142,12 @@ class Case:
 
 
 def row_case(recipe: Recipe, today: date) -> Case:
-    """A row with the instance types that it names. A distribution or instance type that the facts
-    do not know is an error (exit status 2) at its place."""
-    field = "distro"
+    """A row with the instance types that it names. An instance type that the facts do not know is
+    an error (exit status 2) at its place."""
     try:
-        facts.distro(recipe.distro.id)
-        field = "target_instance_types"
         types = tuple(facts.instance(name) for name in recipe.target_instance_types)
     except KilnError as error:
-        message = f"{recipe.row.place_of(field)}: {error.message}"
+        message = f"{recipe.row.place_of('target_instance_types')}: {error.message}"
         raise KilnError(message, hint=error.hint) from None
     baking = recipe.row.account.instance_types or (recipe.instance_type,)
     build_types = tuple(dict.fromkeys((*baking, recipe.verify_instance_type)))

@@ -223,7 +223,6 @@ def check_combination(
     distro: str,
     driver: str | None = None,
     *,
-    arch: str | None = None,
     instance_types: Iterable[str] = (),
     today: date | None = None,
     strict: bool = False,
@@ -240,7 +239,7 @@ def check_combination(
     """
     case = combination_case(
         distro,
-        {"driver": driver, "arch": arch, **more},
+        {"driver": driver, **more},
         tuple(map(facts.instance, instance_types)),
         today or vocabulary.today(),
     )

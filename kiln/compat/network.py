@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from kiln import facts
 from kiln.base import versions
 from kiln.base.recipe import Recipe
-from kiln.compat import Case, Objection, Objections, rule, type_rule, unknown
+from kiln.compat import Case, Objection, Objections, rule, type_rule
 from kiln.facts import InstanceType, table
 
 
@@ -38,15 +38,6 @@ def accepted_by_installer(installer: str, window: Mapping[str, str]) -> bool:
     return versions.at_least(installer, window.get("first", "0")) and (
         "last" not in window or versions.at_least(window["last"], installer)
     )
-
-
-@rule("EFA-UNKNOWN")
-def unknown_efa(recipe: Recipe, case: Case) -> Objections:
-    """Our list has gaps before 1.23, so an unknown installer only warns."""
-    releases = table("efa")["releases"]
-    if recipe.efa and recipe.efa not in releases:
-        message = unknown(recipe.efa, "EFA installer", releases)
-        yield Objection(message, "add a newer one to kiln/facts/knowledge/efa.yaml")
 
 
 @rule("EFA-GDR580", reads_types=True)

@@ -79,17 +79,13 @@ def sharing_warnings(
     for recipe in recipes:
         lacking = publishing[recipe.name].regions_without_own_key(recipe.row.account)
         where = ", ".join(region or "the region that bakes" for region in lacking)
-        keys = [
-            f"publish.kms_keys: {{{region}: alias/…}}" if region else "aws.kms_key_id: alias/…"
-            for region in lacking
-        ]
         finding = Finding(
             "error" if strict else "warning",
             "SHARE-KEY",
             f"`share` needs a KMS key of your own, and there is none in {where}",
             why="EC2 shares no AMI that AWS's own EBS key encrypts; a key of yours that is the "
             "account's default there does as well",
-            hint="; ".join(keys),
+            hint="name it in aws.kms_key_id, and for each region of a copy in publish.kms_keys",
             rows=(recipe.name,),
             source="https://github.com/hashicorp/packer/issues/7410",
         )
@@ -128,11 +124,8 @@ def _refuse(mistakes: Iterable[Finding]) -> None:
 
 def _files(path: Path | None) -> list[_File]:
     """The matrix, then the `amis.yaml` of each overlay; of a `path` only itself."""
-    if path:
-        documents = [load_yaml(path)]
-    else:
-        paths = [matrix_file(), *overlay.own_files("amis.yaml")]
-        documents = [load_yaml(file, overlay.shown_path(file)) for file in paths]
+    paths = [path] if path else [matrix_file(), *overlay.own_files("amis.yaml")]
+    documents = [load_yaml(file, None if path else overlay.shown_path(file)) for file in paths]
     return [(document, validated(Matrix, document)) for document in documents]
 
 

@@ -150,7 +150,6 @@ def _is_unconfirmed(entry: Mapping[str, Any]) -> bool:
 
 def _save(current: Lock, new: Lock, path: Path) -> LockDiff:
     """Write the lock file atomically if it changes."""
-    path = path.resolve()
     if new != current or not path.is_file():  # also if only a source has changed
         text = yaml.safe_dump(dict(new), sort_keys=False, width=200, allow_unicode=True)
         fresh = path.with_name(f".{path.name}.new")  # always the same: a killed process leaves one

@@ -154,12 +154,9 @@ def parse_version(text: str) -> Version:
 
 def _on_path(name: str) -> list[Path]:
     """Return each program of that name once."""
-    programs: dict[Path, Path] = {}
-    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        path = shutil.which(name, path=folder or os.curdir)
-        if path:
-            programs.setdefault(Path(path).resolve(), Path(path))
-    return list(programs.values())
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    found = (shutil.which(name, path=folder or os.curdir) for folder in folders)
+    return [Path(path) for path in dict.fromkeys(found) if path]
 
 
 def _version_of(path: Path) -> Version | None:

@@ -31,7 +31,6 @@ from kiln.packer.program import FOLDER_1_6
 # Path in a folder → its text, or the target of a symbolic link.
 Tree = Mapping[str, str | Path]
 
-CHECKOUT = ".."  # from packer/ in it
 SHARED = "shared"
 RECIPE = "recipe.pkr.hcl"
 RECIPE_JSON = f"files/{rendered.RECIPE_JSON}"
@@ -166,7 +165,7 @@ def packer_tree(rows: Iterable[Rendered], root: Path) -> Tree:
 def shared_files(
     steps: Iterable[Component | Step],
     *,
-    checkout: str = CHECKOUT,
+    checkout: str = "..",
     sha256: Mapping[str, str] | None = None,
     overlay_in_place: bool = True,
 ) -> dict[str, str]:

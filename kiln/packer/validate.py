@@ -113,15 +113,10 @@ def check_policy(folder: Path) -> list[Finding]:
 
     A finding names the shared file, not the folder's link to it.
     """
-    from lark.exceptions import LarkError
-
-    try:
-        found = [
-            *_source_violations(folder / _SOURCE, set()),
-            *_source_violations(folder / FOLDER_1_6 / _SOURCE, _NOT_IN_1_6),
-        ]
-    except LarkError as error:
-        return [_finding("hcl-syntax", f"the policy cannot read the HCL: {error}", folder)]
+    found = [
+        *_source_violations(folder / _SOURCE, set()),
+        *_source_violations(folder / FOLDER_1_6 / _SOURCE, _NOT_IN_1_6),
+    ]
     secrets = [
         (path, secret[0])
         for path in sorted(folder.glob("*.pkr.hcl"))

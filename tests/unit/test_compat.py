@@ -66,23 +66,10 @@ def test_finding_names_its_row_and_the_place_of_its_value() -> None:
     assert finding.path == "stacks.classic.cuda"
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"target_instance_types": ("p4d.25xlarge",)}, r"p4d\.25xlarge is not a GPU instance type"),
-        (
-            {"distro": classic().distro.changed(id="plan9")},
-            r"amis\.yaml:\d+:\d+: plan9 is not a known distribution",
-        ),
-    ],
-)
-def test_name_that_the_facts_lack_is_refused_at_its_line(
-    changes: dict[str, Any], message: str
-) -> None:
-    recipe = classic(**changes)
-    with pytest.raises(KilnError, match=message) as refused:
+def test_instance_type_that_the_facts_lack_is_refused_at_its_line() -> None:
+    recipe = classic(target_instance_types=("p4d.25xlarge",))
+    with pytest.raises(KilnError, match=r"^amis.yaml:.* p4d\.25xlarge is not a GPU instance type"):
         check_recipe(recipe)
-    assert refused.value.message.startswith("amis.yaml:")
 
 
 def test_strict_refuses_a_branch_without_security_fixes() -> None:

@@ -142,7 +142,7 @@ CASES: list[tuple[str, str, Subject, Subject | None]] = [
     ("EFA-OS", E, on("al2", MID, efa="1.50.0"), on("al2", MID, efa="1.49.0")),
     ("EFA-OS", E, on("ubuntu2004", "535.309.01", efa="1.43.0"), None),
     ("EFA-OS", E, al2023("535.309.01", efa="1.24.1"), None),
-    ("EFA-UNKNOWN", W, al2023("570.172.08", efa="1.43.9"), al2023("570.172.08", efa="1.43.3")),
+    ("LIB-UNKNOWN", W, al2023("570.172.08", efa="1.43.9"), al2023("570.172.08", efa="1.43.3")),
     ("EFA-GDR580", E, al2023("580.95.05", efa="1.43.2"), al2023("580.95.05", efa="1.43.3")),
     ("EFA-INSTANCE", W, al2023(LTS, "g5.xlarge", efa="1.51.0"),
      al2023(LTS, "g5.8xlarge", efa="1.51.0")),

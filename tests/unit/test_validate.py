@@ -139,12 +139,3 @@ def test_a_stale_packer_folder_is_named_and_left_as_it_is(
     )
     assert accepting.keys() == {recipe.line for recipe in recipes}
     assert not any(folder.exists() for folder in accepting.values()), "left behind"
-
-
-def test_hcl_that_cannot_be_parsed_is_shown_to_packer_for_each_row(
-    recipes: list[Recipe], accepting: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    edited(monkeypatch, "  region  ", "  region = = ")
-    shown = validate_recipes(recipes, Packer(Path("/nowhere"), (1, 15, 1)))
-    assert accepting.keys() == {recipe.line for recipe in recipes}
-    assert {finding.rule for findings in shown.values() for finding in findings} >= {"hcl-syntax"}
