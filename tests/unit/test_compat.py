@@ -13,7 +13,7 @@ from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.cli import matrix as checks
 from kiln.compat.engine import check_combination, check_matrix, check_recipe
-from kiln.facts import branches, instances, table
+from kiln.facts import branches, table
 from kiln.matrix.load import load_recipes
 from tests.unit.rows import row
 
@@ -171,29 +171,8 @@ def test_types_served_are_those_that_the_driver_and_the_module_drive() -> None:
     assert "g5g.xlarge" in served("al2023", "595.91.07", instance_types=["g5g.xlarge"])
 
 
-def test_clash_with_some_types_leaves_the_others_served() -> None:
-    # Without EFA an old EFA installer does no harm.
-    types = served("al2023", "580.95.05", efa="1.43.2")
-    assert "g6.xlarge" in types
-    assert "p5.48xlarge" not in types
-
-
 def test_nothing_is_served_if_it_does_not_work() -> None:
     assert not served("al2", "510.47.03", cuda="12.2")
-
-
-def test_both_modules_serve_what_either_serves() -> None:
-    both, open_, closed = (
-        served("al2023", "595.112.07", kernel_module=module)
-        for module in ("both", "open", "proprietary")
-    )
-    blackwell = {
-        name
-        for name, kind in instances().items()
-        if (kind.gpu_arch, kind.arch) == ("blackwell", "x86_64")
-    }
-    assert both == open_ | closed
-    assert blackwell <= open_ - closed
 
 
 # ------------------------------------------------------------------- days
@@ -217,26 +196,6 @@ def test_support_covers_its_last_day(
     for day, level in levels.items():
         clashes = found(distro, driver, rule, today=date.fromisoformat(day), **more)
         assert [clash.level for clash in clashes] == ([level] if level else [])
-
-
-def test_kubernetes_versions_that_are_proposed_are_supported_that_day() -> None:
-    more = {"flavor": "eks", "kubernetes": "1.30", "today": date(2026, 11, 26)}
-    (finding,) = found("al2023", "580.178.04", "EKS-OS", **more)
-    assert "1.31" in finding.hint and "1.30" not in finding.hint
-
-
-@pytest.mark.parametrize(
-    ("distro", "page"),
-    [
-        ("ubuntu2004", "products/ubuntu.md"),
-        ("debian12", "products/debian.md"),
-        ("al2", "products/amazon-linux.md"),
-    ],
-)
-def test_end_of_life_cites_the_page_of_its_distribution(distro: str, page: str) -> None:
-    (finding,) = found(distro, "535.309.01", "OS-EOL")
-    assert page in finding.source
-    assert finding.source.count("products/") == 1
 
 
 # ------------------------------------------------------------------- the command line

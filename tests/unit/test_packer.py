@@ -282,11 +282,6 @@ def test_what_cannot_be_fetched_is_said_with_what_to_install_and_where(
 # ------------------------------------------------------------------------------------ what is run
 
 
-def test_debians_packer_gets_a_folder_of_its_own_in_the_new_ones() -> None:
-    assert program.command(OLD, "validate")[-1] == "packer-1.6"
-    assert program.command(NEW, "validate")[-1] == "."
-
-
 @pytest.mark.parametrize(
     ("line", "event"),
     [
