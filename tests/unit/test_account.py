@@ -277,6 +277,7 @@ def test_what_is_not_built_may_be_in_another_region_than_the_key(
 ) -> None:
     block = {"region": "eu-west-1", "kms_key_id": "arn:aws:kms:eu-west-1:123456789012:alias/ami"}
     monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-3")
     assert account(tmp_path, block).region == "us-east-1"
 
 
