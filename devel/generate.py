@@ -29,10 +29,11 @@ from kiln.facts import instance_types
 from kiln.image import version_info
 from kiln.matrix import load, model
 from kiln.matrix.model import Publish
-from kiln.mig import plan, profiles
+from kiln.mig import profiles
 from kiln.packer.render import stale_files, write_all
 from kiln.publish import codebuild
-from kiln.telemetry import Telemetry, stack
+from kiln.telemetry import stack
+from kiln.telemetry.settings import Telemetry
 from kiln.xid import catalogue
 from lab.guests import pci
 
@@ -134,7 +135,7 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
     ),
     **{
         iam.publishing_file(role): (
-            functools.partial(iam.publishing_text, role),
+            functools.partial(iam.policy_text, role),
             "kiln/facts/knowledge/iam_publish.yaml",
         )
         for role in iam.PUBLISHING
@@ -167,7 +168,6 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
         profiles.image_profiles_text,
         "kiln/facts/knowledge/mig.yaml and instances.yaml",
     ),
-    plan.PICTURE: (plan.picture_text, "kiln/mig/plan.py"),
     pci.TABLE: (pci.table, "kiln/facts/knowledge/instances.yaml"),
 }
 

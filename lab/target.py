@@ -7,6 +7,7 @@ are the same.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -22,9 +23,7 @@ from kiln.cloud import aws
 from kiln.cloud.target import (
     DEFAULT_REGION,
     Hooks,
-    OwnBoot,
     OwnKernel,
-    PackerInputs,
     ParentAmi,
     Target,
 )
@@ -164,7 +163,7 @@ class LabHooks(Hooks):
         """Making a root filesystem mostly uses one core, so the lab is started and the vendors'
         files are made in parallel."""
         system.overlay_stand_ins()  # a mistake in them is known before anything starts
-        needs.free_disk(current().root, _NEEDS_GIB)
+        _require_disk(current().root)
         if self.target.vendors == REAL:
             # Slow to import: it asks vendors.
             from lab.rootfs import real_bases
@@ -203,28 +202,30 @@ class LabHooks(Hooks):
         return ParentAmi(image.id, image.name, image.created, str(recipe.source_ami))
 
     @contextmanager
-    def own_kernel(self, ami_id: str, recipe: Recipe, wanted: OwnKernel) -> Iterator[OwnBoot]:
+    def own_kernel(
+        self, ami_id: str, recipe: Recipe, wanted: OwnKernel
+    ) -> Iterator[tuple[dict[str, str], str]]:
         """Make the AMI's disk, and remove or keep it at the end."""
         _require_own_kernel(recipe)
         lab = current()
-        needs.free_disk(lab.root, _NEEDS_GIB)
+        _require_disk(lab.root)
         image = _own_image(ami_id)
         if image is None:
             raise operation_failed(f"{ami_id} was not made in this lab")
         made = disk.make(lab, image)
         try:
-            yield OwnBoot({TAG: "qemu"}, f"qemu ({accelerator.name()})")
+            yield {TAG: "qemu"}, f"qemu ({accelerator.name()})"
             if wanted.keep:
                 _keep(made, wanted.keep)
         finally:
             disk.remove(lab, ami_id)
 
-    def packer_inputs(self, folder: Path, recipe: Recipe) -> PackerInputs:
+    def packer_inputs(self, folder: Path, recipe: Recipe) -> tuple[list[Path], dict[str, str]]:
         """lab.pkrvars.json, and the lab's credentials instead of the user's."""
         path = folder / "lab.pkrvars.json"
         path.write_text(json.dumps(self.variables(recipe), indent=2) + "\n")
         environment = {**control.without_aws(), **control.environment(current())}
-        return PackerInputs((path,), environment)
+        return [path], environment
 
     def variables(self, recipe: Recipe) -> dict[str, object]:
         """The HCL variables of a bake in this lab."""
@@ -247,6 +248,19 @@ class LabHooks(Hooks):
                 "AMIs stay), then build again"
             )
         return tuple(hints)
+
+
+def _require_disk(folder: Path, gib: float = _NEEDS_GIB) -> None:
+    """Require that `gib` GiB are free on the disk of `folder`."""
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free / 2**30
+    if free < gib:
+        raise operation_failed(
+            f"the disk is full: {free:.1f} GiB are free at {folder}, a lab build needs {gib:g}",
+            hint="free some space (`./invoke lab.clean` deletes the lab's AMIs), or point "
+            "KILN_LAB_STATE at another disk",
+        )
 
 
 def _other_than_running() -> str:

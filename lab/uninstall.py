@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kiln.base.needs import packages_from_apt
 from kiln.base.paths import ROOT, build_dir
 from lab import control, host, mirror, users
 from lab.rootfs import tree
 from lab.settings import Lab, current
+
+# As `kiln.base.needs` and setup/venv.sh call apt; kept monthly, for a year.
+_APT_HISTORY = Path("/var/log/apt")
+_OURS = re.compile(r"^Commandline: apt-get -q+y? install -y --no-install-recommends (.+)", re.M)
+_DPKG = Path("/var/lib/dpkg/info")
+
+
+def packages_from_apt(history: Path = _APT_HISTORY, dpkg: Path = _DPKG) -> list[str]:
+    """The packages that AMI Kiln's tasks have asked apt for and that are still there, by name."""
+    names: set[str] = set()
+    for path in history.glob("history.log*"):
+        text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        for packages in _OURS.findall(text.decode(errors="replace")):
+            names |= set(packages.split())
+    return sorted(name for name in names if any(dpkg.glob(f"{name}[.:]*list")))
 
 
 @dataclass(frozen=True)

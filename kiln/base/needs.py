@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from kiln.base import yaml_files
 from kiln.base.errors import operation_failed
@@ -48,16 +45,13 @@ def ensure(*groups: str, install: bool, say: Callable[[str], None]) -> None:
     packages = sorted({need.package for need in wanted})
     reasons = "\n".join(f"  {need.package}: {need.why}" for need in wanted)
     line = f"apt-get update && apt-get install -y --no-install-recommends {' '.join(packages)}"
-    if not install or not shutil.which("apt-get"):
-        obstacle = "--no-install was given" if not install else "apt-get is not available"
+    sudo = [] if os.geteuid() == 0 else ["sudo"]
+    absent = [program for program in (*sudo, "apt-get") if not shutil.which(program)]
+    if absent or not install:
+        obstacle = f"{absent[0]} is not available" if absent else "--no-install was given"
         raise operation_failed(
             f"missing on this machine, and {obstacle}:\n{reasons}",
             hint=f"run: sudo sh -c '{line}'",
-        )
-    sudo = [] if os.geteuid() == 0 else ["sudo"]
-    if sudo and not shutil.which("sudo"):
-        raise operation_failed(
-            f"missing on this machine:\n{reasons}", hint=f"run as root (there is no sudo): {line}"
         )
     say(f"installing with apt-get:\n{reasons}")
     install_them = ["install", "-y", "--no-install-recommends", *packages]
@@ -85,52 +79,6 @@ def _apt_get(sudo: Sequence[str], words: Sequence[str]) -> subprocess.CompletedP
     )
 
 
-def free_disk(folder: Path, gib: float) -> None:
-    """Require that `gib` GiB are free on the disk of `folder`."""
-    while not folder.exists():
-        folder = folder.parent
-    free = shutil.disk_usage(folder).free / 2**30
-    if free < gib:
-        raise operation_failed(
-            f"the disk is full: {free:.1f} GiB are free at {folder}, a lab build needs {gib:g}",
-            hint="free some space (`./invoke lab.clean` deletes the lab's AMIs), or point "
-            "KILN_LAB_STATE at another disk",
-        )
-
-
 def _with_sbin() -> None:
     path = os.environ.get("PATH", os.defpath).split(os.pathsep)
     os.environ["PATH"] = os.pathsep.join([*path, *(p for p in _SBIN if p not in path)])
-
-
-HISTORY = Path("/var/log/apt")
-# The words of `needs.ensure`, and those of setup/venv.sh.
-_OURS = re.compile(r"apt-get -q+y? install -y --no-install-recommends (?P<names>.+)")
-_VENV = "python3-venv"
-
-
-def packages_from_apt(history: Path = HISTORY) -> list[str]:
-    """The packages that AMI Kiln's tasks have asked apt for and that are still there, by name.
-
-    Empty where there is no history: apt rotates it monthly and keeps a year.
-    """
-    groups = yaml_files.read_plain(KNOWLEDGE / "host-packages.yaml")
-    entries = (entry for name, group in groups.items() if name != "source" for entry in group)
-    needed_packages = {entry["package"] for entry in entries} | {_VENV}
-    names: set[str] = set()
-    for path in sorted(history.glob("history.log*")):
-        text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        for line in text.decode(errors="replace").splitlines():
-            match = _OURS.search(line) if line.startswith("Commandline: ") else None
-            names |= set(match["names"].split()) if match else set()
-    return sorted(name for name in names & needed_packages if _is_there(name))
-
-
-def _is_there(package: str) -> bool:
-    """Is it still installed? Where dpkg cannot be asked, yes."""
-    info = Path("/var/lib/dpkg/info")
-    return (
-        not shutil.which("dpkg")
-        or any(info.glob(f"{package}.list"))
-        or any(info.glob(f"{package}:*.list"))
-    )

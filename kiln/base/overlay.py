@@ -8,22 +8,13 @@ overlay may have asks here for the folders.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
 from functools import cache
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import RootModel
 
 from kiln.base.errors import KilnError, Place, did_you_mean
 from kiln.base.paths import AMI_TESTS, PROVISIONERS, ROOT
-from kiln.base.vocabulary import Form
-from kiln.base.yaml_files import load_yaml, validated
 
 CONTENT = ("amis.yaml", "components", "facts", "lab", "provisioners", "runtime", "tests")
-_PackageVersion = Form(r"^[0-9][A-Za-z0-9.+~_-]*$", "a package's version such as 1.7.1")
-# Distribution → package → version.
-_StandIns = RootModel[dict[str, dict[str, Annotated[str, _PackageVersion]]]]
 
 
 def overlays() -> tuple[Path, ...]:
@@ -82,25 +73,6 @@ def provisioner_file(component: str) -> Path:
 def ami_check_folders() -> tuple[Path, ...]:
     """The folders with checks of booted AMIs: the checkout's, then the overlays'."""
     return (AMI_TESTS, *(path for path in own_files("tests/ami") if path.is_dir()))
-
-
-def overlay_stand_ins(distros: Collection[str]) -> dict[str, dict[str, str]]:
-    """Distribution → name → version of the packages for which overlays ask the lab for a stand-in,
-    overlay/lab/packages.yaml; `distros` are those whose repositories are the lab's own."""
-    added: dict[str, dict[str, str]] = {}
-    for path in own_files("lab/*"):
-        if path.name != "packages.yaml":
-            what = "an overlay has one file for the lab, overlay/lab/packages.yaml"
-            raise overlay_mistake(path, what)
-        document = load_yaml(path, shown_path(path))
-        for name, packages in validated(_StandIns, document).root.items():
-            if name not in distros:
-                place = document.key_place((name,))
-                what = "the lab passes on the repositories of all but Amazon Linux"
-                hint = did_you_mean(name, distros)
-                raise KilnError(f"{place}: {name!r}: {what}", hint=hint, place=place)
-            added.setdefault(name, {}).update(packages)
-    return added
 
 
 def shown_path(path: Path) -> str:

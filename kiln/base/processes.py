@@ -36,17 +36,16 @@ class Stop:
 
     def __init__(self, of_build: Stop | None = None) -> None:
         self._signals = 0
-        self._again = 0
         self._of_build = of_build
         self._error: KilnError | None = None
-        self._grace = _GRACE
+        # Seconds that a program has for its own clean-up after this was set.
+        self.grace = _GRACE
 
     def of_run(self) -> Stop:
         """A Stop for one of the runs: it can be given up without the others."""
         return Stop(self)
 
     def set(self) -> None:
-        self._again += self.is_set()
         self._signals += 1
 
     def give_up(self, error: KilnError, *, grace: float) -> None:
@@ -55,7 +54,7 @@ class Stop:
         `grace`: the seconds that a program has to remove its resources. The first error counts.
         """
         if self._error is None:
-            self._grace = grace
+            self.grace = grace
             self._error = error
 
     @property
@@ -67,12 +66,7 @@ class Stop:
     def again(self) -> int:
         """How often a person has asked while it stopped already: what waits when this rises does
         not wait any longer. The first time only starts the clean-up, which may have begun."""
-        return self._again + (self._of_build.again if self._of_build else 0)
-
-    @property
-    def grace(self) -> float:
-        """The seconds that a program has for its own clean-up after this was set."""
-        return self._grace
+        return max((self._of_build or self)._signals - 1, 0)
 
     def is_set(self) -> bool:
         of_build = self._of_build is not None and self._of_build.is_set()

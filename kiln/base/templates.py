@@ -41,7 +41,7 @@ def environment() -> Environment:
         "comment": hcl_comment,
         "json": _json,
         "quote": shlex.quote,
-        "yaml": lambda data: as_yaml([], data).rstrip("\n"),
+        "yaml": lambda data: as_yaml(data).rstrip("\n"),
     }
     return made
 

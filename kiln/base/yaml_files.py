@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -305,10 +305,6 @@ def _text(dumper: yaml.CSafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def as_yaml(notes: Sequence[str], *documents: dict[str, Any]) -> str:
-    """YAML documents below comments, for people and for programs that take no aliases."""
-    head = "".join(f"# {note}\n" for note in notes)
-    bodies = [
-        yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=100) for document in documents
-    ]
-    return head + "---\n".join(bodies)
+def as_yaml(data: Any) -> str:
+    """Data as YAML, for people and for programs that take no aliases."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=100)

@@ -175,7 +175,6 @@ def verify(
     instance_type: boot it as this type: --instance-type p4d.24xlarge
     """
     from kiln.cli.targets import kind_of_machine
-    from kiln.pipeline import running
     from kiln.pipeline import verify as verifies
 
     if sum(value is not None for value in (ami, instance, host)) != 1:
@@ -186,8 +185,8 @@ def verify(
         raise KilnError("--key and --exercise are for --instance and --host")
     target, progress, install = place.choose(), Progress(), not no_install
     if ami is None:
-        machine = running.at_host(host) if host else running.at_instance(str(instance), target)
-        judged = running.verify_running(
+        machine = verifies.at_host(host) if host else verifies.at_instance(str(instance), target)
+        judged = verifies.verify_running(
             *(machine, target, progress),
             kind_of_machine=kind_of_machine,
             key=key,

@@ -15,10 +15,17 @@ from kiln.cli.task import task
 @task("GPU tools", "mig.profiles")
 def profiles(instance_type: str) -> None:
     """Show the MIG profiles of an instance type's GPUs."""
-    from kiln.mig.profiles import profiles_for, profiles_text
+    from kiln.mig.profiles import profiles_for, profiles_rows
 
     answer = profiles_for(instance_type)
-    output(answer, profiles_text(answer))
+    headings, *rows = profiles_rows(answer)
+    unsure = any(profile["unsure"] for profile in answer["profiles"])
+    output(
+        answer,
+        f"{answer['instance_type']}: {answer['gpus']} × {answer['product']}",
+        table(headings, rows),
+        *["* partly unconfirmed: see `unsure` in kiln/facts/knowledge/mig.yaml"] * unsure,
+    )
 
 
 @task("GPU tools", "mig.check")
@@ -41,21 +48,16 @@ def check(devices: str, gpu: str | None = None, instance_type: str | None = None
 
 
 @task("GPU tools", "mig.plan")
-def plan(instance_type: str, want: str, svg: str | None = None) -> int:
+def plan(instance_type: str, want: str) -> int:
     """Place MIG profiles on the fewest GPUs and draw them.
 
     ./invoke mig.plan p4d.24xlarge 1g.5gb=40,3g.20gb=4
 
     want: profiles and counts over all GPUs: --want "1g.5gb=40,3g.20gb=4"
-    svg: also write the drawing to a file: --svg plan.svg
     """
-    from kiln.mig.plan import draw_svg, draw_text, plan_layout
+    from kiln.mig.plan import draw_text, plan_layout
 
     answer = plan_layout(instance_type, want)
-    if svg:
-        with named_by("--svg"):
-            Path(svg).parent.mkdir(parents=True, exist_ok=True)
-            Path(svg).write_text(draw_svg(answer), encoding="utf-8")
     output(answer, draw_text(answer))
     return 0 if answer["fits"] else 1
 
@@ -75,7 +77,8 @@ def makespan(instance_type: str, jobs: str, seconds: str, slowdown: list[str]) -
     pairs = [word.strip().partition("=") for text in slowdown for word in text.split(",")]
     measured = {name: positive_number(ratio or "none", "--slowdown") for name, _, ratio in pairs}
     duration = positive_number(seconds, "--seconds")
-    ways = spans.compare_ways(instance_type, spans.whole_jobs(jobs), duration, measured)
+    count = int(positive_number(jobs, "--jobs"))
+    ways = spans.compare_ways(instance_type, count, duration, measured)
     rows = [tuple(map(str, way.values())) for way in ways]
     output(ways, table(("way", "at once", "seconds"), rows))
 

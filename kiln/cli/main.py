@@ -39,7 +39,8 @@ class Words(invoke.parser.parser.ParseMachine):
         try:
             super().handle(token)
         except ValueError:
-            raise KilnError(f"{token!r} is not a whole number") from None
+            name = flag(str(self.flag and self.flag.name))
+            raise KilnError(f"{name} needs a whole number, not {token!r}") from None
 
     def error(self, msg: str) -> None:
         """Raise the error that Invoke found in the last word; it has `msg` for it."""

@@ -16,7 +16,7 @@ from kiln.cli.task import Flags, task
 if TYPE_CHECKING:
     from kiln.cloud.target import Target
     from kiln.fleet.machines import FleetMachine
-    from kiln.telemetry import Telemetry
+    from kiln.telemetry.settings import Telemetry
     from kiln.telemetry.stack import StackInputs
 
 
@@ -24,7 +24,7 @@ def _settings(profile: str, **settings: Any) -> Telemetry:
     """Return settings from flags; those that are None have their default."""
     from pydantic import ValidationError
 
-    from kiln.telemetry import Telemetry
+    from kiln.telemetry.settings import Telemetry
 
     given = {name: value for name, value in settings.items() if value is not None}
     try:
@@ -42,10 +42,10 @@ def cost(instance_type: str, profile: str = "compute", instances: int = 1) -> No
     profile: compute, graphics or full: --profile compute
     instances: how many instances: --instances 10
     """
-    from kiln import telemetry
+    from kiln.telemetry.settings import cost_text, monthly_cost
 
-    answer = telemetry.monthly_cost(instance_type, _settings(profile), instances=instances)
-    output(answer, telemetry.cost_text(answer))
+    answer = monthly_cost(instance_type, _settings(profile), instances=instances)
+    output(answer, cost_text(answer))
 
 
 @task("Telemetry", "telemetry.bundle")
@@ -206,7 +206,7 @@ class Inputs(Flags):
         """Return the template's inputs."""
         from kiln import facts
         from kiln.matrix import flags, load
-        from kiln.telemetry import Telemetry
+        from kiln.telemetry.settings import Telemetry
         from kiln.telemetry.stack import StackInputs
 
         recipes, settings = load.load_recipes(), load.default_telemetry()

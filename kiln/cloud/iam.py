@@ -32,17 +32,6 @@ def iam_facts() -> dict[str, Any]:
     return data
 
 
-def policy(part: str = "statements") -> dict[str, Any]:
-    """The policy document in IAM's format; `part` is `statements` or `settings`."""
-    statements = [_statement(entry) for entry in iam_facts()[part]]
-    return {"Version": "2012-10-17", "Statement": statements}
-
-
-def policy_text(part: str = "statements") -> str:
-    """The content of docs/iam-policy.json, or of the part's own file."""
-    return json.dumps(policy(part), indent=2) + "\n"
-
-
 @cache
 def publishing_facts() -> dict[str, Any]:
     """`kiln/facts/knowledge/iam_publish.yaml`."""
@@ -50,20 +39,21 @@ def publishing_facts() -> dict[str, Any]:
     return data
 
 
-def publishing_policy(role: str) -> dict[str, Any]:
-    """The policy document of one of PUBLISHING, in IAM's format."""
-    statements = [_statement(entry) for entry in publishing_facts()[role]["statements"]]
-    return {"Version": "2012-10-17", "Statement": statements}
+def policy(part: str = "statements") -> dict[str, Any]:
+    """The policy document in IAM's format: of a build (`statements`), of what single settings need
+    besides (`settings`), or of one of PUBLISHING."""
+    ours = publishing_facts()[part]["statements"] if part in PUBLISHING else iam_facts()[part]
+    return {"Version": "2012-10-17", "Statement": [_statement(entry) for entry in ours]}
+
+
+def policy_text(part: str = "statements") -> str:
+    """The content of a policy's file."""
+    return json.dumps(policy(part), indent=2) + "\n"
 
 
 def publishing_file(role: str) -> Path:
     """Where the policy of one of PUBLISHING is committed."""
     return ROOT / "docs" / f"iam-{role}.json"
-
-
-def publishing_text(role: str) -> str:
-    """The content of `publishing_file`."""
-    return json.dumps(publishing_policy(role), indent=2) + "\n"
 
 
 def _statement(entry: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -20,9 +21,8 @@ from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import short_path
 from kiln.base.processes import Stop
 from kiln.base.progress import Stage
-from kiln.cloud import aws, capacity, cleanup, session
-from kiln.cloud.capacity import Try
-from kiln.cloud.network import Access, Network
+from kiln.cloud import aws, cleanup, session
+from kiln.cloud.network import Access, Network, Try, launches, launches_left, no_capacity
 from kiln.cloud.target import Target
 from kiln.facts.tables import message
 
@@ -122,16 +122,13 @@ def booted(
     deadline = time.monotonic() + timeout
     stage.waits_for(f"SSH on {instance_id}", limit=timeout)
     keys = host_keys(client, instance_id, target, answers, stage, say, stop, timeout)
-    with short_path(boot.run_id, boot.folder) as short:
-        proxy = session.proxy_command(target, short) if network.by_session else ""
-        config = write_ssh_config(boot.access.key_file, short, address, keys, proxy)
-        machine = Machine(instance_id, address, boot.user, config, boot.run_id, short / "run")
-        try:
-            wait_for_ssh(machine, network, timeout, deadline, stop, answers)
-            yield machine
-        finally:
-            if any(path.is_socket() for path in short.iterdir()):
-                machine.ssh("-O", "exit")
+    with connected(
+        instance_id, address, boot.user, boot.run_id, boot.folder, boot.access.key_file
+    ) as machine:
+        proxy = session.proxy_command(target, machine.folder.parent) if network.by_session else ""
+        _trust(machine, keys, proxy)
+        wait_for_ssh(machine, network, timeout, deadline, stop, answers)
+        yield machine
 
 
 def _launch(client: Any, boot: Boot, target: Target) -> Any:
@@ -152,23 +149,22 @@ def _launch(client: Any, boot: Boot, target: Target) -> Any:
             {"ResourceType": resource, "Tags": tags} for resource in ("instance", "volume")
         ],
     }
-    left = capacity.launches(account, target, [kind], access.network.subnets)
+    left = launches(account, target, [kind], access.network.subnets)
     while True:
-        subnet, reservation = left[0].subnet_id, left[0].reservation
-        market = capacity.market_of(account.spot, reservation)
-        wanted = launch_settings(access, account, reservation, subnet)
+        launch = left[0]
+        wanted = launch_settings(access, account, launch.reservation, launch.subnet_id)
         try:
             made = client.run_instances(**request, **wanted)["Instances"][0]
         except ClientError as error:
             answer = str(error)
-            if not capacity.no_capacity(answer):
+            if not no_capacity(answer):
                 raise
-            boot.tried(Try("verify", kind, subnet, market, answer))
-            left = capacity.after(left, answer)
+            boot.tried(launch.tried("verify", account, answer))
+            left = launches_left(left, answer)
             if not left:
                 raise
         else:
-            boot.tried(Try("verify", kind, subnet, market, ""))
+            boot.tried(launch.tried("verify", account, ""))
             return made
 
 
@@ -198,35 +194,24 @@ def _running(client: Any, instance_id: str, target: Target, stop: Stop) -> dict[
     """The running instance as EC2 describes it."""
     from botocore.exceptions import WaiterError
 
+    ids = [instance_id]
     with aws.explained(f"{instance_id} could not be watched"):
-        try:
+        with contextlib.suppress(WaiterError):
             aws.wait(
                 client,
                 "instance_running",
                 limit=_BOOT_TIMEOUT,
                 every=target.poll_seconds,
                 sleep=stop.sleep,
-                InstanceIds=[instance_id],
+                InstanceIds=ids,
             )
-        except WaiterError as error:
-            instance = _described(error.last_response)
-            state = instance.get("State", {}).get("Name", "pending")
-            if state == "pending":
-                raise operation_failed(
-                    f"{instance_id} is still not running after {_BOOT_TIMEOUT:.0f} s"
-                ) from None
-            reason = instance.get("StateReason", {}).get("Message", "no reason given")
-            raise operation_failed(
-                f"{instance_id} went to {state} while booting: {reason}"
-            ) from None
-        return _described(client.describe_instances(InstanceIds=[instance_id]))
-
-
-def _described(answer: Any) -> dict[str, Any]:
-    """The instance in an answer to DescribeInstances; {} if the answer is an error."""
-    for reservation in answer.get("Reservations", []):
-        return dict(reservation["Instances"][0])
-    return {}
+        answer = client.describe_instances(InstanceIds=ids)
+    instance: dict[str, Any] = answer["Reservations"][0]["Instances"][0]
+    state = instance["State"]["Name"]
+    if state != "running":
+        reason = instance.get("StateReason", {}).get("Message", "no reason given")
+        raise operation_failed(f"{instance_id} is {state} instead of running: {reason}")
+    return instance
 
 
 def _address(instance: dict[str, Any], network: Network) -> str:
@@ -282,10 +267,10 @@ def host_keys(
     from botocore.exceptions import BotoCoreError, ClientError
 
     more = {"Latest": True}
-    start = time.monotonic()
-    up_since = None
+    deadline = time.monotonic() + timeout
+    is_known_up = False
     reason = "its console does not show it"
-    while time.monotonic() - start < timeout:
+    while time.monotonic() < deadline:
         try:
             answer = client.get_console_output(InstanceId=instance_id, **more)
             if keys := keys_in_console(answer.get("Output") or ""):
@@ -299,19 +284,16 @@ def host_keys(
                 break
         except BotoCoreError as error:  # the network, for a moment
             reason = f"GetConsoleOutput: {error}"
-        if up_since is None and is_up():
-            up_since = time.monotonic()
+        if not is_known_up and is_up():
+            is_known_up = True
             stage.waits_for(f"the host key of {instance_id} on its console")
-        patience = min(CONSOLE_PATIENCE, timeout / 2)
-        if up_since is not None and time.monotonic() - up_since > patience:
-            break
+            deadline = min(deadline, time.monotonic() + min(CONSOLE_PATIENCE, timeout / 2))
         stop.sleep(target.poll_seconds)
-    if up_since is None and not is_up():
-        return []  # the caller reports that SSH does not answer
-    say(
-        f"warning: the host key of {instance_id} is not known ({reason}): the first one that "
-        "answers at its address is trusted"
-    )
+    if is_known_up or is_up():  # otherwise the caller reports that SSH does not answer
+        say(
+            f"warning: the host key of {instance_id} is not known ({reason}): the first one that "
+            "answers at its address is trusted"
+        )
     return []
 
 
@@ -365,37 +347,52 @@ def _port_open(address: str) -> bool:
     return True
 
 
-def write_ssh_config(
-    key: Path, folder: Path, address: str, keys: Sequence[str], proxy: str = ""
-) -> Path:
-    """Write an ssh configuration with one multiplexed connection for all checks; its path.
+@contextmanager
+def connected(
+    name: str, address: str, user: str, run_id: str, folder: Path, key: Path | None
+) -> Iterator[Machine]:
+    """A machine over one multiplexed connection, which is closed at the end."""
+    with short_path(run_id, folder) as short:
+        identity = []
+        if key:
+            (short / "key").symlink_to(key.absolute())
+            identity = [f"  IdentityFile {short}/key", "  IdentitiesOnly yes"]
+        lines = [
+            "Host *",
+            "  BatchMode yes",
+            "  ConnectTimeout 10",
+            "  ControlMaster auto",
+            f"  ControlPath {short}/%C",
+            # A run closes the connection at its end; this closes that of a killed run.
+            "  ControlPersist 60",
+            *identity,
+        ]
+        config = short / "config"
+        config.touch(mode=0o600)
+        config.write_text("\n".join(lines) + "\n")
+        machine = Machine(name, address, user, config, run_id, short / "run")
+        try:
+            yield machine
+        finally:
+            machine.ssh("-O", "exit")
 
-    Without host keys the first one that answers is trusted, and no other after it. `proxy` is a
-    command that carries the connection. ssh has a syntax of its own for `"` and `%` in a path: that
-    of `folder` must be plain.
-    """
-    path = folder / "config"
-    (folder / "key").symlink_to(key.absolute())
-    (folder / "known_hosts").write_text("".join(f"{address} {line}\n" for line in keys))
-    path.write_text(
-        "Host *\n"
-        f"  IdentityFile {folder}/key\n"
-        "  IdentitiesOnly yes\n"
-        "  BatchMode yes\n"
-        "  ConnectTimeout 5\n"
-        f"  StrictHostKeyChecking {'yes' if keys else 'accept-new'}\n"
-        f"  UserKnownHostsFile {folder}/known_hosts\n"
-        "  GlobalKnownHostsFile /dev/null\n"
+
+def _trust(machine: Machine, keys: Sequence[str], proxy: str) -> None:
+    """Have ssh trust these host keys of a machine alone, or without any the first that answers.
+    `proxy` is a command that carries the connection."""
+    known = machine.ssh_config.with_name("known_hosts")
+    known.write_text("".join(f"{machine.address} {line}\n" for line in keys))
+    lines = [
+        f"  StrictHostKeyChecking {'yes' if keys else 'accept-new'}",
+        f"  UserKnownHostsFile {known}",
+        "  GlobalKnownHostsFile /dev/null",
         # The file names an address, which other instances had before.
-        "  CheckHostIP no\n"
-        "  LogLevel ERROR\n"
+        "  CheckHostIP no",
+        "  LogLevel ERROR",
         # A dead machine must not keep the checks waiting.
-        "  ServerAliveInterval 15\n"
-        "  ServerAliveCountMax 4\n"
-        "  ControlMaster auto\n"
-        f"  ControlPath {folder}/%C\n"
-        # A run closes the connection at its end; this closes that of a killed run.
-        "  ControlPersist 60\n" + (f"  ProxyCommand {proxy}\n" if proxy else "")
-    )
-    path.chmod(0o600)
-    return path
+        "  ServerAliveInterval 15",
+        "  ServerAliveCountMax 4",
+        *([f"  ProxyCommand {proxy}"] if proxy else []),
+    ]
+    with machine.ssh_config.open("a") as config:
+        config.write("\n".join(lines) + "\n")

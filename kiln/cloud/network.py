@@ -1,17 +1,19 @@
 """Where a run's instances are launched, and how this machine reaches them: subnet, VPC, security
-group, key pair."""
+group, key pair; and which launch comes next when EC2 has no capacity for one."""
 
 from __future__ import annotations
 
 import http.client
 import ipaddress
 import random
+import re
 import shutil
 import socket
 import urllib.request
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from kiln.base.account import Account, SubnetFilter
 from kiln.base.errors import operation_failed
@@ -19,6 +21,7 @@ from kiln.cloud import aws, session
 from kiln.cloud.cleanup import tags
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
+from kiln.facts.tables import message
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -163,22 +166,12 @@ def _subnets(client: EC2Client, account: Account) -> list[Any]:
     found = {
         subnet["SubnetId"]: subnet for subnet in client.describe_subnets(SubnetIds=ids)["Subnets"]
     }
-    subnets: list[Any] = [found[subnet_id] for subnet_id in ids]
-    for subnet in subnets[1:]:
-        for key, what in (("VpcId", "VPC"), ("MapPublicIpOnLaunch", "kind of address")):
-            if subnet.get(key) != subnets[0].get(key):
-                raise operation_failed(
-                    f"subnet_ids: {subnet['SubnetId']} has another {what} than "
-                    f"{subnets[0]['SubnetId']}: {subnet.get(key)}, not {subnets[0].get(key)}",
-                    hint="name subnets of one VPC that all give public addresses, or none",
-                )
-    return subnets
+    return [found[subnet_id] for subnet_id in ids]
 
 
 def _filtered(client: EC2Client, wanted: SubnetFilter) -> Any:
-    filters: list[Any] = [{"Name": name, "Values": [text]} for name, text in wanted.filters.items()]
-    pages = client.get_paginator("describe_subnets").paginate(Filters=filters)
-    subnets: list[Any] = [subnet for page in pages for subnet in page["Subnets"]]
+    filters = _filters(wanted.filters)
+    subnets = list(aws.paginated(client, "describe_subnets", "Subnets", Filters=filters))
     shown = " ".join(f"{name}={text}" for name, text in wanted.filters.items())
     if not subnets:
         raise operation_failed(
@@ -198,8 +191,12 @@ def _filtered(client: EC2Client, wanted: SubnetFilter) -> Any:
     return subnets[0]
 
 
+def _filters(wanted: Mapping[str, str]) -> list[Any]:
+    return [{"Name": name, "Values": [text]} for name, text in wanted.items()]
+
+
 def _default_vpc(client: EC2Client) -> str:
-    vpcs = client.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
+    vpcs = client.describe_vpcs(Filters=_filters({"is-default": "true"}))["Vpcs"]
     if not vpcs:
         raise operation_failed(
             "this region has no default VPC", hint="name a subnet with --subnet-id subnet-…"
@@ -243,3 +240,111 @@ def address_towards(block: str) -> str:
             f"this machine has no way to the private addresses of {block}: {error}",
             hint="build from a machine inside the VPC, or with --ssh-interface session_manager",
         ) from None
+
+
+# EC2's and its fleets' answers to a launch for which there is no capacity just now, or no quota:
+# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
+# A reservation that is full: https://github.com/hashicorp/terraform-provider-aws/pull/35745
+_OF_THE_TYPE = ("VcpuLimitExceeded", "MaxSpotInstanceCountExceeded", "ReservationCapacityExceeded")
+_NO_CAPACITY = re.compile(
+    rf"\b({'|'.join(_OF_THE_TYPE)}|InsufficientInstanceCapacity|UnfulfillableCapacity"
+    r"|SpotMaxPriceTooLow|InsufficientFreeAddressesInSubnet)\b"
+)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A type, the subnet in which it is tried (None: a default one), and the capacity reservation
+    that it goes into."""
+
+    instance_type: str
+    subnet_id: str | None
+    reservation: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.instance_type}{f' in {self.subnet_id}' if self.subnet_id else ''}"
+
+    def tried(self, stage: Literal["bake", "verify"], account: Account, answer: str) -> Try:
+        """This launch with EC2's answer when it had no capacity; "" if it had."""
+        market = self.reservation or ("spot" if account.spot else "on-demand")
+        return Try(stage, self.instance_type, self.subnet_id, market, answer)
+
+
+@dataclass(frozen=True)
+class Try:
+    """A launch that EC2 was asked for. `market` is on-demand, spot or the id of a capacity
+    reservation, `answer` EC2's when it had no capacity; "" if it had."""
+
+    stage: Literal["bake", "verify"]
+    instance_type: str
+    subnet_id: str | None
+    market: str
+    answer: str
+
+
+def launches(
+    account: Account, target: Target, types: Sequence[str], subnets: Sequence[str | None]
+) -> list[Launch]:
+    """All launches in the order in which they are tried: a type in each subnet, then the next.
+
+    Instances of the type that the settings' reservation is for go into it, so only into subnets of
+    its availability zone.
+    """
+    wanted = account.capacity_reservation_id
+    reservation = _active(wanted, target) if wanted else None
+    launches: list[Launch] = []
+    for kind in types:
+        if reservation and kind == reservation["InstanceType"]:
+            inside = _in_zone(reservation, target, subnets)
+            launches += [Launch(kind, subnet, wanted) for subnet in inside]
+        else:
+            launches += [Launch(kind, subnet) for subnet in subnets]
+    return launches
+
+
+def _active(wanted: str, target: Target) -> Any:
+    with aws.explained(f"{wanted} could not be looked up in {target.region}"):
+        answer = aws.ec2(target).describe_capacity_reservations(CapacityReservationIds=[wanted])
+    for reservation in answer["CapacityReservations"]:
+        if reservation["State"] == "active":
+            return reservation
+    raise operation_failed(
+        f"{wanted} is not an active capacity reservation in {target.region}",
+        hint="aws ec2 describe-capacity-reservations lists the account's",
+    )
+
+
+def _in_zone(reservation: Any, target: Target, subnets: Sequence[str | None]) -> list[str]:
+    """The subnets in the reservation's zone; the default one of the zone if none is named."""
+    # A zone's name differs from account to account, and a reservation may be another account's.
+    zone = reservation["AvailabilityZoneId"]
+    named = [subnet for subnet in subnets if subnet is not None]
+    default = {"availability-zone-id": zone, "default-for-az": "true"}
+    wanted: dict[str, Any] = {"SubnetIds": named} if named else {"Filters": _filters(default)}
+    with aws.explained("the subnets could not be looked up"):
+        answer = aws.ec2(target).describe_subnets(**wanted)
+    zones = {subnet["SubnetId"]: subnet["AvailabilityZoneId"] for subnet in answer["Subnets"]}
+    inside = [subnet for subnet in named or zones if zones.get(subnet) == zone]
+    if inside:
+        return inside
+    where = ", ".join(f"{subnet} ({zones.get(subnet)})" for subnet in named)
+    raise operation_failed(
+        f"{reservation['CapacityReservationId']} is in {reservation['AvailabilityZone']} ({zone}), "
+        f"and no subnet of the settings is: {where or 'no default one'}",
+        hint="name a subnet of that zone: aws ec2 describe-subnets --filters "
+        f"Name=availability-zone-id,Values={zone}",
+    )
+
+
+def no_capacity(answer: str) -> bool:
+    """Whether an error of EC2 says that another launch may succeed."""
+    return bool(_NO_CAPACITY.search(answer) or message("ec2", "not_in_zone").search(answer))
+
+
+def launches_left(left: Sequence[Launch], answer: str) -> list[Launch]:
+    """The launches left to try after this answer to the first. A quota and the free capacity of a
+    reservation do not depend on the subnet, so one refusal drops every launch of that type."""
+    tried, *rest = left
+    if any(code in answer for code in _OF_THE_TYPE):
+        return [pool for pool in rest if pool.instance_type != tried.instance_type]
+    return rest

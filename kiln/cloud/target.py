@@ -33,26 +33,10 @@ class ParentAmi:
 
 
 @dataclass(frozen=True)
-class PackerInputs:
-    """What Packer gets besides a recipe's HCL: variable files, and the whole environment."""
-
-    var_files: tuple[Path, ...]
-    environment: Mapping[str, str]
-
-
-@dataclass(frozen=True)
 class OwnKernel:
     """Asks for an instance that boots its AMI's own kernel; `keep`: where to keep its disk."""
 
     keep: Path | None = None
-
-
-@dataclass(frozen=True)
-class OwnBoot:
-    """How such an instance is launched: with these tags; `how` says what boots it, for records."""
-
-    tags: Mapping[str, str]
-    how: str
 
 
 class Hooks:
@@ -92,9 +76,10 @@ class Hooks:
         """The parent AMI if it is known without asking EC2."""
         return None
 
-    def packer_inputs(self, folder: Path, recipe: Recipe) -> PackerInputs:
-        """What Packer needs to build the recipe; variable files are written to `folder`."""
-        return PackerInputs((), dict(os.environ))
+    def packer_inputs(self, folder: Path, recipe: Recipe) -> tuple[list[Path], dict[str, str]]:
+        """The variable files, written to `folder`, and the whole environment that Packer gets
+        besides the recipe's HCL."""
+        return [], dict(os.environ)
 
     def about_failure(self, missing: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
         """What the target knows about a component that failed, for messages. `missing`: the
@@ -103,9 +88,9 @@ class Hooks:
 
     def own_kernel(
         self, ami_id: str, recipe: Recipe, wanted: OwnKernel
-    ) -> AbstractContextManager[OwnBoot]:
-        """While inside, instances of the AMI that have the tags boot its own kernel. Never called
-        in AWS, where `prepare` refuses it."""
+    ) -> AbstractContextManager[tuple[dict[str, str], str]]:
+        """While inside, instances of the AMI that have these tags boot its own kernel; with them
+        what boots it, for records. Never called in AWS, where `prepare` refuses it."""
         raise NotImplementedError
 
 

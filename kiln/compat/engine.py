@@ -208,7 +208,8 @@ def _telemetry(recipe: Recipe) -> list[Finding]:
     """What the image's CloudWatch agent would refuse, or not do as the row says."""
     if "cloudwatch-agent" not in recipe.components:
         return []
-    from kiln.telemetry import Telemetry, agent_config_problems
+    from kiln.telemetry.agent import agent_config_problems
+    from kiln.telemetry.settings import Telemetry
 
     return agent_config_problems(
         Telemetry(**recipe.telemetry),

@@ -89,16 +89,14 @@ def _placed(
     left = dict(waiting)
     while left:
         names = [component.name for component in order]
-        ready = [name for name, (_, _, after) in left.items() if after in names]
-        if not ready:
+        # The last one first: each goes directly behind, so they are in the order of their names.
+        name = next((name for name in reversed(left) if left[name][2] in names), None)
+        if name is None:
             path, _, after = next(iter(left.values()))
             what = f"after: {after!r} is not a component that is baked before it"
             raise overlay_mistake(path, what, did_you_mean(after, names), line=_after_line(path))
-        # The last one first: each goes directly behind, so they are in the order of their names.
-        for name in reversed(ready):
-            _, component, after = left.pop(name)
-            order.insert(names.index(after) + 1, component)
-            names.insert(names.index(after) + 1, name)
+        _, component, after = left.pop(name)
+        order.insert(names.index(after) + 1, component)
     return {component.name: component for component in order}
 
 

@@ -128,10 +128,11 @@ def installed_agent_files(recipe: Recipe) -> dict[str, str]:
     """The CloudWatch agent's configuration: path on the image → text."""
     if "cloudwatch-agent" not in recipe.components:
         return {}
-    from kiln import telemetry
+    from kiln.telemetry.agent import agent_files
+    from kiln.telemetry.settings import Telemetry
 
-    settings = telemetry.Telemetry(**recipe.telemetry)
-    texts = telemetry.agent_files(settings, recipe.driver, recipe.cloudwatch_agent)
+    settings = Telemetry(**recipe.telemetry)
+    texts = agent_files(settings, recipe.driver, recipe.cloudwatch_agent)
     return {f"{AGENT_ETC}/{path}": text for path, text in texts.items()}
 
 

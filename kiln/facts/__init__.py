@@ -13,7 +13,6 @@ from kiln.facts.drivers import bundles_plugin as bundles_plugin
 from kiln.facts.drivers import cuda_release as cuda_release
 from kiln.facts.drivers import driver_cuda as driver_cuda
 from kiln.facts.drivers import efa_plugin as efa_plugin
-from kiln.facts.drivers import first_with_plugin as first_with_plugin
 from kiln.facts.drivers import nvlsm_program as nvlsm_program
 from kiln.facts.drivers import nvlsm_versions as nvlsm_versions
 from kiln.facts.drivers import supported_branches as supported_branches
@@ -21,9 +20,6 @@ from kiln.facts.instance_types import InstanceType as InstanceType
 from kiln.facts.instance_types import instance as instance
 from kiln.facts.instance_types import instances as instances
 from kiln.facts.instance_types import nvswitches as nvswitches
-from kiln.facts.packages import Checksum as Checksum
-from kiln.facts.packages import Packages as Packages
-from kiln.facts.packages import PackageSnapshots as PackageSnapshots
 from kiln.facts.packages import archive_packages as archive_packages
 from kiln.facts.packages import distro as distro
 from kiln.facts.packages import distro_names as distro_names

@@ -386,26 +386,20 @@ class Kernels(Block):
         return self
 
 
+_PARENT = placeholders("arch", "deb_arch", "kubernetes", "parallelcluster")
+_End = Annotated[str, placeholders("cuda_repo", "last_cuda", "last_driver", "last_efa")]
+_SnapshotName = Annotated[
+    str,
+    one_of("entry of `package_snapshots`", lambda context: context["whole"]["package_snapshots"]),
+]
+
+
 class ParentImage(SourceAmi):
     """How the parent AMI is found: a public SSM parameter, or an owner and a name filter. `{arch}`,
     `{deb_arch}`, `{kubernetes}` and `{parallelcluster}` are filled in per row."""
 
-    ssm_parameter: (
-        Annotated[
-            str,
-            vocabulary.PARAMETER,
-            placeholders("arch", "deb_arch", "kubernetes", "parallelcluster"),
-        ]
-        | None
-    ) = None
-    name: (
-        Annotated[
-            str,
-            vocabulary.AMI_NAME,
-            placeholders("arch", "deb_arch", "kubernetes", "parallelcluster"),
-        ]
-        | None
-    ) = None
+    ssm_parameter: Annotated[str, vocabulary.PARAMETER, _PARENT] | None = None
+    name: Annotated[str, vocabulary.AMI_NAME, _PARENT] | None = None
 
 
 class Distribution(Fact):
@@ -422,21 +416,10 @@ class Distribution(Fact):
     end_of_life: Day
     extended: Extended | None = None
     past_end_of_life: Literal["warning"] | None = None
-    end_means: (
-        Annotated[str, placeholders("cuda_repo", "last_cuda", "last_driver", "last_efa")] | None
-    ) = None
+    end_means: _End | None = None
     glibc: Series | None = None
     kernels: Kernels | None = None
-    package_snapshot: (
-        Annotated[
-            str,
-            one_of(
-                "entry of `package_snapshots`",
-                lambda context: context["whole"]["package_snapshots"],
-            ),
-        ]
-        | None
-    ) = None
+    package_snapshot: _SnapshotName | None = None
     packaged_drivers: dict[Branch, Driver] = {}
     open_only_from: Branch | None = None
 

@@ -26,7 +26,7 @@ _KEY = "telemetry/{sha256}/kiln-telemetry.sh"
 
 
 def document_text() -> str:
-    """The document, in JSON. Machines without the agent get the newest build that we know."""
+    """Return the document, in JSON. Machines without the agent get the newest known build."""
     builds = table("services")["cloudwatch_agent"]["builds"]
     return render(
         "fleet/document.json.j2",
@@ -36,12 +36,12 @@ def document_text() -> str:
 
 
 def machine_script() -> str:
-    """The text of machine.sh, which the document runs."""
+    """Return the text of machine.sh, which the document runs."""
     return (TEMPLATES / "fleet" / "machine.sh").read_text(encoding="ascii")
 
 
 def publish_document(target: Target) -> Document:
-    """Our document's version in this region, made where it is missing."""
+    """Return our document's version in this region, made where it is missing."""
     client: Any = aws.ssm(target)
     text = document_text()
     wanted = hashlib.sha256(text.encode()).hexdigest()
@@ -68,7 +68,7 @@ def publish_document(target: Target) -> Document:
 
 
 def fleet_bucket(target: Target) -> str:
-    """The bucket of the bundles where no other is named."""
+    """Return the bucket of the bundles where no other is named."""
     return f"ami-kiln-fleet-{aws.account(target)}-{target.region}"
 
 

@@ -42,8 +42,8 @@ from kiln.fleet.status import (
     online,
     read_state,
 )
-from kiln.telemetry import Telemetry
 from kiln.telemetry.bundle import bundle_script
+from kiln.telemetry.settings import Telemetry
 
 # Seconds for the document itself: the agent's package, the bundle, systemd.
 _COMMAND = 900.0

@@ -71,7 +71,7 @@ NOT_ENDED = CommandAnswer(False, why="its command has not ended, though it was c
 
 
 def parse_targets(text: str) -> Filters:
-    """The filters of EC2 for `tag:Team=ml`, `tag:Team=ml,vision`, `i-…,i-…` or `all`."""
+    """Return the filters of EC2 for `tag:Team=ml`, `tag:Team=ml,vision`, `i-…,i-…` or `all`."""
     if text == "all":
         return {}
     key, _, values = text.removeprefix("tag:").partition("=")
@@ -90,7 +90,7 @@ def parse_targets(text: str) -> Filters:
 
 
 def find_machines(target: Target, filters: Filters) -> list[FleetMachine]:
-    """The instances that run, or those with these ids in any state, in the order of the ids."""
+    """Return the instances that run, or those with these ids in any state and in their order."""
     if ids := filters.get("instance-id"):
         by_id = _by_id(target, ids)
         if unknown := [key for key in ids if key not in by_id]:
@@ -101,7 +101,7 @@ def find_machines(target: Target, filters: Filters) -> list[FleetMachine]:
 
 
 def lost_machines(target: Target, ids: Sequence[str]) -> dict[str, str]:
-    """Those that do not run any more → their state in EC2's word, `gone` where it knows none."""
+    """Return those that do not run any more → EC2's word for their state, else `gone`."""
     there = _by_id(target, ids)
     return {
         key: there[key].state if key in there else "gone"
@@ -111,7 +111,7 @@ def lost_machines(target: Target, ids: Sequence[str]) -> dict[str, str]:
 
 
 def managed_machines(target: Target, ids: Sequence[str]) -> dict[str, Any]:
-    """The instances that ever registered with Systems Manager, with what it knows of them."""
+    """Return the instances that ever registered with Systems Manager, as it knows them."""
     with aws.explained(f"Systems Manager could not be asked in {target.region}"):
         return {
             str(info["InstanceId"]): info
@@ -127,7 +127,7 @@ def managed_machines(target: Target, ids: Sequence[str]) -> dict[str, Any]:
 
 
 def in_pages(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
-    """The items, so many at once."""
+    """Return the items, so many at once."""
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
@@ -183,7 +183,7 @@ def run_command(
 
 
 def reminding(say: Say) -> Say:
-    """A function that prints what is waited for: first after a moment, then every 30 s."""
+    """Return a function that prints what is waited for: first after a moment, then every 30 s."""
     last_message = time.monotonic() - _REMINDER + _MOMENT
 
     def waits(text: str) -> None:
@@ -196,7 +196,7 @@ def reminding(say: Say) -> Say:
 
 
 def named(ids: Sequence[str], shown: int = 4) -> str:
-    """Instances for a message: the first ones, and how many more."""
+    """Return instances for a message: the first ones, and how many more."""
     more = f" and {len(ids) - shown} more" if len(ids) > shown else ""
     return ", ".join(ids[:shown]) + more
 
@@ -265,7 +265,7 @@ def _answers(target: Target, command: str) -> dict[str, CommandAnswer]:
 
 
 def _answer(invocation: Any) -> CommandAnswer:
-    """An invocation as an answer; a step that failed says why by its marked or its last lines."""
+    """Return an invocation as an answer; a failed step says why by its marked or last lines."""
     steps = [(step["Status"], step.get("Output", "")) for step in invocation["CommandPlugins"]]
     errors = message("systems_manager", "errors_begin")
     output = "\n".join(errors.split(text)[0].strip() for _, text in steps).strip()

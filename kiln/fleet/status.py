@@ -26,8 +26,7 @@ from kiln.fleet.machines import (
     managed_machines,
     run_command,
 )
-from kiln.telemetry import Telemetry
-from kiln.telemetry.settings import telemetry_facts
+from kiln.telemetry.settings import Telemetry, telemetry_facts
 
 # What telemetry cannot be installed without.
 STOPS = ("not running", "no GPU", "no role", "no SSM", "no driver", "old agent")
@@ -113,8 +112,8 @@ def fleet_status(
     settings: Telemetry,
     say: Say,
 ) -> list[FleetStatus]:
-    """The state of these instances, in their order. Those that Systems Manager reaches are asked
-    what is on them; nothing is changed."""
+    """Return the state of these instances, in their order. Those that Systems Manager reaches are
+    asked what is on them; nothing is changed."""
     if not machines:
         return []
     now = utc_now()
@@ -188,7 +187,7 @@ def _missing_on(
 
 
 def online(machines: Sequence[FleetMachine], managed: Mapping[str, Any]) -> list[str]:
-    """The ids of the instances that run and that Systems Manager reaches."""
+    """Return the ids of the instances that run and that Systems Manager reaches."""
     return [
         machine.instance_id
         for machine in machines
@@ -197,14 +196,14 @@ def online(machines: Sequence[FleetMachine], managed: Mapping[str, Any]) -> list
 
 
 def ask_machines(target: Target, ids: Sequence[str], say: Say) -> dict[str, CommandAnswer]:
-    """The answer of each instance on what is on it."""
+    """Return the answer of each instance on what is on it."""
     lines = ["bash -s -- look <<'AMI_KILN_MACHINE'", *machine_script().splitlines()]
     batches = [(ids, {"commands": [*lines, "AMI_KILN_MACHINE"]})]
     return run_command(target, _SHELL, batches, patience=_PATIENCE, say=say)
 
 
 def read_state(output: str) -> MachineState:
-    """The state in what a machine printed."""
+    """Return the state in what a machine printed."""
     printed = dict(line.partition("=")[::2] for line in output.splitlines() if "=" in line)
     return MachineState.model_validate(printed)
 

@@ -55,36 +55,21 @@ def nearest_layout(gpu: GpuType, names: Sequence[str]) -> list[str]:
     Profiles that this GPU lacks are replaced by its most similar ones.
     """
     target = sorted((translate(gpu, name) for name in names), key=_profile.by_size)
+    kinds = sorted(gpu.profiles, key=_profile.by_size)
+
+    def unlike(layout: Sequence[str]) -> tuple[int, int, bool, int, int]:
+        pairs = [(gpu.profile(a), gpu.profile(b)) for a, b in zip(target, layout, strict=False)]
+        changed = sum(abs(a.compute - b.compute) + abs(a.memory - b.memory) for a, b in pairs)
+        dropped = [gpu.profile(name) for name in target[len(layout) :]]
+        lost = sum(each.compute + each.memory + 2 for each in dropped)
+        renamed = [a.name.partition("b")[2] != b.name.partition("b")[2] for a, b in pairs]
+        others = sum(a.name != b.name for a, b in pairs)
+        return (changed + lost, len(dropped), any(renamed), len(set(layout)), others)
+
     if _placement.fit(gpu, target) is not None:
         return target
-    kinds = sorted(gpu.profiles, key=_profile.by_size)
-    best: list[str] = []
-    best_cost: tuple[int, ...] | None = None
-    for counts in all_layouts(gpu):
-        names_here = expand(kinds, counts)
-        if not names_here or len(names_here) > len(target):
-            continue
-        cost = _distance(gpu, target, names_here)
-        if best_cost is None or cost < best_cost:
-            best, best_cost = names_here, cost
-    return best
-
-
-def _distance(
-    gpu: GpuType, target: Sequence[str], other: Sequence[str]
-) -> tuple[int, int, int, int, int]:
-    """(slices lost or gained, instances dropped, attributes changed, kinds, names changed)."""
-    lost = renamed = attributes = 0
-    for i, name in enumerate(target):
-        a = gpu.profile(name)
-        if i < len(other):
-            b = gpu.profile(other[i])
-            lost += abs(a.compute - b.compute) + abs(a.memory - b.memory)
-            renamed += a.name != b.name
-            attributes += a.name.partition("b")[2] != b.name.partition("b")[2]
-        else:
-            lost += a.compute + a.memory + 2
-    return (lost, len(target) - len(other), attributes, len(set(other)), renamed)
+    layouts = (expand(kinds, counts) for counts in all_layouts(gpu))
+    return min((each for each in layouts if 0 < len(each) <= len(target)), key=unlike, default=[])
 
 
 def translate(gpu: GpuType, name: str) -> str:
@@ -134,7 +119,6 @@ _target = runtime_module("gpu_mig.target")
 _config = runtime_module("gpu_mig.config")
 
 SHIPPED_MAP = RUNTIME / "etc" / "kiln" / "mig-config.json"
-_CONFIG_MAP = re.compile(r'^\s*"?kind"? *: *"?ConfigMap\b', re.MULTILINE)
 
 
 @contextmanager
@@ -211,11 +195,6 @@ def label_names(kind: GpuType) -> list[str]:
 def labels_with(config: str) -> dict[str, Any]:
     """The shipped labels and those of a file, or of a folder such as /etc/kiln/mig-config.d."""
     path = Path(config)
-    if path.is_file() and _CONFIG_MAP.search(path.read_text(errors="replace")):
-        raise KilnError(
-            f"{config} is a Kubernetes ConfigMap, not the configuration in it",
-            hint="give the text below its key config.yaml as a file",
-        )
     files = sorted(path.glob("*.[jy]*")) if path.is_dir() else [path]
     labels = dict(shipped_labels())
     with _explained():

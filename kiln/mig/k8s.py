@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -14,7 +13,7 @@ from kiln.base.paths import runtime_module
 from kiln.base.templates import render
 from kiln.mig.check import label_slices, shipped_labels
 from kiln.mig.plan import plan_layout
-from kiln.mig.profiles import chosen, gpu_types
+from kiln.mig.profiles import chosen
 
 if TYPE_CHECKING:
     from gpu_mig.facts import GpuType
@@ -43,9 +42,7 @@ def k8s_configuration(
     mig-manager does. Returns `gpu_operator` and `device_plugin` (Helm values), `node_labels` (to
     set on the node), `gpu_mig` (settings of gpu-mig on the AMI), `mig_config` (a v1 configuration
     with the label, None for a shipped one), `resources` (what one node offers) and `limits` (an
-    example for a pod). Without a GPU and instance type it returns `by_gpu` instead: what one GPU of
-    each model that the label supports offers. `labels` are those to choose from, by default the
-    shipped ones.
+    example for a pod). `labels` are those to choose from, by default the shipped ones.
 
     A layout that the GPU cannot hold or that offers nothing is refused, and so is `single` with
     slices that differ or beside whole GPUs.
@@ -69,8 +66,6 @@ def k8s_configuration(
         "gpu_mig": {"MIG_OWNER": owner} if owner == "operator" else {},
         "mig_config": own,
     }
-    if not gpu and not instance_type:
-        return answer | {"by_gpu": _by_gpu(label, strategy, known_labels)}
     count, kind = chosen(gpu, instance_type)
     resources = _offered(label, strategy, count, kind, known_labels)
     return answer | {
@@ -79,16 +74,6 @@ def k8s_configuration(
         "resources": resources,
         "limits": {next(iter(resources)): 1},
     }
-
-
-def _by_gpu(label: str, strategy: str, labels: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """What one GPU of each model offers. If no model can, the first model's KilnError."""
-    kinds = list(gpu_types().values())
-    offers = {}
-    for kind in kinds:
-        with suppress(KilnError):
-            offers[kind.name] = _offered(label, strategy, 1, kind, labels)
-    return offers or {kinds[0].name: _offered(label, strategy, 1, kinds[0], labels)}
 
 
 def _offered(

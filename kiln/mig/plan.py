@@ -1,16 +1,19 @@
 """Places MIG profiles on the fewest GPUs of an instance and draws the result; when many equal jobs
-end on whole GPUs and on slices."""
+end on whole GPUs and on slices.
+
+Jobs are independent, each takes one GPU or slice, and the next one starts when a place is free. The
+start of pods and the change of a layout are not counted.
+"""
 
 from __future__ import annotations
 
-import math
+import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import KilnError, did_you_mean
-from kiln.base.paths import ROOT, runtime_module
-from kiln.base.templates import render
+from kiln.base.paths import runtime_module
 from kiln.mig.check import (
     all_layouts,
     expand,
@@ -30,16 +33,6 @@ if TYPE_CHECKING:
 _placement = runtime_module("gpu_mig.placement")
 _profile = runtime_module("gpu_mig.profile")
 _target = runtime_module("gpu_mig.target")
-
-# The picture in docs/mig.md.
-PICTURE = ROOT / "docs" / "images" / "mig-plan.svg"
-# Fill and text, by compute slices. Colour-blind safe (Okabe and Ito 2008); text at 4.5:1 or more.
-_COLORS = {
-    1: ("#56b4e9", "#000000"), 2: ("#009e73", "#000000"), 3: ("#e69f00", "#000000"),
-    4: ("#cc79a7", "#000000"), 7: ("#0072b2", "#ffffff"),
-}  # fmt: skip
-_FONT = "system-ui, 'Segoe UI', Helvetica, Arial, 'DejaVu Sans', sans-serif"
-_LETTER = 8.2  # px of the widest of these fonts at 13 px
 
 # A GPU's contents: the count of each wanted profile.
 Layout = tuple[int, ...]
@@ -226,7 +219,8 @@ def draw_text(plan: dict[str, Any]) -> str:
             at = instance["start"] + instance["memory_slices"]
         row += _free(plan["memory_slices"] - at, cell)
         lines.append(f"  GPU {gpu['gpu']}  {row}  {_used(plan, gpu)} slices")
-    return "\n".join([*lines, *(f"  {remark}" for remark in _remarks(plan))])
+    lines += [f"  missing: {plan['reason']}"] if plan["reason"] else []
+    return "\n".join([*lines, *(f"  warning: {text}" for text in plan["warnings"])])
 
 
 def _instances(plan: dict[str, Any]) -> list[dict[str, Any]]:
@@ -247,51 +241,6 @@ def _used(plan: dict[str, Any], gpu: dict[str, Any]) -> str:
     compute = sum(i["compute_slices"] for i in gpu["instances"])
     memory = sum(i["memory_slices"] for i in gpu["instances"])
     return f"{compute}/{plan['compute_slices']} compute, {memory}/{plan['memory_slices']} memory"
-
-
-def _remarks(plan: dict[str, Any]) -> list[str]:
-    missing = [f"missing: {plan['reason']}"] if plan["reason"] else []
-    return missing + [f"warning: {w}" for w in plan["warnings"]]
-
-
-def draw_svg(plan: dict[str, Any]) -> str:
-    """The plan as a standalone SVG: x is the memory slice, color the number of compute slices.
-
-    Below the GPUs: a legend, what is missing, and warnings.
-    """
-    names = [(len(_name(i)) * _LETTER + 14) / i["memory_slices"] for i in _instances(plan)]
-    return render(
-        "mig/plan.svg.j2",
-        plan=plan,
-        wide=round(max([48, *names])),
-        letter=_LETTER,
-        font=_FONT,
-        colors={i["compute_slices"]: _color(i) for i in _instances(plan)},
-        names=_name,
-        used=[_used(plan, gpu) for gpu in plan["gpus"]],
-        remarks=_remarks(plan),
-    )
-
-
-def _color(instance: dict[str, Any]) -> tuple[str, str]:
-    return _COLORS.get(instance["compute_slices"], ("#999999", "#000000"))
-
-
-def picture_text() -> str:
-    """The content of `PICTURE`; `./invoke generate` writes it."""
-    return draw_svg(plan_layout("p4d.24xlarge", "1g.5gb=40,3g.20gb=4"))
-
-
-MOST_JOBS = 1_000_000
-# Quotients of floating-point numbers that are whole by construction.
-_ROUNDING = 1e-9
-
-
-def whole_jobs(text: str) -> int:
-    """Read `--jobs`. Raises KilnError (exit status 2) unless it can be counted."""
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= MOST_JOBS:
-        raise KilnError(f"--jobs {text}: give a number from 1 to {MOST_JOBS}", hint="--jobs 56")
-    return int(text)
 
 
 def compare_ways(
@@ -328,20 +277,12 @@ def compare_ways(
 
 
 def last_end(jobs: int, places: Mapping[str, tuple[int, float]]) -> float:
-    """Return when the last job ends; `places`: number of places and seconds per job of each kind.
-
-    A place of `d` seconds per job has done floor(T / d) jobs at time T; the end is the first T at
-    which all are done, which is a multiple of some `d`.
-    """
-
-    def done(end: float) -> int:
-        return sum(n * math.floor(end / each + _ROUNDING) for n, each in places.values())
-
-    ends = []
-    for _, each in places.values():
-        low, high = 1, jobs
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if done(middle * each) >= jobs else (middle + 1, high)
-        ends.append(low * each)
-    return min(ends)
+    """Return when the last job ends, if each goes to the place where it ends soonest; `places`:
+    number of places and seconds per job of each kind."""
+    ends = [(each, each) for number, each in places.values() for _ in range(number)]
+    heapq.heapify(ends)
+    last = 0.0
+    for _ in range(jobs):
+        last, each = ends[0]
+        heapq.heapreplace(ends, (last + each, each))
+    return last

@@ -118,23 +118,18 @@ def profiles_for(instance_type: str) -> dict[str, Any]:
     }
 
 
-def profiles_text(table: dict[str, Any]) -> str:
-    """`profiles_for` as a table for the terminal; `?` is an unpublished fact."""
-    rows = [("profile", "id", "per GPU", "per instance", "memory GiB", "SMs", "starts:slices")]
-    for p in table["profiles"]:
+def profiles_rows(answer: dict[str, Any]) -> list[tuple[str, ...]]:
+    """`profiles_for` as rows of a table; `?` is an unpublished fact, `*` an unconfirmed profile."""
+    rows: list[tuple[str, ...]] = [
+        ("profile", "id", "per GPU", "per instance", "memory GiB", "SMs", "starts:slices")
+    ]
+    for p in answer["profiles"]:
         numbers = (p["id"], p["per_gpu"], p["per_instance"], p["memory_gib"], p["sm"])
         known = ("?" if number is None else str(number) for number in numbers)
         starts = ",".join(map(str, p["starts"]))
         name = p["profile"] + ("*" if p["unsure"] else "")
         rows.append((name, *known, f"{{{starts}}}:{p['memory_slices']}"))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [f"{table['instance_type']}: {table['gpus']} × {table['product']}"]
-    for first, *numbers_, last in rows:
-        cells = [cell.rjust(width) for cell, width in zip(numbers_, widths[1:-1], strict=True)]
-        lines.append("  " + "  ".join([first.ljust(widths[0]), *cells, last]))
-    if any(p["unsure"] for p in table["profiles"]):
-        lines.append("  * partly unconfirmed: see `unsure` in kiln/facts/knowledge/mig.yaml")
-    return "\n".join(lines)
+    return rows
 
 
 def image_profiles() -> dict[str, Any]:

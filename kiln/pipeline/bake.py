@@ -6,7 +6,7 @@ import contextlib
 import re
 import shlex
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,9 @@ from kiln.base.overlay import provisioner_file, shown_script
 from kiln.base.paths import near, short_path
 from kiln.base.processes import Stop
 from kiln.base.progress import Stage
-from kiln.cloud import aws, capacity, cleanup
-from kiln.cloud.capacity import Launch, Try
+from kiln.cloud import aws, cleanup
 from kiln.cloud.instance import ssh_timeout
-from kiln.cloud.network import Access
+from kiln.cloud.network import Access, Launch, launches, launches_left, no_capacity
 from kiln.cloud.runs import Run
 from kiln.facts.tables import message
 from kiln.packer.process import BuildResult, Event, run_build, waits_for
@@ -38,19 +37,9 @@ _DETAIL = re.compile(r"kiln: [\w-]+:   (.*)")
 _PLACE = re.compile(r"at: [\w-]+\.sh line (\d+)")
 
 
-@dataclass(frozen=True)
-class BakedAmi:
-    """The AMI in the plan's region, the type that baked it, and each component's seconds."""
-
-    ami_id: str
-    instance_type: str
-    component_seconds: dict[str, float]
-
-
-def bake(
-    plan: Plan, packer: Packer, draft: Draft, access: Access, stage: Stage, stop: Stop
-) -> BakedAmi:
-    """Run Packer on a plan's HCL, on the first of its instance types that EC2 has."""
+def bake(plan: Plan, packer: Packer, draft: Draft, access: Access, stage: Stage, stop: Stop) -> str:
+    """Run Packer on a plan's HCL, on the first of its instance types that EC2 has; the AMI's id,
+    which the draft notes with the type and each component's seconds."""
     target, run, network = plan.target, draft.run, access.network
     variables: dict[str, Any] = {
         **run_variables(plan, run, draft.record.git_commit),
@@ -63,18 +52,17 @@ def bake(
     }
     # In the run's own folder, so that a concurrent edit in the checkout has no effect.
     folder = write_inputs(plan.rendered, run.folder)
-    left = capacity.launches(plan.account, target, plan.instance_types, network.subnets)
+    left = launches(plan.account, target, plan.instance_types, network.subnets)
     while True:
         launch = left[0]
         output = PackerOutput(plan, packer, stage, draft)
         before = len(draft.launched)
         given = {**variables, **_of_launch(launch, packer)}
         result = _run_packer(output, folder, given, access.key_file, stop)
-        answer = next(filter(capacity.no_capacity, result.errors), "").strip()
+        answer = next(filter(no_capacity, result.errors), "").strip()
         if answer or len(draft.launched) > before:
-            market = capacity.market_of(plan.account.spot, launch.reservation)
-            draft.tried(Try("bake", launch.instance_type, launch.subnet_id, market, answer))
-        left = capacity.after(left, answer)
+            draft.tried(launch.tried("bake", plan.account, answer))
+        left = launches_left(left, answer)
         if not (result.exit_status and answer and left) or result.interrupted:
             break
         stage.line(f"{launch} cannot be had ({answer}): next {left[0]}")
@@ -86,7 +74,14 @@ def bake(
         if plan.options.keep_instance:
             error.hint += f"\n  {keep_instance(plan, draft, access)}"
         raise error
-    return BakedAmi(result.amis[target.region], launch.instance_type, output.reader.seconds())
+    ami_id = result.amis[target.region]
+    draft.note(
+        ami_id=ami_id,
+        amis={target.region: ami_id},
+        instance_type=launch.instance_type,
+        component_seconds=output.reader.seconds(),
+    )
+    return ami_id
 
 
 def run_variables(plan: Plan, run: Run, git_commit: str) -> dict[str, Any]:
@@ -109,7 +104,7 @@ def _run_packer(
 ) -> BuildResult:
     """One run of Packer on a folder of HCL. Its log is the run's packer.log."""
     plan, packer, run = output.plan, output.packer, output.draft.run
-    inputs = plan.target.hooks.packer_inputs(run.folder, plan.recipe)
+    var_files, environment = plan.target.hooks.packer_inputs(run.folder, plan.recipe)
     with short_path(run.id, run.folder) as short:
         # Packer reads {{ in a path as a template, and leaves its log behind when it is killed.
         (short / "key").symlink_to(key_file.absolute())
@@ -119,11 +114,11 @@ def _run_packer(
             log=run.folder / "packer.log",
             manifest=run.folder / "manifest.json",
             variables={**variables, "ssh_private_key_file": str(short / "key")},
-            var_files=list(inputs.var_files),
+            var_files=var_files,
             on_event=output.read,
             stop=stop,
             environment={
-                **inputs.environment,
+                **environment,
                 **processes.run_environment(run.id),
                 "TMPDIR": str(short),
             },
@@ -295,21 +290,10 @@ def error_of(output: PackerOutput, result: BuildResult, unreached: str) -> KilnE
     with contextlib.suppress(KilnError):
         last = "; ".join([last, *cleanup.ended_by_ec2(plan.target, run.id)])
     unreached = unreached if message("packer", "no_ssh").search(last) else ""
-    hints = (aws.hint_in(last), _about_key(plan, last), unreached, f"the whole log: {log}")
+    hints = (aws.hint_in(last), unreached, f"the whole log: {log}")
     return operation_failed(
         f"{plan.recipe.name}: packer build failed: {aws.without_encoded(last)}",
         hint="\n  ".join(filter(None, hints)),
-    )
-
-
-def _about_key(plan: Plan, reason: str) -> str:
-    """EC2 does not say that it is the key when it cannot use that of a volume."""
-    # https://repost.aws/knowledge-center/kms-iam-ec2-permission
-    if not plan.account.kms_key_id or "Client.InternalError" not in reason:
-        return ""
-    return (
-        f"EC2 says so if it cannot use a volume's key: is {plan.account.kms_key_id} (kms_key_id) a "
-        f"key in {plan.target.region}, enabled, and may this role use it?"
     )
 
 

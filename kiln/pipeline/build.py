@@ -146,32 +146,31 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop) -> 
     stop = stop.of_run()
     bucket = bucket_at(plan.account.records_bucket, target)
     # An AMI without a verdict is removed; one whose checks failed is kept for inspection.
-    remove = not plan.options.keep
-    first = _first_facts(plan, packer)
     with recorded(
-        recipe.name, first, target, progress, stop, bucket, delete_ami_on_failure=remove
+        recipe.name,
+        recipe,
+        target,
+        progress,
+        stop,
+        bucket,
+        delete_ami_on_failure=not plan.options.keep,
+        kind="build",
+        status="failed",
+        recipe_from=plan.recipe_from,
+        recipe_digest=plan.recipe_digest,
+        input_digest=plan.input_digest,
+        source_ami=plan.source,
+        instance_type=plan.instance_types[0],
+        verify_instance_type=plan.verify_instance_type,
+        packer=str(packer),
     ) as draft:
         with progress.stage("key pair, security group"):
             access = make_access(draft.run, target, plan.account)
         with progress.stage("packer build") as stage:
-            baked = baking.bake(plan, packer, draft, access, stage, stop)
-            stage.note = baked.ami_id
-        draft.note(
-            ami_id=baked.ami_id,
-            amis={target.region: baked.ami_id},
-            instance_type=baked.instance_type,
-            component_seconds=baked.component_seconds,
-        )
-        baking.finish_image(plan, baked.ami_id)
+            stage.note = ami_id = baking.bake(plan, packer, draft, access, stage, stop)
+        baking.finish_image(plan, ami_id)
         stop.check()
-        verify.judge(
-            draft,
-            access,
-            baked.ami_id,
-            user=recipe.distro.ssh_user,
-            account=plan.account,
-            own_kernel=plan.options.own_kernel,
-        )
+        verify.judge(draft, access, plan.account, own_kernel=plan.options.own_kernel)
     if target.bills and draft.record.versions:
         new = first_seen(draft.record.versions["downloads"])
         if new:
@@ -180,24 +179,3 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop) -> 
                 f"./invoke lock --from {draft.run.id}"
             )
     return draft.record
-
-
-def _first_facts(plan: Plan, packer: Packer) -> Record:
-    """What a record says before its run."""
-    return Record(
-        run_id="",
-        kind="build",
-        status="failed",
-        recipe=plan.recipe,
-        recipe_from=plan.recipe_from,
-        recipe_digest=plan.recipe_digest,
-        input_digest=plan.input_digest,
-        **plan.target.record_fields(plan.recipe.arch),
-        source_ami=plan.source,
-        instance_type=plan.instance_types[0],
-        verify_instance_type=plan.verify_instance_type,
-        packer=str(packer),
-        git_commit=runs.git_commit(),
-        started="",
-        folder="",
-    )

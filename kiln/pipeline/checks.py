@@ -106,7 +106,7 @@ def expectations(
         "exercise": exercise,
         "reboot": reboot,
         "own_kernel": own_kernel,
-        "boot_budget": table("boot") if own_kernel or target_kind == "aws" else None,
+        "boot_budget": table("boot"),
         "needs_cluster": units_that_need_a_cluster(recipe.flavor),
     }
 

@@ -7,23 +7,22 @@ Everything that a run creates carries its id and is removed at its end, except a
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kiln.base.errors import OPERATION_FAILED, KilnError, Place, operation_failed
 from kiln.base.processes import Stop, StoppedError
 from kiln.base.progress import Progress
+from kiln.base.recipe import Recipe
 from kiln.base.vocabulary import now
 from kiln.cloud import cleanup, runs
-from kiln.cloud.capacity import Try
 from kiln.cloud.cleanup import Removal
-from kiln.cloud.network import forget_key
+from kiln.cloud.network import Try, forget_key
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
 from kiln.pipeline import record as recording
-from kiln.pipeline import records, report
+from kiln.pipeline import report
 from kiln.pipeline.record import Failure, Record
 from kiln.pipeline.records import RecordsBucket
 
@@ -41,33 +40,25 @@ class ProvisionerError(KilnError):
         self.failure = failure
 
 
+@dataclass
 class Draft:
     """A run's record as far as it is known, and what the run has launched."""
 
-    def __init__(
-        self,
-        first: Record,
-        run: Run,
-        target: Target,
-        progress: Progress,
-        stop: Stop,
-        bucket: RecordsBucket | None = None,
-    ) -> None:
-        self.record = first
-        self.run = run
-        self.target = target
-        self.progress = progress
-        self.stop = stop
-        # Where the record is kept for other machines.
-        self.bucket = bucket
-        # The ids of the instances of the run, as they are launched.
-        self.launched: list[str] = []
-        # What the clean-up leaves alone: the build instance of `--on-error keep`, its groups.
-        self.kept: tuple[str, ...] = ()
-        # Whether the record still has the recipe of a row in the place of the image's own.
-        self.recipe_unread = False
-        # Whether Packer was killed: what it was asking EC2 for may appear after the clean-up.
-        self.cut_short = False
+    record: Record
+    run: Run
+    target: Target
+    progress: Progress
+    stop: Stop
+    # Where the record is kept for other machines.
+    bucket: RecordsBucket | None = None
+    # The ids of the instances of the run, as they are launched.
+    launched: list[str] = field(default_factory=list)
+    # What the clean-up leaves alone: the build instance of `--on-error keep`, its groups.
+    kept: tuple[str, ...] = ()
+    # Whether the record still has the recipe of a row in the place of the image's own.
+    recipe_unread: bool = False
+    # Whether Packer was killed: what it was asking EC2 for may appear after the clean-up.
+    cut_short: bool = False
 
     def note(self, **facts: Any) -> None:
         """Note facts of the record, by its fields."""
@@ -84,7 +75,7 @@ class Draft:
             return
         self.note(finished=now(), seconds=dict(self.progress.seconds))
         recording.write_record(self.run, self.record)
-        report.write_report(self.run.folder / "report.html", self.record, self._before)
+        report.write_report(self.run.folder / "report.html", self.record)
 
     def end(self) -> None:
         """Write the record as it stays, here and where other machines find it.
@@ -99,30 +90,30 @@ class Draft:
             except KilnError as error:
                 self.progress.say(str(error))
 
-    @functools.cached_property
-    def _before(self) -> Record | None:
-        """The row's build before this one, of which this folder has a record."""
-        return records.build_before(self.record) if self.record.kind == "build" else None
-
 
 @contextlib.contextmanager
 def recorded(
     name: str,
-    first: Record,
+    recipe: Recipe,
     target: Target,
     progress: Progress,
     stop: Stop,
     bucket: RecordsBucket | None,
     *,
     delete_ami_on_failure: bool,
+    **facts: Any,
 ) -> Iterator[Draft]:
-    """A run of a recipe, by its name: begun, watched, cleaned up and recorded however the block
-    ends.
-
-    `first` is what is known before; its run, folder and start are filled in.
-    """
+    """A run, in the folder of a recipe's name: begun, watched, cleaned up and recorded however the
+    block ends. `facts` of the record are known before."""
     with runs.started(name, target) as run, runs.watching(run.id, target, stop):
-        first = replace(first, run_id=run.id, folder=str(run.folder), started=now())
+        first = Record(
+            run_id=run.id,
+            recipe=recipe,
+            folder=str(run.folder),
+            started=now(),
+            git_commit=runs.git_commit(),
+            **{**target.record_fields(recipe.arch), **facts},
+        )
         draft = Draft(first, run, target, progress, stop, bucket)
         with cleaned_up(draft, delete_ami_on_failure=delete_ami_on_failure):
             yield draft

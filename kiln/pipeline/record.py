@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
-from kiln.cloud.capacity import Try
+from kiln.cloud.network import Try
 from kiln.cloud.runs import Run
 from kiln.cloud.target import ParentAmi
 from kiln.pipeline.checks import Checks
@@ -165,10 +165,8 @@ def document(path: Path) -> dict[str, Any]:
     """The JSON mapping in a file."""
     try:
         return mapping(path.read_bytes(), str(path))
-    except FileNotFoundError:
-        raise KilnError(f"{path}: no such file") from None
     except OSError as error:
-        raise KilnError(f"{path}: not a JSON record: {error.strerror}") from None
+        raise KilnError(f"{path}: {error.strerror}") from None
 
 
 def mapping(text: bytes, path: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ they had been made here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ RUNNING_MACHINES = "running-machines"
 _FOLDER, _NAME = "runs", "record.json"
 # Of a row: what was built before concerns nobody.
 _NEWEST = 20
-# In search of an AMI's id, or of the build before another one.
+# In search of an AMI's id.
 _SEARCHED = 200
 # Bytes. The record of an image with all its packages has less than one million.
 _LARGEST = 8_000_000
@@ -69,11 +69,9 @@ def _names(record: Record) -> set[str | None]:
 
 def of_ami(ami_id: str) -> Record | None:
     """The record of the build that made an AMI; None if it was not built in this checkout."""
-    for folder in sorted(build_dir().glob("*")):
-        for record in all_of(folder.name):
-            if record.kind == "build" and ami_id in _names(record):
-                return record
-    return None
+    every = (record for folder in sorted(build_dir().glob("*")) for record in all_of(folder.name))
+    builds = (record for record in every if record.kind == "build")
+    return next((record for record in builds if ami_id in _names(record)), None)
 
 
 def all_of(recipe: str, unread: list[KilnError] | None = None) -> list[Record]:
@@ -90,21 +88,6 @@ def _read(paths: Sequence[Path], unread: list[KilnError] | None = None) -> list[
             if unread is not None:
                 unread.append(error)
     return records
-
-
-def build_before(this: Record) -> Record | None:
-    """The newest earlier build of the same line on the same target that has a version-info.
-
-    A recipe's name has its versions, so the build before may have another name.
-    """
-    paths = [path for path in build_dir().glob(f"*/*/{_NAME}") if path.parent.name < this.run_id]
-    paths.sort(key=lambda path: path.parent.name, reverse=True)
-    wanted = ("build", this.target, this.recipe.line)
-    for path in paths[:_SEARCHED]:
-        for other in _read([path]):
-            if (other.kind, other.target, other.recipe.line) == wanted and other.versions:
-                return other
-    return None
 
 
 Refused = Callable[[str], None]
@@ -150,12 +133,10 @@ class RecordsBucket:
                 for entry in page.get("Contents", [])
             ]
         kept = [
-            (parts[1], parts[2])
-            for parts in keys
-            if len(parts) == 4
-            and parts[3] == _NAME
-            and vocabulary.RECIPE_NAME.fits(parts[1])
-            and vocabulary.RUN_ID.fits(parts[2])
+            (row, run_id)
+            for _, row, run_id, name in (parts for parts in keys if len(parts) == 4)
+            if (name, vocabulary.RECIPE_NAME.fits(row), vocabulary.RUN_ID.fits(run_id))
+            == (_NAME, True, True)
         ]
         return sorted(kept, key=lambda kept_run: kept_run[1], reverse=True)
 
@@ -174,13 +155,6 @@ class RecordsBucket:
         for row in rows:
             self.fetch([kept_run for kept_run in kept if kept_run[0] == row][:each], refused)
 
-    def fetch_runs(self, runs: Mapping[str, str], refused: Refused) -> None:
-        """Fetch the records of these runs (row → run id) that the bucket has.
-
-        One request for each, whatever else is there.
-        """
-        self.fetch(list(runs.items()), refused)
-
     def fetch_named(self, name: str, refused: Refused) -> None:
         """Fetch what may be the record of this name: a run's id, a row, an AMI's id."""
         if vocabulary.AMI_ID.fits(name):
@@ -188,7 +162,8 @@ class RecordsBucket:
             for first in range(0, len(kept), _AT_ONCE):
                 batch = kept[first : first + _AT_ONCE]
                 self.fetch(batch, refused)
-                if any(name in _names(record) for run in batch for record in _here(*run)):
+                here = _read([_run(*run).record for run in batch])
+                if any(name in _names(record) for record in here):
                     return
         elif vocabulary.RUN_ID.fits(name):
             self.fetch([kept_run for kept_run in self.runs() if kept_run[1] == name], refused)
@@ -239,29 +214,19 @@ def _run(row: str, run_id: str) -> Run:
     return Run(run_id, row, build_dir() / row / run_id)
 
 
-def _here(row: str, run_id: str) -> list[Record]:
-    """The record of a run in the build folder, if it is there."""
-    return _read([_run(row, run_id).record])
-
-
 def bucket_at(bucket: str | None, target: Target) -> RecordsBucket | None:
     """The bucket that the settings name, as the target has it; None without one.
 
     A target that bills nothing (the lab) has only the buckets that somebody made in it, and builds
     there without one as well.
     """
+    from botocore.exceptions import BotoCoreError, ClientError
+
     if bucket is None:
         return None
-    if not target.bills and (target.hooks.gone() or not _exists(bucket, target)):
-        return None
+    if not target.bills:
+        try:
+            aws.s3(target).head_bucket(Bucket=bucket)
+        except (BotoCoreError, ClientError, KilnError):
+            return None
     return RecordsBucket(bucket, target)
-
-
-def _exists(bucket: str, target: Target) -> bool:
-    from botocore.exceptions import ClientError
-
-    try:
-        aws.s3(target).head_bucket(Bucket=bucket)
-    except ClientError:
-        return False
-    return True

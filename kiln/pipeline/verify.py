@@ -1,23 +1,27 @@
 """Decides whether an AMI is verified: boots a fresh instance, runs the checks, tags the AMI.
 
 `judge` does it for a build as for `verify --ami`, which first finds the recipe that the AMI was
-baked from.
+baked from. `verify --instance` and `--host` run the checks on a machine that runs already, as it
+says it is: nothing is launched, changed or tagged.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pydantic import ValidationError
 
-from kiln import components
+from kiln import components, facts
 from kiln.base import needs, vocabulary
 from kiln.base.account import Account
 from kiln.base.errors import KilnError, operation_failed
-from kiln.base.processes import Stop, on_signals
+from kiln.base.paths import build_dir
+from kiln.base.processes import Stop, StoppedError, on_signals
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
 from kiln.base.tags import (
@@ -31,43 +35,52 @@ from kiln.base.tags import (
     VERIFIED,
     TaggedVerdict,
 )
+from kiln.base.vocabulary import now
 from kiln.cloud import aws, runs
 from kiln.cloud.images import Image, require_image
-from kiln.cloud.instance import Boot, Machine, booted, ssh_timeout
+from kiln.cloud.instance import Boot, Machine, booted, connected, ssh_timeout
 from kiln.cloud.network import Access, make_access
+from kiln.cloud.runs import Run
+from kiln.cloud.session import reason_in
 from kiln.cloud.target import OwnKernel, ParentAmi, Target
 from kiln.matrix import load
 from kiln.matrix.flags import NOTHING, overridden, records_bucket
 from kiln.packer.render import recipe_digest
-from kiln.pipeline import checks, records
+from kiln.pipeline import checks, records, report
 from kiln.pipeline.draft import Draft, recorded
-from kiln.pipeline.record import Record
-from kiln.pipeline.records import RecordsBucket, bucket_at
+from kiln.pipeline.record import Record, Status, write_record
+from kiln.pipeline.records import RUNNING_MACHINES, bucket_at
 
+_HOST = re.compile(r"(?P<user>[a-z_][a-z0-9_-]*)@(?P<address>[A-Za-z0-9][A-Za-z0-9.:-]*)")
+_ASK_TYPE = (
+    "t=$(curl -sf -m 5 -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' "
+    'http://169.254.169.254/latest/api/token) && curl -sf -m 5 -H "X-aws-ec2-metadata-token: $t" '
+    "http://169.254.169.254/latest/meta-data/instance-type"
+)
+_UNKNOWN = "unknown"
 ON_THE_IMAGE = "/etc/kiln/recipe.json on the image"
 
 
 def judge(
     draft: Draft,
     access: Access,
-    ami_id: str,
-    *,
-    user: str,
     account: Account,
+    *,
     own_kernel: OwnKernel | None = None,
     keyword: str | None = None,
 ) -> None:
-    """Boot the AMI, run its checks, tag it; notes `checks`, `versions`, `status` in the draft.
+    """Boot the draft's AMI, run its checks, tag it; notes `checks`, `versions`, `status`.
 
     With `keyword`, pytest's -k, only a part is checked; that is not a verdict, and the AMI's tag
     stays as it is. With `own_kernel` the instance boots the AMI's own kernel, whatever the target's
     other instances do.
     """
     progress, target, stop = draft.progress, draft.target, draft.stop
+    ami_id = str(draft.record.ami_id)
     boot = Boot(
         ami_id,
         str(draft.record.verify_instance_type),
-        user,
+        draft.record.recipe.distro.ssh_user,
         draft.run.id,
         draft.run.folder,
         access,
@@ -79,10 +92,9 @@ def judge(
         if own_kernel:
             with progress.stage("disk of the AMI") as stage:
                 disk = target.hooks.own_kernel(ami_id, draft.record.recipe, own_kernel)
-                own = until_checked.enter_context(disk)
-                stage.note = own.how
-            boot = replace(boot, tags=own.tags)
-            draft.note(own_kernel=own.how)
+                own_tags, stage.note = until_checked.enter_context(disk)
+            boot = replace(boot, tags=own_tags)
+            draft.note(own_kernel=stage.note)
         with progress.stage("boot the AMI") as stage:
             machine = until_checked.enter_context(booted(boot, target, stage, progress.say, stop))
             stage.note = f"{machine.instance_id} ({boot.instance_type})"
@@ -169,40 +181,32 @@ def require_components(recipe: Recipe, image: str) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Baked:
-    """The recipe that an AMI is checked against, and the one whose arch, user and instance type it
-    is booted with.
-
-    `recipe` None means that it is to be read from the image (`ON_THE_IMAGE`), because neither a
-    record nor a row of the matrix has it.
-    """
-
-    name: str
-    booted_as: Recipe
-    recipe: Recipe | None
-    recipe_from: str
-
-
-def baked(ami_id: str, tags: Mapping[str, str], recipes: Sequence[Recipe]) -> Baked:
-    """What its tags, the records and the matrix say about an AMI before it is booted.
+def known_recipe(
+    ami_id: str, tags: Mapping[str, str], recipes: Sequence[Recipe]
+) -> tuple[Recipe, str]:
+    """The recipe that an AMI is checked against, and where it was found.
 
     A row of the same name counts only if it still has the digest of the AMI's tag: a row that has
-    changed since describes another AMI.
+    changed since describes another AMI. Where the recipe is to be read from the image
+    (`ON_THE_IMAGE`), it is that of a row whose arch, user and instance type boot the AMI.
     """
-    name = tags.get(RECIPE)
+    if built := records.of_ami(ami_id):
+        return built.recipe, f"the record of run {built.run_id}"
+    row = next((recipe for recipe in recipes if recipe.name == tags[RECIPE]), None)
+    if row and recipe_digest(row) == tags.get(RECIPE_DIGEST):
+        return row, f"{row.row.file}, by the tagged digest"
+    return row or _same_kind(ami_id, tags, recipes), ON_THE_IMAGE
+
+
+def _require_name(image: Image) -> str:
+    """The name of the recipe that an AMI was built from, by its tag."""
+    name = image.tags.get(RECIPE)
     if not name:
         raise KilnError(
-            f"{ami_id} has no tag {RECIPE}",
+            f"{image.ami_id} has no tag {RECIPE}",
             hint="only AMIs that AMI Kiln built can be verified; see ./invoke list",
         )
-    vocabulary.RECIPE_NAME.required(name, f"{ami_id}: its tag {RECIPE}")
-    if built := records.of_ami(ami_id):
-        return Baked(name, built.recipe, built.recipe, f"the record of run {built.run_id}")
-    row = next((recipe for recipe in recipes if recipe.name == name), None)
-    if row and recipe_digest(row) == tags.get(RECIPE_DIGEST):
-        return Baked(name, row, row, f"{row.row.file}, by the tagged digest")
-    return Baked(name, row or _same_kind(ami_id, tags, recipes), None, ON_THE_IMAGE)
+    return str(vocabulary.RECIPE_NAME.required(name, f"{image.ami_id}: its tag {RECIPE}"))
 
 
 def _same_kind(ami_id: str, tags: Mapping[str, str], recipes: Sequence[Recipe]) -> Recipe:
@@ -243,79 +247,53 @@ def verify_by_id(
             [], progress, install=install, own_kernel=own_kernel is not None, ami_id=ami_id
         )
         image = require_image(target, ami_id)
-        bucket = _bucket(image.tags.get(RECIPE, ""), aws_flags, target)
+        name = _require_name(image)
+        account = load.load_account(name)
+        bucket = bucket_at(records_bucket(account, aws_flags), target)
         if bucket:
-            bucket.fetch_row(image.tags[RECIPE], progress.say)
-        known = baked(ami_id, image.tags, load.load_recipes())
-        progress.say(f"checked against: {known.recipe_from}")
-        if known.recipe:
-            require_components(known.recipe, ami_id)
+            bucket.fetch_row(name, progress.say)
+        recipe, source = known_recipe(ami_id, image.tags, load.load_recipes())
+        progress.say(f"checked against: {source}")
+        if source != ON_THE_IMAGE:
+            require_components(recipe, ami_id)
         elif own_kernel:
             raise KilnError(
                 f"{ami_id} cannot boot its own kernel: neither a record of its build nor a row of "
                 "the matrix says what is on it"
             )
-        account = overridden(load.load_account(known.name), aws_flags, known.booted_as.arch)
+        account = overridden(account, aws_flags, recipe.arch)
         for line in account.shown():
             progress.say(f"aws: {line}")
-        kind = instance_type or known.booted_as.verify_instance_type
+        kind = instance_type or recipe.verify_instance_type
         if target.bills:
             progress.say(f"will launch: {kind} in {target.region} for {ami_id}")
             target = target.identified()
         runs.clean_dead_runs(target, progress)
-        stop = Stop()
+        stop, parent = Stop(), image.tags.get(SOURCE_AMI)
         with on_signals(stop):
-            first = _first_facts(image, known, kind, target)
             with recorded(
-                known.name,
-                first,
+                name,
+                recipe,
                 target,
                 progress,
                 stop.of_run(),
                 bucket,
                 delete_ami_on_failure=False,
+                kind="verify",
+                status="unverified",
+                vendors=None,
+                recipe_from=source,
+                recipe_digest=image.tags.get(RECIPE_DIGEST),
+                input_digest=image.tags.get(INPUT_DIGEST),
+                ami_id=ami_id,
+                source_ami=ParentAmi(parent, "", "", f"tag {SOURCE_AMI}") if parent else None,
+                verify_instance_type=kind,
             ) as draft:
-                draft.recipe_unread = known.recipe is None
+                draft.recipe_unread = source == ON_THE_IMAGE
                 with progress.stage("key pair, security group"):
                     access = make_access(draft.run, target, account)
-                judge(
-                    draft,
-                    access,
-                    ami_id,
-                    user=known.booted_as.distro.ssh_user,
-                    account=account,
-                    own_kernel=own_kernel,
-                    keyword=keyword,
-                )
+                judge(draft, access, account, own_kernel=own_kernel, keyword=keyword)
             return draft.record
-
-
-def _bucket(row: str, aws_flags: Mapping[str, str], target: Target) -> RecordsBucket | None:
-    """Where records of a row are shared; None if nowhere, or if `row` is not a row's name."""
-    if not vocabulary.RECIPE_NAME.fits(row):
-        return None
-    return bucket_at(records_bucket(load.load_account(row), aws_flags), target)
-
-
-def _first_facts(image: Image, known: Baked, instance_type: str, target: Target) -> Record:
-    """What a record says before its run."""
-    parent = image.tags.get(SOURCE_AMI)
-    return Record(
-        run_id="",
-        kind="verify",
-        status="unverified",
-        recipe=known.recipe or known.booted_as,
-        recipe_from=known.recipe_from,
-        recipe_digest=image.tags.get(RECIPE_DIGEST),
-        input_digest=image.tags.get(INPUT_DIGEST),
-        **{**target.record_fields(known.booted_as.arch), "vendors": None},
-        ami_id=image.ami_id,
-        source_ami=ParentAmi(parent, "", "", f"tag {SOURCE_AMI}") if parent else None,
-        verify_instance_type=instance_type,
-        git_commit=runs.git_commit(),
-        started="",
-        folder="",
-    )
 
 
 def smoke_test(*, install: bool) -> Callable[[Target, str], None]:
@@ -331,3 +309,169 @@ def smoke_test(*, install: bool) -> Callable[[Target, str], None]:
             )
 
     return boot
+
+
+# A machine that runs already
+
+
+@dataclass(frozen=True)
+class Running:
+    """A machine that runs: where ssh finds it, and what EC2 says of it."""
+
+    name: str
+    user: str
+    address: str
+    instance_type: str = ""
+    ami_id: str | None = None
+
+
+def at_host(host: str) -> Running:
+    """The machine of `user@address`."""
+    match = _HOST.fullmatch(host)
+    if match is None:
+        raise KilnError(f"--host {vocabulary.shown(host)} is not user@address")
+    return Running(host, match["user"], match["address"])
+
+
+def at_instance(instance_id: str, target: Target) -> Running:
+    """The machine of an instance id, as EC2 describes it."""
+    vocabulary.INSTANCE_ID.required(instance_id, "--instance")
+    with aws.explained(f"{instance_id} could not be looked up in {target.region}"):
+        answer = aws.ec2(target).describe_instances(InstanceIds=[instance_id])
+    instance = answer["Reservations"][0]["Instances"][0]
+    state = instance["State"]["Name"]
+    if state != "running":
+        raise operation_failed(f"{instance_id} is {state}: only a running instance can be checked")
+    ami_id = str(instance["ImageId"])
+    distro = require_image(target, ami_id).tags.get(DISTRO)
+    if not distro:
+        raise KilnError(
+            f"{instance_id} runs {ami_id}, which has no tag {DISTRO}: its user name is not known",
+            hint="name it: --host user@address",
+        )
+    return Running(
+        instance_id,
+        str(facts.distro(distro)["ssh_user"]),
+        str(instance.get("PublicIpAddress") or instance["PrivateIpAddress"]),
+        str(instance["InstanceType"]),
+        ami_id,
+    )
+
+
+def verify_running(
+    running: Running,
+    target: Target,
+    progress: Progress,
+    *,
+    kind_of_machine: Callable[[Machine], str],
+    key: str | None,
+    keyword: str | None,
+    exercise: bool,
+    install: bool,
+) -> Record:
+    """Run the checks on a machine; its record and report are kept as those of `verify --ami`.
+
+    `kind_of_machine` says in what kind of target a machine runs: `target` is only where EC2 was
+    asked. `key` is the file of a private key; without it ssh uses what it is configured to use.
+    `keyword` is pytest's -k: such a run has looked at a part only, and verifies nothing.
+    """
+    if key and not Path(key).is_file():
+        raise KilnError(f"--key {key}: no such file")
+    checks.require_match(keyword)
+    needs.ensure("ssh", install=install, say=progress.say)
+    run_id = runs.new_id()
+    started, stop = now(), Stop()
+    folder = build_dir() / RUNNING_MACHINES / run_id
+    with (
+        _interruptible(stop, running, exercise=exercise),
+        reached(running, run_id, folder, key) as machine,
+    ):
+        _require_ssh(machine, running)
+        recipe = recipe_on(machine, running.name)
+        # Not among the row's runs: what became of one machine says nothing about the row.
+        run = Run(run_id, recipe.name, folder)
+        run.folder.mkdir(parents=True)
+        kind = running.instance_type or _instance_type(machine)
+        progress.say(f"{running.name} says it is {recipe.name}, on {kind}")
+        if kind == _UNKNOWN:
+            progress.say("its instance type is not known: checks of its GPUs are skipped")
+        if not exercise:
+            progress.say("checks that act on it (a test Xid, NCCL) run only with --exercise")
+        where = kind_of_machine(machine)
+        with progress.stage("checks") as stage:
+            expected = checks.expectations(recipe, kind, where, exercise=exercise)
+            done = checks.run_checks(
+                machine, expected, run.folder, stop=stop, on_line=stage.line, keyword=keyword
+            )
+            stage.note = str(done)
+        versions = machine.read_json("/etc/kiln/version-info.json")
+    whole: Status = "verified" if keyword is None else "unverified"
+    record = Record(
+        run_id=run_id,
+        kind="verify",
+        status=whole if done.succeeded else "failed",
+        recipe=recipe,
+        recipe_from=f"/etc/kiln/recipe.json on {running.name}",
+        target=where,
+        image_note=f"the running machine {running.name}",
+        region=target.region,
+        ami_id=running.ami_id,
+        verify_instance_type=None if kind == _UNKNOWN else kind,
+        git_commit=runs.git_commit(),
+        started=started,
+        finished=now(),
+        folder=str(run.folder),
+        seconds=dict(progress.seconds),
+        checks=done,
+        versions=versions,
+    )
+    write_record(run, record)
+    report.write_report(run.folder / "report.html", record)
+    return record
+
+
+@contextmanager
+def reached(running: Running, run_id: str, folder: Path, key: str | None) -> Iterator[Machine]:
+    """A machine that runs, with the user's own settings of ssh below ours."""
+    file = Path(key) if key else None
+    where = (running.name, running.address, running.user)
+    with connected(*where, run_id, folder, file) as machine:
+        known = machine.ssh_config.with_name("known_hosts")
+        with machine.ssh_config.open("a") as config:
+            config.write(
+                f"  UserKnownHostsFile {known} ~/.ssh/known_hosts\n"
+                "Include ~/.ssh/config\n"
+                # Unless the user's settings say otherwise (the first value counts), a key that is
+                # new is kept for this run; one that differs from the known one is refused.
+                "Host *\n  StrictHostKeyChecking accept-new\n"
+            )
+        yield machine
+
+
+@contextmanager
+def _interruptible(stop: Stop, running: Running, *, exercise: bool) -> Iterator[None]:
+    """Ctrl-C ends the checks, and is a message: there is nothing to remove."""
+    words = "stopping the checks"
+    with on_signals(stop, words, words):
+        try:
+            yield
+        except StoppedError:
+            hint = "it runs on"
+            if exercise:
+                hint += "; a check that had begun may have left a test Xid in its log"
+            raise operation_failed(f"{running.name}: interrupted", hint=hint) from None
+
+
+def _require_ssh(machine: Machine, running: Running) -> None:
+    code, _, error = machine.ssh("true")
+    if code != 0:
+        raise operation_failed(
+            f"{running.user}@{running.address} cannot be reached over SSH: {reason_in(error)}",
+            hint="try it by hand; --key FILE names a private key",
+        )
+
+
+def _instance_type(machine: Machine) -> str:
+    """What the machine's instance metadata says; `unknown` without an answer."""
+    _, text, _ = machine.ssh(_ASK_TYPE)
+    return text.strip() if vocabulary.INSTANCE_TYPE.fits(text.strip()) else _UNKNOWN

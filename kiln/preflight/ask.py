@@ -53,7 +53,7 @@ class File:
 
 @dataclass(frozen=True)
 class Install:
-    """Packages that must fit together on one machine, and the DNF module stream enabled first."""
+    """Packages that must fit together on one machine; dnf enables the module `stream` first."""
 
     packages: tuple[WantedPackage, ...]
     stream: str = ""
@@ -81,7 +81,7 @@ def demand(recipe: Recipe) -> Demand:
         recipe=recipe,
         files=tuple(file for step in steps for file in _files(step)),
         repositories=package_repositories.row_repositories(recipe, steps),
-        installs=tuple(_installs(steps, rpm=recipe.distro.family == "al")),
+        installs=tuple(_installs(steps)),
     )
 
 
@@ -92,9 +92,9 @@ def _files(step: Step) -> Iterator[File]:
         yield File(step.name, download.url, sha256)
 
 
-def _installs(steps: Sequence[Step], *, rpm: bool) -> Iterator[Install]:
+def _installs(steps: Sequence[Step]) -> Iterator[Install]:
     variables = {name: value for step in steps for name, value in step.env.items()}
-    from_module = rpm and variables.get("NVIDIA_DRIVER_SOURCE") == "repo"
+    from_repository = variables.get("NVIDIA_DRIVER_SOURCE") == "repo"
     for apart, stream in ((False, "NVIDIA_DRIVER_STREAM"), (True, "NVIDIA_OTHER_STREAM")):
         packages = dict.fromkeys(
             package
@@ -103,7 +103,7 @@ def _installs(steps: Sequence[Step], *, rpm: bool) -> Iterator[Install]:
             if (variable in _APART) is apart
             for package in named
         )
-        branch = variables.get(stream, "") if from_module else ""
+        branch = variables.get(stream, "") if from_repository else ""
         if packages or not apart:
             yield Install(tuple(packages), f"nvidia-driver:{branch}" if branch else "")
 

@@ -74,13 +74,13 @@ def codebuild_text() -> str:
         build_policy=_in_any_partition(iam.policy()),
         plan_policy=_without("plan", "RunBatches", "SendReports"),
         catalogue_policy=_without("catalogue", "WriteTheSite"),
-        publish_policy=_in_any_partition(iam.publishing_policy("publish")),
+        publish_policy=_in_any_partition(iam.policy("publish")),
     )
 
 
 def _without(role: str, *sids: str) -> str:
     """Return the policy of a role without what the template narrows to its own resources."""
-    document = iam.publishing_policy(role)
+    document = iam.policy(role)
     kept = [statement for statement in document["Statement"] if statement["Sid"] not in sids]
     return _in_any_partition({**document, "Statement": kept})
 

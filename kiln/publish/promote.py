@@ -27,7 +27,7 @@ from kiln.publish.regions import Say, answering, in_regions
 # AMI up, and if it does not find it, it leaves the parameter as it was.
 # https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_PutParameter.html (DataType)
 _READS = 30
-_TEMPLATE_VERSIONS = "LaunchTemplateVersions"
+_VERSIONS = "LaunchTemplateVersions"
 
 
 @dataclass(frozen=True)
@@ -167,9 +167,8 @@ def _follow(target: Target, release: Release, templates: Sequence[LaunchTemplate
     """Let the templates of the release's channel launch its image of the target's region by
     default; yield the names and versions of those that were changed."""
     for template in templates:
-        if template.channel == release.channel and target.region in (
-            template.regions or (target.region,)
-        ):
+        here = not template.regions or target.region in template.regions
+        if template.channel == release.channel and here:
             what = f"the launch template {template.name} could not follow in {target.region}"
             with aws.explained(what):
                 version = _default_version(target, release, template.name)
@@ -183,9 +182,9 @@ def _default_version(target: Target, release: Release, name: str) -> int:
     A version with that image is used again, so that a rollback restores the former default.
     """
     ec2, image_id = aws.ec2(target), release.images[target.region]
-    every = {"LaunchTemplateName": name}
-    found = aws.paginated(ec2, "describe_launch_template_versions", _TEMPLATE_VERSIONS, **every)
-    versions = list(found)
+    versions = list(
+        aws.paginated(ec2, "describe_launch_template_versions", _VERSIONS, LaunchTemplateName=name)
+    )
     default = next(version for version in versions if version["DefaultVersion"])
     # With any other version, settings that the owner has changed since would be lost.
     wanted = {**default["LaunchTemplateData"], "ImageId": image_id}

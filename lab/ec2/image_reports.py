@@ -1,6 +1,5 @@
-"""Who uses an AMI: references, usage reports, ancestry.
+"""Who uses an AMI: usage reports.
 
-https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-ami-references.html
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/your-ec2-ami-usage.html
 """
 
@@ -13,35 +12,17 @@ from typing import Any
 
 from moto.core.utils import utcnow
 
-from lab.ec2 import account, images
+from lab.ec2 import images
 from lab.ec2.calls import Request, call, error
 
 # Reports end 30 days after they are made.
 _LASTS = timedelta(days=30)
-_KINDS = ("ec2:Instance", "ec2:LaunchTemplate", "ssm:Parameter")
-_ELSEWHERE = ("imagebuilder:ImageRecipe", "imagebuilder:ContainerRecipe")
+_KINDS = ("ec2:Instance", "ec2:LaunchTemplate")
 
 
-@call("DescribeImageReferences")
-def _references(request: Request) -> dict[str, Any]:
-    parameters = request.parameters
-    wanted = parameters["ImageIds"]
-    named = [kind.get("ResourceType") for kind in parameters.get("ResourceTypes") or []]
-    if bool(named) == bool(parameters.get("IncludeAllResourceTypes")):
-        raise error(
-            "InvalidParameterCombination",
-            "Give either includeAllResourceTypes or resourceTypes, and not both",
-        )
-    unknown = set(named) - {*_KINDS, *_ELSEWHERE}
-    if unknown:
-        raise error("InvalidParameterValue", f"Unknown resource types: {sorted(map(str, unknown))}")
-    references = [
-        {"ImageId": image_id, "ResourceType": kind, "Arn": arn}
-        for image_id in wanted
-        for kind in (named or _KINDS)
-        for arn in _users(request, image_id, str(kind))
-    ]
-    return {"ImageReferences": references}
+def _reports_of(backend: Any) -> dict[str, dict[str, Any]]:
+    reports: dict[str, dict[str, Any]] = backend.__dict__.setdefault("kiln_reports", {})
+    return reports
 
 
 def _users(request: Request, image_id: str, kind: str) -> Iterator[str]:
@@ -57,16 +38,6 @@ def _users(request: Request, image_id: str, kind: str) -> Iterator[str]:
             # The reference: the latest 20 versions, when no number is given.
             if any(version.data.get("ImageId") == image_id for version in template.versions[-20:]):
                 yield f"{begin}:launch-template/{template.id}"
-    elif kind == "ssm:Parameter":
-        from moto.ssm.models import ssm_backends
-
-        parameters = ssm_backends[request.account][request.region]._parameters
-        for name in list(parameters):
-            versions = parameters[name]
-            public = name.startswith("/aws/")
-            if not public and versions and versions[-1].value == image_id:
-                begin_ssm = f"arn:aws:ssm:{request.region}:{request.account}"
-                yield f"{begin_ssm}:parameter/{name.lstrip('/')}"
 
 
 @call("CreateImageUsageReport")
@@ -74,7 +45,7 @@ def _create(request: Request) -> dict[str, Any]:
     parameters = request.parameters
     ami = images.own(request.backend, parameters["ImageId"])
     kinds = parameters["ResourceTypes"]
-    unknown = {kind.get("ResourceType") for kind in kinds} - set(_KINDS[:2])
+    unknown = {kind.get("ResourceType") for kind in kinds} - set(_KINDS)
     if unknown:
         raise error("InvalidParameterValue", f"Unknown resource types: {sorted(map(str, unknown))}")
     now = utcnow()
@@ -84,7 +55,7 @@ def _create(request: Request) -> dict[str, Any]:
         for specification in parameters.get("TagSpecifications") or []
         for tag in specification.get("Tags", [])
     ]
-    account.of(request.backend).reports[report] = {
+    _reports_of(request.backend)[report] = {
         "ReportId": report,
         "ImageId": ami.id,
         "ResourceTypes": kinds,
@@ -129,7 +100,7 @@ def _chosen(request: Request) -> list[dict[str, Any]]:
     parameters = request.parameters
     if parameters.get("Filters"):
         raise error("UnsupportedOperation", f"AMI Kiln lab: {request.call} takes no filters")
-    reports = account.of(request.backend).reports
+    reports = _reports_of(request.backend)
     wanted = parameters.get("ReportIds") or []
     for report in wanted:
         _find(request, report)
@@ -142,35 +113,8 @@ def _chosen(request: Request) -> list[dict[str, Any]]:
 
 
 def _find(request: Request, report: str) -> dict[str, Any]:
-    kept = account.of(request.backend).reports.get(report)
+    kept = _reports_of(request.backend).get(report)
     if kept is None:
         # The code is assumed: the reference names none.
         raise error("InvalidImageUsageReportId.NotFound", f"The report '{report}' does not exist")
     return kept
-
-
-@call("DeleteImageUsageReport")
-def _delete(request: Request) -> dict[str, Any]:
-    report = _find(request, request.parameters["ReportId"])
-    del account.of(request.backend).reports[report["ReportId"]]
-    return {"Return": True}
-
-
-@call("GetImageAncestry")
-def _ancestry(request: Request) -> dict[str, Any]:
-    """https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ami-ancestry.html"""
-    entries: list[dict[str, Any]] = []
-    ami = images.find(request.backend, request.parameters["ImageId"])
-    while ami is not None:
-        source = getattr(ami, "source_image_id", None)
-        entries.append(
-            {
-                "ImageId": ami.id,
-                "CreationDate": ami.creation_date,
-                "ImageOwnerAlias": ami.owner_alias or ami.owner_id,
-                "SourceImageId": source,
-                "SourceImageRegion": getattr(ami, "source_image_region", None),
-            }
-        )
-        ami = request.backend.amis.get(source)
-    return {"ImageAncestryEntries": entries}

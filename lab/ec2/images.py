@@ -10,7 +10,7 @@ from typing import Any
 
 from moto.core.utils import utcnow
 
-from lab.ec2 import account, filters
+from lab.ec2 import filters
 from lab.ec2.calls import Request, call, error, missing
 from lab.storage import volume_keys
 
@@ -197,32 +197,19 @@ def _share(backend: Any, ami: Any, add: list[dict[str, str]], remove: list[dict[
             "snapshot.",
         )
     if any(permission.get("Group") == "all" for permission in add):
-        if account.of(backend).images_public != "unblocked":
-            raise error(
-                "OperationNotPermitted",
-                "You cannot publicly share this image: block public access for AMIs is enabled in "
-                "this Region",
-            )
-        if any(device["Ebs"]["Encrypted"] for device in ami.block_device_mappings):
-            raise error(
-                "InvalidParameter", f"Snapshots of {ami.id} are encrypted: it cannot be public"
-            )
+        # As of a new account:
+        # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/block-public-access-to-amis.html
+        raise error(
+            "OperationNotPermitted",
+            "You cannot publicly share this image: block public access for AMIs is enabled in "
+            "this Region",
+        )
     for permission in add:
         if permission not in ami.launch_permissions:
             ami.launch_permissions.append(permission)
     ami.launch_permissions[:] = [
         permission for permission in ami.launch_permissions if permission not in remove
     ]
-
-
-@call("ResetImageAttribute")
-def _reset(request: Request) -> None:
-    ami = own(request.backend, request.parameters["ImageId"])
-    if request.parameters.get("Attribute") != "launchPermission":
-        raise error(
-            "InvalidParameterValue", "The only attribute that can be reset is launchPermission"
-        )
-    ami.launch_permissions.clear()
 
 
 @call("EnableImageDeprecation")
@@ -295,15 +282,6 @@ def _disable(request: Request) -> dict[str, Any]:
         raise error("InvalidAMIID.Unavailable", f"The image ID '{ami.id}' is {ami.state}")
     ami.state = "disabled"
     ami.launch_permissions.clear()
-    return {"Return": True}
-
-
-@call("EnableImage")
-def _enable(request: Request) -> dict[str, Any]:
-    ami = own(request.backend, request.parameters["ImageId"])
-    if ami.state not in ("available", "disabled"):
-        raise error("InvalidAMIID.Unavailable", f"The image ID '{ami.id}' is {ami.state}")
-    ami.state = "available"
     return {"Return": True}
 
 

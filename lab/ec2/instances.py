@@ -20,26 +20,6 @@ _OPTIONS = {
 }
 
 
-@call("ModifyInstanceAttribute", tries=True)
-def _modify(request: Request) -> Any:
-    """moto takes a changed shutdown behavior for an empty list of security groups."""
-    instance = request.backend.get_instance(request.parameters.get("InstanceId"))
-    stopped = {"InstanceType", "UserData", "Kernel", "Ramdisk"} & set(request.parameters)
-    if stopped and instance.state != "stopped":
-        raise error(
-            "IncorrectInstanceState", f"The instance '{instance.id}' is not in the 'stopped' state."
-        )
-    value = (request.parameters.get(_BEHAVIOR) or {}).get("Value")
-    if request.parameters.get("Attribute") == "instanceInitiatedShutdownBehavior":
-        value = request.parameters.get("Value")
-    if value is None:
-        return request.of_moto().result
-    if value not in ("stop", "terminate"):
-        raise error("InvalidParameterValue", f"Value ({value}) for {_BEHAVIOR} is invalid.")
-    instance.instance_initiated_shutdown_behavior = value
-    return None
-
-
 @call("ModifyInstanceMetadataOptions")
 def _modify_metadata(request: Request) -> dict[str, Any]:
     """moto forgets the options that a call does not name.
@@ -76,30 +56,6 @@ def _delete_group(request: Request) -> Any:
         if instance.state != "terminated" and sg.id in {group.id for group in groups}:
             raise error("DependencyViolation", f"resource {sg.id} has a dependent object")
     return request.of_moto().result
-
-
-@call("DescribeVolumeStatus")
-def _volume_status(request: Request) -> dict[str, Any]:
-    """https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeVolumeStatus.html"""
-    backend = request.backend
-    wanted = request.parameters.get("VolumeIds") or []
-    volumes = [backend.get_volume(volume_id) for volume_id in wanted] or backend.describe_volumes()
-    good = [
-        {"Name": "io-enabled", "Status": "passed"},
-        {"Name": "io-performance", "Status": "not-applicable"},
-    ]
-    return {
-        "VolumeStatuses": [
-            {
-                "VolumeId": volume.id,
-                "AvailabilityZone": volume.zone.name,
-                "VolumeStatus": {"Status": "ok", "Details": good},
-                "Actions": [],
-                "Events": [],
-            }
-            for volume in volumes
-        ]
-    }
 
 
 def launch_spot(spot: Any) -> Any:

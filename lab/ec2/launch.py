@@ -19,7 +19,7 @@ from moto.core.responses import ActionResult
 from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
 
-from lab.ec2 import account, capacity_reservations, filters, images, instance_profiles
+from lab.ec2 import capacity_reservations, filters, images, instance_profiles
 from lab.ec2.calls import Request, call, error, is_device, missing
 
 _BY_PARAMETER = "resolve:ssm:"
@@ -88,7 +88,7 @@ def run(
     ami = _may_be_launched(backend, image_id)
     _fits(named, template, ami)
     named["public_address"] = _public(backend, named)
-    named["metadata_options"] = _metadata_options(backend, ami, named["metadata_options"])
+    named["metadata_options"] = _metadata_options(ami, named["metadata_options"])
     named["block_device_mappings"] = _volumes(backend, ami, named)
     if not (named.get("security_group_ids") or any(arguments[2:3]) or named.get("nics")):
         groups = _default_groups(backend, named, template)
@@ -211,27 +211,18 @@ def _fits(named: dict[str, Any], template: dict[str, Any], ami: Any) -> None:
         )
 
 
-def _metadata_options(backend: Any, ami: Any, parameters: dict[str, Any]) -> dict[str, Any]:
-    """The launch's own options, then the account's defaults, then the AMI's.
+def _metadata_options(ami: Any, parameters: dict[str, Any]) -> dict[str, Any]:
+    """The launch's own options, then the AMI's.
 
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-instance-metadata-options.html
     """
-    defaults = dict(account.of(backend).metadata)
-    enforced = defaults.pop("HttpTokensEnforced", "disabled") == "enabled"
     of_image = {}
     if getattr(ami, "imds_support", None) == "v2.0":
         of_image = {"HttpTokens": "required", "HttpPutResponseHopLimit": 2}
     hops = parameters.get("HttpPutResponseHopLimit")
     if hops is not None and not 1 <= int(hops) <= 64:
         raise error("InvalidParameterValue", f"The hop limit must be from 1 to 64, and is {hops}")
-    options = of_image | defaults | parameters
-    if enforced and options.get("HttpTokens", "optional") != "required":
-        raise error(
-            "UnsupportedOperation",
-            "You can't launch instances with IMDSv1 because httpTokensEnforced is enabled for this "
-            "account",
-        )
-    return options
+    return of_image | parameters
 
 
 def _volumes(backend: Any, ami: Any, named: dict[str, Any]) -> list[dict[str, Any]]:

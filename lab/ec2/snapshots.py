@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.ec2 import account
 from lab.ec2.calls import Request, call, error, missing
 from lab.storage import volume_keys
 
@@ -77,12 +76,6 @@ def _modify(request: Request) -> None:
         raise missing("OperationType")
     request.backend.validate_permission_targets([*add, *remove])
     everybody = any(permission.get("Group") == "all" for permission in add)
-    if everybody and account.of(request.backend).snapshots_public != "unblocked":
-        raise error(
-            "OperationNotPermitted",
-            "You cannot publicly share this snapshot: block public access for snapshots is enabled "
-            "in this Region",
-        )
     if everybody and snapshot.encrypted:
         raise error("InvalidParameterValue", "Encrypted snapshots cannot be shared publicly")
     if add and volume_keys.is_awss_own(request.backend, snapshot.kms_key_id):
@@ -107,15 +100,5 @@ def _attribute(request: Request) -> dict[str, Any]:
     if request.parameters.get("Attribute") == "productCodes":
         return {"SnapshotId": snapshot.id, "ProductCodes": []}
     public = [{"Group": group} for group in sorted(snapshot.create_volume_permission_groups)]
-    if account.of(request.backend).snapshots_public == "block-all-sharing":
-        public = []
     users = [{"UserId": user} for user in sorted(snapshot.create_volume_permission_userids)]
     return {"SnapshotId": snapshot.id, "CreateVolumePermissions": public + users}
-
-
-@call("ResetSnapshotAttribute")
-def _reset(request: Request) -> None:
-    snapshot = find(request.backend, request.parameters.get("SnapshotId"))
-    _check_owner(request.backend, snapshot)
-    snapshot.create_volume_permission_groups.clear()
-    snapshot.create_volume_permission_userids.clear()

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from lab.ec2 import account
 from lab.ec2.calls import error
 
 
@@ -35,7 +34,7 @@ def once(call: str, parameters: dict[str, Any], backend: Any, do: Callable[[], A
     if not token:
         return do()
     same = json.dumps({**parameters, "DryRun": None}, sort_keys=True, default=str)
-    tokens = account.of(backend).tokens
+    tokens: dict[Any, Answered] = backend.__dict__.setdefault("kiln_tokens", {})
     before = tokens.setdefault((call, token), Answered())
     with before.lock:
         if before.parameters is None:

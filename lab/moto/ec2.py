@@ -26,7 +26,6 @@ from moto.ec2.utils import (
 )
 
 from lab.ec2 import (
-    account,
     calls,
     consistency,
     consoles,
@@ -49,7 +48,6 @@ from lab.guests.instances import LabInstance
 
 # Their handlers are registered when they are imported.
 HANDLERS = (
-    account,
     consoles,
     image_reports,
     images,

@@ -7,16 +7,23 @@ import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import RootModel
 
 from kiln.base import overlay, yaml_files
+from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.paths import is_compiled
 from kiln.base.recipe import Distro
+from kiln.base.vocabulary import Form
 from lab.packages import deb, model, rpm
 from lab.packages.model import Package
 from lab.shell import run
 
 _FILE = model.HERE / "amazon-linux.yaml"
+_Version = Form(r"^[0-9][A-Za-z0-9.+~_-]*$", "a package's version such as 1.7.1")
+# Distribution → package → version.
+_StandIns = RootModel[dict[str, dict[str, Annotated[str, _Version]]]]
 _INSTALLED_TOO = ("system-release", "amazon-ssm-agent")
 
 
@@ -50,11 +57,22 @@ def amazon_linux(distro_id: str, arch: str, release: str | None = None) -> list[
 
 @cache
 def overlay_stand_ins() -> dict[str, dict[str, str]]:
-    """Distribution → name → version of the stand-ins that overlays add: empty packages.
-
-    Raises KilnError (exit status 2) with file and line for what is not such a list.
-    """
-    return overlay.overlay_stand_ins(list(_catalogue()))
+    """Distribution → name → version of the empty packages that overlays add, in
+    overlay/lab/packages.yaml. A mistake is an error (exit status 2) with file and line."""
+    added: dict[str, dict[str, str]] = {}
+    for path in overlay.own_files("lab/*"):
+        if path.name != "packages.yaml":
+            what = "an overlay has one file for the lab, overlay/lab/packages.yaml"
+            raise overlay.overlay_mistake(path, what)
+        document = yaml_files.load_yaml(path, overlay.shown_path(path))
+        for name, packages in yaml_files.validated(_StandIns, document).root.items():
+            if name not in _catalogue():
+                place = document.key_place((name,))
+                what = "the lab passes on the repositories of all but Amazon Linux"
+                hint = did_you_mean(name, _catalogue())
+                raise KilnError(f"{place}: {name!r}: {what}", hint=hint, place=place)
+            added.setdefault(name, {}).update(packages)
+    return added
 
 
 def dist(distro_id: str) -> str:

@@ -55,6 +55,18 @@ _OF_A_GUEST = (
     "usr/lib/kiln-lab-pci",
     "usr/lib/kiln-lab-sysctl",
 )
+# Certificates that programs trust, and the folder of the administrator's own.
+_TRUST = {
+    "etc/ssl/certs/ca-certificates.crt": "usr/local/share/ca-certificates/kiln-lab.crt",
+    "etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem": "etc/pki/ca-trust/source/anchors/"
+    "kiln-lab.pem",
+}
+# The folders in which something is changed.
+_TOUCHED = (
+    *("etc", "etc/ssh", "etc/ssh/sshd_config.d", "etc/cloud/cloud.cfg.d"),
+    *("var/lib", "var/lib/dbus"),
+    *(str(Path(name).parent) for pair in _TRUST.items() for name in pair),
+)
 
 
 def deb_packages() -> list[str]:
@@ -158,6 +170,16 @@ def _processor(root: Path) -> str:
     return emulation.of(next(root / p for p in _NEEDED["systemd"] if _exists(root, p)))
 
 
+def _require_inside(root: Path, folder: str) -> None:
+    """Refuse files in which a folder is a link that leads out of them, to this machine's."""
+    found = (root / folder).resolve()
+    if not found.is_relative_to(root.resolve()):
+        raise KilnError(
+            f"this root filesystem has a link to {found} in the place of {folder}",
+            hint="an absolute link leads to this machine's files: make it a relative one",
+        )
+
+
 def _exists(root: Path, path: str) -> bool:
     return os.path.lexists(root / path)
 
@@ -184,6 +206,11 @@ def _fetch(distro: str, spec: dict[str, Any], mirror: str, target: Path) -> None
     if not mirror.startswith(("http://", "https://", "file://")):
         raise KilnError(
             f"{mirror!r} is not a URL", hint="give the mirror's URL: https://… or file://…"
+        )
+    if spec["family"] == "al" and mirror.startswith("http://"):
+        raise KilnError(
+            f"{mirror}: packages of Amazon Linux are installed without a look at their signatures",
+            hint="give a mirror by https:// or file://",
         )
     try:
         if spec["family"] == "al":
@@ -217,7 +244,14 @@ def _dnf(release: str, mirror: str, target: Path) -> None:
 
 
 def adapt(distro: str, arch: str, root: Path, real: str) -> None:
-    """Make the few changes that a guest of the lab needs."""
+    """Make the few changes that a guest of the lab needs; runs no program of the files."""
+    folders_of_files = [
+        path.parent.relative_to(distros.FILES / "common")
+        for name in _OF_A_GUEST
+        for path in (distros.FILES / "common" / name).rglob("*")
+    ]
+    for folder in (*_TOUCHED, *dict.fromkeys(map(str, folders_of_files))):
+        _require_inside(root, folder)
     for key in (root / "etc/ssh").glob("ssh_host_*"):
         key.unlink()
     bases.replace(root / "etc/machine-id", "")
@@ -226,17 +260,14 @@ def adapt(distro: str, arch: str, root: Path, real: str) -> None:
     shutil.rmtree(root / "var/lib/cloud", ignore_errors=True)
     bases.replace(root / "etc/cloud/cloud.cfg.d/99_kiln_lab.cfg", _CLOUD_INIT)
     for name in _OF_A_GUEST:
-        source = distros.FILES / "common" / name
-        ignore = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(source, root / name, ignore=ignore, dirs_exist_ok=True)
+        bases.copy_tree(distros.FILES / "common" / name, root / name, {})
+    # The distribution's own tool makes the bundle anew from the anchors, with this one.
     certificate = ca.ensure().certificate.read_text()
-    anchors = root / "etc/pki/ca-trust/source/anchors"
-    if anchors.is_dir():
-        bases.replace(anchors / "kiln-lab.pem", certificate)
-        run("chroot", str(root), "update-ca-trust")
-    else:
-        bases.replace(root / "usr/local/share/ca-certificates/kiln-lab.crt", certificate)
-        run("chroot", str(root), "update-ca-certificates")
+    for bundle, anchor in _TRUST.items():
+        if (root / bundle).is_file():
+            bases.replace(root / anchor, certificate)
+            text = (root / bundle).read_text(encoding="utf-8")
+            bases.replace(root / bundle, f"{text.rstrip()}\n{certificate}")
     # OpenSSH before 8.2 has no Include, and accepts ssh-rsa by default.
     if "sshd_config.d" in (root / "etc/ssh/sshd_config").read_text():
         bases.replace(

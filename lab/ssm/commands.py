@@ -144,8 +144,6 @@ def message(command: Command, invocation: Invocation) -> dict[str, Any]:
     return {
         "Kind": "send",
         "CommandId": command.id,
-        "Document": command.document,
-        "Output": output(command.request),
         "Steps": [
             {
                 "Name": plugin.step.name,
@@ -162,20 +160,6 @@ def message(command: Command, invocation: Invocation) -> dict[str, Any]:
             for plugin in invocation.plugins
         ],
     }
-
-
-def output(request: dict[str, Any]) -> dict[str, str]:
-    """Where the agent is to put what the steps print. An empty LogGroup is the document's own."""
-    answer: dict[str, str] = {}
-    if request.get("OutputS3BucketName"):
-        answer |= {
-            "Bucket": request["OutputS3BucketName"],
-            "Prefix": request.get("OutputS3KeyPrefix", ""),
-        }
-    log = request.get("CloudWatchOutputConfig", {})
-    if log.get("CloudWatchOutputEnabled"):
-        answer["LogGroup"] = log.get("CloudWatchLogGroupName", "")
-    return answer
 
 
 def reply(command: Command, instance_id: str, result: dict[str, Any]) -> None:

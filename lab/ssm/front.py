@@ -19,7 +19,7 @@ from moto.ssm.models import ssm_backends
 
 from lab.access import role_sessions, session_token, wsgi
 from lab.guests.instances import LabInstance
-from lab.ssm import agents, commands, documents, groups, of_aws, shown
+from lab.ssm import agents, commands, documents, of_aws, shown
 from lab.ssm.errors import SsmError
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -182,13 +182,6 @@ class Manager:
         listed = [agents.described(agent) for agent in alive.values()]
         for target in chosen:
             key = str(target["Key"])
-            if key.startswith(groups.PREFIX):
-                listed = [
-                    described
-                    for described in listed
-                    if groups.has(region, target, _tags(described["InstanceId"]))
-                ]
-                continue
             if key != "InstanceIds" and not key.startswith(("tag:", "tag-key")):
                 raise SsmError(
                     "UnsupportedOperation", f"AMI Kiln lab: targets by {key} are not implemented"
@@ -276,10 +269,9 @@ def _read(body: bytes) -> Request:
 
 def _supported(request: Request) -> None:
     """Refuse what would be accepted and not happen."""
-    if request.get("NotificationConfig"):
-        raise SsmError(
-            "UnsupportedOperation", "AMI Kiln lab: NotificationConfig is not implemented"
-        )
+    for name in ("NotificationConfig", "OutputS3BucketName", "CloudWatchOutputConfig"):
+        if request.get(name):
+            raise SsmError("UnsupportedOperation", f"AMI Kiln lab: {name} is not implemented")
 
 
 def _document(region: str, name: str, request: Request) -> documents.Content:

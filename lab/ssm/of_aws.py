@@ -1,8 +1,6 @@
-"""The Command documents of AWS that the lab runs: their parameters as AWS documents them.
+"""The Command document of AWS that the lab runs: its parameters as AWS documents them.
 
 https://docs.aws.amazon.com/systems-manager/latest/userguide/run-command.html
-https://docs.aws.amazon.com/systems-manager/latest/userguide/distributor-working-with-packages-deploy.html
-https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/download-CloudWatch-Agent-on-EC2-Instance-SSM-first.html
 """
 
 from __future__ import annotations
@@ -20,10 +18,6 @@ _SCRIPTS = Path(__file__).with_name("scripts")
 def script(name: str) -> str:
     """A script of this folder."""
     return (_SCRIPTS / name).read_text(encoding="utf-8")
-
-
-def _choice(default: str, *values: str) -> dict[str, Any]:
-    return {"type": "String", "default": default, "allowedValues": list(values)}
 
 
 _RUN_SHELL_SCRIPT: Content = {
@@ -52,73 +46,4 @@ _RUN_SHELL_SCRIPT: Content = {
         }
     ],
 }
-_CONFIGURE_PACKAGE: Content = {
-    "schemaVersion": "2.2",
-    "parameters": {
-        "action": {"type": "String", "allowedValues": ["Install", "Uninstall"]},
-        "installationType": _choice(
-            "Uninstall and reinstall", "Uninstall and reinstall", "In-place update"
-        ),
-        "name": {"type": "String"},
-        "version": {"type": "String", "default": ""},
-        "additionalArguments": {"type": "String", "default": "{}"},
-    },
-    "mainSteps": [
-        {
-            "action": PACKAGE,
-            "name": "configurePackage",
-            "inputs": {
-                "name": "{{ name }}",
-                "action": "{{ action }}",
-                "installationType": "{{ installationType }}",
-                "version": "{{ version }}",
-            },
-        }
-    ],
-}
-# Its steps are called Control… and one runs on each platform, as published answers show.
-_MANAGE_AGENT: Content = {
-    "schemaVersion": "2.2",
-    "parameters": {
-        "action": _choice(
-            "configure",
-            *("configure", "configure (append)", "configure (remove)", "start", "status", "stop"),
-        ),
-        "mode": _choice("ec2", "ec2", "onPremise", "auto"),
-        "optionalConfigurationSource": _choice("ssm", "ssm", "default", "all"),
-        "optionalConfigurationLocation": {
-            "type": "String",
-            "default": "",
-            "allowedPattern": '[a-zA-Z0-9-"~:_@./^(*)!<>?=+]*',
-        },
-        "optionalRestart": _choice("yes", "yes", "no"),
-    },
-    "mainSteps": [
-        {
-            "action": SHELL,
-            "name": "ControlCloudWatchAgentLinux",
-            "precondition": {"StringEquals": ["platformType", "Linux"]},
-            "inputs": {
-                "runCommand": [
-                    "action='{{ action }}'",
-                    "mode='{{ mode }}'",
-                    "source='{{ optionalConfigurationSource }}'",
-                    "location='{{ optionalConfigurationLocation }}'",
-                    "restart='{{ optionalRestart }}'",
-                    script("manage-agent.sh"),
-                ]
-            },
-        },
-        {
-            "action": "aws:runPowerShellScript",
-            "name": "ControlCloudWatchAgentWindows",
-            "precondition": {"StringEquals": ["platformType", "Windows"]},
-            "inputs": {"runCommand": []},
-        },
-    ],
-}
-DOCUMENTS: dict[str, Content] = {
-    "AWS-RunShellScript": _RUN_SHELL_SCRIPT,
-    "AWS-ConfigureAWSPackage": _CONFIGURE_PACKAGE,
-    "AmazonCloudWatch-ManageAgent": _MANAGE_AGENT,
-}
+DOCUMENTS: dict[str, Content] = {"AWS-RunShellScript": _RUN_SHELL_SCRIPT}

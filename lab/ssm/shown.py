@@ -9,10 +9,7 @@ from lab.ssm import commands
 from lab.ssm.commands import Command, Invocation, Plugin
 from lab.ssm.errors import SsmError
 
-_ASKED = (
-    "Comment", "InstanceIds", "Targets", "OutputS3BucketName", "OutputS3KeyPrefix",
-    "NotificationConfig", "CloudWatchOutputConfig",
-)  # fmt: skip
+_ASKED = ("Comment", "InstanceIds", "Targets")
 
 
 def command(of: Command) -> dict[str, Any]:
@@ -44,9 +41,7 @@ def command(of: Command) -> dict[str, Any]:
 
 def invocation(of: Command, on_instance: Invocation, *, details: bool) -> dict[str, Any]:
     """An invocation of ListCommandInvocations."""
-    plugins = (
-        [_plugin(of, on_instance, plugin) for plugin in on_instance.plugins] if details else []
-    )
+    plugins = [_plugin(plugin) for plugin in on_instance.plugins] if details else []
     return {
         "CommandId": of.id,
         "InstanceId": on_instance.instance_id,
@@ -57,14 +52,14 @@ def invocation(of: Command, on_instance: Invocation, *, details: bool) -> dict[s
         "RequestedDateTime": on_instance.requested,
         "Status": on_instance.status,
         "StatusDetails": on_instance.details,
-        "StandardOutputUrl": _url(of, on_instance, None, "stdout"),
-        "StandardErrorUrl": _url(of, on_instance, None, "stderr"),
-        "CloudWatchOutputConfig": _log(of),
+        "StandardOutputUrl": "",
+        "StandardErrorUrl": "",
+        "CloudWatchOutputConfig": {"CloudWatchOutputEnabled": False},
         "CommandPlugins": plugins,
     }
 
 
-def _plugin(of: Command, on_instance: Invocation, plugin: Plugin) -> dict[str, Any]:
+def _plugin(plugin: Plugin) -> dict[str, Any]:
     mark = "\n----------ERROR-------\n" if plugin.err else ""
     times = {"ResponseStartDateTime": plugin.started, "ResponseFinishDateTime": plugin.ended}
     return {
@@ -72,9 +67,9 @@ def _plugin(of: Command, on_instance: Invocation, plugin: Plugin) -> dict[str, A
         "Status": plugin.status,
         "StatusDetails": plugin.details,
         "ResponseCode": plugin.code,
-        "OutputS3BucketName": of.request.get("OutputS3BucketName", ""),
-        "OutputS3KeyPrefix": _prefix(of, on_instance, plugin),
-        "OutputS3Region": of.region if of.request.get("OutputS3BucketName") else "",
+        "OutputS3BucketName": "",
+        "OutputS3KeyPrefix": "",
+        "OutputS3Region": "",
         "Output": commands.cut(f"{plugin.out}{mark}{plugin.err}", commands.LONGEST_PLUGIN_OUTPUT),
         **{name: value for name, value in times.items() if value},
     }
@@ -96,7 +91,7 @@ def result(of: Command, on_instance: Invocation, plugin_name: str | None) -> dic
         "StatusDetails": on_instance.details,
         "StandardOutputUrl": "",
         "StandardErrorUrl": "",
-        "CloudWatchOutputConfig": _log(of),
+        "CloudWatchOutputConfig": {"CloudWatchOutputEnabled": False},
     }
     if not single:
         codes = [plugin.code for plugin in on_instance.plugins if plugin.status != "Success"]
@@ -108,42 +103,12 @@ def result(of: Command, on_instance: Invocation, plugin_name: str | None) -> dic
         "ResponseCode": plugin.code,
         "Status": plugin.status,
         "StatusDetails": plugin.details,
-        "StandardOutputUrl": _url(of, on_instance, plugin, "stdout"),
-        "StandardErrorUrl": _url(of, on_instance, plugin, "stderr"),
         "ExecutionStartDateTime": _iso(plugin.started),
         "ExecutionEndDateTime": _iso(plugin.ended),
         "ExecutionElapsedTime": commands.elapsed(took) if plugin.ended else "",
         "StandardOutputContent": commands.cut(plugin.out, commands.LONGEST_OUTPUT),
         "StandardErrorContent": commands.cut(plugin.err, commands.LONGEST_OUTPUT),
     }
-
-
-def _log(of: Command) -> dict[str, Any]:
-    """Where the output went in CloudWatch Logs."""
-    group = commands.output(of.request).get("LogGroup")
-    if group is None:
-        return {"CloudWatchOutputEnabled": False}
-    name = group or f"/aws/ssm/{of.document}"
-    return {"CloudWatchLogGroupName": name, "CloudWatchOutputEnabled": True}
-
-
-def _prefix(of: Command, on_instance: Invocation, plugin: Plugin | None) -> str:
-    """Where a step's output, or the whole invocation's, is in the bucket."""
-    if not of.request.get("OutputS3BucketName"):
-        return ""
-    parts = [of.request.get("OutputS3KeyPrefix", "").strip("/"), of.id, on_instance.instance_id]
-    parts += [plugin.step.action.replace(":", ""), plugin.step.key] if plugin else []
-    return "/".join(part for part in parts if part)
-
-
-def _url(of: Command, on_instance: Invocation, plugin: Plugin | None, name: str) -> str:
-    bucket = of.request.get("OutputS3BucketName")
-    if not bucket:
-        return ""
-    prefix = _prefix(of, on_instance, plugin)
-    return f"https://s3.{of.region}.amazonaws.com/{bucket}/{prefix}" + (
-        f"/{name}" if plugin else ""
-    )
 
 
 def _iso(seconds: float) -> str:

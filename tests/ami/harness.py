@@ -10,7 +10,7 @@ KILN_EXPECT: {"recipe": Recipe as JSON, "instance_type": str, "target": "aws"|"l
               "exercise": bool, whether checks may act on the machine,
               "reboot": bool, whether to reboot it and check it again,
               "own_kernel": bool, whether the lab boots the image's own kernel,
-              "boot_budget": kiln/facts/knowledge/boot.yaml there and in AWS}
+              "boot_budget": kiln/facts/knowledge/boot.yaml}
 
 A single program on the machine (`collect.py`) collects all facts, so that checks cost nothing.
 A check of what is not part of the image is neither run nor counted: see applies.py.
@@ -35,11 +35,12 @@ HERE = Path(__file__).resolve().parent
 VERSION_INFO = HERE.parent.parent / "provisioners/lib/version_info.py"
 # sshd answers before the boot is complete: services may still be starting. test_boot.py reports
 # what does not finish. systemd 219 (Amazon Linux 2) has no `is-system-running --wait`; elsewhere
-# asking again and again would cost more than it waits for.
+# asking again and again would cost more than it waits for. sshd may also be up before D-Bus, by which
+# systemd answers.
 UNTIL_BOOTED = (
     "timeout 600 sh -c 'systemctl is-system-running --wait >/dev/null 2>&1; "
-    "while case $(systemctl is-system-running) in "
-    "initializing|starting) ;; *) false;; esac; do sleep 0.2; done'"
+    "until case $(systemctl is-system-running 2>/dev/null) in "
+    "running|degraded|maintenance) ;; *) false;; esac; do sleep 0.2; done'"
 )
 UNREACHABLE = 3
 BAD_CALL = 2

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from kiln.base.errors import KilnError
+from lab.mirror import ca
 from lab.rootfs import aptsources, bases, distros, emulation, importer
 
 pytestmark = [
@@ -224,7 +225,40 @@ class TestImport:
         with pytest.raises(KilnError, match="source of the root filesystem"):
             importer.import_rootfs("al2", rootfs, mirror)
 
+    @pytest.mark.parametrize("folder", ["etc/ssh", "etc/systemd/journald.conf.d", "var/lib"])
+    def test_a_link_in_the_files_leads_to_nothing_of_this_machine(
+        self, tmp_path: Path, folder: str
+    ) -> None:
+        here, root = tmp_path / "here", self.for_machine(62, tmp_path / "root")
+        here.mkdir()
+        (here / "ssh_host_rsa_key").write_text("ours")
+        (root / folder).parent.mkdir(parents=True, exist_ok=True)
+        (root / folder).symlink_to(here)
+        with pytest.raises(KilnError, match=f"a link to {here} in the place of {folder}"):
+            importer.import_rootfs("debian12", root, None)
+        assert [path.name for path in here.iterdir()] == ["ssh_host_rsa_key"]
+        assert not list(bases.bases_dir().glob("*debian12*")), "nothing may be left behind"
+
+    def test_no_program_of_the_files_runs_and_the_labs_ca_is_trusted(self, tmp_path: Path) -> None:
+        ran, root = tmp_path / "ran", self.for_machine(62, tmp_path / "root")
+        program = root / "usr/sbin/update-ca-certificates"
+        program.write_text(f"#!/bin/sh\ntouch {ran} /ran\n")
+        program.chmod(0o755)
+        (root / "etc/ssl/certs").mkdir(parents=True)
+        (root / "etc/ssl/certs/ca-certificates.crt").write_text("others\n")
+        (root / "etc/ssh").mkdir()
+        (root / "etc/ssh/sshd_config").touch()
+        base = importer.import_rootfs("debian12", root, None)
+        assert not ran.exists() and not (base / "ran").exists()
+        bundle = (base / "etc/ssl/certs/ca-certificates.crt").read_text()
+        assert bundle == f"others\n{ca.ensure().certificate.read_text()}"
+
+    def test_a_mirror_whose_packages_nobody_checks_is_refused(self) -> None:
+        with pytest.raises(KilnError, match="without a look at their signatures") as raised:
+            importer.import_rootfs("al2023", None, "http://mirror.example/al2023")
+        assert raised.value.exit_status == 2
+
     def test_a_mirror_that_is_not_there_is_the_worlds_failure(self) -> None:
         with pytest.raises(KilnError, match="no al2023 system could be installed") as raised:
-            importer.import_rootfs("al2023", None, "http://127.0.0.1:9/al2023")
+            importer.import_rootfs("al2023", None, "https://127.0.0.1:9/al2023")
         assert raised.value.exit_status == 1

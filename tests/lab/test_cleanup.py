@@ -324,7 +324,7 @@ def test_a_launch_that_ec2_takes_back_is_told_with_ec2s_reason(
     assert done.returncode == 1, done.stderr
     assert done.stderr.count("error: ") == 1
     assert "went to terminated: Client.InternalError: Client error on launch" in done.stderr
-    assert "is alias/nope (kms_key_id) a key in us-east-1" in done.stderr
+    assert "cannot use a volume's key: is kms_key_id" in done.stderr
     assert "Traceback" not in done.stderr
     assert new() == {}
 

@@ -27,8 +27,9 @@ from fleet_guests import (
 from kiln.cloud.target import Target
 from kiln.fleet.document import fleet_bucket, remove_stored
 from kiln.fleet.install import HowToInstall, install_fleet
-from kiln.fleet.machines import find_machines, parse_targets
+from kiln.fleet.machines import find_machines, parse_targets, run_command
 from kiln.telemetry import Telemetry
+from kiln.telemetry.settings import Telemetry
 from lab import control
 from tests.unit import commands
 
@@ -197,3 +198,16 @@ def test_uninstall_brings_everything_back_and_leaves_nothing_in_the_account(
 
 def test_jobs_on_the_instances_go_on(walked: Walked) -> None:
     assert walked.jobs[1] == walked.jobs[0]
+
+
+def test_late_command_is_cancelled_on_the_machine(fleet: Fleet, walked: Walked, lab: Any) -> None:
+    said: list[str] = []
+    shell, late = {"DocumentName": "AWS-RunShellScript"}, {"commands": ["sleep 1234"]}
+    with patch.dict(os.environ, control.environment(lab)):
+        aws = Target("a test", "us-east-1", account="123456789012")
+        (answer,) = run_command(
+            aws, shell, [([fleet.bare.id], late)], patience=3, say=said.append
+        ).values()
+    assert (answer.ok, answer.why) == (False, "Cancelled")
+    assert said == [f"cancels AWS-RunShellScript on {fleet.bare.id}: 3 s are over"]
+    assert did(fleet.bare, "pgrep -cf '[s]leep 1234' || true").strip() == "0"

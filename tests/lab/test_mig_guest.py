@@ -152,6 +152,16 @@ def test_a_gpu_that_cannot_be_reset_costs_one_reboot(machine):
     assert machine.unit("ActiveState", of="kubelet.service") == ["active"]
 
 
+def test_unit_restarted_by_hand_reboots_no_machine(machine):
+    machine.boot()
+    machine.settings(MIG_CONFIG="all-balanced")
+    machine.faults(reset_supported=False)
+    machine.run("systemctl", "restart", "kiln-mig", check=False)
+    assert machine.unit("ActiveState") == ["failed"]
+    assert "reboot the instance" in machine.run("journalctl", "-u", "kiln-mig", "-b")
+    assert machine.boots == 1
+
+
 def test_a_reboot_that_does_not_help_is_not_repeated(machine):
     machine.settings(MIG_CONFIG="all-balanced")
     machine.faults(reset_supported=False)

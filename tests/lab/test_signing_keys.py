@@ -109,6 +109,7 @@ def provision(guest: Guest, component: str, recipe: Recipe, keys: dict[str, str]
     given = {
         **rendered.component_variables(chosen),
         **fingerprints,
+        "KILN_COMPONENT": component,
         "KILN_DIR": "/var/tmp/kiln",
         "KILN_DISTRO": recipe.distro.id,
         "KILN_FAMILY": recipe.distro.family,

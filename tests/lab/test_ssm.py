@@ -191,120 +191,26 @@ def test_an_own_document_runs_the_steps_of_the_platform(ssm, guest) -> None:
         ssm.delete_document(Name=name)
 
 
-def test_output_goes_to_s3_and_logs_and_targets_may_be_a_resource_group(ssm, client, guest) -> None:
-    s3, logs, groups = client("s3"), client("logs"), client("resource-groups")
-    bucket = f"results-{time.time_ns()}"
-    s3.create_bucket(Bucket=bucket)
-    tags = [{"Key": "fleet", "Values": ["canary"]}]
-    query = {"ResourceTypeFilters": ["AWS::EC2::Instance"], "TagFilters": tags}
-    groups.create_group(
-        Name=bucket, ResourceQuery={"Type": "TAG_FILTERS_1_0", "Query": json.dumps(query)}
-    )
-    sent = ssm.send_command(
-        DocumentName=SHELL,
-        Parameters={"commands": ["echo one", "echo two >&2"]},
-        Targets=[{"Key": "resource-groups:Name", "Values": [bucket]}],
-        OutputS3BucketName=bucket,
-        OutputS3KeyPrefix="runs",
-        CloudWatchOutputConfig={"CloudWatchOutputEnabled": True},
-    )["Command"]["CommandId"]
-    answer = ended(ssm, sent, guest.id)
-    folder = f"runs/{sent}/{guest.id}/awsrunShellScript/0.awsrunShellScript"
-    assert answer["StandardOutputUrl"].endswith(f"/{bucket}/{folder}/stdout")
-    for name, text in (("stdout", b"one\n"), ("stderr", b"two\n")):
-        assert s3.get_object(Bucket=bucket, Key=f"{folder}/{name}")["Body"].read() == text
-    group = answer["CloudWatchOutputConfig"]["CloudWatchLogGroupName"]
-    assert group == "/aws/ssm/AWS-RunShellScript"
-    (event,) = logs.get_log_events(
-        logGroupName=group, logStreamName=f"{sent}/{guest.id}/aws-runShellScript/stdout"
-    )["events"]
-    assert event["message"] == "one"
-
-
-def test_a_script_that_asks_for_it_goes_on_after_a_restart_with_what_it_downloaded(
-    ssm, client, guest
-) -> None:
+def test_a_script_runs_where_its_document_has_downloaded_it(ssm, client, guest) -> None:
     bucket, name = f"content-{time.time_ns()}", f"kiln-{time.time_ns()}"
     client("s3").create_bucket(Bucket=bucket)
-    client("s3").put_object(Bucket=bucket, Key="a/hello.sh", Body=b"echo hello $(cat /root/mark)\n")
-    source = {"path": f"https://s3.amazonaws.com/{bucket}/a/"}
-    script = ["[ -e /root/mark ] && { sh hello.sh; exit; }", "echo again > /root/mark", "exit 194"]
-    content = {
-        "schemaVersion": "2.2",
-        "mainSteps": [
-            {
-                "action": "aws:downloadContent",
-                "name": "fetch",
-                "inputs": {
-                    "sourceType": "S3",
-                    "sourceInfo": json.dumps(source),
-                    "destinationPath": "tools",
-                },
-            },
-            {
-                "action": "aws:runShellScript",
-                "name": "twice",
-                "inputs": {"runCommand": script, "workingDirectory": "tools"},
-            },
-        ],
+    client("s3").put_object(Bucket=bucket, Key="a/hello.sh", Body=b"echo hello\n")
+    fetch = {
+        "sourceType": "S3",
+        "sourceInfo": json.dumps({"path": f"https://s3.amazonaws.com/{bucket}/a/"}),
+        "destinationPath": "tools",
     }
+    script = {"runCommand": ["sh hello.sh"], "workingDirectory": "tools"}
+    steps = [
+        {"action": "aws:downloadContent", "name": "fetch", "inputs": fetch},
+        {"action": "aws:runShellScript", "name": "script", "inputs": script},
+    ]
+    content = {"schemaVersion": "2.2", "mainSteps": steps}
     ssm.create_document(Name=name, DocumentType="Command", Content=json.dumps(content))
-    booted = guest.run("cat /proc/sys/kernel/random/boot_id").stdout
     sent = ssm.send_command(DocumentName=name, InstanceIds=[guest.id])["Command"]["CommandId"]
     assert ended(ssm, sent, guest.id)["Status"] == "Success"
-    answer = ssm.get_command_invocation(CommandId=sent, InstanceId=guest.id, PluginName="twice")
-    assert answer["StandardOutputContent"] == "hello again\n"
-    assert guest.run("cat /proc/sys/kernel/random/boot_id").stdout != booted
-
-
-def test_the_cloudwatch_agent_is_installed_and_managed_by_awss_documents(ssm, guest) -> None:
-    def run(document: str, **parameters: str) -> str:
-        given = {name: [value] for name, value in parameters.items()}
-        sent = ssm.send_command(DocumentName=document, Parameters=given, InstanceIds=[guest.id])
-        command = sent["Command"]["CommandId"]
-
-        def over() -> Any:
-            listed = ssm.list_command_invocations(CommandId=command, Details=True)
-            (answer,) = listed["CommandInvocations"]
-            return answer if answer["Status"] in ("Success", "Failed") else None
-
-        answer = until(over, f"{document} does not end")
-        return f"{answer['Status']}: {answer['CommandPlugins'][0]['Output']}"
-
-    def manage(action: str, **more: str) -> str:
-        return run("AmazonCloudWatch-ManageAgent", action=action, **more)
-
-    install = {"document": "AWS-ConfigureAWSPackage", "action": "Install"}
-    agent = "AmazonCloudWatchAgent"
-    assert manage("status").startswith("Failed: ")
-    assert run(**install, name="Nobodys").startswith("Failed: ")
-    assert f"{agent} {PINNED}" in run(**install, name=agent, version=PINNED)
-    assert f"{agent} 1.3" in run(**install, name=agent, installationType="In-place update")
-
-    files = "ls /opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d"
-    for name, log in (("AmazonCloudWatch-a", "a"), ("AmazonCloudWatch-b", "b")):
-        entry = {"file_path": f"/var/log/{log}.log", "log_group_name": log}
-        logs = {"logs": {"logs_collected": {"files": {"collect_list": [entry]}}}}
-        ssm.put_parameter(Name=name, Type="String", Value=json.dumps(logs), Overwrite=True)
-    first, second = "AmazonCloudWatch-a", "AmazonCloudWatch-b"
-    guest.run(f"sudo mkdir -p {files[3:]}; echo '{{}}' | sudo tee {files[3:]}/baked.json")
-    # configure takes away what was there, configure (append) does not.
-    assert manage("configure", optionalConfigurationLocation=first).startswith("Success")
-    assert guest.run(files).stdout.split() == [f"ssm_{first}"]
-    assert manage("configure (append)", optionalConfigurationLocation=second).startswith("Success")
-    assert guest.run(files).stdout.split() == [f"ssm_{first}", f"ssm_{second}"]
-    answer = json.loads(manage("status").removeprefix("Success: "))
-    assert (answer["status"], answer["configstatus"]) == ("running", "configured")
-    assert manage("configure (remove)", optionalConfigurationLocation=first).startswith("Success")
-    assert guest.run(files).stdout.split() == [f"ssm_{second}"]
-    assert "Failed" in manage("configure", optionalConfigurationLocation="nobodys")
-    assert manage("stop").startswith("Success")
-    assert json.loads(manage("status").removeprefix("Success: "))["status"] == "stopped"
-    assert manage("start").startswith("Success")
-    assert json.loads(manage("status").removeprefix("Success: "))["status"] == "running"
-    # The agent's own configuration, in the place of the parameter's.
-    assert manage("configure", optionalConfigurationSource="default").startswith("Success")
-    assert guest.run(files).stdout.split() == ["default"]
+    answer = ssm.get_command_invocation(CommandId=sent, InstanceId=guest.id, PluginName="script")
+    assert answer["StandardOutputContent"] == "hello\n"
 
 
 @pytest.fixture(scope="module")
@@ -326,44 +232,6 @@ def distributions(ec2, key, profile, source_ami, ssm) -> Iterator[list[Guest]]:
                 lambda fresh=fresh: ping(ssm, fresh.id) == "Online", f"{fresh.user}: no agent", 120
             )
         yield made
-
-
-def test_awss_documents_set_up_the_cloudwatch_agent_on_each_distribution(
-    ssm, client, distributions
-) -> None:
-    logs, group = client("logs"), f"/kiln/{time.time_ns()}"
-    entry = {"file_path": "/var/log/kiln-test.log", "log_group_name": group}
-    wanted = {"logs": {"logs_collected": {"files": {"collect_list": [entry]}}}}
-    ssm.put_parameter(Name="AmazonCloudWatch-try", Type="String", Value=json.dumps(wanted))
-    ids = [guest.id for guest in distributions]
-    for document, parameters in (
-        ("AWS-ConfigureAWSPackage", {"action": "Install", "name": "AmazonCloudWatchAgent"}),
-        (
-            "AmazonCloudWatch-ManageAgent",
-            {"optionalConfigurationLocation": "AmazonCloudWatch-try"},
-        ),
-    ):
-        given = {name: [value] for name, value in parameters.items()}
-        sent = ssm.send_command(DocumentName=document, Parameters=given, InstanceIds=ids)
-
-        def over(command: str = sent["Command"]["CommandId"]) -> Any:
-            (answer,) = ssm.list_commands(CommandId=command)["Commands"]
-            return answer if answer["Status"] in ("Success", "Failed") else None
-
-        answer = until(over, f"{document} does not end", 180)
-        details = ssm.list_command_invocations(CommandId=sent["Command"]["CommandId"], Details=True)
-        assert answer["Status"] == "Success", details["CommandInvocations"]
-    for guest in distributions:
-        guest.run("echo hello | sudo tee -a /var/log/kiln-test.log")
-
-    def streams() -> bool:
-        try:
-            found = logs.filter_log_events(logGroupName=group)["events"]
-        except logs.exceptions.ResourceNotFoundException:
-            return False
-        return {event["logStreamName"] for event in found} == set(ids)
-
-    until(streams, "not every guest delivers")
 
 
 def test_an_agent_that_stops_is_connection_lost(ssm, guest) -> None:

@@ -19,8 +19,8 @@ import guests
 import pytest
 from event_log import whole_lines
 
-from kiln.telemetry import Telemetry, bundle
-from kiln.telemetry.settings import telemetry_facts
+from kiln.telemetry import bundle
+from kiln.telemetry.settings import Telemetry, telemetry_facts
 from lab.mirror import cloudwatch
 
 pytestmark = guests.AS_ROOT

@@ -127,6 +127,7 @@ def baked(world: World) -> Guest:
     step = components.get("container-toolkit").for_recipe(ROW)
     values = {
         **step.env,
+        "KILN_COMPONENT": "container-toolkit",
         "KILN_DIR": "/var/tmp/kiln",
         "KILN_DISTRO": ROW.distro.id,
         "KILN_FAMILY": ROW.distro.family,

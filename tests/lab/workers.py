@@ -83,10 +83,10 @@ def roles(client: Any) -> tuple[str, str]:
     shared = {**settings, "Statement": records}
     worker = {
         "build": iam.policy(),
-        "publish": iam.publishing_policy("publish"),
+        "publish": iam.policy("publish"),
         "records": shared,
     }
-    planner = {"plan": iam.publishing_policy("plan"), "records": shared}
+    planner = {"plan": iam.policy("plan"), "records": shared}
     return _profile(client, "worker", worker), _profile(client, "planner", planner)
 
 

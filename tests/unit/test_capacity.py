@@ -13,9 +13,8 @@ from botocore.exceptions import ClientError
 from kiln.base.account import Account
 from kiln.base.errors import KilnError
 from kiln.base.processes import Stop
-from kiln.cloud import aws, capacity, instance, network
-from kiln.cloud.capacity import Launch, Try
-from kiln.cloud.network import Access, Network
+from kiln.cloud import aws, instance, network
+from kiln.cloud.network import Access, Launch, Network, Try
 from kiln.cloud.target import Target
 from kiln.matrix.flags import overridden
 
@@ -72,7 +71,7 @@ def tries(client: Ec2, monkeypatch: pytest.MonkeyPatch) -> list[Try]:
 
 
 def test_a_type_is_tried_in_each_subnet_before_the_next_type() -> None:
-    assert capacity.launches(Account(), AWS, ["g5.xlarge", "g4dn.xlarge"], [A, B]) == [
+    assert network.launches(Account(), AWS, ["g5.xlarge", "g4dn.xlarge"], [A, B]) == [
         Launch("g5.xlarge", A),
         Launch("g5.xlarge", B),
         Launch("g4dn.xlarge", A),
@@ -82,10 +81,10 @@ def test_a_type_is_tried_in_each_subnet_before_the_next_type() -> None:
 
 @pytest.mark.parametrize("code", ["VcpuLimitExceeded", "ReservationCapacityExceeded"])
 def test_a_quota_or_a_full_reservation_is_that_of_the_type_in_every_subnet(code: str) -> None:
-    left = capacity.launches(Account(), AWS, ["g5.xlarge", "g4dn.xlarge"], [A, B])
-    assert capacity.no_capacity(f"An error ({code})")
-    assert capacity.after(left, f"An error ({code})")[0] == Launch("g4dn.xlarge", A)
-    assert capacity.after(left, "InsufficientInstanceCapacity")[0] == Launch("g5.xlarge", B)
+    left = network.launches(Account(), AWS, ["g5.xlarge", "g4dn.xlarge"], [A, B])
+    assert network.no_capacity(f"An error ({code})")
+    assert network.launches_left(left, f"An error ({code})")[0] == Launch("g4dn.xlarge", A)
+    assert network.launches_left(left, "InsufficientInstanceCapacity")[0] == Launch("g5.xlarge", B)
 
 
 class Reserved:
@@ -106,7 +105,7 @@ class Reserved:
 
 
 def reserved(*subnets: str | None, types: Sequence[str] = ("g5.xlarge", "g4dn.xlarge")) -> Any:
-    return capacity.launches(Account(capacity_reservation_id="cr-01234567"), AWS, types, subnets)
+    return network.launches(Account(capacity_reservation_id="cr-01234567"), AWS, types, subnets)
 
 
 def test_a_reservation_is_used_in_its_zone_alone_and_by_its_type_alone(
@@ -154,21 +153,6 @@ def test_another_answer_than_no_capacity_ends_it(
     with pytest.raises(KilnError) as ended:
         tries(Ec2(subnet_0aaaaaaa=code), monkeypatch)
     assert str(ended.value).count("subnet-") == len(asked)
-
-
-def test_subnets_of_two_vpcs_are_refused_before_anything_is_made(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Subnets:
-        def describe_subnets(self, **asked: Any) -> Any:
-            found = [
-                {"SubnetId": subnet, "VpcId": f"vpc-{subnet[-1]}"} for subnet in asked["SubnetIds"]
-            ]
-            return {"Subnets": found[::-1]}
-
-    monkeypatch.setattr(aws, "ec2", lambda target: Subnets())
-    with pytest.raises(KilnError, match=f"{B} has another VPC than {A}: vpc-b, not vpc-a"):
-        network.find_network(Account(subnet_ids=(A, B)), AWS)
 
 
 def test_subnets_of_a_flag_take_the_place_of_a_filter_of_the_matrix() -> None:

@@ -103,7 +103,7 @@ def test_each_action_runs_its_own_steps() -> None:
     assert steps(action="uninstall", package="Uninstall") == ["uninstall", "remove"]
 
 
-def test_nothing_in_the_document_is_filled_in_but_its_parameters() -> None:
+def test_document_has_no_other_placeholders() -> None:
     text = document.document_text()
     declared = json.loads(text)["parameters"]
     assert re.fullmatch(r"[0-9]+(\.[0-9]+){2}b[0-9]+", declared["version"]["default"])
@@ -124,7 +124,7 @@ def test_nothing_in_the_document_is_filled_in_but_its_parameters() -> None:
         ("replace", "perhaps"),
     ],
 )
-def test_the_document_takes_no_parameter_that_is_more_than_its_value(name: str, value: str) -> None:
+def test_document_refuses_other_parameter_values(name: str, value: str) -> None:
     from lab.ssm.errors import SsmError
 
     content = json.loads(document.document_text())
@@ -175,7 +175,7 @@ def files(machine: Path, folder: str) -> list[str]:
     return sorted(path.name for path in (machine / folder).rglob("*") if path.is_file())
 
 
-def test_a_bundle_of_another_hash_is_refused_before_anything_is_changed(machine: Path) -> None:
+def test_bundle_of_another_hash_changes_nothing(machine: Path) -> None:
     digest = downloaded(machine, "a")
     done = on_a_machine(machine, "prepare", "0" * 64, "Install", "1")
     assert done.returncode == 1
@@ -184,7 +184,7 @@ def test_a_bundle_of_another_hash_is_refused_before_anything_is_changed(machine:
     assert not (machine / "calls").exists()
 
 
-def test_the_test_event_names_run_and_instance_as_the_driver_would(machine: Path) -> None:
+def test_test_event_names_run_and_instance(machine: Path) -> None:
     """The agent holds a file's last line for five seconds: another event of its own follows."""
     assert installed(machine, "a") == 0
     first, last = read_kernel_log(machine)
@@ -194,7 +194,7 @@ def test_the_test_event_names_run_and_instance_as_the_driver_would(machine: Path
     assert first["pci"] != last["pci"]
 
 
-def test_a_first_installation_is_taken_back_whole(machine: Path) -> None:
+def test_first_installation_is_put_back_whole(machine: Path) -> None:
     assert installed(machine, "a", status=1) == 1
     # The bundle fails here, also when it is to go: that is not hidden, and what is needed stays.
     assert on_a_machine(machine, "put-back").returncode == 1
@@ -206,9 +206,7 @@ def test_a_first_installation_is_taken_back_whole(machine: Path) -> None:
     assert not (machine / "var/lib/kiln").exists()
 
 
-def test_the_bundle_from_before_is_in_force_again_and_the_agents_package_stays(
-    machine: Path,
-) -> None:
+def test_former_bundle_is_put_back(machine: Path) -> None:
     theirs = of_theirs(machine, "amazon-cloudwatch-agent.d/theirs.json")
     in_force(machine, "a")
     assert installed(machine, "b", replace="yes") == 0
@@ -248,12 +246,7 @@ def unconfirmed(machine: Path) -> bool:
 # A bundle with `!` reported, so that it is in force; the others are half-made. 168 keeps the agent.
 @pytest.mark.parametrize(
     ("bundles", "ended", "last"),
-    [
-        ("a!", 168, "a"),
-        ("a! a", 168, "a"),
-        ("a! b c", 168, "a"),
-        ("a b", 0, "b --uninstall"),
-    ],
+    [("a!", 168, "a"), ("a! a", 168, "a"), ("a! b c", 168, "a"), ("a b", 0, "b --uninstall")],
 )
 def test_what_was_in_force_is_put_back(machine: Path, bundles: str, ended: int, last: str) -> None:
     for bundle in bundles.split():
@@ -268,9 +261,7 @@ def test_what_was_in_force_is_put_back(machine: Path, bundles: str, ended: int, 
     assert (machine / "var/lib/kiln").exists() == (ended == 168)
 
 
-def test_configuration_that_a_killed_run_put_aside_comes_back_with_the_bundle_from_before(
-    machine: Path,
-) -> None:
+def test_configuration_of_a_killed_run_comes_back(machine: Path) -> None:
     theirs = of_theirs(machine, "amazon-cloudwatch-agent.json")
     in_force(machine, "a")
     assert installed(machine, "b", replace="yes") == 0
@@ -279,7 +270,7 @@ def test_configuration_that_a_killed_run_put_aside_comes_back_with_the_bundle_fr
     assert theirs.read_text() == "{}"
 
 
-def test_a_configuration_that_was_replaced_comes_back_with_uninstall(machine: Path) -> None:
+def test_uninstall_restores_the_configuration(machine: Path) -> None:
     etc = machine / "opt/aws/amazon-cloudwatch-agent/etc"
     (etc / "amazon-cloudwatch-agent.d").mkdir(parents=True)
     for name in ("amazon-cloudwatch-agent.json", "amazon-cloudwatch-agent.d/ssm_theirs"):
@@ -292,7 +283,7 @@ def test_a_configuration_that_was_replaced_comes_back_with_uninstall(machine: Pa
         assert (etc / name).read_text() == name
 
 
-def test_a_machine_that_cannot_note_whether_its_agent_ran_is_not_changed(machine: Path) -> None:
+def test_machine_that_cannot_take_notes_stays(machine: Path) -> None:
     """Otherwise the way back would leave the agent as it is, and say that all is as before."""
     digest = downloaded(machine, "a")
     note = machine / "var/lib/kiln/fleet/agent-was"
@@ -304,9 +295,7 @@ def test_a_machine_that_cannot_note_whether_its_agent_ran_is_not_changed(machine
 
 
 @pytest.mark.parametrize(("was", "word"), [("active", "start"), ("inactive", "stop")])
-def test_an_agent_that_does_not_go_back_to_what_it_was_is_said(
-    machine: Path, was: str, word: str
-) -> None:
+def test_agent_that_does_not_go_back_is_an_error(machine: Path, was: str, word: str) -> None:
     systemctl = machine / "bin/systemctl"
     systemctl.parent.mkdir()
     systemctl.write_text(f"#!/bin/sh\n[ $1 = is-active ] && echo {was} && exit\nexit 1\n")
@@ -321,7 +310,7 @@ def test_an_agent_that_does_not_go_back_to_what_it_was_is_said(
     assert "everything is as it was before" not in done.stdout
 
 
-def test_a_bundle_that_was_installed_by_hand_is_left_alone(machine: Path) -> None:
+def test_bundle_installed_by_hand_stays(machine: Path) -> None:
     (machine / "var/lib/kiln/telemetry").mkdir(parents=True)
     done = on_a_machine(machine, "prepare", downloaded(machine, "a"), "Keep", "1")
     assert done.returncode == 1

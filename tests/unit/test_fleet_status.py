@@ -14,7 +14,7 @@ import pytest
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 from kiln.fleet import install, machines, status
-from kiln.telemetry import Telemetry
+from kiln.telemetry.settings import Telemetry
 
 AWS = Target("a test", "us-east-1", account="123456789012")
 IDS = [f"i-{number:017x}" for number in range(200)]
@@ -130,9 +130,7 @@ def test_an_xid_counts_once_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows[0].xids == {"79": 5}
 
 
-def test_an_instance_that_was_to_send_events_alone_reports_without_metrics(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_events_alone_report_without_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     _, rows = asked(monkeypatch, online=IDS, profile="none", measured=None)
     assert all(row.reports and not row.missing for row in rows)
     for minutes in (None, 11):
@@ -141,9 +139,7 @@ def test_an_instance_that_was_to_send_events_alone_reports_without_metrics(
         assert {what for row in rows for what in row.missing} == {"no metrics"}
 
 
-def test_a_stopped_instance_may_still_have_what_an_uninstallation_is_to_remove(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_stopped_instance_fails_uninstall(monkeypatch: pytest.MonkeyPatch) -> None:
     states = {"i-1": "running", "i-2": "stopped", "i-3": "terminated"}
     chosen = [
         machines.FleetMachine(key, "ami-1", "g4dn.xlarge", state, "gpu", "")
@@ -157,7 +153,7 @@ def test_a_stopped_instance_may_still_have_what_an_uninstallation_is_to_remove(
     }
 
 
-def test_what_is_on_them_is_asked_of_fifty_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fifty_instances_are_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, rows = asked(monkeypatch, online=IDS)
     assert calls["send_command"] == calls["list_command_invocations"] == 4
     assert calls.total() == 11 + 8
@@ -175,62 +171,20 @@ FAILED = "half done\n----------ERROR-------\nkiln-fleet: ERROR: no space\nfailed
 
 
 class Commands:
-    """Run Command: three instances have an answer at the second look."""
+    """Run Command: what each instance has answered at each look; the last one is for all later."""
 
-    def __init__(self) -> None:
-        self.looks = 0
-        self.sent: dict[str, Any] = {}
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *looks: dict[str, tuple[str, Any]]) -> None:
+        self.looks, self.sent, self.cancelled = list(looks), dict[str, Any](), list[str]()
+        monkeypatch.setattr(aws, "ssm", lambda target: self)
+        monkeypatch.setattr(machines.time, "sleep", lambda seconds: None)
+
+    def run(self, ids: list[str], patience: float = 60) -> dict[str, machines.CommandAnswer]:
+        batches: Any = [(ids, {}), ([], {})]
+        ours = {"DocumentName": "ours"}
+        return machines.run_command(AWS, ours, batches, patience=patience, say=print)
 
     def send_command(self, **asked: Any) -> Any:
         self.sent = asked
-        return {"Command": {"CommandId": "c"}}
-
-    def get_paginator(self, call: str) -> Any:
-        return self
-
-    def paginate(self, **asked: Any) -> Any:
-        plugins = {
-            "i-1": ("Success", [step("Success", "all done\n----------ERROR-------\na warning")]),
-            "i-2": ("Failed", [step("Success", "fetched"), step("Failed", FAILED)]),
-            "i-3": ("Cancelled", []),
-        }
-        self.looks += 1
-        invocations = [
-            {
-                "InstanceId": k,
-                "Status": s if self.looks > 1 else "InProgress",
-                "StatusDetails": "Terminated",
-                "CommandPlugins": steps,
-            }
-            for k, (s, steps) in plugins.items()
-        ]
-        return [{"CommandInvocations": invocations}]
-
-
-def test_each_instance_answers_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = Commands()
-    monkeypatch.setattr(aws, "ssm", lambda target: client)
-    monkeypatch.setattr(machines.time, "sleep", lambda seconds: None)
-    ids = ["i-1", "i-2", "i-3"]
-    answers = machines.run_command(
-        AWS, {"DocumentName": "ours"}, [(ids, {}), ([], {})], patience=60, say=print
-    )
-    assert client.sent["Targets"] == [{"Key": "InstanceIds", "Values": ids}]
-    assert {key: (answer.ok, answer.output, answer.why) for key, answer in answers.items()} == {
-        "i-1": (True, "all done", ""),
-        "i-2": (False, "fetched\nhalf done", "no space"),
-        "i-3": (False, "", "Terminated"),
-    }
-
-
-class LateCommands:
-    """Run Command on two instances: the second one's command ends by itself never, and once it was
-    cancelled at the third look, or never."""
-
-    def __init__(self, *, ends: bool) -> None:
-        self.ends, self.cancelled, self.looks = ends, list[str](), 0
-
-    def send_command(self, **asked: Any) -> Any:
         return {"Command": {"CommandId": "c"}}
 
     def cancel_command(self, CommandId: str) -> None:  # noqa: N803
@@ -240,47 +194,56 @@ class LateCommands:
         return self
 
     def paginate(self, **asked: Any) -> Any:
-        self.looks += bool(self.cancelled)
-        ended = self.ends and self.looks > 2
-        status = {"i-1": "Success", "i-2": "Cancelled" if ended else "InProgress"}
-        return [
-            {
-                "CommandInvocations": [
-                    {"InstanceId": k, "Status": s, "StatusDetails": s, "CommandPlugins": []}
-                    for k, s in status.items()
-                ]
-            }
+        look = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        invocations = [
+            {"InstanceId": key, "Status": status, "StatusDetails": status, "CommandPlugins": steps}
+            for key, (status, steps) in look.items()
         ]
+        return [{"CommandInvocations": invocations}]
+
+
+def test_each_instance_answers_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = {
+        "i-1": ("Success", [step("Success", "all done\n----------ERROR-------\na warning")]),
+        "i-2": ("Failed", [step("Success", "fetched"), step("Failed", FAILED)]),
+        "i-3": ("Cancelled", []),
+    }
+    client = Commands(monkeypatch, {"i-1": ("InProgress", [])}, ended)
+    answers = client.run([*ended])
+    assert client.sent["Targets"] == [{"Key": "InstanceIds", "Values": [*ended]}]
+    assert {key: (answer.ok, answer.output, answer.why) for key, answer in answers.items()} == {
+        "i-1": (True, "all done", ""),
+        "i-2": (False, "fetched\nhalf done", "no space"),
+        "i-3": (False, "", "Cancelled"),
+    }
+
+
+RUNS = {"i-1": ("Success", []), "i-2": ("InProgress", [])}
 
 
 @pytest.mark.parametrize(
-    ("ends", "second"),
-    [(True, machines.CommandAnswer(False, why="Cancelled")), (False, machines.NOT_ENDED)],
+    ("looks", "second"),
+    [
+        (
+            [RUNS, RUNS, RUNS | {"i-2": ("Cancelled", [])}],
+            machines.CommandAnswer(False, why="Cancelled"),
+        ),
+        ([RUNS], machines.NOT_ENDED),
+    ],
 )
-def test_a_late_command_is_cancelled_and_waited_for(
-    monkeypatch: pytest.MonkeyPatch, ends: bool, second: machines.CommandAnswer
+def test_late_command_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch, looks: Any, second: machines.CommandAnswer
 ) -> None:
-    client = LateCommands(ends=ends)
-    monkeypatch.setattr(aws, "ssm", lambda target: client)
-    monkeypatch.setattr(machines.time, "sleep", lambda seconds: None)
+    client = Commands(monkeypatch, *looks)
     monkeypatch.setattr(machines, "_CANCELLING", 0.05)
-    answers = machines.run_command(
-        AWS, {"DocumentName": "ours"}, [(["i-1", "i-2"], {})], patience=0, say=print
-    )
+    assert client.run(["i-1", "i-2"], 0) == {"i-1": machines.CommandAnswer(True), "i-2": second}
     assert client.cancelled == ["c"]
-    assert answers == {"i-1": machines.CommandAnswer(True), "i-2": second}
 
 
-def test_an_instance_that_is_gone_has_failed_before_its_command_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    client = LateCommands(ends=False)
-    monkeypatch.setattr(aws, "ssm", lambda target: client)
-    monkeypatch.setattr(machines.time, "sleep", lambda seconds: None)
+def test_terminated_instance_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Commands(monkeypatch, RUNS)
     monkeypatch.setattr(machines, "_LOOK", 0)
     monkeypatch.setattr(machines, "lost_machines", lambda target, ids: {ids[0]: "terminated"})
-    answers = machines.run_command(
-        AWS, {"DocumentName": "ours"}, [(["i-1", "i-2"], {})], patience=60, say=print
-    )
+    answers = client.run(["i-1", "i-2"])
     assert answers["i-2"] == machines.CommandAnswer(False, why="it is terminated")
     assert client.cancelled == []

@@ -13,7 +13,7 @@ from kiln.cloud.target import Target
 from kiln.fleet import install
 from kiln.fleet.machines import NOT_ENDED, CommandAnswer, FleetMachine
 from kiln.fleet.status import FleetStatus, MachineState
-from kiln.telemetry import Telemetry
+from kiln.telemetry.settings import Telemetry
 
 AWS = Target("a test", "us-east-1", account="123456789012")
 IDS = [f"i-{number:017x}" for number in range(6)]
@@ -120,9 +120,7 @@ def test_all_waves_run_when_everybody_reports(account: Account, installing: Inst
     assert {action for action, _, _ in account.done} == {"install", "confirm"}
 
 
-def test_what_a_killed_run_left_half_made_is_installed_again_though_it_seems_to_report(
-    account: Account, installing: Install
-) -> None:
+def test_unconfirmed_install_reruns(account: Account, installing: Install) -> None:
     """Its last metrics are those from before."""
     account.states = {
         IDS[0]: MachineState(bundle=BUNDLE),
@@ -133,31 +131,21 @@ def test_what_a_killed_run_left_half_made_is_installed_again_though_it_seems_to_
     assert done.waves[0].ok == IDS[1:]
 
 
-def test_only_an_instance_that_lacks_what_an_installation_needs_is_skipped(
-    account: Account, installing: Install
-) -> None:
+def test_unusable_instance_is_skipped(account: Account, installing: Install) -> None:
     why = "nvidia-smi does not answer"
-    account.lacks = {
-        IDS[0]: {"no driver": why, "no agent": "none"},
-        IDS[1]: {"no agent": "none"},
-    }
+    account.lacks = {IDS[0]: {"no driver": why, "no agent": "none"}, IDS[1]: {"no agent": "none"}}
     done = installing()
     assert done.skipped == {IDS[0]: f"no driver: {why}"}
     assert IDS[1] in done.waves[0].ok
 
 
-def test_one_that_fails_is_put_back_alone_and_the_next_wave_does_not_start(
-    account: Account, installing: Install
-) -> None:
+def test_failed_instance_is_put_back_alone(account: Account, installing: Install) -> None:
     account.broken = IDS[1:2]
     done = installing()
     assert (done.waves[1].ok, done.waves[1].failed) == (IDS[2:3], IDS[1:2])
     assert done.waves[1].rolled_back == IDS[1:2]
     assert (done.stopped, done.left) == (True, IDS[3:])
-    assert account.done[-2:] == [
-        ("confirm", "Keep", (IDS[2],)),
-        ("put-back", "Keep", (IDS[1],)),
-    ]
+    assert account.done[-2:] == [("confirm", "Keep", (IDS[2],)), ("put-back", "Keep", (IDS[1],))]
 
 
 def test_so_many_may_fail_over_all_waves(account: Account, installing: Install) -> None:
@@ -175,7 +163,7 @@ def test_so_many_may_fail_over_all_waves(account: Account, installing: Install) 
         ("unheard", "no test event in /ec2/accelerated/accel-event-log in"),
     ],
 )
-def test_metrics_and_the_test_event_must_both_arrive(
+def test_metrics_and_test_event_must_arrive(
     account: Account, installing: Install, what: str, missing: str
 ) -> None:
     setattr(account, what, IDS[:1])
@@ -184,16 +172,12 @@ def test_metrics_and_the_test_event_must_both_arrive(
     assert done.waves[0].why[IDS[0]].startswith(missing)
 
 
-def test_a_metric_from_before_the_installation_does_not_count(
-    account: Account, installing: Install
-) -> None:
+def test_metric_from_before_does_not_count(account: Account, installing: Install) -> None:
     account.metric_before = datetime.now(timezone.utc) - timedelta(seconds=1)
     assert installing().waves[0].why[IDS[0]].startswith("no GPU metric")
 
 
-def test_the_agents_package_comes_and_goes_with_us_where_there_was_none(
-    account: Account, installing: Install
-) -> None:
+def test_agent_package_comes_and_goes(account: Account, installing: Install) -> None:
     account.bare = account.broken = IDS[1:2]
     installing()
     assert [call for call in account.done[2:] if call[0] != "confirm"] == [
@@ -203,17 +187,13 @@ def test_the_agents_package_comes_and_goes_with_us_where_there_was_none(
     ]
 
 
-def test_an_instance_that_is_gone_is_named_and_not_put_back(
-    account: Account, installing: Install
-) -> None:
+def test_terminated_instance_is_not_put_back(account: Account, installing: Install) -> None:
     account.broken, account.lost = IDS[:1], {IDS[0]: "terminated"}
     (wave,) = installing().waves
     assert (wave.rolled_back, wave.not_put_back) == ([], {IDS[0]: "it is terminated"})
 
 
-def test_an_instance_on_which_the_installation_may_still_run_is_not_put_back(
-    account: Account, installing: Install
-) -> None:
+def test_running_installation_is_not_put_back(account: Account, installing: Install) -> None:
     account.late = IDS[:1]
     (wave,) = installing().waves
     assert (wave.failed, wave.rolled_back) == (IDS[:1], [])

@@ -13,7 +13,7 @@ from kiln.base.account import Account
 from kiln.base.paths import ROOT
 from kiln.matrix import load
 from kiln.matrix.model import Publish, Share
-from kiln.telemetry import Telemetry
+from kiln.telemetry.settings import Telemetry
 
 TEXTS = generate.TEXTS
 

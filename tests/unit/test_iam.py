@@ -49,7 +49,7 @@ def test_a_publishing_task_may_do_what_it_calls_and_nothing_else(role: str) -> N
 
 @pytest.mark.parametrize("role", iam.PUBLISHING)
 def test_a_publishing_task_changes_only_what_ami_kiln_made(role: str) -> None:
-    for statement in iam.publishing_policy(role)["Statement"]:
+    for statement in iam.policy(role)["Statement"]:
         changing = [
             action
             for action in statement["Action"]
@@ -62,7 +62,7 @@ def test_a_publishing_task_changes_only_what_ami_kiln_made(role: str) -> None:
 
 def test_the_publishing_policies_in_the_documentation_are_those_in_force() -> None:
     for role in iam.PUBLISHING:
-        assert iam.publishing_file(role).read_text() == iam.publishing_text(role)
+        assert iam.publishing_file(role).read_text() == iam.policy_text(role)
 
 
 def test_the_policy_in_the_documentation_is_the_one_in_force() -> None:
@@ -152,7 +152,7 @@ def test_a_task_besides_builds_is_denied_the_attacks_too(
 
 def test_the_other_tasks_change_nothing_in_ec2() -> None:
     for role in {*iam.PUBLISHING} - {*iam_simulate.CHANGING}:
-        for statement in iam.publishing_policy(role)["Statement"]:
+        for statement in iam.policy(role)["Statement"]:
             changing = [
                 action
                 for action in statement["Action"]

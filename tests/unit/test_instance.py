@@ -14,6 +14,7 @@ from kiln.base.processes import Stop
 from kiln.cloud import instance
 from kiln.cloud.network import Network
 
+RUN = "20261124T000000Z-c0de"
 ED = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ9mUmRz7hCkZ0c7lW3v2l4mYbV5b1Zb6m2zD0Qd3nqS"
 EC = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBK=="
 BLOCK = (
@@ -119,17 +120,17 @@ def test_an_instance_that_does_not_answer_at_all_is_not_blamed_on_its_key(clock:
     assert clock.now >= 600
 
 
-def test_ssh_accepts_only_the_keys_of_the_console(tmp_path: Path) -> None:
-    (tmp_path / "known").mkdir()
-    config = instance.write_ssh_config(tmp_path / "key", tmp_path / "known", "192.0.2.1", [ED, EC])
-    text = config.read_text()
-    assert "StrictHostKeyChecking yes\n" in text
-    assert f"UserKnownHostsFile {tmp_path}/known/known_hosts\n" in text
-    assert (tmp_path / "known/known_hosts").read_text() == f"192.0.2.1 {ED}\n192.0.2.1 {EC}\n"
-    (tmp_path / "unknown").mkdir()
-    config = instance.write_ssh_config(tmp_path / "key", tmp_path / "unknown", "192.0.2.1", [])
-    text = config.read_text()
-    assert "StrictHostKeyChecking accept-new\n" in text
+@pytest.mark.parametrize(("keys", "strict"), [([ED, EC], "yes"), ([], "accept-new")])
+def test_ssh_accepts_only_the_keys_of_the_console(
+    keys: list[str], strict: str, tmp_path: Path
+) -> None:
+    with instance.connected("i-1", "192.0.2.1", "user", RUN, tmp_path, tmp_path / "key") as machine:
+        instance._trust(machine, keys, "")
+        text = machine.ssh_config.read_text()
+        known = machine.ssh_config.with_name("known_hosts")
+        assert f"StrictHostKeyChecking {strict}\n" in text
+        assert f"UserKnownHostsFile {known}\n" in text
+        assert known.read_text() == "".join(f"192.0.2.1 {key}\n" for key in keys)
 
 
 @pytest.mark.parametrize("text", ["abc", "", "-1", "1e9", "nan", "600s", "123456"])

@@ -184,29 +184,6 @@ def test_an_agent_that_does_not_ask_any_more_is_lost() -> None:
     assert agents.described(agent)["PingStatus"] == "Online"
 
 
-def test_a_packages_step_is_a_script_with_the_parameters_before_it() -> None:
-    content = of_aws.DOCUMENTS["AWS-ConfigureAWSPackage"]
-    given = {"action": ["Install"], "name": ["a b"], "version": ["latest"]}
-    (step,) = documents.steps(content, documents.values(content, given), "Linux")
-    assert step.script.splitlines()[:4] == [
-        "action=Install",
-        "way='Uninstall and reinstall'",
-        "name='a b'",
-        "version=''",
-    ]
-    assert (step.name, step.key) == ("configurePackage", "configurePackage")
-
-
-def test_the_agents_document_has_a_step_for_each_platform() -> None:
-    content = of_aws.DOCUMENTS["AmazonCloudWatch-ManageAgent"]
-    parameters = documents.values(content, {"action": ["status"]})
-    found = documents.steps(content, parameters, "Linux")
-    assert [(step.name, step.runs) for step in found] == [
-        ("ControlCloudWatchAgentLinux", True),
-        ("ControlCloudWatchAgentWindows", False),
-    ]
-
-
 @pytest.mark.parametrize(
     "step",
     [
@@ -218,21 +195,6 @@ def test_the_agents_document_has_a_step_for_each_platform() -> None:
 def test_a_step_that_would_do_nothing_is_refused(step: dict[str, Any]) -> None:
     with pytest.raises(SsmError, match="not implemented"):
         documents.steps({"schemaVersion": "2.2", "mainSteps": [step]}, {}, "Linux")
-
-
-@pytest.mark.parametrize(
-    ("asked", "output"),
-    [
-        ({}, {}),
-        ({"OutputS3BucketName": "b", "OutputS3KeyPrefix": "p"}, {"Bucket": "b", "Prefix": "p"}),
-        ({"CloudWatchOutputConfig": {"CloudWatchOutputEnabled": False}}, {}),
-        ({"CloudWatchOutputConfig": {"CloudWatchOutputEnabled": True}}, {"LogGroup": ""}),
-    ],
-)
-def test_the_agent_is_told_where_the_output_goes(
-    asked: dict[str, Any], output: dict[str, str]
-) -> None:
-    assert commands.output(asked) == output
 
 
 def test_a_message_goes_to_the_agent_that_has_restarted_and_not_to_its_former_question() -> None:

@@ -15,7 +15,6 @@ import pytest
 
 from kiln import components, facts
 from kiln.base.errors import KilnError
-from kiln.base.overlay import overlay_stand_ins
 from kiln.base.paths import KNOWLEDGE, ROOT, packer_dir
 from kiln.base.recipe import Recipe
 from kiln.cli.matrix import check_answer
@@ -387,7 +386,7 @@ def test_a_mistake_is_one_message_with_the_overlays_file_and_line(acme: Path, wh
         load_recipes()
         for facts_file in (acme / "facts").iterdir():
             table(facts_file.stem)
-        overlay_stand_ins(["al2", "al2023"])
+        system.overlay_stand_ins()
     where = str(path if path.parent.name not in ("provisionners", "amis") else path.parent)
     assert caught.value.message.startswith(f"{where}:")
     assert message in caught.value.message

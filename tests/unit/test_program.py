@@ -94,7 +94,7 @@ def test_flags_of_a_class_reach_the_task_as_one_object(capsys: pytest.CaptureFix
 REFUSED = [
     ("nightly al2", "unknown word al2", "nightly"),
     ("list bench runX", "unknown word runX", "bench"),
-    ("telemetry.cost p5.48xlarge --instances=x", "'x' is not a whole number", ""),
+    ("telemetry.cost p5.48xlarge --instances=x", "--instances needs a whole number, not 'x'", ""),
     ("xid.explain", "./invoke xid.explain CODE", "xid.explain"),
     ("mig.plan p4d.24xlarge", "./invoke mig.plan INSTANCE_TYPE WANT", "mig.plan"),
     ("mig.plan p4d.24xlarge --json", "./invoke mig.plan INSTANCE_TYPE WANT", "mig.plan"),

@@ -105,7 +105,7 @@ def test_the_folder_of_machines_that_run_is_no_rows_name(build_dir: Path) -> Non
         ("{", "not a JSON record"),
         ("[]", "it is not a mapping"),
         ('{"amis": 3}', "not a record of a run: `run_id`"),
-        (None, "no such file"),
+        (None, "No such file"),
     ],
 )
 def test_a_file_that_is_not_a_record_is_named(tmp_path: Path, text: str | None, says: str) -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
-import pytest
-
 from kiln.pipeline import report
-from kiln.pipeline.records import build_before
-from tests.unit.records import a_recipe, a_record, checks
+from tests.unit.records import a_record, checks
 
 
 def text_of(page: str) -> str:
@@ -91,29 +87,3 @@ def test_what_an_image_says_becomes_neither_markup_nor_a_traceback(tmp_path: Pat
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<script" not in page
     assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;\\ud800") == 3
-
-
-def test_it_is_compared_with_the_rows_build_before_also_under_another_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path))
-    line = a_recipe().changed(line="al2023-lts-base-x86_64", name="al2023-579", driver="579.1.1")
-    for run, recipe, versions in (
-        ("20261001T000000Z-aaaa", line, {"packages": []}),
-        ("20261101T000000Z-aaaa", line, {"packages": [{"name": "a"}]}),
-        ("20261102T000000Z-aaaa", line.changed(line="another"), {"packages": []}),
-        ("20261103T000000Z-aaaa", line, None),
-        ("20261122T000000Z-aaaa", line, {"packages": []}),
-    ):
-        old = a_record(run_id=run, recipe=recipe, versions=versions)
-        (tmp_path / "x" / run).mkdir(parents=True)
-        (tmp_path / "x" / run / "record.json").write_text(json.dumps(old.as_json()))
-    bumped = line.changed(name="al2023-590", driver="590.1.1")
-    new = a_record(recipe=bumped, versions={"packages": [{"name": "a"}, {"name": "b"}]})
-    before = build_before(new)
-    assert before is not None
-    assert before.run_id == "20261101T000000Z-aaaa"
-    text = text_of(report.report_html(new, before))
-    assert "al2023-579, run 20261101T000000Z-aaaa, verified: ./invoke diff" in text
-    assert "driver 579.1.1 → 590.1.1 packages 1 → 2 packages by name 1 differ: b" in text
-    assert build_before(a_record(run_id="20261001T000000Z-aaaa", recipe=line)) is None

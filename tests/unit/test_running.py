@@ -18,8 +18,8 @@ from kiln.base.errors import KilnError
 from kiln.base.processes import Stop
 from kiln.base.progress import Progress
 from kiln.matrix.load import load_recipes
-from kiln.pipeline import running
-from kiln.pipeline.running import Running, at_host, connected
+from kiln.pipeline import verify
+from kiln.pipeline.verify import Running, at_host, reached
 from tests.unit import commands
 
 
@@ -75,11 +75,11 @@ def test_ctrl_c_while_the_checks_run_is_one_message(
         stop.check()
 
     monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path))
-    monkeypatch.setattr(running, "connected", lambda *given: nullcontext(machine))
-    monkeypatch.setattr(running.checks, "expectations", lambda *given, **more: {})
-    monkeypatch.setattr(running.checks, "run_checks", run_checks)
+    monkeypatch.setattr(verify, "reached", lambda *given: nullcontext(machine))
+    monkeypatch.setattr(verify.checks, "expectations", lambda *given, **more: {})
+    monkeypatch.setattr(verify.checks, "run_checks", run_checks)
     with pytest.raises(KilnError, match=r"admin@203\.0\.113\.7: interrupted") as refused:
-        running.verify_running(
+        verify.verify_running(
             at_host("admin@203.0.113.7"),
             MagicMock(),
             Progress(),
@@ -126,7 +126,7 @@ def test_a_connection_ends_while_sshs_master_still_removes_its_socket(
     config: Path, tmp_path: Path
 ) -> None:
     for _ in range(5):
-        with connected(RUNNING, RUN, tmp_path, None) as machine:
+        with reached(RUNNING, RUN, tmp_path, None) as machine:
             assert machine.ssh("true")[0] == 0
     assert config.exists()
 
@@ -134,7 +134,7 @@ def test_a_connection_ends_while_sshs_master_still_removes_its_socket(
 def test_another_machine_is_known_as_the_users_own_ssh_knows_it(
     config: Path, tmp_path: Path
 ) -> None:
-    with connected(RUNNING, RUN, tmp_path, None) as machine:
+    with reached(RUNNING, RUN, tmp_path, None) as machine:
         machine.ssh("true")
     assert "~/.ssh/known_hosts\n" in config.read_text()
     assert "Include ~/.ssh/config\n" in config.read_text()
@@ -147,7 +147,7 @@ def test_another_machine_is_known_as_the_users_own_ssh_knows_it(
 def test_a_new_host_key_is_accepted_unless_the_users_settings_say_otherwise(
     config: Path, tmp_path: Path, theirs: str, counts: str
 ) -> None:
-    with connected(RUNNING, RUN, tmp_path, None) as machine:
+    with reached(RUNNING, RUN, tmp_path, None) as machine:
         machine.ssh("true")
     (tmp_path / "theirs").write_text(theirs)
     text = config.read_text().replace("~/.ssh/config", str(tmp_path / "theirs"))

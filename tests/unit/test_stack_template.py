@@ -18,7 +18,8 @@ from kiln.base import yaml_files
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.cloud.iam import iam_facts
-from kiln.telemetry import Telemetry, stack
+from kiln.telemetry import stack
+from kiln.telemetry.settings import Telemetry
 from kiln.telemetry.stack import StackInputs, parameters_given
 from tests.unit import cfn_lint
 

@@ -10,9 +10,8 @@ import jsonschema
 import pytest
 
 from kiln.base import paths
-from kiln.telemetry import Telemetry, agent_files, dcgm_counters
-from kiln.telemetry.agent import EVENTS, PLAIN_EVENTS
-from kiln.telemetry.settings import telemetry_facts
+from kiln.telemetry.agent import EVENTS, PLAIN_EVENTS, agent_files, dcgm_counters
+from kiln.telemetry.settings import Telemetry, telemetry_facts
 
 ROOT = Path(__file__).parents[2]
 DRIVER = "580.178.04"

@@ -22,8 +22,8 @@ from kiln.cli import telemetry as tasks
 from kiln.components.component import download
 from kiln.facts.packages import read_lock_file
 from kiln.matrix.load import load_recipes
-from kiln.telemetry import Telemetry, bundle
-from kiln.telemetry.settings import telemetry_facts
+from kiln.telemetry import bundle
+from kiln.telemetry.settings import Telemetry, telemetry_facts
 
 AGENT = "opt/aws/amazon-cloudwatch-agent"
 EVENTS = f"{AGENT}/etc/amazon-cloudwatch-agent.d/kiln-events.json"

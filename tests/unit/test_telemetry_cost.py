@@ -3,8 +3,13 @@
 import pytest
 
 from kiln.base.errors import KilnError
-from kiln.telemetry import Telemetry
-from kiln.telemetry.settings import cost_text, metric_series, monthly_cost, telemetry_facts
+from kiln.telemetry.settings import (
+    Telemetry,
+    cost_text,
+    metric_series,
+    monthly_cost,
+    telemetry_facts,
+)
 
 
 def test_eight_gpus_with_the_compute_profile_are_ninety_series():

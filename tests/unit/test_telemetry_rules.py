@@ -2,7 +2,8 @@
 
 import pytest
 
-from kiln.telemetry import Telemetry, agent_config_problems
+from kiln.telemetry.agent import agent_config_problems
+from kiln.telemetry.settings import Telemetry
 
 NEW = "580.126.09"
 

@@ -3,8 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from kiln.telemetry import Telemetry
-from kiln.telemetry.settings import profile_metrics, telemetry_facts
+from kiln.telemetry.settings import Telemetry, profile_metrics, telemetry_facts
 
 BOTH = {
     "utilization_gpu",

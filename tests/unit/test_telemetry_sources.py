@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kiln.telemetry import Telemetry, agent_files
+from kiln.telemetry.agent import agent_files
+from kiln.telemetry.settings import Telemetry
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "runtime/opt/kiln/lib/kiln-agent-sources"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kiln.base import needs
 from kiln.base.errors import KilnError, operation_failed
 from lab import control, host, mirror, uninstall, users
 from lab.rootfs import emulation
@@ -26,14 +26,12 @@ End-Date: 2026-11-23  09:16:04
 """
 
 
-def test_only_what_our_tasks_asked_apt_for_and_is_still_there_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_our_tasks_asked_apt_for_and_is_still_there_is_named(tmp_path: Path) -> None:
     (tmp_path / "history.log").write_text(HISTORY)
-    assert "dpkg" in needs.packages_from_apt(tmp_path)
-    assert {"packer", "nosuchpackage"}.isdisjoint(needs.packages_from_apt(tmp_path))
-    monkeypatch.setattr(needs, "_is_there", lambda package: package != "dpkg")
-    assert needs.packages_from_apt(tmp_path) == ["mmdebstrap"]
+    (tmp_path / "history.log.1.gz").write_bytes(gzip.compress(HISTORY.encode()))
+    for name in ("dpkg.list", "mmdebstrap:amd64.list", "packer.list"):
+        (tmp_path / name).touch()
+    assert uninstall.packages_from_apt(tmp_path, tmp_path) == ["dpkg", "mmdebstrap"]
 
 
 @pytest.fixture

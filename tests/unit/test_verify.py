@@ -24,13 +24,13 @@ from kiln.base.recipe import Recipe
 from kiln.cloud import aws
 from kiln.cloud.instance import Boot, Machine
 from kiln.cloud.runs import Run
-from kiln.cloud.target import OwnBoot, OwnKernel
+from kiln.cloud.target import OwnKernel
 from kiln.matrix import load
 from kiln.packer.render import recipe_digest
-from kiln.pipeline import checks, running, verify
+from kiln.pipeline import checks, verify
 from kiln.pipeline.checks import Check, Checks
 from kiln.pipeline.draft import Draft
-from kiln.pipeline.verify import ON_THE_IMAGE, baked
+from kiln.pipeline.verify import ON_THE_IMAGE, known_recipe
 from lab.target import LabHooks, LabTarget
 from tests.unit.records import a_record, an_image
 
@@ -207,34 +207,33 @@ def test_an_ami_that_was_built_here_is_checked_against_its_own_record(build_dir:
     folder.mkdir(parents=True)
     built = a_record(recipe=OLD, ami_id="ami-00000001", amis={"us-east-1": "ami-00000001"})
     (folder / "record.json").write_text(json.dumps(built.as_json()))
-    known = baked("ami-00000001", tags(), [ROW])
-    assert known.recipe and known.recipe.nccl == "2.0.1"
-    assert known.recipe_from == f"the record of run {built.run_id}"
+    recipe, source = known_recipe("ami-00000001", tags(), [ROW])
+    assert (recipe.nccl, source) == ("2.0.1", f"the record of run {built.run_id}")
 
 
 def test_a_row_counts_only_if_it_has_the_digest_that_the_ami_is_tagged_with() -> None:
     same = tags(**{"kiln:recipe-digest": recipe_digest(ROW)})
-    assert baked("ami-00000001", same, [ROW]).recipe is ROW
+    assert known_recipe("ami-00000001", same, [ROW])[0] is ROW
     elsewhere = ROW.changed(row=ROW.row.changed(file="/team/amis.yaml"))
-    known = baked("ami-00000001", same, [elsewhere])
-    assert known.recipe_from == "/team/amis.yaml, by the tagged digest"
+    source = known_recipe("ami-00000001", same, [elsewhere])[1]
+    assert source == "/team/amis.yaml, by the tagged digest"
 
 
 def test_an_ami_whose_row_is_gone_is_booted_as_one_of_its_distribution() -> None:
-    known = baked("ami-00000001", tags(**{"kiln:recipe": "al2-499"}), [ROW])
-    assert (known.name, known.recipe_from) == ("al2-499", ON_THE_IMAGE)
+    gone = tags(**{"kiln:recipe": "al2-499"})
+    assert known_recipe("ami-00000001", gone, [ROW]) == (ROW, ON_THE_IMAGE)
 
 
 def test_an_ami_of_a_distribution_that_the_matrix_does_not_have_is_refused() -> None:
     gone = tags(**{"kiln:recipe": "slackware", "kiln:distro": "slackware"})
     with pytest.raises(KilnError, match="the matrix has no row of that distribution") as caught:
-        baked("ami-00000001", gone, [ROW])
+        known_recipe("ami-00000001", gone, [ROW])
     assert caught.value.exit_status == 2
 
 
 def test_an_ami_that_ami_kiln_did_not_build_is_refused() -> None:
     with pytest.raises(KilnError, match="has no tag kiln:recipe") as caught:
-        baked("ami-00000001", {}, [ROW])
+        verify._require_name(an_image())
     assert caught.value.exit_status == 2
 
 
@@ -261,7 +260,7 @@ class OwnKernels(LabHooks):
     """Boots an own kernel."""
 
     def own_kernel(self, ami_id: str, recipe: Recipe, wanted: OwnKernel) -> Any:
-        return nullcontext(OwnBoot({"own": "yes"}, "qemu"))
+        return nullcontext(({"own": "yes"}, "qemu"))
 
 
 class Ready(LabTarget):
@@ -288,11 +287,13 @@ def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Dra
         monkeypatch.setattr(verify, "booted", boot)
         monkeypatch.setattr(verify.checks, "run_checks", lambda *_, **__: verdict(*outcomes))
         monkeypatch.setattr(aws, "ec2", lambda target: ec2)
-        first = a_record(recipe=OLD, verify_instance_type="g4dn.xlarge", status="failed")
+        first = a_record(
+            recipe=OLD, verify_instance_type="g4dn.xlarge", status="failed", ami_id=AMI
+        )
         run = Run("20261121T000000Z-aaaa", "row", tmp_path)
         draft = Draft(first, run, Ready("a test"), Progress(io.StringIO()), stop)
         try:
-            verify.judge(draft, MagicMock(), AMI, user="u", account=Account(), **more)
+            verify.judge(draft, MagicMock(), Account(), **more)
         finally:
             assert booted[0].tags == ({"own": "yes"} if more.get("own_kernel") else {})
         return draft
@@ -377,14 +378,14 @@ def by_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     machine = Booted("i-0", "192.0.2.1", "nobody", tmp_path / "config", "run-1", tmp_path)
     monkeypatch.setattr(verify, "booted", lambda *_: nullcontext(machine))
     draft = MagicMock()
-    verify.judge(draft, MagicMock(), AMI, user="nobody", account=Account())
+    verify.judge(draft, MagicMock(), Account())
 
 
 def by_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     machine = Booted("i-0", "192.0.2.1", "nobody", tmp_path / "config", "run-1", tmp_path)
-    monkeypatch.setattr(running, "connected", lambda *_, **__: nullcontext(machine))
-    running.verify_running(
-        running.at_host("nobody@192.0.2.1"),
+    monkeypatch.setattr(verify, "reached", lambda *_, **__: nullcontext(machine))
+    verify.verify_running(
+        verify.at_host("nobody@192.0.2.1"),
         Ready("a test"),
         Progress(io.StringIO()),
         key=None,
@@ -448,8 +449,8 @@ def test_verify_boots_the_type_that_is_asked_for_after_dead_runs_are_gone(
 ) -> None:
     steps: list[Any] = []
 
-    def recorded(name: str, first: Any, *_: Any, delete_ami_on_failure: bool) -> None:
-        steps.extend([first.verify_instance_type, first.status, delete_ami_on_failure])
+    def recorded(*_: Any, delete_ami_on_failure: bool, **facts: Any) -> None:
+        steps.extend([facts["verify_instance_type"], facts["status"], delete_ami_on_failure])
         raise BegunError
 
     image = an_image(tags=tags(**{"kiln:recipe-digest": recipe_digest(ROW)}))

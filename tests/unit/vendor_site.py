@@ -9,21 +9,17 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
-import ssl
 import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from lab.mirror import ca
 
 
 @dataclass(frozen=True)
@@ -48,7 +44,6 @@ class Site:
     cut: set[str] = field(default_factory=set)
     statuses: dict[str, int] = field(default_factory=dict)
     sent: Counter[str] = field(default_factory=Counter)
-    asked: Counter[str] = field(default_factory=Counter)
 
 
 class Signer:
@@ -94,9 +89,8 @@ def deb_repository(
     *,
     suite: str = "",
     parts: tuple[str, ...] = (),
-    until: datetime | None = None,
 ) -> dict[str, bytes]:
-    """Path → content of a Debian repository; a flat one without `suite`. `until`: Valid-Until."""
+    """Path → content of a Debian repository; a flat one without `suite`."""
     index = gzip.compress("\n".join(_stanza(package, arch) for package in packages).encode())
     empty = gzip.compress(b"")
     indexes = {"Packages.gz": index}
@@ -111,7 +105,6 @@ def deb_repository(
             f"Suite: {suite or '/'}",
             f"Codename: {suite or '/'}",
             f"Date: {signer.began:%a, %d %b %Y %H:%M:%S} UTC",
-            *([f"Valid-Until: {until:%a, %d %b %Y %H:%M:%S} UTC"] if until else []),
             f"Architectures: {arch}",
             f"Components: {' '.join(parts)}",
             "SHA256:",
@@ -138,15 +131,10 @@ def _stanza(package: Pkg, arch: str) -> str:
     )
 
 
-def rpm_repository(
-    signer: Signer | None, arch: str, packages: list[Pkg], advisories: str = ""
-) -> dict[str, bytes]:
-    """Path → content of an RPM repository; metadata is signed if there is a signer. `advisories` is
-    an updateinfo.xml."""
+def rpm_repository(signer: Signer | None, arch: str, packages: list[Pkg]) -> dict[str, bytes]:
+    """Path → content of an RPM repository; metadata is signed if there is a signer."""
     primary = gzip.compress(_primary(packages, arch).encode())
     data = {"primary.xml.gz": primary}
-    if advisories:
-        data["updateinfo.xml.gz"] = gzip.compress(advisories.encode())
     streams = sorted({package.stream for package in packages if package.stream})
     if streams:
         data["modules.yaml"] = "".join(_module(s, packages, arch) for s in streams).encode()
@@ -212,7 +200,6 @@ def _module(stream: str, packages: list[Pkg], arch: str) -> str:
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[tuple[Site, Path]]:
     """A running HTTPS server, and the file with the certificate to trust."""
-    certificate = _certificate(folder)
     site = Site()
 
     class Handler(BaseHTTPRequestHandler):
@@ -230,7 +217,6 @@ def served(folder: Path) -> Iterator[tuple[Site, Path]]:
             self._answer(with_body=True)
 
         def _answer(self, *, with_body: bool) -> None:
-            site.asked[self.path] += 1
             data = site.files.get(self.path)
             status = site.statuses.get(self.path, 200 if data is not None else 404)
             content = (data or b"") if status == 200 else b""
@@ -258,47 +244,14 @@ def served(folder: Path) -> Iterator[tuple[Site, Path]]:
         def handle_error(self, request: object, client_address: object) -> None:
             """A client that disconnects does not fail the test."""
 
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, folder / "key.pem")
+    context = ca.server_context(["localhost"], folder)
     server = Server(("127.0.0.1", 0), Handler)
-    site.url = f"https://127.0.0.1:{server.server_address[1]}"
+    site.url = f"https://localhost:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
-        yield site, certificate
+        yield site, ca.ensure(folder).certificate
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-def _certificate(folder: Path) -> Path:
-    """A certificate of its own authority for 127.0.0.1."""
-    import ipaddress
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "vendors of a test")])
-    now = datetime.now(timezone.utc)
-    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path = folder / "certificate.pem"
-    path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    (folder / "key.pem").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return path

@@ -67,7 +67,7 @@ def permissions(ec2: Any, image: str) -> list[dict[str, str]]:
     return found
 
 
-def test_launch_permissions_are_given_taken_and_reset(ec2: Any, walk: Any) -> None:
+def test_launch_permissions_are_given_and_taken(ec2: Any, walk: Any) -> None:
     image = walk.baked()["ImageId"]
     ou = "arn:aws:organizations::123456789012:ou/o-abcdefghij/ou-abcd-12345678"
     ec2.modify_image_attribute(ImageId=image, LaunchPermission={"Add": [SOMEBODY]})
@@ -80,8 +80,6 @@ def test_launch_permissions_are_given_taken_and_reset(ec2: Any, walk: Any) -> No
     assert permissions(ec2, image) == expected[1:]
     mine = {"Owners": ["self"], "ExecutableUsers": ["111122223333"]}
     assert [image["ImageId"] for image in ec2.describe_images(**mine)["Images"]] == [image]
-    ec2.reset_image_attribute(ImageId=image, Attribute="launchPermission")
-    assert permissions(ec2, image) == []
 
 
 def test_users_are_given_as_packer_gives_them(ec2: Any, walk: Any, refused: Any) -> None:
@@ -104,7 +102,7 @@ def test_users_are_given_as_packer_gives_them(ec2: Any, walk: Any, refused: Any)
         assert refused(call, **of, **twice)[0] == "MissingParameter"
 
 
-def test_a_snapshot_is_shared_unshared_and_reset(ec2: Any, walk: Any, refused: Any) -> None:
+def test_a_snapshot_is_shared_and_unshared(ec2: Any, walk: Any, refused: Any) -> None:
     snapshot = walk.baked()["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
     asked = {"SnapshotId": snapshot, "Attribute": "createVolumePermission"}
 
@@ -119,8 +117,6 @@ def test_a_snapshot_is_shared_unshared_and_reset(ec2: Any, walk: Any, refused: A
     assert shared() == [{"Group": "all"}, SOMEBODY]
     ec2.modify_snapshot_attribute(**asked, OperationType="remove", UserIds=[SOMEBODY["UserId"]])
     assert shared() == [{"Group": "all"}]
-    ec2.reset_snapshot_attribute(**asked)
-    assert shared() == []
     wrong = asked | {"OperationType": "add", "UserIds": ["12345"]}
     assert refused(ec2.modify_snapshot_attribute, **wrong)[0].startswith("Invalid")
     gone = asked | {"SnapshotId": "snap-00000000000000000"}
@@ -133,36 +129,12 @@ def test_an_account_number_that_is_none_is_refused(ec2: Any, image: str, refused
     assert permissions(ec2, image) == []
 
 
-def test_an_image_becomes_public_only_without_the_accounts_block(
-    ec2: Any, walk: Any, refused: Any
-) -> None:
-    image = walk.baked()["ImageId"]
-    assert ec2.get_image_block_public_access_state() | {"ResponseMetadata": 0} == {
-        "ImageBlockPublicAccessState": "block-new-sharing",
-        "ManagedBy": "account",
-        "ResponseMetadata": 0,
-    }
-    everybody = {"ImageId": image, "LaunchPermission": {"Add": [{"Group": "all"}]}}
-    assert refused(ec2.modify_image_attribute, **everybody)[0] == "OperationNotPermitted"
-    assert walk.image(image)["Public"] is False
-    ec2.disable_image_block_public_access()
-    ec2.modify_image_attribute(**everybody)
-    assert walk.image(image)["Public"] is True
-    ec2.enable_image_block_public_access(ImageBlockPublicAccessState="block-new-sharing")
-    assert walk.image(image)["Public"] is True
-    ec2.reset_image_attribute(ImageId=image, Attribute="launchPermission")
-    assert walk.image(image)["Public"] is False
-
-
 def test_only_the_owner_changes_an_image(ec2: Any, parent: str, refused: Any) -> None:
     for call, how in (
         (ec2.modify_image_attribute, {"Description": {"Value": "mine"}}),
         (ec2.modify_image_attribute, {"LaunchPermission": {"Add": [SOMEBODY]}}),
-        (ec2.reset_image_attribute, {"Attribute": "launchPermission"}),
         (ec2.describe_image_attribute, {"Attribute": "launchPermission"}),
-        (ec2.enable_image_deprecation, {"DeprecateAt": "2030-01-01T00:00:00Z"}),
         (ec2.disable_image_deprecation, {}),
-        (ec2.enable_image_deregistration_protection, {}),
         (ec2.disable_image, {}),
         (ec2.deregister_image, {}),
     ):
@@ -204,8 +176,6 @@ def test_a_disabled_image_is_not_listed_shared_or_launched(
     assert walk.image(image, IncludeDisabled=True)["State"] == "disabled"
     assert permissions(ec2, image) == []
     assert refused(walk.launched, ImageId=image)[0] == "InvalidAMIID.Unavailable"
-    ec2.enable_image(ImageId=image)
-    assert walk.launched(ImageId=image)["ImageId"] == image
 
 
 def test_a_deregistered_image_is_gone_and_its_snapshots_when_asked(
@@ -268,16 +238,6 @@ def test_the_time_of_the_last_launch_is_shown(ec2: Any, walk: Any) -> None:
     assert walk.image(image)["LastLaunchedTime"] == shown
 
 
-def test_public_access_to_snapshots_is_a_setting_of_the_region(client: Any) -> None:
-    ec2, other = client("ec2", "eu-west-3"), client("ec2", "eu-west-2")
-    assert ec2.get_snapshot_block_public_access_state()["State"] == "unblocked"
-    ec2.enable_snapshot_block_public_access(State="block-all-sharing")
-    assert ec2.get_snapshot_block_public_access_state()["State"] == "block-all-sharing"
-    assert other.get_snapshot_block_public_access_state()["State"] == "unblocked"
-    ec2.disable_snapshot_block_public_access()
-    assert ec2.get_snapshot_block_public_access_state()["State"] == "unblocked"
-
-
 def options(made: Any) -> tuple[str, int]:
     found = made["MetadataOptions"]
     return found["HttpTokens"], found["HttpPutResponseHopLimit"]
@@ -290,22 +250,3 @@ def test_instances_of_an_image_with_imdsv2_require_tokens(ec2: Any, walk: Any) -
     assert options(walk.launched(ImageId=image)) == ("required", 2)
     asked = {"HttpTokens": "optional", "HttpPutResponseHopLimit": 5}
     assert options(walk.launched(ImageId=image, MetadataOptions=asked)) == ("optional", 5)
-
-
-def test_the_accounts_metadata_defaults_go_before_the_images(
-    client: Any, parent: str, refused: Any
-) -> None:
-    ec2 = client("ec2", "ap-south-1")
-    launch = {"ImageId": parent, "InstanceType": "t3.micro", "MinCount": 1, "MaxCount": 1}
-    assert ec2.get_instance_metadata_defaults()["AccountLevel"] == {}
-    ec2.modify_instance_metadata_defaults(HttpTokens="required", HttpPutResponseHopLimit=3)
-    level = ec2.get_instance_metadata_defaults()["AccountLevel"]
-    assert (level["HttpTokens"], level["HttpPutResponseHopLimit"]) == ("required", 3)
-    assert options(ec2.run_instances(**launch)["Instances"][0]) == ("required", 3)
-    ec2.modify_instance_metadata_defaults(HttpTokensEnforced="enabled")
-    code, _ = refused(ec2.run_instances, MetadataOptions={"HttpTokens": "optional"}, **launch)
-    assert code == "UnsupportedOperation"
-    ec2.modify_instance_metadata_defaults(
-        HttpTokens="no-preference", HttpPutResponseHopLimit=-1, HttpTokensEnforced="no-preference"
-    )
-    assert options(ec2.run_instances(**launch)["Instances"][0]) == ("optional", 1)

@@ -60,15 +60,6 @@ def test_metadata_options_that_a_call_does_not_name_stay(ec2: Any, walk: Any, re
     assert refused(ec2.modify_instance_metadata_options, **how)[0] == "InvalidParameterValue"
 
 
-def test_the_type_is_changed_only_of_a_stopped_instance(ec2: Any, walk: Any, refused: Any) -> None:
-    instance = walk.launched()["InstanceId"]
-    how = {"InstanceId": instance, "InstanceType": {"Value": "t3.large"}}
-    assert refused(ec2.modify_instance_attribute, **how)[0] == "IncorrectInstanceState"
-    walk.stopped(instance)
-    ec2.modify_instance_attribute(**how)
-    assert walk.instance(instance)["InstanceType"] == "t3.large"
-
-
 def test_a_security_group_that_an_instance_has_is_not_deleted(
     ec2: Any, walk: Any, refused: Any
 ) -> None:
@@ -82,11 +73,6 @@ def test_a_security_group_that_an_instance_has_is_not_deleted(
     assert refused(ec2.delete_security_group, GroupId=found["GroupId"])[0] == "CannotDelete"
 
 
-def test_tags_of_aws_are_not_for_users(ec2: Any, walk: Any, refused: Any) -> None:
-    how = {"Resources": [walk.launched()["InstanceId"]], "Tags": [{"Key": "aws:x", "Value": "1"}]}
-    assert refused(ec2.create_tags, **how)[0] == "InvalidParameterValue"
-
-
 def test_only_the_owner_shares_a_snapshot(ec2: Any, walk: Any, parent: str, refused: Any) -> None:
     snapshot = walk.image(parent)["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
     how = {"SnapshotId": snapshot, "OperationType": "add", "UserIds": ["111122223333"]}
@@ -98,9 +84,3 @@ def test_only_the_owner_shares_a_snapshot(ec2: Any, walk: Any, parent: str, refu
         "CreateVolumePermissions"
     ]
     assert shown == [{"UserId": "111122223333"}]
-
-
-def test_volumes_are_well(ec2: Any, walk: Any) -> None:
-    volume = walk.launched()["BlockDeviceMappings"][0]["Ebs"]["VolumeId"]
-    (found,) = ec2.describe_volume_status(VolumeIds=[volume])["VolumeStatuses"]
-    assert (found["VolumeId"], found["VolumeStatus"]["Status"]) == (volume, "ok")

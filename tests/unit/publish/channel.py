@@ -23,6 +23,8 @@ RECIPE = load.load_recipes()[0]
 LINE = "al2/classic/base/x86_64"
 AL2 = "/aws/service/ami-amazon-linux-latest/amzn2-ami-kernel-5.10-hvm-x86_64-gp2"
 
+# Returns a boto3 client of the lab: a service, a region.
+Client = Callable[..., Any]
 # Makes a verified AMI of the row with its record; its id.
 Bake = Callable[..., str]
 
@@ -62,11 +64,11 @@ def back(channel: str, settings: Publish | None = None, **more: Any) -> str:
     return roll_back(a_line(settings), channel, AWS, **options).release.images[HOME]
 
 
-def resolved(client: Callable[..., Any], channel: str, region: str = HOME) -> str:
+def resolved(client: Client, channel: str, region: str = HOME) -> str:
     """What a consumer gets."""
     name = f"/ami-kiln/{LINE}/{channel}/image_id"
     return str(client("ssm", region).get_parameter(Name=name)["Parameter"]["Value"])
 
 
-def described(client: Callable[..., Any], ami_id: str, region: str = HOME) -> Any:
+def described(client: Client, ami_id: str, region: str = HOME) -> Any:
     return client("ec2", region).describe_images(ImageIds=[ami_id])["Images"][0]

@@ -15,7 +15,7 @@ from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
 from kiln.pipeline.record import write_record
 from kiln.publish import channels
-from tests.unit.publish.channel import AL2, HOME, OTHER, RECIPE, Bake, versions_of
+from tests.unit.publish.channel import AL2, HOME, OTHER, RECIPE, Bake, Client, versions_of
 from tests.unit.records import a_record
 
 
@@ -31,7 +31,7 @@ def client(endpoint: str) -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
-def instance(client: Callable[..., Any]) -> str:
+def instance(client: Client) -> str:
     """What the AMIs are made of."""
     parent = client("ssm").get_parameter(Name=AL2)["Parameter"]["Value"]
     ec2 = client("ec2")
@@ -43,7 +43,7 @@ def instance(client: Callable[..., Any]) -> str:
 
 @pytest.fixture(autouse=True)
 def _credentials(
-    endpoint: str, client: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    endpoint: str, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An empty build folder and empty channels; AWS is the lab's API."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
@@ -64,7 +64,7 @@ def _credentials(
 
 
 @pytest.fixture
-def bake(client: Callable[..., Any], instance: str, tmp_path: Path) -> Iterator[Bake]:
+def bake(client: Client, instance: str, tmp_path: Path) -> Iterator[Bake]:
     """Make a verified AMI of the row with its record; its id. `tags` and `fields` replace some;
     `of` is another instance that it is made of.
 

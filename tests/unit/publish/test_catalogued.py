@@ -14,7 +14,8 @@ from kiln.base.errors import KilnError
 from kiln.base.paths import build_dir
 from kiln.catalogue.gather import gather_catalogue
 from kiln.catalogue.model import CataloguedLine, Gathered
-from kiln.catalogue.site import publish_site, site_files, write_site
+from kiln.catalogue.site import MANIFEST, publish_site, site_files, write_site
+from kiln.matrix.load import load_recipes
 from kiln.matrix.model import Publish
 from tests.unit import commands
 from tests.unit.publish.channel import (
@@ -34,9 +35,11 @@ from tests.unit.publish.test_provenance import key_file
 
 
 def gathered(settings: Publish | None = None) -> Gathered:
-    return gather_catalogue(
-        AWS, [RECIPE], {LINE: settings or Publish()}, [OTHER], pytest.fail, types=("p4d.24xlarge",)
-    )
+    """The catalogue of this line, and of one that the matrix has before it."""
+    before = next(recipe for recipe in load_recipes() if recipe.channel_line != LINE)
+    known = {LINE: settings or Publish()}
+    types = ("p4d.24xlarge",)
+    return gather_catalogue(AWS, [before, RECIPE], known, [OTHER], pytest.fail, types=types)
 
 
 def on(driver: str) -> dict[str, Any]:
@@ -53,7 +56,8 @@ def test_a_line_has_its_channels_images_and_moves(bake: Bake) -> None:
     published(OTHER, ami_id=first)
     promoted("candidate")
     published(OTHER, ami_id=second)
-    line = the_line()
+    line = gathered().catalogue.lines[0]
+    assert line == the_line(), "what can be had stands first"
     held = {(channel.channel, channel.region): channel for channel in line.channels}
     assert held["nightly", HOME].ami_id == second and held["candidate", HOME].ami_id == first
     assert held["nightly", OTHER].ami_id != second and len(held) == 4
@@ -164,6 +168,7 @@ def test_the_site_in_s3_takes_the_place_of_the_one_before_and_of_nothing_else(
     s3 = client("s3")
     s3.create_bucket(Bucket=bucket)
     s3.put_object(Bucket=bucket, Key="site/thesis.txt", Body=b"years of work")
+    s3.put_object(Bucket=bucket, Key=f"site/{MANIFEST}", Body=b"{}")
     published(ami_id=bake(1, versions=on("510.47.03")))
     site, messages = tmp_path / "site", []
     write_site(site_files(gathered(), pytest.fail), site)
@@ -204,5 +209,4 @@ def test_the_end_of_a_night_renews_the_catalogue(
     assert f"files are at s3://{bucket}/catalogue/" in done.stderr, done.stderr
     found = client("s3").get_object(Bucket=bucket, Key="catalogue/catalogue.json")
     lines = json.loads(found["Body"].read())["lines"]
-    held = {channel["ami_id"] for line in lines for channel in line["channels"]}
-    assert held == {ami_id} and lines[0]["line"] == LINE, "what can be had stands first"
+    assert {channel["ami_id"] for line in lines for channel in line["channels"]} == {ami_id}

@@ -58,9 +58,7 @@ def test_each_row_is_a_build_of_its_own_with_its_command() -> None:
 
 
 @pytest.mark.parametrize("status", ["SUCCEEDED", "STOPPED", "TIMED_OUT", "FAULT"])
-def test_a_batch_that_did_not_fail_by_itself_is_not_run_once_more(
-    stubbed: Any, status: str
-) -> None:
+def test_unfailed_batch_runs_once(stubbed: Any, status: str) -> None:
     stub, messages = stubbed("codebuild"), []
     wanted = {"projectName": "worker", "buildspecOverride": codebuild.batch_buildspec(COMMANDS)}
     stub.add_response("start_build_batch", {"buildBatch": {"id": "worker:1"}}, wanted)
@@ -70,7 +68,7 @@ def test_a_batch_that_did_not_fail_by_itself_is_not_run_once_more(
     assert messages[-1] == f"CodeBuild ended the batch as {status.lower().replace('_', ' ')}"
 
 
-def test_what_failed_in_a_batch_is_run_once_more(stubbed: Any) -> None:
+def test_failed_batch_is_retried_once(stubbed: Any) -> None:
     stub, messages = stubbed("codebuild"), []
     stub.add_response("start_build_batch", {"buildBatch": {"id": "worker:1"}})
     stub.add_response("batch_get_build_batches", {"buildBatches": [batch("FAILED")]})
@@ -93,7 +91,7 @@ def test_cloudformation_would_take_the_template() -> None:
     assert cfn_lint.mistakes(codebuild.CODEBUILD_TEMPLATE.read_text(), "us-east-1") == []
 
 
-def test_every_role_of_the_stack_takes_the_permissions_boundary() -> None:
+def test_each_role_takes_the_permissions_boundary() -> None:
     roles = codebuild.codebuild_text().split("Type: AWS::IAM::Role")[1:]
     assert len(roles) == 4
     for role in roles:
@@ -101,7 +99,7 @@ def test_every_role_of_the_stack_takes_the_permissions_boundary() -> None:
         assert "PermissionsBoundary: !If [HasBoundary, !Ref PermissionsBoundary" in properties
 
 
-def test_a_permissions_boundary_may_have_a_path_of_any_length_that_iam_takes() -> None:
+def test_permissions_boundary_may_have_a_long_path() -> None:
     arn = f"arn:aws:iam::123456789012:policy/{'a' * 500}/b"
     assert vocabulary.POLICY_ARN.required(arn, "--permissions-boundary") == arn
     with pytest.raises(KilnError, match="is not the ARN of an IAM policy"):

@@ -34,6 +34,7 @@ from tests.unit.publish.channel import (
     OTHER,
     RECIPE,
     Bake,
+    Client,
     a_line,
     back,
     described,
@@ -54,7 +55,7 @@ _NUMBERS = count()
 class World:
     """Two releases in two regions: `old`, then `new`, by region."""
 
-    client: Callable[..., Any]
+    client: Client
     bake: Bake
     old: dict[str, str] = field(default_factory=dict)
     new: dict[str, str] = field(default_factory=dict)
@@ -112,8 +113,7 @@ def publishing(world: World) -> Task:
         world.new = world.holds("nightly")
         assert world.new[HOME] == source["next"]
         copies = world.client("ec2", OTHER).describe_images(
-            Owners=["self"],
-            Filters=[{"Name": "tag:kiln:source-image", "Values": [source["next"]]}],
+            Owners=["self"], Filters=[{"Name": "tag:kiln:source-image", "Values": [source["next"]]}]
         )["Images"]
         assert [copy["ImageId"] for copy in copies] == [world.new[OTHER]], "copied twice"
         source["next"] = world.baked()
@@ -213,8 +213,7 @@ def sweeping(world: World) -> Task:
     def leave(run_id: str) -> None:
         tags = [{"Key": "kiln:run-id", "Value": run_id}]
         ec2.create_key_pair(
-            KeyName=f"kiln-{run_id}",
-            TagSpecifications=[{"ResourceType": "key-pair", "Tags": tags}],
+            KeyName=f"kiln-{run_id}", TagSpecifications=[{"ResourceType": "key-pair", "Tags": tags}]
         )
         ec2.create_volume(
             AvailabilityZone=f"{OTHER}a",
@@ -280,11 +279,11 @@ TASKS = {
 
 
 @pytest.fixture(params=TASKS)
-def task(request: pytest.FixtureRequest, client: Callable[..., Any], bake: Bake) -> Task:
+def task(request: pytest.FixtureRequest, client: Client, bake: Bake) -> Task:
     return TASKS[request.param](World(client, bake))
 
 
-def test_whatever_ends_a_task_the_next_run_goes_on(task: Task) -> None:
+def test_interrupted_task_is_continued(task: Task) -> None:
     """Killed after it has changed something, a region that is down, credentials that expire."""
     ends: list[tuple[faults.Fault, str]] = [
         (faults.after_writes(1, faults.killed()), ""),
@@ -308,14 +307,9 @@ def test_whatever_ends_a_task_the_next_run_goes_on(task: Task) -> None:
 
 @pytest.mark.skipif(not ALL, reason="KILN_PUBLISH_KILLS=all: kills each task at each of its calls")
 @pytest.mark.parametrize("fault", [faults.killed(), faults.region_down(OTHER)])
-def test_a_task_that_ends_at_any_call_is_finished_by_the_next(
-    task: Task, fault: faults.Fault
-) -> None:
+def test_task_killed_at_any_call_is_finished_by_the_next(task: Task, fault: faults.Fault) -> None:
     for number in count():
-        with (
-            faulty(faults.since(number, fault)) as sent,
-            contextlib.suppress(Killed, KilnError),
-        ):
+        with faulty(faults.since(number, fault)) as sent, contextlib.suppress(Killed, KilnError):
             task.run()
         task.finish()
         if len(sent) <= number:
@@ -323,8 +317,8 @@ def test_a_task_that_ends_at_any_call_is_finished_by_the_next(
     assert number > 10
 
 
-def test_a_failed_copy_is_replaced_by_the_next_publish(
-    client: Callable[..., Any], bake: Bake, monkeypatch: pytest.MonkeyPatch
+def test_failed_copy_is_replaced(
+    client: Client, bake: Bake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bake(1)
     failed: list[str] = []
@@ -348,9 +342,7 @@ def test_a_failed_copy_is_replaced_by_the_next_publish(
     assert resolved(client, "nightly", OTHER) not in failed
 
 
-def test_a_copy_with_another_key_than_its_region_has_now_is_replaced(
-    client: Callable[..., Any], bake: Bake
-) -> None:
+def test_copy_with_an_outdated_key_is_replaced(client: Client, bake: Bake) -> None:
     bake(1)
     published(OTHER)
     before = resolved(client, "nightly", OTHER)
@@ -365,7 +357,7 @@ def test_a_copy_with_another_key_than_its_region_has_now_is_replaced(
     assert resolved(client, "nightly", OTHER) == copy
 
 
-def test_a_key_that_may_not_be_used_is_named_and_no_channel_moves(bake: Bake) -> None:
+def test_refused_key_moves_no_channel(bake: Bake) -> None:
     ami_id = bake(2)
     with_key = Publish.model_validate({"kms_keys": {OTHER: "alias/ami"}})
     refused = faulty(faults.refuses("CopyImage", "InvalidKmsKeyId.NotFound"))
@@ -375,8 +367,8 @@ def test_a_key_that_may_not_be_used_is_named_and_no_channel_moves(bake: Bake) ->
 
 
 @pytest.mark.parametrize("move", ["promote", "rollback"])
-def test_a_channel_changed_during_a_move_is_said_and_not_overwritten(
-    client: Callable[..., Any], bake: Bake, monkeypatch: pytest.MonkeyPatch, move: str
+def test_channel_changed_meanwhile_stays(
+    client: Client, bake: Bake, monkeypatch: pytest.MonkeyPatch, move: str
 ) -> None:
     world = World(client, bake)
     releases(world)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +16,8 @@ from kiln.fleet import document, install
 from kiln.fleet.machines import FleetMachine, find_machines
 from kiln.fleet.status import fleet_status
 from kiln.telemetry import Telemetry
-from tests.unit.publish.channel import AWS
+from kiln.telemetry.settings import Telemetry
+from tests.unit.publish.channel import AWS, Client
 
 BUCKET = "ami-kiln-fleet-123456789012-us-east-1"
 
@@ -36,7 +37,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def stored(client: Callable[..., Any]) -> Iterator[None]:
+def stored(client: Client) -> Iterator[None]:
     """Nothing of the fleet is in the account, before and after."""
     yield
     document.remove_stored(AWS, BUCKET)
@@ -70,7 +71,7 @@ def test_status_says_what_each_one_lacks() -> None:
     assert [row.reports for row in rows] == [False] * 4
 
 
-def test_a_fleet_on_which_nothing_can_be_installed_is_a_failed_operation(stored: None) -> None:
+def test_fleet_without_a_usable_instance_fails(stored: None) -> None:
     how, said = install.HowToInstall(Telemetry(), bucket=BUCKET), list[str]()
     with pytest.raises(KilnError, match="on none of these instances") as failed:
         install.install_fleet(AWS, [machine(1, role="")], how, said.append)
@@ -78,15 +79,15 @@ def test_a_fleet_on_which_nothing_can_be_installed_is_a_failed_operation(stored:
     assert "no role" in said[-1]
 
 
-def test_an_instance_that_the_region_does_not_have_is_refused() -> None:
+def test_unknown_instance_is_refused() -> None:
     with pytest.raises(KilnError, match="i-0123456789abcdef0 is not in") as refused:
         find_machines(AWS, {"instance-id": ["i-0123456789abcdef0"]})
     assert refused.value.exit_status == 2
     assert find_machines(AWS, {"tag:Team": ["nobody"]}) == []
 
 
-def test_a_document_has_a_version_for_each_text(
-    stored: None, client: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, calls: list[str]
+def test_each_text_is_a_document_version(
+    stored: None, client: Client, monkeypatch: pytest.MonkeyPatch, calls: list[str]
 ) -> None:
     first = document.publish_document(AWS)
     text = document.document_text()
@@ -101,8 +102,8 @@ def test_a_document_has_a_version_for_each_text(
     assert document.publish_document(AWS) == first
 
 
-def test_a_document_that_somebody_changed_is_not_run(
-    stored: None, client: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+def test_changed_document_is_not_run(
+    stored: None, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ssm, text = client("ssm"), document.document_text()
     name = f"kiln-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -122,16 +123,12 @@ def test_a_document_that_somebody_changed_is_not_run(
         ("eusc-de-east-1", "eusc-de-east-1.amazonaws.eu"),
     ],
 )
-def test_the_bundle_of_a_fleet_is_fetched_from_a_host_of_its_partition(
-    client: Callable[..., Any], region: str, host: str
-) -> None:
+def test_bundle_host_is_of_the_partition(client: Client, region: str, host: str) -> None:
     url, _ = document.store_bundle(AWS.in_region(region), f"in-{region}", "#!/bin/bash\n")
     assert url.startswith(f"https://in-{region}.s3.{host}/telemetry/")
 
 
-def test_the_bundle_is_in_s3_under_its_hash_and_goes_again_alone(
-    stored: None, client: Callable[..., Any]
-) -> None:
+def test_bundle_is_stored_under_its_hash_and_removed(stored: None, client: Client) -> None:
     s3, text = client("s3"), "#!/bin/bash\n"
     digest = hashlib.sha256(text.encode()).hexdigest()
     key = f"telemetry/{digest}/kiln-telemetry.sh"
@@ -145,8 +142,8 @@ def test_the_bundle_is_in_s3_under_its_hash_and_goes_again_alone(
     assert s3.list_objects_v2(Bucket=BUCKET)["KeyCount"] == 1
 
 
-def test_every_s3_call_names_the_owner_of_the_bucket(
-    stored: None, client: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+def test_each_s3_call_names_the_bucket_owner(
+    stored: None, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody may have taken the bucket's name in another account."""
     sent: dict[str, str | None] = {}

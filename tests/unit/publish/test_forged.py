@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,11 @@ import pytest
 from kiln.base.errors import KilnError
 from kiln.publish import channels
 from kiln.publish.channels import read_release
-from tests.unit.publish.channel import AWS, LINE, Bake, published
-
-Client = Callable[..., Any]
+from tests.unit.publish.channel import AWS, LINE, Bake, Client, published
 
 
 @pytest.mark.parametrize("name", ["/ami-kiln/image_id", "/ami-kiln/x/image_id"])
-def test_a_parameter_that_no_line_has_is_not_a_channel(
-    bake: Bake, client: Client, name: str
-) -> None:
+def test_stray_parameter_is_no_channel(bake: Bake, client: Client, name: str) -> None:
     bake()
     published()
     client("ssm").put_parameter(Name=name, Value="ami-0123456789abcdef0", Type="String")
@@ -48,18 +43,14 @@ def forged(client: Client, **values: Any) -> str:
     ],
     ids=str,
 )
-def test_a_forged_release_is_named_before_anything_of_it_is_used(
-    bake: Bake, client: Client, values: dict[str, Any]
-) -> None:
+def test_forged_release_is_refused(bake: Bake, client: Client, values: dict[str, Any]) -> None:
     bake()
     published()
     with pytest.raises(KilnError, match="the parameter: not a release: `"):
         read_release(forged(client, **values), "the parameter")
 
 
-def test_a_forged_release_leads_to_no_file_outside_of_build(
-    bake: Bake, client: Client, tmp_path: Path
-) -> None:
+def test_forged_release_leads_to_no_file(bake: Bake, client: Client, tmp_path: Path) -> None:
     bake()
     published()
     elsewhere = tmp_path / "elsewhere" / "run"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from kiln.cloud import images
 from lab.amis import images as lab_images
 from lab.settings import Lab
-from tests.unit.publish.channel import AWS, Bake
+from tests.unit.publish.channel import AWS, Bake, Client
 
 
 def deregister(ec2: Any, ami_id: str) -> None:
@@ -22,7 +21,7 @@ def deregister(ec2: Any, ami_id: str) -> None:
         ec2.delete_snapshot(SnapshotId=device["Ebs"]["SnapshotId"])
 
 
-def test_an_ami_that_is_gone_is_none_and_no_error(client: Callable[..., Any], bake: Bake) -> None:
+def test_an_ami_that_is_gone_is_none_and_no_error(client: Client, bake: Bake) -> None:
     image = client("ec2").copy_image(SourceImageId=bake(1), SourceRegion="us-east-1", Name="gone")
     deregister(client("ec2"), image["ImageId"])
     assert images.find_image(AWS, image["ImageId"]) is None

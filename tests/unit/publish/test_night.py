@@ -34,6 +34,7 @@ from tests.unit.publish.channel import (
     OTHER,
     RECIPE,
     Bake,
+    Client,
     back,
     published,
     versions_of,
@@ -51,7 +52,7 @@ def to_publish(ami_id: str) -> list[DueRow]:
 
 
 @pytest.fixture
-def baked(client: Callable[..., Any], bake: Bake) -> Callable[[], str]:
+def baked(client: Client, bake: Bake) -> Callable[[], str]:
     """Makes a verified AMI of the row that was built from today's inputs."""
     digest = planning.plan_build(RECIPE, AWS, planning.Options()).input_digest
 
@@ -64,9 +65,7 @@ def baked(client: Callable[..., Any], bake: Bake) -> Callable[[], str]:
     return made
 
 
-def test_a_row_is_due_without_an_ami_then_to_be_published_then_skipped(
-    baked: Callable[[], str],
-) -> None:
+def test_row_is_built_then_published_then_skipped(baked: Callable[[], str]) -> None:
     assert (planned().action, planned().why) == ("build", "it has no verified AMI")
     ami_id = baked()
     due = planned()
@@ -78,7 +77,7 @@ def test_a_row_is_due_without_an_ami_then_to_be_published_then_skipped(
     assert "has the same inputs" in skipped.why
 
 
-def test_a_night_does_not_undo_a_rollback(
+def test_night_does_not_undo_a_rollback(
     baked: Callable[[], str], bake: Bake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published(ami_id=bake(0))
@@ -116,7 +115,7 @@ def test_a_night_does_not_undo_a_rollback(
         ("", "", "the package snapshot"),
     ],
 )
-def test_a_row_is_due_when_its_inputs_have_changed_and_says_which(
+def test_row_with_changed_inputs_says_which(
     bake: Bake, recipe: str, parent: str, words: str
 ) -> None:
     plan = planning.plan_build(RECIPE, AWS, planning.Options())
@@ -131,7 +130,7 @@ def test_a_row_is_due_when_its_inputs_have_changed_and_says_which(
     assert due.why == f"its inputs have changed since {ami_id}: {message}"
 
 
-def test_a_row_with_a_region_of_its_own_is_planned_where_the_night_looks_for_amis(
+def test_row_with_its_own_region_is_planned_at_home(
     baked: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     baked()
@@ -150,26 +149,7 @@ def test_a_row_with_a_region_of_its_own_is_planned_where_the_night_looks_for_ami
     assert asked == [AWS.region]
 
 
-def test_a_night_looks_up_a_parent_once_for_all_rows_that_share_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    calls: list[str] = []
-    ask = BaseClient._make_api_call  # type: ignore[attr-defined]
-
-    def noted(self: Any, name: str, given: Any) -> Any:
-        calls.append(name)
-        return ask(self, name, given)
-
-    monkeypatch.setattr(BaseClient, "_make_api_call", noted)
-    rows = [RECIPE.changed(name=f"{RECIPE.name}-{number}") for number in range(4)]
-    lines = [Line(row, Publish()) for row in rows]
-    assert [row.action for row in plan_night(lines, AWS)] == ["build"] * 4
-    # The second DescribeImages lists the images of AMI Kiln.
-    parent = ["GetParameter", "DescribeImages"]
-    assert sorted(calls) == sorted([*parent, "DescribeImages", "GetParametersByPath"])
-
-
-def test_a_night_says_what_differs_gravely_from_the_release_before(bake: Bake) -> None:
+def test_night_names_grave_differences(bake: Bake) -> None:
     published(ami_id=bake(1))
     second = bake(2, versions=versions_of("580.178.04"))
     (row,) = run_night(
@@ -182,7 +162,7 @@ def test_a_night_says_what_differs_gravely_from_the_release_before(bake: Bake) -
     assert (row.verdict or "").startswith("pass 2026-11-02")
 
 
-def test_each_row_that_was_not_built_has_its_own_reason() -> None:
+def test_each_failed_row_has_its_reason() -> None:
     rows = [RECIPE.changed(name=name) for name in ("al2-460", "al2-460-ecs", "al2-510")]
     night = [DueRow(Line(row, Publish()), "build", "its inputs have changed") for row in rows]
     reasons = {
@@ -197,10 +177,9 @@ def test_each_row_that_was_not_built_has_its_own_reason() -> None:
     ]
 
 
-def test_a_row_whose_parent_ami_is_gone_fails_and_stops_no_other(bake: Bake) -> None:
+def test_row_without_parent_ami_fails_alone(bake: Bake) -> None:
     gone = RECIPE.changed(
-        name="al2-gone",
-        source_ami=RECIPE.source_ami.changed(ssm_parameter="/aws/service/gone"),
+        name="al2-gone", source_ami=RECIPE.source_ami.changed(ssm_parameter="/aws/service/gone")
     )
     night = plan_night([Line(gone, Publish()), Line(RECIPE, Publish())], AWS)
     assert [row.action for row in night] == ["fail", "build"]
@@ -218,7 +197,7 @@ def test_a_row_whose_parent_ami_is_gone_fails_and_stops_no_other(bake: Bake) -> 
     ]
 
 
-def test_a_row_that_fails_to_publish_keeps_what_its_build_took(bake: Bake) -> None:
+def test_unpublished_row_keeps_its_build(bake: Bake) -> None:
     def publish(line: Line, ami_id: str) -> Publication:
         raise KilnError("no such region")
 
@@ -253,7 +232,7 @@ COUNTS = "1 built, 1 skipped, 1 failed, instances $0.25"
 
 
 @pytest.mark.parametrize("name", ["report.json", "report.md", "report.html"])
-def test_each_form_of_the_report_has_every_column_of_every_row(tmp_path: Path, name: str) -> None:
+def test_each_report_has_every_column(tmp_path: Path, name: str) -> None:
     nights.write_report(RESULTS, str(tmp_path))
     text = (tmp_path / name).read_text()
     assert ("<have>" in text) == (name != "report.html")
@@ -269,9 +248,7 @@ def test_each_form_of_the_report_has_every_column_of_every_row(tmp_path: Path, n
     assert [word for word in (*words, *skipped, "al2/x/base/x86_64") if word not in text] == []
 
 
-def test_a_topic_gets_no_more_of_the_report_than_a_message_takes(
-    client: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_topic_gets_a_report_that_fits(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = client("sns", OTHER).create_topic(Name="nights")["TopicArn"]
     sent: list[tuple[str, dict[str, Any]]] = []
     real = BaseClient._make_api_call  # type: ignore[attr-defined]
@@ -297,7 +274,7 @@ def test_a_topic_gets_no_more_of_the_report_than_a_message_takes(
         ("--topic", "nights", "--topic nights is not the ARN of an SNS topic"),
     ],
 )
-def test_a_place_that_the_report_cannot_have_is_refused_before_the_night(
+def test_unusable_report_place_is_refused_at_once(
     tmp_path: Path, flag: str, value: str, why: str
 ) -> None:
     file = tmp_path / "file"

@@ -24,6 +24,7 @@ from tests.unit.publish.channel import (
     OTHER,
     RECIPE,
     Bake,
+    Client,
     back,
     described,
     published,
@@ -78,17 +79,19 @@ def two(bake: Bake) -> tuple[str, str]:
     return old, new
 
 
-def test_what_a_channel_holds_stays(client: Callable[..., Any], two: tuple[str, str]) -> None:
+def test_held_ami_stays(client: Client, two: tuple[str, str]) -> None:
     assert why_kept(two[1]) == f"nightly of {LINE} holds it"
     assert why_kept(resolved(client, "nightly", OTHER)) == f"nightly of {LINE} holds it"
+    everywhere = plan_retirement(AWS, [], {LINE: Publish()}, only=False)
+    assert {stays.region for stays in everywhere.kept} == {HOME, OTHER}
 
 
-def test_what_a_channel_could_be_rolled_back_to_stays(two: tuple[str, str]) -> None:
+def test_rollback_candidate_stays(two: tuple[str, str]) -> None:
     assert "could be rolled back to it" in why_kept(two[0], keep={"nightly": 2})
     assert next_step(two[0], keep={"nightly": 1}) == "deprecate"
 
 
-def test_what_a_channel_could_go_back_to_after_a_rollback_stays(bake: Bake) -> None:
+def test_second_rollback_candidate_stays(bake: Bake) -> None:
     first, second = bake(1), bake(2)
     for ami_id in (first, second, bake(3)):
         published(ami_id=ami_id)
@@ -97,7 +100,7 @@ def test_what_a_channel_could_go_back_to_after_a_rollback_stays(bake: Bake) -> N
     assert back("nightly") == first
 
 
-def test_an_ami_that_was_verified_twice_is_one_release(bake: Bake, tmp_path: Path) -> None:
+def test_reverified_ami_is_one_release(bake: Bake, tmp_path: Path) -> None:
     old, new = bake(1), bake(2)
     published(ami_id=old)
     published(ami_id=new)
@@ -106,15 +109,13 @@ def test_an_ami_that_was_verified_twice_is_one_release(bake: Bake, tmp_path: Pat
     assert "could be rolled back to it" in why_kept(old, keep={"nightly": 2})
 
 
-def test_what_a_line_that_is_baked_in_another_region_could_be_rolled_back_to_stays(
-    two: tuple[str, str],
-) -> None:
+def test_rollback_candidate_of_another_region_stays(two: tuple[str, str]) -> None:
     elsewhere = plan_retirement(AWS.in_region("us-west-2"), [HOME], {LINE: Publish()})
     assert two[0] not in {image.ami_id for image in elsewhere.would}
 
 
 def test_ami_being_published_stays(
-    client: Callable[..., Any], bake: Bake, ahead: Callable[[float], None]
+    client: Client, bake: Bake, ahead: Callable[[float], None]
 ) -> None:
     """It has the tag of its line and its protection before a channel holds it."""
     ami_id = bake(1)
@@ -142,7 +143,7 @@ def test_default_settings_retire_nothing(
 
 
 def test_each_step_waits_its_days_from_the_one_before(
-    client: Callable[..., Any], two: tuple[str, str], ahead: Callable[[float], None]
+    client: Client, two: tuple[str, str], ahead: Callable[[float], None]
 ) -> None:
     ec2 = client("ec2")
     disk = described(client, two[0])["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
@@ -157,7 +158,7 @@ def test_each_step_waits_its_days_from_the_one_before(
     assert disk not in left
 
 
-def test_without_deregister_after_an_ami_stays_launchable(
+def test_ami_without_deregister_after_launches(
     two: tuple[str, str], ahead: Callable[[float], None]
 ) -> None:
     only = {"deregister_after": None}
@@ -166,7 +167,7 @@ def test_without_deregister_after_an_ami_stays_launchable(
     assert why_kept(two[0], **only) == "without deregister_after nothing will disable it"
 
 
-def test_step_without_a_date_is_the_last(client: Callable[..., Any], two: tuple[str, str]) -> None:
+def test_step_without_a_date_is_the_last(client: Client, two: tuple[str, str]) -> None:
     step(two[0])
     client("ec2").create_tags(Resources=[two[0]], Tags=[{"Key": "kiln:retiring", "Value": "yes"}])
     assert why_kept(two[0]) == "its tag kiln:retiring is not the date of a step"
@@ -186,9 +187,7 @@ def test_snapshot_that_ec2_keeps_is_an_error(
     assert "snap-1 (missing-permissions)" in last[1]
 
 
-def test_an_ami_that_something_names_stays(
-    client: Callable[..., Any], two: tuple[str, str]
-) -> None:
+def test_named_ami_stays(client: Client, two: tuple[str, str]) -> None:
     ec2, groups, old = client("ec2"), client("autoscaling"), two[0]
     ec2.create_launch_template(LaunchTemplateName="old", LaunchTemplateData={"ImageId": old})
     assert why_kept(old) == "used by launch template old version 1"
@@ -219,9 +218,7 @@ def test_an_ami_that_something_names_stays(
     assert why_kept(old) == f"used by instance {launched['Instances'][0]['InstanceId']}"
 
 
-def test_an_ami_that_a_parameter_names_stays(
-    client: Callable[..., Any], two: tuple[str, str]
-) -> None:
+def test_ami_named_by_a_parameter_stays(client: Client, two: tuple[str, str]) -> None:
     """That of a launch template, with its version, and any of the data type of AMIs."""
     ec2, ssm, old = client("ec2"), client("ssm"), two[0]
     channel = channels.image_parameter(LINE, "nightly")
@@ -250,7 +247,7 @@ def test_an_ami_that_a_parameter_names_stays(
 
 
 def test_ami_of_a_fleet_stays(
-    client: Callable[..., Any], two: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    client: Client, two: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launch = {"ImageId": two[0], "InstanceType": "t3.micro"}
     fleet = {
@@ -271,14 +268,12 @@ def test_ami_of_a_fleet_stays(
     assert next_step(two[0]) == "deprecate"
 
 
-def test_a_tag_keeps_an_ami(client: Callable[..., Any], two: tuple[str, str]) -> None:
+def test_tagged_ami_stays(client: Client, two: tuple[str, str]) -> None:
     client("ec2").create_tags(Resources=[two[0]], Tags=[{"Key": "kiln:keep", "Value": "audit"}])
     assert why_kept(two[0]) == "tagged kiln:keep"
 
 
-def test_an_ami_that_somebody_protects_on_its_way_out_stays(
-    client: Callable[..., Any], two: tuple[str, str]
-) -> None:
+def test_ami_protected_meanwhile_stays(client: Client, two: tuple[str, str]) -> None:
     step(two[0])
     client("ec2").enable_image_deregistration_protection(ImageId=two[0])
     assert why_kept(two[0]).startswith("protected from deregistration by somebody")
@@ -292,16 +287,13 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         created = datetime.now(timezone.utc) - timedelta(days=days)
         there = [replace(image, created=created, **fields) for image in images.own_images(AWS)]
         monkeypatch.setattr(
-            "kiln.publish.retire.own_images",
-            lambda target: there if target.region == HOME else [],
+            "kiln.publish.retire.own_images", lambda target: there if target.region == HOME else []
         )
 
     return says
 
 
-def test_an_ami_that_was_launched_lately_stays_unless_that_was_its_verification(
-    two: tuple[str, str], known: Callable[..., None]
-) -> None:
+def test_recently_launched_ami_stays(two: tuple[str, str], known: Callable[..., None]) -> None:
     now = datetime.now(timezone.utc)
     for launched, why in (
         (now + timedelta(hours=2), f"launched on {now + timedelta(hours=2):%Y-%m-%d}"),
@@ -329,9 +321,7 @@ def test_unpublished_ami_goes_by_its_row_unless_protected(
     assert why_kept(ami_id) == "protected from deregistration"
 
 
-def test_what_ec2_says_of_the_last_launch_is_read_with_the_ami(
-    client: Callable[..., Any], two: tuple[str, str]
-) -> None:
+def test_last_launch_is_read(client: Client, two: tuple[str, str]) -> None:
     assert not (own := images.find_image(AWS, two[0])) or own.launched is None
     ec2 = client("ec2")
     made = ec2.run_instances(ImageId=two[0], InstanceType="t3.micro", MinCount=1, MaxCount=1)
@@ -345,7 +335,7 @@ SHARED = {"share": {"accounts": ["111122223333"]}}
 
 
 @pytest.fixture
-def shared(two: tuple[str, str], client: Callable[..., Any]) -> str:
+def shared(two: tuple[str, str], client: Client) -> str:
     """The AMI that its channel has left; another account may launch it."""
     permission = {"Add": [{"UserId": "111122223333"}]}
     client("ec2").modify_image_attribute(ImageId=two[0], LaunchPermission=permission)
@@ -353,7 +343,7 @@ def shared(two: tuple[str, str], client: Callable[..., Any]) -> str:
 
 
 @pytest.mark.parametrize("settings", [SHARED, {}])
-def test_shared_ami_stays_until_a_report_names_nobody(
+def test_shared_ami_stays_until_reported_unused(
     shared: str, ahead: Callable[[float], None], settings: dict[str, Any]
 ) -> None:
     """Though the matrix shares its line no more."""
@@ -378,7 +368,7 @@ def answered(
     monkeypatch.setattr(BaseClient, "_make_api_call", call)
 
 
-def test_shared_ami_that_another_account_uses_stays(
+def test_ami_used_by_another_account_stays(
     shared: str, ahead: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ahead(1.9)  # a report is fresh for two days
@@ -395,24 +385,20 @@ def test_shared_ami_that_another_account_uses_stays(
     assert why_kept(shared, **SHARED) == "used by account 111122223333 (2 ec2:Instance)"
 
 
-def test_an_ami_that_somebody_else_removed_since_the_plan_is_not_a_failure(
-    client: Callable[..., Any], two: tuple[str, str]
-) -> None:
+def test_ami_removed_since_the_plan_is_skipped(client: Client, two: tuple[str, str]) -> None:
     mine = Retirement(tuple(image for image in plan().would if image.ami_id == two[0]), ())
     client("ec2").disable_image_deregistration_protection(ImageId=two[0])
     client("ec2").deregister_image(ImageId=two[0])
     assert retire(AWS, mine) == Retirement((), ())
 
 
-def test_an_ami_that_is_not_ours_is_not_even_listed(
-    client: Callable[..., Any], instance: str, tmp_path: Any
-) -> None:
+def test_foreign_ami_is_not_listed(client: Client, instance: str, tmp_path: Any) -> None:
     foreign = client("ec2").create_image(InstanceId=instance, Name=f"foreign {tmp_path.name}")
     listed = plan()
     assert foreign["ImageId"] not in {image.ami_id for image in (*listed.would, *listed.kept)}
 
 
-def test_an_ami_that_a_channel_came_to_hold_since_the_plan_stays(two: tuple[str, str]) -> None:
+def test_ami_held_since_the_plan_stays(two: tuple[str, str]) -> None:
     planned = plan()
     back("nightly")
     mine = Retirement(tuple(image for image in planned.would if image.ami_id == two[0]), ())
@@ -422,9 +408,7 @@ def test_an_ami_that_a_channel_came_to_hold_since_the_plan_stays(two: tuple[str,
     assert held and held.image_id == two[0]
 
 
-def test_what_old_runs_left_is_found_and_removed_and_nothing_else(
-    client: Callable[..., Any],
-) -> None:
+def test_sweep_removes_leftovers_of_old_runs_only(client: Client) -> None:
     sweep(AWS, leftovers(AWS, [HOME, OTHER], timedelta(hours=24)))  # of other tests
     ec2 = client("ec2", OTHER)
     now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ-ffff")
@@ -432,8 +416,7 @@ def test_what_old_runs_left_is_found_and_removed_and_nothing_else(
     for run_id in ("20251102T000000Z-bbbb", now, "somebody's"):
         tag = [{"Key": "kiln:run-id", "Value": run_id}]
         ec2.create_key_pair(
-            KeyName=f"kiln-{run_id}",
-            TagSpecifications=[{"ResourceType": "key-pair", "Tags": tag}],
+            KeyName=f"kiln-{run_id}", TagSpecifications=[{"ResourceType": "key-pair", "Tags": tag}]
         )
         volume = ec2.create_volume(
             AvailabilityZone=f"{OTHER}a",
@@ -456,9 +439,7 @@ def test_what_old_runs_left_is_found_and_removed_and_nothing_else(
     assert not leftovers(AWS, [HOME, OTHER], timedelta(hours=24))
 
 
-def test_sweep_ends_instances_of_old_runs_in_every_region_of_the_account(
-    client: Callable[..., Any], instance: str
-) -> None:
+def test_sweep_ends_instances_of_old_runs(client: Client, instance: str) -> None:
     assert {HOME, OTHER} < set(regions := regions_of_account(AWS))
     assert regions == sorted(regions)
     ec2 = client("ec2")
@@ -481,7 +462,7 @@ def test_sweep_ends_instances_of_old_runs_in_every_region_of_the_account(
     assert found() == []
 
 
-def test_sweep_of_a_run_finds_it_alone_however_young(client: Callable[..., Any]) -> None:
+def test_sweep_of_a_run_finds_it_alone(client: Client) -> None:
     now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     for run_id in (f"{now}-000a", f"{now}-000b"):
         tag = [{"Key": "kiln:run-id", "Value": run_id}]
@@ -496,8 +477,8 @@ def test_sweep_of_a_run_finds_it_alone_however_young(client: Callable[..., Any])
     assert not leftovers(AWS, [OTHER], timedelta(hours=24), f"{now}-000a")
 
 
-def test_a_snapshot_of_an_ami_that_is_made_while_leftovers_are_listed_is_none(
-    client: Callable[..., Any], bake: Bake, monkeypatch: pytest.MonkeyPatch
+def test_snapshot_of_a_new_ami_is_no_leftover(
+    client: Client, bake: Bake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one with which somebody has registered an AMI that is not ours."""
     ec2 = client("ec2")
@@ -524,8 +505,8 @@ def test_a_snapshot_of_an_ami_that_is_made_while_leftovers_are_listed_is_none(
     assert made[1] in loose()
 
 
-def test_a_failed_ami_is_left_over_and_the_snapshot_of_a_pending_one_is_not(
-    client: Callable[..., Any], bake: Bake, monkeypatch: pytest.MonkeyPatch
+def test_failed_ami_is_a_leftover(
+    client: Client, bake: Bake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ami_id = bake(1)
     disk = described(client, ami_id)["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
@@ -548,7 +529,7 @@ def test_a_failed_ami_is_left_over_and_the_snapshot_of_a_pending_one_is_not(
     assert {ami_id, disk} <= found()
 
 
-def test_a_leftover_that_somebody_else_has_removed_is_no_failure() -> None:
+def test_leftover_removed_meanwhile_is_no_failure() -> None:
     gone = [
         Leftover(HOME, kind, name, "20251102T000000Z-bbbb")
         for kind, name in (
