@@ -128,7 +128,7 @@ FOUND = {
     "behind Debian's": ([("1.6.6",), ("1.15.4", "1.8.3")], "1.6.6", "1.15.4 1.8.3"),
     "too old": ([("1.5.4",)], "Packer 1.5.4 at", None),
     "older than plugins are tried with": ([("1.7.10", "1.8.2")], "Packer 1.7.10 at", None),
-    "none": ([], "missing on this machine, and --no-install was given", None),
+    "none": ([], "missing on this machine, and ", None),
     "another program": ([("",)], "is not HashiCorp's Packer", None),
 }
 
