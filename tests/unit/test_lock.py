@@ -12,7 +12,6 @@ from kiln.base.errors import KilnError
 from kiln.base.paths import PROVISIONERS, ROOT
 from kiln.cli import matrix as tasks
 from kiln.components import Download
-from kiln.facts import table
 from kiln.facts.packages import read_lock_file
 from kiln.matrix.load import load_recipes
 from kiln.packer import lock
@@ -58,19 +57,6 @@ def test_a_checksum_the_facts_know_is_in_the_lock_with_its_source(locked):
     assert "parallelcluster" in entry["source"]
 
 
-def test_no_file_has_two_published_checksums_and_no_two_files_the_same():
-    urls = [
-        files["url"].format(version=v)
-        for files in table("checksums")["files"]
-        for v in files["sha256"]
-    ]
-    hashes = [
-        sha256 for files in table("checksums")["files"] for sha256 in files["sha256"].values()
-    ]
-    assert len(set(urls)) == len(urls)
-    assert len(set(hashes)) == len(hashes)
-
-
 def test_a_new_version_shows_as_a_readable_diff(locked):
     changes = lock.plan_lock([CLASSIC.changed(efa="1.36.0")], read_lock_file(locked)).as_text()
     assert f"- {EFA}  1.34.0  sha256 {EFA_SHA256}" in changes
@@ -108,16 +94,6 @@ def test_a_process_that_is_killed_while_it_writes_the_lock_leaves_the_old_one(lo
     with pytest.raises(KeyboardInterrupt):
         lock.update_lock([], locked)
     assert locked.read_text() == before
-
-
-@pytest.mark.parametrize("text", ["{", "artifacts: none"])
-def test_a_broken_elsewhere_is_named(tmp_path, monkeypatch, text):
-    elsewhere = tmp_path / "lock.yaml"
-    monkeypatch.setenv("KILN_LOCK", str(elsewhere))
-    elsewhere.write_text(text)
-    with pytest.raises(KilnError, match=rf"^{elsewhere}:\d+:\d+: ") as error:
-        read_lock_file()
-    assert error.value.hint == "restore the lock file from git"
 
 
 # ------------------------------------------------------------------- who signs what

@@ -185,19 +185,6 @@ def test_two_rows_of_a_stack_may_name_their_lines(tmp_path: Path) -> None:
     assert (first.line, second.line) == ("al2-classic-base-x86_64", "al2-classic-new-base-x86_64")
 
 
-def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
-    with pytest.raises(KilnError) as caught:
-        load(tmp_path, (ROW, "- {distro: al22, stack: classic}\n- {distro: al2, stack: clasic}"))
-    assert [line.split(":")[1] for line in caught.value.message.splitlines()] == ["21", "22"]
-
-
-@pytest.mark.parametrize("text", ["", "- a\n", "hello\n"])
-def test_a_file_that_is_not_a_matrix_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "amis.yaml").write_text(text)
-    with pytest.raises(KilnError, match=r"^amis.yaml:1:1: "):
-        matrix.load_recipes(tmp_path / "amis.yaml")
-
-
 def test_a_version_is_text_whatever_it_looks_like(tmp_path: Path) -> None:
     (recipe,) = load(tmp_path, ("cuda: 11.6.2", "gdrcopy: 2.10"))
     assert recipe.gdrcopy == "2.10"

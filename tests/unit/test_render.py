@@ -41,11 +41,6 @@ def shared(name: str) -> str:
     return render.shared_files(components.everything())[name]
 
 
-def read(folder: Path) -> dict[str, str]:
-    """The HCL files that Packer reads in a folder, by the file that a link leads to."""
-    return {str(path.resolve()): path.read_text() for path in folder.glob("*.pkr.hcl")}
-
-
 def steps() -> list[tuple[str, dict[str, Any]]]:
     """Type and attributes of every provisioner, in order."""
     (build,) = read_hcl(shared("build.pkr.hcl"))["build"]
@@ -63,21 +58,6 @@ def test_a_components_files_are_rendered_for_the_image(recipes: list[Recipe]) ->
     # Only where libfabric cannot do without, and the distribution has not opened it already.
     assert "ptrace_scope = 0\n" in by_distro["ubuntu2204"][settings]
     assert "ptrace_scope" not in by_distro["al2"][settings]
-
-
-def test_both_packers_get_the_same_but_for_the_builder(
-    recipes: list[Recipe], tmp_path: Path
-) -> None:
-    new = write_inputs(render.render(recipes[0]), tmp_path)
-    texts, old = read(new), read(new / "packer-1.6")
-    assert {Path(file).name for file in texts.keys() - old.keys()} == {
-        "plugins.pkr.hcl",
-        "source.pkr.hcl",
-    }
-    assert {Path(file).name for file in old.keys() - texts.keys()} == {"source.pkr.hcl"}
-    for word in ("metadata_options", "imds_support", "required_version", "required_plugins {"):
-        assert word in "".join(texts.values())
-        assert word not in "".join(old.values())
 
 
 def test_each_component_is_one_provisioner_in_bake_order_and_runs_where_the_row_has_it(

@@ -13,7 +13,6 @@ import yaml
 from commands import invoke
 from records import a_record
 
-from devel import generate
 from kiln import components, facts
 from kiln.base.errors import Finding, Place
 from kiln.base.recipe import Accepted, Recipe
@@ -22,7 +21,6 @@ from kiln.compat import engine
 from kiln.compat.engine import (
     UNCONFIRMED,
     check_combination,
-    check_matrix,
     check_recipe,
     unconfirmed_of_row,
 )
@@ -131,13 +129,6 @@ def test_check_lists_unconfirmed_facts_only_with_strict(marked: Callable[..., No
     assert finding.source == facts.table("efa")["sources"]["notes"]
 
 
-def test_one_fact_is_one_finding_with_all_its_rows(marked: Callable[..., None]) -> None:
-    marked("efa", "os", "al2023", confirmed=False)
-    findings = check_matrix(RECIPES, strict=True)
-    rows = tuple(r.name for r in RECIPES if r.distro.id == "al2023" and r.efa)
-    assert [item.rows for item in findings if "os.al2023" in item.message] == [rows]
-
-
 def test_row_cannot_accept_an_unconfirmed_fact(marked: Callable[..., None]) -> None:
     marked("efa", "os", "al2023", confirmed=False)
     accepted = Accepted(
@@ -177,8 +168,3 @@ def test_check_says_the_count_once_and_by_row_in_json() -> None:
 def test_summary_counts_unconfirmed_facts_unless_zero() -> None:
     assert "  facts    2 unconfirmed: ./invoke check --strict" in summary(a_record(), 2)
     assert "unconfirmed" not in summary(a_record())
-
-
-def test_proven_page_tells_tried_rows_from_others() -> None:
-    assert generate.is_tried(PLAIN)
-    assert not generate.is_tried(PLAIN.changed(arch="riscv64"))
