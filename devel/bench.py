@@ -27,7 +27,7 @@ from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import ROOT, packer_dir
 from kiln.base.progress import Progress
 from kiln.cli.output import log, output, table
-from kiln.matrix import load, select
+from kiln.matrix import flags, load
 from kiln.packer import program
 from lab import host, settings
 from lab.rootfs import tree
@@ -152,7 +152,7 @@ def build_figures() -> list[Figure]:
     missing = [need.package for need in needs.missing("packer", "ssh", "lab")]
     if missing:
         raise operation_failed(f"not installed: {', '.join(missing)}")
-    (recipe,) = select.select(load.load_recipes(), distro=DISTRO, driver=DRIVER)
+    (recipe,) = flags.select(load.load_recipes(), distro=DISTRO, driver=DRIVER)
     # Warm means: the lab is up and has the row's root filesystem and downloads.
     target = LabTarget("a bench", endpoint=settings.current().endpoint)
     target.hooks.prepare([recipe], Progress(), install=False, own_kernel=False)

@@ -24,11 +24,11 @@ from kiln.catalogue import model as catalogue_model
 from kiln.cli.output import output
 from kiln.cloud import iam
 from kiln.compat import rules
-from kiln.compat.unconfirmed import unconfirmed_of_row
+from kiln.compat.engine import unconfirmed_of_row
 from kiln.facts import instance_types
 from kiln.image import version_info
 from kiln.matrix import load, model
-from kiln.matrix.publishing import Publish
+from kiln.matrix.model import Publish
 from kiln.mig import profiles
 from kiln.packer.render import stale_files, write_all
 from kiln.publish import codebuild
@@ -153,7 +153,7 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
     **{
         page: (functools.partial(_settings, page, source, block), source)
         for page, source, block in (
-            (_PUBLISH_PAGE, "kiln/matrix/publishing.py", Publish),
+            (_PUBLISH_PAGE, "kiln/matrix/model.py", Publish),
             (_TELEMETRY_PAGE, "kiln/telemetry/settings.py", Telemetry),
         )
     },

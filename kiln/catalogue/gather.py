@@ -28,7 +28,7 @@ from kiln.cloud.target import Target
 from kiln.compat.which import judged_rows, rows_on
 from kiln.image.diff import Change, compare_records, severity_counts
 from kiln.image.version_info import read_version_info
-from kiln.matrix.publishing import Publish
+from kiln.matrix.model import Publish
 from kiln.pipeline import records
 from kiln.pipeline.record import Record
 from kiln.publish import channels, provenance

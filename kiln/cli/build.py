@@ -128,7 +128,7 @@ def _build(
         text = "\n\n".join(plan.as_text() for plan in planned)
         output([plan.as_json() for plan in planned], text)
         return 0
-    from kiln.compat.unconfirmed import unconfirmed_of_row
+    from kiln.compat.engine import unconfirmed_of_row
     from kiln.pipeline import build as builds
 
     failed = functools.partial(log, error=True)

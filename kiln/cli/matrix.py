@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,16 +106,19 @@ def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, 
     """Return the findings for a combination, or for the whole matrix if nothing is given."""
     from kiln.base import overlay
     from kiln.compat import engine
-    from kiln.compat.unconfirmed import unconfirmed_of_row
+    from kiln.compat.engine import unconfirmed_of_row
     from kiln.components import rendered
     from kiln.facts import table
     from kiln.matrix import load
     from kiln.publish.lines import published_regions
     from kiln.publish.regions import require_regions
 
-    if chosen := {name: value for name, value in versions.items() if value is not None}:
+    chosen: dict[str, Any] = {name: value for name, value in versions.items() if value is not None}
+    if chosen:
         _require_versions(chosen)
-        return engine.check_combination(**chosen, strict=strict)  # type: ignore[arg-type]
+        kind = chosen.pop("instance_type", None)
+        chosen |= {"instance_types": (kind,) if kind else ()}
+        return engine.check_combination(**chosen, strict=strict)
     recipes, publishing = load.load_recipes(), load.load_publishing()
     homes = {recipe.row.account.region for recipe in recipes} - {None}
     require_regions(map(str, homes), "`aws.region`:")
@@ -139,7 +142,6 @@ def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, 
 
 def _require_versions(chosen: Mapping[str, str]) -> None:
     """Require a distribution, a driver, and whole versions that the flavor has."""
-    from kiln.compat.engine import LATEST
 
     forms = {
         **dict.fromkeys(("nccl", "efa", "parallelcluster"), vocabulary.THREE_NUMBERS),
@@ -154,7 +156,7 @@ def _require_versions(chosen: Mapping[str, str]) -> None:
     for name, value in chosen.items():
         if name in flavors and chosen.get("flavor") != flavors[name]:
             raise KilnError(f"--{name} needs --flavor {flavors[name]}")
-        if name in forms and (value != LATEST or name in flavors):
+        if name in forms:
             forms[name].required(value, f"--{name}")
 
 
@@ -163,7 +165,7 @@ def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
 
     `width` is the terminal's width in columns; a pipe gets unfolded lines.
     """
-    from kiln.compat.unconfirmed import RULE
+    from kiln.compat.engine import UNCONFIRMED
 
     if width is None and sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
@@ -181,7 +183,7 @@ def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
     lines.append(f"{subject}: {verdict} ({counts})")
     if not of_matrix and not wrong:
         lines.append("not judged: whether its packages are published (./invoke preflight)")
-    if answer["unconfirmed_facts"] and RULE not in rules:
+    if answer["unconfirmed_facts"] and UNCONFIRMED not in rules:
         by_row = answer.get("unconfirmed_by_row", {})
         rows = f" ({sum(map(bool, by_row.values()))} of {len(by_row)} AMIs)" if by_row else ""
         facts = _counted(answer["unconfirmed_facts"], "unconfirmed fact")
@@ -284,6 +286,7 @@ def render(check: bool = False) -> int:
 @task("Matrix")
 def validate(no_install: bool = False) -> int:
     """Validate the rendered HCL with the policy and Packer."""
+    from kiln.base.errors import findings_lines
     from kiln.matrix import load
     from kiln.packer import program
     from kiln.packer import validate as validation
@@ -292,20 +295,21 @@ def validate(no_install: bool = False) -> int:
     recipes = load.load_recipes()
     packer = program.find_packer(install=not no_install, say=log)
     results = validation.validate_recipes(recipes, packer)
-    findings = errors.by_cause(
-        replace(finding, rows=(result.name,)) for result in results for finding in result.findings
-    )
-    valid = sum(result.valid for result in results)
-    lines = [
-        *(f"{'valid' if r.valid else 'INVALID'}  {r.name}  {r.seconds:.1f} s" for r in results),
-        *errors.findings_lines(findings),
-        f"{valid} of {len(results)} AMIs have valid HCL; not judged here: whether their versions "
-        "exist and work together (./invoke check)",
+    rows = [
+        {"name": name, "valid": not found, "findings": [finding.as_json() for finding in found]}
+        for name, found in results.items()
     ]
-    output([result.as_json() for result in results], *lines)
+    valid = sum(not found for found in results.values())
+    output(
+        rows,
+        *(f"{'INVALID' if found else 'valid'}  {name}" for name, found in results.items()),
+        *findings_lines(errors.by_cause(each for found in results.values() for each in found)),
+        f"{valid} of {len(rows)} AMIs have valid HCL; not judged here: whether their versions "
+        "exist and work together (./invoke check)",
+    )
     if stale_files(recipes):
         log(f"{shown_packer()}/ is stale, and was not judged: {renewal()} brings it up to date")
-    return 0 if valid == len(results) else INVALID_INPUT
+    return 0 if valid == len(rows) else INVALID_INPUT
 
 
 @task("Matrix")

@@ -46,10 +46,11 @@ class Rows(Flags):
 
     def select(self, *, every: bool = False) -> list[Recipe]:
         """Return the recipe that the flags select, or with --all or `every` any number."""
-        from kiln.matrix import load, select
+        from kiln.matrix import flags, load
 
-        flags = asdict(self)
-        return select.select(load.load_recipes(), every=flags.pop("all") or every, **flags)
+        wanted = asdict(self)
+        every = wanted.pop("all") or every
+        return flags.select(load.load_recipes(), every=every, **wanted)
 
 
 @dataclass(frozen=True)

@@ -40,16 +40,17 @@ def publish(
     regions: instead of the row's: --regions eu-west-1,us-west-2
     smoke: boot the image of each region and check it before its channel moves
     """
-    from kiln.matrix import flags, load, select
+    from kiln.base import vocabulary
+    from kiln.matrix import flags, load
     from kiln.pipeline import verify
     from kiln.publish import lines
     from kiln.publish.publish import publish_row
 
-    (recipe,) = select.select(load.load_recipes(), name=name)
+    (recipe,) = flags.select(load.load_recipes(), name=name)
     settings = lines.with_regions(load.load_publishing()[recipe.name], regions)
     line = lines.Line(recipe, settings)
     if ami is not None:
-        flags.ami(ami)
+        vocabulary.AMI_ID.required(ami, "--ami")
     target = place.choose()
     boot = verify.smoke_test(install=not no_install) if smoke else None
     shelf = records.shelf(target, recipe)
@@ -250,11 +251,11 @@ def verify_provenance(ami: str, key: str | None = None, *, place: Place) -> int:
     ami: the AMI, in the region of --region: ami-0123456789abcdef0
     key: the signer's public key (default: that of `publish.sign`): --key key.pem
     """
+    from kiln.base import vocabulary
     from kiln.cloud.images import find_image
-    from kiln.matrix import flags
     from kiln.publish import lines, provenance
 
-    flags.ami(ami)
+    vocabulary.AMI_ID.required(ami, "--ami")
     trusted = provenance.key_in_file(Path(key)) if key else None
     target = place.choose_running()
     if trusted is None:

@@ -13,7 +13,7 @@ from kiln.base.account import REGION_VARIABLES
 from kiln.base.errors import KilnError, did_you_mean
 from kiln.cloud import aws
 from kiln.cloud.target import DEFAULT_REGION, Target
-from kiln.matrix import flags, load
+from kiln.matrix import load
 from lab import settings
 from lab import vendors as lab_vendors
 from lab.target import LabTarget, is_guest
@@ -33,7 +33,8 @@ def choose(wanted: str = "auto", region: str | None = None, vendors: str | None 
         raise KilnError(f"--target {wanted} is not known", hint=did_you_mean(wanted, KINDS))
     if vendors is not None:
         lab_vendors.vendor_kind(vendors, "--vendors")
-    flags.region(region)
+    if region is not None:
+        vocabulary.REGION.required(region, "--region")
     endpoint = settings.current().endpoint
     why = "--target lab" if wanted == "lab" else "no AWS credentials found"
     if wanted != "lab":

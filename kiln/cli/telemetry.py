@@ -205,13 +205,13 @@ class Inputs(Flags):
     def read(self) -> StackInputs:
         """Return the template's inputs."""
         from kiln import facts
-        from kiln.matrix import load, select
+        from kiln.matrix import flags, load
         from kiln.telemetry.settings import Telemetry
         from kiln.telemetry.stack import StackInputs
 
         recipes, settings = load.load_recipes(), load.default_telemetry()
         if self.row is not None:
-            recipes = select.select(recipes, name=self.row)
+            recipes = flags.select(recipes, name=self.row)
             settings = Telemetry(**recipes[0].telemetry)
         for item in self.watch:
             vocabulary.INSTANCE_ID.required(item, "--watch")

@@ -9,7 +9,7 @@ compares come from `kiln.facts`: no rule holds a version of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from functools import cache
 from typing import Any, TypeAlias
@@ -42,22 +42,16 @@ class Kernel:
 class Case:
     """A recipe on a day for some instance types, and what the facts say about it.
 
-    `build_types` names the types that bake and check. `latest` names the fields that were requested
-    as `latest`. `complete` is true for a row of a matrix: what is None is not on the image. On the
-    command line it is only unspecified, and no rule judges it.
+    `build_types` names the types that bake and check. `complete` is true for a row of a matrix:
+    what is None is not on the image. On the command line it is only unspecified, and no rule judges
+    it.
     """
 
     recipe: Recipe
     today: date
     types: tuple[InstanceType, ...] = ()
     build_types: tuple[str, ...] = ()
-    latest: tuple[str, ...] = ()
     complete: bool = True
-
-    def with_value(self, field: str, value: str) -> Case:
-        """The case with another value of one field of its recipe."""
-        changed: dict[str, Any] = {field: value}
-        return replace(self, recipe=self.recipe.changed(**changed))
 
     @property
     def distro(self) -> dict[str, Any]:
@@ -67,8 +61,7 @@ class Case:
     @property
     def cuda_repo(self) -> dict[str, Any]:
         """The entry in cuda.yaml of the CUDA repository that the image installs from."""
-        entry: dict[str, Any] = table("cuda")["repos"][self.recipe.distro.cuda_repo]
-        return entry
+        return dict(table("cuda")["repos"][self.recipe.distro.cuda_repo])
 
     @property
     def branch(self) -> Branch | None:
@@ -149,15 +142,12 @@ class Case:
 
 
 def row_case(recipe: Recipe, today: date) -> Case:
-    """A row with the instance types that it names. A distribution or instance type that the facts
-    do not know is an error (exit status 2) at its place."""
-    field = "distro"
+    """A row with the instance types that it names. An instance type that the facts do not know is
+    an error (exit status 2) at its place."""
     try:
-        facts.distro(recipe.distro.id)
-        field = "target_instance_types"
         types = tuple(facts.instance(name) for name in recipe.target_instance_types)
     except KilnError as error:
-        message = f"{recipe.row.place_of(field)}: {error.message}"
+        message = f"{recipe.row.place_of('target_instance_types')}: {error.message}"
         raise KilnError(message, hint=error.hint) from None
     baking = recipe.row.account.instance_types or (recipe.instance_type,)
     build_types = tuple(dict.fromkeys((*baking, recipe.verify_instance_type)))
@@ -194,7 +184,7 @@ class Objection:
     """One clash: what clashes, what to do about it, and why it matters.
 
     `unsure`: it rests on an unconfirmed fact and only warns. `advice`: the combination works, but a
-    person should know; it only warns and blocks nothing. `level` and `source` replace the rule's.
+    person should know; it only warns and blocks nothing. `source` replaces the rule's.
     """
 
     message: str
@@ -202,7 +192,6 @@ class Objection:
     why: str = ""
     unsure: bool = False
     advice: bool = False
-    level: str = ""
     source: str = ""
 
 
@@ -261,21 +250,10 @@ TYPE_CHECKS: dict[str, _TypeCheck] = {}
 def rule(rule_id: str, *, reads_types: bool = False) -> Callable[[_Check], _Check]:
     """Register a function as the check of a rule. `reads_types`: it looks at `case.types`, so that
     it runs again for each type that the image may serve."""
-
-    def register(check: _Check) -> _Check:
-        CHECKS[rule_id] = check
-        if reads_types:
-            READS_TYPES.add(rule_id)
-        return check
-
-    return register
+    READS_TYPES.update({rule_id} if reads_types else ())
+    return lambda check: CHECKS.setdefault(rule_id, check)
 
 
 def type_rule(rule_id: str) -> Callable[[_TypeCheck], _TypeCheck]:
     """Register a function as the check of a rule on each instance type."""
-
-    def register(check: _TypeCheck) -> _TypeCheck:
-        TYPE_CHECKS[rule_id] = check
-        return check
-
-    return register
+    return lambda check: TYPE_CHECKS.setdefault(rule_id, check)

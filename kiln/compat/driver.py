@@ -16,33 +16,20 @@ from kiln.mig.check import label_layout, label_problem
 @rule("DRV-UNKNOWN")
 def unknown_driver(recipe: Recipe, case: Case) -> Objections:
     """A version that NVIDIA never released, such as 510.47.3."""
-    if not recipe.driver or recipe.driver in _releases():
+    releases = [v for each in facts.branches().values() for v in (*each.versions, *each.betas)]
+    driver, branch = recipe.driver, case.branch
+    if not driver or driver in releases:
         return
-    guess = nearest_driver(recipe.driver)
-    meant = f"; did you mean {guess}?" if guess else ""
+    # The same version written differently, a typo, or else the newest release of its branch.
+    guess = next((version for version in releases if versions.same(version, driver)), None)
+    if branch and branch.versions:
+        guess = guess or nearest(driver, branch.versions, likeness=0.85) or branch.newest
+    guess = guess or nearest(driver, releases, likeness=0.8)
     yield Objection(
-        f"{recipe.driver} is not an NVIDIA release{meant}",
+        f"{driver} is not an NVIDIA release" + (f"; did you mean {guess}?" if guess else ""),
         f"add one of after {table('drivers')['as_of']} in overlay/facts/drivers.yaml "
         "(docs/overlay.md)",
     )
-
-
-def _releases() -> list[str]:
-    return [v for branch in facts.branches().values() for v in (*branch.versions, *branch.betas)]
-
-
-def nearest_driver(driver: str) -> str | None:
-    """The release that a person most likely means, or None: the same version written differently,
-    otherwise the nearest in its branch, otherwise in any."""
-    for version in _releases():
-        if versions.same(version, driver):
-            return version
-    branch = facts.branch(driver)
-    if branch and branch.versions:
-        # Two different digits are not a typo: the newest release is the better guess.
-        return nearest(driver, branch.versions, likeness=0.85) or branch.newest
-    # In an unknown branch only a typo is worth a guess.
-    return nearest(driver, _releases(), likeness=0.8)
 
 
 @rule("DRV-EOL")

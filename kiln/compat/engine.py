@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import cache
 from typing import Any
 
 from kiln import components, facts
-from kiln.base import versions, vocabulary
+from kiln.base import overlay, paths, versions, vocabulary
 from kiln.base.errors import Finding, KilnError, by_cause, did_you_mean, errors
 from kiln.base.recipe import Distro, Recipe, Row
 from kiln.compat import CHECKS, READS_TYPES, TYPE_CHECKS, Case, Objection, Rule, row_case, rules
@@ -17,11 +18,10 @@ from kiln.compat import flavors as _flavors  # noqa: F401
 from kiln.compat import libraries as _libraries  # noqa: F401
 from kiln.compat import network as _network  # noqa: F401
 from kiln.compat import system as _system  # noqa: F401
-from kiln.compat.unconfirmed import unconfirmed_facts
 from kiln.components import Step, rendered
-from kiln.facts import InstanceType, table
+from kiln.facts import InstanceType, packages, table
 
-LATEST = "latest"
+UNCONFIRMED = "FACT-UNCONFIRMED"
 _CHOICES = {
     "arch": vocabulary.ARCHES,
     "flavor": vocabulary.FLAVORS,
@@ -44,7 +44,7 @@ class Clash:
     @property
     def blocks(self) -> bool:
         """Whether the image fails, even if uncertain. Advice and warnings do not block."""
-        return (self.objection.level or self.rule.level) == "error" and not self.objection.advice
+        return self.rule.level == "error" and not self.objection.advice
 
     @property
     def certain(self) -> bool:
@@ -224,8 +224,6 @@ def check_combination(
     distro: str,
     driver: str | None = None,
     *,
-    arch: str | None = None,
-    instance_type: str | None = None,
     instance_types: Iterable[str] = (),
     today: date | None = None,
     strict: bool = False,
@@ -234,28 +232,25 @@ def check_combination(
     """Check a combination that need not be in the matrix.
 
     `more` holds any other field of a recipe (cuda, nccl, efa, kernel_module, flavor …); None means
-    unspecified. A component may be `latest`. Returns `{"findings": [Finding as JSON …],
-    "instance_types": [names of the offered types that it serves …], "unconfirmed_facts": how many
-    it rests on}`; there are no types if an error is not about an instance type.
+    unspecified. Returns `{"findings": [Finding as JSON …], "instance_types": [names of the offered
+    types that it serves …], "unconfirmed_facts": how many it rests on}`; there are no types if an
+    error is not about an instance type.
 
     Exit status 2 for an unknown distribution, instance type or choice.
     """
-    named = (instance_type, *instance_types)
     case = combination_case(
         distro,
-        {"driver": driver, "arch": arch, **more},
-        tuple(facts.instance(name) for name in named if name),
+        {"driver": driver, **more},
+        tuple(map(facts.instance, instance_types)),
         today or vocabulary.today(),
     )
     findings = list(dict.fromkeys(clash.finding(hint) for clash, hint in _with_way_out(case)))
     rests_on = unconfirmed_facts(case)
     if strict:
         findings = [*map(_strictly, findings), *rests_on]
-    # With an unknown driver nobody knows the types.
-    serves = [] if "driver" in case.latest else working_types(case)
     return {
         "findings": [finding.as_json() for finding in findings],
-        "instance_types": [kind.type for kind in serves],
+        "instance_types": [kind.type for kind in working_types(case)],
         "unconfirmed_facts": len(rests_on),
     }
 
@@ -279,11 +274,10 @@ def combination_case(
         "flavor": "base",
         "components": (),
         "row": Row(file="", line=0, index=0),
-        **{name: value for name, value in values.items() if value != LATEST},
+        **values,
     }
     recipe = Recipe.model_construct(**{**dict.fromkeys(Recipe.model_fields), **known})
-    latest = tuple(name for name, value in values.items() if value == LATEST)
-    return Case(recipe, today, types, latest=latest, complete=False)
+    return Case(recipe, today, types, complete=False)
 
 
 def _with_way_out(case: Case) -> Iterator[tuple[Clash, str]]:
@@ -300,7 +294,10 @@ def _way_out(case: Case, clash: Clash, present: Sequence[Clash]) -> str:
     others = _blocking(present) - {clash.rule.id}
     ways: dict[str, bool] = {}
     for field in clash.rule.moves:
-        left = {value: clashes(case.with_value(field, value)) for value in _values(case, field)}
+        left = {
+            value: clashes(replace(case, recipe=case.recipe.changed(**{field: value})))
+            for value in _values(case, field)
+        }
         fitting = [value for value in left if _blocking(left[value]) <= others]
         if fitting:
             best = min(fitting, key=lambda value: len(left[value]))
@@ -327,3 +324,144 @@ def _values(case: Case, field: str) -> list[str]:
     ranked = sorted((value for value in options if value != present), key=versions.key)
     place = sum(versions.below(value, present) for value in ranked)
     return sorted(ranked, key=lambda value: abs(ranked.index(value) - place))
+
+
+# ------------------------------------------------------------------------- unconfirmed facts
+
+
+def unconfirmed_of_row(recipe: Recipe) -> list[Finding]:
+    """The unconfirmed facts that a row rests on, each an error."""
+    return unconfirmed_facts(row_case(recipe, vocabulary.today()))
+
+
+def unconfirmed_facts(case: Case) -> list[Finding]:
+    """The entries of `kiln/facts/knowledge` and hashes of amis.lock.yaml with `confirmed: false`
+    that a case rests on, each an error, of a row at the value that requests it.
+
+    The case passes because of them. A rule that objects because of one warns by itself.
+    """
+    found = list(_unconfirmed(_used_facts(case.recipe, case)))
+    found += _unconfirmed_of_components(case.recipe) if case.complete else ()
+    once: dict[str, Finding] = {}
+    for fields, entry, source in found:
+        finding = Finding(
+            "error",
+            UNCONFIRMED,
+            f"{entry} is not confirmed",
+            hint="compare the entry with the vendor's own statement and give it a source",
+            source="" if source == "none" else source,
+        )
+        place = case.recipe.row.place_of(*fields.split()) if case.complete else None
+        once.setdefault(entry, finding.at(place) if place else finding)
+    return list(once.values())
+
+
+def _used_facts(recipe: Recipe, case: Case) -> dict[str, str]:
+    """Each fact that a case may rest on, FILE/PATH → the fields that request it. A path that leads
+    nowhere, such as that of a version None, is no fact."""
+    branch, distro, kernel = case.branch_name, recipe.distro.id, case.kernel
+    release = facts.cuda_release(recipe.cuda) if recipe.cuda else None
+    used = {
+        f"drivers/branches.{branch}": "driver",
+        _reached("drivers", "minimum_kernel", "from_branch", branch): "driver",
+        f"drivers/nvlsm.versions.{recipe.nvlsm}": "nvlsm driver",
+        f"cuda/repos.{recipe.distro.cuda_repo}": "distro",
+        f"cuda/releases.{release}": "cuda",
+        _reached("cuda", "cudnn", "from", recipe.cudnn): "cudnn",
+        f"distros/distros.{distro}": "distro",
+        f"distros/flavors.{recipe.flavor}": "flavors distro",
+        f"distros/distros.{distro}.kernels.entries.{kernel and kernel.name}": "kernel distro",
+        f"nccl/versions.{recipe.nccl}": "nccl",
+        _reached("nccl", "plugin", "from", case.plugin): "ofi_nccl efa",
+        f"efa/os.{distro if recipe.efa else None}": "efa",
+        f"efa/releases.{recipe.efa}": "efa",
+        _reached("efa", "gdr", "driver_branch", recipe.efa and branch): "efa",
+        _reached("efa", "minimum_kernel", "installer", recipe.efa): "efa",
+        f"services/cloudwatch_agent.builds.{recipe.cloudwatch_agent}": "cloudwatch_agent",
+    }
+    for name in ("container_toolkit", "dcgm", "dcgm_exporter", "gdrcopy"):
+        if getattr(recipe, name):
+            used[f"services/{name}"] = name
+    known = facts.instances()
+    build = [known[name] for name in case.build_types if name in known]
+    for kind in (*case.types, *build):
+        field = "target_instance_types" if kind in case.types else "instance_type"
+        used.setdefault(f"instances/types[{kind.type}]", field)
+        used.setdefault(f"instances/gpus.{kind.gpu}", field)
+    for kind in case.types:
+        gpu = table("drivers")["gpus"].get(kind.gpu, {})
+        # Below `first_branch` a rule objects; from `known_from` on the branch lists the GPU.
+        first, known_from = gpu.get("first_branch", "9999"), gpu.get("known_from", "9999")
+        if versions.at_least(branch, first) and versions.below(branch, known_from):
+            used[f"drivers/gpus.{kind.gpu}"] = "driver target_instance_types"
+        if kind.mig and recipe.mig_config not in (None, "none", "all-disabled"):
+            used["mig/compute_instance_sizes"] = "mig_config target_instance_types"
+            used[f"mig/gpus[{kind.gpu}]"] = "mig_config target_instance_types"
+    return used
+
+
+def _reached(file: str, block: str, since: str, version: str | None) -> str:
+    """The entry of a list that holds for a version, by the entry's key `since`."""
+    entry = versions.last_reached(table(file)[block], since, version or "")
+    return f"{file}/{block}[{next(iter(entry.values())) if entry else None}]"
+
+
+def _unconfirmed(used: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """The used facts that are marked, or in a block that is: the fields, the entry, its source."""
+    for path, fields in used.items():
+        for marked, source in _marked_facts().items():
+            if path == marked or path.startswith((f"{marked}.", f"{marked}[")):
+                file, _, inside = path.partition("/")
+                yield fields, f"{inside} in kiln/facts/knowledge/{file}.yaml", source
+
+
+@cache
+def _marked_facts() -> dict[str, str]:
+    """FILE/PATH of each block with `confirmed: false`, and its source."""
+    names = ("drivers", "cuda", "distros", "nccl", "services", "efa", "instances", "mig", "keys")
+    return {
+        f"{name}/{path}": facts.full_source(source, table(name).get("sources", {}))
+        for name in names
+        for path, source in _marks(table(name), "", "")
+    }
+
+
+def _marks(here: Any, path: str, source: str) -> Iterator[tuple[str, str]]:
+    if isinstance(here, list):
+        for entry in here:
+            if isinstance(entry, dict):
+                # The first value names the entry of a list: types[p2.xlarge].
+                yield from _marks(entry, f"{path}[{next(iter(entry.values()))}]", source)
+    elif isinstance(here, dict):
+        source = str(here.get("source", source))
+        if not facts.confirmed(here):
+            yield path, source
+        for key, value in here.items():
+            inside, own = f"{path}.{key}" if path else key, here.get(f"{key}_source", source)
+            if here.get(f"{key}_confirmed") is False:
+                yield inside, own
+            yield from _marks(value, inside, own)
+
+
+def _unconfirmed_of_components(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
+    """The unconfirmed rows of facts, keys and hashes that the components use."""
+    locked = {entry["url"]: entry for entry in packages.read_lock_file()["artifacts"]}
+    # Of NVIDIA's repository keys a script uses only that of the distribution's package format.
+    other_key = {"al": "nvidia-cuda-deb", "debian": "nvidia-cuda-rpm"}[recipe.distro.family]
+    for name in recipe.components:
+        try:
+            step = components.get(name).for_recipe(recipe)
+        except KilnError:  # the row lacks something that the component needs: a rule reports that
+            continue
+        fields = components.get(name).request_field or ""
+        for row in step.rows:
+            if not row.confirmed:
+                yield fields, f"{row.key} in kiln/facts/knowledge/{row.file}", row.source
+        if any(download.env.endswith("_KEY") for download in step.downloads):
+            keys = [key for key in step.keys.values() if key != other_key]
+            yield from _unconfirmed({f"keys/keys.{key}": fields for key in keys})
+        for download in step.downloads:
+            entry = locked.get(download.url, {})
+            if entry.get("sha256") and not facts.confirmed(entry):
+                file = overlay.shown_path(paths.lock_file())
+                yield fields, f"the hash of {download.url} in {file}", entry["source"]

@@ -12,8 +12,7 @@ from kiln.facts import table
 
 
 def _flavor(name: str) -> dict[str, Any]:
-    entry: dict[str, Any] = table("distros")["flavors"][name]
-    return entry
+    return dict(table("distros")["flavors"][name])
 
 
 @rule("EKS-OS")
@@ -29,6 +28,9 @@ def eks_parent(recipe: Recipe, case: Case) -> Objections:
         if case.today <= (facts.last_day(life["extended"]) or case.today)
     )
     window = systems.get(recipe.distro.id)
+    ended = ""
+    if window and "last" in window:
+        ended = f"EKS AMIs of {name} ended on {window['ended']} with {window['last']}"
     if window is None:
         message = f"EKS has no optimized AMI of {recipe.distro.id}"
         yield Objection(message, f"it has AMIs of: {', '.join(systems)}")
@@ -36,13 +38,11 @@ def eks_parent(recipe: Recipe, case: Case) -> Objections:
         if case.complete:
             hint = f"set kubernetes: one of {supported}"
             yield Objection("flavor eks without a Kubernetes version", hint)
-        elif "last" in window:
-            message = f"EKS AMIs of {name} ended on {window['ended']} with {window['last']}"
-            yield Objection(message, advice=True)
+        elif ended:
+            yield Objection(ended, advice=True)
     else:
-        if "last" in window and not versions.at_least(window["last"], version):
-            message = f"EKS AMIs of {name} ended on {window['ended']} with {window['last']}"
-            yield Objection(message, "choose another distribution")
+        if ended and not versions.at_least(window["last"], version):
+            yield Objection(ended, "choose another distribution")
         yield from _kubernetes_life(version, lives, supported, case)
 
 

@@ -19,12 +19,14 @@ def library_without_cuda(recipe: Recipe, case: Case) -> Objections:
 
 @rule("LIB-UNKNOWN")
 def unknown_library(recipe: Recipe, case: Case) -> Objections:
-    """Our lists do not go back to the first release, so an unknown one only warns."""
-    for name in ("gdrcopy", "dcgm", "container_toolkit"):
-        version, known = getattr(recipe, name), table("services")[name]["versions"]
+    """Our lists have gaps and do not go back to the first release: an unknown one only warns."""
+    for name in ("gdrcopy", "dcgm", "container_toolkit", "efa"):
+        version = getattr(recipe, name)
+        known = table("efa")["releases"] if name == "efa" else table("services")[name]["versions"]
         if version and version not in known:
+            file = "efa" if name == "efa" else "services"
             message = unknown(version, f"{name} release", known)
-            yield Objection(message, "add a newer one to kiln/facts/knowledge/services.yaml")
+            yield Objection(message, f"add a newer one to kiln/facts/knowledge/{file}.yaml")
 
 
 @rule("NCCL-CUDA")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
-from kiln import components, facts
+from kiln import facts
 from kiln.base import versions
-from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
-from kiln.compat import Case, Objection, Objections, rule, type_rule, unknown
+from kiln.compat import Case, Objection, Objections, rule, type_rule
 from kiln.facts import InstanceType, table
 
 
@@ -40,29 +38,6 @@ def accepted_by_installer(installer: str, window: Mapping[str, str]) -> bool:
     return versions.at_least(installer, window.get("first", "0")) and (
         "last" not in window or versions.at_least(window["last"], installer)
     )
-
-
-@rule("EFA-LATEST")
-def latest_efa(recipe: Recipe, case: Case) -> Objections:
-    """The newest installer changes without a change of the row, and may refuse the distribution."""
-    if "efa" not in case.latest:
-        return
-    newest = versions.newest(table("efa")["releases"])
-    last = table("efa")["os"].get(recipe.distro.id, {}).get("last")
-    if last:
-        message = f"'latest' EFA is {newest} today and refuses {case.distro['name']}"
-        yield Objection(message, f"pin {last}, the last for it", level="error")
-    else:
-        yield Objection(f"'latest' EFA is {newest} today", f"pin {newest}")
-
-
-@rule("EFA-UNKNOWN")
-def unknown_efa(recipe: Recipe, case: Case) -> Objections:
-    """Our list has gaps before 1.23, so an unknown installer only warns."""
-    releases = table("efa")["releases"]
-    if recipe.efa and recipe.efa not in releases:
-        message = unknown(recipe.efa, "EFA installer", releases)
-        yield Objection(message, "add a newer one to kiln/facts/knowledge/efa.yaml")
 
 
 @rule("EFA-GDR580", reads_types=True)
@@ -196,23 +171,3 @@ def fabric_manager_of_arm64(recipe: Recipe, case: Case) -> Objections:
             f"no arm64 fabric manager exists for {recipe.driver}; {first} is the first",
             "leave it out with `without: [nvidia-fabricmanager]`",
         )
-
-
-@rule("FM-OLDARCHIVE")
-def archive_name(recipe: Recipe, case: Case) -> Objections:
-    """NVIDIA changed the archive's format once."""
-    first = table("drivers")["fabricmanager"]["first_tar_xz"]
-    if not case.fabric_manager or versions.at_least(recipe.driver, first):
-        return
-    try:
-        step = components.get("nvidia-fabricmanager").for_recipe(recipe)
-    except KilnError:  # the row lacks something that the component needs: another rule reports that
-        return
-    for download in step.downloads:
-        match = re.search(r"fabricmanager-linux-(\w+?)-[\d.]+-archive\.tar\.xz", download.url)
-        if match:
-            yield Objection(
-                f"{recipe.driver} is published as fabricmanager-linux-{match[1]}-{recipe.driver}"
-                ".tar.gz, without a checksum in NVIDIA's JSON",
-                f"choose driver {first} or newer",
-            )

@@ -150,44 +150,38 @@ def other_kernel(recipe: Recipe, case: Case) -> Objections:
 def driver_compiles(recipe: Recipe, case: Case) -> Objections:
     """The driver must compile on the kernel that boots, or on the nearest measured kernel."""
     driver, kernel = recipe.driver, case.kernel
-    if not driver or kernel is None:
+    # A distribution patches the sources that it packages.
+    if not driver or kernel is None or case.driver_source == "distro":
         return
-    if case.driver_source == "distro":
-        # The distribution patches the sources, so only a measurement of the patched ones counts.
-        result = _measured(driver, kernel.measured or "", patched=True)
-        if result and not result["builds"]:
-            message = f"driver {driver} does not compile on {kernel}: {result['error']}"
-            yield Objection(message, "choose another driver")
-        return
-    measured = kernel.measured or kernel.proxy or ""
-    reason, hint = _failure(driver, measured), _next_that_builds(driver, measured)
-    fails, here = f"driver {driver} does not compile on", f"{kernel} ({recipe.distro.id})"
+    measured, here = kernel.measured or kernel.proxy or "", f"{kernel} ({recipe.distro.id})"
+    built = _drivers_built_on(measured)
+    newer = [version for version in built if versions.at_least(version, driver)]
+    hint = "choose a newer driver, or pin another kernel"
+    if newer:
+        found = min(newer, key=versions.key)
+        hint = f"the next newer driver that was measured to build there is {found}"
+    reason = None if driver in built else _failure(driver, measured)
     if reason and kernel.measured:
-        yield Objection(f"{fails} {here}: {reason}", hint)
+        yield Objection(f"driver {driver} does not compile on {here}: {reason}", hint)
     elif reason:
-        message = f"{fails} {measured}: {reason}. {kernel} was not measured and may be alike"
-        yield Objection(message, hint, advice=True)
-    elif kernel.measured and (doubt := _newer_than_failure(driver, kernel.measured)):
+        message = f"driver {driver} does not compile on {measured}: {reason}"
+        yield Objection(f"{message}. {kernel} was not measured and may be alike", hint, advice=True)
+    elif doubt := _doubt(driver, kernel, built):
         message = f"driver {driver} was not measured on {here}: {doubt}"
         yield Objection(message, hint, unsure=True)
-    elif not _measured(driver, measured) and (failure := _older_failure(driver, kernel)):
-        message = f"{fails} the older kernel {failure}. It was not measured on {here}"
-        yield Objection(message, hint, unsure=True)
 
 
-def _measured(driver: str, kernel: str, *, patched: bool = False) -> dict[str, Any] | None:
-    result: dict[str, Any]
-    for result in table("kernel_builds")["measured"]:
-        same_source = result.get("patched", False) == patched
-        if (result["driver"], result["kernel"]) == (driver, kernel) and same_source:
-            return result
-    return None
+def _drivers_built_on(kernel: str) -> list[str]:
+    """The drivers whose stock sources were measured to build on the kernel."""
+    return [
+        result["driver"]
+        for result in table("kernel_builds")["measured"]
+        if result["kernel"] == kernel and result["builds"] and not result.get("patched")
+    ]
 
 
 def _failure(driver: str, kernel: str) -> str | None:
-    """Why stock sources fail on a measured kernel; None if they build or were not measured."""
-    if exact := _measured(driver, kernel):
-        return None if exact["builds"] else str(exact["error"])
+    """Why stock sources fail on a measured kernel; None if no cause is known."""
     for cause in table("kernel_builds")["causes"]:
         last = cause["drivers"].get(versions.major(driver))
         if kernel in cause["kernels"] and last and versions.at_least(last, driver):
@@ -195,48 +189,26 @@ def _failure(driver: str, kernel: str) -> str | None:
     return None
 
 
-def _newer_than_failure(driver: str, kernel: str) -> str | None:
-    """The failure of an older release of the branch that this one may still have.
+def _doubt(driver: str, kernel: Kernel, built: list[str]) -> str | None:
+    """The failure of an older release of the branch there, or of the driver on an older kernel.
 
-    None if a release up to this one was measured to build there, or contains the fix.
+    None if a release up to this one was measured to build, or contains the fix.
     """
     branch = versions.major(driver)
-    built = [each for each in _builds(kernel) if versions.major(each) == branch]
-    if any(versions.at_least(driver, each) for each in built):
+    if any(versions.major(v) == branch and versions.at_least(driver, v) for v in built):
         return None
     for cause in table("kernel_builds")["causes"]:
         last, fix = cause["drivers"].get(branch), cause.get("fixed_in")
-        fixed = fix and versions.major(fix) == branch and versions.at_least(driver, fix)
-        if last and kernel in cause["kernels"] and not fixed:
+        if not last or (fix and versions.major(fix) == branch and versions.at_least(driver, fix)):
+            continue
+        if kernel.measured in cause["kernels"]:
             return f"{last} of the same branch does not compile there ({cause['what']})"
+        number = versions.key(kernel.series)[:2]
+        older = [name for name in cause["kernels"] if versions.key(name)[:2] < number]
+        if older and versions.at_least(last, driver):
+            name = max(older, key=versions.key)
+            return f"it does not compile on the older kernel {name} ({cause['what']})"
     return None
-
-
-def _older_failure(driver: str, kernel: Kernel) -> str | None:
-    """The newest older kernel on which the driver fails, and why; kernels keep changes."""
-    measured = {result["kernel"] for result in table("kernel_builds")["measured"]}
-    for older in sorted(measured, key=versions.key, reverse=True):
-        reason = _failure(driver, older)
-        if reason and versions.key(older)[:2] < versions.key(kernel.series)[:2]:
-            return f"{older}: {reason}"
-    return None
-
-
-def _next_that_builds(driver: str, kernel: str) -> str:
-    newer = [version for version in _builds(kernel) if versions.at_least(version, driver)]
-    if not newer:
-        return "choose a newer driver, or pin another kernel"
-    found = min(newer, key=versions.key)
-    return f"the next newer driver that was measured to build there is {found}"
-
-
-def _builds(kernel: str) -> list[str]:
-    """The drivers whose stock sources were measured to build on the kernel."""
-    return [
-        result["driver"]
-        for result in table("kernel_builds")["measured"]
-        if result["kernel"] == kernel and result["builds"] and not result.get("patched")
-    ]
 
 
 @rule("KERN-MIN")
@@ -251,17 +223,6 @@ def kernel_too_old(recipe: Recipe, case: Case) -> Objections:
         if entry and case.kernel and versions.below(case.kernel.series, entry["kernel"]):
             message = f"{subject} needs kernel >= {entry['kernel']}; {case.kernel} would boot"
             yield Objection(message, "pin a newer kernel, or choose an older version")
-
-
-@rule("KERN-HEADERS")
-def built_for_the_running_kernel(recipe: Recipe, case: Case) -> Objections:
-    """DKMS must build for the kernel that boots: `kernel` reboots into it."""
-    order = [name for name in recipe.components if name in {"kernel", "nvidia-driver"}]
-    if order == ["nvidia-driver", "kernel"]:
-        yield Objection(
-            "the driver is built for another kernel than the one that `kernel` installs",
-            "bake `kernel` before `nvidia-driver` (kiln/components/__init__.py)",
-        )
 
 
 @type_rule("ARCH-INSTANCE")
@@ -316,10 +277,3 @@ def retired_type(recipe: Recipe, case: Case) -> Objections:
             f"EC2 no longer offers {', '.join(gone)} (as of {table('instances')['as_of'][:7]})",
             "remove retired types from target_instance_types, unless your account has them",
         )
-
-
-@rule("PIN-LATEST")
-def unpinned(recipe: Recipe, case: Case) -> Objections:
-    """Two builds of one row must give the same AMI."""
-    for name in case.latest:
-        yield Objection(f"{name}: `latest` is not a version", "name a version")

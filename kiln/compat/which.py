@@ -4,7 +4,7 @@ do not."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -16,19 +16,14 @@ from kiln.compat import Case
 from kiln.compat.engine import Clash, clashes, general_clashes, working_types
 from kiln.facts import InstanceType
 
-
-@dataclass(frozen=True)
-class JudgedRow:
-    """A row without instance types, and its clashes that are the same on every one."""
-
-    case: Case
-    general: list[Clash]
+# A row without instance types, and its clashes that are the same on every one.
+JudgedRow = tuple[Case, list[Clash]]
 
 
 def judged_rows(recipes: Iterable[Recipe], today: date | None = None) -> list[JudgedRow]:
     """The rows, for several questions with rows_on."""
     cases = [Case(recipe, today or vocabulary.today()) for recipe in recipes]
-    return [JudgedRow(case, general_clashes(case)) for case in cases]
+    return [(case, general_clashes(case)) for case in cases]
 
 
 def rows_for(
@@ -78,21 +73,17 @@ def rows_on(
 ) -> dict[str, Any]:
     """The answer of rows_for without `left_out`: which of the rows serve an instance type."""
     serves, does_not = [], []
-    for row in rows:
-        case = replace(row.case, types=(wanted,) if wanted else ())
-        found = [clash for clash in clashes(case, row.general) if not clash.rule.spare]
+    for judged, general in rows:
+        case = replace(judged, types=(wanted,) if wanted else ())
+        found = [clash for clash in clashes(case, general) if not clash.rule.spare]
         against = [clash.text for clash in found if clash.blocks]
-        entry = {"row": case.recipe.name}
+        entry: dict[str, Any] = {"row": case.recipe.name}
         if against:
             does_not.append({**entry, "reasons": list(dict.fromkeys(against))})
         else:
-            reasons, warnings = _reasons(case, wanted), [clash.text for clash in found]
-            serves.append(
-                (
-                    _rank(case, wanted, found, flavor),
-                    {**entry, "reasons": reasons, "warnings": warnings},
-                )
-            )
+            warnings = [clash.text for clash in found]
+            entry |= {"reasons": _reasons(case, wanted), "warnings": warnings}
+            serves.append((_rank(case, wanted, found, flavor), entry))
     return {
         "instance_type": wanted.type if wanted else None,
         "gpus": _gpus(wanted) if wanted else None,

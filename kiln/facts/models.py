@@ -395,6 +395,9 @@ _SnapshotName = Annotated[
 
 
 class ParentImage(SourceAmi):
+    """How the parent AMI is found: a public SSM parameter, or an owner and a name filter. `{arch}`,
+    `{deb_arch}`, `{kubernetes}` and `{parallelcluster}` are filled in per row."""
+
     ssm_parameter: Annotated[str, vocabulary.PARAMETER, _PARENT] | None = None
     name: Annotated[str, vocabulary.AMI_NAME, _PARENT] | None = None
 

@@ -37,21 +37,19 @@ Lock = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class LockDiff:
-    """What an update of the lock file would change: entries by name; `changed` has old and new."""
+    """What an update of the lock file would change: entries by name; a changed one is in both."""
 
-    added: dict[str, str]
     removed: dict[str, str]
-    changed: dict[str, tuple[str, str]]
+    added: dict[str, str]
 
     def __bool__(self) -> bool:
-        return bool(self.added or self.removed or self.changed)
+        return bool(self.removed or self.added)
 
     def as_text(self) -> str:
-        """The diff for a person: + and - for added and removed entries, ~ for changed ones."""
-        lines = [f"+ {name}  {what}" for name, what in sorted(self.added.items())]
-        lines += [f"- {name}  {what}" for name, what in sorted(self.removed.items())]
-        for name, (old, new) in sorted(self.changed.items()):
-            lines += [f"~ {name}", f"    - {old}", f"    + {new}"]
+        """The diff for a person: - for removed and + for added entries, sorted by name."""
+        entries = [(name, f"- {name}  {what}") for name, what in self.removed.items()]
+        entries += [(name, f"+ {name}  {what}") for name, what in self.added.items()]
+        lines = [line for _, line in sorted(entries, key=lambda entry: entry[0])]
         return "\n".join(lines) or f"{overlay.shown_path(paths.lock_file())} is up to date"
 
 
@@ -59,13 +57,8 @@ def compare_locks(old: Lock, new: Lock) -> LockDiff:
     """Return the difference of two locks, by URL and by package in a repository."""
     before, after = _flat(old), _flat(new)
     return LockDiff(
-        added={name: after[name] for name in after.keys() - before.keys()},
-        removed={name: before[name] for name in before.keys() - after.keys()},
-        changed={
-            name: (before[name], after[name])
-            for name in before.keys() & after.keys()
-            if before[name] != after[name]
-        },
+        removed={name: what for name, what in before.items() if after.get(name) != what},
+        added={name: what for name, what in after.items() if before.get(name) != what},
     )
 
 
@@ -128,22 +121,23 @@ def record_hashes(
             hint="the lab serves stand-ins: only a build on AWS downloads the vendors' own files",
         )
     seen = {str(entry["url"]): entry["sha256"] for entry in downloads}
+    for url, sha256 in seen.items():
+        vocabulary.SHA256.required(sha256, f"the sha256 of {url}")
     current = read_lock_file(path)
     path = path or paths.lock_file()
     artifacts = []
     for entry in current["artifacts"]:
-        sha256, locked = seen.get(entry["url"]), entry.get("sha256")
-        if sha256 and locked and locked != sha256:
+        got, locked = seen.get(entry["url"]), entry.get("sha256")
+        if got and locked and locked != got:
             raise operation_failed(
                 f"{entry['url']} does not have the locked sha256: expected {locked}, the bake got "
-                f"{sha256}",
+                f"{got}",
                 hint="find out why the vendor replaced the file before you remove its entry from "
                 f"{overlay.shown_path(path)}",
             )
-        if sha256 and _is_unconfirmed(entry):
-            vocabulary.SHA256.required(sha256, f"the sha256 of {entry['url']}")
+        if got and _is_unconfirmed(entry):
             known = {key: value for key, value in entry.items() if key != "confirmed"}
-            artifacts.append({**known, "sha256": sha256, "source": f"{SEEN_BY}{when}"})
+            artifacts.append({**known, "sha256": got, "source": f"{SEEN_BY}{when}"})
         else:
             artifacts.append(entry)
     return _save(current, {**current, "artifacts": artifacts}, path)
@@ -156,7 +150,6 @@ def _is_unconfirmed(entry: Mapping[str, Any]) -> bool:
 
 def _save(current: Lock, new: Lock, path: Path) -> LockDiff:
     """Write the lock file atomically if it changes."""
-    path = path.resolve()
     if new != current or not path.is_file():  # also if only a source has changed
         text = yaml.safe_dump(dict(new), sort_keys=False, width=200, allow_unicode=True)
         fresh = path.with_name(f".{path.name}.new")  # always the same: a killed process leaves one

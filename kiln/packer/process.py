@@ -49,14 +49,6 @@ class Event:
         return self.kind == kind and bool(message("packer", name).search(self.text))
 
 
-@dataclass(frozen=True)
-class Wait:
-    """What Packer waits for from a line of its output on; `limit` in seconds, if it has one."""
-
-    what: str
-    limit: float | None = None
-
-
 # Packer's message → what it waits for from then on.
 _WAITS = {
     "launches": "EC2 to launch an instance",
@@ -72,20 +64,17 @@ _WAITS = {
 }
 
 
-def waits_for(event: Event, instance: str, ssh_timeout: float) -> Wait | None:
-    """Return what Packer waits for after this line; None if the line does not change that.
+def waits_for(event: Event, instance: str) -> str:
+    """Return what Packer waits for after this line; empty if the line does not change that.
 
-    `instance` is the build instance's id, or words for it; `ssh_timeout` is Packer's, in seconds.
+    `instance` is the build instance's id, or words for it.
     """
     if event.kind not in ("say", "message"):
-        return None
+        return ""
     if event.component:
-        return Wait(f"provisioner {event.component} on {instance}")
-    for name, what in _WAITS.items():
-        if message("packer", name).search(event.text):
-            limit = ssh_timeout if name == "waits_for_ssh" else None
-            return Wait(what.format(instance=instance), limit)
-    return None
+        return f"provisioner {event.component} on {instance}"
+    said = (what for name, what in _WAITS.items() if message("packer", name).search(event.text))
+    return next(said, "").format(instance=instance)
 
 
 def parse_event(line: str) -> Event | None:

@@ -23,7 +23,6 @@ from kiln.base.errors import operation_failed
 from kiln.facts.tables import http_reason, table
 
 Version = tuple[int, int, int]
-WHOLE_FOLDER = "."
 FOLDER_1_6 = "packer-1.6"
 # For the rehearsal of `--target aws` on a machine without a network.
 TESTS_ALLOW_1_6 = "KILN_TESTS_ALLOW_PACKER_1_6_IN_AWS"
@@ -59,7 +58,7 @@ class Packer:
     @property
     def template(self) -> str:
         """The path that it reads, relative to an AMI's folder."""
-        return WHOLE_FOLDER if self.has_plugins else FOLDER_1_6
+        return "." if self.has_plugins else FOLDER_1_6
 
     def environment(self, variables: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return the variables (default: the process's own) with those for Packer added: no call to
@@ -155,12 +154,9 @@ def parse_version(text: str) -> Version:
 
 def _on_path(name: str) -> list[Path]:
     """Return each program of that name once."""
-    programs: dict[Path, Path] = {}
-    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        path = shutil.which(name, path=folder or os.curdir)
-        if path:
-            programs.setdefault(Path(path).resolve(), Path(path))
-    return list(programs.values())
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    found = (shutil.which(name, path=folder or os.curdir) for folder in folders)
+    return [Path(path) for path in dict.fromkeys(found) if path]
 
 
 def _version_of(path: Path) -> Version | None:

@@ -28,34 +28,24 @@ from kiln.components import Component, Step, rendered
 from kiln.facts import packages, table
 from kiln.packer.program import FOLDER_1_6
 
+# Path in a folder → its text, or the target of a symbolic link.
+Tree = Mapping[str, str | Path]
 
-@dataclass(frozen=True)
-class Link:
-    """A symbolic link; `target` is relative to the folder that the link is in."""
-
-    target: str
-
-
-# Path in a folder → its content.
-Tree = Mapping[str, "str | Link"]
-
-CHECKOUT = ".."  # from packer/ in it
 SHARED = "shared"
 RECIPE = "recipe.pkr.hcl"
 RECIPE_JSON = f"files/{rendered.RECIPE_JSON}"
-SETTINGS = "settings.auto.pkrvars.hcl"
 _SHARED_FILES = ("variables", "source", "build", "plugins")
 LINKS = {
-    **{f"{name}.pkr.hcl": Link(f"../{SHARED}/{name}.pkr.hcl") for name in _SHARED_FILES},
-    f"{FOLDER_1_6}/{RECIPE}": Link(f"../{RECIPE}"),
-    f"{FOLDER_1_6}/variables.pkr.hcl": Link(f"../../{SHARED}/variables.pkr.hcl"),
-    f"{FOLDER_1_6}/source.pkr.hcl": Link(f"../../{SHARED}/{FOLDER_1_6}/source.pkr.hcl"),
-    f"{FOLDER_1_6}/build.pkr.hcl": Link(f"../../{SHARED}/build.pkr.hcl"),
+    **{f"{name}.pkr.hcl": Path(f"../{SHARED}/{name}.pkr.hcl") for name in _SHARED_FILES},
+    f"{FOLDER_1_6}/{RECIPE}": Path(f"../{RECIPE}"),
+    f"{FOLDER_1_6}/variables.pkr.hcl": Path(f"../../{SHARED}/variables.pkr.hcl"),
+    f"{FOLDER_1_6}/source.pkr.hcl": Path(f"../../{SHARED}/{FOLDER_1_6}/source.pkr.hcl"),
+    f"{FOLDER_1_6}/build.pkr.hcl": Path(f"../../{SHARED}/build.pkr.hcl"),
 }
 """What a row's folder takes from `packer/shared`."""
 
 # What render writes into a row's folder.
-_OF_A_ROW = (RECIPE, *LINKS, "files", SETTINGS, f"{FOLDER_1_6}/{SETTINGS}")
+_OF_A_ROW = (RECIPE, *LINKS, "files")
 # Files of a folder that are named in a line.
 _FEW = 5
 
@@ -164,13 +154,10 @@ def packer_tree(rows: Iterable[Rendered], root: Path) -> Tree:
     """Return what `packer/`, which `KILN_PACKER_DIR` may have moved to `root`, holds."""
     checkout = Path(os.path.relpath(ROOT, root.resolve())).as_posix()
     shared = shared_files(components.everything(), checkout=checkout)
-    tree: dict[str, str | Link] = {f"{SHARED}/{path}": text for path, text in shared.items()}
+    tree: dict[str, str | Path] = {f"{SHARED}/{path}": text for path, text in shared.items()}
     for row in rows:
         line = row.recipe.line
         tree |= {f"{line}/{path}": link for path, link in LINKS.items()}
-        if variables := _settings(row.recipe):
-            tree[f"{line}/{SETTINGS}"] = variables
-            tree[f"{line}/{FOLDER_1_6}/{SETTINGS}"] = Link(f"../{SETTINGS}")
         tree |= {f"{line}/{path}": text for path, text in row.own.items()}
     return tree
 
@@ -178,7 +165,7 @@ def packer_tree(rows: Iterable[Rendered], root: Path) -> Tree:
 def shared_files(
     steps: Iterable[Component | Step],
     *,
-    checkout: str = CHECKOUT,
+    checkout: str = "..",
     sha256: Mapping[str, str] | None = None,
     overlay_in_place: bool = True,
 ) -> dict[str, str]:
@@ -259,30 +246,6 @@ def time_limit(account: Account, component: str) -> float:
     limits = account.time_limits
     limit = limits.get(component) or limits.get("all") or table("packer")["time_limit"]
     return float(limit[:-1]) * {"s": 1, "m": 60, "h": 3600}[limit[-1]]
-
-
-def _settings(recipe: Recipe) -> str:
-    """Return the row's `aws` settings as a file of variables that Packer reads by itself.
-
-    They belong to no image, so they are not in the digest, and a run gives Packer its own. Empty if
-    none is set. EC2 is asked for a `subnet_filter`, and tries more instance types, in the pipeline.
-    """
-    account = recipe.row.account
-    values = {
-        "region": account.region,
-        "subnet_id": account.subnet_id,
-        "security_group_ids": list(account.security_group_ids),
-        "ssh_interface": account.ssh_interface,
-        "ssh_source_cidrs": list(account.ssh_source_cidrs),
-        "instance_type": account.instance_types[0] if account.instance_types else None,
-        "capacity_reservation_id": account.capacity_reservation_id,
-        **account_variables(account),
-    }
-    known = {name: value for name, value in values.items() if value}
-    by_pipeline = ["subnet_filter"] if account.subnet_filter else []
-    if not known and not by_pipeline:
-        return ""
-    return templates.render("packer/settings.pkrvars.hcl.j2", values=known, by_pipeline=by_pipeline)
 
 
 def _script(component: str) -> str:
@@ -423,16 +386,16 @@ def _rendered_files(root: Path, folder: str) -> list[Path]:
     return [file for file in present if file.is_file() or file.is_symlink()]
 
 
-def _put(path: Path, content: str | Link) -> None:
+def _put(path: Path, content: str | Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)  # writing to a link would change what it leads to
-    if isinstance(content, Link):
-        path.symlink_to(content.target)
+    if isinstance(content, Path):
+        path.symlink_to(content)
     else:
         path.write_text(content, encoding="utf-8")
 
 
-def _is_there(path: Path, content: str | Link) -> bool:
-    if isinstance(content, Link) or path.is_symlink():
-        return path.is_symlink() and Link(str(path.readlink())) == content
+def _is_there(path: Path, content: str | Path) -> bool:
+    if isinstance(content, Path) or path.is_symlink():
+        return path.is_symlink() and path.readlink() == content
     return path.is_file() and path.read_bytes() == content.encode()

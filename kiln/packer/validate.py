@@ -7,10 +7,9 @@ import os
 import re
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,29 +22,9 @@ from kiln.packer.program import EXAMPLE_VARIABLES, FOLDER_1_6, Packer, ask_packe
 from kiln.packer.render import shown_packer, write_folders
 
 
-@dataclass(frozen=True)
-class Validation:
-    """The findings about one recipe, and the seconds that Packer took."""
-
-    name: str
-    findings: tuple[Finding, ...]
-    seconds: float
-
-    @property
-    def valid(self) -> bool:
-        """Return True if there are no findings."""
-        return not self.findings
-
-    def as_json(self) -> dict[str, Any]:
-        """The validation as plain data."""
-        findings = [finding.as_json() for finding in self.findings]
-        known = {"name": self.name, "valid": self.valid, "seconds": self.seconds}
-        return {**known, "findings": findings}
-
-
-def validate_recipes(recipes: Sequence[Recipe], packer: Packer) -> list[Validation]:
-    """Check every recipe's folder as the matrix renders it now, in a temporary folder: what is
-    committed stays as it is.
+def validate_recipes(recipes: Sequence[Recipe], packer: Packer) -> dict[str, list[Finding]]:
+    """Map each recipe's name to the findings about its folder as the matrix renders it now, in a
+    temporary folder: what is committed stays as it is.
 
     Packer's processes run in parallel, and the rest is checked meanwhile.
     """
@@ -56,25 +35,20 @@ def validate_recipes(recipes: Sequence[Recipe], packer: Packer) -> list[Validati
     ):
         folders = write_folders(recipes, Path(temporary, "packer"))
         answers = [workers.submit(packer_validate, packer, folders[r.name]) for r in recipes]
-        validations = []
+        found = {}
         for recipe, answer in zip(recipes, answers, strict=True):
             folder = folders[recipe.name]
             findings = [*check_policy(folder), *check_scripts(recipe.components)]
-            complaint, seconds = answer.result()
-            if complaint:
+            if complaint := answer.result():
                 findings.append(_finding("packer-validate", complaint, folder))
-            of_row = tuple(replace(finding, rows=(recipe.name,)) for finding in findings)
-            validations.append(Validation(recipe.name, of_row, round(seconds, 3)))
-        return validations
+            found[recipe.name] = [replace(finding, rows=(recipe.name,)) for finding in findings]
+        return found
 
 
-def packer_validate(packer: Packer, folder: Path) -> tuple[str, float]:
-    """Return the complaint of `packer validate` about the HCL in `folder`, empty if it is valid,
-    and the seconds that it took."""
-    started = time.monotonic()
+def packer_validate(packer: Packer, folder: Path) -> str:
+    """Return the complaint of `packer validate` about the HCL in `folder`; empty if it is valid."""
     done = ask_packer(packer, command(packer, "validate", variables=EXAMPLE_VARIABLES), folder)
-    complaint = "" if done.returncode == 0 else (done.stdout + done.stderr).strip()
-    return complaint, time.monotonic() - started
+    return "" if done.returncode == 0 else (done.stdout + done.stderr).strip()
 
 
 def check_scripts(components: Iterable[str]) -> list[Finding]:
@@ -139,15 +113,10 @@ def check_policy(folder: Path) -> list[Finding]:
 
     A finding names the shared file, not the folder's link to it.
     """
-    from lark.exceptions import LarkError
-
-    try:
-        found = [
-            *_source_violations(folder / _SOURCE, set()),
-            *_source_violations(folder / FOLDER_1_6 / _SOURCE, _NOT_IN_1_6),
-        ]
-    except LarkError as error:
-        return [_finding("hcl-syntax", f"the policy cannot read the HCL: {error}", folder)]
+    found = [
+        *_source_violations(folder / _SOURCE, set()),
+        *_source_violations(folder / FOLDER_1_6 / _SOURCE, _NOT_IN_1_6),
+    ]
     secrets = [
         (path, secret[0])
         for path in sorted(folder.glob("*.pkr.hcl"))

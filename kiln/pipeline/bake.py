@@ -184,10 +184,11 @@ class PackerOutput:
         """Take a line of Packer's."""
         if event.kind in ("say", "message", "error") and not event.says("limit"):
             self._stage.line(event.text)
-        wait = waits_for(event, self._instance, ssh_timeout())
-        if wait:
-            of = event.component and time_limit(self.plan.account, event.component)
-            self._stage.waits_for(wait.what, limit=of or wait.limit)
+        if what := waits_for(event, self._instance):
+            limit = ssh_timeout() if event.says("waits_for_ssh") else None
+            if event.component:
+                limit = time_limit(self.plan.account, event.component)
+            self._stage.waits_for(what, limit=limit)
         self.reader.read(event)
         if event.instance_id:
             self._instance = f"instance {event.instance_id}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kiln import components
-from kiln.base import overlay, tags
-from kiln.base.account import Account, key_elsewhere, variables
+from kiln.base import overlay, tags, vocabulary
+from kiln.base.account import Account, key_elsewhere
 from kiln.base.errors import KilnError, refuse_errors
 from kiln.base.overlay import shown_path
 from kiln.base.paths import packer_dir
@@ -173,7 +173,8 @@ def announce(
     for folder in overlay.overlays():
         say(f"overlay: {shown_path(folder)}")
     for flag in ("instance_type", "verify_instance_type"):
-        flags.instance_type(flag, getattr(options, flag))
+        if value := getattr(options, flag):
+            vocabulary.INSTANCE_TYPE.required(value, f"--{flag.replace('_', '-')}")
     if rebuilt is None:
         _require_compatible(recipes, options)
     if options.own_kernel and options.own_kernel.keep and len(recipes) > 1:
@@ -182,7 +183,6 @@ def announce(
             hint=f"select one: --name {recipes[0].name}",
         )
     accounts = {recipe.name: options.account(recipe) for recipe in recipes}
-    _require_known_limits(recipes, accounts.values())
     for account in accounts.values():
         _require_region(account, target)
     for line in _settings(accounts):
@@ -212,16 +212,6 @@ def _require_compatible(recipes: Sequence[Recipe], options: Options) -> None:
             recipe.changed(instance_type=bakes[0], verify_instance_type=verifies, row=row)
         )
     refuse_errors(engine.check_matrix(chosen))
-
-
-def _require_known_limits(recipes: Sequence[Recipe], accounts: Iterable[Account]) -> None:
-    """Refuse a time limit of the command line for a component that no chosen row has."""
-    typed = {"--time-limits", *variables("time_limits")}
-    for account in accounts:
-        for name in account.time_limits:
-            origin = account.origins.get(f"time_limits.{name}")
-            if origin in typed and (why := load.no_such_component(name, recipes)):
-                raise KilnError(f"{origin}: {why}")
 
 
 def _require_region(account: Account, target: Target) -> None:

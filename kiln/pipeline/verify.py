@@ -43,7 +43,7 @@ from kiln.cloud.network import Access, make_access
 from kiln.cloud.runs import Run
 from kiln.cloud.session import reason_in
 from kiln.cloud.target import OwnKernel, ParentAmi, Target
-from kiln.matrix import flags, load
+from kiln.matrix import load
 from kiln.matrix.flags import NOTHING, overridden, records_bucket
 from kiln.packer.render import recipe_digest
 from kiln.pipeline import checks, records, report
@@ -235,8 +235,9 @@ def verify_by_id(
 ) -> Record:
     """Boot the AMI, with its own kernel if asked to, run its checks, tag it; with `keyword` only
     those of that name, without a verdict."""
-    flags.ami(ami_id)
-    flags.instance_type("instance-type", instance_type)
+    vocabulary.AMI_ID.required(ami_id, "--ami")
+    if instance_type:
+        vocabulary.INSTANCE_TYPE.required(instance_type, "--instance-type")
     ssh_timeout()
     checks.require_match(keyword)
     progress.say(str(target))

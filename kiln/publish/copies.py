@@ -14,7 +14,7 @@ from kiln.base.vocabulary import utc_now
 from kiln.cloud import aws
 from kiln.cloud.images import Image, find_image, list_images, own_images, snapshot_keys
 from kiln.cloud.target import Target
-from kiln.matrix.publishing import Publish, Share
+from kiln.matrix.model import Publish, Share
 from kiln.publish.regions import Say, in_regions
 
 # Seconds. EC2 documents no limit for a copy; Packer waits as long for an image.

@@ -14,7 +14,7 @@ from kiln.cloud.images import Image, own_images
 from kiln.cloud.target import Target
 from kiln.matrix.flags import NOTHING, overridden
 from kiln.matrix.load import default_publishing, load_publishing, load_recipes
-from kiln.matrix.publishing import Publish
+from kiln.matrix.model import Publish
 from kiln.publish import channels
 from kiln.publish.channels import Held, Release
 from kiln.publish.regions import in_regions, named_regions, require_regions

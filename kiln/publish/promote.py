@@ -15,7 +15,7 @@ from kiln.base.vocabulary import as_time, utc_now
 from kiln.cloud import aws
 from kiln.cloud.images import Image, find_image
 from kiln.cloud.target import Target
-from kiln.matrix.publishing import LaunchTemplate
+from kiln.matrix.model import LaunchTemplate
 from kiln.publish import channels
 from kiln.publish.channels import Action, Held, Moved, Release
 from kiln.publish.copies import bring_back

@@ -22,7 +22,7 @@ from kiln.base.templates import render
 from kiln.cloud import aws
 from kiln.cloud.images import Image, require_image
 from kiln.cloud.target import Target
-from kiln.matrix.publishing import Sign
+from kiln.matrix.model import Sign
 from kiln.pipeline.record import Record
 from kiln.publish.channels import put_parameter, statement_parameter
 from kiln.publish.regions import in_regions

@@ -17,7 +17,7 @@ from kiln.base.vocabulary import as_time, read_time, utc_now
 from kiln.cloud import aws
 from kiln.cloud.images import Image, find_image, own_images
 from kiln.cloud.target import Target
-from kiln.matrix.publishing import Publish
+from kiln.matrix.model import Publish
 from kiln.publish import channels
 from kiln.publish.channels import Held, Release
 from kiln.publish.copies import permissions, undeclared

@@ -10,9 +10,8 @@ import pytest
 from kiln.base.errors import Finding, KilnError
 from kiln.cli.matrix import findings_text
 from kiln.compat.engine import check_matrix
-from kiln.facts import distro_names, table
+from kiln.facts import table
 from kiln.matrix.load import load_recipes
-from lab.rootfs import distros
 
 TODAY = date(2026, 11, 23)
 MATRIX = """\
@@ -131,7 +130,3 @@ def test_what_the_facts_call_tried_is_baked_by_a_row() -> None:
     }
     assert tried
     assert tried <= baked
-
-
-def test_amis_are_built_on_each_distribution_of_the_lab() -> None:
-    assert set(distros.ids()) <= set(distro_names(with_parents=True))

@@ -105,32 +105,6 @@ def test_a_components_time_limit_counts_before_all_and_the_closest_layer_before_
     }  # fmt: skip
 
 
-def test_a_limit_of_a_component_that_the_row_lacks_is_refused_with_those_that_it_has(
-    tmp_path: Path,
-) -> None:
-    for defaults, row, place in (
-        ({"time_limits": {"cuda": "4h"}}, None, "3:25: defaults.aws"),
-        (None, {"time_limits": {"cuda": "4h"}}, "9:25: amis.0.aws"),
-    ):
-        with pytest.raises(KilnError) as caught:
-            load.load_recipes(matrix(tmp_path, defaults, row))
-        start = f"amis.yaml:{place}.time_limits.cuda: al2023-580.178.04-open-base-x86_64 has no "
-        assert caught.value.message.startswith(f"{start}component cuda: known: aws-hw-monitor, ")
-        assert caught.value.exit_status == 2
-
-
-def test_a_limit_of_the_defaults_holds_if_a_single_row_has_the_component(tmp_path: Path) -> None:
-    path = matrix(tmp_path, {"time_limits": {"cuda": "4h", "nvidia-driver": "3h"}}, None)
-    path.write_text(f"{path.read_text()}- {{distro: debian12, stack: lts, cuda: 13.0.2}}\n")
-    assert [recipe.row.account.time_limits["cuda"] for recipe in load.load_recipes(path)] == [
-        "4h",
-        "4h",
-    ]
-    path.write_text(path.read_text().replace(", cuda: 13.0.2", ""))
-    with pytest.raises(KilnError, match="none of the rows has a component cuda: known: "):
-        load.load_recipes(path)
-
-
 def test_null_takes_off_what_the_defaults_set(tmp_path: Path) -> None:
     got = account(tmp_path, {"proxy": "http://p:3128"}, {"proxy": None})
     assert got.proxy is None
@@ -186,7 +160,7 @@ WRONG = [
     ({"tags": {"aws:x": "1"}}, "tag 'aws:x' is reserved"),
     ({"tags": {"cost": 42}}, "(it is 42); put it in quotes"),
     ({"proxy": "http://me:pw@p:1"}, "is not a proxy's URL without user and password"),
-    ({"time_limits": {"cudda": "3h"}}, "has no component cudda"),
+    ({"time_limits": {"cudda": "3h"}}, "there is no component cudda: did you mean 'cuda'?"),
     ({"mirrors": {A: "http://m"}}, "http://m has no TLS, and https://a"),
     ({"mirrors": {A: M, B: f"{M}/b"}}, "https://m/b is below another vendor or mirror"),
     ({"mirrors": {A: f"{A}/cache"}}, "/cache is below another vendor or mirror"),
@@ -230,6 +204,7 @@ def test_wrong_setting_names_its_line(block: dict[str, Any], words: str, tmp_pat
             "--proxy: '…@proxy.example:3128' is not a proxy's URL without user and password, such "
             "as http://proxy.example.com:3128: a password would be in Packer's log",
         ),
+        ({"time_limits": "cudda=4h"}, "--time-limits: there is no component cudda: did you mean"),
         ({"spot": "maybe"}, "--spot: 'maybe': Input should be a valid boolean"),
         (
             {"ssh_interface": "session_manager"},
@@ -277,6 +252,7 @@ def test_what_is_not_built_may_be_in_another_region_than_the_key(
 ) -> None:
     block = {"region": "eu-west-1", "kms_key_id": "arn:aws:kms:eu-west-1:123456789012:alias/ami"}
     monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-3")
     assert account(tmp_path, block).region == "us-east-1"
 
 

@@ -68,19 +68,6 @@ def test_settings_are_announced_but_for_the_callers_region_which_the_target_has(
     assert [line for line in lines if line.startswith("aws: ")] == ["aws: tags team=ml (--tags)"]
 
 
-def test_a_time_limit_of_the_command_line_must_be_of_a_component_of_a_row() -> None:
-    lacks = next(row for row in ROWS if not row.cuda and row.arch == "x86_64")
-    has = next(row for row in ROWS if row.cuda and row.arch == "x86_64")
-    options = planning.Options(aws_flags={"time_limits": "cuda=4h,all=3h"})
-    planning.announce([lacks, has], options, LAB, lambda line: None)
-    with pytest.raises(KilnError) as refused:
-        planning.announce([lacks], options, LAB, lambda line: None)
-    assert refused.value.message.startswith(
-        f"--time-limits: {lacks.name} has no component cuda: known: aws-hw-monitor, "
-    )
-    assert refused.value.exit_status == 2
-
-
 def test_a_key_of_another_region_than_the_callers_is_refused_before_aws_is_asked() -> None:
     row = next(row for row in ROWS if row.arch == "x86_64")
     key = "arn:aws:kms:eu-west-1:123456789012:key/01234567-89ab-cdef-0123-456789abcdef"

@@ -13,7 +13,7 @@ from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.cli import matrix as checks
 from kiln.compat.engine import check_combination, check_matrix, check_recipe
-from kiln.facts import branches, instances, table
+from kiln.facts import branches, table
 from kiln.matrix.load import load_recipes
 from tests.unit.rows import row
 
@@ -66,23 +66,10 @@ def test_finding_names_its_row_and_the_place_of_its_value() -> None:
     assert finding.path == "stacks.classic.cuda"
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"target_instance_types": ("p4d.25xlarge",)}, r"p4d\.25xlarge is not a GPU instance type"),
-        (
-            {"distro": classic().distro.changed(id="plan9")},
-            r"amis\.yaml:\d+:\d+: plan9 is not a known distribution",
-        ),
-    ],
-)
-def test_name_that_the_facts_lack_is_refused_at_its_line(
-    changes: dict[str, Any], message: str
-) -> None:
-    recipe = classic(**changes)
-    with pytest.raises(KilnError, match=message) as refused:
+def test_instance_type_that_the_facts_lack_is_refused_at_its_line() -> None:
+    recipe = classic(target_instance_types=("p4d.25xlarge",))
+    with pytest.raises(KilnError, match=r"^amis.yaml:.* p4d\.25xlarge is not a GPU instance type"):
         check_recipe(recipe)
-    assert refused.value.message.startswith("amis.yaml:")
 
 
 def test_strict_refuses_a_branch_without_security_fixes() -> None:
@@ -113,14 +100,6 @@ def test_what_aws_ships_passes(known: dict[str, Any]) -> None:
         assert answer["instance_types"] or refused
 
 
-def test_json_has_the_fields_that_a_script_reads() -> None:
-    result = check_combination("al2", "510.47.03", cuda="12.2", today=TODAY)
-    assert list(result) == ["findings", "instance_types", "unconfirmed_facts"]
-    fields = {"level", "rule", "message", "why", "hint", "rows", "source"}
-    fields |= {"file", "line", "column", "path", "also_at", "component"}
-    assert all(set(finding) == fields for finding in result["findings"])
-
-
 @pytest.mark.parametrize(
     ("distro", "driver", "more", "rule", "hint"),
     [
@@ -146,7 +125,7 @@ def test_hint_names_the_nearest_driver_and_cuda(
     ("wrong", "hint"),
     [
         ({"distro": "al2024"}, "al2023"),
-        ({"instance_type": "p5.47xlarge"}, "p5.48xlarge"),
+        ({"instance_types": ["p5.47xlarge"]}, "p5.48xlarge"),
         ({"kernel_module": "opne"}, "open"),
         ({"arch": "amd64"}, "did you mean 'x86_64'?"),
         ({"kernel_module": "OPEN"}, "did you mean 'open'?"),
@@ -180,34 +159,12 @@ def test_types_served_are_those_that_the_driver_and_the_module_drive() -> None:
     # Too new for it, another processor, not offered, a fraction of a GPU.
     assert not {"p5.48xlarge", "g6.xlarge", "g5g.xlarge", "p3.2xlarge", "g6f.large"} & types
     # An unconfirmed fact counts.
-    assert "g6e.xlarge" not in served("ubuntu2204", "530.30.02", instance_type="g6e.xlarge")
-    assert "g5g.xlarge" in served("al2023", "595.91.07", instance_type="g5g.xlarge")
+    assert "g6e.xlarge" not in served("ubuntu2204", "530.30.02", instance_types=["g6e.xlarge"])
+    assert "g5g.xlarge" in served("al2023", "595.91.07", instance_types=["g5g.xlarge"])
 
 
-def test_clash_with_some_types_leaves_the_others_served() -> None:
-    # Without EFA an old EFA installer does no harm.
-    types = served("al2023", "580.95.05", efa="1.43.2")
-    assert "g6.xlarge" in types
-    assert "p5.48xlarge" not in types
-
-
-def test_nothing_is_served_if_it_does_not_work_or_nobody_knows_the_driver() -> None:
+def test_nothing_is_served_if_it_does_not_work() -> None:
     assert not served("al2", "510.47.03", cuda="12.2")
-    assert not served("al2023", "latest")
-
-
-def test_both_modules_serve_what_either_serves() -> None:
-    both, open_, closed = (
-        served("al2023", "595.112.07", kernel_module=module)
-        for module in ("both", "open", "proprietary")
-    )
-    blackwell = {
-        name
-        for name, kind in instances().items()
-        if (kind.gpu_arch, kind.arch) == ("blackwell", "x86_64")
-    }
-    assert both == open_ | closed
-    assert blackwell <= open_ - closed
 
 
 # ------------------------------------------------------------------- days
@@ -231,26 +188,6 @@ def test_support_covers_its_last_day(
     for day, level in levels.items():
         clashes = found(distro, driver, rule, today=date.fromisoformat(day), **more)
         assert [clash.level for clash in clashes] == ([level] if level else [])
-
-
-def test_kubernetes_versions_that_are_proposed_are_supported_that_day() -> None:
-    more = {"flavor": "eks", "kubernetes": "1.30", "today": date(2026, 11, 26)}
-    (finding,) = found("al2023", "580.178.04", "EKS-OS", **more)
-    assert "1.31" in finding.hint and "1.30" not in finding.hint
-
-
-@pytest.mark.parametrize(
-    ("distro", "page"),
-    [
-        ("ubuntu2004", "products/ubuntu.md"),
-        ("debian12", "products/debian.md"),
-        ("al2", "products/amazon-linux.md"),
-    ],
-)
-def test_end_of_life_cites_the_page_of_its_distribution(distro: str, page: str) -> None:
-    (finding,) = found(distro, "535.309.01", "OS-EOL")
-    assert page in finding.source
-    assert finding.source.count("products/") == 1
 
 
 # ------------------------------------------------------------------- the command line
@@ -281,13 +218,9 @@ def test_version_of_a_flavor_has_to_fit_it(more: dict[str, str], message: str) -
 
 @pytest.mark.parametrize(
     ("flag", "wrong"),
-    [
-        *(("driver", wrong) for wrong in ("580", "v580.178.04", " 580.178.04", "the newest")),
-        *(("cuda", wrong) for wrong in ("13", "twelve")),
-        *(("nccl", "2.28.9-1+cuda13.0"), ("efa", "1.51")),
-    ],
+    [("driver", "580"), ("driver", "v580.178.04"), ("cuda", "13"), ("efa", "latest")],
 )
 def test_incomplete_version_on_the_command_line_is_bad_input(flag: str, wrong: str) -> None:
-    with pytest.raises(KilnError, match=f"--{flag} .* is not a ") as error:
+    with pytest.raises(KilnError, match=f"--{flag} {wrong} is not a ") as error:
         asked(**{flag: wrong})
     assert error.value.exit_status == 2

@@ -15,8 +15,8 @@ from invoke.loader import FilesystemLoader
 from devel import links, scripts
 from kiln.base import account
 from kiln.base.errors import KilnError
+from kiln.matrix.flags import select
 from kiln.matrix.load import load_recipes
-from kiln.matrix.select import select
 from kiln.pipeline.record import Record
 from tests.unit import commands, shown
 

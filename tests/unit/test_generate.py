@@ -12,7 +12,7 @@ from devel import generate
 from kiln.base.account import Account
 from kiln.base.paths import ROOT
 from kiln.matrix import load
-from kiln.matrix.publishing import Publish, Share
+from kiln.matrix.model import Publish, Share
 from kiln.telemetry.settings import Telemetry
 
 TEXTS = generate.TEXTS

@@ -12,7 +12,7 @@ import pytest
 import tasks
 from kiln.base.paths import ROOT
 from kiln.cli import main
-from kiln.compat.unconfirmed import unconfirmed_of_row
+from kiln.compat.engine import unconfirmed_of_row
 from kiln.matrix import load
 from tests.unit import shown
 

@@ -21,8 +21,8 @@ from kiln.cli.matrix import check_answer
 from kiln.compat.engine import check_combination
 from kiln.facts.models import TABLES
 from kiln.facts.tables import read_table, with_overlay
+from kiln.matrix.flags import select
 from kiln.matrix.load import load_recipes
-from kiln.matrix.select import select
 from kiln.packer import render, validate
 from kiln.packer.render import recipe_digest, write_folders
 from lab.packages import system

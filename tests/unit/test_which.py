@@ -62,13 +62,6 @@ def test_what_gets_no_fixes_any_more_comes_last():
     assert rows(answer, "serves") == [both.name, LTS.name, kepler.name]
 
 
-def test_a_driver_whose_end_nobody_knows_does_not_come_first():
-    unknown = LTS.changed(name="unknown", driver="615.71.10", cuda=None, nccl=None, cudnn=None)
-    plain = LTS.changed(cuda=None, nccl=None, cudnn=None)
-    answer = rows_for("p5.48xlarge", [unknown, plain], today=TODAY)
-    assert rows(answer, "serves") == [LTS.name, "unknown"]
-
-
 def test_the_text_says_so_when_nothing_serves():
     text = which_text(rows_for("p6-b300.48xlarge", [CLASSIC], today=TODAY))
     assert "no row of the matrix serves it" in text
@@ -100,13 +93,6 @@ def test_a_purpose_and_an_instance_type_together():
     answer = rows_for("p5.48xlarge", RECIPES, flavor="eks", today=TODAY)
     assert rows(answer, "serves") == [row("al2023/lts/eks/x86_64").name]
     assert rows(answer, "does_not") == [row("al2023/lts/eks/arm64").name]
-
-
-def test_rows_that_do_not_serve_for_the_same_reason_share_a_paragraph():
-    lines = which_text(rows_for("p5.48xlarge", RECIPES, arch="arm64", today=TODAY)).splitlines()
-    assert [line for line in lines if "not:" in line] == [
-        "     not: p5.48xlarge is x86_64, the image arm64"
-    ]
 
 
 def test_a_purpose_that_does_not_exist_is_bad_input():

@@ -10,7 +10,7 @@ from typing import Any
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
 from kiln.matrix import load
-from kiln.matrix.publishing import Publish
+from kiln.matrix.model import Publish
 from kiln.pipeline.record import write_record
 from kiln.pipeline.records import all_of
 from kiln.publish.lines import Line

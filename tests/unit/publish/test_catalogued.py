@@ -16,7 +16,7 @@ from kiln.catalogue.gather import gather_catalogue
 from kiln.catalogue.model import CataloguedLine, Gathered
 from kiln.catalogue.site import MANIFEST, publish_site, site_files, write_site
 from kiln.matrix.load import load_recipes
-from kiln.matrix.publishing import Publish
+from kiln.matrix.model import Publish
 from tests.unit import commands
 from tests.unit.publish.channel import (
     AWS,

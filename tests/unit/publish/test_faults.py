@@ -18,7 +18,7 @@ from kiln.base.tags import INPUT_DIGEST
 from kiln.base.tags import LINE as LINE_TAG
 from kiln.base.vocabulary import utc_now
 from kiln.cloud import images
-from kiln.matrix.publishing import Publish
+from kiln.matrix.model import Publish
 from kiln.pipeline import plan as planning
 from kiln.publish import channels
 from kiln.publish import promote as moves

@@ -20,7 +20,7 @@ from kiln.cli.nightly import plan_data, plan_text
 from kiln.cloud import images
 from kiln.cloud.images import own_images
 from kiln.cloud.target import Target
-from kiln.matrix.publishing import Publish
+from kiln.matrix.model import Publish
 from kiln.pipeline import plan as planning
 from kiln.pipeline.build import Outcome
 from kiln.publish import night as nights

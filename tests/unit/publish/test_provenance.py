@@ -22,7 +22,7 @@ from securesystemslib.dsse import Envelope
 
 from kiln.base.errors import KilnError
 from kiln.cloud import images
-from kiln.matrix.publishing import Publish
+from kiln.matrix.model import Publish
 from kiln.publish import provenance
 from kiln.publish.channels import statement_parameter
 from kiln.publish.retire import Going, Retirement, retire

@@ -14,7 +14,7 @@ from botocore.client import BaseClient
 from kiln.base.errors import KilnError
 from kiln.base.vocabulary import read_time, utc_now
 from kiln.cloud.images import find_parent
-from kiln.matrix.publishing import Publish
+from kiln.matrix.model import Publish
 from kiln.publish import channels, copies, lines, publish
 from kiln.publish.lines import channel_rows, history_rows
 from kiln.publish.promote import roll_back

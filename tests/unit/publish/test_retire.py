@@ -13,7 +13,7 @@ from botocore.client import BaseClient
 
 from kiln.base.errors import KilnError
 from kiln.cloud import images
-from kiln.matrix.publishing import Publish
+from kiln.matrix.model import Publish
 from kiln.publish import channels
 from kiln.publish.retire import Retirement, plan_retirement, retire
 from kiln.publish.sweep import Leftover, leftovers, regions_of_account, sweep
