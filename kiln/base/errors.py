@@ -76,7 +76,8 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         """The finding as plain data, in the order of its fields."""
-        return asdict(self)
+        plain = asdict(self)
+        return {**plain, "rows": list(self.rows), "also_at": list(plain["also_at"])}
 
     def __str__(self) -> str:
         return "\n".join(findings_lines([self]))
