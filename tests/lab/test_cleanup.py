@@ -112,6 +112,8 @@ def going(lab: Any, tmp_path: Path, new: Callable[[], Any]) -> Iterator[Going]:
     build = start(tmp_path, *BUILD)
     try:
         build.wait_for_log("Instance ID")
+        # EC2 does not show a new instance at once, nor does the lab.
+        build.wait(lambda: "instances" in new(), "EC2 to show the instance")
         yield build
     finally:
         build.stop()
@@ -349,6 +351,7 @@ def test_all_rows_are_interrupted_together(
     both = start(tmp_path, *BOTH)
     try:
         both.wait_for_log("Instance ID", logs=2)
+        both.wait(lambda: len(new().get("instances", ())) == 2, "EC2 to show both instances")
         made = new()
         assert {kind: len(found) for kind, found in made.items()} == dict.fromkeys(KINDS, 2)
         both.signal(signal.SIGINT)
