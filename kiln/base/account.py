@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
@@ -91,13 +90,6 @@ def _cidr(text: str) -> str:
     return text
 
 
-def _with_port(url: str) -> str:
-    port = re.match(r"https?://[^/:]+:([0-9]+)", url)
-    if port and not 1 <= int(port[1]) <= 65535:
-        raise ValueError(f"{port[1]} is not a port: 1 to 65535")
-    return url
-
-
 Listed = Annotated[
     tuple[_Entry, ...], AfterValidator(_each_once), Field(json_schema_extra={"uniqueItems": True})
 ]
@@ -111,7 +103,6 @@ SubnetFilterText = Annotated[str, vocabulary.FILTER]
 Url = Annotated[
     str,
     vocabulary.URL,
-    AfterValidator(_with_port),
     AfterValidator(lambda text: text.rstrip("/")),
 ]
 
@@ -183,7 +174,7 @@ class AwsSettings(Block):
     ] = {}
     """tags for every AWS resource, added to those in `defaults`"""
     proxy: Annotated[
-        Annotated[str, vocabulary.PROXY, AfterValidator(_with_port)] | None,
+        Annotated[str, vocabulary.PROXY] | None,
         Flag("http://proxy.example.com:3128"),
     ] = None
     """build proxy for package tools, curl and installers; not kept on the image"""
@@ -370,9 +361,7 @@ def mirrored(url: str) -> str:
     except ValueError:  # pydantic's is one, too
         raise KilnError(
             f"KILN_MIRRORS: {masked(' '.join(words))} are not pairs of URLs without user and "
-            "password",
-            hint="expected: https://vendor.example=https://mirror.example/vendor, several "
-            "separated by spaces",
+            "password, such as https://vendor.example=https://mirror.example/vendor"
         ) from None
     vendors = [vendor for vendor in mirrors if f"{url}/".startswith(f"{vendor}/")]
     vendor = max(vendors, key=len, default="")

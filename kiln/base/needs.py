@@ -38,7 +38,8 @@ def ensure(*groups: str, install: bool, say: Callable[[str], None]) -> None:
     The package lists are updated only if apt-get cannot install with those it has. Where nothing
     may or can be installed, the error has the command to run.
     """
-    _with_sbin()
+    path = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    os.environ["PATH"] = os.pathsep.join(dict.fromkeys([*path, *_SBIN]))
     wanted = missing(*groups)
     if not wanted:
         return
@@ -48,7 +49,7 @@ def ensure(*groups: str, install: bool, say: Callable[[str], None]) -> None:
     sudo = [] if os.geteuid() == 0 else ["sudo"]
     absent = [program for program in (*sudo, "apt-get") if not shutil.which(program)]
     if absent or not install:
-        obstacle = f"{absent[0]} is not available" if absent else "--no-install was given"
+        obstacle = f"{absent[0]} is not available" if install else "--no-install was given"
         raise operation_failed(
             f"missing on this machine, and {obstacle}:\n{reasons}",
             hint=f"run: sudo sh -c '{line}'",
@@ -77,8 +78,3 @@ def _apt_get(sudo: Sequence[str], words: Sequence[str]) -> subprocess.CompletedP
         text=True,
         check=False,
     )
-
-
-def _with_sbin() -> None:
-    path = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    os.environ["PATH"] = os.pathsep.join([*path, *(p for p in _SBIN if p not in path)])

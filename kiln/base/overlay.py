@@ -80,13 +80,6 @@ def shown_path(path: Path) -> str:
     return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else str(path)
 
 
-def shown_script(path: Path) -> str:
-    """A provisioner, or a file of their library, for messages."""
-    if path.is_relative_to(PROVISIONERS):
-        return f"provisioners/{path.relative_to(PROVISIONERS).as_posix()}"
-    return shown_path(path)
-
-
 def overlay_mistake(
     path: Path, message: str, hint: str = "", *, line: int | None = None
 ) -> KilnError:

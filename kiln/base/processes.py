@@ -30,18 +30,18 @@ class Stop:
     """Whether the run was asked to stop, or cannot succeed any more.
 
     A plain flag, which a signal handler can set at any time. (threading.Event takes a lock, which
-    the interrupted code may hold.) A run's own Stop, made with `of_run`, is also set when that of
+    the interrupted code may hold.) A run's own Stop, made with `for_run`, is also set when that of
     the whole build is.
     """
 
-    def __init__(self, of_build: Stop | None = None) -> None:
+    def __init__(self, build: Stop | None = None) -> None:
         self._signals = 0
-        self._of_build = of_build
+        self._build = build
         self._error: KilnError | None = None
         # Seconds that a program has for its own clean-up after this was set.
         self.grace = _GRACE
 
-    def of_run(self) -> Stop:
+    def for_run(self) -> Stop:
         """A Stop for one of the runs: it can be given up without the others."""
         return Stop(self)
 
@@ -66,11 +66,11 @@ class Stop:
     def again(self) -> int:
         """How often a person has asked while it stopped already: what waits when this rises does
         not wait any longer. The first time only starts the clean-up, which may have begun."""
-        return max((self._of_build or self)._signals - 1, 0)
+        return self._build.again if self._build else max(self._signals - 1, 0)
 
     def is_set(self) -> bool:
-        of_build = self._of_build is not None and self._of_build.is_set()
-        return self._signals > 0 or of_build or self._error is not None
+        build = self._build is not None and self._build.is_set()
+        return self._signals > 0 or build or self._error is not None
 
     def check(self) -> None:
         """Raise StoppedError if the run was asked to stop, or the error it was given up for."""

@@ -90,13 +90,6 @@ class Acceptance(Block):
     until: date
     """the last day: 2027-03-31; after it `check` fails"""
 
-    @field_validator("until", mode="before")
-    @classmethod
-    def _day(cls, value: Any) -> Any:
-        if isinstance(value, str) and not vocabulary.DAY.fits(value):
-            raise ValueError(f"{vocabulary.shown(value)} is not {vocabulary.DAY.what}")
-        return value
-
 
 class Accepted(Acceptance):
     """An accepted warning, and where the row says so."""
@@ -214,21 +207,11 @@ class Recipe(Stack):
         return cls.model_fields[str(info.field_name)].default if value is None else value
 
     @property
-    def cuda_series(self) -> str | None:
-        """CUDA's major.minor, as in the names of its packages and folder: 11.6.2 → 11.6."""
-        return ".".join(self.cuda.split(".")[:2]) if self.cuda else None
-
-    @property
     def channel_line(self) -> str:
         """What consumers follow, as in names of parameters: al2023/lts/base/x86_64."""
         tail = f"-{self.flavor}-{self.arch}"
         stack = self.line.removeprefix(f"{self.distro.id}-").removesuffix(tail)
         return f"{self.distro.id}/{stack}/{self.flavor}/{self.arch}"
-
-    @property
-    def driver_branch(self) -> str:
-        """The driver's branch: 510.47.03 → 510."""
-        return self.driver.split(".", 1)[0]
 
     def as_json(self) -> dict[str, Any]:
         """The recipe as plain data; `Recipe.model_validate` reads it."""

@@ -37,7 +37,7 @@ NCCL = tag("nccl")
 EFA = tag("efa")
 
 # The tags of every resource of a bake, in the order of docs/records.md.
-OF_A_BAKE = (
+BAKE_TAGS = (
     RECIPE,
     RECIPE_DIGEST,
     INPUT_DIGEST,

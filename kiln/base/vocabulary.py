@@ -123,7 +123,6 @@ RULE_ID = Form(r"^[A-Z][A-Z0-9]*(-[A-Z0-9]+)*$", "the id of a rule such as DRV-E
 REASON = Form(
     r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$", "a reason in one line", longest=400
 )
-DAY = Form(r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", "a day such as 2027-03-31")
 USER = Form(r"^[a-z_][a-z0-9_-]*$", "a user name such as ec2-user")
 DEVICE = Form(r"^/dev/[a-z0-9]+$", "a device such as /dev/xvda")
 # Part of the names of folders and AMIs.

@@ -122,10 +122,6 @@ class Located:
         """Where the key at `path` stands; its value if it has no key."""
         return Place(self.file, *self.mark(path, key=True), dotted(path))
 
-    def at(self, path: Path_) -> str:
-        """`file:line:column` of the value at `path`."""
-        return str(self.place(path))
-
 
 def _start(node: yaml.Node) -> Mark:
     return (node.start_mark.line + 1, node.start_mark.column + 1)

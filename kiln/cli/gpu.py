@@ -160,7 +160,7 @@ def parse(file: str) -> None:
         opened = sys.stdin.buffer if file == "-" else Path(file).open("rb")  # noqa: SIM115
     with opened:
         for event in archive.events(opened, left_out):
-            output(event, archive.printable_line(_line(event)), indent=None)
+            output(event, _line(event), indent=None)
     if left_out.count:
         log(
             f"{file}: left out {left_out.count} of the lines with an Xid or SXid, first in line "

@@ -44,7 +44,7 @@ def down(force: bool = False) -> None:
     from lab import control
 
     swept = control.down(force=force, say=log)
-    output({"took_down": swept}, *(f"took down {item}" for item in swept or ["the lab"]))
+    output({"took_down": swept}, *(f"took down {item}" for item in swept), "the lab is down")
 
 
 @task("Lab", "lab.status")

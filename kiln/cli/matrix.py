@@ -12,16 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.base import needs, vocabulary
-from kiln.base.errors import (
-    INVALID_INPUT,
-    OPERATION_FAILED,
-    Finding,
-    KilnError,
-    by_cause,
-    findings_lines,
-    gravest_last,
-)
+from kiln.base import errors, needs, vocabulary
+from kiln.base.errors import INVALID_INPUT, OPERATION_FAILED, KilnError
 from kiln.cli.options import RecordSettings, Rows
 from kiln.cli.output import log, output, table
 from kiln.cli.task import Flags, task
@@ -175,8 +167,8 @@ def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
 
     if width is None and sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
-    findings = gravest_last(Finding.from_json(entry) for entry in answer["findings"])
-    lines = findings_lines(findings, width) if width else findings_lines(findings)
+    findings = errors.gravest_last(errors.Finding.from_json(entry) for entry in answer["findings"])
+    lines = errors.findings_lines(findings, width) if width else errors.findings_lines(findings)
     lines += [""] if lines else []
     rules = {finding.rule for finding in findings}
     number = Counter(finding.level for finding in findings)
@@ -300,13 +292,13 @@ def validate(no_install: bool = False) -> int:
     recipes = load.load_recipes()
     packer = program.find_packer(install=not no_install, say=log)
     results = validation.validate_recipes(recipes, packer)
-    findings = by_cause(
+    findings = errors.by_cause(
         replace(finding, rows=(result.name,)) for result in results for finding in result.findings
     )
     valid = sum(result.valid for result in results)
     lines = [
         *(f"{'valid' if r.valid else 'INVALID'}  {r.name}  {r.seconds:.1f} s" for r in results),
-        *findings_lines(findings),
+        *errors.findings_lines(findings),
         f"{valid} of {len(results)} AMIs have valid HCL; not judged here: whether their versions "
         "exist and work together (./invoke check)",
     ]

@@ -91,19 +91,12 @@ class Settings(Flags, dict[str, str]):
 
     def __init_subclass__(cls, names: Sequence[str]) -> None:
         """Make a flag of each of these settings."""
-        cls.__doc__ = "\n".join(
-            ["AWS settings", *(f"{name}: {setting_help(name)}" for name in names)]
-        )
-        cls.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [
-                inspect.Parameter(
-                    name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=False if Account.model_fields[name].default is False else None,
-                )
-                for name in names
-            ]
-        )
+        lines = [f"{name}: {setting_help(name)}" for name in names]
+        cls.__doc__ = "\n".join(["AWS settings", *lines])
+        off = {name: False for name in names if Account.model_fields[name].default is False}
+        kind = inspect.Parameter.KEYWORD_ONLY
+        flags = [inspect.Parameter(name, kind, default=off.get(name)) for name in names]
+        cls.__signature__ = inspect.Signature(flags)  # type: ignore[attr-defined]
 
     def at(self, place: Place) -> dict[str, str]:
         """Return the settings with the region that was typed."""

@@ -113,7 +113,7 @@ def booted(
         instance_id = str(_launch(client, boot, target)["InstanceId"])
     boot.launched(instance_id)
     stage.waits_for(f"{instance_id} to start", limit=_BOOT_TIMEOUT)
-    address = _address(_running(client, instance_id, target, stop), network)
+    address = ssh_address(_running(client, instance_id, target, stop), network)
 
     def answers() -> bool:
         by_session = network.by_session
@@ -214,7 +214,7 @@ def _running(client: Any, instance_id: str, target: Target, stop: Stop) -> dict[
     return instance
 
 
-def _address(instance: dict[str, Any], network: Network) -> str:
+def ssh_address(instance: dict[str, Any], network: Network) -> str:
     """Where ssh finds a running instance: an address, or its id for Session Manager."""
     if network.by_session:
         return str(instance["InstanceId"])

@@ -9,7 +9,6 @@ import secrets
 import shutil
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +33,7 @@ _REFUSALS = 2
 # Seconds for Packer to terminate its instance before it is killed: it would wait for an answer that
 # does not come.
 _GRACE = 10.0
+_LOCK = ".lock"
 
 
 class State(BaseModel):
@@ -103,25 +103,26 @@ def started(recipe: str, target: Target) -> Iterator[Run]:
     # What a later run removes is written here: nobody else may write it, whatever the umask says.
     build_dir().mkdir(mode=0o755, parents=True, exist_ok=True)
     parent.mkdir(mode=0o755, exist_ok=True)
-    with (parent / ".lock").open("a+") as lock:
-        _lock(lock, recipe)
+    with contextlib.ExitStack() as locks:
+        of_recipe = locks.enter_context((parent / _LOCK).open("a+"))
+        _lock(of_recipe, recipe)
         run_id = new_id()
         run = Run(run_id, recipe, parent / run_id)
-        lock.seek(0)
-        lock.truncate()
-        lock.write(f"run {run.id}, process {os.getpid()}")
-        lock.flush()
+        of_recipe.truncate(0)
+        of_recipe.write(f"run {run.id}, process {os.getpid()}")
+        of_recipe.flush()
         run.folder.mkdir(mode=0o755)
+        # Held before there is a state, so whoever looks at one can tell whether its run is alive.
+        fcntl.flock(locks.enter_context((run.folder / _LOCK).open("w")), fcntl.LOCK_EX)
+        state = State(
+            run_id=run.id,
+            target=target.kind,
+            place=target.place,
+            where=target.where,
+            region=target.region,
+        )
         try:
-            run.write_state(
-                State(
-                    run_id=run.id,
-                    target=target.kind,
-                    place=target.place,
-                    where=target.where,
-                    region=target.region,
-                )
-            )
+            run.write_state(state)
         except OSError:
             shutil.rmtree(run.folder)
             raise
@@ -130,33 +131,24 @@ def started(recipe: str, target: Target) -> Iterator[Run]:
 
 
 def _lock(lock: IO[str], recipe: str) -> None:
-    """Take a recipe's lock. Who only looks (`_is_alive`) shares it for a moment, which is long on a
-    busy machine: wait up to a minute for that, and not at all for a run."""
-    for _ in range(1200):
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
+    """Take a recipe's lock, or name the run that has it."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        raise operation_failed(
+            f"{recipe} is being built already: {lock.read().strip()}",
+            hint="wait for it, or stop it with Ctrl-C: it cleans up after itself",
+        ) from None
+
+
+def _is_alive(folder: Path) -> bool:
+    """Whether the process of a run holds its lock."""
+    with (folder / _LOCK).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            break  # a run has it
-        fcntl.flock(lock, fcntl.LOCK_UN)
-        time.sleep(0.05)
-    lock.seek(0)
-    raise operation_failed(
-        f"{recipe} is being built already: {lock.read().strip()}",
-        hint="wait for it, or stop it with Ctrl-C: it cleans up after itself",
-    )
-
-
-def _is_alive(run_id: str, lock: Path) -> bool:
-    """Whether a process holds the lock for this run."""
-    with lock.open("a+") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            handle.seek(0)
-            return f"run {run_id}," in handle.read()
+            return True
     return False
 
 
@@ -200,7 +192,7 @@ def _state_of_dead(path: Path, refused: Callable[[str], None]) -> State | None:
     try:
         _require_own(path)
         state = _read_state(path)
-        return None if _is_alive(state.run_id, path.parent.parent / ".lock") else state
+        return None if _is_alive(path.parent) else state
     except FileNotFoundError:  # its run has ended meanwhile
         return None
     except (KilnError, OSError) as error:

@@ -10,7 +10,7 @@ from kiln.base.errors import nearest
 from kiln.base.recipe import Recipe
 from kiln.compat import Case, Objection, Objections, rule, rules, type_rule, unknown
 from kiln.facts import InstanceType, table
-from kiln.mig.check import check_label, label_layout
+from kiln.mig.check import label_layout, label_problem
 
 
 @rule("DRV-UNKNOWN")
@@ -263,9 +263,8 @@ def open_only(recipe: Recipe, case: Case) -> Objections:
 def profiles_exist(recipe: Recipe, case: Case, kind: InstanceType) -> Objections:
     """Each GPU model and memory size has profiles of its own. On a machine without MIG the unit
     does nothing: MIG-LABEL is about that."""
-    if _label(recipe) and kind.mig:
-        for problem in check_label(_label(recipe), [kind.type]):
-            yield Objection(problem, "the labels are in runtime/etc/kiln/mig-config.json")
+    if _label(recipe) and kind.mig and (problem := label_problem(_label(recipe), kind)):
+        yield Objection(problem, "the labels are in runtime/etc/kiln/mig-config.json")
 
 
 def _label(recipe: Recipe) -> str:
@@ -281,10 +280,10 @@ def label_exists(recipe: Recipe, case: Case) -> Objections:
     if not label or any(kind.mig for kind in case.types):
         return
     capable = [kind for kind in facts.instances().values() if kind.mig and kind.arch == recipe.arch]
-    problems = [check_label(label, [kind.type]) for kind in capable]
+    problems = [label_problem(label, kind) for kind in capable]
     if problems and all(problems):
         yield Objection(
-            problems[0][0],
+            problems[0],
             "the labels are in runtime/etc/kiln/mig-config.json; all-disabled leaves MIG off",
         )
     elif case.types and label not in rules()["MIG-EFA"].limits["labels_without"]:

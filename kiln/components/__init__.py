@@ -55,10 +55,7 @@ def _by_name(folders: tuple[Path, ...]) -> dict[str, Component]:
 
 
 def everything() -> tuple[Component, ...]:
-    """All components, the overlays' too, in the order in which they are baked.
-
-    Raises KilnError (exit status 2) with file and line for an overlay's mistake; so do the others.
-    """
+    """All components, the overlays' too, in the order in which they are baked."""
     return tuple(_by_name(overlay.overlays()).values())
 
 

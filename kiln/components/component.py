@@ -200,14 +200,9 @@ def written_download(recipe: Recipe, env: str, url: str) -> Download:
 
 def operating_system(recipe: Recipe) -> str:
     """The vendor of the distribution's packages: amazon, ubuntu or debian."""
-    return system_of(recipe.distro.id, recipe.distro.family)
-
-
-def system_of(distro_id: str, family: str) -> str:
-    """The same of a distribution by its id and family (al or debian)."""
-    if family == "al":
+    if recipe.distro.family == "al":
         return "amazon"
-    return "ubuntu" if facts.distro(distro_id)["vendor"] == "canonical" else "debian"
+    return "ubuntu" if facts.distro(recipe.distro.id)["vendor"] == "canonical" else "debian"
 
 
 def _fields(recipe: Recipe) -> dict[str, str]:

@@ -121,9 +121,6 @@ def _read(path: Path) -> tuple[Component, str]:
     if not isinstance(component, Component) or not isinstance(after, str):
         what = 'it needs COMPONENT = Component(…) and AFTER = "tuning" at its end'
         raise overlay_mistake(path, what)
-    if component.name != name:
-        what = f"the file's name says {name}, its component {component.name!r}"
-        raise overlay_mistake(path, what)
     return component, after
 
 

@@ -72,7 +72,7 @@ def _driver_environment(recipe: Recipe) -> dict[str, str]:
 
 def _stream(recipe: Recipe, module: str) -> str:
     stream: str = facts.table("packages")["streams"]["nvidia-driver"][module]
-    return stream.format(branch=recipe.driver_branch)
+    return stream.format(branch=versions.major(recipe.driver))
 
 
 def _runfile(recipe: Recipe) -> Iterable[Download]:

@@ -173,15 +173,10 @@ def known_sha256(url: str) -> Checksum | None:
     for files in table("checksums")["files"]:
         for version, sha256 in files["sha256"].items():
             if url == files["url"].format(version=version):
-                source = _of_version(files["source"], version)
-                return Checksum(sha256, source, confirmed(files))
+                source = files["source"]
+                source = source if isinstance(source, str) else source[version]
+                return Checksum(sha256, source.replace("{version}", version), confirmed(files))
     return None
-
-
-def _of_version(source: str | dict[str, str], version: str) -> str:
-    """The source of a version's hash: the same for all, or one for each."""
-    own = source if isinstance(source, str) else source[version]
-    return own.replace("{version}", version)
 
 
 # What identifies an artifact: its bytes, a key's fingerprint, or a signature's file and key.

@@ -173,7 +173,7 @@ def _layers(files: Sequence[_File], index: int, row: MatrixRow) -> list[_Layer]:
 def _with_aws(account: Account, layer: _Layer, arch: str | None) -> Account:
     document, path, values = layer
     block: Aws | None = getattr(values, "aws", None)
-    return account.with_block(block, lambda key: document.at((*path, "aws", *key)), arch)
+    return account.with_block(block, lambda key: str(document.place((*path, "aws", *key))), arch)
 
 
 def _publish(layers: Iterable[Settings | Stack]) -> Publish:

@@ -203,32 +203,10 @@ def labels_with(config: str) -> dict[str, Any]:
     return labels
 
 
-def check_label(
-    label: str, instance_types: Iterable[str], labels: dict[str, Any] | None = None
-) -> list[str]:
-    """Why a label cannot be the default of an AMI for these instance types; [] if it can.
-
-    Types without MIG are ignored, since the unit does nothing there, unless no type has MIG.
-    `labels` is the result of `gpu_mig.config.load`, by default of the shipped map.
-    """
-    types = [facts.instance(t) for t in instance_types]
-    all_labels = labels if labels is not None else shipped_labels()
-    capable = [t for t in types if t.mig]
+def label_problem(label: str, machine: facts.InstanceType) -> str:
+    """Why a label cannot be the default of an AMI for an instance type with MIG; "" if it can."""
     try:
-        if label not in _target.labels_of(gpu_types()[t.gpu] for t in capable):
-            _config.choose(all_labels, label)
-    except _errors.MigError as e:
-        return [f"{e.message}: {e.hint}"]
-    if not capable:
-        names = ", ".join(t.type for t in types)
-        return [f"MIG label {label!r}: none of {names} has a GPU with MIG"]
-    problems = (_label_problem(label, machine, all_labels) for machine in capable)
-    return [problem for problem in problems if problem]
-
-
-def _label_problem(label: str, machine: facts.InstanceType, labels: dict[str, Any]) -> str:
-    try:
-        _machine_settings(label, machine, labels)
+        _machine_settings(label, machine)
     except _errors.MigError as e:
         return f"MIG label {label!r} on {machine.type} ({machine.gpu}): {e.message}; {e.hint}"
     return ""
@@ -236,12 +214,10 @@ def _label_problem(label: str, machine: facts.InstanceType, labels: dict[str, An
 
 def label_layout(label: str, machine: facts.InstanceType) -> tuple[bool, list[str]]:
     """Whether a label turns MIG on for a GPU of this type, and the profiles that it makes, each
-    once. Off and none where `check_label` has a problem with it."""
-    if machine.gpu not in gpu_types():
-        return False, []
+    once. Off and none where there is a `label_problem`."""
     try:
-        settings = _machine_settings(label, machine, shipped_labels())
-    except _errors.MigError:
+        settings = _machine_settings(label, machine)
+    except (_errors.MigError, KeyError):  # a GPU without MIG
         return False, []
     profiles = dict.fromkeys(name for each in settings for name, _ in each.shapes)
     return any(each.mode for each in settings), list(profiles)
@@ -268,6 +244,7 @@ def _settings(
     return list(settings)
 
 
-def _machine_settings(label: str, machine: facts.InstanceType, labels: dict[str, Any]) -> list[Any]:
+def _machine_settings(label: str, machine: facts.InstanceType) -> list[Any]:
     device_id = f"0x{machine.pci_device_ids[0].upper()}10DE"
-    return _settings(label, machine.gpu_count, gpu_types()[machine.gpu], labels, device_id)
+    kind = gpu_types()[machine.gpu]
+    return _settings(label, machine.gpu_count, kind, shipped_labels(), device_id)

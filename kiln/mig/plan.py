@@ -44,8 +44,7 @@ def plan_layout(instance_type: str, want: str) -> dict[str, Any]:
     Returns `gpus` (one dict per GPU in use: index, instances with profile, start, compute and
     memory slices), `used` and `available` (numbers of GPUs), and `label` (the layout as a v1
     configuration). If it does not fit, `fits` is false, and `reason` and `missing` name the
-    instances left over. Raises KilnError for a type without MIG, and for profiles that its GPU
-    does not have.
+    instances left over.
     """
     machine, kind = gpus_on_instance(instance_type)
     shapes = instances_with(want)
@@ -249,8 +248,7 @@ def compare_ways(
     """Whole GPUs and each label whose profiles all have a slowdown, the soonest end first.
 
     `seconds` is one job alone on a whole GPU; `slowdown` maps a profile to seconds on such a slice
-    / seconds on a whole GPU, as measured. Raises KilnError (exit status 2) for a type without MIG
-    and for a profile that its GPU does not have.
+    / seconds on a whole GPU, as measured.
     """
     machine, kind = gpus_on_instance(instance_type)
     for profile in slowdown:

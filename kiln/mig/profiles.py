@@ -70,7 +70,7 @@ def gpus_on_instance(instance_type: str) -> tuple[facts.InstanceType, GpuType]:
 
 
 def chosen(gpu: str | None, instance_type: str | None) -> tuple[int, GpuType]:
-    """(number of GPUs, GpuType) of a GPU or instance type. Raises KilnError unless one is given."""
+    """(number of GPUs, GpuType) of a GPU or instance type, of which one must be given."""
     if bool(gpu) == bool(instance_type):
         raise KilnError(
             "give either a GPU or an instance type",
@@ -86,7 +86,7 @@ def profiles_for(instance_type: str) -> dict[str, Any]:
     """The profiles of an instance type's GPUs, as `nvidia-smi mig -lgip` lists them.
 
     Memory is in GiB; `per_instance` counts over all GPUs. `unsure` names the fields of a profile
-    that no public listing confirms. Raises KilnError for a type without MIG.
+    that no public listing confirms.
     """
     machine, gpu = gpus_on_instance(instance_type)
     rows = [

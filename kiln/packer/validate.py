@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base.errors import Finding
-from kiln.base.overlay import provisioner_file, shown_script
+from kiln.base.overlay import provisioner_file, shown_path
 from kiln.base.paths import PROVISIONERS
 from kiln.base.recipe import Recipe
 from kiln.packer.program import EXAMPLE_VARIABLES, FOLDER_1_6, Packer, ask_packer, command
@@ -109,7 +109,7 @@ def _syntax_error(path: Path) -> Finding | None:
         "shell-syntax",
         words or f"bash -n ended with status {done.returncode}",
         hint="bash names the line where it noticed; what is not closed may begin above it",
-        file=shown_script(path),
+        file=shown_path(path),
         line=int(place[1]) if place else 1,
     )
 

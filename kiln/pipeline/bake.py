@@ -13,12 +13,12 @@ from typing import Any
 from kiln.base import processes
 from kiln.base.account import Account
 from kiln.base.errors import KilnError, operation_failed
-from kiln.base.overlay import provisioner_file, shown_script
+from kiln.base.overlay import provisioner_file, shown_path
 from kiln.base.paths import near, short_path
 from kiln.base.processes import Stop
 from kiln.base.progress import Stage
 from kiln.cloud import aws, cleanup
-from kiln.cloud.instance import ssh_timeout
+from kiln.cloud.instance import ssh_address, ssh_timeout
 from kiln.cloud.network import Access, Launch, launches, launches_left, no_capacity
 from kiln.cloud.runs import Run
 from kiln.facts.tables import message
@@ -128,27 +128,21 @@ def _run_packer(
 
 def keep_instance(plan: Plan, draft: Draft, access: Access) -> str:
     """Keep the build instance from the clean-up; the lines that say how to reach and remove it."""
-    running = []
+    live = []
     with contextlib.suppress(KilnError), aws.explained("the build instance was not found"):
         live = cleanup.live_instances(aws.ec2(plan.target), draft.run.id)
-        running = [instance for instance in live if instance["State"]["Name"] == "running"]
-    if not running:
+    instance = next((each for each in live if each["State"]["Name"] == "running"), None)
+    if instance is None:
         return "no build instance is running, so none is kept"
-    instance = running[0]
     groups = (group["GroupId"] for group in instance["SecurityGroups"])
     draft.kept = (instance["InstanceId"], *groups)
-    inside = _interface(plan.account, access) == "private_ip"
-    address = (not inside and instance.get("PublicIpAddress")) or instance["PrivateIpAddress"]
-    key = near(access.key_file)
-    login = shlex.join(
-        [
-            *("ssh", "-i", str(key), "-o", "IdentitiesOnly=yes"),
-            *("-o", f"UserKnownHostsFile={key.with_name('known_hosts')}"),
-            f"{plan.recipe.distro.ssh_user}@{address}",
-        ]
-    )
+    address = ssh_address(instance, access.network)
+    known = near(access.key_file).with_name("known_hosts")
+    options = [*("-i", str(near(access.key_file))), *("-o", "IdentitiesOnly=yes")]
+    options += ["-o", f"UserKnownHostsFile={known}"]
+    login = shlex.join(["ssh", *options, f"{plan.recipe.distro.ssh_user}@{address}"])
     if access.network.by_session:
-        login = f"aws ssm start-session --region {plan.target.region} --target {draft.kept[0]}"
+        login = f"aws ssm start-session --region {plan.target.region} --target {address}"
     return (
         f"kept: {draft.kept[0]}, which runs until you remove it\n    {login}\n"
         f"    remove it: ./invoke sweep --run {draft.run.id} --target {plan.target.kind} "
@@ -266,7 +260,7 @@ class FailureReader:
             return None
         return Failure(
             self._component,
-            shown_script(provisioner_file(self._component)),
+            shown_path(provisioner_file(self._component)),
             "; ".join(dict.fromkeys(self._messages)) or packers_words,
             self._line,
             tuple(self._details),

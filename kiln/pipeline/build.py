@@ -143,7 +143,7 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop) -> 
     recipe, target = plan.recipe, plan.target
     if stop.is_set():
         raise operation_failed(f"{recipe.name}: interrupted", hint="it had not begun")
-    stop = stop.of_run()
+    stop = stop.for_run()
     bucket = bucket_at(plan.account.records_bucket, target)
     # An AMI without a verdict is removed; one whose checks failed is kept for inspection.
     with recorded(

@@ -275,7 +275,7 @@ def verify_by_id(
                 recipe,
                 target,
                 progress,
-                stop.of_run(),
+                stop.for_run(),
                 bucket,
                 delete_ami_on_failure=False,
                 kind="verify",

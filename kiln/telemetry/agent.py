@@ -12,6 +12,7 @@ import json
 from typing import Any
 
 from kiln.base.errors import Finding, Level
+from kiln.base.templates import render
 from kiln.base.versions import at_least
 from kiln.telemetry.settings import Telemetry, agent_has, telemetry_facts
 
@@ -120,11 +121,7 @@ def agent_config_problems(
 
 def dcgm_counters() -> str:
     """`dcgm-counters.csv` for dcgm-exporter: field, Prometheus type, help."""
-    dcgm = telemetry_facts()["dcgm"]
-    lines = [f"{field['name']}, {field['type']}, {field['help']}." for field in dcgm["fields"]]
-    return "\n".join(
-        ["# Written by AMI Kiln from kiln/facts/knowledge/cloudwatch.yaml", *lines, ""]
-    )
+    return render("telemetry/dcgm-counters.csv.j2", fields=telemetry_facts()["dcgm"]["fields"])
 
 
 def _events(
@@ -227,17 +224,7 @@ def _dcgm(settings: Telemetry) -> dict[str, Any]:
 
 def _scrape(settings: Telemetry) -> str:
     dcgm = telemetry_facts()["dcgm"]
-    # The agent names the log stream after the job: one stream per instance.
-    return f"""\
-# From AMI Kiln. kiln-agent-sources writes the instance's id at each start.
-global:
-  scrape_interval: {settings.interval}s
-  scrape_timeout: {min(settings.interval, 10)}s
-scrape_configs:
-  - job_name: {dcgm["job"]}-@INSTANCE_ID@
-    file_sd_configs:
-      - files: [{dcgm["target_file"]}]
-"""
+    return render("telemetry/dcgm-scrape.yaml.j2", interval=settings.interval, **dcgm)
 
 
 def _text(content: Any) -> str:

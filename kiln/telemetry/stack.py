@@ -97,17 +97,12 @@ def alarms_without_data(settings: Telemetry) -> list[str]:
 
 def parameters_given(texts: Iterable[str], declared: Iterable[str]) -> dict[str, str]:
     """The values of `Email=team@example.com` and others by parameter, for CloudFormation."""
-    values: dict[str, str] = {}
+    values = {}
     for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise KilnError(f"--parameter {text}: expected Name=value", hint="Email=me@example.com")
-        if name not in declared:
-            raise KilnError(
-                f"--parameter {name}: the stack has no such parameter",
-                hint=did_you_mean(name, declared),
-            )
-        values[name] = value
+        name, equals, values[name] = text.partition("=")
+        if not equals or name not in declared:
+            hint = f"expected Name=value; {did_you_mean(name, declared)}"
+            raise KilnError(f"--parameter {text}: the stack has no such parameter", hint=hint)
     return values
 
 

@@ -21,7 +21,6 @@ host = runtime_module("gpu_xid.host")
 kmsg = runtime_module("gpu_xid.kmsg")
 parse = runtime_module("gpu_xid.parse")
 _catalogue = runtime_module("gpu_xid.catalogue")
-_cli = runtime_module("gpu_xid.cli")
 
 # An archive can be anything (a disk image, a gigabyte without a newline), and JSON holds a whole
 # console in one line. What stands before a message is short.
@@ -102,12 +101,6 @@ def events(
             left_out.first = left_out.first or number
             left_out.count += missing
     yield from log.waiting
-
-
-def printable_line(text: str) -> str:
-    """A text from a kernel log without terminal control characters."""
-    shown: str = _cli.printable(text)
-    return shown
 
 
 def _entries(text: str) -> list[Line]:

@@ -186,6 +186,10 @@ def _as_amazon_linux(root: Path, spec: dict[str, Any]) -> None:
     replace(root / _RPM_KEYS / spec["rpm_key"], keys.ensure().public("amazon-linux").decode())
     # Where cloud-init looks for its helpers on this family: the one that prints the host keys.
     (root / "usr/libexec/cloud-init").symlink_to("../lib/cloud-init")
+    # Only Debian's cloud-init has this order, and ecs.service, which is part of that target, waits
+    # for cloud-final: https://github.com/canonical/cloud-init systemd/cloud-final.service.tmpl
+    final = root / "usr/lib/systemd/system/cloud-final.service"
+    replace(final, final.read_text().replace("After=multi-user.target\n", ""))
     for tool in sorted((root / "usr/bin").glob("apt*")) + sorted((root / "usr/bin").glob("dpkg*")):
         tool.unlink()
     (root / "usr/lib/kiln-lab").mkdir(parents=True, exist_ok=True)

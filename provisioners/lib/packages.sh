@@ -13,7 +13,7 @@ kiln_retry() {
         "$@" 2>&1 | tee "$log" >&2 || status=$?
         # apt-get update ends with 0 when a repository did not answer: github:Debian/apt apt-pkg/update.cc
         # @04a54261afd1c99686109f102afc83346c01c930
-        [[ ${!#} != update ]] || ! grep -q 'Some index files failed to download' "$log" || status=100
+        [[ ${!#} != update || $(<"$log") != *'Some index files failed to download'* ]] || status=100
         ((status)) || return 0
         # Neither tool waits for these by itself. apt-get update for the lock of the package lists, which
         # DPkg::Lock::Timeout does not cover, with this message of apt 1 to 3: github:Debian/apt

@@ -35,8 +35,8 @@ HERE = Path(__file__).resolve().parent
 VERSION_INFO = HERE.parent.parent / "provisioners/lib/version_info.py"
 # sshd answers before the boot is complete: services may still be starting. test_boot.py reports
 # what does not finish. systemd 219 (Amazon Linux 2) has no `is-system-running --wait`; elsewhere
-# asking again and again would cost more than it waits for. sshd may also be up before D-Bus, by which
-# systemd answers.
+# asking again and again would cost more than it waits for. sshd may also be up before D-Bus, by
+# which systemd answers.
 UNTIL_BOOTED = (
     "timeout 600 sh -c 'systemctl is-system-running --wait >/dev/null 2>&1; "
     "until case $(systemctl is-system-running 2>/dev/null) in "

@@ -178,26 +178,17 @@ A, B, M = "https://a.example", "https://b.example", "https://m"
 WRONG = [
     ({"subnet": "subnet-01234567"}, "there is no such key here: did you mean 'subnet_id'"),
     ({"subnet_filter": {"filters": {"vpc-id": "a"}, "mostfree": True}}, "mean 'most_free'?"),
-    ({"subnet_id": "net-1"}, "'net-1' is not a subnet's id such as"),
-    ({"kms_key_id": "my key"}, "'my key' is not a KMS key: its id, alias/NAME, or an ARN"),
     ({"ssh_interface": "vpn"}, "Input should be 'public_ip', 'private_ip' or 'session_manager'"),
     ({"ssh_source_cidrs": ["10.0.0.1"]}, "10.0.0.1 has no prefix length"),
     ({"ssh_source_cidrs": ["10.0.0.1/8"]}, "10.0.0.1/8 is not an IPv4 block"),
     ({"ssh_source_cidrs": ["0.0.0.0/0"]}, "0.0.0.0/0 is the whole internet"),
-    ({"instance_types": {"x86_64": ["big"]}}, "'big' is not an instance type such as"),
-    ({"instance_types": {"x86": ["g4dn.xlarge"]}}, "Input should be 'x86_64' or 'arm64'"),
     ({"instance_types": {"x86_64": ["g5.xlarge"] * 2}}, "g5.xlarge is listed twice"),
     ({"tags": {"aws:x": "1"}}, "tag 'aws:x' is reserved"),
-    ({"tags": {"kiln:run-id": "1"}}, "tag 'kiln:run-id' is reserved"),
-    ({"tags": {"a": "x;y"}}, "'x;y' is not a tag's value"),
     ({"tags": {"cost": 42}}, "(it is 42); put it in quotes"),
     ({"proxy": "http://me:pw@p:1"}, "is not a proxy's URL without user and password"),
-    ({"proxy": "http://p:99999"}, "99999 is not a port: 1 to 65535"),
-    ({"time_limits": {"cuda": "0m"}}, "'0m' is not a time such as 90m or 4h"),
     ({"time_limits": {"cudda": "3h"}}, "has no component cudda"),
     ({"mirrors": {A: "http://m"}}, "http://m has no TLS, and https://a"),
     ({"mirrors": {A: M, B: f"{M}/b"}}, "https://m/b is below another vendor or mirror"),
-    ({"mirrors": {A: B, B: A}}, "https://b.example is below another vendor or mirror"),
     ({"mirrors": {A: f"{A}/cache"}}, "/cache is below another vendor or mirror"),
     ({"mirrors": {A: "https://me:pw@m"}}, "a password would be in Packer's log"),
     (
@@ -234,22 +225,15 @@ def test_wrong_setting_names_its_line(block: dict[str, Any], words: str, tmp_pat
     [
         ({"tags": "team"}, "--tags: 'team': "),
         ({"time_limits": "all=4h,all=5h"}, "--time-limits: 'all=4h,all=5h': "),
-        ({"instance_types": "g5.xlarge,g5.xlarge"}, "--instance-types: g5.xlarge is listed twice"),
         (
             {"proxy": "me:pw@proxy.example:3128"},
             "--proxy: '…@proxy.example:3128' is not a proxy's URL without user and password, such "
             "as http://proxy.example.com:3128: a password would be in Packer's log",
         ),
-        ({"subnet_id": "net"}, "--subnet-id: 'net' is not a subnet's id"),
-        ({"ssh_interface": "vpn"}, "--ssh-interface: 'vpn': Input should be 'public_ip'"),
         ({"spot": "maybe"}, "--spot: 'maybe': Input should be a valid boolean"),
         (
             {"ssh_interface": "session_manager"},
             "ssh_interface session_manager (--ssh-interface) needs an iam_instance_profile",
-        ),
-        (
-            {"mirrors": "https://a.example=https://b.example https://b.example=https://a.example"},
-            "mirrors (--mirrors): https://b.example is below another vendor or mirror",
         ),
         (
             {"spot": "true", "capacity_reservation_id": "cr-01234567"},
@@ -270,8 +254,6 @@ def test_a_wrong_flag_is_refused_by_its_name(typed: dict[str, str], words: str) 
         {"proxy": "http://me:S3cret@proxy.example:3128"},
         {"mirrors": {"https://a.example": "https://me:S3cret@mirror.example"}},
         {"mirrors": {"https://me:S3cret@a.example": "https://mirror.example"}},
-        {"mirrors": "https://me:S3cret@mirror.example"},
-        {"subnet_id": "https://me:S3cret@mirror.example"},
         {"proxy": "http://me:a S3cret@proxy.example:3128"},
         {"proxy": "http://me:3/S3cret@proxy.example:3128"},
     ],
@@ -288,13 +270,6 @@ def test_no_message_has_the_password_of_a_url(block: dict[str, Any], tmp_path: P
         assert "://…@" in caught.value.message
         assert "S3cret" not in f"{caught.value.message} {caught.value.hint}"
         assert "S3cret" not in str(caught.value.findings)
-
-
-def test_a_proxy_without_http_is_refused_without_its_password(tmp_path: Path) -> None:
-    with pytest.raises(KilnError) as caught:
-        load.load_recipes(matrix(tmp_path, {"proxy": "me:S3cr@t@proxy.example:3128"}, None))
-    assert "'…@proxy.example:3128' is not a proxy's URL" in caught.value.message
-    assert "S3cr" not in str(caught.value.findings)
 
 
 def test_what_is_not_built_may_be_in_another_region_than_the_key(

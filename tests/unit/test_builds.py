@@ -207,7 +207,7 @@ def test_a_row_that_crashes_keeps_the_outcome_of_the_others(
     assert "TypeError: got multiple values" in failures[0].message
 
 
-_MOST_MODULES = 60
+_MOST_MODULES = 57
 _COUNT = """
 import contextlib, io, sys
 import tasks

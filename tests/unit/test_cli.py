@@ -132,20 +132,6 @@ def refused(run: Run, tmp_path: Path) -> Refused:
     return call
 
 
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        ("--distro al3 --driver 510.47.03", "did you mean 'al2023'?"),
-        ("--distro al2 --driver 580", f"{AL2} (driver is 510.47.03)"),
-        ("--driver 580", "--distro al2023|ubuntu2204"),
-        (f"--name {AL2} --on-error ask", "--on-error ask is neither keep nor"),
-        (f"--name {AL2} --verify-instance-type P4D.24XLARGE", "did you mean 'p4d.24xlarge'?"),
-    ],
-)
-def test_words_that_select_no_build(refused: Refused, flags: str, says: str) -> None:
-    assert says in refused(2, "build", *flags.split())
-
-
 def test_an_ami_to_verify_that_ami_kiln_did_not_build(refused: Refused, aws: Aws) -> None:
     message = refused(2, "verify", "--ami", "ami-0123456789abcdef0", **aws.environment)
     assert "kiln:recipe" in message
@@ -159,26 +145,6 @@ def test_no_packer_and_no_leave_to_install_it(refused: Refused, aws: Aws, tmp_pa
     message = refused(1, *BUILD, "--no-install", **aws.environment, **path)
     assert "packer: builds the AMI" in message
     assert "run: sudo sh -c 'apt-get update && apt-get install" in message
-    of_tests = {"KILN_TESTS_ALLOW_PACKER_1_6_IN_AWS": ""}
-    message = refused(1, *BUILD, "--no-install", **{**aws.environment, **path, **of_tests})
-    assert "packer_1.15.4_linux_" in message and "--no-install was given" in message
-
-
-@pytest.mark.parametrize(
-    ("says", "message"),
-    [
-        ("Packer v1.4.0", "Packer 1.4.0 at {} is too old"),
-        ("usage: packer dbname", "{} is not HashiCorp's Packer"),
-    ],
-)
-def test_a_packer_that_cannot_be_used(
-    refused: Refused, aws: Aws, tmp_path: Path, says: str, message: str
-) -> None:
-    packer = tmp_path / "packer"
-    packer.write_text(f"#!/bin/sh\necho '{says}'\n")
-    packer.chmod(0o755)
-    text = refused(1, *BUILD, **aws.environment, KILN_PACKER=str(packer))
-    assert message.format(packer) in text
 
 
 @pytest.mark.parametrize(
@@ -317,15 +283,3 @@ def test_the_front_door_loads_nothing_heavy() -> None:
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert heavy & set(done.stdout.split()) == set()
-
-
-def test_a_dry_run_refuses_a_script_that_bash_cannot_parse(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "components").mkdir()
-    (tmp_path / "components" / "acme.yaml").write_text("what: ours\nafter: tuning\n")
-    (tmp_path / "provisioners").mkdir()
-    script = '#!/usr/bin/env bash\nsource "${KILN_DIR:?}/lib/kiln.sh"\nif true\n'
-    (tmp_path / "provisioners" / "acme.sh").write_text(script)
-    flags = ("--distro", "al2", "--driver", "510.47.03", "--dry-run")
-    done = run("build", *flags, KILN_OVERLAY=str(tmp_path))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"{tmp_path}/provisioners/acme.sh:4: " in done.stderr

@@ -10,7 +10,7 @@ from kiln import components, facts
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.components import Step, stack, system
-from kiln.components.component import Component, packages, system_of
+from kiln.components.component import Component, packages
 from kiln.matrix.load import load_recipes
 from tests.unit.rows import every_version
 
@@ -59,11 +59,6 @@ def test_finding_about_a_component_is_shown_at_the_field_that_requests_it(
 ) -> None:
     assert components.get(name).request_field == field
     assert Component(name="nvidia-tools", what="tools").request_field is None
-
-
-def test_what_canonical_makes_is_ubuntu_whatever_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "distro", lambda _: {"vendor": "canonical"})
-    assert system_of("noble", "debian") == "ubuntu"
 
 
 def test_every_file_in_the_table_of_downloads_is_fetched_by_a_component() -> None:

@@ -35,6 +35,7 @@ HEAD = '#!/usr/bin/env bash\n\nsource "${KILN_DIR:?}/lib/kiln.sh"\n'
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     (tmp_path / "provisioners").mkdir()
+    monkeypatch.setattr(overlay, "ROOT", tmp_path)
     monkeypatch.setattr(overlay, "PROVISIONERS", tmp_path / "provisioners")
     made = Machine(tmp_path)
     made.command("sleep", "")
@@ -292,6 +293,7 @@ def broken_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     declared = [line for line in script.read_text().splitlines() if line.startswith("#@")]
     assert len(declared) == 3
     script.write_text("\n".join([*declared, HEAD]) + "if true; then\n    echo a\nfi fi\n")
+    monkeypatch.setattr(overlay, "ROOT", tmp_path)
     monkeypatch.setattr(overlay, "PROVISIONERS", copies)
     return script
 

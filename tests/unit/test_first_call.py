@@ -296,18 +296,14 @@ def test_a_venv_whose_python_is_gone_is_made_anew(invoke: Call, made: Path) -> N
     assert (done.returncode, done.stdout) == (0, "it runs\n"), done.stderr
 
 
-def test_where_the_index_has_no_uv_pip_makes_the_venv(
-    invoke: Call, wheels: Path, uv_calls: Path
+@pytest.mark.parametrize("wrong", ["absent", "failing"])
+def test_where_uv_cannot_be_used_pip_makes_the_venv(
+    wrong: str, invoke: Call, wheels: Path, quick_venv: dict[str, str]
 ) -> None:
-    (wheels / "uv-1-py3-none-any.whl").unlink()
-    done = invoke("list")
-    assert (done.returncode, done.stdout) == (0, "it runs\n"), done.stderr
-    assert "uv cannot be used here; pip makes .venv" in done.stderr
-    assert not uv_calls.exists()
-
-
-def test_where_uv_fails_pip_makes_the_venv(invoke: Call, quick_venv: dict[str, str]) -> None:
-    done = invoke("list", KILN_TEST_UV_SAYS="error: no such cipher", **quick_venv)
+    if wrong == "absent":
+        (wheels / "uv-1-py3-none-any.whl").unlink()
+    says = {"KILN_TEST_UV_SAYS": "error: no such cipher"} if wrong == "failing" else {}
+    done = invoke("list", **says, **quick_venv)
     assert (done.returncode, done.stdout) == (0, "it runs\n"), done.stderr
     assert "uv cannot be used here; pip makes .venv" in done.stderr
 
@@ -375,36 +371,33 @@ def test_uv_uses_the_index_of_pips_configuration(first: First) -> None:
     assert "--no-index" in first.uv_calls
 
 
-def test_pips_environment_overrides_its_files() -> None:
-    listing = (
-        "global.index-url='https://global.example/simple'\n"
-        ":env:.index-url='https://env.example/simple'\n"
-        "install.index-url='https://install.example/simple'\n"
-    )
-    assert uv_settings.pip_options(listing)["index-url"] == "https://env.example/simple"
-
-
-def test_a_users_own_setting_of_uv_is_kept() -> None:
-    environment = {"UV_DEFAULT_INDEX": "https://mine.example/simple", "SSL_CERT_FILE": "mine.pem"}
-    options = {"index-url": "https://pips.example/simple", "cert": "pips.pem"}
-    assert uv_settings.uv_environment(options, environment) == {}
-
-
-def test_all_of_pips_indexes_are_searched() -> None:
-    added = uv_settings.uv_environment(
-        {"extra-index-url": "https://a.example/simple\nhttps://b.example/simple"},
-        {"SSL_CERT_FILE": "x"},
-    )
-    assert added == {
-        "UV_INDEX": "https://a.example/simple https://b.example/simple",
-        "UV_INDEX_STRATEGY": "unsafe-best-match",
-    }
-
-
-def test_a_folder_of_wheels_that_is_not_there_is_left_out(tmp_path: Path) -> None:
-    links = f"{tmp_path} {tmp_path}/missing https://links.example/"
-    added = uv_settings.uv_environment({"find-links": links}, {"SSL_CERT_FILE": "x"})
-    assert added == {"UV_FIND_LINKS": f"{tmp_path},https://links.example/"}
+@pytest.mark.parametrize(
+    ("listing", "environment", "added"),
+    [
+        # pip's environment overrides its files, and pip's section those for all commands.
+        (
+            "global.index-url='https://g/'\n:env:.index-url='https://e/'\n"
+            "install.index-url='https://i/'",
+            {},
+            {"UV_DEFAULT_INDEX": "https://e/"},
+        ),
+        # A user's own setting of uv is kept.
+        ("global.index-url='https://g/'", {"UV_DEFAULT_INDEX": "https://mine/"}, {}),
+        # All of pip's indexes are searched.
+        (
+            "global.extra-index-url='https://a/ https://b/'",
+            {},
+            {"UV_INDEX": "https://a/ https://b/", "UV_INDEX_STRATEGY": "unsafe-best-match"},
+        ),
+        # A folder of wheels that is not there is left out.
+        ("global.find-links='/ /missing https://l/'", {}, {"UV_FIND_LINKS": "/,https://l/"}),
+    ],
+)
+def test_uv_gets_what_pip_is_configured_with(
+    listing: str, environment: dict[str, str], added: dict[str, str]
+) -> None:
+    options = uv_settings.pip_options(listing)
+    assert uv_settings.uv_environment(options, {"SSL_CERT_FILE": "x", **environment}) == added
 
 
 def test_without_pip_and_venv_no_install_says_what_to_run(invoke: Call, tmp_path: Path) -> None:

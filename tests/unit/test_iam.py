@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from devel import iam_calls, iam_requests, iam_simulate, packers
-from kiln.base.tags import OF_A_BAKE
+from kiln.base.tags import BAKE_TAGS
 from kiln.cloud import iam
 from kiln.matrix import load
 from kiln.packer import process, program
@@ -311,7 +311,7 @@ def test_packer_tags_the_instance_and_its_volume_in_the_launch_itself(
 def test_the_ami_and_its_snapshot_carry_every_tag(seen: dict[str, Any]) -> None:
     for made in (seen["image"], seen["snapshot"]):
         tags = {tag["Key"]: tag["Value"] for tag in made["Tags"]}
-        assert set(OF_A_BAKE) <= set(tags)
+        assert set(BAKE_TAGS) <= set(tags)
         assert (tags["kiln:run-id"], tags["kiln:driver"]) == ("r1", "510.47.03")
         assert re.fullmatch(r"[0-9a-f]{64}", tags["kiln:recipe-digest"])
 

@@ -14,7 +14,7 @@ from mig_machine import examples
 from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT, runtime_module
-from kiln.mig.check import check_label, check_mig_config, labels_with
+from kiln.mig.check import check_mig_config, label_problem, label_slices, labels_with
 from kiln.mig.k8s import k8s_configuration, k8s_text, planned_labels
 from kiln.mig.plan import draw_text, plan_layout
 from kiln.mig.profiles import gpu_type, gpu_types, profiles_for, profiles_rows
@@ -148,7 +148,7 @@ def test_the_plan_is_a_configuration_that_the_ami_reads():
         for name, n in counts.items():
             asked[name] = asked.get(name, 0) + n * len(indices)
     assert asked == {"1c.3g.20gb": 3, "1g.5gb": 9}
-    assert check_label("planned", ["p4d.24xlarge"], {"planned": label}) == []
+    assert label_slices("planned", 8, gpu_types()["A100-40GB"], {"planned": label})
 
 
 wishes = st.sampled_from([t.type for t in facts.instances().values() if t.mig]).flatmap(
@@ -360,10 +360,12 @@ def test_labels_of_a_drop_in_file_are_known(tmp_path):
 # --- default labels of the matrix ----------------------------------------------------------
 
 
-def test_a_default_label_must_fit_every_type_that_has_mig():
-    assert check_label("all-balanced", ["p4d.24xlarge", "p5.48xlarge", "g5.xlarge"]) == []
-    problems = check_label("all-1g.10gb", ["p4d.24xlarge", "p5.48xlarge", "p5e.48xlarge"])
-    assert len(problems) == 1
-    assert problems[0].startswith("MIG label 'all-1g.10gb' on p5e.48xlarge (H200-141GB)")
-    assert "has a GPU with MIG" in check_label("all-balanced", ["g5.xlarge", "g4dn.xlarge"])[0]
-    assert "did you mean 'all-balanced'?" in check_label("all-balancd", ["p5.48xlarge"])[0]
+def test_a_default_label_must_fit_the_types_that_have_mig():
+    def problem(label, instance_type):
+        return label_problem(label, facts.instance(instance_type))
+
+    assert problem("all-balanced", "p4d.24xlarge") == ""
+    assert problem("all-1g.10gb", "p5.48xlarge") == ""
+    unfit = problem("all-1g.10gb", "p5e.48xlarge")
+    assert unfit.startswith("MIG label 'all-1g.10gb' on p5e.48xlarge (H200-141GB)")
+    assert "did you mean 'all-balanced'?" in problem("all-balancd", "p5.48xlarge")

@@ -196,7 +196,7 @@ def test_json_of_one_task_is_not_the_next_ones(capsys: pytest.CaptureFixture[str
         ('{"event":"xid","count":3,"raw":"NVRM: Xid (PCI:0000:00:1e): 45, pid=0"}', "(x3): "),
         ("o\n" + "h watcher: NVRM: Xid (PCI:00\n" * 2, "left out 2 of the lines"),
         # A process name cannot steer the terminal.
-        ("NVRM: Xid (PCI:0000:00:1e): 79, pid=1, name=\x1b]0;x\x07, GPU", "\\x1b]0;x\\x07"),
+        ("NVRM: Xid (PCI:0000:00:1e): 79, pid=1, name=\x1b]0;x\x07, GPU", "\\u001b]0;x\\u0007"),
     ],
 )
 def test_kernel_log_is_read(

@@ -101,7 +101,7 @@ def test_each_ami_is_tagged_and_cleaned_last(recipes: list[Recipe]) -> None:
     build, source = read_hcl(shared("build.pkr.hcl")), read_hcl(shared("source.pkr.hcl"))
     assert Path(build["build"][0]["provisioner"][-1]["shell"]["script"]).stem == "hygiene"
     assert "manifest" in build["build"][0]["post-processor"][0]
-    assert set(build["locals"][0]["tags"]) >= set(tags.OF_A_BAKE)
+    assert set(build["locals"][0]["tags"]) >= set(tags.BAKE_TAGS)
     for name in ("tags", "snapshot_tags", "run_tags", "run_volume_tags"):
         assert "local.tags" in source["source"][0]["amazon-ebs"]["gpu"][name]
 

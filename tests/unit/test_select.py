@@ -9,7 +9,7 @@ from kiln.base.recipe import Recipe
 from kiln.matrix.select import select
 from tests.unit.rows import row
 
-LTS = row("al2023/lts/base/x86_64").driver_branch
+LTS = row("al2023/lts/base/x86_64").driver.split(".")[0]
 
 
 @pytest.fixture(scope="module")

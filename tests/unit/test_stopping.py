@@ -44,7 +44,7 @@ def test_a_signal_raises_nothing_but_is_noticed(
 def test_the_first_time_only_starts_the_clean_up_and_the_next_one_hurries_it() -> None:
     """Also when a build that ended well is cleaning up already: nobody has asked before."""
     build = Stop()
-    run = build.of_run()
+    run = build.for_run().for_run()
     assert [(run.is_set(), run.again)] == [(False, 0)]
     build.set()
     assert [(run.is_set(), run.again)] == [(True, 0)]
@@ -67,7 +67,7 @@ def test_a_clean_up_that_has_begun_goes_on_waiting_after_the_first_signal(
 
     monkeypatch.setattr(draft.cleanup, "remove", remove)
     monkeypatch.setattr(draft, "forget_key", lambda run: None)
-    made = Draft(a_record(), MagicMock(), MagicMock(), Progress(), stop.of_run())
+    made = Draft(a_record(), MagicMock(), MagicMock(), Progress(), stop.for_run())
     made.target.hooks.gone.return_value = ""
     draft.remove_resources(made, amis=False)
     assert seen == [False, True]

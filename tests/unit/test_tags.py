@@ -25,7 +25,7 @@ def test_the_page_on_records_lists_the_tags_of_an_ami() -> None:
     section = (ROOT / "docs" / "records.md").read_text().split("## Tags of an AMI")[1]
     named = re.findall(r"`(kiln:[a-z-]+)`", section.split("\n## ")[0])
     assert tuple(named) == (
-        *tags.OF_A_BAKE,
+        *tags.BAKE_TAGS,
         tags.VERIFIED,
         tags.OWN_KERNEL,
     )

@@ -28,10 +28,6 @@ def test_a_p4d_costs_its_ninety_series():
     assert monthly_cost("p4d.24xlarge", Telemetry())["usd_per_month"] == 27.00
 
 
-def test_no_aggregates_no_aggregate_series():
-    assert metric_series(Telemetry(aggregate_by=()), gpus=8)["total"] == 80
-
-
 def test_an_aggregate_by_gpu_is_one_per_gpu():
     settings = Telemetry(aggregate_by=(("InstanceId", "index"),))
     assert metric_series(settings, gpus=8)["aggregates"] == 80
@@ -64,10 +60,6 @@ def test_the_cheaper_tier_is_only_for_what_is_above_it():
     # 200 x 90 = 18,000 series: 10,000 at $0.30, 8,000 at $0.10.
     fleet = monthly_cost("p4d.24xlarge", Telemetry(), instances=200)
     assert fleet["usd_per_month"] == 3800.00
-
-
-def test_profile_none_costs_nothing():
-    assert monthly_cost("p4d.24xlarge", Telemetry(profile="none"))["usd_per_month"] == 0
 
 
 def test_a_fractional_gpu_is_one_gpu_to_the_agent():

@@ -209,13 +209,10 @@ SECOND = "2026-01-05T03:04:05.000000Z"
 # Where a line was collected -> what stands around it, its time, its microseconds since boot.
 FORMS = {
     "dmesg -d": ("[   12.000005 <    0.000012>] %s", None, 12000005),
-    "dmesg -T -d": ("[Mon Jan  5 03:04:05 2026 <    0.000012>] %s", None, None),
     "dmesg -H": ("[Jan 5 03:04] %s", None, None),
-    "dmesg -H, the next": ("[  +0.000012] %s", None, None),
     "dmesg --json": ('         "msg": "%s"', None, None),
     "a console that names the caller": ("[   12.000005][ T1234] %s", None, 12000005),
     "dmesg that names the caller": ("[   12.000005] [   T1234] %s", None, 12000005),
-    "journalctl -o short-delta": ("[   12.000005 <    0.000012 >] h kernel: %s", None, 12000005),
     "short-full in a zone with a number": ("Mon 2026-01-05 03:04:05 +03 h kernel: %s", None, None),
     "journalctl -o json-pretty": ('\t"MESSAGE" : "%s",', None, None),
     "journalctl -o json": (
@@ -224,7 +221,6 @@ FORMS = {
         "2026-01-05T03:04:05.123456Z",
         12000005,
     ),
-    "a tag with a pid": ("Jan  5 03:04:05 h kernel[0]: %s", None, None),
     "aws logs tail": (
         "2026-01-05T03:04:05.123000+00:00 i-0abcdef1234567890 [   12.000005] %s",
         "2026-01-05T03:04:05.123000Z",
@@ -240,13 +236,9 @@ FORMS = {
     "grep -r": ("/var/log/kern.log:Jan  5 03:04:05 h kernel: [   12.000005] %s", None, 12000005),
     "grep -n": ("123:[   12.000005] %s", None, 12000005),
     "BusyBox": ("Jan  5 03:04:05 h kern.err kernel: [   12.000005] %s", None, 12000005),
-    "a host without a name": ("Jan  5 03:04:05 2001:db8::5 kernel: %s", None, None),
     "a quote in an issue": ("> [   12.000005] %s", None, 12000005),
     "pdsh": ("node17: [   12.000005] %s", None, 12000005),
-    "journalctl in Polish": ("kwi 15 07:56:59 h kernel: %s", None, None),
     "dmesg -T in French": ("[mer. avril 15 07:56:59 2026] %s", None, None),
-    "dmesg -H with a decimal comma": ("[  +0,000012] %s", None, None),
-    "dmesg --time-format=delta": ("[<    0.100000>] %s", None, None),
     "rsyslog in RFC 5424": ("<4>1 2026-01-05T03:04:05Z h kernel - - -  %s", SECOND, None),
     "syslog-ng in RFC 5424": (
         '<4>1 2026-01-05T04:04:05+01:00 h kernel - - [m id="1"] \ufeff%s',
@@ -254,7 +246,6 @@ FORMS = {
         None,
     ),
     "a console behind a login prompt": ("ip-10-0-0-1 login: [   12.000005] %s", None, 12000005),
-    "a host blacked out": ("Jan  5 03:04:05 [REDACTED] kernel: %s", None, None),
     "get-console-output": ('  "Output": "[0.0] x\\r\\n[12.000005] %s\\r\\n",', None, 12000005),
     "get-console-output --output text": ("i-0abc\t[   12.000005] %s", None, 12000005),
     "get-console-output --query Output": ('"[   12.000005] %s\\r\\n"', None, 12000005),

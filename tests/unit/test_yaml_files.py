@@ -46,12 +46,12 @@ def test_unreadable_file_is_named(tmp_path: Path) -> None:
 
 def test_every_value_and_key_has_a_place() -> None:
     document = yaml_files.parse_yaml("a:\n  - {b: x}\nc:  # why\nd: &x [1]\ne: *x\n", "f.yaml")
-    assert document.at(("a", 0, "b")) == "f.yaml:2:9"
+    assert str(document.place(("a", 0, "b"))) == "f.yaml:2:9"
     assert str(document.key_place(("a", 0, "b"))) == "f.yaml:2:6"
-    assert document.at(("a", 0, "missing")) == "f.yaml:2:5"
-    assert document.at(("nowhere",)) == "f.yaml:1:1"
-    assert document.at(("c",)) == "f.yaml:3:3"
-    assert document.at(("e", 0)) == "f.yaml:4:8"
+    assert str(document.place(("a", 0, "missing"))) == "f.yaml:2:5"
+    assert str(document.place(("nowhere",))) == "f.yaml:1:1"
+    assert str(document.place(("c",))) == "f.yaml:3:3"
+    assert str(document.place(("e", 0))) == "f.yaml:4:8"
     assert document.data["e"] == [1]
 
 
