@@ -83,7 +83,9 @@ def bake(client: Client, instance: str, tmp_path: Path) -> Iterator[Bake]:
         run_id = f"{date:%Y%m%dT%H%M%SZ}-aaaa"
         name = f"{RECIPE.name}-{run_id}-{tmp_path.name}"
         ami_id = str(ec2.create_image(InstanceId=of or instance, Name=name)["ImageId"])
-        ec2.get_waiter("image_available").wait(ImageIds=[ami_id], WaiterConfig={"Delay": 1})
+        ec2.get_waiter("image_available").wait(
+            ImageIds=[ami_id], WaiterConfig={"Delay": 1, "MaxAttempts": 600}
+        )
         carried = {
             "kiln:recipe": RECIPE.name,
             "kiln:recipe-digest": "d" * 64,
