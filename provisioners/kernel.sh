@@ -12,11 +12,11 @@ source "${KILN_DIR:?}/lib/kiln.sh"
 kiln_wait_for_cloud_init
 before=$(kiln_find_kernel) || exit 1
 kiln_refresh
+# The bake builds the modules, not the boot. From Ubuntu 24.04 and Debian 13 on the unit is before the network and after
+# sysinit.target, and cloud-init between the two: systemd breaks that cycle by not starting cloud-init.
+# https://github.com/canonical/cloud-init/issues/6487
+systemctl mask dkms.service >&2 || kiln_die "systemctl cannot mask dkms.service"
 if [[ $KILN_FAMILY == debian ]]; then
-    # From Ubuntu 24.04 and Debian 13 on it is before the network and after sysinit.target, and cloud-init between the
-    # two: systemd breaks that cycle by not starting cloud-init. The bake builds the modules, not the boot.
-    # https://github.com/canonical/cloud-init/issues/6487
-    systemctl mask dkms.service >&2 || kiln_die "systemctl cannot mask dkms.service"
     kiln_pm dist-upgrade -y || kiln_die "the parent image cannot be brought up to date"
 else
     # A parent such as ParallelCluster's has NVIDIA's repository, whose newest driver would take the place of

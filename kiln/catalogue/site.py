@@ -297,7 +297,9 @@ def _published_files(s3: Any, bucket: str, prefix: str) -> set[str]:
 
     try:
         with s3.get_object(Bucket=bucket, Key=prefix + MANIFEST)["Body"] as body:
-            return set(TypeAdapter(list[str]).validate_json(body.read()))
+            names = TypeAdapter(list[str]).validate_json(body.read())
+            # Anybody may have written the file: only names that a site can have are its own.
+            return {n for n in names if Path(n).suffix in _TYPES and ".." not in Path(n).parts}
     except ClientError as error:
         # Without leave to list the bucket, a file that is not there is a refusal.
         if error.response["Error"].get("Code") in ("NoSuchKey", "404", "AccessDenied"):

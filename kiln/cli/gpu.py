@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
+from kiln.base import vocabulary
 from kiln.base.errors import KilnError, named_by
 from kiln.cli.options import positive_number
 from kiln.cli.output import FORMAT, log, output, table
@@ -77,7 +80,9 @@ def makespan(instance_type: str, jobs: str, seconds: str, slowdown: list[str]) -
     pairs = [word.strip().partition("=") for text in slowdown for word in text.split(",")]
     measured = {name: positive_number(ratio or "none", "--slowdown") for name, _, ratio in pairs}
     duration = positive_number(seconds, "--seconds")
-    count = int(positive_number(jobs, "--jobs"))
+    if not re.fullmatch("[1-9][0-9]{0,6}", jobs):
+        raise KilnError(f"--jobs {vocabulary.shown(jobs)} is not a whole number of jobs above 0")
+    count = int(jobs)
     ways = spans.compare_ways(instance_type, count, duration, measured)
     rows = [tuple(map(str, way.values())) for way in ways]
     output(ways, table(("way", "at once", "seconds"), rows))
@@ -144,6 +149,10 @@ def _value(value: Any) -> str:
     return "; ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
+# How files begin in which no line would be found.
+_NOT_TEXT = {b"\x1f\x8b": "compressed", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+
+
 @task("GPU tools", "xid.parse")
 def parse(file: str) -> None:
     """Show the GPU events in a kernel log of any form.
@@ -157,8 +166,15 @@ def parse(file: str) -> None:
 
     event, left_out = None, archive.LeftOut()
     with named_by("--file"):
-        opened = sys.stdin.buffer if file == "-" else Path(file).open("rb")  # noqa: SIM115
+        stream = sys.stdin.fileno() if file == "-" else Path(file)
+        opened = io.BufferedReader(io.FileIO(stream))
     with opened:
+        start = opened.peek(2)[:2]
+        if start in _NOT_TEXT:
+            raise KilnError(
+                f"{file} is {_NOT_TEXT[start]}, and not a log that can be read as it is",
+                hint=f"zcat {file} | ./invoke xid.parse -, or iconv -f utf-16",
+            )
         for event in archive.events(opened, left_out):
             output(event, _line(event), indent=None)
     if left_out.count:

@@ -68,7 +68,7 @@ def promote(
     ./invoke promote al2023/lts/base/x86_64 stable --dry-run
 
     to: the channel that gets what the one before it holds: --to stable
-    accept: open the gates that a person may open (differences, the fleet's health)
+    accept: open the gates that a person may open (grave differences)
     dry_run: show the gates and move nothing
     """
     from kiln.publish.lines import load_line

@@ -172,8 +172,7 @@ def run_command(
                 f"cancels {document['DocumentName']} on {named(waiting)}: {patience:.0f} s are over"
             )
             for command in pending:
-                with aws.explained(f"command {command} could not be cancelled"):
-                    ssm.cancel_command(CommandId=command)
+                _cancel(ssm, command, say)
             cancelled, deadline = True, time.monotonic() + _CANCELLING
         if time.monotonic() > look:
             gone = lost_machines(target, waiting)
@@ -181,6 +180,15 @@ def run_command(
             look = time.monotonic() + _LOOK
         waits(f"{document['DocumentName']} on {named(waiting)}")
         time.sleep(max(target.poll_seconds, _POLL))
+
+
+def _cancel(ssm: Any, command: str, say: Say) -> None:
+    """Cancel a command. Where that is refused its machines count as not ended, and others go on."""
+    try:
+        with aws.explained(f"command {command} could not be cancelled"):
+            ssm.cancel_command(CommandId=command)
+    except KilnError as error:
+        say(str(error))
 
 
 def reminding(say: Say) -> Say:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from kiln.base.errors import operation_failed
 from kiln.base.paths import ROOT
 from kiln.base.templates import render
 from kiln.cloud import aws, iam
@@ -60,8 +61,10 @@ def _status_at_end(client: Any, batch: str, pause: float) -> str:
     https://docs.aws.amazon.com/codebuild/latest/APIReference/API_BuildBatch.html
     """
     while True:
-        (found,) = client.batch_get_build_batches(ids=[batch])["buildBatches"]
-        status = str(found["buildBatchStatus"])
+        found = client.batch_get_build_batches(ids=[batch])["buildBatches"]
+        if not found:
+            raise operation_failed(f"CodeBuild has no batch {batch} any more")
+        status = str(found[0]["buildBatchStatus"])
         if status != "IN_PROGRESS":
             return status
         time.sleep(pause)

@@ -315,10 +315,11 @@ kiln_unhold() {
     fi
 }
 
-# Prints the file of the package tool's versionlock, which kernel.sh installs.
+# Prints the file of the package tool's versionlock, which kernel.sh installs. dnf's first: where dnf stands in for yum,
+# /etc/yum/pluginconf.d is a link to its folder.
 _kiln_lock_file() {
     local folder
-    for folder in "${KILN_ROOT:-}"/etc/{yum/pluginconf.d,dnf/plugins}; do
+    for folder in "${KILN_ROOT:-}"/etc/{dnf/plugins,yum/pluginconf.d}; do
         [[ ! -e $folder/versionlock.list ]] || { printf '%s\n' "$folder/versionlock.list"; return 0; }
     done
     kiln_die "the package tool's versionlock is not installed" "kernel.sh must run first"

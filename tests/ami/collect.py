@@ -398,7 +398,7 @@ def programs_to_ask(kernel):
         "gpu-fabric": FABRIC_QUERY,
         "gpu-topology": ("nvidia-smi", "topo", "-m"),
         "gpu-nvlink": ("nvidia-smi", "nvlink", "-s"),
-        "gpu-mig-verify": ("gpu-mig", "verify"),
+        "gpu-mig-verify": ("/usr/local/bin/gpu-mig", "verify"),
         "nvidia-container-cli": ("nvidia-container-cli", "info"),
         "dcgm-discovery": ("dcgmi", "discovery", "-l"),
         "kernel-log": ("dmesg", "--kernel"),
@@ -420,7 +420,7 @@ def programs_to_ask(kernel):
         "docker-info": ("docker", "info"),
         "ib_umad": ("modinfo", "-k", kernel, "-F", "filename", "ib_umad"),
         "mlx5_ib": ("modinfo", "-k", kernel, "-F", "filename", "mlx5_ib"),
-        "gpu-mig": ("gpu-mig", "validate"),
+        "gpu-mig": ("/usr/local/bin/gpu-mig", "validate"),
         "login-nvcc": ("bash", "-lc", "command -v nvcc"),
     }
 

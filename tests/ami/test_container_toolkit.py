@@ -21,7 +21,7 @@ libraries=$(for program in $programs "$(command -v nvidia-smi)"; do ldd "$progra
 tar -chf - $programs $libraries 2>/dev/null | docker import - kiln-check >/dev/null
 gpus="--runtime nvidia -e NVIDIA_VISIBLE_DEVICES=all -e NVIDIA_DRIVER_CAPABILITIES=utility"
 docker run -d --name kiln-check $gpus kiln-check /bin/sleep 600 >/dev/null
-docker exec kiln-check /bin/sh -c 'ulimit -l; ulimit -n'
+docker exec kiln-check /bin/sh -c 'ulimit -l; ulimit -Hn'
 docker exec kiln-check nvidia-smi -L || true
 systemctl daemon-reload
 echo after
@@ -145,4 +145,4 @@ def test_container_keeps_every_gpu_over_a_daemon_reload(machine, container):
 def test_container_may_lock_memory_and_open_files(container):
     memory, files = container["limits"]
     assert memory == "unlimited", f"ulimit -l is {memory}: EFA and NCCL register memory"
-    assert files == "unlimited" or int(files) >= 65536, f"ulimit -n is {files}"
+    assert files == "unlimited" or int(files) >= 65536, f"ulimit -Hn is {files}"

@@ -8,7 +8,8 @@ from expectations import bus_bandwidth, providers, recorded, skip_in_lab
 
 TESTS = ("all_reduce_perf", "all_gather_perf", "reduce_scatter_perf", "alltoall_perf")
 
-# GB/s of 8 GPUs behind an NVSwitch with 16 GiB: what Azure's health checks ask of the same boards.
+# GB/s of 8 GPUs behind an NVSwitch with 16 GiB (here 8: nccl-tests 2.13 has no room for more in
+# 40 GB): what Azure's health checks ask of the same boards.
 # https://github.com/Azure/azurehpc-health-checks conf/nd96asr_v4.conf, nd96amsr_a100_v4.conf and
 # nd96isr_h100_v5.conf @7e6ac7796e4398d2a6b0b29ca39f1060f0a993cb, nd96isr_h200_v5.conf
 # @13fa400b10f5cb8d900cf02ea0cdda958a2082b9. Nobody publishes one for B200 and B300.
@@ -90,7 +91,7 @@ def test_an_all_reduce_is_as_fast_as_nvlink_allows(host, real_gpus, version_info
         pytest.skip(f"nobody publishes a floor for {real_gpus['name']} of this instance type")
     measured = []
     while len(measured) < 3 and (not measured or max(measured) < floors[0]):
-        measured.append(bus_bandwidth(all_reduce(host, real_gpus, version_info, "-b 16G -e 16G")))
+        measured.append(bus_bandwidth(all_reduce(host, real_gpus, version_info, "-b 8G -e 8G")))
     assert max(measured) >= floors[0], (
         f"{measured} GB/s, not {floors[0]}: see `nvidia-smi nvlink -s` and the kernel log"
     )

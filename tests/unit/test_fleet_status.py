@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from botocore.exceptions import ClientError
 
 from kiln.cloud import aws
 from kiln.cloud.target import Target
@@ -238,6 +240,18 @@ def test_late_command_is_cancelled(
     monkeypatch.setattr(machines, "_CANCELLING", 0.05)
     assert client.run(["i-1", "i-2"], 0) == {"i-1": machines.CommandAnswer(True), "i-2": second}
     assert client.cancelled == ["c"]
+
+
+def test_command_that_may_not_be_cancelled_ends_no_other_machine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = Commands(monkeypatch, RUNS)
+    denied = ClientError({"Error": {"Code": "AccessDeniedException", "Message": "no"}}, "Cancel")
+    monkeypatch.setattr(client, "cancel_command", Mock(side_effect=denied))
+    monkeypatch.setattr(machines, "_CANCELLING", 0.05)
+    answers = client.run(["i-1", "i-2"], 0)
+    assert answers == {"i-1": machines.CommandAnswer(True), "i-2": machines.NOT_ENDED}
+    assert "could not be cancelled" in capsys.readouterr().out
 
 
 def test_terminated_instance_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

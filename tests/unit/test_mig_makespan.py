@@ -54,7 +54,7 @@ def test_end_equals_handing_out_jobs_one_by_one(
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--jobs", "0"], "--jobs 0 is not a number above 0"),
+        (["--jobs", "0.5"], "--jobs 0.5 is not a whole number"),
         (["--seconds", "0"], "--seconds 0 is not a number above 0"),
         (["--instance-type", "g5.xlarge"], "no MIG on this GPU"),
         (["--slowdown", "1g.5gb"], "--slowdown"),

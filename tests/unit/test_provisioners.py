@@ -540,6 +540,18 @@ LOCKS = {
 }
 
 
+def test_dnf_in_the_place_of_yum_is_told_what_is_held_as_dnf_reads_it(tmp_path: Path):
+    """dnf's package `yum` links /etc/yum/pluginconf.d to dnf's folder (dnf.spec)."""
+    path, lock = LOCKS["dnf"]
+    machine = Machine(tmp_path, "al")
+    plant(machine.root / "image", {path: "", "etc/yum/x": ""})
+    (machine.root / "image/etc/yum/pluginconf.d").symlink_to("../dnf/plugins")
+    machine.rpm("2.12.7-1")
+    assert machine.bash("kiln_hold libnccl").returncode == 0
+    held = (machine.root / "image" / path).read_text().split()
+    assert held == [lock.format("libnccl", "2.12.7-1")]
+
+
 @pytest.mark.parametrize("tool", LOCKS)
 def test_held_package_is_locked_once_at_its_installed_version(tmp_path: Path, tool: str):
     """As the tool's own versionlock writes it; what others hold stays."""

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import tracemalloc
 import unittest
+from pathlib import Path
 
 from test_xid_core import XID_31, XID_79, corpus
 
 from kiln.xid.archive import LeftOut, events
+from tests.unit import commands
 
 OPTIONAL = ("gpu_instance", "compute_instance", "caused_by_xid", "nvswitch", "word", "link")
 
@@ -404,3 +407,14 @@ class Forms(unittest.TestCase):
     def test_a_json_line_with_a_tab_in_it_is_read(self):
         line = '{"log": "NVRM: Xid (PCI:0000:3b:00): 79,\tfallen"}'
         self.assertEqual([row["xid"] for row in events([line])], [79])
+
+
+def test_file_that_is_no_text_is_refused_and_not_called_free_of_xids(tmp_path: Path) -> None:
+    for content, what in (
+        (gzip.compress(XID_79.encode()), "is compressed"),
+        (XID_79.encode("utf-16"), "is UTF-16"),
+    ):
+        file = tmp_path / "export"
+        file.write_bytes(content)
+        done = commands.invoke("xid.parse", str(file))
+        assert (done.returncode, what in done.stderr) == (2, True), done.stderr

@@ -167,15 +167,15 @@ def test_the_site_in_s3_takes_the_place_of_the_one_before_and_of_nothing_else(
     bucket = f"catalogue-{tmp_path.name}".replace("_", "-").lower()[:60] + "0"
     s3 = client("s3")
     s3.create_bucket(Bucket=bucket)
-    s3.put_object(Bucket=bucket, Key="site/thesis.txt", Body=b"years of work")
-    s3.put_object(Bucket=bucket, Key=f"site/{MANIFEST}", Body=b"{}")
+    s3.put_object(Bucket=bucket, Key="site/thesis.odt", Body=b"years of work")
+    s3.put_object(Bucket=bucket, Key=f"site/{MANIFEST}", Body=b'["thesis.odt"]')
     published(ami_id=bake(1, versions=on("510.47.03")))
     site, messages = tmp_path / "site", []
     write_site(site_files(gathered(), pytest.fail), site)
     publish_site(site, f"s3://{bucket}/site", AWS, messages.append)
     there = {stored["Key"] for stored in s3.list_objects_v2(Bucket=bucket)["Contents"]}
     files = {f"site/{path.relative_to(site)}" for path in site.rglob("*") if path.is_file()}
-    assert there == files | {"site/thesis.txt"}
+    assert there == files | {"site/thesis.odt"}
     page = s3.get_object(Bucket=bucket, Key="site/index.html")
     assert page["ContentType"] == "text/html; charset=utf-8"
     assert json.loads(s3.get_object(Bucket=bucket, Key="site/catalogue.json")["Body"].read())
@@ -185,7 +185,7 @@ def test_the_site_in_s3_takes_the_place_of_the_one_before_and_of_nothing_else(
     write_site(site_files(empty, pytest.fail), site)
     publish_site(site, f"s3://{bucket}/site/", AWS, messages.append)
     there = {stored["Key"] for stored in s3.list_objects_v2(Bucket=bucket)["Contents"]}
-    assert "site/thesis.txt" in there
+    assert "site/thesis.odt" in there
     assert not any(key.startswith(("site/lines/", "site/images/")) for key in there)
     assert "of the site before removed" in messages[1]
 
