@@ -81,6 +81,7 @@ def ami(ec2: Any, key: tuple[str, Path], source_ami: str) -> Iterator[str]:
     )
     instance = made["Instances"][0]["InstanceId"]
     guest = Guest(instance, wait_for(ec2, instance, "running"), "ec2-user", key[1])
+    guest.run("true")  # which waits for its sshd
     packed = subprocess.run(
         ["ssh", "-i", str(key[1]), "-o", "BatchMode=yes", "-o", "LogLevel=ERROR",
          "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null",

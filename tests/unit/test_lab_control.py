@@ -237,12 +237,12 @@ def test_a_lab_that_runs_says_so_to_a_program(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's process is started by root")
 def test_process_of_another_user_is_no_lab(tmp_path: Path) -> None:
-    lab = Lab(49, tmp_path)
+    lab = Lab(48, tmp_path)
     with serving(lab):
         assert server_processes.of(lab)
     with serving(lab, user=65534) as pid:
         assert server_processes.of(lab) == []
-        assert server_processes.elsewhere(Lab(49, tmp_path / "other")) is None
+        assert server_processes.elsewhere(Lab(48, tmp_path / "other")) is None
         assert not server_processes.serves(pid, lab)
 
 
