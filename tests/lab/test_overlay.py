@@ -134,7 +134,7 @@ def test_a_script_that_hangs_ends_at_its_limit_and_names_what_it_waited_for(hung
     lines = hung.error["hint"].splitlines()
     assert lines[0].endswith("acme-baseline.sh line 8")
     assert "--time-limits acme-baseline=" in hung.error["hint"]
-    assert (hung.record["status"], hung.record["failure"]["line"]) == ("failed", 9)
+    assert (hung.record["status"], hung.record["failure"]["line"]) == ("failed", 8)
     assert hung.record["left"] == []
 
 
