@@ -179,7 +179,7 @@ def quick(*, only: str | None = None) -> dict[str, Any]:
     """
     python = [sys.executable, "-m"]
     chosen = ["-k", only] if only else []
-    left_out = [f"--ignore=tests/unit/{name}" for name in SLOW]
+    left_out = [*(f"--ignore=tests/unit/{name}" for name in SLOW), "-m", "not slow"]
     linters = {
         "mypy --strict": [*python, "mypy"],
         **_ruff(scripts.committed()),
