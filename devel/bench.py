@@ -1,7 +1,7 @@
 """`./invoke bench`: the pipeline's speed, as ratios and differences measured in one run.
 
 The figures depend on the machine's load, so take them on an idle machine; no test asserts them.
-docs/bench.md explains each.
+CONTRIBUTING.md explains each.
 """
 
 from __future__ import annotations

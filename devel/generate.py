@@ -40,7 +40,7 @@ from lab.guests import pci
 # Whatever KILN_MATRIX says: what is generated is committed with it.
 _MATRIX = ROOT / "amis.yaml"
 _RULES_PAGE = ROOT / "docs" / "compatibility.md"
-_PROVEN_PAGE = ROOT / "docs" / "proven.md"
+_PROVEN_PAGE = ROOT / "docs" / "test-status.md"
 _ACCOUNT_PAGE = ROOT / "docs" / "your-account.md"
 _PUBLISH_PAGE = ROOT / "docs" / "publish.md"
 _TELEMETRY_PAGE = ROOT / "docs" / "telemetry-cloudwatch.md"
@@ -64,7 +64,7 @@ def _rules() -> str:
 
 
 def _proven() -> str:
-    """docs/proven.md with, for each row, whether the lab has tried it and its unconfirmed facts."""
+    """docs/test-status.md with, for each row, whether the lab has tried it and its unconfirmed facts."""
     rows = [
         (each.name, "yes" if is_tried(each) else "no", str(len(unconfirmed_of_row(each))))
         for each in load.load_recipes(_MATRIX)

@@ -279,7 +279,7 @@ def _require_own_kernel(recipe: Recipe) -> None:
     if why := _no_own_kernel(recipe):
         raise KilnError(
             f"{recipe.name} cannot boot its own kernel: {why}",
-            hint="docs/own-kernel.md names the rows that can",
+            hint="docs/verify.md#an-ami-on-its-own-kernel names the rows that can",
         )
 
 

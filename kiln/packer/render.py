@@ -279,7 +279,7 @@ def shown_packer() -> str:
 def renewal() -> str:
     """Return the command that brings `packer/` up to date.
 
-    From the matrix of the checkout more is generated than packer/, such as docs/proven.md.
+    From the matrix of the checkout more is generated than packer/, such as docs/test-status.md.
     """
     own = matrix_file() == ROOT / "amis.yaml" and packer_dir() == ROOT / "packer"
     return "./invoke generate" if own and not overlay.overlays() else "./invoke render"

@@ -264,16 +264,16 @@ def test_verify_finds_a_broken_one_bad_and_says_what_is_broken(
 
 
 def test_it_prints_what_getting_started_shows(built: Finished) -> None:
-    page = shown.blocks((ROOT / "docs" / "getting-started.md").read_text())
+    page = shown.blocks((ROOT / "docs" / "first-image.md").read_text())
     wanted = page["./invoke build --distro al2 --driver 510.47.03"]
     assert shown.difference(wanted, built.done.stderr + built.done.stdout) == ""
 
 
 def test_getting_started_and_readme_count_todays_checks(built: Finished) -> None:
     counts = re.compile(r"\d+ passed, \d+ failed, \d+ skipped")
-    page = (ROOT / "docs" / "getting-started.md").read_text()
+    page = (ROOT / "docs" / "first-image.md").read_text()
     # README has its picture of it, with the number in words: tests/unit/test_getting_started.py.
     assert set(counts.findall(page)) == set(counts.findall(built.done.stdout)), (
-        "bring the block in docs/getting-started.md up to date, then: "
+        "bring the block in docs/first-image.md up to date, then: "
         "python docs/images/terminal.py '$ COMMAND' <BLOCK >docs/images/build.svg"
     )

@@ -475,5 +475,5 @@ def test_standard_output_is_the_document_alone(tmp_path: Path) -> None:
 def test_kinds_are_listed_and_documented() -> None:
     done = commands.invoke("consume", "--list", "--json")
     assert list(json.loads(done.stdout)) == list(KINDS)
-    page = (ROOT / "docs/consume.md").read_text()
+    page = (ROOT / "docs/launch.md").read_text()
     assert [name for name in KINDS if f"| `{name}` |" not in page] == []

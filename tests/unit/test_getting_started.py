@@ -1,4 +1,4 @@
-"""docs/getting-started.md shows what its commands print. The build is compared in tests/lab."""
+"""docs/first-image.md shows what its commands print. The build is compared in tests/lab."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kiln.compat.engine import unconfirmed_of_row
 from kiln.matrix import load
 from tests.unit import shown
 
-PAGE = ROOT / "docs" / "getting-started.md"
+PAGE = ROOT / "docs" / "first-image.md"
 SHOWN = shown.blocks(PAGE.read_text())
 BUILD = "./invoke build --distro al2 --driver 510.47.03"
 

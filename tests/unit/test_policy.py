@@ -97,4 +97,4 @@ def test_every_rule_is_broken_by_a_test_here() -> None:
 def test_the_page_about_aws_names_the_versions_of_the_plugin_that_the_facts_have() -> None:
     plugin = table("packer")["plugin"]
     text = f"({plugin['floor']} up to, not including, {plugin['ceiling']})"
-    assert text in (ROOT / "docs/aws.md").read_text()
+    assert text in (ROOT / "docs/first-aws-image.md").read_text()
