@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -222,6 +223,8 @@ def named_by(flag: str) -> Iterator[None]:
         raise KilnError(f"{flag}: {error.filename}: {error.strerror}") from None
 
 
+# A list of more is no help.
+_MANY = 12
 # Other tools' names of the same processors: difflib cannot match them, they share too few letters.
 _ALSO = {"amd64": "x86_64", "x64": "x86_64", "aarch64": "arm64"}
 
@@ -239,10 +242,20 @@ def nearest(wrong: str, candidates: Iterable[str], *, likeness: float = 0.5) -> 
     return options[close[0]] if close else None
 
 
-def did_you_mean(wrong: str, candidates: Iterable[str]) -> str:
-    """A hint: the nearest known value, if one is close, and the list of all."""
-    options = sorted({str(value) for value in candidates})
-    best = nearest(wrong, options)
-    if best:
-        return f"did you mean {best!r}? Known: {', '.join(options)}"
+def did_you_mean(wrong: str, candidates: Iterable[str], *, listed_by: str = "") -> str:
+    """A hint: the nearest known value, if one is close, otherwise all of them.
+
+    Where there are more than a dozen, the three nearest and the command that lists them.
+    """
+    options = sorted({str(value) for value in candidates}, key=_by_numbers)
+    if best := nearest(wrong, options):
+        return f"did you mean {best!r}?"
+    if listed_by and len(options) > _MANY:
+        close = difflib.get_close_matches(str(wrong), options, n=3, cutoff=0)
+        return f"nearest: {', '.join(close)}; {listed_by} shows all {len(options)}"
     return f"known: {', '.join(options)}"
+
+
+def _by_numbers(text: str) -> list[tuple[int, str]]:
+    """A key by which 595.91 comes before 595.112."""
+    return [(int(part or 0) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", text)]

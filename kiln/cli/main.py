@@ -10,7 +10,7 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from textwrap import TextWrapper
 from typing import Any
 
@@ -60,9 +60,13 @@ Words._class_transitions = Words.__base__._class_transitions
 invoke.parser.parser.ParseMachine = Words  # type: ignore[misc]
 
 
-def _unknown(word: str, known: Iterable[str], task: str | None = None) -> KilnError:
+def _unknown(word: str, known: Collection[str], task: str | None = None) -> KilnError:
     close = nearest(word, known, likeness=0.7)
-    text = f"unknown {'flag' if word.startswith('-') else 'word' if task else 'task'} {word}"
+    group = [name for name in known if name.startswith(f"{word}.")]
+    if group and not task:
+        return KilnError(f"{word} is a group of tasks", hint=", ".join(group))
+    kind = "unknown flag" if word.startswith("-") else "unexpected word" if task else "unknown task"
+    text = f"{kind} {word}"
     return KilnError(f"{text}; did you mean {close}?" if close else text, hint=_see(task))
 
 

@@ -87,7 +87,7 @@ class Combination(Flags):
 
 
 @task("Matrix")
-def check(combination: Combination, strict: bool = False) -> int:
+def check(combination: Combination, strict: bool = False, verbose: bool = False) -> int:
     """Check that the matrix, or one combination, can work.
 
     ./invoke check
@@ -95,9 +95,10 @@ def check(combination: Combination, strict: bool = False) -> int:
 
     strict: errors too: what is past its end of life, was never tried, or rests on a fact that is
       not confirmed
+    verbose: also print the warnings that rows accept, and every detail
     """
     answer = check_answer(asdict(combination), strict=strict)
-    output(answer, findings_text(answer))
+    output(answer, findings_text(answer, verbose=verbose))
     wrong = any(finding["level"] == "error" for finding in answer["findings"])
     return INVALID_INPUT if wrong else 0
 
@@ -118,7 +119,9 @@ def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, 
         _require_versions(chosen)
         kind = chosen.pop("instance_type", None)
         chosen |= {"instance_types": (kind,) if kind else ()}
-        return engine.check_combination(**chosen, strict=strict)
+        answer = engine.check_combination(**chosen, strict=strict)
+        types = [name for name in answer["instance_types"] if kind in (None, name)]
+        return {**answer, "instance_types": types}
     recipes, publishing = load.load_recipes(), load.load_publishing()
     homes = {recipe.row.account.region for recipe in recipes} - {None}
     require_regions(map(str, homes), "`aws.region`:")
@@ -160,27 +163,29 @@ def _require_versions(chosen: Mapping[str, str]) -> None:
             forms[name].required(value, f"--{name}")
 
 
-def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
-    """Return the findings for a person, those of a rule together, errors last.
+def findings_text(
+    answer: dict[str, Any], width: int | None = None, *, verbose: bool = False
+) -> str:
+    """Return the verdict and the findings for a person, those of a rule together, errors last.
 
-    `width` is the terminal's width in columns; a pipe gets unfolded lines.
+    `width` is the terminal's width in columns; a pipe gets unfolded lines. Without `verbose`,
+    accepted warnings are only counted.
     """
     from kiln.compat.engine import UNCONFIRMED
 
     if width is None and sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
     findings = errors.gravest_last(errors.Finding.from_json(entry) for entry in answer["findings"])
-    lines = errors.findings_lines(findings, width) if width else errors.findings_lines(findings)
-    lines += [""] if lines else []
     rules = {finding.rule for finding in findings}
     number = Counter(finding.level for finding in findings)
     of_matrix, wrong = "amis" in answer, number["error"]
     untried = not of_matrix and "UNTRIED" in rules
     verdict = "cannot work" if wrong else "untried" if untried else "valid"
     counts = f"{_counted(wrong, 'error')}, {_counted(number['warning'], 'warning')}"
-    counts += f", {number['accepted']} accepted" if number["accepted"] else ""
+    if number["accepted"]:
+        counts += f", {number['accepted']} accepted" + ("" if verbose else ": see --verbose")
     subject = f"{answer['amis']} AMIs" if of_matrix else "this combination"
-    lines.append(f"{subject}: {verdict} ({counts})")
+    lines = [f"{subject}: {verdict} ({counts})"]
     if not of_matrix and not wrong:
         lines.append("not judged: whether its packages are published (./invoke preflight)")
     if answer["unconfirmed_facts"] and UNCONFIRMED not in rules:
@@ -193,7 +198,9 @@ def findings_text(answer: dict[str, Any], width: int | None = None) -> str:
     if answer["instance_types"] and not of_matrix:
         serves = "by the facts it would serve" if untried else "serves"
         lines.append(f"{serves}: {', '.join(answer['instance_types'])}")
-    return "\n".join(lines)
+    shown = [each for each in findings if verbose or each.level != "accepted"]
+    details = errors.findings_lines(shown, *([width] if width else []))
+    return "\n".join([*lines, *([""] if details else []), *details])
 
 
 def _counted(number: int, word: str) -> str:

@@ -30,7 +30,7 @@ def distro(name: str) -> dict[str, Any]:
         raise KilnError(
             f"{name} is not a known distribution",
             hint=did_you_mean(name, distros)
-            + " A new one is an entry in kiln/facts/knowledge/distros.yaml",
+            + "\n  a new one is an entry in kiln/facts/knowledge/distros.yaml",
         )
     return distros[name]
 

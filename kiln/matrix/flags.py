@@ -47,17 +47,21 @@ def select(recipes: Sequence[Recipe], *, every: bool = False, **wanted: str | No
         if not any(_fits(recipe, flag, value) for recipe in recipes):
             values = {_READS[flag](recipe) for recipe in recipes}
             raise KilnError(
-                f"no row of the matrix has --{flag} {value}", hint=did_you_mean(value, values)
+                f"no row of the matrix has --{flag} {value}",
+                hint=did_you_mean(value, values, listed_by="./invoke list"),
             )
     matches = [recipe for recipe in recipes if not _misses(recipe, flags)]
     shown = " ".join(f"--{flag} {value}" for flag, value in flags.items())
     if not matches:
         raise KilnError(f"no row of the matrix has {shown}", hint=_nearest(recipes, flags))
+    everything = len(matches)
     if len(matches) > 1 and not every:
         matches = _usual(matches, flags)
     if len(matches) > 1 and not every:
         rows = "".join(f"\n  {recipe.name}" for recipe in matches)
         fitting = f"match {shown}" if flags else "are in the matrix"
+        if len(matches) < everything:
+            fitting += f" (of {everything}; flavor base and x86_64 come first)"
         choices = [
             f"--{flag} {'|'.join(each)}"
             for flag, read in _READS.items()
