@@ -242,6 +242,8 @@ def summary(record: Record, unconfirmed: int = 0) -> str:
     if record.left:
         lines.append(f"  left     {', '.join(record.left)}")
     lines += [f"  record   {folder}/record.json", f"  report   {folder}/report.html"]
+    if record.kind == "build" and record.status == "verified":
+        lines.append(f"  next     ./invoke publish --name {recipe.name}")
     return "\n".join(lines)
 
 
