@@ -64,7 +64,7 @@ def _rules() -> str:
 
 
 def _proven() -> str:
-    """docs/test-status.md with, for each row, whether the lab has tried it and its unconfirmed facts."""
+    """docs/test-status.md: for each row, whether the lab has tried it, its unconfirmed facts."""
     rows = [
         (each.name, "yes" if is_tried(each) else "no", str(len(unconfirmed_of_row(each))))
         for each in load.load_recipes(_MATRIX)

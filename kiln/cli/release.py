@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -274,3 +275,39 @@ def verify_provenance(ami: str, key: str | None = None, *, place: Place) -> int:
     match = f"{ami} in {statement.region} is what its signed statement says"
     output(data, "\n".join([*said, *(wrong or [match])]))
     return 1 if statement.wrong else 0
+
+
+@task("Release", "iam.policy")
+def iam_policy(
+    task: str = "build",
+    regions: str | None = None,
+    account: str | None = None,
+    list: bool = False,  # noqa: A002
+) -> None:
+    """Print the least-privilege IAM policy of a task.
+
+    ./invoke iam.policy --task build --regions eu-west-3,us-east-1 --account 111122223333
+    ./invoke iam.policy --list
+
+    task: build (default), settings, publish, promote, retire, …: --task publish
+    regions: where builds may launch, instead of AMI Kiln's own list: --regions eu-west-3
+    account: only resources of this account: --account 111122223333
+    list: show the policies, their tasks and who attaches them
+    """
+    from kiln.base.errors import did_you_mean
+    from kiln.cloud import iam
+    from kiln.publish.regions import require_regions
+
+    policies = iam.iam_facts()["policies"]
+    if list:
+        rows = [(name, each["tasks"], each["who"]) for name, each in policies.items()]
+        output(policies, table(("POLICY", "TASKS", "ATTACHED TO"), rows))
+        return
+    if task not in policies:
+        raise KilnError(f"there is no policy for {task}", hint=did_you_mean(task, policies))
+    if account is not None:
+        vocabulary.ACCOUNT.required(account, "--account")
+    chosen = require_regions(regions.split(","), "--regions") if regions else []
+    part = "statements" if task == "build" else task
+    document = iam.policy(part, regions=chosen, account=account or "")
+    output(document, json.dumps(document, indent=2))

@@ -7,7 +7,8 @@ and retire from `kiln/facts/knowledge/iam_publish.yaml`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ POLICY_FILE_SETTINGS = ROOT / "docs" / "iam-policy-settings.json"
 # retire and sweep; nightly.plan and the end of its night; stack.deploy, whose calls CloudFormation
 # makes; those of the fleet; catalogue.
 PUBLISHING = ("publish", "promote", "retire", "plan", "stack", "fleet", "catalogue")
+# The account of an ARN such as arn:aws:ec2:*:*:instance/*; an image's may be empty and stays.
+_ANY_ACCOUNT = re.compile(r"^(arn:aws:[^:]*:[^:]*:)\*:")
 
 
 @cache
@@ -39,11 +42,24 @@ def publishing_facts() -> dict[str, Any]:
     return data
 
 
-def policy(part: str = "statements") -> dict[str, Any]:
+def policy(
+    part: str = "statements", *, regions: Sequence[str] = (), account: str = ""
+) -> dict[str, Any]:
     """The policy document in IAM's format: of a build (`statements`), of what single settings need
-    besides (`settings`), or of one of PUBLISHING."""
+    besides (`settings`), or of one of PUBLISHING.
+
+    `regions` replace those of iam.yaml; with `account` the ARNs name that account.
+    """
     ours = publishing_facts()[part]["statements"] if part in PUBLISHING else iam_facts()[part]
-    return {"Version": "2012-10-17", "Statement": [_statement(entry) for entry in ours]}
+    statements = [_statement(entry) for entry in ours]
+    for statement in statements:
+        equal = statement.get("Condition", {}).get("StringEquals", {})
+        if regions and "aws:RequestedRegion" in equal:
+            equal["aws:RequestedRegion"] = list(regions)
+        if account and statement["Resource"] != "*":
+            arns = statement["Resource"]
+            statement["Resource"] = [_ANY_ACCOUNT.sub(rf"\g<1>{account}:", arn) for arn in arns]
+    return {"Version": "2012-10-17", "Statement": statements}
 
 
 def policy_text(part: str = "statements") -> str:

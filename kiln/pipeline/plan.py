@@ -99,7 +99,8 @@ class Plan:
             *(f"bake {name}: {components.get(name).what}" for name in self.recipe.components),
             "stop the instance and make the AMI",
             f"boot a fresh {self.verify_instance_type} from the AMI{own_kernel} and run tests/ami",
-            f"tag the AMI {tags.VERIFIED}, write the record and the report, delete temporary resources",
+            f"tag the AMI {tags.VERIFIED}, write the record and the report, "
+            "delete temporary resources",
         ]
 
     def as_json(self) -> dict[str, Any]:
