@@ -5,17 +5,18 @@ set -euo pipefail
 
 # make_venv CHECKOUT VENV STAMP
 make_venv() {
-    local here=$1 venv=$2 stamp=$3 python lock
+    local here=$1 venv=$2 stamp=$3 python
     python=$(find_python) || exit
     # Of two calls at the same time, the second waits and then finds the work done.
     if ! { : >>"$here/.venv.lock"; } 2>/dev/null; then
         stop "$here cannot be written, and .venv must be made in it" \
             "run it with sudo, or work in a checkout of your own"
     fi
-    exec {lock}>"$here/.venv.lock"
-    flock "$lock"
+    # macOS has bash 3.2, which chooses no descriptor itself, and no flock program.
+    exec 9>"$here/.venv.lock"
+    "$python" -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX)'
     if [[ -x $venv/bin/python ]] && cmp -s "$here/requirements.lock" "$stamp"; then
-        exec {lock}>&-
+        exec 9>&-
         return
     fi
     printf 'ami-kiln: making .venv from requirements.lock with %s (once)\n' "$("$python" -V 2>&1)" >&2
@@ -28,7 +29,7 @@ make_venv() {
     rm -rf -- "$SCRATCH" "$here/.venv.log"
     trap - EXIT
     cp "$here/requirements.lock" "$stamp"
-    exec {lock}>&-
+    exec 9>&-
 }
 
 # The distribution's Python comes before PATH's: it needs less CPU time than one that pyenv has built
