@@ -20,8 +20,10 @@ from kiln import facts
 from kiln.base import account
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
+from kiln.base.templates import render
 from kiln.catalogue import model as catalogue_model
 from kiln.cli.output import output
+from kiln.cli.task import GROUPS, flag
 from kiln.cloud import iam
 from kiln.compat import rules
 from kiln.compat.engine import unconfirmed_of_row
@@ -111,6 +113,32 @@ def _default(field: FieldInfo) -> str:
     return f"`{field.default if plain else json.dumps(field.default)}`"
 
 
+def _cli() -> str:
+    """docs/cli.md: every task with its flags; those of a shared class once, at the end."""
+    from tasks import ns
+
+    docs = [(each.group, each.name, each.doc) for each in ns.tasks.values()]
+    titles: dict[str, dict[str, str]] = {}
+    for _, _, doc in docs:
+        for name, (title, text) in doc.helps.items():
+            titles.setdefault(title, {})[flag(name)] = text.replace("|", "\\|")
+    groups = {
+        group: [
+            (
+                name,
+                doc,
+                [(flag(key), text) for key, (title, text) in doc.helps.items() if title == "Flags"],
+                sorted({title for title, _ in doc.helps.values()} - {"Flags", "Output"}),
+            )
+            for its_group, name, doc in docs
+            if its_group == group
+        ]
+        for group in GROUPS
+    }
+    shared = [(title, sorted(flags.items())) for title, flags in titles.items() if title != "Flags"]
+    return render("cli.md.j2", groups=groups.items(), shared=shared)
+
+
 def is_tried(recipe: Recipe) -> bool:
     """Return True if the lab has built the row's distribution, flavor and processor."""
     tried = facts.distro(recipe.distro.id).get("tried", {})
@@ -157,6 +185,7 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
             (_TELEMETRY_PAGE, "kiln/telemetry/settings.py", Telemetry),
         )
     },
+    ROOT / "docs/cli.md": (_cli, "the tasks' docstrings"),
     _PROVEN_PAGE: (_proven, "kiln/facts/knowledge"),
     catalogue.PAGE: (catalogue.page_text, "kiln/facts/knowledge/xid.yaml"),
     catalogue.CATALOGUE: (catalogue.catalogue_text, "kiln/facts/knowledge/xid.yaml"),

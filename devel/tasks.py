@@ -25,7 +25,7 @@ def test(
     k: only tests whose name contains this: -k matrix
     no_lab: leave out tests/lab
     quick: unit tests without a lab, Packer or long searches: within a minute
-    kills: instead, end builds at any moment by SIGKILL, SIGINT and SIGTERM: nothing may be left
+    kills: kill builds at random moments and look for leftovers, instead of the tests
     minutes: with --kills: how long: --minutes 60
     """
     from devel import testing

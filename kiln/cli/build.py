@@ -27,10 +27,10 @@ class Baking(Flags):
 
     instance_type: bake on another instance type: --instance-type g5.xlarge
     verify_instance_type: check on another type: --verify-instance-type p4d.24xlarge
-    no_install: install no system packages: if some are missing, say how to and stop
+    no_install: do not install system packages; fail if any is missing
 
     If it fails:
-    keep: keep an AMI that is not verified (interrupted run, checks that did not run)
+    keep: keep the AMI even if its checks did not finish
 
     Output:
     dry_run: show the plan (HCL, source AMI, instance types, steps) and start nothing
@@ -62,10 +62,10 @@ def build(
     ./invoke build --distro al2 --driver 510.47.03 --on-error keep
 
     If it fails:
-    on_error: of a bake that fails: clean-up (default), or --on-error keep its instance
+    on_error: after a failed bake, clean-up (default) or keep the instance: --on-error keep
 
     Lab only:
-    vendors: whose hosts the lab's guests ask: stand-ins (default) or --vendors real
+    vendors: package source in the lab: stand-ins (default) or real: --vendors real
     """
     from kiln.matrix import flags
     from kiln.pipeline.plan import Options

@@ -41,7 +41,7 @@ def up(no_install: bool = False) -> None:
 def down(force: bool = False) -> None:
     """Stop the lab; its AMIs stay.
 
-    force: first end the builds that use the lab, and say which
+    force: end the builds that use the lab first
     """
     from lab.daemon import control
 
@@ -125,11 +125,11 @@ def fault(
     ./invoke lab.fault --action RunInstances --code InsufficientInstanceCapacity --times 3
 
     action: the EC2 action that fails, or boot: --action RunInstances
-    code: how: --code InsufficientInstanceCapacity
+    code: error code: --code InsufficientInstanceCapacity
     times: how many requests fail (default 1): --times 3
     match: only requests with this parameter, can be repeated: --match InstanceType=p5.48xlarge
     message: instead of EC2's text: --message 'no capacity'
-    clear: forget all failures that have not happened yet
+    clear: drop all injected failures
     """
     from lab.base import settings
     from lab.daemon import control
@@ -168,7 +168,7 @@ def clean(bases: bool = False, all: bool = False, force: bool = False) -> None: 
 
     bases: also delete the root filesystems and packages that labs share
     all: all labs and all that they changed here; names what AMI Kiln installed: --all
-    force: first end the builds that use the lab, and say which
+    force: end the builds that use the lab first
     """
     from lab.daemon import control, uninstall
 

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Launch(Flags):
-    """Where the kind has a place for it
+    """Launch options
 
-    instance_profile: what instances have: --instance-profile gpu-telemetry
-    placement_group: where they start: --placement-group training
+    instance_profile: instance profile name: --instance-profile gpu-telemetry
+    placement_group: placement group name: --placement-group training
     capacity_reservation: --capacity-reservation cr-0123456789abcdef0
-    capacity_block: a reservation that is a block: --capacity-block cr-0123456789abcdef0
+    capacity_block: capacity block: --capacity-block cr-0123456789abcdef0
     jobs: with --for argo: --jobs 56 (default: one for each slice of a node)
     """
 
@@ -58,10 +58,10 @@ def consume(
     ./invoke consume --list
     ./invoke consume --line al2023/lts/eks/x86_64 --for karpenter --out nodes.yaml
 
-    line: what consumers follow: --line al2023/lts/eks/x86_64 (./invoke channels)
+    line: line: --line al2023/lts/eks/x86_64 (./invoke channels)
     for_: the kind of document: --for karpenter (--list names them)
     channel: a channel of the line's `publish`: --channel stable
-    instance_type: instead of the one that verifies the row: --instance-type p5.48xlarge; with --for
+    instance_type: instance type (default: the row's verify_instance_type); with --for
       parallelcluster several, a queue each: --instance-type p5.48xlarge,g5.xlarge
     label: a MIG layout: --label all-1g.5gb
     owner: with --for gpu-operator, who makes slices: ami or operator: --owner operator

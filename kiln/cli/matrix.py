@@ -93,8 +93,7 @@ def check(combination: Combination, strict: bool = False, verbose: bool = False)
     ./invoke check
     ./invoke check --distro al2023 --driver 580.178.04 --instance-type p5.48xlarge
 
-    strict: errors too: what is past its end of life, was never tried, or rests on a fact that is
-      not confirmed
+    strict: treat end-of-life, untested and unconfirmed entries as errors
     verbose: also print the warnings that rows accept, and every detail
     """
     answer = check_answer(asdict(combination), strict=strict)

@@ -34,7 +34,7 @@ class Report(Flags):
 
     out: folder of report.html, .md and .json: --out DIR (default: build/nightly/TIME)
     topic: SNS topic that gets the report's first lines: --topic arn:aws:sns:…
-    catalogue: S3 place of the catalogue, made anew at the end: --catalogue s3://bucket/catalogue
+    catalogue: S3 prefix of the catalogue to renew at the end: --catalogue s3://bucket/catalogue
     """
 
     out: str | None = None
@@ -242,15 +242,15 @@ def deploy_codebuild(
 ) -> None:
     """Create or update the stack that runs nights on CodeBuild.
 
-    repository: of amis.yaml, needed the first time: --repository https://git.example.com/amis
+    repository: repository repository of amis.yaml, needed the first time: --repository https://git.example.com/amis
     stack: the stack's name: --stack ami-kiln-nightly
     revision: branch or commit that is built: --revision main
-    schedule: when, as EventBridge Scheduler writes it: --schedule 'cron(0 2 * * ? *)'
-    timezone: of the schedule: --timezone Europe/Berlin
+    schedule: EventBridge Scheduler expression: --schedule 'cron(0 2 * * ? *)'
+    timezone: time zone of the schedule: --timezone Europe/Berlin
     rows: flags that select rows: --rows='--distro al2023'
-    image: what builds run in, otherwise CodeBuild's own: --image REGISTRY/kiln:1
-    email: who gets the report of a night: --email team@example.com
-    permissions_boundary: of the stack's roles, otherwise that of `aws` in amis.yaml:
+    image: build image (default: CodeBuild's own): --image REGISTRY/kiln:1
+    email: email address for nightly reports: --email team@example.com
+    permissions_boundary: permissions boundary of the stack's roles (default: `aws` in amis.yaml):
       --permissions-boundary arn:aws:iam::111122223333:policy/teams
     delete: remove the stack; its bucket stays
     """

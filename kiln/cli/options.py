@@ -57,7 +57,7 @@ class Rows(Flags):
 class Place(Flags):
     """Target
 
-    target: auto (AWS if boto3 finds credentials, otherwise the lab), aws or lab: --target lab
+    target: aws, lab, or auto (default: aws if credentials are found): --target lab
     region: AWS region: --region eu-central-1 (default: the profile's, otherwise us-east-1)
     """
 

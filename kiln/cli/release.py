@@ -37,7 +37,7 @@ def publish(
     ./invoke publish al2023-580.178.04-cuda13.0-base-x86_64 --smoke
 
     name: the AMI's name in the matrix, as ./invoke list shows it
-    ami: another AMI than the row's newest verified one: --ami ami-0123456789abcdef0
+    ami: the AMI to publish (default: the row's newest verified one): --ami ami-0123456789abcdef0
     regions: instead of the row's: --regions eu-west-1,us-west-2
     smoke: boot the image of each region and check it before its channel moves
     """
@@ -68,8 +68,8 @@ def promote(
 
     ./invoke promote al2023/lts/base/x86_64 stable --dry-run
 
-    to: the channel that gets what the one before it holds: --to stable
-    accept: open the gates that a person may open (grave differences)
+    to: the channel to promote to: --to stable
+    accept: accept grave differences to the present image
     dry_run: show the gates and move nothing
     """
     from kiln.publish.lines import load_line
@@ -103,8 +103,8 @@ def rollback(line: str, channel: str, to: str | None = None, why: str = "", *, p
 
     ./invoke rollback al2023/lts/base/x86_64 stable --why 'CVE-2026-1234'
 
-    channel: the channel that goes back: --channel stable
-    to: an AMI that it held, instead of the one before: --to ami-0123456789abcdef0
+    channel: the channel to roll back: --channel stable
+    to: an AMI that the channel held, instead of the previous one: --to ami-0123456789abcdef0
     """
     from kiln.publish.lines import load_line
     from kiln.publish.promote import roll_back
@@ -162,7 +162,7 @@ def history(line: str, channel: str | None = None, *, place: Place) -> None:
 def retire(apply: bool = False, regions: str | None = None, *, place: Place) -> int:
     """Retire AMIs that no channel holds and nothing uses.
 
-    apply: do the next step of each AMI that would go; otherwise nothing is changed
+    apply: take the next step of each AMI; without it, only show
     regions: instead of all that are published to: --regions eu-west-1,us-west-2
     """
     from kiln.publish import lines
@@ -210,8 +210,8 @@ def sweep(
 
     ./invoke sweep --run 20261121T031342Z-f94c --apply
 
-    apply: remove what was found; otherwise nothing is changed
-    run: only what this run has left, however young: --run 20261121T031342Z-f94c
+    apply: delete the resources; without it, only show
+    run: only this run's resources, whatever their age: --run 20261121T031342Z-f94c
     older_than: hours since the run began: --older-than 48 (default: 24)
     regions: instead of all regions of the account: --regions eu-west-1,us-west-2
     """

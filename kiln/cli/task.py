@@ -23,10 +23,10 @@ Body = Callable[..., "int | None"]
 # Flags that mean the same in several tasks: flag → the title that it stands below, its help.
 _COMMON = {
     "instance_type": ("Flags", "EC2 GPU instance type: --instance-type p4d.24xlarge"),
-    "line": ("Flags", "what consumers follow: --line al2023/lts/base/x86_64 (./invoke channels)"),
-    "no_install": ("Flags", "install no system packages: if some are missing, say how to and stop"),
-    "why": ("Flags", "a sentence for the history: --why 'CVE-2026-1234'"),
-    "json": ("Output", "print JSON for a program instead of text; errors too"),
+    "line": ("Flags", "line: --line al2023/lts/base/x86_64 (./invoke channels)"),
+    "no_install": ("Flags", "do not install system packages; fail if any is missing"),
+    "why": ("Flags", "reason, for the history: --why 'CVE-2026-1234'"),
+    "json": ("Output", "print JSON, errors included"),
 }
 
 

@@ -91,8 +91,8 @@ class Instances(Flags):
 class Sinks(Flags):
     """CloudWatch
 
-    namespace: of the GPU metrics: --namespace CWAgent
-    log_group: of the events: --log-group /ec2/accelerated/accel-event-log
+    namespace: CloudWatch namespace for GPU metrics: --namespace CWAgent
+    log_group: CloudWatch log group for events: --log-group /ec2/accelerated/accel-event-log
     """
 
     namespace: str | None = None
@@ -140,9 +140,9 @@ def install(
 
     profile: compute, graphics, full or none (events only): --profile compute
     waves: sizes of the waves, numbers or percent of all: --waves 1,10%,100%
-    max_errors: so many may fail, or percent of all, before it stops: --max-errors 2
-    replace: put the agent's own configuration aside; otherwise ours is appended to it
-    bucket: for the installer, otherwise ami-kiln-fleet-ACCOUNT-REGION: --bucket my-bucket
+    max_errors: instances that may fail, number or percent, before the rollout stops: --max-errors 2
+    replace: replace the agent's configuration instead of appending to it
+    bucket: S3 bucket for the installer (default: ami-kiln-fleet-ACCOUNT-REGION): --bucket my-bucket
     interval: seconds between two measurements: --interval 60
     flush_interval: seconds between two calls of the agent: --flush-interval 60
     patience: minutes that a wave waits for metrics and test events: --patience 15
@@ -171,7 +171,7 @@ def uninstall(
     """Remove telemetry from running instances.
 
     clean: delete the SSM document and the installers in S3 too, unless an instance failed
-    bucket: of the installers, otherwise ami-kiln-fleet-ACCOUNT-REGION: --bucket my-bucket
+    bucket: S3 bucket of the installers (default: ami-kiln-fleet-ACCOUNT-REGION): --bucket my-bucket
     """
     from kiln.fleet.document import fleet_bucket, remove_stored
     from kiln.fleet.install import uninstall_fleet
@@ -244,7 +244,7 @@ def deploy(
     ./invoke stack.deploy --name ml --parameter Email=team@example.com
 
     name: the stack's name, and that of its dashboard, GPU-NAME: --name ml
-    parameter: of the template; one that is not given keeps its value; repeat it: --parameter
+    parameter: template parameter; others keep their value; repeatable: --parameter
       Email=team@example.com
     plan: show what an update would change, and change nothing
     """
