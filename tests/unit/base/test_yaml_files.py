@@ -8,25 +8,23 @@ import pytest
 
 from kiln.base import yaml_files
 from kiln.base.errors import KilnError
+from kiln.base.paths import short_path
 
 MALFORMED = [
     ("a: [1, 2\nb: 3\n", "f.yaml:2:2: not valid YAML"),
     ("a:\n\tb: 1\n", "f.yaml:2:1: not valid YAML"),
     ("a: 1\nb: 2\na: 3\n", "f.yaml:3:1: not valid YAML: 'a' is a duplicate key (first at line 1"),
-    ("b: {a: 1, a: 2}\n", "f.yaml:1:11: not valid YAML: 'a' is a duplicate key"),
     ("a: &x {b: 1}\nc: {<<: *x}\n", "f.yaml:2:5: not valid YAML: a key must be one word"),
     ("? [a]\n: b\n", "f.yaml:1:3: not valid YAML: a key must be one word"),
     ("a: 1\n---\nb: 2\n", "f.yaml:2:1: not valid YAML"),
     ("a: &x [*x]\n", "f.yaml:1:4: not valid YAML: this value contains itself"),
-    ("a: &x\n  b: *x\n", "f.yaml:1:4: not valid YAML: this value contains itself"),
-    ("a: " + "[" * 5000 + "]" * 5000, "f.yaml"),
     ("a: !!python/object:os.system ls\n", "f.yaml:1:4: not valid YAML"),
     ("a: 1\nb: \x00\n", "f.yaml"),
-    ("a: " + "9" * 5000, "f.yaml"),
+    ("a: " + "[" * 5000 + "]" * 5000, "f.yaml"),
 ]
 
 
-@pytest.mark.parametrize(("text", "message"), MALFORMED)
+@pytest.mark.parametrize(("text", "message"), MALFORMED, ids=range(len(MALFORMED)))
 def test_malformed_yaml_names_its_place(text: str, message: str) -> None:
     with pytest.raises(KilnError) as caught:
         yaml_files.parse_yaml(text, "f.yaml")
@@ -55,14 +53,11 @@ def test_every_value_and_key_has_a_place() -> None:
     assert document.data["e"] == [1]
 
 
-@pytest.mark.parametrize("text", ["580.10", "12.10", "1.0", "2026-11-21", "1e3", "510e3", "0.5"])
-def test_number_or_date_stays_text(text: str) -> None:
-    assert yaml_files.parse_yaml(f"v: {text}\n", "f.yaml").data == {"v": text}
-
-
-def test_keys_are_text_and_other_values_themselves() -> None:
-    text = "1.30: 3\n5: true\ntrue:\n"
-    assert yaml_files.parse_yaml(text, "f.yaml").data == {"1.30": 3, "5": True, "true": None}
+def test_numbers_and_dates_stay_text() -> None:
+    for text in ("580.10", "12.10", "1.0", "2026-11-21", "1e3", "510e3", "0.5"):
+        assert yaml_files.parse_yaml(f"v: {text}\n", "f.yaml").data == {"v": text}
+    keys = yaml_files.parse_yaml("1.30: 3\n5: true\ntrue:\n", "f.yaml").data
+    assert keys == {"1.30": 3, "5": True, "true": None}
 
 
 def test_plain_data_keeps_versions_as_text_on_demand() -> None:
@@ -78,3 +73,14 @@ def test_template_is_read_in_its_long_form() -> None:
     assert found == {"a": {"Ref": "b"}, "c": {"Fn::GetAtt": ["d", {"Fn::Sub": "e"}]}}
     with pytest.raises(KilnError, match=r"x\.yaml:1:4: .*!Ref"):
         yaml_files.parse_plain(text, "x.yaml")
+
+
+def test_short_path_leads_to_a_folder_and_goes(tmp_path: Path) -> None:
+    folder = tmp_path / 'é "$HOME" {{x}} [1]'
+    folder.mkdir()
+    with short_path("test-short-path", folder) as short:
+        (short / "run" / "x").write_text("x")
+        assert (folder / "x").read_text() == "x"
+        assert str(short).startswith("/tmp/kiln-") and " " not in str(short)
+        assert short.stat().st_mode & 0o777 == 0o700
+    assert not short.exists()
