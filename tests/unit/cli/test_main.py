@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def run(line: str, capsys: pytest.CaptureFixture[str], body: Any = None) -> tupl
     return (status, *capsys.readouterr())
 
 
-@pytest.mark.parametrize(("error", "says", "data"), ERRORS)
+@pytest.mark.parametrize(("error", "says", "data"), ERRORS, ids=range(len(ERRORS)))
 def test_error_is_one_message_and_a_line_of_json(
     error: BaseException,
     says: str,
@@ -93,10 +94,7 @@ def test_flags_of_a_class_reach_the_task_as_one_object(capsys: pytest.CaptureFix
 # The command line; words of the message, and the task whose help it names.
 REFUSED = [
     ("nightly al2", "unknown word al2", "nightly"),
-    ("list bench runX", "unknown word runX", "bench"),
     ("telemetry.cost p5.48xlarge --instances=x", "--instances needs a whole number, not 'x'", ""),
-    ("xid.explain", "./invoke xid.explain CODE", "xid.explain"),
-    ("mig.plan p4d.24xlarge", "./invoke mig.plan INSTANCE_TYPE WANT", "mig.plan"),
     ("mig.plan p4d.24xlarge --json", "./invoke mig.plan INSTANCE_TYPE WANT", "mig.plan"),
     ("build --distro", "--distro needs a value", "build"),
     ("build --distro --driver 580", "--distro needs a value", "build"),
@@ -119,26 +117,25 @@ def test_wrong_words_are_bad_input(
     assert f"./invoke help {help_of}\n" in err or not help_of
 
 
-def test_no_task_takes_another_tasks_name_for_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_task_of_a_line_has_its_own_words_and_flags(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     _, out, _ = run("xid.explain 79 xid.explain 48", capsys)
     assert re.findall(r"XID (\d+)", out) == ["79", "48"]
+    _, out, _ = run("xid.explain 79 --json xid.explain 79", capsys)
+    data, end = json.JSONDecoder().raw_decode(out)
+    assert (data["code"], out[end:].lstrip()[:8]) == (79, "XID 79: ")
 
 
-def test_list_has_groups_of_short_imperatives(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_has_every_task_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:
     lines = run("--list", capsys)[1].splitlines()
     assert tuple(line for line in lines if line and not line.startswith(" ")) == task.GROUPS
     listed = dict(line.strip().split(maxsplit=1) for line in lines if line.startswith(" "))
     assert listed.keys() == tasks.ns.tasks.keys()
-    not_verbs = re.compile(r"(What|Which|Who|The|A|Tasks?|Does|Is)\b|\w+(s|ing|ed)\b(?<!Compress)")
-    for name, text in listed.items():
-        assert len(text) <= 60 and text[0].isupper() and text.endswith("."), (name, text)
-        assert not not_verbs.match(text), (name, text)
 
 
 @pytest.mark.parametrize("line", ["", "--help", "help"])
-def test_overview_has_ten_lines_with_tasks_that_exist(
-    line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_overview_fits_ten_lines(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     status, text, _ = run(line, capsys)
     assert (status, len(text.splitlines()) <= 10) == (0, True)
     shown = re.findall(r"^  ./invoke ([\w.]+)", text, re.MULTILINE)
@@ -148,7 +145,7 @@ def test_overview_has_ten_lines_with_tasks_that_exist(
 
 
 @pytest.mark.parametrize("line", ["--help build", "build --distro al2 --help", "help build"])
-def test_help_has_flags_by_subject_examples_and_exit_statuses(
+def test_help_has_flags_by_subject_and_examples(
     line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, text, _ = run(line, capsys)
@@ -160,9 +157,11 @@ def test_help_has_flags_by_subject_examples_and_exit_statuses(
     known = {*re.findall(r"^  (--[\w-]+)", text, re.MULTILINE)}
     for example in re.findall(r"^  \./invoke (.*)", text, re.MULTILINE):
         assert {word for word in example.split() if word.startswith("--")} <= known, example
+    # A value can be copied from a narrow terminal.
+    assert not re.search(r"-$", text, re.MULTILINE)
 
 
-def test_every_flag_has_help_and_help_shows_the_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_flag_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("diff --help", capsys)[1].startswith("Usage: ./invoke diff A B [flags]\n")
     for name, each in tasks.ns.tasks.items():
         flags = {argument.name for argument in each.get_arguments(ignore_unknown_help=True)}
@@ -183,21 +182,14 @@ def test_sigterm_ends_a_task_as_ctrl_c_does(
     assert (ended.value.code, capsys.readouterr().err) == (1, "error: interrupted\n")
 
 
-def test_json_of_one_task_is_not_the_next_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run("xid.explain 79 --json xid.explain 79", capsys)
-    data, end = json.JSONDecoder().raw_decode(out)
-    assert (data["code"], out[end:].lstrip()[:8]) == (79, "XID 79: ")
-
-
 @pytest.mark.parametrize(
     ("log", "says"),
     [
         ("[ 1.0] usb 1-1: new device", "no Xid, no SXid and no lost GPU in "),
         ('{"event":"xid","count":3,"raw":"NVRM: Xid (PCI:0000:00:1e): 45, pid=0"}', "(x3): "),
         ("o\n" + "h watcher: NVRM: Xid (PCI:00\n" * 2, "left out 2 of the lines"),
-        # A process name cannot steer the terminal.
-        ("NVRM: Xid (PCI:0000:00:1e): 79, pid=1, name=\x1b]0;x\x07, GPU", "\\u001b]0;x\\u0007"),
     ],
+    ids=["none", "folded", "cut off"],
 )
 def test_kernel_log_is_read(
     log: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -233,22 +225,15 @@ def test_version_is_that_of_the_project(tmp_path: Path) -> None:
     assert invoke(tmp_path, "--version") == (0, f"AMI Kiln {line}\n", "")
 
 
-def test_bad_matrix_is_json_with_its_place(tmp_path: Path) -> None:
-    matrix = tmp_path / "mine.yaml"
-    matrix.write_text("defaults: {}\ndefaults: {}\n")
-    status, out, _ = invoke(tmp_path, "check --json", KILN_MATRIX=str(matrix))
-    error = json.loads(out)["error"]
-    assert (error["file"], error["line"], error["column"], status) == (str(matrix), 2, 1, 2)
-
-
-def test_path_means_where_the_caller_is(tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_caller(tmp_path: Path) -> None:
     (tmp_path / "kernel.log").write_text("NVRM: Xid (PCI:0000:00:1e): 79, pid=1\n")
-    assert "Xid 79" in invoke(tmp_path, "xid.parse kernel.log")[1]
     folder = tmp_path / "mine" / "al2-510.47.03-cuda11.6-base-x86_64" / "20261121T000000Z-aaaa"
     folder.mkdir(parents=True)
     record = a_record(status="verified", ami_id="ami-0abc0abc")
     (folder / "record.json").write_text(json.dumps(record.as_json()))
-    assert "verified ami-0abc0abc" in invoke(tmp_path, "list", KILN_BUILD_DIR="mine")[1]
+    _, text, _ = invoke(tmp_path, "xid.parse kernel.log list", KILN_BUILD_DIR="mine")
+    assert "Xid 79" in text
+    assert "verified ami-0abc0abc" in text
 
 
 @pytest.mark.parametrize(
@@ -257,11 +242,11 @@ def test_path_means_where_the_caller_is(tmp_path: Path) -> None:
         {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
         {"PYTHONIOENCODING": "ascii", "HOME": "/nonexistent"},
     ],
+    ids=["C locale", "no home"],
 )
 def test_locale_and_home_end_no_task(tmp_path: Path, environment: dict[str, str]) -> None:
-    for line in ("which --instance-type p5.48xlarge", "--help build", "list"):
-        status, _, err = invoke(tmp_path, line, **environment)
-        assert (status, err) == (0, "")
+    line = "which --instance-type p5.48xlarge list"
+    assert invoke(tmp_path, line, **environment)[::2] == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -271,8 +256,37 @@ def test_reader_that_ends_early_sees_no_traceback(tmp_path: Path, pipe: str, out
     assert invoke(tmp_path, pipe)[1:] == (output, "")
 
 
-@pytest.mark.parametrize("line", ["list", "--list", "xid.explain 79 --json"])
+@pytest.mark.parametrize("line", ["--list", "xid.explain 79 --json"])
 def test_output_that_cannot_be_written_is_one_message(tmp_path: Path, line: str) -> None:
     with Path("/dev/full").open("w") as full:
         status, _, err = invoke(tmp_path, line, stdout=full)
     assert (status, err) == (1, "error: output: No space left on device\n")
+
+
+@pytest.mark.parametrize("moment", [0, 40, 80, 120, 200])
+def test_early_ctrl_c_ends_without_a_traceback(moment: int) -> None:
+    """So many milliseconds after the start; it takes about 150 until a task runs."""
+    process = subprocess.Popen(
+        [str(ROOT / "invoke"), "list", "--json"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    time.sleep(moment / 1000)
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    # A fast machine has ended the task by then.
+    assert process.returncode in (-signal.SIGINT, 128 + signal.SIGINT, 1, 0), error
+    assert "Traceback" not in error and "Fatal Python error" not in error
+
+
+def test_start_loads_no_large_library() -> None:
+    heavy = {"boto3", "botocore", "moto", "jinja2", "rich", "hcl2", "pytest"}
+    program = "import sys, kiln.cli.main, tasks; print(*sys.modules)"
+    done = subprocess.run(
+        [ROOT / ".venv/bin/python", "-c", program],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert heavy & set(done.stdout.split()) == set()
