@@ -212,7 +212,6 @@ CASES: list[tuple[str, str, Subject, Subject | None]] = [
     ("BUILD-INSTANCE", W, a_row(verify_instance_type="p3dn.24xlarge"), None),
     ("INST-GONE", W, on("al2", MID, "p3.2xlarge"), on("al2", MID, "p3dn.24xlarge")),
 ]  # fmt: skip
-IDS = [f"{rule}-{number}" for number, (rule, *_) in enumerate(CASES)]
 
 
 def findings(subject: Subject, rule: str = "") -> list[Finding]:
@@ -225,17 +224,6 @@ def findings(subject: Subject, rule: str = "") -> list[Finding]:
     return [finding for finding in found if rule in ("", finding.rule)]
 
 
-@pytest.mark.parametrize(("rule", "level", "broken", "sound"), CASES, ids=IDS)
-def test_rule_objects_at_its_level_and_says_what_to_do(
-    rule: str, level: str, broken: Subject, sound: Subject | None
-) -> None:
-    found = findings(broken, rule)
-    assert {finding.level for finding in found} == {level}
-    assert all(finding.source for finding in found)
-    assert all(finding.hint for finding in found)
-    assert sound is None or not findings(sound, rule)
-
-
 def ways_out(hint: str) -> list[dict[str, str]]:
     """The changes a hint names as working: `driver 580.178.04, or CUDA 12.9.1`."""
     _, _, text = hint.partition("nearest that works: ")
@@ -243,24 +231,25 @@ def ways_out(hint: str) -> list[dict[str, str]]:
     return [{name.lower(): value} for name, value in ways]
 
 
-@pytest.mark.parametrize("subject", [broken for _, _, broken, _ in CASES], ids=IDS)
-def test_change_that_a_hint_calls_working_works(subject: Subject) -> None:
-    for finding in findings(subject):
-        for change in ways_out(finding.hint):
-            if isinstance(subject, Recipe):
-                changed: Subject = subject.changed(**change)
-            else:
-                changed = {**subject, **change}
-            assert not [each for each in findings(changed) if each.level == "error"], change
+@pytest.mark.parametrize(
+    ("rule", "level", "broken", "sound"), CASES, ids=[f"{r}-{n}" for n, (r, *_) in enumerate(CASES)]
+)
+def test_rule_objects_at_its_level_with_a_hint_that_works(
+    rule: str, level: str, broken: Subject, sound: Subject | None
+) -> None:
+    every = findings(broken)
+    found = [finding for finding in every if finding.rule == rule]
+    assert {finding.level for finding in found} == {level}
+    assert all(finding.source and finding.hint for finding in found)
+    assert sound is None or not findings(sound, rule)
+    for change in [change for finding in every for change in ways_out(finding.hint)]:
+        changed = broken.changed(**change) if isinstance(broken, Recipe) else {**broken, **change}
+        assert not [each for each in findings(changed) if each.level == "error"], change
 
 
-def test_most_errors_that_a_driver_or_cuda_fixes_name_one() -> None:
-    hints = [
-        finding.hint
-        for rule, level, broken, _ in CASES
-        if rules()[rule].moves and level == "error"
-        for finding in findings(broken, rule)
-    ]
+def test_errors_that_a_driver_or_cuda_fixes_name_one() -> None:
+    cases = [(rule, case) for rule, level, case, _ in CASES if rules()[rule].moves and level == E]
+    hints = [finding.hint for rule, case in cases for finding in findings(case, rule)]
     assert len([hint for hint in hints if ways_out(hint)]) >= 0.9 * len(hints) > 15
 
 
@@ -271,7 +260,7 @@ class Untouchable:
     __bool__ = __len__ = __iter__
 
 
-def test_rule_that_looks_at_instance_types_is_asked_per_type() -> None:
+def test_rule_that_reads_instance_types_is_asked_per_type() -> None:
     # The others decide once for all types: they must not look.
     seen = set()
     for _, _, broken, _ in CASES:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import yaml
-from commands import invoke
-from records import a_record
 
+import tasks
 from kiln import components, facts
 from kiln.base.errors import Finding, Place
 from kiln.base.recipe import Accepted, Recipe
+from kiln.cli import main
 from kiln.cli.build import summary
 from kiln.compat import engine
 from kiln.compat.engine import (
@@ -25,6 +25,7 @@ from kiln.compat.engine import (
     unconfirmed_of_row,
 )
 from kiln.matrix.load import load_recipes
+from tests.unit.records import a_record
 
 RECIPES = load_recipes()
 
@@ -104,39 +105,32 @@ def test_key_of_another_package_format_does_not_count(marked: Callable[..., None
     assert any("nvidia-cuda-deb" in message for message in messages(ubuntu))
 
 
-@pytest.mark.parametrize("confirmed", [True, False])
 def test_unconfirmed_hash_of_the_lock_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, confirmed: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = components.get("efa").for_recipe(PLAIN).downloads[0].url
-    hashed = {"sha256": "a" * 64, "source": "https://example.com", "confirmed": confirmed}
-    entry = {"url": url, "version": "1", **hashed}
-    (tmp_path / "lock.yaml").write_text(yaml.safe_dump({"artifacts": [entry]}))
     monkeypatch.setenv("KILN_LOCK", str(tmp_path / "lock.yaml"))
-    assert any(f"the hash of {url}" in message for message in messages(PLAIN)) is not confirmed
+    for confirmed in (True, False):
+        hashed = {"sha256": "a" * 64, "source": "https://example.com", "confirmed": confirmed}
+        entry = {"url": url, "version": "1", **hashed}
+        (tmp_path / "lock.yaml").write_text(yaml.safe_dump({"artifacts": [entry]}))
+        told = any(f"the hash of {url}" in message for message in messages(PLAIN))
+        assert told is not confirmed
 
 
 def found(row: Recipe, *, strict: bool = True) -> list[Finding]:
     return [item for item in check_recipe(row, strict=strict) if "os.al2023" in item.message]
 
 
-def test_check_lists_unconfirmed_facts_only_with_strict(marked: Callable[..., None]) -> None:
+def test_strict_lists_unconfirmed_facts_that_no_row_accepts(marked: Callable[..., None]) -> None:
     marked("efa", "os", "al2023", confirmed=False)
     assert found(PLAIN, strict=False) == []
     (finding,) = found(PLAIN)
     assert (finding.rule, finding.level) == (UNCONFIRMED, "error")
     assert finding.place == PLAIN.row.origins["efa"]
     assert finding.source == facts.table("efa")["sources"]["notes"]
-
-
-def test_row_cannot_accept_an_unconfirmed_fact(marked: Callable[..., None]) -> None:
-    marked("efa", "os", "al2023", confirmed=False)
-    accepted = Accepted(
-        rule=UNCONFIRMED,
-        reason="tried by hand",
-        until=date(2099, 1, 1),
-        place=Place("amis.yaml", 1),
-    )
+    more = {"reason": "tried by hand", "until": date(2099, 1, 1), "place": Place("amis.yaml", 1)}
+    accepted = Accepted(rule=UNCONFIRMED, **more)
     row = PLAIN.changed(row=PLAIN.row.changed(accepted=(accepted,)))
     assert [item.level for item in found(row)] == ["error"]
 
@@ -151,18 +145,22 @@ def test_first_branch_counts_only_before_a_branch_lists_the_gpu(
     assert len(listed) == answer["unconfirmed_facts"]
 
 
-def test_check_says_the_count_once_and_by_row_in_json() -> None:
-    done = invoke("check")
-    assert done.returncode == 0
-    assert done.stdout.count("unconfirmed") == 1
-    assert "CONFIRMED" not in done.stdout
-    answer = json.loads(invoke("check", "--json").stdout)
+def test_check_counts_and_strict_lists_unconfirmed_facts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def check(*flags: str) -> tuple[int, str]:
+        return main.run(["./invoke", "check", *flags], tasks.ns), capsys.readouterr().out
+
+    status, text = check()
+    assert (status, text.count("unconfirmed"), "CONFIRMED" in text) == (0, 1, False)
+    status, text = check("--strict", "--json")
+    answer = json.loads(text)
+    listed = [entry for entry in answer["findings"] if entry["rule"] == UNCONFIRMED]
+    assert {entry["level"] for entry in listed} == {"error"}
+    assert (status, len(listed)) == (2, answer["unconfirmed_facts"])
     assert answer["unconfirmed_by_row"] == {
         recipe.name: len(unconfirmed_of_row(recipe)) for recipe in RECIPES
     }
-    strict = invoke("check", "--strict")
-    assert strict.returncode == 2
-    assert strict.stdout.count(f"error: {UNCONFIRMED}: ") == answer["unconfirmed_facts"]
 
 
 def test_summary_counts_unconfirmed_facts_unless_zero() -> None:
