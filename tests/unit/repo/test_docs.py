@@ -126,8 +126,8 @@ def test_troubleshooting_quotes_messages_of_the_program() -> None:
     assert headings
     for heading in headings:
         text = "…".join(re.findall(r"`([^`]+)`", heading))
-        # Places, quoted values and the names of rules are examples.
-        text = re.sub(r"^[\w.]+:\d+:\d+: |'[^']*'|\bDRV-\w+", "…", text)
+        # Places, quoted values, names of rules and tags are examples.
+        text = re.sub(r"^[\w.]+:\d+:\d+: |'[^']*'|\bDRV-\w+|\.zip|error: |kiln:\w+", "…", text)
         parts = [part.strip(" :(),[]") for part in text.split("…")]
         assert [part for part in parts if len(part) > 8 and part not in CODE] == [], heading
 
