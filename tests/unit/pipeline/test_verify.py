@@ -417,14 +417,14 @@ def test_host_is_a_user_and_an_address(host: str) -> None:
         at_host(host)
 
 
-# It leaves as the real one does, which answers `-O exit` before it removes its socket: here a
-# thousand of them, so that whoever tidies up meets one that is just gone.
+# It leaves as the real one does, which answers `-O exit` before it removes its socket: here
+# 200 of them, so that whoever tidies up meets one that is just gone.
 SSH = """#!/bin/bash
 folder=$(dirname "$2")
 cp "$2" "{log}"
 case "$*" in
 *"-O exit"*) (rm -f "$folder"/socket.*) > /dev/null 2>&1 & ;;
-*) cd "$folder" && seq -f socket.%g 1000 | xargs touch ;;
+*) cd "$folder" && seq -f socket.%g 200 | xargs touch ;;
 esac
 """
 
@@ -442,9 +442,8 @@ def test_users_own_ssh_settings_count_below_ours(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     run_id = f"20261124T000000Z-{os.getpid() % 65536:04x}"
-    for _ in range(2):
-        with reached(Running("a machine", "ec2-user", "192.0.2.1"), run_id, tmp_path, None) as made:
-            assert made.ssh("true")[0] == 0
+    with reached(Running("a machine", "ec2-user", "192.0.2.1"), run_id, tmp_path, None) as made:
+        assert made.ssh("true")[0] == 0
     assert "~/.ssh/known_hosts\n" in log.read_text()
     (tmp_path / "theirs").write_text(theirs)
     (tmp_path / "ours").write_text(log.read_text().replace("~/.ssh/config", f"{tmp_path}/theirs"))

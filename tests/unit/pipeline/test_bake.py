@@ -1,5 +1,8 @@
-"""A provisioner that fails: what the user reads. Each script is run by bash with the real library,
-its output is told as Packer tells it, and the message is the one that ends the build."""
+"""A bake: what Packer waits for, and what the user reads of a provisioner that fails.
+
+Each script is run by bash with the real library, its output is told as Packer tells it, and the
+message is the one that ends the build.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,26 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from records import a_record
 from test_provisioners import Machine
 
 from kiln.base import overlay
 from kiln.base.account import Account
 from kiln.base.errors import KilnError
 from kiln.cloud.network import Network
+from kiln.cloud.runs import Run
+from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
-from kiln.packer.process import Event
+from kiln.packer.process import Event, waits_for
 from kiln.pipeline import bake
 from kiln.pipeline.bake import FailureReader
 from kiln.pipeline.draft import ProvisionerError
-from kiln.pipeline.plan import require_scripts
 from kiln.pipeline.record import Failure
-from kiln.pipeline.report import report_html
 from lab.packages import system
 
 HEAD = '#!/usr/bin/env bash\n\nsource "${KILN_DIR:?}/lib/kiln.sh"\n'
+
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -150,9 +155,7 @@ def test_failure_in_the_library_names_both_lines(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("family", ["debian", "al"])
-def test_a_package_that_no_repository_has_is_named_without_its_neighbours(
-    machine: Machine, family: str
-) -> None:
+def test_package_that_no_repository_has_is_named_alone(machine: Machine, family: str) -> None:
     al = Machine.__new__(Machine)
     al.__dict__.update(machine.__dict__)
     if family == "al":
@@ -173,19 +176,18 @@ def test_a_package_that_no_repository_has_is_named_without_its_neighbours(
 @pytest.mark.parametrize(
     ("body", "line"),
     [
-        ("echo begin\nhang\necho never\n", 5),
         ("build() {\n    hang || true\n}\nbuild || true\n", 7),
         ("x=$(hang) || exit 1\n", 4),
         ("echo a \\\n    | hang \\\n    | cat\n", 6),
-        ("hang &\nwait\n", 5),
         ("while :; do :; done\n", 4),
     ],
+    ids=["function", "substitution", "pipe", "loop"],
 )
 def test_time_limit_ends_script_with_its_children(machine: Machine, body: str, line: int) -> None:
-    machine.environment["KILN_TIME_LIMIT"] = "2s"
+    machine.environment["KILN_TIME_LIMIT"] = "1s"
     machine.command("hang", f"{shutil.which('sleep')} 300 # {machine.root}")
     lines = message(machine, body)
-    failed = "row: packer build failed in sample: it did not end within its time limit, 2s"
+    failed = "row: packer build failed in sample: it did not end within its time limit, 1s"
     assert lines[0] == failed
     assert lines[1] == f"  provisioners/sample.sh line {line}"
     assert "--time-limits sample=" in lines[2]
@@ -220,16 +222,23 @@ def text_of(path: Path) -> str:
         return ""
 
 
+def told(*lines: tuple[str, str]) -> FailureReader:
+    """A reader of these lines of Packer's."""
+    reader = FailureReader()
+    for kind, text in lines:
+        reader.read(Event(0, kind, text))
+    return reader
+
+
 CUT_OFF = (
-    ("kernel", "Error uploading script: dial tcp 10.249.1.2:22: no route to host"),
-    ("cuda", "Script exited with non-zero exit status: 137. Allowed exit codes are: [0]"),
-    ("tuning", "Script disconnected unexpectedly."),
-    ("efa", "Cancelling provisioner after a timeout..."),
+    ("kernel", "Error uploading script: dial tcp 10.249.1.2:22: no route to host", "cleanup"),
+    ("cuda", "Script exited with non-zero exit status: 137. Allowed exit codes are: [0]", "abort"),
+    ("tuning", "Script disconnected unexpectedly.", "cleanup"),
+    ("efa", "Cancelling provisioner after a timeout...", "abort"),
 )
 
 
-@pytest.mark.parametrize("on_error", ["cleanup", "abort"])
-@pytest.mark.parametrize(("component", "words"), CUT_OFF)
+@pytest.mark.parametrize(("component", "words", "on_error"), CUT_OFF)
 def test_script_cut_off_is_named_with_packers_words(
     component: str, words: str, on_error: str
 ) -> None:
@@ -241,17 +250,18 @@ def test_script_cut_off_is_named_with_packers_words(
             ("error", 'aborted: skipping cleanup of step "StepConnect"'),
         ],
     }
-    reader = FailureReader()
-    for kind, text in (
+    pause = [
+        ("say", "Pausing 2s before the next provisioner..."),
+        ("say", "Provisioning with shell script: /tmp/sh1"),
+    ]
+    reader = told(
         ("say", f"Provisioning with shell script: x/provisioners/{component}.sh"),
         ("message", "Unpacking …"),
-        *([("say", "Pausing 2s before the next provisioner...")] if component == "kernel" else []),
-        *([("say", "Provisioning with shell script: /tmp/sh1")] if component == "kernel" else []),
+        *(pause if component == "kernel" else []),
         ("error", words),
         *steps[on_error],
         ("error", f"Build 'kiln' errored: {words}"),
-    ):
-        reader.read(Event(0, kind, text))
+    )
     found = reader.failure(f"Build 'kiln' errored: {words}")
     assert found is not None
     assert (found.component, found.message) == (component, f"Build 'kiln' errored: {words}")
@@ -259,78 +269,26 @@ def test_script_cut_off_is_named_with_packers_words(
     assert not any("aborted" in line for line in found.said)
 
 
-def test_a_component_that_worked_is_not_blamed_for_what_follows() -> None:
-    reader = FailureReader()
-    for kind, text in (
+def test_component_that_worked_is_not_blamed() -> None:
+    reader = told(
         ("say", "Provisioning with shell script: x/provisioners/hygiene.sh"),
         ("message", "kiln: hygiene: 20 checks passed"),
         ("say", "Stopping the source instance..."),
         ("say", "Creating AMI row from instance i-1"),
-    ):
-        reader.read(Event(0, kind, text))
+    )
     assert reader.failure("Error creating AMI: RequestLimitExceeded") is None
     assert FailureReader().failure("Timeout waiting for SSH.") is None
 
 
-def test_what_fails_in_packers_own_clean_up_is_not_the_cause() -> None:
+def test_failure_of_packers_own_clean_up_is_not_the_cause() -> None:
     """As Packer 1.6.6 ends when tags are refused, and then the AMI's removal too."""
     cause, last = "Error adding tags: UnauthorizedOperation", "Build 'kiln' errored: Error removing"
-    reader = FailureReader()
-    for text in (cause, "Error deregistering existing AMI", last):
-        reader.read(Event(0, "error", text))
+    reader = told(("error", cause), ("error", "Error deregistering existing AMI"), ("error", last))
     assert reader.first_error == cause
     assert f"packer build failed: {cause}; {last}" in str(error_with(reader, last))
 
 
-# ------------------------------------------------------------------- bash -n
-
-
-@pytest.fixture
-def broken_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    copies = tmp_path / "provisioners"
-    shutil.copytree(overlay.PROVISIONERS, copies, ignore=shutil.ignore_patterns("__pycache__"))
-    script = copies / "cuda.sh"
-    declared = [line for line in script.read_text().splitlines() if line.startswith("#@")]
-    assert len(declared) == 3
-    script.write_text("\n".join([*declared, HEAD]) + "if true; then\n    echo a\nfi fi\n")
-    monkeypatch.setattr(overlay, "ROOT", tmp_path)
-    monkeypatch.setattr(overlay, "PROVISIONERS", copies)
-    return script
-
-
-def test_a_build_is_refused_over_a_syntax_error_before_anything_is_launched(
-    broken_cuda: Path,
-) -> None:
-    recipe = next(recipe for recipe in load_recipes() if "cuda" in recipe.components)
-    with pytest.raises(KilnError, match=r"provisioners/cuda\.sh:9: error: shell-syntax"):
-        require_scripts([recipe])
-
-
-# ------------------------------------------------------------------- where it is kept
-
-
-FOUND = Failure("cuda", "provisioners/cuda.sh", "no nvcc", 14, ("make it",), ("a < b",))
-
-
-def test_the_report_shows_place_status_and_words() -> None:
-    page = report_html(a_record(status="failed", error="no nvcc", failure=FOUND))
-    assert "provisioners/cuda.sh line 14" in page
-    assert "make it" in page
-    assert "a &lt; b" in page
-
-
-# ------------------------------------------------------------------- the lab's packages
-
-
-def test_the_lab_says_that_it_is_the_lab_that_lacks_a_package_of_amazon_linux() -> None:
-    distros = {recipe.distro.id: recipe.distro for recipe in load_recipes()}
-    words = system.about_missing(("chrony",), distros["al2023"], "x86_64")
-    assert words.startswith("the lab has no stand-in for chrony: it has ")
-    words = system.about_missing(("chrony",), distros["debian12"], "x86_64")
-    assert words.startswith("the lab passes on Debian 12's own repositories, so they do not have")
-
-
-def test_a_components_seconds_last_to_the_next_one_with_its_reboot() -> None:
+def test_seconds_of_a_component_include_its_reboot() -> None:
     reader = FailureReader()
     for seconds, kind, text in (
         (100, "say", "Waiting for SSH to become available..."),
@@ -354,10 +312,48 @@ def test_a_components_seconds_last_to_the_next_one_with_its_reboot() -> None:
         ("session_manager", "has the parent AMI an SSM agent (Debian's have none)"),
     ],
 )
-def test_a_build_instance_that_does_not_answer_is_told_with_what_its_way_needs(
-    way: str, words: str
-) -> None:
+def test_silent_build_instance_is_told_with_what_its_way_needs(way: str, words: str) -> None:
     hint = Network((None,), "vpc-1", way, ()).hint
     assert words in str(error_with(FailureReader(), "Timeout waiting for SSH.", hint=hint))
     other = error_with(FailureReader(), "Error creating AMI: RequestLimitExceeded", hint=hint)
     assert words not in str(other)
+
+
+def test_lab_says_whose_repository_lacks_a_package() -> None:
+    distros = {recipe.distro.id: recipe.distro for recipe in load_recipes()}
+    words = system.about_missing(("chrony",), distros["al2023"], "x86_64")
+    assert words.startswith("the lab has no stand-in for chrony: it has ")
+    words = system.about_missing(("chrony",), distros["debian12"], "x86_64")
+    assert words.startswith("the lab passes on Debian 12's own repositories")
+
+
+@pytest.mark.parametrize(
+    ("line", "wait"),
+    [
+        ("Waiting for instance (i-1) to become ready...", "i-1 to start"),
+        ("Waiting for SSH to become available...", "SSH on i-1"),
+        (
+            "Provisioning with shell script: packer-1.6/../../../provisioners/kernel.sh",
+            "provisioner kernel on i-1",
+        ),
+        ("Provisioning with shell script: /tmp/packer-shell1175941336", "a command on i-1"),
+        ("Stopping the source instance...", "i-1 to stop"),
+        ("Waiting for AMI to become ready...", "the AMI to become available"),
+        ("Complete!", ""),
+    ],
+)
+def test_line_of_packer_says_what_it_waits_for(line: str, wait: str) -> None:
+    assert waits_for(Event(0, "say", line), "i-1") == wait
+    assert waits_for(Event(0, "error", line), "i-1") == ""
+
+
+def test_packer_waits_for_ssh_as_long_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KILN_SSH_TIMEOUT", "1200")
+    plan: Any = SimpleNamespace(
+        account=Account(),
+        target=Target("a test", "us-east-1"),
+        recipe_digest="0" * 64,
+        input_digest="1" * 64,
+    )
+    given = bake.run_variables(plan, Run("20260101T000000Z-abcd", "row", Path()), "abc")
+    assert given["ssh_timeout"] == "1200.0s"
