@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from datetime import datetime, timedelta, timezone
 
 import pytest
 from hypothesis import example, given
@@ -84,13 +83,3 @@ def test_arn_of_an_organizational_unit_fits(length: int) -> None:
     organization, root, unit = "o" * max(length, 10), "r" * max(length, 4), "u" * max(length, 8)
     arn = f"arn:aws-us-gov:organizations::123456789012:ou/o-{organization}/ou-{root}-{unit}"
     assert vocabulary.ORGANIZATIONAL_UNIT.fits(arn)
-
-
-def test_times_are_written_in_utc_and_read_back() -> None:
-    moment = datetime(2026, 8, 1, 12, 0, 5, tzinfo=timezone.utc)
-    for time in (moment, moment.astimezone(timezone(timedelta(hours=2)))):
-        assert vocabulary.as_time(time) == "2026-08-01T12:00:05Z"
-        assert vocabulary.as_stamp(time) == "20260801T120005Z"
-    assert vocabulary.read_time("2026-08-01T12:00:05Z") == moment
-    assert vocabulary.read_stamp("20260801T120005Z") == moment
-    assert vocabulary.TIME.fits(vocabulary.now())

@@ -8,7 +8,6 @@ import pytest
 
 from kiln.base import yaml_files
 from kiln.base.errors import KilnError
-from kiln.base.paths import short_path
 
 MALFORMED = [
     ("a: [1, 2\nb: 3\n", "f.yaml:2:2: not valid YAML"),
@@ -73,14 +72,3 @@ def test_template_is_read_in_its_long_form() -> None:
     assert found == {"a": {"Ref": "b"}, "c": {"Fn::GetAtt": ["d", {"Fn::Sub": "e"}]}}
     with pytest.raises(KilnError, match=r"x\.yaml:1:4: .*!Ref"):
         yaml_files.parse_plain(text, "x.yaml")
-
-
-def test_short_path_leads_to_a_folder_and_goes(tmp_path: Path) -> None:
-    folder = tmp_path / 'é "$HOME" {{x}} [1]'
-    folder.mkdir()
-    with short_path("test-short-path", folder) as short:
-        (short / "run" / "x").write_text("x")
-        assert (folder / "x").read_text() == "x"
-        assert str(short).startswith("/tmp/kiln-") and " " not in str(short)
-        assert short.stat().st_mode & 0o777 == 0o700
-    assert not short.exists()

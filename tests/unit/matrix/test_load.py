@@ -64,21 +64,12 @@ def row(more: str) -> tuple[str, str]:
 # What is edited, and the place and words that a person then reads.
 MISTAKES = [
     (("stacks:", "stackz:"), "15:1: stackz", "there is no such key here: did you mean 'stacks'?"),
-    (row("flavours: [base]"), "21:33: amis.0.flavours", "did you mean 'flavors'?"),
     (("amis:\n" + ROW, ""), "1:1: amis is missing", ""),
     (("  al2:", "  al22:"), "5:3: unknown distribution 'al22'", "did you mean 'al2'?"),
-    (
-        (ROW, "- {distro: al22, stack: classic}"),
-        "21:12: AMI Kiln does not build on",
-        "did you mean 'al2'?",
-    ),
+    ((ROW, "- {distro: al22, stack: classic}"), "21:12: AMI Kiln does not", "mean 'al2'?"),
     ((ROW, "- {distro: al2, stack: clasic}"), "21:24: stack 'clasic'", "did you mean 'classic'?"),
     (row("flavors: [bse]"), "21:43: amis.0.flavors.0", "'base', 'eks', 'ecs'"),
-    (
-        (ROW, "- {distro: debian12, stack: classic, flavors: [ecs]}"),
-        "21:47: debian12 has no parent AMI for flavor 'ecs'",
-        "it has: base",
-    ),
+    ((ROW, "- {distro: debian12, stack: classic, flavors: [ecs]}"), "21:47: debian12", "has: base"),
     (row("arches: [arm64]"), "21:3: no instance_type for arm64", ""),
     (("{x86_64:", "{x86:"), "2:19: defaults.instance_type.x86", "'x86_64' or 'arm64'"),
     (("510.47.03", "latest"), "17:13: stacks.classic.driver", "a version such as 510.47.03"),
@@ -87,32 +78,15 @@ MISTAKES = [
     (("rhel7", "rhel77"), "11:16: NVIDIA has no repository 'rhel77'", "did you mean 'rhel7'?"),
     (("size: 100", "size: 4"), "3:18: defaults.volume.size", "greater than or equal to 8"),
     (("size: 100", "size: 100, throughput: 1000"), "3:11: defaults.volume", "needs iops: 4000"),
-    ((ROW, "- al2"), "21:3: amis.0", "must be a mapping"),
     (("ssh_user: ec2-user", "ssh_user:"), "9:14: distros.al2.ssh_user", "is empty"),
-    (
-        ('{ssm_parameter: "/aws/{arch}-gp2"}', "{owner: amazon}"),
-        "13:13: distros.al2.parents.base",
-        "give either ssm_parameter, or owner and name",
-    ),
-    (
-        ("{arch}-gp2", "{arhc}-gp2"),
-        "13:29: distros.al2.parents.base.ssm_parameter",
-        "did you mean 'arch'?",
-    ),
-    (
-        ("{arch}-gp2", "{arch!z}-gp2"),
-        "13:29: distros.al2.parents.base.ssm_parameter",
-        "write a placeholder as {arch}",
-    ),
+    (('{ssm_parameter: "/aws/{arch}-gp2"}', "{owner: amazon}"), "13:13: distros", "give either"),
+    (("{arch}-gp2", "{arhc}-gp2"), "13:29: distros.al2.parents", "did you mean 'arch'?"),
+    (("{arch}-gp2", "{arch!z}-gp2"), "13:29: distros", "write a placeholder as {arch}"),
     (row("flavors: [eks]"), "14:42: {kubernetes} needs a value", ""),
     (row("without: [gpu-mg]"), "21:43: component 'gpu-mg'", "did you mean 'gpu-mig'?"),
     (row("without: [hygiene]"), "21:43: component 'hygiene' cannot be left out", ""),
     ((ROW, f"{ROW}\n{ROW}"), "22:3: al2-510.47.03-cuda11.6-base-x86_64 exists already", "yaml:21)"),
-    (
-        (ROW, f"{ROW}\n{ROW[:-1]}, driver: 510.85.02}}"),
-        "22:3: al2-510.85.02-cuda11.6-base-x86_64 shares the line al2-classic-base-x86_64",
-        "give one of the rows its own `line`",
-    ),
+    ((ROW, f"{ROW}\n{ROW[:-1]}, driver: 510.85.02}}"), "22:3: al2-510.85.02", "its own `line`"),
     (("    driver: 510.47.03\n", ""), "20:3: driver is missing in the row and its stack", ""),
 ]
 
@@ -213,16 +187,6 @@ def test_matrix_replaces_settings_of_a_distribution(tmp_path: Path) -> None:
     (recipe,) = load(tmp_path, *edits)
     found = {finding.rule: finding for finding in engine.check_recipe(recipe)}
     assert "debian13" in found["OS-DRV-REPO"].message
-
-
-def test_findings_name_a_matrix_that_is_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text((ROOT / "amis.yaml").read_text())
-    monkeypatch.setenv("KILN_MATRIX", str(path))
-    places = {finding.place for finding in engine.check_matrix(matrix.load_recipes())}
-    assert {place.file for place in places if place and place.path} == {str(path)}
 
 
 def test_each_field_knows_the_place_of_its_value(tmp_path: Path) -> None:

@@ -29,7 +29,9 @@ from kiln.pipeline import bake
 from kiln.pipeline.bake import FailureReader
 from kiln.pipeline.draft import ProvisionerError
 from kiln.pipeline.record import Failure
+from kiln.pipeline.report import report_html
 from lab.packages import system
+from tests.unit.records import a_record
 
 HEAD = '#!/usr/bin/env bash\n\nsource "${KILN_DIR:?}/lib/kiln.sh"\n'
 
@@ -317,6 +319,13 @@ def test_silent_build_instance_is_told_with_what_its_way_needs(way: str, words: 
     assert words in str(error_with(FailureReader(), "Timeout waiting for SSH.", hint=hint))
     other = error_with(FailureReader(), "Error creating AMI: RequestLimitExceeded", hint=hint)
     assert words not in str(other)
+
+
+def test_report_shows_place_status_and_words() -> None:
+    found = Failure("cuda", "provisioners/cuda.sh", "no nvcc", 14, ("make it",), ("a < b",))
+    page = report_html(a_record(status="failed", error="no nvcc", failure=found))
+    assert "provisioners/cuda.sh line 14" in page
+    assert "make it" in page and "a &lt; b" in page
 
 
 def test_lab_says_whose_repository_lacks_a_package() -> None:

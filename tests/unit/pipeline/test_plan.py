@@ -12,15 +12,12 @@ from kiln.base.errors import KilnError
 from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
 from kiln.pipeline import plan
-from kiln.publish import night
-from kiln.publish.night import RowResult
 from lab.target import LabTarget
 
 LAB = LabTarget("--target lab", "us-east-1", endpoint="http://127.0.0.1:4602")
 AWS = Target("--target aws", "us-east-1")
 ROW = next(row for row in load_recipes() if row.arch == "x86_64" and row.cuda)
 KEY = "arn:aws:kms:eu-west-1:123456789012:key/01234567-89ab-cdef-0123-456789abcdef"
-PRICE = 0.526  # of a g4dn.xlarge, an hour
 
 
 def announced(target: Target, **flags: str) -> list[str]:
@@ -57,32 +54,9 @@ def test_script_with_a_syntax_error_ends_a_build_before_a_launch(
         plan.require_scripts([ROW])
 
 
-@pytest.mark.parametrize(
-    ("bake", "verify", "usd"),
-    [
-        ("g4dn.xlarge", "g4dn.xlarge", PRICE * 1.5),
-        ("g4dn.xlarge", None, PRICE),
-        ("p9.48xlarge", "g4dn.xlarge", None),
-    ],
-)
-def test_run_costs_the_seconds_of_its_instances(
-    bake: str, verify: str | None, usd: float | None
-) -> None:
-    seconds = {"packer build": 3600, "boot the AMI": 900, "checks": 900, "clean-up": 500}
-    assert plan.run_usd(seconds, bake, verify) == pytest.approx(usd)
-
-
-def test_cost_is_estimated_and_summed(tmp_path: Path) -> None:
+def test_cost_is_estimated_from_the_instances() -> None:
     # 2700 + 900 seconds, and 100 GiB.
     assert plan.estimate_cost("g4dn.xlarge", "g4dn.xlarge", 100).startswith(
         "about $0.53 for instances, at most $5.00 a month"
     )
     assert plan.estimate_cost("p9.48xlarge", "g4dn.xlarge", 100).startswith("unknown price")
-    results = [
-        RowResult("a", "built", "changed", usd=0.75),
-        RowResult("b", "failed", "its checks", usd=0.5),
-        RowResult("c", "skipped", "same inputs"),
-    ]
-    assert night.night_counts(results) == ("1 built, 1 skipped, 1 failed, instances $1.25")
-    night.write_report(results, str(tmp_path))
-    assert "| 0.75 |" in (tmp_path / "report.md").read_text()

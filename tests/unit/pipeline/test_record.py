@@ -158,7 +158,8 @@ def info(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
         patch.setattr(version_info, "kernels", list)  # a container has no /lib/modules
         ask = version_info.run
-        answers = {"apt": APT, "apt-mark": "vim\n", "dnf": DNF, "yum": DNF}
+        units = "chrony.service enabled enabled\n"
+        answers = {"apt": APT, "apt-mark": "vim\n", "dnf": DNF, "yum": DNF, "systemctl": units}
         patch.setattr(
             version_info, "run", lambda *command: answers.get(command[0]) or ask(*command)
         )

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ import tasks
 from kiln.base.errors import Finding, KilnError, Place, operation_failed
 from kiln.base.paths import ROOT
 from kiln.cli import gpu, main, task
-from kiln.cli.options import Rows
 from tests.unit.records import a_record
 
 FINDING = Finding("error", "DRV-1", "too old", rows=("al2",), file="amis.yaml", line=7)
@@ -74,21 +72,6 @@ def test_task_result_is_the_exit_status_and_ends_the_line(
         return status
 
     assert run("look look --status 3 look --status 4", capsys, look)[:2] == (3, "0\n3\n")
-
-
-def test_flags_of_a_class_reach_the_task_as_one_object(capsys: pytest.CaptureFixture[str]) -> None:
-    given: list[Any] = []
-
-    def look(*, rows: Rows, words: list[str], out: str | None = None) -> None:
-        """Look.
-
-        words: some words
-        out: a file
-        """
-        given.append((rows, words, out))
-
-    assert run("look --distro al2 --words a --words b", capsys, look)[0] == 0
-    assert given == [(Rows(distro="al2"), ["a", "b"], None)]
 
 
 # The command line; words of the message, and the task whose help it names.
@@ -261,25 +244,6 @@ def test_output_that_cannot_be_written_is_one_message(tmp_path: Path, line: str)
     with Path("/dev/full").open("w") as full:
         status, _, err = invoke(tmp_path, line, stdout=full)
     assert (status, err) == (1, "error: output: No space left on device\n")
-
-
-@pytest.mark.parametrize("moment", [0, 40, 80, 120, 200])
-def test_early_ctrl_c_ends_without_a_traceback(moment: int) -> None:
-    """So many milliseconds after the start; it takes about 150 until a task runs."""
-    process = subprocess.Popen(
-        [str(ROOT / "invoke"), "list", "--json"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    time.sleep(moment / 1000)
-    os.killpg(process.pid, signal.SIGINT)
-    _, error = process.communicate(timeout=60)
-    # A fast machine has ended the task by then.
-    assert process.returncode in (-signal.SIGINT, 128 + signal.SIGINT, 1, 0), error
-    assert "Traceback" not in error and "Fatal Python error" not in error
 
 
 def test_start_loads_no_large_library() -> None:
