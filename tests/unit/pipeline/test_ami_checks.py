@@ -1,0 +1,477 @@
+"""The checks of tests/ami: each can fail, and the harness says clearly when it cannot start."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kiln import components
+from kiln.base.paths import AMI_TESTS, ROOT
+from kiln.matrix.load import load_recipes
+from kiln.pipeline.checks import (
+    UNUSED_PLUGINS,
+    expectations,
+    read_junit,
+    units_that_need_a_cluster,
+)
+from tests.unit.rows import row
+
+pytestmark = pytest.mark.slow
+MUTATIONS = yaml.safe_load((AMI_TESTS / "mutations.yaml").read_text())
+# As a run of the checks leaves them out.
+PLUGINS = [f"-pno:{name}" for name in UNUSED_PLUGINS]
+
+
+@cache
+def functions() -> dict[str, list[ast.FunctionDef]]:
+    """File name → its functions, with the file's own marks beside those of each."""
+    found = {}
+    for path in sorted(AMI_TESTS.glob("test_*.py")):
+        tree = ast.parse(path.read_text())
+        marks = [node.value for node in tree.body if "pytestmark" in ast.unparse(node)]  # type: ignore[attr-defined]
+        found[path.name] = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+        for node in found[path.name]:
+            node.decorator_list += marks
+    return found
+
+
+def checks() -> dict[str, set[str]]:
+    """File name → names of its checks."""
+    return {
+        name: {node.name for node in nodes if node.name.startswith("test_")}
+        for name, nodes in functions().items()
+    }
+
+
+def run_harness(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {key: value for key, value in os.environ.items() if key != "KILN_EXPECT"}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *PLUGINS, "tests/ami", *arguments],
+        cwd=ROOT,
+        env={**inherited, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_every_check_has_a_way_to_make_it_fail() -> None:
+    known = {name: set(entries) for name, entries in MUTATIONS["checks"].items()}
+    assert checks() == known
+    every = {f"{name}::{check}" for name, names in known.items() for check in names}
+    script = MUTATIONS["prelude"]
+    for name, entries in MUTATIONS["checks"].items():
+        for check, entry in entries.items():
+            kinds = entry if isinstance(entry, dict) else {"run": entry}
+            assert set(kinds.get("also", [])) <= every, f"{name}::{check}"
+            kind = next(iter(kinds))
+            assert kind in ("not_in_a_lab", "own_kernel", "reboot", "run"), f"{name}::{check}"
+            if kind != "not_in_a_lab":
+                script += f"\n( # {name}::{check}\n{kinds[kind]}\n)\n"
+    done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_component_has_its_file_of_checks() -> None:
+    silent = {"cleanup"}  # what it takes away is what test_hygiene.py looks for
+    names = {f"test_{name.replace('-', '_')}.py" for name in set(components.names()) - silent}
+    assert names <= checks().keys()
+
+
+def test_every_check_says_where_it_holds_and_whether_it_acts() -> None:
+    for name, nodes in functions().items():
+        reaching = {"host"}
+        for node in nodes:
+            marks = " ".join(map(ast.unparse, node.decorator_list))
+            acts = bool(reaching & {each.arg for each in node.args.args})
+            if node.name.startswith("test_"):
+                assert re.search(r"mark\.(bake|boot|exercise)", marks), f"{name}::{node.name}"
+                assert not acts or "mark.exercise" in marks, f"{name}::{node.name}"
+            elif acts:
+                reaching.add(node.name)
+
+
+# ------------------------------------------------------------------- which checks run
+
+
+def expected(
+    recipe: dict[str, Any],
+    gpu: object = None,
+    *,
+    own_kernel: bool = False,
+    exercise: bool = True,
+    target: str = "lab",
+) -> dict[str, Any]:
+    return {
+        "recipe": recipe,
+        "gpu": gpu,
+        "needs_cluster": units_that_need_a_cluster(recipe.get("flavor", "base")),
+        "target": target,
+        "own_kernel": own_kernel,
+        "boot_budget": {"unit": 5} if own_kernel else None,
+        "exercise": exercise,
+        "reboot": exercise,
+    }
+
+
+PLAIN: dict[str, Any] = {"components": tuple(components.names()), "kernel_module": "open"}
+FULL: dict[str, Any] = {
+    "distro": {"id": "al2023", "package_manager": "dnf"},
+    "flavor": "base",
+    "components": tuple(components.names()),
+    "kernel": "kernel6.12",
+    "kernel_module": "both",
+    "efa": "1.51.0",
+    "nvlsm": "2025.10.14",
+    "telemetry": {"dcgm": True},
+    "mig_config": None,
+}
+CLOCKS = {"clocks": [1, 2]}
+FLAVORS = ("base", "ecs", "eks", "parallelcluster")
+# An image → what its checks are given.
+IMAGES = {
+    **{flavor: expected({**FULL, "flavor": flavor}, CLOCKS) for flavor in FLAVORS},
+    "debian": expected(row("debian12/debian/base/x86_64").as_json()),
+    "plain": expected(PLAIN),
+    "on mig": expected({**FULL, "mig_config": "all-balanced"}, CLOCKS),
+    "own kernel": expected(FULL, own_kernel=True),
+    "in aws": expected(FULL, CLOCKS, target="aws"),
+    "unknown clocks": expected(FULL, {"clocks": None}),
+    "running": expected(FULL, CLOCKS, exercise=False),
+}
+# Collects for each file, in copies of a process that has imported pytest once.
+COLLECT = """
+import os, sys
+import pytest, testinfra.plugin
+plugins, *files = sys.argv[1:]
+for file in files:
+    if os.fork() == 0:
+        os.dup2(os.open(f"{file}.checks", os.O_CREAT | os.O_WRONLY), 1)
+        os.environ["KILN_EXPECT"] = file
+        chosen = ["tests/ami", "--collect-only", "--hosts=local://"]
+        status = pytest.main([*plugins.split(), *chosen])
+        sys.stdout.flush()
+        os._exit(status)
+    assert os.wait()[1] == 0, file
+"""
+
+
+@cache
+def every_image() -> dict[str, list[str]]:
+    with tempfile.TemporaryDirectory() as folder:
+        files = {image: Path(folder, image) for image in IMAGES}
+        for image, file in files.items():
+            file.write_text(json.dumps(IMAGES[image]))
+        command = [sys.executable, "-c", COLLECT, " ".join(PLUGINS), *map(str, files.values())]
+        subprocess.run(command, cwd=ROOT, check=True)
+        texts = {image: Path(f"{file}.checks").read_text() for image, file in files.items()}
+    return {image: _checks_in(text) for image, text in texts.items()}
+
+
+def _checks_in(text: str) -> list[str]:
+    lines = [line.split("/")[-1] for line in text.splitlines() if "::" in line]
+    return list(dict.fromkeys(line.split("[")[0] for line in lines))
+
+
+def selected(image: str) -> list[str]:
+    """The checks ("file::name") that are run for an image, in their order."""
+    return every_image()[image]
+
+
+def test_checks_of_components_that_the_image_lacks_are_not_run() -> None:
+    files = {check.split("::")[0] for check in selected("debian")}
+    assert {"test_nvidia_driver.py", "test_boot.py", "test_hygiene.py"} <= files
+    assert not {"test_cuda.py", "test_efa.py", "test_nccl.py", "test_dcgm.py"} & files
+    names = IMAGES["debian"]["recipe"]["components"]
+    baked = {f"test_{name.replace('-', '_')}.py" for name in names}
+    assert baked - files == {"test_cleanup.py"}
+
+
+def test_every_check_is_run_for_some_image() -> None:
+    every = {f"{name}::{check}" for name, names in checks().items() for check in names}
+    run = {check for image in (*FLAVORS, "on mig") for check in selected(image)}
+    own = set(selected("own kernel")) - run
+    assert {check.split("::")[0] for check in own} == {"test_own_kernel.py"}
+    assert run | own == every
+    # In AWS every image boots its own kernel; the times are of the lab's boot alone.
+    assert set(selected("in aws")) - set(selected("base")) == {
+        f"test_own_kernel.py::{name}"
+        for name in MUTATIONS["checks"]["test_own_kernel.py"]
+        if "budget" not in name
+    }
+    assert expectations(row("al2/classic/base/x86_64"), "g4dn.xlarge", "aws")["boot_budget"]
+
+
+@pytest.mark.parametrize(
+    ("check", "with_", "without"),
+    [
+        ("container_toolkit.py::test_every_runtime_on_the_image_knows_it", "base", "ecs"),
+        ("container_toolkit.py::test_docker_knows_it_by_amazons_way_alone", "ecs", "base"),
+        ("boot.py::test_the_parents_way_into_its_cluster_starts_at_boot", "eks", "base"),
+        (
+            "nvidia_driver.py::test_both_kernel_modules_were_built_for_the_kernel_that_boots",
+            "base",
+            "plain",
+        ),
+        ("kernel.py::test_a_pinned_kernel_is_the_one_that_boots", "base", "plain"),
+        ("nvidia_fabricmanager.py::test_nvlsm_is_of_the_recipes_version", "base", "plain"),
+        ("dcgm_exporter.py::test_the_agent_reads_it", "base", "plain"),
+        ("nccl_tests.py::test_they_find_open_mpi_where_efa_brought_it", "base", "plain"),
+        (
+            "boost_clocks.py::test_every_gpu_has_its_highest_application_clocks",
+            "plain",
+            "unknown clocks",
+        ),
+        ("nccl_tests.py::test_nccl_chooses_efa", "base", "on mig"),
+        ("dcgm.py::test_its_quick_diagnostic_passes", "base", "on mig"),
+    ],
+)
+def test_check_is_run_where_it_belongs(check: str, with_: str, without: str) -> None:
+    assert f"test_{check}" in selected(with_)
+    assert f"test_{check}" not in selected(without)
+    assert not set(selected("on mig")) - set(selected("base"))
+
+
+def test_exercises_run_last_and_only_where_wanted() -> None:
+    every = selected("base")
+    acts = set(every) - set(selected("running"))
+    assert {name.split("::")[0] for name in acts} == {
+        "test_container_toolkit.py",
+        "test_dcgm.py",
+        "test_nccl_tests.py",
+        "test_reboot.py",
+        "test_xid_event.py",
+    }
+    assert every[-1].startswith("test_reboot.py")
+    assert acts >= {f"test_xid_event.py::{name}" for name in checks()["test_xid_event.py"]}
+    assert set(every[-len(acts) :]) == acts
+
+
+# ------------------------------------------------------------------- what they read
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module of the checks that reads outputs."""
+    monkeypatch.syspath_prepend(str(AMI_TESTS))
+    import expectations as module
+
+    return module
+
+
+def test_kernel_log_line_of_a_broken_driver_is_found(read: Any) -> None:
+    for line in (
+        "NVRM: Xid (PCI:0000:00:1e): 79, pid=1, GPU has fallen off the bus.",
+        "NVRM: GPU 0000:00:03.0: RmInitAdapter failed! (0x22:0x65:884)",
+        "NVRM: GPU 0000:00:03.0: rm_init_adapter failed, device minor number 0",
+        "NVRM: API mismatch: the client has the version 535.1, but",
+        "NVRM: The NVIDIA probe routine failed for 1 device(s).",
+        "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 24007, Non-fatal",
+        "nvidia_uvm: Unknown symbol nvUvmInterfaceInit (err -2)",
+    ):
+        log = f"NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.95.05\n[    9.1] {line}\n"
+        assert read.driver_errors(log) == [f"[    9.1] {line}"]
+
+
+def test_topology_names_pairs_without_nvlink(read: Any) -> None:
+    for link, found in (("NV12", []), ("NODE", ["GPU0-GPU1: NODE", "GPU1-GPU0: NODE"])):
+        head = "\t\x1b[4mGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m"
+        rows = [f"GPU0\t X \t{link}\t0-47\t0\t\tN/A", f"GPU1\t{link}\t X \t0-47\t0\t\tN/A"]
+        text = "\n".join([head, *rows, "", "Legend:", "  X    = Self"])
+        assert read.unlinked_pairs(text, 2) == found
+
+
+def test_provider_and_bandwidth_are_read_from_nccl_tests(read: Any) -> None:
+    for words, provider in (
+        ("Provider is efa (found 4 nics)", "efa"),
+        ("provider is efa, fabric is efa-direct (found 32 nics)", "efa"),
+        ("provider is tcp;ofi_rxm, fabric is 10.0.0.0/8 (found 1 nics)", "tcp;ofi_rxm"),
+    ):
+        log = (
+            f"n1:42:42 [0] NCCL INFO NET/OFI Selected {words}\n# Avg bus bandwidth    : 480.318 \n"
+        )
+        assert (read.providers(log), read.bus_bandwidth(log)) == ({provider}, 480.318)
+
+
+def harness(expression: str) -> str:
+    """What an expression over the harness's own functions prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import harness; print({expression})"],
+        cwd=AMI_TESTS,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_container_tells_its_gpus_before_and_after_a_daemon_reload(tmp_path: Path) -> None:
+    programs = {
+        "docker": """
+            case $* in
+                import*) tar -tf - ;;
+                *ulimit*) echo unlimited; echo 1048576 ;;
+                *nvidia-smi*) [ -e {0}/reloaded ] && exit 255; echo "GPU 0: T4 (UUID: GPU-1)" ;;
+            esac""",
+        "systemctl": "touch {0}/reloaded",
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text("#!/bin/sh\n" + text.replace("{0}", str(tmp_path)))
+        (tmp_path / name).chmod(0o755)
+    # ldd wants a program.
+    (tmp_path / "nvidia-smi").symlink_to(shutil.which("true") or "")
+    script = harness("__import__('test_container_toolkit').IN_A_CONTAINER")
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "unlimited\n1048576\nGPU 0: T4 (UUID: GPU-1)\nafter\n"
+
+
+def test_harness_that_cannot_start_is_one_message(tmp_path: Path) -> None:
+    expect = tmp_path / "expect.json"
+    expect.write_text(json.dumps({"recipe": {"components": [], "driver_source": "repo"}}))
+    done = run_harness("--hosts=ssh://nobody@127.0.0.9:1", KILN_EXPECT=str(expect))
+    assert done.returncode == 3
+    assert "ssh://nobody@127.0.0.9:1 cannot be reached over SSH" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+    done = run_harness("--hosts=ssh://nobody@127.0.0.9:1")
+    assert done.returncode == 2
+    assert "KILN_EXPECT must name the file" in done.stdout
+
+
+def test_no_check_runs_while_the_machine_still_boots(tmp_path: Path) -> None:
+    """systemd of Amazon Linux 2 knows no --wait: it is asked until it says something else."""
+    expect = tmp_path / "expect.json"
+    expect.write_text(json.dumps({"recipe": {"components": [], "driver_source": "repo"}}))
+    asked = tmp_path / "asked"
+    programs = {
+        "sudo": 'shift\nexec "$@"\n',
+        "systemctl": f'echo "$*" >> {asked}\n[ "$2" != --wait ] || exit 1\n'
+        f'[ "$(wc -l < {asked})" -le 4 ] && echo starting || echo degraded\nexit 1\n',
+        # What is held is among the facts of the machine, and apt takes a second to say it.
+        "apt-mark": "",
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}")
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    run_harness("--hosts=local://", "-k", "test_no_unit_failed", KILN_EXPECT=str(expect), PATH=path)
+    first, *lines = asked.read_text().splitlines()
+    assert first == "is-system-running --wait"
+    assert lines[:4] == ["is-system-running"] * 4
+    assert lines[4].startswith("show")
+
+
+def collected(path: str, **arguments: str) -> dict[str, Any]:
+    """What the collector says of this machine, whose programs are those of `path`."""
+    program = harness(f"harness.packed(harness.collector(), {arguments})").rstrip("\n")
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-1000:]
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def test_collector_answers_on_a_machine_without_programs() -> None:
+    answer = collected("/nowhere")
+    assert set(answer["now"]) == {"kernel", "packages", "modules", "efa", "paths", "held"}
+    assert answer["commands"]["nvidia-smi"]["rc"] == 127
+
+
+def test_collector_starts_nothing_on_a_machine_of_its_own_kernel(tmp_path: Path) -> None:
+    """nvidia-smi loads the driver, docker's socket starts docker: github:NVIDIA/nvidia-modprobe."""
+    called = tmp_path / "called"
+    for name in ("modprobe", "insmod", "nvidia-smi", "docker", "systemd-detect-virt"):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {name} >> {called}\necho none\n")
+        (tmp_path / name).chmod(0o755)
+    answer = collected(str(tmp_path))
+    assert not answer["boot"]["container"]
+    assert called.read_text().split() == ["systemd-detect-virt"]
+    assert "not loaded" in answer["commands"]["nvidia-smi"]["out"]
+
+
+# Without a container runtime, with an instance type without EFA, and with a kernel without it.
+MAY_SKIP = {
+    "test_container_toolkit::test_every_runtime_on_the_image_knows_it",
+    "test_container_toolkit::test_container_runtimes_do_not_lower_limits",
+    "test_efa::test_every_attached_efa_interface_has_its_driver",
+    "test_efa::test_libfabric_offers_the_efa_interfaces",
+    "test_efa::test_efa_reaches_the_memory_of_gpus",
+    "test_boot::test_containers_reach_imds",
+    "test_container_toolkit::test_container_keeps_every_gpu_over_a_daemon_reload",
+    "test_container_toolkit::test_container_may_lock_memory_and_open_files",
+    "test_nccl_tests::test_nccl_chooses_efa",
+    "test_nccl_tests::test_an_all_reduce_is_as_fast_as_nvlink_allows",
+    "test_nvidia_fabricmanager::test_every_nvlink_is_active",
+    "test_nvidia_driver::test_every_driver_package_has_the_drivers_version",
+    "test_nvidia_fabricmanager::test_every_gpu_is_registered_with_the_fabric",
+    "test_nvidia_fabricmanager::test_nvlink_connects_every_pair_of_gpus",
+    "test_gdrcopy::test_every_user_may_open_its_device",
+    "test_nvidia_driver::test_the_driver_has_the_options_for_these_gpus",
+    *(f"test_own_kernel::test_the_modules_of_the_fabric_load[{x}" for x in ("efa", "ib_umad")),
+}
+
+
+@pytest.mark.parametrize(
+    ("distro", "instance_type", "more"),
+    [
+        ("al2023", "p6-b200.48xlarge", {"driver_source": "repo", "mig_config": "all-balanced"}),
+        ("debian12", "g4dn.xlarge", {"driver_source": "runfile", "efa": None, "mig_config": None}),
+    ],
+)
+def test_no_check_passes_on_an_empty_machine(
+    tmp_path: Path, distro: str, instance_type: str, more: dict[str, Any]
+) -> None:
+    nothing = collected("/nowhere")
+    (tmp_path / "empty.json").write_text(
+        json.dumps({"machine": nothing, "own": collected("/nowhere", own_kernel="6.1")})
+    )
+    (recipe,) = [r for r in load_recipes() if r.distro.id == distro and r.flavor == "base"][:1]
+    asked = recipe.changed(**{**FULL, "distro": recipe.distro, **more})
+    given = expectations(asked, instance_type, "aws", own_kernel=True)
+    (tmp_path / "expect.json").write_text(json.dumps(given))
+    junit = tmp_path / "j.xml"
+    done = run_harness(
+        *("-p", "tests.unit.pipeline.empty_machine", "--hosts=none://", f"--junitxml={junit}"),
+        KILN_EXPECT=str(tmp_path / "expect.json"),
+        KILN_EMPTY=str(tmp_path / "empty.json"),
+        PYTHONOPTIMIZE="1",
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    ran = read_junit(junit).values()
+    assert {f"{check.file}.py::{check.name.split('[')[0]}" for check in ran} == {
+        f"{file}::{check}" for file, names in checks().items() for check in names
+    }
+    blind = {f"{each.file}::{each.name}" for each in ran if each.outcome != "failed"}
+    assert blind <= MAY_SKIP, "\n".join(sorted(blind - MAY_SKIP))
+    assert not [each for each in ran if each.outcome == "passed"]
+
+
+def test_program_for_the_machine_keeps_its_future_import() -> None:
+    program = "from __future__ import annotations\nprint(ARGUMENTS['marker'], __name__)"
+    line = harness(f"harness.packed({program!r}, {{'marker': 'it'}})").rstrip("\n")
+    done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("it __main__\n", "")
