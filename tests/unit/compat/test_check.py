@@ -128,7 +128,6 @@ def test_hint_names_the_nearest_driver_and_cuda(
         ({"instance_types": ["p5.47xlarge"]}, "p5.48xlarge"),
         ({"kernel_module": "opne"}, "open"),
         ({"arch": "amd64"}, "did you mean 'x86_64'?"),
-        ({"kernel_module": "OPEN"}, "did you mean 'open'?"),
     ],
 )
 def test_value_that_is_not_a_choice_is_bad_input(wrong: dict[str, str], hint: str) -> None:
@@ -138,16 +137,10 @@ def test_value_that_is_not_a_choice_is_bad_input(wrong: dict[str, str], hint: st
     assert hint in error.value.hint
 
 
-@pytest.mark.parametrize(
-    ("driver", "message"),
-    [
-        ("510.47.3", "510.47.3 is not an NVIDIA release; did you mean 510.47.03?"),
-        ("580", f"580 is not an NVIDIA release; did you mean {NEWEST_580}?"),
-        ("999.1.2", "999.1.2 is not an NVIDIA release"),
-    ],
-)
-def test_mistyped_driver_gets_the_right_one(driver: str, message: str) -> None:
-    assert message in [finding.message for finding in found("al2023", driver, "DRV-UNKNOWN")]
+def test_mistyped_driver_gets_the_right_one() -> None:
+    for driver, meant in (("510.47.3", "510.47.03"), ("580", NEWEST_580)):
+        (finding,) = found("al2023", driver, "DRV-UNKNOWN")
+        assert finding.message == f"{driver} is not an NVIDIA release; did you mean {meant}?"
 
 
 # ------------------------------------------------------------------- instance types

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from psutil import process_iter
 from test_provisioners import Machine
 
 from kiln.base import overlay
@@ -75,8 +76,7 @@ def read(events: list[Event], status: int) -> Failure:
     reader = FailureReader()
     for event in events:
         reader.read(event)
-    for line in ("Provisioning step had errors: Running the cleanup provisioner, if present...",
-                 "Terminating the source AWS instance..."):  # fmt: skip
+    for line in ("Provisioning step had errors: Running", "Terminating the source AWS instance..."):
         reader.read(Event(2, "say", line))
     words = f"Script exited with non-zero exit status: {status}. Allowed exit codes are: [0]"
     found = reader.failure(f"Build 'kiln.amazon-ebs.gpu' errored: {words}")
@@ -111,41 +111,27 @@ def nothing_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 NO_FILE = "  | ls: cannot access '/nonexistent': No such file or directory"
+NO_X = 'kiln_die "no x" "make it"'
+# What fails in the script; what is said of it; its line, and the lines below.
 TABLE = {
-    "command": (
-        "echo begin\nfalse\necho never\n",
-        "a command failed with status 1: false",
-        ["line 5", "its last lines:", "  | begin"],
-    ),
-    "function": (
-        "build() {\n    ls /nonexistent\n}\nbuild\n",
-        "a command failed with status 2: ls /nonexistent",
-        ["line 5", "its last lines:", NO_FILE],
-    ),
-    "pipe": (
-        "printf a \\\n    | grep b \\\n    | sort\n",
-        "a command in a pipe failed with status 1",
-        ["line 6", "statuses of the pipe: 0 1 0"],
-    ),
-    "kiln_die": (
-        'look() {\n    ls /nonexistent || kiln_die "no x" "make it"\n}\nx=$(look) || exit 1\n',
-        "no x",
-        ["line 5", "make it", "status: 2", "its last lines:", NO_FILE],
-    ),
-    "test": (
-        '[[ -e /nonexistent ]] || kiln_die "no x"\n',
-        "no x",
-        ["line 4"],
-    ),
-}
+    "echo begin\nfalse\necho never\n":
+        ("a command failed with status 1: false", "5", "its last lines:", "  | begin"),
+    "build() {\n    ls /nonexistent\n}\nbuild\n":
+        ("a command failed with status 2: ls /nonexistent", "5", "its last lines:", NO_FILE),
+    "printf a \\\n    | grep b \\\n    | sort\n":
+        ("a command in a pipe failed with status 1", "6", "statuses of the pipe: 0 1 0"),
+    f"look() {{\n    ls /nonexistent || {NO_X}\n}}\nx=$(look) || exit 1\n":
+        ("no x", "5", "make it", "status: 2", "its last lines:", NO_FILE),
+    '[[ -e /nonexistent ]] || kiln_die "no x"\n': ("no x", "4"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", TABLE)
-def test_failure_names_component_line_and_words(machine: Machine, kind: str) -> None:
-    body, what, (line, *more) = TABLE[kind]
+@pytest.mark.parametrize("body", TABLE, ids=["command", "function", "pipe", "kiln_die", "test"])
+def test_failure_names_component_line_and_words(machine: Machine, body: str) -> None:
+    what, line, *more = TABLE[body]
     assert message(machine, body) == [
         f"row: packer build failed in sample: {what}",
-        f"  provisioners/sample.sh {line}",
+        f"  provisioners/sample.sh line {line}",
         *(f"  {text}" for text in more),
     ]
 
@@ -158,19 +144,16 @@ def test_failure_in_the_library_names_both_lines(machine: Machine) -> None:
 
 @pytest.mark.parametrize("family", ["debian", "al"])
 def test_package_that_no_repository_has_is_named_alone(machine: Machine, family: str) -> None:
-    al = Machine.__new__(Machine)
-    al.__dict__.update(machine.__dict__)
     if family == "al":
-        al.environment |= {"KILN_FAMILY": "al", "KILN_PACKAGE_MANAGER": "dnf"}
-        al.command("rpm", "echo package is not installed; exit 1")
-        al.command("dnf", '[[ $* == *" list gcc" || $* == *" list make" ]] && exit 0\n'
-                   "echo 'Error: No matching Packages to list' >&2; exit 1")  # fmt: skip
+        machine.environment |= {"KILN_FAMILY": "al", "KILN_PACKAGE_MANAGER": "dnf"}
+        machine.command("rpm", "echo package is not installed; exit 1")
+        machine.command("dnf", '[[ $* == *" list gcc" || $* == *" list make" ]] && exit 0\n'
+                        "echo 'Error: No matching Packages to list' >&2; exit 1")  # fmt: skip
     else:
-        al.command("dpkg-query", "exit 1")
-        al.command("apt-cache", '[[ $2 == chrony ]] || echo " $2 | 1 | y"')
-        al.command("apt-get", "echo 'E: Unable to locate package chrony' >&2; exit 100")
-    events, status = ended(al, "kiln_install gcc chrony make\n")
-    found = read(events, status)
+        machine.command("dpkg-query", "exit 1")
+        machine.command("apt-cache", '[[ $2 == chrony ]] || echo " $2 | 1 | y"')
+        machine.command("apt-get", "exit 100")
+    found = read(*ended(machine, "kiln_install gcc chrony make\n"))
     assert found.missing == ["chrony"]
     assert found.message == "no repository has a package named chrony"
 
@@ -206,22 +189,12 @@ def test_script_within_its_time_limit_succeeds(machine: Machine) -> None:
 def left_of(machine: Machine) -> list[str]:
     """The command lines of the script's processes that are still there after a while."""
     for _ in range(600):
-        found = [
-            line
-            for path in Path("/proc").glob("[0-9]*/cmdline")
-            if str(machine.root) in (line := text_of(path))
-        ]
+        lines = [" ".join(each.info["cmdline"] or ()) for each in process_iter(["cmdline"])]
+        found = [line for line in lines if str(machine.root) in line]
         if not found:
             break
         time.sleep(0.1)
     return found
-
-
-def text_of(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
 
 
 def told(*lines: tuple[str, str]) -> FailureReader:
@@ -341,10 +314,7 @@ def test_lab_says_whose_repository_lacks_a_package() -> None:
     [
         ("Waiting for instance (i-1) to become ready...", "i-1 to start"),
         ("Waiting for SSH to become available...", "SSH on i-1"),
-        (
-            "Provisioning with shell script: packer-1.6/../../../provisioners/kernel.sh",
-            "provisioner kernel on i-1",
-        ),
+        ("Provisioning with shell script: x/provisioners/kernel.sh", "provisioner kernel on i-1"),
         ("Provisioning with shell script: /tmp/packer-shell1175941336", "a command on i-1"),
         ("Stopping the source instance...", "i-1 to stop"),
         ("Waiting for AMI to become ready...", "the AMI to become available"),
@@ -358,11 +328,8 @@ def test_line_of_packer_says_what_it_waits_for(line: str, wait: str) -> None:
 
 def test_packer_waits_for_ssh_as_long_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KILN_SSH_TIMEOUT", "1200")
-    plan: Any = SimpleNamespace(
-        account=Account(),
-        target=Target("a test", "us-east-1"),
-        recipe_digest="0" * 64,
-        input_digest="1" * 64,
-    )
+    digests = {"recipe_digest": "0" * 64, "input_digest": "1" * 64}
+    target = Target("a test", "us-east-1")
+    plan: Any = SimpleNamespace(account=Account(), target=target, **digests)
     given = bake.run_variables(plan, Run("20260101T000000Z-abcd", "row", Path()), "abc")
     assert given["ssh_timeout"] == "1200.0s"
