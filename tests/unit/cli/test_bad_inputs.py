@@ -17,6 +17,7 @@ import yaml
 
 from tests.unit.cli.conftest import Done
 
+pytestmark = pytest.mark.slow
 FOLDER = Path(__file__).with_name("bad_inputs")
 ROWS: dict[str, dict[str, Any]] = yaml.safe_load((FOLDER / "table.yaml").read_text())
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

@@ -208,6 +208,7 @@ def test_version_is_that_of_the_project(tmp_path: Path) -> None:
     assert invoke(tmp_path, "--version") == (0, f"AMI Kiln {line}\n", "")
 
 
+@pytest.mark.slow
 def test_paths_are_relative_to_the_caller(tmp_path: Path) -> None:
     (tmp_path / "kernel.log").write_text("NVRM: Xid (PCI:0000:00:1e): 79, pid=1\n")
     folder = tmp_path / "mine" / "al2-510.47.03-cuda11.6-base-x86_64" / "20261121T000000Z-aaaa"
@@ -219,6 +220,7 @@ def test_paths_are_relative_to_the_caller(tmp_path: Path) -> None:
     assert "verified ami-0abc0abc" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "environment",
     [
@@ -232,6 +234,7 @@ def test_locale_and_home_end_no_task(tmp_path: Path, environment: dict[str, str]
     assert invoke(tmp_path, line, **environment)[::2] == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pipe", "output"), [("list --json | head -c 1", "["), ("xid.explain 79 | true", "")]
 )
@@ -239,6 +242,7 @@ def test_reader_that_ends_early_sees_no_traceback(tmp_path: Path, pipe: str, out
     assert invoke(tmp_path, pipe)[1:] == (output, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["--list", "xid.explain 79 --json"])
 def test_output_that_cannot_be_written_is_one_message(tmp_path: Path, line: str) -> None:
     with Path("/dev/full").open("w") as full:

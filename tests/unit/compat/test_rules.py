@@ -14,6 +14,7 @@ from kiln.compat import CHECKS, READS_TYPES, TYPE_CHECKS, engine, row_case, rule
 from kiln.compat.engine import check_combination, check_recipe
 from tests.unit.rows import row
 
+pytestmark = pytest.mark.slow
 TODAY = date(2026, 11, 21)
 LTS = "580.178.04"
 Subject = Recipe | dict[str, Any]

@@ -8,8 +8,8 @@ A source is one or more references, separated by "; ". A reference begins with
   ours: …                             our own decision, not a fact about the world
   seen by …                           a bake of ours on AWS, which recorded it
 and may go on with words. A page of a repository is at a commit or at a release's tag. A word alone
-is a name in the `sources` of the same file. An entry whose source is none of these says `confirmed: false`;
-`check --strict` then lists it where a row rests on it.
+is a name in the `sources` of the same file. An entry whose source is none of these says
+`confirmed: false`; `check --strict` then lists it where a row rests on it.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from kiln.base.account import Account, variables
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
-from kiln.matrix.flags import select
+from kiln.matrix.flags import records_bucket, select
 from tests.unit.rows import row
 
 LTS = row("al2023/lts/base/x86_64").driver.split(".")[0]
@@ -72,3 +73,11 @@ def test_x86_and_the_open_module_are_meant(recipes: list[Recipe]) -> None:
     both, open_ = (recipes[0].changed(name=name, kernel_module=name) for name in ("both", "open"))
     assert select([both, open_], distro="al2") == [open_]
     assert select([both, open_], distro="al2", kernel_module="both") == [both]
+
+
+def test_records_bucket_is_of_flag_variable_or_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Account(records_bucket="of-the-settings")
+    assert records_bucket(settings, {}) == "of-the-settings"
+    monkeypatch.setenv(variables("records_bucket")[0], "of-a-variable")
+    assert records_bucket(settings, {}) == "of-a-variable"
+    assert records_bucket(settings, {"records_bucket": "of-a-flag"}) == "of-a-flag"

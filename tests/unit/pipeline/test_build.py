@@ -154,6 +154,7 @@ print(*sorted(n for n in names if not hasattr(sys.modules[n], "__path__")))
 """
 
 
+@pytest.mark.slow
 def test_build_runs_through_few_modules(tmp_path: Path) -> None:
     environment = {**os.environ, "KILN_LAB_STATE": str(tmp_path), "KILN_LAB_INDEX": "54"}
     command = [sys.executable, "-c", COUNT, ROWS[0].name]

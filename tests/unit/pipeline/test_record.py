@@ -200,6 +200,7 @@ def test_version_info_lists_upgradable_packages(
     ]
 
 
+@pytest.mark.slow
 @of_this_machine
 def test_schema_describes_what_is_written(info: dict[str, Any]) -> None:
     AS_PUBLISHED.check_schema(PUBLISHED)
@@ -218,6 +219,7 @@ def few(info: dict[str, Any]) -> dict[str, Any]:
     return info | {"packages": info["packages"][:3]}
 
 
+@pytest.mark.slow
 @of_this_machine
 @pytest.mark.parametrize(
     ("path", "value"),
