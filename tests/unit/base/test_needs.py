@@ -9,7 +9,7 @@ import pytest
 
 from kiln.base import needs
 from kiln.base.errors import KilnError
-from lab import host
+from lab.daemon import host
 
 INSTALL = "-q install -y --no-install-recommends packer"
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="others go through sudo")
@@ -85,8 +85,12 @@ def test_path_without_sbin_is_completed(
     assert os.environ["PATH"].split(os.pathsep) == [str(machine), str(sbin)]
 
 
-def test_machine_without_linux_has_no_lab(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host.sys, "platform", "darwin")
-    with pytest.raises(KilnError, match=r"it needs Linux \(this is darwin\)") as caught:
-        host.can_run()
-    assert "list, check, render, validate, and building in AWS" in caught.value.hint
+def test_machine_without_linux_or_root_has_no_lab(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, value, says in (
+        (host.os, "geteuid", lambda: 1000, "it needs root"),
+        (host.sys, "platform", "darwin", r"it needs Linux \(this is darwin\)"),
+    ):
+        monkeypatch.setattr(module, name, value)
+        with pytest.raises(KilnError, match=says) as caught:
+            host.can_run()
+        assert "list, check, render, validate, and building in AWS" in caught.value.hint

@@ -57,10 +57,10 @@ DATA = [
 ]
 FACTS = [
     *sorted(KNOWLEDGE.glob("*.yaml")),
-    ROOT / "lab/mirror/catalogue.yaml",
-    *sorted((ROOT / "lab/packages").glob("*.yaml")),
+    ROOT / "lab/vendors/mirror/catalogue.yaml",
+    *sorted((ROOT / "lab/vendors/packages").glob("*.yaml")),
     ROOT / "lab/rootfs/basefiles/distros.yaml",
-    ROOT / "lab/amis/public_images.yaml",
+    ROOT / "lab/moto/public_images.yaml",
 ]
 
 

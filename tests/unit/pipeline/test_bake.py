@@ -31,7 +31,7 @@ from kiln.pipeline.bake import FailureReader
 from kiln.pipeline.draft import ProvisionerError
 from kiln.pipeline.record import Failure
 from kiln.pipeline.report import report_html
-from lab.packages import system
+from lab.vendors.packages import system
 from tests.unit.records import a_record
 
 HEAD = '#!/usr/bin/env bash\n\nsource "${KILN_DIR:?}/lib/kiln.sh"\n'
