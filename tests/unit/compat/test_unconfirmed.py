@@ -56,6 +56,7 @@ def messages(recipe: Recipe) -> list[str]:
     [
         (MANY, "instances", ["types"], {}, "types[p4d.24xlarge] in"),
         (PLAIN, "instances", ["types"], {}, "types[g4dn.xlarge] in"),
+        (PLAIN, "instances", ["gpus", "T4"], {}, "gpus.T4 in"),
         (PLAIN, "drivers", ["branches", "580"], {}, "branches.580 in"),
         (PLAIN, "drivers", ["nvlsm", "versions", "2025.10.14"], {}, "nvlsm.versions.2025.10.14 in"),
         (PLAIN, "cuda", ["cudnn"], {}, "cudnn[9.21.0] in"),

@@ -76,6 +76,8 @@ def test_build_is_found_by_file_ami_run_and_name() -> None:
         assert records.find_record(name).run_id == first, name
     assert records.find_record("20261121T000002Z-bbbb").kind == "verify"
     assert records.find_record("ami-00000009").kind == "verify"
+    with pytest.raises(KilnError, match="No such file"):
+        records.find_record("nowhere.json")
     made = records.of_ami("ami-00000002")
     assert made and made.run_id == first
     assert records.of_ami("ami-00000009") is None
