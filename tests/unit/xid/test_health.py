@@ -62,14 +62,16 @@ def events(folder: Path, program: str) -> tuple[int, list[dict[str, Any]]]:
     return status, [json.loads(row) for row in rows]
 
 
-def test_gpus_in_order_leave_no_event(tmp_path: Path) -> None:
-    answers = {"state": "Completed", "status": "Success", "summary": "Healthy"}
-    assert events(tmp_path, smi(tmp_path, **answers)) == (0, [])
-
-
-def test_gpus_that_know_neither_leave_no_event(tmp_path: Path) -> None:
-    rows = "Tesla T4, 00000000:00:1E.0, [N/A], [N/A], [N/A], [N/A]"
-    assert events(tmp_path, smi(tmp_path, rows)) == (0, [])
+@pytest.mark.parametrize(
+    ("rows", "answers"),
+    [
+        (GOOD_ROW, {"state": "Completed", "status": "Success", "summary": "Healthy"}),
+        ("Tesla T4, 00000000:00:1E.0, [N/A], [N/A], [N/A], [N/A]", {}),
+    ],
+    ids=["H100", "T4"],
+)
+def test_gpus_in_order_leave_no_event(tmp_path: Path, rows: str, answers: dict[str, str]) -> None:
+    assert events(tmp_path, smi(tmp_path, rows, **answers)) == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -94,22 +96,34 @@ def test_a_remapped_row_is_an_event_of_the_same_shape(
         assert key in result[0]
 
 
+NOT_READY, UNHEALTHY = "NVLink fabric not ready", "NVLink fabric unhealthy"
+
+
 @pytest.mark.parametrize(
-    ("state", "status", "severity"),
+    ("answers", "name", "severity"),
     [
-        ("In Progress", "N/A", "error"),  # after three minutes, here none
-        ("Not Started", "N/A", "error"),
-        ("Completed", "Insufficient Resources", "fatal"),
+        ({"state": "In Progress", "status": "N/A"}, NOT_READY, "error"),  # after 3 min, here none
+        ({"state": "Not Started", "status": "N/A"}, NOT_READY, "error"),
+        ({"status": "Insufficient Resources"}, NOT_READY, "fatal"),
+        ({"summary": "Unhealthy"}, UNHEALTHY, "fatal"),
+        ({"summary": "Limited Capacity"}, UNHEALTHY, "warning"),
+        ({"recovery": "Reset"}, "GPU recovery action Reset", "fatal"),
+        ({"recovery": "Drain P2P"}, "GPU recovery action Drain P2P", "warning"),
+        ({"recovery": "Something New"}, "GPU recovery action Something New", "error"),
     ],
 )
-def test_a_fabric_that_is_not_ready_is_an_event(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, status: str, severity: str
+def test_fabric_and_recovery_action_are_events(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    answers: dict[str, str],
+    name: str,
+    severity: str,
 ) -> None:
     monkeypatch.setattr(health, "FABRIC_WAIT_S", 0)
-    _, result = events(tmp_path, smi(tmp_path, state=state, status=status))
-    assert [(line["name"], line["severity"]) for line in result] == [
-        ("NVLink fabric not ready", severity)
-    ]
+    program = smi(tmp_path, **({"state": "Completed", "status": "Success"} | answers))
+    _, result = events(tmp_path, program)
+    assert [(line["name"], line["severity"]) for line in result] == [(name, severity)]
+    assert result[0]["action"]
 
 
 def test_fabric_that_registers_in_time_is_no_event(
@@ -119,41 +133,6 @@ def test_fabric_that_registers_in_time_is_no_event(
     done = QUERY.format(state="Completed", status="Success", summary="Healthy", recovery="None")
     monkeypatch.setattr(health.time, "sleep", lambda _: (tmp_path / "query").write_text(done))
     assert events(tmp_path, program) == (0, [])
-
-
-def test_finding_reaches_the_hooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    got: list[dict[str, Any]] = []
-    monkeypatch.setattr(health.hooks.Spool, "put", lambda self, line: got.append(line))
-    _, rows = events(tmp_path, smi(tmp_path, "A100, 00000000:10:1C.0, 1, 0, 0, 3"))
-    assert got == rows
-    assert got[0]["severity"] == "fatal"
-
-
-@pytest.mark.parametrize(
-    ("answers", "name", "severity"),
-    [
-        ({"summary": "Unhealthy"}, "NVLink fabric unhealthy", "fatal"),
-        ({"summary": "Limited Capacity"}, "NVLink fabric unhealthy", "warning"),
-        ({"recovery": "Reset"}, "GPU recovery action Reset", "fatal"),
-        ({"recovery": "Drain P2P"}, "GPU recovery action Drain P2P", "warning"),
-        ({"recovery": "Something New"}, "GPU recovery action Something New", "error"),
-    ],
-)
-def test_unhealthy_fabric_and_recovery_action_are_events(
-    tmp_path: Path, answers: dict[str, str], name: str, severity: str
-) -> None:
-    program = smi(tmp_path, state="Completed", status="Success", **answers)
-    _, result = events(tmp_path, program)
-    assert [(line["name"], line["severity"]) for line in result] == [(name, severity)]
-    assert result[0]["action"]
-
-
-def test_a_missing_nvidia_smi_is_said_and_no_traceback(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, _ = events(tmp_path, str(tmp_path / "none"))
-    assert status == 1
-    assert "nvidia-smi is not installed" in capsys.readouterr().err
 
 
 def test_a_hanging_nvidia_smi_is_given_up_on(
@@ -198,16 +177,27 @@ def test_the_monitors_lock_is_waited_for(tmp_path: Path) -> None:
     log = tmp_path / "gpuevent.log"
     with log.open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        threading.Timer(0.3, lambda: fcntl.flock(held, fcntl.LOCK_UN)).start()
+        threading.Timer(0.05, lambda: fcntl.flock(held, fcntl.LOCK_UN)).start()
         status, result = events(tmp_path, smi(tmp_path, "A100, 00000000:10:1C.0, 1, 0, 0, 3"))
     assert (status, len(result)) == (0, 1)
 
 
-def test_finding_that_cannot_reach_the_hooks_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("there", [True, False])
+def test_finding_reaches_the_hooks_or_is_said(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    there: bool,
 ) -> None:
-    """As on a machine whose kiln-xid.service, which makes the folder, is masked."""
-    monkeypatch.setattr(health.hooks.Spool.__init__, "__defaults__", (str(tmp_path / "none"),))
+    """Without the folder as on a machine whose kiln-xid.service, which makes it, is masked."""
+    spool = tmp_path / "spool"
+    if there:
+        spool.mkdir()
+    monkeypatch.setattr(health.hooks.Spool.__init__, "__defaults__", (str(spool),))
     monkeypatch.setattr(health.hooks, "executables", lambda directory: ["hook"])
-    events(tmp_path, smi(tmp_path, "A100, 00000000:10:1C.0, 1, 0, 0, 3"))
-    assert f"1 events did not reach the hooks: {tmp_path}/none" in capsys.readouterr().err
+    status, rows = events(tmp_path, smi(tmp_path, "A100, 00000000:10:1C.0, 1, 0, 0, 3"))
+    assert status == int(not there)
+    if there:
+        assert [json.loads(path.read_text()) for path in spool.iterdir()] == rows
+    else:
+        assert f"1 events did not reach the hooks: {spool}" in capsys.readouterr().err

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-import recorded_h100 as recorded
+from tests.unit.runtime import recorded_h100 as recorded
 
 from kiln.base import paths
 from kiln.base.paths import AMI_TESTS

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-import recorded_h100 as recorded
+from tests.unit.runtime import recorded_h100 as recorded
 from standin_nvidia_smi_guest import Guest
 
 BUSY = {"gpu": 0, "name": "/tmp/xid", "pid": 833}  # the program that ran while it was asked

@@ -27,6 +27,8 @@ from pathlib import Path
 from typing import IO, Any
 from unittest import mock
 
+from hypothesis import HealthCheck, settings
+
 from kiln.base.paths import ROOT, RUNTIME, runtime_module
 from lab.standins.nvidia_smi import install
 
@@ -34,9 +36,15 @@ GPU_MIG = RUNTIME / "usr" / "local" / "bin" / "gpu-mig"
 _smi = runtime_module("gpu_mig.smi")
 
 
-def examples(count: int) -> int:
-    """How many examples a search tries: a third, or with KILN_MIG_PAIRS=all all of them."""
-    return count if os.environ.get("KILN_MIG_PAIRS") == "all" else count // 3
+def examples(count: int) -> settings:
+    """Hypothesis' settings of a search: so many examples, the same ones on every machine."""
+    return settings(
+        max_examples=count,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
 
 
 SYSTEMCTL = """#!/bin/sh
@@ -257,8 +265,10 @@ class _Forks:
     """
 
     def __init__(self) -> None:
-        path = [str(Path(__file__).parent), str(ROOT)]
-        program = f"import sys; sys.path[:0] = {path}; import mig_machine as m; m.serve_forks()"
+        program = (
+            f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
+            "from tests.unit.mig import machine; machine.serve_forks()"
+        )
         self._process = subprocess.Popen(
             [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )

@@ -10,10 +10,13 @@ import tracemalloc
 import unittest
 from pathlib import Path
 
-from test_xid_core import XID_31, XID_79, corpus
+import pytest
+from invoke import Context
 
+from kiln.base.errors import KilnError
+from kiln.cli import gpu
 from kiln.xid.archive import LeftOut, events
-from tests.unit import commands
+from tests.unit.xid.test_monitor import XID_31, XID_79, corpus
 
 OPTIONAL = ("gpu_instance", "compute_instance", "caused_by_xid", "nvswitch", "word", "link")
 
@@ -28,6 +31,11 @@ class Corpus(unittest.TestCase):
             with self.subTest(row["line"]):
                 result = list(events(row["line"].split("\n")))
                 self.assertEqual(len(result), 1)
+                self.assertIn(result[0]["severity"], ("fatal", "error", "warning", "info"))
+                self.assertTrue(result[0]["action"])
+                code = result[0]["xid"] or result[0]["sxid"]
+                if code not in (999, 99999, 20123):
+                    self.assertTrue(result[0]["name"], row["line"])
                 for key, wanted in row["event"].items():
                     self.assertEqual(
                         result[0].get(key, False if key == "injected" else None), wanted
@@ -45,14 +53,6 @@ class Corpus(unittest.TestCase):
                     found = list(events(row["line"].split("\n")))
                     kinds = [{"kind": event["event"], "pci": event["pci"]} for event in found]
                     self.assertEqual(kinds, lost)
-
-    def test_every_event_has_name_severity_and_action_unless_the_code_is_new(self):
-        for row in corpus():
-            for result in events(row["line"].split("\n")):
-                self.assertIn(result["severity"], ("fatal", "error", "warning", "info"))
-                self.assertTrue(result["action"])
-                if result["xid"] not in (999, 99999) and result["sxid"] not in (99999, 20123):
-                    self.assertTrue(result["name"], row["line"])
 
 
 class Meaning(unittest.TestCase):
@@ -75,13 +75,6 @@ class Meaning(unittest.TestCase):
         self.assertEqual((result["severity"], result["link"]), ("fatal", 9))
         self.assertEqual(result["resolution"], "RESET_GPU")
         self.assertEqual(result["investigate"], "INVESTIGATE_PEER_DEVICE")
-
-    def test_nonfatal_nvlink_error_that_kills_the_application_is_an_error(self):
-        result = self.one(
-            "NVRM: Xid (PCI:0019:01:00): 145, RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 "
-            "(0x040988e2 0x00000008 0x00000000 0x00000000 0x00000000 0x00000000)"
-        )
-        self.assertEqual((result["severity"], result["resolution"]), ("error", "XID_154_EVAL"))
 
     def test_newer_layout_of_the_nvlink_words_is_read_with_a_newer_driver(self):
         lines = [
@@ -119,23 +112,6 @@ class Meaning(unittest.TestCase):
         self.assertEqual(self.one(line % "Fatal")["severity"], "fatal")
         self.assertEqual(self.one(line % "Non-fatal")["severity"], "warning")
 
-    def test_three_sxid_records_are_one_event(self):
-        head = "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, "
-        result = self.one(
-            head
-            + "Non-fatal, Link 44 Minion Link DLREQ interrupt\n"
-            + head
-            + "Severity 0 Engine instance 44 Sub-engine instance 00\n"
-            + head
-            + "Data {0x0000002b, 0x0000002b}"
-        )
-        self.assertEqual(len(result["detail"]), 2)
-
-    def test_uuid_comes_from_the_line_the_driver_prints_first(self):
-        uuid = "GPU-b6c3b2be-c55b-d076-fa0e-d464e4c7e08b"
-        lines = ["[1.0] NVRM: GPU at PCI:0000:3b:00: " + uuid, "[1.1] " + XID_79]
-        self.assertEqual(list(events(lines))[0]["uuid"], uuid)
-
     def test_an_unknown_code_is_an_event_without_a_name(self):
         result = self.one("NVRM: Xid (PCI:0000:01:00): 999, something new")
         self.assertEqual((result["xid"], result["name"], result["severity"]), (999, None, "error"))
@@ -149,10 +125,6 @@ class Meaning(unittest.TestCase):
         self.assertEqual(result["time"], "2026-09-15T00:30:27.000000Z")
         self.assertIsNone(self.one("Nov 20 12:00:00 host kernel: " + XID_79)["time"])
 
-    def test_a_number_in_brackets_behind_a_host_is_not_a_kernel_time(self):
-        result = self.one("2025-01-14 10:00:00.000 gke-node [12345] " + XID_79)
-        self.assertIsNone(result["monotonic_us"])
-
 
 class Hostile(unittest.TestCase):
     """Archives come from anywhere: disk images, serial consoles, Windows, people who mean harm."""
@@ -160,22 +132,9 @@ class Hostile(unittest.TestCase):
     def codes(self, data):
         return [result["xid"] for result in events(io.BytesIO(data))]
 
-    def test_a_number_of_thousands_of_digits_stops_nothing(self):
-        digits = "9" * 5000
-        for line in (
-            "NVRM: Xid (PCI:0000:3b:00): 79, pid=%s, name=x, lost" % digits,
-            "4,%s,1,-;%s" % (digits, XID_79),
-            "NVRM: Xid (PCI:0000:3b:00 GPU-I:%s): 79, lost" % digits,
-            "NVRM: Xid (PCI:0000:3b:00): %s, lost" % digits,
-            "nvidia-nvswitch%s: SXid (PCI:0000:05:00.0): 12028, Fatal" % digits,
-            "NVRM: Xid (PCI:0000:01:00): 149, NETIR Fatal XC0 i0 Link %s (0x%s)" % (digits, digits),
-        ):
-            result = self.codes((line + "\n" + XID_31 % 1).encode())
-            self.assertEqual(result[-1], 31, line[:60])
-
     def test_a_line_without_an_end_is_not_held_in_memory(self):
         class Endless(io.RawIOBase):
-            left = 40 << 20
+            left = 10 << 20
 
             def readable(self):
                 return True
@@ -192,10 +151,6 @@ class Hostile(unittest.TestCase):
         tracemalloc.stop()
         self.assertEqual(result, [])
         self.assertLess(peak, 4 << 20)
-
-    def test_what_follows_a_line_of_binary_garbage_is_read(self):
-        garbage = bytes(range(256)).replace(b"\n", b"") * 1000
-        self.assertEqual(self.codes(garbage + b"\n" + XID_79.encode() + b"\r\n\xff\xfe\n"), [79])
 
     def test_files_of_windows_are_read(self):
         text = "\ufeff[    1.000000] %s\r\n[    2.000000] %s\r\n" % (XID_79, XID_31 % 1)
@@ -214,10 +169,7 @@ FORMS = {
     "dmesg -d": ("[   12.000005 <    0.000012>] %s", None, 12000005),
     "dmesg -H": ("[Jan 5 03:04] %s", None, None),
     "dmesg --json": ('         "msg": "%s"', None, None),
-    "a console that names the caller": ("[   12.000005][ T1234] %s", None, 12000005),
     "dmesg that names the caller": ("[   12.000005] [   T1234] %s", None, 12000005),
-    "short-full in a zone with a number": ("Mon 2026-01-05 03:04:05 +03 h kernel: %s", None, None),
-    "journalctl -o json-pretty": ('\t"MESSAGE" : "%s",', None, None),
     "journalctl -o json": (
         '{"MESSAGE":"%s","SYSLOG_FACILITY":"0","_SOURCE_MONOTONIC_TIMESTAMP":"12000005",'
         '"__REALTIME_TIMESTAMP":"1767582245123456"}',
@@ -235,12 +187,8 @@ FORMS = {
         12000005,
     ),
     "docker's log": ('{"log":"[   12.000005] %s\\n","stream":"stdout"}', None, 12000005),
-    "kubectl logs --prefix": ("[pod/dmesg-abc/dmesg] [   12.000005] %s", None, 12000005),
     "grep -r": ("/var/log/kern.log:Jan  5 03:04:05 h kernel: [   12.000005] %s", None, 12000005),
-    "grep -n": ("123:[   12.000005] %s", None, 12000005),
-    "BusyBox": ("Jan  5 03:04:05 h kern.err kernel: [   12.000005] %s", None, 12000005),
     "a quote in an issue": ("> [   12.000005] %s", None, 12000005),
-    "pdsh": ("node17: [   12.000005] %s", None, 12000005),
     "dmesg -T in French": ("[mer. avril 15 07:56:59 2026] %s", None, None),
     "rsyslog in RFC 5424": ("<4>1 2026-01-05T03:04:05Z h kernel - - -  %s", SECOND, None),
     "syslog-ng in RFC 5424": (
@@ -250,8 +198,6 @@ FORMS = {
     ),
     "a console behind a login prompt": ("ip-10-0-0-1 login: [   12.000005] %s", None, 12000005),
     "get-console-output": ('  "Output": "[0.0] x\\r\\n[12.000005] %s\\r\\n",', None, 12000005),
-    "get-console-output --output text": ("i-0abc\t[   12.000005] %s", None, 12000005),
-    "get-console-output --query Output": ('"[   12.000005] %s\\r\\n"', None, 12000005),
     "get-command-invocation": ('{"StandardOutputContent":"[12.000005] %s\\n"}', None, 12000005),
     "the event log itself": (
         '{"time":"2026-01-05T03:04:05.123456Z","event":"xid","monotonic_us":12000005,"raw":"%s"}',
@@ -280,7 +226,6 @@ class Forms(unittest.TestCase):
             text = json.dumps(message)
             for lines in (
                 ["2026-01-05T03:04:05.123000+00:00 i-0abc/xid " + message],  # tail
-                ["2026-01-05T03:04:05 " + message],  # tail --format short
                 ["2026-01-05T03:04:05.123Z " + message],  # an export to S3
                 [
                     "{",
@@ -290,12 +235,10 @@ class Forms(unittest.TestCase):
                     "        }",
                 ],
                 ['{"events": [{"message": "other"}, {"timestamp": 1, "message": %s}]}' % text],
-                ['{"events":[{"timestamp":1,"message":%s}],"searchedLogStreams":[]}' % text],
                 ['[{"timestamp": 1, "message": %s}]' % text],  # jq -c .events
                 ['{"timestamp": 1767582245123, "message": %s}' % text],  # jq -c '.events[]'
                 ['{"field": "@message",', '    "value": %s' % text],  # get-query-results
                 ["[", "    %s," % text],  # --query 'events[].message'
-                ["[%s]" % text],
             ):
                 with self.subTest(lines[-1]):
                     self.assertEqual([row["raw"] for row in events(lines)], [LINE])
@@ -304,10 +247,6 @@ class Forms(unittest.TestCase):
         ours = {"event": "xid", "raw": LINE}
         pretty = "2026-01-05T03:04:05+00:00 i-0abc " + json.dumps(ours, indent=4)
         self.assertEqual([row["raw"] for row in events(pretty.split("\n"))], [LINE])
-
-    def test_the_lines_around_a_match_of_grep_are_read(self):
-        for form in ("dmesg-[   12.000005] %s", "dmesg-7-[   12.000005] %s", "dmesg:8:[12.0] %s"):
-            self.assertEqual([row["raw"] for row in events([form % LINE, "--"])], [LINE], form)
 
     def test_a_gpu_that_is_lost_without_an_xid_is_an_event_with_its_address(self):
         line = "[ 7.0] NVRM: GPU 0000:29:00.0: GPU has fallen off the bus."
@@ -331,17 +270,9 @@ class Forms(unittest.TestCase):
         loaded = "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 2023"
         self.assertEqual([row["pci"] for row in events([lost, loaded, lost])], ["0000:29:00.0"] * 2)
 
-    def test_a_process_name_without_a_pid_is_read(self):
-        (row,) = events(["NVRM: Xid (PCI:0000:3b:00): 31, name=python3, Ch 00000008, intr 00"])
-        self.assertEqual((row["pid"], row["process"]), (None, "python3"))
-
     def test_a_message_of_the_journal_in_bytes_is_read(self):
         (row,) = events([json.dumps({"MESSAGE": list(LINE.encode()), "SYSLOG_FACILITY": "0"})])
         self.assertEqual((row["raw"], "injected" in row), (LINE, False))
-
-    def test_lines_in_json_are_whole_and_nothing_is_added_to_them(self):
-        lines = ["   {", '      "pri": 4,', '      "msg": "%s"' % LINE, "   },{", '      "pri": 4']
-        self.assertEqual([row["raw"] for row in events(lines)], [LINE])
 
     def test_what_user_space_wrote_is_marked_in_json_too(self):
         journal = '{"MESSAGE":"%s","SYSLOG_FACILITY":"1","SYSLOG_IDENTIFIER":"unknown"}' % LINE
@@ -353,31 +284,19 @@ class Forms(unittest.TestCase):
         (row,) = events(['{"event":"xid","count":3,"raw":"%s"}' % LINE])
         self.assertEqual((row["count"], row["raw"]), (3, LINE))
 
-    def test_a_value_that_is_not_a_number_in_json_is_taken_for_none(self):
-        (row,) = events(['{"event":"xid","seq":"7","count":"3","raw":"%s"}' % LINE])
-        self.assertEqual((row["seq"], row.get("count")), (None, None))
-
     def test_lines_of_another_program_are_left_out_and_counted(self):
         for form in (
             "Jan  5 03:04:05 h app: [   12.000005] %s",
             "Jan  5 03:04:05 h app: 2026-01-05T03:04:05Z %s",
             "app: %s",
-            "Jan  5 03:04:05 h app: > %s",
-            "Jan  5 03:04:05 h app: [0m%s",
             "Jan  5 03:04:05 app: kernel: %s",
-            "Jan  5 03:04:05 a:b: kernel: %s",
-            "Jan  5 03:04:05 a::b: kernel: %s",
             "Jan  5 03:04:05 h kern.err app: %s",
             "app[77]: [12] %s",
-            '{"level":"info","detail":"%s"}',
             '{"level":"error","msg":"%s"}',
             '{"event":"start","raw":"%s"}',
             '{"MESSAGE":"%s","_TRANSPORT":"stdout","SYSLOG_IDENTIFIER":"app"}',
             "I0105 03:04:05.551834       1 health.go:169] %s",
-            "2026-01-05 03:04:05,123 - watcher - ERROR - %s",
-            "[gpu-health] [CRITICAL] GPU-1234: XID: %s",
             'level=info msg="%s"',
-            "x" * 2000 + " %s",
         ):
             left_out = LeftOut()
             self.assertEqual(list(events(["other", form % LINE], left_out)), [], form)
@@ -391,30 +310,10 @@ class Forms(unittest.TestCase):
         self.assertEqual(len(list(events([*whole, *damaged], left_out))), 2)
         self.assertEqual(left_out, LeftOut(2, 5))
 
-    def test_json_that_is_none_or_odd_stops_nothing(self):
-        for line in (
-            '{"MESSAGE":',
-            '{"MESSAGE":{"NVRM: Xid":1}}',
-            '{"MESSAGE":null,"x":"NVRM: Xid"}',
-            '{"log":{"log":"NVRM: Xid"}}',
-            '{"event":"xid","raw":["NVRM: Xid"]}',
-            '{"event":"xid","seq":"NVRM: Xid","monotonic_us":%s,"raw":"x"}' % ("9" * 5000),
-            '{"MESSAGE":"NVRM: Xid","__REALTIME_TIMESTAMP":"%s"}' % ("9" * 5000),
-            '{"log":"' * 500 + "NVRM: Xid",
-        ):
-            self.assertEqual([row["raw"] for row in events([line, LINE])], [LINE], line[:60])
 
-    def test_a_json_line_with_a_tab_in_it_is_read(self):
-        line = '{"log": "NVRM: Xid (PCI:0000:3b:00): 79,\tfallen"}'
-        self.assertEqual([row["xid"] for row in events([line])], [79])
-
-
-def test_file_that_is_no_text_is_refused_and_not_called_free_of_xids(tmp_path: Path) -> None:
-    for content, what in (
-        (gzip.compress(XID_79.encode()), "is compressed"),
-        (XID_79.encode("utf-16"), "is UTF-16"),
-    ):
-        file = tmp_path / "export"
-        file.write_bytes(content)
-        done = commands.invoke("xid.parse", str(file))
-        assert (done.returncode, what in done.stderr) == (2, True), done.stderr
+@pytest.mark.parametrize("content", [gzip.compress(XID_79.encode()), XID_79.encode("utf-16")])
+def test_file_that_is_no_text_is_not_called_free_of_xids(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "export").write_bytes(content)
+    with pytest.raises(KilnError, match="not a log that can be read") as refused:
+        gpu.parse(Context(), file=str(tmp_path / "export"))
+    assert refused.value.exit_status == 2

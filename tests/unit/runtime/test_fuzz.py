@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mig_machine import in_process
+from tests.unit.mig.machine import in_process
 
 from kiln.base.paths import RUNTIME, runtime_module
 from kiln.xid import archive
