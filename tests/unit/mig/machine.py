@@ -27,24 +27,11 @@ from pathlib import Path
 from typing import IO, Any
 from unittest import mock
 
-from hypothesis import HealthCheck, settings
-
 from kiln.base.paths import ROOT, RUNTIME, runtime_module
 from lab.standins.nvidia_smi import install
 
 GPU_MIG = RUNTIME / "usr" / "local" / "bin" / "gpu-mig"
 _smi = runtime_module("gpu_mig.smi")
-
-
-def examples(count: int) -> settings:
-    """Hypothesis' settings of a search: so many examples, the same ones on every machine."""
-    return settings(
-        max_examples=count,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
 
 
 SYSTEMCTL = """#!/bin/sh

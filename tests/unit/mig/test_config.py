@@ -230,3 +230,11 @@ def test_a_4g_is_not_divided_into_3c_which_no_driver_lists():
         target.shape_all([("3c.4g.20gb", 1)])
     assert caught.value.hint == "sizes: 1c, 2c, 4c"
     assert target.shape_all([("3c.7g.40gb", 1)]) == (("7g.40gb", (3,)),)
+
+
+def test_shipped_settings_file_says_what_holds_without_it(monkeypatch, tmp_path):
+    settings_of = runtime_module("gpu_mig.settings")
+    monkeypatch.setenv("GPU_MIG_ROOT", str(RUNTIME))
+    shipped = settings_of.load()
+    monkeypatch.setenv("GPU_MIG_ROOT", str(tmp_path))
+    assert shipped == settings_of.load() == settings_of.Settings()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kiln.base.paths import runtime_module
 from kiln.mig import check
 from kiln.mig.profiles import gpu_types
-from tests.unit.mig.machine import examples
+from tests.unit.searches import examples
 
 placement = runtime_module("gpu_mig.placement")
 target = runtime_module("gpu_mig.target")

@@ -18,7 +18,7 @@ from kiln.mig.check import check_mig_config, label_problem, label_slices, labels
 from kiln.mig.k8s import k8s_configuration, k8s_text, planned_labels
 from kiln.mig.plan import compare_ways, draw_text, last_end, plan_layout
 from kiln.mig.profiles import gpu_type, gpu_types, profiles_for, profiles_rows
-from tests.unit.mig.machine import examples
+from tests.unit.searches import examples
 
 placement = runtime_module("gpu_mig.placement")
 config = runtime_module("gpu_mig.config")

@@ -13,7 +13,8 @@ from kiln.base.paths import RUNTIME, runtime_module
 from kiln.mig import check
 from kiln.mig.profiles import gpu_types
 from lab.standins.nvidia_smi import install
-from tests.unit.mig.machine import examples, in_process
+from tests.unit.mig.machine import in_process
+from tests.unit.searches import examples
 
 applying = runtime_module("gpu_mig.apply")
 config = runtime_module("gpu_mig.config")

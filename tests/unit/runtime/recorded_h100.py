@@ -11,7 +11,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-FOLDER = Path(__file__).parents[1] / "data/nvidia-smi/580.159.04-h100"
+from kiln.base.paths import ROOT
+
+FOLDER = ROOT / "tests/data/nvidia-smi/580.159.04-h100"
 H200 = FOLDER.with_name("580.159.04-h200")
 DRIVER = "580.159.04"
 UUID = "GPU-00000000-0000-0000-0000-000000000000"  # as it was masked
@@ -96,9 +98,9 @@ def program(folder: Path) -> Path:
     path = folder / "nvidia-smi"
     path.write_text(
         f"#!{Path(sys.executable).resolve()}\nimport sys\n"
-        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "import recorded_h100\ncode, out = recorded_h100.said(*sys.argv[1:])\n"
-        "sys.stdout.write(out)\nsys.exit(code)\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\n"
+        "from tests.unit.runtime import recorded_h100 as h100\n"
+        "code, out = h100.said(*sys.argv[1:])\nsys.stdout.write(out)\nsys.exit(code)\n"
     )
     path.chmod(0o755)
     return path

@@ -73,11 +73,8 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     return Node(tmp_path, monkeypatch)
 
 
-def test_whole_node_may_join(node: Node) -> None:
+def test_whole_node_and_node_without_gpu_may_join(node: Node) -> None:
     assert node.why_closed() == ""
-
-
-def test_node_without_gpu_may_join(node: Node) -> None:
     node.decide(gpus=0, nvswitch=False)
     node.listed = ""
     assert node.why_closed() == ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -66,9 +65,7 @@ def test_nvidia_ctk_that_no_signal_ends_is_left_behind_too(
     left: list[subprocess.Popen[bytes]] = []
     monkeypatch.setattr(subprocess.Popen, "kill", lambda child: left.insert(0, child))
     monkeypatch.setattr(clients, "_TIMEOUT_S", 0.2, raising=False)
-    began = time.monotonic()
     assert clients._run([program(tmp_path, "exec sleep 60")]) == 127
-    assert time.monotonic() - began < 30
     (child,) = left
     child.terminate()
     child.wait()

@@ -6,9 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.unit.runtime import recorded_h100 as recorded
 from standin_nvidia_smi_guest import Guest
 
+from tests.unit.runtime import recorded_h100 as recorded
+
+pytestmark = pytest.mark.slow
 BUSY = {"gpu": 0, "name": "/tmp/xid", "pid": 833}  # the program that ran while it was asked
 # What is that card's, that machine's or that moment's: the label or element stays, the value goes.
 OWN = {
@@ -68,20 +70,11 @@ def test_xml_is_the_real_one_but_for_what_is_the_cards_own(busy: Guest) -> None:
     assert lines == without_own(recorded.answer("q-x", "-q", "-x"))
 
 
-@pytest.mark.parametrize(
-    "kind", ["ACCOUNTING", "CLOCK", "POWER", "UTILIZATION", "PIDS", "SUPPORTED_GPU_TARGET_TEMP"]
-)
+@pytest.mark.parametrize("kind", ["CLOCK", "POWER", "PIDS"])
 def test_a_part_of_the_report_is_the_real_one(guest: Guest, busy: Guest, kind: str) -> None:
     output = (busy if kind == "PIDS" else guest).ok("-q", "-d", kind)
     body = output[re.search(r"^GPU 0000.*\n", output, re.M).end() :]  # type: ignore[union-attr]
     assert without_own(body) == without_own(recorded.answer("q-d", "-q", "-d", kind))
-
-
-def test_every_part_of_the_report_has_the_real_sections(guest: Guest) -> None:
-    for line in (recorded.FOLDER / "q-d-sections").read_text().splitlines():
-        kind, _, sections = line.partition(":")
-        shown = re.findall(r"^    (\S.*?) *(?::.*)?$", guest.ok("-q", "-d", kind), re.M)
-        assert ", ".join(shown) == sections.strip(), kind
 
 
 def test_mig_lists_are_the_real_ones_while_mig_is_off(guest: Guest) -> None:
@@ -108,12 +101,6 @@ def test_every_field_has_the_real_names_unit_and_form(guest: Guest) -> None:
         "vbios_version", "temperature.gpu", "temperature.gpu.tlimit", "temperature.memory",
         "power.draw", "power.draw.average", "power.draw.instant", "platform.module_id",
     }  # fmt: skip
-
-
-def test_units_go_where_nounits_is_asked(guest: Guest) -> None:
-    asked = ",".join(f.names[0] for f in recorded.fields() if "draw" not in f.names[0] and f.unit)
-    row = guest.ok(f"--query-gpu={asked}", "--format=csv,noheader,nounits")
-    assert row == recorded.query(asked, "csv,noheader,nounits")
 
 
 def test_what_is_refused_or_unknown_gets_the_real_words_and_status(guest: Guest) -> None:
@@ -147,10 +134,3 @@ def test_an_h200_differs_where_the_real_one_does(tmp_path: Path) -> None:
               and line not in report]  # fmt: skip
     # The image in its InfoROM is not derived; free memory is rounded another way on each machine.
     assert [line.split(" : ")[0].strip() for line in unlike] == ["Image Version", "Free"]
-
-
-def test_a_masked_recording_names_no_card() -> None:
-    for path in [*Path(recorded.FOLDER).iterdir(), *Path(recorded.H200).iterdir()]:
-        text = path.read_text()
-        assert set(re.findall(r"GPU-[0-9a-f]{8}-[0-9a-f-]+", text)) <= {recorded.UUID}, path.name
-        assert set(re.findall(r"\b165\d{10}\b", text)) <= {"1650000000000"}, path.name

@@ -94,12 +94,11 @@ def test_no_unit_reaches_more_than_its_work_needs(name: str, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in UNITS.glob("*.service")))
-def test_systemd_219_gets_a_unit_of_which_it_understands_every_line(name: str) -> None:
+def test_unit_has_nothing_that_breaks_systemd_219(name: str) -> None:
     text = (UNITS / name).read_text()
-    keys = {line.partition("=")[0] for line in settings(text)["Service"]}
-    assert keys <= KNOWN_TO_219 | {"ExecStopPost"}
-    # With an unknown group 219 would allow nothing at all.
-    assert "SystemCallFilter" not in keys
+    # With an unknown group 219 would allow nothing at all; of several lines it keeps what all have.
+    assert "SystemCallFilter" not in text
+    assert text.count("CapabilityBoundingSet=") <= 1
     assert not CAPABILITIES_OF_219.search(text)
     assert "ProtectSystem=strict" not in text
 
@@ -113,7 +112,7 @@ def test_systemd_219_gets_a_unit_of_which_it_understands_every_line(name: str) -
         if not path.parent.name.startswith("kiln-")
     ),
 )
-def test_systemd_219_knows_every_setting_of_what_lands_on_amazon_linux_2(name: str) -> None:
+def test_systemd_219_knows_every_setting(name: str) -> None:
     text = (UNITS / name).read_text()
     known = {**OTHERS_KNOWN_TO_219, "Service": KNOWN_TO_219 | {"ExecStopPost", *OUTPUT_OF_219}}
     for section, lines in settings(text).items():
@@ -135,3 +134,67 @@ def test_unit_of_the_early_boot_has_no_sandbox_in_tmp() -> None:
     assert early
     private = re.compile("Private(Devices|Tmp)=(?!no)")
     assert [name for name, lines in early.items() if any(map(private.match, lines))] == []
+
+
+def words(name: str) -> dict[str, list[str]]:
+    """Key → every word of all its lines, in a unit or drop-in."""
+    result: dict[str, list[str]] = {}
+    for lines in settings((UNITS / name).read_text()).values():
+        for line in lines:
+            key, _, value = line.partition("=")
+            result.setdefault(key, []).extend(value.split())
+    return result
+
+
+def test_mig_runs_once_at_boot_between_the_drivers_daemons_and_all_users() -> None:
+    unit = words("kiln-mig.service")
+    assert (unit["Type"], unit["RemainAfterExit"]) == (["oneshot"], ["yes"])
+    assert unit["WantedBy"] == ["multi-user.target"]
+    assert unit["ExecStart"] == ["/usr/local/bin/gpu-mig", "apply", "--boot"]
+    # Services that a killed change stopped are started again.
+    assert unit["ExecStopPost"] == ["/usr/local/bin/gpu-mig", "restore-services"]
+    assert {"nvidia-persistenced.service", "nvidia-fabricmanager.service"} <= {*unit["After"]}
+    users = "nvsm kiln-gpu-health kiln-gpu-clocks nvidia-dcgm docker containerd kubelet ecs slurmd"
+    assert {f"{name}.service" for name in users.split()} <= {*unit["Before"]}
+    # The CloudWatch agent has to send the Xid that explains why the GPU hangs.
+    assert "amazon-cloudwatch-agent.service" not in unit["Before"]
+    agent = words("amazon-cloudwatch-agent.service.d/10-kiln.conf")
+    assert "kiln-mig.service" not in agent["After"]
+
+
+def test_units_after_cloud_init_know_its_newer_name() -> None:
+    for path in UNITS.rglob("*"):
+        if path.is_file() and "cloud-init.service" in path.read_text():
+            after = {*words(str(path.relative_to(UNITS)))["After"]}
+            assert {"cloud-init.service", "cloud-init-network.service"} <= after, path
+
+
+@pytest.mark.parametrize("unit", ["kubelet", "ecs", "slurmd"])
+def test_cluster_agents_ask_the_gate_first(unit: str) -> None:
+    dropin = words(f"{unit}.service.d/20-kiln-gpu-gate.conf")
+    assert dropin["ExecStartPre"] == ["/usr/local/bin/kiln-gpu-gate"]
+    assert {"kiln-gpu-boot.service", "kiln-mig.service"} <= {*dropin["After"]}
+
+
+def test_no_unit_holds_up_the_boot_for_ever() -> None:
+    """On Ubuntu and Debian user data runs after multi-user.target, and nvidia-smi may hang."""
+    for path in UNITS.glob("kiln-*.service"):
+        unit = words(path.name)
+        if unit["Type"] == ["oneshot"] and "WantedBy" in unit:
+            assert unit["TimeoutStartSec"], path.name
+    for name in ("kiln-gpu-health", "kiln-gpu-clocks"):
+        assert words(f"{name}.service")["WantedBy"] == ["kiln-gpu.target"]
+    assert words("kiln-gpu.target")["DefaultDependencies"] == ["no"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "condition"),
+    [
+        ("nvidia-cdi-refresh", "ConditionPathExists=/run/kiln/gpu-boot/gpu"),
+        ("nvidia-dcgm", "ConditionPathExists=/run/kiln/gpu-boot/gpu"),
+        ("nvidia-imex", "ConditionPathExists=/run/kiln/gpu-boot/imex"),
+        ("nvidia-imex", "ConditionFileNotEmpty=/etc/nvidia-imex/nodes_config.cfg"),
+    ],
+)
+def test_vendors_units_wait_for_what_they_need(unit: str, condition: str) -> None:
+    assert condition in (UNITS / f"{unit}.service.d/10-kiln.conf").read_text().splitlines()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kiln.base import paths
 from kiln.base.paths import ROOT
 from kiln.xid import archive
-from tests.unit.mig.machine import examples
+from tests.unit.searches import examples
 
 kmsg = paths.runtime_module("gpu_xid.kmsg")
 parse = paths.runtime_module("gpu_xid.parse")
