@@ -10,7 +10,6 @@ import pytest
 
 from kiln.base.errors import KilnError, operation_failed
 from lab import control, host, mirror, uninstall, users
-from lab.rootfs import emulation
 from lab.settings import Lab
 
 # As /var/log/apt/history.log has it.
@@ -110,16 +109,6 @@ def test_the_kernels_settings_and_the_mirrors_log_stay_for_a_lab_of_another_fold
     assert mirror.LOG.parent.exists()
     last = uninstall.text(done).splitlines()[-2]
     assert last.endswith("for a lab of another folder that is up: lab7")
-
-
-@pytest.mark.parametrize(("up", "removed"), [([], ["arm64"]), (["lab7"], [])])
-def test_emulated_processors_stay_for_a_lab_of_another_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, up: list[str], removed: list[str]
-) -> None:
-    monkeypatch.setattr(control, "down", lambda lab, **more: [])
-    monkeypatch.setattr(host, "labs_up", lambda: up)
-    monkeypatch.setattr(emulation, "forget_all", lambda: ["arm64"])
-    assert control.clean(Lab(0, tmp_path / "none"), bases=True) == removed
 
 
 def test_nothing_is_removed_while_a_build_uses_one_of_them(

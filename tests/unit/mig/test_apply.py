@@ -277,7 +277,9 @@ TAG, USER_DATA = "/latest/meta-data/tags/instance/kiln:mig-config", "/latest/use
 
 def test_the_launch_overrides_the_image(p4d, imds):
     p4d.settings(MIG_CONFIG="all-balanced", MIG_IMDS="yes")
-    Imds.answers = {USER_DATA: b"#cloud-config\n#kiln:mig-config: all-2g.10gb\r\n"}
+    part = b"--//\nContent-Type: text/cloud-config\n\n#kiln:mig-config: all-2g.10gb\r\n"
+    head = b'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="//"\n\n'
+    Imds.answers = {USER_DATA: head + part + b"--//--\n"}
     assert selected(p4d, imds) == ("all-2g.10gb", "user-data")
     Imds.answers[TAG] = b"all-1g.5gb"
     assert selected(p4d, imds) == ("all-1g.5gb", "instance tag kiln:mig-config")
