@@ -30,49 +30,41 @@ def serve(monkeypatch) -> Iterator[Callable[..., list[str]]]:
 
     `late`: answers of the first requests, "" for none at all.
     """
-    served: list[socket.socket] = []
-    threads: list[threading.Thread] = []
+    with contextlib.ExitStack() as stack:
 
-    def start(
-        answer: str, keep: bool = False, address: str = "127.0.0.1", late: tuple[str, ...] = ()
-    ) -> list[str]:
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        server = socket.create_server((address, 0), family=family)
-        served.append(server)
-        port = server.getsockname()[1]
-        host = f"[{address}]" if ":" in address else address
-        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://{host}:{port}/")
-        asked: list[str] = []
+        def start(
+            answer: str, keep: bool = False, address: str = "127.0.0.1", late: tuple[str, ...] = ()
+        ) -> list[str]:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            server = stack.enter_context(socket.create_server((address, 0), family=family))
+            host = f"[{address}]" if ":" in address else address
+            endpoint = f"http://{host}:{server.getsockname()[1]}/"
+            monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", endpoint)
+            asked: list[str] = []
 
-        def work() -> None:
-            while True:
-                try:
-                    link, _ = server.accept()
-                except OSError:
-                    return
-                served.append(link)
-                asked.append(link.recv(65536).decode())
-                said = late[len(asked) - 1] if len(asked) <= len(late) else answer
-                half = len(said) // 2
-                link.sendall(said[:half].encode())
-                link.sendall(said[half:].encode())
-                if not keep and (said or not late):
-                    link.close()
+            def work() -> None:
+                while True:
+                    try:
+                        link, _ = server.accept()
+                    except OSError:
+                        return
+                    stack.callback(link.close)
+                    asked.append(link.recv(65536).decode())
+                    said = late[len(asked) - 1] if len(asked) <= len(late) else answer
+                    half = len(said) // 2
+                    link.sendall(said[:half].encode())
+                    link.sendall(said[half:].encode())
+                    if not keep and (said or not late):
+                        link.close()
 
-        threads.append(threading.Thread(target=work, daemon=True))
-        threads[-1].start()
-        return asked
+            thread = threading.Thread(target=work, daemon=True)
+            thread.start()
+            stack.callback(thread.join, 60)
+            # Or it would wait on the next socket that gets the number: another test's.
+            stack.callback(server.shutdown, socket.SHUT_RDWR)
+            return asked
 
-    yield start
-    # A thread that is about to wait on a socket that is closed would wait on the next one that gets
-    # its number: another test's.
-    for item in served:
-        with contextlib.suppress(OSError):
-            item.shutdown(socket.SHUT_RDWR)
-    for thread in threads:
-        thread.join(60)
-    for item in served:
-        item.close()
+        yield start
 
 
 def test_the_tag_is_asked_for_with_a_token_first(serve):

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ from typing import Any
 import pytest
 
 from kiln.base import paths
-from kiln.base.paths import LIBRARY
 
 health = paths.runtime_module("gpu_xid.health")
 
@@ -147,30 +144,6 @@ def test_a_hanging_nvidia_smi_is_given_up_on(
     assert status == 1
     assert {line["name"] for line in result} == {"GPU health unknown"}
     assert "did not answer" in capsys.readouterr().err
-
-
-def test_a_full_disk_takes_whole_lines_or_none(tmp_path: Path) -> None:
-    """Half a line would spoil the monitor's next one too."""
-    log = tmp_path / "gpuevent.log"
-    log.write_text('{"event":"start"}\n')
-    (tmp_path / "gpu-xid.json").write_text(json.dumps({"log": str(log)}))
-    source = (
-        "import resource, signal, sys\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
-        f"sys.path.insert(0, {str(LIBRARY)!r})\n"
-        "from gpu_xid import health\n"
-        "health._LOG_WAIT_S = 0.2\n"
-        "found = health.Finding('fatal', 'Row remapping failure', 'replace', None, 'text')\n"
-        "health.query = lambda program: ([found], [])\n"
-        f"sys.exit(health.main({str(tmp_path / 'gpu-xid.json')!r}))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-B", "-c", source], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert f"cannot write {log}" in done.stderr
-    assert log.read_text() == '{"event":"start"}\n'
 
 
 def test_the_monitors_lock_is_waited_for(tmp_path: Path) -> None:
