@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import threading
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,21 +14,12 @@ from kiln.base.paths import runtime_module
 from tests import surroundings
 from tests.unit.mig.machine import SYSTEMCTL, Machine
 
-imds_of_gpu_mig = runtime_module("gpu_mig.imds")
-
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the stand-in lets only root change MIG")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0, reason="the stand-in lets only root change MIG"),
+]
 PYTHON37 = surroundings.pythons().get("3.7")
 BALANCED = ["1g.5gb", "1g.5gb", "2g.10gb", "3g.20gb"]
-
-
-@pytest.fixture
-def p4d(tmp_path: Path) -> Machine:
-    return Machine(tmp_path, "p4d.24xlarge")
-
-
-@pytest.fixture
-def p5(tmp_path: Path) -> Machine:
-    return Machine(tmp_path, "p5.48xlarge")
 
 
 def changing(machine: Machine) -> list[list[str]]:
@@ -229,75 +218,6 @@ def test_cdi_is_refreshed_after_a_change_and_only_then(p4d):
     assert "restart --no-block nvidia-cdi-refresh.service" in p4d.systemctl_log()
     p4d.json("apply", "all-balanced")
     assert len([line for line in p4d.systemctl_log() if line.startswith("restart")]) == 1
-
-
-# --- launch overrides ----------------------------------------------------------------------
-
-
-class Imds(BaseHTTPRequestHandler):
-    answers: dict[str, bytes] = {}
-
-    def do_PUT(self):
-        self.reply(b"token")
-
-    def do_GET(self):
-        if self.headers.get("X-aws-ec2-metadata-token") != "token":
-            self.send_error(401)
-        elif self.path in self.answers:
-            self.reply(self.answers[self.path])
-        else:
-            self.send_error(404)
-
-    def reply(self, body: bytes) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
-@pytest.fixture
-def imds():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Imds)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    Imds.answers = {}
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-
-
-def selected(machine: Machine, endpoint: str) -> tuple[str, str]:
-    answer = machine.json("apply", AWS_EC2_METADATA_SERVICE_ENDPOINT=endpoint)
-    return answer["label"], answer["source"]
-
-
-TAG, USER_DATA = "/latest/meta-data/tags/instance/kiln:mig-config", "/latest/user-data"
-
-
-def test_the_launch_overrides_the_image(p4d, imds):
-    p4d.settings(MIG_CONFIG="all-balanced", MIG_IMDS="yes")
-    part = b"--//\nContent-Type: text/cloud-config\n\n#kiln:mig-config: all-2g.10gb\r\n"
-    head = b'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="//"\n\n'
-    Imds.answers = {USER_DATA: head + part + b"--//--\n"}
-    assert selected(p4d, imds) == ("all-2g.10gb", "user-data")
-    Imds.answers[TAG] = b"all-1g.5gb"
-    assert selected(p4d, imds) == ("all-1g.5gb", "instance tag kiln:mig-config")
-    Imds.answers[TAG] = b"none"
-    answer = p4d.json("apply", "--boot", AWS_EC2_METADATA_SERVICE_ENDPOINT=imds)
-    assert "no MIG layout is selected" in answer["nothing"]
-
-
-def test_failing_imds_closes_the_gate(p4d, monkeypatch, imds):
-    cli = runtime_module("gpu_mig.cli")
-    monkeypatch.setattr(imds_of_gpu_mig, "BUDGET", 0.1)
-    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(Imds, "do_PUT", lambda self: self.send_error(503))
-    p4d.settings(MIG_CONFIG="all-balanced", MIG_IMDS="yes")
-    for name, value in p4d.env(AWS_EC2_METADATA_SERVICE_ENDPOINT=imds).items():
-        monkeypatch.setenv(name, value)
-    assert cli.main(["apply", "--boot"]) == 1
-    assert "HTTP 503" in p4d.gate()
 
 
 # --- trouble -------------------------------------------------------------------------------

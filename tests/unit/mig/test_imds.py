@@ -15,7 +15,24 @@ from kiln.base.paths import runtime_module
 errors = runtime_module("gpu_mig.errors")
 imds = runtime_module("gpu_mig.imds")
 TAG = "all-1g.5gb"
-WHOLE = f"HTTP/1.1 200 OK\r\ncontent-length: {len(TAG)}\r\n\r\n{TAG}"
+
+
+def reply(body: str) -> str:
+    return f"HTTP/1.1 200 OK\r\ncontent-length: {len(body)}\r\n\r\n{body}"
+
+
+WHOLE = reply(TAG)
+NOT_FOUND = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+BUSY = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"
+MIME = """MIME-Version: 1.0
+Content-Type: multipart/mixed; boundary="//"
+
+--//
+Content-Type: text/cloud-config
+
+#kiln:mig-config: all-2g.10gb
+--//--
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -123,9 +140,6 @@ def test_an_endpoint_that_is_none_is_named(monkeypatch, endpoint):
     assert (label, "IMDS did not answer" in output) == ("", True)
 
 
-BUSY = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"
-
-
 def test_late_imds_is_asked_again(serve, monkeypatch):
     monkeypatch.setattr(imds, "TRY", 0.2)
     serve(WHOLE, late=(BUSY, "", BUSY))
@@ -168,3 +182,36 @@ def test_packed_user_data_is_read_as_far_as_it_is_whole_and_no_bomb(body, label,
     if not label:
         answers = [(200, b"token"), (404, b""), (200, body)]
         assert "user-data is not one gzip member of at most 1048576 bytes" in imds.launch_label()[1]
+
+
+@pytest.mark.parametrize(
+    ("answers", "label", "source"),
+    [
+        ((NOT_FOUND, reply(MIME)), "all-2g.10gb", "user-data"),
+        ((WHOLE,), TAG, "instance tag kiln:mig-config"),
+    ],
+    ids=["user data", "tag"],
+)
+def test_launch_overrides_the_image(p4d, serve, answers, label, source):
+    p4d.settings(MIG_CONFIG="all-balanced", MIG_IMDS="yes")
+    serve("", late=(WHOLE, *answers))
+    answer = p4d.json("apply")
+    assert (answer["label"], answer["source"]) == (label, source)
+
+
+def test_launch_can_switch_slicing_off(p4d, serve):
+    p4d.settings(MIG_CONFIG="all-balanced", MIG_IMDS="yes")
+    serve("", late=(WHOLE, reply("none")))
+    assert "no MIG layout is selected" in p4d.json("apply", "--boot")["nothing"]
+
+
+def test_failing_imds_closes_the_gate(p4d, serve, monkeypatch):
+    cli = runtime_module("gpu_mig.cli")
+    monkeypatch.setattr(imds, "BUDGET", 0.1)
+    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    serve(BUSY)
+    p4d.settings(MIG_CONFIG="all-balanced", MIG_IMDS="yes")
+    for name, value in p4d.env().items():
+        monkeypatch.setenv(name, value)
+    assert cli.main(["apply", "--boot"]) == 1
+    assert "HTTP 503" in p4d.gate()

@@ -13,6 +13,7 @@ from kiln.mig import check
 from kiln.mig.profiles import gpu_types
 from tests.unit.searches import examples
 
+pytestmark = pytest.mark.slow
 placement = runtime_module("gpu_mig.placement")
 target = runtime_module("gpu_mig.target")
 GPUS = gpu_types()

@@ -23,7 +23,10 @@ target = runtime_module("gpu_mig.target")
 Settings = runtime_module("gpu_mig.settings").Settings
 MigError = runtime_module("gpu_mig.errors").MigError
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the stand-in lets only root change MIG")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0, reason="the stand-in lets only root change MIG"),
+]
 LABELS = config.load(str(RUNTIME / "etc/kiln/mig-config.json"))
 TYPES = {  # one instance type per GPU that EC2 offers
     machine.gpu: machine.type for machine in facts.instances().values() if machine.mig

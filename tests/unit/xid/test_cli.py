@@ -16,6 +16,7 @@ import pytest
 from kiln.base import paths
 from kiln.base.paths import LIBRARY, ROOT, RUNTIME
 
+pytestmark = pytest.mark.slow
 PROGRAM = [
     sys.executable, "-ISB", "-c",
     f"import sys; sys.path.insert(0, {str(LIBRARY)!r}); "
