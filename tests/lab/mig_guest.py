@@ -11,7 +11,7 @@ from typing import Any
 import guests
 
 from kiln.base.paths import RUNTIME
-from lab.standins.nvidia_smi import install
+from lab.vendors.standins.nvidia_smi import install
 
 SHIPPED = (
     "opt/kiln/lib/gpu_boot",

@@ -15,7 +15,7 @@ import pytest
 from conftest import Guest, Launch, wait_for
 
 from kiln.base.paths import RUNTIME
-from lab.standins.nvidia_smi import install
+from lab.vendors.standins.nvidia_smi import install
 from tests.unit import commands
 
 TYPE = "p4d.24xlarge"

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from kiln.base.errors import KilnError, operation_failed
-from lab import control, host, mirror, uninstall, users
-from lab.settings import Lab
+from lab.base.settings import Lab
+from lab.daemon import control, host, uninstall, users
+from lab.vendors import mirror
 
 # As /var/log/apt/history.log has it.
 HISTORY = """

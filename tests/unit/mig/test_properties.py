@@ -12,7 +12,7 @@ from kiln import facts
 from kiln.base.paths import RUNTIME, runtime_module
 from kiln.mig import check
 from kiln.mig.profiles import gpu_types
-from lab.standins.nvidia_smi import install
+from lab.vendors.standins.nvidia_smi import install
 from tests.unit.mig.machine import in_process
 from tests.unit.searches import examples
 

@@ -11,7 +11,7 @@ import pytest
 from kiln.base import paths
 from kiln.base.paths import AMI_TESTS
 from kiln.facts import instances
-from lab.standins.cloudwatch_agent.agent import gpu as cloudwatch
+from lab.vendors.standins.cloudwatch_agent.agent import gpu as cloudwatch
 from tests.unit.runtime import recorded_h100 as recorded
 
 clocks = paths.runtime_module("gpu_boot.clocks")
