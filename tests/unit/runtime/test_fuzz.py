@@ -178,22 +178,6 @@ def xid_targets(place: Place) -> list[Target]:
         checkpoint.recover(path, saved.load(), "b")
         saved.close()
 
-    def tail(data: bytes) -> None:
-        place.file("event.log", data + b"\n" + log + b"\n")
-        with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())):
-            m["gpu_xid.cli"].main(["tail", "--log", f"{place.root}/event.log"])
-
-    def spool(data: bytes) -> None:
-        folder = place.root / "spool"
-        folder.mkdir(exist_ok=True)
-        name = data[:60].replace(b"/", b"").replace(b"\0", b"") or b"x"
-        if name not in (b".", b".."):
-            (folder / os.fsdecode(name)).write_bytes(data)
-        hooks = dict(config.HOOK_DEFAULTS, dir=f"{folder}/none")
-        assert m["gpu_xid.hooks"].run(hooks, print, str(folder)) == 0
-        for left in folder.iterdir():  # names that begin with a dot are not events
-            left.unlink()
-
     def query(data: bytes) -> None:
         text = data.decode("utf-8", "replace")
         health.registering(text)
@@ -204,7 +188,6 @@ def xid_targets(place: Place) -> list[Target]:
                lambda data: config.load(place.file("gpu-xid.json", data)), (BadConfigError,)),
         Target("event log at a start", (log, stop), lambda data: recover(data, position)),
         Target("position file", (position,), lambda data: recover(log, data)),
-        Target("event log, tail", (log, stop), tail),
         Target("kmsg records", tuple(b"4,5,6,-;" + line for line in archived[:200]),
                lambda data: monitor._take(data.decode("utf-8", "replace"))),
         Target("archived kernel logs", archived, lambda data: list(archive.events([data]))),
@@ -214,12 +197,11 @@ def xid_targets(place: Place) -> list[Target]:
         Target("nvidia-smi -q",
                (b"GPU 0000:3B:00.0\n    Fabric\n        State : Completed\n        Status : Success\n",),  # noqa: E501
                query),
-        Target("hook spool", (log,), spool),
     ]  # fmt: skip
 
 
 def mig_targets(place: Place) -> list[Target]:
-    imds, _paths, clients = m["gpu_mig.imds"], m["gpu_mig.paths"], m["gpu_mig.clients"]
+    imds, clients = m["gpu_mig.imds"], m["gpu_mig.clients"]
     place.monkeypatch.setenv("GPU_MIG_ROOT", str(place.root))
     place.monkeypatch.setattr(clients, "_run", lambda argv: 1)
     place.monkeypatch.setattr(m["gpu_mig.imds"], "machine_id", lambda: "i-1")
@@ -246,10 +228,6 @@ def mig_targets(place: Place) -> list[Target]:
             label, _ = imds.launch_label()
             assert isinstance(label, str)
 
-    def token(data: bytes) -> None:
-        place.monkeypatch.setattr(imds, "_request", lambda *a: (200, data))
-        imds.launch_label()
-
     def state(data: bytes) -> None:
         boot = m["gpu_mig.boot"]
         for path in (boot.RESULT, clients.STOPPED, boot.MARKER, boot.THIS_BOOT):
@@ -262,19 +240,6 @@ def mig_targets(place: Place) -> list[Target]:
     def defaults(data: bytes) -> None:
         place.file("etc/default/gpu-mig", data)
         m["gpu_mig.settings"].load()
-
-    def pci(data: bytes) -> None:
-        for name in ("vendor", "device", "class", "subsystem_device"):
-            place.file(f"sys/bus/pci/devices/0000:00:1e.0/{name}", data)
-        place.file("sys/bus/pci/devices/0000:00:1e.0/vendor", b"0x10de\n")
-        m["gpu_mig.boot"].reason_no_mig_support(("1eb8",))
-        devices = m["gpu_common.pci"].devices(f"{place.root}/sys")
-        m["gpu_boot.decide"].decide(devices, m["gpu_boot.decide"].device_facts())
-
-    def clocks(data: bytes) -> None:
-        text = data.decode("utf-8", "replace")
-        with contextlib.redirect_stdout(io.StringIO()):
-            m["gpu_boot.clocks"].main([], lambda *a: (0, text))
 
     gpu = m["gpu_mig.smi"].Gpu(0, "", "", "0x20B010DE", "", "", True, True)
     user_data = b"#!/bin/sh\n# kiln:mig-config=all-1g.5gb\n"
@@ -291,22 +256,17 @@ def mig_targets(place: Place) -> list[Target]:
                defaults, (MigError,)),
         Target("user data", (user_data, _PACKED), imds.from_user_data),
         Target("IMDS answers", (user_data, b"all-1g.5gb"), launch),
-        Target("IMDS token", (b"AQAEAB==",), token),
         Target("state files", (marker,), state),
         Target("nvidia-smi --query-gpu", (listing["--query-gpu=" + m["gpu_mig.smi"]._FIELDS],),
                lambda data: Answer(data).gpus(instances=False), (MigError,)),
-        Target("nvidia-smi mig -lgi", (listing["-lgi"],),
-               lambda data: Answer(data, "-lgi").gpus(), (MigError,)),
-        Target("nvidia-smi mig -lci", (listing["-lci"],),
-               lambda data: Answer(data, "-lci").gpus(), (MigError,)),
-        Target("nvidia-smi mig -lgip", (listing["-lgip"],),
-               lambda data: Answer(data, "-lgip").gpu_type(gpu), (MigError,)),
-        Target("nvidia-smi mig -lgipp", (listing["-lgipp"],),
-               lambda data: Answer(data, "-lgipp").gpu_type(gpu), (MigError,)),
+        *(Target(f"nvidia-smi mig {to}", (listing[to],),
+                 lambda data, to=to: Answer(data, to).gpus(), (MigError,))
+          for to in ("-lgi", "-lci")),
+        *(Target(f"nvidia-smi mig {to}", (listing[to],),
+                 lambda data, to=to: Answer(data, to).gpu_type(gpu), (MigError,))
+          for to in ("-lgip", "-lgipp")),
         Target("nvidia-smi compute apps", (b"4711, python3\n",),
                lambda data: clients.holders(Answer(data))),
-        Target("PCI tree", (b"0x20b0\n", b"0x030200\n"), pci),
-        Target("nvidia-smi clocks", (b"0, NVIDIA A100, 0x20B010DE, 1215, 1410\n",), clocks),
     ]  # fmt: skip
 
 
@@ -316,13 +276,9 @@ def _answers(place: Place) -> dict[str, str]:
         smi.run("-mig", "1")
         smi.run("mig", "-cgi", "3g.20gb,2g.10gb,1g.5gb,1g.5gb", "-C")
         query = "--query-gpu=" + m["gpu_mig.smi"]._FIELDS
-        return {
-            query: smi.run(query, "--format=csv,noheader")[1],
-            "-lgi": smi.run("mig", "-i", "0", "-lgi")[1],
-            "-lci": smi.run("mig", "-i", "0", "-lci")[1],
-            "-lgip": smi.run("mig", "-i", "0", "-lgip")[1],
-            "-lgipp": smi.run("mig", "-i", "0", "-lgipp")[1],
-        }
+        found = {query: smi.run(query, "--format=csv,noheader")[1]}
+        lists = ("-lgi", "-lci", "-lgip", "-lgipp")
+        return {**found, **{name: smi.run("mig", "-i", "0", name)[1] for name in lists}}
 
 
 @pytest.fixture

@@ -70,13 +70,6 @@ def test_xml_is_the_real_one_but_for_what_is_the_cards_own(busy: Guest) -> None:
     assert lines == without_own(recorded.answer("q-x", "-q", "-x"))
 
 
-@pytest.mark.parametrize("kind", ["CLOCK", "POWER", "PIDS"])
-def test_a_part_of_the_report_is_the_real_one(guest: Guest, busy: Guest, kind: str) -> None:
-    output = (busy if kind == "PIDS" else guest).ok("-q", "-d", kind)
-    body = output[re.search(r"^GPU 0000.*\n", output, re.M).end() :]  # type: ignore[union-attr]
-    assert without_own(body) == without_own(recorded.answer("q-d", "-q", "-d", kind))
-
-
 def test_mig_lists_are_the_real_ones_while_mig_is_off(guest: Guest) -> None:
     for words, out, code in recorded.answers("mig"):
         result = guest.smi(*words)
