@@ -18,7 +18,7 @@ from kiln.base.paths import RUNTIME
 from lab.base.shell import run
 
 PACKAGES = ("slurmctld", "slurmd", "munge")
-HOOK = "slurm-drain.example"
+HOOK = "etc/kiln/xid.d/50-slurm-drain"
 CODES = (64, 95)  # fatal, and used by no other test
 CONTROLLER, NODE = "controller", "gpu-1"
 CONF = """ClusterName=test
@@ -129,10 +129,9 @@ def install(root: Path) -> None:
 
 
 def install_ours(node: Node) -> None:
-    """What the image has for Slurm, with the hook switched on as its comment says."""
+    """What the image has for Slurm, and its hook, not yet switched on."""
     xid_guest.install(node.root)
-    hooks = RUNTIME / "etc/kiln/xid.d"
-    node.write("/etc/kiln/xid.d/50-slurm-drain", (hooks / HOOK).read_text(), 0o755)
+    node.write(HOOK, (RUNTIME / "etc/kiln/xid.d/slurm-drain.example").read_text())
     node.write("/etc/kiln/xid.d/60-done", "#!/bin/sh\ncat >> /root/done\n", 0o755)
     # Guests read one kernel log: other tests write codes of their own into it.
     chosen = {"severity": [], "codes": [f"xid {code}" for code in CODES], "injected": True}

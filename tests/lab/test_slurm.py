@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import guests
 import pytest
@@ -35,12 +36,19 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture
 def idle(cluster: Cluster) -> Cluster:
     """The cluster with its node idle, whatever a test before has left."""
-    controller, _ = cluster
+    controller, node = cluster
     controller.run("scancel", "--user=games")
     if controller.state()["State"] != "IDLE":
         controller.run("scontrol", "update", f"NodeName={NODE}", "State=RESUME", check=False)
     controller.becomes("IDLE")
+    hook(node).chmod(0o755)
     return cluster
+
+
+def hook(node: Node) -> Path:
+    """The hook for Slurm. It is off at a boot: lines of tests before are still in the kernel log,
+    which a guest shares with this machine."""
+    return node.root / slurm_cluster.HOOK
 
 
 def strike(node: Node, code: int) -> None:
@@ -69,13 +77,10 @@ def test_fatal_xid_drains_the_node_until_its_reboot(
     controller.run("scancel", "--user=games")
     assert node.nspawn and node.nspawn.wait(120) == guests.REBOOT
     assert controller.state()["State"] == "DOWN+DRAIN+REBOOT_ISSUED"
-    # The lines from before are still in the kernel log, which a guest shares with this machine.
-    hook = node.root / "etc/kiln/xid.d/50-slurm-drain"
-    hook.chmod(0o644)
+    hook(node).chmod(0o644)
     node.boot()
     controller.becomes("IDLE")
     controller.job(1)
-    hook.chmod(0o755)
 
 
 def test_node_that_an_administrator_drained_is_not_rebooted(
