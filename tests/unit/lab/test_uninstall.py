@@ -26,7 +26,7 @@ End-Date: 2026-11-23  09:16:04
 """
 
 
-def test_only_what_our_tasks_asked_apt_for_and_is_still_there_is_named(tmp_path: Path) -> None:
+def test_only_packages_of_our_tasks_are_named(tmp_path: Path) -> None:
     (tmp_path / "history.log").write_text(HISTORY)
     (tmp_path / "history.log.1.gz").write_bytes(gzip.compress(HISTORY.encode()))
     for name in ("dpkg.list", "mmdebstrap:amd64.list", "packer.list"):
@@ -83,7 +83,7 @@ def labs(tmp_path: Path, sysctls: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return root
 
 
-def test_every_lab_goes_and_what_is_left_is_named_with_the_command_that_removes_it(
+def test_every_lab_goes_and_leftovers_are_named(
     labs: Path,
 ) -> None:
     done = uninstall.remove_all_labs(force=False, say=lambda line: None)
@@ -99,7 +99,7 @@ def test_every_lab_goes_and_what_is_left_is_named_with_the_command_that_removes_
     assert any(line.startswith("left: ") and ".venv, which goes with" in line for line in lines)
 
 
-def test_the_kernels_settings_and_the_mirrors_log_stay_for_a_lab_of_another_folder(
+def test_settings_stay_for_a_lab_of_another_folder(
     labs: Path, tmp_path: Path, sysctls: Path
 ) -> None:
     (tmp_path / "net" / "lab7").mkdir()

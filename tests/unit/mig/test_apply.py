@@ -36,7 +36,7 @@ def own(machine: Machine, label: str, *entries: dict) -> None:
 # --- apply ---------------------------------------------------------------------------------
 
 
-def test_apply_makes_the_slices_and_a_second_apply_changes_nothing(p4d):
+def test_apply_makes_the_slices_once(p4d):
     p4d.settings(MIG_CONFIG="all-balanced")
     assert p4d.json("apply")["changed"] == list(range(8))
     assert p4d.slices() == dict.fromkeys(range(8), BALANCED)
@@ -145,7 +145,7 @@ def test_validate_knows_what_gpus_can_hold(p4d):
     assert "holds at most 1" in done.stderr
 
 
-def test_an_answer_that_cannot_be_written_is_one_message_and_no_traceback(p4d):
+def test_output_that_cannot_be_written_is_one_message(p4d):
     with Path("/dev/full").open("w") as full:
         done = p4d.start("validate", "--json", stdout=full)
     assert done.returncode == 1
@@ -188,7 +188,7 @@ def test_it_steps_aside_for_the_operators_mig_manager(p4d, settings):
     assert p4d.journal() == []
 
 
-def test_a_failed_apply_fails_and_keeps_the_node_out_only_when_told_to(p4d):
+def test_failed_apply_keeps_the_node_out_when_told_to(p4d):
     assert "gpu-mig left no result" in p4d.gate()
     p4d.write("/etc/default/gpu-mig", "MIG_BLOCK_JOIN='no'\nMIG_CONFG=x\n")  # not readable
     assert p4d.run("apply", "--boot").returncode == 2
@@ -239,7 +239,7 @@ def test_client_of_a_busy_gpu_is_named_with_its_unit(p4d):
     assert "4712" not in output
 
 
-def test_a_listed_service_is_stopped_for_the_change_and_started_again(p4d):
+def test_listed_service_is_stopped_and_started_again(p4d):
     p4d.active("nvidia-persistenced")
     p4d.program("systemctl", (p4d.bin / "systemctl").read_text().replace(
         "stop)", f"stop) rm -f {p4d.root}/etc/kiln-lab/nvidia-smi-faults.json;"))  # fmt: skip
@@ -252,7 +252,7 @@ def test_a_listed_service_is_stopped_for_the_change_and_started_again(p4d):
     assert not [line for line in log if "dcgm" in line and line.startswith("stop")]
 
 
-def test_persistenced_keeps_running_on_hopper_where_it_keeps_the_mode(p5):
+def test_persistenced_keeps_running_on_hopper(p5):
     p5.active("nvidia-persistenced", "nvidia-dcgm")
     p5.program("systemctl", (p5.bin / "systemctl").read_text().replace(
         "stop)", f"stop) rm -f {p5.root}/etc/kiln-lab/nvidia-smi-faults.json;"))  # fmt: skip
@@ -263,7 +263,7 @@ def test_persistenced_keeps_running_on_hopper_where_it_keeps_the_mode(p5):
     assert "start --no-block nvidia-dcgm" in p5.systemctl_log()
 
 
-def test_services_a_killed_run_had_stopped_are_started_by_the_next(p4d):
+def test_services_that_a_killed_run_stopped_are_started(p4d):
     p4d.write("/run/gpu-mig/stopped-services.json", '{"services": ["nvidia-dcgm"]}')
     p4d.json("apply", "all-balanced")
     assert "start --no-block nvidia-dcgm" in p4d.systemctl_log()
@@ -306,7 +306,7 @@ REFUSALS = [{"reset_supported": False}, BUSY, ODD]
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)
-def test_a_reset_refused_for_whatever_reason_at_boot_costs_one_reboot(p4d, refusal):
+def test_refused_reset_at_boot_costs_one_reboot(p4d, refusal):
     p4d.settings(MIG_CONFIG="all-balanced")
     p4d.faults(**refusal)
     assert p4d.json("apply", "--boot")["reboot"] is True
@@ -323,7 +323,7 @@ def test_a_reset_refused_for_whatever_reason_at_boot_costs_one_reboot(p4d, refus
     assert not (p4d.root / "var/lib/kiln/gpu-mig/reboot.json").exists()
 
 
-def test_the_reboot_is_for_one_boot_whatever_the_label_and_for_a_later_boot_again(p4d):
+def test_reboot_is_asked_for_once_per_boot(p4d):
     def boot(label: str) -> subprocess.CompletedProcess[str]:
         p4d.settings(MIG_CONFIG=label)
         (p4d.root / "var/lib/kiln-lab/nvidia-smi/inforom.json").unlink(missing_ok=True)
@@ -343,7 +343,7 @@ def test_the_reboot_is_for_one_boot_whatever_the_label_and_for_a_later_boot_agai
         assert "the MIG layout is not as configured" in p4d.gate()
 
 
-def test_a_reboot_that_systemd_refuses_is_a_failure_and_may_be_asked_for_again(p4d):
+def test_refused_reboot_fails_and_may_be_asked_for_again(p4d):
     p4d.settings(MIG_CONFIG="all-balanced")
     p4d.faults(**BUSY)
     p4d.program("systemctl", (p4d.bin / "systemctl").read_text().replace(
@@ -355,7 +355,7 @@ def test_a_reboot_that_systemd_refuses_is_a_failure_and_may_be_asked_for_again(p
     assert not (p4d.root / "var/lib/kiln/gpu-mig/reboot.json").exists()
 
 
-def test_a_gpu_that_is_lost_in_the_reset_costs_a_reboot_and_no_traceback(p4d):
+def test_gpu_lost_in_the_reset_costs_a_reboot(p4d):
     p4d.settings(MIG_CONFIG="all-balanced")
     p4d.faults(rules=[{"match": ["-mig"], "after": True, "exit": 0, "stdout": "x"},
                       {"match": ["--query-gpu"], "times": 0, "exit": 0, "stdout": "\n"}],
@@ -365,7 +365,7 @@ def test_a_gpu_that_is_lost_in_the_reset_costs_a_reboot_and_no_traceback(p4d):
     assert p4d.systemctl_log().count("reboot --no-block") == 1
 
 
-def test_on_hopper_which_forgets_its_mode_a_busy_gpu_costs_no_reboot(p5):
+def test_busy_hopper_costs_no_reboot(p5):
     p5.settings(MIG_CONFIG="all-balanced")
     p5.faults(**BUSY)
     assert p5.run("apply", "--boot").returncode == 1
@@ -373,7 +373,7 @@ def test_on_hopper_which_forgets_its_mode_a_busy_gpu_costs_no_reboot(p5):
     assert p5.gate()
 
 
-def test_fabric_manager_is_neither_stopped_nor_named_as_what_to_stop(p4d):
+def test_fabric_manager_is_never_stopped(p4d):
     p4d.active("nvidia-fabricmanager")
     p4d.write("/proc/4711/comm", "nv-fabricmanage\n")
     (p4d.root / "proc/4711/fd").mkdir()
@@ -384,7 +384,7 @@ def test_fabric_manager_is_neither_stopped_nor_named_as_what_to_stop(p4d):
     assert not [line for line in p4d.systemctl_log() if "fabric" in line]
 
 
-def test_by_hand_it_says_that_a_reboot_is_needed_and_does_not_reboot(p4d):
+def test_by_hand_a_needed_reboot_is_only_said(p4d):
     p4d.faults(reset_supported=False)
     done = p4d.run("apply", "all-balanced")
     assert done.returncode == 3
@@ -414,9 +414,7 @@ CHANGES = [  # from, to: instances swapped, made from nothing with the mode, tak
 
 
 @pytest.mark.parametrize(("instance_type", "before", "label"), CHANGES)
-def test_killed_after_any_single_command_the_next_run_ends_as_wanted(
-    tmp_path, instance_type, before, label
-):
+def test_killed_after_any_command_next_run_ends_as_wanted(tmp_path, instance_type, before, label):
     """The next run comes after a reboot, or in the same boot."""
     machine = Machine(tmp_path, instance_type)
     machine.faults(hide=list(range(2, 8)))  # what holds for two GPUs holds for eight
@@ -477,7 +475,7 @@ def test_verify_names_a_gpu_the_layout_leaves_out(p4d):
     assert p4d.json("verify", "first")["not_addressed"] == list(range(1, 8))
 
 
-def test_a_gpu_that_is_not_in_profiles_json_is_read_from_its_driver(p4d):
+def test_unknown_gpu_is_read_from_its_driver(p4d):
     from kiln.mig.profiles import gpu_types
 
     p4d.json("apply", "all-enabled")
@@ -516,7 +514,7 @@ def test_a_systemctl_that_fails_is_said(p4d, verb):
     assert "failed with status 97" in done.stderr
 
 
-def test_a_cdi_specification_that_cannot_be_written_is_said_and_the_slices_stay(p4d):
+def test_slices_stay_without_cdi_specification(p4d):
     p4d.write("/etc/cdi/nvidia.yaml", "")
     p4d.program("nvidia-ctk", "#!/bin/sh\nexit 97\n")
     done = p4d.run("apply", "all-1g.5gb")

@@ -85,7 +85,7 @@ def test_a_label_that_no_file_has_comes_from_the_gpus():
     assert "all-1g.16gb" in unknown.value.hint
 
 
-def test_a_label_that_a_file_has_for_this_gpu_stays_as_it_is_written():
+def test_label_of_a_file_goes_before_the_gpus_own():
     text = HEAD + "  all-1g.5gb:\n  - {devices: [0], mig-enabled: true, mig-devices: {1g.5gb: 2}}\n"
     machine = gpus("0x20B010DE")
     label = target.find(loads(text), "all-1g.5gb", machine, gpu_types())
@@ -156,7 +156,7 @@ def test_yaml_on_the_machine_is_refused_with_the_way_to_json(tmp_path):
     assert "yaml.safe_load" in refused.value.hint
 
 
-def test_entries_are_walked_in_order_and_the_last_that_matches_wins():
+def test_last_entry_that_matches_wins():
     labels = loads(
         HEAD + "  a:\n  - {devices: all, mig-enabled: false}\n"
         '  - {devices: [1], mig-enabled: true, mig-devices: {"1g.5gb": 7}}\n'

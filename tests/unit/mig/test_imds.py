@@ -174,7 +174,7 @@ PACKED_BODIES = {
 
 
 @pytest.mark.parametrize(("body", "label"), PACKED_BODIES.values(), ids=PACKED_BODIES.keys())
-def test_packed_user_data_is_read_as_far_as_it_is_whole_and_no_bomb(body, label, monkeypatch):
+def test_packed_user_data_is_read_where_it_is_whole(body, label, monkeypatch):
     assert imds.from_user_data(body) == label
     answers = [(200, b"token"), (404, b""), (200, body)]
     monkeypatch.setattr(imds, "_request", lambda *_: answers.pop(0))

@@ -91,7 +91,7 @@ def test_the_solver_agrees_with_a_brute_force(case):
 
 @examples(40)
 @given(sets)
-def test_the_nearest_layout_fits_and_is_the_wish_itself_when_that_fits(case):
+def test_nearest_layout_fits(case):
     gpu, names = case
     if not names:
         return

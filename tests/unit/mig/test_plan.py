@@ -148,7 +148,7 @@ wishes = st.sampled_from([t.type for t in facts.instances().values() if t.mig]).
 
 @examples(50)
 @given(wishes)
-def test_a_plan_never_exceeds_the_placements_and_leaves_nothing_out(wish):
+def test_plan_fits_and_leaves_nothing_out(wish):
     instance_type, counts = wish
     kind = gpu_types()[facts.instance(instance_type).gpu]
     answer = plan_layout(instance_type, ",".join(f"{p}={n}" for p, n in counts.items()))
@@ -268,7 +268,7 @@ def test_the_text_is_yaml_in_parts():
     assert read["resources"] == {"limits": {"nvidia.com/mig-1g.5gb": 1}}
 
 
-def test_a_planned_layout_says_what_a_node_offers_and_what_makes_it():
+def test_planned_layout_says_what_a_node_offers():
     labels = planned_labels("p4d.24xlarge", "1g.5gb=40,3g.20gb=4")
     ours = k8s_configuration("planned", "mixed", instance_type="p4d.24xlarge", labels=labels)
     assert ours["resources"] == {"nvidia.com/mig-1g.5gb": 40, "nvidia.com/mig-3g.20gb": 4}
@@ -284,7 +284,7 @@ def test_a_planned_layout_says_what_a_node_offers_and_what_makes_it():
     assert again["resources"] == ours["resources"]
 
 
-def test_the_operator_gets_a_config_map_of_a_layout_that_nvidias_map_lacks():
+def test_operator_gets_config_map_of_own_layout():
     labels = planned_labels("p4d.24xlarge", "1g.5gb=40,3g.20gb=4")
     charts = facts.table("mig-kubernetes")["charts"]
     theirs = k8s_configuration(

@@ -74,9 +74,7 @@ def journeys(draw):
 
 @examples(20)
 @given(journey=journeys())
-def test_any_layout_is_reached_from_any_other_and_applying_again_changes_nothing(
-    tmp_path_factory, journey
-):
+def test_any_layout_is_reached_from_any_other(tmp_path_factory, journey):
     gpu, stops = journey
     with in_process(tmp_path_factory.getbasetemp() / "journey", TYPES[gpu]) as smi:
         for label in stops:
@@ -139,7 +137,7 @@ def _fits(label, machine, kind) -> bool:
 
 
 @pytest.mark.parametrize("gpu", sorted(TYPES))
-def test_largest_first_the_driver_finds_a_place_for_every_set_that_fits(tmp_path, gpu):
+def test_largest_first_every_set_that_fits_is_placed(tmp_path, gpu):
     """Why gpu-mig leaves the places to the driver on an empty GPU: its own choice never dead-ends.
 
     Checked against the lab's model of the driver's choice, which was read off public transcripts.

@@ -51,7 +51,7 @@ def test_every_instance_type_gets_the_clocks_that_the_facts_name(name: str) -> N
         assert asked == [("-i", "0", "-ac", pair), ("-i", "1", "-ac", pair)]
 
 
-def test_a_gpu_is_known_by_its_device_and_not_by_a_part_of_its_name() -> None:
+def test_gpu_is_known_by_its_device_id() -> None:
     smi = Smi(
         ("NVIDIA L40S", "26b9", "9001", "2520"),
         ("NVIDIA A100-SXM4-80GB", "20b2", "1593", "1275"),
@@ -61,7 +61,7 @@ def test_a_gpu_is_known_by_its_device_and_not_by_a_part_of_its_name() -> None:
     assert [change[-1] for change in smi.changes] == ["9001,2520", "1593,1410"]
 
 
-def test_only_gpus_that_vary_their_clocks_by_themselves_are_told_not_to() -> None:
+def test_auto_boost_is_turned_off_where_there_is_one() -> None:
     smi = Smi(("Tesla K80", "102d", "2505", "562"), T4)
     clocks.main([], smi)
     assert ("-i", "0", "--auto-boost-default=0") in smi.changes

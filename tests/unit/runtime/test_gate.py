@@ -85,7 +85,7 @@ def test_node_without_a_decision_may_not(node: Node) -> None:
     assert "kiln-gpu-boot left no decision" in node.why_closed()
 
 
-def test_node_without_the_module_may_not_unless_it_is_a_container(node: Node) -> None:
+def test_node_without_the_module_may_not_join(node: Node) -> None:
     (node.root / "MODULE").rmdir()
     assert "kernel module is not loaded" in node.why_closed()
     (node.root / "CONTAINER").touch()

@@ -212,7 +212,7 @@ def test_an_unknown_gpu_gets_the_open_module(image: Image):
     assert decide.decide([vga], FACTS)["gpus"] == []
 
 
-def test_a_kernel_module_that_fits_but_was_not_baked_is_warned_about(tmp_path: Path):
+def test_module_that_was_not_baked_is_warned_about(tmp_path: Path):
     decision = decision_for("p3dn.24xlarge", tmp_path)
     run = one_kind("open")
     loads, warning = act.commands(decision, KERNEL, sysfs=str(tmp_path), run=run)
@@ -220,7 +220,7 @@ def test_a_kernel_module_that_fits_but_was_not_baked_is_warned_about(tmp_path: P
     assert "needs the proprietary module" in warning
 
 
-def test_a_kernel_that_came_later_has_the_module_dkms_built_for_it_and_a_warning(image: Image):
+def test_later_kernel_has_dkms_module_and_a_warning(image: Image):
     image.write(image.modules / "6.1.99", "open")
     decision = decision_for("p3dn.24xlarge", image.sysfs)
     image.select(decision)
@@ -280,7 +280,7 @@ def test_a_loaded_module_makes_way_only_for_another_kind(image: Image, loaded: s
     assert (["modprobe", "nvidia"] in loads) == unloads
 
 
-def test_flags_of_an_earlier_boot_on_other_hardware_are_taken_away(tmp_path: Path):
+def test_flags_of_other_hardware_are_taken_away(tmp_path: Path):
     flags = tmp_path / "flags"
     act.write_flags(decision_for("p4d.24xlarge", tmp_path / "a"), str(flags))
     assert (flags / "nvswitch").exists()

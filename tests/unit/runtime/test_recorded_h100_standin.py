@@ -59,7 +59,7 @@ def without_own(text: str) -> list[str]:
     ]
 
 
-def test_the_report_is_the_real_one_but_for_what_is_the_cards_own(guest: Guest) -> None:
+def test_report_is_the_real_one(guest: Guest) -> None:
     assert without_own(guest.ok("-q")) == without_own(recorded.answer("q", "-q"))
 
 
@@ -96,7 +96,7 @@ def test_every_field_has_the_real_names_unit_and_form(guest: Guest) -> None:
     }  # fmt: skip
 
 
-def test_what_is_refused_or_unknown_gets_the_real_words_and_status(guest: Guest) -> None:
+def test_refusals_have_the_real_words_and_status(guest: Guest) -> None:
     """Everything that goes wrong goes to the standard output there too."""
     uuid = guest.ok("--query-gpu=uuid", "--format=csv,noheader").strip()
     own = {recorded.UUID: uuid, "00:06.0": "53:00.0", recorded.DRIVER: recorded.DRIVER}

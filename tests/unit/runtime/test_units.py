@@ -146,7 +146,7 @@ def words(name: str) -> dict[str, list[str]]:
     return result
 
 
-def test_mig_runs_once_at_boot_between_the_drivers_daemons_and_all_users() -> None:
+def test_mig_runs_between_driver_daemons_and_users() -> None:
     unit = words("kiln-mig.service")
     assert (unit["Type"], unit["RemainAfterExit"]) == (["oneshot"], ["yes"])
     assert unit["WantedBy"] == ["multi-user.target"]

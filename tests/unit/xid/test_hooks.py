@@ -78,7 +78,7 @@ def test_examples_and_files_that_are_not_executable_are_off(tmp_path: Path) -> N
     assert [Path(p).name for p in hooks.executables(str(tmp_path / "xid.d"))] == ["10-a"]
 
 
-def test_every_hook_gets_the_event_on_stdin_and_the_spool_is_emptied(tmp_path: Path) -> None:
+def test_every_hook_gets_the_event_on_stdin(tmp_path: Path) -> None:
     settings = conf(tmp_path)
     for name in ("10-a", "20-b"):
         hook(tmp_path, name, f"cat >> {tmp_path}/{name}.got")
@@ -98,7 +98,7 @@ def test_without_a_hook_nothing_is_spooled(tmp_path: Path) -> None:
     assert list((tmp_path / "spool").iterdir()) == []
 
 
-def test_a_hook_that_hangs_is_killed_with_its_children_and_the_next_runs(
+def test_hanging_hook_is_killed_and_the_next_runs(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     settings = conf(tmp_path, timeout_s=1)
@@ -122,9 +122,7 @@ def lives(status: Path) -> bool:
         return False
 
 
-def test_a_hook_that_does_not_read_its_input_or_fails_is_only_reported(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_failing_hook_is_only_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     settings = conf(tmp_path)
     hook(tmp_path, "10-fail", "exit 3")
     hook(tmp_path, "23-crlf", "true")
@@ -206,7 +204,7 @@ def platform(tmp_path: Path, **more: str) -> Path:
         ("slurm-drain", "python3"),
     ],
 )
-def test_an_example_that_cannot_read_which_node_it_is_touches_none_and_fails(
+def test_example_that_does_not_know_its_node_fails(
     example: str, program: str, tmp_path: Path
 ) -> None:
     calls = platform(tmp_path)
@@ -284,7 +282,7 @@ NO_PROGRAM = '[ "$1" != reboot ] || exit 1; '
         (NODE.format("ALLOCATED+DRAIN+REBOOT_REQUESTED"), "", ["--oneliner"]),
     ],
 )
-def test_slurm_reboots_once_for_an_event_and_leaves_drained_nodes(
+def test_slurm_reboots_once_for_an_event(
     node: str, rebooted: str, asked: list[str], tmp_path: Path
 ) -> None:
     calls = platform(tmp_path, scontrol=node)
