@@ -475,6 +475,17 @@ def test_verify_names_a_gpu_the_layout_leaves_out(p4d):
     assert p4d.json("verify", "first")["not_addressed"] == list(range(1, 8))
 
 
+def test_profile_in_the_size_of_the_firmware_is_made(tmp_path):
+    """GB200 has 3g.93gb or 3g.95gb; which, its driver says while MIG mode is on."""
+    machine = Machine(tmp_path, "lab.gb200-189gb")
+    own(machine, "firmware", {"mig-devices": {"3g.95gb": 2}})
+    for label, slices in (("firmware", ["3g.95gb"] * 2), ("all-7g.189gb", ["7g.189gb"])):
+        machine.json("apply", label)
+        assert machine.slices()[0] == slices
+    own(machine, "other", {"mig-devices": {"3g.93gb": 2}})
+    assert machine.run("apply", "other").returncode == 1
+
+
 def test_unknown_gpu_is_read_from_its_driver(p4d):
     from kiln.mig.profiles import gpu_types
 
