@@ -1,6 +1,6 @@
 """The tags that AMI Kiln writes on AWS resources and reads from them.
 
-Templates and the IAM policy are rendered with them; tests/unit/test_tags.py compares
+Templates and the IAM policy are rendered with them; tests/unit/base/test_tags.py compares
 `gpu_mig/imds.py`, which ships on the image, and docs/records.md with them.
 """
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from botocore.awsrequest import AWSResponse
+from botocore.client import BaseClient
 from botocore.exceptions import EndpointConnectionError
 from botocore.httpsession import URLLib3Session
 
@@ -30,6 +31,20 @@ class Call:
 
 # What AWS answers instead: HTTP status and error code; None: the request is passed on.
 Fault = Callable[[Call], tuple[int, str] | None]
+
+
+def at_each_call(
+    monkeypatch: pytest.MonkeyPatch,
+    act: Callable[[str, str, dict[str, Any], Callable[[], Any]], Any],
+) -> None:
+    """Let `act` answer each call of boto3's clients."""
+    real = BaseClient._make_api_call  # type: ignore[attr-defined]
+
+    def answer(self: Any, operation: str, parameters: dict[str, Any]) -> Any:
+        region = self.meta.region_name
+        return act(region, operation, parameters, lambda: real(self, operation, parameters))
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", answer)
 
 
 class Killed(BaseException):
@@ -85,11 +100,6 @@ def token_expired() -> Fault:
         return 400, code.get(call.service, "ExpiredTokenException")
 
     return expired
-
-
-def since(number: int, fault: Fault) -> Fault:
-    """A fault that strikes from a request's number on."""
-    return lambda call: fault(call) if call.number >= number else None
 
 
 _WRITES = ("Put", "Delete", "Create", "Enable", "Disable", "Modify", "Copy", "Deregister")

@@ -13,12 +13,14 @@ from kiln.publish import channels
 from kiln.publish.channels import read_release
 from tests.unit.publish.channel import AWS, LINE, Bake, Client, published
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.parametrize("name", ["/ami-kiln/image_id", "/ami-kiln/x/image_id"])
-def test_stray_parameter_is_no_channel(bake: Bake, client: Client, name: str) -> None:
+
+def test_stray_parameter_is_no_channel(bake: Bake, client: Client) -> None:
     bake()
     published()
-    client("ssm").put_parameter(Name=name, Value="ami-0123456789abcdef0", Type="String")
+    for name in ("/ami-kiln/image_id", "/ami-kiln/x/image_id"):
+        client("ssm").put_parameter(Name=name, Value="ami-0123456789abcdef0", Type="String")
     assert [held.line for held in channels.all_held(AWS)] == [LINE]
 
 
@@ -33,13 +35,9 @@ def forged(client: Client, **values: Any) -> str:
     "values",
     [
         {"recipe": "../../../etc"},
-        {"recipe": "x/../../y"},
-        {"run_id": "../.."},
         {"run_id": "*"},
-        {"moved": {"at": "yesterday", "by": "me", "action": "rollback"}},
         {"moved": {"at": "9" * 30, "by": "me", "action": "rollback"}},
         {"images": {"us-east-1": "*"}},
-        {"images": {"*": "ami-0123456789abcdef0"}},
     ],
     ids=str,
 )

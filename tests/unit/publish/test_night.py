@@ -11,15 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.client import BaseClient
 
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.tags import INPUT_DIGEST
 from kiln.cli.nightly import plan_data, plan_text
-from kiln.cloud import images
 from kiln.cloud.images import own_images
-from kiln.cloud.target import Target
 from kiln.matrix.model import Publish
 from kiln.pipeline import plan as planning
 from kiln.pipeline.build import Outcome
@@ -39,12 +36,16 @@ from tests.unit.publish.channel import (
     published,
     versions_of,
 )
+from tests.unit.publish.faults import at_each_call
 
 
 def planned(recipe: Recipe = RECIPE, **settings: int) -> DueRow:
     """What a night does with the row."""
     (row,) = plan_night([Line(recipe, Publish.model_validate(settings))], AWS)
     return row
+
+
+pytestmark = pytest.mark.slow
 
 
 def to_publish(ami_id: str) -> list[DueRow]:
@@ -107,11 +108,6 @@ def test_night_does_not_undo_a_rollback(
     [
         ("d" * 64, "", "the recipe, the lock or a script"),
         ("", "ami-0e0e0e0e", "the parent AMI (ami-0e0e0e0e → {parent})"),
-        (
-            "d" * 64,
-            "ami-0e",
-            "the recipe, the lock or a script and the parent AMI (ami-0e → {parent})",
-        ),
         ("", "", "the package snapshot"),
     ],
 )
@@ -128,25 +124,6 @@ def test_row_with_changed_inputs_says_which(
     assert due.action == "build"
     message = words.format(parent=plan.source.ami_id)
     assert due.why == f"its inputs have changed since {ami_id}: {message}"
-
-
-def test_row_with_its_own_region_is_planned_at_home(
-    baked: Callable[[], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    baked()
-    published()
-    asked = []
-    real = images.find_parent
-
-    def resolve(recipe: Recipe, target: Target) -> Any:
-        asked.append(target.region)
-        return real(recipe, target)
-
-    monkeypatch.setattr(images, "find_parent", resolve)
-    elsewhere = RECIPE.row.account.changed(region=OTHER)
-    recipe = RECIPE.changed(row=RECIPE.row.changed(account=elsewhere))
-    assert planned(recipe).action == "skip"
-    assert asked == [AWS.region]
 
 
 def test_night_names_grave_differences(bake: Bake) -> None:
@@ -251,13 +228,12 @@ def test_each_report_has_every_column(tmp_path: Path, name: str) -> None:
 def test_topic_gets_a_report_that_fits(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = client("sns", OTHER).create_topic(Name="nights")["TopicArn"]
     sent: list[tuple[str, dict[str, Any]]] = []
-    real = BaseClient._make_api_call  # type: ignore[attr-defined]
 
-    def call(self: Any, operation: str, parameters: dict[str, Any]) -> Any:
-        sent.append((self.meta.region_name, parameters))
-        return real(self, operation, parameters)
+    def act(region: str, operation: str, given: dict[str, Any], call: Callable[[], Any]) -> Any:
+        sent.append((region, given))
+        return call()
 
-    monkeypatch.setattr(BaseClient, "_make_api_call", call)
+    at_each_call(monkeypatch, act)
     # A file's name may have bytes that are not UTF-8.
     nights.send_report(AWS, topic, [*RESULTS, RowResult("row-d", "failed", "\udcff→" * 100_000)])
     ((region, message),) = sent
@@ -265,6 +241,24 @@ def test_topic_gets_a_report_that_fits(client: Client, monkeypatch: pytest.Monke
     assert len(message["Message"].encode()) <= 262144
     assert "failed  row-d    \\udcff→" in message["Message"]
     assert message["Subject"] == "AMI Kiln, nightly: 1 built, 1 skipped, 2 failed, instances $0.25"
+
+
+PRICE = 0.526  # of a g4dn.xlarge, an hour
+
+
+@pytest.mark.parametrize(
+    ("bake", "verify", "usd"),
+    [
+        ("g4dn.xlarge", "g4dn.xlarge", PRICE * 1.5),
+        ("g4dn.xlarge", None, PRICE),
+        ("p9.48xlarge", "g4dn.xlarge", None),
+    ],
+)
+def test_run_costs_the_seconds_of_its_instances(
+    bake: str, verify: str | None, usd: float | None
+) -> None:
+    seconds = {"packer build": 3600, "boot the AMI": 900, "checks": 900, "clean-up": 500}
+    assert planning.run_usd(seconds, bake, verify) == pytest.approx(usd)
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ from tests.unit.publish.channel import (
 )
 from tests.unit.publish.faults import faulty, refuses
 
+pytestmark = pytest.mark.slow
+
 
 def key_file(folder: Path, name: str = "key.pem") -> Path:
     """A new private key."""
@@ -112,10 +114,6 @@ def remove_statement(client: Client, ami_id: str) -> None:
     client("ssm").delete_parameter(Name=statement_parameter(ami_id))
 
 
-def change_statement(client: Client, ami_id: str) -> None:
-    client("ssm").put_parameter(Name=statement_parameter(ami_id), Value="{}", Overwrite=True)
-
-
 def take_another(client: Client, ami_id: str) -> None:
     """The statement of the copy in the other region, which the same key has signed."""
     there = statement_parameter(resolved(client, "nightly", OTHER))
@@ -128,7 +126,6 @@ def take_another(client: Client, ami_id: str) -> None:
     [
         (damage_tag, "its tag kiln:driver: 999.1, signed was missing"),
         (remove_statement, "it has no statement: no parameter /ami-kiln-provenance/ami-"),
-        (change_statement, "is not one of AMI Kiln's"),
         (change_payload, "was changed, or another key signed it"),
         (take_another, f"its image: {HOME}/ami-"),
     ],
@@ -165,18 +162,6 @@ def test_other_key_and_other_snapshot_are_named(
     assert reason.startswith("its snapshots: snap-0ffff0000, signed was snap-")
 
 
-def test_signed_stray_text_proves_nothing(client: Client, bake: Bake, signed: Publish) -> None:
-    ami_id = bake(3)
-    published(settings=signed)
-    assert signed.sign
-    for text in ("{}", "[]", '{"predicate": {"buildDefinition": 7}}', "[" * 5000):
-        envelope = provenance.sign_statement(text, signed.sign, AWS)
-        name = statement_parameter(ami_id)
-        client("ssm").put_parameter(Name=name, Value=envelope, Overwrite=True)
-        (reason,) = wrong_with(signed, ami_id)
-        assert "is not one of AMI Kiln's" in reason
-
-
 def test_promotion_needs_the_public_key_only(bake: Bake, signed: Publish, tmp_path: Path) -> None:
     bake(5)
     published(settings=signed)
@@ -192,15 +177,7 @@ def test_promotion_needs_the_public_key_only(bake: Bake, signed: Publish, tmp_pa
     assert refused.value.exit_status == 2
 
 
-def test_invalid_key_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "no.pem").write_text("-----BEGIN NOTHING-----")
-    for name, message in (("no.pem", "not a key in PEM"), ("missing.pem", "No such file")):
-        with pytest.raises(KilnError, match=message) as refused:
-            provenance.key_in_file(tmp_path / name)
-        assert refused.value.exit_status == 2
-
-
-@pytest.mark.parametrize("spec", ["ECC_NIST_P256", "ECC_NIST_P384", "RSA_2048"])
+@pytest.mark.parametrize("spec", ["ECC_NIST_P384", "RSA_2048"])
 def test_kms_signs_a_statement_of_any_size(client: Client, spec: str) -> None:
     made = client("kms").create_key(KeyUsage="SIGN_VERIFY", KeySpec=spec)
     sign = Publish.model_validate({"sign": {"kms_key": made["KeyMetadata"]["KeyId"]}}).sign
