@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree as ET
-from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,7 +16,6 @@ from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.catalogue.model import Gathered
 from kiln.catalogue.site import MANIFEST, site_files, write_site
-from kiln.publish import lines as publish_lines
 from tests.unit import commands
 from tests.unit.catalogue import catalogued
 from tests.unit.catalogue.catalogued import EKS, HOSTILE
@@ -115,20 +113,6 @@ def test_filled_channels_have_their_documents() -> None:
     # eksctl takes an id: that of its channel.
     ids = [re.search(r"ami: (ami-[0-9a-f]+)", section) for section in sections[2::2]]
     assert len({found[1] for found in ids if found}) == 2
-
-
-def test_line_without_instance_types_is_skipped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rows = publish_lines.load_lines()
-    ended = rows[EKS].recipe.changed(verify_instance_type="g3.4xlarge")
-    rows[EKS] = replace(rows[EKS], recipe=ended)
-    monkeypatch.setattr(publish_lines, "load_lines", lambda: rows)
-    messages: list[str] = []
-    files = dict(site_files(catalogued.published(), messages.append))
-    assert len(messages) == 1
-    assert messages[0].startswith(f"{EKS}: what launches it is left out: {EKS} does not serve g3")
-    assert 'class="launch"' not in files[PAGE] and "index.html" in files
 
 
 def test_site_replaces_the_one_before_and_nothing_else(tmp_path: Path) -> None:

@@ -114,12 +114,6 @@ def test_subnet_replaces_a_filter_farther_away(tmp_path: Path) -> None:
     )
 
 
-def test_account_settings_leave_the_digest(tmp_path: Path) -> None:
-    (plain,) = load.load_recipes(matrix(tmp_path, None, None))
-    (tagged,) = load.load_recipes(matrix(tmp_path, {"tags": {"a": "b"}}, {"spot": True}))
-    assert plain.digest() == tagged.digest()
-
-
 # A block that is wrong, and what a person reads after file, line and column.
 A, B, M = "https://a.example", "https://b.example", "https://m"
 
@@ -236,6 +230,21 @@ def test_subnet_filter_needs_a_choice_among_several(ec2: Any) -> None:
     assert caught.value.exit_status == 1
 
 
+def test_checked_instance_is_launched_with_the_settings() -> None:
+    way = Network(("subnet-01234567",), "vpc-1", "public_ip", ())
+    access = Access("key", Path("key"), ("sg-01234567",), way)
+    wanted = Account(iam_instance_profile="p", spot=True)
+    assert instance.launch_settings(access, wanted, None, way.subnets[0]) == {
+        "SecurityGroupIds": ["sg-01234567"],
+        "SubnetId": "subnet-01234567",
+        "IamInstanceProfile": {"Name": "p"},
+        "InstanceMarketOptions": {"MarketType": "spot"},
+    }
+    wanted = Account(ssh_interface="public_ip")
+    launch = instance.launch_settings(access, wanted, None, way.subnets[0])
+    assert launch["NetworkInterfaces"][0]["AssociatePublicIpAddress"] is True
+
+
 def test_access_is_a_tagged_group_or_that_of_the_settings(
     ec2: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,60 +268,26 @@ def test_access_is_a_tagged_group_or_that_of_the_settings(
     assert group_of(third, ssh_interface="session_manager")["IpPermissions"] == []
 
 
-def launched_with(wanted: Account, ssh_interface: str = "public_ip") -> dict[str, Any]:
-    way = Network(("subnet-01234567",), "vpc-1", ssh_interface, ())
-    access = Access("key", Path("key"), ("sg-01234567",), way)
-    return instance.launch_settings(access, wanted, wanted.capacity_reservation_id, way.subnets[0])
-
-
-def test_checked_instance_is_launched_with_the_settings() -> None:
-    assert launched_with(Account(iam_instance_profile="p", spot=True)) == {
-        "SecurityGroupIds": ["sg-01234567"],
-        "SubnetId": "subnet-01234567",
-        "IamInstanceProfile": {"Name": "p"},
-        "InstanceMarketOptions": {"MarketType": "spot"},
-    }
-    (interface,) = launched_with(Account(ssh_interface="public_ip"))["NetworkInterfaces"]
-    assert interface["AssociatePublicIpAddress"] is True
-    assert interface["SubnetId"] == "subnet-01234567"
-
-
 def test_session_plugin_gets_the_arguments_of_the_cli(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its arguments: awscli/customizations/sessionmanager.py of aws/aws-cli. In the lab it gets the
-    lab's keys too: it resumes and ends sessions by itself."""
-    own = {"endpoint_url": "http://127.0.0.1:1", "aws_access_key_id": "K"}
-    target = SimpleNamespace(region="us-east-1", client_settings=lambda: own)
-    command = session.proxy_command(target, tmp_path)
-    assert command.endswith(" %h %p")
-    settings_file = tmp_path / "session.json"
-    assert str(settings_file) in command
-    assert settings_file.stat().st_mode & 0o777 == 0o600
-    answer = {"SessionId": "s", "TokenValue": "t", "StreamUrl": "ws://x", "ResponseMetadata": {}}
-    asked: list[dict[str, Any]] = []
+    """awscli/customizations/sessionmanager.py of aws/aws-cli."""
+    settings_file, endpoint = tmp_path / "session.json", "http://127.0.0.1:1"
+    settings_file.write_text(json.dumps({"endpoint_url": endpoint, "aws_access_key_id": "K"}))
+    answer = {"SessionId": "s", "TokenValue": "t", "StreamUrl": "ws://x"}
+    client = SimpleNamespace(
+        start_session=lambda **_: answer, meta=SimpleNamespace(endpoint_url=endpoint)
+    )
     ran: list[Any] = []
-
-    def client(_: Any, service: str, **given: Any) -> Any:
-        asked.append({"service": service, **given})
-        return SimpleNamespace(
-            start_session=lambda **given: asked.append(given) or answer,
-            meta=SimpleNamespace(endpoint_url=given["endpoint_url"]),
-        )
-
-    monkeypatch.setattr("botocore.session.Session.create_client", client)
-    monkeypatch.setenv("AWS_PROFILE", "nosuch")
+    monkeypatch.setattr("botocore.session.Session.create_client", lambda *_, **__: client)
     monkeypatch.setattr("os.execve", lambda *given: ran.append(given))
     session.carry("us-east-1", str(settings_file), "i-0123", "22")
-    assert asked[0] == {"service": "ssm", "region_name": "us-east-1", **own}
-    assert asked[1]["DocumentName"] == "AWS-StartSSHSession"
     ((_, words, environment),) = ran
-    assert json.loads(words[1]) == {"SessionId": "s", "TokenValue": "t", "StreamUrl": "ws://x"}
+    assert json.loads(words[1]) == answer
     assert words[2:5] == ["us-east-1", "StartSession", ""]
     assert json.loads(words[5])["Target"] == "i-0123"
-    assert words[6] == "http://127.0.0.1:1"
-    aws = {name: text for name, text in environment.items() if name.startswith("AWS_")}
-    assert aws == {"AWS_ACCESS_KEY_ID": "K"}
+    assert words[6] == endpoint
+    assert environment["AWS_ACCESS_KEY_ID"] == "K"
 
 
 def test_refused_session_is_one_line_and_ssh_reason(

@@ -394,24 +394,6 @@ def test_instance_that_does_not_end_is_left(
     assert "Waiter InstanceTerminated failed" in done.failures[0]
 
 
-def test_undescribed_instance_is_left_unconfirmed(
-    ec2: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    instance = an_instance(ec2, MINE)
-
-    def by_tag_alone(operation: str, parameters: dict[str, Any], call: Call) -> Any:
-        if operation == "DescribeInstances":
-            return {"Reservations": []} if "Filters" in parameters else unanswered(operation)
-        return call()
-
-    with monkeypatch.context() as patch:
-        at_each_call(patch, by_tag_alone)
-        done = cleanup.remove(MINE, AWS, amis=True, launched=[instance])
-    assert f"instance {instance}: termination requested, not confirmed" in done.left
-    assert done.removed == []
-    assert instance not in there(ec2)
-
-
 def test_tagging_skips_vanished_resource(ec2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what has the run's tag may be removed, and EC2 tags all of a call or none."""
     image, snapshot = an_image(ec2, an_instance(ec2, MINE), f"row-{MINE}", None)

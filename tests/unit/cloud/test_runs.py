@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 from kiln.base.errors import KilnError
 from kiln.base.processes import Stop
 from kiln.cloud import aws, runs
-from kiln.cloud.target import Hooks, Target
+from kiln.cloud.target import Target
 from lab.target import LabTarget
 
 LAB = LabTarget("a test", endpoint="http://127.0.0.1:4599")
@@ -84,31 +83,6 @@ def test_finished_ami_is_kept_from_later_cleanup(monkeypatch: pytest.MonkeyPatch
         run.keep_amis()
     assert [state.amis for state in dead()] == [False]
     assert [json.loads(text)["amis"] for text in seen] == [True], "the file was never half written"
-
-
-def test_commit_says_when_tracked_files_differ(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def git(*arguments: str) -> str:
-        who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
-        done = subprocess.run(
-            ["git", *who, "-C", str(tmp_path), *arguments],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return done.stdout.strip()
-
-    monkeypatch.setattr(runs, "ROOT", tmp_path)
-    assert runs.git_commit() == "unknown"
-    git("init", "-q")
-    (tmp_path / "file").write_text("a")
-    git("add", "file")
-    git("commit", "-qm", "first")
-    (tmp_path / "untracked").write_text("b")
-    assert runs.git_commit() == git("rev-parse", "HEAD")
-    (tmp_path / "file").write_text("c")
-    assert runs.git_commit() == git("rev-parse", "HEAD") + "-dirty"
 
 
 STATE = {
@@ -223,15 +197,3 @@ def test_error_that_may_pass_does_not_end_the_run(
     monkeypatch: pytest.MonkeyPatch, answers: tuple[Exception | None, ...]
 ) -> None:
     assert not watched(monkeypatch, Ec2(*answers), 6).is_set()
-
-
-def test_target_that_is_gone_ends_the_run_without_patience(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Hooks, "gone", lambda self: "the lab is down")
-    stop = Stop()
-    with runs.watching("run", AWS, stop, every=0.001):
-        assert is_given_up(stop)
-    assert stop.grace == 0
-    with pytest.raises(KilnError, match="the lab is down"):
-        stop.check()

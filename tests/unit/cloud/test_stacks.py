@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 from botocore.exceptions import WaiterError
-from moto import mock_aws
 
 from kiln.base.errors import KilnError
 from kiln.cloud import aws, stacks
@@ -24,13 +22,8 @@ AWS = Target("a test", "eu-central-1", account="123456789012")
 
 
 @pytest.fixture(autouse=True)
-def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+def played(ec2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacks, "_WAIT", {"Delay": 0, "MaxAttempts": 3})
-    with mock_aws():
-        aws.forget_clients()
-        yield
     aws.forget_clients()
 
 
@@ -88,8 +81,17 @@ def test_a_plan_changes_nothing() -> None:
     assert aws.client("cloudformation", AWS).list_change_sets(StackName="ml")["Summaries"][1:] == []
 
 
-def test_a_stack_is_removed_once() -> None:
+def test_stack_is_removed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     deploy(template("First"))
+    failed = {"ResourceStatus": "DELETE_FAILED", "LogicalResourceId": "First"}
+    failed |= {"ResourceType": "AWS::SNS::Topic", "ResourceStatusReason": "it is in use"}
+    with monkeypatch.context() as patch:
+        # Before the deletion, before it begins, and then.
+        looks: list[list[Any]] = [[], [], [failed]]
+        patch.setattr(stacks, "_events", lambda *_: looks.pop(0) if looks[1:] else looks[0])
+        patch.setattr(aws.client("cloudformation", AWS), "delete_stack", lambda **asked: None)
+        with pytest.raises(KilnError, match=r"gave up:\n  First: it is in use$"):
+            stacks.remove_stack(AWS, "ml", lambda line: None)
     assert stacks.remove_stack(AWS, "ml", lambda line: None)
     assert not stacks.remove_stack(AWS, "ml", lambda line: None)
     assert aws.client("sns", AWS).list_topics()["Topics"] == []
@@ -124,65 +126,3 @@ def test_failed_change_set_changes_nothing(
     else:
         assert deploy(template("First"))[1] == ["ml is as the template says: nothing to change"]
     assert len(aws.client("sns", AWS).list_topics()["Topics"]) == 1
-
-
-def test_failed_stack_names_its_resources(monkeypatch: pytest.MonkeyPatch) -> None:
-    deploy(template("First"))
-    failed = {
-        "ResourceType": "AWS::SNS::Topic",
-        "ResourceStatus": "DELETE_FAILED",
-        "LogicalResourceId": "First",
-        "ResourceStatusReason": "it is in use",
-    }
-    cancelled = {
-        **failed,
-        "LogicalResourceId": "Second",
-        "ResourceStatusReason": "Resource update cancelled",
-    }
-    # Before the deletion, twice before it begins, and then.
-    looks: list[list[Any]] = [[], [], [], [failed, cancelled]]
-    monkeypatch.setattr(
-        stacks, "_events", lambda client, stack: looks.pop(0) if looks[1:] else looks[0]
-    )
-    client = aws.client("cloudformation", AWS)
-    waiter = client.get_waiter
-
-    def wait_for(name: str) -> Any:
-        assert len(looks) == 1, "the stack is in its old state"
-        return waiter(name)
-
-    monkeypatch.setattr(client, "get_waiter", wait_for)
-    monkeypatch.setattr(client, "delete_stack", lambda **asked: None)
-    lines: list[str] = []
-    with pytest.raises(KilnError, match=r"gave up:\n  First: it is in use$"):
-        stacks.remove_stack(AWS, "ml", lines.append)
-    assert lines == [
-        "DELETE_FAILED  AWS::SNS::Topic  First  it is in use",
-        "DELETE_FAILED  AWS::SNS::Topic  Second  Resource update cancelled",
-    ]
-
-
-class Alarms:
-    """CloudWatch with one alarm over a fleet, which gives its instances one at a time."""
-
-    instances = ("i-0aaaaaaaaaaaaaaaa", "i-0bbbbbbbbbbbbbbbb")
-
-    def describe_alarm_contributors(self, **asked: Any) -> Any:
-        number = int(asked.get("NextToken", 0))
-        shown = {"ContributorAttributes": {"InstanceId": self.instances[number]}}
-        return {"AlarmContributors": [shown], **({} if number else {"NextToken": "1"})}
-
-
-def test_alarm_names_all_its_instances(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = aws.client("cloudwatch", AWS)
-    query = {"Id": "q", "Expression": 'SELECT MAX(x) FROM "y" GROUP BY InstanceId', "Period": 60}
-    shared = {"EvaluationPeriods": 1, "ComparisonOperator": "GreaterThanThreshold", "Threshold": 1}
-    client.put_metric_alarm(AlarmName="ml-hot", Metrics=[query], **shared)
-    client.put_metric_alarm(AlarmName="ml-b", MetricName="x", Namespace="y", **shared)
-    client.set_alarm_state(AlarmName="ml-hot", StateValue="ALARM", StateReason="too hot")
-    monkeypatch.setattr(
-        client, "describe_alarm_contributors", Alarms().describe_alarm_contributors, raising=False
-    )
-    hot, other = stacks.stack_alarms(AWS, "ml")
-    assert [each["InstanceId"] for each in hot["about"]] == list(Alarms.instances)
-    assert other["name"] == "ml-b"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from unittest.mock import MagicMock
+from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError
 
 import tasks
 from kiln.base.errors import KilnError
 from kiln.cli import main
-from kiln.cli.targets import choose, kind_of_machine
+from kiln.cli.targets import choose
+from kiln.cloud import aws
+from kiln.cloud.target import Target
 
 ENDPOINT = "http://127.0.0.1:4602"
 
@@ -30,12 +33,6 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "example")
 
 
-def test_no_credentials_choose_the_lab() -> None:
-    target = choose("auto")
-    assert (target.kind, target.place) == ("lab", ENDPOINT)
-    assert "(no AWS credentials found); nothing is created in AWS" in str(target)
-
-
 @pytest.mark.usefixtures("credentials")
 def test_credentials_choose_aws_but_for_the_labs_endpoint(
     monkeypatch: pytest.MonkeyPatch,
@@ -48,15 +45,13 @@ def test_credentials_choose_aws_but_for_the_labs_endpoint(
         assert choose(wanted).why == "AWS_ENDPOINT_URL is the lab's"
 
 
-@pytest.mark.parametrize("flags", [("--target", "lab"), ()])
-@pytest.mark.parametrize(
-    "task", ["stack.deploy ml", "stack.status ml", "stack.delete ml", "deploy.codebuild",
-             "nightly.codebuild p"]
-)  # fmt: skip
+@pytest.mark.parametrize("task", ["stack.deploy ml", "deploy.codebuild", "nightly.codebuild p"])
 def test_tasks_without_rehearsal_refuse_the_lab(
-    task: str, flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    task: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main.run(["./invoke", *task.split(), *flags], tasks.ns) == 2
+    target = choose("auto")
+    assert (target.kind, target.place) == ("lab", ENDPOINT)
+    assert main.run(["./invoke", *task.split()], tasks.ns) == 2
     assert f"{task.split(maxsplit=1)[0]} needs an AWS account" in capsys.readouterr().err
 
 
@@ -92,9 +87,51 @@ def test_region_unknown_to_the_lab_is_refused(
     assert choose("lab").region == ("eu-west-1" if region else "us-east-1")
 
 
-@pytest.mark.parametrize(("status", "kind"), [(0, "lab"), (1, "aws")])
-def test_machine_shows_its_kind(status: int, kind: str) -> None:
-    machine = MagicMock()
-    machine.ssh.return_value = (status, "", "")
-    assert choose("auto").kind == "lab"  # without credentials, also beside a machine in AWS
-    assert kind_of_machine(machine) == kind
+def test_web_page_answer_is_not_printed() -> None:
+    page = {"Error": {"Code": "500", "Message": "<!doctype html><html lang=en><title>500"}}
+    with (
+        pytest.raises(KilnError, match="GetParameter answered 500: the answer is a web page") as e,
+        aws.explained("the parent AMI could not be looked up"),
+    ):
+        raise ClientError(page, "GetParameter")  # type: ignore[arg-type]
+    assert "<html" not in str(e.value)
+    assert e.value.exit_status == 1
+
+
+# https://github.com/fog/fog-aws/issues/585
+@pytest.mark.parametrize(
+    "code", ["AuthFailure", "InvalidClientTokenId", "UnrecognizedClientException"]
+)
+def test_auth_failure_hints_at_disabled_region(code: str) -> None:
+    answer: Any = {"Error": {"Code": code, "Message": "not able to validate"}}
+    error = aws.as_error("the AMIs could not be listed", ClientError(answer, "DescribeImages"))
+    assert "aws account enable-region" in (error.hint or "")
+
+
+def test_misspelled_region_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Sts:
+        def get_caller_identity(self) -> Any:
+            raise EndpointConnectionError(endpoint_url="https://sts.example")
+
+    monkeypatch.setattr(aws, "client", lambda *_: Sts())
+    with pytest.raises(KilnError, match="eu-centrall-1: AWS has no region of that name") as refused:
+        Target("a test", "eu-centrall-1").identified()
+    assert refused.value.exit_status == 2
+    assert refused.value.hint.startswith("did you mean 'eu-central-1'?")
+    with pytest.raises(KilnError, match="the credentials could not be checked") as failed:
+        Target("a test", "eu-central-1").identified()
+    assert failed.value.exit_status == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "gone"),
+    [
+        ("InvalidAMIID.NotFound", True),
+        ("InvalidAMIID.Unavailable", True),
+        ("InvalidSnapshot.NotFound", False),
+        ("RequestLimitExceeded", False),
+    ],
+)
+def test_ami_is_gone_by_its_error_code(code: str, *, gone: bool) -> None:
+    answer: Any = {"Error": {"Code": code, "Message": "…"}}
+    assert aws.is_gone(ClientError(answer, "DescribeImages")) is gone

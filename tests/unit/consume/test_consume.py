@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import email
 import json
-import os
 import re
 import shutil
 import subprocess
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,18 +18,15 @@ import yaml
 
 from devel import packers
 from kiln import facts
-from kiln.base.errors import KilnError
-from kiln.base.paths import RUNTIME, runtime_module
+from kiln.base.paths import runtime_module
 from kiln.consume import KINDS, LaunchRequest, launch_request
 from kiln.matrix.load import load_recipes
 from kiln.packer.program import Packer
-from kiln.publish import lines
 from tests.unit import cfn_lint, commands
 from tests.unit.consume import consumers
 from tests.unit.consume.consumers import (
     AMI,
     BASE,
-    CLUSTER,
     ECS,
     EKS,
     EXAMPLES,
@@ -58,7 +53,7 @@ def test_documents_are_the_committed_examples() -> None:
 
 @cfn_lint.together
 def test_cfn_lint_takes_the_stacks() -> None:
-    kinds = ("launch-template", "cloudformation", "eks-managed-nodegroup", "eks-self-managed")
+    kinds = ("cloudformation", "eks-managed-nodegroup", "eks-self-managed")
     found = {name.partition(" ")[0]: text for name, text in of_kinds(*kinds, "ecs").items()}
     found["efa"] = made("launch-template", asked(BASE, label=SLICED))
     found["batch efa"] = made("batch", asked(ECS))
@@ -208,34 +203,6 @@ def test_walk_through_runs_jobs_and_removes_the_cluster(tmp_path: Path, fail: st
     assert yaml.safe_load((tmp_path / "calls.jobs").read_text())["kind"] == "Workflow"
 
 
-def test_cluster_script_switches_the_drain_hook_on(tmp_path: Path) -> None:
-    """The command of its comment with a stand-in of `aws`, and the script on the image's folder."""
-    text = made("parallelcluster", asked(CLUSTER, "g4dn.xlarge", image_id=AMI))
-    (tmp_path / "aws").write_text('#!/bin/bash\ncat >"$PUT"\necho "$*"\n')
-    (tmp_path / "aws").chmod(0o755)
-    lines = text.splitlines()
-    (at,) = (n for n, line in enumerate(lines) if line.startswith("#   printf"))
-    command = "\n".join(line[1:] for line in lines[at : at + 2])
-    script = tmp_path / "put"
-    done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, check=True,
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "PUT": str(script)},
-    )  # fmt: skip
-    (queue,) = yaml.safe_load(text)["Scheduling"]["SlurmQueues"]
-    assert done.stdout.split()[-1] == queue["CustomActions"]["OnNodeConfigured"]["Script"]
-    shutil.copytree(RUNTIME / "etc/kiln/xid.d", tmp_path / "xid.d")
-    here = script.read_text().replace("/etc/kiln/xid.d", str(tmp_path / "xid.d"))
-    assert here.startswith("#!/bin/bash\n") and here != script.read_text()
-    subprocess.run(["bash", "-e"], input=here, text=True, check=True)
-    assert os.access(tmp_path / "xid.d/50-slurm-drain", os.X_OK)
-
-
-def test_terraform_is_a_launch_template() -> None:
-    several = {**of_kinds("terraform"), "efa": made("terraform", asked(BASE, label=SLICED))}
-    for text in several.values():
-        assert set(hcl2.loads(text)["resource"][0]) == {'"aws_launch_template"'}
-
-
 @pytest.mark.parametrize("packer", packers.usable() or [None], ids=str)
 def test_packer_takes_the_child_template(tmp_path: Path, packer: Packer | None) -> None:
     if packer is None or not packer.has_plugins:
@@ -277,6 +244,8 @@ def test_command_launches_as_the_launch_template_does(tmp_path: Path) -> None:
         ["bash"], input=text, text=True, env=env, capture_output=True, check=False
     )
     assert done.returncode == 1 and "SUBNET" in done.stderr
+    for text in (*of_kinds("terraform").values(), made("terraform", block)):
+        assert set(hcl2.loads(text)["resource"][0]) == {'"aws_launch_template"'}
 
 
 def test_each_card_with_efa_gets_one_interface_for_it() -> None:
@@ -291,26 +260,6 @@ def test_each_card_with_efa_gets_one_interface_for_it() -> None:
         assert first == {"NetworkCardIndex": 0, "DeviceIndex": 0, "InterfaceType": "interface"}
         assert [interface["NetworkCardIndex"] for interface in others] == list(cards)
         assert {interface["InterfaceType"] for interface in others} == {"efa-only"}
-
-
-def test_unpublished_network_cards_get_no_document() -> None:
-    wanted = asked("al2023/production/base/arm64", "p6e-gb300.36xlarge")
-    with pytest.raises(KilnError, match="nobody has published"):
-        made("launch-template", wanted)
-    plain = wanted.recipe.changed(efa=None)
-    assert made("launch-template", wanted.model_copy(update={"recipe": plain}))
-
-
-def test_no_label_means_the_layout_of_the_row() -> None:
-    row = lines.load_line(EKS)
-    for layout, kind, offered in (
-        (SLICED, "p4d.24xlarge", {"nvidia.com/mig-1g.5gb": 56}),
-        (SLICED, "g5.xlarge", {"nvidia.com/gpu": 1}),
-        ("all-disabled", "p4d.24xlarge", {"nvidia.com/gpu": 8}),
-    ):
-        own = replace(row, recipe=row.recipe.changed(mig_config=layout))
-        wanted = launch_request(EKS, "stable", "us-east-1", instance_types=kind, row=own)
-        assert wanted.node_resources.items() >= offered.items()
 
 
 def test_eksctl_has_each_field_of_its_file() -> None:
@@ -385,15 +334,12 @@ def test_wrong_flags_are_refused_with_the_reason(flags: str, words: str) -> None
     assert words in done.stderr
 
 
-def test_standard_output_is_the_document_alone(tmp_path: Path) -> None:
-    flags = ["--line", EKS, "--for", "karpenter"]
-    done = commands.invoke("consume", *flags)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == made("karpenter", asked(types=None))
+def test_document_goes_to_the_file_alone(tmp_path: Path) -> None:
     file = tmp_path / "nodes.yaml"
-    again = commands.invoke("consume", *flags, "--out", str(file))
-    assert (again.returncode, again.stdout) == (0, "")
-    assert file.read_text() == done.stdout
+    flags = ("--line", EKS, "--for", "karpenter", "--out", str(file))
+    done = commands.invoke("consume", *flags)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert file.read_text() == made("karpenter", asked(types=None))
 
 
 def test_kinds_are_listed_and_names_are_unique() -> None:

@@ -124,6 +124,13 @@ def test_200_instances_are_asked_for_in_pages(monkeypatch: pytest.MonkeyPatch) -
     assert all(row.reports for row in rows)
     assert {what for row in rows for what in row.missing} == {"no SSM"}
     assert rows[0].xids == {"79": 5}, "each line counts once at least"
+    calls, rows = asked(monkeypatch, online=IDS)
+    assert calls["send_command"] == calls["list_command_invocations"] == 4, "50 at once"
+    assert calls.total() == 11 + 8
+    shown = [row.as_json() for row in rows]
+    assert {(row["driver"], row["configuration"], *row["missing"]) for row in shown} == {
+        ("580.1", "AMI Kiln's image")
+    }
 
 
 def test_events_alone_report_without_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,16 +153,6 @@ def test_stopped_instance_fails_uninstall(monkeypatch: pytest.MonkeyPatch) -> No
     answers = install.uninstall_fleet(AWS, chosen, lambda text: None)
     assert {key: (answer.ok, answer.why) for key, answer in answers.items()} == {
         "i-2": (False, "it is stopped")
-    }
-
-
-def test_fifty_instances_are_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, rows = asked(monkeypatch, online=IDS)
-    assert calls["send_command"] == calls["list_command_invocations"] == 4
-    assert calls.total() == 11 + 8
-    shown = [row.as_json() for row in rows]
-    assert {(row["driver"], row["configuration"], *row["missing"]) for row in shown} == {
-        ("580.1", "AMI Kiln's image")
     }
 
 

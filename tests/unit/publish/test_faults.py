@@ -136,39 +136,29 @@ def rolling_back(world: World) -> Task:
 
 def retiring(world: World) -> Task:
     """An AMI that goes all three steps, beside one that a channel holds and one tagged to stay."""
-    for region in (HOME, OTHER):
-        for image in images.own_images(AWS.in_region(region)):
-            ec2 = world.client("ec2", region)
-            ec2.disable_image_deregistration_protection(ImageId=image.ami_id)
-            ec2.deregister_image(ImageId=image.ami_id)
     held = world.baked()
     kept = world.baked(**{LINE_TAG: LINE, "kiln:keep": "yes"})
-
-    def one_that_its_channel_has_left() -> str:
-        ami_id = world.baked()
-        published(ami_id=ami_id)
-        published(ami_id=held)
-        return ami_id
-
-    old = {"id": one_that_its_channel_has_left()}
     settings = {LINE: Publish(keep={"nightly": 1}, deprecate_after=1, deregister_after=1)}
     days = count(2, 2)
+    old: list[str] = []
+
+    def one_that_its_channel_has_left() -> None:
+        old.append(world.baked())
+        published(ami_id=old[-1])
+        published(ami_id=held)
 
     def step() -> bool:
         """Whether there was a step to do, two days after the one before."""
         then = utc_now() + timedelta(days=next(days))
         with pytest.MonkeyPatch.context() as later:
             later.setattr("kiln.publish.retire.utc_now", lambda: then)
-            return stepped()
-
-    def stepped() -> bool:
-        planned = plan_retirement(AWS, [OTHER], settings)
-        assert not {held, kept} & {image.ami_id for image in planned.would}
-        mine = tuple(image for image in planned.would if image.ami_id == old["id"])
-        done = retire(AWS, Retirement(mine, ()))
-        failed = [image.error for image in done.would if image.error]
-        if failed:
-            raise KilnError("; ".join(failed), exit_status=1)
+            planned = plan_retirement(AWS, [OTHER], settings)
+            assert not {held, kept} & {image.ami_id for image in planned.would}
+            mine = tuple(image for image in planned.would if image.ami_id == old[-1])
+            done = retire(AWS, Retirement(mine, ()))
+        for image in done.would:
+            if image.error:
+                raise KilnError(image.error, exit_status=1)
         return bool(mine)
 
     def run() -> None:
@@ -178,14 +168,15 @@ def retiring(world: World) -> Task:
     def finish() -> None:
         while step():
             pass
-        assert old["id"] not in {image.ami_id for image in images.own_images(AWS)}
+        assert old[-1] not in {image.ami_id for image in images.own_images(AWS)}
         sweep(AWS, leftovers(AWS, [HOME, OTHER], timedelta(hours=24)))
         disks = world.client("ec2").describe_snapshots(OwnerIds=["self"])["Snapshots"]
-        assert not [disk for disk in disks if old["id"] in disk["Description"]], "snapshots leaked"
+        assert not [disk for disk in disks if old[-1] in disk["Description"]], "snapshots leaked"
         for ami_id in (held, kept):
             assert described(world.client, ami_id)["State"] == "available"
-        old["id"] = one_that_its_channel_has_left()
+        one_that_its_channel_has_left()
 
+    one_that_its_channel_has_left()
     return Task(run, finish)
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from botocore.client import BaseClient
 from botocore.endpoint import Endpoint
 
 from kiln.base.errors import KilnError
@@ -17,23 +16,10 @@ from kiln.fleet.machines import FleetMachine
 from kiln.fleet.status import fleet_status
 from kiln.telemetry.settings import Telemetry
 from tests.unit.publish.channel import AWS, Client
+from tests.unit.publish.faults import at_each_call
 
 pytestmark = pytest.mark.slow
 BUCKET = "ami-kiln-fleet-123456789012-us-east-1"
-
-
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The AWS calls of the program, by name."""
-    made: list[str] = []
-    ask = BaseClient._make_api_call
-
-    def noted(self: Any, name: str, given: Any) -> Any:
-        made.append(name)
-        return ask(self, name, given)
-
-    monkeypatch.setattr(BaseClient, "_make_api_call", noted)
-    return made
 
 
 @pytest.fixture
@@ -65,14 +51,16 @@ def test_unusable_instances_are_named_and_fail(stored: None) -> None:
 
 
 def test_each_text_is_a_document_version(
-    stored: None, client: Client, monkeypatch: pytest.MonkeyPatch, calls: list[str]
+    stored: None, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = document.publish_document(AWS)
     text = document.document_text()
     assert first["DocumentVersion"] == "1"
     assert first["DocumentHash"] == hashlib.sha256(text.encode()).hexdigest()
-    calls.clear()
-    assert document.publish_document(AWS) == first
+    calls: list[str] = []
+    with monkeypatch.context() as patch:
+        at_each_call(patch, lambda region, name, given, call: calls.append(name) or call())
+        assert document.publish_document(AWS) == first
     assert calls == ["DescribeDocument"]
     monkeypatch.setattr(document, "document_text", lambda: text.replace("AMI Kiln:", "Kiln:"))
     assert document.publish_document(AWS)["DocumentVersion"] == "2"

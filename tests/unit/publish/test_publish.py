@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,8 +15,9 @@ import pytest
 from kiln.base.errors import KilnError
 from kiln.base.vocabulary import read_time, utc_now
 from kiln.cloud.images import find_parent
+from kiln.consume import KINDS, launch_request, pinned
 from kiln.matrix.model import Publish
-from kiln.publish import channels, copies, lines, publish
+from kiln.publish import channels, publish
 from kiln.publish.lines import channel_rows, history_rows
 from kiln.publish.promote import roll_back
 from kiln.publish.retire import Going, Retirement, plan_retirement, retire
@@ -214,25 +216,6 @@ def test_deregistered_copy_is_made_again(client: Client, bake: Bake) -> None:
     assert described(client, resolved(client, "nightly", OTHER), OTHER)["State"] == "available"
 
 
-def test_stale_description_is_read_again(
-    client: Client, bake: Bake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ami_id = bake(6)
-    real, stale = copies.find_image, list[str]()
-
-    def late(target: Any, image_id: str) -> Any:
-        image = real(target, image_id)
-        if len(stale) < 3:
-            stale.append(image_id)
-            return replace(image, imds_v2=False, tags={})
-        return image
-
-    monkeypatch.setattr(copies, "find_image", late)
-    published()
-    assert stale == [ami_id] * 3
-    assert resolved(client, "nightly") == ami_id
-
-
 def test_reverified_old_ami_is_not_the_newest(
     client: Client, bake: Bake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,15 +270,6 @@ def test_failed_smoke_test_moves_no_channel(bake: Bake) -> None:
     assert channels.held(AWS, LINE, "nightly") is None
 
 
-def test_promotion_skips_no_channel(bake: Bake) -> None:
-    bake(11)
-    published()
-    with pytest.raises(KilnError, match=r"candidate of .* holds nothing in us-east-1") as refused:
-        promoted("stable")
-    assert refused.value.exit_status == 2
-    assert f"./invoke promote --line {LINE} --to candidate" in str(refused.value)
-
-
 def test_interrupted_move_is_not_promoted(client: Client, bake: Bake) -> None:
     bake(11)
     published(OTHER)
@@ -312,22 +286,22 @@ def test_interrupted_move_is_not_promoted(client: Client, bake: Bake) -> None:
     assert promoted("candidate").allowed
 
 
-def test_unsoaked_release_stays(client: Client, bake: Bake) -> None:
-    bake(12)
-    published()
-    stayed = promoted("candidate", Publish(soak_hours={"candidate": 24}), accept=True)
-    (closed,) = (gate for gate in stayed.gates if not gate.open)
-    assert (closed.name, closed.evidence) == ("soak", "0.0 h of 24 h in the channel before")
-    assert channels.held(AWS, LINE, "candidate") is None
-
-
-def test_ami_that_is_verified_no_more_is_not_promoted(client: Client, bake: Bake) -> None:
+def test_closed_gate_keeps_the_channel(client: Client, bake: Bake) -> None:
     ami_id = bake(12)
     published()
+    with pytest.raises(KilnError, match=r"candidate of .* holds nothing in us-east-1") as refused:
+        promoted("stable")
+    assert refused.value.exit_status == 2
+
+    def closed(settings: Publish | None = None) -> list[tuple[str, str]]:
+        gates = promoted("candidate", settings, accept=True).gates
+        return [(gate.name, gate.evidence) for gate in gates if not gate.open]
+
+    soak = ("soak", "0.0 h of 24 h in the channel before")
+    assert closed(Publish(soak_hours={"candidate": 24})) == [soak]
     verdict = [{"Key": "kiln:verified", "Value": "fail 2026-11-28T12:00:00Z c0ffee1"}]
     client("ec2").create_tags(Resources=[ami_id], Tags=verdict)
-    stayed = promoted("candidate", accept=True)
-    assert [gate.name for gate in stayed.gates if not gate.open] == ["verified"]
+    assert [name for name, _ in closed()] == ["verified"]
     assert channels.held(AWS, LINE, "candidate") is None
 
 
@@ -361,14 +335,20 @@ def test_promotion_lifts_deprecation(
     assert "DeprecationTime" not in described(client, ami_id)
 
 
-def test_two_rollbacks_go_back_two_releases(client: Client, bake: Bake) -> None:
+def test_rollbacks_go_back_to_what_launches(client: Client, bake: Bake) -> None:
     first, second = bake(20), bake(21)
-    published(ami_id=first)
-    published(ami_id=second)
-    published(ami_id=bake(22))
+    for ami_id in (first, second, bake(22)):
+        published(ami_id=ami_id)
     assert (back("nightly"), back("nightly")) == (second, first)
     with pytest.raises(KilnError, match="held nothing before"):
         back("nightly")
+    published(ami_id=second)
+    ec2 = client("ec2")
+    ec2.disable_image_deregistration_protection(ImageId=first)
+    ec2.deregister_image(ImageId=first)
+    with pytest.raises(KilnError, match="no longer launches"):
+        back("nightly")
+    assert resolved(client, "nightly") == second
 
 
 def test_interrupted_rollback_is_continued(client: Client, bake: Bake) -> None:
@@ -384,19 +364,6 @@ def test_interrupted_rollback_is_continued(client: Client, bake: Bake) -> None:
     assert said[0].startswith("continues the interrupted rollback to ")
     copy = described(client, resolved(client, "nightly", OTHER), OTHER)
     assert copy["SourceImageId"] == wanted
-
-
-def test_rollback_to_a_missing_image_moves_nothing(client: Client, bake: Bake) -> None:
-    old = bake(23)
-    published()
-    new = bake(24)
-    published()
-    ec2 = client("ec2")
-    ec2.disable_image_deregistration_protection(ImageId=old)
-    ec2.deregister_image(ImageId=old)
-    with pytest.raises(KilnError, match="no longer launches"):
-        back("nightly")
-    assert resolved(client, "nightly") == new
 
 
 def test_launch_template_follows_its_channel(client: Client, bake: Bake) -> None:
@@ -450,23 +417,6 @@ def test_channels_show_verdict_and_drift(bake: Bake) -> None:
     assert {row.region for row in channel_rows(AWS, [], {}, only=True)} == {HOME}
 
 
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        (lambda: lines.load_line("al2/clasic/base/x86_64"), f"did you mean '{LINE}'"),
-        (lambda: lines.regions_to_show("us-eest-1"), "AWS has no region"),
-        (
-            lambda: lines.with_regions(Publish(regions=("eu-west-11",)), None),
-            "`publish.regions` of the row: eu-west-11",
-        ),
-    ],
-)
-def test_unknown_line_or_region_is_refused(asked: Callable[[], Any], message: str) -> None:
-    with pytest.raises(KilnError) as refused:
-        asked()
-    assert (refused.value.exit_status, message in str(refused.value)) == (2, True), refused.value
-
-
 def test_rollback_names_skipped_regions(client: Client, bake: Bake) -> None:
     first = bake(1)
     published(ami_id=first)
@@ -490,3 +440,47 @@ def test_deprecated_parent_is_the_last_choice(name: str, found: str) -> None:
     source = RECIPE.source_ami.changed(owner="amazon", name=name, ssm_parameter=None)
     recipe = RECIPE.changed(source_ami=source, arch="x86_64")
     assert find_parent(recipe, AWS).name.startswith(found)
+
+
+def launched(client: Callable[..., Any], name: str) -> Any:
+    ec2 = client("ec2")
+    template = {"LaunchTemplateName": name}
+    made = ec2.run_instances(LaunchTemplate=template, MinCount=1, MaxCount=1)["Instances"][0]
+    ec2.terminate_instances(InstanceIds=[made["InstanceId"]])
+    return made
+
+
+def test_a_launch_template_launches_what_the_channel_holds_now(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    first, second = bake(1), bake(2)
+    published(HOME, ami_id=first)
+    template = json.loads(
+        KINDS["launch-template-json"].document(launch_request(LINE, "nightly", HOME))
+    )
+    vpc = client("ec2").describe_security_groups()["SecurityGroups"][0]["GroupId"]
+    template["LaunchTemplateData"]["SecurityGroupIds"] = [vpc]
+    client("ec2").create_launch_template(**template)
+    name = template["LaunchTemplateName"]
+    assert launched(client, name)["ImageId"] == first
+    published(HOME, ami_id=second)
+    instance = launched(client, name)
+    assert instance["ImageId"] == second
+    assert instance["MetadataOptions"]["HttpTokens"] == "required"
+    assert {"Key": "kiln:line", "Value": LINE} in instance["Tags"]
+    back("nightly")
+    assert launched(client, name)["ImageId"] == first
+
+
+def test_a_pinned_document_holds_the_id_of_that_moment(bake: Bake) -> None:
+    published(HOME, ami_id=(made := bake()))
+    asked = launch_request(LINE, "nightly", HOME)
+    text = KINDS["launch-template-json"].document(pinned(AWS, asked))
+    assert json.loads(text)["LaunchTemplateData"]["ImageId"] == made
+
+
+@pytest.mark.usefixtures("client")
+def test_an_empty_channel_cannot_be_pinned() -> None:
+    with pytest.raises(KilnError, match=f"nightly of {LINE} holds nothing in {HOME}") as refused:
+        pinned(AWS, launch_request(LINE, "nightly", HOME))
+    assert refused.value.exit_status == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -68,19 +68,6 @@ def test_build_of_another_machine_is_published(
     assert here.folder == str(build_dir() / RECIPE.name / here.run_id), "another machine's folder"
 
 
-def test_old_ami_of_another_machine_is_published(
-    client: Client, bake: Bake, shelf: RecordsBucket
-) -> None:
-    ami_id = bake(1)
-    (first,) = records.all_of(RECIPE.name)
-    shelf.keep(first)
-    for day in range(2, 23):
-        shelf.keep(a_record(run_id=f"202611{day:02}T000000Z-bbbb", recipe=first.recipe))
-    on_another_machine()
-    published(shelf=shelf, ami_id=ami_id)
-    assert resolved(client, "nightly") == ami_id
-
-
 def test_record_is_kept_before_a_channel_moves(bake: Bake, shelf: RecordsBucket) -> None:
     bake(2)
     with (
@@ -131,34 +118,19 @@ def test_diff_finds_a_build_of_another_machine(
 
 
 def test_list_shows_the_newest_run_of_any_machine(
-    shelf: RecordsBucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for day in (20, 22, 21):
-        shelf.keep(a_record(run_id=f"202611{day}T000000Z-aaaa"))
-    monkeypatch.setattr("kiln.cli.targets.choose", lambda *_: AWS)
-    monkeypatch.setenv("KILN_AWS_RECORDS_BUCKET", shelf.bucket)
-    RecordSettings().fetch_newest([RECIPE.name, "al2023-other"])
-    last = records.last(RECIPE.name)
-    assert last
-    assert last.run_id == "20261122T000000Z-aaaa"
-
-
-def test_list_survives_a_silent_s3(
     shelf: RecordsBucket, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("kiln.cli.targets.choose", lambda *_: AWS)
     with faulty(faults.region_down(HOME)):
         RecordSettings(records_bucket=shelf.bucket).fetch_newest([RECIPE.name])
     assert "only what was built here is shown" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["s3://mine", "a" * 64])
-def test_invalid_bucket_name_is_refused(name: str) -> None:
-    with pytest.raises(
-        KilnError, match=r"--records-bucket: (.* is not the name of an S3|is longer)"
-    ) as refused:
-        RecordSettings(records_bucket=name).fetch_builds(RUN)
-    assert refused.value.exit_status == 2
+    for day in (20, 22, 21):
+        shelf.keep(a_record(run_id=f"202611{day}T000000Z-aaaa"))
+    monkeypatch.setenv("KILN_AWS_RECORDS_BUCKET", shelf.bucket)
+    RecordSettings().fetch_newest([RECIPE.name, "al2023-other"])
+    last = records.last(RECIPE.name)
+    assert last
+    assert last.run_id == "20261122T000000Z-aaaa"
 
 
 def test_record_of_a_failed_run_reaches_the_bucket(shelf: RecordsBucket, tmp_path: Path) -> None:
@@ -213,21 +185,36 @@ def test_finish_reports_builds_of_other_machines(bake: Bake, shelf: RecordsBucke
     assert result.usd
 
 
-def test_finish_says_why_a_row_failed_elsewhere(shelf: RecordsBucket) -> None:
-    tonight = datetime.now(timezone.utc) - timedelta(hours=1)
-    failed = a_record(
-        run_id=f"{tonight:%Y%m%dT%H%M%SZ}-aaaa", status="failed", error="no capacity", ami_id=None
-    )
-    shelf.keep(failed)
-    shelf.fetch_row(RECIPE.name, pytest.fail)
-    result = finished({RECIPE.name: "x"})
-    assert (result.action, result.why) == ("failed", "no capacity")
-
-
-@pytest.mark.parametrize("text", ['{"items": [{"row": "a"}]}', "{"])
-def test_an_invalid_plan_is_refused(tmp_path: Path, text: str) -> None:
+def test_wrong_bucket_or_plan_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    path.write_text(text)
+    path.write_text('{"items": [{"row": "a"}]}')
     with pytest.raises(KilnError, match=r"plan\.json: not ") as refused:
         read_plan(path)
     assert refused.value.exit_status == 2
+    with pytest.raises(KilnError, match="--records-bucket") as refused:
+        RecordSettings(records_bucket="s3://mine").fetch_builds(RUN)
+    assert refused.value.exit_status == 2
+
+
+def test_stray_parameter_is_no_channel(bake: Bake, client: Client) -> None:
+    bake()
+    published()
+    for name in ("/ami-kiln/image_id", "/ami-kiln/x/image_id"):
+        client("ssm").put_parameter(Name=name, Value="ami-0123456789abcdef0", Type="String")
+    assert [held.line for held in channels.all_held(AWS)] == [LINE]
+
+
+def test_forged_release_is_refused(bake: Bake, client: Client) -> None:
+    bake()
+    published()
+    ssm, name = client("ssm"), channels.release_parameter(LINE, "nightly")
+    release = json.loads(ssm.get_parameter(Name=name)["Parameter"]["Value"])
+    for field, value in (
+        ("recipe", "../../../etc"),
+        ("run_id", "*"),
+        ("moved", {"at": "9" * 30, "by": "me", "action": "rollback"}),
+        ("images", {"us-east-1": "*"}),
+    ):
+        ssm.put_parameter(Name=name, Value=json.dumps({**release, field: value}), Overwrite=True)
+        with pytest.raises(KilnError, match=f"not a release: `{field}"):
+            list(channels.past(AWS, LINE, "nightly"))

@@ -64,18 +64,6 @@ def test_agent_finds_the_time_of_each_event():
         assert len(result.group(1)) == 6, "microseconds; the agent keeps the first three digits"
 
 
-def test_gpu_series_have_dimensions_units_and_aggregate():
-    metrics = files(Telemetry())["kiln.d/gpu.json"]["metrics"]
-    assert metrics["append_dimensions"] == {
-        name: f"${{aws:{name}}}"
-        for name in ("ImageId", "InstanceId", "InstanceType", "AutoScalingGroupName")
-    }
-    assert metrics["aggregation_dimensions"] == [["InstanceId"]]
-    measured = metrics["metrics_collected"]["nvidia_gpu"]["measurement"]
-    assert {"name": "utilization_gpu", "unit": "Percent"} in measured
-    assert "power_draw" in measured
-
-
 def test_efa_counters_need_a_newer_agent():
     new = files(Telemetry(efa=True), agent_version="1.300068.0b1")["kiln.d/efa.json"]
     assert len(set(new["metrics"]["metrics_collected"]["efa"]["measurement"])) == 22

@@ -7,7 +7,6 @@ import base64
 import hashlib
 import io
 import os
-import re
 import shutil
 import subprocess
 import tarfile
@@ -102,23 +101,6 @@ def tree(root: Path) -> dict[str, str]:
     }
 
 
-def test_the_same_input_gives_the_same_bytes(installer):
-    assert bundle.bundle_script(Telemetry(efa=True)) == installer.read_text()
-
-
-def test_units_find_their_programs_in_the_bundle():
-    taken = bundle.runtime_files()
-    programs = {
-        program
-        for target, path in taken.items()
-        if target.startswith("etc/systemd/system/")
-        for program in re.findall(r"^ExecStart(?:Pre)?=[-+]?(\S+)", path.read_text(), re.MULTILINE)
-    }
-    ours = {program for program in programs if program.startswith(("/opt/kiln", "/usr/local"))}
-    assert ours
-    assert {program.lstrip("/") for program in ours} <= set(taken)
-
-
 def test_installer_has_each_locked_agent_package(tmp_path):
     tasks.bundle.body.__wrapped__(out=str(tmp_path / "installer"))
     payload = (tmp_path / "installer").read_text().split("<<'EOF'\n")[-1].partition("\nEOF")[0]
@@ -205,15 +187,6 @@ def test_old_systemd_gets_no_dropins(installer, tmp_path, systemd, dropins):
     assert (image / MONITOR).read_text() == (RUNTIME / MONITOR).read_text()
     assert (image / "etc/systemd/system/kiln-.service.d").exists() is dropins
     assert "nothing to do" in run(installer, image)
-
-
-@needs_root
-def test_without_the_agent_only_the_monitor_is_installed(installer, tmp_path):
-    image = make_image(tmp_path, agent=None)
-    run(installer, image, "--without-agent")
-    assert (image / MONITOR).exists()
-    assert not list(image.rglob("*cloudwatch*"))
-    assert not (image / "opt/kiln/lib/kiln-agent-sources").exists()
 
 
 @needs_root

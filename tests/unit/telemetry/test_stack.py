@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from jsonschema import Draft4Validator, Draft202012Validator
 
-from kiln import facts
 from kiln.base import yaml_files
 from kiln.base.errors import KilnError
-from kiln.base.paths import ROOT
+from kiln.base.paths import ROOT, runtime_module
+from kiln.base.yaml_files import parse_template
 from kiln.telemetry import stack
 from kiln.telemetry.settings import Telemetry
 from kiln.telemetry.stack import StackInputs, parameters_given
+from kiln.xid import archive
 from tests.unit import cfn_lint
 
 AGENT_SCHEMA = ROOT / "tests/data/cloudwatch-agent-schema.json"
@@ -149,17 +150,6 @@ def test_the_dashboard_is_of_cloudwatchs_form(settings: dict[str, Any]) -> None:
     assert refusals(body(**settings)) == []
 
 
-def test_idle_cost_is_the_price_of_idle_gpus() -> None:
-    (widget,) = [
-        widget for widget in body()["widgets"] if "Idle cost" in widget["properties"]["title"]
-    ]
-    hourly = float(facts.table("ec2-prices")["instances"]["hourly"]["p4d.24xlarge"])
-    (line,) = [
-        metric[0] for metric in widget["properties"]["metrics"] if "p4d" in metric[0]["label"]
-    ]
-    assert line["expression"].endswith(f"/ 100 * {hourly / 8:.6f}")
-
-
 @pytest.mark.parametrize(
     ("given", "message"), [("Email", "expected Name=value"), ("IdleHour=1", "no such parameter")]
 )
@@ -167,3 +157,74 @@ def test_wrong_parameter_is_refused(given: str, message: str) -> None:
     with pytest.raises(KilnError, match=message) as refused:
         parameters_given([given], template()["Parameters"])
     assert refused.value.exit_status == 2
+
+
+LINE = "NVRM: Xid (PCI:0000:3b:00): {}, pid=7, name=app, {}"
+SXID = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 24007, Fatal, Link 00 sourcetrack timeout"
+LOST = "NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus."
+
+
+def matches(pattern: str, event: dict[str, Any]) -> bool:
+    """Whether a JSON filter pattern of CloudWatch Logs, as an expression of Python, holds."""
+    text = re.sub(r"\$\.(\w+) NOT EXISTS", r"'\1' not in event", pattern.strip("{} "))
+    text = re.sub(r"\$\.(\w+) = \*", r"'\1' in event", text)
+    text = re.sub(r"\$\.(\w+) = ", r"event.get('\1') == ", text)
+    text = re.sub(r"\$\.(\w+) > ", r"(event.get('\1') or 0) > ", text)
+    assert "$" not in text, pattern
+    return bool(eval(text.replace("&&", "and").replace("||", "or"), {"event": event}))
+
+
+@cache
+def committed() -> dict[str, Any]:
+    """Those of the telemetry stack."""
+    found: dict[str, Any] = parse_template(stack.TEMPLATE.read_text())["Resources"]
+    return found
+
+
+def counted(event: dict[str, Any]) -> dict[str, int]:
+    """How much an event adds to each metric."""
+    found: dict[str, int] = {}
+    for resource in committed().values():
+        if resource["Type"] != "AWS::Logs::MetricFilter":
+            continue
+        if matches(resource["Properties"]["FilterPattern"], event):
+            (how,) = resource["Properties"]["MetricTransformations"]
+            value = how["MetricValue"]
+            assert how["MetricName"] not in found, "one event, one filter of a metric"
+            found[how["MetricName"]] = int(event[value[2:]] if value[0] == "$" else value)
+    return found
+
+
+def monitored(line: str, count: int | None = None) -> dict[str, Any]:
+    """The event that gpu-xid writes of a kernel line."""
+    (event,) = archive.events([line])
+    return {**event, "count": count} if count else dict(event)
+
+
+FATAL = LINE.format(79, "GPU has fallen off the bus.")
+ADDS = {
+    "a lost GPU": (FATAL, ["FatalEvents", "LostGpus", "EventsBySeverity", "EventsByXid"]),
+    "a GPU lost without an Xid": (LOST, ["FatalEvents", "LostGpus", "EventsBySeverity"]),
+    "a failed remapping": (
+        LINE.format(64, "row remapping failed"),
+        ["FatalEvents", "RowRemapFailures", "EventsBySeverity", "EventsByXid"],
+    ),
+    "an application's fault": (LINE.format(31, "Ch 1"), ["EventsBySeverity", "EventsByXid"]),
+    "a switch": (SXID, ["FatalEvents", "EventsBySeverity", "EventsBySxid"]),
+}
+
+
+@pytest.mark.parametrize("count", [None, 7])
+@pytest.mark.parametrize("what", ADDS)
+def test_event_is_counted_by_its_metrics(what: str, count: int | None) -> None:
+    """A folded storm counts as many events as it stands for."""
+    line, metrics = ADDS[what]
+    assert counted(monitored(line, count)) == dict.fromkeys(metrics, count or 1)
+
+
+def test_lost_lines_are_counted() -> None:
+    record = runtime_module("gpu_xid.event").record
+    dropped = record("dropped", 0, "", 1, 2, severity="error", events=3)
+    assert counted(dropped) == {"DroppedEvents": 1, "EventsBySeverity": 1}
+    assert counted(record("overrun", 0, "", 1, 2)) == {"DroppedEvents": 1}
+    assert counted(record("start", 0, "", 1, 2)) == {}
