@@ -20,6 +20,8 @@ from tests.unit import commands
 from tests.unit.catalogue import catalogued
 from tests.unit.catalogue.catalogued import EKS, HOSTILE
 
+pytestmark = pytest.mark.slow
+
 PAGE = f"lines/{EKS.replace('/', '-')}.html"
 
 

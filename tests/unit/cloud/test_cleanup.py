@@ -367,6 +367,30 @@ def test_second_interrupt_skips_the_waits(
     assert f"instance {other['instance']}: termination requested, not confirmed" in done.left
 
 
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [("Client.InternalError", True), ("Client.UserInitiatedShutdown", False), ("", False)],
+)
+def test_instance_ended_by_ec2_is_explained(
+    ec2: Any, monkeypatch: pytest.MonkeyPatch, code: str, *, named: bool
+) -> None:
+    instance = an_instance(ec2, MINE)
+
+    def ended(operation: str, parameters: dict[str, Any], call: Call) -> Any:
+        answer = call()
+        for reservation in answer.get("Reservations", []):
+            reason = {"Code": code, "Message": "no key"}
+            reservation["Instances"][0] |= {
+                "State": {"Name": "shutting-down"},
+                "StateReason": reason,
+            }
+        return answer
+
+    at_each_call(monkeypatch, ended)
+    reasons = [f"{instance} went to shutting-down: no key"] if named else []
+    assert cleanup.ended_by_ec2(AWS, MINE) == reasons
+
+
 def test_unanswered_kinds_are_named(ec2: Any, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     make(MINE)
     at_each_call(monkeypatch, lambda operation, parameters, call: unanswered(operation))

@@ -19,6 +19,8 @@ from kiln.matrix import load
 from kiln.packer import process, program
 from kiln.packer.render import render, write_inputs
 
+pytestmark = pytest.mark.slow
+
 called_in_builds = cache(iam_calls.called_in_builds)
 
 

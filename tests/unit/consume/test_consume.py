@@ -38,6 +38,8 @@ from tests.unit.consume.consumers import (
     of_kinds,
 )
 
+pytestmark = pytest.mark.slow
+
 SLICED = "all-1g.5gb"
 CHARTS = json.loads((EXAMPLES.parent / "charts.json").read_text())
 EKSCTL = json.loads((EXAMPLES.parent / "eksctl.json").read_text())

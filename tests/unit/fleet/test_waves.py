@@ -81,9 +81,7 @@ def messages() -> list[str]:
 def installing(account: Account, messages: list[str], monkeypatch: pytest.MonkeyPatch) -> Install:
     fakes: dict[str, Any] = {
         "bundle_script": lambda settings: "",
-        "publish_document": lambda target: dict.fromkeys(
-            ("DocumentName", "DocumentVersion", "DocumentHash"), "1"
-        ),
+        "publish_document": lambda target: DOCUMENT,
         "store_bundle": lambda *_: ("https://bucket/key", BUNDLE),
         "fleet_status": lambda target, machines, *_, **__: [
             account.status(m.instance_id) for m in machines
@@ -91,15 +89,14 @@ def installing(account: Account, messages: list[str], monkeypatch: pytest.Monkey
         "run_command": account.run,
         "lost_machines": lambda target, ids: {k: v for k, v in account.lost.items() if k in ids},
     }
+
+    def last_metrics(target: Any, settings: Any, ids: list[str], since: Any) -> dict[str, Any]:
+        return {key: since for key in ids if key not in account.unseen}
+
+    fakes["last_metrics"] = last_metrics
+    fakes["arrived_tests"] = lambda *_: {key for key in IDS if key not in account.unheard}
     for name, fake in fakes.items():
         monkeypatch.setattr(install, name, fake)
-    monkeypatch.setattr(
-        install, "last_metrics",
-        lambda target, settings, ids, since: {k: since for k in ids if k not in account.unseen},
-    )  # fmt: skip
-    monkeypatch.setattr(
-        install, "arrived_tests", lambda *_: {key for key in IDS if key not in account.unheard}
-    )
     monkeypatch.setattr(install.time, "sleep", lambda seconds: None)
 
     def run(waves: str = "1,2,100%", **more: Any) -> install.Installation:
@@ -109,8 +106,11 @@ def installing(account: Account, messages: list[str], monkeypatch: pytest.Monkey
     return run
 
 
-def test_all_waves_run_when_everybody_reports(account: Account, installing: Install) -> None:
+def test_all_waves_run_when_everybody_reports(
+    account: Account, installing: Install, messages: list[str]
+) -> None:
     done = installing()
+    assert not [line for line in messages if "could not" in line or "failed i-" in line]
     assert [wave.ok for wave in done.waves] == [IDS[:1], IDS[1:3], IDS[3:]]
     assert (done.stopped, done.left) == (False, [])
     assert account.done[:2] == [

@@ -20,6 +20,8 @@ from kiln.facts.packages import read_lock_file
 from kiln.telemetry import bundle
 from kiln.telemetry.settings import Telemetry
 
+pytestmark = pytest.mark.slow
+
 AGENT = "opt/aws/amazon-cloudwatch-agent"
 EVENTS = f"{AGENT}/etc/amazon-cloudwatch-agent.d/kiln-events.json"
 MONITOR = "etc/systemd/system/kiln-xid.service"

@@ -15,6 +15,8 @@ from kiln.base.paths import ROOT
 from kiln.telemetry.agent import agent_files
 from kiln.telemetry.settings import Telemetry
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = ROOT / "runtime/opt/kiln/lib/kiln-agent-sources"
 ETC = "opt/aws/amazon-cloudwatch-agent/etc"
 MERGED = f"{ETC}/amazon-cloudwatch-agent.d"

@@ -22,6 +22,8 @@ from kiln.telemetry.stack import StackInputs, parameters_given
 from kiln.xid import archive
 from tests.unit import cfn_lint
 
+pytestmark = pytest.mark.slow
+
 AGENT_SCHEMA = ROOT / "tests/data/cloudwatch-agent-schema.json"
 TYPES = ("g4dn.xlarge", "p4d.24xlarge")
 WATCHED = "i-0123456789abcdef0"
