@@ -17,7 +17,7 @@ from kiln.fleet import document, status
 from kiln.fleet.install import allowed_errors, plan_waves
 from kiln.fleet.machines import parse_targets
 from kiln.xid import archive
-from lab.ssm import documents
+from lab.moto.ssm import documents
 
 SCRIPT = (TEMPLATES / "fleet" / "machine.sh").read_text()
 ONE, TWO = "i-0123456789abcdef0", "i-0123456789abcdef1"
