@@ -135,3 +135,8 @@ def test_misspelled_region_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None
 def test_ami_is_gone_by_its_error_code(code: str, *, gone: bool) -> None:
     answer: Any = {"Error": {"Code": code, "Message": "…"}}
     assert aws.is_gone(ClientError(answer, "DescribeImages")) is gone
+
+
+def test_throttled_calls_are_repeated() -> None:
+    retries = aws.client("ec2", Target("a test", "eu-central-1")).meta.config.retries
+    assert retries == {"mode": "standard", "total_max_attempts": 7}

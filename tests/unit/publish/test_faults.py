@@ -196,9 +196,9 @@ def task(request: pytest.FixtureRequest, client: Client, bake: Bake) -> Task:
 def test_interrupted_task_is_continued(task: Task) -> None:
     """Killed after it has changed something, a region that is down, credentials that expire."""
     ends: list[tuple[faults.Fault, str]] = [
-        (faults.after_writes(1, faults.killed()), ""),
+        (faults.after_writes(1, faults.killed), ""),
         (faults.region_down(OTHER), OTHER),
-        (faults.after_writes(1, faults.token_expired()), "Expired"),
+        (faults.after_writes(1, faults.token_expired), "Expired"),
     ]
     for fault, message in ends:
         with faulty(fault):
@@ -210,9 +210,6 @@ def test_interrupted_task_is_continued(task: Task) -> None:
                 with pytest.raises(Killed):
                     task.run()
         task.finish()
-    with faulty(faults.throttled()):
-        task.run()
-    task.finish()
 
 
 def test_failed_copy_is_replaced(
