@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import MagicMock
 
 import pytest
@@ -167,8 +167,7 @@ def test_access_waits_for_its_group_and_admits_ssh_only(
         looks.extend([operation] if operation == "DescribeSecurityGroups" else [])
         of_group = ("DescribeSecurityGroups", "AuthorizeSecurityGroupIngress")
         if operation in of_group and len(looks) < 3:
-            answer = {"Error": {"Code": "InvalidGroup.NotFound", "Message": "not yet"}}
-            raise ClientError(answer, operation)  # type: ignore[arg-type]
+            fail(operation, "InvalidGroup.NotFound", "not yet")
         return call()
 
     with monkeypatch.context() as patch:
@@ -200,6 +199,10 @@ def test_removal_takes_all_of_a_run_and_nothing_else(ec2: Any, make: Make) -> No
 
 
 Call = Callable[[], Any]
+
+
+def fail(operation: str, code: str, message: str = "not now") -> NoReturn:
+    raise ClientError({"Error": {"Code": code, "Message": message}}, operation)
 
 
 def at_each_call(
@@ -257,8 +260,7 @@ def test_refused_removal_stops_no_other(
 
     def refuse(operation: str, parameters: dict[str, Any], call: Call) -> Any:
         if operation in ("DeleteSecurityGroup", "DeleteVolume", "DeleteLaunchTemplate"):
-            answer = {"Error": {"Code": "UnauthorizedOperation", "Message": "not you"}}
-            raise ClientError(answer, operation)  # type: ignore[arg-type]
+            fail(operation, "UnauthorizedOperation", "not you")
         return call()
 
     at_each_call(monkeypatch, refuse)
@@ -272,11 +274,6 @@ def test_refused_removal_stops_no_other(
     assert set(done.left) == words(kept)
 
 
-def unanswered(operation: str) -> Any:
-    answer = {"Error": {"Code": "RequestLimitExceeded", "Message": "too many"}}
-    raise ClientError(answer, operation)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("gone", [[], ["i-0123456789abcdef0"]], ids=["", "beside one long gone"])
 def test_launched_instance_ends_without_a_listing(
     ec2: Any, make: Make, monkeypatch: pytest.MonkeyPatch, gone: list[str]
@@ -284,7 +281,9 @@ def test_launched_instance_ends_without_a_listing(
     mine = make(MINE)
 
     def throttle(operation: str, parameters: dict[str, Any], call: Call) -> Any:
-        return unanswered(operation) if operation == "DescribeInstances" else call()
+        return (
+            fail(operation, "RequestLimitExceeded") if operation == "DescribeInstances" else call()
+        )
 
     with monkeypatch.context() as patch:
         at_each_call(patch, throttle)
@@ -310,8 +309,7 @@ def test_launched_instance_ends_before_its_tag_shows(
                 return {"Reservations": []}
             by_id.append(operation)
             if len(by_id) < 3:
-                answer = {"Error": {"Code": "InvalidInstanceID.NotFound", "Message": "not yet"}}
-                raise ClientError(answer, operation)  # type: ignore[arg-type]
+                fail(operation, "InvalidInstanceID.NotFound", "not yet")
         return call()
 
     with monkeypatch.context() as patch:
@@ -333,7 +331,7 @@ def refused_while_in_use(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     def in_use(asked: str, parameters: dict[str, Any], call: Call) -> Any:
         if asked in codes and refused.count(asked) < times:
             refused.append(asked)
-            raise ClientError({"Error": {"Code": codes[asked], "Message": "in use"}}, asked)
+            fail(asked, codes[asked])
         return call()
 
     at_each_call(monkeypatch, in_use)
@@ -393,7 +391,9 @@ def test_instance_ended_by_ec2_is_explained(
 
 def test_unanswered_kinds_are_named(ec2: Any, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     make(MINE)
-    at_each_call(monkeypatch, lambda operation, parameters, call: unanswered(operation))
+    at_each_call(
+        monkeypatch, lambda operation, parameters, call: fail(operation, "RequestLimitExceeded")
+    )
     done = cleanup.remove(MINE, AWS, amis=True)
     assert done.removed == []
     assert [line.split(":")[0] for line in done.left] == [
@@ -425,8 +425,7 @@ def test_tagging_skips_vanished_resource(ec2: Any, monkeypatch: pytest.MonkeyPat
 
     def gone(operation: str, parameters: dict[str, Any], call: Call) -> Any:
         if operation == "CreateTags" and image in parameters["Resources"]:
-            answer = {"Error": {"Code": "InvalidAMIID.NotFound", "Message": "gone"}}
-            raise ClientError(answer, operation)  # type: ignore[arg-type]
+            fail(operation, "InvalidAMIID.NotFound", "gone")
         if operation == "CreateTags":
             tagged.extend(parameters["Resources"])
         return call()
