@@ -168,6 +168,20 @@ def test_unverified_ami_is_refused(
     assert channels.held(AWS, LINE, "nightly") is None
 
 
+def test_sharing_without_effect_moves_no_channel(
+    bake: Bake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bake(3)
+
+    def act(region: str, operation: str, given: dict[str, Any], call: Callable[[], Any]) -> Any:
+        return {} if operation == "ModifyImageAttribute" else call()
+
+    at_each_call(monkeypatch, act)
+    with pytest.raises(KilnError, match="not as `share` declares"):
+        published(settings=Publish.model_validate({"share": SHARED}))
+    assert channels.held(AWS, LINE, "nightly") is None
+
+
 def test_copy_with_a_missing_key_fails(bake: Bake) -> None:
     bake(3)
     with pytest.raises(KilnError, match=r"is failed: The KMS key .* does not exist in eu-west-1"):
