@@ -69,24 +69,6 @@ def test_region_comes_from_flag_environment_profile(
     assert choose("auto", "sa-east-1").region == "sa-east-1"
 
 
-@pytest.mark.parametrize(
-    ("wanted", "region", "configured"),
-    [
-        ("auto", "eu-nowhere-1", "eu-west-1"),
-        ("lab", "eu-nowhere-1", "eu-west-1"),
-        ("auto", None, "eu-nowhere-1"),
-    ],
-)
-def test_region_unknown_to_the_lab_is_refused(
-    wanted: str, region: str | None, configured: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_REGION", configured)
-    with pytest.raises(KilnError, match=r"the lab has no region eu-nowhere-1\n.*ap-south-1, "):
-        choose(wanted, region)
-    # The lab does not need what is configured for AWS.
-    assert choose("lab").region == ("eu-west-1" if region else "us-east-1")
-
-
 def test_web_page_answer_is_not_printed() -> None:
     page = {"Error": {"Code": "500", "Message": "<!doctype html><html lang=en><title>500"}}
     with (

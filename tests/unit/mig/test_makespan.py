@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from kiln import facts
@@ -53,10 +51,3 @@ def test_bad_flag_exits_2(flags: list[str], words: str) -> None:
     done = commands.invoke("mig.makespan", *(word for pair in given_.items() for word in pair))
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert words in done.stderr
-
-
-def test_table_and_json_have_the_same_ways() -> None:
-    flags = ["--instance-type", P4D, "--jobs", "56", "--seconds", "10", "--slowdown", "1g.5gb=2"]
-    table = commands.invoke("mig.makespan", *flags).stdout.splitlines()
-    ways = json.loads(commands.invoke("mig.makespan", *flags, "--json").stdout)
-    assert [line.split("  ")[0] for line in table[1:]] == [way["way"] for way in ways]

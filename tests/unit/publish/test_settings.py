@@ -81,11 +81,3 @@ def test_check_warns_of_sharing_without_own_keys(
         found = [entry for entry in answer["findings"] if entry["rule"] == "SHARE-KEY"]
         assert [entry["level"] for entry in found] == [level] * len(lacking)
         assert all(text in entry["message"] for text, entry in zip(lacking, found, strict=True))
-
-
-@pytest.mark.parametrize("setting", ["aws: {region: us-eest-1}", "publish: {regions: [us-eest-1]}"])
-def test_check_refuses_a_region_that_aws_has_not(matrix: Path, setting: str) -> None:
-    base = MATRIX.partition("  publish:")[0] + "  instance_type: {x86_64: g5.xlarge}\n"
-    matrix.write_text(f"{base}  {setting}\n")
-    with pytest.raises(KilnError, match="us-eest-1: AWS has no region"):
-        check_answer({}, strict=False)
