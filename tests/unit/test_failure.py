@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from records import a_record
-from test_provisioners import Machine
 
 from kiln.base import overlay
 from kiln.base.account import Account
@@ -28,6 +27,7 @@ from kiln.pipeline.plan import require_scripts
 from kiln.pipeline.record import Failure
 from kiln.pipeline.report import report_html
 from lab.packages import system
+from tests.unit.provisioners.machine import Machine
 
 HEAD = '#!/usr/bin/env bash\n\nsource "${KILN_DIR:?}/lib/kiln.sh"\n'
 
