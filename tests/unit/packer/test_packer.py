@@ -24,11 +24,10 @@ from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.processes import Stop
 from kiln.packer import process, program
-from kiln.packer.process import Event
+from kiln.packer.process import Event, waits_for
 from kiln.packer.program import Packer
 
-OLD = Packer(Path("/usr/bin/packer"), (1, 6, 6))
-NEW = Packer(Path("/usr/bin/packer"), (1, 11, 2))
+pytestmark = pytest.mark.slow
 VENDOR = "https://releases.hashicorp.com"
 
 # Builds nothing, on nothing; $SCRIPT runs here.
@@ -125,7 +124,6 @@ FOUND = {
     "several plugins": ([("1.9.0", "1.8.0", "1.8.10", "1.8.9", "1.9.0")], *["1.9.0 1.8.10"] * 2),
     "behind cracklib's": ([("",), ("1.6.6",)], "1.6.6", None),
     "behind Debian's": ([("1.6.6",), ("1.15.4", "1.8.3")], "1.6.6", "1.15.4 1.8.3"),
-    "too old": ([("1.5.4",)], "Packer 1.5.4 at", None),
     "older than plugins are tried with": ([("1.7.10", "1.8.2")], "Packer 1.7.10 at", None),
     "none": ([], "missing on this machine, and ", None),
     "another program": ([("",)], "is not HashiCorp's Packer", None),
@@ -133,7 +131,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize(("there", "lab", "aws"), FOUND.values(), ids=FOUND)
-def test_the_packer_that_is_found(machine: Path, there: Any, lab: str, aws: str | None) -> None:
+def test_packer_on_path_is_chosen(machine: Path, there: Any, lab: str, aws: str | None) -> None:
     for number, (version, *plugins) in enumerate(there):
         binary(machine / str(number), version, *plugins)
     assert lab in found(in_aws=False)
@@ -151,9 +149,7 @@ def found(*, in_aws: bool) -> str:
     return f"{'.'.join(map(str, packer.version))} {packer.plugin}".strip()
 
 
-def test_a_named_packer_goes_before_the_path(
-    machine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_named_packer_comes_before_path(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     binary(machine / "0", "1.11.2", "1.8.2")
     monkeypatch.setenv("KILN_PACKER", str(binary(machine, "1.6.6", name="mine")))
     assert program.find_packer().path == machine / "mine"
@@ -197,7 +193,7 @@ def vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
     server.server_close()
 
 
-def test_a_build_in_aws_fetches_both_programs_once(
+def test_aws_build_fetches_packer_and_plugin_once(
     machine: Path, vendor: dict[str, str], tmp_path: Path
 ) -> None:
     binary(machine / "0", "1.6.6")
@@ -210,7 +206,6 @@ def test_a_build_in_aws_fetches_both_programs_once(
     ]
     assert found == Packer(cache / "packer-1.15.4", (1, 15, 4), "1.8.2", cache / "plugins")
     assert found.environment({})["PACKER_PLUGIN_PATH"] == str(cache / "plugins")
-    assert str(found).endswith(", plugin amazon 1.8.2")
     plugin = "packer-plugin-amazon_v1.8.2_x5.0_linux_amd64"
     placed = cache / "plugins" / "github.com" / "hashicorp" / "amazon" / plugin
     assert os.access(placed, os.X_OK)
@@ -223,7 +218,7 @@ def test_a_build_in_aws_fetches_both_programs_once(
 @pytest.mark.parametrize(
     "kept", ["packer-1.15.4", "packer_1.15.4_linux_amd64.zip", "*x5.0*64", "*SUM"]
 )
-def test_what_was_changed_in_the_cache_is_not_run(
+def test_changed_file_in_cache_is_fetched_again(
     machine: Path, vendor: dict[str, str], tmp_path: Path, kept: str
 ) -> None:
     program.find_packer(in_aws=True)
@@ -237,7 +232,7 @@ def test_what_was_changed_in_the_cache_is_not_run(
 
 
 @pytest.mark.parametrize("wrong", ["another archive", "no archive", "no host", "no such platform"])
-def test_what_cannot_be_fetched_is_said_with_what_to_install_and_where(
+def test_failed_fetch_names_what_to_install(
     machine: Path, vendor: dict[str, str], monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
     archive = Path(vendor["packer"])
@@ -284,11 +279,31 @@ def test_what_cannot_be_fetched_is_said_with_what_to_install_and_where(
         ("panic: runtime error", None),
     ],
 )
-def test_a_line_of_packers_output_is_read(line: str, event: Event | None) -> None:
+def test_output_line_is_parsed(line: str, event: Event | None) -> None:
     assert process.parse_event(line) == event
 
 
-def test_a_manifest_gives_the_ami_of_each_region(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "wait"),
+    [
+        ("Waiting for instance (i-1) to become ready...", "i-1 to start"),
+        ("Waiting for SSH to become available...", "SSH on i-1"),
+        (
+            "Provisioning with shell script: packer-1.6/../../../provisioners/kernel.sh",
+            "provisioner kernel on i-1",
+        ),
+        ("Provisioning with shell script: /tmp/packer-shell1175941336", "a command on i-1"),
+        ("Stopping the source instance...", "i-1 to stop"),
+        ("Waiting for AMI to become ready...", "the AMI to become available"),
+        ("Complete!", ""),
+    ],
+)
+def test_output_line_says_what_packer_waits_for(line: str, wait: str) -> None:
+    assert waits_for(Event(0, "say", line), "i-1") == wait
+    assert waits_for(Event(0, "error", line), "i-1") == ""
+
+
+def test_manifest_gives_ami_of_each_region(tmp_path: Path) -> None:
     path = tmp_path / "manifest.json"
     path.write_text(
         '{"builds": [{"artifact_id": "us-east-1:ami-old"},'
@@ -298,7 +313,7 @@ def test_a_manifest_gives_the_ami_of_each_region(tmp_path: Path) -> None:
     assert process.read_manifest(tmp_path / "nowhere") == {}
 
 
-def test_a_build_passes_its_lines_on_and_keeps_them_all(real: Packer, folder: Path) -> None:
+def test_build_logs_all_lines(real: Packer, folder: Path) -> None:
     seen: list[Event] = []
     result = run(real, folder, "echo one, two; echo three", on_event=seen.append)
     assert (result.exit_status, result.interrupted) == (0, False)
@@ -309,14 +324,14 @@ def test_a_build_passes_its_lines_on_and_keeps_them_all(real: Packer, folder: Pa
     assert "\x1b" not in log
 
 
-def test_an_old_manifest_is_not_taken_for_a_new_one(real: Packer, folder: Path) -> None:
+def test_failed_build_ignores_old_manifest(real: Packer, folder: Path) -> None:
     manifest = folder.parent / "out" / "manifest.json"
     manifest.parent.mkdir()
     manifest.write_text('{"builds": [{"artifact_id": "us-east-1:ami-old"}]}')
     assert run(real, folder, "exit 3").amis == {}
 
 
-def test_a_build_is_stopped_by_its_caller_and_packer_cleans_up(real: Packer, folder: Path) -> None:
+def test_stopped_packer_cleans_up(real: Packer, folder: Path) -> None:
     stop, flag = Stop(), folder / "flag"
     seen: list[str] = []
 
@@ -335,51 +350,35 @@ def test_a_build_is_stopped_by_its_caller_and_packer_cleans_up(real: Packer, fol
     assert not any("second step" in text for text in seen)
 
 
-def test_a_packer_that_ends_by_itself_is_waited_for_and_not_taken_for_killed(
-    tmp_path: Path, folder: Path
-) -> None:
-    """Its output ends before it does, for a moment that is long on a busy machine."""
-    slow = tmp_path / "packer"
-    slow.write_text(
-        "#!/bin/bash\ntrap 'echo bye; exec >&- 2>&-; sleep 0.3; exit 7' TERM\n"
-        "echo started; while :; do sleep 0.05; done\n"
+# What Packer does when it is interrupted → exit status, if it was killed.
+SLOW = {
+    # Its output ends before it does, for a moment that is long on a busy machine.
+    "ends": ("echo bye; exec >&- 2>&-; sleep 0.3; exit 7", 7, False),
+    # It goes on, and is interrupted again: what it asks EC2 for may appear after it.
+    "goes-on": ("echo Cancelling build", -signal.SIGKILL, True),
+}
+
+
+@pytest.mark.parametrize("what", SLOW)
+def test_packer_is_killed_on_second_interrupt_only(tmp_path: Path, folder: Path, what: str) -> None:
+    trap, status, killed = SLOW[what]
+    packer = tmp_path / "packer"
+    packer.write_text(
+        f"#!/bin/bash\ntrap '{trap}' TERM\necho started; while :; do sleep 0.05; done\n"
     )
-    slow.chmod(0o755)
-    stop = Stop()
-
-    def watch(event: Event) -> None:
-        if event.text == "started":
-            stop.set()
-
-    result = run(Packer(slow, (1, 6, 6)), folder, "", on_event=watch, stop=stop)
-    assert (result.exit_status, result.cut_short, result.interrupted) == (7, False, True)
-
-
-def test_who_asks_again_does_not_wait_for_packer(tmp_path: Path, folder: Path) -> None:
-    """It is killed, and the result says so: what it was asking EC2 for may appear after it.
-
-    Not with the real Packer, which may be done with its cleaning up before it is killed.
-    """
-    busy = tmp_path / "packer"
-    busy.write_text(
-        "#!/bin/bash\ntrap 'echo Cancelling build' TERM\n"
-        "echo started; while :; do sleep 0.05; done\n"
-    )
-    busy.chmod(0o755)
+    packer.chmod(0o755)
     stop = Stop()
 
     def watch(event: Event) -> None:
         if event.text in ("started", "Cancelling build"):
             stop.set()
 
-    result = run(Packer(busy, (1, 6, 6)), folder, "", on_event=watch, stop=stop)
-    assert (result.cut_short, result.interrupted) == (True, True)
+    result = run(Packer(packer, (1, 6, 6)), folder, "", on_event=watch, stop=stop)
+    assert result.interrupted
+    assert (result.exit_status, result.cut_short) == (status, killed)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_stops_packer_once_and_waits_for_it(
-    real: Packer, folder: Path, number: signal.Signals
-) -> None:
+def test_ctrl_c_stops_packer_once(real: Packer, folder: Path) -> None:
     code = f"""
 import sys; sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
@@ -405,7 +404,7 @@ print("interrupted", result.interrupted, flush=True)
         lines.append(line)
         if line.strip().endswith("started"):
             # As a terminal does it: to the whole foreground group.
-            os.killpg(caller.pid, number)
+            os.killpg(caller.pid, signal.SIGINT)
         if "Cancelling build" in line:
             (folder / "flag").touch()
     assert caller.wait(timeout=120) == 0
@@ -414,7 +413,7 @@ print("interrupted", result.interrupted, flush=True)
     assert not any("second step" in line for line in lines)
 
 
-def test_an_error_in_the_caller_leaves_no_packer_behind(real: Packer, folder: Path) -> None:
+def test_error_of_the_caller_ends_packer(real: Packer, folder: Path) -> None:
     def fail(event: Event) -> None:
         if "started" in event.text:
             raise RuntimeError("caller")

@@ -13,17 +13,23 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from vendor_site import Pkg, Signer, Site, deb_repository, rpm_repository, served
 
 from kiln import facts
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.base.versions import WantedPackage
-from kiln.cloud.target import Target
 from kiln.components.package_repositories import Repository
 from kiln.preflight.answers import RowAnswer
 from kiln.preflight.ask import ask, demand
 from tests.unit import rows
+from tests.unit.preflight.vendor_site import (
+    Pkg,
+    Signer,
+    Site,
+    deb_repository,
+    rpm_repository,
+    served,
+)
 
 # A matrix of their own: the versions that tests name are what a vendor has or lacks.
 MATRIX = ROOT / "tests" / "data" / "preflight" / "amis.yaml"
@@ -125,19 +131,6 @@ def _published(package: WantedPackage, repository: Repository) -> Pkg:
     )
 
 
-@pytest.fixture(scope="module")
-def signer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Signer]:
-    made = Signer(tmp_path_factory.mktemp("signer") / "home")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def vendors(tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Vendors]:
-    with serving(tmp_path, signer, monkeypatch) as served_here:
-        yield served_here
-
-
 @contextmanager
 def serving(folder: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Vendors]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
@@ -156,12 +149,12 @@ def serving(folder: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 def answers(
-    *lines: str, whole_files: bool = False, target: Target | None = None
+    *lines: str, whole_files: bool = False
 ) -> list[RowAnswer]:
     recipes = [row(line) for line in lines]
     with tempfile.TemporaryDirectory() as folder:
         return ask(
-            recipes, Path(folder), whole_files=whole_files, say=lambda _: None, target=target
+            recipes, Path(folder), whole_files=whole_files, say=lambda _: None
         )
 
 
