@@ -21,9 +21,10 @@ from pathlib import Path
 
 import pytest
 
+from kiln.base.paths import ROOT
 from setup import uv_settings
 
-ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.slow
 BASE_PYTHON = Path(sys.base_prefix, "bin/python3")
 
 # Does what setup/venv.sh asks of uv, or fails with the words of KILN_TEST_UV_SAYS.
@@ -78,9 +79,7 @@ def wheel(folder: Path, name: str, version: str, files: dict[str, str]) -> str:
 
 @pytest.fixture
 def wheels(tmp_path: Path) -> Path:
-    folder = tmp_path / "wheels"
-    folder.mkdir()
-    return folder
+    return tmp_path / "wheels"
 
 
 @pytest.fixture
@@ -92,6 +91,7 @@ def make_checkout(folder: Path, wheels: Path) -> Path:
     """A checkout whose locks name two wheels: uv's stand-in, and a project that answers a call."""
     checkout = folder / "checkout"
     checkout.mkdir()
+    wheels.mkdir()
     shutil.copy(ROOT / "invoke", checkout)
     shutil.copytree(ROOT / "setup", checkout / "setup")
     entry = next(
@@ -128,7 +128,6 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> First:
     """A first call by a user with umask 000, whose pip has settings of its own."""
     folder = tmp_path_factory.mktemp("made")
     wheels = folder / "wheels"
-    wheels.mkdir()
     checkout = make_checkout(folder, wheels)
     settings = {"PIP_INDEX_URL": "https://index.example/simple", "PIP_TIMEOUT": "77"}
     before = os.umask(0)
@@ -140,7 +139,17 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> First:
     return First(done, (folder / "uv-calls").read_text(), checkout / ".venv")
 
 
-def test_nobody_else_can_write_the_programs_that_the_first_call_installs(first: First) -> None:
+def test_uv_makes_the_venv_and_the_call_goes_on(first: First) -> None:
+    assert first.done.stdout == "it runs\n"
+    assert first.done.stderr.count("\n") == 1
+    assert "pip install" in first.uv_calls
+    # pip's own settings hold for uv.
+    assert "UV_DEFAULT_INDEX=https://index.example/simple" in first.uv_calls
+    assert "UV_HTTP_TIMEOUT=77" in first.uv_calls
+    assert "--no-index" in first.uv_calls
+
+
+def test_installed_programs_are_writable_by_owner_only(first: First) -> None:
     """With umask 000: a build in the lab runs them as root."""
     paths = [first.venv, *first.venv.rglob("*")]
     open_ = [path for path in paths if not path.is_symlink() and path.stat().st_mode & 0o022]
@@ -207,14 +216,6 @@ def caller(checkout: Path, wheels: Path, uv_calls: Path, home: Path) -> Call:
     return call
 
 
-def test_uv_makes_the_venv_and_the_call_goes_on(first: First) -> None:
-    assert first.done.stdout == "it runs\n"
-    output = first.done.stderr
-    assert output.startswith("ami-kiln: making .venv from requirements.lock with Python 3")
-    assert output.count("\n") == 1
-    assert "pip install" in first.uv_calls
-
-
 def python_of(path: str, **environment: str) -> str:
     """The Python that setup/venv.sh makes a .venv with."""
     found = subprocess.run(
@@ -228,33 +229,20 @@ def python_of(path: str, **environment: str) -> str:
     return found.stdout.strip()
 
 
-def test_the_distributions_python_comes_before_that_of_path(tmp_path: Path) -> None:
+def test_distributions_python_comes_before_path(tmp_path: Path) -> None:
     usable = "import sys, pip; sys.exit(sys.version_info < (3, 10))"
     system = subprocess.run(["/usr/bin/python3", "-c", usable], capture_output=True, check=False)
     on_path = tmp_path / "python3"
     on_path.symlink_to(BASE_PYTHON)
+    # By its version: an upgrade of the system leaves no .venv of the Python before.
     expected = on_path if system.returncode else Path("/usr/bin/python3").resolve()
     assert python_of(str(tmp_path)) == str(expected)
     assert python_of(str(tmp_path), KILN_PYTHON="python3") == str(on_path)
 
 
-def test_an_upgrade_of_the_system_leaves_no_venv_of_the_python_before(tmp_path: Path) -> None:
-    no_pip = tmp_path / "pip.py"  # as on a fresh Debian
-    no_pip.write_text("raise ImportError\n")
-    for more in ({}, {"PYTHONPATH": str(tmp_path)}):
-        found = Path(python_of("/usr/bin", **more))
-        assert (found.is_symlink(), found.parent) == (False, Path("/usr/bin")), more
-
-
-@pytest.mark.parametrize(
-    ("program", "wrong"),
-    [
-        ("/opt/nosuch/python3.13", "there is no such program"),
-        ("old", "it is not Python 3.10 or newer"),
-    ],
-)
-def test_a_wrong_kiln_python_ends_the_call_instead_of_being_ignored(
-    program: str, wrong: str, invoke: Call, checkout: Path, tmp_path: Path
+@pytest.mark.parametrize("program", ["/opt/nosuch/python3.13", "old"])
+def test_wrong_kiln_python_is_bad_input(
+    program: str, invoke: Call, checkout: Path, tmp_path: Path
 ) -> None:
     python = tmp_path / program
     if program == "old":
@@ -263,13 +251,11 @@ def test_a_wrong_kiln_python_ends_the_call_instead_of_being_ignored(
         python.chmod(0o755)
     done = invoke("--version", KILN_PYTHON=str(python))
     assert (done.returncode, done.stdout) == (2, "")
-    message, hint = done.stderr.splitlines()
-    assert message == f"ami-kiln: KILN_PYTHON is {python}, but {wrong}"
-    assert hint == "  set it to a Python of version 3.10 or newer, or unset it"
+    assert done.stderr.startswith(f"ami-kiln: KILN_PYTHON is {python}, but ")
     assert not (checkout / ".venv").exists()
 
 
-def test_an_unchanged_lock_makes_nothing_anew(invoke: Call, made: Path, uv_calls: Path) -> None:
+def test_unchanged_lock_installs_nothing(invoke: Call, made: Path, uv_calls: Path) -> None:
     before = made.stat().st_ctime_ns
     done = invoke("list")
     assert (done.stdout, done.stderr) == ("it runs\n", "")
@@ -277,7 +263,7 @@ def test_an_unchanged_lock_makes_nothing_anew(invoke: Call, made: Path, uv_calls
     assert made.stat().st_ctime_ns == before
 
 
-def test_a_changed_lock_updates_the_venv_that_is_there(
+def test_changed_lock_updates_the_venv(
     invoke: Call, made: Path, checkout: Path, wheels: Path, uv_calls: Path
 ) -> None:
     python = (made / "bin/python").lstat().st_ino
@@ -289,7 +275,7 @@ def test_a_changed_lock_updates_the_venv_that_is_there(
     assert "venv --quiet" not in uv_calls.read_text()
 
 
-def test_a_venv_whose_python_is_gone_is_made_anew(invoke: Call, made: Path) -> None:
+def test_venv_whose_python_is_gone_is_made_again(invoke: Call, made: Path) -> None:
     (made / "bin/python").unlink()
     (made / "bin/python").symlink_to("/usr/bin/python3.0")
     done = invoke("list")
@@ -297,7 +283,7 @@ def test_a_venv_whose_python_is_gone_is_made_anew(invoke: Call, made: Path) -> N
 
 
 @pytest.mark.parametrize("wrong", ["absent", "failing"])
-def test_where_uv_cannot_be_used_pip_makes_the_venv(
+def test_pip_makes_the_venv_without_uv(
     wrong: str, invoke: Call, wheels: Path, quick_venv: dict[str, str]
 ) -> None:
     if wrong == "absent":
@@ -308,67 +294,48 @@ def test_where_uv_cannot_be_used_pip_makes_the_venv(
     assert "uv cannot be used here; pip makes .venv" in done.stderr
 
 
-def test_a_uv_that_is_not_the_pinned_one_is_refused(
+def test_uv_that_is_not_the_pinned_one_is_refused(
     invoke: Call, checkout: Path, wheels: Path, uv_calls: Path
 ) -> None:
     wheel(wheels, "uv", "1", {"uv-1.data/scripts/uv": "#!/bin/sh\necho other\n"})
     done = invoke("list")
     assert done.returncode == 1
     assert "a package does not match its hash in setup/uv.lock.txt" in done.stderr
-    assert done.stderr.count("ami-kiln: ") == 2
     assert not uv_calls.exists()
     assert not (checkout / ".venv").exists()
 
 
 @pytest.mark.usefixtures("made")
-def test_a_hash_that_uv_refuses_is_not_asked_of_pip(invoke: Call, checkout: Path) -> None:
-    (checkout / "requirements.lock").write_text("another==1\n")
-    done = invoke("list", KILN_TEST_UV_SAYS="error: Hash mismatch for `another==1`")
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert "a package does not match its hash in requirements.lock" in done.stderr
-    assert "pip makes .venv" not in done.stderr
-
-
-def test_a_hash_that_pip_refuses_is_reported_the_same(
-    invoke: Call, checkout: Path, wheels: Path, quick_venv: dict[str, str]
+@pytest.mark.parametrize("by", ["uv", "pip"])
+def test_package_with_another_hash_is_refused(
+    by: str, invoke: Call, checkout: Path, wheels: Path, quick_venv: dict[str, str]
 ) -> None:
-    (wheels / "uv-1-py3-none-any.whl").unlink()
-    wheel(wheels, "project", "1", {"changed.py": ""})
-    done = invoke("list", **quick_venv)
-    assert done.returncode == 1
+    if by == "uv":
+        (checkout / "requirements.lock").write_text("another==1\n")
+        done = invoke("list", KILN_TEST_UV_SAYS="error: Hash mismatch for `another==1`")
+    else:
+        (wheels / "uv-1-py3-none-any.whl").unlink()
+        wheel(wheels, "project", "1", {"changed.py": ""})
+        shutil.rmtree(checkout / ".venv")
+        done = invoke("list", **quick_venv)
+        # What failed is made again by the next call.
+        assert not (checkout / ".venv/.made-from").exists()
+    assert (done.returncode, done.stdout) == (1, "")
     assert "a package does not match its hash in requirements.lock" in done.stderr
-    # What failed is made again by the next call.
-    assert not (checkout / ".venv/.made-from").exists()
+    assert ("pip makes .venv" in done.stderr) == (by == "pip")
 
 
-def test_an_index_without_the_packages_is_one_message(
-    invoke: Call, wheels: Path, quick_venv: dict[str, str]
+def test_index_without_packages_is_named(
+    invoke: Call, wheels: Path, tmp_path: Path, quick_venv: dict[str, str]
 ) -> None:
     for file in wheels.iterdir():
         file.unlink()
-    done = invoke("list", **quick_venv)
-    assert done.returncode == 1
-    assert "ami-kiln: pip could not install requirements.lock" in done.stderr
-    assert done.stdout == ""
-
-
-def test_no_scratch_folder_stays_behind(
-    invoke: Call, wheels: Path, tmp_path: Path, quick_venv: dict[str, str]
-) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    assert invoke("list", TMPDIR=str(scratch)).returncode == 0
-    (wheels / "uv-1-py3-none-any.whl").write_text("not a wheel")
-    shutil.rmtree(tmp_path / "checkout/.venv")
-    assert invoke("list", TMPDIR=str(scratch), **quick_venv).returncode == 1
+    done = invoke("list", TMPDIR=str(scratch), **quick_venv)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "ami-kiln: pip could not install requirements.lock" in done.stderr
     assert list(scratch.iterdir()) == []
-
-
-def test_uv_uses_the_index_of_pips_configuration(first: First) -> None:
-    assert "UV_DEFAULT_INDEX=https://index.example/simple" in first.uv_calls
-    assert "UV_HTTP_TIMEOUT=77" in first.uv_calls
-    assert "--no-index" in first.uv_calls
 
 
 @pytest.mark.parametrize(
@@ -393,14 +360,14 @@ def test_uv_uses_the_index_of_pips_configuration(first: First) -> None:
         ("global.find-links='/ /missing https://l/'", {}, {"UV_FIND_LINKS": "/,https://l/"}),
     ],
 )
-def test_uv_gets_what_pip_is_configured_with(
+def test_uv_gets_pips_settings(
     listing: str, environment: dict[str, str], added: dict[str, str]
 ) -> None:
     options = uv_settings.pip_options(listing)
     assert uv_settings.uv_environment(options, {"SSL_CERT_FILE": "x", **environment}) == added
 
 
-def test_without_pip_and_venv_no_install_says_what_to_run(invoke: Call, tmp_path: Path) -> None:
+def test_no_install_names_python3_venv(invoke: Call, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     bare.mkdir()
     (bare / "python3").write_text(
@@ -412,13 +379,10 @@ def test_without_pip_and_venv_no_install_says_what_to_run(invoke: Call, tmp_path
         program.chmod(0o755)
     done = invoke("list", "--no-install", PATH=f"{bare}:{os.environ['PATH']}")
     assert done.returncode == 1
-    assert "python3-venv is missing, and --no-install was given" in done.stderr
     assert "run: sudo apt-get update && sudo apt-get install -y python3-venv" in done.stderr
 
 
-def test_two_first_calls_at_once_make_one_venv(
-    invoke: Call, checkout: Path, uv_calls: Path
-) -> None:
+def test_two_first_calls_make_one_venv(invoke: Call, checkout: Path, uv_calls: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(2) as both:
@@ -427,12 +391,10 @@ def test_two_first_calls_at_once_make_one_venv(
     assert uv_calls.read_text().count("pip install") == 1
 
 
-def test_a_checkout_that_cannot_be_written_names_sudo(invoke: Call, checkout: Path) -> None:
+def test_checkout_of_root_names_sudo(invoke: Call, checkout: Path) -> None:
     """As for a user in a checkout of root: the lock of the first call cannot be made there."""
     (checkout / ".venv.lock").mkdir()
     done = invoke("list")
     assert done.returncode == 1
-    assert done.stderr == (
-        f"ami-kiln: {checkout} cannot be written, and .venv must be made in it\n"
-        "  run it with sudo, or work in a checkout of your own\n"
-    )
+    assert done.stderr.startswith(f"ami-kiln: {checkout} cannot be written")
+    assert "sudo" in done.stderr
