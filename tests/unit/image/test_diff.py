@@ -23,10 +23,6 @@ def package(info, name):
     return next(entry for entry in info["packages"] if entry["name"] == name)
 
 
-def test_an_image_does_not_differ_from_itself():
-    assert compare_records(INFO, INFO) == []
-
-
 def put(*path):
     """A change that sets a value: keys, then the value."""
 
@@ -78,14 +74,14 @@ MOTD, CONF = "/etc/profile.d/motd.sh", "/etc/sysctl.d/60-kiln.conf"
         (put("boot", "GRUB_CMDLINE_LINUX", "nokaslr"), "medium", "changed", "GRUB_CMDLINE_LINUX"),
     ],
 )  # fmt: skip
-def test_a_change_has_its_severity(other, change, severity, what, name):
+def test_change_has_its_severity(other, change, severity, what, name):
     change(other)
     (found,) = compare_records(INFO, other)
     assert (found.severity, found.what, found.name) == (severity, what, name)
     assert (found.old is None, found.new is None) == (what == "added", what == "removed")
 
 
-def test_a_new_glibc_moves_its_hold_quietly(other):
+def test_new_glibc_moves_its_hold_quietly(other):
     package(other, "glibc")["release"] = "53.amzn2023"
     other["held"][1] = "glibc-2.34-53.amzn2023"
     assert [(c.severity, c.kind, c.what, c.new) for c in compare_records(INFO, other)] == [
@@ -94,19 +90,21 @@ def test_a_new_glibc_moves_its_hold_quietly(other):
     ]
 
 
-def without_arch(info):
-    info.pop("arch")
-
-
 def debians_arch(info):
     for entry in info["packages"]:
         entry["arch"] = "amd64"
 
 
 @pytest.mark.parametrize(
-    "change", [without_arch, debians_arch, put("components", "tuning", {"component": "tuning"})]
+    "change",
+    [
+        lambda info: None,
+        lambda info: info.pop("arch"),
+        debians_arch,
+        put("components", "tuning", {"component": "tuning"}),
+    ],
 )
-def test_what_is_the_same_is_no_change(other, change):
+def test_images_without_a_difference(other, change):
     change(other)
     assert compare_records(INFO, other) == []
 
@@ -125,28 +123,27 @@ def builds(tmp_path, monkeypatch):
     return write
 
 
-def test_two_builds_are_compared_by_ami_id_run_name_or_file(tmp_path, monkeypatch, other):
+def test_builds_are_found_by_ami_run_name_or_file(tmp_path, monkeypatch, other):
     monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path))
     package(other, "tree")["version"] = "1.9.0"
-    files = []
     for number, info in ((1, INFO), (2, other)):
         run, ami_id = f"20261121T00000{number}Z-aaaa", f"ami-0000000{number}"
-        (tmp_path / "al2023-lts" / run).mkdir(parents=True)
         record = a_record(run_id=run, ami_id=ami_id, amis={"eu-west-1": ami_id}, versions=info)
-        files.append(tmp_path / "al2023-lts" / run / "record.json")
-        files[-1].write_text(json.dumps(record.as_json()))
+        path = tmp_path / "al2023-lts" / run / "record.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(record.as_json()))
     for a, b in (
         ("ami-00000001", "ami-00000002"),
         ("20261121T000001Z-aaaa", "al2023-lts"),
-        ("ami-00000001", str(files[1])),
+        ("ami-00000001", str(path)),
     ):
         assert [change["name"] for change in compare_images(a, b)["changes"]] == ["tree"]
-    with pytest.raises(KilnError, match="ami-00000007: no record") as error:
+    with pytest.raises(KilnError, match="ami-00000007") as error:
         compare_images("ami-00000001", "ami-00000007")
     assert error.value.exit_status == 2
 
 
-def test_the_text_counts_by_severity(builds, other):
+def test_text_counts_by_severity(builds, other):
     other["components"]["cuda"]["version"] = "12.9.1"
     other["sysctls"]["net.core.rmem_max"] = ""
     builds("old")
@@ -157,31 +154,25 @@ def test_the_text_counts_by_severity(builds, other):
     assert "net.core.rmem_max  16777216 → (empty)" in text
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"versions": null}'])
-def test_a_file_without_version_info_is_bad_input(tmp_path, text):
-    path = tmp_path / "record.json"
-    path.write_text(text)
-    with pytest.raises(KilnError, match=r"record\.json"):
-        compare_images(str(path), str(path))
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
+BROKEN = [{}, {"versions": None}]
+BROKEN += [
+    {**INFO, key: value}
+    for key, value in (
         ("packages", None),
         ("packages", [{}]),
-        ("modules", [{"name": "nvidia"}]),
         ("components", {"cuda": "x"}),
         ("downloads", [{"url": "https://a/b", "sha256": "x"}]),
-        ("files", ["y"]),
         ("kernel", 5),
-    ],
-)
+    )
+]
+
+
+@pytest.mark.parametrize("content", BROKEN, ids=range(len(BROKEN)))
 @pytest.mark.parametrize("answer", [sbom.image_sbom, lambda name: compare_images(name, name)])
-def test_a_broken_version_info_is_bad_input(tmp_path, answer, key, value):
+def test_broken_version_info_is_bad_input(tmp_path, answer, content):
     path = tmp_path / "version-info.json"
-    path.write_text(json.dumps({**INFO, key: value}))
-    with pytest.raises(KilnError, match=rf"version-info\.json: .*`{key}") as refused:
+    path.write_text(json.dumps(content))
+    with pytest.raises(KilnError, match=r"version-info\.json") as refused:
         answer(str(path))
     assert refused.value.exit_status == 2
 
@@ -194,7 +185,7 @@ def test_a_broken_version_info_is_bad_input(tmp_path, answer, key, value):
         ("b" * 64, "all-1g.5gb", "the recipes differ in mig_config None → all-1g.5gb"),
     ],
 )
-def test_images_without_a_difference_are_told_apart_by_their_digests(builds, digest, layout, words):
+def test_equal_images_are_told_apart_by_digest(builds, digest, layout, words):
     builds("old", recipe_digest="a" * 64)
     builds("new", recipe_digest=digest, mig_config=layout)
     answer = compare_images("old", "new")
@@ -202,7 +193,7 @@ def test_images_without_a_difference_are_told_apart_by_their_digests(builds, dig
     assert words in diff_text(answer)
 
 
-def test_what_only_the_newer_of_two_bakes_did_not_record_is_no_change(builds, other):
+def test_what_one_image_did_not_record_is_no_change(builds, other):
     """As when a build is compared with one of an older checkout."""
     other.pop("sysctls")
     builds("old")
@@ -212,7 +203,7 @@ def test_what_only_the_newer_of_two_bakes_did_not_record_is_no_change(builds, ot
     assert text.endswith("not compared: kernel parameters (one image does not record them)")
 
 
-def test_a_file_of_version_info_is_compared_with_a_build(builds, tmp_path):
+def test_file_is_compared_with_a_build(builds, tmp_path):
     builds("build")
     (tmp_path / "version-info.json").write_text(json.dumps(INFO))
     answer = compare_images("build", "version-info.json")
