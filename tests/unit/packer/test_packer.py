@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from devel import packers
 from kiln.base import needs
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
@@ -32,48 +31,24 @@ VENDOR = "https://releases.hashicorp.com"
 
 # Builds nothing, on nothing; $SCRIPT runs here.
 HCL = """
-variable "manifest" {
-  type = string
-}
-variable "script" {
-  type = string
-}
-source "null" "here" {
-  communicator = "none"
-}
+variable "manifest" { type = string }
+variable "script" { type = string }
+source "null" "here" { communicator = "none" }
 build {
   sources = ["source.null.here"]
-  provisioner "shell-local" {
-    inline = [var.script]
-  }
-  provisioner "shell-local" {
-    inline = ["echo second step"]
-  }
-  post-processor "manifest" {
-    output = var.manifest
-  }
+  provisioner "shell-local" { inline = [var.script] }
+  provisioner "shell-local" { inline = ["echo second step"] }
+  post-processor "manifest" { output = var.manifest }
 }
 """
 
 
-@pytest.fixture(params=packers.usable() or [None], ids=str)
-def real(request: pytest.FixtureRequest) -> Packer:
-    if request.param is None:
-        pytest.skip("needs Packer: there is none")
-    found: Packer = request.param
-    return found
-
-
-def files(folder: Path) -> tuple[Path, Path]:
-    """The HCL that new Packers read, and that of 1.6."""
-    return folder / "build.pkr.hcl", folder / program.FOLDER_1_6 / "build.pkr.hcl"
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for path in files(tmp_path / "row"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(HCL)
+    """The HCL that new Packers read, and that of 1.6."""
+    for path in (tmp_path / "row", tmp_path / "row" / program.FOLDER_1_6):
+        path.mkdir()
+        (path / "build.pkr.hcl").write_text(HCL)
     return tmp_path / "row"
 
 
@@ -329,25 +304,6 @@ def test_failed_build_ignores_old_manifest(real: Packer, folder: Path) -> None:
     manifest.parent.mkdir()
     manifest.write_text('{"builds": [{"artifact_id": "us-east-1:ami-old"}]}')
     assert run(real, folder, "exit 3").amis == {}
-
-
-def test_stopped_packer_cleans_up(real: Packer, folder: Path) -> None:
-    stop, flag = Stop(), folder / "flag"
-    seen: list[str] = []
-
-    def watch(event: Event) -> None:
-        seen.append(event.text)
-        if event.text.strip().endswith("started"):
-            stop.set()
-        if "Cancelling build" in event.text:
-            flag.touch()
-
-    result = run(real, folder, until(flag), on_event=watch, stop=stop)
-    assert result.interrupted
-    assert not result.cut_short
-    assert result.exit_status != 0
-    assert any("Cancelling build after receiving" in text for text in seen)
-    assert not any("second step" in text for text in seen)
 
 
 # What Packer does when it is interrupted → exit status, if it was killed.

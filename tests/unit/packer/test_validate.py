@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from devel import packers
 from kiln.base.errors import Finding
 from kiln.base.paths import ROOT, packer_dir
 from kiln.base.recipe import Recipe
@@ -87,14 +86,6 @@ def test_committed_rows_break_no_rule() -> None:
 
 
 # ------------------------------------------------------------------- Packer
-
-
-@pytest.fixture(params=packers.usable() or [None], ids=str)
-def real(request: pytest.FixtureRequest) -> Packer:
-    if request.param is None:
-        pytest.skip("needs Packer: there is none")
-    found: Packer = request.param
-    return found
 
 
 @pytest.fixture
