@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from tests.unit.test_diff import INFO
+
 from kiln.catalogue.gather import changes_between, line_about, served_types
 from kiln.catalogue.model import (
     Catalogue,
@@ -20,7 +22,6 @@ from kiln.catalogue.model import (
 from kiln.matrix.load import load_recipes
 from kiln.pipeline.record import Record
 from tests.unit import records
-from tests.unit.test_diff import INFO
 
 EKS = "al2023/lts/eks/x86_64"
 BASE = "al2023/lts/base/x86_64"

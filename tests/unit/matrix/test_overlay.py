@@ -24,7 +24,7 @@ from kiln.matrix.flags import select
 from kiln.matrix.load import load_recipes
 from kiln.packer import render, validate
 from kiln.packer.render import recipe_digest, write_folders
-from lab.packages import system
+from lab.vendors.packages import system
 from tests.unit import caches, shown
 from tests.unit.matrix.overlays import PAGE, unknown_distribution, written
 

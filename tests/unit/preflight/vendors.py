@@ -148,14 +148,10 @@ def serving(folder: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch) -> It
         yield Vendors(site, signer, monkeypatch)
 
 
-def answers(
-    *lines: str, whole_files: bool = False
-) -> list[RowAnswer]:
+def answers(*lines: str, whole_files: bool = False) -> list[RowAnswer]:
     recipes = [row(line) for line in lines]
     with tempfile.TemporaryDirectory() as folder:
-        return ask(
-            recipes, Path(folder), whole_files=whole_files, say=lambda _: None
-        )
+        return ask(recipes, Path(folder), whole_files=whole_files, say=lambda _: None)
 
 
 def without(*names: str) -> Edit:
