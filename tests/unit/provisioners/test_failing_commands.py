@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kiln.base.paths import PROVISIONERS
 from tests.unit.provisioners.machine import Machine, plant, serve
@@ -34,23 +34,26 @@ NOTHING_TO_FAIL = {
     *("kiln_say", "kiln_die", "kiln_die_with_log", "kiln_record"),
     *("kiln_matches", "kiln_version_lt", "kiln_mirrored"),
 }
-MIRRORED = {"KILN_MIRRORS": "https://a.example=https://m.example/a"}
-
-
 # ------------------------------------------------------------------- every step failing
 
 
 @dataclass(frozen=True)
 class Call:
-    """A function called as its callers call it; what it needs; which failures do no harm."""
+    """A function called as its callers call it; calls.yaml explains the fields."""
 
     code: str
     family: str = "debian"
-    ready: Callable[[Machine], None] = lambda machine: None
-    prints: str | None = None  # a call in $(…) prints this
+    ready: str = ""
+    commands: dict[str, str] = field(default_factory=dict)
+    prints: str | None = None
     given: dict[str, str] = field(default_factory=dict)
-    # command → why its failure may be ignored
     harmless: dict[str, str] = field(default_factory=dict)
+
+    def prepare(self, machine: Machine) -> None:
+        if self.ready:
+            globals()[self.ready](machine)
+        for name, body in self.commands.items():
+            machine.command(name, body)
 
 
 def apt(machine: Machine) -> None:
@@ -139,115 +142,9 @@ def repository(machine: Machine) -> None:
     plant(machine.root / "image", {"etc/yum.repos.d/nvidia-cuda.repo": "[nvidia-cuda]\n"})
 
 
-NCCL = "2.28.9-1+cuda13.0"
-CLEANING = {"rm": "a temporary folder that stays does not change the image"}
 CALLS = {
-    "kiln_pm": Call("kiln_pm update || exit 1", ready=apt),
-    "kiln_retry": Call("kiln_retry apt-get update || exit 1", ready=apt),
-    "kiln_refresh": Call("kiln_refresh", ready=apt),
-    "kiln_stop_daily_updates": Call("kiln_stop_daily_updates", ready=apt),
-    "kiln_package_version deb": Call(
-        "kiln_package_version x",
-        ready=lambda m: m.command("dpkg-query", f"echo ii {NCCL}"),
-        prints=NCCL,
-    ),
-    "kiln_package_version rpm": Call(
-        "kiln_package_version x", "al", lambda m: m.command("rpm", "echo 1-1; echo 2-1"), "2-1"
-    ),
-    "kiln_install deb": Call("kiln_install libnccl2=2.28.9@cuda13.0", ready=apt),
-    "kiln_install rpm": Call("kiln_install libnccl=2.28.9", "al", dnf),
-    "kiln_install_held deb": Call("kiln_install_held libnccl2=2.28.9", ready=apt),
-    "kiln_install_held rpm": Call("kiln_install_held libnccl=2.28.9", "al", dnf),
-    "kiln_hold deb": Call("kiln_hold libnccl2", ready=apt),
-    "kiln_hold rpm": Call("kiln_hold libnccl", "al", dnf_installed),
-    "kiln_unhold deb": Call("kiln_unhold libnccl2", ready=apt),
-    "kiln_unhold rpm": Call("kiln_unhold libnccl", "al", dnf),
-    "kiln_refresh rpm": Call("kiln_refresh", "al"),
-    "kiln_download": Call(
-        "kiln_download X", ready=download, prints="x.run", given={"X_URL": "https://vendor/x.run"}
-    ),
-    "kiln_download again": Call(
-        "kiln_download X",
-        ready=download,
-        prints="y.run",
-        given={"X_URL": "https://vendor/y.run", "X_SHA256": "HASH"},
-    ),
-    "kiln_unpack": Call(
-        'kiln_unpack "$ROOT/a.tar" --strip-components=1', ready=archive, prints="sample."
-    ),
-    "kiln_check_signature": Call(
-        'kiln_check_signature "$FILE" "$SIGNATURE" "$KEY" "$FPR"', harmless=CLEANING
-    ),
-    "kiln_repo_key deb": Call(
-        'kiln_repo_key "$KEY" "$FPR" v', prints="/usr/share/keyrings/v.asc", harmless=CLEANING
-    ),
-    "kiln_repo_key deb, a binary key": Call(
-        'kiln_repo_key "$BINARY" "$FPR" v', prints="/usr/share/keyrings/v.gpg", harmless=CLEANING
-    ),
-    "kiln_repo_key rpm": Call(
-        'kiln_repo_key "$KEY" "$FPR" v',
-        "al",
-        lambda m: m.command("rpm", ""),
-        "file:///etc/pki/rpm-gpg/RPM-GPG-KEY-v",
-        harmless=CLEANING,
-    ),
-    "kiln_find_kernel": Call("kiln_find_kernel", ready=kernel, prints="5.10"),
-    "kiln_find_kernel in a container": Call(
-        "kiln_find_kernel",
-        ready=no_boot_loader,
-        prints="5.10",
-        harmless={"grubby": "a container has no boot loader: the newest kernel is taken"},
-    ),
-    "kiln_boot_kernel": Call("kiln_boot_kernel", ready=kernel, prints="5.10"),
-    "kiln_assert_kernel": Call(
-        "kiln_assert_kernel",
-        ready=kernel,
-        prints="5.10",
-        harmless={"systemd-detect-virt": "it says: not in a container"},
-    ),
-    "kiln_in_container": Call(
-        "kiln_in_container || exit 1", ready=lambda m: m.command("systemd-detect-virt", "")
-    ),
-    "kiln_kernel_package": Call(
-        "kiln_kernel_package 5.10",
-        family="al",
-        ready=lambda m: m.command("rpm", "echo kernel6.12-core"),
-        prints="kernel6.12",
-        harmless={"rpm": "in a container no package may own the file"},
-    ),
-    "kiln_kernel_module": Call(
-        "kiln_kernel_module 5.10 ib_umad",
-        ready=with_modules_extra,
-        harmless={"modinfo": "the module counts as missing, and its package is installed"},
-    ),
-    "kiln_compiler": Call("kiln_compiler 5.10", ready=kernel, prints="gcc10-gcc"),
-    "kiln_dkms_version": Call(
-        "kiln_dkms_version 5.10 efa",
-        ready=lambda m: m.command("dkms", "echo efa/3.3.1, 5.10, x86_64: installed"),
-        prints="3.3.1",
-    ),
-    "kiln_dkms_compiler": Call("kiln_dkms_compiler 5.10 nvidia", ready=kernel),
-    "kiln_dkms_compiler gcc": Call("kiln_dkms_compiler 5.4 nvidia", ready=kernel),
-    "kiln_yum_repo": Call(
-        "mkdir -p $KILN_ROOT/etc/yum.repos.d; kiln_yum_repo x https://y key", "al"
-    ),
-    "kiln_unit_exists": Call("kiln_unit_exists x.service || exit 0", ready=systemd),
-    "kiln_install_units": Call("kiln_install_units kiln-x.service", ready=systemd),
-    "kiln_install_runtime": Call("kiln_install_runtime opt/x", ready=systemd),
-    "kiln_install_files": Call("kiln_install_files etc/x", ready=systemd),
-    "kiln_enable": Call("kiln_enable x.service", ready=systemd),
-    "kiln_env": Call('kiln_env "$KILN_DIR/lib/kiln.sh"'),
-    "kiln_wait_for_cloud_init": Call(
-        "kiln_wait_for_cloud_init",
-        ready=lambda m: m.command("cloud-init", ""),
-        harmless=dict.fromkeys(("timeout", "cloud-init"), "it is said, and the bake goes on"),
-    ),
-    "kiln_set_sources_aside": Call("kiln_set_sources_aside", ready=apt_sources),
-    "kiln_restore_sources": Call("kiln_set_sources_aside; kiln_restore_sources", ready=apt_sources),
-    "kiln_use_mirrors": Call("kiln_use_mirrors", ready=apt_sources, given=MIRRORED),
-    "kiln_forget_mirrors": Call("kiln_forget_mirrors", ready=apt_sources, given=MIRRORED),
-    "kiln_skip_unavailable": Call("kiln_skip_unavailable", "al", ready=repository),
-    "the record": Call("kiln_record version=1"),
+    name: Call(**call)
+    for name, call in yaml.safe_load(Path(__file__).with_name("calls.yaml").read_text()).items()
 }
 
 
@@ -256,7 +153,7 @@ class Failing:
 
     def __init__(self, root: Path, call: Call, signed: dict[str, str]) -> None:
         self.machine, self.call = Machine(root, call.family), call
-        call.ready(self.machine)
+        call.prepare(self.machine)
         self.shims, self.counts = root / "shims", root / "counts"
         self.shims.mkdir()
         given = {name: text.replace("HASH", HASH) for name, text in call.given.items()}
@@ -279,7 +176,7 @@ class Failing:
         for left in ("kiln", "image", "etc-kiln", "bin", "counts"):
             shutil.rmtree(self.machine.root / left, ignore_errors=True)
         fresh = Machine(self.machine.root, self.call.family)
-        self.call.ready(fresh)
+        self.call.prepare(fresh)
         self.counts.mkdir()
         call = self.call.code
         if self.call.prints is None:

@@ -11,11 +11,12 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from kiln.base import versions
 from kiln.base.paths import ROOT
@@ -35,199 +36,28 @@ FILES = ("invoke", "tasks.py", "pyproject.toml", "amis.lock.yaml", "requirements
 LTS = row("al2023/lts/base/x86_64")
 DRIVER = f"{versions.major(LTS.driver)}.998.01"
 
-Edit = Callable[[str], str]
-
-
-def after(line: str, new: str) -> Edit:
-    """Adds `new` below the only line that begins with `line`."""
-
-    def edit(text: str) -> str:
-        (found,) = [whole for whole in text.splitlines(True) if whole.startswith(line)]
-        return text.replace(found, found + new)
-
-    return edit
-
-
-def instead(old: str, new: str) -> Edit:
-    def edit(text: str) -> str:
-        assert old in text, old
-        return text.replace(old, new, 1)
-
-    return edit
-
-
-def before(line: str, new: str) -> Edit:
-    return instead(line, new + line)
-
-
-def added(new: str) -> Edit:
-    """At the end of a file, or as a new one."""
-    return lambda text: text + new
-
-
-def both(*edits: Edit) -> Edit:
-    def edit(text: str) -> str:
-        for each in edits:
-            text = each(text)
-        return text
-
-    return edit
-
-
-# ------------------------------------------------------------------- the invented examples
-
-DISTRO = """  debian99:
-    name: Debian 99
-    vendor: debian
-    family: debian
-    package_manager: apt
-    ssh_user: admin
-    root_device: /dev/xvda
-    parents:
-      base: {ssm_parameter: "/aws/service/debian/release/99/latest/{deb_arch}"}
-    end_of_life: '2099-01-01'
-    cuda_repo: debian99
-    codename: forky
-    kernels:
-      default: linux-image-cloud
-      entries:
-        linux-image-cloud: {series: '6.1', measured: 6.1.0-56-amd64, source: debian}
-    source: eol_debian
-"""
-REPOSITORY = (
-    "  debian99: {arches: [x86_64], first: {x86_64: 12.3.0}, drivers: {first: '545'},"
-    " source: 'https://example.com/debian99'}\n"
+# List → the file that each step names, and its edits.
+LISTS: dict[str, list[dict[str, Any]]] = yaml.safe_load(
+    Path(__file__).with_name("contributing.yaml").read_text()
 )
-ARCHIVE = (
-    "- {when: {distro: debian99}, name: debian99, kind: apt, url: 'https://example.com/debian',"
-    " suites: ['{codename}'], components: [main], keys: debian, source: debian_sources}\n"
-)
-ENTRY = """
-
-def _acme_environment(recipe: Recipe) -> dict[str, str]:
-    return {"ACME_BANNER": f"Acme, {recipe.distro.id}"}
 
 
-ACME_BASELINE = Component(
-    name="acme-baseline",
-    what="Acme's banner",
-    environment=_acme_environment,
-)
-"""
-SCRIPT = """#!/usr/bin/env bash
-# Acme's login banner.
-#
-#@ env ACME_BANNER  required  its text
-# shellcheck source=provisioners/lib/kiln.sh
-source "${KILN_DIR:?}/lib/kiln.sh"
-
-printf '%s\\n' "$ACME_BANNER" >/etc/issue.net
-kiln_record "banner=$ACME_BANNER"
-"""
-AMI_TEST = '''"""Acme's login banner."""
-
-import pytest
-from expectations import recorded
+def edited(text: str, edit: dict[str, str]) -> str:
+    edit = {
+        key: words.replace("{LTS}", LTS.driver).replace("{DRIVER}", DRIVER)
+        for key, words in edit.items()
+    }
+    new = edit.pop("add")
+    if not edit:
+        return text + new
+    ((how, place),) = edit.items()
+    if how == "instead of":
+        assert place in text
+        return text.replace(place, new, 1)
+    (line,) = [line for line in text.splitlines(True) if line.startswith(place)]
+    return text.replace(line, line + new if how == "after" else new + line)
 
 
-@pytest.mark.bake
-def test_the_banner_is_recorded(machine, version_info):
-    assert recorded(version_info, "acme-baseline")["banner"].startswith("Acme")
-'''
-MUTATION = """  test_acme_baseline.py:
-    test_the_banner_is_recorded: edit "d['components']['acme-baseline']['banner'] = 'x'"
-"""
-
-
-NEEDS = """    what="Acme's banner",
-    needs="acme_baseline",
-    urls=("ACME_BASELINE",),
-"""
-URL = "https://example.com/acme-{version}.tar.gz"
-RULE = (
-    "- {id: ACME-ARM, about: [arch, distro], level: warning, what: Acme has no arm64 machines, "
-    "example: al2023 arm64, source: 'https://example.com/machines'}\n"
-)
-RULE_CODE = '''
-
-@rule("ACME-ARM")
-def acme_has_it(recipe: Recipe, case: Case) -> Objections:
-    """Acme's machines are x86_64."""
-    if recipe.arch == "arm64":
-        yield Objection("Acme has no arm64 machines", "take x86_64")
-'''
-CHECK = '\n\n@pytest.mark.bake\ndef test_acme(machine):\n    assert "acme" in machine["text"]\n'
-GPU = (
-    "  Q100: {ec2_name: Q100, product: NVIDIA Q100, arch: hopper, compute_capability: '9.0',"
-    " memory_mib: 81920, mig: false, open_modules: supported, pci_device_ids: ['ffee']}\n"
-)
-# One with a GPU that is known and has MIG, one with a new GPU.
-REST = "count: 2, arch: x86_64, vcpus: 48, memory_mib: 524288, network_cards: 4, efa: 4}\n"
-TYPES = f"- {{type: p5.12xlarge, gpu: H100-80GB, {REST}- {{type: q1.12xlarge, gpu: Q100, {REST}"
-
-# The list → the file that each step names, without its folder, and its edit.
-LISTS: dict[str, list[tuple[str, Edit]]] = {
-    "Add a driver version": [
-        ("drivers.yaml", after(f"      {LTS.driver}:", f"      {DRIVER}: '2026-11-20'\n")),
-        ("amis.yaml", instead(f"driver: {LTS.driver}", f"driver: {DRIVER}")),
-    ],
-    "Add a distribution": [
-        ("distros.yaml", before("  rocky8:", DISTRO)),
-        ("cuda.yaml", before("  rhel8:", REPOSITORY)),
-        ("efa.yaml", after("  debian13:", "  debian99: {first: 1.36.0, source: notes}\n")),
-        ("archives.yaml", after("archives:", ARCHIVE)),
-        ("amis.yaml", added("- {distro: debian99, stack: lts}\n")),
-    ],
-    "Add a component": [
-        ("system.py", added(ENTRY)),
-        ("__init__.py", after("    system.AWS_HW_MONITOR,", "    system.ACME_BASELINE,\n")),
-        ("acme-baseline.sh", added(SCRIPT)),
-        ("test_acme_baseline.py", added(AMI_TEST)),
-        ("mutations.yaml", after("checks:", MUTATION)),
-    ],
-    "Add a version of its own to a component": [
-        (
-            "recipe.py",
-            after("    gdrcopy: Version", "    acme_baseline: Version | None = None\n"),
-        ),
-        (
-            "system.py",
-            both(
-                instead("Acme, {recipe.distro.id}", "Acme, {recipe.acme_baseline}"),
-                instead('    what="Acme\'s banner",\n', NEEDS),
-            ),
-        ),
-        (
-            "acme-baseline.sh",
-            both(
-                after("#@ env ACME_BANNER", "#@ download ACME_BASELINE  required  its archive\n"),
-                added("kiln_download ACME_BASELINE >/dev/null\n"),
-            ),
-        ),
-        (
-            "downloads.yaml",
-            after("downloads:", f"  ACME_BASELINE:\n  - {{url: '{URL}', source: none}}\n"),
-        ),
-        ("matrix.md", after("| `gdrcopy` |", "| `acme_baseline` | Acme's banner |\n")),
-        ("amis.yaml", instead("  lts:\n", "  lts:\n    acme_baseline: 9.8.7\n")),
-    ],
-    "Add a rule": [
-        ("rules.yaml", added(RULE)),
-        ("system.py", added(RULE_CODE)),
-        ("test_rules.py", added("# ACME-ARM's case\n")),
-    ],
-    "Add a check": [
-        ("test_tuning.py", added(CHECK)),
-        ("mutations.yaml", after("  test_tuning.py:", "    test_acme: rm /acme\n")),
-    ],
-    "Add an instance type": [
-        ("instances.yaml", both(before("  H100-80GB:", GPU), after("- {type: p5.4xlarge,", TYPES))),
-        (
-            "drivers.yaml",
-            after("  B300: {first_branch:", "  Q100: {first_branch: '580', source: devices}\n"),
-        ),
-    ],
-}
 COMBINATION = ["check", "--distro", "al2023", "--driver", "580.178.04", "--json"]
 # What is asked of the checkout after all lists.
 ASKED = {
@@ -302,10 +132,13 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Walked:
     for title, edits in LISTS.items():
         # A step is an edit of the first file that it names, or a command.
         named = [file[1] for step in steps(title) if (file := FILE.search(step))]
-        assert [Path(name).name for name in named] == [name for name, _ in edits], title
-        for name, (_, edit) in zip(named, edits, strict=True):
+        assert [Path(name).name for name in named] == [each["file"] for each in edits], title
+        for name, each in zip(named, edits, strict=True):
             path = root / name
-            path.write_text(edit(path.read_text() if path.exists() else ""))
+            text = path.read_text() if path.exists() else ""
+            for edit in each["edits"]:
+                text = edited(text, edit)
+            path.write_text(text)
         calls += [
             command[1].split()
             for step in steps(title)
@@ -337,7 +170,7 @@ def test_driver_and_distribution_are_rendered_and_locked(walked: Walked) -> None
 def test_component_is_baked_with_its_version(walked: Walked) -> None:
     assert "provisioners/acme-baseline.sh" in walked.rendered()
     assert re.search(r'ACME_BANNER *= "Acme, 9\.8\.7"', walked.rendered())
-    assert URL.format(version="9.8.7") in walked.rendered()
+    assert "https://example.com/acme-9.8.7.tar.gz" in walked.rendered()
 
 
 def test_checks_belong_to_the_image(walked: Walked) -> None:
