@@ -182,6 +182,12 @@ def test_seen_hash_must_be_the_locked_one(locked):
     assert artifact(locked, EFA)["sha256"] == EFA_SHA256
 
 
+def test_record_with_an_invalid_hash_is_refused(locked):
+    with pytest.raises(KilnError):
+        lock.record_hashes(downloads(PLUGIN, "latest"), note="", when="build 8", path=locked)
+    assert artifact(locked, PLUGIN)["sha256"] is None
+
+
 def test_hashes_of_the_lab_are_never_recorded(locked):
     note = LabTarget("for the test").record_fields("x86_64")["image_note"]
     with pytest.raises(KilnError) as error:

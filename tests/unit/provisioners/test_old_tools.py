@@ -16,51 +16,13 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kiln.base.paths import ROOT
 
-# Amazon Linux 2's release of a program → option: its use, and the first release that has it. What a
-# line tries only where it exists is excused by `||` on it.
-NEWER = {
-    "systemd 219": {
-        r"systemctl\b[^|;&]*\s--value\b": "230",
-        r"systemctl\s+revert\b": "230",
-        r"systemctl\b[^|;&]*\s--wait\b": "232",
-        r"systemd-run\b[^|;&]*\s--(wait|pipe)\b": "232",
-        r"journalctl\b[^|;&]*--output-fields": "236",
-        r"journalctl\b[^|;&]*(--grep|\s-g\s)": "237",
-        r"journalctl\b[^|;&]*--no-hostname": "230",
-    },
-    "coreutils 8.22": {
-        r"sha\d+sum\b[^|;&]*--ignore-missing": "8.25",
-        r"\bls\b[^|;&]*\s--zero\b": "9.0",
-        r"\bdate\b[^|;&]*--resolution": "9.1",
-        r"\bbasenc\b": "8.31",
-    },
-    "util-linux 2.30": {
-        r"\blsblk\b[^|;&]*\bPATH\b": "2.33",
-        r"\bflock\b[^|;&]*--fcntl": "2.41",
-    },
-    "tar 1.26": {r"\btar\b[^|;&]*--zstd": "1.31", r"\btar\b[^|;&]*--sort\b": "1.28"},
-    "openssl 1.0.2": {
-        r"\bopenssl\b[^|;&]*-pbkdf2": "1.1.1 (unconfirmed)",
-        r"\bopenssl\b[^|;&]*ed25519": "1.1.1",
-    },
-    "gnupg 2.0.22": {
-        r"\bgpg\b[^|;&]*--show-keys?\b": "2.2.8",
-        r"\bgpg\b[^|;&]*--pinentry-mode": "2.1",
-    },
-    "grep 2.20": {r"\bgrep\b[^|;&]*--no-ignore-case": "3.4"},
-    "sed 4.2": {r"\bsed\b[^|;&]*--(debug|sandbox)\b": "4.3"},
-    "bash 4.2": {
-        r"\bwait\s+-n\b": "4.3",
-        r"\b(local|declare|typeset)\s+-[a-zA-Z]*n[a-zA-Z]*\s": "4.3",
-        r"\$\{\w+(\[[@*]\])?@[QEPAaUuLKk]\}": "4.4",
-        r"\b(mapfile|readarray)\b[^|;&]*\s-[a-z]*d": "4.4",
-        r"\binherit_errexit\b": "4.4",
-        r"\bEPOCH(SECONDS|REALTIME)\b": "5.0",
-    },
-}
+NEWER: dict[str, dict[str, str]] = yaml.safe_load(
+    Path(__file__).with_name("newer_options.yaml").read_text()
+)
 
 
 def scripts() -> list[Path]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -94,20 +95,12 @@ def make_checkout(folder: Path, wheels: Path) -> Path:
     wheels.mkdir()
     shutil.copy(ROOT / "invoke", checkout)
     shutil.copytree(ROOT / "setup", checkout / "setup")
-    entry = next(
-        line.split()[1]
-        for line in (ROOT / "setup" / "start.py").read_text().splitlines()
-        if line.startswith("from kiln.")
-    )
-    package, module = entry.rsplit(".", 1)
-    parents = {
-        "/".join(package.split(".")[: depth + 1]) + "/__init__.py": ""
-        for depth in range(package.count(".") + 1)
-    }
-    answer = {
-        f"{package.replace('.', '/')}/{module}.py": "def main(tasks):\n    print('it runs')\n"
-    }
-    lock = wheel(wheels, "project", "1", {**parents, **answer, "tasks.py": "ns = None\n"})
+    start = (ROOT / "setup" / "start.py").read_text()
+    (entry,) = re.findall(r"^from (kiln\.[\w.]+)", start, re.MULTILINE)
+    *packages, module = entry.split(".")
+    files = {"/".join([*packages[: n + 1], "__init__.py"]): "" for n in range(len(packages))}
+    files["/".join([*packages, f"{module}.py"])] = "def main(tasks):\n    print('it runs')\n"
+    lock = wheel(wheels, "project", "1", {**files, "tasks.py": "ns = None\n"})
     (checkout / "requirements.lock").write_text(lock)
     script = {"uv-1.data/scripts/uv": STAND_IN_UV.replace("PYTHON", shlex.quote(sys.executable))}
     (checkout / "setup/uv.lock.txt").write_text(wheel(wheels, "uv", "1", script))
@@ -282,14 +275,8 @@ def test_venv_whose_python_is_gone_is_made_again(invoke: Call, made: Path) -> No
     assert (done.returncode, done.stdout) == (0, "it runs\n"), done.stderr
 
 
-@pytest.mark.parametrize("wrong", ["absent", "failing"])
-def test_pip_makes_the_venv_without_uv(
-    wrong: str, invoke: Call, wheels: Path, quick_venv: dict[str, str]
-) -> None:
-    if wrong == "absent":
-        (wheels / "uv-1-py3-none-any.whl").unlink()
-    says = {"KILN_TEST_UV_SAYS": "error: no such cipher"} if wrong == "failing" else {}
-    done = invoke("list", **says, **quick_venv)
+def test_pip_makes_the_venv_without_uv(invoke: Call, quick_venv: dict[str, str]) -> None:
+    done = invoke("list", KILN_TEST_UV_SAYS="error: no such cipher", **quick_venv)
     assert (done.returncode, done.stdout) == (0, "it runs\n"), done.stderr
     assert "uv cannot be used here; pip makes .venv" in done.stderr
 
@@ -396,5 +383,4 @@ def test_checkout_of_root_names_sudo(invoke: Call, checkout: Path) -> None:
     (checkout / ".venv.lock").mkdir()
     done = invoke("list")
     assert done.returncode == 1
-    assert done.stderr.startswith(f"ami-kiln: {checkout} cannot be written")
-    assert "sudo" in done.stderr
+    assert "run it with sudo" in done.stderr
