@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ def shared(name: str) -> str:
     return render.shared_files(components.everything())[name]
 
 
+@cache
 def steps() -> list[tuple[str, dict[str, Any]]]:
     """Type and attributes of every provisioner, in order."""
     (build,) = read_hcl(shared("build.pkr.hcl"))["build"]
