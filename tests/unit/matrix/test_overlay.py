@@ -28,6 +28,8 @@ from lab.vendors.packages import system
 from tests.unit import caches, shown
 from tests.unit.matrix.overlays import PAGE, unknown_distribution, written
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:

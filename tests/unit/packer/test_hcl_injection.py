@@ -23,6 +23,8 @@ from kiln.base.recipe import Recipe
 from kiln.matrix import load
 from kiln.packer import program
 
+pytestmark = pytest.mark.slow
+
 FILTERS = {"hcl", "inside", "comment"}
 PIECES = (
     *("\n", "\r", "\r\n", "\u2028", "\u0085", "\x0b", "\x0c", "\0", "\x1b[31m", "\u202e", "\ufeff"),

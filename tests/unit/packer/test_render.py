@@ -18,6 +18,8 @@ from kiln.packer import render
 from kiln.packer.render import recipe_digest, stale_files, write_all, write_inputs
 from kiln.packer.validate import read_hcl
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def recipes() -> list[Recipe]:

@@ -33,24 +33,24 @@ def refusal(record: Record) -> KilnError:
     return caught.value
 
 
-def test_the_recipe_of_a_record_is_the_one_that_was_baked() -> None:
+def test_recipe_of_a_record_is_the_baked_one() -> None:
     recipe = plan.require_rebuildable(of_today())
     assert recipe.as_json() == ROW.as_json()
     assert recipe.digest() == ROW.digest()
 
 
-def test_a_checkout_that_bakes_something_else_names_the_records_commit() -> None:
+def test_other_checkout_names_the_records_commit() -> None:
     error = refusal(of_today(recipe_digest="0" * 64, git_commit="abcdef0123456789"))
     assert "does not bake what run" in error.message
     assert "git worktree add ../kiln-abcdef012 abcdef0123456789" in str(error.hint)
     assert "not committed" not in str(error.hint)
 
 
-def test_a_record_without_a_parent_is_refused() -> None:
+def test_record_without_parent_is_refused() -> None:
     assert "names no parent AMI" in refusal(of_today(source_ami=None)).message
 
 
-def test_a_plan_of_a_rebuild_has_the_parent_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rebuild_has_the_parent_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lab.daemon.control.status", lambda: None)
     parent = ParentAmi("ami-0fedcba9876543210", "amzn2", "2026-11-01", "the record")
     record = of_today(source_ami=parent)

@@ -18,6 +18,8 @@ import pytest
 from kiln.base.paths import PROVISIONERS
 from tests.unit.provisioners.machine import Machine, plant, serve
 
+pytestmark = pytest.mark.slow
+
 X = {"X_URL": "https://vendor/x.run"}
 
 

@@ -12,6 +12,8 @@ import pytest
 from kiln.base.paths import PROVISIONERS
 from tests.unit.provisioners.machine import plant
 
+pytestmark = pytest.mark.slow
+
 CLEAN = {
     "etc/passwd": "root:x:0:0::/root:/bin/bash\nec2-user:x:1000:1000::/home/ec2-user:/bin/bash\n",
     "etc/shadow": "root:*LOCK*:1::::::\nec2-user:!!:1::::::\n",

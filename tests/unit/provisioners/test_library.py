@@ -12,6 +12,8 @@ import pytest
 from kiln.base.paths import AMI_TESTS, PROVISIONERS
 from tests.unit.provisioners.machine import Machine, plant
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("older", "newer"), [("510.47.03", "515.65.01"), ("5.14", "10.14"), ("1.9.2", "1.14.0")]

@@ -15,6 +15,8 @@ from kiln.matrix.load import load_recipes
 from tests.unit.provisioners.machine import Machine, Script, plant
 from tests.unit.rows import every_version
 
+pytestmark = pytest.mark.slow
+
 KEYS = yaml.safe_load((KNOWLEDGE / "keys.yaml").read_text())["keys"]
 SCRIPTS = sorted(PROVISIONERS.glob("*.sh"))
 RECIPES = load_recipes()
