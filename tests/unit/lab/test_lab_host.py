@@ -88,20 +88,6 @@ def test_machine_without_id_is_refused(
     assert refused.value.hint == "systemd-machine-id-setup writes one"
 
 
-@pytest.mark.parametrize(
-    ("kernel", "filesystem", "container", "hint"),
-    [
-        ("5.15.0-91-generic", "ext4", False, "needs Linux 5.19 or newer, and this is 5.15.0-91"),
-        ("6.18.5", "overlay", True, "to a volume (docker run -v kiln-lab:/var/lib/kiln-lab)"),
-        ("6.18.5", "tmpfs", False, "is on tmpfs, and it needs ext4, xfs or btrfs"),
-        ("6.18.5", "ext4", True, "docker run --privileged"),
-        ("6.18.5", "xfs", False, "--target aws"),
-    ],
-)
-def test_hint_fits_the_machine(kernel: str, filesystem: str, container: bool, hint: str) -> None:
-    assert hint in host._help(kernel, filesystem, container=container)
-
-
 def test_machine_without_bridges_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
