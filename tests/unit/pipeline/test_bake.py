@@ -31,8 +31,8 @@ from kiln.pipeline.draft import ProvisionerError
 from kiln.pipeline.record import Failure
 from kiln.pipeline.report import report_html
 from lab.vendors.packages import system
-from tests.unit.records import a_record
 from tests.unit.provisioners.machine import Machine
+from tests.unit.records import a_record
 
 HEAD = '#!/usr/bin/env bash\n\nsource "${KILN_DIR:?}/lib/kiln.sh"\n'
 
