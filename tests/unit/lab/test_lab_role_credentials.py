@@ -65,21 +65,6 @@ def test_the_key_stays_the_same_and_is_renewed_before_it_expires() -> None:
     assert is_valid(first["Token"], late), "the old key is valid until it expires"
 
 
-def test_two_instances_have_two_keys() -> None:
-    first, other = (document(instance("worker", number=number), NOW) for number in ("i-3", "i-4"))
-    assert first["AccessKeyId"] != other["AccessKeyId"]
-
-
-def test_a_profile_without_a_role_has_no_credentials() -> None:
-    assert list(role_credentials.of(instance(number="i-5"), NOW)["iam"]) == ["info"]
-
-
-def test_an_instance_without_a_profile_sees_nothing() -> None:
-    bare = instance(number="i-6")
-    bare.ec2_backend.iam_instance_profile_associations.clear()
-    assert role_credentials.of(bare, NOW) == {}
-
-
 def test_a_role_that_does_not_trust_ec2_gives_no_keys() -> None:
     """As seen in https://github.com/aws/aws-cli/issues/2060"""
     answer = document(instance("worker", number="i-7", service="ecs.amazonaws.com"), NOW)

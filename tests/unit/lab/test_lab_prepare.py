@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import threading
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -18,9 +16,8 @@ from kiln.matrix import load
 from lab import control, mirror, origin, recipe_cache
 from lab import target as lab_target
 from lab.mirror import repos
-from lab.rootfs import bases, of_guest, real_bases
+from lab.rootfs import bases
 from lab.target import LabTarget
-from lab.vendors import REAL, STAND_INS
 
 
 def row(distro: str) -> Recipe:
@@ -71,19 +68,6 @@ def prepared(target: LabTarget, recipe: Recipe) -> list[str]:
     return [line for line in out.getvalue().splitlines() if not line.startswith("ok ")]
 
 
-def test_emulator_of_the_ami_is_installed(
-    target: LabTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted: list[str] = []
-    image = SimpleNamespace(id="ami-0fade000", architecture="arm64")
-    monkeypatch.setattr(lab_target.images, "load", lambda lab: [image])
-    monkeypatch.setattr(lab_target.emulation, "host_arch", lambda: "x86_64")
-    monkeypatch.setattr(lab_target.needs, "ensure", lambda *groups, **more: wanted.extend(groups))
-    more = {"install": False, "own_kernel": False}
-    target.hooks.prepare([], Progress(io.StringIO()), **more, ami_id="ami-0fade000")
-    assert wanted == ["lab", "emulate_arm64"]
-
-
 def test_vendors_files_are_made_while_the_root_filesystem_is(
     target: LabTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,17 +76,6 @@ def test_vendors_files_are_made_while_the_root_filesystem_is(
     monkeypatch.setattr(bases, "ensure", lambda *_, progress: both.wait())
     monkeypatch.setattr(lab_target, "_make_vendor_files", lambda recipes: both.wait())
     prepared(target, row("al2"))
-
-
-def test_a_vendors_file_that_cannot_be_made_ends_the_preparation(
-    target: LabTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(recipes: object) -> None:
-        raise KilnError("the lab mirror has no such file")
-
-    monkeypatch.setattr(lab_target, "_make_vendor_files", fail)
-    with pytest.raises(KilnError, match="has no such file"):
-        prepared(target, row("al2"))
 
 
 def test_what_the_mirror_has_made_is_not_asked_for_again_until_it_is_gone_or_made_anew(
@@ -149,44 +122,3 @@ def test_a_bake_in_a_lab_of_other_code_expects_the_files_that_this_lab_serves(
         "not name (./invoke lab.down ends it)"
     ]
     assert target.hooks.variables(recipe)["sha256"] == {**own, "its.rpm": "the lab's"}
-
-
-def test_a_failure_in_a_lab_of_other_code_says_that_the_lab_may_lack_what_the_row_needs(
-    target: LabTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = row("al2")
-    monkeypatch.setattr(control, "status", lambda: {"started_from": origin.started_from()})
-    assert target.hooks.about_failure((), recipe) == ()
-    monkeypatch.setattr(control, "status", lambda: {"started_from": "before"})
-    (hint,) = target.hooks.about_failure((), recipe)
-    assert hint.startswith("the lab may not have what the row needs: it was started from another")
-    assert hint.endswith("; ./invoke lab.down ends it (its AMIs stay), then build again")
-
-
-def test_a_lab_whose_code_was_edited_has_a_new_process_find_and_make_its_root_filesystems(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would make them by its old code, and name them after the new one."""
-    monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
-    imported = tmp_path / "imported"
-    imported.mkdir()
-    link = bases.imported_link("debian12", "x86_64")
-    link.parent.mkdir(parents=True)
-    link.symlink_to(imported)
-    find = of_guest.finder(STAND_INS, threading.Lock())
-    monkeypatch.setattr(bases, "ensure", lambda *_: tmp_path / "by this process")
-    assert find("debian12", "x86_64") == tmp_path / "by this process"
-    monkeypatch.setattr(origin, "started_from", lambda: "edited")
-    assert find("debian12", "x86_64") == imported
-    with pytest.raises(KilnError, match="nosuch"):
-        find("nosuch", "x86_64")
-
-
-def test_a_lab_with_the_real_vendors_says_too_that_its_code_was_edited(
-    target: LabTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lab_target, "refuse_silent", lambda recipes: None)
-    monkeypatch.setattr(real_bases, "ensure", lambda recipe, say: None)
-    monkeypatch.setattr(control, "up", lambda kind_of_vendors: {"started_from": "before"})
-    (said,) = prepared(replace(target, vendors=REAL), row("debian12"))
-    assert said.startswith("the lab runs and is in use; it was started")

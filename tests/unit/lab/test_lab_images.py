@@ -36,7 +36,7 @@ def image(name: str, *layers: str) -> images.Image:
     )
 
 
-@pytest.mark.parametrize("left", ["", '{"id": "ami-cut", "na', "[]", '{"id": "ami-cut"}'])
+@pytest.mark.parametrize("left", ["", '{"id": "ami-cut", "na'])
 def test_an_ami_whose_entry_a_power_cut_has_damaged_hides_no_other_and_keeps_its_files(
     left: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -78,7 +78,7 @@ def test_the_copy_of_a_running_instance_has_nothing_of_this_machine(tmp_path: Pa
         try:
             assert guest.stdout
             guest.stdout.readline()
-            for number in range(60):
+            for number in range(30):
                 layer = lab.images / f"ami-{number}" / "layer"
                 with contextlib.suppress(CommandError):  # then there is no such AMI
                     disks.copy(lab, "i-1", f"ami-{number}")

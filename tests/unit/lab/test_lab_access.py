@@ -16,11 +16,10 @@ from urllib.parse import unquote, urlsplit
 import boto3
 import pytest
 from botocore.exceptions import ClientError
-from werkzeug.serving import DechunkedInput
 
 from kiln.base.errors import KilnError
 from lab import folders
-from lab.access import session_token, web_pages, wsgi
+from lab.access import session_token, web_pages
 from lab.api import entry
 from lab.settings import Lab
 
@@ -105,7 +104,7 @@ CALLS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("service", CALLS)
-@pytest.mark.parametrize("token", [None, "another-token", OWN[:-1], OWN + "x", "é"])
+@pytest.mark.parametrize("token", [None, OWN[:-1], OWN + "x", "é"])
 def test_call_without_lab_token_gets_403(guarded: Guarded, service: str, token: str | None) -> None:
     code, call = CALLS[service]
     with pytest.raises(ClientError) as refused:
@@ -128,12 +127,6 @@ def test_presigned_url_carries_the_token(guarded: Guarded) -> None:
         signer = client(guarded, "s3", token)
         url = signer.generate_presigned_url("get_object", {"Bucket": "bucket", "Key": "key"})
         assert guarded.send("GET", url, {})[0] == status
-
-
-def test_unsigned_ec2_call_gets_ec2_error(guarded: Guarded) -> None:
-    form = {"Content-Type": "application/x-www-form-urlencoded"}
-    status, _, text = guarded.send("POST", f"{ENDPOINT}/", form, b"Action=DescribeInstances")
-    assert (status, "<Response><Errors><Error><Code>AuthFailure</Code>" in text) == (403, True)
 
 
 @pytest.mark.parametrize("path", ["/_lab/down", "/_lab/faults", "/_lab/status", "/moto-api/reset"])
@@ -188,18 +181,6 @@ def test_web_page_is_rejected_even_with_the_token(guarded: Guarded) -> None:
     assert guarded.reached == []
 
 
-def test_no_answer_invites_web_pages(guarded: Guarded) -> None:
-    status, headers, _ = guarded.send("POST", f"{ENDPOINT}/", {session_token.HEADER: OWN}, b"{}")
-    assert (status, headers) == (200, {"Content-Type": "text/xml"})
-
-
-def test_body_without_a_length_is_read_to_its_end() -> None:
-    stream = DechunkedInput(io.BytesIO(b"5\r\nhello\r\n0\r\n\r\n"))
-    environ: dict[str, Any] = {"wsgi.input": stream, "wsgi.input_terminated": True}
-    assert wsgi.peeked(environ) == b"hello"
-    assert (environ["wsgi.input"].read(), environ["CONTENT_LENGTH"]) == (b"hello", "5")
-
-
 @pytest.fixture
 def lab(tmp_path: Path) -> Lab:
     return Lab(7, tmp_path / "kiln-lab")
@@ -225,13 +206,3 @@ def test_token_outlives_a_new_start_and_only_its_owner_reads_it(lab: Lab) -> Non
 
 def test_empty_token_opens_nothing() -> None:
     assert not session_token.is_same("", "")
-
-
-def test_who_may_not_read_it_is_told_to_use_sudo(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "read_text", refuse)
-    with pytest.raises(KilnError, match="readable by root only") as error:
-        session_token.require(lab)
-    assert "sudo" in error.value.hint

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -21,24 +20,9 @@ from kiln.base.errors import KilnError
 from kiln.cli import lab as lab_tasks
 from lab import control, left_behind, origin, server_processes
 from lab.faults import Faults
-from lab.guests.instances import LabInstance
 from lab.guests.machines import Machines
 from lab.network import bridge
 from lab.settings import GUESTS, Lab
-
-
-def test_only_its_own_files_tell_a_lab_from_another_not_what_python_is_compiling(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(origin, "ROOT", tmp_path)
-    compiled = tmp_path / "lab" / "__pycache__"
-    compiled.mkdir(parents=True)
-    (tmp_path / "lab" / "guest.py").write_text("one = 1\n")
-    before = origin.started_from()
-    (compiled / "guest.cpython-311.pyc.140234").write_bytes(b"half of it")
-    assert origin.started_from() == before
-    (tmp_path / "lab" / "guest.py").write_text("one = 2\n")
-    assert origin.started_from() != before
 
 
 @pytest.fixture
@@ -56,20 +40,6 @@ def running(checkout: Path, **more: Any) -> dict[str, Any]:
     return {"lab": "lab0", "checkout": str(checkout), "started_from": "older", **more}
 
 
-def test_a_lab_of_this_code_does_not_differ(checkout: Path) -> None:
-    assert origin.difference(running(checkout, started_from=origin.started_from())) == ""
-
-
-def test_what_another_lab_runs_and_from_where_is_said(checkout: Path, tmp_path: Path) -> None:
-    assert "before the lab's code" in origin.difference(running(checkout))
-    other = tmp_path / "other"
-    gone = origin.difference(running(other))
-    assert gone == f"it was started from {other}, which no longer exists"
-    (other / "lab").mkdir(parents=True)
-    (other / "lab" / "server.py").write_text("")
-    assert origin.difference(running(other)) == f"it was started from another checkout: {other}"
-
-
 def test_a_lab_in_use_whose_checkout_is_gone_is_not_taken_as_up(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,20 +52,6 @@ def test_a_lab_in_use_whose_checkout_is_gone_is_not_taken_as_up(
         control.up(lab)
     assert caught.value.exit_status == 1
     assert "lab.down" in caught.value.hint
-
-
-def test_a_lab_that_died_is_told_from_one_that_is_down(tmp_path: Path) -> None:
-    lab = Lab(7, tmp_path)
-    lab.state.mkdir()
-    lab.log.write_text("t lab INFO up at http://x\n")
-    assert control.died_of(lab) == ""
-    with subprocess.Popen(["true"]) as ended:
-        pass
-    lab.pid_file.write_text(str(ended.pid))
-    assert control.died_of(lab).startswith("its process was killed")
-    with serving(lab) as pid:
-        lab.pid_file.write_text(str(pid))
-        assert control.died_of(lab) == ""
 
 
 @contextmanager
@@ -178,7 +134,6 @@ def test_a_lab_of_another_folder_with_the_same_index_is_left_as_it_is(
             "it was taken down",
         ),
         ("t lab INFO up at http://x\nt lab ERROR FATAL port in use\n", "port in use"),
-        ("t lab INFO up at http://x\nt lab.api INFO refused\n", "its process was killed"),
         (
             "t lab INFO up at http://x\nt lab INFO going down\nt lab INFO up at http://x\n",
             "its process was killed",
@@ -218,23 +173,6 @@ def test_a_lab_that_is_down_is_an_object_for_a_program(
     assert json.loads(capsys.readouterr().out) == {"running": False, "died_of": "killed"}
 
 
-def test_a_lab_that_runs_says_so_to_a_program(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    answer = running(
-        checkout,
-        started_from=origin.started_from(),
-        endpoint="http://127.0.0.1:4599",
-        seconds_up=1,
-        instances=[],
-        amis=[],
-    )
-    monkeypatch.setattr(control, "status", lambda: answer)
-    assert status_of_the_task(as_json=True) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert shown == {"running": True, **answer, "differs": ""}
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's process is started by root")
 def test_process_of_another_user_is_no_lab(tmp_path: Path) -> None:
     lab = Lab(48, tmp_path)
@@ -272,23 +210,3 @@ def test_no_two_guests_have_the_same_ids_on_this_machine(tmp_path: Path) -> None
     gone = list(machines.by_address)[7]
     del machines.by_address[gone]
     assert lab.first_id(machines.address(instance)) == lab.first_id(gone)
-
-
-@pytest.mark.parametrize(("host", "stopped"), [(2, True), (1, False)])
-def test_machine_that_powers_off_while_it_is_started_is_stopped_and_not_its_successor(
-    host: int, stopped: bool
-) -> None:
-    calls: list[str] = []
-    instance: Any = SimpleNamespace(
-        _busy=threading.Lock(),
-        state="pending",
-        hosts=2,
-        instance_initiated_shutdown_behavior="stop",
-        _settle_stopped=lambda: calls.append("stopped"),
-    )
-    with instance._busy:
-        ending = threading.Thread(target=LabInstance._ended, args=(instance, host))
-        ending.start()
-        instance.state = "running"
-    ending.join()
-    assert bool(calls) is stopped

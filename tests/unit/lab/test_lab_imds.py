@@ -5,8 +5,6 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -53,14 +51,6 @@ def test_a_guest_that_is_killed_while_it_asks_is_not_an_error_of_the_lab(
             guest.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         wait_for_handlers()
     assert capfd.readouterr().err == ""
-
-
-def test_an_error_of_the_lab_itself_is_in_its_log(capfd: pytest.CaptureFixture[str]) -> None:
-    with served(MACHINE) as (host, port):
-        with pytest.raises((urllib.error.URLError, ConnectionError)):
-            urllib.request.urlopen(f"http://{host}:{port}/latest/meta-data/made", timeout=120)
-        wait_for_handlers()
-    assert "ValueError: a mistake of ours" in capfd.readouterr().err
 
 
 def test_a_guest_makes_the_lab_keep_no_more_than_a_thousand_tokens() -> None:

@@ -1,11 +1,10 @@
-"""A lab without guests for the client walks: the API and all behind it, but nothing boots."""
+"""A lab without guests: the API and all behind it, but nothing boots."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,41 +12,28 @@ from botocore.exceptions import ClientError
 
 from devel import lab_api
 
-AL2023 = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-6.1-{}"
+AL2023 = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-6.1-x86_64"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the lab keeps its files."""
-    return tmp_path_factory.mktemp("lab")
-
-
-@pytest.fixture(scope="module")
-def client(folder: Path) -> Iterator[Callable[..., Any]]:
+@pytest.fixture(scope="package")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
     """A boto3 client by service and region. The lab's log must hold no traceback afterwards."""
+    folder = tmp_path_factory.mktemp("lab-api")
     with lab_api.serving(folder) as endpoint:
         yield partial(lab_api.client, endpoint)
         assert "Traceback" not in (folder / "log").read_text()
 
 
-@pytest.fixture(scope="module")
-def ec2(client: Callable[..., Any]) -> Any:
+@pytest.fixture(scope="package")
+def account(client: Callable[..., Any]) -> Any:
+    """A client of EC2 in us-east-1. (`ec2` is moto's alone: tests/unit/conftest.py.)"""
     return client("ec2")
 
 
-@pytest.fixture(scope="module")
-def parents(client: Callable[..., Any]) -> dict[str, str]:
-    """The public AMI of Amazon Linux 2023 by processor."""
-    ssm = client("ssm")
-    return {
-        arch: ssm.get_parameter(Name=AL2023.format(arch))["Parameter"]["Value"]
-        for arch in ("x86_64", "arm64")
-    }
-
-
-@pytest.fixture(scope="module")
-def parent(parents: dict[str, str]) -> str:
-    return parents["x86_64"]
+@pytest.fixture(scope="package")
+def parent(client: Callable[..., Any]) -> str:
+    """The public AMI of Amazon Linux 2023."""
+    return str(client("ssm").get_parameter(Name=AL2023)["Parameter"]["Value"])
 
 
 class Walk:
@@ -76,10 +62,6 @@ class Walk:
             time.sleep(0.01)
         raise AssertionError(f"{instance_id} is {found['State']['Name']}, not {state}")
 
-    def stopped(self, instance_id: str) -> Any:
-        self.ec2.stop_instances(InstanceIds=[instance_id])
-        return self.until(instance_id, "stopped")
-
     def terminated(self, instance_id: str) -> Any:
         self.ec2.terminate_instances(InstanceIds=[instance_id])
         return self.until(instance_id, "terminated")
@@ -87,21 +69,38 @@ class Walk:
     def image(self, image_id: str, **more: Any) -> Any:
         return self.ec2.describe_images(ImageIds=[image_id], **more)["Images"][0]
 
+    def snapshot(self, image: Any) -> Any:
+        wanted = image["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
+        return self.ec2.describe_snapshots(SnapshotIds=[wanted])["Snapshots"][0]
+
+    def available(self, image_id: str) -> Any:
+        for _ in range(6000):
+            if self.image(image_id)["State"] != "pending":
+                return self.image(image_id)
+            time.sleep(0.01)
+        raise AssertionError(f"{image_id} stays pending")
+
     def baked(self, **how: Any) -> Any:
         """An AMI of the account."""
         instance = how.pop("InstanceId", None) or self.launched()["InstanceId"]
         how.setdefault("Name", f"baked-{next(self._names)}")
-        made = self.ec2.create_image(InstanceId=instance, **how)["ImageId"]
-        for _ in range(6000):
-            if self.image(made)["State"] != "pending":
-                return self.image(made)
-            time.sleep(0.01)
-        raise AssertionError(f"{made} stays pending")
+        return self.available(self.ec2.create_image(InstanceId=instance, **how)["ImageId"])
+
+    def copied(self, source: Any, **how: Any) -> Any:
+        """A copy of an image of us-east-1."""
+        how = {"SourceRegion": "us-east-1", "Name": f"copy-{next(self._names)}"} | how
+        return self.available(self.ec2.copy_image(SourceImageId=source, **how)["ImageId"])
 
 
-@pytest.fixture(scope="module")
-def walk(ec2: Any, parent: str) -> Walk:
-    return Walk(ec2, parent)
+@pytest.fixture(scope="package")
+def walk(account: Any, parent: str) -> Walk:
+    return Walk(account, parent)
+
+
+@pytest.fixture(scope="package")
+def walk_in(client: Callable[..., Any]) -> Callable[[str], Walk]:
+    """The same in another region, without a parent."""
+    return lambda region: Walk(client("ec2", region), "")
 
 
 def refused(call: Callable[..., Any], **how: Any) -> tuple[str, str]:

@@ -41,20 +41,13 @@ def ask(body: bytes) -> tuple[str, Any]:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (GOOD | {"times": "x"}, '`times` must be a whole number from 1, not "x"'),
         (GOOD | {"times": 0}, "`times` must be a whole number from 1, not 0"),
-        (GOOD | {"times": True}, "`times` must be"),
-        (GOOD | {"times": 1.5}, "`times` must be"),
-        (GOOD | {"match": "x"}, "`match` must be an object of texts"),
         (GOOD | {"match": {"InstanceType": 5}}, "`match` must be an object of texts"),
-        (GOOD | {"message": 5}, "`message` must be a text"),
         (GOOD | {"tims": 5}, "unknown fields: tims"),
-        ({"code": "InternalError"}, "`action` is missing"),
         ({"action": "RunInstances", "code": []}, "`code` is missing"),
         ({"action": "boot", "code": "x"}, "the code of a boot failure must be"),
         ({"action": "RunInstances", "code": "x"}, "unknown error code x: it needs a message"),
         ([], "a failure is a JSON object"),
-        ("x", "a failure is a JSON object"),
     ],
 )
 def test_a_wrong_failure_is_refused_with_a_message(body: Any, message: str) -> None:
@@ -63,18 +56,11 @@ def test_a_wrong_failure_is_refused_with_a_message(body: Any, message: str) -> N
     assert message in answer["error"]
 
 
-def test_text_that_is_not_json_is_refused() -> None:
-    for body in (b"{", b"\xff", b"[" * 100_000):
-        assert ask(body)[0].startswith("400")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({}, "specify --action and --code, or --clear"),
-        ({"clear": True, "code": "InternalError"}, "specify --action and --code, or --clear"),
         (GOOD | {"match": ["x"]}, "--match x is not PARAMETER=VALUE"),
-        (GOOD | {"match": ["=x"]}, "--match =x is not PARAMETER=VALUE"),
         (GOOD, "the lab says no"),
     ],
 )
@@ -89,16 +75,6 @@ def test_the_task_refuses_an_unknown_failure(
     monkeypatch.setattr(control, "call", refuse)
     with pytest.raises(KilnError, match=re.escape(message)):
         lab_tasks.fault(Context(), **{"match": [], **arguments})
-
-
-def test_the_task_sends_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[Any] = []
-    monkeypatch.setattr(control, "call", lambda lab, *asked: sent.append(asked) or [])
-    lab_tasks.fault(Context(), match=["InstanceType=p5.48xlarge"], times=10, **GOOD)
-    lab_tasks.fault(Context(), match=[], clear=True)
-    match = {"InstanceType": "p5.48xlarge"}
-    ordered = GOOD | {"times": 10, "match": match, "message": ""}
-    assert sent == [("faults", ordered), ("faults/clear", {})]
 
 
 def test_a_failure_is_taken_as_often_as_it_was_ordered() -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from rows import row
 
 from kiln.base.errors import KilnError
 from kiln.cli.targets import choose
@@ -20,6 +19,7 @@ from lab import control, mirror, origin, recipe_cache, settings, users, vendors
 from lab.network import dns
 from lab.rootfs import bases, importer, real_bases
 from lab.target import LabTarget
+from tests.unit.rows import row
 
 AL2023 = "al2023/lts/base/x86_64"
 UBUNTU = "ubuntu2404/lts/base/x86_64"
@@ -36,12 +36,6 @@ def test_the_target_and_what_it_makes_say_that_the_vendors_are_real() -> None:
     assert "guests talk to the real vendors" in str(real)
     assert real.record_fields("x86_64")["image_note"].endswith("the vendors' real hosts")
     assert choose("lab").vendors == "stand-ins"
-
-
-def test_an_unknown_word_is_refused_with_those_there_are() -> None:
-    with pytest.raises(KilnError) as refused:
-        choose("lab", vendors="nvidia")
-    assert refused.value.hint == "known: real, stand-ins"
 
 
 def test_stand_ins_cannot_be_had_in_aws(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,11 +122,6 @@ def test_the_resolver_redirects_aws_but_no_vendor() -> None:
     known = dns.addresses(settings.current(), [], "ec2.us-east-1.amazonaws.com".__eq__)
     assert known("developer.download.nvidia.com") is None
     assert known("ec2.us-east-1.amazonaws.com") == settings.current().gateway
-
-
-def test_other_resolvers_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KILN_LAB_RESOLVER", "192.0.2.1 192.0.2.2")
-    assert dns.upstream() == ["192.0.2.1", "192.0.2.2"]
 
 
 def test_packer_gets_the_pinned_keys_and_hashes_not_the_labs(
@@ -304,14 +293,3 @@ def test_a_real_root_filesystem_shows_a_guests_machine_and_waits_for_no_device(
     settings_of_cloud_init = (root / "etc/cloud/cloud.cfg.d/99_kiln_lab.cfg").read_text()
     when = yaml.safe_load(settings_of_cloud_init)["updates"]["network"]["when"]
     assert "hotplug" not in when
-
-
-def test_debian_on_a_debian_machine_is_the_ordinary_base(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
-    monkeypatch.setattr(real_bases, "_is_hosts", lambda distro: distro == "debian12")
-    monkeypatch.setattr(bases, "ensure", lambda distro, arch, progress=None: tmp_path / distro)
-    assert real_bases.ensure(row(DEBIAN), print) == tmp_path / "debian12"
-    assert real_bases.of_guest("debian12", "x86_64") == tmp_path / "debian12"
-    assert real_bases.of_guest("al2023+eks", "x86_64") == tmp_path / "al2023+eks"

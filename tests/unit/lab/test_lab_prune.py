@@ -51,13 +51,6 @@ def test_one_under_an_ami_of_another_lab_stays(home: Path) -> None:
     assert prune.prune(home, much_later()) == [OLD]
 
 
-def test_one_under_an_instance_stays(home: Path) -> None:
-    base = home.parent / "lab0" / "instances" / "i-1" / disks.BASE
-    base.parent.mkdir(parents=True)
-    base.write_text(str(home / OLD))
-    assert prune.prune(home, much_later()) == []
-
-
 def test_one_that_was_imported_stays_until_another_is(home: Path) -> None:
     link = home / "al2-x86_64-imported"
     link.symlink_to(OLD)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import signal
@@ -88,28 +87,6 @@ def test_a_build_that_prepares_uses_the_lab_and_is_named_with_its_process(lab: L
         assert f"al2-510 and 2 more, process {os.getpid()}" in error.value.message
         assert users.runs(lab) == [], "a lab of other code is still started anew for it"
     assert users.users(lab) == []
-
-
-def test_a_process_with_runs_is_named_by_its_runs(lab: Lab) -> None:
-    with (
-        users.preparing(lab, "al2-510"),
-        users.using(lab, "20260101T000000Z-abcd", "al2-510"),
-    ):
-        (user,) = users.users(lab)
-        assert user.text.startswith("run 20260101T000000Z-abcd of al2-510")
-
-
-def test_a_preparation_that_cannot_be_noted_goes_on(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(file: Any, how: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(fcntl, "flock", full)
-    with users.preparing(lab, "al2-510"):
-        went_on = True
-    assert went_on
-    assert not list((lab.root / ".lab7.preparing").iterdir())
 
 
 def test_force_ends_the_run_as_ctrl_c_does_and_says_which(lab: Lab) -> None:

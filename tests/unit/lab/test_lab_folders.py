@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import stat
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from kiln.base.errors import KilnError
-from kiln.base.paths import ROOT
 from lab import folders
 from lab.settings import Lab
 
@@ -27,25 +25,6 @@ def test_a_folder_is_in_its_place_only_after_its_files_are_on_disk(
     assert (place.is_dir(), made.exists()) == (True, False)
 
 
-def test_this_machines_sync_takes_a_file_system(tmp_path: Path) -> None:
-    (tmp_path / "made").mkdir()
-    folders.put(tmp_path / "made", tmp_path / "place")
-    assert (tmp_path / "place").is_dir()
-
-
-@pytest.mark.parametrize("room", ["rootfs", "mirror"])
-def test_no_folder_that_was_made_is_renamed_otherwise(room: str) -> None:
-    renamed = [
-        f"{path.name}:{node.lineno}"
-        for path in (ROOT / "lab" / room).glob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute)
-        and node.attr == "rename"
-        and getattr(node.value, "id", "") == "making"
-    ]
-    assert renamed == []
-
-
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.lstat().st_mode)
 
@@ -53,28 +32,6 @@ def mode(path: Path) -> int:
 @pytest.fixture
 def lab(tmp_path: Path) -> Lab:
     return Lab(7, tmp_path / "kiln-lab")
-
-
-def test_a_lab_starts_whose_folder_another_lab_makes_at_the_same_moment(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    exists = Path.exists
-
-    def a_moment_ago(path: Path) -> bool:
-        was = exists(path)
-        path.mkdir(parents=True, exist_ok=True)
-        return was
-
-    monkeypatch.setattr(Path, "exists", a_moment_ago)
-    folders.private(lab.root, lab.state)
-    assert lab.state.is_dir()
-
-
-def test_folders_that_an_older_lab_left_open_are_closed(lab: Lab) -> None:
-    lab.instances.mkdir(parents=True, mode=0o755)
-    lab.state.chmod(0o755)
-    folders.private(lab.root, lab.instances)
-    assert (mode(lab.state), mode(lab.instances)) == (0o700, 0o700)
 
 
 def test_a_folder_of_the_user_is_left_as_it_is(tmp_path: Path) -> None:

@@ -47,24 +47,6 @@ def test_a_file_that_two_ask_for_at_once_is_made_once(tmp_path: Path) -> None:
     assert twice.made == [file.read_bytes()]
 
 
-def test_a_signature_that_two_ask_for_at_once_is_made_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site = Site(tmp_path, Keyring(tmp_path), digest="x")
-    file = tmp_path / "driver.run"
-    twice = Twice(lambda: site.signature("efa", file))
-
-    def sign(keyring: Keyring, name: str, file: Path, *, armor: bool) -> None:
-        content = twice.content()
-        file.with_name(f"{file.name}.sig").write_bytes(content)
-
-    monkeypatch.setattr(Keyring, "sign_detached", sign)
-    signature = site.signature("efa", file)
-    twice.second.join()
-    assert signature
-    assert twice.made == [signature.read_bytes()]
-
-
 def test_a_signature_and_a_key_are_there_when_they_are_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from kiln.base.errors import KilnError
 from lab.rootfs import emulation
 
 
@@ -48,11 +47,6 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     return made
 
 
-def test_the_setting_is_made_when_it_is_missing(kernel: Kernel) -> None:
-    emulation.ensure("arm64")
-    assert kernel.runs_arm64()
-
-
 def test_the_setting_of_a_build_that_was_faster_is_never_removed(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,9 +64,3 @@ def test_a_setting_that_somebody_switched_off_is_switched_on(kernel: Kernel) -> 
     kernel.entry.write_bytes(b"disabled\n")
     emulation.ensure("arm64")
     assert kernel.runs_arm64()
-
-
-def test_a_kernel_that_refuses_is_one_message(kernel: Kernel) -> None:
-    kernel.refuses = True
-    with pytest.raises(KilnError, match="its kernel rejects the binfmt_misc setting"):
-        emulation.ensure("arm64")
