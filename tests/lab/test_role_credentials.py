@@ -111,27 +111,6 @@ def test_a_profile_that_does_not_exist_is_refused_at_launch(launch) -> None:
     assert refused.value.response["Error"]["Code"] == "InvalidParameterValue"
 
 
-@pytest.fixture(scope="module")
-def of_template(
-    ec2: Any, key: tuple[str, Path], source_ami: str, profile: Callable[[str], str]
-) -> Iterator[tuple[Guest, str, str]]:
-    """An instance whose launch template has a profile, the profile's name, and the name of the role
-    that IMDS showed after the launch."""
-    name = profile("template")
-    template = ec2.create_launch_template(
-        LaunchTemplateName=name, LaunchTemplateData={"IamInstanceProfile": {"Name": name}}
-    )["LaunchTemplate"]["LaunchTemplateId"]
-    with launching(ec2, key, source_ami) as launch:
-        guest = launch(LaunchTemplate={"LaunchTemplateId": template})
-        ec2.delete_launch_template(LaunchTemplateId=template)
-        yield guest, name, imds(guest, "iam/security-credentials/")
-
-
-def test_a_launch_template_gives_every_instance_its_profile(of_template) -> None:
-    _, name, shown = of_template
-    assert shown == name
-
-
 def test_a_profile_goes_comes_and_changes_while_the_instance_runs(
     ec2, of_template, profile
 ) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from conftest import Guest, launching
+from conftest import launching
 
 TRUST = json.dumps(
     {
@@ -27,13 +26,6 @@ POLICIES = [
     f"arn:aws:iam::aws:policy/{name}"
     for name in ("AmazonSSMManagedInstanceCore", "CloudWatchAgentServerPolicy")
 ]
-SSM_AGENT = "https://s3.amazonaws.com/ec2-downloads-windows/SSMAgent/3.3.1957.0/debian_amd64/amazon-ssm-agent.deb"
-# Besides Amazon Linux 2, which the other tests have: SSM parameter of the AMI and its user.
-DISTRIBUTIONS = {
-    "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-6.1-x86_64": "ec2-user",
-    "/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id": "ubuntu",
-    "/aws/service/debian/release/12/latest/amd64": "admin",
-}
 # What a role needs besides for output to S3 and content from there.
 BUCKETS = {
     "Version": "2012-10-17",
@@ -43,7 +35,6 @@ BUCKETS = {
         "Resource": ["arn:aws:s3:::results-*", "arn:aws:s3:::content-*"],
     },
 }
-PINNED = "1.300072.0b1766"
 SHELL = "AWS-RunShellScript"
 
 
@@ -213,53 +204,6 @@ def test_a_script_runs_where_its_document_has_downloaded_it(ssm, client, guest) 
     assert answer["StandardOutputContent"] == "hello\n"
 
 
-@pytest.fixture(scope="module")
-def distributions(ec2, key, profile, source_ami, ssm) -> Iterator[list[Guest]]:
-    """A guest of each other distribution, whose agent is online, shared by the tests."""
-    with launching(ec2, key, source_ami) as launch:
-        made = []
-        for name, user in DISTRIBUTIONS.items():
-            ami = ssm.get_parameter(Name=name)["Parameter"]["Value"]
-            made.append(launch(ami, user=user, IamInstanceProfile=profile))
-        # Debian's AMI has no agent of Systems Manager.
-        done = made[-1].run(
-            f"curl -sSfo a.deb {SSM_AGENT} && sudo dpkg -i a.deb"
-            " && sudo systemctl enable --now amazon-ssm-agent"
-        )
-        assert done.returncode == 0, done.stderr
-        for fresh in made:
-            until(
-                lambda fresh=fresh: ping(ssm, fresh.id) == "Online", f"{fresh.user}: no agent", 120
-            )
-        yield made
-
-
-def test_an_agent_that_stops_is_connection_lost(ssm, guest) -> None:
-    guest.run("sudo systemctl stop amazon-ssm-agent")
-    until(lambda: ping(ssm, guest.id) == "ConnectionLost", "it is still online")
-    guest.run("sudo systemctl start amazon-ssm-agent")
-    until(lambda: ping(ssm, guest.id) == "Online", "it does not come back")
-
-
-def test_unknown_documents_and_parameters_are_refused(ssm) -> None:
-    target = [{"Key": "tag:fleet", "Values": ["canary"]}]
-    with pytest.raises(ClientError, match="InvalidDocument"):
-        ssm.send_command(DocumentName="nobodys", Targets=target)
-    with pytest.raises(ClientError, match="InvalidParameters"):
-        ssm.send_command(
-            DocumentName=SHELL, Targets=target, Parameters={"commands": ["a"], "colour": ["red"]}
-        )
-    with pytest.raises(ClientError, match="InvalidParameters"):
-        ssm.send_command(DocumentName=SHELL, Targets=target)
-    with pytest.raises(ClientError, match="not implemented"):
-        ssm.send_command(
-            DocumentName=SHELL,
-            Targets=target,
-            Parameters={"commands": ["a"]},
-            NotificationConfig={"NotificationArn": "arn:aws:sns:us-east-1:1:a"},
-        )
-
-
 def test_parameters_have_the_limits_of_their_tier_and_of_amis(ssm, source_ami) -> None:
     name = f"kiln-{time.time_ns()}"
     with pytest.raises(ClientError, match="4096"):
@@ -275,47 +219,3 @@ def test_parameters_have_the_limits_of_their_tier_and_of_amis(ssm, source_ami) -
     ssm.put_parameter(**image, Value=source_ami)
     ssm.put_parameter(**image, Value="ami-0123456789abcdef0", Overwrite=True)
     assert ssm.get_parameter(Name=image["Name"])["Parameter"]["Value"] == source_ami
-
-
-def test_a_command_goes_to_as_many_at_once_as_asked_and_ends_after_too_many_errors(
-    ssm, guest, distributions
-) -> None:
-    """Three guests. MaxErrors=0: the first error is one too many; those that wait get nothing.
-
-    https://docs.aws.amazon.com/systems-manager/latest/userguide/send-commands-multiple.html
-    """
-    guests = [each.id for each in (guest, *distributions[:2])]
-    for instance_id in guests:
-        until(lambda i=instance_id: ping(ssm, i) == "Online", "an agent does not register")
-
-    def send(script: str, **limits: str) -> dict[str, Any]:
-        sent = ssm.send_command(
-            DocumentName=SHELL,
-            Parameters={"commands": [script]},
-            InstanceIds=guests,
-            **limits,
-        )["Command"]["CommandId"]
-        answers = {instance_id: ended(ssm, sent, instance_id) for instance_id in guests}
-        (over,) = ssm.list_commands(CommandId=sent)["Commands"]
-        return {"over": over, "answers": answers}
-
-    def spans(answers: dict[str, Any]) -> list[tuple[float, float]]:
-        return sorted(
-            tuple(map(float, each["StandardOutputContent"].split())) for each in answers.values()
-        )
-
-    stamp = "a=$(date +%s.%N); sleep 0.5; echo $a $(date +%s.%N)"
-    in_turn = send(stamp, MaxConcurrency="1")
-    first, second, third = spans(in_turn["answers"])
-    assert first[1] <= second[0] and second[1] <= third[0]
-    together = spans(send(stamp, MaxConcurrency="100%")["answers"])
-    assert max(begun for begun, _ in together) < min(end for _, end in together)
-
-    failing = send("exit 3", MaxConcurrency="1", MaxErrors="0")
-    ends = Counter((each["Status"], each["StatusDetails"]) for each in failing["answers"].values())
-    assert ends == {("Failed", "Failed"): 1, ("Cancelled", "Terminated"): 2}
-    assert failing["over"]["MaxErrors"] == "0"
-
-    allowed = send("exit 3", MaxConcurrency="1", MaxErrors="1")
-    ends = Counter(each["Status"] for each in allowed["answers"].values())
-    assert ends == {"Failed": 2, "Cancelled": 1}

@@ -1,17 +1,11 @@
 """A night on three machines that share AWS alone: plan, an item each, finish. One machine is lost
 midway. Each runs deploy/'s buildspec commands with its role's credentials, which may do what
 docs/iam-*.json allow, and asks AWS's host names; nothing tells it that it is in a lab.
-
-    KILN_WORKERS=1 .venv/bin/python -m pytest tests/lab/test_workers.py
-    KILN_WORKERS=times .venv/bin/python -m pytest tests/lab/test_workers.py -s
-
-The second prints how time falls from one worker to three instead.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -28,10 +22,7 @@ from workers import BUCKET, Worker
 from kiln.publish.sweep import leftovers, sweep
 from lab.target import LabTarget
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("KILN_WORKERS"),
-    reason="takes minutes: KILN_WORKERS=1",
-)
+pytestmark = pytest.mark.all
 ROWS = [
     {"distro": "al2", "stack": "classic"},
     {"distro": "al2", "stack": "al2_last"},
@@ -39,8 +30,6 @@ ROWS = [
 ]
 PLAN = "./invoke nightly.plan --target aws --json"
 LINES = ["al2/classic/base/x86_64", "al2/al2_last/base/x86_64", "debian12/debian/base/x86_64"]
-# As pytest counts what a run of the other kind leaves out.
-OTHERS = "takes minutes: KILN_WORKERS=1"
 FINISH = "./invoke nightly.finish --target aws --json"
 
 
@@ -83,8 +72,6 @@ def worker(
 
 @pytest.fixture(scope="module")
 def night(worker: Callable[..., Worker], ec2: Any) -> Night:
-    if os.environ["KILN_WORKERS"] == "times":
-        pytest.skip(OTHERS)
     planner, three = worker(planner=True), [worker() for _ in range(3)]
     plan = json.loads(planner.run(PLAN))
     before = inventory(ec2)
@@ -157,34 +144,3 @@ def test_a_sweep_removes_what_the_lost_machine_left(night: Night, ec2: Any, lab:
     tagged = {"Name": "tag-key", "Values": ["kiln:run-id"]}
     running = {"Name": "instance-state-name", "Values": ["running"]}
     assert ec2.describe_instances(Filters=[tagged, running])["Reservations"] == []
-
-
-def test_how_time_falls_from_one_worker_to_three(
-    worker: Callable[..., Worker], client: Any
-) -> None:
-    """Prints it. What is there when an item begins differs: the second night publishes anew."""
-    if os.environ["KILN_WORKERS"] != "times":
-        pytest.skip(OTHERS)
-    three = [worker() for _ in range(3)]
-    items = json.loads(three[0].run(PLAN))["items"]
-    seconds: list[float] = []
-    held: list[set[str]] = []
-    for number in (1, 3):
-        began = time.monotonic()
-        busy: list[Any] = []
-        for index, item in enumerate(items):
-            if len(busy) == number:
-                workers.ended(busy.pop(0))
-            busy.append(three[index % number].start(item["command"]))
-        for process in busy:
-            workers.ended(process)
-        seconds.append(time.monotonic() - began)
-        names = [f"/ami-kiln/{line}/nightly/image_id" for line in LINES]
-        parameters = client("ssm").get_parameters(Names=names)["Parameters"]
-        held.append({parameter["Value"] for parameter in parameters})
-    print(
-        f"\n{len(items)} items: {seconds[0]:.0f} s on one worker, {seconds[1]:.0f} s on three, "
-        f"{seconds[1] / seconds[0]:.2f} of it, on {os.cpu_count()} cores"
-    )
-    assert [len(parameter) for parameter in held] == [3, 3]
-    assert not held[0] & held[1], "each night built and published each row"
