@@ -1,105 +1,66 @@
-"""`./invoke test`: what it leaves out, and what it says about tests that did not run."""
+"""`./invoke test`: what it runs and leaves out, and its exit status."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from devel import testing
-from devel.testing import Finished, Outcome, cores
 from kiln.base.errors import KilnError
-from kiln.base.paths import ROOT
-
-SKIPPING = """
-import pytest
-
-@pytest.mark.skipif(True, reason="groups take root")
-def test_a(): pass
-
-def test_b(): pytest.skip("no Python 3.7 on this machine")
-
-def test_c(): pass
-"""
 
 
-def test_skipped_tests_are_listed_by_reason(tmp_path: Path) -> None:
-    (tmp_path / "test_x.py").write_text(SKIPPING)
-    subprocess.run(
-        [sys.executable, "-m", "pytest", "--junitxml=report.xml", "-o", "junit_family=xunit1"],
-        cwd=tmp_path,
-        capture_output=True,
-        check=True,
-    )
-    assert Outcome(tmp_path).skips().splitlines() == [
-        "2 tests were skipped:",
-        "  groups take root",
-        "    test_x.py::test_a",
-        "  no Python 3.7 on this machine",
-        "    test_x.py::test_b",
-    ]
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """The exit status of pytest by folder; the linters find nothing."""
+    statuses = {"tests/unit": 0, "tests/lab": 0}
 
-
-def test_the_slow_files_are_there() -> None:
-    assert [name for name in testing.SLOW if not (ROOT / "tests/unit" / name).exists()] == []
-
-
-def test_no_lab_test_runs_while_the_kernels_log_is_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    events: list[str] = []
-    counting, over = threading.Event(), threading.Event()
-
-    labs: dict[str, int] = {}
-
-    def run(report: Path, arguments: list[str], output: object = None, lab: int = 9) -> int:
-        labs[report.stem] = lab
-        events.append(f"{report.stem} starts")
-        if report.stem == "kernel-log":
-            counting.set()
-            assert over.wait(60)
-        if report.stem == "unit":
-            over.set()  # it does not wait for the tests of the kernel's log
-        events.append(f"{report.stem} ends")
-        return int(report.stem == "kernel-log")
-
-    def linters() -> list[Finished]:
-        assert counting.wait(60)
-        events.append("linters")
-        return []
+    def run(arguments: list[str], lab: int, output: object = None) -> int:
+        statuses[" ".join(arguments)] = statuses[arguments[0]]
+        return statuses[arguments[0]]
 
     monkeypatch.setattr(testing.needs, "ensure", lambda *_, **__: None)
     monkeypatch.setattr(testing.host, "can_run", lambda: None)
-    monkeypatch.setattr(testing, "lint", linters)
+    monkeypatch.setattr(testing, "lint", list)
+    monkeypatch.setattr(testing, "_quick_linters", list)
     monkeypatch.setattr(testing, "run_pytest", run)
-    assert testing.test()["exit_status"] == 1
-    assert {event.split()[0] for event in events} == {
-        *("linters", "kernel-log", "unit", "beside", "labs")
-    }
-    assert events.index("kernel-log starts") < events.index("linters")
-    assert events.index("kernel-log ends") < events.index("labs starts")
-    # A run of somebody else's keeps a lab from going down.
-    used = [labs["labs"] + number for number in range(testing.MOST_AT_ONCE + 1)]
-    used += [labs["beside"], labs["unit"]]
-    assert len(set(used)) == len(used)
+    return statuses
+
+
+@pytest.mark.parametrize(("unit", "lab", "status"), [(0, 0, 0), (1, 0, 1), (0, 2, 1), (5, 0, 1)])
+def test_any_failing_part_fails_the_run(runs, unit: int, lab: int, status: int) -> None:
+    runs |= {"tests/unit": unit, "tests/lab": lab}
+    assert testing.test()["exit_status"] == status
+
+
+def test_machine_without_lab_fails_the_run(runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise KilnError("no root")
+
+    monkeypatch.setattr(testing.host, "can_run", refuse)
+    answer = testing.test()
+    assert (answer["exit_status"], answer["not_run"]) == (1, {"tests/lab": "no root"})
+    assert testing.test(lab=False)["exit_status"] == 0
 
 
 @pytest.mark.parametrize(
-    ("count", "gib", "labs"),
-    [(1, 8, 2), (2, 8, 3), (8, 32, 9), (8, 4, 4), (64, 256, 13), (4, 0, 1)],
+    ("how", "marked"),
+    [({}, "-m not all"), ({"everything": True}, ""), ({"quick": True}, "-m not slow")],
 )
-def test_as_many_labs_are_tested_at_once_as_the_machine_has_cores_and_memory_for(
-    count: int, gib: int, labs: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(testing, "cores", lambda: count)
-    free = SimpleNamespace(available=gib << 30)
-    monkeypatch.setattr(testing.psutil, "virtual_memory", lambda: free)
-    assert testing.labs_at_once() == labs
+def test_marks_choose_the_tests(runs, how: dict[str, bool], marked: str) -> None:
+    testing.test(**how)
+    called = [call for call in runs if " " in call]
+    assert len(called) == (1 if "quick" in how else 2)
+    assert all(marked in call and ("-m" in call) is bool(marked) for call in called)
+
+
+def test_name_that_no_test_has_is_not_a_success(runs) -> None:
+    runs |= {"tests/unit": 5, "tests/lab": 5}
+    with pytest.raises(KilnError, match="none has 'matrxi' in its name"):
+        testing.test(only="matrxi")
+    runs["tests/lab"] = 0
+    assert testing.test(only="fleet")["exit_status"] == 0
 
 
 @pytest.mark.parametrize(
@@ -108,60 +69,25 @@ def test_as_many_labs_are_tested_at_once_as_the_machine_has_cores_and_memory_for
         ({}, 8),
         ({"cpu.max": "max 100000\n"}, 8),
         ({"cpu.max": "150000 100000\n"}, 2),
-        ({"cpu.max": "1000 100000\n"}, 1),
         ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
         ({"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
-        ({"cpu.max": "nonsense\n"}, 8),
     ],
 )
-def test_the_cores_are_those_that_a_container_may_use(
+def test_cores_are_those_that_a_container_may_use(
     files: dict[str, str], allowed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert cores(tmp_path) == allowed
+    assert testing.cores(tmp_path) == allowed
 
 
-def test_quick_runs_the_unit_tests_without_the_slow_ones(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs: list[list[str]] = []
-    beside: list[dict[str, list[str]]] = []
-    monkeypatch.setattr(testing, "side_by_side", lambda commands: beside.append(commands) or [])
-    monkeypatch.setattr(
-        testing, "run_pytest", lambda report, arguments, lab: runs.append(arguments) or 1
-    )
-    testing.quick()
-    runs.clear()
-    assert any(command[-2:] == ["-q", "tests/lab"] for command in beside[0].values())
-    assert testing.quick(only="matrix")["exit_status"] == 1
-    (arguments,) = runs
-    assert arguments[0] == "tests/unit"
-    assert {f"--ignore=tests/unit/{name}" for name in testing.SLOW} < set(arguments)
-    assert arguments[-2:] == ["-k", "matrix"]
-    assert "left out by --quick: tests/lab" in capsys.readouterr().err
-
-
-def test_a_name_that_no_test_has_is_not_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(testing, "run_pytest", lambda *given, **more: 0)
-    with pytest.raises(KilnError, match="none has 'matrxi' in its name"):
-        testing.quick(only="matrxi")
-
-
-def test_a_browser_that_cannot_be_had_stops_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("kiln.base.needs.shutil.which", lambda command: None)
-    testing.browser_if_there_is_one()
-    assert "skipping browser tests: missing on this machine" in capsys.readouterr().err
-
-
+@pytest.mark.slow
 def test_callers_pytest_options_choose_no_tests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTEST_ADDOPTS", "-k nothing_has_this_name")
     (tmp_path / "test_one.py").write_text("def test_one(): pass\n")
     arguments = [str(tmp_path), "-n0", f"--rootdir={tmp_path}"]
-    assert testing.run_pytest(tmp_path / "report.xml", arguments) == 0
+    assert testing.run_pytest(arguments, lab=9) == 0
