@@ -172,37 +172,9 @@ def test_a_reboot_brings_the_same_machine_back(ec2, lasting):
     assert state(ec2, guest.id) == "running"
 
 
-def test_a_shutdown_inside_stops_or_terminates_as_was_asked(ec2, launch):
-    for behavior, end in (("stop", "stopped"), ("terminate", "terminated")):
-        guest = launch(InstanceInitiatedShutdownBehavior=behavior)
-        guest.run("sudo systemctl poweroff --force")
-        wait_for(ec2, guest.id, end)
-
-
 def test_a_boot_that_never_comes_up_can_be_ordered(lab, ec2, launch):
     control.order_fault(lab, action="boot", code="never")
     guest = launch()
     with pytest.raises(OSError):
         socket.create_connection((guest.address, 22), timeout=2)
     wait_until_impaired(ec2, guest.id)
-
-
-def test_an_image_is_made_of_an_instance_that_runs_on_when_no_reboot_is_asked_for(
-    ec2, launch, lasting
-):
-    guest = lasting
-    guest.run("sudo touch /root/was-here")
-    started = guest.run("systemctl show -p UserspaceTimestampMonotonic --value").stdout
-    # One after the other, before the first is available.
-    images = [
-        ec2.create_image(InstanceId=guest.id, Name=f"live-{time.time()}", NoReboot=True)["ImageId"]
-        for _ in range(3)
-    ]
-    ec2.get_waiter("image_available").wait(
-        ImageIds=images, WaiterConfig={"Delay": 1, "MaxAttempts": 120}
-    )
-    assert guest.run("systemctl show -p UserspaceTimestampMonotonic --value").stdout == started
-    copied = launch(images[-1])
-    assert copied.run("sudo test -e /root/was-here").returncode == 0
-    for image in images:
-        ec2.deregister_image(ImageId=image)

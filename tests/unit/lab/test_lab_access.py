@@ -122,13 +122,6 @@ def test_lab_and_role_tokens_pass(guarded: Guarded, token: str) -> None:
     assert len(guarded.reached) == 2
 
 
-def test_presigned_url_carries_the_token(guarded: Guarded) -> None:
-    for token, status in ((OWN, 200), ("another-token", 403)):
-        signer = client(guarded, "s3", token)
-        url = signer.generate_presigned_url("get_object", {"Bucket": "bucket", "Key": "key"})
-        assert guarded.send("GET", url, {})[0] == status
-
-
 @pytest.mark.parametrize("path", ["/_lab/down", "/_lab/faults", "/_lab/status", "/moto-api/reset"])
 def test_lab_calls_need_the_labs_own_token(guarded: Guarded, path: str) -> None:
     for token in ("", ROLE):

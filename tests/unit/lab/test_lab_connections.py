@@ -63,15 +63,6 @@ def test_a_fault_of_the_lab_is_an_answer_and_stands_in_its_log(
     assert answer(connection, body=b"one") == (200, b"sent: one")
 
 
-def test_a_lab_that_goes_down_answers_nobody_whose_connection_was_kept(
-    server: Any, connection: http.client.HTTPConnection
-) -> None:
-    assert answer(connection)[0] == 200
-    web.end(server)
-    with pytest.raises(ConnectionError):
-        answer(connection)
-
-
 def test_a_client_that_asks_first_may_send_its_body_at_once(
     connection: http.client.HTTPConnection,
 ) -> None:

@@ -13,11 +13,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from invoke import Context, Exit
 from moto.ec2.exceptions import EC2ClientError
 
 from kiln.base.errors import KilnError
-from kiln.cli import lab as lab_tasks
 from lab import control, left_behind, origin, server_processes
 from lab.faults import Faults
 from lab.guests.machines import Machines
@@ -151,26 +149,6 @@ def test_how_a_lab_ended_is_read_from_its_log(log: str | None, says: str, tmp_pa
     if log is not None:
         lab.log.write_text(log)
     assert control.how_it_ended(lab).startswith(says)
-
-
-def status_of_the_task(as_json: bool) -> int:
-    try:
-        lab_tasks.status(Context(), json=as_json)
-    except Exit as end:
-        return end.code
-    return 0
-
-
-def test_a_lab_that_is_down_is_an_object_for_a_program(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(control, "status", lambda: None)
-    monkeypatch.setattr(control, "died_of", lambda _: "")
-    assert status_of_the_task(as_json=True) == 1
-    assert json.loads(capsys.readouterr().out) == {"running": False, "died_of": None}
-    monkeypatch.setattr(control, "died_of", lambda _: "killed")
-    assert status_of_the_task(as_json=True) == 1
-    assert json.loads(capsys.readouterr().out) == {"running": False, "died_of": "killed"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's process is started by root")

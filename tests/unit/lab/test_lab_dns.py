@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -68,37 +65,3 @@ def test_a_guest_finds_instances_by_ec2s_names_the_vendors_hosts_and_aws_endpoin
         lab, ["developer.download.nvidia.com"], "ssm.us-east-1.amazonaws.com".__eq__
     )
     assert known(name) == address
-
-
-def test_guests_questions_make_the_lab_keep_and_start_no_more_than_so_many(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(dns, "_MOST_CACHED", 3)
-    monkeypatch.setattr(dns, "_MOST_AT_ONCE", 2)
-    monkeypatch.setattr(dns, "_ask", lambda query: b"an answer")
-    answering = threading.Event()
-    served: list[bytes] = []
-
-    class Waiting(dns.Resolver):
-        def _answer(self, packet: bytes, client: tuple[str, int]) -> None:
-            served.append(packet)
-            answering.wait(60)
-
-    monkeypatch.setattr(dns, "_PORT", 0)
-    resolver = Waiting("127.0.0.1", lambda name: None)
-    try:
-        for number in range(10):
-            packet = query(f"a{number}.com")
-            assert resolver._forward(packet, dns.parse(packet)) == b"\x12\x34 answer"
-            assert len(resolver._cache) <= 3
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as guest:
-            for number in range(50):
-                guest.sendto(query(f"b{number}.com"), resolver._socket.getsockname())
-            guest.sendto(b"the last", resolver._socket.getsockname())
-        while len(served) < 2:
-            time.sleep(0.01)
-        assert not resolver._slots.acquire(blocking=False)
-        assert len(served) == 2
-    finally:
-        answering.set()
-        resolver.close()

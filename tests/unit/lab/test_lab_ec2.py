@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from kiln.base.recipe import SourceAmi
 from kiln.cloud.target import Target
@@ -305,3 +306,21 @@ def test_metric_of_another_namespace_does_not_count(client: Callable[..., Any]) 
         EndTime=now + timedelta(minutes=1),
     )["MetricDataResults"]
     assert (found["Values"], found["Timestamps"]) == ([1], [now])
+
+
+def test_parameters_have_the_limits_of_ssm(client: Callable[..., Any], parent: str) -> None:
+    ssm = client("ssm")
+    with pytest.raises(ClientError, match="4096"):
+        ssm.put_parameter(Name="/long", Type="String", Value="a" * 4097)
+    ssm.put_parameter(Name="/long", Type="String", Value="a" * 4097, Tier="Advanced")
+    image: dict[str, Any] = {"Name": "/image", "Type": "String", "DataType": "aws:ec2:image"}
+    with pytest.raises(ClientError, match="not the id of an AMI"):
+        ssm.put_parameter(**image, Value="ami-1")
+    # AWS looks after its answer whether there is such an AMI.
+    ssm.put_parameter(**image, Value="ami-0123456789abcdef0")
+    with pytest.raises(ClientError, match="ParameterNotFound"):
+        ssm.get_parameter(Name="/image")
+    ssm.put_parameter(**image, Value=parent)
+    ssm.put_parameter(**image, Value="ami-0123456789abcdef0", Overwrite=True)
+    assert ssm.get_parameter(Name="/image")["Parameter"]["Value"] == parent
+    ssm.delete_parameters(Names=["/long", "/image"])

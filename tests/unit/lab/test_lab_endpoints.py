@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 import pytest
 
 from lab.network import endpoints
@@ -33,51 +27,3 @@ from lab.network import endpoints
 )
 def test_endpoints_lead_here_and_other_names_of_aws_do_not(name: str, here: bool) -> None:
     assert endpoints.is_here(name, "of-the-lab".__eq__) is here
-
-
-@contextmanager
-def serving(kind: type[BaseHTTPRequestHandler]) -> Iterator[int]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_port
-        server.shutdown()
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "arrived"),
-    [
-        (
-            b"5\r\nhello\r\n3;x=y\r\n!!!\r\n0\r\nx-amz-checksum-crc32: AAAA\r\n\r\n",
-            200,
-            b"hello!!!",
-        ),
-        (b"zz\r\n", 411, None),
-    ],
-)
-def test_an_upload_in_chunks_as_boto3_sends_it_reaches_the_lab_whole(
-    body: bytes, status: int, arrived: bytes | None
-) -> None:
-    seen: list[bytes] = []
-
-    class Api(BaseHTTPRequestHandler):
-        def do_PUT(self) -> None:
-            seen.append(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with serving(Api) as port:
-
-        class Front(Api):
-            def do_PUT(self) -> None:
-                endpoints.forward(self, port)
-
-        with serving(Front) as front, socket.create_connection(("127.0.0.1", front)) as guest:
-            guest.sendall(
-                b"PUT /x HTTP/1.1\r\nHost: b\r\nTransfer-Encoding: chunked\r\n\r\n" + body
-            )
-            assert guest.recv(100).split()[1] == str(status).encode()
-    assert seen == ([] if arrived is None else [arrived])

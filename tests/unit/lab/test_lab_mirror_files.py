@@ -5,11 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-from lab.mirror import keys
 from lab.mirror.keys import Keyring
 from lab.mirror.site import Site
 
@@ -45,32 +41,3 @@ def test_a_file_that_two_ask_for_at_once_is_made_once(tmp_path: Path) -> None:
     twice.second.join()
     assert file
     assert twice.made == [file.read_bytes()]
-
-
-def test_a_signature_and_a_key_are_there_when_they_are_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    while_making: list[set[str]] = []
-
-    def gpg(keyring: Keyring, *arguments: str, text: str | None = None) -> str:
-        if "-o" in arguments:
-            target = Path(arguments[arguments.index("-o") + 1])
-            target.write_bytes(b"half")
-            shown = {path.name for path in tmp_path.iterdir() if not path.name.startswith(".")}
-            while_making.append(shown)
-        return "fpr:::::::::0123456789ABCDEF:"
-
-    def run(*command: Any, **more: Any) -> str:
-        return ""
-
-    monkeypatch.setattr(Keyring, "_gpg", gpg)
-    monkeypatch.setattr(keys, "run", run)
-    keyring = Keyring(tmp_path)
-    keyring.make("efa")
-    keyring.sign_detached("efa", tmp_path / "file")
-    assert while_making == [
-        {"efa.fpr"},
-        {"efa.fpr", "efa.asc"},
-        {"efa.fpr", "efa.asc", "efa.gpg"},
-    ]
-    assert (tmp_path / "file.sig").exists()

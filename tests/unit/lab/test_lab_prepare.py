@@ -102,23 +102,3 @@ def test_what_the_mirror_has_made_is_not_asked_for_again_until_it_is_gone_or_mad
     file.unlink()
     with pytest.raises(KilnError, match="the lab mirror has no"):
         recipe_cache.hashes(recipe)
-
-
-def test_a_bake_in_a_lab_of_other_code_expects_the_files_that_this_lab_serves(
-    target: LabTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A lab in use is not started anew when its code or the matrix has changed."""
-    monkeypatch.setattr(
-        recipe_cache, "hashes", lambda recipe: {"its.rpm": "ours", "else.rpm": "ours"}
-    )
-    monkeypatch.setattr(control, "served_hashes", lambda urls: {"its.rpm": "the lab's"})
-    monkeypatch.setattr(control, "up", lambda kind_of_vendors: {"started_from": "before"})
-    recipe = row("al2")
-    own = {"its.rpm": "ours", "else.rpm": "ours"}
-    assert target.hooks.variables(recipe)["sha256"] == own
-    monkeypatch.setattr(control, "status", lambda: {"started_from": "before"})
-    assert prepared(target, recipe) == [
-        "the lab runs and is in use; it was started from another checkout: a checkout that it does "
-        "not name (./invoke lab.down ends it)"
-    ]
-    assert target.hooks.variables(recipe)["sha256"] == {**own, "its.rpm": "the lab's"}

@@ -61,17 +61,6 @@ def test_one_that_was_imported_stays_until_another_is(home: Path) -> None:
     assert prune.prune(home, much_later()) == [OLD]
 
 
-def test_what_a_killed_lab_left_half_made_goes(home: Path) -> None:
-    (home / ".making-al2-x86_64-ba9876543210" / "etc").mkdir(parents=True)
-    (home / ".importing-al2-x86_64-4242").mkdir()
-    (home / "mmdebstrap.log").touch()
-    prune.use(home / OLD)
-    prune.prune(home)
-    left = {path.name for path in home.iterdir()}
-    # An import does not hold the lock, so it may be in progress.
-    assert left == {OLD, ".used", ".importing-al2-x86_64-4242", "mmdebstrap.log"}
-
-
 def test_what_a_killed_build_left_is_deleted_but_nothing_that_is_mounted_in_it(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

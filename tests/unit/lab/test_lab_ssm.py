@@ -20,17 +20,6 @@ def shell(**inputs: Any) -> dict[str, Any]:
     return {"action": "aws:runShellScript", "name": "shell", "inputs": inputs}
 
 
-def test_parameters_stand_inside_lines_and_beside_them() -> None:
-    content = {
-        "schemaVersion": "2.2",
-        "parameters": {"word": {"type": "String"}, "more": {"type": "StringList", "default": []}},
-        "mainSteps": [shell(runCommand=["echo {{ word }} {{unknown}}", "{{ more }}"])],
-    }
-    parameters = documents.values(content, {"word": ["a"], "more": ["b", "c"]})
-    (step,) = documents.steps(content, parameters, "Linux")
-    assert step.script == "echo a {{unknown}}\nb\nc"
-
-
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
@@ -104,19 +93,6 @@ def test_what_was_not_taken_in_time_is_not_sent_any_more() -> None:
     fleet.command.lifetime = -1.0
     fleet.go_on()
     assert fleet.states() == [("TimedOut", "DeliveryTimedOut")] * 2
-
-
-@pytest.mark.parametrize(
-    "step",
-    [
-        {"action": "aws:runPowerShellScript", "name": "a"},
-        {"action": "aws:downloadContent", "name": "a", "inputs": {"sourceType": "GitHub"}},
-        {"action": "aws:runDockerAction", "name": "a"},
-    ],
-)
-def test_a_step_that_would_do_nothing_is_refused(step: dict[str, Any]) -> None:
-    with pytest.raises(SsmError, match="not implemented"):
-        documents.steps({"schemaVersion": "2.2", "mainSteps": [step]}, {}, "Linux")
 
 
 def test_a_message_goes_to_the_agent_that_has_restarted_and_not_to_its_former_question() -> None:

@@ -15,8 +15,7 @@ from kiln.base.errors import KilnError
 from kiln.cli.targets import choose
 from kiln.components.package_repositories import Repository
 from kiln.preflight.indexes import Index, State
-from lab import control, mirror, origin, recipe_cache, settings, users, vendors
-from lab.network import dns
+from lab import mirror, recipe_cache, vendors
 from lab.rootfs import bases, importer, real_bases
 from lab.target import LabTarget
 from tests.unit.rows import row
@@ -38,15 +37,6 @@ def test_the_target_and_what_it_makes_say_that_the_vendors_are_real() -> None:
     assert choose("lab").vendors == "stand-ins"
 
 
-def test_stand_ins_cannot_be_had_in_aws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "example")
-    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    assert choose("aws", "eu-west-1", "real").kind == "aws"
-    with pytest.raises(KilnError, match="stand-ins are the lab's"):
-        choose("aws", "eu-west-1", "stand-ins")
-
-
 # ---------------------------------------------------------------- before anything starts
 
 
@@ -63,65 +53,7 @@ def test_a_row_that_needs_snapd_is_refused() -> None:
     vendors.refuse_impossible([row(DEBIAN), row(UBUNTU).changed(components=kept)])
 
 
-def test_hosts_that_do_not_answer_are_named_and_the_build_ends_with_1(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    dead = "http://127.0.0.1:1"
-    hosts = ("http://deb.debian.org", "https://s3.amazonaws.com")
-    monkeypatch.setenv("KILN_MIRRORS", " ".join(f"{host}={dead}" for host in hosts))
-    with pytest.raises(KilnError) as refused:
-        vendors.refuse_silent([row(DEBIAN)])
-    assert refused.value.exit_status == 1
-    assert "no answer from 127.0.0.1:1 (connection refused)" in refused.value.message
-    assert "leave out --vendors real" in str(refused.value.hint)
-
-
-@pytest.fixture
-def running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, object]:
-    """A lab of this checkout that runs, with the stand-ins; a test fills in more of its status."""
-    monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
-    state: dict[str, object] = {
-        **{"lab": "lab0", "vendors": "stand-ins", "in_use": False},
-        "started_from": origin.started_from(),
-    }
-    monkeypatch.setattr(control, "status", lambda lab: state)
-    monkeypatch.setattr(users, "users", lambda lab: [])
-    return state
-
-
-def test_a_lab_with_the_other_vendors_is_not_taken_while_it_is_in_use(
-    running: dict[str, object],
-) -> None:
-    running["in_use"] = True
-    with pytest.raises(KilnError, match="its guests talk to the vendors' stand-ins") as refused:
-        control.up(kind_of_vendors="real")
-    assert refused.value.exit_status == 1
-
-
-def test_an_idle_lab_with_the_other_vendors_is_started_anew(
-    running: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class TakenDownError(Exception):
-        pass
-
-    def down(lab: object) -> None:
-        raise TakenDownError
-
-    monkeypatch.setattr(control, "_down", down)
-    assert control.up(kind_of_vendors="stand-ins") is running
-    assert control.up() is running
-    with pytest.raises(TakenDownError):
-        control.up(kind_of_vendors="real")
-
-
 # ---------------------------------------------------------------- what guests and Packer get
-
-
-def test_the_resolver_redirects_aws_but_no_vendor() -> None:
-    known = dns.addresses(settings.current(), [], "ec2.us-east-1.amazonaws.com".__eq__)
-    assert known("developer.download.nvidia.com") is None
-    assert known("ec2.us-east-1.amazonaws.com") == settings.current().gateway
 
 
 def test_packer_gets_the_pinned_keys_and_hashes_not_the_labs(
