@@ -18,6 +18,7 @@ from lab.target import LabTarget
 from tests import surroundings
 from tests.unit import commands
 
+pytestmark = pytest.mark.slow
 TASKS = ("list --json", "check --json", "list")
 
 

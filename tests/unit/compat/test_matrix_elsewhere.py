@@ -12,18 +12,12 @@ from kiln.compat.engine import check_matrix
 from kiln.matrix.load import load_recipes
 
 
-def test_a_finding_about_a_matrix_elsewhere_names_that_matrix(
+def test_finding_names_the_matrix_that_kiln_matrix_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = yaml.safe_load((ROOT / "amis.yaml").read_text())
-    rows = [
-        {
-            "distro": "al2023",
-            "stack": "lts",
-            "target_instance_types": ["p5.48xlarge"],
-            "driver": "510.47.03",
-        }
-    ]
+    row = {"distro": "al2023", "stack": "lts", "driver": "510.47.03"}
+    rows = [{**row, "target_instance_types": ["p5.48xlarge"]}]
     matrix = tmp_path / "amis.yaml"
     matrix.write_text(yaml.safe_dump({**data, "amis": rows}))
     monkeypatch.setenv("KILN_MATRIX", str(matrix))
