@@ -65,7 +65,9 @@ KERNEL_LOG: list[IO[str]] = []
 # Seconds in which a machine that is running for EC2 has opened port 22, however busy this one is.
 _BOOT = 60
 # These look at the same built AMI.
-OF_THE_BUILD = ("test_build.py", "test_mig_first_boot.py", "test_mutations.py")
+OF_THE_BUILD = (
+    *("test_build.py", "test_mig_first_boot.py", "test_release.py", "test_mutations.py"),
+)
 # Every guest reads the one kernel's log. These count what is in it, and these write to it: they run
 # builds with their checks, or write an Xid themselves.
 COUNTS_THE_LOG = "test_xid_"
@@ -309,6 +311,13 @@ def key(ec2: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     path.touch(mode=0o600)
     path.write_text(made["KeyMaterial"])
     return made["KeyName"], path
+
+
+def import_key(client: Any, key: tuple[str, Path]) -> None:
+    """Make the key pair known in a client's region."""
+    public = ["ssh-keygen", "-y", "-f", str(key[1])]
+    material = subprocess.run(public, capture_output=True, text=True, check=True).stdout
+    client.import_key_pair(KeyName=key[0], PublicKeyMaterial=material)
 
 
 Launch = Callable[..., Guest]

@@ -8,7 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from conftest import AL2, ROOT, launching, plain_client
+from conftest import AL2, ROOT, import_key, launching, plain_client
 
 from devel.testbed import bare_checkout
 from kiln.packer import program
@@ -75,10 +75,7 @@ def test_it_builds_encrypted_for_two_regions_with_its_own_temporary_key_and_grou
         (image,) = mine["Images"]
         assert image["BlockDeviceMappings"][0]["Ebs"]["Encrypted"] is True
         assert image["Tags"] == [{"Key": "team", "Value": "ml"}]
-    public = subprocess.run(
-        ["ssh-keygen", "-y", "-f", str(key[1])], capture_output=True, text=True, check=True
-    )
-    elsewhere.import_key_pair(KeyName=key[0], PublicKeyMaterial=public.stdout)
+    import_key(elsewhere, key)
     with launching(elsewhere, key, image["ImageId"]) as launch:
         assert launch().run("cat /opt/by-hand").stdout == "by-hand\n"
     keys = ec2.describe_key_pairs()["KeyPairs"]
