@@ -182,9 +182,7 @@ def record(built: Built) -> dict[str, Any]:
     return dict(only)
 
 
-def test_what_will_be_launched_where_and_from_which_setting_is_said_before_anything_is(
-    built: Built, checkout: Path
-) -> None:
+def test_launch_and_its_settings_are_named_first(built: Built, checkout: Path) -> None:
     output = built.done.stderr.splitlines()
     end = output.index("account: 123456789012")
     lines = (checkout / "amis.yaml").read_text().splitlines()
@@ -204,7 +202,7 @@ def test_what_will_be_launched_where_and_from_which_setting_is_said_before_anyth
     assert len(settings_) == 7
 
 
-def test_each_launch_is_in_the_record_and_the_report_with_ec2s_answer(built: Built) -> None:
+def test_record_and_report_have_each_launch(built: Built) -> None:
     full, *launched = record(built)["tries"]
     assert (full["stage"], full["instance_type"], full["market"]) == ("bake", "g5.xlarge", "on-demand")  # fmt: skip  # noqa: E501
     assert "InsufficientInstanceCapacity" in full["answer"]
@@ -252,9 +250,7 @@ def _tags(call: dict[str, str], prefix: str) -> dict[str, str]:
     return {call[name]: call[name.removesuffix("Key") + "Value"] for name in keys_}
 
 
-def test_its_instances_are_in_the_private_subnet_and_this_machine_reaches_them_from_inside(
-    built: Built, subnet: str, lab: Lab
-) -> None:
+def test_instances_are_in_the_private_subnet(built: Built, subnet: str, lab: Lab) -> None:
     launches = built.called("RunInstances")
     assert {call["SubnetId"] for call in launches} == {subnet}
     (rule,) = built.called("AuthorizeSecurityGroupIngress")
@@ -269,7 +265,7 @@ def test_key_and_profile_are_those_of_the_settings(built: Built) -> None:
         assert call["IamInstanceProfile.Name"] == "kiln-builder"
 
 
-def test_the_bake_reaches_vendors_by_the_proxy_alone_and_mirrored_ones_by_the_mirror(
+def test_bake_reaches_vendors_by_proxy_or_mirror(
     built: Built,
 ) -> None:
     assert built.by_itself == set()
@@ -327,7 +323,7 @@ def plain(built: Built, checkout: Path, account: dict[str, str]) -> Kiln:
     return run
 
 
-def test_somebody_without_settings_verifies_it_by_its_public_address_on_a_spot_instance(
+def test_verify_on_spot_by_public_address(
     built: Built, plain: Kiln, calls: aws_front.Calls
 ) -> None:
     before = len(calls)

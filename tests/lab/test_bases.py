@@ -29,7 +29,7 @@ def inside(root: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("distro", bases.ids())
-def test_a_base_says_which_distribution_it_is_and_that_it_is_the_labs(distro: str) -> None:
+def test_base_names_its_distribution_and_the_lab(distro: str) -> None:
     root = bases.ensure(distro)
     release = inside(root, "sh", "-c", ". /etc/os-release; echo $ID $VERSION_ID").stdout.split()
     wanted = distros.spec(distro)["os_release"]
@@ -65,7 +65,7 @@ def test_amazon_linux_has_yum_and_rpm_and_no_trace_of_apt(distro: str) -> None:
 
 
 @pytest.mark.parametrize("distro", AL)
-def test_amazon_linux_has_no_compiler_until_its_package_is_installed(distro: str) -> None:
+def test_amazon_linux_has_no_compiler_by_itself(distro: str) -> None:
     root = bases.ensure(distro)
     for tool in ("gcc", "cc", "make", "dkms", "jq"):
         assert inside(root, "sh", "-c", f"command -v {tool}").returncode != 0, tool
@@ -79,7 +79,7 @@ def test_the_kernel_of_the_parent_image_belongs_to_a_package(distro: str) -> Non
     assert inside(root, "rpm", "-qf", "--qf", "%{NAME}", kernel).stdout == "kernel"
 
 
-def test_an_unknown_distribution_is_named_with_the_nearest_known_one() -> None:
+def test_unknown_distribution_gets_a_suggestion() -> None:
     with pytest.raises(KilnError, match="no base for distribution 'ubuntu2205'") as raised:
         bases.ensure("ubuntu2205")
     assert "ubuntu2204" in raised.value.hint

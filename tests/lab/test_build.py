@@ -87,7 +87,7 @@ def test_the_ami_carries_what_it_is_as_tags(built: Finished, image: dict[str, An
     }
 
 
-def test_its_instances_will_require_imdsv2_and_its_disk_is_encrypted(image: dict[str, Any]) -> None:
+def test_ami_requires_imdsv2_and_is_encrypted(image: dict[str, Any]) -> None:
     assert image["ImdsSupport"] == "v2.0"
     assert [device["Ebs"]["Encrypted"] for device in image["BlockDeviceMappings"]] == [True]
 

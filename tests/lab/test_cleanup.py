@@ -294,7 +294,7 @@ def test_checks_are_interrupted_and_the_ami_has_no_verdict(
     assert processes_of(record["run_id"]) == []
 
 
-def test_a_clean_up_that_is_refused_says_what_is_left_and_the_next_run_removes_it(
+def test_next_run_removes_what_clean_up_had_to_leave(
     lab: Any, new: Callable[[], New], image: str, kiln: Callable[..., Any], tmp_path: Path
 ) -> None:
     verify = ("verify", "--ami", image, "--target", "lab")
@@ -315,9 +315,7 @@ def test_a_clean_up_that_is_refused_says_what_is_left_and_the_next_run_removes_i
     assert new() == {}
 
 
-def test_a_build_interrupted_in_its_checks_removes_its_ami_and_snapshot(
-    ended: dict[str, Ended], ec2: Any
-) -> None:
+def test_build_interrupted_in_checks_removes_its_ami(ended: dict[str, Ended], ec2: Any) -> None:
     end = ended["in its checks"]
     assert set(end.made) == KINDS | BAKED
     assert end.code == 1, end.output
@@ -329,7 +327,7 @@ def test_a_build_interrupted_in_its_checks_removes_its_ami_and_snapshot(
     assert private_keys(end.home) == []
 
 
-def test_the_next_run_removes_the_ami_of_a_build_killed_while_it_booted(
+def test_next_run_removes_the_ami_of_a_killed_build(
     ended: dict[str, Ended], lab: Any, ec2: Any, kiln: Callable[..., Any]
 ) -> None:
     end = ended["booting"]

@@ -28,7 +28,7 @@ def wait_until_impaired(ec2, instance_id):
     raise AssertionError(f"{instance_id} is not impaired")
 
 
-def test_an_instance_is_pending_then_runs_and_later_its_sshd_answers(ec2, first):
+def test_instance_runs_before_its_sshd_answers(ec2, first):
     answer, guest = first
     assert answer["State"]["Name"] == "pending"
     wait_for(ec2, guest.id, "running")
@@ -60,12 +60,12 @@ TOKEN = (
 )
 
 
-def test_the_launch_key_opens_the_images_own_user_who_may_become_root(pair):
+def test_launch_key_opens_the_images_sudo_user(pair):
     _, guest = pair
     assert guest.run("id -un && sudo -n id -un").stdout.split() == ["ec2-user", "root"]
 
 
-def test_imdsv2_tells_an_instance_who_it_is_and_refuses_without_a_token(pair):
+def test_imdsv2_answers_only_with_a_token(pair):
     guest, _ = pair
     answer = guest.run(
         "cd /tmp; u=http://169.254.169.254/latest;"
@@ -132,9 +132,7 @@ def lasting(first):
     return guest
 
 
-def test_an_image_holds_what_its_instance_had_on_disk_and_the_instance_starts_again_with_it(
-    ec2, launch, lasting
-):
+def test_create_image_captures_the_disk(ec2, launch, lasting):
     guest = lasting
     ec2.stop_instances(InstanceIds=[guest.id])
     wait_for(ec2, guest.id, "stopped")

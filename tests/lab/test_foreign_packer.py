@@ -44,9 +44,7 @@ build {
 """
 
 
-def test_it_builds_encrypted_for_two_regions_with_its_own_temporary_key_and_group(
-    lab, ec2, source_ami, key, tmp_path: Path
-):
+def test_packer_builds_encrypted_for_two_regions(lab, ec2, source_ami, key, tmp_path: Path):
     template = tmp_path / "plain.pkr.hcl"
     template.write_text(TEMPLATE)
     name = f"plain-{time.time():.0f}"

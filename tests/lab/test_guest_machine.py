@@ -38,7 +38,7 @@ def guest(request: pytest.FixtureRequest, guests: dict[str, Guest]) -> Guest:
     return guests[request.param]
 
 
-def test_hosts_and_resolv_conf_are_files_that_can_be_edited_and_replaced(guest: Guest):
+def test_hosts_and_resolv_conf_can_be_edited(guest: Guest):
     done = guest.run(
         "sudo sed -i '$a 10.0.0.7 db.corp' /etc/hosts && getent hosts db.corp && "
         "sed 's/^options.*/options timeout:3/' /etc/resolv.conf > new && "
@@ -48,7 +48,7 @@ def test_hosts_and_resolv_conf_are_files_that_can_be_edited_and_replaced(guest: 
     assert done.stdout.split() == ["10.0.0.7", "db.corp", "options", "timeout:3"]
 
 
-def test_a_guest_resolves_ec2s_names_and_the_vendors_hosts_by_any_resolver(guest: Guest):
+def test_guest_resolves_ec2_and_vendor_names(guest: Guest):
     ask = "getent ahostsv4 {} | head -n 1 | cut -d' ' -f1"
     name = f"ip-{guest.address.replace('.', '-')}"
     own = guest.run(f"{ask.format(name)}; {ask.format('developer.download.nvidia.com')}")
@@ -61,7 +61,7 @@ def test_a_guest_resolves_ec2s_names_and_the_vendors_hosts_by_any_resolver(guest
     assert other.stdout.split()[-1] == gateway, other
 
 
-def test_settings_of_the_kernel_can_be_written_and_read_without_a_change_of_this_machines(
+def test_guest_sysctl_does_not_change_the_host(
     guest: Guest,
 ):
     names = "net.core.rmem_max=33554432 net.core.netdev_max_backlog=2500 vm.max_map_count=262144"

@@ -154,7 +154,7 @@ def test_logs_and_shell_reach_the_only_running_guest(
     assert "0 guests are running" in done.stderr
 
 
-def test_down_by_force_ends_the_build_that_uses_the_lab_and_leaves_nothing_of_both(
+def test_down_by_force_ends_the_build_in_the_lab(
     running: Running, call: Invoke, own: Lab, tmp_path: Path
 ) -> None:
     before = inventory(running.ec2)
@@ -190,9 +190,7 @@ def snapshot_of(ec2: Any, image: str) -> Any:
     return ec2.describe_snapshots(SnapshotIds=[device["Ebs"]["SnapshotId"]])["Snapshots"][0]
 
 
-def test_down_leaves_nothing_but_amis_with_their_tags_and_their_disk(
-    invoke: Invoke, own: Lab
-) -> None:
+def test_down_keeps_amis_with_tags_and_disk(invoke: Invoke, own: Lab) -> None:
     assert invoke("lab.up").returncode == 0
     ec2, instance = launched(own)
     image = ec2.create_image(InstanceId=instance, Name="kept")["ImageId"]
@@ -230,9 +228,7 @@ def test_down_leaves_nothing_but_amis_with_their_tags_and_their_disk(
     assert not own.state.exists()
 
 
-def test_a_killed_lab_comes_up_again_and_goes_down_without_its_remains(
-    invoke: Invoke, own: Lab
-) -> None:
+def test_killed_lab_comes_up_and_goes_down_again(invoke: Invoke, own: Lab) -> None:
     assert invoke("lab.up").returncode == 0
     launched(own, boots=False)
     os.kill(int(own.pid_file.read_text()), signal.SIGKILL)
@@ -265,7 +261,7 @@ def test_a_port_in_use_is_one_clear_message(invoke: Invoke, own: Lab) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")
-def test_a_tree_that_was_cut_off_in_the_making_is_deleted_and_not_what_is_mounted_in_it(
+def test_deleting_a_tree_spares_what_is_mounted_in_it(
     tmp_path: Path,
 ) -> None:
     half, mounted = tmp_path / "half", tmp_path / "mounted"

@@ -278,7 +278,7 @@ class TestRunFile:
         assert again.returncode == 0, again.stderr
 
 
-def test_a_driver_known_not_to_compile_on_a_kernel_does_not_in_the_lab(tmp_path: Path) -> None:
+def test_known_compile_failure_fails_in_the_lab(tmp_path: Path) -> None:
     (tmp_path / "refuses").write_text("6.8.0-1069-aws the kernel changed `children`\n")
     source = driver.source("580.178.04", "open")
     for path, file in source.items():

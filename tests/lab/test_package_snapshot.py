@@ -140,9 +140,7 @@ def difference(world: World, a: dict[str, Any], b: dict[str, Any]) -> dict[str, 
     return {change["name"]: (change["old"], change["new"]) for change in answer["changes"]}
 
 
-def test_a_rebuild_of_a_pinned_row_differs_in_nothing_when_a_newer_parent_is_there(
-    world: World, history: History
-) -> None:
+def test_rebuild_of_a_pinned_row_is_the_same(world: World, history: History) -> None:
     assert difference(world, history.pinned, history.pinned_again) == {}
     assert history.pinned_again["source_ami"]["ami_id"] == history.parents[0]
     assert history.pinned_again["recipe_digest"] == history.pinned["recipe_digest"]
@@ -150,9 +148,7 @@ def test_a_rebuild_of_a_pinned_row_differs_in_nothing_when_a_newer_parent_is_the
     assert history.pinned_again["recipe_from"].endswith(history.pinned["run_id"])
 
 
-def test_the_same_row_unpinned_gets_what_is_newer_and_its_input_digest_says_so(
-    world: World, history: History
-) -> None:
+def test_unpinned_row_gets_newer_packages(world: World, history: History) -> None:
     changes = difference(world, history.pinned, history.loose_later)
     assert changes["patch"] == ("2.7.6-1.amzn2023", "2.7.7-1.amzn2023")
     assert history.loose_later["source_ami"]["ami_id"] == history.parents[1]
@@ -167,7 +163,7 @@ def test_the_packages_of_a_pinned_row_are_those_of_its_release(history: History)
     assert "test_dnf_stays_at_the_release_that_a_row_is_pinned_to" in names
 
 
-def test_the_input_digest_is_on_the_ami_and_verify_takes_it_from_there(
+def test_verify_takes_the_input_digest_from_the_ami(
     lab: Any, world: World, history: History, ec2: Any
 ) -> None:
     ami = history.pinned["ami_id"]

@@ -124,7 +124,7 @@ def provision(guest: Guest, component: str, recipe: Recipe, keys: dict[str, str]
         for case in CASES
     ],
 )
-def test_a_key_that_the_facts_do_not_name_is_refused_and_leaves_nothing(
+def test_unpinned_key_is_refused_and_leaves_nothing(
     vendor: str, component: str, distro: str, instance: Callable[[str], Guest]
 ) -> None:
     guest = instance(distro)

@@ -131,7 +131,7 @@ def test_every_distribution_installs_reports_and_goes_back(guest):
     assert mark in (guest.root / "var/log/gpuevent.log").read_text()
 
 
-def test_the_agent_outlives_nvidia_smi_and_reports_the_gpu_when_it_is_there(guest):
+def test_agent_reports_gpus_only_with_nvidia_smi(guest):
     guest.install("--agent-package", "/root/agent")
     smi = guest.root / "usr/bin/nvidia-smi"
     smi.write_text("#!/bin/sh\necho 'GPU 0: a test double (UUID: GPU-0)'\n")

@@ -34,7 +34,7 @@ def folders(name: str) -> list[Path]:
     return [Path(top, folder) for top, below, _ in walk for folder in below if name in folder]
 
 
-def test_a_command_runs_in_a_group_of_its_own_as_the_process_that_was_started(name):
+def test_command_runs_in_a_group_of_its_own(name):
     echo = ["/bin/sh", "-c", "echo $$; cat /proc/self/cgroup"]
     with subprocess.Popen([*cgroups.run_in(name), *echo], stdout=subprocess.PIPE, text=True) as ran:
         assert ran.stdout

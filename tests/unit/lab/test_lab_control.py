@@ -84,7 +84,7 @@ def host_as_it_is(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.usefixtures("host_as_it_is")
-def test_a_lab_that_goes_down_ends_no_program_that_has_the_number_of_its_process_since(
+def test_lab_down_ignores_reused_pid(
     tmp_path: Path,
 ) -> None:
     lab = Lab(49, tmp_path)
@@ -109,9 +109,7 @@ def test_down_ends_a_lab_that_a_killed_call_left_starting(tmp_path: Path) -> Non
         assert server_processes.of(lab) == []
 
 
-def test_a_lab_of_another_folder_with_the_same_index_is_left_as_it_is(
-    host_as_it_is: list[str], tmp_path: Path
-) -> None:
+def test_lab_of_another_folder_is_left_alone(host_as_it_is: list[str], tmp_path: Path) -> None:
     lab, other = Lab(49, tmp_path / "own"), Lab(49, tmp_path / "other")
     with serving(other) as pid:
         with pytest.raises(KilnError, match=f"another folder: {other.root}") as refused:

@@ -57,9 +57,7 @@ def test_reserved_names_are_never_asked_for(name: str, never: bool) -> None:
         ("deb.debian.org", None),
     ],
 )
-def test_a_guest_finds_instances_by_ec2s_names_the_vendors_hosts_and_aws_endpoints(
-    name: str, address: str
-):
+def test_names_that_lead_a_guest_to_the_lab(name: str, address: str):
     lab = Lab(index=3, root=Path("/unused"))
     known = dns.addresses(
         lab, ["developer.download.nvidia.com"], "ssm.us-east-1.amazonaws.com".__eq__

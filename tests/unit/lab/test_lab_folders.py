@@ -13,7 +13,7 @@ from lab import folders
 from lab.settings import Lab
 
 
-def test_a_folder_is_in_its_place_only_after_its_files_are_on_disk(
+def test_folder_is_in_place_after_its_files_are_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, place = tmp_path / "making", tmp_path / "place"

@@ -37,7 +37,7 @@ def image(name: str, *layers: str) -> images.Image:
 
 
 @pytest.mark.parametrize("left", ["", '{"id": "ami-cut", "na'])
-def test_an_ami_whose_entry_a_power_cut_has_damaged_hides_no_other_and_keeps_its_files(
+def test_damaged_ami_hides_no_other_and_keeps_its_files(
     left: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     lab = Lab(6, tmp_path)
@@ -53,7 +53,7 @@ def test_an_ami_whose_entry_a_power_cut_has_damaged_hides_no_other_and_keeps_its
     assert [path.name for path in lab.images.iterdir()] == ["ami-cut"]
 
 
-def test_the_place_of_a_lock_that_leads_to_another_file_changes_nothing_there(
+def test_lock_that_is_a_link_changes_no_other_file(
     tmp_path: Path,
 ) -> None:
     other = tmp_path / "other"
@@ -64,7 +64,7 @@ def test_the_place_of_a_lock_that_leads_to_another_file_changes_nothing_there(
     assert other.read_text() == "content"
 
 
-def test_the_copy_of_a_running_instance_has_nothing_of_this_machine(tmp_path: Path) -> None:
+def test_copy_of_a_guest_has_no_file_of_this_machine(tmp_path: Path) -> None:
     lab, secret = Lab(6, tmp_path), tmp_path / "of the machine" / "secret"
     secret.parent.mkdir()
     secret.touch()

@@ -26,7 +26,7 @@ def setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("folder", ["labs", "others"])
-def test_a_lab_that_goes_down_leaves_the_log_open_for_one_that_is_not_up_yet_in_any_folder(
+def test_lab_down_keeps_the_log_open_for_a_starting_lab(
     setting: Path, tmp_path: Path, folder: str
 ) -> None:
     old, new = Lab(0, tmp_path / "labs"), Lab(3, tmp_path / folder)
@@ -58,7 +58,7 @@ def test_a_lab_that_was_killed_keeps_the_log_open_for_nobody(setting: Path, tmp_
 
 
 @pytest.mark.parametrize(("bridge", "after"), [("", "0"), ("docker0/bridge", "1")])
-def test_the_machine_forwards_packets_as_before_unless_containers_rely_on_it(
+def test_ip_forward_is_restored_unless_containers_need_it(
     setting: Path, tmp_path: Path, bridge: str, after: str
 ) -> None:
     forward, lab = setting.parents[1] / "net" / "ipv4" / "ip_forward", Lab(0, tmp_path / "labs")

@@ -78,7 +78,7 @@ def test_vendors_files_are_made_while_the_root_filesystem_is(
     prepared(target, row("al2"))
 
 
-def test_what_the_mirror_has_made_is_not_asked_for_again_until_it_is_gone_or_made_anew(
+def test_mirror_hashes_are_cached_until_files_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path / "state"))

@@ -61,7 +61,7 @@ def test_one_that_was_imported_stays_until_another_is(home: Path) -> None:
     assert prune.prune(home, much_later()) == [OLD]
 
 
-def test_what_a_killed_build_left_is_deleted_but_nothing_that_is_mounted_in_it(
+def test_prune_spares_what_is_mounted_in_a_half_made_tree(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = home / ".making-tree-arm64-0123456789ab"
@@ -80,7 +80,7 @@ def test_what_a_killed_build_left_is_deleted_but_nothing_that_is_mounted_in_it(
     assert not left.exists()
 
 
-def test_an_import_that_fails_deletes_nothing_that_is_mounted_in_its_folder(
+def test_failed_import_spares_what_is_mounted_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fill(making: Path) -> None:

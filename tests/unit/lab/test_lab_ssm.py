@@ -95,7 +95,7 @@ def test_what_was_not_taken_in_time_is_not_sent_any_more() -> None:
     assert fleet.states() == [("TimedOut", "DeliveryTimedOut")] * 2
 
 
-def test_a_message_goes_to_the_agent_that_has_restarted_and_not_to_its_former_question() -> None:
+def test_message_goes_to_the_restarted_agent() -> None:
     found = agents.Agents()
     found.hear("i-1", "us-east-1", "role", {})
     agent = found.find("i-1")

@@ -15,7 +15,7 @@ from lab.rootfs.aptsources import Archive
 ARCHIVE = Archive("debian", "bookworm", ())
 
 
-def test_a_tree_waits_for_the_mmdebstrap_that_a_killed_build_has_left(
+def test_tree_waits_for_an_orphaned_mmdebstrap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = tmp_path / "bin"
@@ -49,7 +49,7 @@ def test_a_tree_waits_for_the_mmdebstrap_that_a_killed_build_has_left(
         assert len(waits) == 1
 
 
-def test_a_tree_whose_deletion_was_interrupted_is_not_taken_for_a_whole_one(
+def test_interrupted_deletion_leaves_no_whole_tree(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = tmp_path / "al2-x86_64-1"

@@ -64,9 +64,7 @@ def test_a_killed_run_does_not_use_the_lab(lab: Lab) -> None:
     assert [path for path in lab.root.rglob("*") if path.is_file()] == []
 
 
-def test_who_looks_while_a_run_begins_does_not_take_it_for_a_killed_one(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_that_begins_is_not_taken_for_killed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     flock = fcntl.flock
 
     def looked_at_before(file: Any, how: int) -> None:
@@ -80,7 +78,7 @@ def test_who_looks_while_a_run_begins_does_not_take_it_for_a_killed_one(
     assert users.users(lab) == []
 
 
-def test_a_build_that_prepares_uses_the_lab_and_is_named_with_its_process(lab: Lab) -> None:
+def test_preparing_build_counts_as_a_user_of_the_lab(lab: Lab) -> None:
     with users.preparing(lab, "al2-510 and 2 more"):
         with pytest.raises(KilnError, match="lab7 is in use") as error:
             users.refuse_if_used(lab)

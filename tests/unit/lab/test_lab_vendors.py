@@ -29,7 +29,7 @@ DEBIAN = "debian12/debian/base/x86_64"
 # ---------------------------------------------------------------- the flag
 
 
-def test_the_target_and_what_it_makes_say_that_the_vendors_are_real() -> None:
+def test_target_and_record_name_real_vendors() -> None:
     real = choose("lab", vendors="real")
     assert real.vendors == "real"
     assert "guests talk to the real vendors" in str(real)
@@ -137,7 +137,7 @@ def test_apts_own_user_may_read_the_keyring(
     assert (keyring[-3], folder[-3:]) == ("r", "r-x")
 
 
-def test_a_repository_that_is_not_signed_by_its_vendor_is_not_installed_from(
+def test_repository_without_vendor_signature_is_refused(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = program(made, "mmdebstrap")
@@ -161,7 +161,7 @@ def key(folder: Path) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("pinned", [True, False])
-def test_amazon_linux_is_installed_with_the_key_that_is_pinned_and_no_other(
+def test_amazon_linux_needs_the_pinned_key(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, pinned: bool
 ) -> None:
     text, fingerprint = key(tmp_path / "gnupg")
@@ -208,9 +208,7 @@ def test_amazon_linux_is_installed_with_the_key_that_is_pinned_and_no_other(
         assert "install" not in words.read_text().splitlines()
 
 
-def test_a_real_root_filesystem_shows_a_guests_machine_and_waits_for_no_device(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_real_rootfs_is_adapted_to_a_guest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path / "state"))
     monkeypatch.setattr(importer, "run", lambda *words: "")
     monkeypatch.setattr(bases, "for_processor", lambda root, arch: ([], []))
