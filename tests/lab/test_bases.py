@@ -15,7 +15,7 @@ import pytest
 
 from kiln.base.errors import KilnError
 from lab.mirror import ca
-from lab.rootfs import aptsources, bases, distros, importer
+from lab.rootfs import bases, distros, importer
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="root filesystems are made by root")
 
@@ -84,26 +84,6 @@ def test_unknown_distribution_gets_a_suggestion() -> None:
         bases.ensure("ubuntu2205")
     assert "ubuntu2204" in raised.value.hint
     assert raised.value.exit_status == 2
-
-
-class TestAptSources:
-    LISTING = "\n".join(
-        [
-            "https://mirror.example/debian/|bookworm|main|Packages",
-            "https://mirror.example/debian/|bookworm-updates|main|Packages",
-            "https://mirror.example/security/|bookworm-security|main|Packages",
-            "https://mirror.example/debian/|bookworm|main|Translations",
-            "https://other.example/docker/|bookworm|stable|Packages",
-            "https://other.example/node/|nodistro|main|Packages",
-        ]
-    )
-
-    def test_only_the_distributions_own_archive_is_taken(self) -> None:
-        assert aptsources.parse(self.LISTING, "bookworm", "bookworm") == (
-            ("https://mirror.example/debian/", "bookworm"),
-            ("https://mirror.example/debian/", "bookworm-updates"),
-            ("https://mirror.example/security/", "bookworm-security"),
-        )
 
 
 class TestImport:

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import socket
 import time
 
 import pytest
 from botocore.exceptions import ClientError
 from conftest import Guest, launching, wait_for
 
-from lab import control
-
 
 def state(ec2, instance_id):
     found = ec2.describe_instances(InstanceIds=[instance_id])
     return found["Reservations"][0]["Instances"][0]["State"]["Name"]
-
-
-def wait_until_impaired(ec2, instance_id):
-    for _ in range(600):
-        status = ec2.describe_instance_status(InstanceIds=[instance_id])["InstanceStatuses"][0]
-        if status["InstanceStatus"]["Status"] == "impaired":
-            return
-        assert status["InstanceStatus"]["Status"] == "initializing"
-        time.sleep(0.1)
-    raise AssertionError(f"{instance_id} is not impaired")
 
 
 def test_instance_runs_before_its_sshd_answers(ec2, first):
@@ -168,11 +155,3 @@ def test_a_reboot_brings_the_same_machine_back(ec2, lasting):
         time.sleep(0.2)
     assert after not in (before, "")
     assert state(ec2, guest.id) == "running"
-
-
-def test_a_boot_that_never_comes_up_can_be_ordered(lab, ec2, launch):
-    control.order_fault(lab, action="boot", code="never")
-    guest = launch()
-    with pytest.raises(OSError):
-        socket.create_connection((guest.address, 22), timeout=2)
-    wait_until_impaired(ec2, guest.id)

@@ -122,33 +122,6 @@ def test_lab_of_another_folder_is_left_alone(host_as_it_is: list[str], tmp_path:
     assert host_as_it_is == ["lab49"]
 
 
-@pytest.mark.parametrize(
-    ("log", "says"),
-    [
-        (
-            "t lab INFO up at http://x\nt lab INFO going down\nt lab INFO down\n",
-            "it was taken down",
-        ),
-        ("t lab INFO up at http://x\nt lab ERROR FATAL port in use\n", "port in use"),
-        (
-            "t lab INFO up at http://x\nt lab INFO going down\nt lab INFO up at http://x\n",
-            "its process was killed",
-        ),
-        (
-            "t lab INFO up at http://x\nFatal Python error: Segmentation fault\n\nThread 1:\n",
-            "Fatal Python error: Segmentation fault",
-        ),
-        (None, "it has no log"),
-    ],
-)
-def test_how_a_lab_ended_is_read_from_its_log(log: str | None, says: str, tmp_path: Path) -> None:
-    lab = Lab(7, tmp_path)
-    lab.state.mkdir()
-    if log is not None:
-        lab.log.write_text(log)
-    assert control.how_it_ended(lab).startswith(says)
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's process is started by root")
 def test_process_of_another_user_is_no_lab(tmp_path: Path) -> None:
     lab = Lab(48, tmp_path)
