@@ -313,14 +313,14 @@ def test_parameters_have_the_limits_of_ssm(client: Callable[..., Any], parent: s
     with pytest.raises(ClientError, match="4096"):
         ssm.put_parameter(Name="/long", Type="String", Value="a" * 4097)
     ssm.put_parameter(Name="/long", Type="String", Value="a" * 4097, Tier="Advanced")
-    image: dict[str, Any] = {"Name": "/image", "Type": "String", "DataType": "aws:ec2:image"}
+    image: dict[str, Any] = {"Name": "/mine/image", "Type": "String", "DataType": "aws:ec2:image"}
     with pytest.raises(ClientError, match="not the id of an AMI"):
         ssm.put_parameter(**image, Value="ami-1")
     # AWS looks after its answer whether there is such an AMI.
     ssm.put_parameter(**image, Value="ami-0123456789abcdef0")
     with pytest.raises(ClientError, match="ParameterNotFound"):
-        ssm.get_parameter(Name="/image")
+        ssm.get_parameter(Name="/mine/image")
     ssm.put_parameter(**image, Value=parent)
     ssm.put_parameter(**image, Value="ami-0123456789abcdef0", Overwrite=True)
-    assert ssm.get_parameter(Name="/image")["Parameter"]["Value"] == parent
-    ssm.delete_parameters(Names=["/long", "/image"])
+    assert ssm.get_parameter(Name="/mine/image")["Parameter"]["Value"] == parent
+    ssm.delete_parameters(Names=["/long", "/mine/image"])
