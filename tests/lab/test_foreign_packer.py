@@ -12,7 +12,7 @@ from conftest import AL2, ROOT, import_key, launching, plain_client
 
 from devel.testbed import bare_checkout
 from kiln.packer import program
-from lab import control
+from lab.daemon import control
 
 TEMPLATE = """
 variable "source_ami" { type = string }

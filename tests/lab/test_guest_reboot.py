@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.packer import program
-from lab import control
+from lab.daemon import control
 
 TEMPLATE = Path(__file__).parent / "foreign" / "reboot.pkr.hcl"
 

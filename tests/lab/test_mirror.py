@@ -19,19 +19,12 @@ from kiln.base.errors import KilnError
 from kiln.base.paths import PROVISIONERS
 from kiln.base.recipe import Recipe
 from kiln.matrix import load
-from lab import mirror, settings
-from lab.mirror import (
-    amazon,
-    ca,
-    cuda_repository,
-    debian,
-    keys,
-    nvidia_toolkit,
-    repos,
-)
-from lab.packages import driver, model
-from lab.packages.model import File, Package
+from lab.base import settings
 from lab.rootfs import bases
+from lab.vendors import mirror
+from lab.vendors.mirror import amazon, ca, cuda_repository, debian, keys, nvidia_toolkit, repos
+from lab.vendors.packages import driver, model
+from lab.vendors.packages.model import File, Package
 
 RUN = "https://us.download.nvidia.com/tesla/{0}/NVIDIA-Linux-x86_64-{0}.run"
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="guests' root filesystems are made by root")

@@ -23,7 +23,7 @@ from conftest import (
 )
 
 from devel.testbed import bare_checkout
-from lab import control
+from lab.daemon import control
 from tests.unit import commands
 
 pytestmark = pytest.mark.all

@@ -9,7 +9,7 @@ from typing import Any
 
 from conftest import AL2, Finished, import_key, launching, plain_client
 
-from lab.settings import Lab
+from lab.base.settings import Lab
 
 LINE = "al2/classic/base/x86_64"
 THERE = "eu-west-1"

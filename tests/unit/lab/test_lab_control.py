@@ -16,11 +16,12 @@ import pytest
 from moto.ec2.exceptions import EC2ClientError
 
 from kiln.base.errors import KilnError
-from lab import control, left_behind, origin, server_processes
-from lab.faults import Faults
-from lab.guests.machines import Machines
-from lab.network import bridge
-from lab.settings import GUESTS, Lab
+from lab.api.faults import Faults
+from lab.base import origin
+from lab.base.settings import GUESTS, Lab
+from lab.daemon import control, left_behind, server_processes
+from lab.machine import bridge
+from lab.moto.machines import Machines
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout with a lab; the code of this process is that of this checkout."""
     here = tmp_path / "here"
     (here / "lab").mkdir(parents=True)
-    (here / "lab" / "server.py").write_text("")
+    (here / "lab" / "target.py").write_text("")
     monkeypatch.setattr(origin, "ROOT", here)
     return here
 

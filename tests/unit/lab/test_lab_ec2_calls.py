@@ -17,7 +17,7 @@ import pytest
 from botocore.exceptions import ClientError
 from moto.ec2.exceptions import EC2ClientError
 
-from lab.ec2 import consistency
+from lab.moto.ec2 import consistency
 
 pytestmark = pytest.mark.slow
 NOWHERE = "0123456789abcdef0"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lab.network import endpoints
+from lab.machine import endpoints
 
 
 @pytest.mark.parametrize(

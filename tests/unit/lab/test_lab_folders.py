@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kiln.base.errors import KilnError
-from lab import folders
-from lab.settings import Lab
+from lab.base import folders
+from lab.base.settings import Lab
 
 
 def test_folder_is_in_place_after_its_files_are_on_disk(

@@ -15,9 +15,10 @@ from kiln.base.errors import KilnError
 from kiln.cli.targets import choose
 from kiln.components.package_repositories import Repository
 from kiln.preflight.indexes import Index, State
-from lab import mirror, recipe_cache, vendors
 from lab.rootfs import bases, importer, real_bases
 from lab.target import LabTarget
+from lab.vendors import kinds as vendors
+from lab.vendors import mirror, recipe_cache
 from tests.unit.rows import row
 
 AL2023 = "al2023/lts/base/x86_64"
