@@ -18,7 +18,7 @@ import guests
 import pytest
 from mig_guest import GPUS, MAP, Layout, Machine, kind_of, lay_down, layouts, machine_of
 
-pytestmark = [guests.AS_ROOT, pytest.mark.beside]
+pytestmark = guests.AS_ROOT
 ALL = os.environ.get("KILN_MIG_PAIRS") == "all"
 ONE_OF_EACH = GPUS if ALL else ["A100-40GB", "H100-80GB", "B200-180GB"]
 

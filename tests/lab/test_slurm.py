@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 
 import guests
@@ -13,14 +12,7 @@ from slurm_cluster import NODE, Controller, Node
 
 from lab.base import settings
 
-pytestmark = [
-    guests.AS_ROOT,
-    pytest.mark.beside,
-    pytest.mark.skipif(
-        not os.environ.get("KILN_REAL_SLURM"),
-        reason="installs Slurm from Debian's mirror: KILN_REAL_SLURM=1",
-    ),
-]
+pytestmark = [guests.AS_ROOT, pytest.mark.all]
 Cluster = tuple[Controller, Node]
 FIRST, SECOND = slurm_cluster.CODES
 
