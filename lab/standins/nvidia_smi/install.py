@@ -6,7 +6,6 @@ files and the facts about MIG and instance types, so that a guest needs no YAML.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -93,9 +92,6 @@ def compose() -> dict[str, Any]:
         model.pop("confirmed", None)
         if "mig" in model:
             model["mig_facts"] = by_name[model.pop("mig")]
-    for machine in _yaml(HERE / "data" / "addresses.yaml")["elsewhere"].values():
-        if "like" in machine:
-            models[machine["gpu"]] = _renamed(models[machine["like"]], machine["named"])
     return {
         "machines": {"models": models, "machines": _machines()},
         "reset_clients": {client["program"]: client["blocks"] for client in mig["reset_clients"]},
@@ -104,31 +100,10 @@ def compose() -> dict[str, Any]:
     }
 
 
-def _renamed(model: dict[str, Any], named: dict[str, str]) -> dict[str, Any]:
-    """The model with other sizes in the names of its MIG profiles; `named` maps the sizes."""
-    facts = model["mig_facts"]
-    profiles = [
-        dict(profile, profile=f"{slices}.{named.get(size, size)}")
-        for profile in facts["profiles"]
-        for slices, _, size in [profile["profile"].partition(".")]
-    ]
-    return dict(model, mig_facts=dict(facts, profiles=profiles))
-
-
 def _machines() -> dict[str, Any]:
     """Instance type → GPU, PCI addresses, vCPUs, fabric, and the name of a fractional GPU."""
-    addresses = _yaml(HERE / "data" / "addresses.yaml")
-    families = addresses["families"]
-    out: dict[str, Any] = {
-        name: {
-            "gpu": machine["gpu"],
-            "bus": families["*"][machine["gpus"]],
-            "vcpus": 32,
-            "fabric": False,
-            "nvlsm": False,
-        }
-        for name, machine in addresses["elsewhere"].items()
-    }
+    families = _yaml(HERE / "data" / "addresses.yaml")["families"]
+    out: dict[str, Any] = {}
     for name, entry in instances().items():
         count = max(entry.gpu_count, 1)
         out[name] = {
@@ -217,9 +192,3 @@ def _fields(text: str) -> list[list[Any]]:
         cells = [cell.strip() for cell in line.split("|")] + ["", ""]
         out.append([cells[0].split(), cells[1], _spans(cells[2])])
     return out
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Install the stand-ins in a root filesystem.")
-    parser.add_argument("root", type=Path)
-    lay_down(parser.parse_args().root)

@@ -33,7 +33,6 @@ def snapshot(lab: Lab, gpu: Gpu) -> dict[str, Any]:
     total, reserved, bar1 = m["mib"]
     instances = mig.devices(gpu, branch) if in_mig else []
     used = sum(16 for _ in instances)
-    ecc = 0 if state["ecc"] else None
     power = watts[0]
     gsp = m.get("gsp") and (lab.driver["kernel_module"] == "open" or m["arch"] not in ("Turing",))
     old_clocks = branch < 590
@@ -70,9 +69,8 @@ def snapshot(lab: Lab, gpu: Gpu) -> dict[str, Any]:
         "protected_memory.free": 0, "compute_mode": "Default", "compute_cap": m["cc"],
         "encoder.stats.sessionCount": 0, "encoder.stats.averageFps": 0,
         "encoder.stats.averageLatency": 0,
-        "ecc.mode.current": "Enabled" if state["ecc"] else "Disabled",
-        "ecc.mode.pending": "Enabled" if state["ecc_pending"] else "Disabled",
-        "ecc.count": ecc, "ecc.threshold": "No" if state["ecc"] else None, "repair.pending": "No",
+        "ecc.mode.current": "Enabled", "ecc.mode.pending": "Enabled", "ecc.count": 0,
+        "ecc.threshold": "No", "repair.pending": "No",
         "retired_pages.pending": None if m.get("remapper") else "No",
         "retired_pages.single_bit_ecc.count": None if m.get("remapper") else 0,
         "retired_pages.double_bit.count": None if m.get("remapper") else 0,
@@ -108,7 +106,7 @@ def snapshot(lab: Lab, gpu: Gpu) -> dict[str, Any]:
         v["mig.mode.current"] = "Enabled" if in_mig else "Disabled"
         v["mig.mode.pending"] = "Enabled" if state["mig_pending"] else "Disabled"
     _events(v)
-    _errors(v, m, ecc)
+    _errors(v, bool(m.get("remapper")))
     if m.get("remapper") and not instances:
         # NVML does not report remapped rows while MIG instances exist.
         _remapped_rows(v, m["remapper"])
@@ -136,22 +134,20 @@ def _events(v: dict[str, Any]) -> None:
         v["clocks_event_reasons_counters." + key] = 0
 
 
-def _errors(v: dict[str, Any], model: dict[str, Any], ecc: int | None) -> None:
+def _errors(v: dict[str, Any], remapper: bool) -> None:
+    """Counts of 0; a card that remaps rows counts other parts than one that retires pages."""
+    parts = ["dram", "sram", "total", "device_memory"]
+    if not remapper:
+        parts += ["register_file", "l1_cache", "l2_cache", "texture_memory", "cbu"]
     for kind in ("corrected", "uncorrected"):
         for span in ("volatile", "aggregate"):
-            for part in ("dram", "sram", "total", "device_memory"):
-                v[f"ecc.errors.{kind}.{span}.{part}"] = ecc
-            if not model.get("remapper"):
-                for part in ("register_file", "l1_cache", "l2_cache", "texture_memory", "cbu"):
-                    v[f"ecc.errors.{kind}.{span}.{part}"] = ecc
-    for span in ("volatile", "aggregate"):
+            v.update({f"ecc.errors.{kind}.{span}.{part}": 0 for part in parts})
+    if remapper:
+        for part in ("parity", "secded", "l2", "sm", "mcu", "pcie", "other"):
+            v[f"ecc.errors.uncorrected.aggregate.sram.{part}"] = 0
         for part in ("parity", "secded"):
-            v[f"ecc.errors.uncorrected.{span}.sram.{part}"] = ecc if model.get("remapper") else None
-    for part in ("l2", "sm", "mcu", "pcie", "other"):
-        v[f"ecc.errors.uncorrected.aggregate.sram.{part}"] = ecc if model.get("remapper") else None
-    v["ecc.errors.uncorrected.aggregate.sram.thresholdExceeded"] = (
-        "No" if model.get("remapper") and ecc == 0 else None
-    )
+            v[f"ecc.errors.uncorrected.volatile.sram.{part}"] = 0
+        v["ecc.errors.uncorrected.aggregate.sram.thresholdExceeded"] = "No"
 
 
 def _remapped_rows(v: dict[str, Any], banks: int) -> None:

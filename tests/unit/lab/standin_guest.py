@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from lab.standins.nvidia_smi import install
 
-DATA = Path(__file__).parents[1] / "data" / "nvidia-smi"
+DATA = Path(__file__).parents[2] / "data" / "nvidia-smi"
 CUDA = {
     "510.47.03": "11.6",
     "515.105.01": "11.7",

@@ -6,20 +6,12 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
-from standin_nvidia_smi_guest import Guest, until
+
+from tests.unit.lab.standin_guest import Guest, until
 
 Make = Callable[..., Guest]
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Make:
-    def _make(instance_type: str) -> Guest:
-        return Guest(tmp_path, instance_type, "580.173.02")
-
-    return _make
 
 
 @contextmanager

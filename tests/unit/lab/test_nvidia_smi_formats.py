@@ -5,22 +5,12 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from standin_nvidia_smi_guest import DATA, Guest
+
+from tests.unit.lab.standin_guest import DATA, Guest
 
 Make = Callable[..., Guest]
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Make:
-    def _make(
-        instance_type: str = "p4d.24xlarge", driver: str = "580.173.02", **more: object
-    ) -> Guest:
-        return Guest(tmp_path, instance_type, driver, **more)
-
-    return _make
 
 
 def shape(name: str) -> list[str]:
@@ -131,23 +121,6 @@ def test_listings_of_a_cut_card_match_the_capture_line_for_line(make: Make) -> N
 def test_listings_before_565_are_two_columns_narrower(make: Make) -> None:
     head = (DATA / "listings" / "550-h100-nvl-lgip-head").read_text()
     assert make("p5.48xlarge", "550.127.06").ok("mig", "-lgip").startswith(head)
-
-
-def test_compute_instance_profiles_of_a_half_a100(make: Make) -> None:
-    guest = make("p4d.24xlarge", "535.247.01", instance_id="i-1")
-    guest.ok("-i", "0", "-mig", "1")
-    guest.ok("mig", "-i", "0", "-cgi", "9")
-    output = re.sub(r"(\|   0      )\d", r"\g<1>2", guest.ok("mig", "-i", "0", "-lcip"))
-    assert output == (DATA / "listings" / "a100-lcip").read_text()
-
-
-def test_versions_keep_the_real_lines_and_add_one(make: Make) -> None:
-    lines = make().ok("--version").splitlines()
-    assert lines[:4] == [
-        "NVIDIA-SMI version  : 580.173.02", "NVML version        : 580.173",
-        "DRIVER version      : 580.173.02", "CUDA Version        : 13.0",
-    ]  # fmt: skip
-    assert lines[4].startswith("Stand-in") and "AMI Kiln" in lines[4]
 
 
 def test_topology_of_p4d(make: Make) -> None:

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from standin_nvidia_smi_guest import Guest
+
+from tests.unit.lab.standin_guest import Guest
 
 Make = Callable[..., Guest]
 MODES = ("--query-gpu=mig.mode.current,mig.mode.pending", "--format=csv,noheader", "-i", "0")
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Make:
-    """A guest whose GPU 0 numbers its halves in the natural order (i-1) unless told otherwise."""
-
-    def _make(
-        instance_type: str = "p4d.24xlarge", driver: str = "580.173.02", **more: object
-    ) -> Guest:
-        return Guest(tmp_path, instance_type, driver, **more)
-
-    return _make
 
 
 def placed(guest: Guest) -> list[tuple[str, int, str]]:
