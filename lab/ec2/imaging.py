@@ -17,7 +17,7 @@ from moto.ec2.exceptions import EC2ClientError, InvalidParameterDependency
 from moto.ec2.models import ec2_backends
 
 from lab.amis import images
-from lab.ec2 import known_images
+from lab.ec2 import known_images, volumes
 from lab.ec2.calls import Request, call
 from lab.guests.instances import PENDING, STOP_TIMEOUT, STOPPING, LabInstance, incorrect_state
 from lab.storage import disks, volume_keys
@@ -36,6 +36,9 @@ def create_image(request: Request) -> dict[str, Any]:
     description = parameters.get("Description") or ""
     check_name(backend, name)
     instance = backend.get_instance(instance_id)
+    asked = {entry.get("DeviceName") for entry in parameters.get("BlockDeviceMappings") or []}
+    if asked - {instance.root_device_name}:
+        raise EC2ClientError("UnsupportedOperation", volumes.ROOT_ONLY)
     if instance.state not in ("running", "stopped", "pending", "stopping"):
         raise incorrect_state(instance, "imaged")
     if instance.has_own_kernel:
@@ -84,7 +87,6 @@ def create_image(request: Request) -> dict[str, Any]:
         tags=tags["image"],
         snapshot_tags=tags["snapshot"],
         attributes={"boot_mode": boot_mode},
-        volumes=_other_volumes(backend, instance, parameters.get("BlockDeviceMappings") or []),
     )
     known_images.describe_disk(backend, ami, image)
     backend.amis[ami.id] = ami
@@ -170,10 +172,6 @@ def copy_image(request: Request) -> dict[str, Any]:
         created=utcnow().isoformat(),
         encrypted=bool(image.encrypted or encrypted or backend.ebs_encryption_by_default),
         kms_key_id=_lasting(backend, key or requested),
-        volumes=[
-            volume | {"Ebs": {key: v for key, v in volume["Ebs"].items() if key != "SnapshotId"}}
-            for volume in image.volumes
-        ],
         tags=tags["image"],
         snapshot_tags=tags["snapshot"],
         snapshots={},
@@ -301,27 +299,3 @@ def _asked_tags(specifications: list[Any]) -> dict[str, dict[str, str]]:
             )
         tags[kind] |= {tag["Key"]: tag["Value"] for tag in specification["Tags"]}
     return tags
-
-
-def _other_volumes(
-    backend: Any, instance: Any, asked: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """The volumes of an AMI besides its root: the instance's, changed as CreateImage asks."""
-    by_device: dict[str, dict[str, Any]] = {}
-    for device, attached in instance.get_block_device_mapping:
-        volume = backend.get_volume(attached.volume_id)
-        by_device[device] = {
-            "VolumeSize": int(volume.size),
-            "DeleteOnTermination": bool(attached.delete_on_termination),
-            "VolumeType": volume.volume_type,
-            "Encrypted": bool(volume.encrypted),
-        }
-    for mapping in asked:
-        device = mapping.get("DeviceName", "")
-        if mapping.get("NoDevice") is not None:
-            by_device.pop(device, None)
-        elif mapping.get("Ebs"):
-            default = by_device.get(device, {"DeleteOnTermination": True, "VolumeType": "gp2"})
-            by_device[device] = {"Encrypted": False} | default | mapping["Ebs"]
-    by_device.pop(instance.root_device_name, None)
-    return [{"DeviceName": device, "Ebs": ebs} for device, ebs in by_device.items()]
