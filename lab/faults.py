@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import deque
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 # HTTP status and message of EC2's errors, from its API reference:
@@ -60,27 +59,6 @@ class Fault:
     times: int = 1
     match: dict[str, str] = field(default_factory=dict)
     message: str = ""
-
-
-def parse(body: Any) -> Fault:
-    """The failure that a request describes. Raises ValueError with what is wrong in it."""
-    if not isinstance(body, dict):
-        raise ValueError("a failure is a JSON object with `action` and `code`")
-    unknown = sorted(set(body) - {item.name for item in fields(Fault)})
-    if unknown:
-        raise ValueError(f"unknown fields: {', '.join(map(str, unknown))}")
-    for name in ("action", "code"):
-        if not isinstance(body.get(name), str) or not body[name]:
-            raise ValueError(f"`{name}` is missing, or is not a text: RunInstances, for example")
-    times = body.get("times", 1)
-    if not isinstance(times, int) or isinstance(times, bool) or times < 1:
-        raise ValueError(f"`times` must be a whole number from 1, not {json.dumps(times)}")
-    match = body.get("match", {})
-    if not isinstance(match, dict) or not all(isinstance(value, str) for value in match.values()):
-        raise ValueError('`match` must be an object of texts: {"InstanceType": "p5.48xlarge"}')
-    if not isinstance(body.get("message", ""), str):
-        raise ValueError("`message` must be a text")
-    return Fault(**body)
 
 
 class Faults:

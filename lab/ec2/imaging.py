@@ -41,6 +41,11 @@ def create_image(request: Request) -> dict[str, Any]:
         raise EC2ClientError("UnsupportedOperation", volumes.ROOT_ONLY)
     if instance.state not in ("running", "stopped", "pending", "stopping"):
         raise incorrect_state(instance, "imaged")
+    if parameters.get("NoReboot") and instance.state != "stopped":
+        raise EC2ClientError(
+            "UnsupportedOperation",
+            "AMI Kiln lab: CreateImage has no NoReboot of a running instance",
+        )
     if instance.has_own_kernel:
         raise EC2ClientError(
             "UnsupportedOperation",
@@ -90,32 +95,23 @@ def create_image(request: Request) -> dict[str, Any]:
     )
     known_images.describe_disk(backend, ami, image)
     backend.amis[ami.id] = ami
-    no_reboot = bool(parameters.get("NoReboot"))
-    threading.Thread(target=_freeze, args=(instance, ami, image, no_reboot), daemon=True).start()
+    threading.Thread(target=_freeze, args=(instance, ami, image), daemon=True).start()
     return {"ImageId": ami.id}
 
 
-def _freeze(instance: LabInstance, ami: Any, image: images.Image, no_reboot: bool) -> None:
-    """Freeze the disk as EC2 does: a running instance is stopped for it and started again.
-
-    With `no_reboot` the instance keeps running, and the AMI has the disk's content of some moment
-    during the copy.
-    """
+def _freeze(instance: LabInstance, ami: Any, image: images.Image) -> None:
+    """Freeze the disk as EC2 does: a running instance is stopped for it and started again."""
     lab = LabInstance.machines.lab
     try:
         with images.in_progress(image.id, *image.layers), instance._busy:
-            running = instance.guest is not None and instance.state == "running"
-            restart = running and not no_reboot
+            restart = instance.guest is not None and instance.state == "running"
             if restart and instance.guest:
                 state = copy.copy(instance._state)
                 instance._set(STOPPING)
                 instance.guest.power_off(STOP_TIMEOUT)
                 instance._state = state
-            if running and no_reboot:
-                disks.copy(lab, instance.id, image.id)
-            else:
-                disks.freeze(lab, instance.id, image.id)
-                instance.layers = image.layers
+            disks.freeze(lab, instance.id, image.id)
+            instance.layers = image.layers
             LabInstance.machines.made[image.id] = image
             known_images.remember(ami.ec2_backend)
             ami.ebs_snapshot.status = "completed"

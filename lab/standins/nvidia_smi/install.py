@@ -95,6 +95,7 @@ def compose() -> dict[str, Any]:
     return {
         "machines": {"models": models, "machines": _machines()},
         "reset_clients": {client["program"]: client["blocks"] for client in mig["reset_clients"]},
+        "constants": _yaml(HERE / "data" / "constants.yaml")["values"],
         "attributes": _attributes((HERE / "data" / "attributes.txt").read_text(encoding="utf-8")),
         "query_fields": _fields((HERE / "data" / "query_fields.txt").read_text(encoding="utf-8")),
     }
