@@ -149,10 +149,8 @@ def _permissions(parameters: dict[str, Any]) -> tuple[list[dict[str, str]], list
     operation = parameters.get("OperationType")
     short = [{"Group": group} for group in parameters.get("UserGroups") or []]
     short += [{"UserId": user} for user in parameters.get("UserIds") or []]
-    short += [{"OrganizationArn": arn} for arn in parameters.get("OrganizationArns") or []]
-    short += [
-        {"OrganizationalUnitArn": arn} for arn in parameters.get("OrganizationalUnitArns") or []
-    ]
+    for name in ("OrganizationArn", "OrganizationalUnitArn"):
+        short += [{name: arn} for arn in parameters.get(f"{name}s") or []]
     if operation in ("add", "remove"):
         (add if operation == "add" else remove).extend(short)
     elif short and not changes:

@@ -139,11 +139,11 @@ class LabAmi(moto_amis.Ami):  # type: ignore[misc]
 
 
 class LabFleet(moto_fleets.Fleet):  # type: ignore[misc]
-    """A fleet, whose instances are launched from its template."""
+    """A fleet, as Packer asks for one: of Spot instances."""
 
     def create_on_demand_requests(self, weight_to_add: float) -> None:
-        """Launch; moto drops much of the template."""
-        instances.launch_on_demand(self, weight_to_add)
+        """Refuse: moto drops much of the template."""
+        raise calls.error("UnsupportedOperation", "AMI Kiln lab: fleets are of Spot instances")
 
 
 class LabSpotRequest(moto_spot.SpotInstanceRequest):  # type: ignore[misc]

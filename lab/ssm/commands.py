@@ -128,11 +128,9 @@ def message(command: Command, invocation: Invocation) -> dict[str, Any]:
                 "Action": plugin.step.action,
                 "Inputs": plugin.step.inputs,
                 "Script": plugin.step.script,
-                "Folder": plugin.step.folder,
                 "Timeout": plugin.step.timeout,
                 "Runs": plugin.step.runs,
                 "OnFailure": plugin.step.on_failure,
-                "Always": plugin.step.always,
             }
             for plugin in invocation.plugins
         ],

@@ -30,6 +30,7 @@ Content = Mapping[str, Any]
 Parameters = Mapping[str, "str | list[str]"]
 
 _DOWNLOAD = "aws:downloadContent"
+_SHELL_INPUTS = {"runCommand", "timeoutSeconds", "onFailure"}
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,9 @@ class Step:
 
     name: str
     script: str
-    folder: str
     timeout: int
     runs: bool
-    on_failure: str  # "", "exit", "successAndExit"
-    always: bool  # finallyStep: it runs after a failure too
+    on_failure: str  # "", "exit"
     action: str = SHELL
     inputs: Mapping[str, Any] = field(default_factory=dict)
 
@@ -119,6 +118,9 @@ def _step(step: Content, parameters: Parameters) -> Step:
     runs = len(set(sides)) <= 1
     if action not in (SHELL, PACKAGE, _DOWNLOAD):
         raise SsmError("UnsupportedOperation", f"AMI Kiln lab: {action} is not implemented")
+    if action == SHELL and not set(inputs) <= _SHELL_INPUTS:
+        others = ", ".join(sorted(set(inputs) - _SHELL_INPUTS))
+        raise SsmError("UnsupportedOperation", f"AMI Kiln lab: {others} of {action}")
     step_inputs = {name: _filled(value, parameters) for name, value in inputs.items()}
     if action == _DOWNLOAD and step_inputs.get("sourceType") != "S3":
         source = step_inputs.get("sourceType")
@@ -128,11 +130,9 @@ def _step(step: Content, parameters: Parameters) -> Step:
     return Step(
         name=str(step.get("name", action)),
         script=_script(action, step_inputs),
-        folder=str(step_inputs.get("workingDirectory", "")),
         timeout=int(str(step_inputs.get("timeoutSeconds", "")) or DEFAULT_TIMEOUT),
         runs=runs,
         on_failure=str(inputs.get("onFailure", "")),
-        always=str(inputs.get("finallyStep", "")).lower() == "true",
         action=action,
         inputs=step_inputs if action == _DOWNLOAD else {},
     )

@@ -38,9 +38,6 @@ def _gap(lab: Lab) -> str:
 
 def list_profiles(lab: Lab, gpus: list[Gpu], _o: dict[str, Any]) -> Result:
     """-lgip"""
-    able = [gpu for gpu in gpus if gpu.mig is not None]
-    if not able:
-        return "No MIG-supported devices found.\n", NOT_FOUND
     gap = _gap(lab)
     head = [
         f"| GPU instance profiles:                                                      {gap}|",
@@ -54,7 +51,7 @@ def list_profiles(lab: Lab, gpus: list[Gpu], _o: dict[str, Any]) -> Result:
             f"     No     {p['sm'] or 0:<3}    {p['dec']}     {p['enc']}   |",
             f"|{'':>{61 + len(gap)}}{p['ce']:<6}{p['jpeg']:<6}{p['ofa']}   |",
         ]
-        for gpu in able
+        for gpu in gpus
         for p in mig.profiles(gpu, lab.branch)
     ]
     return _table(head, rows)
@@ -62,11 +59,8 @@ def list_profiles(lab: Lab, gpus: list[Gpu], _o: dict[str, Any]) -> Result:
 
 def list_placements(lab: Lab, gpus: list[Gpu], _o: dict[str, Any]) -> Result:
     """-lgipp"""
-    able = [gpu for gpu in gpus if gpu.mig is not None]
-    if not able:
-        return "No MIG-supported devices found.\n", NOT_FOUND
     out = ""
-    for gpu in able:
+    for gpu in gpus:
         for p in mig.profiles(gpu, lab.branch):
             word = "Placements:" if len(p["starts"]) > 1 else "Placement :"
             starts = ",".join(str(s) for s in p["starts"])
@@ -275,6 +269,10 @@ LONG = {
 
 def run(lab: Lab, action: str, gpus: list[Gpu], options: dict[str, Any]) -> Result:
     """Run an `nvidia-smi mig` action; returns text and exit code."""
-    if action not in ("lgip", "lgipp") and not any(gpu.state["mig"] for gpu in gpus):
+    if action in ("lgip", "lgipp"):
+        gpus = [gpu for gpu in gpus if gpu.mig is not None]
+        if not gpus:
+            return "No MIG-supported devices found.\n", NOT_FOUND
+    elif not any(gpu.state["mig"] for gpu in gpus):
         return "No MIG-enabled devices found.\n", 0
     return ACTIONS[action](lab, gpus, options)
