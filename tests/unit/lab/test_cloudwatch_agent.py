@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from lab.standins.cloudwatch_agent.agent import config, ctl, gpu, metrics
-from lab.standins.cloudwatch_agent.agent.aws import AwsError
-from lab.standins.cloudwatch_agent.agent.logfile import Tail, seconds_of
-from lab.standins.cloudwatch_agent.agent.plan import Plan
-from lab.standins.cloudwatch_agent.agent.stream import Stream
+from lab.vendors.standins.cloudwatch_agent.agent import config, ctl, gpu, metrics
+from lab.vendors.standins.cloudwatch_agent.agent.aws import AwsError
+from lab.vendors.standins.cloudwatch_agent.agent.logfile import Tail, seconds_of
+from lab.vendors.standins.cloudwatch_agent.agent.plan import Plan
+from lab.vendors.standins.cloudwatch_agent.agent.stream import Stream
 
 ABOUT = {"instanceId": "i-1", "imageId": "ami-1", "instanceType": "g4dn.xlarge"}
 OWN = {"ImageId": "ami-1", "InstanceId": "i-1", "InstanceType": "g4dn.xlarge"}

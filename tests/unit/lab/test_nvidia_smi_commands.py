@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kiln.facts import instances
-from lab.standins.nvidia_smi import install
+from lab.vendors.standins.nvidia_smi import install
 from tests import surroundings
 from tests.unit.lab.standin_guest import Guest
 
