@@ -127,7 +127,7 @@ def test_a_line_waits_for_the_next_one_because_it_may_go_on(tmp_path: Path) -> N
     assert [text for _, text in found.events(11)] == ["third"]
 
 
-def test_after_a_restart_reading_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_reading_goes_on_after_a_restart_and_a_rotation(tmp_path: Path) -> None:
     log = tmp_path / "events.log"
     log.write_text("one\ntwo\n")
     first = tail(tmp_path)
@@ -136,18 +136,10 @@ def test_after_a_restart_reading_goes_on_where_it_was(tmp_path: Path) -> None:
     second = tail(tmp_path)
     second.events(0)
     assert [text for _, text in second.events(5)] == ["two"]
-
-
-def test_a_rotated_file_is_read_from_its_beginning(tmp_path: Path) -> None:
-    log = tmp_path / "events.log"
-    log.write_text("one\n")
-    found = tail(tmp_path)
-    found.events(0)
-    found.events(5)
     log.rename(tmp_path / "events.log.1.gz")
-    log.write_text("two\n")
-    found.events(6)
-    assert [text for _, text in found.events(11)] == ["two"]
+    log.write_text("three\n")
+    second.events(6)
+    assert [text for _, text in second.events(11)] == ["three"]
 
 
 class Logs:
@@ -193,16 +185,6 @@ def test_group_and_stream_are_made_when_they_are_missing_and_retention_is_set(
     assert [event["message"] for event in put["logEvents"]] == ["early", "late"]
     stream.add(-15 * 86400.0, "too old", 100.0)
     assert "out of accepted time range" in messages[0]
-
-
-def test_an_event_without_a_time_has_that_of_the_one_before(tmp_path: Path) -> None:
-    service = Logs()
-    service.made = {"group", "stream"}
-    stream = Stream(tail(tmp_path).source, service, 5, print)  # type: ignore[arg-type]
-    for seconds, text in ((90.0, "a"), (None, "b")):
-        stream.add(seconds, text, 100.0)
-    stream.send(105.0)
-    assert [event["timestamp"] for event in service.calls[0][1]["logEvents"]] == [90000, 90000]
 
 
 def test_the_translator_judges_new_files_with_those_that_stay(

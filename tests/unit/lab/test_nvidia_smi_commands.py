@@ -14,32 +14,21 @@ from lab.vendors.standins.nvidia_smi import install
 from tests import surroundings
 from tests.unit.lab.standin_guest import Guest
 
+pytestmark = pytest.mark.slow
 Make = Callable[..., Guest]
 PYTHONS = list(surroundings.pythons().values())
 
 
-def test_csv_has_a_head_with_units_unless_told_otherwise(make: Make) -> None:
+def test_csv_has_units_unless_told_otherwise(make: Make) -> None:
     guest = make("g4dn.12xlarge")
-    fields = "--query-gpu=index,name,memory.total,temperature.gpu,fan.speed"
+    fields = "--query-gpu=index,gpu_name,memory.total,temperature.gpu,fan.speed"
     assert guest.ok(fields, "--format=csv").splitlines()[:2] == [
         "index, name, memory.total [MiB], temperature.gpu, fan.speed [%]",
         "0, Tesla T4, 15360 MiB, 26, [N/A]",
     ]
-    assert (
-        guest.ok(fields, "--format=csv,noheader,nounits", "-i", "3")
-        == "3, Tesla T4, 15360, 26, [N/A]\n"
-    )
+    plain = guest.ok(fields, "--format=csv,noheader,nounits", "-i", "3")
+    assert plain == "3, Tesla T4, 15360, 26, [N/A]\n"
     assert guest.ok("--query-gpu", "count", "--format", "csv,noheader", "-i", "0") == "4\n"
-
-
-def test_an_alias_gets_the_fields_own_head(make: Make) -> None:
-    output = make(driver="570.148.08").ok(
-        "--query-gpu=gpu_name,clocks.gr,clocks_throttle_reasons.gpu_idle", "--format=csv", "-i", "0"
-    )
-    assert output.splitlines()[0] == (
-        "name, clocks.current.graphics [MHz], clocks_throttle_reasons.gpu_idle"
-    )
-    assert output.splitlines()[1] == "NVIDIA A100-SXM4-40GB, 210 MHz, Active"
 
 
 @pytest.mark.parametrize(
@@ -52,14 +41,17 @@ def test_a_field_the_driver_does_not_know_is_refused(make: Make, field: str, dri
     assert (output.out, output.code) == (f'Field "{field}" is not a valid field to query.\n\n', 2)
 
 
-def test_utilisation_is_gone_in_mig_mode(make: Make) -> None:
+@pytest.mark.parametrize("words", ["-q -d MEMORY", "-lgc 1000", "mig -lcip", "topo -p2p r", "dmon"])
+def test_what_is_not_there_is_refused_by_name(make: Make, words: str) -> None:
+    output = make().smi(*words.split())
+    assert output.code in (2, 255)
+    assert "is not there in the lab" in output.err
+
+
+def test_mig_mode_has_no_utilisation(make: Make) -> None:
     guest = make("p5.48xlarge")
-    query = (
-        "--query-gpu=utilization.gpu,utilization.memory",
-        "--format=csv,noheader,nounits",
-        "-i",
-        "0",
-    )
+    format_ = ("--format=csv,noheader,nounits", "-i", "0")
+    query = ("--query-gpu=utilization.gpu,utilization.memory", *format_)
     assert guest.ok(*query) == "0, 0\n"
     guest.ok("-i", "0", "-mig", "1")
     assert guest.ok(*query) == "[N/A], [N/A]\n"
@@ -84,17 +76,14 @@ def test_a_working_program_is_listed_and_a_watching_one_is_not(make: Make) -> No
 
 
 @pytest.mark.parametrize("case", ["no driver", "not loaded", "no gpu", "unknown type"])
-def test_without_driver_or_gpu_it_fails_as_the_real_tool_does(make: Make, case: str) -> None:
+def test_without_driver_or_gpu_it_fails_as_the_real_one(make: Make, case: str) -> None:
     guest = make({"no gpu": "m5.large", "unknown type": "q9.huge"}.get(case, "p4d.24xlarge"))
     if case == "no driver":
         (guest.root / "var/lib/kiln-lab/driver.json").unlink()
     if case == "not loaded":
         guest.faults(driver_loaded=False)
     output = guest.smi()
-    assert output.out.startswith(
-        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure "
-        "that the latest NVIDIA driver is installed and running."
-    )
+    assert output.out.startswith("NVIDIA-SMI has failed because it couldn't communicate with the")
     assert output.code == 9
 
 
@@ -108,17 +97,12 @@ def test_lost_devices_leave_none_found(make: Make) -> None:
 def test_settings_answer_and_last_until_the_reboot(make: Make) -> None:
     guest = make("g5.xlarge")
     assert guest.ok("-pm", "1") == "Enabled persistence mode for GPU 00000000:00:1E.0.\nAll done.\n"
-    assert guest.ok("-pm", "ENABLED") == (
-        "Persistence mode is already Enabled for GPU 00000000:00:1E.0.\nAll done.\n"
-    )
+    assert "already Enabled for GPU" in guest.ok("-pm", "ENABLED")
     assert guest.ok("-ac", "6251,1710") == (
         'Applications clocks set to "(MEM 6251, SM 1710)" for GPU 00000000:00:1E.0\nAll done.\n'
     )
     assert "is not supported for GPU" in guest.ok("-ac", "1,1")
-    query = (
-        "--query-gpu=persistence_mode,clocks.applications.gr",
-        "--format=csv,noheader",
-    )
+    query = ("--query-gpu=persistence_mode,clocks.applications.gr", "--format=csv,noheader")
     assert guest.ok(*query) == "Enabled, 1710 MHz\n"
     assert guest.ok("-rac") == "All done.\n"
     guest.reboot()
@@ -133,7 +117,7 @@ def test_a_rule_fails_the_nth_matching_command_once(make: Make) -> None:
     assert guest.ok("mig", "-lgi").count("MIG 1g") == 2
 
 
-def test_faults_may_be_written_inside_the_guest_unless_given_from_outside(make: Make) -> None:
+def test_faults_from_outside_come_before_the_guests(make: Make) -> None:
     guest = make("p5.48xlarge")
     guest.write("var/lib/kiln-lab/nvidia-smi-faults.json", {"driver_loaded": False})
     assert guest.smi("-L").code == 9
@@ -141,7 +125,7 @@ def test_faults_may_be_written_inside_the_guest_unless_given_from_outside(make: 
     assert guest.ok("-L").startswith("GPU 1: ")
 
 
-def test_a_rule_may_let_the_command_work_and_then_kill_its_caller(make: Make) -> None:
+def test_a_rule_may_work_and_then_kill_the_caller(make: Make) -> None:
     guest = make("p5.48xlarge")
     guest.faults(rules=[{"match": ["-mig"], "after": True, "kill_parent": True}])
     command = [*guest.command("nvidia-smi"), "-mig", "1"]
@@ -150,9 +134,8 @@ def test_a_rule_may_let_the_command_work_and_then_kill_its_caller(make: Make) ->
         [sys.executable, "-c", caller], check=False, env=guest.env, capture_output=True, text=True
     )
     assert done.returncode == -9 and "alive" not in done.stdout
-    assert "Enabled, Enabled" in guest.ok(
-        "--query-gpu=mig.mode.current,mig.mode.pending", "--format=csv"
-    )
+    query = ("--query-gpu=mig.mode.current,mig.mode.pending", "--format=csv")
+    assert "Enabled, Enabled" in guest.ok(*query)
 
 
 def test_the_journal_counts_calls_and_changes(make: Make) -> None:
@@ -177,24 +160,17 @@ def test_parallel_changes_lose_nothing(make: Make) -> None:
     assert guest.ok("mig", "-lgi").count("MIG 1g.10gb") == 16
 
 
-@pytest.fixture(scope="module")
-def machine() -> dict[str, Any]:
-    """What the stand-in knows of machines."""
-    return dict(install.compose()["machines"])
-
-
-@pytest.mark.parametrize("instance_type", sorted(instances()))
-def test_every_instance_type_shows_its_gpus(instance_type: str, machine: dict[str, Any]) -> None:
-    shown, facts = machine["machines"][instance_type], instances()[instance_type]
-    model = machine["models"][shown["gpu"]]
-    assert len(shown["bus"]) == max(facts.gpu_count, 1)
-    assert model["product"] == facts.product
-    assert model["pci"].lower().startswith(facts.pci_device_ids[0])
-    assert model["cc"] == facts.compute_capability
-    assert ("mig_facts" in model) == facts.mig
-
-
-def test_a_slice_of_an_l4_is_named_by_its_memory(make: Make) -> None:
+def test_every_instance_type_shows_its_gpus(make: Make) -> None:
+    machine: dict[str, Any] = install.compose()["machines"]
+    for instance_type, facts in instances().items():
+        shown = machine["machines"][instance_type]
+        model = machine["models"][shown["gpu"]]
+        assert len(shown["bus"]) == max(facts.gpu_count, 1), instance_type
+        assert model["product"] == facts.product
+        assert model["pci"].lower().startswith(facts.pci_device_ids[0])
+        assert model["cc"] == facts.compute_capability
+        assert ("mig_facts" in model) == facts.mig
+    # A slice of an L4 is named by its memory.
     assert make("g6f.xlarge").ok("-L").startswith("GPU 0: NVIDIA L4-3Q (UUID")
 
 
@@ -212,9 +188,8 @@ def test_it_runs_on_the_guests_python(make: Make, python: str) -> None:
         guest.ok(*command.split())
 
 
-def test_what_is_laid_down_says_that_it_is_a_stand_in() -> None:
+def test_every_program_says_that_it_is_a_stand_in() -> None:
     payload = install.payload()
     for path in install.PROGRAMS:
         assert payload[path].mode == 0o755
         assert b"stand-in" in payload[path].content
-    assert not any(path.endswith((".yaml", ".pyc")) for path in payload)

@@ -10,6 +10,7 @@ import pytest
 from tests.unit import recorded_h100 as recorded
 from tests.unit.lab.standin_guest import Guest
 
+pytestmark = pytest.mark.slow
 BUSY = {"gpu": 0, "name": "/tmp/xid", "pid": 833}  # the program that ran while it was asked
 # What is that card's, that machine's or that moment's: the label or element stays, the value goes.
 OWN = {
