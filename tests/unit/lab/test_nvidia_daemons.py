@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -123,19 +124,18 @@ def with_nvlsm(guest: Guest) -> None:
     program.chmod(0o755)
 
 
-def test_fabric_manager_does_not_start_on_b200_without_ib_umad(make: Make) -> None:
-    done = make("p6-b200.48xlarge").run("nvidia-fabricmanager-start.sh", "--mode", "precheck")
-    assert done.code == 1
-    assert "Detected NVL5+ system" in done.err
-    assert 'Kernel module "ib_umad" has not been loaded' in done.err
-
-
-def test_fabric_manager_does_not_start_on_b200_without_nvlsm(make: Make) -> None:
+def test_b200_needs_ib_umad_and_nvlsm_and_p4d_neither(make: Make, tmp_path: Path) -> None:
     guest = make("p6-b200.48xlarge")
+    done = guest.run("nvidia-fabricmanager-start.sh", "--mode", "precheck")
+    assert (done.code, "Detected NVL5+ system" in done.err) == (1, True)
+    assert 'Kernel module "ib_umad" has not been loaded' in done.err
     with_ib_umad(guest)
     done = guest.run(*START)
     assert done.code == 1
     assert '"/opt/nvidia/nvlsm/sbin/nvlsm" does not exist' in done.err
+    older = Guest(tmp_path / "older", "p4d.24xlarge", "580.173.02")
+    done = older.run("nvidia-fabricmanager-start.sh", "--mode", "precheck")
+    assert (done.code, "Detected Pre-NVL5 system" in done.err) == (0, True)
 
 
 def test_fabric_manager_starts_nvlsm_itself_and_bears_no_second_one(make: Make) -> None:
@@ -151,8 +151,3 @@ def test_fabric_manager_starts_nvlsm_itself_and_bears_no_second_one(make: Make) 
     finally:
         for path in (manager, nvlsm):
             os.kill(int(path.read_text()), signal.SIGTERM)
-
-
-def test_older_switches_need_neither(make: Make) -> None:
-    done = make("p4d.24xlarge").run("nvidia-fabricmanager-start.sh", "--mode", "precheck")
-    assert (done.code, "Detected Pre-NVL5 system" in done.err) == (0, True)

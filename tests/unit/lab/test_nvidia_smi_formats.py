@@ -28,7 +28,7 @@ def shape(name: str) -> list[str]:
     return paths
 
 
-def paths(element: ElementTree.Element, under: str = "", depth: int = 9) -> list[str]:
+def paths(element: ElementTree.Element, under: str = "") -> list[str]:
     out = []
     for child in element:
         path = f"{under}{child.tag}"
@@ -77,11 +77,7 @@ def test_xml_of_a_card_in_mig_mode_lists_its_devices(make: Make) -> None:
 )
 def test_xml_names_the_schema_of_its_driver(make: Make, driver: str, schema: str) -> None:
     lines = make("p4d.24xlarge", driver).ok("-q", "-x").splitlines()
-    assert lines[:3] == [
-        '<?xml version="1.0" ?>',
-        f'<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_{schema}.dtd">',
-        "<nvidia_smi_log>",
-    ]
+    assert lines[1] == f'<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_{schema}.dtd">'
     assert lines[6] == "\t<attached_gpus>8</attached_gpus>"
 
 
