@@ -22,11 +22,31 @@ from kiln.base import yaml_files
 from kiln.base.errors import KilnError
 from lab.moto.ssm.errors import SsmError
 
+Content = Mapping[str, Any]
 DEFAULT_TIMEOUT = 3600
 SHELL, PACKAGE = "aws:runShellScript", "aws:configurePackage"
+# As AWS documents it, without a working directory:
+# https://docs.aws.amazon.com/systems-manager/latest/userguide/run-command.html
+RUN_SHELL_SCRIPT: Content = {
+    "schemaVersion": "2.2",
+    "parameters": {
+        "commands": {"type": "StringList", "minItems": 1},
+        "executionTimeout": {"type": "String", "default": str(DEFAULT_TIMEOUT)},
+    },
+    "mainSteps": [
+        {
+            "action": SHELL,
+            # Its one step has the name of its plugin, which invocations show.
+            "name": SHELL,
+            "inputs": {
+                "runCommand": "{{ commands }}",
+                "timeoutSeconds": "{{ executionTimeout }}",
+            },
+        }
+    ],
+}
 _INSTALL = Path(__file__).parent / "scripts" / "configure-package.sh"
 _REFERENCE = re.compile(r"\{\{\s*([A-Za-z0-9_]+)\s*\}\}")
-Content = Mapping[str, Any]
 Parameters = Mapping[str, "str | list[str]"]
 
 _DOWNLOAD = "aws:downloadContent"

@@ -214,6 +214,8 @@ def _with_ids(listed: list[Request], chosen: Request) -> list[Request]:
 
 
 def _document(region: str, name: str, request: Request) -> documents.Content:
+    if name == "AWS-RunShellScript":
+        return documents.RUN_SHELL_SCRIPT
     if name.startswith("AWS"):
         raise SsmError("UnsupportedOperation", f"AMI Kiln lab: {name} is not implemented")
     version = request.get("DocumentVersion")

@@ -59,7 +59,7 @@ def test_steps_that_the_lab_lacks_are_refused_by_name(step: dict[str, Any], name
 def test_only_targets_by_id_are_taken(client: Callable[..., Any], refused: Any) -> None:
     ssm = client("ssm")
     for call, more in (
-        (ssm.send_command, {"DocumentName": "AWS-RunShellScript", "InstanceIds": ["i-1"]}),
+        (ssm.send_command, {"DocumentName": "AWS-UpdateSSMAgent", "Targets": []}),
         (ssm.list_command_invocations, {"Filters": [{"key": "Status", "value": "Success"}]}),
         (ssm.get_command_invocation, {"CommandId": "0" * 36, "InstanceId": "i-0123456789abcdef0"}),
     ):

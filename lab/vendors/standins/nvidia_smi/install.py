@@ -92,8 +92,15 @@ def compose() -> dict[str, Any]:
         model.pop("confirmed", None)
         if "mig" in model:
             model["mig_facts"] = by_name[model.pop("mig")]
+    machines = _machines()
+    for name, variant in _yaml(HERE / "data" / "addresses.yaml")["variants"].items():
+        machines[name] = dict(machines[variant["like"]], gpu=variant["gpu"])
+        text = json.dumps(models[machines[variant["like"]]["gpu"]])
+        for old, new in variant["named"].items():
+            text = text.replace(f".{old}", f".{new}")
+        models[variant["gpu"]] = json.loads(text)
     return {
-        "machines": {"models": models, "machines": _machines()},
+        "machines": {"models": models, "machines": machines},
         "reset_clients": {client["program"]: client["blocks"] for client in mig["reset_clients"]},
         "constants": _yaml(HERE / "data" / "constants.yaml")["values"],
         "attributes": _attributes((HERE / "data" / "attributes.txt").read_text(encoding="utf-8")),
