@@ -37,16 +37,11 @@ class Ctk:
             self.config.write_text(before)
         options = [f"--runtime={runtime}", f"--config={self.config}"]
         options.append(f"--drop-in-config={self.drop_in}")
-        return subprocess.run(
-            [sys.executable, self.program, "--quiet", "runtime", "configure", *options],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [sys.executable, self.program, "--quiet", "runtime", "configure", *options]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
 
-    def toml(self, path: Path) -> dict[str, Any]:
-        content: dict[str, Any] = tomllib.loads(path.read_text())
-        return content
+    def toml(self, path: Path) -> Any:
+        return tomllib.loads(path.read_text())
 
 
 @pytest.fixture(params=["1.17.8", "1.20.0"])

@@ -9,17 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from standin_nvidia_smi_guest import Guest, until
 
+from tests.unit.lab.standin_guest import Guest, until
+
+pytestmark = pytest.mark.slow
 Make = Callable[..., Guest]
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Make:
-    def _make(instance_type: str) -> Guest:
-        return Guest(tmp_path, instance_type, "580.173.02")
-
-    return _make
 
 
 @contextmanager
@@ -72,21 +66,6 @@ def test_fabric_manager_stops_a_reset_only_where_a_fault_says_so(make: Make) -> 
         assert field(guest, "mig.mode.current") == "Enabled"
 
 
-def test_persistenced_lets_a_reset_pass_where_a_fault_says_so(make: Make) -> None:
-    guest = make("p4d.24xlarge")
-    guest.faults(blocks_reset={"nvidia-persistenced": False})
-    with forked(guest, "nvidia-persistenced", PERSISTENCED):
-        guest.ok("-i", "0", "-mig", "1")
-        assert field(guest, "mig.mode.current") == "Enabled"
-
-
-def test_persistenced_does_not_stop_a_mode_change_on_hopper(make: Make) -> None:
-    guest = make("p5.48xlarge")
-    with forked(guest, "nvidia-persistenced", PERSISTENCED):
-        guest.ok("-i", "0", "-mig", "1")
-        assert field(guest, "mig.mode.current") == "Enabled"
-
-
 def test_persistenced_fails_without_a_gpu(make: Make) -> None:
     output = make("c5.large").run("nvidia-persistenced")
     assert output.code == 1 and "failed to initialize" in output.err
@@ -112,27 +91,15 @@ def test_modprobe_makes_the_device_files(make: Make) -> None:
     assert {"nvidia0", "nvidia3", "nvidiactl", "nvidia-uvm"} <= made and "nvidia4" not in made
 
 
-def test_unloading_the_driver_forgets_what_it_kept(make: Make) -> None:
-    guest = make("p5.48xlarge")
-    guest.ok("-i", "0", "-mig", "1")
-    guest.ok("mig", "-i", "0", "-cgi", "9")
-    assert guest.run("kiln-lab-gpu", "unload").code == 0
-    assert field(guest, "mig.mode.current") == "Disabled"
-
-
-def test_a_driver_in_use_does_not_unload(make: Make) -> None:
+def test_the_driver_unloads_unless_in_use(make: Make) -> None:
     guest = make("p5.48xlarge")
     guest.ok("-i", "0", "-mig", "1")
     with guest.work(0):
         output = guest.run("kiln-lab-gpu", "unload")
     assert output.code == 1 and "in use" in output.err
     assert field(guest, "mig.mode.current") == "Enabled"
-
-
-@pytest.mark.parametrize("gpu", ["8", "all"])
-def test_hold_names_the_gpu_that_is_not_there(make: Make, gpu: str) -> None:
-    output = make("p5.48xlarge").run("kiln-lab-gpu", "hold", gpu)
-    assert (output.code, output.err) == (2, f"kiln-lab-gpu hold: no GPU {gpu} here (0 to 7)\n")
+    assert guest.run("kiln-lab-gpu", "unload").code == 0
+    assert field(guest, "mig.mode.current") == "Disabled"
 
 
 # ------------------------------------------------------------------- fabric manager's start script
@@ -157,19 +124,18 @@ def with_nvlsm(guest: Guest) -> None:
     program.chmod(0o755)
 
 
-def test_fabric_manager_does_not_start_on_b200_without_ib_umad(make: Make) -> None:
-    done = make("p6-b200.48xlarge").run("nvidia-fabricmanager-start.sh", "--mode", "precheck")
-    assert done.code == 1
-    assert "Detected NVL5+ system" in done.err
-    assert 'Kernel module "ib_umad" has not been loaded' in done.err
-
-
-def test_fabric_manager_does_not_start_on_b200_without_nvlsm(make: Make) -> None:
+def test_b200_needs_ib_umad_and_nvlsm_and_p4d_neither(make: Make, tmp_path: Path) -> None:
     guest = make("p6-b200.48xlarge")
+    done = guest.run("nvidia-fabricmanager-start.sh", "--mode", "precheck")
+    assert (done.code, "Detected NVL5+ system" in done.err) == (1, True)
+    assert 'Kernel module "ib_umad" has not been loaded' in done.err
     with_ib_umad(guest)
     done = guest.run(*START)
     assert done.code == 1
     assert '"/opt/nvidia/nvlsm/sbin/nvlsm" does not exist' in done.err
+    older = Guest(tmp_path / "older", "p4d.24xlarge", "580.173.02")
+    done = older.run("nvidia-fabricmanager-start.sh", "--mode", "precheck")
+    assert (done.code, "Detected Pre-NVL5 system" in done.err) == (0, True)
 
 
 def test_fabric_manager_starts_nvlsm_itself_and_bears_no_second_one(make: Make) -> None:
@@ -185,8 +151,3 @@ def test_fabric_manager_starts_nvlsm_itself_and_bears_no_second_one(make: Make) 
     finally:
         for path in (manager, nvlsm):
             os.kill(int(path.read_text()), signal.SIGTERM)
-
-
-def test_older_switches_need_neither(make: Make) -> None:
-    done = make("p4d.24xlarge").run("nvidia-fabricmanager-start.sh", "--mode", "precheck")
-    assert (done.code, "Detected Pre-NVL5 system" in done.err) == (0, True)

@@ -5,22 +5,13 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from standin_nvidia_smi_guest import DATA, Guest
 
+from tests.unit.lab.standin_guest import DATA, Guest
+
+pytestmark = pytest.mark.slow
 Make = Callable[..., Guest]
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Make:
-    def _make(
-        instance_type: str = "p4d.24xlarge", driver: str = "580.173.02", **more: object
-    ) -> Guest:
-        return Guest(tmp_path, instance_type, driver, **more)
-
-    return _make
 
 
 def shape(name: str) -> list[str]:
@@ -37,7 +28,7 @@ def shape(name: str) -> list[str]:
     return paths
 
 
-def paths(element: ElementTree.Element, under: str = "", depth: int = 9) -> list[str]:
+def paths(element: ElementTree.Element, under: str = "") -> list[str]:
     out = []
     for child in element:
         path = f"{under}{child.tag}"
@@ -86,11 +77,7 @@ def test_xml_of_a_card_in_mig_mode_lists_its_devices(make: Make) -> None:
 )
 def test_xml_names_the_schema_of_its_driver(make: Make, driver: str, schema: str) -> None:
     lines = make("p4d.24xlarge", driver).ok("-q", "-x").splitlines()
-    assert lines[:3] == [
-        '<?xml version="1.0" ?>',
-        f'<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_{schema}.dtd">',
-        "<nvidia_smi_log>",
-    ]
+    assert lines[1] == f'<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_{schema}.dtd">'
     assert lines[6] == "\t<attached_gpus>8</attached_gpus>"
 
 
@@ -101,11 +88,6 @@ def test_text_report_has_the_labels_of_the_real_driver_in_its_order(make: Make) 
         (DATA / "text" / "565-h100").read_text().splitlines()
     )
     assert all(line.index(" : ") == 41 for line in body if " : " in line)
-
-
-def test_text_report_is_wider_from_580(make: Make) -> None:
-    line = next(x for x in make("p5.48xlarge").ok("-q", "-i", "0").splitlines() if "GPU UUID" in x)
-    assert line.index(" : ") == 54
 
 
 def cut_like_the_capture(guest: Guest) -> None:
@@ -131,23 +113,6 @@ def test_listings_of_a_cut_card_match_the_capture_line_for_line(make: Make) -> N
 def test_listings_before_565_are_two_columns_narrower(make: Make) -> None:
     head = (DATA / "listings" / "550-h100-nvl-lgip-head").read_text()
     assert make("p5.48xlarge", "550.127.06").ok("mig", "-lgip").startswith(head)
-
-
-def test_compute_instance_profiles_of_a_half_a100(make: Make) -> None:
-    guest = make("p4d.24xlarge", "535.247.01", instance_id="i-1")
-    guest.ok("-i", "0", "-mig", "1")
-    guest.ok("mig", "-i", "0", "-cgi", "9")
-    output = re.sub(r"(\|   0      )\d", r"\g<1>2", guest.ok("mig", "-i", "0", "-lcip"))
-    assert output == (DATA / "listings" / "a100-lcip").read_text()
-
-
-def test_versions_keep_the_real_lines_and_add_one(make: Make) -> None:
-    lines = make().ok("--version").splitlines()
-    assert lines[:4] == [
-        "NVIDIA-SMI version  : 580.173.02", "NVML version        : 580.173",
-        "DRIVER version      : 580.173.02", "CUDA Version        : 13.0",
-    ]  # fmt: skip
-    assert lines[4].startswith("Stand-in") and "AMI Kiln" in lines[4]
 
 
 def test_topology_of_p4d(make: Make) -> None:

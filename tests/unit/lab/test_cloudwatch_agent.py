@@ -10,12 +10,12 @@ import pytest
 
 from lab.vendors.standins.cloudwatch_agent.agent import config, ctl, gpu, metrics
 from lab.vendors.standins.cloudwatch_agent.agent.aws import AwsError
-from lab.vendors.standins.cloudwatch_agent.agent.logfile import Tail
+from lab.vendors.standins.cloudwatch_agent.agent.logfile import Tail, seconds_of
 from lab.vendors.standins.cloudwatch_agent.agent.plan import Plan
 from lab.vendors.standins.cloudwatch_agent.agent.stream import Stream
-from lab.vendors.standins.cloudwatch_agent.agent.timestamps import Clock
 
 ABOUT = {"instanceId": "i-1", "imageId": "ami-1", "instanceType": "g4dn.xlarge"}
+OWN = {"ImageId": "ami-1", "InstanceId": "i-1", "InstanceType": "g4dn.xlarge"}
 EVERY = {name: f"${{aws:{name}}}" for name in ("ImageId", "InstanceId", "InstanceType")}
 
 
@@ -27,69 +27,44 @@ def plan(metrics_section: dict[str, Any], **gpu_section: Any) -> Plan:
 
 def sent(made: Plan, fields: dict[str, float], **dimensions: str) -> list[dict[str, Any]]:
     """The datums of one GPU, with their dimensions as a dictionary."""
-    assert made.gpu
     reading = [({"index": "0", **dimensions}, fields, 1.0)]
-    appended = {"ImageId": "ami-1", "InstanceId": "i-1", "InstanceType": "g4dn.xlarge"}
-    return [
-        datum
-        | {
-            "Dimensions": {
-                dimension["Name"]: dimension["Value"] for dimension in datum["Dimensions"]
-            }
-        }
-        for datum in metrics.datums(made, reading, appended, "ip-10-0-0-1")
-    ]
+    datums = metrics.datums(made, reading, OWN, "ip-10-0-0-1")
+    return [d | {"Dimensions": {x["Name"]: x["Value"] for x in d["Dimensions"]}} for d in datums]
 
 
-def test_a_series_has_the_appended_dimensions_and_one_for_each_aggregation() -> None:
+def test_a_series_has_appended_dimensions_and_aggregations() -> None:
     made = plan({"append_dimensions": EVERY, "aggregation_dimensions": [["InstanceId"], []]})
     found = [datum["Dimensions"] for datum in sent(made, {"memory_used": 5}, name="Tesla T4")]
-    own = {"ImageId": "ami-1", "InstanceId": "i-1", "InstanceType": "g4dn.xlarge", "index": "0"}
-    assert found == [own | {"name": "Tesla T4"}, {"InstanceId": "i-1"}, {}]
+    assert found == [OWN | {"index": "0", "name": "Tesla T4"}, {"InstanceId": "i-1"}, {}]
 
 
-def test_the_host_is_a_dimension_only_without_appended_ones() -> None:
-    assert sent(plan({}), {"memory_used": 5})[0]["Dimensions"] == {
-        "host": "ip-10-0-0-1",
-        "index": "0",
-    }
-    assert (
-        "host" not in sent(plan({"append_dimensions": EVERY}), {"memory_used": 5})[0]["Dimensions"]
-    )
-
-
-def test_an_aggregation_with_as_many_dimensions_as_the_series_is_left_out() -> None:
+def test_an_aggregation_over_all_dimensions_is_left_out() -> None:
     made = plan({"aggregation_dimensions": [["index", "host"], ["index", "nobody"], ["index"]]})
     found = [datum["Dimensions"] for datum in sent(made, {"memory_used": 5})]
-    assert [sorted(datum) for datum in found] == [["host", "index"], ["index"]]
+    assert found == [{"host": "ip-10-0-0-1", "index": "0"}, {"index": "0"}]
 
 
-def test_what_append_dimensions_cannot_look_up_is_left_out() -> None:
-    made = plan({"append_dimensions": {"Team": "ml", "InstanceId": "i-2"}})
-    assert sent(made, {"memory_used": 5})[0]["Dimensions"] == {"index": "0"}
-
-
-def test_a_measurement_is_renamed_has_its_unit_and_is_dropped_where_only_sums_are_wanted() -> None:
+def test_a_dropped_original_leaves_its_aggregation() -> None:
     made = plan(
         {"aggregation_dimensions": [[]]},
-        measurement=[
-            {"name": "memory_used", "unit": "Megabytes", "rename": "Used"},
-            "nvidia_smi_power_draw",
-        ],
+        measurement=[{"name": "memory_used", "unit": "Megabytes"}, "nvidia_smi_power_draw"],
         drop_original_metrics=["memory_used"],
+        metrics_collection_interval=59,
     )
     found = sent(made, {"memory_used": 5, "power_draw": 70.5, "fan_speed": 3})
-    assert [(datum["MetricName"], datum["Unit"], len(datum["Dimensions"])) for datum in found] == [
-        ("Used", "Megabytes", 0),
+    assert [(d["MetricName"], d["Unit"], len(d["Dimensions"])) for d in found] == [
+        ("nvidia_smi_memory_used", "Megabytes", 0),
         ("nvidia_smi_power_draw", "None", 2),
         ("nvidia_smi_power_draw", "None", 0),
     ]
+    assert found[0]["StorageResolution"] == 1
 
 
-@pytest.mark.parametrize(("interval", "resolution"), [(59, 1), (60, 60)])
-def test_below_a_minute_a_series_is_of_high_resolution(interval: int, resolution: int) -> None:
-    made = plan({}, metrics_collection_interval=interval)
-    assert sent(made, {"memory_used": 5})[0]["StorageResolution"] == resolution
+def test_what_the_lab_does_not_collect_is_named() -> None:
+    files = {"collect_list": [{"file_path": "/a", "filters": [], "timezone": "UTC"}]}
+    made = Plan({"logs": {"logs_collected": {"files": files}},
+                 "metrics": {"metrics_collected": {"cpu": {}}}}, ABOUT)  # fmt: skip
+    assert made.elsewhere == ["cpu", "filters of /a"]
 
 
 XML = """<?xml version="1.0" ?>
@@ -124,14 +99,14 @@ def test_the_architecture_is_a_dimension_from_schema_12_on(
     ("layout", "line", "seconds"),
     [
         ("%Y-%m-%dT%H:%M:%S.%f", '{"time": "2026-11-20T10:00:00.5Z", "xid": 79}', 1795168800.5),
-        ("%b %-d %H:%M:%S %Y", "Nov  2 01:02:03 2026 host kernel:", 1793581323),
+        ("%d %b %Y %H:%M:%S", "at 02 Nov 2026 01:02:03 kernel:", 1793581323),
         ("%Y-%m-%d %H:%M:%S", "no time here", None),
     ],
 )
 def test_the_time_of_a_line_is_found_by_its_format(
     layout: str, line: str, seconds: float | None
 ) -> None:
-    assert Clock(layout, True).read(line)[0] == seconds
+    assert seconds_of(line, layout, True) == seconds
 
 
 def tail(folder: Path, **entry: Any) -> Tail:
@@ -152,7 +127,7 @@ def test_a_line_waits_for_the_next_one_because_it_may_go_on(tmp_path: Path) -> N
     assert [text for _, text in found.events(11)] == ["third"]
 
 
-def test_after_a_restart_reading_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_reading_goes_on_after_a_restart_and_a_rotation(tmp_path: Path) -> None:
     log = tmp_path / "events.log"
     log.write_text("one\ntwo\n")
     first = tail(tmp_path)
@@ -161,18 +136,10 @@ def test_after_a_restart_reading_goes_on_where_it_was(tmp_path: Path) -> None:
     second = tail(tmp_path)
     second.events(0)
     assert [text for _, text in second.events(5)] == ["two"]
-
-
-def test_a_rotated_file_is_read_from_its_beginning(tmp_path: Path) -> None:
-    log = tmp_path / "events.log"
-    log.write_text("one\n")
-    found = tail(tmp_path)
-    found.events(0)
-    found.events(5)
     log.rename(tmp_path / "events.log.1.gz")
-    log.write_text("two\n")
-    found.events(6)
-    assert [text for _, text in found.events(11)] == ["two"]
+    log.write_text("three\n")
+    second.events(6)
+    assert [text for _, text in second.events(11)] == ["three"]
 
 
 class Logs:
@@ -220,16 +187,6 @@ def test_group_and_stream_are_made_when_they_are_missing_and_retention_is_set(
     assert "out of accepted time range" in messages[0]
 
 
-def test_an_event_without_a_time_has_that_of_the_one_before(tmp_path: Path) -> None:
-    service = Logs()
-    service.made = {"group", "stream"}
-    stream = Stream(tail(tmp_path).source, service, 5, print)  # type: ignore[arg-type]
-    for seconds, text in ((90.0, "a"), (None, "b")):
-        stream.add(seconds, text, 100.0)
-    stream.send(105.0)
-    assert [event["timestamp"] for event in service.calls[0][1]["logEvents"]] == [90000, 90000]
-
-
 def test_the_translator_judges_new_files_with_those_that_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -255,11 +212,6 @@ def test_the_translator_judges_new_files_with_those_that_stay(
     assert '"Mine"' in toml.read_text()
 
 
-def entry(**keys: Any) -> dict[str, Any]:
-    listed = [{"file_path": "/var/log/a", "log_group_name": "/G", **keys}]
-    return {"logs": {"logs_collected": {"files": {"collect_list": listed}}}}
-
-
 @pytest.mark.parametrize(
     ("key", "mine", "yours"),
     [("retention_in_days", 90, 7), ("log_group_class", "STANDARD", "INFREQUENT_ACCESS")],
@@ -267,15 +219,10 @@ def entry(**keys: Any) -> dict[str, Any]:
 def test_two_retentions_or_classes_of_one_log_group_are_refused(
     key: str, mine: object, yours: object
 ) -> None:
+    def entry(**keys: Any) -> dict[str, Any]:
+        listed = [{"file_path": "/var/log/a", "log_group_name": "/G", **keys}]
+        return {"logs": {"logs_collected": {"files": {"collect_list": listed}}}}
+
     config.merged([entry(**{key: mine}), entry(file_path="/var/log/b")])
     with pytest.raises(config.ConfigError, match=f"Different {key} values"):
         config.merged([entry(**{key: mine}), entry(file_path="/var/log/b", **{key: yours})])
-
-
-def test_files_that_disagree_are_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "amazon-cloudwatch-agent.d"
-    folder.mkdir()
-    for name in ("Mine", "Yours"):
-        (folder / f"{name}.json").write_text(json.dumps({"metrics": {"namespace": name}}))
-    with pytest.raises(config.ConfigError, match="Different values are specified for namespace"):
-        config.load(str(tmp_path))

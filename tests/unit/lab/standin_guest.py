@@ -15,17 +15,7 @@ from typing import Any, NamedTuple
 
 from lab.vendors.standins.nvidia_smi import install
 
-DATA = Path(__file__).parents[1] / "data" / "nvidia-smi"
-CUDA = {
-    "510.47.03": "11.6",
-    "515.105.01": "11.7",
-    "535.247.01": "12.2",
-    "550.127.06": "12.4",
-    "565.57.01": "12.7",
-    "570.148.08": "12.8",
-    "580.173.02": "13.0",
-    "595.91.07": "13.2",
-}
+DATA = Path(__file__).parents[2] / "data" / "nvidia-smi"
 
 
 class Said(NamedTuple):
@@ -50,18 +40,10 @@ class Guest:
         folder = install.LIB.rsplit("/", 1)[0]
         for program in (root / "usr/bin").iterdir():  # the launchers name the guest's folder
             program.write_text(program.read_text().replace(folder, f"{root}{folder}"))
-        self.write(
-            "etc/kiln-lab/instance.json",
-            {"instance_type": instance_type, "instance_id": settings.pop("instance_id", "i-1")},
-        )
-        self.write(
-            "var/lib/kiln-lab/driver.json",
-            {
-                "version": driver,
-                "kernel_module": settings.pop("kernel_module", "open"),
-                "cuda": CUDA.get(driver, "13.0"),
-            },
-        )
+        identity = {"instance_id": settings.pop("instance_id", "i-1")}
+        self.write("etc/kiln-lab/instance.json", {"instance_type": instance_type, **identity})
+        installed = {"version": driver, "kernel_module": "open", "cuda": "13.0"}
+        self.write("var/lib/kiln-lab/driver.json", installed)
         self.euid = settings.pop("euid", 0)
         assert not settings, settings
 
@@ -82,13 +64,9 @@ class Guest:
         return {**os.environ, "KILN_LAB_ROOT": str(self.root), "KILN_LAB_EUID": str(self.euid)}
 
     def run(self, program: str, *words: str) -> Said:
+        command = [*self.command(program), *words]
         done = subprocess.run(
-            [*self.command(program), *words],
-            check=False,
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=120,
+            command, check=False, env=self.env, capture_output=True, text=True, timeout=120
         )
         return Said(done.stdout, done.returncode, done.stderr)
 
@@ -110,12 +88,8 @@ class Guest:
     @contextmanager
     def running(self, program: str, *words: str) -> Iterator[subprocess.Popen[str]]:
         """A program that stays up: the lab's `hold`, a daemon in the foreground."""
-        process = subprocess.Popen(
-            [*self.command(program), *words],
-            env=self.env,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        command = [*self.command(program), *words]
+        process = subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, text=True)
         try:
             yield process
         finally:
