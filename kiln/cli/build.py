@@ -58,7 +58,7 @@ def build(
 
     ./invoke build --distro al2 --driver 510.47.03
     ./invoke build --distro al2023 --driver 580 --target aws --region eu-central-1
-    ./invoke build --name al2023-580.178.04-cuda13.0-base-x86_64 --dry-run
+    ./invoke build --name al2023-580.178.04-open-cuda13.0-base-x86_64 --dry-run
     ./invoke build --distro al2 --driver 510.47.03 --on-error keep
 
     If it fails:

@@ -31,7 +31,7 @@ class Rows(Flags):
     arch: x86_64 (default if several rows match) or arm64: --arch arm64
     cuda: CUDA version, or its beginning: --cuda 11.6
     kernel_module: open, proprietary or both: --kernel-module both
-    name: the AMI's name, as ./invoke list shows it: --name debian12-535.309.01-base-x86_64
+    name: the AMI's name in the matrix: --name debian12-535.309.01-base-x86_64
     all: every row that matches the other flags
     """
 

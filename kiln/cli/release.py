@@ -34,7 +34,7 @@ def publish(
 ) -> None:
     """Copy and share a verified AMI into the first channel.
 
-    ./invoke publish al2023-580.178.04-cuda13.0-base-x86_64 --smoke
+    ./invoke publish al2023-580.178.04-open-cuda13.0-base-x86_64 --smoke
 
     name: the AMI's name in the matrix, as ./invoke list shows it
     ami: the AMI to publish (default: the row's newest verified one): --ami ami-0123456789abcdef0
