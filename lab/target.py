@@ -43,6 +43,16 @@ from lab.vendors.packages import system
 _NEEDS_GIB = 4
 
 
+def endpoint() -> str:
+    """The URL at which the lab of the environment answers."""
+    return current().endpoint
+
+
+def target(why: str, vendors: str | None) -> LabTarget:
+    """The lab of the environment, for kiln/cli/targets.py."""
+    return LabTarget(why, endpoint=endpoint(), vendors=vendors or STAND_INS)
+
+
 def is_guest(ssh: Callable[[str], tuple[int, str, str]]) -> bool:
     """Whether what `ssh` runs commands on (exit status, output, errors) is a guest of a lab."""
     return ssh("test -e /usr/lib/kiln-lab")[0] == 0

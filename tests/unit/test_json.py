@@ -16,7 +16,8 @@ from devel import testing
 from devel.testing import Finished
 from kiln.base.paths import ROOT
 from kiln.base.yaml_files import parse_template
-from kiln.cli import lab, launch, telemetry
+from kiln.cli import launch, telemetry
+from lab import tasks as lab
 from lab.base.settings import current
 from lab.daemon import control
 from lab.rootfs import importer

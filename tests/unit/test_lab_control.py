@@ -18,7 +18,7 @@ from invoke import Context, Exit
 from moto.ec2.exceptions import EC2ClientError
 
 from kiln.base.errors import KilnError
-from kiln.cli import lab as lab_tasks
+from lab import tasks as lab_tasks
 from lab.api.faults import Faults
 from lab.base import origin
 from lab.base.settings import GUESTS, Lab

@@ -11,7 +11,7 @@ import pytest
 from invoke import Context
 
 from kiln.base.errors import KilnError
-from kiln.cli import lab as lab_tasks
+from lab import tasks as lab_tasks
 from lab.api import entry, faults
 from lab.api.faults import Fault, Faults
 from lab.daemon import control
