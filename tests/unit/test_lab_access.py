@@ -19,7 +19,10 @@ from botocore.exceptions import ClientError
 from werkzeug.serving import DechunkedInput
 
 from kiln.base.errors import KilnError
-from lab.api import entry, session_token, web_pages, wsgi
+from lab.api import session_token, web_pages
+from lab.api.call import Call
+from lab.api.dispatch import Api, Callers
+from lab.api.faults import Faults
 from lab.base import folders
 from lab.base.settings import Lab
 
@@ -33,7 +36,8 @@ class Guarded:
 
     def __init__(self) -> None:
         self.reached: list[dict[str, Any]] = []
-        self.app = entry.guard(self._inner, OWN, lambda token: token == ROLE, addresses=[GATEWAY])
+        callers = Callers(OWN, lambda token: token == ROLE, [GATEWAY])
+        self.app = Api(self._inner, lambda call: None, Faults(), self._admin, callers)
 
     def _inner(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
         self.reached.append(environ)
@@ -41,6 +45,10 @@ class Guarded:
             "200 OK", [("Content-Type", "text/xml"), ("Access-Control-Allow-Origin", "*")]
         )
         return [b"<ok/>"]
+
+    def _admin(self, path: str, body: Any) -> dict[str, str]:
+        self.reached.append({"path": path})
+        return {}
 
     def send(
         self, method: str, url: str, headers: dict[str, str], body: bytes = b""
@@ -195,7 +203,7 @@ def test_no_answer_invites_web_pages(guarded: Guarded) -> None:
 def test_body_without_a_length_is_read_to_its_end() -> None:
     stream = DechunkedInput(io.BytesIO(b"5\r\nhello\r\n0\r\n\r\n"))
     environ: dict[str, Any] = {"wsgi.input": stream, "wsgi.input_terminated": True}
-    assert wsgi.peeked(environ) == b"hello"
+    assert Call(environ).body == b"hello"
     assert (environ["wsgi.input"].read(), environ["CONTENT_LENGTH"]) == (b"hello", "5")
 
 
