@@ -225,7 +225,7 @@ class LabHooks(Hooks):
         image = _own_image(ami_id)
         if image is None:
             raise operation_failed(f"{ami_id} was not made in this lab")
-        made = disk.make(lab, image)
+        made = disk.make(lab, image, distros.on_own_kernel())
         try:
             yield {TAG: "qemu"}, f"qemu ({accelerator.name()})"
             if wanted.keep:
