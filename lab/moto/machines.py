@@ -18,7 +18,7 @@ from lab.moto import public_images
 
 
 class Machines:
-    """What moto's classes need from the lab; a single object, set by `lab.moto.install`."""
+    """What moto's classes need from the lab; a single object, set by `lab.moto.backends`."""
 
     def __init__(
         self,
