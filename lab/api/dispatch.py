@@ -31,6 +31,7 @@ _REFUSED_SERVICES = frozenset({"cloudformation", "codebuild", "ec2-instance-conn
 _REFUSED_CALLS = {
     "monitoring": {"PutMetricAlarm", "PutCompositeAlarm"},
     "logs": {"PutMetricFilter", "StartQuery", "TestMetricFilter"},
+    "ssm": {"GetCommandInvocation", "ListCommands"},
 }
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
