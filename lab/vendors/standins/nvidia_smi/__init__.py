@@ -1,1 +1,1 @@
-"""The lab's stand-in for nvidia-smi and the NVIDIA daemons; see lab/vendors/standins/nvidia-smi.md."""
+"""The lab's stand-in for nvidia-smi and the NVIDIA daemons; see ../nvidia-smi.md."""
