@@ -22,8 +22,9 @@ from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.base.templates import render
 from kiln.catalogue import model as catalogue_model
+from kiln.cli import targets
 from kiln.cli.output import output
-from kiln.cli.task import GROUPS, flag
+from kiln.cli.task import GROUPS, KilnTask, flag
 from kiln.cloud import iam
 from kiln.compat import rules
 from kiln.compat.engine import unconfirmed_of_row
@@ -117,7 +118,10 @@ def _cli() -> str:
     """docs/cli.md: every task with its flags; those of a shared class once, at the end."""
     from tasks import ns
 
-    docs = [(each.group, each.name, each.doc) for each in ns.tasks.values()]
+    modules = targets.task_modules((), ())  # the lab's, which `tasks` has only where it is asked
+    own = [each for module in modules for each in vars(module).values()]
+    every = {each.name: each for each in (*ns.tasks.values(), *own) if isinstance(each, KilnTask)}
+    docs = [(each.group, name, each.doc) for name, each in every.items()]
     titles: dict[str, dict[str, str]] = {}
     for _, _, doc in docs:
         for name, (title, text) in doc.helps.items():

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 import psutil
 
-from devel import code_lines, generate, links, packers, scripts
+from devel import code_lines, generate, links, packers, prose, scripts
 from kiln.base import needs
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
@@ -73,7 +73,7 @@ def lint(*, install: bool = True) -> list[Finished]:
         }
     )
     finished.append(_checked("generated files", generate.stale))
-    finished.append(_checked("links", _broken_links))
+    finished.append(_checked("links, English", _faulty_pages))
     _report(finished)
     print(code_lines.table(), flush=True)
     return finished
@@ -224,8 +224,12 @@ def _checked(name: str, problems: Callable[[], list[str]]) -> Finished:
     return Finished(name, not found, time.monotonic() - started, "\n".join(found))
 
 
-def _broken_links() -> list[str]:
-    return [line for page in links.pages(ROOT) for line in links.broken(page, ROOT)]
+def _faulty_pages() -> list[str]:
+    return [
+        line
+        for page in links.pages(ROOT)
+        for line in (*links.broken(page, ROOT), *prose.problems(page, ROOT))
+    ]
 
 
 def _ruff(files: list[str], *flags: str) -> dict[str, list[str]]:
