@@ -95,6 +95,7 @@ class TestImport:
         self.real = bases.ensure("debian12")
         monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path_factory.mktemp("state")))
 
+    @pytest.mark.all
     def test_a_real_root_filesystem_takes_the_place_of_the_stand_in(self, tmp_path: Path) -> None:
         archive = tmp_path / "rootfs.tar"
         subprocess.run(["tar", "-C", self.real, "-cf", archive, "."], check=True)

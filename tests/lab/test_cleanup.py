@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -183,8 +186,13 @@ class Ended:
 
 
 @pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bare_checkout(tmp_path_factory.mktemp("bare"))
+
+
+@pytest.fixture(scope="module")
 def ended(
-    lab: Any, ec2: Any, tmp_path_factory: pytest.TempPathFactory
+    lab: Any, ec2: Any, bare: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Ended]]:
     """Two builds that come as far as an AMI, side by side: baking takes the time here.
 
@@ -192,7 +200,6 @@ def ended(
     """
     control.order_fault(lab, action="boot", code="never", match={"InstanceType": DARK})
     new = watch(ec2)
-    bare = bare_checkout(tmp_path_factory.mktemp("bare"))
     checked = start_in(bare, tmp_path_factory.mktemp("checked"), *BUILD)
     home = tmp_path_factory.mktemp("dark")
     dark = start_in(bare, home, *BUILD, "--verify-instance-type", DARK)
@@ -255,6 +262,29 @@ def test_the_next_build_removes_what_a_killed_one_left(
     assert not_named(left, line_of_removal) == set()
     assert new() == {}
     assert private_keys(going.home) == []
+
+
+def test_failed_bake_keeps_its_instance_until_sweep(
+    bare: Path, lab: Any, new: Callable[[], New], tmp_path: Path
+) -> None:
+    (recipe,) = (recipe for recipe in load.load_recipes() if recipe.name == AL2)
+    script = bare / "provisioners" / f"{recipe.components[0]}.sh"
+    right = script.read_text()
+    script.write_text(f"{right}touch /opt/reached\nexit 3\n")
+    code, output = start_in(bare, tmp_path, *BUILD, "--on-error", "keep").end()
+    script.write_text(right)
+    assert code == 1
+    assert f"packer build failed in {recipe.components[0]}" in output
+    assert set(new()) == {"instances", "security groups", "volumes"}
+    assert not_named(new(), output) == set()
+    ssh = shlex.split(next(line for line in output.splitlines() if "ssh -i" in line))
+    there = [*ssh, "-o", "StrictHostKeyChecking=accept-new", "ls /opt/reached"]
+    assert subprocess.run(there, check=False).returncode == 0
+    (sweep,) = re.findall(r"\./invoke (sweep --run .*)", output)
+    code, output = start_in(bare, tmp_path, *shlex.split(sweep)).end()
+    assert code == 0, output
+    assert new() == {}
+    assert not list(tmp_path.rglob("run.json"))
 
 
 def test_an_ami_that_never_boots_is_one_message(

@@ -1,15 +1,9 @@
-"""The overlay of docs/overlay.md, baked and booted: what it adds is on the image, and checked.
-
-Its script fails first, and its build instance is kept; then it is right.
-"""
+"""The overlay of docs/overlay.md, baked and booted: what it adds is on the image, and checked."""
 
 from __future__ import annotations
 
 import json
-import shlex
-import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +11,7 @@ import pytest
 from conftest import another_lab, lab_of_the_tests, users_environment
 
 from tests.unit import commands
-from tests.unit.test_overlay import written
+from tests.unit.matrix.overlays import written
 
 ROW = "al2023-580.999.01-open-base-x86_64"
 # What the row is not about: its bake takes half the time.
@@ -43,79 +37,12 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 
 
 @pytest.fixture(scope="module")
-def script(environment: dict[str, str]) -> Path:
-    """The provisioner of the page's component."""
-    return Path(environment["KILN_OVERLAY"]) / "provisioners" / "acme-baseline.sh"
-
-
-def build(environment: dict[str, str], *flags: str) -> Any:
-    """A build of the page's row: exit status, JSON, what it said."""
-    asked = ["build", "--name", ROW, "--json", *flags]
-    done = commands.invoke(*asked, timeout=600, env=environment)
-    return done.returncode, json.loads(done.stdout), done.stderr
-
-
-@dataclass
-class Failed:
-    """A bake whose script failed, and whose instance was kept; `on_it` is what a command said that
-    was sent there as the message has it, `swept` what sweep found and removed."""
-
-    status: int
-    hint: str
-    record: dict[str, Any]
-    on_it: str
-    swept: dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def failed(environment: dict[str, str], script: Path) -> Failed:
-    right = script.read_text()
-    script.write_text(
-        right.replace("kiln_enable", "kiln_install jq no-such-package tmux\nkiln_enable")
-    )
-    status, answer, _ = build(environment, "--on-error", "keep")
-    error = answer["error"]
-    script.write_text(right)
-    ssh = shlex.split(next(line for line in error["hint"].splitlines() if "ssh -i" in line))
-    trust = ("-o", "StrictHostKeyChecking=accept-new")
-    there = subprocess.run(
-        [*ssh, *trust, "cat /etc/acme/banner"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    path = max(Path(environment["KILN_BUILD_DIR"]).glob("*/*/record.json"))
-    sweep = next(line for line in error["hint"].splitlines() if "./invoke sweep" in line)
-    asked = shlex.split(sweep.partition("./invoke ")[2])
-    swept = commands.invoke(*asked, "--json", env=environment)
-    return Failed(
-        status,
-        error["hint"],
-        json.loads(path.read_text()),
-        there.stdout,
-        json.loads(swept.stdout),
-    )
-
-
-@pytest.fixture(scope="module")
-def record(environment: dict[str, str], failed: Failed) -> dict[str, Any]:
+def record(environment: dict[str, str]) -> dict[str, Any]:
     """The build of the page's own row."""
-    status, built, output = build(environment)
-    assert status == 0, output
-    only: dict[str, Any] = built[0]
+    done = commands.invoke("build", "--name", ROW, "--json", timeout=600, env=environment)
+    assert done.returncode == 0, done.stderr
+    only: dict[str, Any] = json.loads(done.stdout)[0]
     return only
-
-
-def test_failed_bake_keeps_its_instance_until_sweep(
-    environment: dict[str, str], failed: Failed
-) -> None:
-    assert failed.status == 1
-    assert "Property of Acme" in failed.on_it
-    left = {f"{found['kind']} {found['id']}" for found in failed.swept["found"]}
-    assert left == set(failed.record["left"])
-    assert {found["kind"] for found in failed.swept["found"]} == {"instance", "security group"}
-    assert (failed.swept["removed"], failed.swept["failed"]) == (failed.swept["found"], [])
-    assert not list(Path(environment["KILN_BUILD_DIR"]).glob("*/*/run.json"))
 
 
 def test_its_row_is_verified_with_the_driver_of_its_facts(record: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from lab.base.settings import Lab
 
 LINE = "al2/classic/base/x86_64"
 THERE = "eu-west-1"
+ASKS = "--query-gpu=driver_version --format=csv"
 
 
 def test_release_reaches_its_consumers_and_is_not_retired(
@@ -37,7 +38,7 @@ def test_release_reaches_its_consumers_and_is_not_retired(
     import_key(there, key)
     with launching(there, key, f"resolve:ssm:{name}") as launch:
         guest = launch()
-        assert "510.47.03" in guest.run("nvidia-smi").stdout
+        assert "510.47.03" in guest.run(f"nvidia-smi {ASKS}").stdout
     kept = invoke("retire", "--apply", *regions)
     assert there.describe_images(ImageIds=[copy])["Images"][0]["State"] == "available"
     assert kept["would"] == []
