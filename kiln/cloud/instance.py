@@ -82,7 +82,8 @@ class Machine:
 class Boot:
     """What an instance is launched for: the AMI, the type, the user of its SSH, whose run it is.
 
-    `tags` are given to it besides the run's. `launched` gets its id, `tried` each launch.
+    `efa`: its network interface is one of EFA too. `tags` are given to it besides the run's.
+    `launched` gets its id, `tried` each launch.
     """
 
     ami_id: str
@@ -92,6 +93,7 @@ class Boot:
     folder: Path
     access: Access
     account: Account = field(default_factory=Account)
+    efa: bool = False
     tags: Mapping[str, str] = field(default_factory=dict)
     launched: Callable[[str], None] = lambda instance_id: None
     tried: Callable[[Try], None] = lambda launch: None
@@ -152,7 +154,9 @@ def _launch(client: Any, boot: Boot, target: Target) -> Any:
     left = launches(account, target, [kind], access.network.subnets)
     while True:
         launch = left[0]
-        wanted = launch_settings(access, account, launch.reservation, launch.subnet_id)
+        wanted = launch_settings(
+            access, account, launch.reservation, launch.subnet_id, efa=boot.efa
+        )
         try:
             made = client.run_instances(**request, **wanted)["Instances"][0]
         except ClientError as error:
@@ -169,17 +173,25 @@ def _launch(client: Any, boot: Boot, target: Target) -> Any:
 
 
 def launch_settings(
-    access: Access, account: Account, reservation: str | None, subnet_id: str | None
+    access: Access,
+    account: Account,
+    reservation: str | None,
+    subnet_id: str | None,
+    *,
+    efa: bool = False,
 ) -> dict[str, Any]:
     """The arguments of RunInstances that the settings decide, in a subnet (None: a default one)
     and in a capacity reservation if one serves the type."""
     network: dict[str, Any] = {"SecurityGroupIds": list(access.security_groups)}
     if subnet_id:
         network["SubnetId"] = subnet_id
-    if account.ssh_interface == "public_ip" and subnet_id:
-        interface = {"DeviceIndex": 0, "AssociatePublicIpAddress": True}
-        interface |= {"SubnetId": network["SubnetId"], "Groups": network["SecurityGroupIds"]}
-        network = {"NetworkInterfaces": [interface]}
+    public = account.ssh_interface == "public_ip" and subnet_id
+    if public or efa:
+        interface = {"DeviceIndex": 0, "Groups": network.pop("SecurityGroupIds"), **network}
+        interface |= {"AssociatePublicIpAddress": True} if public else {}
+        # One interface alone, since EC2 gives an instance with several no public address.
+        interface |= {"InterfaceType": "efa"} if efa else {}
+        network = {"NetworkInterfaces": [interface | {"DeleteOnTermination": True}]}
     if account.iam_instance_profile:
         network["IamInstanceProfile"] = {"Name": account.iam_instance_profile}
     if account.spot:

@@ -80,11 +80,12 @@ def expectations(
     own_kernel: bool = False,
     exercise: bool = True,
     reboot: bool = False,
+    efa_attached: bool = False,
 ) -> dict[str, Any]:
     """Return what the checks expect of the machine: the recipe, and the instance type's hardware.
 
     Checks that act on the machine run only with `exercise`. With `reboot` the machine is rebooted
-    after them, and looked at again.
+    after them, and looked at again. `efa_attached`: it was launched with an EFA interface.
     """
     kind = instances().get(instance_type)
     gpu = kind and {
@@ -105,6 +106,7 @@ def expectations(
         "target": target_kind,
         "exercise": exercise,
         "reboot": reboot,
+        "efa_attached": efa_attached,
         "own_kernel": own_kernel,
         "boot_budget": table("boot"),
         "needs_cluster": units_that_need_a_cluster(recipe.flavor),

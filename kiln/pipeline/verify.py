@@ -85,6 +85,7 @@ def judge(
         draft.run.folder,
         access,
         account,
+        efa=attaches_efa(draft.record),
         launched=draft.launched.append,
         tried=draft.tried,
     )
@@ -109,6 +110,7 @@ def judge(
                 target.kind,
                 own_kernel=own_kernel is not None,
                 reboot=keyword is None,
+                efa_attached=boot.efa,
             )
             done = checks.run_checks(
                 machine,
@@ -136,6 +138,13 @@ def judge(
     draft.note(status="verified" if done.succeeded else "failed")
     with contextlib.suppress(OSError):  # it is written again at the end
         draft.write()
+
+
+def attaches_efa(record: Record) -> bool:
+    """Whether the instance that is checked gets an EFA interface: one of an image with EFA, on a
+    type whose first network card has it."""
+    kind = facts.instances().get(str(record.verify_instance_type))
+    return bool(record.recipe.efa and kind and kind.efa_on_first_card)
 
 
 def tag_verdict(
@@ -291,7 +300,7 @@ def verify_by_id(
             ) as draft:
                 draft.recipe_unread = source == ON_THE_IMAGE
                 with progress.stage("key pair, security group"):
-                    access = make_access(draft.run, target, account)
+                    access = make_access(draft.run, target, account, efa=attaches_efa(draft.record))
                 judge(draft, access, account, own_kernel=own_kernel, keyword=keyword)
             return draft.record
 

@@ -9,6 +9,7 @@ KILN_EXPECT: {"recipe": Recipe as JSON, "instance_type": str, "target": "aws"|"l
               "needs_cluster": [units that fail without one],
               "exercise": bool, whether checks may act on the machine,
               "reboot": bool, whether to reboot it and check it again,
+              "efa_attached": bool, whether it was launched with an EFA interface,
               "own_kernel": bool, whether the lab boots the image's own kernel,
               "boot_budget": kiln/facts/knowledge/boot.yaml}
 

@@ -404,9 +404,6 @@ def test_collector_starts_nothing_on_a_machine_of_its_own_kernel(tmp_path: Path)
 MAY_SKIP = {
     "test_container_toolkit::test_every_runtime_on_the_image_knows_it",
     "test_container_toolkit::test_container_runtimes_do_not_lower_limits",
-    "test_efa::test_every_attached_efa_interface_has_its_driver",
-    "test_efa::test_libfabric_offers_the_efa_interfaces",
-    "test_efa::test_efa_reaches_the_memory_of_gpus",
     "test_boot::test_containers_reach_imds",
     "test_container_toolkit::test_container_keeps_every_gpu_over_a_daemon_reload",
     "test_container_toolkit::test_container_may_lock_memory_and_open_files",
@@ -438,7 +435,7 @@ def test_no_check_passes_on_an_empty_machine(
     )
     (recipe,) = [r for r in load_recipes() if r.distro.id == distro and r.flavor == "base"][:1]
     asked = recipe.changed(**{**FULL, "distro": recipe.distro, **more})
-    expected = expectations(asked, instance_type, "aws", own_kernel=True)
+    expected = expectations(asked, instance_type, "aws", own_kernel=True, efa_attached=True)
     (tmp_path / "expect.json").write_text(json.dumps(expected))
     junit = tmp_path / "j.xml"
     done = run_harness(

@@ -84,3 +84,10 @@ def test_only_the_owner_shares_a_snapshot(ec2: Any, walk: Any, parent: str, refu
         "CreateVolumePermissions"
     ]
     assert shown == [{"UserId": "111122223333"}]
+
+
+def test_efa_interface_needs_a_type_with_efa(ec2: Any, walk: Any, refused: Any) -> None:
+    card = {"DeviceIndex": 0, "InterfaceType": "efa"}
+    code, _ = refused(walk.launched, InstanceType="g4dn.xlarge", NetworkInterfaces=[card])
+    assert code == "InvalidParameterCombination"
+    assert walk.launched(InstanceType="g4dn.8xlarge", NetworkInterfaces=[card])["PublicIpAddress"]
