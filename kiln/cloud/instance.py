@@ -22,11 +22,21 @@ from kiln.base.paths import short_path
 from kiln.base.processes import Stop
 from kiln.base.progress import Stage
 from kiln.cloud import aws, cleanup, session
-from kiln.cloud.network import Access, Network, Try, launches, launches_left, no_capacity
+from kiln.cloud.network import (
+    SESSION_MANAGER,
+    Access,
+    Network,
+    Try,
+    launches,
+    launches_left,
+    no_capacity,
+)
 from kiln.cloud.target import Target
 from kiln.facts.tables import message
 
 _BOOT_TIMEOUT = 600.0
+# EC2 takes minutes to stop a large instance, and gives up after some.
+_STOP_TIMEOUT = 1800.0
 # Of one command over SSH; ConnectTimeout covers only the connection.
 _SSH_TIMEOUT = 20.0
 # ssh's own exit status when the connection fails.
@@ -115,7 +125,7 @@ def booted(
         instance_id = str(_launch(client, boot, target)["InstanceId"])
     boot.launched(instance_id)
     stage.waits_for(f"{instance_id} to start", limit=_BOOT_TIMEOUT)
-    address = ssh_address(_running(client, instance_id, target, stop), network)
+    address = ssh_address(_running(client, instance_id, target, stop), network.ssh_interface)
 
     def answers() -> bool:
         by_session = network.by_session
@@ -226,11 +236,27 @@ def _running(client: Any, instance_id: str, target: Target, stop: Stop) -> dict[
     return instance
 
 
-def ssh_address(instance: dict[str, Any], network: Network) -> str:
+def restart(instance_id: str, ssh_interface: str, target: Target) -> str:
+    """Stop an instance and start it, as a rule on another host. Returns where ssh finds it then."""
+    from botocore.exceptions import WaiterError
+
+    client: Any = aws.ec2(target)
+    ids, every = [instance_id], target.poll_seconds
+    with aws.explained(f"{instance_id} could not be stopped and started"):
+        client.stop_instances(InstanceIds=ids)
+        try:
+            aws.wait(client, "instance_stopped", limit=_STOP_TIMEOUT, every=every, InstanceIds=ids)
+        except WaiterError as error:
+            raise operation_failed(f"{instance_id} did not stop: {error}") from None
+        client.start_instances(InstanceIds=ids)
+    return ssh_address(_running(client, instance_id, target, Stop()), ssh_interface)
+
+
+def ssh_address(instance: dict[str, Any], ssh_interface: str) -> str:
     """Where ssh finds a running instance: an address, or its id for Session Manager."""
-    if network.by_session:
+    if ssh_interface == SESSION_MANAGER:
         return str(instance["InstanceId"])
-    if network.ssh_interface == "private_ip":
+    if ssh_interface == "private_ip":
         return str(instance["PrivateIpAddress"])
     return str(instance.get("PublicIpAddress") or instance["PrivateIpAddress"])
 
@@ -393,10 +419,13 @@ def _trust(machine: Machine, keys: Sequence[str], proxy: str) -> None:
     """Have ssh trust these host keys of a machine alone, or without any the first that answers.
     `proxy` is a command that carries the connection."""
     known = machine.ssh_config.with_name("known_hosts")
-    known.write_text("".join(f"{machine.address} {line}\n" for line in keys))
+    # A started instance may have another address.
+    names = f"{machine.instance_id},{machine.address}"
+    known.write_text("".join(f"{names} {line}\n" for line in keys))
     lines = [
         f"  StrictHostKeyChecking {'yes' if keys else 'accept-new'}",
         f"  UserKnownHostsFile {known}",
+        f"  HostKeyAlias {machine.instance_id}",
         "  GlobalKnownHostsFile /dev/null",
         # The file names an address, which other instances had before.
         "  CheckHostIP no",

@@ -102,6 +102,16 @@ def judge(
         if draft.recipe_unread:
             draft.note(recipe=recipe_on(machine, ami_id))
             draft.recipe_unread = False
+        # The checks may give it another address.
+        draft.note(versions=machine.read_json("/etc/kiln/version-info.json"))
+        restart = None
+        # A Spot instance of a single request cannot be stopped, nor does a part of the checks.
+        if not (account.spot or own_kernel or keyword):
+            restart = {
+                "instance_id": machine.instance_id,
+                "region": target.region,
+                "ssh_interface": access.network.ssh_interface,
+            }
         with progress.stage("checks") as stage:
             stage.waits_for(f"the checks of {machine.instance_id}")
             expected = checks.expectations(
@@ -111,6 +121,7 @@ def judge(
                 own_kernel=own_kernel is not None,
                 reboot=keyword is None,
                 efa_attached=boot.efa,
+                restart=restart,
             )
             done = checks.run_checks(
                 machine,
@@ -121,7 +132,7 @@ def judge(
                 keyword=keyword,
             )
             stage.note = str(done)
-        draft.note(checks=done, versions=machine.read_json("/etc/kiln/version-info.json"))
+        draft.note(checks=done)
     stop.check()
     if keyword:
         draft.note(status="unverified" if done.succeeded else "failed")

@@ -128,6 +128,7 @@ def selected(
         "boot_budget": {"unit": 5} if own_kernel else None,
         "exercise": exercise,
         "reboot": exercise,
+        "restart": {} if not exercise else {"instance_id": "i-1"},
     }
     return _listed(json.dumps(expected))
 
