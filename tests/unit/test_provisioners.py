@@ -259,8 +259,10 @@ def test_apt_retries_repository_that_does_not_answer(machine: Machine) -> None:
     )
     assert machine.bash("kiln_refresh").returncode == 0
     assert (machine.bin / "apt-get.log").read_text() == "x\n" * 3
-    machine.command("apt-get", f'echo "{words}" >&2')
-    assert "the package lists cannot be fetched" in machine.bash("kiln_refresh").stderr
+    first = "W: Failed to fetch http://ppa.example/dists/jammy/InRelease  Could not resolve"
+    machine.command("apt-get", f'printf "%s\\n" "Err:1 x" "{first}" "W: Failed y" "{words}" >&2')
+    said = machine.bash("kiln_refresh").stderr
+    assert f"the package lists cannot be fetched: {first[3:]}" in said
 
 
 @pytest.mark.parametrize("tool", ["dnf", "yum"])
