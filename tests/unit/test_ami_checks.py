@@ -406,6 +406,7 @@ MAY_SKIP = {
     "test_container_toolkit::test_every_runtime_on_the_image_knows_it",
     "test_container_toolkit::test_container_runtimes_do_not_lower_limits",
     "test_boot::test_containers_reach_imds",
+    "test_boot::test_selinux_contexts_of_our_files_are_the_policys",
     "test_container_toolkit::test_container_keeps_every_gpu_over_a_daemon_reload",
     "test_container_toolkit::test_container_may_lock_memory_and_open_files",
     "test_nccl_tests::test_nccl_chooses_efa",
