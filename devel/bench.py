@@ -29,7 +29,8 @@ from kiln.base.progress import Progress
 from kiln.cli.output import log, output, table
 from kiln.matrix import flags, load
 from kiln.packer import program
-from lab import host, settings
+from lab.base import settings
+from lab.daemon import host
 from lab.rootfs import tree
 from lab.target import LabTarget
 

@@ -33,8 +33,9 @@ from devel.testbed import (
 from kiln.base import needs
 from kiln.base.errors import operation_failed
 from kiln.base.tags import VERIFIED, read_verdict
-from lab import control, host, settings
-from lab.settings import LABS, Lab
+from lab.base import settings
+from lab.base.settings import LABS, Lab
+from lab.daemon import control, host
 
 BUILD = ("build", "--distro", "al2", "--driver", "510.47.03", "--target", "lab")
 # Seconds after which a build that was ended counts as hanging.

@@ -87,13 +87,13 @@ def client(endpoint: str, service: str, region: str = "us-east-1") -> Any:
 
 
 class MachineWithoutGuest:
-    """In the place of `lab.guests.guest.Guest`: it has a disk, and is up and down at once."""
+    """In the place of `lab.machine.guest.Guest`: it has a disk, and is up and down at once."""
 
     def __init__(self, *, lab: Any, instance_id: str, layers: list[Path], **_: Any) -> None:
         self._lab, self._id, self._layers = lab, instance_id, layers
 
     def start(self) -> None:
-        from lab.storage import disks
+        from lab.machine import disks
 
         missing = [str(layer) for layer in self._layers if not layer.is_dir()]
         if missing:
@@ -127,16 +127,17 @@ def fork() -> None:
     What has to be loaded for a lab costs more than most tests ask of it.
     """
     from kiln.matrix.load import load_recipes
-    from lab import server, settings
-    from lab.amis import public_images
     from lab.api import botocore_data
+    from lab.base import settings
+    from lab.daemon import server
+    from lab.moto import public_images
 
     botocore_data.read_once()
     with tempfile.TemporaryDirectory() as folder:
         # Moto reads the list of public AMIs, the same for each lab, when it is loaded.
         public = public_images.public_images(load_recipes())
         server.configure_moto(settings.Lab(54, Path(folder)), public)
-        for module in ("guests.machines", "ssm.front"):
+        for module in ("moto.machines", "moto.ssm.front"):
             import_module(f"lab.{module}")
         import_module("moto.moto_server.werkzeug_app")
         gc.freeze()
@@ -171,9 +172,10 @@ def _serve_alone(folder: Path) -> None:
 def _server(folder: Path) -> Any:
     """The lab's API, which listens on a free port and is not served yet."""
     from kiln.matrix.load import load_recipes
-    from lab import server, settings
-    from lab.amis import public_images
     from lab.api import botocore_data
+    from lab.base import settings
+    from lab.daemon import server
+    from lab.moto import public_images
 
     # As the lab's server does.
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
@@ -186,14 +188,14 @@ def _server(folder: Path) -> Any:
     from moto.moto_server.werkzeug_app import create_backend_app
     from werkzeug.serving import make_server
 
-    from lab import moto
     from lab.api import entry, web
-    from lab.faults import Faults
-    from lab.guests import instances
-    from lab.guests.machines import Machines
-    from lab.network import bridge
+    from lab.api.faults import Faults
+    from lab.machine import bridge
+    from lab.moto import backends as moto
+    from lab.moto import instances
+    from lab.moto.machines import Machines
+    from lab.moto.ssm import front
     from lab.rootfs import emulation
-    from lab.ssm import front
 
     base = folder / "bases" / "base"
     base.mkdir(parents=True)

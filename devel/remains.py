@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from lab.settings import Lab
+from lab.base.settings import Lab
 
 
 def processes(lab: Lab) -> list[str]:
@@ -22,7 +22,7 @@ def processes(lab: Lab) -> list[str]:
         except OSError:
             continue
         if f"{lab.instances}/" in command or (
-            marks & environment and ("lab.server" in command or "systemd" in command)
+            marks & environment and ("lab.daemon.server" in command or "systemd" in command)
         ):
             result.append(command)
     return result

@@ -23,7 +23,8 @@ from kiln.base import needs
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.cli.output import log
-from lab import host, settings
+from lab.base import settings
+from lab.daemon import host
 from lab.rootfs import emulation
 
 # Lab tests use labs of their own, not the user's: one for each process, from this index on. What

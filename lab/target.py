@@ -27,15 +27,18 @@ from kiln.cloud.target import (
     ParentAmi,
     Target,
 )
-from lab import control, host, mirror, origin, recipe_cache, users
-from lab.access import session_token
-from lab.amis import images, public_images
-from lab.own_kernel import TAG, accelerator, disk
-from lab.packages import system
+from lab.api import session_token
+from lab.base import origin
+from lab.base.settings import Lab, current
+from lab.base.shell import CommandError, run
+from lab.daemon import control, host, users
+from lab.machine import images
+from lab.machine.own_kernel import TAG, accelerator, disk
+from lab.moto import public_images
 from lab.rootfs import bases, distros, emulation
-from lab.settings import Lab, current
-from lab.shell import CommandError, run
-from lab.vendors import REAL, STAND_INS, refuse_impossible, refuse_silent
+from lab.vendors import mirror, recipe_cache
+from lab.vendors.kinds import REAL, STAND_INS, refuse_impossible, refuse_silent
+from lab.vendors.packages import system
 
 _NEEDS_GIB = 4
 

@@ -18,7 +18,9 @@ def up(no_install: bool = False) -> None:
 
     eval "$(./invoke lab.up)"
     """
-    from lab import control, host, origin, settings, target
+    from lab import target
+    from lab.base import origin, settings
+    from lab.daemon import control, host
 
     host.can_run()
     needs.ensure("packer", "ssh", "lab", install=not no_install, say=log)
@@ -41,7 +43,7 @@ def down(force: bool = False) -> None:
 
     force: first end the builds that use the lab, and say which
     """
-    from lab import control
+    from lab.daemon import control
 
     swept = control.down(force=force, say=log)
     output({"took_down": swept}, *(f"took down {item}" for item in swept), "the lab is down")
@@ -50,7 +52,8 @@ def down(force: bool = False) -> None:
 @task("Lab", "lab.status")
 def status() -> int:
     """Show the lab's instances and AMIs; 1 if it is down."""
-    from lab import control, origin, settings
+    from lab.base import origin, settings
+    from lab.daemon import control
 
     state = control.status()
     if state is None:
@@ -78,7 +81,8 @@ def shell(instance: str | None = None) -> int:
 
     instance: instance id (default: the only one that runs): --instance i-0123
     """
-    from lab import control, root_shell, settings
+    from lab.base import settings
+    from lab.daemon import control, root_shell
 
     if instance is None:
         state = control.status() or {"instances": []}
@@ -96,7 +100,7 @@ def logs(instance: str | None = None) -> None:
 
     instance: a guest's console instead of the lab's log: --instance i-0123
     """
-    from lab import settings
+    from lab.base import settings
 
     lab = settings.current()
     path = lab.instances / instance / "console.log" if instance else lab.log
@@ -127,7 +131,8 @@ def fault(
     message: instead of EC2's text: --message 'no capacity'
     clear: forget all failures that have not happened yet
     """
-    from lab import control, settings
+    from lab.base import settings
+    from lab.daemon import control
 
     if clear == bool(action or code or match or message):
         raise KilnError("specify --action and --code, or --clear", hint="see docs/lab.md")
@@ -165,7 +170,7 @@ def clean(bases: bool = False, all: bool = False, force: bool = False) -> None: 
     all: all labs and all that they changed here; names what AMI Kiln installed: --all
     force: first end the builds that use the lab, and say which
     """
-    from lab import control, uninstall
+    from lab.daemon import control, uninstall
 
     if all:
         done = uninstall.remove_all_labs(force=force, say=log)
@@ -187,7 +192,7 @@ def import_(
     rootfs: tar archive or folder: --rootfs al2023.tar.xz
     mirror: package mirror to install from: --mirror https://mirror.example/al2023
     """
-    from lab import host
+    from lab.daemon import host
     from lab.rootfs import importer
 
     host.can_run()

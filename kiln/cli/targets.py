@@ -14,9 +14,9 @@ from kiln.base.errors import KilnError, did_you_mean
 from kiln.cloud import aws
 from kiln.cloud.target import DEFAULT_REGION, Target
 from kiln.matrix import load
-from lab import settings
-from lab import vendors as lab_vendors
+from lab.base import settings
 from lab.target import LabTarget, is_guest
+from lab.vendors import kinds as lab_vendors
 
 if TYPE_CHECKING:
     from kiln.cloud.instance import Machine

@@ -1,1 +1,1 @@
-"""How the lab's API answers: what comes in, what is not supported, what of moto is replaced."""
+"""How a request comes in: who may call, injected failures, refusals; and the metadata service."""

@@ -14,10 +14,9 @@ from xml.sax.saxutils import escape
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 
-from lab.access import refusals, session_token, web_pages, wsgi
-from lab.api import unsupported
-from lab.ec2 import known_images
-from lab.faults import ERRORS, Fault, Faults
+from lab.api import refusals, session_token, unsupported, web_pages, wsgi
+from lab.api.faults import ERRORS, Fault, Faults
+from lab.moto.ec2 import known_images
 
 log = logging.getLogger("lab.api")
 

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 
 import botocore.session
 
-from lab.access import refusals, wsgi
+from lab.api import refusals, wsgi
 
 log = logging.getLogger("lab.unsupported")
 

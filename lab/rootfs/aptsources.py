@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from kiln import facts
 from kiln.base.errors import operation_failed
-from lab.settings import current
-from lab.shell import CommandError, run
+from lab.base.settings import current
+from lab.base.shell import CommandError, run
 
 _FIELDS = "$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(CREATED_BY)"
 _WIDE = {

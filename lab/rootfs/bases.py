@@ -21,11 +21,11 @@ from typing import Any
 
 from kiln.base.errors import operation_failed
 from kiln.base.paths import is_compiled
-from lab import folders, locks, settings
-from lab.mirror import ca, debian, keys
+from lab.base import folders, locks, settings
+from lab.base.shell import CommandError, run
 from lab.rootfs import aptsources, distros, emulation, parents, prune, tree
 from lab.rootfs.tree import Progress
-from lab.shell import CommandError, run
+from lab.vendors.mirror import ca, debian, keys
 
 MARKER = "etc/kiln-lab-base"
 _CA_IN_GUEST = "usr/local/share/ca-certificates/kiln-lab.crt"
@@ -84,7 +84,7 @@ def imported_link(distro_id: str, arch: str) -> Path:
 
 def _digest(distro_id: str, kind: str, arch: str, common: str) -> str:
     """A digest of a base's inputs: tree, identity, the lab's CA, keys and packages."""
-    from lab.packages import system
+    from lab.vendors.packages import system
 
     total = hashlib.sha256()
     trusted = [ca.ensure().certificate.read_text()]
@@ -116,7 +116,7 @@ def _identify(
             link.unlink(missing_ok=True)
             link.symlink_to(leads_to)
         if spec["family"] == "al":
-            from lab.packages import system
+            from lab.vendors.packages import system
 
             _as_amazon_linux(making, spec)
             if arch == "arm64":
@@ -218,7 +218,7 @@ def _with_lib64(root: Path) -> None:
 
 def _as_debian_family(distro_id: str, root: Path, spec: dict[str, Any], arch: str) -> None:
     """Configure apt: the host's archive for ordinary packages, the lab's for stand-ins."""
-    from lab.packages import system
+    from lab.vendors.packages import system
 
     archive = aptsources.host()
     if not spec["stand_in"] and archive.origin != "debian":

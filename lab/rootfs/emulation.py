@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.vocabulary import ARCH_OF_UNAME, UNAME_ARCH
-from lab.shell import CommandError, run
+from lab.base.shell import CommandError, run
 
 # EC2's name of a processor → e_machine in an ELF header.
 _ELF = {"x86_64": 62, "arm64": 183}

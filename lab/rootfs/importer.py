@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base.errors import KilnError, operation_failed
-from lab import folders
-from lab.mirror import ca
+from lab.base import folders
+from lab.base.shell import CommandError, run
 from lab.rootfs import bases, distros, emulation, tree
-from lab.shell import CommandError, run
+from lab.vendors.mirror import ca
 
 # What a guest needs to boot, be reached and be provisioned: one of the paths of each line.
 _NEEDED = {

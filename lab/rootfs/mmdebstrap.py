@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kiln.base.errors import operation_failed
-from lab.packages import deb
 from lab.rootfs import emulation
 from lab.rootfs.aptsources import Archive
+from lab.vendors.packages import deb
 
 LOCK = ".mmdebstrap.lock"
 # Of every tree. Recommended packages and translations are not installed.

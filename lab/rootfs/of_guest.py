@@ -14,9 +14,9 @@ from pathlib import Path
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import ROOT
-from lab import origin
+from lab.base import origin
 from lab.rootfs import bases, real_bases
-from lab.vendors import REAL
+from lab.vendors.kinds import REAL
 
 
 def finder(kind_of_vendors: str, lock: threading.Lock) -> Callable[[str, str], Path]:

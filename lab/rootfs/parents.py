@@ -15,11 +15,11 @@ from typing import Any
 from kiln import facts
 from kiln.base import versions, yaml_files
 from kiln.base.errors import KilnError, did_you_mean
-from lab.mirror import catalogue, cuda_repository, efa
-from lab.packages import model, rpm, system
-from lab.packages.model import File, Package
+from lab.base.shell import run
 from lab.rootfs import distros
-from lab.shell import run
+from lab.vendors.mirror import catalogue, cuda_repository, efa
+from lab.vendors.packages import model, rpm, system
+from lab.vendors.packages.model import File, Package
 
 SEPARATOR = "+"
 _LOCKS = "etc/dnf/plugins/versionlock.list"

@@ -9,8 +9,8 @@ import shutil
 import time
 from pathlib import Path
 
+from lab.machine import disks
 from lab.rootfs import mmdebstrap
-from lab.storage import disks
 
 # A build that has requested a base has this many seconds to launch an instance from it.
 GRACE = 3600

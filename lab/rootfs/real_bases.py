@@ -24,9 +24,9 @@ from kiln.preflight.indexes import (
     ask_repository,
     make_keyring,
 )
-from lab.packages import deb
+from lab.base.shell import CommandError, run
 from lab.rootfs import aptsources, bases, distros, emulation, importer
-from lab.shell import CommandError, run
+from lab.vendors.packages import deb
 
 Progress = Callable[[str], None]
 

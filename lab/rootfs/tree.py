@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kiln.base.errors import KilnError, operation_failed
-from lab import folders
+from lab.base import folders
+from lab.base.shell import CommandError, run
+from lab.machine import disks
 from lab.rootfs import aptsources, distros, emulation, mmdebstrap, prune
-from lab.shell import CommandError, run
-from lab.storage import disks
 
 Progress = Callable[[str], None]
 

@@ -14,8 +14,8 @@ import threading
 from collections.abc import Callable, Iterator
 from urllib.parse import parse_qsl
 
-from lab.mirror import ca
-from lab.settings import Lab
+from lab.base.settings import Lab
+from lab.vendors.mirror import ca
 
 _SERVICES = ("ec2", "ssm", "ssmmessages", "sts", "iam")
 HOSTS = [f"{service}.us-east-1.amazonaws.com" for service in _SERVICES]

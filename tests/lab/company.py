@@ -15,8 +15,8 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from lab.mirror import ca
-from lab.settings import Lab
+from lab.base.settings import Lab
+from lab.vendors.mirror import ca
 
 PORT = 3128
 MIRROR = "mirror.example.com"

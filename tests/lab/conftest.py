@@ -34,11 +34,11 @@ from devel.testbed import (
     users_environment,
 )
 from kiln.base.errors import KilnError
-from lab import control, host, settings
-from lab.access import session_token
-from lab.api import botocore_data
+from lab.api import botocore_data, session_token
+from lab.base import settings
+from lab.base.settings import Lab
+from lab.daemon import control, host
 from lab.rootfs import bases
-from lab.settings import Lab
 from tests import surroundings
 from tests.unit import commands
 from tests.unit.rows import row
@@ -190,7 +190,7 @@ def lab_of_the_tests() -> settings.Lab:
 
 def plain_client(lab: settings.Lab, service: str, region: str = "us-east-1") -> Any:
     """A boto3 client: it calls the lab directly, and is not told of what it makes before all of
-    EC2 knows it (lab/ec2/consistency.py)."""
+    EC2 knows it (lab/moto/ec2/consistency.py)."""
     client = boto3.client(
         service,
         endpoint_url=lab.endpoint,

@@ -10,7 +10,7 @@ from typing import Any
 
 from conftest import Guest
 
-from lab.standins.nvidia_smi import install
+from lab.vendors.standins.nvidia_smi import install
 
 _TRUST = {
     "Version": "2012-10-17",

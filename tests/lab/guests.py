@@ -17,10 +17,10 @@ from typing import ClassVar, TypeVar
 
 import pytest
 
-from lab import root_shell
-from lab.guests.guest import REBOOT, leader_of
+from lab.daemon import root_shell
+from lab.machine import cgroups
+from lab.machine.guest import REBOOT, leader_of
 from lab.rootfs import bases
-from lab.sandbox import cgroups
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="guests take root")
 # With the host's kernel log, which all guests share.

@@ -12,7 +12,7 @@ import guests
 
 from kiln.base.paths import RUNTIME, runtime_module
 from kiln.mig.profiles import gpu_types
-from lab.standins.nvidia_smi import install
+from lab.vendors.standins.nvidia_smi import install
 
 target = runtime_module("gpu_mig.target")
 MAP = RUNTIME / "etc/kiln/mig-config.json"

@@ -15,7 +15,7 @@ import pytest
 import xid_guest
 
 from kiln.base.paths import RUNTIME
-from lab.shell import run
+from lab.base.shell import run
 
 PACKAGES = ("slurmctld", "slurmd", "munge")
 HOOK = "slurm-drain.example"

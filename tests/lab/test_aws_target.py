@@ -27,10 +27,12 @@ from conftest import AL2, inventory, slim_checkout, users_environment
 
 from kiln.base.progress import Progress
 from kiln.matrix import load
-from lab import control, mirror, settings
-from lab.access import session_token
-from lab.settings import Lab
+from lab.api import session_token
+from lab.base import settings
+from lab.base.settings import Lab
+from lab.daemon import control
 from lab.target import LabTarget
+from lab.vendors import mirror
 
 Kiln = Callable[..., subprocess.CompletedProcess[str]]
 TAGS = {"team": "ml platform", "cost-center": "4711", "project": "llm"}

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from kiln.base.errors import KilnError
-from lab.mirror import ca
 from lab.rootfs import aptsources, bases, distros, emulation, importer
+from lab.vendors.mirror import ca
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="root filesystems are made by root"),

@@ -25,7 +25,7 @@ from kiln.base import tags
 from kiln.base.errors import KilnError
 from kiln.matrix import load
 from kiln.packer.render import recipe_digest
-from lab import control
+from lab.daemon import control
 from tests.unit import commands
 
 BUILD = ("build", "--distro", "al2", "--driver", "510.47.03", "--target", "lab")

@@ -12,10 +12,8 @@ import pytest
 from botocore.exceptions import ClientError
 from conftest import Guest, launching, wait_for
 
-from lab import control
-from lab.network import bridge
-from lab.sandbox import cgroups
-from lab.storage import disks
+from lab.daemon import control
+from lab.machine import bridge, cgroups, disks
 
 
 def state(ec2, instance_id):

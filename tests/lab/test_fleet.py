@@ -29,7 +29,7 @@ from kiln.fleet.document import fleet_bucket, remove_stored
 from kiln.fleet.install import HowToInstall, install_fleet
 from kiln.fleet.machines import find_machines, parse_targets, run_command
 from kiln.telemetry.settings import Telemetry
-from lab import control
+from lab.daemon import control
 from tests.unit import commands
 
 GROUP = "/fleet/events"

@@ -14,7 +14,7 @@ import pytest
 from conftest import Launch
 
 from devel import packers
-from lab import control
+from lab.daemon import control
 
 FOREIGN = Path(__file__).parent / "foreign"
 WALK = FOREIGN / "walk.yml"

@@ -14,7 +14,7 @@ from conftest import AL2, ROOT, launching, plain_client
 from devel import packers
 from devel.testbed import bare_checkout
 from kiln.packer import program
-from lab import control
+from lab.daemon import control
 
 TEMPLATE = """
 variable "source_ami" { type = string }

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from conftest import Guest, launching
 
-from lab.guests.guest import leader_of
+from lab.machine.guest import leader_of
 
 AL2 = "ami-amazon-linux-latest/amzn2-ami-kernel-5.10-hvm-x86_64-gp2"
 UBUNTU = "canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kiln.packer import program
-from lab import control
+from lab.daemon import control
 
 TEMPLATE = Path(__file__).parent / "foreign" / "reboot.pkr.hcl"
 

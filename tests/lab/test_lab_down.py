@@ -29,11 +29,12 @@ from conftest import (
 
 from devel.remains import nothing, on_this_machine
 from kiln.base.errors import KilnError
-from lab import control, mirror, root_shell
-from lab.guests.guest import leader_of
+from lab.base.settings import Lab
+from lab.daemon import control, root_shell
+from lab.machine import disks
+from lab.machine.guest import leader_of
 from lab.rootfs import tree
-from lab.settings import Lab
-from lab.storage import disks
+from lab.vendors import mirror
 from tests import surroundings
 from tests.unit import commands
 
@@ -181,7 +182,7 @@ def test_down_by_force_ends_the_build_that_uses_the_lab_and_leaves_nothing_of_bo
     refused = call("lab.down")
     assert refused.returncode == 1, refused.stderr
     assert re.search(rf"{own.bridge} is in use: run .* of al2-510.*--force", refused.stderr, re.S)
-    # What is new may be missing from a list once more (lab/ec2/consistency.py).
+    # What is new may be missing from a list once more (lab/moto/ec2/consistency.py).
     while inventory(running.ec2)["instances"] == before["instances"]:
         assert build.poll() is None, build.end()
         time.sleep(0.2)

@@ -25,7 +25,7 @@ from kiln.facts import InstanceType
 from kiln.matrix import load
 
 pytestmark = [guests.AS_ROOT, pytest.mark.beside]
-PAYLOADS = ROOT / "lab/packages/payloads"
+PAYLOADS = ROOT / "lab/vendors/packages/payloads"
 TYPES = sorted(
     (t for t in facts.instances().values() if t.nvswitch and t.mig), key=lambda t: t.type
 )

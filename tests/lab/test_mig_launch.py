@@ -20,8 +20,8 @@ import yaml
 from conftest import Guest, Launch, launching, wait_for
 
 from kiln.base.paths import RUNTIME
-from lab import control
-from lab.standins.nvidia_smi import install
+from lab.daemon import control
+from lab.vendors.standins.nvidia_smi import install
 from tests.unit import commands
 
 TYPE = "p4d.24xlarge"

@@ -22,8 +22,10 @@ from kiln.base.errors import KilnError
 from kiln.base.paths import PROVISIONERS
 from kiln.base.recipe import Recipe
 from kiln.matrix import load
-from lab import mirror, settings
-from lab.mirror import (
+from lab.base import settings
+from lab.rootfs import bases
+from lab.vendors import mirror
+from lab.vendors.mirror import (
     amazon,
     ca,
     catalogue,
@@ -35,9 +37,8 @@ from lab.mirror import (
     nvidia_toolkit,
     repos,
 )
-from lab.packages import deb, driver, elf, model, rpm
-from lab.packages.model import File, Package
-from lab.rootfs import bases
+from lab.vendors.packages import deb, driver, elf, model, rpm
+from lab.vendors.packages.model import File, Package
 
 RUN = "https://us.download.nvidia.com/tesla/{0}/NVIDIA-Linux-x86_64-{0}.run"
 pytestmark = pytest.mark.beside

@@ -29,10 +29,11 @@ from kiln.pipeline import build, checks
 from kiln.pipeline.checks import Checks
 from kiln.pipeline.plan import Options
 from kiln.pipeline.record import Record
-from lab import control, settings
-from lab.settings import Lab
-from lab.shell import run
-from lab.storage import disks
+from lab.base import settings
+from lab.base.settings import Lab
+from lab.base.shell import run
+from lab.daemon import control
+from lab.machine import disks
 from lab.target import LabTarget
 from tests.unit.rows import row
 

@@ -23,7 +23,7 @@ from conftest import (
 )
 
 from devel.testbed import bare_checkout
-from lab import control
+from lab.daemon import control
 from tests.unit import commands
 
 AL2023 = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-6.1-x86_64"

@@ -26,9 +26,10 @@ from kiln import components
 from kiln.base.recipe import Recipe
 from kiln.components import package_repositories
 from kiln.matrix import load
-from lab import control, mirror
-from lab.mirror import ca
-from lab.network import dns
+from lab.daemon import control
+from lab.machine import dns
+from lab.vendors import mirror
+from lab.vendors.mirror import ca
 
 # This machine, too, asks the hosts that are played at the server's address.
 RESOLVED = """\

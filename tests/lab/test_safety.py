@@ -17,9 +17,9 @@ from conftest import another_lab, launching
 
 from kiln.base.errors import KilnError
 from kiln.cloud import instance
-from lab import control, host, root_shell
-from lab.guests.guest import leader_of
-from lab.settings import Lab
+from lab.base.settings import Lab
+from lab.daemon import control, host, root_shell
+from lab.machine.guest import leader_of
 
 NOBODY = 65534
 

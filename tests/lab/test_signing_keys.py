@@ -28,7 +28,7 @@ from kiln.base.paths import KNOWLEDGE, PROVISIONERS
 from kiln.base.recipe import Recipe
 from kiln.components import rendered
 from kiln.matrix.load import load_recipes
-from lab import mirror
+from lab.vendors import mirror
 
 KEYS = yaml.safe_load((KNOWLEDGE / "keys.yaml").read_text())["keys"]
 UBUNTU = "/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id"

@@ -11,7 +11,7 @@ import pytest
 import slurm_cluster
 from slurm_cluster import NODE, Controller, Node
 
-from lab import settings
+from lab.base import settings
 
 pytestmark = [
     guests.AS_ROOT,

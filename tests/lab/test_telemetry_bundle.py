@@ -21,7 +21,7 @@ from event_log import whole_lines
 
 from kiln.telemetry import bundle
 from kiln.telemetry.settings import Telemetry, telemetry_facts
-from lab.mirror import cloudwatch
+from lab.vendors.mirror import cloudwatch
 
 pytestmark = guests.AS_ROOT
 

@@ -18,20 +18,22 @@ import pytest
 from conftest import ROOT, Guest, another_lab, lab_of_the_tests, launching, plain_client
 
 from kiln import components
-from lab import control, mirror, vendors
-from lab.network import dns
-from lab.settings import Lab
-from lab.shell import run
+from lab.base.settings import Lab
+from lab.base.shell import run
+from lab.daemon import control
+from lab.machine import dns
+from lab.vendors import kinds as vendors
+from lab.vendors import mirror
 from tests.unit.rows import row
 
 pytestmark = pytest.mark.beside
 ROW = row("debian12/lts/base/x86_64")
-PAYLOADS = ROOT / "lab/packages/payloads"
+PAYLOADS = ROOT / "lab/vendors/packages/payloads"
 KEY = "https://nvidia.github.io/libnvidia-container/gpgkey"
 SERVE = """
 import sys, time
 from pathlib import Path
-from lab import mirror
+from lab.vendors import mirror
 mirror.serve(sys.argv[1], log=Path(sys.argv[2]))
 print("up", flush=True)
 time.sleep(3600)

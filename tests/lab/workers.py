@@ -18,8 +18,8 @@ from conftest import Guest, copied, launching, wait_for
 
 from devel.testbed import bare_checkout
 from kiln.cloud import iam
-from lab.network import bridge
-from lab.settings import Lab
+from lab.base.settings import Lab
+from lab.machine import bridge
 
 ROOT = Path(__file__).resolve().parents[2]
 BUCKET = "kiln-records"

@@ -12,7 +12,7 @@ from kiln.base import yaml_files
 from kiln.base.paths import KNOWLEDGE
 
 # Of the lab those that come from facts; the others hold a file of its own, or a key.
-_OF_FACTS = ("kiln.", "lab.amis.", "lab.mirror.", "lab.packages.", "lab.rootfs.")
+_OF_FACTS = ("kiln.", "lab.moto.public_images", "lab.vendors.", "lab.rootfs.")
 # These go by a file's content, or its path and time.
 _BY_CONTENT = (
     "kiln.base.yaml_files",

@@ -28,7 +28,7 @@ from typing import IO, Any
 from unittest import mock
 
 from kiln.base.paths import ROOT, RUNTIME, runtime_module
-from lab.standins.nvidia_smi import install
+from lab.vendors.standins.nvidia_smi import install
 
 GPU_MIG = RUNTIME / "usr" / "local" / "bin" / "gpu-mig"
 _smi = runtime_module("gpu_mig.smi")
@@ -237,7 +237,7 @@ class InProcess(_smi.Smi):  # type: ignore[misc, name-defined]
         return True
 
     def run(self, *args: object) -> tuple[int, str]:
-        from lab.standins.nvidia_smi.smi import main
+        from lab.vendors.standins.nvidia_smi.smi import main
 
         words = [str(a) for a in args]
         try:
@@ -335,7 +335,7 @@ def _instead(machine: Machine, real: Callable[..., Any], kill_after: int) -> Cal
         if program != "nvidia-smi" or not machine.has("nvidia-smi", machine.launcher):
             answer: tuple[int, str] = real(arguments, timeout_s, program)
             return answer
-        from lab.standins.nvidia_smi.smi import main
+        from lab.vendors.standins.nvidia_smi.smi import main
 
         calls += 1
         with redirect_stderr(io.StringIO()) as err:
@@ -353,7 +353,7 @@ def in_process(root: Path, instance_type: str, gpus: int = 2) -> Iterator[InProc
 
     Only the first `gpus` of the machine are shown: what holds for two GPUs holds for eight.
     """
-    from lab.standins.nvidia_smi.smi import box
+    from lab.vendors.standins.nvidia_smi.smi import box
 
     shutil.rmtree(root, ignore_errors=True)
     with _at(root), _in_memory():
@@ -366,7 +366,7 @@ def in_process(root: Path, instance_type: str, gpus: int = 2) -> Iterator[InProc
 @contextmanager
 def _in_memory() -> Iterator[None]:
     """What the stand-in writes is kept here: files are half of the cost of a layout."""
-    from lab.standins.nvidia_smi.smi import box
+    from lab.vendors.standins.nvidia_smi.smi import box
 
     kept: dict[str, str] = {}
     read, write = box.read_json, box.write_json
@@ -387,7 +387,7 @@ def _in_memory() -> Iterator[None]:
 @contextmanager
 def _at(root: Path) -> Iterator[None]:
     """The stand-in in this process works under `root`."""
-    from lab.standins.nvidia_smi.smi import box, gpus
+    from lab.vendors.standins.nvidia_smi.smi import box, gpus
 
     places = {
         "ROOT": str(root),
@@ -425,7 +425,7 @@ def _composed() -> dict[str, Any]:
     if not _COMPOSED:
         runtime_module("gpu_mig.cli")
         for name in ("attributes", "main", "mig_cli", "query", "settings"):
-            import_module(f"lab.standins.nvidia_smi.smi.{name}")
+            import_module(f"lab.vendors.standins.nvidia_smi.smi.{name}")
         import_module("xml.etree.ElementTree")
         _COMPOSED.update(json.loads(json.dumps(install.compose())))
     return _COMPOSED

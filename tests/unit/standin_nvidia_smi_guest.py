@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lab.standins.nvidia_smi import install
+from lab.vendors.standins.nvidia_smi import install
 
 DATA = Path(__file__).parents[1] / "data" / "nvidia-smi"
 CUDA = {

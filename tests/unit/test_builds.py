@@ -26,8 +26,9 @@ from kiln.packer.render import render
 from kiln.pipeline import build, verify
 from kiln.pipeline import plan as planning
 from kiln.pipeline.record import Record
-from lab import settings, users
 from lab import target as lab_target
+from lab.base import settings
+from lab.daemon import users
 from lab.rootfs import emulation
 from lab.target import LabHooks, LabTarget
 from tests.unit.records import a_record

@@ -222,7 +222,7 @@ def test_the_lab_without_root_says_what_still_works() -> None:
         [str(ROOT / ".venv/bin/python"), "-c",
          # All is imported as root: root's own Python may lie where nobody else can read.
          "import os\n"
-         "from lab import host\n"
+         "from lab.daemon import host\n"
          "os.seteuid(65534)\n"
          "host.can_run()"],
         cwd=ROOT, capture_output=True, text=True, check=False,

@@ -27,7 +27,7 @@ from kiln.pipeline.draft import ProvisionerError
 from kiln.pipeline.plan import require_scripts
 from kiln.pipeline.record import Failure
 from kiln.pipeline.report import report_html
-from lab.packages import system
+from lab.vendors.packages import system
 
 HEAD = '#!/usr/bin/env bash\n\nsource "${KILN_DIR:?}/lib/kiln.sh"\n'
 

@@ -17,7 +17,7 @@ from kiln.fleet import document, status
 from kiln.fleet.install import Installation, Wave, allowed_errors, plan_waves
 from kiln.fleet.machines import parse_targets
 from kiln.xid import archive
-from lab.ssm import documents
+from lab.moto.ssm import documents
 
 SCRIPT = (TEMPLATES / "fleet" / "machine.sh").read_text()
 ONE, TWO = "i-0123456789abcdef0", "i-0123456789abcdef1"
@@ -125,7 +125,7 @@ def test_document_has_no_other_placeholders() -> None:
     ],
 )
 def test_document_refuses_other_parameter_values(name: str, value: str) -> None:
-    from lab.ssm.errors import SsmError
+    from lab.moto.ssm.errors import SsmError
 
     content = json.loads(document.document_text())
     with pytest.raises(SsmError, match=f"Parameter {name}"):

@@ -13,7 +13,7 @@ import pytest
 from kiln.base.paths import RUNTIME
 from kiln.compat import rules
 from kiln.facts import InstanceType, instance_types, instances
-from lab.guests import pci as lab_pci
+from lab.rootfs import pci as lab_pci
 
 sys.path.insert(0, str(RUNTIME / "opt/kiln/lib"))
 

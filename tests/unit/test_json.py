@@ -17,9 +17,9 @@ from devel.testing import Finished
 from kiln.base.paths import ROOT
 from kiln.base.yaml_files import parse_template
 from kiln.cli import lab, launch, telemetry
-from lab import control
+from lab.base.settings import current
+from lab.daemon import control
 from lab.rootfs import importer
-from lab.settings import current
 
 
 def answer(capsys: pytest.CaptureFixture[str], task: Task[Any], **flags: Any) -> Any:
@@ -51,7 +51,7 @@ def test_the_labs_tasks_answer(
     monkeypatch.setattr(control, "clean", lambda **_: [])
     assert answer(capsys, lab.down) == {"took_down": ["bridge lab6"]}
     assert answer(capsys, lab.clean) == {"removed": []}
-    monkeypatch.setattr("lab.host.can_run", lambda: None)
+    monkeypatch.setattr("lab.daemon.host.can_run", lambda: None)
     monkeypatch.setattr(importer, "import_rootfs", lambda *_: tmp_path)
     shown = answer(capsys, lab.import_, distro="al2023", rootfs="al2023.tar")
     assert shown == {"distro": "al2023", "rootfs": str(tmp_path)}

@@ -19,10 +19,9 @@ from botocore.exceptions import ClientError
 from werkzeug.serving import DechunkedInput
 
 from kiln.base.errors import KilnError
-from lab import folders
-from lab.access import session_token, web_pages, wsgi
-from lab.api import entry
-from lab.settings import Lab
+from lab.api import entry, session_token, web_pages, wsgi
+from lab.base import folders
+from lab.base.settings import Lab
 
 OWN, ROLE = "the-token-of-the-lab", "the-token-of-a-role"
 ENDPOINT = "http://127.0.0.1:4599"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.sandbox import cgroups
+from lab.machine import cgroups
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or not os.access("/sys/fs/cgroup", os.W_OK), reason="groups take root"

@@ -19,12 +19,13 @@ from moto.ec2.exceptions import EC2ClientError
 
 from kiln.base.errors import KilnError
 from kiln.cli import lab as lab_tasks
-from lab import control, left_behind, origin, server_processes
-from lab.faults import Faults
-from lab.guests.instances import LabInstance
-from lab.guests.machines import Machines
-from lab.network import bridge
-from lab.settings import GUESTS, Lab
+from lab.api.faults import Faults
+from lab.base import origin
+from lab.base.settings import GUESTS, Lab
+from lab.daemon import control, left_behind, server_processes
+from lab.machine import bridge
+from lab.moto.instances import LabInstance
+from lab.moto.machines import Machines
 
 
 def test_only_its_own_files_tell_a_lab_from_another_not_what_python_is_compiling(
@@ -46,7 +47,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout with a lab; the code of this process is that of this checkout."""
     here = tmp_path / "here"
     (here / "lab").mkdir(parents=True)
-    (here / "lab" / "server.py").write_text("")
+    (here / "lab" / "target.py").write_text("")
     monkeypatch.setattr(origin, "ROOT", here)
     return here
 
@@ -66,7 +67,7 @@ def test_what_another_lab_runs_and_from_where_is_said(checkout: Path, tmp_path: 
     gone = origin.difference(running(other))
     assert gone == f"it was started from {other}, which no longer exists"
     (other / "lab").mkdir(parents=True)
-    (other / "lab" / "server.py").write_text("")
+    (other / "lab" / "target.py").write_text("")
     assert origin.difference(running(other)) == f"it was started from another checkout: {other}"
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.network import dns
-from lab.settings import Lab
+from lab.base.settings import Lab
+from lab.machine import dns
 
 
 def query(name: str) -> bytes:

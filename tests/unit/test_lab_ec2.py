@@ -24,7 +24,7 @@ from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
 from kiln.preflight.ask import ask_parent
 from kiln.preflight.indexes import State
-from lab.ec2 import consistency
+from lab.moto.ec2 import consistency
 
 # One lab for all tests of this file, wherever they run.
 pytestmark = pytest.mark.xdist_group("lab_ec2")

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from lab.network import endpoints
+from lab.machine import endpoints
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from kiln.base import yaml_files
 from kiln.base.paths import ROOT
-from lab.ec2 import ids
+from lab.moto.ec2 import ids
 
 CODE = re.compile(r"[A-Z]\w+(\.[A-Z]\w+)?")
 

@@ -12,9 +12,9 @@ from invoke import Context
 
 from kiln.base.errors import KilnError
 from kiln.cli import lab as lab_tasks
-from lab import control, faults
-from lab.api import entry
-from lab.faults import Fault, Faults
+from lab.api import entry, faults
+from lab.api.faults import Fault, Faults
+from lab.daemon import control
 
 GOOD = {"action": "RunInstances", "code": "InternalError"}
 

@@ -11,8 +11,8 @@ import pytest
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from lab import folders
-from lab.settings import Lab
+from lab.base import folders
+from lab.base.settings import Lab
 
 
 def test_a_folder_is_in_its_place_only_after_its_files_are_on_disk(

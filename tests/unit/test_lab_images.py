@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from lab import locks
-from lab.amis import images
-from lab.settings import Lab
-from lab.shell import CommandError
-from lab.storage import disks
+from lab.base import locks
+from lab.base.settings import Lab
+from lab.base.shell import CommandError
+from lab.machine import disks, images
 
 
 def image(name: str, *layers: str) -> images.Image:

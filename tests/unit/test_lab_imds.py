@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from lab.metadata import imds
+from lab.api import imds
 
 # More than a socket takes before its client has read of it.
 LARGE = b"x" * 20_000_000

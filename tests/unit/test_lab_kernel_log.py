@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lab import host
-from lab.settings import Lab
+from lab.base.settings import Lab
+from lab.daemon import host
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from lab.mirror import keys
-from lab.mirror.keys import Keyring
-from lab.mirror.site import Site
+from lab.vendors.mirror import keys
+from lab.vendors.mirror.keys import Keyring
+from lab.vendors.mirror.site import Site
 
 # Long enough for a thread that nothing holds up; one that waits for its turn waits for longer.
 _MOMENT = 0.5

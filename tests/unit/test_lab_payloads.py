@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.packages import model
 from lab.rootfs import bases
+from lab.vendors.packages import model
 
 NOT_TEXT = b"\xa7\r\r\n"
 

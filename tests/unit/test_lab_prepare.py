@@ -15,12 +15,14 @@ from kiln.base.errors import KilnError
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
 from kiln.matrix import load
-from lab import control, mirror, origin, recipe_cache
 from lab import target as lab_target
-from lab.mirror import repos
+from lab.base import origin
+from lab.daemon import control
 from lab.rootfs import bases, of_guest, real_bases
 from lab.target import LabTarget
-from lab.vendors import REAL, STAND_INS
+from lab.vendors import mirror, recipe_cache
+from lab.vendors.kinds import REAL, STAND_INS
+from lab.vendors.mirror import repos
 
 
 def row(distro: str) -> Recipe:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kiln.base.errors import KilnError
+from lab.machine import disks
 from lab.rootfs import importer, prune
-from lab.storage import disks
 
 OLD = "al2-x86_64-0123456789ab"
 

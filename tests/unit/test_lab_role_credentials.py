@@ -7,8 +7,8 @@ from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
 
-from lab.access.role_sessions import LIFETIME, RENEWED_BEFORE, is_valid
-from lab.metadata import role_credentials
+from lab.moto import role_credentials
+from lab.moto.role_sessions import LIFETIME, RENEWED_BEFORE, is_valid
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=timezone.utc)
 ACCOUNT = "123456789012"

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from lab.ssm import agents, commands, documents, of_aws
-from lab.ssm.commands import Command, Invocation, Plugin
-from lab.ssm.documents import Step
-from lab.ssm.errors import SsmError
+from lab.moto.ssm import agents, commands, documents, of_aws
+from lab.moto.ssm.commands import Command, Invocation, Plugin
+from lab.moto.ssm.documents import Step
+from lab.moto.ssm.errors import SsmError
 
 STEP = Step("shell", "true", "", 10, runs=True, on_failure="", always=False)
 

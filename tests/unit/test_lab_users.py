@@ -15,14 +15,15 @@ import pytest
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from lab import users
-from lab.settings import Lab
+from lab.base.settings import Lab
+from lab.daemon import users
 
 # Uses the lab until it is ended.
 _RUN = """
 import sys, time
 from pathlib import Path
-from lab import settings, users
+from lab.base import settings
+from lab.daemon import users
 with users.using(settings.Lab(7, Path(sys.argv[1])), "20260101T000000Z-0000", "al2"):
     print("inside", flush=True)
     time.sleep(600)

@@ -16,10 +16,13 @@ from kiln.base.errors import KilnError
 from kiln.cli.targets import choose
 from kiln.components.package_repositories import Repository
 from kiln.preflight.indexes import Index, State
-from lab import control, mirror, origin, recipe_cache, settings, users, vendors
-from lab.network import dns
+from lab.base import origin, settings
+from lab.daemon import control, users
+from lab.machine import dns
 from lab.rootfs import bases, importer, real_bases
 from lab.target import LabTarget
+from lab.vendors import kinds as vendors
+from lab.vendors import mirror, recipe_cache
 
 AL2023 = "al2023/lts/base/x86_64"
 UBUNTU = "ubuntu2404/lts/base/x86_64"

@@ -14,7 +14,7 @@ from kiln import facts
 from kiln.base.paths import RUNTIME, runtime_module
 from kiln.mig import check
 from kiln.mig.profiles import gpu_types
-from lab.standins.nvidia_smi import install
+from lab.vendors.standins.nvidia_smi import install
 
 applying = runtime_module("gpu_mig.apply")
 config = runtime_module("gpu_mig.config")

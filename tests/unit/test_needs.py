@@ -9,7 +9,7 @@ import pytest
 
 from kiln.base import needs
 from kiln.base.errors import KilnError
-from lab import host
+from lab.daemon import host
 
 
 @pytest.fixture

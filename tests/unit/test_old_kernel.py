@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from kiln.base.errors import KilnError
-from lab import host, settings
-from lab.sandbox import namespace
-from lab.shell import CommandError
+from lab.base import settings
+from lab.base.shell import CommandError
+from lab.daemon import host
+from lab.machine import namespace
 
 # What a kernel lacks → how it answers. Before 5.12 there is no mount_setattr(2):
 # https://man7.org/linux/man-pages/man2/mount_setattr.2.html. Before 5.19 an overlay takes no layer

@@ -25,7 +25,7 @@ from kiln.matrix.flags import select
 from kiln.matrix.load import load_recipes
 from kiln.packer import render, validate
 from kiln.packer.render import recipe_digest, write_folders
-from lab.packages import system
+from lab.vendors.packages import system
 from tests.unit import caches, commands, shown, unknown_distribution
 
 PAGE = (ROOT / "docs" / "overlay.md").read_text()

@@ -13,8 +13,8 @@ from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
 from kiln.cloud.target import Target
 from kiln.matrix import flags, load
-from lab.own_kernel import accelerator, dhcp
-from lab.settings import Lab
+from lab.base.settings import Lab
+from lab.machine.own_kernel import accelerator, dhcp
 from lab.target import _require_own_kernel
 from tests.unit.rows import row
 

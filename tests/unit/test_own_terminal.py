@@ -50,7 +50,7 @@ def on_a_terminal(program: str) -> str:
 def test_a_shell_of_a_guest_has_a_terminal_of_its_own() -> None:
     program = f"""
 import fcntl, os, select, struct, sys, termios
-from lab import own_terminal
+from lab.daemon import own_terminal
 fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 77, 0, 0))
 assert own_terminal.can_be_used()
 status = own_terminal.call([sys.executable, "-c", {TYPES!r}])
@@ -66,7 +66,7 @@ print("left", left)
 
 
 def test_without_a_terminal_there_is_none(tmp_path: Path) -> None:
-    from lab import own_terminal
+    from lab.daemon import own_terminal
 
     read, write = os.pipe()
     before = os.dup(0)

@@ -51,7 +51,7 @@ def test_a_record_without_a_parent_is_refused() -> None:
 
 
 def test_a_plan_of_a_rebuild_has_the_parent_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lab.control.status", lambda: None)
+    monkeypatch.setattr("lab.daemon.control.status", lambda: None)
     parent = ParentAmi("ami-0fedcba9876543210", "amzn2", "2026-11-01", "the record")
     record = of_today(source_ami=parent)
     recipe = plan.require_rebuildable(record)

@@ -12,7 +12,7 @@ import recorded_h100 as recorded
 from kiln.base import paths
 from kiln.base.paths import AMI_TESTS
 from kiln.facts import instances
-from lab.standins.cloudwatch_agent.agent import gpu as cloudwatch
+from lab.vendors.standins.cloudwatch_agent.agent import gpu as cloudwatch
 
 clocks = paths.runtime_module("gpu_boot.clocks")
 facts = paths.runtime_module("gpu_mig.facts")

@@ -77,9 +77,13 @@ def test_lint_gives_every_script_to_its_linter(monkeypatch: pytest.MonkeyPatch) 
         ".ci/run",
         "provisioners/nvidia-driver.sh",
         "runtime/opt/kiln/lib/kiln-agent-sources",
-        "lab/packages/payloads/runfile/nvidia-installer",
+        "lab/vendors/packages/payloads/runfile/nvidia-installer",
     } <= shellcheck
-    python = {".", "runtime/usr/local/bin/gpu-xid", "lab/packages/payloads/docker/usr/bin/dockerd"}
+    python = {
+        ".",
+        "runtime/usr/local/bin/gpu-xid",
+        "lab/vendors/packages/payloads/docker/usr/bin/dockerd",
+    }
     for check in ("ruff", "ruff format"):
         assert python <= set(given[check])
 

@@ -172,10 +172,10 @@ _ABOUT_THE_FILE = {"schema", "as_of", "sources"}
 
 FACTS = [
     *sorted(KNOWLEDGE.glob("*.yaml")),
-    ROOT / "lab/mirror/catalogue.yaml",
-    *sorted((ROOT / "lab/packages").glob("*.yaml")),
+    ROOT / "lab/vendors/mirror/catalogue.yaml",
+    *sorted((ROOT / "lab/vendors/packages").glob("*.yaml")),
     ROOT / "lab/rootfs/basefiles/distros.yaml",
-    ROOT / "lab/amis/public_images.yaml",
+    ROOT / "lab/moto/public_images.yaml",
 ]
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from lab.standins.cloudwatch_agent.agent import config, ctl, gpu, metrics
-from lab.standins.cloudwatch_agent.agent.aws import AwsError
-from lab.standins.cloudwatch_agent.agent.logfile import Tail
-from lab.standins.cloudwatch_agent.agent.plan import Plan
-from lab.standins.cloudwatch_agent.agent.stream import Stream
-from lab.standins.cloudwatch_agent.agent.timestamps import Clock
+from lab.vendors.standins.cloudwatch_agent.agent import config, ctl, gpu, metrics
+from lab.vendors.standins.cloudwatch_agent.agent.aws import AwsError
+from lab.vendors.standins.cloudwatch_agent.agent.logfile import Tail
+from lab.vendors.standins.cloudwatch_agent.agent.plan import Plan
+from lab.vendors.standins.cloudwatch_agent.agent.stream import Stream
+from lab.vendors.standins.cloudwatch_agent.agent.timestamps import Clock
 
 ABOUT = {"instanceId": "i-1", "imageId": "ami-1", "instanceType": "g4dn.xlarge"}
 EVERY = {name: f"${{aws:{name}}}" for name in ("ImageId", "InstanceId", "InstanceType")}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lab.packages import model
+from lab.vendors.packages import model
 
 tomllib = pytest.importorskip("tomllib", reason="Python 3.11 or newer, as the lab's guests have")
 V3 = """\

@@ -16,7 +16,7 @@ import yaml
 from standin_nvidia_smi_guest import Guest
 
 from kiln.facts import instances
-from lab.standins.nvidia_smi import install
+from lab.vendors.standins.nvidia_smi import install
 from tests import surroundings
 
 Make = Callable[..., Guest]

@@ -11,9 +11,9 @@ import pytest
 
 from kiln.base.paths import ROOT
 from kiln.cloud import aws
-from lab import control
-from lab.access import session_token
-from lab.settings import Lab
+from lab.api import session_token
+from lab.base.settings import Lab
+from lab.daemon import control
 from lab.target import LabTarget
 from tests import surroundings
 from tests.unit import commands

@@ -118,7 +118,8 @@ def give_real_rules(machine: Path) -> None:
     put(
         machine / "opt/aws/amazon-cloudwatch-agent/bin/config-translator",
         f"#!{Path(sys.executable).resolve()} -SsE\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from lab.standins.cloudwatch_agent.agent.ctl import translator\nsys.exit(translator())\n",
+        "from lab.vendors.standins.cloudwatch_agent.agent.ctl import translator\n"
+        "sys.exit(translator())\n",
         0o755,
     )
 

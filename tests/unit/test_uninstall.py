@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from kiln.base.errors import KilnError, operation_failed
-from lab import control, host, mirror, uninstall, users
+from lab.base.settings import Lab
+from lab.daemon import control, host, uninstall, users
 from lab.rootfs import emulation
-from lab.settings import Lab
+from lab.vendors import mirror
 
 # As /var/log/apt/history.log has it.
 HISTORY = """

@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from lab.mirror import ca
+from lab.vendors.mirror import ca
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lab.ec2 import filters
+from lab.moto.ec2 import filters
 
 # The answers show nothing of these: the filter is taken, and nothing has such a value.
 NOT_SHOWN = (

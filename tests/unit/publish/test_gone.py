@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kiln.cloud import images
-from lab.amis import images as lab_images
-from lab.settings import Lab
+from lab.base.settings import Lab
+from lab.machine import images as lab_images
 from tests.unit.publish.channel import AWS, Bake, Client
 
 

@@ -1,1 +1,0 @@
-"""What is kept of AMIs: those that users made, those that AWS and vendors publish."""

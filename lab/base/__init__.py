@@ -1,0 +1,1 @@
+"""What every other folder uses: settings, locks, folders, commands."""

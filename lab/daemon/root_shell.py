@@ -1,0 +1,40 @@
+"""Commands in a guest as root, without SSH."""
+
+from __future__ import annotations
+
+import subprocess
+
+from kiln.base.errors import KilnError
+from lab.base.settings import Lab
+from lab.daemon import control, own_terminal
+from lab.machine.guest import leader_of
+
+
+def shell(lab: Lab, instance_id: str, command: list[str] | None = None) -> int:
+    """Run a root shell (or `command`) in a guest, without SSH; returns its exit status.
+
+    Raises KilnError when no such guest is running.
+    """
+    pid_file = lab.instances / instance_id / "nspawn.pid"
+    leader = leader_of(int(pid_file.read_text())) if pid_file.exists() else None
+    if leader is None:
+        state = control.status(lab) or {"instances": []}
+        running = [instance["id"] for instance in state["instances"]]
+        raise KilnError(
+            f"no guest {instance_id} is running in {lab.bridge}",
+            hint=f"running: {', '.join(running)}" if running else "none is running: see lab.status",
+        )
+    enter = entering(leader, "--user", "--mount", "--uts", "--ipc", "--net", "--pid")
+    whole = [*enter, *(command or ["/bin/bash", "-l"])]
+    return own_terminal.call(whole) if own_terminal.can_be_used() else subprocess.call(whole)
+
+
+def entering(leader: int, *namespaces: str) -> list[str]:
+    """The command prefix that runs a command in the guest whose PID 1 is `leader`.
+
+    A guest that shuts down sends SIGSTOP to its processes before it kills them; an nsenter that
+    waits for such a child then stops too and never continues. Therefore nsenter does not fork, and
+    a shell outside the guest waits for it.
+    """
+    enter = ["nsenter", f"--target={leader}", *namespaces, "--no-fork", "--"]
+    return [*enter, "/bin/sh", "-c", '"$@"; exit $?', "sh"]

@@ -1,1 +1,0 @@
-"""The machines behind instances: systemd-nspawn guests."""

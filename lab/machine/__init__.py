@@ -1,0 +1,1 @@
+"""The machines behind instances: guests, their disks, network and names. Knows nothing of moto."""

@@ -1,0 +1,57 @@
+"""What guests and machines with their own kernel have in common: their process, how one sees that
+they have booted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+import uuid
+
+# In the environment of each guest's PID 1: by it `lab.daemon.left_behind` finds a crashed lab's.
+MARK = "KILN_LAB"
+
+
+class DidNotStartError(Exception):
+    """The host could not start a guest; the image is not at fault."""
+
+
+def hypervisor_id() -> str:
+    """A UUID that begins as EC2's do."""
+    return f"ec2{str(uuid.uuid4())[3:]}"
+
+
+def has_booted(
+    address: str, off: threading.Event, timeout: float, pause: float, patience: float = 0.5
+) -> bool:
+    """Wait until a machine answers on port 22; False after `timeout` seconds and when it is off.
+
+    Between two tries are `pause` seconds; `patience` is how long its first word may take.
+    """
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline and not off.is_set():
+        if answers(address, 22, patience):
+            return True
+        time.sleep(pause)
+    return False
+
+
+def end(process: subprocess.Popen[bytes] | None) -> None:
+    """Kill a machine's process with its group, if it runs, and wait for its end."""
+    if process and process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def answers(address: str, port: int, timeout: float = 0.5) -> bool:
+    """Whether an SSH server answers within `timeout` seconds."""
+    try:
+        with socket.create_connection((address, port), timeout=timeout) as connection:
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False

@@ -1,0 +1,118 @@
+"""Disks are overlays: a distribution's root filesystem, frozen AMI layers, the instance's changes.
+
+An AMI is a list of folders, lowest first. CreateImage freezes an instance's upper folder by
+renaming it, which takes the same time for an empty disk and a full one. `lab.machine.namespace`
+mounts them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from lab.base.settings import Lab
+from lab.base.shell import CommandError
+
+# A file beside an instance's disk: the path of the root filesystem below it.
+BASE = "base"
+# Overlayfs keeps what it knows of a folder in extended attributes.
+TAR = ("tar", "--xattrs", "--xattrs-include=*", "--acls", "--numeric-owner", "--sparse")
+
+
+def folder(lab: Lab, instance_id: str) -> Path:
+    """The folder of an instance's disk, console log and files from the lab."""
+    return lab.instances / instance_id
+
+
+def prepare(lab: Lab, instance_id: str, layers: list[Path]) -> Path:
+    """Make the folders of an instance's disk over `layers` (lowest first); returns its folder.
+
+    `lab.machine.namespace` mounts it, where only the guest sees it.
+    """
+    home = folder(lab, instance_id)
+    for name in ("upper", "work", "root", "mounts"):
+        (home / name).mkdir(parents=True, exist_ok=True)
+    (home / BASE).write_text(str(layers[0]))
+    return home
+
+
+def freeze(lab: Lab, instance_id: str, image_id: str) -> Path:
+    """Turn an instance's changes into a layer of an AMI; returns it. The guest must be off.
+
+    There are none, and the layer is empty, when the instance was not on since the last AMI of it.
+    """
+    layer = _new_layer(lab, image_id)
+    try:
+        (folder(lab, instance_id) / "upper").rename(layer)
+    except FileNotFoundError:
+        layer.mkdir()
+    shutil.rmtree(folder(lab, instance_id) / "work", ignore_errors=True)
+    return layer
+
+
+def copy(lab: Lab, instance_id: str, image_id: str) -> Path:
+    """Copy the changes of a running instance into a layer of an AMI; returns the layer.
+
+    The guest changes the folder meanwhile: it may put a link to a folder of this machine in the
+    place of a folder of its own. `cp` would follow it, tar does not. A file that is deleted or
+    changed while it is copied is left as it is then: the image shows a slightly later state.
+    Raises CommandError.
+    """
+    layer = _new_layer(lab, image_id)
+    copy_folder(folder(lab, instance_id) / "upper", layer)
+    return layer
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy a folder that somebody else may change. Raises CommandError."""
+    target.mkdir()
+    with subprocess.Popen(
+        [*TAR, "--create", "--file=-", f"--directory={source}", "."],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as reading:
+        writing = subprocess.run(
+            [*TAR, "--extract", "--preserve-permissions", "--file=-", f"--directory={target}"],
+            stdin=reading.stdout,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        _, errors = reading.communicate()
+    # 1: some files have changed meanwhile.
+    if reading.returncode > 1 or writing.returncode:
+        last = (writing.stderr or errors).strip().splitlines()[-1:]
+        raise CommandError(f"{source} cannot be copied: {''.join(last)}")
+
+
+def _new_layer(lab: Lab, image_id: str) -> Path:
+    layer = lab.images / image_id / "layer"
+    layer.parent.mkdir(parents=True, exist_ok=True)
+    return layer
+
+
+def delete(lab: Lab, instance_id: str, *, keep_log: bool = True) -> None:
+    """Delete an instance's disk. `keep_log` keeps its console log for `lab.logs`."""
+    home = folder(lab, instance_id)
+    for name in ("upper", "work", "root", "mounts", "lab", "given"):
+        shutil.rmtree(home / name, ignore_errors=True)
+    (home / BASE).unlink(missing_ok=True)
+    if not keep_log:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def delete_image(lab: Lab, image_id: str) -> None:
+    """Delete an AMI's folder. `images.collect` decides which layers are no longer used."""
+    shutil.rmtree(lab.images / image_id, ignore_errors=True)
+
+
+def mounts(folder: Path) -> list[Path]:
+    """The mount points below a folder, deepest first."""
+    points = []
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        point = Path(line.split(" ")[1].replace("\\040", " "))
+        if point.is_relative_to(folder):
+            points.append(point)
+    return sorted(points, reverse=True)

@@ -1,1 +1,0 @@
-"""IMDS, the instance metadata service, and what it hands out."""

@@ -1,0 +1,101 @@
+"""What the lab's instances need of it: addresses and AMIs' layers."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models import ec2_backends
+
+from lab.api.faults import Faults
+from lab.base.settings import GUESTS, Lab
+from lab.machine import bridge, images
+from lab.moto import public_images
+
+if TYPE_CHECKING:
+    from lab.moto.instances import LabInstance
+
+
+class Machines:
+    """What moto's classes need from the lab; a single object, set by `lab.moto.install`."""
+
+    def __init__(
+        self,
+        lab: Lab,
+        public: list[public_images.PublicImage],
+        base: Callable[[str, str], Path],
+        faults: Faults,
+    ) -> None:
+        self.lab = lab
+        self.public = {image.id: image for image in public}
+        self.base = base
+        self.faults = faults
+        self.made = {image.id: image for image in images.load(lab)}
+        self.by_address: dict[str, LabInstance] = {}
+        # Addresses on the internet of instances that have been stopped → those of their guests.
+        self.public_addresses: dict[str, str] = {}
+        self._numbers = itertools.count()
+        self._public_numbers = itertools.count()
+        self._lock = threading.Lock()
+
+    def address(self, instance: LabInstance) -> str:
+        """Assign a free address, reusing old ones as late as possible: ssh remembers host keys.
+
+        Two guests never have the same user ids on this machine, so that there are 256 at most.
+        """
+        with self._lock:
+            used = {self.lab.first_id(address) for address in self.by_address}
+            for _ in range(GUESTS):
+                number = next(self._numbers) % (250 * 250)
+                address = f"{self.lab.prefix}.{1 + number // 250}.{2 + number % 250}"
+                if self.lab.first_id(address) not in used:
+                    self.by_address[address] = instance
+                    return address
+        raise EC2ClientError(
+            "InstanceLimitExceeded", f"AMI Kiln lab: a lab has {GUESTS} instances at most"
+        )
+
+    def other_public_address(self, address: str) -> str:
+        """Assign another public address to the guest at an address: it reaches it from now on."""
+        with self._lock:
+            while True:
+                number = next(self._public_numbers) % (4 * 250)
+                public = f"{self.lab.prefix}.{251 + number // 250}.{2 + number % 250}"
+                if public not in self.public_addresses:
+                    self.public_addresses[public] = address
+                    break
+        bridge.publish(self.lab, public, address)
+        return public
+
+    def release_public_addresses(self, address: str) -> None:
+        """Take a guest the public addresses that `other_public_address` gave it."""
+        with self._lock:
+            released = [item for item, of in self.public_addresses.items() if of == address]
+        for public in released:
+            bridge.unpublish(self.lab, public, address)
+            self.public_addresses.pop(public, None)
+
+    def layers(self, image_id: str) -> tuple[str, Path | None, list[str]]:
+        """An AMI's distribution, base (None: the current one) and ids of its frozen layers."""
+        if image_id in self.made:
+            image = self.made[image_id]
+            return image.distro, Path(image.base), image.layers
+        if image_id in self.public:
+            public = self.public[image_id]
+            return public.base, None, []
+        raise EC2ClientError("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
+
+    def has_key_pairs(self) -> bool:
+        """Whether any key pair exists."""
+        return any(
+            backend.key_pairs for regions in ec2_backends.values() for backend in regions.values()
+        )
+
+    def in_use(self) -> set[str]:
+        """The frozen layers that instances use."""
+        instances = list(self.by_address.values())
+        return {layer for instance in instances for layer in instance.layers}

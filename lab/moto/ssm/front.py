@@ -1,0 +1,315 @@
+"""Systems Manager's calls that the lab answers itself, in front of moto.
+
+Users' calls are AmazonSSM's; the agents' are those of the message delivery service too (see
+`https://docs.aws.amazon.com/systems-manager/latest/userguide/systems-manager-setting-up-messageAPIs.html`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.core.exceptions import ServiceException
+from moto.ssm.models import ssm_backends
+
+from lab.api import session_token, wsgi
+from lab.moto import role_sessions
+from lab.moto.instances import LabInstance
+from lab.moto.ssm import agents, commands, documents, of_aws, shown
+from lab.moto.ssm.errors import SsmError
+
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+Request = dict[str, Any]
+_MESSAGES = "EC2WindowsMessageDeliveryService"
+# How long a command waits for its instance when SendCommand does not say.
+_LIFETIME = 3600
+
+
+class Manager:
+    """Systems Manager of all regions: `answer` is its calls."""
+
+    def __init__(self) -> None:
+        self.agents = agents.Agents()
+        self.commands: dict[str, commands.Command] = {}
+        self._calls: dict[str, Callable[[str, Request], Any]] = {
+            "AmazonSSM.DescribeInstanceInformation": self._describe,
+            "AmazonSSM.SendCommand": self._send,
+            "AmazonSSM.CancelCommand": self._cancel,
+            "AmazonSSM.ListCommands": self._list,
+            "AmazonSSM.ListCommandInvocations": self._invocations,
+            "AmazonSSM.GetCommandInvocation": self._result,
+        }
+        self._of_agents: dict[str, Callable[[LabInstance, str, Request], Any]] = {
+            "AmazonSSM.UpdateInstanceInformation": lambda *_: None,
+            f"{_MESSAGES}.GetMessages": self._wait,
+            f"{_MESSAGES}.SendReply": self._reply,
+        }
+
+    def over(self, moto: Application) -> Application:
+        """`moto`, with these calls answered here."""
+
+        def application(environ: Any, start_response: Callable[..., Any]) -> Iterable[bytes]:
+            target = str(environ.get("HTTP_X_AMZ_TARGET", ""))
+            if target not in self._calls and target not in self._of_agents:
+                return moto(environ, start_response)
+            try:
+                content = _read(wsgi.peeked(environ))
+                status, answer = "200 OK", self._answer(target, environ, content)
+            except SsmError as error:
+                status = "400 Bad Request"
+                answer = {"__type": error.code, "message": error.message}
+            data = json.dumps(answer or {}).encode()
+            start_response(
+                status,
+                [
+                    ("Content-Type", "application/x-amz-json-1.1"),
+                    ("Content-Length", str(len(data))),
+                ],
+            )
+            return [data]
+
+        return application
+
+    def _answer(self, target: str, environ: Any, request: Request) -> Any:
+        if target in self._calls:
+            return self._calls[target](wsgi.scope(environ)[0], request)
+        caller = role_sessions.instance_of(session_token.sent(environ))
+        if caller is None:
+            raise SsmError("AccessDeniedException", "the session token is not of an instance")
+        if target.endswith("UpdateInstanceInformation"):
+            self.agents.hear(caller[0].id, caller[0].region_name, caller[1], request)
+            return None
+        return self._of_agents[target](caller[0], caller[1], request)
+
+    # What agents call.
+
+    def _wait(self, instance: LabInstance, role: str, request: Request) -> Request:
+        return {"Destination": instance.id, "Messages": self.agents.wait(instance.id)}
+
+    def _reply(self, instance: LabInstance, role: str, request: Request) -> None:
+        command = self.commands.get(str(request.get("CommandId")))
+        if command:
+            commands.reply(command, instance.id, request)
+            commands.advance(command, self._deliver)
+
+    def _deliver(self, instance_id: str, message: Request) -> bool:
+        agent = self.agents.find(instance_id)
+        if agent:
+            agent.messages.put(message)
+        return agent is not None
+
+    # What users call.
+
+    def _describe(self, region: str, request: Request) -> Request:
+        listed = [agents.described(agent) for agent in self._alive(region)]
+        for chosen in request.get("Filters", []):
+            listed = [
+                described
+                for described in listed
+                if self._matches(described, chosen["Key"], chosen["Values"])
+            ]
+        for chosen in request.get("InstanceInformationFilterList", []):
+            listed = [
+                described
+                for described in listed
+                if self._matches(described, chosen["key"], chosen["valueSet"])
+            ]
+        return _page("InstanceInformationList", listed, request)
+
+    def _alive(self, region: str) -> list[agents.Agent]:
+        there = {machine.id: machine for machine in list(LabInstance.machines.by_address.values())}
+        for agent in self.agents.of(region):
+            if agent.instance_id not in there:
+                self.agents.forget(agent.instance_id)
+        return self.agents.of(region)
+
+    def _matches(self, described: Request, key: str, values: list[str]) -> bool:
+        name = {"InstanceIds": "InstanceId", "PlatformTypes": "PlatformType"}.get(key, key)
+        if key.startswith("tag:"):
+            return _tags(described["InstanceId"]).get(key[4:]) in values
+        if key == "tag-key":
+            return bool(set(_tags(described["InstanceId"])) & set(values))
+        if name not in ("InstanceId", "PlatformType", "PingStatus", "AgentVersion", "ResourceType"):
+            raise SsmError("InvalidInstanceInformationFilterValue", f"the key {key} is not valid")
+        return described.get(name) in values
+
+    def _send(self, region: str, request: Request) -> Request:
+        name = str(request.get("DocumentName", ""))
+        content = _document(region, name, request)
+        arguments = request.get("Parameters", {})
+        parameters = documents.values(content, arguments)
+        _supported(request)
+        targets = self._targets(region, request)
+        steps = documents.steps(content, parameters, "Linux")
+        concurrency = commands.number(
+            str(request.get("MaxConcurrency", "50")), len(targets), "MaxConcurrency"
+        )
+        command = commands.Command(
+            request=request,
+            document=name,
+            parameters=arguments,
+            region=region,
+            invocations=[
+                commands.Invocation(target, [commands.Plugin(step) for step in steps], time.time())
+                for target in targets
+            ],
+            concurrency=concurrency,
+            errors=commands.number(str(request.get("MaxErrors", "0")), len(targets), "MaxErrors"),
+            lifetime=float(request.get("TimeoutSeconds", _LIFETIME)),
+        )
+        self.commands[command.id] = command
+        # SendCommand answers Pending; counts come with ListCommands.
+        answer = {"Command": shown.command(command)}
+        commands.advance(command, self._deliver)
+        return answer
+
+    def _targets(self, region: str, request: Request) -> list[str]:
+        ids, chosen = request.get("InstanceIds", []), request.get("Targets", [])
+        alive = {agent.instance_id: agent for agent in self._alive(region)}
+        if bool(ids) == bool(chosen):
+            raise SsmError("InvalidInstanceId", "give either InstanceIds or Targets")
+        for instance_id in ids:
+            if instance_id not in alive:
+                raise SsmError(
+                    "InvalidInstanceId", f"Instances {[instance_id]} not in a valid state"
+                )
+        if ids:
+            return list(dict.fromkeys(ids))
+        listed = [agents.described(agent) for agent in alive.values()]
+        for target in chosen:
+            key = str(target["Key"])
+            if key != "InstanceIds" and not key.startswith(("tag:", "tag-key")):
+                raise SsmError(
+                    "UnsupportedOperation", f"AMI Kiln lab: targets by {key} are not implemented"
+                )
+            listed = [
+                described for described in listed if self._matches(described, key, target["Values"])
+            ]
+        return [described["InstanceId"] for described in listed]
+
+    def _cancel(self, region: str, request: Request) -> None:
+        command = self._command(str(request.get("CommandId")))
+        only = request.get("InstanceIds") or [
+            invocation.instance_id for invocation in command.invocations
+        ]
+        with command.lock:
+            whole = not request.get("InstanceIds")
+            command.cancelled = command.cancelled or whole
+            for invocation in command.invocations:
+                if invocation.instance_id not in only or invocation.status in commands.FINAL:
+                    continue
+                if invocation.sent:
+                    invocation.status = invocation.details = "Cancelling"
+                    self._deliver(
+                        invocation.instance_id, {"Kind": "cancel", "CommandId": command.id}
+                    )
+                else:
+                    commands.finish(invocation, "Cancelled", "Cancelled")
+        commands.advance(command, self._deliver)
+
+    def _command(self, command_id: str) -> commands.Command:
+        command = self.commands.get(command_id)
+        if command is None:
+            raise SsmError("InvalidCommandId", f"there is no command {command_id}")
+        commands.advance(command, self._deliver)
+        return command
+
+    def _of(self, region: str, request: Request) -> list[commands.Command]:
+        if request.get("CommandId"):
+            chosen = [self._command(str(request["CommandId"]))]
+        else:
+            chosen = [command for command in self.commands.values() if command.region == region]
+        only = request.get("InstanceId")
+        if only:
+            chosen = [c for c in chosen if any(i.instance_id == only for i in c.invocations)]
+        for chosen_filter in request.get("Filters", []):
+            key, value = str(chosen_filter["key"]), str(chosen_filter["value"])
+            if key == "Status":
+                chosen = [c for c in chosen if value in c.status()]
+            elif key == "DocumentName":
+                chosen = [c for c in chosen if c.document == value]
+            else:
+                raise SsmError("InvalidFilterKey", f"AMI Kiln lab: {key} is not implemented")
+        return sorted(chosen, key=lambda command: -command.requested)
+
+    def _list(self, region: str, request: Request) -> Request:
+        shown_commands = [shown.command(command) for command in self._of(region, request)]
+        return _page("Commands", shown_commands, request)
+
+    def _invocations(self, region: str, request: Request) -> Request:
+        only, details = request.get("InstanceId"), bool(request.get("Details"))
+        listed = [
+            shown.invocation(command, invocation, details=details)
+            for command in self._of(region, request)
+            for invocation in command.invocations
+            if not only or invocation.instance_id == only
+        ]
+        return _page("CommandInvocations", listed, request)
+
+    def _result(self, region: str, request: Request) -> Request:
+        command = self._command(str(request.get("CommandId")))
+        invocation = commands.of_instance(command, str(request.get("InstanceId")))
+        return shown.result(command, invocation, request.get("PluginName"))
+
+
+def _read(body: bytes) -> Request:
+    """The members of a call. Raises SsmError for a body that is not a JSON object."""
+    try:
+        read = json.loads(body or b"{}")
+    except (ValueError, RecursionError):
+        read = None
+    if not isinstance(read, dict):
+        raise SsmError("SerializationException", "The body of the request is not a JSON object")
+    return read
+
+
+def _supported(request: Request) -> None:
+    """Refuse what would be accepted and not happen."""
+    for name in ("NotificationConfig", "OutputS3BucketName", "CloudWatchOutputConfig"):
+        if request.get(name):
+            raise SsmError("UnsupportedOperation", f"AMI Kiln lab: {name} is not implemented")
+
+
+def _document(region: str, name: str, request: Request) -> documents.Content:
+    if name in of_aws.DOCUMENTS:
+        return of_aws.DOCUMENTS[name]
+    version = request.get("DocumentVersion")
+    backend = ssm_backends[DEFAULT_ACCOUNT_ID][region]
+    try:
+        document = backend.get_document(
+            name, None if version == "$DEFAULT" else version, None, "JSON"
+        )
+    except ServiceException as error:
+        if type(error).__name__ == "InvalidDocumentVersion":
+            raise SsmError("InvalidDocumentVersion", "The document version is not valid") from None
+        raise SsmError("InvalidDocument", f"Document with name {name} does not exist.") from None
+    text = str(document["Content"])
+    wanted = request.get("DocumentHash")
+    # That another hash is refused is the parameter's purpose; the error's name is assumed.
+    # https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_SendCommand.html
+    if wanted and wanted != hashlib.sha256(text.encode()).hexdigest():
+        raise SsmError("InvalidDocument", f"The hash of the document {name} is not {wanted}.")
+    return documents.parse(text)
+
+
+def _tags(instance_id: str) -> dict[str, str]:
+    for machine in list(LabInstance.machines.by_address.values()):
+        if machine.id == instance_id:
+            return {tag["key"]: tag["value"] for tag in machine.get_tags()}
+    return {}
+
+
+def _page(name: str, rows: list[Any], request: Request) -> Request:
+    """A page of a list. The token is the place where the next one starts."""
+    token = str(request.get("NextToken") or "0")
+    if not re.fullmatch("[0-9]{1,9}", token):
+        raise SsmError("InvalidNextToken", "The specified token is not valid.")
+    start = int(token)
+    end = start + int(request.get("MaxResults") or 50)
+    more = {"NextToken": str(end)} if end < len(rows) else {}
+    return {name: rows[start:end], **more}

@@ -1,1 +1,0 @@
-"""The guests' network: bridge, names, AWS's endpoints."""

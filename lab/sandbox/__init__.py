@@ -1,1 +1,0 @@
-"""What guests are kept in: namespaces, control groups, the mounts that the lab makes for them."""

@@ -1,1 +1,0 @@
-"""Disks: overlays of root filesystems."""
