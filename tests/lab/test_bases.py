@@ -77,6 +77,17 @@ def test_amazon_linux_has_yum_and_rpm_and_no_trace_of_apt(distro: str) -> None:
 
 
 @pytest.mark.parametrize("distro", AL)
+def test_amazon_linux_has_its_own_sudo_path_and_yum_folders(distro: str) -> None:
+    """A command in /usr/local/bin needs its whole path behind sudo there."""
+    root = bases.ensure(distro)
+    found = inside(root, "sudo", "-n", "sh", "-c", "echo $PATH").stdout.strip()
+    assert found == "/sbin:/bin:/usr/sbin:/usr/bin"
+    plugins = root / "etc/yum/pluginconf.d"
+    assert plugins.is_dir()
+    assert plugins.is_symlink() == (distro != "al2")
+
+
+@pytest.mark.parametrize("distro", AL)
 def test_amazon_linux_has_no_compiler_until_its_package_is_installed(distro: str) -> None:
     root = bases.ensure(distro)
     for tool in ("gcc", "cc", "make", "dkms", "jq"):
