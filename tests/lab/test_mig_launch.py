@@ -261,7 +261,7 @@ def test_a_silent_imds_fails_the_unit_in_time(plain: Booted) -> None:
         "systemctl show kiln-mig.service -pExecMainStartTimestampMonotonic "
         "-pExecMainExitTimestampMonotonic --value"
     ).stdout.split()
-    gate = guest.run("sudo kiln-gpu-gate 2>&1").stdout
+    gate = guest.run("sudo /usr/local/bin/kiln-gpu-gate 2>&1").stdout
     guest.run(f"sudo rm -r {settings} && sudo systemctl daemon-reload")
     assert state == "failed"
     assert "IMDS does not tell the launch's MIG layout" in said
@@ -397,5 +397,5 @@ def test_a_tag_changed_to_a_bad_one_leaves_the_slices_that_are_there(
     chosen.again()
     assert unit(guest) == "active"
     holds(guest, BY_USER_DATA)
-    answer = json.loads(guest.run("sudo gpu-mig verify --json").stdout)
+    answer = json.loads(guest.run("sudo /usr/local/bin/gpu-mig verify --json").stdout)
     assert answer["ok"] is True
